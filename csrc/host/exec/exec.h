@@ -1,0 +1,54 @@
+// Running compiled Metal kernels on the CPU with Metal's execution model. This is the only header of exec/ that the
+// rest of csrc/host includes.
+#pragma once
+#include <msl/abi.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace metalops::exec {
+
+using msl::abi::Kernel;
+using msl::abi::Launch;
+
+// A kernel library: a shared object that exports metalops_library. Kernels live as long as the Library does.
+class Library {
+ public:
+  // Throws c10::Error when the file is not a kernel library, was emitted for another ABI version, or needs
+  // instructions that this CPU lacks (the message says which).
+  static std::shared_ptr<Library> open(const std::string& path);
+  static std::shared_ptr<Library> from_bytes(const void* data, size_t size);
+  ~Library();
+  Library(const Library&) = delete;
+
+  const msl::abi::Library& table() const;
+  const Kernel* find(const std::string& name) const;  // null when there is no such kernel
+  std::vector<std::string> names() const;
+
+  // A copy of the library (its own globals) in which function constants have the given values.
+  struct ConstantValue {
+    int index;
+    std::string bytes;
+  };
+  std::shared_ptr<Library> specialise(const std::vector<ConstantValue>& values) const;
+
+ private:
+  Library() = default;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+enum class Engine { kAutomatic, kLoop, kFiber };
+
+// Runs every thread of the launch; returns when all are done. Fills in launch.groups. threads: CPU threads to use (0: at::get_num_threads()).
+// Throws what a kernel or the runtime throws (remaining threadgroups are not started), and what `check_interrupt`
+// throws; the device stays usable in both cases.
+void run(const Kernel& kernel, Launch& launch, Engine engine = Engine::kAutomatic, int threads = 0);
+
+// Called now and then from the launching thread between threadgroups; may throw. Set by the Python bindings to look
+// for Ctrl-C. Null by default.
+extern void (*check_interrupt)();
+
+}  // namespace metalops::exec

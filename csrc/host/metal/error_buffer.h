@@ -1,0 +1,12 @@
+// The stream's error buffer (c10::metal::ErrorMessages), into which kernels report with TORCH_REPORT_ERROR.
+#pragma once
+
+namespace metalops {
+
+// Address to bind at the index a kernel gives with setErrorBufferIndex.
+void* error_buffer();
+
+// Called at every synchronisation: raises torch.AcceleratorError with the reported messages, and clears them.
+void raise_reported_errors();
+
+}  // namespace metalops

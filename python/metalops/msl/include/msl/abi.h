@@ -1,0 +1,144 @@
+// The binary interface between a kernel library (C++ that metalops.msl emits from Metal source, compiled by
+// whatever compiler is at hand) and the software Metal device that runs it. Both sides include this file and
+// nothing else of each other. No standard header is included here, because emitted code lives in a namespace that
+// must stay free of libc's names. Any change of layout raises kAbiVersion.
+#pragma once
+
+namespace msl::abi {
+
+typedef __UINT8_TYPE__ u8;
+typedef __INT32_TYPE__ i32;
+typedef __UINT32_TYPE__ u32;
+typedef __UINT64_TYPE__ u64;
+
+constexpr u32 kAbiVersion = 1;
+constexpr u32 kMaxBuffers = 31;             // Metal's buffer argument table
+constexpr u32 kSimdWidth = 32;              // every Apple GPU
+constexpr u32 kMaxThreadgroupBytes = 32768; // Apple GPUs, family 4 and later
+
+// ---- what the device tells a kernel -------------------------------------------------------------------------
+
+// One dispatchThreads call. The same for all its threads.
+struct Launch {
+  void* buffers[kMaxBuffers];     // device addresses, offset already applied; null where nothing is bound
+  u64 buffer_bytes[kMaxBuffers];  // bytes from that address to the end of the allocation
+  u32 threadgroup_bytes[kMaxBuffers];  // length set for each dynamic [[threadgroup(i)]] argument
+  u32 grid[3];                    // threads_per_grid
+  u32 group[3];                   // dispatch_threads_per_threadgroup
+  u32 groups[3];                  // threadgroups_per_grid, partial groups counted
+};
+
+// The threadgroup being run: its place, its actual size (smaller than Launch::group at the grid's end), its memory.
+struct Group {
+  const Launch* launch;
+  u32 position[3];  // threadgroup_position_in_grid
+  u32 size[3];      // threads_per_threadgroup
+  void* dynamic_memory[kMaxBuffers];  // one block for each dynamic [[threadgroup(i)]] argument
+  // Static threadgroup variables: variable number n of the kernel lives at static_memory + offsets[n]. An offset of
+  // ~0u means "not yet placed": the first thread to reach the declaration places it (see msl/threadgroup.h).
+  u8* static_memory;
+  u32 static_bytes;   // size of that block: Kernel::static_threadgroup_bytes
+  u32 static_used;
+  u32 offsets[64];
+};
+
+// One GPU thread, for engines that run threads one by one (fibers).
+struct Thread {
+  Group* group;
+  u32 position[3];  // thread_position_in_threadgroup
+  u32 index;        // thread_index_in_threadgroup, over the actual size of the group
+};
+
+// ---- what a kernel asks of the device -----------------------------------------------------------------------
+
+// The place of a synchronising call in the Metal source. Ids grow with the position in the source, which is what
+// orders divergent simdgroup operations; Library::sites maps an id to a line.
+struct Site {
+  u32 id;
+};
+
+// Combines the operands of the lanes in `mask` (in[l], out[l] are valid for those lanes only).
+typedef void (*SimdFunction)(const void* const* in, void* const* out, u32 mask);
+
+// Filled in by the device and handed to metalops_bind before any kernel of the library runs. These functions may
+// throw (C++ exceptions cross kernel frames), for instance when a kernel without a fiber reaches a barrier.
+struct Runtime {
+  u32 abi_version;
+  void (*threadgroup_barrier)(Site);
+  void (*simdgroup_barrier)(Site);
+  void (*simd)(Site, const void* in, void* out, SimdFunction);
+  u32 (*lane)();         // thread_index_in_simdgroup of the running thread
+  u32 (*active_mask)();  // lanes of its simdgroup that exist and have not returned
+  void (*log)(const char* text, u32 length);
+  void (*fail)(const char* message);  // throws; does not return
+};
+
+// ---- what a library tells the device ------------------------------------------------------------------------
+
+enum class ArgumentKind : u32 {
+  kBuffer,       // device or constant pointer or reference; index: [[buffer(n)]]
+  kThreadgroup,  // dynamic threadgroup pointer; index: [[threadgroup(n)]]
+  kBuiltin,      // name: the attribute, e.g. "thread_position_in_grid"
+};
+
+// How a builtin varies; what a vectorising engine has to know.
+enum class Variation : u32 { kNone, kUniformGrid, kUniformGroup, kAffineLane, kPerLane };
+
+struct Argument {
+  const char* name;       // the parameter's name in the source
+  const char* attribute;  // "buffer", "threadgroup" or the builtin's attribute name
+  const char* type;       // as written, e.g. "constant float *"
+  ArgumentKind kind;
+  i32 index;              // buffer or threadgroup index; -1 for builtins
+  u32 element_bytes;      // sizeof the pointee or referent; 0 for void
+  u32 writable;           // 1 for device pointers and references that are not const
+  Variation variation;
+};
+
+struct Kernel {
+  const char* name;  // host_name if given, else the function's name
+  const Argument* arguments;
+  u32 argument_count;
+  u32 static_threadgroup_bytes;
+  u32 max_threads_per_threadgroup;  // 1024, or [[max_total_threads_per_threadgroup(n)]]
+  // Engines, null where one cannot run this kernel. `loop` runs threads [begin, end) of the flattened grid (x
+  // fastest) and exists for kernels that never synchronise; `thread` runs one thread and always exists.
+  void (*loop)(const Launch*, u64 begin, u64 end);
+  void (*thread)(const Launch*, const Thread*);
+};
+
+struct FunctionConstant {
+  const char* name;
+  i32 index;
+  u32 bytes;
+  void* value;      // storage of the constant in the library
+  u8* is_defined;   // storage behind is_function_constant_defined(name)
+};
+
+struct SourceLocation {
+  const char* file;
+  u32 line;
+  u32 column;
+};
+
+// Instruction set extensions the library was compiled for; the device refuses a library its CPU cannot run.
+enum CpuFeature : u32 { kAvx = 1, kAvx2 = 2, kFma = 4, kF16c = 8, kAvx512f = 16, kAvx512bw = 32, kAvx512vl = 64, kAvx512dq = 128,
+                        kAvx512vnni = 256, kAvx512bf16 = 512, kAvx512fp16 = 1024, kAvx512vbmi = 2048, kBmi2 = 4096 };
+
+struct Library {
+  u32 abi_version;
+  u32 cpu_features;   // CpuFeature bits
+  const char* build;  // compiler and flags, for `python -m metalops info`
+  const Kernel* kernels;
+  u32 kernel_count;
+  const FunctionConstant* function_constants;
+  u32 function_constant_count;
+  const SourceLocation* sites;  // indexed by Site::id
+  u32 site_count;
+};
+
+}  // namespace msl::abi
+
+// Every kernel library exports these two symbols:
+//   extern "C" const msl::abi::Library metalops_library;
+//   extern "C" void metalops_bind(const msl::abi::Runtime*);   // keeps the pointer in msl_runtime
