@@ -1,0 +1,104 @@
+"""The command that ninja runs for each Metal source file: compiles it and writes the list of files it depends on.
+
+A script of its own and not a module of the package, because importing metalops would bring the device up, which is
+slow and, while metalops itself is being built, impossible.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import types
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE)
+
+
+def _import_without_device() -> None:
+    """Makes `metalops.msl` and `metalops.build` importable without running metalops/__init__.py, and this folder's
+    modules by their full names only."""
+    sys.path.remove(os.path.dirname(os.path.abspath(__file__)))
+    shell = types.ModuleType("metalops")
+    shell.__path__ = [_PACKAGE]
+    sys.modules["metalops"] = shell
+
+
+def included_files(source: str, include_dirs: list[str]) -> list[str]:
+    """Every file that `source` may include, found by name; conditions of the preprocessor are ignored."""
+    found: dict[str, None] = {}
+    pending = [os.path.abspath(source)]
+    while pending:
+        path = pending.pop()
+        with open(path, encoding="utf-8", errors="replace") as f:
+            names = _INCLUDE.findall(f.read())
+        for name in names:
+            for folder in (os.path.dirname(path), *include_dirs):
+                candidate = os.path.abspath(os.path.join(folder, name))
+                if os.path.isfile(candidate):
+                    if candidate not in found:
+                        found[candidate] = None
+                        pending.append(candidate)
+                    break
+    return list(found)
+
+
+def _front_end_files() -> list[str]:
+    result = []
+    for folder, _, names in os.walk(os.path.join(_PACKAGE, "msl")):
+        result += [os.path.join(folder, name) for name in names if not name.endswith(".pyc")]
+    return result
+
+
+def _compile_for_apple(source: str, output: str, include_dirs: list[str]) -> None:
+    from metalops.build.compilers import METAL_FLAGS
+
+    intermediate = output + ".air"
+    flags = [flag for folder in include_dirs for flag in ("-I", folder)]
+    compiler = ["xcrun", "-sdk", "macosx", "metal", *METAL_FLAGS, *flags]
+    subprocess.run([*compiler, "-c", source, "-o", intermediate], check=True)
+    subprocess.run(["xcrun", "-sdk", "macosx", "metallib", intermediate, "-o", output], check=True)
+    os.remove(intermediate)
+
+
+def _compile_for_host(source: str, output: str, include_dirs: list[str]) -> None:
+    from metalops import msl
+
+    msl.compile_file(source, output, include_dirs=include_dirs)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("source")
+    parser.add_argument("-o", dest="output", required=True)
+    parser.add_argument("--depfile", required=True)
+    parser.add_argument("-I", dest="include_dirs", action="append", default=[])
+    arguments = parser.parse_args()
+    _import_without_device()
+    from metalops.build.paths import software_device, torch_include
+
+    include_dirs = [*arguments.include_dirs, torch_include()]
+    depends = included_files(arguments.source, include_dirs)
+    try:
+        if software_device():
+            depends += _front_end_files()
+            _compile_for_host(arguments.source, arguments.output, include_dirs)
+        else:
+            _compile_for_apple(arguments.source, arguments.output, include_dirs)
+    except SyntaxError as error:
+        print(error.msg if error.filename is None else f"{error.filename}:{error.lineno}:{error.offset}: {error.msg}", file=sys.stderr)
+        if error.text:
+            print(error.text.rstrip("\n"), file=sys.stderr)
+        return 1
+    except subprocess.CalledProcessError as error:
+        return error.returncode
+    with open(arguments.depfile, "w") as f:
+        escaped = [path.replace(" ", "\\ ").replace("$", "$$") for path in [arguments.output, *depends]]
+        f.write(escaped[0] + ": " + " \\\n  ".join(escaped[1:]) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

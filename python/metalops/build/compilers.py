@@ -1,0 +1,82 @@
+"""Finding compilers that work. Each is tried on a small program, because a compiler that is installed need not work."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+
+from setuptools.errors import CompileError
+
+# Exercises C++20 and the standard library, which torch's headers need.
+_CPP_PROGRAM = """\
+#include <concepts>
+#include <string>
+template <std::integral T> T twice(T x) { return x + x; }
+int main() { return std::to_string(twice(21)) == "42" ? 0 : 1; }
+"""
+
+_METAL_PROGRAM = "kernel void probe(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]]) { x[i] = 0; }\n"
+
+# Metal 3.1 (macOS 14) is the floor; without the minimum version a metallib runs only on the builder's macOS or newer.
+METAL_FLAGS = ("-std=metal3.1", "-mmacosx-version-min=14.0", "-fno-fast-math")
+
+
+class MissingCompiler(CompileError):
+    """No compiler works. setuptools prints the message without a traceback."""
+
+
+def _runs(command: list[str], program: str, suffix: str) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        source = os.path.join(folder, "probe" + suffix)
+        with open(source, "w") as f:
+            f.write(program)
+        try:
+            result = subprocess.run(
+                [*command, source, "-o", os.path.join(folder, "probe.out")],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        except OSError:
+            return False
+        return result.returncode == 0
+
+
+@functools.lru_cache(maxsize=None)
+def _cxx_works(command: str) -> bool:
+    return _runs([*shlex.split(command), "-std=c++20"], _CPP_PROGRAM, ".cpp")
+
+
+def find_cxx() -> str:
+    """The C++ compiler for an extension's host code: $CXX if it is set, else the first of g++, clang++ and c++ that
+    works. g++ comes first because torch itself is built with it."""
+    chosen = os.environ.get("CXX")
+    if chosen:
+        if _cxx_works(chosen):
+            return chosen
+        raise MissingCompiler(f"metalops: the C++ compiler CXX={chosen} cannot compile a C++20 program.")
+    for name in ("g++", "clang++", "c++"):
+        if shutil.which(name) and _cxx_works(name):
+            return name
+    raise MissingCompiler(
+        "metalops: no working C++20 compiler was found; install g++ (11 or newer) or clang++ (14 or newer), "
+        "or set CXX to one."
+    )
+
+
+@functools.lru_cache(maxsize=None)
+def metal_compiler() -> bool:
+    """Whether Apple's Metal compiler works here. The Command Line Tools do not have it, and newer versions of Xcode
+    install it separately."""
+    return shutil.which("xcrun") is not None and _runs(
+        ["xcrun", "-sdk", "macosx", "metal", *METAL_FLAGS, "-c"], _METAL_PROGRAM, ".metal"
+    )
+
+
+def cxx_version(command: str) -> str:
+    """First line of what the compiler says about itself."""
+    result = subprocess.run([*shlex.split(command), "--version"], capture_output=True, text=True)
+    return result.stdout.splitlines()[0] if result.stdout else command

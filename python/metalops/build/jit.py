@@ -1,0 +1,86 @@
+"""`load`: Metal kernels and their host stubs built and loaded just in time."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Sequence
+from types import ModuleType
+
+from torch.utils import cpp_extension
+
+from metalops.build import compilers, extension, kernels, paths
+
+
+def _default_folder(name: str) -> str:
+    root = os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root()
+    return os.path.join(root, "metalops", name)
+
+
+def _compile_libraries(sources: list[str], include_dirs: list[str], folder: str) -> None:
+    """Compiles the Metal sources whose text or compiler changed. A compile error is a SyntaxError at the user's line.
+
+    On macOS nothing is compiled ahead: Metal compiles the embedded source when it is first used.
+    """
+    from metalops import msl
+
+    os.makedirs(folder, exist_ok=True)
+    for source in sources:
+        library = os.path.join(folder, kernels.family(source) + ".so")
+        text = msl.flatten(source, include_dirs)
+        stamp = hashlib.sha256((text + msl.version()).encode()).hexdigest()
+        stamp_file = library + ".stamp"
+        if os.path.exists(library) and os.path.exists(stamp_file):
+            with open(stamp_file) as f:
+                if f.read() == stamp:
+                    continue
+        msl.compile_file(source, library, include_dirs=include_dirs)
+        with open(stamp_file, "w") as f:
+            f.write(stamp)
+
+
+def load(
+    name: str,
+    sources: str | Sequence[str],
+    extra_cflags: Sequence[str] = (),
+    extra_ldflags: Sequence[str] = (),
+    extra_include_paths: Sequence[str] = (),
+    build_directory: str | None = None,
+    is_python_module: bool = False,
+    verbose: bool = False,
+) -> ModuleType | str:
+    """Builds an extension of `.metal`, `.mm` and `.cpp` files and loads it into this process.
+
+    name: the extension's name. Loading other sources under the same name replaces the build, not what is loaded.
+    is_python_module: whether the sources define a Python module of this name (PYBIND11_MODULE); if not, they only
+        register operators.
+    build_directory: where to build; by default a folder under $TORCH_EXTENSIONS_DIR or torch's own cache folder.
+    Returns the module, or the path of the loaded library. A Metal compile error is a SyntaxError with the user's
+    file, line and column; a C++ compile error is a RuntimeError with the compiler's text.
+    """
+    os.environ.setdefault("CXX", compilers.find_cxx())
+    listed = [sources] if isinstance(sources, str) else list(sources)
+    metal, others = extension.split_sources([os.path.abspath(source) for source in listed])
+    folder = os.path.abspath(build_directory or _default_folder(name))
+    os.makedirs(folder, exist_ok=True)
+    include_dirs = [*map(os.path.abspath, extra_include_paths), *paths.include_paths()]
+    metal_include_dirs = [*include_dirs, paths.torch_include()]
+    kernels_folder = name + ".kernels"
+
+    with open(os.path.join(folder, "metal.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if paths.software_device():
+            _compile_libraries(metal, metal_include_dirs, os.path.join(folder, kernels_folder))
+        generated = kernels.write_registrations(metal, metal_include_dirs, kernels_folder, os.path.join(folder, "generated"))
+        language = ["-x", "c++"] if paths.software_device() else []
+        return cpp_extension.load(
+            name,
+            [*others, *generated, extension.write_registry(os.path.join(folder, "generated"))],
+            extra_cflags=["-O2", *extension.host_flags(), *extra_cflags, *language],
+            extra_ldflags=[*extension.link_flags(paths.host_library()), *extra_ldflags],
+            extra_include_paths=include_dirs,
+            build_directory=folder,
+            is_python_module=is_python_module,
+            verbose=verbose,
+        )

@@ -1,0 +1,41 @@
+"""Where the parts of metalops lie that a build needs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def software_device() -> bool:
+    """Whether extensions are built for the software Metal device, that is, anywhere but on macOS."""
+    return sys.platform != "darwin"
+
+
+def include_paths() -> list[str]:
+    """Folders of the headers <metalops/...> for C++ and Objective-C++ sources and for Metal sources, and of stand-ins
+    for those of torch's headers that only a Mac can read. They go before torch's own include folder."""
+    folders = [os.path.join(PACKAGE, "include")]
+    if software_device():
+        folders.append(os.path.join(PACKAGE, "include", "software_device"))
+    return folders
+
+
+def torch_include() -> str:
+    """The folder of torch's headers, <c10/metal/...> among them; torch is not imported."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("metalops.build needs torch, which is not installed")
+    return os.path.join(list(spec.submodule_search_locations)[0], "include")
+
+
+def host_library() -> str:
+    """The library that defines torch's Metal classes where torch's own do not exist (not on macOS).
+
+    Extensions are linked against it. At run time it is already loaded by `import metalops`, and the dynamic linker
+    finds it by its soname.
+    """
+    return os.path.join(PACKAGE, "_host.so")
+
