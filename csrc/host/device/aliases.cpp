@@ -1,0 +1,85 @@
+#include <device/aliases.h>
+
+#include <device/allocator.h>
+#include <device/device.h>
+
+namespace metalops::device {
+namespace {
+
+at::Tensor make_tensor(const c10::Storage& storage, c10::DispatchKey key, const at::Tensor& like) {
+  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(storage), c10::DispatchKeySet(key), like.dtype());
+  impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
+  if (like.is_conj()) impl->_set_conj(true);
+  if (like.is_neg()) impl->_set_neg(true);
+  if (like.unsafeGetTensorImpl()->is_wrapped_number()) impl->set_wrapped_number(true);
+  return at::Tensor(std::move(impl));
+}
+
+bool same_geometry(const at::Tensor& a, const at::Tensor& b) {
+  return a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() && a.strides() == b.strides();
+}
+
+}  // namespace
+
+at::Tensor Aliases::to_cpu(const at::Tensor& tensor) {
+  if (!tensor.defined()) return tensor;
+  if (!tensor.device().is_mps()) {
+    if (tensor.device().is_cpu() && tensor.dim() != 0) saw_cpu_ = true;
+    return tensor;
+  }
+  saw_mps_ = true;
+  for (const TensorPair& pair : tensors_) {
+    if (pair.mps.is_same(tensor)) return pair.cpu;
+  }
+  const c10::Storage& storage = tensor.storage();
+  const c10::Storage* cpu = nullptr;
+  for (const StoragePair& pair : storages_) {
+    if (pair.mps.is_alias_of(storage)) cpu = &pair.cpu;
+  }
+  if (cpu == nullptr) {
+    storages_.push_back({storage, cpu_alias(storage), storage.data()});
+    cpu = &storages_.back().cpu;
+  }
+  tensors_.push_back({tensor, make_tensor(*cpu, c10::DispatchKey::CPU, tensor)});
+  return tensors_.back().cpu;
+}
+
+std::optional<at::Tensor> Aliases::to_cpu(const std::optional<at::Tensor>& tensor) {
+  if (!tensor || !tensor->defined()) return std::nullopt;
+  return to_cpu(*tensor);
+}
+
+at::Tensor Aliases::to_mps(const at::Tensor& result) {
+  if (!result.defined() || !result.device().is_cpu()) return result;
+  TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == at::kStrided, "The mps device that metalops provides in software has no ",
+                              result.layout(), " tensors.");
+  TORCH_CHECK_NOT_IMPLEMENTED(!result.is_quantized(),
+                              "The mps device that metalops provides in software has no quantized tensors.");
+  for (const TensorPair& pair : tensors_) {
+    if (pair.cpu.is_same(result)) return pair.mps;
+  }
+  check_dtype(result.scalar_type());
+  for (const StoragePair& pair : storages_) {
+    if (pair.cpu.is_alias_of(result.storage())) return make_tensor(pair.mps, c10::DispatchKey::MPS, result);
+  }
+  c10::Storage mps = adopt_storage(result.storage());
+  storages_.push_back({mps, result.storage(), mps.data()});
+  return make_tensor(mps, c10::DispatchKey::MPS, result);
+}
+
+void Aliases::write_back() {
+  for (StoragePair& pair : storages_) {
+    if (pair.cpu.data() == pair.memory && pair.cpu.nbytes() == pair.mps.nbytes()) continue;
+    const size_t bytes = pair.cpu.nbytes();
+    pair.mps.unsafeGetStorageImpl()->set_data_ptr_noswap(adopt(pair.cpu));
+    pair.mps.set_nbytes(bytes);
+    pair.memory = pair.mps.data();
+  }
+  for (const TensorPair& pair : tensors_) {
+    if (same_geometry(pair.mps, pair.cpu)) continue;
+    pair.mps.unsafeGetTensorImpl()->set_sizes_and_strides(pair.cpu.sizes(), pair.cpu.strides(),
+                                                           pair.cpu.storage_offset());
+  }
+}
+
+}  // namespace metalops::device

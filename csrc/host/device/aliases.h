@@ -1,0 +1,41 @@
+// CPU tensors over the memory of mps tensors, for one call of a CPU kernel, and the way back.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+namespace metalops::device {
+
+class Aliases {
+ public:
+  // The CPU tensor for an argument. Equal tensors and tensors that share memory keep doing so. CPU tensors pass
+  // unchanged.
+  at::Tensor to_cpu(const at::Tensor& tensor);
+  std::optional<at::Tensor> to_cpu(const std::optional<at::Tensor>& tensor);
+
+  // The mps tensor for a result: an argument that was returned, a view of one, or new memory, adopted without a copy.
+  at::Tensor to_mps(const at::Tensor& result);
+
+  // Brings to the arguments what a kernel did to their sizes, strides and storages.
+  void write_back();
+
+  bool saw_mps() const { return saw_mps_; }
+  // A CPU argument with dimensions: most operators refuse to mix it with mps tensors.
+  bool saw_cpu() const { return saw_cpu_; }
+
+ private:
+  struct StoragePair {
+    c10::Storage mps;
+    c10::Storage cpu;
+    const void* memory;  // of both, when the alias was made
+  };
+  struct TensorPair {
+    at::Tensor mps;
+    at::Tensor cpu;
+  };
+  c10::SmallVector<StoragePair, 4> storages_;
+  c10::SmallVector<TensorPair, 4> tensors_;
+  bool saw_mps_ = false;
+  bool saw_cpu_ = false;
+};
+
+}  // namespace metalops::device

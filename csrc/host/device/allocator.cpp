@@ -1,0 +1,363 @@
+#include <device/allocator.h>
+
+#include <ATen/Context.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/alloc_cpu.h>
+#include <c10/util/Exception.h>
+#include <device/device.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <string>
+
+namespace metalops::device {
+namespace {
+
+constexpr size_t kAlignment = 64;
+// From this size on memory comes straight from mmap, without reservation: pages are committed when they are touched.
+constexpr size_t kMappedFrom = size_t{32} << 20;
+// Live bytes may exceed physical memory, for large allocations that are never touched as a whole; a Mac stops at 1.7.
+constexpr double kDefaultHighWatermark = 4.0;
+constexpr double kMaxHighWatermark = 4.0;
+
+size_t page_size() {
+  static const size_t size = sysconf(_SC_PAGE_SIZE);
+  return size;
+}
+
+size_t physical_memory() {
+  static const size_t size = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * page_size();
+  return size;
+}
+
+double high_watermark_from_environment() {
+  const char* text = std::getenv("PYTORCH_MPS_HIGH_WATERMARK_RATIO");
+  return text == nullptr ? kDefaultHighWatermark : std::strtod(text, nullptr);
+}
+
+// One number of the allocation statistics, as c10::CachingAllocator::Stat but updated by several threads.
+class Counter {
+ public:
+  void add(int64_t amount) {
+    const int64_t now = current_.fetch_add(amount, std::memory_order_relaxed) + amount;
+    allocated_.fetch_add(amount, std::memory_order_relaxed);
+    int64_t peak = peak_.load(std::memory_order_relaxed);
+    while (now > peak && !peak_.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
+    }
+  }
+  void remove(int64_t amount) {
+    current_.fetch_sub(amount, std::memory_order_relaxed);
+    freed_.fetch_add(amount, std::memory_order_relaxed);
+  }
+  int64_t current() const { return current_.load(std::memory_order_relaxed); }
+  void reset_accumulated() {
+    allocated_.store(0, std::memory_order_relaxed);
+    freed_.store(0, std::memory_order_relaxed);
+  }
+  void reset_peak() { peak_.store(current(), std::memory_order_relaxed); }
+  c10::CachingAllocator::Stat stat() const {
+    c10::CachingAllocator::Stat out;
+    out.current = current();
+    out.peak = peak_.load(std::memory_order_relaxed);
+    out.allocated = allocated_.load(std::memory_order_relaxed);
+    out.freed = freed_.load(std::memory_order_relaxed);
+    return out;
+  }
+
+ private:
+  std::atomic<int64_t> current_{0}, peak_{0}, allocated_{0}, freed_{0};
+};
+
+struct Statistics {
+  Counter blocks;
+  Counter bytes;
+  std::atomic<int64_t> out_of_memory{0};
+  std::atomic<size_t> limit{0};  // 0: none
+};
+
+Statistics& statistics() {
+  static Statistics s;
+  return s;
+}
+
+void set_high_watermark(double ratio) {
+  TORCH_CHECK(ratio >= 0.0 && ratio <= kMaxHighWatermark, "invalid high watermark ratio ", ratio);
+  statistics().limit = static_cast<size_t>(ratio * static_cast<double>(physical_memory()));
+}
+
+std::string format_size(size_t bytes) {
+  static constexpr std::array<const char*, 4> kUnits = {"bytes", "KiB", "MiB", "GiB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  char text[64];
+  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.2f %s", value, kUnits[unit]);
+  return text;
+}
+
+[[noreturn]] void raise_out_of_memory(size_t bytes) {
+  Statistics& s = statistics();
+  ++s.out_of_memory;
+  const size_t limit = s.limit;
+  const std::string max_allowed = limit == 0 ? "unlimited" : format_size(limit);
+  TORCH_CHECK_WITH(OutOfMemoryError, false, "MPS backend out of memory (MPS allocated: ",
+                   format_size(s.bytes.current()), ", other allocations: 0 bytes, max allowed: ", max_allowed,
+                   "). Tried to allocate ", format_size(bytes),
+                   " on shared pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory "
+                   "allocations (may cause system failure).");
+}
+
+void check_limit(size_t bytes) {
+  const Statistics& s = statistics();
+  const size_t limit = s.limit;
+  if (limit != 0 && (bytes > limit || s.bytes.current() + bytes > limit)) raise_out_of_memory(bytes);
+}
+
+void count(size_t bytes) {
+  statistics().blocks.add(1);
+  statistics().bytes.add(static_cast<int64_t>(bytes));
+}
+
+void uncount(size_t bytes) {
+  statistics().blocks.remove(1);
+  statistics().bytes.remove(static_cast<int64_t>(bytes));
+}
+
+struct Block {
+  void* memory;
+  size_t bytes;
+};
+
+void free_block(void* context) {
+  auto* block = static_cast<Block*>(context);
+  uncount(block->bytes);
+  std::free(block->memory);
+  delete block;
+}
+
+void free_mapped_block(void* context) {
+  auto* block = static_cast<Block*>(context);
+  uncount(block->bytes);
+  munmap(block->memory, block->bytes);
+  delete block;
+}
+
+c10::DataPtr allocate_block(size_t bytes) {
+  if (bytes == 0) return {nullptr, kDevice};
+  check_limit(bytes);
+  const bool mapped = bytes >= kMappedFrom;
+  void* memory = nullptr;
+  if (mapped) {
+    memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) raise_out_of_memory(bytes);
+    madvise(memory, bytes, MADV_HUGEPAGE);
+  } else if (posix_memalign(&memory, kAlignment, bytes) != 0) {
+    raise_out_of_memory(bytes);
+  }
+  count(bytes);
+  return {memory, new Block{memory, bytes}, mapped ? &free_mapped_block : &free_block, kDevice};
+}
+
+struct Adopted {
+  c10::Storage storage;
+  size_t bytes;
+};
+
+void free_adopted(void* context) {
+  auto* adopted = static_cast<Adopted*>(context);
+  uncount(adopted->bytes);
+  delete adopted;
+}
+
+void release_storage(void* context) { c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(context)); }
+
+class HostAllocator final : public at::mps::IMPSAllocator {
+ public:
+  HostAllocator() { set_high_watermark(high_watermark_from_environment()); }
+
+  c10::DataPtr allocate(size_t bytes) override { return allocate_block(bytes); }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void* destination, const void* source, size_t bytes) const override {
+    std::memcpy(destination, source, bytes);
+  }
+
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t) override {}
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
+    const Statistics& s = statistics();
+    c10::CachingDeviceAllocator::DeviceStats out;
+    const auto blocks = s.blocks.stat();
+    const auto bytes = s.bytes.stat();
+    out.allocation[0] = out.segment[0] = out.active[0] = blocks;
+    out.allocated_bytes[0] = out.reserved_bytes[0] = out.active_bytes[0] = out.requested_bytes[0] = bytes;
+    out.num_ooms = s.out_of_memory;
+    out.num_device_alloc = blocks.allocated;
+    out.num_device_free = blocks.freed;
+    return out;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex) override {
+    statistics().blocks.reset_accumulated();
+    statistics().bytes.reset_accumulated();
+  }
+  void resetPeakStats(c10::DeviceIndex) override {
+    statistics().blocks.reset_peak();
+    statistics().bytes.reset_peak();
+  }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex) override {
+    const size_t total = physical_memory();
+    const size_t used = statistics().bytes.current();
+    return {used < total ? total - used : 0, total};
+  }
+
+  void freeInactiveBuffers() const override {}
+  ssize_t getUnalignedBufferSize(const void*) const override { return -1; }
+  c10::IntArrayRef getBufferShape(const void*) const override { return {}; }
+  id_t getBufferId(const void*) const override { return 0; }
+  void setBufferShape(const void*, const c10::IntArrayRef&) const override {}
+  bool isSharedBuffer(const void*) const override { return true; }
+  c10::DataPtr allocScalarBufferWithValue(void* value, size_t bytes) const override {
+    c10::DataPtr data = allocate_block(bytes);
+    std::memcpy(data.get(), value, bytes);
+    return data;
+  }
+  std::string formatSize(size_t bytes) const override { return format_size(bytes); }
+  void setLowWatermarkRatio(double) const override {}
+  void setHighWatermarkRatio(double ratio) const override { set_high_watermark(ratio); }
+  ssize_t getLowWatermarkValue() const override { return std::numeric_limits<ssize_t>::max(); }
+  size_t getLowWatermarkLimit() const override { return std::numeric_limits<size_t>::max(); }
+  size_t getHighWatermarkLimit() const override {
+    const size_t limit = statistics().limit;
+    return limit == 0 ? std::numeric_limits<size_t>::max() : limit;
+  }
+  size_t getTotalAllocatedMemory() const override { return getCurrentAllocatedMemory(); }
+  size_t getCurrentAllocatedMemory() const override { return statistics().bytes.current(); }
+  size_t getDriverAllocatedMemory() const override { return getCurrentAllocatedMemory(); }
+  size_t getRecommendedMaxMemory() const override { return physical_memory(); }
+  std::pair<const void*, uint32_t> getSharedBufferPtr(const void* pointer) const override { return {pointer, 1}; }
+  c10::Storage getHostAliasStorage(const c10::Storage& storage) const override {
+    TORCH_CHECK(storage.device().is_mps(), "_host_alias_storage: expected an MPS storage, but got ", storage.device());
+    return cpu_alias(storage);
+  }
+  bool recordEvents(c10::ArrayRef<const void*>) const override { return false; }
+  bool waitForEvents(c10::ArrayRef<const void*>) const override { return false; }
+};
+
+HostAllocator& host_allocator() {
+  static HostAllocator a;
+  return a;
+}
+
+// Registered while the library is loaded, before anything can ask for a tensor.
+const struct Registration {
+  Registration() { c10::SetAllocator(c10::DeviceType::MPS, &host_allocator()); }
+} registration;
+
+// Pinned memory is ordinary host memory that remembers having been pinned.
+class PinnedAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    const size_t size = std::max<size_t>(bytes, 1);
+    void* memory = c10::alloc_cpu(size);
+    std::lock_guard<std::mutex> lock(mutex());
+    ranges()[static_cast<const char*>(memory)] = size;
+    return {memory, memory, &release, c10::Device(c10::kCPU)};
+  }
+  void copy_data(void* destination, const void* source, size_t bytes) const override {
+    std::memcpy(destination, source, bytes);
+  }
+
+  static bool owns(const void* pointer) {
+    const auto* address = static_cast<const char*>(pointer);
+    std::lock_guard<std::mutex> lock(mutex());
+    auto after = ranges().upper_bound(address);
+    if (after == ranges().begin()) return false;
+    const auto& [begin, size] = *--after;
+    return address < begin + size;
+  }
+
+ private:
+  static std::mutex& mutex() {
+    static std::mutex m;
+    return m;
+  }
+  static std::map<const char*, size_t>& ranges() {
+    static std::map<const char*, size_t> r;
+    return r;
+  }
+  static void release(void* memory) {
+    {
+      std::lock_guard<std::mutex> lock(mutex());
+      ranges().erase(static_cast<const char*>(memory));
+    }
+    c10::free_cpu(memory);
+  }
+};
+
+}  // namespace
+
+at::mps::IMPSAllocator& allocator() { return host_allocator(); }
+
+c10::Allocator& pinned_allocator() {
+  static PinnedAllocator a;
+  return a;
+}
+
+c10::Storage cpu_alias(const c10::Storage& mps_storage) {
+  auto* impl = mps_storage.unsafeGetStorageImpl();
+  c10::raw::intrusive_ptr::incref(impl);
+  c10::DataPtr data(impl->mutable_data(), impl, &release_storage, c10::Device(c10::kCPU));
+  return c10::Storage(c10::Storage::use_byte_size_t(), impl->nbytes(), std::move(data), c10::GetCPUAllocator(),
+                      /*resizable=*/true);
+}
+
+c10::DataPtr adopt(c10::Storage cpu_storage) {
+  const size_t bytes = cpu_storage.nbytes();
+  void* memory = cpu_storage.mutable_data();
+  check_limit(bytes);
+  count(bytes);
+  return {memory, new Adopted{std::move(cpu_storage), bytes}, &free_adopted, kDevice};
+}
+
+c10::Storage adopt_storage(c10::Storage cpu_storage) {
+  const size_t bytes = cpu_storage.nbytes();
+  return c10::Storage(c10::Storage::use_byte_size_t(), bytes, adopt(std::move(cpu_storage)), &host_allocator(),
+                      /*resizable=*/true);
+}
+
+void zero(void* begin, size_t bytes, const c10::DataPtr& owner) {
+  auto* first = static_cast<char*>(begin);
+  auto* last = first + bytes;
+  if (owner.get_deleter() == &free_mapped_block) {
+    const uintptr_t page = page_size();
+    auto* first_page = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(first) + page - 1) / page * page);
+    auto* last_page = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(last) / page * page);
+    if (first_page < last_page && madvise(first_page, last_page - first_page, MADV_DONTNEED) == 0) {
+      std::memset(first, 0, first_page - first);
+      std::memset(last_page, 0, last - last_page);
+      return;
+    }
+  }
+  std::memset(first, 0, bytes);
+}
+
+}  // namespace metalops::device
+
+namespace at::mps {
+
+IMPSAllocator* getIMPSAllocator() { return &metalops::device::allocator(); }
+
+bool isMPSPinnedPtr(const void* data) { return metalops::device::PinnedAllocator::owns(data); }
+
+}  // namespace at::mps

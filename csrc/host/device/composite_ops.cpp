@@ -1,0 +1,82 @@
+// Operators that on a Mac have an MPS kernel of their own and in a Linux build of torch reach no CPU kernel by
+// themselves: convolution and attention.
+#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <device/aliases.h>
+#include <torch/library.h>
+
+#include <array>
+#include <limits>
+#include <tuple>
+#include <vector>
+
+namespace metalops::device {
+namespace {
+
+using at::IntArrayRef;
+using at::Tensor;
+using std::optional;
+
+Tensor convolution(const Tensor& input, const Tensor& weight, const optional<Tensor>& bias, IntArrayRef stride,
+                   IntArrayRef padding, IntArrayRef dilation, bool transposed, IntArrayRef output_padding,
+                   int64_t groups) {
+  Aliases aliases;
+  at::AutoDispatchBelowADInplaceOrView guard;
+  return aliases.to_mps(at::convolution(aliases.to_cpu(input), aliases.to_cpu(weight), aliases.to_cpu(bias), stride,
+                                        padding, dilation, transposed, output_padding, groups));
+}
+
+std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, const Tensor& input, const Tensor& weight,
+                                                        IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
+                                                        bool transposed, IntArrayRef output_padding, int64_t groups,
+                                                        std::array<bool, 3> output_mask) {
+  Aliases aliases;
+  at::AutoDispatchBelowADInplaceOrView guard;
+  const std::vector<int64_t> bias_sizes{transposed ? weight.size(1) * groups : weight.size(0)};
+  auto [grad_input, grad_weight, grad_bias] = at::convolution_backward(
+      aliases.to_cpu(grad), aliases.to_cpu(input), aliases.to_cpu(weight), at::OptionalIntArrayRef(bias_sizes), stride,
+      padding, dilation, transposed, output_padding, groups, output_mask);
+  return {aliases.to_mps(grad_input), aliases.to_mps(grad_weight), aliases.to_mps(grad_bias)};
+}
+
+std::tuple<Tensor, Tensor> attention_math(const Tensor& query, const Tensor& key, const Tensor& value,
+                                          const optional<Tensor>& mask, double dropout, bool causal,
+                                          const optional<Tensor>& dropout_mask, optional<double> scale,
+                                          bool enable_gqa) {
+  Aliases aliases;
+  at::AutoDispatchBelowADInplaceOrView guard;
+  auto [output, weights] = at::_scaled_dot_product_attention_math(
+      aliases.to_cpu(query), aliases.to_cpu(key), aliases.to_cpu(value), aliases.to_cpu(mask), dropout, causal,
+      aliases.to_cpu(dropout_mask), scale, enable_gqa);
+  return {aliases.to_mps(output), aliases.to_mps(weights)};
+}
+
+// A differentiable composition: torch's own chooses a kernel through a table without an entry for MPS.
+Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value, const optional<Tensor>& mask,
+                 double dropout, bool causal, optional<double> scale, bool enable_gqa) {
+  optional<Tensor> bias = mask;
+  if (mask && mask->defined() && mask->scalar_type() == at::kBool) {
+    bias = at::zeros_like(*mask, query.options())
+               .masked_fill_(mask->logical_not(), -std::numeric_limits<double>::infinity());
+  }
+  return std::get<0>(at::_scaled_dot_product_attention_math(query, key, value, bias, dropout, causal, std::nullopt,
+                                                            scale, enable_gqa));
+}
+
+int64_t attention_choice(const Tensor&, const Tensor&, const Tensor&, const optional<Tensor>&, double, bool,
+                         optional<double>, bool) {
+  return 0;  // math
+}
+
+TORCH_LIBRARY_IMPL(aten, MPS, m) {
+  m.impl("convolution_overrideable", convolution);
+  m.impl("convolution_backward_overrideable", convolution_backward);
+  m.impl("_scaled_dot_product_attention_math_for_mps", attention_math);
+  m.impl("scaled_dot_product_attention", attention);
+  m.impl("_fused_sdp_choice", attention_choice);
+}
+
+TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) { m.impl("scaled_dot_product_attention", attention); }
+
+}  // namespace
+}  // namespace metalops::device

@@ -1,0 +1,49 @@
+// Copies to, from and within the device. Everything that brings device memory to the host passes here.
+#include <ATen/NativeFunctions.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/_local_scalar_dense_native.h>
+#include <device/aliases.h>
+#include <device/device.h>
+#include <torch/library.h>
+
+namespace metalops::device {
+namespace {
+
+at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
+  if (self.is_same(source)) return self;
+  if (source.device().is_mps() && !self.device().is_mps()) before_host_read();
+  Aliases aliases;
+  at::Tensor to = aliases.to_cpu(self);
+  const at::Tensor from = aliases.to_cpu(source);
+  at::AutoDispatchBelowADInplaceOrView guard;
+  to.copy_(from, non_blocking);
+  return self;
+}
+
+at::Tensor copy_from(const at::Tensor& source, const at::Tensor& destination, bool non_blocking) {
+  at::Tensor to = destination;
+  to.copy_(source, non_blocking);
+  return destination;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& destination) {
+  at::Tensor to = destination;
+  to.resize_(source.sizes());
+  to.copy_(source);
+  return destination;
+}
+
+at::Scalar local_scalar(const at::Tensor& self) {
+  before_host_read();
+  return at::native::_local_scalar_dense_cpu(self);
+}
+
+TORCH_LIBRARY_IMPL(aten, MPS, m) {
+  m.impl("copy_", copy_);
+  m.impl("_copy_from", copy_from);
+  m.impl("_copy_from_and_resize", copy_from_and_resize);
+  m.impl("_local_scalar_dense", local_scalar);
+}
+
+}  // namespace
+}  // namespace metalops::device

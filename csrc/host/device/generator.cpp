@@ -1,0 +1,176 @@
+#include <device/generator.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/Utils.h>
+#include <ATen/core/PhiloxRNGEngine.h>
+#include <ATen/mps/MPSGeneratorImpl.h>
+#include <device/device.h>
+
+#include <cstring>
+#include <mutex>
+
+namespace at {
+namespace mps::detail {
+
+const Generator& getDefaultMPSGenerator() {
+  static const Generator generator = createMPSGenerator(c10::detail::getNonDeterministicRandom());
+  return generator;
+}
+
+Generator createMPSGenerator(uint64_t seed) {
+  auto generator = make_generator<MPSGeneratorImpl>(seed);
+  generator.set_current_seed(seed);
+  return generator;
+}
+
+}  // namespace mps::detail
+
+namespace {
+
+// Where the parts of a saved state lie: the Philox words, the seed, the offset.
+constexpr size_t kWordBytes = mps::detail::PHILOX_STATE_N * sizeof(uint32_t);
+constexpr size_t kSeedAt = kWordBytes;
+constexpr size_t kOffsetAt = kSeedAt + sizeof(uint64_t);
+constexpr size_t kStateBytes = kOffsetAt + sizeof(uint64_t);
+
+}  // namespace
+
+MPSGeneratorImpl::MPSGeneratorImpl(uint64_t seed)
+    : c10::GeneratorImpl{metalops::device::kDevice, c10::DispatchKeySet(c10::DispatchKey::MPS)},
+      data_({.seed = seed}),
+      engine_(seed, 0, 0) {}
+
+void MPSGeneratorImpl::set_current_seed(uint64_t seed) {
+  data_.seed = seed;
+  data_.state.fill(1);
+  // The last two words are the Philox key.
+  data_.state[5] = static_cast<uint32_t>(seed);
+  data_.state[6] = static_cast<uint32_t>(seed >> 32);
+  engine_.reset_state(seed);
+}
+
+void MPSGeneratorImpl::set_offset(uint64_t offset) { engine_.set_offset(offset); }
+
+uint64_t MPSGeneratorImpl::get_offset() const { return engine_.get_offset(); }
+
+uint64_t MPSGeneratorImpl::current_seed() const { return data_.seed; }
+
+uint64_t MPSGeneratorImpl::seed() {
+  const uint64_t seed = c10::detail::getNonDeterministicRandom();
+  set_current_seed(seed);
+  return seed;
+}
+
+void MPSGeneratorImpl::update_philox_counters() {
+  for (int i = 1; i <= 4; ++i) data_.state[i] = engine_();
+}
+
+c10::intrusive_ptr<c10::TensorImpl> MPSGeneratorImpl::get_state() const {
+  auto state = at::detail::empty_cpu({static_cast<int64_t>(kStateBytes)}, kByte, std::nullopt, std::nullopt,
+                                     std::nullopt, std::nullopt);
+  auto* bytes = state.mutable_data_ptr<uint8_t>();
+  const uint64_t seed = current_seed();
+  const uint64_t offset = get_offset();
+  std::memcpy(bytes, data_.state.data(), kWordBytes);
+  std::memcpy(bytes + kSeedAt, &seed, sizeof seed);
+  std::memcpy(bytes + kOffsetAt, &offset, sizeof offset);
+  return state.getIntrusivePtr();
+}
+
+void MPSGeneratorImpl::set_state(const c10::TensorImpl& state) {
+  at::detail::check_rng_state(state);
+  TORCH_CHECK(state.numel() == static_cast<int64_t>(kStateBytes), "RNG state is wrong size");
+  const auto* bytes = state.data_dtype_initialized<uint8_t>();
+  uint64_t seed = 0;
+  uint64_t offset = 0;
+  std::memcpy(&seed, bytes + kSeedAt, sizeof seed);
+  std::memcpy(&offset, bytes + kOffsetAt, sizeof offset);
+  set_current_seed(seed);
+  set_offset(offset);
+  std::memcpy(state_data(), bytes, kWordBytes);
+}
+
+std::shared_ptr<MPSGeneratorImpl> MPSGeneratorImpl::clone() const {
+  return std::shared_ptr<MPSGeneratorImpl>(clone_impl());
+}
+
+MPSGeneratorImpl* MPSGeneratorImpl::clone_impl() const {
+  auto* copy = new MPSGeneratorImpl();
+  copy->data_ = data_;
+  copy->engine_ = engine_;
+  return copy;
+}
+
+}  // namespace at
+
+namespace metalops::device {
+namespace {
+
+// A stand-in advances the generator as a kernel does that takes one number for each element.
+constexpr int64_t kElementsPerGroup = 4;
+
+// A Mersenne Twister that starts from Philox numbers of the given seed and offset. At offset 0 it is the one that
+// torch.manual_seed gives the CPU: after seeding both alike, the first random operator agrees on both devices.
+at::mt19937 cpu_engine(uint64_t seed, uint64_t offset) {
+  if (offset == 0) return at::mt19937(seed);
+  // Subsequences do not overlap, as neighbouring offsets of one subsequence would.
+  at::Philox4_32 philox(seed, /*subsequence=*/offset);
+  at::mt19937_data_pod data;
+  data.seed_ = seed;
+  data.left_ = 1;
+  data.seeded_ = true;
+  data.next_ = 0;
+  for (auto& word : data.state_) word = philox();
+  data.state_[0] |= 0x80000000u;  // never the all-zero state
+  at::mt19937 engine;
+  engine.set_data(data);
+  return engine;
+}
+
+}  // namespace
+
+RandomStream::RandomStream(const std::optional<at::Generator>& generator)
+    : mps_(generator && generator->defined() ? *generator : at::mps::detail::getDefaultMPSGenerator()) {
+  TORCH_CHECK(mps_.device().is_mps(), "Expected a 'mps' device type for generator but found '", mps_.device().type(),
+              "'");
+  auto cpu = c10::make_intrusive<at::CPUGeneratorImpl>();
+  {
+    std::lock_guard<std::mutex> lock(mps_.mutex());
+    auto* impl = mps_.get<at::MPSGeneratorImpl>();
+    const uint64_t offset = impl->get_offset();
+    cpu->set_engine(cpu_engine(impl->current_seed(), offset));
+    impl->set_offset(offset + 1);  // nobody else gets the same numbers
+  }
+  cpu_ = at::Generator(std::move(cpu));
+}
+
+void RandomStream::advance(int64_t elements) {
+  const int64_t groups = (elements + kElementsPerGroup - 1) / kElementsPerGroup;
+  if (groups <= 1) return;  // taken by the constructor
+  std::lock_guard<std::mutex> lock(mps_.mutex());
+  auto* impl = mps_.get<at::MPSGeneratorImpl>();
+  impl->set_offset(impl->get_offset() + static_cast<uint64_t>(groups - 1));
+}
+
+DefaultCpuGeneratorSwap::DefaultCpuGeneratorSwap(const RandomStream& stream) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  saved_ = generator.clone();
+  auto* impl = at::check_generator<at::CPUGeneratorImpl>(generator);
+  impl->set_engine(at::check_generator<at::CPUGeneratorImpl>(stream.cpu())->engine());
+  impl->set_next_float_normal_sample(std::nullopt);
+  impl->set_next_double_normal_sample(std::nullopt);
+}
+
+DefaultCpuGeneratorSwap::~DefaultCpuGeneratorSwap() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  auto* impl = at::check_generator<at::CPUGeneratorImpl>(generator);
+  auto* saved = at::check_generator<at::CPUGeneratorImpl>(saved_);
+  impl->set_engine(saved->engine());
+  impl->set_next_float_normal_sample(saved->next_float_normal_sample());
+  impl->set_next_double_normal_sample(saved->next_double_normal_sample());
+}
+
+}  // namespace metalops::device

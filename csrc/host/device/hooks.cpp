@@ -1,0 +1,96 @@
+// torch's hooks into the MPS backend: what torch.mps, torch.backends.mps and torch.accelerator ask.
+#include <ATen/detail/MPSHooksInterface.h>
+#include <ATen/mps/MPSGeneratorImpl.h>
+#include <device/allocator.h>
+#include <device/device.h>
+#include <device/events.h>
+
+#include <new>
+
+namespace metalops::device {
+
+// Has no data members: see install_hooks.
+struct HostHooks final : at::MPSHooksInterface {
+  void init() const override {}
+  bool hasMPS() const override { return true; }
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  // The device follows the newest macOS that torch knows to ask for.
+  bool isOnMacOSorNewer(unsigned, unsigned) const override { return true; }
+
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
+    return at::mps::detail::getDefaultMPSGenerator();
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex) const override { return at::make_generator<at::MPSGeneratorImpl>(); }
+
+  c10::Allocator* getMPSDeviceAllocator() const override { return &allocator(); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator(); }
+  bool isPinnedPtr(const void* data) const override { return at::mps::isMPSPinnedPtr(data); }
+  c10::Device getDeviceFromPtr(void*) const override { return kDevice; }
+  void emptyCache() const override {}
+  size_t getCurrentAllocatedMemory() const override { return allocator().getCurrentAllocatedMemory(); }
+  size_t getDriverAllocatedMemory() const override { return allocator().getDriverAllocatedMemory(); }
+  size_t getRecommendedMaxMemory() const override { return allocator().getRecommendedMaxMemory(); }
+  size_t getMaxBufferLength() const override { return allocator().getRecommendedMaxMemory(); }
+  void setMemoryFraction(double ratio) const override { allocator().setHighWatermarkRatio(ratio); }
+
+  void deviceSynchronize() const override { before_host_read(); }
+  void commitStream() const override {}
+  void* getCommandBuffer() const override { return nullptr; }
+  void* getDispatchQueue() const override { return nullptr; }
+  void profilerStartTrace(const std::string& mode, bool) const override {
+    TORCH_CHECK(mode == "interval" || mode == "event" || mode == "interval,event" || mode == "event,interval",
+                "Invalid Signpost trace mode: ", mode, ". Supported modes are: 'interval', 'event', and "
+                "'interval,event'.");
+  }
+  void profilerStopTrace() const override {}
+
+  uint32_t acquireEvent(bool timed) const override { return event_pool::acquire(timed); }
+  void releaseEvent(uint32_t id) const override { event_pool::release(id); }
+  void recordEvent(uint32_t id) const override { event_pool::record(id); }
+  void waitForEvent(uint32_t id) const override { event_pool::wait(id); }
+  void synchronizeEvent(uint32_t id) const override {
+    event_pool::wait(id);
+    before_host_read();
+  }
+  bool queryEvent(uint32_t id) const override { return event_pool::query(id); }
+  double elapsedTimeOfEvents(uint32_t start, uint32_t end) const override { return event_pool::elapsed(start, end); }
+
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  c10::DeviceIndex deviceCount() const override { return 1; }
+  void setCurrentDevice(c10::DeviceIndex device) const override {
+    TORCH_CHECK(device <= 0, "invalid mps device index ", static_cast<int>(device));
+  }
+  c10::DeviceIndex getCurrentDevice() const override { return 0; }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex) const override { return 0; }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override { return 0; }
+};
+
+}  // namespace metalops::device
+
+namespace at {
+using metalops_HostHooks = metalops::device::HostHooks;
+C10_REGISTER_CLASS(MPSHooksRegistry, MPSHooks, metalops_HostHooks)
+}  // namespace at
+
+namespace metalops::device {
+namespace {
+
+// torch makes its hooks object at the first question (torch.backends.mps.is_available(), for instance) and keeps it.
+// When that came before this library was loaded, the object is the interface itself, which is nothing but a pointer to
+// its virtual functions: ours is made in its place.
+bool install_hooks() {
+  static_assert(sizeof(HostHooks) == sizeof(at::MPSHooksInterface), "the hooks must not have data members");
+  const at::MPSHooksInterface& hooks = at::detail::getMPSHooks();
+  if (!hooks.hasMPS()) {
+    auto* place = const_cast<at::MPSHooksInterface*>(&hooks);
+    place->~MPSHooksInterface();
+    new (place) HostHooks();
+  }
+  return true;
+}
+
+const bool installed = install_hooks();
+
+}  // namespace
+}  // namespace metalops::device

@@ -1,0 +1,40 @@
+#include <device/recorder.h>
+
+namespace metalops::device {
+namespace {
+
+constexpr std::string_view kName = "METALOPS_STAND_INS";
+const c10::DebugInfoKind kKind(&kName);
+
+}  // namespace
+
+void StandInRecord::add(const std::string& operator_name) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  ++counts_[operator_name];
+}
+
+std::map<std::string, int64_t> StandInRecord::counts() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return counts_;
+}
+
+std::shared_ptr<StandInRecord> push_stand_in_record() {
+  auto record = std::make_shared<StandInRecord>();
+  c10::ThreadLocalDebugInfo::_push(kKind, record);
+  return record;
+}
+
+void pop_stand_in_record() {
+  auto popped = std::static_pointer_cast<StandInRecord>(c10::ThreadLocalDebugInfo::_pop(kKind));
+  if (StandInRecord* outer = current_stand_in_record()) {
+    for (const auto& [name, count] : popped->counts()) {
+      for (int64_t i = 0; i < count; ++i) outer->add(name);
+    }
+  }
+}
+
+StandInRecord* current_stand_in_record() {
+  return static_cast<StandInRecord*>(c10::ThreadLocalDebugInfo::get(kKind));
+}
+
+}  // namespace metalops::device

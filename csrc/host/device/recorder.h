@@ -1,0 +1,31 @@
+// Which operators were served by a stand-in: what metalops.debug.standins() shows. A recording belongs to the thread
+// that starts it and to the autograd threads that work for it.
+#pragma once
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+namespace metalops::device {
+
+class StandInRecord final : public c10::DebugInfoBase {
+ public:
+  void add(const std::string& operator_name);
+  std::map<std::string, int64_t> counts() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, int64_t> counts_;
+};
+
+// Recordings nest: an inner one hides its operators from the outer one until it is popped, which adds them.
+std::shared_ptr<StandInRecord> push_stand_in_record();
+void pop_stand_in_record();
+
+// The recording of this thread, or null.
+StandInRecord* current_stand_in_record();
+
+}  // namespace metalops::device

@@ -1,0 +1,177 @@
+#include <device/stand_in.h>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/string_view.h>
+#include <device/aliases.h>
+#include <device/device.h>
+#include <device/generator.h>
+#include <device/recorder.h>
+#include <caffe2/core/common.h>
+#include <torch/library.h>
+
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <set>
+
+namespace metalops::device {
+namespace {
+
+// Operators that may mix mps tensors and CPU tensors with dimensions.
+bool mixes_devices(const std::string& name) {
+  static const std::set<std::string> kNames = {"aten::index",         "aten::_index_put_impl_", "aten::index_put_",
+                                               "aten::index_put",     "aten::_unsafe_index",    "aten::_unsafe_index_put",
+                                               "aten::_to_copy",      "aten::set_"};
+  return kNames.count(name) != 0;
+}
+
+bool is_generator(const c10::Argument& argument) {
+  const auto& type = argument.type();
+  if (type->kind() == c10::TypeKind::GeneratorType) return true;
+  auto optional = type->cast<c10::OptionalType>();
+  return optional && optional->getElementType()->kind() == c10::TypeKind::GeneratorType;
+}
+
+// Calls one operator's CPU kernel on the memory of its mps arguments.
+class StandIn final : public c10::OperatorKernel {
+ public:
+  explicit StandIn(const c10::OperatorHandle& op)
+      : name_(c10::toString(op.operator_name())),
+        mixes_devices_(mixes_devices(op.schema().name())),
+        mutable_(op.schema().is_mutable()),
+        seeded_(op.hasTag(at::Tag::nondeterministic_seeded)) {
+    const auto& arguments = op.schema().arguments();
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (is_generator(arguments[i])) generator_at_ = i;
+    }
+  }
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    if (StandInRecord* record = current_stand_in_record()) record->add(name_);
+    const size_t arguments = op.schema().arguments().size();
+    const size_t first = stack->size() - arguments;
+    Aliases aliases;
+    std::optional<bool> to_mps;  // what a device argument asks for
+    for (size_t i = first; i < stack->size(); ++i) to_cpu((*stack)[i], aliases, to_mps);
+    TORCH_CHECK(!aliases.saw_mps() || !aliases.saw_cpu() || mixes_devices_,
+                "Expected all tensors to be on the same device, but found at least two devices, ", kDevice,
+                " and cpu! (when checking arguments in method ", name_, ")");
+
+    std::optional<RandomStream> random;
+    std::optional<DefaultCpuGeneratorSwap> swap;
+    if (seeded_ || generator_at_) {
+      const c10::IValue given = generator_at_ ? (*stack)[first + *generator_at_] : c10::IValue();
+      random.emplace(given.isGenerator() ? std::optional<at::Generator>(given.toGenerator()) : std::nullopt);
+      if (generator_at_) {
+        (*stack)[first + *generator_at_] = random->cpu();
+      } else {
+        swap.emplace(*random);
+      }
+    }
+    {
+      at::AutoDispatchBelowADInplaceOrView guard;
+      op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+    }
+    if (mutable_) aliases.write_back();
+    const size_t returns = op.schema().returns().size();
+    const size_t first_return = stack->size() - returns;
+    if (random) {
+      const bool tensor = returns != 0 && (*stack)[first_return].isTensor();
+      random->advance(tensor ? (*stack)[first_return].toTensor().numel() : 1);
+    }
+    const bool wrap = to_mps.value_or(aliases.saw_mps());
+    for (size_t i = first_return; i < stack->size(); ++i) from_cpu((*stack)[i], aliases, wrap);
+  }
+
+ private:
+  static void to_cpu(c10::IValue& value, Aliases& aliases, std::optional<bool>& to_mps) {
+    if (value.isTensor()) {
+      value = aliases.to_cpu(value.toTensor());
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(aliases.to_cpu(tensor));
+      value = std::move(list);
+    } else if (value.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const auto& tensor : value.toOptionalTensorVector()) list.push_back(aliases.to_cpu(tensor));
+      value = std::move(list);
+    } else if (value.isDevice()) {
+      to_mps = value.toDevice().is_mps();
+      value = c10::Device(c10::kCPU);
+    }
+  }
+
+  static void from_cpu(c10::IValue& value, Aliases& aliases, bool wrap) {
+    if (!wrap) return;
+    if (value.isTensor()) {
+      value = aliases.to_mps(value.toTensor());
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(aliases.to_mps(tensor));
+      value = std::move(list);
+    }
+  }
+
+  const std::string name_;
+  const bool mixes_devices_;
+  const bool mutable_;
+  const bool seeded_;
+  std::optional<size_t> generator_at_;
+};
+
+bool fallback_enabled() {
+  static const bool enabled = [] {
+    const char* text = std::getenv("PYTORCH_ENABLE_MPS_FALLBACK");
+    return text != nullptr && std::stoi(text) != 0;
+  }();
+  return enabled;
+}
+
+std::string torch_commit() {
+  const auto& options = caffe2::GetBuildOptions();
+  const auto commit = options.find("COMMIT_SHA");
+  return commit == options.end() ? "unknown" : commit->second;
+}
+
+// For what has no kernel on the MPS key: an operator that stock MPS lacks.
+void missing_operator(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  if (fallback_enabled()) {
+    TORCH_WARN_ONCE("The operator '", op.schema().operator_name(),
+                    "' is not currently supported on the MPS backend and will fall back to run on the CPU. This may have "
+                    "performance implications.");
+    StandIn stand_in(op);
+    stand_in(op, c10::DispatchKeySet(c10::DispatchKey::MPS), stack);
+    return;
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "The operator '", op.schema().operator_name(),
+      "' is not currently implemented for the MPS device. If you want this op to be considered for addition please "
+      "comment on https://github.com/pytorch/pytorch/issues/141287 and mention use-case, that resulted in missing op as "
+      "well as commit hash ",
+      torch_commit(), ". As a temporary fix, you can set the environment variable "
+      "`PYTORCH_ENABLE_MPS_FALLBACK=1` to use the CPU as a fallback for this op. WARNING: this will be slower than "
+      "running natively on MPS.");
+}
+
+TORCH_LIBRARY_IMPL(_, MPS, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&missing_operator>()); }
+
+}  // namespace
+
+std::vector<std::string> register_stand_ins(const std::vector<std::string>& overloads) {
+  static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::MPS, __FILE__, __LINE__);
+  std::vector<std::string> registered;
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const std::string& overload : overloads) {
+    const size_t dot = overload.find('.');
+    const c10::OperatorName name(overload.substr(0, dot), dot == std::string::npos ? "" : overload.substr(dot + 1));
+    const auto op = dispatcher.findSchema(name);
+    if (!op || op->hasKernelForDispatchKey(c10::DispatchKey::MPS)) continue;
+    if (!op->hasKernelForDispatchKey(c10::DispatchKey::CPU)) continue;
+    library.impl(overload.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<StandIn>(*op)));
+    registered.push_back(overload);
+  }
+  return registered;
+}
+
+}  // namespace metalops::device

@@ -1,0 +1,109 @@
+// Operators that make tensors and storages or only change how a tensor looks at its storage.
+#include <ATen/EmptyTensor.h>
+#include <ATen/NativeFunctions.h>
+#include <ATen/ops/_efficientzerotensor_native.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/is_set_to_native.h>
+#include <ATen/ops/resize_native.h>
+#include <ATen/ops/set_native.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_native.h>
+#include <ATen/native/Resize.h>
+#include <device/allocator.h>
+#include <device/device.h>
+#include <torch/library.h>
+
+namespace metalops::device {
+namespace {
+
+using at::IntArrayRef;
+using at::Tensor;
+using std::optional;
+
+constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::MPS);
+
+c10::ScalarType checked_dtype(optional<at::ScalarType> dtype, IntArrayRef size) {
+  const auto type = c10::dtype_or_default(dtype);
+  check_dtype(type);
+  check_dimensions(size.size());
+  return type;
+}
+
+void check_layout(optional<at::Layout> layout) {
+  TORCH_CHECK_NOT_IMPLEMENTED(c10::layout_or_default(layout) == at::kStrided, "only strided tensors are supported on mps");
+}
+
+Tensor empty(IntArrayRef size, optional<at::ScalarType> dtype, optional<at::Layout> layout, optional<c10::Device>,
+             optional<bool> pin_memory, optional<at::MemoryFormat> memory_format) {
+  check_layout(layout);
+  TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
+  return at::detail::empty_generic(size, &allocator(), kKeys, checked_dtype(dtype, size), memory_format);
+}
+
+Tensor empty_strided(IntArrayRef size, IntArrayRef stride, optional<at::ScalarType> dtype, optional<at::Layout> layout,
+                     optional<c10::Device>, optional<bool> pin_memory) {
+  check_layout(layout);
+  TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
+  return at::detail::empty_strided_generic(size, stride, &allocator(), kKeys, checked_dtype(dtype, size));
+}
+
+// A tensor that is all zero and has no memory.
+struct NoMemory final : c10::Allocator {
+  c10::DataPtr allocate(size_t) override { return {nullptr, nullptr, &c10::detail::deleteNothing, kDevice}; }
+  void copy_data(void*, const void*, size_t) const override {}
+};
+
+Tensor efficient_zero_tensor(IntArrayRef size, optional<at::ScalarType> dtype, optional<at::Layout>,
+                             optional<c10::Device>, optional<bool>) {
+  static NoMemory no_memory;
+  return at::detail::empty_generic(size, &no_memory, kKeys | c10::DispatchKeySet(c10::DispatchKey::ZeroTensor),
+                                   checked_dtype(dtype, size), std::nullopt);
+}
+
+Tensor as_strided(const Tensor& self, IntArrayRef size, IntArrayRef stride, optional<int64_t> storage_offset) {
+  check_dimensions(size.size());
+  return at::native::as_strided_tensorimpl(self, size, stride, storage_offset);
+}
+
+Tensor& set_empty(Tensor& self) {
+  c10::Storage storage(c10::Storage::use_byte_size_t(), 0, allocator().allocate(0), &allocator(), /*resizable=*/true);
+  return at::native::set_storage_cpu_(self, std::move(storage), 0, {0}, {});
+}
+
+Tensor& set_storage(Tensor& self, at::Storage source) {
+  const auto elements = static_cast<int64_t>(source.nbytes() / self.dtype().itemsize());
+  return at::native::set_storage_cpu_(self, std::move(source), 0, {elements}, {1});
+}
+
+Tensor& set_storage_offset(Tensor& self, at::Storage source, int64_t offset, IntArrayRef size, IntArrayRef stride) {
+  return at::native::set_storage_cpu_(self, std::move(source), offset, size, stride);
+}
+
+// A contiguous run of memory is zeroed without committing it; other tensors by filling.
+Tensor& zero_(Tensor& self) {
+  if (self.is_non_overlapping_and_dense()) {
+    zero(self.mutable_data_ptr(), self.nbytes(), self.storage().data_ptr());
+    return self;
+  }
+  return self.fill_(0);
+}
+
+TORCH_LIBRARY_IMPL(aten, MPS, m) {
+  m.impl("empty.memory_format", empty);
+  m.impl("empty_strided", empty_strided);
+  m.impl("_efficientzerotensor", efficient_zero_tensor);
+  m.impl("as_strided", as_strided);
+  m.impl("view", TORCH_FN(at::native::view));
+  m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
+  m.impl("unfold", TORCH_FN(at::native::unfold));
+  m.impl("resize_", TORCH_FN(at::native::resize_));
+  m.impl("set_", set_empty);
+  m.impl("set_.source_Storage", set_storage);
+  m.impl("set_.source_Storage_storage_offset", set_storage_offset);
+  m.impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
+  m.impl("is_set_to", TORCH_FN(at::native::is_set_to));
+  m.impl("zero_", zero_);
+}
+
+}  // namespace
+}  // namespace metalops::device

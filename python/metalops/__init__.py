@@ -1,0 +1,29 @@
+"""Metal operators for PyTorch's mps device, and that device in software where there is no Apple GPU.
+
+Importing the package is all: on a Mac it registers the operators with torch's own Metal backend; elsewhere it first makes
+``torch.device("mps")`` real.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+from . import _check
+
+_check.check()
+
+# The software device exists where torch has no Metal backend of its own.
+_is_software = sys.platform != "darwin"
+
+if _is_software:
+    from . import _device
+
+    _device.bring_up()
+
+from . import _check
+
+if importlib.util.find_spec("metalops._C") is not None:
+    from . import _C
+if importlib.util.find_spec("metalops.ops") is not None:
+    from . import ops

@@ -1,0 +1,103 @@
+"""Brings up the software mps device on the Python side of torch.
+
+The shared library registers the device with torch's C++ side when it is loaded. What is left is Python: torch._C lacks
+the functions that PyTorch compiles only on a Mac, torch.backends.mps caches answers, and storages know no mps case.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+
+import torch
+
+from . import _host, _stock
+
+_stand_ins: frozenset[str] = frozenset()
+
+
+def bring_up() -> None:
+    """Makes torch.device("mps") work. Calling it again changes nothing."""
+    global _stand_ins
+    if _stand_ins:
+        return
+    _stand_ins = frozenset(_host.register_stand_ins(sorted(_stock.stock_overloads())))
+    torch._C._has_mps = True
+    _forget_cached_answers()
+    _add_missing_functions()
+    _patch_storages()
+
+
+def stand_ins() -> frozenset[str]:
+    """The operator overloads that a CPU kernel serves on the device."""
+    return _stand_ins
+
+
+def _forget_cached_answers() -> None:
+    mps = torch.backends.mps
+    for function in (
+        mps.is_available,
+        mps.is_macos_or_newer,
+        mps.is_macos13_or_newer,
+        mps.get_name,
+        mps.get_core_count,
+    ):
+        function.cache_clear()
+
+
+def _processor_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as info:
+            for line in info:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.machine()
+
+
+def _add_missing_functions() -> None:
+    module = torch._C
+    module._mps_get_name = lambda: f"metalops software device ({_processor_name()})"
+    module._mps_get_core_count = lambda: len(os.sched_getaffinity(0))
+    module._mps_host_alias_storage = _host_alias_storage
+    module._mps_isCaptureEnabled = lambda: False
+    module._mps_isCapturing = lambda: False
+    module._mps_startCapture = _start_capture
+    module._mps_stopCapture = lambda: None
+
+
+def _host_alias_storage(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    return _host.host_alias_storage(storage)
+
+
+def _start_capture(name: str) -> None:
+    raise RuntimeError(
+        f"metal_capture({name!r}): the software mps device has no Metal capture; it needs an Apple GPU."
+    )
+
+
+def _patch_storages() -> None:
+    storage = torch.UntypedStorage
+    original_new = storage.__new__
+    original_resize = storage.resize_
+    allocator = _host.allocator_address()
+
+    @functools.wraps(original_new)
+    def new(cls, *args, device=None, **kwargs):
+        if device is not None and torch.device(device).type == "mps":
+            return original_new(cls, *args, allocator=allocator, **kwargs)
+        if device is not None:
+            kwargs["device"] = device
+        return original_new(cls, *args, **kwargs)
+
+    @functools.wraps(original_resize)
+    def resize_(self, size):
+        if self.device.type != "mps":
+            return original_resize(self, size)
+        _host.resize_storage(self, size)
+        return self
+
+    storage.__new__ = staticmethod(new)
+    storage.resize_ = resize_
