@@ -42,7 +42,9 @@ def gather_headers() -> None:
 
 
 def find(*patterns: str) -> list[str]:
-    return sorted(path for pattern in patterns for path in glob(pattern, root_dir=ROOT, recursive=True))
+    return sorted(
+        path for pattern in patterns for path in glob(pattern, root_dir=ROOT, recursive=True)
+    )
 
 
 def extensions() -> list:
@@ -56,14 +58,19 @@ def extensions() -> list:
         host = CppExtension(
             "metalops._host",
             find("csrc/host/**/*.cpp", "csrc/host/**/*.S"),
-            include_dirs=[os.path.join(ROOT, folder) for folder in ("csrc", "csrc/host", "python/metalops/msl/include")],
+            include_dirs=[
+                os.path.join(ROOT, folder)
+                for folder in ("csrc", "csrc/host", "python/metalops/msl/include")
+            ],
             extra_compile_args=flags,
             # Operators and other packages' extensions find the device by this name once it is loaded.
             extra_link_args=["-Wl,-soname,libmetalops_host.so"],
         )
         result.append(host)
     sources = find("csrc/ops/*.mm", "csrc/bindings.cpp", "kernels/*.metal")
-    result.append(MetalExtension("metalops._C", sources, include_dirs=[ROOT], extra_compile_args=flags))
+    result.append(
+        MetalExtension("metalops._C", sources, include_dirs=[ROOT], extra_compile_args=flags)
+    )
     return result
 
 
@@ -73,9 +80,9 @@ os.chdir(ROOT)
 import_from_source_tree()
 gather_headers()
 
-import torch  # noqa: E402
-from metalops.build import BuildExtension, compilers  # noqa: E402
-from metalops.build.kernels import write_if_changed  # noqa: E402
+import torch
+from metalops.build import BuildExtension, compilers
+from metalops.build.kernels import write_if_changed
 
 
 class BuildMetalops(BuildExtension):
@@ -95,4 +102,7 @@ class BuildMetalops(BuildExtension):
 
 
 # Without the interpreter's suffix in their names, `_host.so` and `_C.so` are the same files in every kind of build.
-setup(ext_modules=extensions(), cmdclass={"build_ext": BuildMetalops.with_options(no_python_abi_suffix=True)})
+setup(
+    ext_modules=extensions(),
+    cmdclass={"build_ext": BuildMetalops.with_options(no_python_abi_suffix=True)},
+)

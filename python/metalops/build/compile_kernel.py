@@ -88,14 +88,21 @@ def main() -> int:
         else:
             _compile_for_apple(arguments.source, arguments.output, include_dirs)
     except SyntaxError as error:
-        print(error.msg if error.filename is None else f"{error.filename}:{error.lineno}:{error.offset}: {error.msg}", file=sys.stderr)
+        print(
+            error.msg
+            if error.filename is None
+            else f"{error.filename}:{error.lineno}:{error.offset}: {error.msg}",
+            file=sys.stderr,
+        )
         if error.text:
             print(error.text.rstrip("\n"), file=sys.stderr)
         return 1
     except subprocess.CalledProcessError as error:
         return error.returncode
     with open(arguments.depfile, "w") as f:
-        escaped = [path.replace(" ", "\\ ").replace("$", "$$") for path in [arguments.output, *depends]]
+        escaped = [
+            path.replace(" ", "\\ ").replace("$", "$$") for path in [arguments.output, *depends]
+        ]
         f.write(escaped[0] + ": " + " \\\n  ".join(escaped[1:]) + "\n")
     return 0
 

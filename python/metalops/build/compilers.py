@@ -39,13 +39,14 @@ def _runs(command: list[str], program: str, suffix: str) -> bool:
                 [*command, source, "-o", os.path.join(folder, "probe.out")],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
+                check=False,
             )
         except OSError:
             return False
         return result.returncode == 0
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _cxx_works(command: str) -> bool:
     return _runs([*shlex.split(command), "-std=c++20"], _CPP_PROGRAM, ".cpp")
 
@@ -57,7 +58,9 @@ def find_cxx() -> str:
     if chosen:
         if _cxx_works(chosen):
             return chosen
-        raise MissingCompiler(f"metalops: the C++ compiler CXX={chosen} cannot compile a C++20 program.")
+        raise MissingCompiler(
+            f"metalops: the C++ compiler CXX={chosen} cannot compile a C++20 program."
+        )
     for name in ("g++", "clang++", "c++"):
         if shutil.which(name) and _cxx_works(name):
             return name
@@ -67,7 +70,7 @@ def find_cxx() -> str:
     )
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def metal_compiler() -> bool:
     """Whether Apple's Metal compiler works here. The Command Line Tools do not have it, and newer versions of Xcode
     install it separately."""
@@ -78,5 +81,7 @@ def metal_compiler() -> bool:
 
 def cxx_version(command: str) -> str:
     """First line of what the compiler says about itself."""
-    result = subprocess.run([*shlex.split(command), "--version"], capture_output=True, text=True)
+    result = subprocess.run(
+        [*shlex.split(command), "--version"], capture_output=True, text=True, check=False
+    )
     return result.stdout.splitlines()[0] if result.stdout else command

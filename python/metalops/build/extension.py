@@ -54,7 +54,9 @@ def MetalExtension(name: str, sources: list[str], **kwargs: Any) -> setuptools.E
     `torch.utils.cpp_extension.CppExtension`.
     """
     metal_include_dirs = [*kwargs.pop("include_dirs", []), *paths.include_paths()]
-    extension = cpp_extension.CppExtension(name, list(sources), include_dirs=list(metal_include_dirs), **kwargs)
+    extension = cpp_extension.CppExtension(
+        name, list(sources), include_dirs=list(metal_include_dirs), **kwargs
+    )
     # setuptools drops sources with suffixes that it does not know from source distributions, not from builds.
     extension.metal_include_dirs = metal_include_dirs
     return extension
@@ -70,7 +72,9 @@ class BuildExtension(cpp_extension.BuildExtension):
         super().run()
 
     def build_extensions(self) -> None:
-        self.compiler.src_extensions += [suffix for suffix in (".mm", ".S") if suffix not in self.compiler.src_extensions]
+        self.compiler.src_extensions += [
+            suffix for suffix in (".mm", ".S") if suffix not in self.compiler.src_extensions
+        ]
         super().build_extensions()
 
     def build_extension(self, ext: setuptools.Extension) -> None:
@@ -80,7 +84,12 @@ class BuildExtension(cpp_extension.BuildExtension):
         listed = ext.sources, ext.extra_link_args, self.compiler.compiler_so
         metal, others = split_sources(ext.sources)
         build_folder = os.path.join(self.build_temp, ext.name)
-        kernels.build_libraries(metal, ext.metal_include_dirs, self._kernels_folder(ext), os.path.join(build_folder, "kernels"))
+        kernels.build_libraries(
+            metal,
+            ext.metal_include_dirs,
+            self._kernels_folder(ext),
+            os.path.join(build_folder, "kernels"),
+        )
         generated = kernels.write_registrations(
             metal, ext.metal_include_dirs, os.path.basename(self._kernels_folder(ext)), build_folder
         )
@@ -97,7 +106,10 @@ class BuildExtension(cpp_extension.BuildExtension):
             ext.sources, ext.extra_link_args, self.compiler.compiler_so = listed
 
     def get_outputs(self) -> list[str]:
-        return [*super().get_outputs(), *(path for ext in self.extensions for path in self._built_libraries(ext))]
+        return [
+            *super().get_outputs(),
+            *(path for ext in self.extensions for path in self._built_libraries(ext)),
+        ]
 
     def copy_extensions_to_source(self) -> None:
         super().copy_extensions_to_source()
@@ -107,7 +119,9 @@ class BuildExtension(cpp_extension.BuildExtension):
             if not libraries:
                 continue
             in_place, _ = self._get_inplace_equivalent(build_py, ext)
-            folder = os.path.join(os.path.dirname(in_place), os.path.basename(os.path.dirname(libraries[0])))
+            folder = os.path.join(
+                os.path.dirname(in_place), os.path.basename(os.path.dirname(libraries[0]))
+            )
             shutil.rmtree(folder, ignore_errors=True)
             self.mkpath(folder)
             for path in libraries:
@@ -115,7 +129,9 @@ class BuildExtension(cpp_extension.BuildExtension):
 
     def _kernels_folder(self, ext: setuptools.Extension) -> str:
         """Where the kernel libraries go: beside the extension in the build folder."""
-        return os.path.join(os.path.dirname(self.get_ext_fullpath(ext.name)), ext.name.split(".")[-1] + ".kernels")
+        return os.path.join(
+            os.path.dirname(self.get_ext_fullpath(ext.name)), ext.name.split(".")[-1] + ".kernels"
+        )
 
     def _built_libraries(self, ext: setuptools.Extension) -> list[str]:
         metal = [source for source in ext.sources if source.endswith(".metal")]

@@ -72,7 +72,9 @@ def load(
         fcntl.flock(lock, fcntl.LOCK_EX)
         if paths.software_device():
             _compile_libraries(metal, metal_include_dirs, os.path.join(folder, kernels_folder))
-        generated = kernels.write_registrations(metal, metal_include_dirs, kernels_folder, os.path.join(folder, "generated"))
+        generated = kernels.write_registrations(
+            metal, metal_include_dirs, kernels_folder, os.path.join(folder, "generated")
+        )
         language = ["-x", "c++"] if paths.software_device() else []
         return cpp_extension.load(
             name,

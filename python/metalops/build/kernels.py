@@ -39,7 +39,9 @@ def check_families(sources: list[str]) -> None:
     for source in sources:
         other = seen.setdefault(family(source), source)
         if other != source:
-            raise CompileError(f"metalops: {other} and {source} have the same name {family(source)} in one extension.")
+            raise CompileError(
+                f"metalops: {other} and {source} have the same name {family(source)} in one extension."
+            )
 
 
 def library_suffix() -> str | None:
@@ -62,12 +64,14 @@ def write_if_changed(path: str, text: str) -> None:
 
 def _string_literal(text: str) -> str:
     delimiter = "metal"
-    while f"){delimiter}\"" in text:
+    while f'){delimiter}"' in text:
         delimiter += "_"
     return f'R"{delimiter}({text}){delimiter}"'
 
 
-def write_registrations(sources: list[str], include_dirs: list[str], kernels_folder: str, build_folder: str) -> list[str]:
+def write_registrations(
+    sources: list[str], include_dirs: list[str], kernels_folder: str, build_folder: str
+) -> list[str]:
     """Generates one C++ file for each Metal source file and returns their paths.
 
     kernels_folder: name of the folder beside the extension in which the libraries will lie.
@@ -101,7 +105,11 @@ def _quote(word: str) -> str:
 
 
 def build_libraries(
-    sources: list[str], include_dirs: list[str], output_folder: str, build_folder: str, verbose: bool = False
+    sources: list[str],
+    include_dirs: list[str],
+    output_folder: str,
+    build_folder: str,
+    verbose: bool = False,
 ) -> list[str]:
     """Compiles each Metal source file into `output_folder` and returns the libraries' paths; libraries that are up to
     date are left alone. Raises CompileError; the errors themselves, with file, line and column, go to standard error.
@@ -134,9 +142,11 @@ def build_libraries(
     if os.environ.get("MAX_JOBS"):
         command += ["-j", os.environ["MAX_JOBS"]]
     try:
-        result = subprocess.run(command, cwd=build_folder)
+        result = subprocess.run(command, cwd=build_folder, check=False)
     except FileNotFoundError:
-        raise CompileError("metalops: building Metal kernels needs ninja (pip install ninja).") from None
+        raise CompileError(
+            "metalops: building Metal kernels needs ninja (pip install ninja)."
+        ) from None
     if result.returncode != 0:
         raise CompileError("metalops: Metal kernels do not compile; the messages are above.")
     return outputs

@@ -28,7 +28,7 @@ def torch_include() -> str:
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError("metalops.build needs torch, which is not installed")
-    return os.path.join(list(spec.submodule_search_locations)[0], "include")
+    return os.path.join(next(iter(spec.submodule_search_locations)), "include")
 
 
 def host_library() -> str:
@@ -38,4 +38,3 @@ def host_library() -> str:
     finds it by its soname.
     """
     return os.path.join(PACKAGE, "_host.so")
-

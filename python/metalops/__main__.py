@@ -1,0 +1,48 @@
+"""The command line: `python -m metalops COMMAND`. A command is one line in COMMANDS."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+# name -> (what it does, "module:function"). The function takes the arguments after the name and returns the exit
+# status; its module is imported only when the command is used.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "info": ("the device, the kernel libraries and the cache", "metalops._info:main"),
+    "demo": (
+        "the operators on a photograph, checked against torch on the CPU",
+        "metalops.demo:main",
+    ),
+    "compile": ("compile a .metal file and print its kernel table", "metalops.msl:main_compile"),
+    "sweep": ("try every kernel of a folder and print what fails first", "metalops.msl:main_sweep"),
+}
+
+
+def usage() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {purpose}" for name, (purpose, _) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: python -m metalops COMMAND [ARGUMENTS]",
+            "",
+            *lines,
+            "",
+            "python -m metalops COMMAND --help tells more.",
+        ]
+    )
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage())
+        return 0 if arguments else 2
+    name, *rest = arguments
+    if name not in COMMANDS:
+        print(f"metalops: unknown command {name!r}\n\n{usage()}", file=sys.stderr)
+        return 2
+    module, function = COMMANDS[name][1].split(":")
+    return getattr(importlib.import_module(module), function)(rest) or 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,106 @@
+"""What the build helper does on macOS, tried anywhere: the commands it runs, with stand-ins for Apple's tools."""
+
+import os
+import sys
+
+import pytest
+from metalops.build import BuildExtension, MetalExtension, compilers, kernels, paths
+from setuptools import Distribution
+
+# Stands in for xcrun: records its arguments and writes the file named after -o.
+XCRUN = """\
+#!{python}
+import sys
+with open({log!r}, "a") as log:
+    log.write(" ".join(sys.argv[1:]) + "\\n")
+if {works}:
+    open(sys.argv[sys.argv.index("-o") + 1], "w").close()
+sys.exit(0 if {works} else 1)
+"""
+
+
+@pytest.fixture
+def apple(monkeypatch, tmp_path):
+    """Makes the helper believe that it runs on macOS; call it with whether Apple's Metal compiler works."""
+
+    def pretend(works):
+        tools = tmp_path / "tools"
+        tools.mkdir()
+        log = tmp_path / "log"
+        log.write_text("")
+        xcrun = tools / "xcrun"
+        xcrun.write_text(XCRUN.format(python=sys.executable, log=str(log), works=works))
+        xcrun.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setattr(paths, "software_device", lambda: False)
+        compilers.metal_compiler.cache_clear()
+        return log
+
+    yield pretend
+    compilers.metal_compiler.cache_clear()
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "family.metal"
+    path.write_text("kernel void nothing(device float* x [[buffer(0)]]) { x[0] = 0; }\n")
+    return str(path)
+
+
+def test_the_metal_compiler_is_tried_with_the_oldest_metal_and_macos(apple):
+    log = apple(works=True)
+    assert kernels.library_suffix() == ".metallib"
+    assert "-std=metal3.1 -mmacosx-version-min=14.0 -fno-fast-math" in log.read_text()
+
+
+def test_without_a_working_metal_compiler_only_the_source_is_embedded(apple, source, tmp_path):
+    apple(works=False)
+    out = str(tmp_path / "out")
+    assert kernels.library_suffix() is None
+    assert kernels.build_libraries([source], [], out, str(tmp_path / "build")) == []
+    (registration,) = kernels.write_registrations(
+        [source], [], "x.kernels", str(tmp_path / "build")
+    )
+    with open(registration) as f:
+        text = f.read()
+    assert "kernel void nothing" in text
+    assert text.rstrip().endswith('"");')
+
+
+def test_with_one_the_registration_names_the_metallib(apple, source, tmp_path):
+    apple(works=True)
+    (registration,) = kernels.write_registrations([source], [], "x.kernels", str(tmp_path))
+    with open(registration) as f:
+        assert f.read().rstrip().endswith('"x.kernels/family.metallib");')
+
+
+def test_an_extension_links_metal_and_no_host_library(apple, source, tmp_path, monkeypatch):
+    apple(works=False)
+    stub = tmp_path / "stub.mm"
+    stub.write_text("")
+    extension = MetalExtension("package.name", [source, str(stub)])
+    command = BuildExtension(Distribution({"ext_modules": [extension]}))
+    command.ensure_finalized()
+    command.build_temp = str(tmp_path / "temp")
+    linked = {}
+
+    def build(self, ext):
+        linked.update(
+            sources=ext.sources,
+            link=ext.extra_link_args,
+            compile=ext.extra_compile_args,
+            language=self.compiler.compiler_so,
+        )
+
+    class Compiler:
+        compiler_so = ("c++",)
+
+    command.compiler = Compiler()
+    monkeypatch.setattr(BuildExtension.__mro__[1], "build_extension", build)
+    command.build_extension(extension)
+    assert linked["link"] == ["-framework", "Metal", "-framework", "Foundation"]
+    assert "-DFMT_HEADER_ONLY=1" in linked["compile"]
+    assert not any("arc" in flag for flag in linked["compile"])
+    assert list(linked["language"]) == ["c++"]
+    names = [os.path.basename(path) for path in linked["sources"]]
+    assert names == ["stub.mm", "family_registration.cpp", "metalops_registry.cpp"]

@@ -1,0 +1,74 @@
+"""What a user reads when metalops cannot be built or imported: one sentence."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from metalops import _build_info, _check
+from metalops.build import compilers
+
+BUILD_WITHOUT_COMPILER = """\
+from metalops.build import BuildExtension, MetalExtension
+from setuptools import setup
+setup(
+    name="x",
+    ext_modules=[MetalExtension("x", ["x.cpp"])],
+    cmdclass={"build_ext": BuildExtension},
+    script_args=["build_ext", "--build-lib", "lib", "--build-temp", "temp"],
+)
+"""
+
+
+def test_a_build_without_a_working_compiler_says_so_in_one_sentence(tmp_path):
+    (tmp_path / "x.cpp").write_text("")
+    broken = tmp_path / "broken-compiler"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    result = subprocess.run(
+        [sys.executable, "-c", BUILD_WITHOUT_COMPILER],
+        cwd=tmp_path,
+        env={**os.environ, "CXX": str(broken)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode != 0
+    assert f"the C++ compiler CXX={broken} cannot compile a C++20 program." in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_no_compiler_at_all_is_told_with_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        compilers.MissingCompiler, match=r"install g\+\+ .* or clang\+\+ .* or set CXX"
+    ):
+        compilers.find_cxx()
+
+
+def test_this_torch_and_platform_are_fine():
+    assert _check.problem(torch.__version__) is None
+
+
+def test_another_build_of_the_same_torch_version_is_fine():
+    assert _check.problem(_build_info.TORCH_VERSION + "+cu130") is None
+
+
+def test_another_torch_version_is_refused_with_both_versions():
+    message = _check.problem("2.99.1+cpu")
+    assert f"built for torch {_build_info.TORCH_VERSION}" in message
+    assert "torch 2.99.1;" in message
+
+
+def test_another_platform_is_refused():
+    assert (
+        _check.problem(torch.__version__, "win32")
+        == "metalops works on macOS and Linux, not on win32."
+    )
+
+
+def test_a_library_built_for_another_platform_is_refused(monkeypatch):
+    monkeypatch.setattr(_build_info, "PLATFORM", "darwin" if sys.platform == "linux" else "linux")
+    assert "cannot be used on" in _check.problem(torch.__version__)
