@@ -1,0 +1,93 @@
+// Python's view of the Metal runtime: what torch._C has on a Mac for torch.mps.compile_shader and
+// load_metallib.
+#include <ATen/core/Tensor.h>
+#include <ATen/native/mps/MetalShaderLibrary.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <chrono>
+
+#include "exec/exec.h"
+#include "metal/flavour.h"
+#include "metal/python_call.h"
+
+namespace metalops {
+namespace py = pybind11;
+namespace {
+
+using at::native::mps::DynamicMetalShaderLibrary;
+using at::native::mps::MetalKernelFunction;
+using at::native::mps::MetalShaderLibrary;
+using at::native::mps::PrecompiledMetalShaderLibrary;
+
+// Lets Ctrl-C end a launch. The engine asks often, so most questions are answered by the clock.
+void check_interrupt() {
+  using Clock = std::chrono::steady_clock;
+  thread_local Clock::time_point next;
+  const Clock::time_point now = Clock::now();
+  if (now < next) return;
+  next = now + std::chrono::milliseconds(20);
+  py::gil_scoped_acquire gil;
+  // Python delivers signals in its main thread only; elsewhere this does nothing.
+  if (PyErr_CheckSignals() != 0) {
+    python_error interrupt;
+    interrupt.persist();
+    throw interrupt;
+  }
+}
+
+// Attributes of a library are its kernels. An unknown name is a RuntimeError, as on a Mac.
+template <typename Library>
+void bind_library(py::module_& m, const char* name) {
+  py::class_<Library, std::shared_ptr<Library>>(m, name)
+      .def("__getattr__", torch::wrap_pybind_function([](Library& self, const std::string& kernel) {
+             return self.getKernelFunction(kernel);
+           }))
+      .def("__dir__",
+           torch::wrap_pybind_function([](Library& self) { return self.getFunctionNames(); }));
+}
+
+}  // namespace
+
+void bind_metal(py::module_& host) {
+  py::module_ m = py::module_::import("torch._C");
+  bind_library<DynamicMetalShaderLibrary>(m, "_mps_ShaderLibrary");
+  bind_library<PrecompiledMetalShaderLibrary>(m, "_mps_PrecompiledShaderLibrary");
+
+  py::class_<MetalKernelFunction, std::shared_ptr<MetalKernelFunction>>(m, "_mps_MetalKernel")
+      .def("__call__", torch::wrap_pybind_function(&call_kernel), py::kw_only(),
+           py::arg("threads") = py::none(), py::arg("group_size") = py::none(),
+           py::arg("arg_casts") = py::none(), py::arg("error_buf_idx") = py::none())
+      .def_property_readonly("max_threads_per_threadgroup",
+                             &MetalKernelFunction::getMaxThreadsPerThreadgroup)
+      .def_property_readonly("thread_execution_width",
+                             &MetalKernelFunction::getThreadExecutionWidth)
+      .def_property_readonly("static_thread_group_memory_length",
+                             &MetalKernelFunction::getStaticThreadGroupMemoryLength);
+
+  m.def("_mps_compileShader", torch::wrap_pybind_function([](const std::string& source) {
+          return std::make_shared<DynamicMetalShaderLibrary>(source);
+        }));
+  // The name is spelt as torch spells it.
+  m.def("_mps_loadMetalllib", torch::wrap_pybind_function([](const py::bytes& data) {
+          const auto view = static_cast<std::string_view>(data);
+          return std::make_shared<PrecompiledMetalShaderLibrary>(
+              std::vector<uint8_t>(view.begin(), view.end()));
+        }));
+  m.def("_mps_loadMetallibFromPath", torch::wrap_pybind_function([](const std::string& path) {
+          return std::make_shared<PrecompiledMetalShaderLibrary>(path);
+        }));
+
+  host.def("set_elementwise_flavour", &set_forced_flavours, py::arg("unary"), py::arg("binary"),
+           "Pins the flavour of dense elementwise kernels: 'ilp', 'scalar' or '' (the device's own "
+           "choice). The\n"
+           "environment variables PYTORCH_UNARY_FORCE_FLAVOR and PYTORCH_BINARY_FORCE_FLAVOR give "
+           "the initial values.");
+
+  if (!exec::check_interrupt) exec::check_interrupt = &check_interrupt;
+}
+
+}  // namespace metalops

@@ -1,0 +1,28 @@
+// See compile.h.
+#include "metal/compile.h"
+
+#include <pybind11/pybind11.h>
+#include <torch/csrc/Exceptions.h>
+
+namespace metalops {
+namespace py = pybind11;
+
+std::shared_ptr<exec::Library> compile_metal(const std::string& source) {
+  TORCH_CHECK(Py_IsInitialized(), "Compiling Metal source needs a running Python interpreter");
+  std::string path;
+  {
+    py::gil_scoped_acquire gil;
+    try {
+      py::object result = py::module_::import("metalops.msl").attr("compile_source")(source);
+      path = py::module_::import("os").attr("fspath")(result).cast<std::string>();
+    } catch (py::error_already_set& error) {
+      error.restore();
+      python_error raised;
+      raised.persist();
+      throw raised;
+    }
+  }
+  return exec::Library::open(path);
+}
+
+}  // namespace metalops

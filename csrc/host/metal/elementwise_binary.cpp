@@ -1,0 +1,264 @@
+// MetalShaderLibrary::exec_binary_kernel.
+#include <ATen/native/mps/MetalShaderLibrary.h>
+#include <c10/core/DynamicCast.h>
+#include <c10/metal/common.h>
+
+#include "metal/elementwise.h"
+#include "metal/flavour.h"
+
+namespace metalops {
+namespace {
+
+using at::TensorBase;
+using at::TensorIteratorBase;
+using at::native::mps::scalarToMetalTypeString;
+using c10::ScalarType;
+
+enum BinaryFlavour {
+  kDense,
+  kDenseIlp,
+  kStrided,
+  kStridedCastout,
+  kScalar,     // one operand is a single number
+  kBroadcast,  // one operand repeats along the outer dimensions
+};
+
+// Everything that the choice of a kernel depends on.
+struct BinaryCall {
+  BinaryFlavour flavour = kStrided;
+  bool first_is_special = false;  // the scalar or broadcast operand is the first one
+  bool cast = false;              // the inputs have different dtypes
+  bool force_ilp = false;
+  bool large = false;  // torch's GPU would take the ILP flavour
+  ScalarType out;
+  ScalarType in[2];
+  ScalarType common = ScalarType::Undefined;   // only where a name depends on it
+  ScalarType natural = ScalarType::Undefined;  // the same
+  ScalarType alpha = ScalarType::Undefined;
+
+  Signature signature() const {
+    return Signature()
+        .add(flavour, 3)
+        .add(first_is_special | cast << 1 | force_ilp << 2 | large << 3, 4)
+        .add(out)
+        .add(in[0])
+        .add(in[1])
+        .add(common)
+        .add(natural)
+        .add(alpha);
+  }
+};
+
+// Whether `from` repeats itself to fill `into`: equal trailing dimensions, ones (or nothing)
+// before.
+bool repeats_into(const TensorBase& from, const TensorBase& into) {
+  if (!from.is_contiguous() || !into.is_contiguous()) return false;
+  bool only_ones_left = false;
+  for (int64_t back = 1; back <= from.dim(); ++back) {
+    if (only_ones_left) {
+      if (from.size(-back) != 1) return false;
+    } else {
+      only_ones_left = from.size(-back) != into.size(-back);
+    }
+  }
+  return true;
+}
+
+// Whether the iterator walks operand `operand` densely in its one dimension, or in the first of its
+// two.
+bool walks_densely(const TensorIteratorBase& iter, int operand) {
+  const c10::IntArrayRef strides = iter.strides(operand);
+  const int64_t size = iter.element_size(operand);
+  return strides[0] == size && (iter.ndim() < 2 || strides[1] == size * iter.shape()[0]);
+}
+
+// Looks at operand `special` as a number or a repeating block beside a dense operand `full`. Sets
+// call.flavour if so.
+bool classify(const TensorIteratorBase& iter, int special, int full, BinaryCall& call) {
+  const TensorBase& out = iter.tensor_base(0);
+  const TensorBase& from = iter.tensor_base(special);
+  const TensorBase& other = iter.tensor_base(full);
+  const int64_t out_numel = out.numel();
+  if (from.numel() == out_numel || other.numel() != out_numel) return false;
+  if (!other.is_contiguous() || !repeats_into(from, out)) return false;
+  const bool is_number = from.numel() == 1;
+  if (iter.numel() != out_numel) {
+    // A part of a larger iterator: the tensors say how the whole is laid out, this part may be cut
+    // through a row.
+    if (!walks_densely(iter, 0) || !walks_densely(iter, full)) return false;
+    const c10::IntArrayRef strides = iter.strides(special);
+    const bool part_fits = is_number
+                               ? iter.ndim() == 1 && strides[0] == 0
+                               : iter.ndim() == 2 && iter.shape()[0] == from.numel() &&
+                                     strides[0] == iter.element_size(special) && strides[1] == 0;
+    if (!part_fits) return false;
+  }
+  call.flavour = is_number ? kScalar : kBroadcast;
+  call.first_is_special = special == 1;
+  return true;
+}
+
+// torch converts an integer beside a float32 (or complex64) tensor beforehand, which is exact, and
+// so avoids the cast kernel. Narrower types keep the cast kernel, which rounds differently.
+bool converts_beforehand(const BinaryCall& call, ScalarType common) {
+  const ScalarType tensor = call.in[call.first_is_special ? 1 : 0];
+  const ScalarType number = call.in[call.first_is_special ? 0 : 1];
+  return tensor == common && c10::isIntegralType(number, /*includeBool=*/true) &&
+         c10::toRealValueType(common) == ScalarType::Float;
+}
+
+ScalarBytes converted(const void* number, ScalarType type, ScalarType to) {
+  if (c10::isComplexType(to)) {
+    const auto value = c10::fetch_and_cast<c10::complex<float>>(type, number);
+    return scalar_bytes(&value, to);
+  }
+  const auto value = c10::fetch_and_cast<float>(type, number);
+  return scalar_bytes(&value, to);
+}
+
+ElementwiseKernel find_binary(const CompiledLibrary& library, const std::string& name,
+                              const BinaryCall& call) {
+  const std::string out = scalarToMetalTypeString(call.out);
+  // An alpha type goes last in every name.
+  const std::string alpha =
+      call.alpha == ScalarType::Undefined ? "" : "_" + scalarToMetalTypeString(call.alpha);
+  if (call.flavour == kStridedCastout) {
+    return {
+        &library.kernel(kernel_name(name, "strided_castout", scalarToMetalTypeString(call.natural),
+                                    scalarToMetalTypeString(call.common)) +
+                        alpha),
+        kStridedCastout};
+  }
+  std::string shape;
+  int full_operand = 0;
+  switch (call.flavour) {
+    case kScalar:
+      shape = call.first_is_special ? "dense_scalar_lhs" : "dense_scalar";
+      full_operand = call.first_is_special ? 1 : 0;
+      break;
+    case kBroadcast:
+      // Named after the side of the dense operand.
+      shape = call.first_is_special ? "dense_broadcast_rhs" : "dense_broadcast";
+      full_operand = call.first_is_special ? 1 : 0;
+      break;
+    case kStrided:
+      shape = "strided";
+      break;
+    default:
+      shape = "dense";
+  }
+  if (call.cast) {
+    // The second type is the one to compute in. It is the output's, except for comparisons.
+    const ScalarType compute = call.out == ScalarType::Bool ? call.common : call.out;
+    return {&library.kernel(
+                kernel_name(name, shape, "cast", out, scalarToMetalTypeString(compute)) + alpha),
+            call.flavour};
+  }
+  const std::string in = scalarToMetalTypeString(call.in[full_operand]);
+  const std::string direct = kernel_name(name, shape, out, in) + alpha;
+  if (call.flavour == kDense && alpha.empty()) {
+    const std::string ilp = kernel_name(name, "dense_ilp" C10_METAL_ILP_PER_THREAD_STR, out, in);
+    if (call.force_ilp) return {&library.kernel(ilp), kDenseIlp};
+    if (call.large && !library.library()->find(direct)) {
+      if (const exec::Kernel* kernel = library.library()->find(ilp)) return {kernel, kDenseIlp};
+    }
+  }
+  return {&library.kernel(direct), call.flavour};
+}
+
+void run_binary(TensorIteratorBase& iter, const ElementwiseKernel& found, const BinaryCall& call,
+                const std::optional<c10::Scalar>& alpha, const std::optional<ScalarBytes>& number) {
+  const exec::Kernel& kernel = *found.kernel;
+  const auto length = static_cast<uint32_t>(iter.numel());
+  const auto flavour = static_cast<BinaryFlavour>(found.flavour);
+  const std::array<uint32_t, 4> sizes_types{size_of(call.in[0]), size_of(call.in[1]),
+                                            as_number(call.in[0]), as_number(call.in[1])};
+  const std::array<uint32_t, 4> ndim_types{static_cast<uint32_t>(iter.ndim()),
+                                           as_number(call.in[0]), as_number(call.in[1]),
+                                           as_number(call.out)};
+  Encoder encoder;
+  set_operands(encoder, iter);
+  unsigned next = 3;
+  switch (flavour) {
+    case kDenseIlp:
+      encoder.set_value(next, length);
+      return dispatch_ilp(encoder, kernel, length);
+    case kStrided:
+    case kStridedCastout:
+      if (alpha && flavour == kStrided) encoder.set_bytes(next++, scalar_bytes(*alpha, call.alpha));
+      set_strides(encoder, iter, next, std::array{0, 1, 2});
+      encoder.set_array(next + 4, ndim_types);
+      return dispatch_1d(encoder, kernel, length);
+    case kBroadcast:
+      encoder.set_value(next++, iter.tensor_base(call.first_is_special ? 1 : 2).numel());
+      break;
+    case kScalar:
+      if (number) encoder.set_bytes(call.first_is_special ? 1 : 2, *number);
+      break;
+    case kDense:
+      break;
+  }
+  if (alpha) encoder.set_bytes(next++, scalar_bytes(*alpha, call.alpha));
+  if (call.cast) encoder.set_array(next++, sizes_types);
+  dispatch_1d(encoder, kernel, length);
+}
+
+}  // namespace
+}  // namespace metalops
+
+namespace at::native::mps {
+
+void MetalShaderLibrary::exec_binary_kernel(
+    TensorIteratorBase& iter, const std::string& name, const std::optional<c10::Scalar> alpha,
+    const std::optional<c10::ScalarType> scalar_arg_type,
+    const std::optional<c10::ScalarType> natural_output_dtype,
+    const std::optional<uint32_t> ilp_threshold) {
+  using namespace metalops;
+  check_no_float64_output(iter);
+  if (iter.numel() == 0) return;
+  if (!iter.can_use_32bit_indexing()) {
+    for (auto&& part : iter.with_32bit_indexing()) {
+      exec_binary_kernel(part, name, alpha, scalar_arg_type, natural_output_dtype, ilp_threshold);
+    }
+    return;
+  }
+  check_dimensions(iter);
+
+  BinaryCall call{.out = iter.dtype(0), .in = {operand_type(iter, 1), operand_type(iter, 2)}};
+  call.cast = call.in[0] != call.in[1];
+  std::optional<ScalarBytes> number;
+  if (natural_output_dtype && *natural_output_dtype != call.out) {
+    // Only the strided flavour converts to an output dtype that is not the kernel's own.
+    call.flavour = kStridedCastout;
+    call.natural = *natural_output_dtype;
+    call.common = iter.common_dtype();
+  } else if (iter.is_contiguous()) {
+    call.flavour = kDense;
+  } else if ((classify(iter, 1, 2, call) || classify(iter, 2, 1, call)) &&
+             call.flavour == kScalar && call.cast) {
+    const ScalarType common = iter.common_dtype();
+    if (converts_beforehand(call, common)) {
+      const int side = call.first_is_special ? 0 : 1;
+      number = converted(iter.data_ptr(side + 1), call.in[side], common);
+      call.in[side] = common;
+      call.cast = false;
+    }
+  }
+  if (call.cast && call.out == kBool) call.common = iter.common_dtype();
+  if (alpha) {
+    call.alpha = scalar_arg_type ? *scalar_arg_type : call.cast ? call.out : iter.common_dtype();
+  }
+  if (call.flavour == kDense && !call.cast && !alpha) {
+    call.force_ilp = binary_flavour() == Flavour::kIlp;
+    call.large = binary_flavour() == Flavour::kAutomatic &&
+                 iter.numel() >= ilp_threshold.value_or(
+                                     c10::isFloatingType(call.out) ? kIlpThreshold : UINT32_MAX);
+  }
+
+  auto& library = *static_cast<CompiledLibrary*>(getLibrary());
+  const ElementwiseKernel found = library.elementwise(
+      name, call.signature().value(), [&] { return find_binary(library, name, call); });
+  run_binary(iter, found, call, alpha, number);
+}
+
+}  // namespace at::native::mps

@@ -1,0 +1,76 @@
+// exec_unary_kernel_with_params and exec_binary_kernel_with_params: elementwise kernels with a
+// structure of parameters. torch ships their bodies as templates in OperationUtils.h; ours forward
+// to the functions here.
+#include "metal/elementwise.h"
+#include "metal/include/ATen/native/mps/OperationUtils.h"
+
+namespace at::native::mps {
+using namespace metalops;
+
+void exec_unary_kernel_with_params_(MTLLibrary_t handle, TensorIteratorBase& iter,
+                                    const std::string& name, const KernelParams& params) {
+  if (!iter.can_use_32bit_indexing()) {
+    for (auto&& part : iter.with_32bit_indexing()) {
+      exec_unary_kernel_with_params_(handle, part, name, params);
+    }
+    return;
+  }
+  if (iter.numel() == 0) return;
+  check_dimensions(iter);
+  auto& library = *static_cast<CompiledLibrary*>(handle);
+  const bool contiguous = iter.is_contiguous();
+  const exec::Kernel& kernel = library.kernel(
+      kernel_name(name, contiguous ? "dense" : "strided", scalarToMetalTypeString(iter.dtype(0)),
+                  scalarToMetalTypeString(iter.dtype(1)), params.type_name));
+  Encoder encoder;
+  set_operands(encoder, iter);
+  if (contiguous) {
+    encoder.set_bytes(2, params.data, params.size);
+    dispatch_1d(encoder, kernel, iter.numel());
+  } else {
+    set_strides(encoder, iter, 2, std::array{1, 0});
+    encoder.set_value(5, static_cast<uint32_t>(iter.ndim()));
+    encoder.set_bytes(6, params.data, params.size);
+    dispatch_strided_2d(encoder, kernel, iter);
+  }
+}
+
+void exec_binary_kernel_with_params_(MTLLibrary_t handle, TensorIteratorBase& iter,
+                                     const std::string& name, const KernelParams& params) {
+  check_no_float64_output(iter);
+  if (iter.numel() == 0) return;
+  if (!iter.can_use_32bit_indexing()) {
+    for (auto&& part : iter.with_32bit_indexing()) {
+      exec_binary_kernel_with_params_(handle, part, name, params);
+    }
+    return;
+  }
+  check_dimensions(iter);
+  auto& library = *static_cast<CompiledLibrary*>(handle);
+  const bool contiguous = iter.is_contiguous();
+  const ScalarType out = iter.dtype(0);
+  const ScalarType in[2] = {operand_type(iter, 1), operand_type(iter, 2)};
+  const bool cast = in[0] != in[1];
+  const std::string out_name = scalarToMetalTypeString(out);
+  const char* shape = contiguous ? "dense" : "strided";
+  const exec::Kernel& kernel = library.kernel(
+      cast ? kernel_name(name, shape, "cast", out_name, params.type_name)
+           : kernel_name(name, shape, out_name, scalarToMetalTypeString(in[0]), params.type_name));
+  Encoder encoder;
+  set_operands(encoder, iter);
+  encoder.set_bytes(3, params.data, params.size);
+  if (contiguous) {
+    if (cast) {
+      encoder.set_array(4, std::array<uint32_t, 4>{size_of(in[0]), size_of(in[1]), as_number(in[0]),
+                                                   as_number(in[1])});
+    }
+  } else {
+    set_strides(encoder, iter, 4, std::array{0, 1, 2});
+    encoder.set_array(8,
+                      std::array<uint32_t, 4>{static_cast<uint32_t>(iter.ndim()), as_number(in[0]),
+                                              as_number(in[1]), as_number(out)});
+  }
+  dispatch_1d(encoder, kernel, iter.numel());
+}
+
+}  // namespace at::native::mps

@@ -1,0 +1,194 @@
+// MetalShaderLibrary::exec_unary_kernel and exec_unary_kernel_raw.
+#include <ATen/native/mps/MetalShaderLibrary.h>
+
+#include "metal/elementwise.h"
+#include "metal/flavour.h"
+
+namespace metalops {
+namespace {
+
+using at::native::mps::scalarToMetalTypeString;
+using c10::ScalarType;
+
+enum UnaryFlavour {
+  kDenseScalar,
+  kDenseIlp,
+  kDenseAlpha,
+  kStrided,
+  kStridedAlpha,
+  kDenseCastout,
+  kDenseCastoutIlp,
+  kStridedCastout,
+};
+
+// Everything that the choice of a kernel depends on.
+struct UnaryCall {
+  ScalarType out;
+  ScalarType in;
+  ScalarType alpha = ScalarType::Undefined;
+  bool contiguous;
+  bool force_ilp;
+  bool force_scalar;
+  bool large;          // torch's GPU would take the ILP flavour
+  bool large_castout;  // and the ILP flavour of castout
+
+  Signature signature() const {
+    return Signature()
+        .add(contiguous | force_ilp << 1 | force_scalar << 2 | large << 3 | large_castout << 4, 5)
+        .add(out)
+        .add(in)
+        .add(alpha);
+  }
+};
+
+ElementwiseKernel find_unary(const CompiledLibrary& library, const std::string& name,
+                             const UnaryCall& call) {
+  const exec::Library& kernels = *library.library();
+  const std::string out = scalarToMetalTypeString(call.out);
+  const std::string in = scalarToMetalTypeString(call.in);
+  if (call.alpha != ScalarType::Undefined) {
+    const std::string alpha = scalarToMetalTypeString(call.alpha);
+    if (call.contiguous)
+      return {&library.kernel(kernel_name(name, "dense", out, in, alpha)), kDenseAlpha};
+    return {&library.kernel(kernel_name(name, "strided", out, in, alpha)), kStridedAlpha};
+  }
+  const auto first_of = [&](std::initializer_list<std::pair<const char*, UnaryFlavour>> flavours) {
+    for (const auto& [suffix, flavour] : flavours) {
+      if (const exec::Kernel* kernel = kernels.find(kernel_name(name, suffix, out, in))) {
+        return ElementwiseKernel{kernel, flavour};
+      }
+    }
+    return ElementwiseKernel{};
+  };
+  ElementwiseKernel direct;
+  if (!call.contiguous) {
+    direct = first_of({{"strided", kStrided}});
+  } else if (call.force_ilp) {
+    direct = first_of({{"dense", kDenseIlp}});
+  } else if (call.large && !call.force_scalar) {
+    direct = first_of({{"dense_scalar", kDenseScalar}, {"dense", kDenseIlp}});
+  } else {
+    direct = first_of({{"dense_scalar", kDenseScalar}});
+  }
+  if (direct.kernel) return direct;
+  // No kernel gives this output dtype: compute in the input's dtype and convert each result as it
+  // is stored.
+  if (!call.contiguous)
+    return {&library.kernel(kernel_name(name, "strided_castout", in)), kStridedCastout};
+  if (call.force_ilp)
+    return {&library.kernel(kernel_name(name, "dense_castout_ilp", in)), kDenseCastoutIlp};
+  if (call.large_castout && !kernels.find(kernel_name(name, "dense_castout", in))) {
+    return {&library.kernel(kernel_name(name, "dense_castout_ilp", in)), kDenseCastoutIlp};
+  }
+  return {&library.kernel(kernel_name(name, "dense_castout", in)), kDenseCastout};
+}
+
+void set_castout(Encoder& encoder, ScalarType out, uint32_t length, bool ilp) {
+  if (ilp) {
+    encoder.set_array(2, std::array<uint32_t, 4>{size_of(out), as_number(out), length, 0});
+  } else {
+    encoder.set_array(2, std::array<uint32_t, 2>{size_of(out), as_number(out)});
+  }
+}
+
+void run_unary(at::TensorIteratorBase& iter, const ElementwiseKernel& found,
+               const std::optional<c10::Scalar>& alpha, ScalarType alpha_type) {
+  const exec::Kernel& kernel = *found.kernel;
+  const auto length = static_cast<uint32_t>(iter.numel());
+  const auto ndim = static_cast<uint32_t>(iter.ndim());
+  const ScalarType out = iter.dtype(0);
+  Encoder encoder;
+  set_operands(encoder, iter);
+  switch (static_cast<UnaryFlavour>(found.flavour)) {
+    case kDenseScalar:
+      return dispatch_1d(encoder, kernel, length);
+    case kDenseIlp:
+      encoder.set_value(2, length);
+      return dispatch_ilp(encoder, kernel, length);
+    case kDenseAlpha:
+      encoder.set_bytes(2, scalar_bytes(*alpha, alpha_type));
+      return dispatch_1d(encoder, kernel, length);
+    case kStrided:
+      set_strides(encoder, iter, 2, std::array{1, 0});
+      encoder.set_value(5, ndim);
+      return dispatch_strided_2d(encoder, kernel, iter);
+    case kStridedAlpha:
+      set_strides(encoder, iter, 2, std::array{1, 0});
+      encoder.set_value(5, ndim);
+      encoder.set_bytes(6, scalar_bytes(*alpha, alpha_type));
+      return dispatch_strided_2d(encoder, kernel, iter);
+    case kDenseCastout:
+      set_castout(encoder, out, length, /*ilp=*/false);
+      return dispatch_1d(encoder, kernel, length);
+    case kDenseCastoutIlp:
+      set_castout(encoder, out, length, /*ilp=*/true);
+      return dispatch_ilp(encoder, kernel, length);
+    case kStridedCastout:
+      set_strides(encoder, iter, 2, std::array{1, 0});
+      encoder.set_array(5, std::array<uint32_t, 2>{ndim, as_number(out)});
+      return dispatch_strided_2d(encoder, kernel, iter);
+  }
+}
+
+}  // namespace
+}  // namespace metalops
+
+namespace at::native::mps {
+
+void MetalShaderLibrary::exec_unary_kernel(TensorIteratorBase& iter, const std::string& name,
+                                           const std::optional<c10::Scalar> alpha,
+                                           const std::optional<c10::ScalarType> scalar_arg_type,
+                                           const std::optional<uint32_t> ilp_threshold) {
+  using namespace metalops;
+  if (!iter.can_use_32bit_indexing()) {
+    for (auto&& part : iter.with_32bit_indexing()) {
+      exec_unary_kernel(part, name, alpha, scalar_arg_type, ilp_threshold);
+    }
+    return;
+  }
+  const auto length = static_cast<uint32_t>(iter.numel());
+  if (length == 0) return;
+  check_dimensions(iter);
+
+  const Flavour forced = unary_flavour();
+  UnaryCall call{.out = iter.dtype(0), .in = iter.dtype(1)};
+  if (alpha) call.alpha = scalar_arg_type ? *scalar_arg_type : iter.common_dtype();
+  call.contiguous = iter.is_contiguous();
+  call.force_ilp = forced == Flavour::kIlp;
+  call.force_scalar = forced == Flavour::kScalar;
+  call.large = (c10::isFloatingType(call.out) || ilp_threshold) &&
+               length >= ilp_threshold.value_or(kIlpThreshold);
+  call.large_castout = ilp_threshold && length >= *ilp_threshold;
+
+  auto& library = *static_cast<CompiledLibrary*>(getLibrary());
+  const ElementwiseKernel found = library.elementwise(
+      name, call.signature().value(), [&] { return find_unary(library, name, call); });
+  run_unary(iter, found, alpha, call.alpha);
+}
+
+void MetalShaderLibrary::exec_unary_kernel_raw(const std::string& name, MTLBuffer_t src_buf,
+                                               uint32_t src_offs_bytes, c10::ScalarType src_dtype,
+                                               MTLBuffer_t dst_buf, uint32_t dst_offs_bytes,
+                                               c10::ScalarType dst_dtype, uint32_t numel,
+                                               const std::optional<uint32_t> ilp_threshold) {
+  using namespace metalops;
+  if (numel == 0) return;
+  const bool ilp = unary_flavour() == Flavour::kIlp && ilp_threshold && numel >= *ilp_threshold;
+  const auto& library = *static_cast<CompiledLibrary*>(getLibrary());
+  const exec::Kernel& kernel = library.kernel(kernel_name(
+      name, ilp ? "dense_castout_ilp" : "dense_castout", scalarToMetalTypeString(src_dtype)));
+  // A buffer is the address of its memory here (getMTLBufferStorage: the storage's data).
+  Encoder encoder;
+  encoder.set_buffer(0, static_cast<char*>(dst_buf) + dst_offs_bytes,
+                     uint64_t{numel} * c10::elementSize(dst_dtype));
+  encoder.set_buffer(1, static_cast<char*>(src_buf) + src_offs_bytes,
+                     uint64_t{numel} * c10::elementSize(src_dtype));
+  set_castout(encoder, dst_dtype, numel, ilp);
+  if (ilp) {
+    dispatch_ilp(encoder, kernel, numel);
+  } else {
+    dispatch_1d(encoder, kernel, numel);
+  }
+}
+
+}  // namespace at::native::mps

@@ -1,0 +1,127 @@
+// See encoder.h.
+#include "metal/encoder.h"
+
+#include <ATen/TensorIterator.h>
+#include <ATen/core/TensorBase.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <mutex>
+
+#include "metal/gil.h"
+
+namespace metalops {
+namespace {
+
+// Metal executes the commands of torch's one stream in order, so launches from several CPU threads
+// take turns.
+std::mutex& stream_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+// Bytes from `address`, which lies in the tensor's storage, to the end of that storage.
+uint64_t bytes_behind(const at::TensorBase& tensor, const void* address) {
+  const c10::Storage& storage = tensor.storage();
+  const auto* begin = static_cast<const char*>(storage.data());
+  return begin ? storage.nbytes() - (static_cast<const char*>(address) - begin) : 0;
+}
+
+void check_all_bound(const exec::Kernel& kernel, uint32_t bound) {
+  for (uint32_t i = 0; i < kernel.argument_count; ++i) {
+    const msl::abi::Argument& argument = kernel.arguments[i];
+    if (argument.kind != msl::abi::ArgumentKind::kBuffer) continue;
+    TORCH_CHECK(bound >> argument.index & 1, "Metal kernel '", kernel.name,
+                "': nothing is bound to buffer ", argument.index, " ('", argument.type, " ",
+                argument.name, "')");
+  }
+}
+
+}  // namespace
+
+void Encoder::bind(unsigned index, void* address, uint64_t bytes) {
+  TORCH_CHECK(index < msl::abi::kMaxBuffers, "Metal kernels have buffers 0 to ",
+              msl::abi::kMaxBuffers - 1, ", but buffer ", index, " was set");
+  launch_.buffers[index] = address;
+  launch_.buffer_bytes[index] = bytes;
+  bound_ |= 1u << index;
+}
+
+void* Encoder::copy(const void* data, size_t size) {
+  // Rounded up so that a kernel may read a three-component vector, which Metal pads to four, from
+  // three values.
+  const size_t room = (size + 15) / 16 * 16;
+  unsigned char* place;
+  if (inline_used_ + room <= sizeof(inline_)) {
+    place = inline_ + inline_used_;
+    inline_used_ += room;
+  } else {
+    place = spill_.emplace_back(new unsigned char[room]).get();
+  }
+  std::memcpy(place, data, size);
+  return place;
+}
+
+void Encoder::set_bytes(unsigned index, const void* data, size_t size) {
+  TORCH_CHECK(size > 0);
+  TORCH_CHECK(size <= kMaxBytesArgument, "Metal passes at most ", kMaxBytesArgument,
+              " bytes by value, but buffer ", index, " was given ", size, "; use a tensor");
+  bind(index, copy(data, size), size);
+}
+
+void Encoder::set_buffer(unsigned index, void* address, uint64_t bytes) {
+  bind(index, address, bytes);
+}
+
+void Encoder::set_tensor(unsigned index, const at::TensorBase& tensor) {
+  TORCH_CHECK(tensor.defined(), "Passed an undefined tensor to MPS op");
+  if (tensor.device().is_cpu()) {
+    TORCH_CHECK(tensor.dim() == 0, "Passed CPU tensor to MPS op");
+    set_bytes(index, scalar_bytes(tensor.const_data_ptr(), tensor.scalar_type()));
+    return;
+  }
+  TORCH_CHECK(tensor.device().is_mps(), "Expected an MPS tensor, but got one on ", tensor.device());
+  void* address = const_cast<void*>(tensor.const_data_ptr());
+  bind(index, address, bytes_behind(tensor, address));
+}
+
+void Encoder::set_operand(at::TensorIteratorBase& iter, unsigned operand) {
+  const at::TensorBase& tensor = iter.tensor_base(operand);
+  if (C10_UNLIKELY(tensor.device().is_cpu())) {
+    set_tensor(operand, tensor);
+    return;
+  }
+  void* address = iter.data_ptr(operand);
+  bind(operand, address, bytes_behind(tensor, address));
+}
+
+void Encoder::dispatch(const exec::Kernel& kernel, std::array<uint64_t, 3> threads,
+                       std::array<uint64_t, 3> group) {
+  check_all_bound(kernel, bound_);
+  if (threads[0] == 0 || threads[1] == 0 || threads[2] == 0) return;
+  for (int axis = 0; axis < 3; ++axis) {
+    TORCH_CHECK(threads[axis] <= std::numeric_limits<uint32_t>::max(), "Metal kernel '",
+                kernel.name, "': a grid of ", threads[axis],
+                " threads along one axis exceeds 32 bits");
+    TORCH_CHECK_VALUE(group[axis] > 0, "Threadgroup size must be positive, but is (", group[0],
+                      ", ", group[1], ", ", group[2], ")");
+    launch_.grid[axis] = static_cast<uint32_t>(threads[axis]);
+    launch_.group[axis] = static_cast<uint32_t>(group[axis]);
+  }
+  GilSafeLock turn(stream_mutex());
+  exec::run(kernel, launch_);
+}
+
+std::array<uint64_t, 3> group_for_1d(const exec::Kernel& kernel, uint64_t length) {
+  return {std::clamp<uint64_t>(length, 1, kernel.max_threads_per_threadgroup), 1, 1};
+}
+
+std::array<uint64_t, 3> group_for_2d(const exec::Kernel& kernel, uint64_t inner, uint64_t outer) {
+  const uint64_t limit = kernel.max_threads_per_threadgroup;
+  const uint64_t x = std::clamp<uint64_t>(inner, 1, limit);
+  return {x, std::clamp<uint64_t>(outer, 1, limit / x), 1};
+}
+
+}  // namespace metalops

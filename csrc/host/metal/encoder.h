@@ -1,0 +1,81 @@
+// The argument table of a launch, and the launch itself: the part of Metal's
+// MTLComputeCommandEncoder that torch uses.
+#pragma once
+#include <c10/util/ArrayRef.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "exec/exec.h"
+#include "metal/scalar_types.h"
+
+namespace at {
+class TensorBase;
+struct TensorIteratorBase;
+}  // namespace at
+
+namespace metalops {
+
+constexpr size_t kMaxBytesArgument = 4096;  // Metal's limit for setBytes
+
+// Bindings stay in place from one dispatch to the next, as on Metal, until they are replaced.
+class Encoder {
+ public:
+  Encoder() = default;
+  Encoder(const Encoder&) = delete;
+  Encoder& operator=(const Encoder&) = delete;
+
+  // Binds a copy of `size` bytes; `size` is from 1 to kMaxBytesArgument.
+  void set_bytes(unsigned index, const void* data, size_t size);
+  void set_bytes(unsigned index, const ScalarBytes& scalar) {
+    set_bytes(index, scalar.data, scalar.size);
+  }
+  template <typename T>
+  void set_array(unsigned index, c10::ArrayRef<T> values) {
+    set_bytes(index, values.data(), values.size() * sizeof(T));
+  }
+  template <typename T, size_t n>
+  void set_array(unsigned index, const std::array<T, n>& values) {
+    set_bytes(index, values.data(), n * sizeof(T));
+  }
+  template <typename T>
+  void set_value(unsigned index, const T& value) {
+    set_bytes(index, &value, sizeof(T));
+  }
+
+  // Binds memory itself; `bytes` is how much of it the kernel may use.
+  void set_buffer(unsigned index, void* address, uint64_t bytes);
+
+  // Binds a tensor's storage at its offset, whatever its strides. A CPU tensor must be 0-d: its
+  // value is bound.
+  void set_tensor(unsigned index, const at::TensorBase& tensor);
+
+  // Binds operand `operand` of an iterator to the buffer of the same number, at the iterator's own
+  // position.
+  void set_operand(at::TensorIteratorBase& iter, unsigned operand);
+
+  // dispatchThreads: `threads` in total, in groups of `group` of which the last ones may be
+  // partial. Every argument of the kernel must be bound. Returns when the kernel has run.
+  void dispatch(const exec::Kernel& kernel, std::array<uint64_t, 3> threads,
+                std::array<uint64_t, 3> group);
+
+ private:
+  void* copy(const void* data, size_t size);
+  void bind(unsigned index, void* address, uint64_t bytes);
+
+  exec::Launch launch_{};
+  uint32_t bound_ = 0;  // bit i: buffer i is bound (an empty tensor is bound to a null address)
+  size_t inline_used_ = 0;
+  std::vector<std::unique_ptr<unsigned char[]>> spill_;
+  alignas(64) unsigned char inline_[1024];
+};
+
+// torch's choice of group size for one-dimensional elementwise launches, and for two-dimensional
+// ones.
+std::array<uint64_t, 3> group_for_1d(const exec::Kernel& kernel, uint64_t length);
+std::array<uint64_t, 3> group_for_2d(const exec::Kernel& kernel, uint64_t inner, uint64_t outer);
+
+}  // namespace metalops

@@ -1,0 +1,128 @@
+// at::native::mps::MetalKernelFunction: one kernel, launched argument by argument.
+#include <ATen/core/TensorBase.h>
+#include <ATen/native/mps/MetalShaderLibrary.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "metal/encoder.h"
+#include "metal/error_buffer.h"
+#include "metal/pipeline.h"
+
+namespace at::native::mps {
+namespace {
+
+using metalops::Encoder;
+using metalops::Pipeline;
+
+// The command block that this thread is in. On a Mac a block runs on the stream's serial queue and
+// its kernels use the stream's one encoder: blocks do not nest, and a kernel is encoded from start
+// to dispatch before the next one starts. Here each thread has its own encoder, so that one kernel
+// object can serve several threads; launches take turns (Encoder::dispatch).
+struct CommandBlock {
+  bool active = false;
+  const MetalKernelFunction* encoding = nullptr;
+  std::optional<Encoder> encoder;
+};
+thread_local CommandBlock block;
+
+Encoder& encoder_of(const MetalKernelFunction* function, const char* method) {
+  TORCH_CHECK(block.active && block.encoding == function, "MetalKernelFunction::", method,
+              " must be called after this kernel's startEncoding, inside runCommandBlock");
+  return *block.encoder;
+}
+
+const Pipeline& pipeline_of(MTLComputePipelineState_t state) {
+  return *static_cast<const Pipeline*>(state);
+}
+
+}  // namespace
+
+MetalKernelFunction::MetalKernelFunction(MTLComputePipelineState_t cps_, MTLFunction_t f_)
+    : cps(cps_), func(f_) {
+  c10::raw::intrusive_ptr::incref(static_cast<Pipeline*>(cps));
+}
+
+MetalKernelFunction::~MetalKernelFunction() {
+  c10::raw::intrusive_ptr::decref(static_cast<Pipeline*>(cps));
+}
+
+uint64_t MetalKernelFunction::getMaxThreadsPerThreadgroup() const {
+  return pipeline_of(cps).kernel->max_threads_per_threadgroup;
+}
+
+uint64_t MetalKernelFunction::getThreadExecutionWidth() const { return msl::abi::kSimdWidth; }
+
+uint64_t MetalKernelFunction::getStaticThreadGroupMemoryLength() const {
+  return pipeline_of(cps).kernel->static_threadgroup_bytes;
+}
+
+void MetalKernelFunction::runCommandBlock(std::function<void(void)> f) {
+  TORCH_CHECK(
+      !block.active,
+      "runCommandBlock was called inside another command block; on a Mac this blocks forever");
+  block.active = true;
+  struct Leave {
+    ~Leave() {
+      block.active = false;
+      block.encoding = nullptr;
+      block.encoder.reset();
+    }
+  } leave;
+  f();
+}
+
+void MetalKernelFunction::startEncoding() {
+  TORCH_CHECK(block.active, "startEncoding must be called inside runCommandBlock");
+  block.encoder.emplace();
+  block.encoding = this;
+}
+
+void MetalKernelFunction::setArg(unsigned idx, const at::TensorBase& t) {
+  encoder_of(this, "setArg").set_tensor(idx, t);
+}
+
+void MetalKernelFunction::setArg(unsigned idx, const void* ptr, uint64_t size) {
+  encoder_of(this, "setArg").set_bytes(idx, ptr, size);
+}
+
+void MetalKernelFunction::setErrorBufferIndex(unsigned idx) {
+  encoder_of(this, "setErrorBufferIndex")
+      .set_buffer(idx, metalops::error_buffer(), metalops::error_buffer_bytes());
+}
+
+void MetalKernelFunction::dispatch(uint64_t length, std::optional<uint64_t> groupSize) {
+  const uint64_t limit = getMaxThreadsPerThreadgroup();
+  const uint64_t group = groupSize.value_or(std::min(length, limit));
+  TORCH_CHECK_VALUE(group <= limit, "Threadgroup size exceeds ", limit, " limit");
+  encoder_of(this, "dispatch").dispatch(*pipeline_of(cps).kernel, {length, 1, 1}, {group, 1, 1});
+}
+
+void MetalKernelFunction::dispatch(c10::ArrayRef<uint64_t> length,
+                                   c10::OptionalArrayRef<uint64_t> groupSize) {
+  TORCH_CHECK(!length.empty() && length.size() < 4,
+              "Dispatch dimensions must be less than 3 and non-empty");
+  TORCH_CHECK(!groupSize.has_value() || groupSize->size() == length.size(),
+              "size and group_size must have same number of dimensions");
+  const uint64_t limit = getMaxThreadsPerThreadgroup();
+  std::array<uint64_t, 3> threads{1, 1, 1};
+  std::array<uint64_t, 3> group{limit, 1, 1};
+  std::copy(length.begin(), length.end(), threads.begin());
+  if (groupSize.has_value()) {
+    group = {1, 1, 1};
+    std::copy(groupSize->begin(), groupSize->end(), group.begin());
+  }
+  // Divided rather than multiplied, so that huge sizes do not wrap around to an allowed one.
+  const bool fits = group[0] <= limit && (group[0] == 0 || group[1] <= limit / group[0]) &&
+                    (group[0] * group[1] == 0 || group[2] <= limit / (group[0] * group[1]));
+  TORCH_CHECK_VALUE(fits, "Threadgroup size exceeds ", limit, " limit");
+  encoder_of(this, "dispatch").dispatch(*pipeline_of(cps).kernel, threads, group);
+}
+
+void* get_tensor_gpu_address(const at::TensorBase& t) {
+  return const_cast<void*>(t.const_data_ptr());
+}
+
+}  // namespace at::native::mps

@@ -1,0 +1,65 @@
+// What torch's opaque Metal handles stand for on this device: MTLLibrary_t is a CompiledLibrary*,
+// and both MTLComputePipelineState_t and MTLFunction_t are a Pipeline*.
+#pragma once
+#include <c10/util/intrusive_ptr.h>
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "exec/exec.h"
+
+namespace metalops {
+
+// One kernel, and the library that has to stay loaded for it. Reference counted, as Metal's
+// pipeline states are: a kernel object in Python may outlive the shader library it came from.
+struct Pipeline : c10::intrusive_ptr_target {
+  Pipeline(std::shared_ptr<exec::Library> library, const exec::Kernel* kernel)
+      : library(std::move(library)), kernel(kernel) {}
+
+  const std::shared_ptr<exec::Library> library;
+  const exec::Kernel* const kernel;
+};
+
+// The kernel that serves an elementwise call, found once for each (operator name, signature).
+struct ElementwiseKernel {
+  const exec::Kernel* kernel = nullptr;
+  int flavour = 0;  // which of the caller's flavours it is
+};
+
+// A loaded kernel library with the lookups that are done at every call.
+class CompiledLibrary {
+ public:
+  explicit CompiledLibrary(std::shared_ptr<exec::Library> library) : library_(std::move(library)) {}
+
+  const std::shared_ptr<exec::Library>& library() const { return library_; }
+
+  // The kernel of that name; torch's RuntimeError when there is none.
+  const exec::Kernel& kernel(const std::string& name) const;
+
+  // Remembers what `resolve()` returns for (operator name, signature). The signature is the
+  // caller's own encoding of everything else that the choice depends on; it must not be zero.
+  template <typename Resolve>
+  ElementwiseKernel elementwise(const std::string& name, uint64_t signature, Resolve resolve) {
+    if (auto found = find(name, signature); found.kernel) return found;
+    ElementwiseKernel resolved = resolve();
+    remember(name, signature, resolved);
+    return resolved;
+  }
+
+ private:
+  ElementwiseKernel find(const std::string& name, uint64_t signature);
+  void remember(const std::string& name, uint64_t signature, ElementwiseKernel kernel);
+
+  std::shared_ptr<exec::Library> library_;
+  std::mutex mutex_;
+  std::unordered_map<std::string, std::vector<std::pair<uint64_t, ElementwiseKernel>>> elementwise_;
+};
+
+// Thrown for a name that the library lacks, worded as torch does on a Mac.
+[[noreturn]] void throw_missing_kernel(const std::string& name);
+
+}  // namespace metalops

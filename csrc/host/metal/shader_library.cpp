@@ -1,0 +1,170 @@
+// at::native::mps::MetalShaderLibrary and its subclasses: loading, compiling and looking up
+// kernels. The elementwise calls are in elementwise_*.cpp.
+#include <ATen/native/mps/MetalShaderLibrary.h>
+#include <c10/util/Exception.h>
+
+#ifndef FMT_HEADER_ONLY
+#define FMT_HEADER_ONLY 1
+#endif
+#include <fmt/args.h>
+#include <fmt/format.h>
+
+#include <cstring>
+#include <fstream>
+#include <mutex>
+#include <string_view>
+
+#include "metal/compile.h"
+#include "metal/gil.h"
+#include "metal/pipeline.h"
+
+namespace at::native::mps {
+namespace {
+
+using metalops::CompiledLibrary;
+using metalops::GilSafeLock;
+using metalops::Pipeline;
+
+// Guards the members of every MetalShaderLibrary. Compiling runs Python, hence the kind of lock.
+// Recursive use does not occur: nothing that holds it calls back into a library.
+std::mutex& libraries_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+CompiledLibrary& compiled(MTLLibrary_t library) { return *static_cast<CompiledLibrary*>(library); }
+
+// Apple's compiled libraries start with this. They hold GPU code, which no CPU runs.
+bool is_apple_metallib(const char* data, size_t size) {
+  return size >= 4 && std::memcmp(data, "MTLB", 4) == 0;
+}
+
+constexpr std::string_view kAppleMetallib =
+    "it is a metallib for Apple GPUs, which this software Metal device cannot run. Compile its "
+    "Metal source with "
+    "torch.mps.compile_shader or `python -m metalops compile`";
+
+}  // namespace
+
+MetalShaderLibrary::~MetalShaderLibrary() {
+  for (const auto& [key, states] : cplMap) {
+    c10::raw::intrusive_ptr::decref(static_cast<Pipeline*>(states.first));
+  }
+  // `library` may also be in the map: compileLibrary leaves the last one there, as torch does.
+  bool deleted = false;
+  for (const auto& [key, one] : libMap) {
+    deleted |= one == library;
+    delete static_cast<CompiledLibrary*>(one);
+  }
+  if (!deleted) delete static_cast<CompiledLibrary*>(library);
+}
+
+MTLLibrary_t MetalShaderLibrary::compileLibrary(const std::string& src) {
+  return new CompiledLibrary(metalops::compile_metal(src));
+}
+
+MTLLibrary_t MetalShaderLibrary::getLibrary() {
+  // Read without the lock: this is on the path of every launch, and the member changes once, from
+  // null.
+  MTLLibrary_t ready = __atomic_load_n(&library, __ATOMIC_ACQUIRE);
+  if (C10_LIKELY(ready != nullptr)) return ready;
+  GilSafeLock lock(libraries_mutex());
+  if (!library) {
+    TORCH_INTERNAL_ASSERT(nparams == 0);
+    __atomic_store_n(&library, compileLibrary(shaderSource), __ATOMIC_RELEASE);
+  }
+  return library;
+}
+
+MTLLibrary_t MetalShaderLibrary::getLibrary(const std::initializer_list<std::string>& params) {
+  TORCH_INTERNAL_ASSERT(nparams == params.size());
+  TORCH_INTERNAL_ASSERT(nparams >= 1 && nparams <= 3, "Unsupported number of parameters ", nparams);
+  std::string key;
+  for (const std::string& param : params) {
+    key += ':';
+    key += param;
+  }
+  GilSafeLock lock(libraries_mutex());
+  if (auto found = libMap.find(key); found != libMap.end()) return found->second;
+  fmt::dynamic_format_arg_store<fmt::format_context> arguments;
+  for (const std::string& param : params) arguments.push_back(param);
+  MTLLibrary_t result = compileLibrary(fmt::vformat(shaderSource, arguments));
+  libMap.emplace(std::move(key), result);
+  __atomic_store_n(&library, result, __ATOMIC_RELEASE);
+  return result;
+}
+
+std::pair<MTLComputePipelineState_t, MTLFunction_t> MetalShaderLibrary::getLibraryPipelineState(
+    MTLLibrary_t lib, const std::string& fname) {
+  const std::string key = fmt::format("{}:{}", lib, fname);
+  GilSafeLock lock(libraries_mutex());
+  if (auto found = cplMap.find(key); found != cplMap.end()) return found->second;
+  const auto& loaded = compiled(lib);
+  auto pipeline = c10::make_intrusive<Pipeline>(loaded.library(), &loaded.kernel(fname));
+  Pipeline* state = pipeline.release();
+  return cplMap.try_emplace(key, state, state).first->second;
+}
+
+std::vector<std::string> MetalShaderLibrary::getFunctionNames() {
+  if (C10_UNLIKELY(!library && nparams > 0)) {
+    throw std::runtime_error("Library must be initialized first");
+  }
+  return compiled(getLibrary()).library()->names();
+}
+
+bool MetalShaderLibrary::hasFunction(const std::string& fname) {
+  return compiled(getLibrary()).library()->find(fname) != nullptr;
+}
+
+std::shared_ptr<MetalKernelFunction> MetalShaderLibrary::getKernelFunction(
+    const std::string& name) {
+  auto [state, function] = getLibraryPipelineState(getLibrary(), name);
+  return std::make_shared<MetalKernelFunction>(state, function);
+}
+
+MetalKernelFunction* MetalShaderLibrary::getCachedKernelFunctionPtr(const std::string& name) {
+  auto [state, function] = getLibraryPipelineState(getLibrary(), name);
+  GilSafeLock lock(libraries_mutex());
+  auto& cached = kernelCache[name];
+  if (!cached) cached = std::make_unique<MetalKernelFunction>(state, function);
+  return cached.get();
+}
+
+MetalShaderLibrary& MetalShaderLibrary::getBundledLibrary() {
+  TORCH_CHECK_NOT_IMPLEMENTED(false,
+                              "MetalShaderLibrary::getBundledLibrary: torch's own Metal kernels "
+                              "are part of its macOS build only");
+}
+
+DynamicMetalShaderLibrary::~DynamicMetalShaderLibrary() = default;
+
+PrecompiledMetalShaderLibrary::PrecompiledMetalShaderLibrary(std::vector<uint8_t> data)
+    : MetalShaderLibrary("") {
+  TORCH_CHECK(!is_apple_metallib(reinterpret_cast<const char*>(data.data()), data.size()),
+              "Failed to load metallib: ", kAppleMetallib);
+  try {
+    library = new CompiledLibrary(metalops::exec::Library::from_bytes(data.data(), data.size()));
+  } catch (const c10::Error& error) {
+    TORCH_CHECK(false, "Failed to load metallib: ", error.what_without_backtrace());
+  }
+}
+
+PrecompiledMetalShaderLibrary::PrecompiledMetalShaderLibrary(const std::string& path)
+    : MetalShaderLibrary("") {
+  std::ifstream file(path, std::ios::binary);
+  TORCH_CHECK(file, "Failed to load metallib from '", path, "': the file cannot be read");
+  char magic[4] = {};
+  file.read(magic, sizeof(magic));
+  TORCH_CHECK(!is_apple_metallib(magic, file.gcount()), "Failed to load metallib from '", path,
+              "': ", kAppleMetallib);
+  try {
+    library = new CompiledLibrary(metalops::exec::Library::open(path));
+  } catch (const c10::Error& error) {
+    TORCH_CHECK(false, "Failed to load metallib from '", path,
+                "': ", error.what_without_backtrace());
+  }
+}
+
+PrecompiledMetalShaderLibrary::~PrecompiledMetalShaderLibrary() = default;
+
+}  // namespace at::native::mps
