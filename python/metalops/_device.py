@@ -15,14 +15,16 @@ import torch
 from . import _host, _stock
 
 _stand_ins: frozenset[str] = frozenset()
+_without_kernel: frozenset[str] = frozenset()
 
 
 def bring_up() -> None:
     """Makes torch.device("mps") work. Calling it again changes nothing."""
-    global _stand_ins
+    global _stand_ins, _without_kernel
     if _stand_ins:
         return
-    _stand_ins = frozenset(_host.register_stand_ins(sorted(_stock.stock_overloads())))
+    served, unserved = _host.register_stock_operators(sorted(_stock.stock_overloads()))
+    _stand_ins, _without_kernel = frozenset(served), frozenset(unserved)
     torch._C._has_mps = True
     _forget_cached_answers()
     _add_missing_functions()
@@ -32,6 +34,11 @@ def bring_up() -> None:
 def stand_ins() -> frozenset[str]:
     """The operator overloads that a CPU kernel serves on the device."""
     return _stand_ins
+
+
+def stock_operators_without_kernel() -> frozenset[str]:
+    """Stock MPS overloads that the software device cannot serve, because torch has no CPU kernel for them."""
+    return _without_kernel
 
 
 def _forget_cached_answers() -> None:

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
@@ -334,6 +335,16 @@ c10::Storage adopt_storage(c10::Storage cpu_storage) {
   const size_t bytes = cpu_storage.nbytes();
   return c10::Storage(c10::Storage::use_byte_size_t(), bytes, adopt(std::move(cpu_storage)), &host_allocator(),
                       /*resizable=*/true);
+}
+
+void resize(const c10::Storage& mps_storage, size_t bytes) {
+  auto* impl = mps_storage.unsafeGetStorageImpl();
+  TORCH_CHECK(impl->resizable(), "Trying to resize storage that is not resizable");
+  c10::DataPtr memory = allocate_block(bytes);
+  const size_t kept = std::min(bytes, impl->nbytes());
+  if (kept != 0) std::memcpy(memory.get(), impl->data(), kept);
+  impl->set_data_ptr_noswap(std::move(memory));
+  impl->set_nbytes(bytes);
 }
 
 void zero(void* begin, size_t bytes, const c10::DataPtr& owner) {

@@ -19,6 +19,9 @@ c10::DataPtr adopt(c10::Storage cpu_storage);
 // An mps storage over adopted memory.
 c10::Storage adopt_storage(c10::Storage cpu_storage);
 
+// Gives an mps storage another size; what fits of its contents stays.
+void resize(const c10::Storage& mps_storage, size_t bytes);
+
 // Zeroes device memory. Whole pages of a large allocation are given back to the system, which supplies zeroes on the
 // next access: zeroing 16 GiB commits no memory.
 void zero(void* begin, size_t bytes, const c10::DataPtr& owner);

@@ -1,5 +1,4 @@
 // What python/metalops/_device.py and metalops.debug need of the device.
-#include <ATen/native/Resize.h>
 #include <device/allocator.h>
 #include <device/recorder.h>
 #include <device/stand_in.h>
@@ -10,16 +9,23 @@ namespace metalops {
 
 void bind_device(pybind11::module_& m) {
   namespace py = pybind11;
-  m.def("register_stand_ins", &device::register_stand_ins, py::arg("overloads"),
-        "Registers stand-ins for these stock MPS overloads; returns those that got one.");
+  m.def(
+      "register_stock_operators",
+      [](const std::vector<std::string>& overloads) {
+        auto result = device::register_stock_operators(overloads);
+        return std::make_pair(result.stand_ins, result.without_kernel);
+      },
+      py::arg("overloads"),
+      "Registers these stock MPS overloads; returns those that a CPU kernel serves and those that nothing can serve.");
   m.def("allocator_address", [] { return reinterpret_cast<uintptr_t>(static_cast<c10::Allocator*>(&device::allocator())); });
   m.def(
       "host_alias_storage",
       [](const at::Storage& storage) { return device::allocator().getHostAliasStorage(storage); }, py::arg("storage"));
   m.def(
       "resize_storage",
-      [](const at::Storage& storage, size_t bytes) {
-        at::native::resize_bytes_nocuda(storage, c10::SymInt(static_cast<int64_t>(bytes)));
+      [](const at::Storage& storage, int64_t bytes) {
+        TORCH_CHECK(bytes >= 0, "UntypedStorage.resize_: expected a non-negative size, but got ", bytes);
+        device::resize(storage, static_cast<size_t>(bytes));
       },
       py::arg("storage"), py::arg("bytes"));
   py::class_<device::StandInRecord, std::shared_ptr<device::StandInRecord>>(m, "StandInRecord")

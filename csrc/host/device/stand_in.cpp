@@ -1,12 +1,11 @@
 #include <device/stand_in.h>
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <c10/util/string_view.h>
 #include <device/aliases.h>
 #include <device/device.h>
 #include <device/generator.h>
 #include <device/recorder.h>
+#include <device/widen.h>
 #include <caffe2/core/common.h>
 #include <torch/library.h>
 
@@ -24,6 +23,11 @@ bool mixes_devices(const std::string& name) {
                                                "aten::index_put",     "aten::_unsafe_index",    "aten::_unsafe_index_put",
                                                "aten::_to_copy",      "aten::set_"};
   return kNames.count(name) != 0;
+}
+
+// Registered on the MPS key by hand in torch (MPSFallback.mm): a Mac too runs their CPU composition.
+bool forced_to_cpu(const std::string& overload) {
+  return overload == "aten::linalg_svd" || overload == "aten::linalg_svd.U";
 }
 
 bool is_generator(const c10::Argument& argument) {
@@ -69,10 +73,7 @@ class StandIn final : public c10::OperatorKernel {
         swap.emplace(*random);
       }
     }
-    {
-      at::AutoDispatchBelowADInplaceOrView guard;
-      op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
-    }
+    call_cpu_kernel(op, stack);
     if (mutable_) aliases.write_back();
     const size_t returns = op.schema().returns().size();
     const size_t first_return = stack->size() - returns;
@@ -120,6 +121,13 @@ class StandIn final : public c10::OperatorKernel {
   std::optional<size_t> generator_at_;
 };
 
+// A stock operator for which torch's Linux build has no kernel at all.
+void no_software_kernel(const c10::OperatorHandle& op, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "The operator '", op.schema().operator_name(),
+                              "' runs on the MPS device of a Mac, but the software mps device of metalops has no kernel "
+                              "for it, because torch's CPU backend has none.");
+}
+
 bool fallback_enabled() {
   static const bool enabled = [] {
     const char* text = std::getenv("PYTORCH_ENABLE_MPS_FALLBACK");
@@ -158,20 +166,24 @@ TORCH_LIBRARY_IMPL(_, MPS, m) { m.fallback(torch::CppFunction::makeFromBoxedFunc
 
 }  // namespace
 
-std::vector<std::string> register_stand_ins(const std::vector<std::string>& overloads) {
+StockOperators register_stock_operators(const std::vector<std::string>& overloads) {
   static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::MPS, __FILE__, __LINE__);
-  std::vector<std::string> registered;
+  StockOperators result;
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const std::string& overload : overloads) {
     const size_t dot = overload.find('.');
     const c10::OperatorName name(overload.substr(0, dot), dot == std::string::npos ? "" : overload.substr(dot + 1));
     const auto op = dispatcher.findSchema(name);
     if (!op || op->hasKernelForDispatchKey(c10::DispatchKey::MPS)) continue;
-    if (!op->hasKernelForDispatchKey(c10::DispatchKey::CPU)) continue;
-    library.impl(overload.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<StandIn>(*op)));
-    registered.push_back(overload);
+    if (op->hasKernelForDispatchKey(c10::DispatchKey::CPU) || forced_to_cpu(overload)) {
+      library.impl(overload.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<StandIn>(*op)));
+      result.stand_ins.push_back(overload);
+    } else if (!op->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
+      library.impl(overload.c_str(), torch::CppFunction::makeFromBoxedFunction<&no_software_kernel>());
+      result.without_kernel.push_back(overload);
+    }
   }
-  return registered;
+  return result;
 }
 
 }  // namespace metalops::device

@@ -6,8 +6,13 @@
 
 namespace metalops::device {
 
-// Registers a stand-in on the MPS key for each of these overloads ("aten::sin.out") that has no kernel there yet.
-// Returns those that got one.
-std::vector<std::string> register_stand_ins(const std::vector<std::string>& overloads);
+struct StockOperators {
+  std::vector<std::string> stand_ins;       // served by a CPU kernel
+  std::vector<std::string> without_kernel;  // nothing can serve them; they say so
+};
+
+// Registers every one of these overloads ("aten::sin.out") on the MPS key that has no kernel there yet and is not
+// composed of others.
+StockOperators register_stock_operators(const std::vector<std::string>& overloads);
 
 }  // namespace metalops::device
