@@ -26,7 +26,7 @@ def gather_headers() -> None:
     from metalops.build.kernels import write_if_changed
     from metalops.build.paths import software_device
 
-    public = find("csrc/runtime/*.h", "csrc/runtime/library.cpp", "kernels/registration.h")
+    public = find("csrc/runtime/*.h", "csrc/runtime/library.cpp", "kernels/registration.h", "kernels/backward.h")
     wanted = {f"metalops/{os.path.basename(path)}": path for path in public}
     if software_device():
         stand_ins = "csrc/host/metal/include"

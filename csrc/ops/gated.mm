@@ -1,0 +1,103 @@
+// Host side of kernels/gated.metal: gated linear units of two inputs, or of the two halves of one.
+#include <metalops/backward_launch.h>
+#include <metalops/library.h>
+#include <metalops/pointwise.h>
+
+#include <string>
+
+namespace {
+
+using at::TensorIteratorBase;
+using metalops::launch_backward;
+using metalops::pointwise::define;
+using metalops::pointwise::define_backward;
+using metalops::pointwise::Halves;
+using metalops::pointwise::Integers;
+using metalops::pointwise::Launch;
+using Scalars = c10::ArrayRef<c10::Scalar>;
+
+at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("gated"); }
+
+// A gate's kernels; the operators of two inputs and those of one halved input share them.
+struct Gate {
+  Launch forward;
+  Launch backward;
+  Integers integers = Integers::kToFloat;
+};
+
+constexpr Gate kSilu{
+    [](TensorIteratorBase& iter, Scalars) { kernels().exec_binary_kernel(iter, "swiglu"); },
+    [](TensorIteratorBase& iter, Scalars) { launch_backward(kernels(), iter, "swiglu_backward"); }};
+
+constexpr Gate kGelu{
+    [](TensorIteratorBase& iter, Scalars) { kernels().exec_binary_kernel(iter, "geglu"); },
+    [](TensorIteratorBase& iter, Scalars) { launch_backward(kernels(), iter, "geglu_backward"); }};
+
+constexpr Gate kGeluTanh{
+    [](TensorIteratorBase& iter, Scalars) { kernels().exec_binary_kernel(iter, "geglu_tanh"); },
+    [](TensorIteratorBase& iter, Scalars) {
+      launch_backward(kernels(), iter, "geglu_tanh_backward");
+    }};
+
+constexpr Gate kRelu{
+    [](TensorIteratorBase& iter, Scalars) { kernels().exec_binary_kernel(iter, "reglu"); },
+    [](TensorIteratorBase& iter, Scalars) { launch_backward(kernels(), iter, "reglu_backward"); },
+    Integers::kStay};
+
+constexpr Gate kFatRelu{[](TensorIteratorBase& iter, Scalars scalars) {
+                          kernels().exec_binary_kernel(iter, "fatreglu", scalars[0], at::kFloat);
+                        },
+                        [](TensorIteratorBase& iter, Scalars scalars) {
+                          launch_backward(kernels(), iter, "fatreglu_backward",
+                                          scalars[0].toFloat());
+                        },
+                        Integers::kStay};
+
+constexpr Gate kClampedSilu{
+    [](TensorIteratorBase& iter, Scalars scalars) {
+      kernels().exec_binary_kernel(iter, "swiglu_clamped", scalars[0], at::kFloat);
+    },
+    [](TensorIteratorBase& iter, Scalars scalars) {
+      launch_backward(kernels(), iter, "swiglu_clamped_backward", scalars[0].toFloat());
+    }};
+
+// scalar: the declaration of a scalar argument, ", float threshold=0.0", or nothing.
+void define_two_inputs(torch::Library& m, const std::string& name, const Gate& gate,
+                       const std::string& scalar = "") {
+  const auto backward = name + "_backward";
+  define_backward(m,
+                  "metalops::" + backward + "(Tensor grad_output, Tensor a, Tensor b" + scalar +
+                      ") -> (Tensor, Tensor)",
+                  {.launch = gate.backward});
+  define(m, "metalops::" + name + "(Tensor a, Tensor b" + scalar + ") -> Tensor",
+         {.launch = gate.forward, .integers = gate.integers, .backward = backward.c_str()});
+}
+
+void define_halved_input(torch::Library& m, const std::string& name, const Gate& gate,
+                         Halves halves = Halves::kFirstSecond, const std::string& scalar = "") {
+  const auto backward = name + "_backward";
+  define_backward(
+      m, "metalops::" + backward + "(Tensor grad_output, Tensor self" + scalar + ") -> Tensor",
+      {.launch = gate.backward, .halves = halves});
+  define(m, "metalops::" + name + "(Tensor self" + scalar + ") -> Tensor",
+         {.launch = gate.forward,
+          .integers = gate.integers,
+          .halves = halves,
+          .backward = backward.c_str()});
+}
+
+TORCH_LIBRARY_FRAGMENT(metalops, m) {
+  define_two_inputs(m, "swiglu", kSilu);
+  define_two_inputs(m, "geglu", kGelu);
+  define_two_inputs(m, "reglu", kRelu);
+  define_two_inputs(m, "swiglu_clamped", kClampedSilu, ", float limit=7.0");
+
+  define_halved_input(m, "silu_and_mul", kSilu);
+  define_halved_input(m, "mul_and_silu", kSilu, Halves::kSecondFirst);
+  define_halved_input(m, "gelu_and_mul", kGelu);
+  define_halved_input(m, "gelu_tanh_and_mul", kGeluTanh);
+  define_halved_input(m, "fatrelu_and_mul", kFatRelu, Halves::kFirstSecond,
+                      ", float threshold=0.0");
+}
+
+}  // namespace

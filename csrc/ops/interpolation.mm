@@ -1,0 +1,42 @@
+// Host side of kernels/interpolation.metal: fused multiply-add and clamped linear interpolation.
+#include <metalops/backward_launch.h>
+#include <metalops/library.h>
+#include <metalops/pointwise.h>
+
+namespace {
+
+using at::TensorIteratorBase;
+using metalops::launch_backward;
+using metalops::pointwise::define;
+using metalops::pointwise::define_backward;
+using metalops::pointwise::Integers;
+using Scalars = c10::ArrayRef<c10::Scalar>;
+
+at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("interpolation"); }
+
+TORCH_LIBRARY_FRAGMENT(metalops, m) {
+  define_backward(
+      m, "metalops::fma_backward(Tensor grad_output, Tensor a, Tensor b) -> (Tensor, Tensor)",
+      {.launch = [](TensorIteratorBase& iter, Scalars) {
+        launch_backward(kernels(), iter, "fma_backward");
+      }});
+  define_backward(m,
+                  "metalops::lerp_clamped_backward(Tensor grad_output, Tensor a, Tensor b, Tensor "
+                  "w) -> (Tensor, Tensor, Tensor)",
+                  {.launch = [](TensorIteratorBase& iter, Scalars) {
+                    launch_backward(kernels(), iter, "lerp_clamped_backward");
+                  }});
+
+  define(m, "metalops::fma(Tensor a, Tensor b, Tensor c) -> Tensor",
+         {.launch = [](TensorIteratorBase& iter,
+                       Scalars) { kernels().exec_ternary_kernel(iter, "fma"); },
+          .integers = Integers::kStay,
+          .backward = "fma_backward"});
+  define(m, "metalops::lerp_clamped(Tensor a, Tensor b, Tensor w) -> Tensor",
+         {.launch = [](TensorIteratorBase& iter,
+                       Scalars) { kernels().exec_ternary_kernel(iter, "lerp_clamped"); },
+          .integers = Integers::kStay,
+          .backward = "lerp_clamped_backward"});
+}
+
+}  // namespace

@@ -1,0 +1,193 @@
+// Gated linear units: a gate, an activation of one of two inputs, times the other one. The formulas
+// are those of python/metalops/ops/gated.py; half and bfloat are computed in float and rounded
+// once. Operators that halve one input (silu_and_mul, ...) run the same kernels on the two halves.
+#include <c10/metal/indexing.h>
+#include <c10/metal/special_math.h>
+#include <metalops/backward.h>
+#include <metalops/registration.h>
+
+#include <metal_stdlib>
+using namespace metal;
+using metalops::float_result_t;
+using metalops::gradients2;
+
+constant constexpr float kSqrt2OverPi = 0.797884560802865356f;     // sqrt(2 / pi)
+constant constexpr float kSqrtHalf = 0.707106781186547524f;        // sqrt(1 / 2)
+constant constexpr float kInverseSqrt2Pi = 0.398942280401432678f;  // 1 / sqrt(2 pi)
+constant constexpr float kGeluCubic = 0.044715f;
+constant constexpr float kQuickSlope = 1.702f;
+
+// An activation's value and derivative at one point.
+struct activated {
+  float value;
+  float derivative;
+};
+
+inline float sigmoid(float x) { return 1.0f / (1.0f + precise::exp(-x)); }
+
+inline float silu(float x) { return x / (1.0f + precise::exp(-x)); }
+
+inline activated silu_with_derivative(float x) {
+  const float s = sigmoid(x);
+  return {x * s, s + x * (s * (1.0f - s))};
+}
+
+inline float gelu(float x) { return 0.5f * x * (1.0f + c10::metal::erf(x * kSqrtHalf)); }
+
+inline activated gelu_with_derivative(float x) {
+  const float cdf = 0.5f * (1.0f + c10::metal::erf(x * kSqrtHalf));
+  const float pdf = kInverseSqrt2Pi * precise::exp(-0.5f * x * x);
+  return {x * cdf, cdf + x * pdf};
+}
+
+inline float gelu_tanh(float x) {
+  const float inner = kSqrt2OverPi * x * (1.0f + kGeluCubic * x * x);
+  return 0.5f * x * (1.0f + precise::tanh(inner));
+}
+
+inline activated gelu_tanh_with_derivative(float x) {
+  const float t = precise::tanh(kSqrt2OverPi * x * (1.0f + kGeluCubic * x * x));
+  // Where the tanh is saturated, x * x may overflow; what it multiplies is zero there, and zero it
+  // stays.
+  const float slope = kSqrt2OverPi * (1.0f + 3.0f * kGeluCubic * min(x * x, 1e30f));
+  return {0.5f * x * (1.0f + t), 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * slope};
+}
+
+// NaN is not below zero and stays NaN, as with torch.relu.
+inline float relu(float x) { return x <= 0.0f ? 0.0f : x; }
+
+inline activated relu_with_derivative(float x) { return {relu(x), x <= 0.0f ? 0.0f : 1.0f}; }
+
+// clamp that keeps NaN, as torch.clamp does
+inline float clamp_or_nan(float x, float low, float high) {
+  return x < low ? low : (x > high ? high : x);
+}
+
+// ---- forward
+// ----------------------------------------------------------------------------------------------------
+
+struct swiglu_functor {
+  template <typename T>
+  inline float_result_t<T> operator()(const T a, const T b) {
+    return static_cast<float_result_t<T>>(silu(static_cast<float>(a)) * static_cast<float>(b));
+  }
+};
+
+struct geglu_functor {
+  template <typename T>
+  inline float_result_t<T> operator()(const T a, const T b) {
+    return static_cast<float_result_t<T>>(gelu(static_cast<float>(a)) * static_cast<float>(b));
+  }
+};
+
+struct geglu_tanh_functor {
+  template <typename T>
+  inline float_result_t<T> operator()(const T a, const T b) {
+    return static_cast<float_result_t<T>>(gelu_tanh(static_cast<float>(a)) * static_cast<float>(b));
+  }
+};
+
+// Integers stay integers in reglu and fatreglu, as with torch.relu, torch.where and torch.mul.
+struct reglu_functor {
+  template <typename T>
+  inline enable_if_t<is_integral_v<T>, T> operator()(const T a, const T b) {
+    return a <= 0 ? T(0) : static_cast<T>(a * b);
+  }
+  template <typename T>
+  inline enable_if_t<is_floating_point_v<T>, T> operator()(const T a, const T b) {
+    return static_cast<T>(relu(static_cast<float>(a)) * static_cast<float>(b));
+  }
+};
+
+struct fatreglu_functor {
+  template <typename T>
+  inline enable_if_t<is_integral_v<T>, T> operator()(const T a, const T b, const float threshold) {
+    return static_cast<float>(a) > threshold ? static_cast<T>(a * b) : T(0);
+  }
+  template <typename T>
+  inline enable_if_t<is_floating_point_v<T>, T> operator()(const T a, const T b,
+                                                           const float threshold) {
+    const float x = static_cast<float>(a);
+    return static_cast<T>((x > threshold ? x : 0.0f) * static_cast<float>(b));
+  }
+};
+
+struct swiglu_clamped_functor {
+  template <typename T>
+  inline float_result_t<T> operator()(const T a, const T b, const float limit) {
+    const float x = static_cast<float>(a);
+    const float gate = x > limit ? limit : x;
+    const float linear = clamp_or_nan(static_cast<float>(b), -limit, limit) + 1.0f;
+    return static_cast<float_result_t<T>>(linear * gate * sigmoid(kQuickSlope * gate));
+  }
+};
+
+REGISTER_OPMATH_FLOAT_BINARY_OP(swiglu);
+REGISTER_INT2FLOAT_BINARY_OP(swiglu);
+REGISTER_OPMATH_FLOAT_BINARY_OP(geglu);
+REGISTER_INT2FLOAT_BINARY_OP(geglu);
+REGISTER_OPMATH_FLOAT_BINARY_OP(geglu_tanh);
+REGISTER_INT2FLOAT_BINARY_OP(geglu_tanh);
+REGISTER_OPMATH_FLOAT_BINARY_OP(reglu);
+REGISTER_INTEGER_BINARY_OP_NO_BOOL(reglu);
+REGISTER_FLOAT_BINARY_ALPHA_OP(fatreglu);
+REGISTER_INTEGER_BINARY_ALPHA_OP_NO_BOOL(fatreglu);
+REGISTER_FLOAT_BINARY_ALPHA_OP(swiglu_clamped);
+REGISTER_INT2FLOAT_BINARY_ALPHA_OP(swiglu_clamped);
+
+// ---- backward
+// ---------------------------------------------------------------------------------------------------
+
+inline gradients2 gate_gradients(float grad_output, activated gate, float b) {
+  return {grad_output * b * gate.derivative, grad_output * gate.value};
+}
+
+struct swiglu_backward_functor {
+  inline gradients2 operator()(float grad_output, float a, float b, float) {
+    return gate_gradients(grad_output, silu_with_derivative(a), b);
+  }
+};
+
+struct geglu_backward_functor {
+  inline gradients2 operator()(float grad_output, float a, float b, float) {
+    return gate_gradients(grad_output, gelu_with_derivative(a), b);
+  }
+};
+
+struct geglu_tanh_backward_functor {
+  inline gradients2 operator()(float grad_output, float a, float b, float) {
+    return gate_gradients(grad_output, gelu_tanh_with_derivative(a), b);
+  }
+};
+
+struct reglu_backward_functor {
+  inline gradients2 operator()(float grad_output, float a, float b, float) {
+    return gate_gradients(grad_output, relu_with_derivative(a), b);
+  }
+};
+
+struct fatreglu_backward_functor {
+  inline gradients2 operator()(float grad_output, float a, float b, float threshold) {
+    const bool passes = a > threshold;
+    return gate_gradients(grad_output, {passes ? a : 0.0f, passes ? 1.0f : 0.0f}, b);
+  }
+};
+
+// The gradient of a clamp is zero outside its limits and passes on them, as with torch.clamp.
+struct swiglu_clamped_backward_functor {
+  inline gradients2 operator()(float grad_output, float a, float b, float limit) {
+    const float gate = a > limit ? limit : a;
+    const float linear = clamp_or_nan(b, -limit, limit) + 1.0f;
+    const float s = sigmoid(kQuickSlope * gate);
+    const float derivative = s + kQuickSlope * gate * (s * (1.0f - s));
+    return {a <= limit ? grad_output * linear * derivative : 0.0f,
+            b >= -limit && b <= limit ? grad_output * gate * s : 0.0f};
+  }
+};
+
+REGISTER_FLOAT_BINARY_BACKWARD_OP(swiglu_backward);
+REGISTER_FLOAT_BINARY_BACKWARD_OP(geglu_backward);
+REGISTER_FLOAT_BINARY_BACKWARD_OP(geglu_tanh_backward);
+REGISTER_FLOAT_BINARY_BACKWARD_OP(reglu_backward);
+REGISTER_FLOAT_BINARY_BACKWARD_OP(fatreglu_backward);
+REGISTER_FLOAT_BINARY_BACKWARD_OP(swiglu_clamped_backward);
