@@ -63,8 +63,7 @@ inline float clamp_or_nan(float x, float low, float high) {
   return x < low ? low : (x > high ? high : x);
 }
 
-// ---- forward
-// ----------------------------------------------------------------------------------------------------
+// ---- forward -------------------------------------------------------------------------------------
 
 struct swiglu_functor {
   template <typename T>
@@ -118,7 +117,7 @@ struct swiglu_clamped_functor {
     const float x = static_cast<float>(a);
     const float gate = x > limit ? limit : x;
     const float linear = clamp_or_nan(static_cast<float>(b), -limit, limit) + 1.0f;
-    return static_cast<float_result_t<T>>(linear * gate * sigmoid(kQuickSlope * gate));
+    return static_cast<float_result_t<T>>(linear * (gate * sigmoid(kQuickSlope * gate)));
   }
 };
 
@@ -135,8 +134,7 @@ REGISTER_INTEGER_BINARY_ALPHA_OP_NO_BOOL(fatreglu);
 REGISTER_FLOAT_BINARY_ALPHA_OP(swiglu_clamped);
 REGISTER_INT2FLOAT_BINARY_ALPHA_OP(swiglu_clamped);
 
-// ---- backward
-// ---------------------------------------------------------------------------------------------------
+// ---- backward ------------------------------------------------------------------------------------
 
 inline gradients2 gate_gradients(float grad_output, activated gate, float b) {
   return {grad_output * b * gate.derivative, grad_output * gate.value};

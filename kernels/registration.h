@@ -3,11 +3,16 @@
 // ternary counterparts. Include it from a .metal file as <metalops/registration.h>; every macro
 // takes the NAME of a functor called NAME_functor.
 //
-//   FLOAT         float, half, bfloat; the result has the input's type
-//   OPMATH_FLOAT  the same; the functor itself is called with float for half and bfloat, and its
-//   result rounded once INT2FLOAT     long, int, short, uchar, char, bool; the result is float
-//   INTEGER       the same six; the result has the input's type
-//   *_NO_BOOL     the same without bool
+// FLOAT: float, half, bfloat; the result has the input's type.
+//
+// OPMATH_FLOAT: the same, but the functor is called with float for half and bfloat, and its result
+// is rounded once.
+//
+// INT2FLOAT: long, int, short, uchar, char, bool; the result is float.
+//
+// INTEGER: the same six; the result has the input's type.
+//
+// NO_BOOL at the end: the same without bool.
 //
 // In alpha kernels (a scalar that is the same for all elements) alpha is float whatever the tensors
 // are, so that half precision does not round it: the host passes at::kFloat as scalar_arg_type.
@@ -24,8 +29,7 @@ using float_result_t = ::metal::conditional_t<::c10::metal::is_scalar_integral_v
 
 }  // namespace metalops
 
-// ---- one input
-// --------------------------------------------------------------------------------------------------
+// ---- one input -----------------------------------------------------------------------------------
 
 #define REGISTER_FLOAT_UNARY_OP(NAME)    \
   REGISTER_UNARY_OP(NAME, float, float); \
@@ -81,8 +85,7 @@ using float_result_t = ::metal::conditional_t<::c10::metal::is_scalar_integral_v
   REGISTER_INTEGER_UNARY_ALPHA_OP_NO_BOOL(NAME); \
   REGISTER_UNARY_ALPHA_OP(NAME, bool, float, bool)
 
-// ---- two inputs
-// -------------------------------------------------------------------------------------------------
+// ---- two inputs ----------------------------------------------------------------------------------
 
 #define REGISTER_FLOAT_BINARY_OP(NAME)    \
   REGISTER_BINARY_OP(NAME, float, float); \
@@ -143,8 +146,7 @@ using float_result_t = ::metal::conditional_t<::c10::metal::is_scalar_integral_v
   REGISTER_INTEGER_BINARY_ALPHA_OP_NO_BOOL(NAME); \
   REGISTER_BINARY_ALPHA_OP(NAME, bool, float, bool)
 
-// ---- three inputs
-// -----------------------------------------------------------------------------------------------
+// ---- three inputs --------------------------------------------------------------------------------
 
 #define REGISTER_FLOAT_TERNARY_OP(NAME)    \
   REGISTER_TERNARY_OP(NAME, float, float); \

@@ -83,8 +83,10 @@ struct special_airy_ai_functor {
   }
 };
 
-// The x with ndtr(x) = y: S. L. Moshier, Cephes 2.1, ndtri.c. Tails, between exp(-2) and the
-// smallest denormal: x = -(t - log(t) / t - z P(z) / Q(z)) with t = sqrt(-2 log y) and z = 1 / t.
+// The x with ndtr(x) = y.
+//   |y - 1/2| < 0.365  S. L. Moshier, Cephes 2.1, ndtri.c
+//   tails              t - C(t) with t = sqrt(-2 log y), up to the smallest denormal; C is a polynomial in
+//                      (t - 3) / (t + 3)
 inline float ndtri(float y) {
   constexpr float kExpMinus2 = 0.135335283f;
   constexpr float kSqrtTwoPi = 2.50662827f;
@@ -96,43 +98,25 @@ inline float ndtri(float y) {
   if (tail > kExpMinus2) {
     const float d = y - 0.5f;
     const float w = d * d;
-    const float p =
-        polynomial(w, -1.23916583867381258016f, 13.9312609387279679503f, -56.6762857469070293439f,
-                   98.0010754185999661536f, -59.9633501014107895267f);
-    const float q =
-        polynomial(w, -1.18331621121330003142f, 15.9056225126211695515f, -82.0372256168333339912f,
-                   200.260212380060660359f, -225.462687854119370527f, 86.3602421390890590575f,
-                   4.67627912898881538453f, 1.95448858338141759834f, 1.0f);
-    return kSqrtTwoPi * fma(d * w, p / q, d);
+    const float p = polynomial(
+        w, -1.23916583867381258016f, 13.9312609387279679503f, -56.6762857469070293439f,
+        98.0010754185999661536f, -59.9633501014107895267f);
+    const float q = polynomial(
+        w, -1.18331621121330003142f, 15.9056225126211695515f, -82.0372256168333339912f,
+        200.260212380060660359f, -225.462687854119370527f, 86.3602421390890590575f,
+        4.67627912898881538453f, 1.95448858338141759834f, 1.0f);
+    return fma(kSqrtTwoPi, d, kSqrtTwoPi * d * (w * p / q));
   }
   if (as_type<uint>(tail) << 1 == 0) {  // not tail == 0: for the GPU that may hold for denormals
     return upper ? INFINITY : -INFINITY;
   }
-  const float t = precise::sqrt(-2.0f * log_with_denormals(tail));
-  const float z = 1.0f / t;
-  float correction;
-  if (t < 8.0f) {
-    const float p = polynomial(
-        z, -8.57456785154685413611e-4f, -3.50424626827848203418e-2f, -1.40256079171354495875e-1f,
-        2.18663306850790267539f, 14.6849561928858024014f, 44.0805073893200834700f,
-        57.1628192246421288162f, 31.5251094599893866154f, 4.05544892305962419923f);
-    const float q =
-        polynomial(z, -9.33259480895457427372e-4f, -3.80806407691578277194e-2f,
-                   -1.42182922854787788574e-1f, 2.50464946208309415979f, 15.0425385692907503408f,
-                   41.3172038254672030440f, 45.3907635128879210584f, 15.7799883256466749731f, 1.0f);
-    correction = z * p / q;
-  } else {
-    const float p = polynomial(
-        z, 6.23974539184983293730e-9f, 2.65806974686737550832e-6f, 3.01581553508235416007e-4f,
-        1.23716634817820021358e-2f, 2.01485389549179081538e-1f, 1.33303460815807542389f,
-        3.93881025292474443415f, 6.91522889068984211695f, 3.23774891776946035970f);
-    const float q = polynomial(z, 6.79019408009981274425e-9f, 2.89247864745380683936e-6f,
-                               3.28014464682127739104e-4f, 1.34204006088543189037e-2f,
-                               2.16236993594496635890e-1f, 1.37702099489081330271f,
-                               3.67983563856160859403f, 6.02427039364742014255f, 1.0f);
-    correction = z * p / q;
-  }
-  const float x = t - fma(precise::log(t), z, correction);
+  const float square = -2.0f * log_with_denormals(tail);
+  const float t = precise::sqrt(square);
+  const float rest = fma(-t, t, square) / (2.0f * t);  // what sqrt rounded away
+  const float correction = polynomial(
+      (t - 3.0f) / (t + 3.0f), 0.713379681f, -0.84574002f, 0.339910716f, -0.256464481f,
+      0.157996789f, -0.136966094f, 0.101803377f, -0.0939623564f, 0.0699139088f, -0.0381429382f);
+  const float x = t - (correction - rest);
   return upper ? x : -x;
 }
 
@@ -156,19 +140,25 @@ inline float scaled_normal_tail(float x) {
   return scaled / (1.0f + x);
 }
 
-// log(ndtr(x)): log(tail(-x)) - x^2 / 2 below -1, log1p(-tail(x)) above 1, a polynomial between
-// them.
+// log(ndtr(x)): log(tail(-x)) - x^2 / 2 below -1, log1p(-tail(x)) above 1, polynomials between them.
 inline float log_ndtr(float x) {
   if (isnan(x)) {
     return x;
   }
-  const float magnitude = abs(x);
-  if (magnitude <= 1.0f) {
-    const float rest = polynomial(x, 2.5974769e-09f, 0.797884583f, -0.318309933f, 0.0363353193f,
-                                  0.00478258915f, -3.59742226e-05f, -0.000213585517f,
-                                  -5.35333929e-05f, 3.94701374e-07f, 3.54002213e-06f);
+  if (x >= -1.0f && x < 0.0f) {
+    // The last digits of the constant term, which float lacks, go in before the final sum.
+    const float rest = polynomial(
+        x, 2.01702788e-09f, 0.797884583f, -0.318309397f, 0.0363395289f, 0.00479748426f,
+        -4.54680912e-06f, -0.000174947912f, -3.19613318e-05f);
     return -0.693147182f + rest;
   }
+  if (x >= 0.0f && x <= 1.0f) {
+    const float rest = polynomial(
+        x - 0.600000024f, -3.02949066e-09f, 0.459147125f, -0.243152127f, 0.046534121f,
+        0.00315329502f, -0.00114597741f, -0.000360950042f, -9.69524899e-06f);
+    return -0.320553958f + rest;
+  }
+  const float magnitude = abs(x);
   const double_float square = exact_product(magnitude, magnitude);
   if (x < 0.0f) {
     if (isinf(square.hi)) {

@@ -1,0 +1,124 @@
+"""Activations of one input.
+
+All take a tensor of any shape and layout on ``mps`` and return one of the same shape. Dtypes: float32, float16, bfloat16
+(half precision computes in float32 and rounds once) and the integers; where nothing else is said these are promoted to
+the default dtype, as torch.sigmoid does. ``out=`` is resized and cast to as with torch's own functions; the names with a
+trailing underscore work in place. All are differentiable once; forward-mode and second derivatives raise
+NotImplementedError and RuntimeError. Complex tensors and tensors that are not on ``mps`` raise NotImplementedError.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from . import fake
+
+__all__ = [
+    "gelu_fast",
+    "gelu_fast_",
+    "gelu_new",
+    "gelu_new_",
+    "gelu_quick",
+    "gelu_quick_",
+    "relu_squared",
+    "relu_squared_",
+    "softcap",
+    "softcap_",
+]
+
+_ops = torch.ops.metalops
+_gelu_new, _gelu_new_out, _gelu_new_ = (
+    _ops.gelu_new.default,
+    _ops.gelu_new.out,
+    _ops.gelu_new_.default,
+)
+_gelu_fast, _gelu_fast_out, _gelu_fast_ = (
+    _ops.gelu_fast.default,
+    _ops.gelu_fast.out,
+    _ops.gelu_fast_.default,
+)
+_gelu_quick, _gelu_quick_out, _gelu_quick_ = (
+    _ops.gelu_quick.default,
+    _ops.gelu_quick.out,
+    _ops.gelu_quick_.default,
+)
+_relu_squared, _relu_squared_out, _relu_squared_ = (
+    _ops.relu_squared.default,
+    _ops.relu_squared.out,
+    _ops.relu_squared_.default,
+)
+_softcap, _softcap_out, _softcap_ = _ops.softcap.default, _ops.softcap.out, _ops.softcap_.default
+
+
+def gelu_new(input: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """``0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))``, the tanh approximation of GELU.
+
+    From Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), as GPT-2 uses it.
+    """
+    return _gelu_new(input) if out is None else _gelu_new_out(input, out=out)
+
+
+def gelu_new_(input: Tensor) -> Tensor:
+    """:func:`gelu_new` in place."""
+    return _gelu_new_(input)
+
+
+def gelu_fast(input: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """``0.5 x (1 + tanh(sqrt(2/pi) x (1 + 0.044715 x^2)))``: :func:`gelu_new` with its polynomial factored.
+
+    The order of operations is that of Hugging Face's "gelu_fast".
+    """
+    return _gelu_fast(input) if out is None else _gelu_fast_out(input, out=out)
+
+
+def gelu_fast_(input: Tensor) -> Tensor:
+    """:func:`gelu_fast` in place."""
+    return _gelu_fast_(input)
+
+
+def gelu_quick(input: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """``x sigmoid(1.702 x)``, the sigmoid approximation of GELU.
+
+    From Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), as CLIP uses it.
+    """
+    return _gelu_quick(input) if out is None else _gelu_quick_out(input, out=out)
+
+
+def gelu_quick_(input: Tensor) -> Tensor:
+    """:func:`gelu_quick` in place."""
+    return _gelu_quick_(input)
+
+
+def relu_squared(input: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """``max(x, 0)^2``. Integers stay integers and wrap around, as with torch.square; bool raises NotImplementedError.
+
+    From So et al., "Primer: Searching for Efficient Transformers for Language Modeling" (2021).
+    """
+    return _relu_squared(input) if out is None else _relu_squared_out(input, out=out)
+
+
+def relu_squared_(input: Tensor) -> Tensor:
+    """:func:`relu_squared` in place."""
+    return _relu_squared_(input)
+
+
+def softcap(input: Tensor, cap: float, *, out: Tensor | None = None) -> Tensor:
+    """``cap tanh(x / cap)``: close to ``x`` around zero, and never beyond ``+-cap``.
+
+    From Bello et al., "Neural Combinatorial Optimization with Reinforcement Learning" (2016), as Gemma 2 uses it.
+    cap: a finite number other than 0, else ValueError.
+    """
+    return _softcap(input, cap) if out is None else _softcap_out(input, cap, out=out)
+
+
+def softcap_(input: Tensor, cap: float) -> Tensor:
+    """:func:`softcap` in place."""
+    return _softcap_(input, cap)
+
+
+for _name in ("gelu_new", "gelu_fast", "gelu_quick", "softcap"):
+    fake.register_pointwise(f"metalops::{_name}", tensors=1)
+fake.register_pointwise("metalops::relu_squared", tensors=1, integers_to_float=False)
+for _name in ("gelu_new", "gelu_quick", "relu_squared", "softcap"):
+    fake.register_backward(f"metalops::{_name}_backward", tensors=2, gradients=1)

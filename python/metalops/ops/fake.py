@@ -1,0 +1,112 @@
+"""Fake kernels of pointwise operators: the shape, dtype and strides of a result without its values.
+
+torch.compile, torch.export and tensors on the ``meta`` device need them. They follow TensorIterator, which the real
+operators run through, and work with symbolic shapes.
+
+Other packages that define operators with ``<metalops/pointwise.h>`` use :func:`register_pointwise` too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch._prims_common import (
+    ELEMENTWISE_TYPE_PROMOTION_KIND as PromotionKind,
+)
+from torch._prims_common import (
+    compute_elementwise_output_strides,
+    elementwise_dtypes,
+    is_cpu_scalar_tensor,
+)
+from torch._prims_common.wrappers import _maybe_resize_out
+
+
+def pointwise_result(*inputs: Tensor, integers_to_float: bool = True) -> Tensor:
+    """An uninitialised tensor like the result of a pointwise operator on ``inputs``."""
+    kind = PromotionKind.INT_TO_FLOAT if integers_to_float else PromotionKind.DEFAULT
+    _, dtype = elementwise_dtypes(*inputs, type_promotion_kind=kind)
+    shape = torch.broadcast_shapes(*(x.shape for x in inputs))
+    strides = compute_elementwise_output_strides(*(x.expand(shape) for x in inputs))
+    device = next((x.device for x in inputs if not is_cpu_scalar_tensor(x)), inputs[0].device)
+    return torch.empty_strided(shape, strides, dtype=dtype, device=device)
+
+
+def halves(input: Tensor) -> tuple[Tensor, Tensor]:
+    """``input[..., :d]`` and ``input[..., d:]`` where the last dimension of ``input`` has size ``2 d``."""
+    torch._check(input.dim() > 0, lambda: "0-dimensional tensors cannot be halved")
+    torch._check(
+        input.shape[-1] % 2 == 0,
+        lambda: f"Halving dimension must be even, but dimension {input.dim() - 1} is size {input.shape[-1]}",
+    )
+    d = input.shape[-1] // 2
+    return input.narrow(-1, 0, d), input.narrow(-1, d, d)
+
+
+def _check_cast(result: Tensor, out: Tensor) -> None:
+    torch._check(
+        torch.can_cast(result.dtype, out.dtype),
+        lambda: f"result type {result.dtype} can't be cast to the desired output type {out.dtype}",
+    )
+
+
+def register(name: str, result: Callable[..., Tensor], *, inplace: bool) -> None:
+    """Registers the fake kernels of all overloads of the operator ``name`` ("namespace::name").
+
+    result: takes the operator's arguments and returns a tensor like its result.
+    """
+
+    def out_overload(*args, out: Tensor) -> Tensor:
+        expected = result(*args)
+        _check_cast(expected, out)
+        return _maybe_resize_out(out, expected.shape)
+
+    def inplace_overload(*args) -> Tensor:
+        expected = result(*args)
+        _check_cast(expected, args[0])
+        torch._check(
+            expected.shape == args[0].shape,
+            lambda: f"output with shape {list(args[0].shape)} doesn't match the broadcast shape {list(expected.shape)}",
+        )
+        return args[0]
+
+    torch.library.register_fake(name, result)
+    torch.library.register_fake(f"{name}.out", out_overload)
+    if inplace:
+        torch.library.register_fake(f"{name}_", inplace_overload)
+
+
+def register_pointwise(name: str, tensors: int, *, integers_to_float: bool = True) -> None:
+    """Registers the fake kernels of a pointwise operator whose first ``tensors`` arguments are its operands."""
+
+    def result(*args) -> Tensor:
+        return pointwise_result(*args[:tensors], integers_to_float=integers_to_float)
+
+    register(name, result, inplace=True)
+
+
+def register_halving(name: str, *, integers_to_float: bool = True) -> None:
+    """Registers the fake kernels of an operator on the two halves of its first argument's last dimension."""
+
+    def result(input: Tensor, *args) -> Tensor:
+        return pointwise_result(*halves(input), integers_to_float=integers_to_float)
+
+    def backward(grad_output: Tensor, input: Tensor, *args) -> Tensor:
+        return torch.empty_like(input, dtype=torch.promote_types(grad_output.dtype, input.dtype))
+
+    register(name, result, inplace=False)
+    torch.library.register_fake(f"{name}_backward", backward)
+
+
+def register_backward(name: str, tensors: int, gradients: int) -> None:
+    """Registers the fake kernel of a backward operator.
+
+    tensors: how many of its first arguments are tensors, ``grad_output`` included. gradients: how many it returns.
+    """
+
+    def backward(*args):
+        results = tuple(pointwise_result(*args[:tensors]) for _ in range(gradients))
+        return results if gradients > 1 else results[0]
+
+    torch.library.register_fake(name, backward)
