@@ -1,0 +1,27 @@
+// What the host compiler offers. Included first by every other header of Metal's standard library.
+//
+// No standard header is ever included: emitted Metal code must not see libc's names (::div, ::index, ::abs ...). What
+// the library needs from the compiler it takes from builtins and predefined macros.
+#pragma once
+
+#include <msl/abi.h>
+
+// Small functions that must disappear into their callers, or loops over the grid do not vectorise.
+#define MSL_INLINE inline __attribute__((always_inline))
+
+// half is the compiler's own 16-bit float where there is one: g++ 12 and later, clang 15 and later.
+#if defined(__FLT16_MANT_DIG__) && !defined(MSL_STRUCT_HALF)
+#define MSL_NATIVE_HALF 1
+#else
+#define MSL_NATIVE_HALF 0
+#endif
+
+// glibc's vector math library: g++ calls it through the declarations in math_scalar.h, clang through -fveclib.
+#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
+#define MSL_SIMD_DECLARATIONS 1
+#else
+#define MSL_SIMD_DECLARATIONS 0
+#endif
+
+// Set by metalops_bind before any kernel of the library runs. Defined once in the emitted code.
+extern const msl::abi::Runtime* msl_runtime __attribute__((visibility("hidden")));

@@ -1,0 +1,229 @@
+// half and bfloat, and as_type.
+//
+// Metal converts bfloat to float by itself, and the other way only when asked; both types round after every
+// operation, and mixed with float they give float. bfloat is a struct everywhere, because the compilers' own __bf16
+// converts too freely; half is the compiler's _Float16, or else a struct.
+#pragma once
+
+#include <msl/traits.h>
+
+namespace msl {
+
+namespace impl {
+
+template <class To, class From>
+MSL_INLINE constexpr To bit_cast(const From& from) {
+  static_assert(sizeof(To) == sizeof(From), "as_type needs two types of the same size");
+  return __builtin_bit_cast(To, from);
+}
+
+// Round to nearest even; every NaN becomes the quiet one with the same sign.
+MSL_INLINE constexpr ushort bfloat_bits(float value) {
+  const uint bits = bit_cast<uint>(value);
+  const uint rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const uint nan = (bits >> 16) | 0x40u;
+  return ushort((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+}
+
+#if !MSL_NATIVE_HALF
+MSL_INLINE constexpr float half_value(ushort bits) {
+  const uint sign = uint(bits & 0x8000u) << 16;
+  const uint magnitude = bits & 0x7fffu;
+  if (magnitude >= 0x7c00u) return bit_cast<float>(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
+  // A denormal is an integer multiple of 2^-24, which float represents exactly.
+  if (magnitude < 0x400u) return (sign ? -1.0f : 1.0f) * (float(magnitude) * 0x1p-24f);
+  return bit_cast<float>(sign | ((magnitude << 13) + 0x38000000u));
+}
+
+MSL_INLINE constexpr ushort half_bits(float value) {
+  const uint bits = bit_cast<uint>(value);
+  const uint sign = (bits >> 16) & 0x8000u;
+  const uint magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return ushort(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));
+  if (magnitude >= 0x477ff000u) return ushort(sign | 0x7c00u);
+  if (magnitude < 0x38800000u) {
+    // Adding 0.5 puts the unit of float's last place at 2^-24, the unit of half's denormals.
+    const float shifted = bit_cast<float>(magnitude) + 0.5f;
+    return ushort(sign | (bit_cast<uint>(shifted) - 0x3f000000u));
+  }
+  return ushort(sign | ((magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13));
+}
+#endif
+
+template <class T, class U>
+using if_same = metal::enable_if_t<same<T, U>>;
+template <class T>
+using if_integer = metal::enable_if_t<is_integer_scalar<T>>;
+template <class T>
+using if_arithmetic = metal::enable_if_t<is_arithmetic_scalar<T>>;
+
+}  // namespace impl
+
+// The conversion functions are templates on purpose: a template converts to exactly the type asked for, so a bfloat
+// does not turn into an int by way of float, and `flag ? some_bfloat : 0` is a bfloat.
+#define MSL_SMALL_FLOAT_CONVERSIONS(Self)                                                      \
+  template <class T, class = impl::if_same<T, float>>                                          \
+  MSL_INLINE constexpr operator T() const {                                                    \
+    return value();                                                                            \
+  }                                                                                            \
+  template <class T, class = impl::if_arithmetic<T>,                                           \
+            class = metal::enable_if_t<!impl::same<T, float> && !impl::same<T, Self>>, int = 0> \
+  MSL_INLINE explicit constexpr operator T() const {                                           \
+    return T(value());                                                                         \
+  }
+
+#define MSL_SMALL_FLOAT_OPERATOR(Self, op)                                                      \
+  friend MSL_INLINE constexpr Self operator op(Self a, Self b) {                                \
+    return Self(a.value() op b.value());                                                        \
+  }                                                                                             \
+  friend MSL_INLINE constexpr float operator op(Self a, float b) { return a.value() op b; }     \
+  friend MSL_INLINE constexpr float operator op(float a, Self b) { return a op b.value(); }     \
+  template <class T, class = impl::if_integer<T>>                                               \
+  friend MSL_INLINE constexpr Self operator op(Self a, T b) {                                   \
+    return Self(a.value() op float(b));                                                         \
+  }                                                                                             \
+  template <class T, class = impl::if_integer<T>>                                               \
+  friend MSL_INLINE constexpr Self operator op(T a, Self b) {                                   \
+    return Self(float(a) op b.value());                                                         \
+  }                                                                                             \
+  template <class T, class = impl::if_arithmetic<T>>                                            \
+  MSL_INLINE constexpr Self& operator op##=(T b) {                                              \
+    return *this = Self(value() op float(b));                                                   \
+  }
+
+#define MSL_SMALL_FLOAT_COMPARISON(Self, op)                                                       \
+  friend MSL_INLINE constexpr bool operator op(Self a, Self b) { return a.value() op b.value(); }  \
+  template <class T, class = impl::if_arithmetic<T>,                                               \
+            class = metal::enable_if_t<!impl::same<T, Self>>>                                      \
+  friend MSL_INLINE constexpr bool operator op(Self a, T b) {                                      \
+    return a.value() op float(b);                                                                  \
+  }                                                                                                \
+  template <class T, class = impl::if_arithmetic<T>,                                               \
+            class = metal::enable_if_t<!impl::same<T, Self>>>                                      \
+  friend MSL_INLINE constexpr bool operator op(T a, Self b) {                                      \
+    return float(a) op b.value();                                                                  \
+  }
+
+#define MSL_SMALL_FLOAT(Self)                                                            \
+  MSL_SMALL_FLOAT_CONVERSIONS(Self)                                                      \
+  MSL_SMALL_FLOAT_OPERATOR(Self, +)                                                      \
+  MSL_SMALL_FLOAT_OPERATOR(Self, -)                                                      \
+  MSL_SMALL_FLOAT_OPERATOR(Self, *)                                                      \
+  MSL_SMALL_FLOAT_OPERATOR(Self, /)                                                      \
+  MSL_SMALL_FLOAT_COMPARISON(Self, <)                                                    \
+  MSL_SMALL_FLOAT_COMPARISON(Self, >)                                                    \
+  MSL_SMALL_FLOAT_COMPARISON(Self, <=)                                                   \
+  MSL_SMALL_FLOAT_COMPARISON(Self, >=)                                                   \
+  MSL_SMALL_FLOAT_COMPARISON(Self, ==)                                                   \
+  MSL_SMALL_FLOAT_COMPARISON(Self, !=)                                                   \
+  MSL_INLINE constexpr Self operator+() const { return *this; }                          \
+  MSL_INLINE constexpr Self operator-() const { return from_bits(ushort(bits ^ 0x8000)); } \
+  MSL_INLINE constexpr Self& operator++() { return *this = Self(value() + 1.0f); }       \
+  MSL_INLINE constexpr Self& operator--() { return *this = Self(value() - 1.0f); }       \
+  MSL_INLINE constexpr Self operator++(int) {                                            \
+    const Self before = *this;                                                           \
+    ++*this;                                                                             \
+    return before;                                                                       \
+  }                                                                                      \
+  MSL_INLINE constexpr Self operator--(int) {                                            \
+    const Self before = *this;                                                           \
+    --*this;                                                                             \
+    return before;                                                                       \
+  }                                                                                      \
+  static MSL_INLINE constexpr Self from_bits(ushort b) {                                 \
+    Self result{};                                                                       \
+    result.bits = b;                                                                     \
+    return result;                                                                       \
+  }
+
+#if !MSL_NATIVE_HALF
+struct half {
+  ushort bits;
+
+  half() = default;
+  template <class T, class = impl::if_arithmetic<T>,
+            class = metal::enable_if_t<!impl::same<T, half> && !impl::same<T, bfloat>>>
+  MSL_INLINE constexpr half(T v) : bits(impl::half_bits(float(v))) {}
+  MSL_INLINE explicit constexpr half(bfloat v);
+
+  MSL_INLINE constexpr float value() const { return impl::half_value(bits); }
+  MSL_SMALL_FLOAT(half)
+};
+#endif
+
+struct bfloat {
+  ushort bits;
+
+  bfloat() = default;
+  template <class T, class = impl::if_integer<T>>
+  MSL_INLINE constexpr bfloat(T v) : bits(impl::bfloat_bits(float(v))) {}
+  MSL_INLINE explicit constexpr bfloat(float v) : bits(impl::bfloat_bits(v)) {}
+  MSL_INLINE explicit constexpr bfloat(double v) : bits(impl::bfloat_bits(float(v))) {}
+  MSL_INLINE explicit constexpr bfloat(half v) : bits(impl::bfloat_bits(float(v))) {}
+
+  MSL_INLINE constexpr float value() const { return impl::bit_cast<float>(uint(bits) << 16); }
+  MSL_SMALL_FLOAT(bfloat)
+  // bfloat with half: both become float.
+#define MSL_WITH_HALF(op)                                                                             \
+  friend MSL_INLINE constexpr float operator op(bfloat a, half b) { return a.value() op float(b); }   \
+  friend MSL_INLINE constexpr float operator op(half a, bfloat b) { return float(a) op b.value(); }
+  MSL_WITH_HALF(+)
+  MSL_WITH_HALF(-)
+  MSL_WITH_HALF(*)
+  MSL_WITH_HALF(/)
+#undef MSL_WITH_HALF
+};
+
+#if !MSL_NATIVE_HALF
+MSL_INLINE constexpr half::half(bfloat v) : bits(impl::half_bits(v.value())) {}
+#endif
+
+#undef MSL_SMALL_FLOAT
+#undef MSL_SMALL_FLOAT_COMPARISON
+#undef MSL_SMALL_FLOAT_OPERATOR
+#undef MSL_SMALL_FLOAT_CONVERSIONS
+
+namespace impl {
+
+// Whether a scalar of type From becomes a To without being asked.
+template <class From, class To>
+inline constexpr bool converts_silently =
+    same<From, To> || (kind<To> == Kind::kBfloat ? is_integer_scalar<From>
+                                                 : (kind<From> != Kind::kBfloat || same<To, float>));
+
+// float for half and bfloat, the type itself otherwise: what arithmetic on T is done in.
+template <class T>
+using computing_t =
+    metal::conditional_t<kind<T> == Kind::kHalf || kind<T> == Kind::kBfloat, float, T>;
+
+}  // namespace impl
+
+// Reinterprets the bits of a scalar or vector as another type of the same size.
+template <class To, class From>
+MSL_INLINE constexpr To as_type(From from) {
+  return impl::bit_cast<To>(from);
+}
+
+namespace metal {
+using msl::as_type;
+using msl::bfloat;
+using msl::half;
+using msl::int16_t;
+using msl::int32_t;
+using msl::int64_t;
+using msl::int8_t;
+using msl::intptr_t;
+using msl::ptrdiff_t;
+using msl::size_t;
+using msl::uchar;
+using msl::uint;
+using msl::uint16_t;
+using msl::uint32_t;
+using msl::uint64_t;
+using msl::uint8_t;
+using msl::uintptr_t;
+using msl::ulong;
+using msl::ushort;
+}  // namespace metal
+
+}  // namespace msl

@@ -1,0 +1,302 @@
+// How emitted kernels are called: arguments out of a Launch, builtins out of positions, rows of the grid for kernels
+// that run as plain loops. Used by the thunks that the front end emits, and by nothing else.
+#pragma once
+
+#include <msl/rewrite.h>
+
+// Threads of a launch are independent of each other, so neither are the iterations of a loop over them dependent.
+// Emitted only before loops over kernels that keep no indexed memory of their own.
+#ifdef __clang__
+#define MSL_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define MSL_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+namespace msl::msl_support {
+
+using abi::Launch;
+using abi::u32;
+using abi::u64;
+using abi::u8;
+
+constexpr u32 kSimdMask = abi::kSimdWidth - 1;
+
+// Instruction set extensions that this translation unit may use.
+constexpr u32 kCpuFeatures = 0
+#ifdef __AVX__
+                             | abi::kAvx
+#endif
+#ifdef __AVX2__
+                             | abi::kAvx2
+#endif
+#ifdef __FMA__
+                             | abi::kFma
+#endif
+#ifdef __F16C__
+                             | abi::kF16c
+#endif
+#ifdef __BMI2__
+                             | abi::kBmi2
+#endif
+#ifdef __AVX512F__
+                             | abi::kAvx512f
+#endif
+#ifdef __AVX512BW__
+                             | abi::kAvx512bw
+#endif
+#ifdef __AVX512VL__
+                             | abi::kAvx512vl
+#endif
+#ifdef __AVX512DQ__
+                             | abi::kAvx512dq
+#endif
+#ifdef __AVX512VNNI__
+                             | abi::kAvx512vnni
+#endif
+#ifdef __AVX512BF16__
+                             | abi::kAvx512bf16
+#endif
+#ifdef __AVX512FP16__
+                             | abi::kAvx512fp16
+#endif
+#ifdef __AVX512VBMI__
+                             | abi::kAvx512vbmi
+#endif
+    ;
+
+// ---- types of a kernel's parameters -------------------------------------------------------------------------
+
+template <u32 I, class... A>
+struct type_at;
+template <class F, class... R>
+struct type_at<0, F, R...> {
+  typedef F type;
+};
+template <u32 I, class F, class... R>
+struct type_at<I, F, R...> : type_at<I - 1, R...> {};
+
+template <class F>
+struct signature;
+template <class R, class... A>
+struct signature<R (*)(A...)> {
+  template <u32 I>
+  using parameter = typename type_at<I, A...>::type;
+};
+
+template <class T>
+T made_up();  // a value in unevaluated operands
+
+template <class T>
+inline constexpr u32 size_or_zero = sizeof(T);
+template <>
+inline constexpr u32 size_or_zero<void> = 0;
+template <>
+inline constexpr u32 size_or_zero<const void> = 0;
+
+template <class P>
+inline constexpr u32 element_bytes = 0;
+template <class T>
+inline constexpr u32 element_bytes<T*> = size_or_zero<T>;
+template <class T>
+inline constexpr u32 element_bytes<T* const> = size_or_zero<T>;
+template <class T>
+inline constexpr u32 element_bytes<T&> = size_or_zero<T>;
+
+template <class P>
+inline constexpr u32 is_writable = 0;
+template <class T>
+inline constexpr u32 is_writable<T*> = 1;
+template <class T>
+inline constexpr u32 is_writable<T&> = 1;
+template <class T>
+inline constexpr u32 is_writable<const T*> = 0;
+template <class T>
+inline constexpr u32 is_writable<const T&> = 0;
+template <class T>
+inline constexpr u32 is_writable<T* const> = is_writable<T*>;
+
+// ---- arguments ----------------------------------------------------------------------------------------------
+
+// A kernel argument in buffer `index`. A pointer is the bound address, a reference what lies there. Read-only
+// references are read once, by value, which lets compilers keep them in registers over a loop.
+template <class P>
+struct buffer_argument {
+  static_assert(sizeof(P) == 0, "a kernel's buffer argument is a pointer or a reference");
+};
+template <class T>
+struct buffer_argument<T*> {
+  T* pointer;
+  inline __attribute__((always_inline)) buffer_argument(const Launch* launch, u32 index)
+      : pointer(static_cast<T*>(launch->buffers[index])) {}
+  inline __attribute__((always_inline)) T* get() const { return pointer; }
+};
+template <class T>
+struct buffer_argument<T* const> : buffer_argument<T*> {
+  using buffer_argument<T*>::buffer_argument;
+};
+template <class T>
+struct buffer_argument<T&> {
+  T* pointer;
+  inline __attribute__((always_inline)) buffer_argument(const Launch* launch, u32 index)
+      : pointer(static_cast<T*>(launch->buffers[index])) {}
+  inline __attribute__((always_inline)) T& get() const { return *pointer; }
+};
+template <class T>
+struct buffer_argument<const T&> {
+  union {
+    T value;
+  };
+  inline __attribute__((always_inline)) buffer_argument(const Launch* launch, u32 index) {
+    const void* from = launch->buffers[index];
+    const u64 bytes = launch->buffer_bytes[index];
+    if (bytes >= sizeof(T)) {
+      __builtin_memcpy(static_cast<void*>(&value), from, sizeof(T));
+    } else {  // less was bound than the kernel declares; it may use what there is
+      __builtin_memset(static_cast<void*>(&value), 0, sizeof(T));
+      if (from) __builtin_memcpy(static_cast<void*>(&value), from, bytes);
+    }
+  }
+  inline __attribute__((always_inline)) const T& get() const { return value; }
+};
+
+// The same where the kernel takes the address of a read-only reference: it must lie in the buffer.
+template <class P>
+struct placed_argument : buffer_argument<P> {
+  using buffer_argument<P>::buffer_argument;
+};
+template <class T>
+struct placed_argument<const T&> {
+  const T* pointer;
+  inline __attribute__((always_inline)) placed_argument(const Launch* launch, u32 index)
+      : pointer(static_cast<const T*>(launch->buffers[index])) {}
+  inline __attribute__((always_inline)) const T& get() const { return *pointer; }
+};
+
+template <class P>
+struct threadgroup_argument;
+template <class T>
+struct threadgroup_argument<T*> {
+  static inline __attribute__((always_inline)) T* get(const abi::Group* group, u32 index) {
+    return static_cast<T*>(group->dynamic_memory[index]);
+  }
+};
+template <class T>
+struct threadgroup_argument<T* const> : threadgroup_argument<T*> {};
+template <class T>
+struct threadgroup_argument<T&> {
+  static inline __attribute__((always_inline)) T& get(const abi::Group* group, u32 index) {
+    return *static_cast<T*>(group->dynamic_memory[index]);
+  }
+};
+
+// A builtin as the scalar or vector type that the parameter has.
+template <class P>
+struct builtin {
+  static inline __attribute__((always_inline)) P make(u32 x, u32 = 0, u32 = 0) { return static_cast<P>(x); }
+};
+template <class P>
+struct builtin<const P> : builtin<P> {};
+template <class P>
+struct builtin<P&> : builtin<P> {};
+template <class T>
+struct builtin<metal::vec<T, 2>> {
+  static inline __attribute__((always_inline)) metal::vec<T, 2> make(u32 x, u32 y = 0, u32 = 0) {
+    return metal::vec<T, 2>(static_cast<T>(x), static_cast<T>(y));
+  }
+};
+template <class T>
+struct builtin<metal::vec<T, 3>> {
+  static inline __attribute__((always_inline)) metal::vec<T, 3> make(u32 x, u32 y = 0, u32 z = 0) {
+    return metal::vec<T, 3>(static_cast<T>(x), static_cast<T>(y), static_cast<T>(z));
+  }
+};
+
+// ---- facts that depend on a kernel's template arguments -------------------------------------------------------
+
+// Threadgroup variables follow each other, each on a multiple of 16 bytes.
+constexpr u32 place(u32 used, u64 bytes) { return used + static_cast<u32>((bytes + 15) / 16 * 16); }
+
+template <u32 StaticBytes, u32 MaxThreads, abi::i32... Indices>
+struct facts {
+  static constexpr u32 static_bytes = StaticBytes;
+  static constexpr u32 max_threads = MaxThreads;
+  static constexpr abi::i32 indices[] = {Indices..., -1};
+};
+
+// ---- rows of the grid -----------------------------------------------------------------------------------------
+
+// Threads [begin, end) of the flattened grid (x fastest), as runs of threads that follow each other in x.
+struct rows {
+  const Launch* launch;
+  u64 begin, end;
+  u32 first = 0, last = 0, y = 0, z = 0;
+
+  inline __attribute__((always_inline)) rows(const Launch* l, u64 b, u64 e) : launch(l), begin(b), end(e) {}
+
+  inline __attribute__((always_inline)) bool next() {
+    if (begin >= end) return false;
+    const u64 width = launch->grid[0];
+    const u64 row = begin / width;
+    first = static_cast<u32>(begin - row * width);
+    z = static_cast<u32>(row / launch->grid[1]);
+    y = static_cast<u32>(row - u64(z) * launch->grid[1]);
+    const u64 left = end - begin;
+    last = left < width - first ? static_cast<u32>(first + left) : static_cast<u32>(width);
+    begin += last - first;
+    return true;
+  }
+};
+
+// The same, cut where a threadgroup ends, with the place in the threadgroup.
+struct group_rows {
+  rows row;
+  u32 first = 0, last = 0, y = 0, z = 0;
+  u32 group[3] = {};  // threadgroup_position_in_grid
+  u32 size[3] = {};   // threads_per_threadgroup: smaller at the grid's end
+  u32 origin = 0;     // x of the threadgroup's first thread
+  u32 local_y = 0, local_z = 0;
+  u32 index = 0;      // thread_index_in_threadgroup of the thread at x = origin
+
+  inline __attribute__((always_inline)) group_rows(const Launch* l, u64 b, u64 e) : row(l, b, e) {}
+
+  static inline __attribute__((always_inline)) u32 smaller(u32 a, u32 b) { return a < b ? a : b; }
+
+  inline __attribute__((always_inline)) bool next() {
+    const Launch* launch = row.launch;
+    if (last == row.last) {
+      if (!row.next()) return false;
+      first = row.first;
+      y = row.y;
+      z = row.z;
+      group[1] = y / launch->group[1];
+      group[2] = z / launch->group[2];
+      local_y = y - group[1] * launch->group[1];
+      local_z = z - group[2] * launch->group[2];
+      for (int i = 1; i < 3; i++) {
+        size[i] = smaller(launch->group[i], launch->grid[i] - group[i] * launch->group[i]);
+      }
+    } else {
+      first = last;
+    }
+    group[0] = first / launch->group[0];
+    origin = group[0] * launch->group[0];
+    size[0] = smaller(launch->group[0], launch->grid[0] - origin);
+    last = smaller(row.last, origin + size[0]);
+    index = size[0] * (local_y + size[1] * local_z);
+    return true;
+  }
+};
+
+inline __attribute__((always_inline)) u32 divide_up(u32 count, u32 by) { return (count + by - 1) / by; }
+inline __attribute__((always_inline)) u32 volume(const u32* size) { return size[0] * size[1] * size[2]; }
+
+// The flattened index of a thread that runs by itself.
+inline u64 flat_position(const Launch* launch, const abi::Thread* thread) {
+  u64 at[3];
+  for (int i = 0; i < 3; i++) {
+    at[i] = u64(thread->group->position[i]) * launch->group[i] + thread->position[i];
+  }
+  return at[0] + launch->grid[0] * (at[1] + launch->grid[1] * at[2]);
+}
+
+}  // namespace msl::msl_support

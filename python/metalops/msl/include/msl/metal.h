@@ -1,0 +1,20 @@
+// Metal's standard library, for Metal code that was turned into C++: everything of <metal_stdlib> for compute kernels.
+// Emitted code includes this and lives in namespace msl::program.
+#pragma once
+
+#include <msl/array.h>
+#include <msl/atomic.h>
+#include <msl/compiler_builtins.h>
+#include <msl/geometric.h>
+#include <msl/integer.h>
+#include <msl/limits.h>
+#include <msl/logging.h>
+#include <msl/math.h>
+#include <msl/matrix.h>
+#include <msl/pack.h>
+#include <msl/relational.h>
+#include <msl/simd.h>
+#include <msl/simdgroup_matrix.h>
+#include <msl/threadgroup.h>
+#include <msl/traits.h>
+#include <msl/vector.h>

@@ -1,0 +1,153 @@
+// What the front end puts in place of Metal expressions that mean something else in C++: swizzles, shifts, integer
+// division. Used by emitted code only.
+#pragma once
+
+#include <msl/metal.h>
+
+namespace msl::msl_support {
+
+template <class T>
+struct plain {
+  typedef T type;
+};
+template <class T>
+struct plain<const T> : plain<T> {};
+template <class T>
+struct plain<volatile T> : plain<T> {};
+template <class T>
+struct plain<const volatile T> : plain<T> {};
+template <class T>
+struct plain<T&> : plain<T> {};
+template <class T>
+struct plain<T&&> : plain<T> {};
+
+template <class T>
+inline constexpr bool is_vector_type = false;
+template <class T, int N>
+inline constexpr bool is_vector_type<metal::vec<T, N>> = true;
+template <class T, int N>
+inline constexpr bool is_vector_type<metal::packed_vec<T, N>> = true;
+template <class T>
+inline constexpr bool is_vector = is_vector_type<typename plain<T>::type>;
+
+// get_xy(v) is v.xy and set_xy(v) = value assigns to it, whether v is a vector or a struct with a member xy.
+#define MSL_SWIZZLE(NAME, ...)                                               \
+  template <class V>                                                         \
+  inline __attribute__((always_inline)) constexpr decltype(auto) get_##NAME(V&& v) { \
+    if constexpr (is_vector<V>) {                                            \
+      return swizzle<__VA_ARGS__>(v);                                        \
+    } else {                                                                 \
+      return (static_cast<V&&>(v).NAME);                                     \
+    }                                                                        \
+  }                                                                          \
+  template <class V>                                                         \
+  inline __attribute__((always_inline)) constexpr decltype(auto) set_##NAME(V&& v) { \
+    if constexpr (is_vector<V>) {                                            \
+      return swizzle_ref<__VA_ARGS__>(v);                                    \
+    } else {                                                                 \
+      return (static_cast<V&&>(v).NAME);                                     \
+    }                                                                        \
+  }
+// The same for the single names r, g, b, a of the components x, y, z, w.
+#define MSL_COMPONENT(NAME, MEMBER)                                          \
+  template <class V>                                                         \
+  inline __attribute__((always_inline)) constexpr decltype(auto) get_##NAME(V&& v) { \
+    if constexpr (is_vector<V>) {                                            \
+      return (static_cast<V&&>(v).MEMBER);                                   \
+    } else {                                                                 \
+      return (static_cast<V&&>(v).NAME);                                     \
+    }                                                                        \
+  }                                                                          \
+  template <class V>                                                         \
+  inline __attribute__((always_inline)) constexpr decltype(auto) set_##NAME(V&& v) { \
+    return get_##NAME(static_cast<V&&>(v));                                  \
+  }
+
+// Built-in integer types; everything else keeps its own operators.
+template <class T>
+inline constexpr bool is_integer = false;
+#define MSL_INTEGER(T) \
+  template <>          \
+  inline constexpr bool is_integer<T> = true;
+MSL_INTEGER(bool)
+MSL_INTEGER(char)
+MSL_INTEGER(signed char)
+MSL_INTEGER(unsigned char)
+MSL_INTEGER(short)
+MSL_INTEGER(unsigned short)
+MSL_INTEGER(int)
+MSL_INTEGER(unsigned int)
+MSL_INTEGER(long)
+MSL_INTEGER(unsigned long)
+MSL_INTEGER(long long)
+MSL_INTEGER(unsigned long long)
+#undef MSL_INTEGER
+
+// Metal uses only as many low bits of a shift count as the promoted left operand has use for; C++ leaves larger
+// counts undefined, and vector instructions give zero for them.
+template <class A, class B>
+inline __attribute__((always_inline)) constexpr auto shift_left(A a, B b) -> decltype(a << b) {
+  if constexpr (is_integer<A> && is_integer<B>) {
+    typedef decltype(a << b) R;
+    return R(a) << (static_cast<unsigned>(b) & (sizeof(R) * 8 - 1));
+  } else {
+    return a << b;
+  }
+}
+template <class A, class B>
+inline __attribute__((always_inline)) constexpr auto shift_right(A a, B b) -> decltype(a >> b) {
+  if constexpr (is_integer<A> && is_integer<B>) {
+    typedef decltype(a >> b) R;
+    return R(a) >> (static_cast<unsigned>(b) & (sizeof(R) * 8 - 1));
+  } else {
+    return a >> b;
+  }
+}
+
+// A GPU does not trap on integer division: dividing by zero gives all ones, and the one quotient that does not fit
+// wraps around. Remainders by zero give the dividend.
+template <class A, class B>
+inline __attribute__((always_inline)) constexpr auto divide(A a, B b) -> decltype(a / b) {
+  if constexpr (is_integer<A> && is_integer<B>) {
+    typedef decltype(a / b) R;
+    const R divisor = R(b);
+    if constexpr (R(-1) < R(0)) {
+      if (divisor == R(-1)) return static_cast<R>(R(0) - R(a));
+    }
+    return divisor == R(0) ? R(-1) : R(a) / divisor;
+  } else {
+    return a / b;
+  }
+}
+template <class A, class B>
+inline __attribute__((always_inline)) constexpr auto remainder(A a, B b) -> decltype(a % b) {
+  if constexpr (is_integer<A> && is_integer<B>) {
+    typedef decltype(a % b) R;
+    const R divisor = R(b);
+    if constexpr (R(-1) < R(0)) {
+      if (divisor == R(-1)) return R(0);
+    }
+    return divisor == R(0) ? R(a) : R(a) % divisor;
+  } else {
+    return a % b;
+  }
+}
+
+#define MSL_ASSIGNMENT(NAME, OPERATOR)                                                             \
+  template <class A, class B>                                                                      \
+  inline __attribute__((always_inline)) constexpr decltype(auto) assign_##NAME(A&& a, B b) {       \
+    typedef typename plain<A>::type T;                                                             \
+    if constexpr (is_integer<T> && is_integer<B>) {                                                \
+      a = static_cast<T>(NAME(T(a), b));                                                           \
+      return static_cast<A&&>(a);                                                                  \
+    } else {                                                                                       \
+      return a OPERATOR b;                                                                         \
+    }                                                                                              \
+  }
+MSL_ASSIGNMENT(shift_left, <<=)
+MSL_ASSIGNMENT(shift_right, >>=)
+MSL_ASSIGNMENT(divide, /=)
+MSL_ASSIGNMENT(remainder, %=)
+#undef MSL_ASSIGNMENT
+
+}  // namespace msl::msl_support

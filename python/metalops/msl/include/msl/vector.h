@@ -1,0 +1,402 @@
+// Vectors: vec<T, N>, packed_vec<T, N>, their arithmetic and swizzles.
+#pragma once
+
+#include <msl/half.h>
+
+namespace msl {
+
+namespace metal {
+template <class T, int N, bool Packed, int... I>
+struct swizzle_reference;
+}
+
+namespace impl {
+
+template <class T>
+using if_scalar = metal::enable_if_t<metal::is_scalar_v<metal::remove_cv_t<T>>>;
+template <class From, class To>
+using if_silent = metal::enable_if_t<converts_silently<From, To>>;
+template <class From, class To>
+using if_on_request =
+    metal::enable_if_t<metal::is_scalar_v<From> && !converts_silently<From, To>>;
+template <class T, class U>
+using if_different = metal::enable_if_t<!same<T, U>>;
+
+template <int I, class V>
+MSL_INLINE constexpr auto& component(V& v) {
+  if constexpr (I == 0) {
+    return v.x;
+  } else if constexpr (I == 1) {
+    return v.y;
+  } else if constexpr (I == 2) {
+    return v.z;
+  } else {
+    return v.w;
+  }
+}
+
+// v[i]. Constant expressions may not look at a vector as an array.
+template <int N, class V>
+MSL_INLINE constexpr auto& at(V& v, size_t i) {
+  if (__builtin_is_constant_evaluated()) {
+    if (i == 0) return v.x;
+    if constexpr (N > 3) {
+      if (i == 3) return v.w;
+    }
+    if constexpr (N > 2) {
+      if (i == 2) return v.z;
+    }
+    return v.y;
+  }
+  return (&v.x)[i];
+}
+
+// Calls the macro with "x", "y", ... for the components of an N-vector, in a context of its own for each N. The
+// results are listed, not looped over, so that they are constant expressions and vanish at any optimisation level.
+#define MSL_EACH_COMPONENT(N, V, EXPRESSION)                                                        \
+  if constexpr (N == 2) {                                                                           \
+    return V(EXPRESSION(x), EXPRESSION(y));                                                         \
+  } else if constexpr (N == 3) {                                                                    \
+    return V(EXPRESSION(x), EXPRESSION(y), EXPRESSION(z));                                          \
+  } else {                                                                                          \
+    return V(EXPRESSION(x), EXPRESSION(y), EXPRESSION(z), EXPRESSION(w));                           \
+  }
+
+// The operators of vec and packed_vec. They are friends that only argument-dependent lookup finds, of a base class of
+// both, and take vec: so a scalar, a packed vector or a swizzle on either side converts by itself.
+template <class T, int N>
+struct vector_operators {
+  using V = metal::vec<T, N>;
+  using B = metal::vec<bool, N>;
+
+#define MSL_ARITHMETIC(op)                                               \
+  friend MSL_INLINE constexpr V operator op(const V& a, const V& b) {    \
+    MSL_EACH_COMPONENT(N, V, MSL_TERM)                                   \
+  }                                                                      \
+  friend MSL_INLINE constexpr V& operator op##=(V& a, const V& b) {      \
+    return a = a op b;                                                   \
+  }                                                                      \
+  friend MSL_INLINE constexpr metal::packed_vec<T, N>& operator op##=(   \
+      metal::packed_vec<T, N>& a, const V& b) {                          \
+    return a = V(a) op b;                                                \
+  }
+#define MSL_TERM(c) T(a.c + b.c)
+  MSL_ARITHMETIC(+)
+#undef MSL_TERM
+#define MSL_TERM(c) T(a.c - b.c)
+  MSL_ARITHMETIC(-)
+#undef MSL_TERM
+#define MSL_TERM(c) T(a.c * b.c)
+  MSL_ARITHMETIC(*)
+#undef MSL_TERM
+#define MSL_TERM(c) T(a.c / b.c)
+  MSL_ARITHMETIC(/)
+#undef MSL_TERM
+#define MSL_TERM(c) T(a.c % b.c)
+  MSL_ARITHMETIC(%)
+#undef MSL_TERM
+#define MSL_TERM(c) T(a.c & b.c)
+  MSL_ARITHMETIC(&)
+#undef MSL_TERM
+#define MSL_TERM(c) T(a.c | b.c)
+  MSL_ARITHMETIC(|)
+#undef MSL_TERM
+#define MSL_TERM(c) T(a.c ^ b.c)
+  MSL_ARITHMETIC(^)
+#undef MSL_TERM
+#define MSL_TERM(c) T(a.c << b.c)
+  MSL_ARITHMETIC(<<)
+#undef MSL_TERM
+#define MSL_TERM(c) T(a.c >> b.c)
+  MSL_ARITHMETIC(>>)
+#undef MSL_TERM
+#undef MSL_ARITHMETIC
+
+#define MSL_COMPARISON(op)                                             \
+  friend MSL_INLINE constexpr B operator op(const V& a, const V& b) {  \
+    MSL_EACH_COMPONENT(N, B, MSL_TERM)                                 \
+  }
+#define MSL_TERM(c) (a.c < b.c)
+  MSL_COMPARISON(<)
+#undef MSL_TERM
+#define MSL_TERM(c) (a.c > b.c)
+  MSL_COMPARISON(>)
+#undef MSL_TERM
+#define MSL_TERM(c) (a.c <= b.c)
+  MSL_COMPARISON(<=)
+#undef MSL_TERM
+#define MSL_TERM(c) (a.c >= b.c)
+  MSL_COMPARISON(>=)
+#undef MSL_TERM
+#define MSL_TERM(c) (a.c == b.c)
+  MSL_COMPARISON(==)
+#undef MSL_TERM
+#define MSL_TERM(c) (a.c != b.c)
+  MSL_COMPARISON(!=)
+#undef MSL_TERM
+#define MSL_TERM(c) (a.c && b.c)
+  MSL_COMPARISON(&&)
+#undef MSL_TERM
+#define MSL_TERM(c) (a.c || b.c)
+  MSL_COMPARISON(||)
+#undef MSL_TERM
+#undef MSL_COMPARISON
+
+#define MSL_TERM(c) T(-a.c)
+  friend MSL_INLINE constexpr V operator-(const V& a) { MSL_EACH_COMPONENT(N, V, MSL_TERM) }
+#undef MSL_TERM
+#define MSL_TERM(c) T(~a.c)
+  friend MSL_INLINE constexpr V operator~(const V& a) { MSL_EACH_COMPONENT(N, V, MSL_TERM) }
+#undef MSL_TERM
+#define MSL_TERM(c) (!a.c)
+  friend MSL_INLINE constexpr B operator!(const V& a) { MSL_EACH_COMPONENT(N, B, MSL_TERM) }
+#undef MSL_TERM
+  friend MSL_INLINE constexpr V operator+(const V& a) { return a; }
+  friend MSL_INLINE constexpr V& operator++(V& a) { return a = a + V(T(1)); }
+  friend MSL_INLINE constexpr V& operator--(V& a) { return a = a - V(T(1)); }
+  friend MSL_INLINE constexpr V operator++(V& a, int) {
+    const V before = a;
+    a = a + V(T(1));
+    return before;
+  }
+  friend MSL_INLINE constexpr V operator--(V& a, int) {
+    const V before = a;
+    a = a - V(T(1));
+    return before;
+  }
+};
+
+struct splat {};  // picks the constructor that fills every component
+
+}  // namespace impl
+
+namespace metal {
+
+// What vectors of every width have: element access, splat, conversion of the element type.
+#define MSL_VECTOR_COMMON(N, ...)                                                             \
+  using value_type = T;                                                                       \
+  using element_type = T;                                                                     \
+  vec() = default;                                                                            \
+  template <class S, class = impl::if_silent<S, T>, class = impl::if_scalar<S>>               \
+  MSL_INLINE constexpr vec(S s) : vec(impl::splat{}, static_cast<T>(s)) {}                    \
+  template <class S, class = impl::if_on_request<S, T>, int = 0>                              \
+  MSL_INLINE explicit constexpr vec(S s) : vec(impl::splat{}, static_cast<T>(s)) {}           \
+  template <class U, class = impl::if_different<T, U>>                                        \
+  MSL_INLINE explicit constexpr vec(const vec<U, N>& v) : __VA_ARGS__ {}                      \
+  MSL_INLINE constexpr vec(const packed_vec<T, N>& v) : __VA_ARGS__ {}                        \
+  template <class U, class = impl::if_different<T, U>>                                        \
+  MSL_INLINE explicit constexpr vec(const packed_vec<U, N>& v) : __VA_ARGS__ {}               \
+  MSL_INLINE constexpr T& operator[](size_t i) { return impl::at<N>(*this, i); }              \
+  MSL_INLINE constexpr const T& operator[](size_t i) const { return impl::at<N>(*this, i); }
+
+template <class T>
+struct alignas(2 * sizeof(T)) vec<T, 2> : impl::vector_operators<T, 2> {
+  T x, y;
+  MSL_VECTOR_COMMON(2, x(static_cast<T>(v.x)), y(static_cast<T>(v.y)))
+  MSL_INLINE constexpr vec(impl::splat, T s) : x(s), y(s) {}
+  template <class A, class B, class = impl::if_scalar<A>, class = impl::if_scalar<B>>
+  MSL_INLINE constexpr vec(A a, B b) : x(static_cast<T>(a)), y(static_cast<T>(b)) {}
+};
+
+template <class T>
+struct alignas(4 * sizeof(T)) vec<T, 3> : impl::vector_operators<T, 3> {
+  T x, y, z;
+  MSL_VECTOR_COMMON(3, x(static_cast<T>(v.x)), y(static_cast<T>(v.y)), z(static_cast<T>(v.z)))
+  MSL_INLINE constexpr vec(impl::splat, T s) : x(s), y(s), z(s) {}
+  template <class A, class B, class C, class = impl::if_scalar<A>, class = impl::if_scalar<B>,
+            class = impl::if_scalar<C>>
+  MSL_INLINE constexpr vec(A a, B b, C c)
+      : x(static_cast<T>(a)), y(static_cast<T>(b)), z(static_cast<T>(c)) {}
+  MSL_INLINE constexpr vec(const vec<T, 2>& a, T b) : x(a.x), y(a.y), z(b) {}
+  MSL_INLINE constexpr vec(T a, const vec<T, 2>& b) : x(a), y(b.x), z(b.y) {}
+};
+
+template <class T>
+struct alignas(4 * sizeof(T)) vec<T, 4> : impl::vector_operators<T, 4> {
+  T x, y, z, w;
+  MSL_VECTOR_COMMON(4, x(static_cast<T>(v.x)), y(static_cast<T>(v.y)), z(static_cast<T>(v.z)),
+                    w(static_cast<T>(v.w)))
+  MSL_INLINE constexpr vec(impl::splat, T s) : x(s), y(s), z(s), w(s) {}
+  template <class A, class B, class C, class D, class = impl::if_scalar<A>,
+            class = impl::if_scalar<B>, class = impl::if_scalar<C>, class = impl::if_scalar<D>>
+  MSL_INLINE constexpr vec(A a, B b, C c, D d)
+      : x(static_cast<T>(a)), y(static_cast<T>(b)), z(static_cast<T>(c)), w(static_cast<T>(d)) {}
+  MSL_INLINE constexpr vec(const vec<T, 3>& a, T b) : x(a.x), y(a.y), z(a.z), w(b) {}
+  MSL_INLINE constexpr vec(T a, const vec<T, 3>& b) : x(a), y(b.x), z(b.y), w(b.z) {}
+  MSL_INLINE constexpr vec(const vec<T, 2>& a, const vec<T, 2>& b)
+      : x(a.x), y(a.y), z(b.x), w(b.y) {}
+  MSL_INLINE constexpr vec(const vec<T, 2>& a, T b, T c) : x(a.x), y(a.y), z(b), w(c) {}
+  MSL_INLINE constexpr vec(T a, const vec<T, 2>& b, T c) : x(a), y(b.x), z(b.y), w(c) {}
+  MSL_INLINE constexpr vec(T a, T b, const vec<T, 2>& c) : x(a), y(b), z(c.x), w(c.y) {}
+};
+
+// Not in the specification, but vec<T, N> is instantiated with a computed N in code in the wild.
+template <class T>
+struct vec<T, 1> {
+  T x;
+  using value_type = T;
+  vec() = default;
+  MSL_INLINE constexpr vec(T s) : x(s) {}
+  MSL_INLINE constexpr operator T() const { return x; }
+  MSL_INLINE constexpr T& operator[](size_t) { return x; }
+  MSL_INLINE constexpr const T& operator[](size_t) const { return x; }
+};
+
+// packed_vec<T, N> has the layout of T[N]; in expressions it is a vec.
+#define MSL_PACKED_COMMON(N, ...)                                                \
+  using value_type = T;                                                          \
+  packed_vec() = default;                                                        \
+  MSL_INLINE constexpr packed_vec(const vec<T, N>& v) : __VA_ARGS__ {}           \
+  template <class S, class = impl::if_silent<S, T>, class = impl::if_scalar<S>>  \
+  MSL_INLINE constexpr packed_vec(S s) : packed_vec(vec<T, N>(s)) {}             \
+  template <class A, class B, class... C>                                        \
+  MSL_INLINE constexpr packed_vec(const A& a, const B& b, const C&... c)         \
+      : packed_vec(vec<T, N>(a, b, c...)) {}                                     \
+  template <class U, class = impl::if_different<T, U>>                           \
+  MSL_INLINE explicit constexpr packed_vec(const vec<U, N>& v)                   \
+      : packed_vec(vec<T, N>(v)) {}                                              \
+  template <int M, bool Packed, int... I>                                        \
+  MSL_INLINE constexpr packed_vec(const swizzle_reference<T, M, Packed, I...>& v) \
+      : packed_vec(v.load()) {}                                                  \
+  MSL_INLINE constexpr T& operator[](size_t i) { return impl::at<N>(*this, i); } \
+  MSL_INLINE constexpr const T& operator[](size_t i) const { return impl::at<N>(*this, i); }
+
+template <class T>
+struct packed_vec<T, 2> : impl::vector_operators<T, 2> {
+  T x, y;
+  MSL_PACKED_COMMON(2, x(v.x), y(v.y))
+};
+template <class T>
+struct packed_vec<T, 3> : impl::vector_operators<T, 3> {
+  T x, y, z;
+  MSL_PACKED_COMMON(3, x(v.x), y(v.y), z(v.z))
+};
+template <class T>
+struct packed_vec<T, 4> : impl::vector_operators<T, 4> {
+  T x, y, z, w;
+  MSL_PACKED_COMMON(4, x(v.x), y(v.y), z(v.z), w(v.w))
+};
+#undef MSL_VECTOR_COMMON
+#undef MSL_PACKED_COMMON
+
+}  // namespace metal
+
+namespace impl {
+
+template <bool Packed, class T, int N>
+using vector_t = metal::conditional_t<Packed, metal::packed_vec<T, N>, metal::vec<T, N>>;
+
+}  // namespace impl
+
+namespace metal {
+
+// v.zyx on the left of an assignment.
+template <class T, int N, bool Packed, int... I>
+struct swizzle_reference : impl::vector_operators<T, sizeof...(I)> {
+  using V = vec<T, sizeof...(I)>;
+  impl::vector_t<Packed, T, N>& vector;
+
+  MSL_INLINE constexpr explicit swizzle_reference(impl::vector_t<Packed, T, N>& v) : vector(v) {}
+  swizzle_reference(const swizzle_reference&) = default;
+  MSL_INLINE constexpr V load() const { return V(impl::component<I>(vector)...); }
+  MSL_INLINE constexpr operator V() const { return load(); }
+  MSL_INLINE constexpr const swizzle_reference& operator=(const V& value) const {
+    int i = 0;
+    ((impl::component<I>(vector) = value[i++]), ...);
+    return *this;
+  }
+  MSL_INLINE constexpr const swizzle_reference& operator=(const swizzle_reference& other) const {
+    return *this = other.load();
+  }
+#define MSL_COMPOUND(op)                                                                \
+  MSL_INLINE constexpr const swizzle_reference& operator op##=(const V& value) const {  \
+    return *this = load() op value;                                                     \
+  }
+  MSL_COMPOUND(+)
+  MSL_COMPOUND(-)
+  MSL_COMPOUND(*)
+  MSL_COMPOUND(/)
+  MSL_COMPOUND(%)
+  MSL_COMPOUND(&)
+  MSL_COMPOUND(|)
+  MSL_COMPOUND(^)
+  MSL_COMPOUND(<<)
+  MSL_COMPOUND(>>)
+#undef MSL_COMPOUND
+};
+
+// ---- the named types ----------------------------------------------------------------------------------------
+
+#define MSL_VECTOR_TYPES(T)                 \
+  typedef vec<T, 2> T##2;                   \
+  typedef vec<T, 3> T##3;                   \
+  typedef vec<T, 4> T##4;                   \
+  typedef packed_vec<T, 2> packed_##T##2;   \
+  typedef packed_vec<T, 3> packed_##T##3;   \
+  typedef packed_vec<T, 4> packed_##T##4;
+#define MSL_GLOBAL_VECTOR_TYPES(T) \
+  using metal::T##2;               \
+  using metal::T##3;               \
+  using metal::T##4;               \
+  using metal::packed_##T##2;      \
+  using metal::packed_##T##3;      \
+  using metal::packed_##T##4;
+#define MSL_FOR_ELEMENT_TYPES(MACRO) \
+  MACRO(bool)                        \
+  MACRO(char)                        \
+  MACRO(uchar)                       \
+  MACRO(short)                       \
+  MACRO(ushort)                      \
+  MACRO(int)                         \
+  MACRO(uint)                        \
+  MACRO(long)                        \
+  MACRO(ulong)                       \
+  MACRO(half)                        \
+  MACRO(bfloat)                      \
+  MACRO(float)
+MSL_FOR_ELEMENT_TYPES(MSL_VECTOR_TYPES)
+}  // namespace metal
+MSL_FOR_ELEMENT_TYPES(MSL_GLOBAL_VECTOR_TYPES)
+#undef MSL_VECTOR_TYPES
+#undef MSL_GLOBAL_VECTOR_TYPES
+#undef MSL_FOR_ELEMENT_TYPES
+
+// ---- swizzles -----------------------------------------------------------------------------------------------
+
+// v.xy as a value; with one index, the component itself.
+template <int... I, class T, int N>
+MSL_INLINE constexpr auto swizzle(const metal::vec<T, N>& v) {
+  if constexpr (sizeof...(I) == 1) {
+    return T(impl::component<I...>(v));
+  } else {
+    return metal::vec<T, sizeof...(I)>(impl::component<I>(v)...);
+  }
+}
+template <int... I, class T, int N>
+MSL_INLINE constexpr auto swizzle(const metal::packed_vec<T, N>& v) {
+  return swizzle<I...>(metal::vec<T, N>(v));
+}
+template <int... I, class T, int N, bool Packed, int... J>
+MSL_INLINE constexpr auto swizzle(const metal::swizzle_reference<T, N, Packed, J...>& v) {
+  return swizzle<I...>(v.load());
+}
+
+// v.xy as something to assign to.
+template <int... I, class T, int N>
+MSL_INLINE constexpr decltype(auto) swizzle_ref(metal::vec<T, N>& v) {
+  if constexpr (sizeof...(I) == 1) {
+    return (impl::component<I...>(v));
+  } else {
+    return metal::swizzle_reference<T, N, false, I...>(v);
+  }
+}
+template <int... I, class T, int N>
+MSL_INLINE constexpr decltype(auto) swizzle_ref(metal::packed_vec<T, N>& v) {
+  if constexpr (sizeof...(I) == 1) {
+    return (impl::component<I...>(v));
+  } else {
+    return metal::swizzle_reference<T, N, true, I...>(v);
+  }
+}
+
+}  // namespace msl
