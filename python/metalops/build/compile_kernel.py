@@ -77,9 +77,9 @@ def main() -> int:
     parser.add_argument("-I", dest="include_dirs", action="append", default=[])
     arguments = parser.parse_args()
     _import_without_device()
-    from metalops.build.paths import software_device, torch_include
+    from metalops.build.paths import software_device
 
-    include_dirs = [*arguments.include_dirs, torch_include()]
+    include_dirs = arguments.include_dirs
     depends = included_files(arguments.source, include_dirs)
     try:
         if software_device():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
 
 from setuptools.errors import CompileError
 
@@ -68,6 +71,25 @@ def find_cxx() -> str:
         "metalops: no working C++20 compiler was found; install g++ (11 or newer) or clang++ (14 or newer), "
         "or set CXX to one."
     )
+
+
+@contextlib.contextmanager
+def build_environment() -> Iterator[dict[str, str]]:
+    """While the block runs, CXX is the compiler found and ninja is on the PATH, because torch and setuptools look there.
+
+    Yields the environment with the user's own CXX: kernels are compiled by a compiler of their own choice.
+    """
+    before = dict(os.environ)
+    if not shutil.which("ninja"):
+        # The interpreter of a virtual environment that is not activated: ninja lies beside it.
+        os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
+    kernels_environment = dict(os.environ)
+    os.environ["CXX"] = find_cxx()
+    try:
+        yield kernels_environment
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @functools.cache

@@ -53,12 +53,11 @@ def MetalExtension(name: str, sources: list[str], **kwargs: Any) -> setuptools.E
     headers of torch and metalops are always found. Other arguments are those of
     `torch.utils.cpp_extension.CppExtension`.
     """
-    metal_include_dirs = [*kwargs.pop("include_dirs", []), *paths.include_paths()]
+    include_dirs = [*kwargs.pop("include_dirs", []), *paths.include_paths()]
     extension = cpp_extension.CppExtension(
-        name, list(sources), include_dirs=list(metal_include_dirs), **kwargs
+        name, list(sources), include_dirs=list(include_dirs), **kwargs
     )
-    # setuptools drops sources with suffixes that it does not know from source distributions, not from builds.
-    extension.metal_include_dirs = metal_include_dirs
+    extension.metal_include_dirs = [*include_dirs, paths.torch_include()]
     return extension
 
 
@@ -66,10 +65,10 @@ class BuildExtension(cpp_extension.BuildExtension):
     """torch's BuildExtension, which also builds what a `MetalExtension` lists. It takes ordinary extensions as well."""
 
     def run(self) -> None:
-        if self.extensions:
-            # torch and setuptools read the compiler from the environment.
-            os.environ["CXX"] = compilers.find_cxx()
-        super().run()
+        if not self.extensions:
+            return
+        with compilers.build_environment() as self._environment:
+            super().run()
 
     def build_extensions(self) -> None:
         self.compiler.src_extensions += [
@@ -89,6 +88,7 @@ class BuildExtension(cpp_extension.BuildExtension):
             ext.metal_include_dirs,
             self._kernels_folder(ext),
             os.path.join(build_folder, "kernels"),
+            self._environment,
         )
         generated = kernels.write_registrations(
             metal, ext.metal_include_dirs, os.path.basename(self._kernels_folder(ext)), build_folder

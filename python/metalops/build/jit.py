@@ -59,7 +59,6 @@ def load(
     Returns the module, or the path of the loaded library. A Metal compile error is a SyntaxError with the user's
     file, line and column; a C++ compile error is a RuntimeError with the compiler's text.
     """
-    os.environ.setdefault("CXX", compilers.find_cxx())
     listed = [sources] if isinstance(sources, str) else list(sources)
     metal, others = extension.split_sources([os.path.abspath(source) for source in listed])
     folder = os.path.abspath(build_directory or _default_folder(name))
@@ -76,13 +75,14 @@ def load(
             metal, metal_include_dirs, kernels_folder, os.path.join(folder, "generated")
         )
         language = ["-x", "c++"] if paths.software_device() else []
-        return cpp_extension.load(
-            name,
-            [*others, *generated, extension.write_registry(os.path.join(folder, "generated"))],
-            extra_cflags=["-O2", *extension.host_flags(), *extra_cflags, *language],
-            extra_ldflags=[*extension.link_flags(paths.host_library()), *extra_ldflags],
-            extra_include_paths=include_dirs,
-            build_directory=folder,
-            is_python_module=is_python_module,
-            verbose=verbose,
-        )
+        with compilers.build_environment():
+            return cpp_extension.load(
+                name,
+                [*others, *generated, extension.write_registry(os.path.join(folder, "generated"))],
+                extra_cflags=["-O2", *extension.host_flags(), *extra_cflags, *language],
+                extra_ldflags=[*extension.link_flags(paths.host_library()), *extra_ldflags],
+                extra_include_paths=include_dirs,
+                build_directory=folder,
+                is_python_module=is_python_module,
+                verbose=verbose,
+            )

@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 
 from setuptools.errors import CompileError
 
@@ -109,10 +110,12 @@ def build_libraries(
     include_dirs: list[str],
     output_folder: str,
     build_folder: str,
-    verbose: bool = False,
+    environment: Mapping[str, str] = os.environ,
 ) -> list[str]:
-    """Compiles each Metal source file into `output_folder` and returns the libraries' paths; libraries that are up to
-    date are left alone. Raises CompileError; the errors themselves, with file, line and column, go to standard error.
+    """Compiles each Metal source file into `output_folder` and returns the libraries' paths.
+
+    Libraries that are up to date are left alone. The compiler is found in `environment`. Raises CompileError; the
+    errors themselves, with file, line and column, are printed.
     """
     suffix = library_suffix()
     if suffix is None or not sources:
@@ -137,12 +140,10 @@ def build_libraries(
     write_if_changed(os.path.join(build_folder, "build.ninja"), "\n".join(lines) + "\n")
 
     command = ["ninja"]
-    if verbose:
-        command.append("-v")
-    if os.environ.get("MAX_JOBS"):
-        command += ["-j", os.environ["MAX_JOBS"]]
+    if environment.get("MAX_JOBS"):
+        command += ["-j", environment["MAX_JOBS"]]
     try:
-        result = subprocess.run(command, cwd=build_folder, check=False)
+        result = subprocess.run(command, cwd=build_folder, env=environment, check=False)
     except FileNotFoundError:
         raise CompileError(
             "metalops: building Metal kernels needs ninja (pip install ninja)."

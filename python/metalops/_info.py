@@ -1,0 +1,86 @@
+"""`python -m metalops info`: what this copy of metalops is, runs on and was built with."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+
+import torch
+
+import metalops
+from metalops import _build_info, _environment
+
+
+class _LibraryHead(ctypes.Structure):
+    """The beginning of msl::abi::Library in include/msl/abi.h."""
+
+    _fields_ = [
+        ("abi_version", ctypes.c_uint32),
+        ("cpu_features", ctypes.c_uint32),
+        ("build", ctypes.c_char_p),
+    ]
+
+
+def _built_with(path: str) -> str:
+    """Compiler and flags of a kernel library for the software device."""
+    head = _LibraryHead.in_dll(ctypes.CDLL(path), "metalops_library")
+    return head.build.decode() if head.build else "unknown compiler"
+
+
+def _library_lines() -> list[str]:
+    libraries = sorted(metalops._C.kernel_libraries(open=True), key=lambda entry: entry["family"])
+    width = max((len(entry["family"]) for entry in libraries), default=0)
+    lines = []
+    builds = set()
+    for entry in libraries:
+        if entry["origin"] == "prebuilt":
+            origin = f"built ahead of time: {entry['prebuilt']}"
+            if metalops._is_software:
+                builds.add(_built_with(entry["prebuilt"]))
+        else:
+            origin = f"compiled here from its source ({entry['problem']})"
+        lines.append(f"{entry['family']:{width}}  {origin}")
+    return lines + [f"built with {build}" for build in sorted(builds)]
+
+
+def _cache_line(folder: str) -> str:
+    files = [os.path.join(where, name) for where, _, names in os.walk(folder) for name in names]
+    size = sum(os.path.getsize(path) for path in files)
+    return f"{folder} ({len(files)} files, {size / 2**20:.1f} MiB)"
+
+
+def _device_line() -> str:
+    kind = "software Metal device" if metalops._is_software else "Apple GPU"
+    name = torch.backends.mps.get_name()
+    return f"{name}: {kind}, {torch.backends.mps.get_core_count()} cores"
+
+
+def describe() -> list[tuple[str, list[str]]]:
+    """(title, lines) of each part of the report."""
+    report = [
+        ("device", [_device_line()]),
+        ("torch", [f"{torch.__version__} (metalops was built for {_build_info.TORCH_VERSION})"]),
+        ("compiler", [_build_info.COMPILER]),
+        ("kernel libraries", _library_lines()),
+    ]
+    if metalops._is_software:
+        from metalops import msl
+
+        report[2][1].append(f"for kernels at run time: {msl.compiler()}")
+        report.append(("cache", [_cache_line(msl.cache_folder())]))
+    settings = [
+        f"{name}={os.environ[name]}" for name in _environment.VARIABLES if name in os.environ
+    ]
+    report.append(("environment", settings or ["nothing set"]))
+    return report
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m metalops info", description=__doc__)
+    parser.parse_args(arguments)
+    for title, lines in describe():
+        for line in lines:
+            print(f"{title:18}{line}")
+            title = ""
+    return 0
