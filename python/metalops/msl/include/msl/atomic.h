@@ -55,7 +55,7 @@ typedef atomic<ulong> atomic_ulong;
 
 }  // namespace msl::metal
 
-namespace msl::impl {
+namespace msl::msl_impl {
 
 MSL_INLINE constexpr int builtin_order(metal::memory_order order) {
   switch (order) {
@@ -115,30 +115,30 @@ MSL_INLINE T atomic_update(volatile metal::atomic<T>* object, metal::memory_orde
   }
 }
 
-}  // namespace msl::impl
+}  // namespace msl::msl_impl
 
 namespace msl::metal {
 
 template <class T, class U>
 MSL_INLINE void atomic_store_explicit(volatile atomic<T>* object, U desired, memory_order order) {
-  __atomic_store_n(impl::bits_of(object), impl::bit_cast<impl::atomic_bits<T>>(T(desired)),
-                   impl::load_order(order));
+  __atomic_store_n(msl_impl::bits_of(object), msl_impl::bit_cast<msl_impl::atomic_bits<T>>(T(desired)),
+                   msl_impl::load_order(order));
 }
 template <class T>
 MSL_INLINE T atomic_load_explicit(const volatile atomic<T>* object, memory_order order) {
-  return impl::atomic_load(object, order);
+  return msl_impl::atomic_load(object, order);
 }
 template <class T, class U>
 MSL_INLINE T atomic_exchange_explicit(volatile atomic<T>* object, U desired, memory_order order) {
-  return impl::bit_cast<T>(
-      __atomic_exchange_n(impl::bits_of(object), impl::bit_cast<impl::atomic_bits<T>>(T(desired)),
-                          impl::builtin_order(order)));
+  return msl_impl::bit_cast<T>(
+      __atomic_exchange_n(msl_impl::bits_of(object), msl_impl::bit_cast<msl_impl::atomic_bits<T>>(T(desired)),
+                          msl_impl::builtin_order(order)));
 }
 template <class T, class U>
 MSL_INLINE bool atomic_compare_exchange_weak_explicit(volatile atomic<T>* object, T* expected,
                                                       U desired, memory_order success,
                                                       memory_order failure) {
-  return impl::atomic_compare_exchange(object, expected, T(desired), success, failure);
+  return msl_impl::atomic_compare_exchange(object, expected, T(desired), success, failure);
 }
 
 #define MSL_FETCH(NAME, ...)                                                                  \
@@ -146,7 +146,7 @@ MSL_INLINE bool atomic_compare_exchange_weak_explicit(volatile atomic<T>* object
   MSL_INLINE T atomic_fetch_##NAME##_explicit(volatile atomic<T>* object, U operand,          \
                                               memory_order order) {                           \
     const T b = T(operand);                                                                   \
-    return impl::atomic_update(object, order, [=](T a) { return T(__VA_ARGS__); });           \
+    return msl_impl::atomic_update(object, order, [=](T a) { return T(__VA_ARGS__); });           \
   }
 #define MSL_FETCH_BUILTIN(NAME, ...)                                                          \
   template <class T, class U>                                                                 \
@@ -154,10 +154,10 @@ MSL_INLINE bool atomic_compare_exchange_weak_explicit(volatile atomic<T>* object
                                               memory_order order) {                           \
     const T b = T(operand);                                                                   \
     if constexpr (is_integral_v<T> && !is_same_v<T, bool>) {                                  \
-      return T(__atomic_fetch_##NAME(impl::bits_of(object), impl::atomic_bits<T>(b),          \
-                                     impl::builtin_order(order)));                            \
+      return T(__atomic_fetch_##NAME(msl_impl::bits_of(object), msl_impl::atomic_bits<T>(b),          \
+                                     msl_impl::builtin_order(order)));                            \
     } else {                                                                                  \
-      return impl::atomic_update(object, order, [=](T a) { return T(__VA_ARGS__); });         \
+      return msl_impl::atomic_update(object, order, [=](T a) { return T(__VA_ARGS__); });         \
     }                                                                                         \
   }
 MSL_FETCH_BUILTIN(add, a + b)

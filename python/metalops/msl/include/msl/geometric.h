@@ -6,7 +6,7 @@
 namespace msl::metal {
 
 template <class T, int N>
-MSL_INLINE constexpr T dot(const vec<T, N>& a, const impl::as_is<vec<T, N>>& b) {
+MSL_INLINE constexpr T dot(const vec<T, N>& a, const msl_impl::as_is<vec<T, N>>& b) {
   if constexpr (N == 2) {
     return T(a.x * b.x + a.y * b.y);
   } else if constexpr (N == 3) {
@@ -21,7 +21,7 @@ MSL_INLINE constexpr T dot(const packed_vec<T, N>& a, const B& b) {
 }
 
 template <class T>
-MSL_INLINE constexpr vec<T, 3> cross(const vec<T, 3>& a, const impl::as_is<vec<T, 3>>& b) {
+MSL_INLINE constexpr vec<T, 3> cross(const vec<T, 3>& a, const msl_impl::as_is<vec<T, 3>>& b) {
   return vec<T, 3>(T(a.y * b.z - a.z * b.y), T(a.z * b.x - a.x * b.z), T(a.x * b.y - a.y * b.x));
 }
 template <class T, class B>
@@ -38,11 +38,11 @@ MSL_INLINE T length(const vec<T, N>& a) {
   return T(sqrt(dot(a, a)));
 }
 template <class T, int N>
-MSL_INLINE constexpr T distance_squared(const vec<T, N>& a, const impl::as_is<vec<T, N>>& b) {
+MSL_INLINE constexpr T distance_squared(const vec<T, N>& a, const msl_impl::as_is<vec<T, N>>& b) {
   return length_squared(a - b);
 }
 template <class T, int N>
-MSL_INLINE T distance(const vec<T, N>& a, const impl::as_is<vec<T, N>>& b) {
+MSL_INLINE T distance(const vec<T, N>& a, const msl_impl::as_is<vec<T, N>>& b) {
   return length(a - b);
 }
 template <class T, int N>
@@ -50,19 +50,19 @@ MSL_INLINE vec<T, N> normalize(const vec<T, N>& a) {
   return a * T(rsqrt(dot(a, a)));
 }
 template <class T, int N>
-MSL_INLINE constexpr vec<T, N> reflect(const vec<T, N>& i, const impl::as_is<vec<T, N>>& n) {
+MSL_INLINE constexpr vec<T, N> reflect(const vec<T, N>& i, const msl_impl::as_is<vec<T, N>>& n) {
   return i - n * T(T(2) * dot(n, i));
 }
 template <class T, int N>
-MSL_INLINE vec<T, N> refract(const vec<T, N>& i, const impl::as_is<vec<T, N>>& n, T eta) {
+MSL_INLINE vec<T, N> refract(const vec<T, N>& i, const msl_impl::as_is<vec<T, N>>& n, T eta) {
   const T cosine = dot(n, i);
   const T k = T(T(1) - eta * eta * (T(1) - cosine * cosine));
   if (k < T(0)) return vec<T, N>(T(0));
   return i * eta - n * T(eta * cosine + T(sqrt(k)));
 }
 template <class T, int N>
-MSL_INLINE constexpr vec<T, N> faceforward(const vec<T, N>& n, const impl::as_is<vec<T, N>>& i,
-                                           const impl::as_is<vec<T, N>>& reference) {
+MSL_INLINE constexpr vec<T, N> faceforward(const vec<T, N>& n, const msl_impl::as_is<vec<T, N>>& i,
+                                           const msl_impl::as_is<vec<T, N>>& reference) {
   return dot(reference, i) < T(0) ? n : -n;
 }
 

@@ -9,7 +9,7 @@
 
 namespace msl {
 
-namespace impl {
+namespace msl_impl {
 
 template <class To, class From>
 MSL_INLINE constexpr To bit_cast(const From& from) {
@@ -57,17 +57,17 @@ using if_integer = metal::enable_if_t<is_integer_scalar<T>>;
 template <class T>
 using if_arithmetic = metal::enable_if_t<is_arithmetic_scalar<T>>;
 
-}  // namespace impl
+}  // namespace msl_impl
 
 // The conversion functions are templates on purpose: a template converts to exactly the type asked for, so a bfloat
 // does not turn into an int by way of float, and `flag ? some_bfloat : 0` is a bfloat.
 #define MSL_SMALL_FLOAT_CONVERSIONS(Self)                                                      \
-  template <class T, class = impl::if_same<T, float>>                                          \
+  template <class T, class = msl_impl::if_same<T, float>>                                          \
   MSL_INLINE constexpr operator T() const {                                                    \
     return value();                                                                            \
   }                                                                                            \
-  template <class T, class = impl::if_arithmetic<T>,                                           \
-            class = metal::enable_if_t<!impl::same<T, float> && !impl::same<T, Self>>, int = 0> \
+  template <class T, class = msl_impl::if_arithmetic<T>,                                           \
+            class = metal::enable_if_t<!msl_impl::same<T, float> && !msl_impl::same<T, Self>>, int = 0> \
   MSL_INLINE explicit constexpr operator T() const {                                           \
     return T(value());                                                                         \
   }
@@ -78,28 +78,28 @@ using if_arithmetic = metal::enable_if_t<is_arithmetic_scalar<T>>;
   }                                                                                             \
   friend MSL_INLINE constexpr float operator op(Self a, float b) { return a.value() op b; }     \
   friend MSL_INLINE constexpr float operator op(float a, Self b) { return a op b.value(); }     \
-  template <class T, class = impl::if_integer<T>>                                               \
+  template <class T, class = msl_impl::if_integer<T>>                                               \
   friend MSL_INLINE constexpr Self operator op(Self a, T b) {                                   \
     return Self(a.value() op float(b));                                                         \
   }                                                                                             \
-  template <class T, class = impl::if_integer<T>>                                               \
+  template <class T, class = msl_impl::if_integer<T>>                                               \
   friend MSL_INLINE constexpr Self operator op(T a, Self b) {                                   \
     return Self(float(a) op b.value());                                                         \
   }                                                                                             \
-  template <class T, class = impl::if_arithmetic<T>>                                            \
+  template <class T, class = msl_impl::if_arithmetic<T>>                                            \
   MSL_INLINE constexpr Self& operator op##=(T b) {                                              \
     return *this = Self(value() op float(b));                                                   \
   }
 
 #define MSL_SMALL_FLOAT_COMPARISON(Self, op)                                                       \
   friend MSL_INLINE constexpr bool operator op(Self a, Self b) { return a.value() op b.value(); }  \
-  template <class T, class = impl::if_arithmetic<T>,                                               \
-            class = metal::enable_if_t<!impl::same<T, Self>>>                                      \
+  template <class T, class = msl_impl::if_arithmetic<T>,                                               \
+            class = metal::enable_if_t<!msl_impl::same<T, Self>>>                                      \
   friend MSL_INLINE constexpr bool operator op(Self a, T b) {                                      \
     return a.value() op float(b);                                                                  \
   }                                                                                                \
-  template <class T, class = impl::if_arithmetic<T>,                                               \
-            class = metal::enable_if_t<!impl::same<T, Self>>>                                      \
+  template <class T, class = msl_impl::if_arithmetic<T>,                                               \
+            class = metal::enable_if_t<!msl_impl::same<T, Self>>>                                      \
   friend MSL_INLINE constexpr bool operator op(T a, Self b) {                                      \
     return float(a) op b.value();                                                                  \
   }
@@ -141,12 +141,12 @@ struct half {
   ushort bits;
 
   half() = default;
-  template <class T, class = impl::if_arithmetic<T>,
-            class = metal::enable_if_t<!impl::same<T, half> && !impl::same<T, bfloat>>>
-  MSL_INLINE constexpr half(T v) : bits(impl::half_bits(float(v))) {}
+  template <class T, class = msl_impl::if_arithmetic<T>,
+            class = metal::enable_if_t<!msl_impl::same<T, half> && !msl_impl::same<T, bfloat>>>
+  MSL_INLINE constexpr half(T v) : bits(msl_impl::half_bits(float(v))) {}
   MSL_INLINE explicit constexpr half(bfloat v);
 
-  MSL_INLINE constexpr float value() const { return impl::half_value(bits); }
+  MSL_INLINE constexpr float value() const { return msl_impl::half_value(bits); }
   MSL_SMALL_FLOAT(half)
 };
 #endif
@@ -155,13 +155,13 @@ struct bfloat {
   ushort bits;
 
   bfloat() = default;
-  template <class T, class = impl::if_integer<T>>
-  MSL_INLINE constexpr bfloat(T v) : bits(impl::bfloat_bits(float(v))) {}
-  MSL_INLINE explicit constexpr bfloat(float v) : bits(impl::bfloat_bits(v)) {}
-  MSL_INLINE explicit constexpr bfloat(double v) : bits(impl::bfloat_bits(float(v))) {}
-  MSL_INLINE explicit constexpr bfloat(half v) : bits(impl::bfloat_bits(float(v))) {}
+  template <class T, class = msl_impl::if_integer<T>>
+  MSL_INLINE constexpr bfloat(T v) : bits(msl_impl::bfloat_bits(float(v))) {}
+  MSL_INLINE explicit constexpr bfloat(float v) : bits(msl_impl::bfloat_bits(v)) {}
+  MSL_INLINE explicit constexpr bfloat(double v) : bits(msl_impl::bfloat_bits(float(v))) {}
+  MSL_INLINE explicit constexpr bfloat(half v) : bits(msl_impl::bfloat_bits(float(v))) {}
 
-  MSL_INLINE constexpr float value() const { return impl::bit_cast<float>(uint(bits) << 16); }
+  MSL_INLINE constexpr float value() const { return msl_impl::bit_cast<float>(uint(bits) << 16); }
   MSL_SMALL_FLOAT(bfloat)
   // bfloat with half: both become float.
 #define MSL_WITH_HALF(op)                                                                             \
@@ -175,7 +175,7 @@ struct bfloat {
 };
 
 #if !MSL_NATIVE_HALF
-MSL_INLINE constexpr half::half(bfloat v) : bits(impl::half_bits(v.value())) {}
+MSL_INLINE constexpr half::half(bfloat v) : bits(msl_impl::half_bits(v.value())) {}
 #endif
 
 #undef MSL_SMALL_FLOAT
@@ -183,7 +183,7 @@ MSL_INLINE constexpr half::half(bfloat v) : bits(impl::half_bits(v.value())) {}
 #undef MSL_SMALL_FLOAT_OPERATOR
 #undef MSL_SMALL_FLOAT_CONVERSIONS
 
-namespace impl {
+namespace msl_impl {
 
 // Whether a scalar of type From becomes a To without being asked.
 template <class From, class To>
@@ -196,12 +196,12 @@ template <class T>
 using computing_t =
     metal::conditional_t<kind<T> == Kind::kHalf || kind<T> == Kind::kBfloat, float, T>;
 
-}  // namespace impl
+}  // namespace msl_impl
 
 // Reinterprets the bits of a scalar or vector as another type of the same size.
 template <class To, class From>
 MSL_INLINE constexpr To as_type(From from) {
-  return impl::bit_cast<To>(from);
+  return msl_impl::bit_cast<To>(from);
 }
 
 namespace metal {

@@ -3,7 +3,7 @@
 
 #include <msl/simd.h>
 
-namespace msl::impl {
+namespace msl::msl_impl {
 
 // One line of text, as far as it fits.
 class LogLine {
@@ -133,7 +133,7 @@ inline void log_arguments(LogLine& line, const char* format, First first, Rest..
   log_arguments(line, format, rest...);
 }
 
-}  // namespace msl::impl
+}  // namespace msl::msl_impl
 
 namespace msl::metal {
 
@@ -155,7 +155,7 @@ struct os_log {
 
   template <class... Args>
   void log_with_type(os_log_type, const char* format, Args... arguments) const {
-    impl::LogLine line;
+    msl_impl::LogLine line;
     if (*subsystem) {
       line.put('[');
       line.put(subsystem);
@@ -163,7 +163,7 @@ struct os_log {
       line.put(category);
       line.put("] ");
     }
-    impl::log_arguments(line, format, arguments...);
+    msl_impl::log_arguments(line, format, arguments...);
     line.send();
   }
 #define MSL_LOG(NAME, TYPE)                                  \

@@ -8,7 +8,7 @@
 #include <msl/lift.h>
 #include <msl/math_float.h>
 
-namespace msl::impl {
+namespace msl::msl_impl {
 
 // fmax and fmin: a NaN loses to a number. (Written out: the compilers vectorise this, and not the builtins.)
 MSL_INLINE constexpr float fmax(float a, float b) { return a != a ? b : (b > a ? b : a); }
@@ -59,7 +59,7 @@ MSL_INLINE constexpr float sign(float x) {
   return x > 0.0f ? 1.0f : (x < 0.0f ? -1.0f : (x == 0.0f ? x : 0.0f));
 }
 MSL_INLINE constexpr float clamp(float x, float low, float high) {
-  return impl::fmin(impl::fmax(x, low), high);
+  return msl_impl::fmin(msl_impl::fmax(x, low), high);
 }
 MSL_INLINE constexpr float saturate(float x) { return clamp(x, 0.0f, 1.0f); }
 MSL_INLINE constexpr float mix(float x, float y, float a) { return x + (y - x) * a; }
@@ -88,23 +88,23 @@ MSL_INLINE half next_half(half x, half y) {
   return bit_cast<half>(ushort(away_from_zero ? bits + 1u : bits - 1u));
 }
 
-}  // namespace msl::impl
+}  // namespace msl::msl_impl
 
 namespace msl::metal {
 
 #define MSL_FLOAT1(NAME) \
-  MSL_INLINE float NAME(float x) { return impl::NAME(x); }
+  MSL_INLINE float NAME(float x) { return msl_impl::NAME(x); }
 #define MSL_FLOAT2(NAME) \
-  MSL_INLINE float NAME(float x, float y) { return impl::NAME(x, y); }
+  MSL_INLINE float NAME(float x, float y) { return msl_impl::NAME(x, y); }
 #define MSL_FLOAT3(NAME) \
-  MSL_INLINE float NAME(float x, float y, float z) { return impl::NAME(x, y, z); }
+  MSL_INLINE float NAME(float x, float y, float z) { return msl_impl::NAME(x, y, z); }
 #define MSL_HALF1(NAME) \
-  MSL_INLINE half NAME(half x) { return half(impl::NAME(float(x))); }
+  MSL_INLINE half NAME(half x) { return half(msl_impl::NAME(float(x))); }
 #define MSL_HALF2(NAME) \
-  MSL_INLINE half NAME(half x, half y) { return half(impl::NAME(float(x), float(y))); }
+  MSL_INLINE half NAME(half x, half y) { return half(msl_impl::NAME(float(x), float(y))); }
 #define MSL_HALF3(NAME)                         \
   MSL_INLINE half NAME(half x, half y, half z) { \
-    return half(impl::NAME(float(x), float(y), float(z))); \
+    return half(msl_impl::NAME(float(x), float(y), float(z))); \
   }
 
 // Functions of one argument, of two, of three.
@@ -130,28 +130,28 @@ MSL_MATH3(MSL_FLOAT3)
 MSL_MATH3(MSL_HALF3)
 MSL_MATH3(MSL_LIFT3)
 
-MSL_INLINE constexpr float abs(float x) { return impl::fabs(x); }
-MSL_INLINE constexpr half abs(half x) { return half(impl::fabs(float(x))); }
+MSL_INLINE constexpr float abs(float x) { return msl_impl::fabs(x); }
+MSL_INLINE constexpr half abs(half x) { return half(msl_impl::fabs(float(x))); }
 
-MSL_INLINE float fract(float x) { return impl::fract(x, 0x1.fffffep-1f); }
-MSL_INLINE half fract(half x) { return half(impl::fract(float(x), 0x1.ffcp-1f)); }
+MSL_INLINE float fract(float x) { return msl_impl::fract(x, 0x1.fffffep-1f); }
+MSL_INLINE half fract(half x) { return half(msl_impl::fract(float(x), 0x1.ffcp-1f)); }
 MSL_LIFT1(fract)
 
-MSL_INLINE float nextafter(float x, float y) { return impl::nextafter(x, y); }
-MSL_INLINE half nextafter(half x, half y) { return impl::next_half(x, y); }
+MSL_INLINE float nextafter(float x, float y) { return msl_impl::nextafter(x, y); }
+MSL_INLINE half nextafter(half x, half y) { return msl_impl::next_half(x, y); }
 MSL_LIFT2(nextafter)
 
 // max, min, clamp and their kin for floating point; integer.h has the others and the vector forms.
 #define MSL_ORDER(T)                                                                             \
-  MSL_INLINE constexpr T max(T x, T y) { return T(impl::fmax(float(x), float(y))); }             \
-  MSL_INLINE constexpr T min(T x, T y) { return T(impl::fmin(float(x), float(y))); }             \
-  MSL_INLINE constexpr T max3(T x, T y, T z) { return T(impl::fmax3(float(x), float(y), float(z))); } \
-  MSL_INLINE constexpr T min3(T x, T y, T z) { return T(impl::fmin3(float(x), float(y), float(z))); } \
+  MSL_INLINE constexpr T max(T x, T y) { return T(msl_impl::fmax(float(x), float(y))); }             \
+  MSL_INLINE constexpr T min(T x, T y) { return T(msl_impl::fmin(float(x), float(y))); }             \
+  MSL_INLINE constexpr T max3(T x, T y, T z) { return T(msl_impl::fmax3(float(x), float(y), float(z))); } \
+  MSL_INLINE constexpr T min3(T x, T y, T z) { return T(msl_impl::fmin3(float(x), float(y), float(z))); } \
   MSL_INLINE constexpr T median3(T x, T y, T z) {                                                \
-    return T(impl::fmedian3(float(x), float(y), float(z)));                                      \
+    return T(msl_impl::fmedian3(float(x), float(y), float(z)));                                      \
   }                                                                                              \
   MSL_INLINE constexpr T clamp(T x, T low, T high) {                                             \
-    return T(impl::clamp(float(x), float(low), float(high)));                                    \
+    return T(msl_impl::clamp(float(x), float(low), float(high)));                                    \
   }
 MSL_ORDER(float)
 MSL_ORDER(half)
@@ -160,16 +160,16 @@ MSL_ORDER(half)
 // ---- results by reference, integer exponents ------------------------------------------------------------------
 
 MSL_INLINE float sincos(float x, float& cosine) {
-  cosine = impl::cos(x);
-  return impl::sin(x);
+  cosine = msl_impl::cos(x);
+  return msl_impl::sin(x);
 }
 MSL_INLINE half sincos(half x, half& cosine) {
-  cosine = half(impl::cos(float(x)));
-  return half(impl::sin(float(x)));
+  cosine = half(msl_impl::cos(float(x)));
+  return half(msl_impl::sin(float(x)));
 }
 MSL_INLINE float modf(float x, float& whole) {
-  whole = impl::trunc(x);
-  return impl::copysign(impl::fabs(x) == __builtin_inff() ? 0.0f : x - whole, x);
+  whole = msl_impl::trunc(x);
+  return msl_impl::copysign(msl_impl::fabs(x) == __builtin_inff() ? 0.0f : x - whole, x);
 }
 MSL_INLINE half modf(half x, half& whole) {
   float w;
@@ -199,7 +199,7 @@ MSL_LIFT_BY_REFERENCE(sincos, T)
 MSL_LIFT_BY_REFERENCE(modf, T)
 MSL_LIFT_BY_REFERENCE(frexp, int)
 template <class T, int N>
-MSL_INLINE vec<T, N> ldexp(const vec<T, N>& x, const impl::as_is<vec<int, N>>& exponent) {
+MSL_INLINE vec<T, N> ldexp(const vec<T, N>& x, const msl_impl::as_is<vec<int, N>>& exponent) {
   vec<T, N> result;
   for (int i = 0; i < N; ++i) result[i] = ldexp(x[i], exponent[i]);
   return result;
@@ -209,40 +209,40 @@ MSL_INLINE vec<T, N> ldexp(const vec<T, N>& x, const impl::as_is<vec<int, N>>& e
 // Both exist for float only (c10's functors rely on that), and here both are as exact as the plain functions.
 
 #define MSL_FLOAT_VECTOR1(NAME)                            \
-  MSL_INLINE float NAME(float x) { return impl::NAME(x); } \
+  MSL_INLINE float NAME(float x) { return msl_impl::NAME(x); } \
   template <int N>                                         \
   MSL_INLINE vec<float, N> NAME(const vec<float, N>& x) {  \
     return metal::NAME(x);                                 \
   }
 #define MSL_FLOAT_VECTOR2(NAME)                                                             \
-  MSL_INLINE float NAME(float x, float y) { return impl::NAME(x, y); }                      \
+  MSL_INLINE float NAME(float x, float y) { return msl_impl::NAME(x, y); }                      \
   template <int N>                                                                          \
-  MSL_INLINE vec<float, N> NAME(const vec<float, N>& x, const impl::as_is<vec<float, N>>& y) { \
+  MSL_INLINE vec<float, N> NAME(const vec<float, N>& x, const msl_impl::as_is<vec<float, N>>& y) { \
     return metal::NAME(x, y);                                                               \
   }
 #define MSL_FLOAT_VECTOR3(NAME)                                                                \
-  MSL_INLINE float NAME(float x, float y, float z) { return impl::NAME(x, y, z); }             \
+  MSL_INLINE float NAME(float x, float y, float z) { return msl_impl::NAME(x, y, z); }             \
   template <int N>                                                                             \
-  MSL_INLINE vec<float, N> NAME(const vec<float, N>& x, const impl::as_is<vec<float, N>>& y,   \
-                                const impl::as_is<vec<float, N>>& z) {                         \
+  MSL_INLINE vec<float, N> NAME(const vec<float, N>& x, const msl_impl::as_is<vec<float, N>>& y,   \
+                                const msl_impl::as_is<vec<float, N>>& z) {                         \
     return metal::NAME(x, y, z);                                                               \
   }
 #define MSL_SINGLE_PRECISION                                                                   \
   MSL_MATH1(MSL_FLOAT_VECTOR1)                                                                 \
   MSL_MATH2(MSL_FLOAT_VECTOR2)                                                                 \
   MSL_MATH3(MSL_FLOAT_VECTOR3)                                                                 \
-  MSL_INLINE constexpr float abs(float x) { return impl::fabs(x); }                            \
+  MSL_INLINE constexpr float abs(float x) { return msl_impl::fabs(x); }                            \
   MSL_INLINE float fract(float x) { return metal::fract(x); }                                  \
   MSL_INLINE float nextafter(float x, float y) { return metal::nextafter(x, y); }              \
-  MSL_INLINE constexpr float max(float x, float y) { return impl::fmax(x, y); }                \
-  MSL_INLINE constexpr float min(float x, float y) { return impl::fmin(x, y); }                \
-  MSL_INLINE constexpr float max3(float x, float y, float z) { return impl::fmax3(x, y, z); }  \
-  MSL_INLINE constexpr float min3(float x, float y, float z) { return impl::fmin3(x, y, z); }  \
+  MSL_INLINE constexpr float max(float x, float y) { return msl_impl::fmax(x, y); }                \
+  MSL_INLINE constexpr float min(float x, float y) { return msl_impl::fmin(x, y); }                \
+  MSL_INLINE constexpr float max3(float x, float y, float z) { return msl_impl::fmax3(x, y, z); }  \
+  MSL_INLINE constexpr float min3(float x, float y, float z) { return msl_impl::fmin3(x, y, z); }  \
   MSL_INLINE constexpr float median3(float x, float y, float z) {                              \
-    return impl::fmedian3(x, y, z);                                                            \
+    return msl_impl::fmedian3(x, y, z);                                                            \
   }                                                                                            \
   MSL_INLINE constexpr float clamp(float x, float low, float high) {                           \
-    return impl::clamp(x, low, high);                                                          \
+    return msl_impl::clamp(x, low, high);                                                          \
   }                                                                                            \
   MSL_INLINE float sincos(float x, float& cosine) { return metal::sincos(x, cosine); }         \
   MSL_INLINE float modf(float x, float& whole) { return metal::modf(x, whole); }               \
@@ -258,16 +258,16 @@ MSL_INLINE vec<T, N> ldexp(const vec<T, N>& x, const impl::as_is<vec<int, N>>& e
     return metal::fract(x);                                                                    \
   }                                                                                            \
   template <int N>                                                                             \
-  MSL_INLINE vec<float, N> max(const vec<float, N>& x, const impl::as_is<vec<float, N>>& y) {  \
+  MSL_INLINE vec<float, N> max(const vec<float, N>& x, const msl_impl::as_is<vec<float, N>>& y) {  \
     return metal::fmax(x, y);                                                                  \
   }                                                                                            \
   template <int N>                                                                             \
-  MSL_INLINE vec<float, N> min(const vec<float, N>& x, const impl::as_is<vec<float, N>>& y) {  \
+  MSL_INLINE vec<float, N> min(const vec<float, N>& x, const msl_impl::as_is<vec<float, N>>& y) {  \
     return metal::fmin(x, y);                                                                  \
   }                                                                                            \
   template <int N>                                                                             \
-  MSL_INLINE vec<float, N> clamp(const vec<float, N>& x, const impl::as_is<vec<float, N>>& low, \
-                                 const impl::as_is<vec<float, N>>& high) {                     \
+  MSL_INLINE vec<float, N> clamp(const vec<float, N>& x, const msl_impl::as_is<vec<float, N>>& low, \
+                                 const msl_impl::as_is<vec<float, N>>& high) {                     \
     return metal::fmin(metal::fmax(x, low), high);                                             \
   }                                                                                            \
   template <int N>                                                                             \

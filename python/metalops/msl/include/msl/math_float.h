@@ -9,7 +9,7 @@
 
 #include <msl/half.h>
 
-namespace msl::impl {
+namespace msl::msl_impl {
 
 #if MSL_SIMD_DECLARATIONS
 // g++ may replace calls in a loop by calls of libmvec (_ZGVdN8v_sinf and so on). The asm names keep libc's own names
@@ -238,4 +238,4 @@ MSL_INLINE float tanpi(float x) {
   return t.quarter & 1 ? -c / s : s / c;
 }
 
-}  // namespace msl::impl
+}  // namespace msl::msl_impl

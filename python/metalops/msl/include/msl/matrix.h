@@ -31,7 +31,7 @@ struct matrix {
       for (int r = 0; r < R; ++r) columns[c][r] = elements[c * R + r];
     }
   }
-  template <class U, class = impl::if_different<T, U>>
+  template <class U, class = msl_impl::if_different<T, U>>
   MSL_INLINE explicit constexpr matrix(const matrix<U, C, R>& other) : columns{} {
     for (int c = 0; c < C; ++c) columns[c] = column(other.columns[c]);
   }
@@ -64,23 +64,23 @@ MSL_INLINE constexpr matrix<T, C, R> operator-(const matrix<T, C, R>& a) {
   return result;
 }
 template <class T, int C, int R>
-MSL_INLINE constexpr matrix<T, C, R> operator*(const matrix<T, C, R>& a, impl::as_is<T> s) {
+MSL_INLINE constexpr matrix<T, C, R> operator*(const matrix<T, C, R>& a, msl_impl::as_is<T> s) {
   matrix<T, C, R> result(T(0));
   for (int c = 0; c < C; ++c) result[c] = a[c] * s;
   return result;
 }
 template <class T, int C, int R>
-MSL_INLINE constexpr matrix<T, C, R> operator*(impl::as_is<T> s, const matrix<T, C, R>& a) {
+MSL_INLINE constexpr matrix<T, C, R> operator*(msl_impl::as_is<T> s, const matrix<T, C, R>& a) {
   return a * s;
 }
 template <class T, int C, int R>
-MSL_INLINE constexpr vec<T, R> operator*(const matrix<T, C, R>& m, const impl::as_is<vec<T, C>>& v) {
+MSL_INLINE constexpr vec<T, R> operator*(const matrix<T, C, R>& m, const msl_impl::as_is<vec<T, C>>& v) {
   vec<T, R> result = m[0] * v[0];
   for (int c = 1; c < C; ++c) result = result + m[c] * v[c];
   return result;
 }
 template <class T, int C, int R>
-MSL_INLINE constexpr vec<T, C> operator*(const impl::as_is<vec<T, R>>& v, const matrix<T, C, R>& m) {
+MSL_INLINE constexpr vec<T, C> operator*(const msl_impl::as_is<vec<T, R>>& v, const matrix<T, C, R>& m) {
   vec<T, C> result(T(0));
   for (int c = 0; c < C; ++c) result[c] = dot(v, m[c]);
   return result;

@@ -3,7 +3,7 @@
 
 #include <msl/lift.h>
 
-namespace msl::impl {
+namespace msl::msl_impl {
 
 // On the bits, so that no compiler option about NaN changes the answers.
 MSL_INLINE constexpr uint magnitude_bits(float x) { return bit_cast<uint>(x) & 0x7fffffffu; }
@@ -14,17 +14,17 @@ MSL_INLINE constexpr bool signbit(float x) { return (bit_cast<uint>(x) >> 31) !=
 MSL_INLINE constexpr bool isunordered(float x, float y) { return isnan(x) || isnan(y); }
 MSL_INLINE constexpr bool isordered(float x, float y) { return !isunordered(x, y); }
 
-}  // namespace msl::impl
+}  // namespace msl::msl_impl
 
 namespace msl::metal {
 
 #define MSL_TEST1(NAME)                                                                \
-  MSL_INLINE constexpr bool NAME(float x) { return impl::NAME(x); }                    \
-  MSL_INLINE constexpr bool NAME(half x) { return impl::NAME(float(x)); }              \
+  MSL_INLINE constexpr bool NAME(float x) { return msl_impl::NAME(x); }                    \
+  MSL_INLINE constexpr bool NAME(half x) { return msl_impl::NAME(float(x)); }              \
   MSL_LIFT1(NAME)
 #define MSL_TEST2(NAME)                                                                \
-  MSL_INLINE constexpr bool NAME(float x, float y) { return impl::NAME(x, y); }        \
-  MSL_INLINE constexpr bool NAME(half x, half y) { return impl::NAME(float(x), float(y)); } \
+  MSL_INLINE constexpr bool NAME(float x, float y) { return msl_impl::NAME(x, y); }        \
+  MSL_INLINE constexpr bool NAME(half x, half y) { return msl_impl::NAME(float(x), float(y)); } \
   MSL_LIFT2(NAME)
 MSL_TEST1(isfinite)
 MSL_TEST1(isinf)
@@ -36,10 +36,10 @@ MSL_TEST2(isordered)
 #undef MSL_TEST2
 
 MSL_INLINE constexpr bool isnormal(float x) {
-  return impl::magnitude_bits(x) >= 0x00800000u && impl::isfinite(x);
+  return msl_impl::magnitude_bits(x) >= 0x00800000u && msl_impl::isfinite(x);
 }
 MSL_INLINE constexpr bool isnormal(half x) {
-  const uint magnitude = impl::bit_cast<ushort>(x) & 0x7fffu;
+  const uint magnitude = msl_impl::bit_cast<ushort>(x) & 0x7fffu;
   return magnitude >= 0x0400u && magnitude < 0x7c00u;
 }
 MSL_LIFT1(isnormal)
@@ -67,16 +67,16 @@ MSL_INLINE constexpr T select(T a, T b, bool c) {
   return c ? b : a;
 }
 template <class T, int N>
-MSL_INLINE constexpr vec<T, N> select(const vec<T, N>& a, const impl::as_is<vec<T, N>>& b,
-                                      const impl::as_is<vec<bool, N>>& c) {
+MSL_INLINE constexpr vec<T, N> select(const vec<T, N>& a, const msl_impl::as_is<vec<T, N>>& b,
+                                      const msl_impl::as_is<vec<bool, N>>& c) {
   using R = vec<T, N>;
 #define MSL_TERM(m) (c.m ? b.m : a.m)
   MSL_EACH_COMPONENT(N, R, MSL_TERM)
 #undef MSL_TERM
 }
-template <class S, class T, int N, class = impl::if_scalar<S>>
+template <class S, class T, int N, class = msl_impl::if_scalar<S>>
 MSL_INLINE constexpr vec<T, N> select(S a, const vec<T, N>& b,
-                                      const impl::as_is<vec<bool, N>>& c) {
+                                      const msl_impl::as_is<vec<bool, N>>& c) {
   return select(vec<T, N>(a), b, c);
 }
 

@@ -28,7 +28,7 @@ MSL_INLINE void simdgroup_barrier(mem_flags, thread_scope, abi::Site site = {}) 
 
 }  // namespace msl::metal
 
-namespace msl::impl {
+namespace msl::msl_impl {
 
 using abi::u32;
 
@@ -242,7 +242,7 @@ MSL_INLINE Votes quad_vote(bool yes, abi::Site site) {
   return {(all.yes >> first) & 15u, (all.present >> first) & 15u, all.lane & 3u};
 }
 
-}  // namespace msl::impl
+}  // namespace msl::msl_impl
 
 namespace msl::metal {
 
@@ -271,40 +271,40 @@ struct quad_vote {
 };
 
 MSL_INLINE simd_vote simd_ballot(bool yes, abi::Site site = {}) {
-  return simd_vote(impl::vote(yes, site).yes);
+  return simd_vote(msl_impl::vote(yes, site).yes);
 }
 MSL_INLINE simd_vote simd_active_threads_mask(abi::Site site = {}) {
-  return simd_vote(impl::vote(true, site).present);
+  return simd_vote(msl_impl::vote(true, site).present);
 }
-MSL_INLINE bool simd_any(bool yes, abi::Site site = {}) { return impl::vote(yes, site).yes != 0; }
+MSL_INLINE bool simd_any(bool yes, abi::Site site = {}) { return msl_impl::vote(yes, site).yes != 0; }
 MSL_INLINE bool simd_all(bool yes, abi::Site site = {}) {
-  const impl::Votes votes = impl::vote(yes, site);
+  const msl_impl::Votes votes = msl_impl::vote(yes, site);
   return votes.yes == votes.present;
 }
 MSL_INLINE bool simd_is_first(abi::Site site = {}) {
-  const impl::Votes votes = impl::vote(true, site);
+  const msl_impl::Votes votes = msl_impl::vote(true, site);
   return abi::u32(__builtin_ctz(votes.present)) == votes.lane;
 }
-MSL_INLINE bool simd_is_helper_thread() { return false; }
+MSL_INLINE bool simd_is_helper_thread(abi::Site = {}) { return false; }
 
 MSL_INLINE quad_vote quad_ballot(bool yes, abi::Site site = {}) {
-  return quad_vote(ushort(impl::quad_vote(yes, site).yes));
+  return quad_vote(ushort(msl_impl::quad_vote(yes, site).yes));
 }
 MSL_INLINE quad_vote quad_active_threads_mask(abi::Site site = {}) {
-  return quad_vote(ushort(impl::quad_vote(true, site).present));
+  return quad_vote(ushort(msl_impl::quad_vote(true, site).present));
 }
 MSL_INLINE bool quad_any(bool yes, abi::Site site = {}) {
-  return impl::quad_vote(yes, site).yes != 0;
+  return msl_impl::quad_vote(yes, site).yes != 0;
 }
 MSL_INLINE bool quad_all(bool yes, abi::Site site = {}) {
-  const impl::Votes votes = impl::quad_vote(yes, site);
+  const msl_impl::Votes votes = msl_impl::quad_vote(yes, site);
   return votes.yes == votes.present;
 }
 MSL_INLINE bool quad_is_first(abi::Site site = {}) {
-  const impl::Votes votes = impl::quad_vote(true, site);
+  const msl_impl::Votes votes = msl_impl::quad_vote(true, site);
   return abi::u32(__builtin_ctz(votes.present)) == votes.lane;
 }
-MSL_INLINE bool quad_is_helper_thread() { return false; }
+MSL_INLINE bool quad_is_helper_thread(abi::Site = {}) { return false; }
 
 // ---- the functions, for each type ---------------------------------------------------------------------------
 
@@ -318,28 +318,28 @@ MSL_INLINE bool quad_is_helper_thread() { return false; }
   MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T)                                                 \
       PREFIX##_##NAME(MSL_TYPE_##FORM(T) value, abi::Site site = {}) {                          \
     using R = MSL_TYPE_##FORM(T);                                                               \
-    return impl::together<impl::Reduction<impl::OP, R, WIDTH>, R>(site, value);                 \
+    return msl_impl::together<msl_impl::Reduction<msl_impl::OP, R, WIDTH>, R>(site, value);                 \
   }
 #define MSL_SCAN(FORM, T, PREFIX, WIDTH, NAME, OP, INCLUSIVE)                                   \
   MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T)                                                 \
       PREFIX##_prefix_##NAME(MSL_TYPE_##FORM(T) value, abi::Site site = {}) {                   \
     using R = MSL_TYPE_##FORM(T);                                                               \
-    return impl::together<impl::Prefix<impl::OP, R, WIDTH, INCLUSIVE>, R>(site, value);         \
+    return msl_impl::together<msl_impl::Prefix<msl_impl::OP, R, WIDTH, INCLUSIVE>, R>(site, value);         \
   }
 #define MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, NAME, KIND)                                         \
   MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T)                                                 \
       PREFIX##_##NAME(MSL_TYPE_##FORM(T) value, ushort amount, abi::Site site = {}) {           \
     using R = MSL_TYPE_##FORM(T);                                                               \
-    return impl::together<impl::Shuffled<impl::Shuffle::KIND, R, WIDTH>, R>(                    \
-        site, impl::Moved<R>{value, amount});                                                   \
+    return msl_impl::together<msl_impl::Shuffled<msl_impl::Shuffle::KIND, R, WIDTH>, R>(                    \
+        site, msl_impl::Moved<R>{value, amount});                                                   \
   }
 #define MSL_SHIFT_AND_FILL(FORM, T, PREFIX, WIDTH, NAME, DOWN)                                  \
   MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T) PREFIX##_shuffle_and_fill_##NAME(               \
       MSL_TYPE_##FORM(T) value, MSL_TYPE_##FORM(T) filling, ushort amount, ushort modulo,       \
       abi::Site site = {}) {                                                                    \
     using R = MSL_TYPE_##FORM(T);                                                               \
-    return impl::together<impl::ShiftedAndFilled<R, DOWN>, R>(                                  \
-        site, impl::Filled<R>{value, filling, amount, modulo});                                 \
+    return msl_impl::together<msl_impl::ShiftedAndFilled<R, DOWN>, R>(                                  \
+        site, msl_impl::Filled<R>{value, filling, amount, modulo});                                 \
   }                                                                                             \
   MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T) PREFIX##_shuffle_and_fill_##NAME(               \
       MSL_TYPE_##FORM(T) value, MSL_TYPE_##FORM(T) filling, ushort amount,                      \
@@ -360,7 +360,7 @@ MSL_INLINE bool quad_is_helper_thread() { return false; }
   MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T)                                                 \
       PREFIX##_broadcast_first(MSL_TYPE_##FORM(T) value, abi::Site site = {}) {                 \
     using R = MSL_TYPE_##FORM(T);                                                               \
-    return impl::together<impl::First<R, WIDTH>, R>(site, value);                               \
+    return msl_impl::together<msl_impl::First<R, WIDTH>, R>(site, value);                               \
   }
 #define MSL_ARITHMETIC(FORM, T, PREFIX, WIDTH)                                                  \
   MSL_REDUCE(FORM, T, PREFIX, WIDTH, sum, Sum)                                                  \

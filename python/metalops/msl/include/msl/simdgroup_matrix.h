@@ -13,7 +13,7 @@ struct simdgroup_matrix;
 
 }  // namespace msl::metal
 
-namespace msl::impl {
+namespace msl::msl_impl {
 
 // The place of a lane's first element; its second one is in the next column.
 MSL_INLINE constexpr uint matrix_row(uint lane) { return ((lane / 4) & 4) + (lane / 2) % 4; }
@@ -26,13 +26,13 @@ MSL_INLINE constexpr bool check_shape() {
   return true;
 }
 
-}  // namespace msl::impl
+}  // namespace msl::msl_impl
 
 namespace msl::metal {
 
 template <class T, int C = 8, int R = 8>
 struct simdgroup_matrix {
-  static_assert(impl::check_shape<T, C, R>());
+  static_assert(msl_impl::check_shape<T, C, R>());
   using value_type = T;
   using storage_type = vec<T, 2>;
 
@@ -40,8 +40,8 @@ struct simdgroup_matrix {
   // `diagonal` on the diagonal, zero elsewhere.
   MSL_INLINE explicit simdgroup_matrix(T diagonal) {
     const uint lane = msl_runtime->lane();
-    const uint row = impl::matrix_row(lane);
-    const uint column = impl::matrix_column(lane);
+    const uint row = msl_impl::matrix_row(lane);
+    const uint column = msl_impl::matrix_column(lane);
     elements_ = storage_type(row == column ? diagonal : T(0), row == column + 1 ? diagonal : T(0));
   }
   MSL_INLINE storage_type& thread_elements() { return elements_; }
@@ -76,7 +76,7 @@ MSL_INLINE simdgroup_matrix<T, N, N> make_diagonal_simdgroup_matrix(T value) {
 
 }  // namespace msl::metal
 
-namespace msl::impl {
+namespace msl::msl_impl {
 
 // The index in memory of element (row, column) of a matrix whose rows are elements_per_row apart.
 MSL_INLINE ulong matrix_index(uint row, uint column, ulong elements_per_row, const ulong2& origin,
@@ -120,7 +120,7 @@ struct MultiplyAccumulate {
   }
 };
 
-}  // namespace msl::impl
+}  // namespace msl::msl_impl
 
 namespace msl::metal {
 
@@ -130,7 +130,7 @@ MSL_INLINE void simdgroup_load(simdgroup_matrix<T, 8, 8>& d, const U* source,
                                bool transpose_matrix = false, abi::Site = {}) {
   const uint lane = msl_runtime->lane();
   for (uint i = 0; i < 2; ++i) {
-    const ulong index = impl::matrix_index(impl::matrix_row(lane), impl::matrix_column(lane) + i,
+    const ulong index = msl_impl::matrix_index(msl_impl::matrix_row(lane), msl_impl::matrix_column(lane) + i,
                                            elements_per_row, matrix_origin, transpose_matrix);
     d.thread_elements()[i] = T(source[index]);
   }
@@ -141,7 +141,7 @@ MSL_INLINE void simdgroup_store(const simdgroup_matrix<T, 8, 8>& a, U* destinati
                                 bool transpose_matrix = false, abi::Site = {}) {
   const uint lane = msl_runtime->lane();
   for (uint i = 0; i < 2; ++i) {
-    const ulong index = impl::matrix_index(impl::matrix_row(lane), impl::matrix_column(lane) + i,
+    const ulong index = msl_impl::matrix_index(msl_impl::matrix_row(lane), msl_impl::matrix_column(lane) + i,
                                            elements_per_row, matrix_origin, transpose_matrix);
     destination[index] = U(a.thread_elements()[i]);
   }
@@ -154,8 +154,8 @@ MSL_INLINE void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d,
                                               const simdgroup_matrix<B, 8, 8>& b,
                                               const simdgroup_matrix<C, 8, 8>& c,
                                               abi::Site site = {}) {
-  using Operands = impl::MatrixOperands<A, B, C>;
-  d.thread_elements() = impl::together<impl::MultiplyAccumulate<D, A, B, C>, vec<D, 2>>(
+  using Operands = msl_impl::MatrixOperands<A, B, C>;
+  d.thread_elements() = msl_impl::together<msl_impl::MultiplyAccumulate<D, A, B, C>, vec<D, 2>>(
       site, Operands{a.thread_elements(), b.thread_elements(), c.thread_elements()});
 }
 // d = a b

@@ -2,29 +2,31 @@
 //
 // `threadgroup T x[N];` in a kernel becomes a reference obtained here. Storage belongs to the group, not to the
 // library, so that any engine can run the same code; it is zero when the group starts. A variable finds its place when
-// the first thread of the group reaches its declaration, which is how variables in branches and in functions share.
+// the first thread of the group reaches its declaration.
 #pragma once
 
 #include <msl/config.h>
 
-namespace msl {
+namespace msl::msl_impl {
 
 // The place of variable number `index` of the kernel in its group's memory.
 template <class T>
-MSL_INLINE T& threadgroup_variable(const abi::Group* group_of_thread, abi::u32 index) {
-  // The group is const to kernels; its bookkeeping is not.
-  abi::Group* group = const_cast<abi::Group*>(group_of_thread);
+MSL_INLINE T& threadgroup_variable(abi::Group& group, abi::u32 index) {
   constexpr abi::u32 alignment = alignof(T) > 16 ? alignof(T) : 16;
-  abi::u32& offset = group->offsets[index];
+  abi::u32& offset = group.offsets[index];
   if (__builtin_expect(offset == ~0u, 0)) {
-    const abi::u32 start = (group->static_used + alignment - 1) / alignment * alignment;
-    if (start + sizeof(T) > group->static_bytes) {
+    const abi::u32 start = (group.static_used + alignment - 1) / alignment * alignment;
+    if (start + sizeof(T) > group.static_bytes) {
       msl_runtime->fail("the kernel's threadgroup variables need more memory than it declares");
     }
-    group->static_used = start + abi::u32(sizeof(T));
+    group.static_used = start + abi::u32(sizeof(T));
     offset = start;
   }
-  return *reinterpret_cast<T*>(group->static_memory + offset);
+  return *reinterpret_cast<T*>(group.static_memory + offset);
+}
+template <class T>
+MSL_INLINE T& threadgroup_variable(abi::Group* group, abi::u32 index) {
+  return threadgroup_variable<T>(*group, index);
 }
 
-}  // namespace msl
+}  // namespace msl::msl_impl

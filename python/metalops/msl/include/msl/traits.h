@@ -217,7 +217,7 @@ using underlying_type_t = typename underlying_type<T>::type;
 
 }  // namespace metal
 
-namespace impl {
+namespace msl_impl {
 
 template <class T, class U>
 inline constexpr bool same = false;
@@ -327,20 +327,20 @@ struct to_void {
   using type = void;
 };
 
-}  // namespace impl
+}  // namespace msl_impl
 
 namespace metal {
 
-MSL_QUESTION2(is_same, impl::same<T, U>)
-MSL_QUESTION(is_void, impl::same<remove_cv_t<T>, void>)
-MSL_QUESTION(is_const, impl::is_const<T>)
-MSL_QUESTION(is_volatile, impl::is_volatile<T>)
-MSL_QUESTION(is_array, impl::is_array<T>)
-MSL_QUESTION(is_pointer, impl::is_pointer<remove_cv_t<T>>)
-MSL_QUESTION(is_lvalue_reference, impl::is_lvalue_reference<T>)
-MSL_QUESTION(is_rvalue_reference, impl::is_rvalue_reference<T>)
-MSL_QUESTION(is_reference, impl::is_lvalue_reference<T> || impl::is_rvalue_reference<T>)
-MSL_QUESTION(is_function, impl::is_function<T>)
+MSL_QUESTION2(is_same, msl_impl::same<T, U>)
+MSL_QUESTION(is_void, msl_impl::same<remove_cv_t<T>, void>)
+MSL_QUESTION(is_const, msl_impl::is_const<T>)
+MSL_QUESTION(is_volatile, msl_impl::is_volatile<T>)
+MSL_QUESTION(is_array, msl_impl::is_array<T>)
+MSL_QUESTION(is_pointer, msl_impl::is_pointer<remove_cv_t<T>>)
+MSL_QUESTION(is_lvalue_reference, msl_impl::is_lvalue_reference<T>)
+MSL_QUESTION(is_rvalue_reference, msl_impl::is_rvalue_reference<T>)
+MSL_QUESTION(is_reference, msl_impl::is_lvalue_reference<T> || msl_impl::is_rvalue_reference<T>)
+MSL_QUESTION(is_function, msl_impl::is_function<T>)
 MSL_QUESTION(is_class, __is_class(T))
 MSL_QUESTION(is_union, __is_union(T))
 MSL_QUESTION(is_enum, __is_enum(T))
@@ -354,22 +354,22 @@ MSL_QUESTION(is_trivial, __is_trivial(T))
 MSL_QUESTION(is_pod, __is_pod(T))
 MSL_QUESTION(is_literal_type, __is_literal_type(T))
 MSL_QUESTION2(is_base_of, __is_base_of(T, U))
-MSL_QUESTION2(is_convertible, decltype(impl::convertible::test<T, U>(0))::value)
+MSL_QUESTION2(is_convertible, decltype(msl_impl::convertible::test<T, U>(0))::value)
 
 // True for vectors of such elements too: c10/metal asks is_floating_point_v && is_scalar_v.
-MSL_QUESTION(is_integral, impl::element_kind<T> == impl::Kind::kBool ||
-                              impl::element_kind<T> == impl::Kind::kSigned ||
-                              impl::element_kind<T> == impl::Kind::kUnsigned)
-MSL_QUESTION(is_floating_point, impl::element_kind<T> == impl::Kind::kFloat ||
-                                    impl::element_kind<T> == impl::Kind::kHalf ||
-                                    impl::element_kind<T> == impl::Kind::kBfloat)
-MSL_QUESTION(is_arithmetic, impl::element_kind<T> != impl::Kind::kNone)
-MSL_QUESTION(is_signed, is_floating_point_v<T> || impl::element_kind<T> == impl::Kind::kSigned)
-MSL_QUESTION(is_unsigned, is_integral_v<T> && impl::element_kind<T> != impl::Kind::kSigned)
+MSL_QUESTION(is_integral, msl_impl::element_kind<T> == msl_impl::Kind::kBool ||
+                              msl_impl::element_kind<T> == msl_impl::Kind::kSigned ||
+                              msl_impl::element_kind<T> == msl_impl::Kind::kUnsigned)
+MSL_QUESTION(is_floating_point, msl_impl::element_kind<T> == msl_impl::Kind::kFloat ||
+                                    msl_impl::element_kind<T> == msl_impl::Kind::kHalf ||
+                                    msl_impl::element_kind<T> == msl_impl::Kind::kBfloat)
+MSL_QUESTION(is_arithmetic, msl_impl::element_kind<T> != msl_impl::Kind::kNone)
+MSL_QUESTION(is_signed, is_floating_point_v<T> || msl_impl::element_kind<T> == msl_impl::Kind::kSigned)
+MSL_QUESTION(is_unsigned, is_integral_v<T> && msl_impl::element_kind<T> != msl_impl::Kind::kSigned)
 MSL_QUESTION(is_fundamental, is_arithmetic_v<T> || is_void_v<T>)
 MSL_QUESTION(is_scalar,
-             impl::is_arithmetic_scalar<remove_cv_t<T>> || is_enum_v<T> || is_pointer_v<T>)
-MSL_QUESTION(is_vector, is_arithmetic_v<T> && !impl::is_arithmetic_scalar<remove_cv_t<T>>)
+             msl_impl::is_arithmetic_scalar<remove_cv_t<T>> || is_enum_v<T> || is_pointer_v<T>)
+MSL_QUESTION(is_vector, is_arithmetic_v<T> && !msl_impl::is_arithmetic_scalar<remove_cv_t<T>>)
 MSL_QUESTION(is_compound, !is_fundamental_v<T>)
 MSL_QUESTION(is_object, !is_function_v<T> && !is_reference_v<T> && !is_void_v<T>)
 
@@ -466,7 +466,7 @@ using invoke_result_t = typename invoke_result<F, Args...>::type;
 
 template <class T>
 struct make_scalar {
-  using type = typename impl::element<T>::type;
+  using type = typename msl_impl::element<T>::type;
 };
 template <class T>
 using make_scalar_t = typename make_scalar<T>::type;
@@ -527,18 +527,18 @@ using index_sequence = integer_sequence<size_t, I...>;
 
 }  // namespace metal
 
-namespace impl {
+namespace msl_impl {
 template <size_t N, size_t... I>
 struct count_up : count_up<N - 1, N - 1, I...> {};
 template <size_t... I>
 struct count_up<0, I...> {
   using type = metal::index_sequence<I...>;
 };
-}  // namespace impl
+}  // namespace msl_impl
 
 namespace metal {
 template <size_t N>
-using make_index_sequence = typename impl::count_up<N>::type;
+using make_index_sequence = typename msl_impl::count_up<N>::type;
 }  // namespace metal
 
 }  // namespace msl

@@ -10,7 +10,7 @@ template <class T, int N, bool Packed, int... I>
 struct swizzle_reference;
 }
 
-namespace impl {
+namespace msl_impl {
 
 template <class T>
 using if_scalar = metal::enable_if_t<metal::is_scalar_v<metal::remove_cv_t<T>>>;
@@ -51,6 +51,32 @@ MSL_INLINE constexpr auto& at(V& v, size_t i) {
   return (&v.x)[i];
 }
 
+// Integer division never traps on a GPU: by zero it gives all ones, the one quotient that does not fit wraps around,
+// and the remainder by zero is the dividend. Of a shift count only as many bits count as the promoted type needs.
+// (rewrite.h does the same for scalars.)
+template <class T>
+MSL_INLINE constexpr T quotient(T a, T b) {
+  if constexpr (is_integer_scalar<T>) {
+    if constexpr (kind<T> == Kind::kSigned) {
+      if (b == T(-1)) return T(metal::make_unsigned_t<T>(0) - metal::make_unsigned_t<T>(a));
+    }
+    return b == T(0) ? T(-1) : T(a / b);
+  } else {
+    return T(a / b);
+  }
+}
+template <class T>
+MSL_INLINE constexpr T residue(T a, T b) {
+  if constexpr (kind<T> == Kind::kSigned) {
+    if (b == T(-1)) return T(0);
+  }
+  return b == T(0) ? a : T(a % b);
+}
+template <class T>
+MSL_INLINE constexpr int shift_count(T count) {
+  return int(count) & int(sizeof(decltype(count << 0)) * 8 - 1);
+}
+
 // Calls the macro with "x", "y", ... for the components of an N-vector, in a context of its own for each N. The
 // results are listed, not looped over, so that they are constant expressions and vanish at any optimisation level.
 #define MSL_EACH_COMPONENT(N, V, EXPRESSION)                                                        \
@@ -89,10 +115,10 @@ struct vector_operators {
 #define MSL_TERM(c) T(a.c * b.c)
   MSL_ARITHMETIC(*)
 #undef MSL_TERM
-#define MSL_TERM(c) T(a.c / b.c)
+#define MSL_TERM(c) T(quotient<T>(a.c, b.c))
   MSL_ARITHMETIC(/)
 #undef MSL_TERM
-#define MSL_TERM(c) T(a.c % b.c)
+#define MSL_TERM(c) T(residue<T>(a.c, b.c))
   MSL_ARITHMETIC(%)
 #undef MSL_TERM
 #define MSL_TERM(c) T(a.c & b.c)
@@ -104,10 +130,10 @@ struct vector_operators {
 #define MSL_TERM(c) T(a.c ^ b.c)
   MSL_ARITHMETIC(^)
 #undef MSL_TERM
-#define MSL_TERM(c) T(a.c << b.c)
+#define MSL_TERM(c) T(a.c << shift_count<T>(b.c))
   MSL_ARITHMETIC(<<)
 #undef MSL_TERM
-#define MSL_TERM(c) T(a.c >> b.c)
+#define MSL_TERM(c) T(a.c >> shift_count<T>(b.c))
   MSL_ARITHMETIC(>>)
 #undef MSL_TERM
 #undef MSL_ARITHMETIC
@@ -168,7 +194,7 @@ struct vector_operators {
 
 struct splat {};  // picks the constructor that fills every component
 
-}  // namespace impl
+}  // namespace msl_impl
 
 namespace metal {
 
@@ -177,34 +203,34 @@ namespace metal {
   using value_type = T;                                                                       \
   using element_type = T;                                                                     \
   vec() = default;                                                                            \
-  template <class S, class = impl::if_silent<S, T>, class = impl::if_scalar<S>>               \
-  MSL_INLINE constexpr vec(S s) : vec(impl::splat{}, static_cast<T>(s)) {}                    \
-  template <class S, class = impl::if_on_request<S, T>, int = 0>                              \
-  MSL_INLINE explicit constexpr vec(S s) : vec(impl::splat{}, static_cast<T>(s)) {}           \
-  template <class U, class = impl::if_different<T, U>>                                        \
+  template <class S, class = msl_impl::if_silent<S, T>, class = msl_impl::if_scalar<S>>               \
+  MSL_INLINE constexpr vec(S s) : vec(msl_impl::splat{}, static_cast<T>(s)) {}                    \
+  template <class S, class = msl_impl::if_on_request<S, T>, int = 0>                              \
+  MSL_INLINE explicit constexpr vec(S s) : vec(msl_impl::splat{}, static_cast<T>(s)) {}           \
+  template <class U, class = msl_impl::if_different<T, U>>                                        \
   MSL_INLINE explicit constexpr vec(const vec<U, N>& v) : __VA_ARGS__ {}                      \
   MSL_INLINE constexpr vec(const packed_vec<T, N>& v) : __VA_ARGS__ {}                        \
-  template <class U, class = impl::if_different<T, U>>                                        \
+  template <class U, class = msl_impl::if_different<T, U>>                                        \
   MSL_INLINE explicit constexpr vec(const packed_vec<U, N>& v) : __VA_ARGS__ {}               \
-  MSL_INLINE constexpr T& operator[](size_t i) { return impl::at<N>(*this, i); }              \
-  MSL_INLINE constexpr const T& operator[](size_t i) const { return impl::at<N>(*this, i); }
+  MSL_INLINE constexpr T& operator[](size_t i) { return msl_impl::at<N>(*this, i); }              \
+  MSL_INLINE constexpr const T& operator[](size_t i) const { return msl_impl::at<N>(*this, i); }
 
 template <class T>
-struct alignas(2 * sizeof(T)) vec<T, 2> : impl::vector_operators<T, 2> {
+struct alignas(2 * sizeof(T)) vec<T, 2> : msl_impl::vector_operators<T, 2> {
   T x, y;
   MSL_VECTOR_COMMON(2, x(static_cast<T>(v.x)), y(static_cast<T>(v.y)))
-  MSL_INLINE constexpr vec(impl::splat, T s) : x(s), y(s) {}
-  template <class A, class B, class = impl::if_scalar<A>, class = impl::if_scalar<B>>
+  MSL_INLINE constexpr vec(msl_impl::splat, T s) : x(s), y(s) {}
+  template <class A, class B, class = msl_impl::if_scalar<A>, class = msl_impl::if_scalar<B>>
   MSL_INLINE constexpr vec(A a, B b) : x(static_cast<T>(a)), y(static_cast<T>(b)) {}
 };
 
 template <class T>
-struct alignas(4 * sizeof(T)) vec<T, 3> : impl::vector_operators<T, 3> {
+struct alignas(4 * sizeof(T)) vec<T, 3> : msl_impl::vector_operators<T, 3> {
   T x, y, z;
   MSL_VECTOR_COMMON(3, x(static_cast<T>(v.x)), y(static_cast<T>(v.y)), z(static_cast<T>(v.z)))
-  MSL_INLINE constexpr vec(impl::splat, T s) : x(s), y(s), z(s) {}
-  template <class A, class B, class C, class = impl::if_scalar<A>, class = impl::if_scalar<B>,
-            class = impl::if_scalar<C>>
+  MSL_INLINE constexpr vec(msl_impl::splat, T s) : x(s), y(s), z(s) {}
+  template <class A, class B, class C, class = msl_impl::if_scalar<A>, class = msl_impl::if_scalar<B>,
+            class = msl_impl::if_scalar<C>>
   MSL_INLINE constexpr vec(A a, B b, C c)
       : x(static_cast<T>(a)), y(static_cast<T>(b)), z(static_cast<T>(c)) {}
   MSL_INLINE constexpr vec(const vec<T, 2>& a, T b) : x(a.x), y(a.y), z(b) {}
@@ -212,13 +238,13 @@ struct alignas(4 * sizeof(T)) vec<T, 3> : impl::vector_operators<T, 3> {
 };
 
 template <class T>
-struct alignas(4 * sizeof(T)) vec<T, 4> : impl::vector_operators<T, 4> {
+struct alignas(4 * sizeof(T)) vec<T, 4> : msl_impl::vector_operators<T, 4> {
   T x, y, z, w;
   MSL_VECTOR_COMMON(4, x(static_cast<T>(v.x)), y(static_cast<T>(v.y)), z(static_cast<T>(v.z)),
                     w(static_cast<T>(v.w)))
-  MSL_INLINE constexpr vec(impl::splat, T s) : x(s), y(s), z(s), w(s) {}
-  template <class A, class B, class C, class D, class = impl::if_scalar<A>,
-            class = impl::if_scalar<B>, class = impl::if_scalar<C>, class = impl::if_scalar<D>>
+  MSL_INLINE constexpr vec(msl_impl::splat, T s) : x(s), y(s), z(s), w(s) {}
+  template <class A, class B, class C, class D, class = msl_impl::if_scalar<A>,
+            class = msl_impl::if_scalar<B>, class = msl_impl::if_scalar<C>, class = msl_impl::if_scalar<D>>
   MSL_INLINE constexpr vec(A a, B b, C c, D d)
       : x(static_cast<T>(a)), y(static_cast<T>(b)), z(static_cast<T>(c)), w(static_cast<T>(d)) {}
   MSL_INLINE constexpr vec(const vec<T, 3>& a, T b) : x(a.x), y(a.y), z(a.z), w(b) {}
@@ -247,32 +273,32 @@ struct vec<T, 1> {
   using value_type = T;                                                          \
   packed_vec() = default;                                                        \
   MSL_INLINE constexpr packed_vec(const vec<T, N>& v) : __VA_ARGS__ {}           \
-  template <class S, class = impl::if_silent<S, T>, class = impl::if_scalar<S>>  \
+  template <class S, class = msl_impl::if_silent<S, T>, class = msl_impl::if_scalar<S>>  \
   MSL_INLINE constexpr packed_vec(S s) : packed_vec(vec<T, N>(s)) {}             \
   template <class A, class B, class... C>                                        \
   MSL_INLINE constexpr packed_vec(const A& a, const B& b, const C&... c)         \
       : packed_vec(vec<T, N>(a, b, c...)) {}                                     \
-  template <class U, class = impl::if_different<T, U>>                           \
+  template <class U, class = msl_impl::if_different<T, U>>                           \
   MSL_INLINE explicit constexpr packed_vec(const vec<U, N>& v)                   \
       : packed_vec(vec<T, N>(v)) {}                                              \
   template <int M, bool Packed, int... I>                                        \
   MSL_INLINE constexpr packed_vec(const swizzle_reference<T, M, Packed, I...>& v) \
       : packed_vec(v.load()) {}                                                  \
-  MSL_INLINE constexpr T& operator[](size_t i) { return impl::at<N>(*this, i); } \
-  MSL_INLINE constexpr const T& operator[](size_t i) const { return impl::at<N>(*this, i); }
+  MSL_INLINE constexpr T& operator[](size_t i) { return msl_impl::at<N>(*this, i); } \
+  MSL_INLINE constexpr const T& operator[](size_t i) const { return msl_impl::at<N>(*this, i); }
 
 template <class T>
-struct packed_vec<T, 2> : impl::vector_operators<T, 2> {
+struct packed_vec<T, 2> : msl_impl::vector_operators<T, 2> {
   T x, y;
   MSL_PACKED_COMMON(2, x(v.x), y(v.y))
 };
 template <class T>
-struct packed_vec<T, 3> : impl::vector_operators<T, 3> {
+struct packed_vec<T, 3> : msl_impl::vector_operators<T, 3> {
   T x, y, z;
   MSL_PACKED_COMMON(3, x(v.x), y(v.y), z(v.z))
 };
 template <class T>
-struct packed_vec<T, 4> : impl::vector_operators<T, 4> {
+struct packed_vec<T, 4> : msl_impl::vector_operators<T, 4> {
   T x, y, z, w;
   MSL_PACKED_COMMON(4, x(v.x), y(v.y), z(v.z), w(v.w))
 };
@@ -281,28 +307,28 @@ struct packed_vec<T, 4> : impl::vector_operators<T, 4> {
 
 }  // namespace metal
 
-namespace impl {
+namespace msl_impl {
 
 template <bool Packed, class T, int N>
 using vector_t = metal::conditional_t<Packed, metal::packed_vec<T, N>, metal::vec<T, N>>;
 
-}  // namespace impl
+}  // namespace msl_impl
 
 namespace metal {
 
 // v.zyx on the left of an assignment.
 template <class T, int N, bool Packed, int... I>
-struct swizzle_reference : impl::vector_operators<T, sizeof...(I)> {
+struct swizzle_reference : msl_impl::vector_operators<T, sizeof...(I)> {
   using V = vec<T, sizeof...(I)>;
-  impl::vector_t<Packed, T, N>& vector;
+  msl_impl::vector_t<Packed, T, N>& vector;
 
-  MSL_INLINE constexpr explicit swizzle_reference(impl::vector_t<Packed, T, N>& v) : vector(v) {}
+  MSL_INLINE constexpr explicit swizzle_reference(msl_impl::vector_t<Packed, T, N>& v) : vector(v) {}
   swizzle_reference(const swizzle_reference&) = default;
-  MSL_INLINE constexpr V load() const { return V(impl::component<I>(vector)...); }
+  MSL_INLINE constexpr V load() const { return V(msl_impl::component<I>(vector)...); }
   MSL_INLINE constexpr operator V() const { return load(); }
   MSL_INLINE constexpr const swizzle_reference& operator=(const V& value) const {
     int i = 0;
-    ((impl::component<I>(vector) = value[i++]), ...);
+    ((msl_impl::component<I>(vector) = value[i++]), ...);
     return *this;
   }
   MSL_INLINE constexpr const swizzle_reference& operator=(const swizzle_reference& other) const {
@@ -361,15 +387,17 @@ MSL_FOR_ELEMENT_TYPES(MSL_GLOBAL_VECTOR_TYPES)
 #undef MSL_GLOBAL_VECTOR_TYPES
 #undef MSL_FOR_ELEMENT_TYPES
 
+namespace msl_impl {
+
 // ---- swizzles -----------------------------------------------------------------------------------------------
 
 // v.xy as a value; with one index, the component itself.
 template <int... I, class T, int N>
 MSL_INLINE constexpr auto swizzle(const metal::vec<T, N>& v) {
   if constexpr (sizeof...(I) == 1) {
-    return T(impl::component<I...>(v));
+    return T(component<I...>(v));
   } else {
-    return metal::vec<T, sizeof...(I)>(impl::component<I>(v)...);
+    return metal::vec<T, sizeof...(I)>(component<I>(v)...);
   }
 }
 template <int... I, class T, int N>
@@ -385,7 +413,7 @@ MSL_INLINE constexpr auto swizzle(const metal::swizzle_reference<T, N, Packed, J
 template <int... I, class T, int N>
 MSL_INLINE constexpr decltype(auto) swizzle_ref(metal::vec<T, N>& v) {
   if constexpr (sizeof...(I) == 1) {
-    return (impl::component<I...>(v));
+    return (component<I...>(v));
   } else {
     return metal::swizzle_reference<T, N, false, I...>(v);
   }
@@ -393,10 +421,12 @@ MSL_INLINE constexpr decltype(auto) swizzle_ref(metal::vec<T, N>& v) {
 template <int... I, class T, int N>
 MSL_INLINE constexpr decltype(auto) swizzle_ref(metal::packed_vec<T, N>& v) {
   if constexpr (sizeof...(I) == 1) {
-    return (impl::component<I...>(v));
+    return (component<I...>(v));
   } else {
     return metal::swizzle_reference<T, N, true, I...>(v);
   }
 }
+
+}  // namespace msl_impl
 
 }  // namespace msl
