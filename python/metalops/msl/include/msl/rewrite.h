@@ -35,7 +35,7 @@ inline constexpr bool is_vector = is_vector_type<typename plain<T>::type>;
   template <class V>                                                         \
   inline __attribute__((always_inline)) constexpr decltype(auto) get_##NAME(V&& v) { \
     if constexpr (is_vector<V>) {                                            \
-      return swizzle<__VA_ARGS__>(v);                                        \
+      return msl_impl::swizzle<__VA_ARGS__>(v);                                        \
     } else {                                                                 \
       return (static_cast<V&&>(v).NAME);                                     \
     }                                                                        \
@@ -43,7 +43,7 @@ inline constexpr bool is_vector = is_vector_type<typename plain<T>::type>;
   template <class V>                                                         \
   inline __attribute__((always_inline)) constexpr decltype(auto) set_##NAME(V&& v) { \
     if constexpr (is_vector<V>) {                                            \
-      return swizzle_ref<__VA_ARGS__>(v);                                    \
+      return msl_impl::swizzle_ref<__VA_ARGS__>(v);                                    \
     } else {                                                                 \
       return (static_cast<V&&>(v).NAME);                                     \
     }                                                                        \

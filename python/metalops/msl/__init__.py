@@ -1,0 +1,99 @@
+"""The Metal front end: Metal source in, a compiled kernel library for the host out.
+
+Used at build time (setup.py loads this package by itself, before anything is built) and at run time. It imports
+neither torch nor the rest of metalops.
+
+    compile_source(text)       -> path of a kernel library in the on-disk cache
+    compile_file(path, output) -> a kernel library at `output`
+    emit_source(text)          -> the C++ that would be compiled
+    flatten(path)              -> one Metal source with its includes embedded, for Apple's run-time compiler
+    kernel_table(source)       -> what the library would hold
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from .build import Options, compile_path, compile_text, version, with_options
+from .cli import main_compile, main_sweep
+from .emit import emit
+from .errors import CompilerNotFound
+from .flatten import flatten
+from .preprocess import preprocess
+from .table import KernelEntry, kernel_entries
+
+
+def compile_source(source: str, name: str | None = None, *, options: Options | None = None) -> str:
+    """Compiles Metal source and returns the path of the kernel library, from the cache where it is there already.
+
+    name: what errors call the source (default "program_source"). Raises SyntaxError with the user's file, line,
+    column and source line; CompilerNotFound without a host compiler.
+    """
+    return compile_text(source, name, options or Options())
+
+
+def compile_file(
+    path: str | os.PathLike,
+    output: str | os.PathLike | None = None,
+    include_dirs: Iterable[str | os.PathLike] = (),
+    defines: Iterable[str] = (),
+    optimize: int = 3,
+) -> str:
+    """Compiles a Metal file into a kernel library at `output` (default: beside it, with the suffix .so).
+
+    defines: "NAME" or "NAME=VALUE". Raises as compile_source does, and OSError for files.
+    """
+    path = os.fspath(path)
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"no Metal source at {path}")
+    output = os.fspath(output) if output is not None else os.path.splitext(path)[0] + ".so"
+    return compile_path(path, output, with_options(optimize, include_dirs, defines))
+
+
+def emit_source(
+    source: str | None = None,
+    path: str | os.PathLike | None = None,
+    *,
+    include_dirs: Iterable[str | os.PathLike] = (),
+    defines: Iterable[str] = (),
+) -> str:
+    """The C++ text that stands for a Metal source text or file."""
+    preprocessed = preprocess(
+        source,
+        os.fspath(path) if path is not None else None,
+        include_dirs=include_dirs,
+        defines=defines,
+    )
+    return emit(preprocessed).text
+
+
+def kernel_table(
+    source: str | os.PathLike,
+    include_dirs: Iterable[str | os.PathLike] = (),
+    defines: Iterable[str] = (),
+) -> list[KernelEntry]:
+    """The kernels of a Metal file (a path) or of a source text, with their arguments. Compiles nothing."""
+    is_path = isinstance(source, os.PathLike) or ("\n" not in source and os.path.isfile(source))
+    preprocessed = preprocess(
+        None if is_path else source,
+        os.fspath(source) if is_path else None,
+        include_dirs=include_dirs,
+        defines=defines,
+    )
+    return kernel_entries(emit(preprocessed).program)
+
+
+__all__ = [
+    "CompilerNotFound",
+    "KernelEntry",
+    "Options",
+    "compile_file",
+    "compile_source",
+    "emit_source",
+    "flatten",
+    "kernel_table",
+    "main_compile",
+    "main_sweep",
+    "version",
+]

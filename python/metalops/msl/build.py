@@ -1,0 +1,202 @@
+"""From Metal source to a kernel library on disk: the stages in a row, and the host compiler's errors in terms of the
+user's source.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from . import cache, compiler
+from .emit import Emitted, emit
+from .errors import Diagnostic, syntax_error
+from .preprocess import METAL_VERSION, Preprocessed, preprocess, torch_include
+
+_DIAGNOSTIC = re.compile(
+    r"^(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+): (?P<kind>(?:fatal )?error|note|warning): (?P<message>.*)$"
+)
+_GNU_CONTEXT = re.compile(r"^(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+):\s+required from")
+_MAX_ERRORS = 20
+
+
+@dataclass(frozen=True)
+class Options:
+    """How kernels are compiled. debug keeps line tables of the Metal source for debuggers and sanitizers."""
+
+    optimize: int = 3
+    include_dirs: tuple[str, ...] = ()
+    defines: tuple[str, ...] = ()
+    metal_version: int = METAL_VERSION
+    arch: str = "native"
+    debug: bool = False
+    flags: tuple[str, ...] = ()
+
+
+@functools.cache
+def version() -> str:
+    """Changes whenever the front end, its headers or the host compiler change: what built kernels depend on."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    state = hashlib.sha256()
+    for folder, folders, files in os.walk(here):
+        folders[:] = sorted(f for f in folders if f != "__pycache__")
+        for name in sorted(files):
+            path = os.path.join(folder, name)
+            state.update(os.path.relpath(path, here).encode())
+            with open(path, "rb") as stream:
+                state.update(stream.read())
+    state.update(torch_version().encode())
+    return state.hexdigest()[:16] + compiler.find().identity
+
+
+@functools.cache
+def torch_version() -> str:
+    """The installed torch's version, found without importing it; empty without torch."""
+    include = torch_include()
+    if include is None:
+        return ""
+    try:
+        with open(os.path.join(os.path.dirname(include), "version.py")) as stream:
+            match = re.search(r"__version__ = ['\"](.*?)['\"]", stream.read())
+    except OSError:
+        return ""
+    return match.group(1) if match else ""
+
+
+def compile_emitted(emitted: Emitted, output: str, options: Options) -> None:
+    """Builds a shared library from emitted C++. Raises SyntaxError with positions of the user's source."""
+    host = compiler.find()
+    flags = [*host.flags(options.optimize, options.arch), f"-I{compiler.HEADERS}", *options.flags]
+    description = f"{os.path.basename(host.command[0])} {host.version} -O{options.optimize} {options.arch}"
+    flags.append(f'-DMETALOPS_BUILD="{description}"')
+    if options.debug:
+        flags.append("-g")
+    with tempfile.TemporaryDirectory(prefix="metalops") as folder:
+        source = os.path.join(folder, "kernels.cpp")
+        with open(source, "w", encoding="latin-1") as stream:
+            stream.write(emitted.text)
+        arguments = [*flags, "-shared", source, "-o", output, "-lm"]
+        result = host.run(arguments)
+        if result.returncode == 0:
+            return
+        with open(source, "w", encoding="latin-1") as stream:
+            stream.write(emitted.without_markers())
+        limit = f"-fmax-errors={_MAX_ERRORS}" if host.kind == "gnu" else f"-ferror-limit={_MAX_ERRORS}"
+        report = ["-fdiagnostics-color=never", limit]
+        if host.kind == "gnu":
+            report += ["-fdiagnostics-column-unit=byte", "-fno-diagnostics-show-caret"]
+        else:
+            report += ["-fno-caret-diagnostics"]
+        checked = host.run([*flags, *report, "-fsyntax-only", source])
+        output_text = (checked if checked.returncode else result).stderr.decode(errors="replace")
+        raise syntax_error(explain(output_text, source, emitted))
+
+
+def explain(output: str, path: str, emitted: Emitted) -> list[Diagnostic]:
+    """What the host compiler said about emitted code, as errors of the user's source."""
+    found: list[Diagnostic] = []
+    context = None  # where the user's code led into a header of ours (g++ says it before the error)
+    pending = None  # an error inside a header, waiting for the note that leads to the user's code (clang, after it)
+    for line in output.splitlines():
+        leading = _GNU_CONTEXT.match(line)
+        if leading and leading["file"] == path:
+            context = emitted.position(int(leading["line"]), int(leading["column"])) or context
+            continue
+        match = _DIAGNOSTIC.match(line)
+        if not match:
+            if line.startswith(path) and "In " in line:
+                context = None
+            continue
+        position = None
+        if match["file"] == path:
+            position = emitted.position(int(match["line"]), int(match["column"]))
+        if "error" in match["kind"]:
+            message = _readable(match["message"])
+            pending = None
+            position = position or context
+            if position is None:
+                pending = message
+            else:
+                found.append(_diagnostic(position, message, emitted))
+            context = None
+        elif pending is not None and position is not None:
+            found.append(_diagnostic(position, pending, emitted))
+            pending = None
+    unique = list(dict.fromkeys(found))
+    if unique:
+        return unique[:_MAX_ERRORS]
+    last = [x for x in output.strip().splitlines() if x.strip()]
+    text = next((x for x in last if "error" in x), last[-1] if last else "the host compiler failed")
+    return [Diagnostic(emitted.lines.main_file, 1, 0, _readable(text))]
+
+
+def _diagnostic(position, message: str, emitted: Emitted) -> Diagnostic:
+    source_line = emitted.lines.source_line(position.file, position.line)
+    return Diagnostic(position.file, position.line, position.column, message, source_line)
+
+
+def _readable(message: str) -> str:
+    message = re.sub(r"(?:::)?\bmsl::(?:impl|msl_\w+)::", "", message)
+    message = re.sub(r"(?<![\w:])(?:::)?msl::", "", message)
+    return message.replace("‘", "'").replace("’", "'")
+
+
+def _build(preprocessed: Preprocessed, output: str, options: Options) -> Emitted:
+    emitted = emit(preprocessed)
+    compile_emitted(emitted, output, options)
+    return emitted
+
+
+def compile_text(source: str, name: str | None, options: Options) -> str:
+    """The cached library of a source text; builds it where there is none."""
+    key = cache.key_of(
+        "source", version(), cache.cpu_identity() if options.arch == "native" else "", options, name, source
+    )
+    found = cache.lookup(key)
+    if found is not None:
+        return found
+    preprocessed = preprocess(
+        source,
+        name=name,
+        include_dirs=options.include_dirs,
+        defines=options.defines,
+        metal_version=options.metal_version,
+    )
+    dependencies = [f for f in preprocessed.dependencies if f != preprocessed.name]
+    return cache.store(key, dependencies, lambda path: _build(preprocessed, path, options) and None)
+
+
+def compile_path(path: str, output: str, options: Options) -> str:
+    """Builds the library of a file at `output`; nothing is left there when that fails."""
+    preprocessed = preprocess(
+        path=path,
+        include_dirs=options.include_dirs,
+        defines=options.defines,
+        metal_version=options.metal_version,
+    )
+    temporary = f"{output}.{os.getpid()}.tmp"
+    try:
+        _build(preprocessed, temporary, options)
+        os.replace(temporary, output)
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+    return output
+
+
+def with_options(
+    optimize: int, include_dirs: Iterable[str], defines: Iterable[str], **others
+) -> Options:
+    return Options(
+        optimize=optimize,
+        include_dirs=tuple(os.fspath(d) for d in include_dirs),
+        defines=tuple(defines),
+        **others,
+    )
+
+
+__all__ = ["Options", "compile_path", "compile_text", "explain", "version", "with_options"]

@@ -1,0 +1,191 @@
+"""The host C++ compiler that builds kernels: which one, how it is called, what it says.
+
+$CXX if it can build kernels, else the first clang++ or g++ that can. clang is preferred because it vectorises
+half-precision arithmetic and group loops better than g++ 12. Answers are remembered on disk by the compiler's path, size
+and time.
+"""
+
+from __future__ import annotations
+
+import functools
+import glob
+import hashlib
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+import warnings
+from dataclasses import dataclass
+
+from .errors import CompilerNotFound
+
+HEADERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "include")
+
+# Safe math: no reassociation, NaN and infinity kept. Contraction is off, although Metal would allow it, so that
+# results agree bit for bit with torch's CPU kernels wherever these are plain arithmetic.
+_COMMON = (
+    "-std=c++17 -fPIC -fvisibility=hidden -fno-math-errno -fno-trapping-math -fno-strict-aliasing -fwrapv "
+    "-ffp-contract=off -fsigned-char -fno-stack-protector -w"
+).split()
+_GNU = ["-fno-gnu-unique", "-fno-semantic-interposition", "-Wno-narrowing"]
+_CLANG = ["-Wno-c++11-narrowing", "-Xclang", "-ffloat16-excess-precision=none"]
+
+_PROBE = """
+struct half_sum { _Float16 a; };
+extern "C" _Float16 probe(_Float16 a, float b) { return a + static_cast<_Float16>(b); }
+template <class T, class = decltype(T() + 1)> constexpr bool works(int) { return true; }
+static_assert(works<float>(0), "");
+"""
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A working host compiler. command: the words that call it. kind: "clang" or "gnu"."""
+
+    command: tuple[str, ...]
+    kind: str
+    version: str
+    identity: str  # changes when another compiler stands at the same path
+
+    def flags(self, optimize: int = 3, arch: str = "native") -> list[str]:
+        flags = [f"-O{optimize}", *_COMMON, *architecture_flags(arch)]
+        if self.kind == "clang":
+            flags += _CLANG
+            if _is_glibc_x86():
+                flags.append("-fveclib=libmvec")
+        else:
+            flags += _GNU
+            if int(self.version.split(".")[0]) >= 13:
+                flags.append("-fexcess-precision=16")
+        return flags
+
+    def run(self, arguments: list[str], **options) -> subprocess.CompletedProcess:
+        environment = {**os.environ, "LC_ALL": "C"}
+        return subprocess.run([*self.command, *arguments], capture_output=True, env=environment, **options)
+
+
+def architecture_flags(arch: str = "native") -> list[str]:
+    machine = platform.machine()
+    if machine in ("x86_64", "AMD64", "i686"):
+        return [f"-march={arch}"]
+    return [f"-mcpu={arch}"]
+
+
+def _is_glibc_x86() -> bool:
+    return platform.machine() == "x86_64" and platform.libc_ver()[0] == "glibc"
+
+
+def _candidates() -> list[list[str]]:
+    found = [["clang++"]]
+    versioned = set()
+    for folder in os.environ.get("PATH", "").split(os.pathsep):
+        for path in glob.glob(os.path.join(glob.escape(folder), "clang++-*")):
+            match = re.fullmatch(r"clang\+\+-(\d+)", os.path.basename(path))
+            if match:
+                versioned.add(int(match.group(1)))
+    found += [[f"clang++-{number}"] for number in sorted(versioned, reverse=True)]
+    found += [["g++"], ["c++"]]
+    return found
+
+
+def _identity(path: str) -> str:
+    real = os.path.realpath(path)
+    status = os.stat(real)
+    return f"{real}:{status.st_size}:{status.st_mtime_ns}"
+
+
+def _memory_file() -> str:
+    from .cache import directory
+
+    return os.path.join(directory(), "compilers.json")
+
+
+def _probe(command: list[str]) -> Compiler | str:
+    """The compiler, or the reason why it cannot build kernels."""
+    path = shutil.which(command[0])
+    if path is None:
+        return f"{command[0]} is not installed"
+    identity = hashlib.sha256((_identity(path) + repr(command[1:])).encode()).hexdigest()[:16]
+    remembered = _read_memory().get(identity)
+    if remembered is None:
+        remembered = _try(command)
+        _remember(identity, remembered)
+    if "error" in remembered:
+        return remembered["error"]
+    return Compiler((path, *command[1:]), remembered["kind"], remembered["version"], identity)
+
+
+def _try(command: list[str]) -> dict:
+    try:
+        version = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {"error": f"{command[0]} does not run ({error})"}
+    kind = "clang" if "clang" in version.stdout.lower() else "gnu"
+    number = re.search(r"(\d+\.\d+(?:\.\d+)?)", version.stdout.split("\n")[0])
+    number = number.group(1) if number else "0"
+    trial = Compiler(tuple(command), kind, number, "")
+    with tempfile.TemporaryDirectory() as folder:
+        source = os.path.join(folder, "probe.cpp")
+        with open(source, "w") as stream:
+            stream.write(_PROBE)
+        result = trial.run([*trial.flags(1), "-shared", source, "-o", os.path.join(folder, "probe.so"), "-lm"])
+    if result.returncode:
+        first = next((x for x in result.stderr.decode(errors="replace").splitlines() if "error" in x), "")
+        reason = "has no _Float16" if "_Float16" in first else f"cannot build a shared library ({first.strip()})"
+        return {"error": f"{command[0]} {number} {reason}"}
+    return {"kind": kind, "version": number}
+
+
+def _read_memory() -> dict:
+    try:
+        with open(_memory_file()) as stream:
+            memory = json.load(stream)
+    except (OSError, ValueError):
+        return {}
+    return memory if isinstance(memory, dict) else {}
+
+
+def _remember(identity: str, facts: dict) -> None:
+    memory = {**_read_memory(), identity: facts}
+    path = _memory_file()
+    try:
+        handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path))
+        with os.fdopen(handle, "w") as stream:
+            json.dump(memory, stream)
+        os.replace(temporary, path)
+    except OSError:
+        return  # asked again next time
+
+
+def find() -> Compiler:
+    """The compiler to use. Raises CompilerNotFound, with one sentence, when there is none."""
+    return _find(os.environ.get("CXX", ""), os.environ.get("PATH", ""))
+
+
+@functools.cache
+def _find(cxx: str, path: str) -> Compiler:
+    reasons = []
+    if cxx.strip():
+        found = _probe(shlex.split(cxx))
+        if isinstance(found, Compiler):
+            return found
+        reasons.append(f"$CXX: {found}")
+    for candidate in _candidates():
+        found = _probe(candidate)
+        if isinstance(found, Compiler):
+            if reasons and reasons[0].startswith("$CXX"):
+                warnings.warn(
+                    f"kernels are compiled with {found.command[0]}, because {reasons[0]}", stacklevel=4
+                )
+            return found
+        if "is not installed" not in found:
+            reasons.append(found)
+    detail = f" ({'; '.join(reasons)})" if reasons else ""
+    raise CompilerNotFound(
+        "metalops needs a C++ compiler with _Float16 to build Metal kernels, and found none: install clang++ 15 or "
+        f"g++ 12 (or newer), or name one in $CXX{detail}."
+    )

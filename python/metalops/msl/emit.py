@@ -1,0 +1,115 @@
+"""Metal source to C++: preprocess, parse, rewrite, and add what launches the kernels.
+
+The result knows where each emitted character came from, so that what the host compiler reports can be said in terms
+of the user's source.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+from dataclasses import dataclass, field
+
+from .errors import Diagnostic, syntax_error
+from .kernels import Program, ProgramError
+from .locations import LineMap, Position
+from .parse import Source
+from .preprocess import Preprocessed
+from .rewrite import rewrite
+from .thunks import Thunks
+
+_HEAD = "#include <msl/metal.h>\n#include <msl/launch.h>\n"
+_COMPONENTS = {"x": 0, "y": 1, "z": 2, "w": 3, "r": 0, "g": 1, "b": 2, "a": 3}
+
+
+@dataclass
+class Emitted:
+    """C++ text, the program it was emitted from, and the way back from the one to the other."""
+
+    text: str
+    program: Program
+    lines: LineMap
+    runs: list[tuple[int, int, bool]] = field(default_factory=list)  # (offset here, offset there, copied)
+
+    def source_offset(self, offset: int) -> int | None:
+        """The offset in the preprocessed source behind an offset of the emitted text; None where there is none."""
+        index = bisect.bisect_right(self.runs, offset, key=lambda r: r[0]) - 1
+        if index < 0 or self.runs[index][1] < 0:
+            return None
+        start, source, copied = self.runs[index]
+        return source + (offset - start if copied else 0)
+
+    def position(self, line: int, column: int) -> Position | None:
+        """The user's position behind a line and column (from 1, in bytes) of the emitted text."""
+        if not hasattr(self, "_starts"):
+            self._starts = [0]
+            for text in self.text.split("\n"):
+                self._starts.append(self._starts[-1] + len(text) + 1)
+        if not 0 < line < len(self._starts):
+            return None
+        offset = self.source_offset(self._starts[line - 1] + max(column, 1) - 1)
+        return None if offset is None else self.lines.position(offset)
+
+    def without_markers(self) -> str:
+        """The text with line markers blanked, so that compilers report lines and columns of the text itself."""
+        return "\n".join(
+            " " * len(line) if line.startswith("# ") else line for line in self.text.split("\n")
+        )
+
+
+def emit(preprocessed: Preprocessed) -> Emitted:
+    """Emits a host program. Raises SyntaxError for what Metal forbids and the host compiler would not notice."""
+    lines = LineMap(preprocessed.text, preprocessed.name, dict(preprocessed.sources))
+    source = Source(preprocessed.text)
+    try:
+        program = Program(source)
+        rewritten = rewrite(program)
+        thunks = Thunks(program, rewritten, lines)
+        body, runs = rewritten.edits.apply()
+        pieces = list(thunks.pieces())
+    except ProgramError as error:
+        position = lines.position(error.offset)
+        raise syntax_error(
+            [
+                Diagnostic(
+                    position.file,
+                    position.line,
+                    position.column,
+                    error.message,
+                    lines.source_line(position.file, position.line),
+                )
+            ]
+        ) from None
+
+    head = _HEAD + _accessors(rewritten.swizzles) + "namespace msl {\n"
+    text = [head]
+    all_runs = [(0, -1, False)]
+    length = len(head)
+    all_runs += [(length + at, there, copied) for at, there, copied in runs]
+    text.append(body)
+    length += len(body)
+    text.append("\n}\n")
+    all_runs.append((length, -1, False))
+    length += 3
+    for piece in pieces:
+        if piece.offset is not None:
+            position = lines.position(piece.offset)
+            marker = f"# {position.line} {json.dumps(position.file)}\n"
+        else:
+            marker = '# 1 "kernel table"\n'
+        all_runs.append((length, -1 if piece.offset is None else piece.offset, False))
+        text += [marker, piece.text]
+        length += len(marker) + len(piece.text)
+    return Emitted("".join(text), program, lines, all_runs)
+
+
+def _accessors(swizzles: dict[str, bool]) -> str:
+    if not swizzles:
+        return ""
+    lines = []
+    for name in sorted(swizzles):
+        if len(name) == 1:
+            lines.append(f"MSL_COMPONENT({name}, {'xyzw'[_COMPONENTS[name]]})")
+        else:
+            lines.append(f"MSL_SWIZZLE({name}, {', '.join(str(_COMPONENTS[c]) for c in name)})")
+    return "namespace msl::msl_support {\n" + "\n".join(lines) + "\n}\n"

@@ -1,0 +1,104 @@
+"""One Metal source out of a file and what it includes, for compilers that have no include path.
+
+Includes are embedded as text, conditionals are left alone. Metal's own headers, and files that are nowhere in the
+include path, stay as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+
+from .preprocess import include_path
+
+_DIRECTIVE = re.compile(r'^[ \t]*#[ \t]*(?P<word>\w+)(?P<rest>[^\n]*)$')
+_INCLUDE = re.compile(r'\s*(?:"(?P<quoted>[^"]+)"|<(?P<angled>[^>]+)>)')
+
+
+def flatten(path: str | os.PathLike, include_dirs: Iterable[str | os.PathLike] = ()) -> str:
+    """The text of a Metal file with its includes embedded. Raises OSError when the file cannot be read."""
+    return _Flattener(include_path(include_dirs)).file(os.path.abspath(os.fspath(path)))
+
+
+class _Flattener:
+    def __init__(self, folders: list[str]):
+        self.folders = folders
+        self.embedded: set[str] = set()  # files with #pragma once that surely were embedded
+        self.open_files: list[str] = []
+
+    def file(self, path: str, conditional: bool = False) -> str:
+        with open(path, encoding="utf-8") as stream:
+            lines = stream.read().split("\n")
+        once = any(re.match(r"\s*#\s*pragma\s+once\b", line) for line in lines)
+        if once and path in self.embedded:
+            return ""
+        if path in self.open_files:
+            if once:
+                return ""
+            if self.open_files.count(path) > 50:
+                raise RecursionError(f"{path} includes itself")
+        if once and not conditional:
+            self.embedded.add(path)
+        self.open_files.append(path)
+        guard = f"METALOPS_EMBEDDED_{re.sub(r'[^A-Za-z0-9]', '_', os.path.basename(path)).upper()}"
+        depth = 0
+        guard_depth = _guard_depth(lines)
+        output = [f"#ifndef {guard}", f"#define {guard}"] if once and self.open_files[:-1] else []
+        in_comment = False
+        for line in lines:
+            directive = None if in_comment else _DIRECTIVE.match(line)
+            in_comment = _ends_in_comment(line, in_comment)
+            word = directive["word"] if directive else None
+            if word in ("if", "ifdef", "ifndef"):
+                depth += 1
+            elif word == "endif":
+                depth -= 1
+            elif word == "pragma" and re.match(r"\s*once\b", directive["rest"]):
+                output.append("")
+                continue
+            elif word == "include":
+                found = self._resolve(directive["rest"], path)
+                if found is not None:
+                    output.append(self.file(found, conditional or depth > guard_depth))
+                    continue
+            output.append(line)
+        if once and self.open_files[:-1]:
+            output.append("#endif")
+        self.open_files.pop()
+        return "\n".join(output)
+
+    def _resolve(self, rest: str, path: str) -> str | None:
+        match = _INCLUDE.match(rest)
+        if not match:
+            return None
+        name = match["quoted"] or match["angled"]
+        if match["angled"] and (name.startswith("metal_") or name.startswith("simd/")):
+            return None
+        folders = ([os.path.dirname(path)] if match["quoted"] else []) + self.folders
+        for folder in folders:
+            candidate = os.path.abspath(os.path.join(folder, name))
+            if os.path.isfile(candidate):
+                return candidate
+        return None
+
+
+def _guard_depth(lines: list[str]) -> int:
+    """1 when the whole file stands inside an include guard."""
+    directives = [m for m in map(_DIRECTIVE.match, lines) if m]
+    if len(directives) < 3 or directives[0]["word"] != "ifndef" or directives[1]["word"] != "define":
+        return 0
+    same = directives[0]["rest"].split()[:1] == directives[1]["rest"].split()[:1]
+    return 1 if same and directives[-1]["word"] == "endif" else 0
+
+
+def _ends_in_comment(line: str, in_comment: bool) -> bool:
+    for match in re.finditer(r'"(?:\\.|[^"\\])*"|//|/\*|\*/', line):
+        token = match.group()
+        if in_comment:
+            in_comment = token != "*/"
+        elif token == "//":
+            return False
+        elif token == "/*":
+            in_comment = True
+    return in_comment

@@ -1,0 +1,32 @@
+// Shader code that shares headers with the host includes this; its vector types are Metal's own by other names.
+#include <metal_stdlib>
+#define simd_float2 float2
+#define simd_float3 float3
+#define simd_float4 float4
+#define simd_half2 half2
+#define simd_half3 half3
+#define simd_half4 half4
+#define simd_int2 int2
+#define simd_int3 int3
+#define simd_int4 int4
+#define simd_uint2 uint2
+#define simd_uint3 uint3
+#define simd_uint4 uint4
+#define simd_ushort2 ushort2
+#define simd_ushort3 ushort3
+#define simd_ushort4 ushort4
+#define simd_float2x2 float2x2
+#define simd_float3x3 float3x3
+#define simd_float4x4 float4x4
+#define vector_float2 float2
+#define vector_float3 float3
+#define vector_float4 float4
+#define vector_uint2 uint2
+#define vector_uint3 uint3
+#define vector_uint4 uint4
+#define vector_int2 int2
+#define vector_int3 int3
+#define vector_int4 int4
+#define matrix_float2x2 float2x2
+#define matrix_float3x3 float3x3
+#define matrix_float4x4 float4x4

@@ -1,0 +1,110 @@
+"""Maps offsets in preprocessed text to positions in the files the user wrote.
+
+The preprocessor leaves line markers (``# 12 "file.h"``); columns survive it up to macro expansion and collapsed
+white space, which `column_in_line` undoes by matching tokens with the original line.
+"""
+
+from __future__ import annotations
+
+import ast
+import bisect
+import re
+from dataclasses import dataclass, field
+
+MARKER = re.compile(r'^#\s*(?:line\s+)?(\d+)\s*(?:("(?:\\.|[^"\\])*"))?')
+TOKEN = re.compile(r'[A-Za-z_]\w*|\.?\d[\w.]*|"(?:\\.|[^"\\])*"|::|->|<<|>>|[^\s\w]')
+
+
+@dataclass(frozen=True)
+class Position:
+    """line and column count from 1."""
+
+    file: str
+    line: int
+    column: int
+
+
+def marker_of(line: str) -> tuple[int, str | None] | None:
+    """The line number and file of a line marker, or None for any other line."""
+    match = MARKER.match(line)
+    if not match:
+        return None
+    name = match.group(2)
+    return int(match.group(1)), ast.literal_eval(name) if name else None
+
+
+@dataclass
+class LineMap:
+    """Positions of one preprocessed text."""
+
+    text: str
+    main_file: str
+    sources: dict[str, str] = field(default_factory=dict)  # text of files that are not on disk
+
+    def __post_init__(self):
+        self.starts = [0]
+        self.places: list[tuple[str, int]] = []
+        file, number = self.main_file, 1
+        for line in self.text.split("\n"):
+            self.starts.append(self.starts[-1] + len(line) + 1)
+            marker = marker_of(line) if line.startswith("#") else None
+            self.places.append((file, number))
+            if marker:
+                number, file = marker[0], marker[1] or file
+            else:
+                number += 1
+
+    def line_index(self, offset: int) -> int:
+        return min(bisect.bisect_right(self.starts, offset) - 1, len(self.places) - 1)
+
+    def position(self, offset: int) -> Position:
+        """The place in the user's file of the character at `offset` of the preprocessed text."""
+        index = self.line_index(offset)
+        file, line = self.places[index]
+        start = self.starts[index]
+        end = self.starts[index + 1] - 1
+        original = self.source_line(file, line)
+        column = column_in_line(self.text[start:end], offset - start, original) + 1
+        return Position(file, line, column)
+
+    def source_line(self, file: str, line: int) -> str:
+        """Line `line` (from 1) of a file, or an empty string where it cannot be read."""
+        if file not in self.sources:
+            try:
+                with open(file, encoding="utf-8", errors="replace") as stream:
+                    self.sources[file] = stream.read()
+            except OSError:
+                self.sources[file] = ""
+        lines = self.sources[file].split("\n")
+        return lines[line - 1] if 0 < line <= len(lines) else ""
+
+
+def column_in_line(preprocessed: str, column: int, original: str) -> int:
+    """The column (from 0) in the original line of what stands at `column` of the preprocessed line.
+
+    Both lines are compared token by token; where a macro was expanded, its name is pointed at.
+    """
+    if not original or preprocessed[: column + 1] == original[: column + 1]:
+        return column
+    theirs = [(m.start(), m.group()) for m in TOKEN.finditer(original.split("//")[0])]
+    ours = [(m.start(), m.group()) for m in TOKEN.finditer(preprocessed)]
+    target = 0
+    while target + 1 < len(ours) and ours[target + 1][0] <= column:
+        target += 1
+    index = 0
+    while index < len(ours) and index < len(theirs) and ours[index][1] == theirs[index][1]:
+        if index == target:
+            return theirs[index][0] + (column - ours[index][0])
+        index += 1
+    if index >= len(theirs):
+        return min(column, len(original))
+    # Behind a macro: align from the end of the line when the tails agree.
+    tail = 0
+    while (
+        tail < min(len(ours), len(theirs)) - index
+        and ours[-1 - tail][1] == theirs[-1 - tail][1]
+    ):
+        tail += 1
+        if len(ours) - tail == target:
+            return theirs[len(theirs) - tail][0] + (column - ours[target][0])
+    return theirs[index][0]

@@ -1,0 +1,9 @@
+"""The names of the C++ library that emitted code uses. Spelled here and nowhere else."""
+
+PROGRAM = "::msl"  # the namespace that stands for the program's global namespace
+ABI = "::msl::abi"
+SUPPORT = "::msl::msl_support"  # rewrite.h and launch.h
+
+SWIZZLE = "::msl::msl_impl::swizzle"
+SWIZZLE_REFERENCE = "::msl::msl_impl::swizzle_ref"
+THREADGROUP_VARIABLE = "::msl::msl_impl::threadgroup_variable"

@@ -1,0 +1,266 @@
+"""A syntax tree of preprocessed Metal source, with exact ranges.
+
+tree-sitter-cpp parses a copy of the text in which everything that is Metal and not C++ (attributes, address space
+words, `kernel`, literal suffixes) is blanked out, length for length. What was blanked is kept here by offset.
+Offsets are those of the latin-1 decoded text, which are also the byte offsets that tree-sitter works with.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+ADDRESS_SPACES = ("device", "constant", "thread", "threadgroup", "threadgroup_imageblock")
+STAGES = ("kernel", "vertex", "fragment")
+
+_TOKENS = re.compile(
+    r"""(?P<directive>^[ \t]*\#[^\n]*)
+      | (?P<string>"(?:\\.|[^"\\\n])*"|(?<![\w])'(?:\\.|[^'\\\n])*')
+      | (?P<attributes>\[\[)
+      | (?P<number>(?<![\w.])(?:0[xX][\da-fA-F.]+(?:[pP][+-]?\d+)?|\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)(?P<suffix>\w*))
+      | (?P<word>\b(?:device|constant|thread|threadgroup|threadgroup_imageblock|kernel|vertex|fragment
+                    |__attribute__|__asm__|__asm|asm|ray_data|object_data)\b)""",
+    re.M | re.X,
+)
+_FLOATING = re.compile(r"(?![0][xX])[\d.]*(?:\.|[eE])|0[xX].*[pP.]")
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """One attribute of a ``[[...]]`` list; arguments is the text between its parentheses, or None."""
+
+    name: str
+    arguments: str | None
+    start: int
+
+
+@dataclass(frozen=True)
+class AttributeList:
+    start: int
+    end: int
+    attributes: tuple[Attribute, ...]
+
+
+@dataclass(frozen=True)
+class Word:
+    """An address space or stage word."""
+
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A floating literal and its suffix: '', 'f', 'h' or 'bf'."""
+
+    start: int
+    end: int
+    digits: str
+    suffix: str
+
+
+@functools.cache
+def _parser():
+    import tree_sitter
+    import tree_sitter_cpp
+
+    language = tree_sitter.Language(tree_sitter_cpp.language())
+    return language, tree_sitter.Parser(language)
+
+
+class Source:
+    """Preprocessed text, its tree, and what Metal adds to C++."""
+
+    def __init__(self, text: str):
+        self.text = text
+        self.attribute_lists: list[AttributeList] = []
+        self.words: list[Word] = []
+        self.literals: list[Literal] = []
+        self.masked = self._mask()
+        self.tree = _parser()[1].parse(self.masked.encode("latin-1"))
+        self.root = self.tree.root_node
+        self._attribute_starts = [a.start for a in self.attribute_lists]
+        self._word_starts = [w.start for w in self.words]
+
+    # ---- what was blanked, by range -------------------------------------------------------------------------
+
+    def attributes_in(self, start: int, end: int) -> list[Attribute]:
+        found = []
+        for i in range(bisect.bisect_left(self._attribute_starts, start), len(self.attribute_lists)):
+            item = self.attribute_lists[i]
+            if item.start >= end:
+                break
+            found.extend(item.attributes)
+        return found
+
+    def words_in(self, start: int, end: int) -> list[Word]:
+        low = bisect.bisect_left(self._word_starts, start)
+        return self.words[low : bisect.bisect_left(self._word_starts, end)]
+
+    # ---- nodes ----------------------------------------------------------------------------------------------
+
+    def node_text(self, node) -> str:
+        return self.text[node.start_byte : node.end_byte]
+
+    def masked_text(self, node) -> str:
+        return self.masked[node.start_byte : node.end_byte]
+
+    def leaf_at(self, offset: int):
+        return self.root.descendant_for_byte_range(offset, offset + 1)
+
+    def find(self, query: str, node=None) -> Iterator:
+        """Nodes captured by a tree-sitter query, in order of position."""
+        import tree_sitter
+
+        captures = tree_sitter.QueryCursor(_query(query)).captures(node or self.root)
+        nodes = [n for group in captures.values() for n in group]
+        return iter(sorted(nodes, key=lambda n: n.start_byte))
+
+    def next_code(self, offset: int) -> int:
+        """Offset of the first character at or after `offset` that the parser sees."""
+        match = re.compile(r"\S").search(self.masked, offset)
+        return match.start() if match else len(self.masked)
+
+    def previous_code(self, offset: int) -> int:
+        """Offset of the last character before `offset` that the parser sees, or -1."""
+        offset -= 1
+        while offset >= 0 and self.masked[offset].isspace():
+            offset -= 1
+        return offset
+
+    # ---- masking --------------------------------------------------------------------------------------------
+
+    def _mask(self) -> str:
+        text = self.text
+        pieces: list[str] = []
+        position = 0
+
+        def blank(start: int, end: int) -> None:
+            nonlocal position
+            pieces.append(text[position:start])
+            pieces.append(re.sub(r"[^\n]", " ", text[start:end]))
+            position = end
+
+        scan = 0
+        while match := _TOKENS.search(text, scan):
+            start, end = match.span()
+            scan = end
+            kind = match.lastgroup if match.lastgroup != "suffix" else "number"
+            if kind == "directive":
+                blank(start, end)
+            elif kind == "attributes":
+                end = _closing(text, start)
+                if end is None:
+                    continue
+                self.attribute_lists.append(
+                    AttributeList(start, end, tuple(_attributes(text, start + 2, end - 2)))
+                )
+                blank(start, end)
+                scan = end
+            elif kind == "number":
+                suffix = match.group("suffix")
+                digits = text[start : match.start("suffix")]
+                if not digits.lower().startswith("0x") and suffix in ("h", "H", "bf", "BF"):
+                    self.literals.append(Literal(start, end, digits, suffix.lower()))
+                    blank(match.start("suffix"), end)
+                elif _FLOATING.match(digits) and suffix.lower() in ("", "f"):
+                    self.literals.append(Literal(start, end, digits, suffix.lower()))
+            elif kind == "word":
+                word = match.group()
+                if word in ("__attribute__", "__asm__", "__asm", "asm"):
+                    paren = re.compile(r"\s*(?:volatile)?\s*\(").match(text, end)
+                    close = _closing(text, paren.end() - 1) if paren else None
+                    if close is not None:
+                        blank(start, close)
+                        scan = close
+                    continue
+                if word in ("ray_data", "object_data") and not re.compile(
+                    r"\s+[A-Za-z_][\w:<>, ]*\s*[&*]"
+                ).match(text, end):
+                    continue
+                self.words.append(Word(start, end, word))
+                blank(start, end)
+        pieces.append(text[position:])
+        return "".join(pieces)
+
+
+@functools.cache
+def _query(text: str):
+    import tree_sitter
+
+    return tree_sitter.Query(_parser()[0], text)
+
+
+_BRACKETS = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|[()\[\]{}]')
+_PAIRS = {"(": ")", "[": "]", "{": "}"}
+
+
+def _closing(text: str, start: int) -> int | None:
+    """The offset past the bracket that closes the one at `start`, or None."""
+    stack: list[str] = []
+    for match in _BRACKETS.finditer(text, start):
+        bracket = match.group()
+        if bracket in _PAIRS:
+            stack.append(_PAIRS[bracket])
+        elif bracket[0] in "\"'":
+            continue
+        else:
+            if not stack or stack.pop() != bracket:
+                return None
+            if not stack:
+                return match.end()
+    return None
+
+
+closing_bracket = _closing
+
+
+def split_arguments(text: str) -> list[str]:
+    """Splits at commas that stand outside brackets, angle brackets of templates included."""
+    parts: list[str] = []
+    depth = 0
+    start = 0
+    for match in re.finditer(r'"(?:\\.|[^"\\])*"|[()\[\]{}<>,]', text):
+        c = match.group()
+        if c in "([{<":
+            depth += 1
+        elif c in ")]}>":
+            depth -= 1
+        elif c == "," and depth == 0:
+            parts.append(text[start : match.start()].strip())
+            start = match.end()
+    if text[start:].strip():
+        parts.append(text[start:].strip())
+    return parts
+
+
+_ATTRIBUTE = re.compile(r"\s*,?\s*((?:\w+\s*::\s*)*)(\w+)\s*")
+
+
+def _attributes(text: str, start: int, end: int) -> Iterator[Attribute]:
+    position = start
+    while match := _ATTRIBUTE.match(text, position, end):
+        position = match.end()
+        arguments = None
+        if position < end and text[position] == "(":
+            close = _closing(text, position)
+            if close is None or close > end:
+                return
+            arguments = text[position + 1 : close - 1].strip()
+            position = close
+        yield Attribute(match.group(2), arguments, match.start(2))
+
+
+def string_value(literals: str) -> str | None:
+    """The value of adjacent string literals, or None where the text is something else."""
+    import ast
+
+    try:
+        value = ast.literal_eval(f"({literals})")
+    except (SyntaxError, ValueError):
+        return None
+    return value if isinstance(value, str) else None

@@ -1,0 +1,129 @@
+"""Runs the C preprocessor over Metal source.
+
+Metal's own headers are stood for by headers of macros only (include/preprocess); what they declare comes in when the
+emitted C++ is compiled. Line markers stay in the text.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from . import compiler
+from .errors import PROGRAM_SOURCE, Diagnostic, syntax_error
+from .locations import marker_of
+
+METAL_VERSION = 320
+
+_STUBS = os.path.join(compiler.HEADERS, "preprocess")
+_ERROR = re.compile(r"(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+): (?:fatal )?error: (?P<message>.*)")
+
+
+@dataclass
+class Preprocessed:
+    """text: latin-1 decoded, so that offsets are byte offsets. dependencies: the files it came from."""
+
+    text: str
+    name: str
+    dependencies: list[str]
+    sources: dict[str, str]
+
+
+@functools.cache
+def torch_include() -> str | None:
+    """torch's include folder, found without importing torch; None without torch."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    return os.path.join(os.path.dirname(spec.origin), "include")
+
+
+def include_path(include_dirs: Iterable[str] = ()) -> list[str]:
+    """Folders in which `#include` looks, in order."""
+    folders = [os.fspath(d) for d in include_dirs]
+    torch = torch_include()
+    return folders + ([torch] if torch else [])
+
+
+def preprocess(
+    source: str | None = None,
+    path: str | None = None,
+    *,
+    name: str | None = None,
+    include_dirs: Iterable[str] = (),
+    defines: Iterable[str] = (),
+    metal_version: int = METAL_VERSION,
+) -> Preprocessed:
+    """Preprocesses a source text, or the file at `path`. Raises SyntaxError."""
+    host = compiler.find()
+    arguments = ["-E", "-x", "c++", "-std=c++17", "-nostdinc", "-undef", "-w", "-fno-diagnostics-show-caret"]
+    if host.kind == "gnu":
+        arguments.append("-fdiagnostics-column-unit=byte")
+        arguments.append("-nostdinc++")
+    else:
+        arguments[-1] = "-fno-caret-diagnostics"
+        arguments += ["-Wno-builtin-macro-redefined", "-ferror-limit=20"]
+    cpp_version = 201703 if metal_version >= 400 else 201402
+    arguments += [
+        "-U__cplusplus",
+        f"-D__cplusplus={cpp_version}L",
+        "-D__METAL__=1",
+        f"-D__METAL_VERSION__={metal_version}",
+        "-D__METAL_MACOS__=1",
+        "-D__AIR64__=1",
+        f"-I{_STUBS}",
+        *(f"-I{d}" for d in include_path(include_dirs)),
+        *(f"-D{d}" for d in defines),
+    ]
+    sources: dict[str, str] = {}
+    if path is None:
+        name = name or PROGRAM_SOURCE
+        text = source or ""
+        sources[name] = text
+        quoted = name.replace("\\", "\\\\").replace('"', '\\"')
+        result = host.run([*arguments, "-"], input=f'# 1 "{quoted}"\n{text}\n'.encode())
+    else:
+        name = os.fspath(path)
+        result = host.run([*arguments, name])
+    if result.returncode:
+        raise syntax_error(_diagnostics(result.stderr.decode(errors="replace"), name, sources))
+    text = result.stdout.decode("latin-1")
+    return Preprocessed(text, name, _dependencies(text), sources)
+
+
+def _diagnostics(output: str, name: str, sources: dict[str, str]) -> list[Diagnostic]:
+    found = []
+    for match in _ERROR.finditer(output):
+        file, line = match["file"], int(match["line"])
+        if file in ("<stdin>", "-"):
+            file = name
+        found.append(
+            Diagnostic(file, line, int(match["column"]), match["message"], _line_of(file, line, sources))
+        )
+    return found or [Diagnostic(name, 1, 0, output.strip() or "the preprocessor failed")]
+
+
+def _line_of(file: str, line: int, sources: dict[str, str]) -> str:
+    text = sources.get(file)
+    if text is None:
+        try:
+            with open(file, encoding="utf-8", errors="replace") as stream:
+                text = stream.read()
+        except OSError:
+            return ""
+    lines = text.split("\n")
+    return lines[line - 1] if 0 < line <= len(lines) else ""
+
+
+def _dependencies(text: str) -> list[str]:
+    """Files that line markers name, other than our own stand-ins."""
+    files: dict[str, None] = {}
+    for line in re.findall(r"(?m)^#[^\n]*", text):
+        marker = marker_of(line)
+        if marker and marker[1] and not marker[1].startswith("<") and not marker[1].startswith(_STUBS):
+            files[marker[1]] = None
+    return [f for f in files if os.path.isfile(f)]

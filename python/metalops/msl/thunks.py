@@ -1,0 +1,409 @@
+"""Writes what launches the kernels: for every kernel of the library its argument table and its engines, then the
+library table itself. The text follows the rewritten program.
+
+Engines: `loop` for kernels whose threads never meet, `thread` for all. A further engine (a group loop, another
+device) is a further function here and a further pointer in the table.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from . import names
+from .calls import CallGraph
+from .kernels import BUILTINS, Instance, Kernel, Parameter, Program, integer_value, parameter_ranges
+from .locations import LineMap
+from .rewrite import Rewritten, threadgroup_typedef
+
+# What a thread knows about itself: in a loop over rows of the grid, in such a loop cut at threadgroups, and alone.
+_ROW_BUILTINS = {
+    "thread_position_in_grid": "x, row.y, row.z",
+    "threads_per_grid": "launch->grid[0], launch->grid[1], launch->grid[2]",
+    "grid_size": "launch->grid[0], launch->grid[1], launch->grid[2]",
+    "grid_origin": "0",
+    "dispatch_threads_per_threadgroup": "launch->group[0], launch->group[1], launch->group[2]",
+    "threadgroups_per_grid": "launch->groups[0], launch->groups[1], launch->groups[2]",
+    "threads_per_simdgroup": f"{names.ABI}::kSimdWidth",
+    "thread_execution_width": f"{names.ABI}::kSimdWidth",
+    "dispatch_simdgroups_per_threadgroup": "divide_up(volume(launch->group), ABI::kSimdWidth)",
+    "dispatch_quadgroups_per_threadgroup": "divide_up(volume(launch->group), 4)",
+}
+
+
+def _group_builtins(group: str, size: str, position: str, index: str) -> dict[str, str]:
+    return {
+        "threads_per_threadgroup": f"{size}[0], {size}[1], {size}[2]",
+        "threadgroup_position_in_grid": f"{group}[0], {group}[1], {group}[2]",
+        "thread_position_in_threadgroup": position,
+        "thread_index_in_threadgroup": index,
+        "thread_index_in_simdgroup": f"({index}) & kSimdMask",
+        "simdgroup_index_in_threadgroup": f"({index}) / ABI::kSimdWidth",
+        "simdgroups_per_threadgroup": f"divide_up(volume({size}), ABI::kSimdWidth)",
+        "thread_index_in_quadgroup": f"({index}) & 3",
+        "quadgroup_index_in_threadgroup": f"({index}) / 4",
+        "quadgroups_per_threadgroup": f"divide_up(volume({size}), 4)",
+        "quadgroup_index_in_simdgroup": f"(({index}) & kSimdMask) / 4",
+    }
+
+
+_LOOP_BUILTINS = {
+    **_ROW_BUILTINS,
+    **_group_builtins(
+        "row.group", "row.size", "x - row.origin, row.local_y, row.local_z", "row.index + x - row.origin"
+    ),
+}
+_THREAD_BUILTINS = {
+    **_ROW_BUILTINS,
+    **_group_builtins(
+        "group.position",
+        "group.size",
+        "thread->position[0], thread->position[1], thread->position[2]",
+        "thread->index",
+    ),
+    "thread_position_in_grid": ", ".join(
+        f"group.position[{i}] * launch->group[{i}] + thread->position[{i}]" for i in range(3)
+    ),
+}
+
+
+@dataclass
+class Piece:
+    """Some emitted text, and the offset in the source that errors in it are about (None: none in particular)."""
+
+    text: str
+    offset: int | None
+
+
+class Thunks:
+    def __init__(self, program: Program, rewritten: Rewritten, lines: LineMap):
+        self.program = program
+        self.source = program.source
+        self.rewritten = rewritten
+        self.edits = rewritten.edits
+        self.lines = lines
+        self.calls = CallGraph(program)
+        self.instances = [i for i in program.instances if not i.kernel.unsupported]
+        self.names = [f"{names.PROGRAM}::{'::'.join([*_named(i.path), ''])}" for i in self.instances]
+
+    def pieces(self) -> Iterator[Piece]:
+        for kernel in self.program.kernels:
+            if not kernel.unsupported and self._needs_facts(kernel):
+                yield self._facts(kernel)
+        for number, instance in enumerate(self.instances):
+            yield self._instance(number, instance)
+        yield Piece(self._library(), None)
+
+    # ---- facts that template arguments decide -----------------------------------------------------------------
+
+    def _needs_facts(self, kernel: Kernel) -> bool:
+        return (
+            bool(kernel.threadgroup_variables)
+            or (kernel.max_threads is not None and integer_value(kernel.max_threads) is None)
+            or any(p.index is not None and integer_value(p.index) is None for p in kernel.parameters)
+        )
+
+    def _facts(self, kernel: Kernel) -> Piece:
+        """A function whose return type tells the kernel's threadgroup memory, thread limit and buffer indices."""
+        function = kernel.function
+        headers = " ".join(
+            "template " + self.edits.text_of(h.start_byte, h.end_byte)
+            for h in function.template_headers
+            if h.named_children
+        )
+        parameters = function.declarator.child_by_field_name("parameters")
+        body = [f"constexpr {names.ABI}::u32 msl_threads = {kernel.max_threads or 1024};"]
+        body.append(f"constexpr {names.ABI}::u32 msl_static = [] {{ {names.ABI}::u32 msl_used = 0;")
+        for variable in kernel.threadgroup_variables:
+            body.append(self._size_of(kernel, variable))
+        body.append("return msl_used; }();")
+        indices = "".join(f", int({p.index if p.index is not None else -1})" for p in kernel.parameters)
+        body.append(f"return {names.SUPPORT}::facts<msl_static, msl_threads{indices}>();")
+        text = (
+            f"{headers} constexpr auto msl_facts_{kernel.number}"
+            f"{self.edits.text_of(parameters.start_byte, parameters.end_byte)} {{\n" + "\n".join(body) + "\n}"
+        )
+        return Piece(_in_namespaces(function.path, text), function.declarator.start_byte)
+
+    def _size_of(self, kernel: Kernel, variable) -> str:
+        """A block that adds one variable to msl_used, with the local declarations that its type mentions."""
+        alias = f"msl_threadgroup_{variable.number}"
+        text = (
+            f"{threadgroup_typedef(self.source, self.edits, variable, alias)} "
+            f"msl_used = {names.SUPPORT}::place(msl_used, sizeof({alias}));"
+        )
+        needed = set(re.findall(r"[A-Za-z_]\w*", text))
+        node = variable.declaration
+        body = kernel.function.body
+        while node.start_byte != body.start_byte or node.type != body.type:
+            before = node.prev_named_sibling if node.parent.type != "if_statement" else None
+            while before is not None:
+                declared = _declared_names(self.source, before)
+                if declared is not None and (not declared or declared & needed):
+                    declaration = self.edits.text_of(before.start_byte, before.end_byte)
+                    needed |= set(re.findall(r"[A-Za-z_]\w*", declaration))
+                    text = declaration + "\n" + text
+                before = before.prev_named_sibling
+            parent = node.parent
+            if parent.type == "if_statement" and any(c.type == "constexpr" for c in parent.children):
+                condition_node = parent.child_by_field_name("condition")
+                condition = self.edits.text_of(condition_node.start_byte, condition_node.end_byte)
+                if parent.child_by_field_name("consequence") != node:
+                    condition = f"(!{condition})"
+                needed |= set(re.findall(r"[A-Za-z_]\w*", condition))
+                text = f"if constexpr {condition} {{ {text} }}"
+            node = parent
+        return "{ " + text + " }"
+
+    # ---- one kernel -----------------------------------------------------------------------------------------
+
+    def _instance(self, number: int, instance: Instance) -> Piece:
+        kernel = instance.kernel
+        expression = self.edits.text_of(*instance.expression)
+        grouped = bool(kernel.threadgroup_variables)
+        if instance.signature is None:
+            signature = f"decltype(&{expression})"
+        else:
+            types = self._parameter_types(instance.signature)
+            own = kernel.function.declarator.child_by_field_name("parameters")
+            if grouped and instance.signature != own:
+                types.append(f"{names.ABI}::Group&")
+            signature = f"void (*)({', '.join(types)})"
+        lines = [f"typedef {names.SUPPORT}::signature<{signature}> msl_types_{number};"]
+        count = len(kernel.parameters) + grouped
+        if self._needs_facts(kernel):
+            values = ", ".join(
+                f"{names.SUPPORT}::made_up<msl_types_{number}::parameter<{i}>>()" for i in range(count)
+            )
+            lines.append(
+                f"typedef decltype({self._facts_name(instance, expression)}({values})) msl_facts_of_{number};"
+            )
+        lines.append(self._argument_table(number, instance))
+        synchronises = self.calls.synchronises(instance)
+        if not synchronises:
+            lines.append(self._loop(number, instance, expression))
+        lines.append(self._thread(number, instance, expression, synchronises))
+        return Piece(_in_namespaces(instance.path, "\n".join(lines)), instance.offset)
+
+    def _facts_name(self, instance: Instance, expression: str) -> str:
+        kernel = instance.kernel
+        name = f"msl_facts_{kernel.number}"
+        pattern = rf"\b{re.escape(kernel.function.name)}\b(?=\s*(?:<|$))"
+        replaced, count = re.subn(pattern, name, expression, count=1)
+        return replaced if count else name
+
+    def _parameter_types(self, parameters) -> list[str]:
+        types = []
+        for node, start, end in parameter_ranges(parameters):
+            if self.source.masked_text(node).strip() == "void":
+                continue
+            default = node.child_by_field_name("default_value")
+            text = self.edits.text_of(start, default.start_byte if default else end)
+            types.append(re.sub(r"\s+", " ", re.sub(r"(?m)^#.*$", "", text)).strip().rstrip("= "))
+        return types
+
+    def _index(self, number: int, position: int, parameter: Parameter) -> str:
+        value = integer_value(parameter.index or "")
+        if value is not None:
+            return str(value)
+        return f"msl_facts_of_{number}::indices[{position}]"
+
+    def _argument_table(self, number: int, instance: Instance) -> str:
+        rows = []
+        for position, p in enumerate(instance.kernel.parameters):
+            kind = {"buffer": "kBuffer", "threadgroup": "kThreadgroup", "builtin": "kBuiltin"}[p.kind]
+            parameter = f"msl_types_{number}::parameter<{position}>"
+            is_builtin = p.kind == "builtin"
+            index = "-1" if is_builtin else self._index(number, position, p)
+            size = "0" if is_builtin else f"{names.SUPPORT}::element_bytes<{parameter}>"
+            writable = "0"
+            if p.kind == "buffer" and "constant" not in p.type.split():
+                writable = f"{names.SUPPORT}::is_writable<{parameter}>"
+            variation = BUILTINS[p.attribute] if is_builtin else "kNone"
+            rows.append(
+                f"{{{json.dumps(p.name or '')}, {json.dumps(p.attribute)}, {json.dumps(p.type)}, "
+                f"{names.ABI}::ArgumentKind::{kind}, {index}, {size}, {writable}, "
+                f"{names.ABI}::Variation::{variation}}}"
+            )
+        if not rows:
+            return f"static constexpr const {names.ABI}::Argument* msl_arguments_{number} = nullptr;"
+        joined = ",\n  ".join(rows)
+        return f"static constexpr {names.ABI}::Argument msl_arguments_{number}[] = {{\n  {joined}}};"
+
+    def _buffers(self, number: int, kernel: Kernel) -> tuple[list[str], dict[int, str]]:
+        """Declarations of the buffer arguments, and how the call passes each."""
+        lines = []
+        passed = {}
+        for position, p in enumerate(kernel.parameters):
+            if p.kind != "buffer":
+                continue
+            holder = "placed_argument" if self._is_placed(kernel, p) else "buffer_argument"
+            lines.append(
+                f"const {names.SUPPORT}::{holder}<msl_types_{number}::parameter<{position}>> "
+                f"argument_{position}(launch, {self._index(number, position, p)});"
+            )
+            passed[position] = f"argument_{position}.get()"
+        return lines, passed
+
+    def _is_placed(self, kernel: Kernel, parameter: Parameter) -> bool:
+        if parameter.name is None:
+            return False
+        body = self.source.masked_text(kernel.function.body)
+        return bool(re.search(rf"(?<!&)&\s*{re.escape(parameter.name)}\b(?!\s*\.)", body))
+
+    def _call(self, expression: str, values: list[str]) -> str:
+        return f"{expression}({', '.join(values)});"
+
+    def _builtin(self, number: int, position: int, parameter: Parameter, table: dict[str, str]) -> str:
+        value = table[parameter.attribute]
+        value = re.sub(r"\b(divide_up|volume|kSimdMask)\b", rf"{names.SUPPORT}::\1", value)
+        value = value.replace("ABI::", f"{names.ABI}::").replace("::msl::::msl", "::msl")
+        value = re.sub(r"::msl::(?=::msl)", "", value)
+        return f"{names.SUPPORT}::builtin<msl_types_{number}::parameter<{position}>>::make({value})"
+
+    def _loop(self, number: int, instance: Instance, expression: str) -> str:
+        kernel = instance.kernel
+        lines, passed = self._buffers(number, kernel)
+        in_group = any(
+            p.kind == "builtin" and p.attribute not in _ROW_BUILTINS for p in kernel.parameters
+        )
+        values = [
+            passed[i] if p.kind == "buffer" else self._builtin(number, i, p, _LOOP_BUILTINS)
+            for i, p in enumerate(kernel.parameters)
+        ]
+        independent = "" if self.calls.keeps_private_memory(instance) else "MSL_INDEPENDENT\n    "
+        rows = "group_rows" if in_group else "rows"
+        body = "\n  ".join(lines)
+        return (
+            f"static void msl_loop_{number}(const {names.ABI}::Launch* launch, {names.ABI}::u64 begin, "
+            f"{names.ABI}::u64 end) {{\n  {body}\n"
+            f"  for ({names.SUPPORT}::{rows} row(launch, begin, end); row.next();) {{\n"
+            f"    {independent}for ({names.ABI}::u32 x = row.first; x < row.last; ++x) {{\n"
+            f"      {self._call(expression, values)}\n    }}\n  }}\n}}"
+        )
+
+    def _thread(self, number: int, instance: Instance, expression: str, synchronises: bool) -> str:
+        head = (
+            f"static void msl_thread_{number}(const {names.ABI}::Launch* launch, "
+            f"const {names.ABI}::Thread* thread) {{\n  "
+        )
+        if not synchronises:
+            return (
+                head + f"const {names.ABI}::u64 at = {names.SUPPORT}::flat_position(launch, thread);\n"
+                f"  msl_loop_{number}(launch, at, at + 1);\n}}"
+            )
+        kernel = instance.kernel
+        lines, passed = self._buffers(number, kernel)
+        values = []
+        for position, p in enumerate(kernel.parameters):
+            if p.kind == "buffer":
+                values.append(passed[position])
+            elif p.kind == "threadgroup":
+                values.append(
+                    f"{names.SUPPORT}::threadgroup_argument<msl_types_{number}::parameter<{position}>>"
+                    f"::get(&group, {self._index(number, position, p)})"
+                )
+            else:
+                values.append(self._builtin(number, position, p, _THREAD_BUILTINS))
+        if kernel.threadgroup_variables:
+            values.append("group")
+        body = "\n  ".join([f"{names.ABI}::Group& group = *thread->group;", "(void)group;", *lines])
+        return f"{head}{body}\n  {self._call(expression, values)}\n}}"
+
+    # ---- the library ----------------------------------------------------------------------------------------
+
+    def _library(self) -> str:
+        kernels = []
+        for number, instance in enumerate(self.instances):
+            kernel = instance.kernel
+            scope = self.names[number]
+            loop = "nullptr" if self.calls.synchronises(instance) else f"{scope}msl_loop_{number}"
+            if self._needs_facts(kernel):
+                facts = f"{scope}msl_facts_of_{number}"
+                static_bytes, threads = f"{facts}::static_bytes", f"{facts}::max_threads"
+            else:
+                static_bytes, threads = "0", str(integer_value(kernel.max_threads or "1024"))
+            kernels.append(
+                f"  {{{json.dumps(instance.name)}, {scope}msl_arguments_{number}, {len(kernel.parameters)}, "
+                f"{static_bytes}, {threads}, {loop}, {scope}msl_thread_{number}}},"
+            )
+        constants = [
+            f'  {{"{c.name}", {c.index}, sizeof({_qualified(c.path, c.name)}), '
+            f"(void*)&{_qualified(c.path, c.name)}, &{_qualified(c.path, 'msl_is_defined_' + c.name)}}},"
+            for c in self.program.function_constants
+        ]
+        sites = []
+        for offset in self.rewritten.sites:
+            position = self.lines.position(offset)
+            sites.append(f"  {{{json.dumps(position.file)}, {position.line}, {position.column}}},")
+        derive = " ".join(
+            f"{_qualified(d.path, f'msl_derive_{d.number}')}();" for d in self.rewritten.derived
+        )
+        empty = "  {},"
+        return f"""
+const ::msl::abi::Runtime* msl_runtime;
+namespace {{
+constexpr ::msl::abi::Kernel msl_kernels[] = {{
+{chr(10).join(kernels) or empty}
+}};
+const ::msl::abi::FunctionConstant msl_constants[] = {{
+{chr(10).join(constants) or empty}
+}};
+constexpr ::msl::abi::SourceLocation msl_sites[] = {{
+{chr(10).join(sites) or empty}
+}};
+}}
+#ifndef METALOPS_BUILD
+#define METALOPS_BUILD ""
+#endif
+extern "C" {{
+__attribute__((visibility("default"))) extern const ::msl::abi::Library metalops_library;
+const ::msl::abi::Library metalops_library = {{
+  ::msl::abi::kAbiVersion, ::msl::msl_support::kCpuFeatures, METALOPS_BUILD, msl_kernels, {len(kernels)},
+  msl_constants, {len(constants)}, msl_sites, {len(sites)}}};
+__attribute__((visibility("default"))) void metalops_bind(const ::msl::abi::Runtime* runtime) {{
+  msl_runtime = runtime;
+  {derive}
+}}
+}}
+"""
+
+
+def _named(path: tuple[str, ...]) -> list[str]:
+    return [p for p in path if p]
+
+
+def _qualified(path: tuple[str, ...], name: str) -> str:
+    return "::".join([names.PROGRAM, *_named(path), name])
+
+
+def _in_namespaces(path: tuple[str, ...], text: str) -> str:
+    opening = "".join(f"namespace {p} {{ " for p in ("msl", *path))
+    return f"{opening}\n{text}\n{'}' * (len(path) + 1)}\n"
+
+
+def _declared_names(source, node) -> set[str] | None:
+    """Names that a statement declares as constants or types; empty for using-directives; None for other statements."""
+    kind = node.type
+    if kind == "using_declaration":
+        return set()
+    if kind == "alias_declaration":
+        return {source.node_text(node.child_by_field_name("name"))}
+    if kind == "type_definition":
+        return {source.node_text(d).split("[")[0].strip("*& ") for d in node.children_by_field_name("declarator")}
+    if kind in ("struct_specifier", "class_specifier", "enum_specifier"):
+        name = node.child_by_field_name("name")
+        return {source.node_text(name)} if name else set()
+    if kind == "declaration":
+        text = source.text[node.start_byte : node.end_byte]
+        head = source.text[max(0, node.start_byte - 24) : node.start_byte]
+        qualified = re.match(r"[^=({\[]*\b(?:const|constexpr|constant)\b", text) or re.search(r"\bconstant\s*$", head)
+        if not qualified:
+            specifier = node.child_by_field_name("type")
+            if specifier is None or specifier.type not in ("struct_specifier", "enum_specifier"):
+                return None
+        found = set(re.findall(r"[A-Za-z_]\w*", text.split("=")[0]))
+        return found - {"const", "constexpr", "constant", "static"}
+    return None
