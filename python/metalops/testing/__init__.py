@@ -1,0 +1,46 @@
+"""What tests of operators need: sample tensors in every layout, checks against references on the CPU, one tolerance policy,
+and OpInfo entries of our own operators.
+
+Everything is made on the CPU and copied to the device with its layout, so the tests run unchanged on a Mac. This package
+is for other packages' operators as much as for ours: a test calls ``check_forward(op, reference, case, device)`` for each
+of ``elementwise_cases(...)``.
+"""
+
+from __future__ import annotations
+
+from .checks import (
+    check_forward,
+    check_gradient,
+    check_inplace,
+    check_out,
+    in_float64,
+    no_standins,
+)
+from .samples import Case, elementwise_cases, layouts, make, special_values, to_device
+from .tolerances import tolerance
+
+__all__ = [
+    "Case",
+    "check_forward",
+    "check_gradient",
+    "check_inplace",
+    "check_out",
+    "elementwise_cases",
+    "in_float64",
+    "layouts",
+    "make",
+    "no_standins",
+    "op_db",
+    "special_values",
+    "to_device",
+    "tolerance",
+]
+
+
+def __getattr__(name: str):
+    # torch.testing._internal costs seconds to import, and only OpInfo entries need it.
+    if name == "op_db":
+        from .opinfos import op_db
+
+        return op_db
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,275 @@
+"""Checks of an operator on a device against a reference on the CPU.
+
+``op`` is the function under test. ``reference`` takes the same arguments, on the CPU, and computes with any precision: it
+is run in the operands' own dtypes, which shows what dtype to expect, and in float64, which shows what values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+from .samples import Case, make, to_device
+from .tolerances import tolerance
+
+
+def _wider(x: Tensor) -> Tensor:
+    if x.dtype.is_complex:
+        return x.to(torch.complex128)
+    return x.double() if x.is_floating_point() else x
+
+
+def in_float64(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` with its floating-point tensor arguments converted to float64 first."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = pytree.tree_map_only(Tensor, _wider, (args, kwargs))
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def _in_float32(x: Tensor) -> Tensor:
+    return x.float() if x.is_floating_point() else x
+
+
+def _promoted(function: Callable[..., Any], convert: Callable[[Tensor], Tensor], case: Case) -> Any:
+    # Integers that the reference would promote to the default dtype are to be promoted to this precision instead.
+    args, kwargs = pytree.tree_map_only(Tensor, convert, (case.args, case.kwargs))
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64 if convert is _wider else torch.float32)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def expected_result(reference: Callable[..., Any], case: Case) -> Any:
+    """What the operator should return: the reference's dtypes, and its values computed in float64.
+
+    In float32 for cases at the limits of the range (``Case.precise``).
+    """
+    native = reference(*case.args, **case.kwargs)
+    values = _promoted(reference, _wider if case.precise else _in_float32, case)
+    return pytree.tree_map(
+        lambda n, v: v.to(n.dtype) if n.is_floating_point() or n.is_complex() else n, native, values
+    )
+
+
+def _assert_close(actual: Tensor, expected: Tensor, name: str, *, gradient: bool = False) -> None:
+    rtol, atol = tolerance(name, expected.dtype, gradient)
+    torch.testing.assert_close(
+        actual.detach().cpu(),
+        expected,
+        rtol=rtol,
+        atol=atol,
+        equal_nan=True,
+        check_stride=False,
+    )
+
+
+def check_forward(
+    op: Callable[..., Any],
+    reference: Callable[..., Any],
+    case: Case,
+    device: torch.device | str,
+    *,
+    name: str,
+) -> None:
+    """Device, dtype, shape and values of the result. name: the operator's, for the tolerance policy."""
+    args, kwargs = to_device((case.args, case.kwargs), device)
+    actual = op(*args, **kwargs)
+    expected = expected_result(reference, case)
+    for a, e in zip(pytree.tree_leaves(actual), pytree.tree_leaves(expected), strict=True):
+        assert a.device.type == torch.device(device).type, f"result on {a.device}"
+        _assert_close(a, e, name)
+
+
+def _differentiable(tree: Any) -> list[int]:
+    leaves = pytree.tree_leaves(tree)
+    return [i for i, x in enumerate(leaves) if isinstance(x, Tensor) and x.is_floating_point()]
+
+
+def cotangents(like: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Gradients to send back: random, random with another layout, and an expanded one."""
+    yield "contiguous", make(like.shape, like.dtype, low=-2, high=2, seed=1)
+    if like.dim() > 1:
+        yield "transposed", make(like.shape[::-1], like.dtype, low=-2, high=2, seed=2).permute(
+            *range(like.dim() - 1, -1, -1)
+        )
+    elif like.dim() == 1:
+        yield "step 2", make((2 * len(like),), like.dtype, low=-2, high=2, seed=3)[::2]
+    yield "expanded", make((), like.dtype, low=1, high=2, seed=4).expand(like.shape)
+
+
+def _gradients(function: Callable[..., Tensor], tree: Any, cotangent: Tensor) -> list[Tensor]:
+    leaves, spec = pytree.tree_flatten(tree)
+    wanted = _differentiable(tree)
+    for i in wanted:
+        leaves[i] = leaves[i].detach().requires_grad_()
+    args, kwargs = pytree.tree_unflatten(leaves, spec)
+    return list(
+        torch.autograd.grad(function(*args, **kwargs), [leaves[i] for i in wanted], cotangent)
+    )
+
+
+def check_gradient(
+    op: Callable[..., Tensor],
+    reference: Callable[..., Tensor],
+    case: Case,
+    device: torch.device | str,
+    *,
+    name: str,
+) -> None:
+    """Vector-Jacobian products with random cotangents, for all floating-point tensors of the case."""
+    native = reference(*case.args, **case.kwargs)
+    inputs = [x for x in pytree.tree_leaves((case.args, case.kwargs)) if isinstance(x, Tensor)]
+    wanted = [x for x in inputs if x.is_floating_point()]
+    wide = pytree.tree_map_only(Tensor, _wider, (case.args, case.kwargs))
+    for layout, cotangent in cotangents(native):
+        expected = _gradients(reference, wide, cotangent.double())
+        on_device = to_device((case.args, case.kwargs), device)
+        actual = _gradients(op, on_device, to_device(cotangent, device))
+        for i, (a, e, x) in enumerate(zip(actual, expected, wanted, strict=True)):
+            try:
+                assert a.dtype == x.dtype and a.shape == x.shape
+                _assert_close(a, e.to(x.dtype), name, gradient=True)
+            except AssertionError as error:
+                raise AssertionError(f"gradient {i}, cotangent {layout}: {error}") from None
+
+
+def _with_border(shape: Iterable[int], dtype: torch.dtype, device: Any) -> tuple[Tensor, Tensor]:
+    """A strided view inside a tensor filled with a mark, and that tensor."""
+    shape = tuple(shape)
+    whole = torch.full([2 * n + 3 for n in shape], 77, dtype=dtype, device=device)
+    return whole[tuple(slice(1, 1 + 2 * n, 2) for n in shape)], whole
+
+
+def _assert_only_view_changed(whole: Tensor, shape: Iterable[int]) -> None:
+    outside = torch.ones(whole.shape, dtype=torch.bool)
+    outside[tuple(slice(1, 1 + 2 * n, 2) for n in shape)] = False
+    assert bool((whole.cpu()[outside] == 77).all()), "wrote outside of the view"
+
+
+@contextlib.contextmanager
+def _raises(message: str) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        assert message in str(error), f"expected {message!r} in: {error}"
+    else:
+        raise AssertionError(f"no error; expected one with {message!r}")
+
+
+def check_out(
+    op: Callable[..., Tensor],
+    reference: Callable[..., Tensor],
+    case: Case,
+    device: torch.device | str,
+    *,
+    name: str,
+) -> None:
+    """``out=``: of the right size, empty, of a wrong size, strided, of other dtypes, overlapping itself or an input, on
+    another device, and with gradients.
+
+    The case needs a floating-point result of at least two dimensions with at least two elements in the last one, and a
+    contiguous first operand.
+    """
+    expected = expected_result(reference, case)
+    args, kwargs = to_device((case.args, case.kwargs), device)
+    shape, dtype = expected.shape, expected.dtype
+
+    def run(out: Tensor) -> Tensor:
+        result = op(*args, **kwargs, out=out)
+        assert result is out, "out= was not returned"
+        assert out.shape == shape, f"out has shape {tuple(out.shape)}"
+        return out
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _assert_close(run(torch.empty(shape, dtype=dtype, device=device)), expected, name)
+        _assert_close(run(torch.empty(0, dtype=dtype, device=device)), expected, name)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        _assert_close(run(torch.empty(3, 2, 1, dtype=dtype, device=device)), expected, name)
+    assert any("was resized" in str(w.message) for w in caught), "no warning about the resized out"
+
+    view, whole = _with_border(shape, dtype, device)
+    _assert_close(run(view), expected, name)
+    _assert_only_view_changed(whole, shape)
+    transposed = torch.empty(shape[::-1], dtype=dtype, device=device).permute(
+        *range(len(shape) - 1, -1, -1)
+    )
+    _assert_close(run(transposed), expected, name)
+
+    for other in (torch.float32, torch.float16, torch.bfloat16):
+        if other != dtype:
+            out = run(torch.empty(shape, dtype=other, device=device))
+            # Both the computed value and its cast are rounded.
+            rtol, atol = (max(pair) for pair in zip(tolerance(name, dtype), tolerance(name, other)))
+            torch.testing.assert_close(out.cpu(), expected.to(other), rtol=2 * rtol, atol=2 * atol)
+    with _raises("can't be cast to the desired output type"):
+        run(torch.empty(shape, dtype=torch.int32, device=device))
+
+    with _raises("single memory location"):
+        run(torch.empty(1, dtype=dtype, device=device).expand(shape))
+    first = args[0]
+    storage = torch.empty(2 * first.numel() + 1, dtype=first.dtype, device=device)
+    overlapped = storage[: first.numel()].view(first.shape).copy_(first)
+    out = storage[1 : 1 + expected.numel()].view(shape)
+    if out.dtype == dtype:
+        with _raises("single memory location"):
+            op(overlapped, *args[1:], **kwargs, out=out)
+    with _raises("device"):
+        run(torch.empty(shape, dtype=dtype))
+    if first.is_floating_point():
+        with _raises("don't support automatic differentiation"):
+            op(first.detach().requires_grad_(), *args[1:], **kwargs, out=torch.empty_like(expected, device=device))
+
+
+def check_inplace(
+    op: Callable[..., Tensor],
+    reference: Callable[..., Tensor],
+    case: Case,
+    device: torch.device | str,
+    *,
+    name: str,
+) -> None:
+    """The in-place form on a tensor of its own and on a strided view, the rest of whose storage must stay.
+
+    The case's first operand must have the shape and dtype of the result.
+    """
+    expected = expected_result(reference, case)
+    args, kwargs = to_device((case.args, case.kwargs), device)
+    first = args[0].clone()
+    version = first._version
+    assert op(first, *args[1:], **kwargs) is first, "the changed tensor was not returned"
+    assert first._version == version + 1, "the version counter did not advance by one"
+    _assert_close(first, expected, name)
+    view, whole = _with_border(expected.shape, expected.dtype, device)
+    view.copy_(args[0])
+    op(view, *args[1:], **kwargs)
+    _assert_close(view, expected, name)
+    _assert_only_view_changed(whole, expected.shape)
+
+
+@contextlib.contextmanager
+def no_standins(allowed: Iterable[str] = ()) -> Iterator[None]:
+    """Fails if a stand-in served an operator in this block other than those ``allowed`` (overload names).
+
+    On a Mac, which has no stand-ins, it does nothing.
+    """
+    from metalops import debug
+
+    with debug.standins() as served:
+        yield
+    unexpected = sorted(set(served) - set(allowed))
+    assert not unexpected, f"served by a stand-in: {', '.join(unexpected)}"

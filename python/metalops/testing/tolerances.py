@@ -1,0 +1,36 @@
+"""How far a result may be from its reference: one policy, and every exception to it with its reason.
+
+The reference is computed in float64 and rounded to the result's dtype, so the tolerances only have to cover the error of
+the operator itself: a few units in the last place.
+"""
+
+from __future__ import annotations
+
+import torch
+
+# The (rtol, atol) of torch.testing.assert_close.
+_FORWARD = {
+    torch.float32: (1.3e-6, 1e-5),
+    torch.float16: (1e-3, 1e-5),
+    torch.bfloat16: (1.6e-2, 1e-5),
+}
+
+# Gradients multiply several rounded factors; those of a broadcast argument are sums of rounded terms besides.
+_GRADIENT = {
+    torch.float32: (1e-5, 2e-5),
+    torch.float16: (4e-3, 5e-3),
+    torch.bfloat16: (3e-2, 3e-2),
+}
+
+# (operator, dtype, is it a gradient?): (rtol, atol, reason)
+EXCEPTIONS: dict[tuple[str, torch.dtype, bool], tuple[float, float, str]] = {}
+
+
+def tolerance(name: str, dtype: torch.dtype, gradient: bool = False) -> tuple[float, float]:
+    """(rtol, atol) for results of the operator ``name`` with this dtype. Integers and bool must be equal."""
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return 0.0, 0.0
+    if (name, dtype, gradient) in EXCEPTIONS:
+        return EXCEPTIONS[name, dtype, gradient][:2]
+    real = dtype.to_real() if dtype.is_complex else dtype
+    return (_GRADIENT if gradient else _FORWARD)[real]
