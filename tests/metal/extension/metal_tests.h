@@ -1,0 +1,7 @@
+// Parameters shared by metal_tests.metal and metal_tests.mm.
+#pragma once
+
+struct AffineParams {
+  float scale;
+  float shift;
+};
