@@ -21,9 +21,10 @@ if _is_software:
 
     _device.bring_up()
 
-from . import _check
-
 if importlib.util.find_spec("metalops._C") is not None:
     from . import _C
-if importlib.util.find_spec("metalops.ops") is not None:
-    from . import ops
+
+    if importlib.util.find_spec("metalops.ops") is not None:
+        from . import ops
+
+from . import debug  # noqa: E402

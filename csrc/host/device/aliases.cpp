@@ -23,11 +23,12 @@ bool same_geometry(const at::Tensor& a, const at::Tensor& b) {
 
 at::Tensor Aliases::to_cpu(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
+  ++arguments_;
   if (!tensor.device().is_mps()) {
-    if (tensor.device().is_cpu() && tensor.dim() != 0) saw_cpu_ = true;
+    if (cpu_at_ == 0 && tensor.device().is_cpu() && tensor.dim() != 0) cpu_at_ = arguments_;
     return tensor;
   }
-  saw_mps_ = true;
+  if (mps_at_ == 0) mps_at_ = arguments_;
   for (const TensorPair& pair : tensors_) {
     if (pair.mps.is_same(tensor)) return pair.cpu;
   }
@@ -51,10 +52,10 @@ std::optional<at::Tensor> Aliases::to_cpu(const std::optional<at::Tensor>& tenso
 
 at::Tensor Aliases::to_mps(const at::Tensor& result) {
   if (!result.defined() || !result.device().is_cpu()) return result;
-  TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == at::kStrided, "The mps device that metalops provides in software has no ",
-                              result.layout(), " tensors.");
-  TORCH_CHECK_NOT_IMPLEMENTED(!result.is_quantized(),
-                              "The mps device that metalops provides in software has no quantized tensors.");
+  TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == at::kStrided && !result.is_quantized(),
+                              "The MPS device, which metalops provides in software here, has strided tensors only, but "
+                              "the operator returns one that is ",
+                              result.is_quantized() ? "quantized" : "sparse", ".");
   for (const TensorPair& pair : tensors_) {
     if (pair.cpu.is_same(result)) return pair.mps;
   }
@@ -62,9 +63,19 @@ at::Tensor Aliases::to_mps(const at::Tensor& result) {
   for (const StoragePair& pair : storages_) {
     if (pair.cpu.is_alias_of(result.storage())) return make_tensor(pair.mps, c10::DispatchKey::MPS, result);
   }
+  check_dimensions(result.dim());
   c10::Storage mps = adopt_storage(result.storage());
   storages_.push_back({mps, result.storage(), mps.data()});
   return make_tensor(mps, c10::DispatchKey::MPS, result);
+}
+
+void Aliases::check_same_device() const {
+  if (mps_at_ == 0 || cpu_at_ == 0) return;
+  const c10::Device cpu(c10::kCPU);
+  const c10::Device& first = mps_at_ < cpu_at_ ? kDevice : cpu;
+  const c10::Device& second = mps_at_ < cpu_at_ ? cpu : kDevice;
+  TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ", first, " and ",
+              second, "!");
 }
 
 void Aliases::write_back() {

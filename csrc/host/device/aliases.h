@@ -18,9 +18,9 @@ class Aliases {
   // Brings to the arguments what a kernel did to their sizes, strides and storages.
   void write_back();
 
-  bool saw_mps() const { return saw_mps_; }
-  // A CPU argument with dimensions: most operators refuse to mix it with mps tensors.
-  bool saw_cpu() const { return saw_cpu_; }
+  bool saw_mps() const { return mps_at_ != 0; }
+  // Raises RuntimeError, as TensorIterator does, when a CPU tensor with dimensions was among the arguments.
+  void check_same_device() const;
 
  private:
   struct StoragePair {
@@ -34,8 +34,10 @@ class Aliases {
   };
   c10::SmallVector<StoragePair, 4> storages_;
   c10::SmallVector<TensorPair, 4> tensors_;
-  bool saw_mps_ = false;
-  bool saw_cpu_ = false;
+  // Which argument was the first mps tensor and which the first CPU tensor with dimensions, counted from 1.
+  int arguments_ = 0;
+  int mps_at_ = 0;
+  int cpu_at_ = 0;
 };
 
 }  // namespace metalops::device

@@ -1,7 +1,8 @@
 // Operators that on a Mac have an MPS kernel of their own and in a Linux build of torch reach no CPU kernel by
-// themselves: convolution and attention.
+// themselves, or that check their arguments first: convolution, attention, linear.
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/linear_native.h>
 #include <device/aliases.h>
 #include <torch/library.h>
 
@@ -17,9 +18,16 @@ using at::IntArrayRef;
 using at::Tensor;
 using std::optional;
 
+void check_same_type(const Tensor& input, const Tensor& parameter, const char* name) {
+  TORCH_CHECK(input.options().type_equal(parameter.options()), "Input type (", input.toString(), ") and ", name,
+              " type (", parameter.toString(), ") should be the same");
+}
+
 Tensor convolution(const Tensor& input, const Tensor& weight, const optional<Tensor>& bias, IntArrayRef stride,
                    IntArrayRef padding, IntArrayRef dilation, bool transposed, IntArrayRef output_padding,
                    int64_t groups) {
+  check_same_type(input, weight, "weight");
+  if (bias && bias->defined()) check_same_type(input, *bias, "bias");
   Aliases aliases;
   at::AutoDispatchBelowADInplaceOrView guard;
   return aliases.to_mps(at::convolution(aliases.to_cpu(input), aliases.to_cpu(weight), aliases.to_cpu(bias), stride,
@@ -68,15 +76,34 @@ int64_t attention_choice(const Tensor&, const Tensor&, const Tensor&, const opti
   return 0;  // math
 }
 
+void check_linear_argument(const Tensor& tensor, const char* name, const char* plural) {
+  TORCH_CHECK(tensor.is_floating_point() || tensor.is_complex(), "MPS device does not support linear for non-float ",
+              plural);
+  TORCH_CHECK(tensor.is_mps(), "Tensor for argument ", name, " is on ", tensor.device(), " but expected on mps");
+}
+
+// torch's own composition, after the checks that the MPS kernel makes.
+Tensor linear(const Tensor& input, const Tensor& weight, const optional<Tensor>& bias) {
+  check_linear_argument(input, "input", "inputs");
+  check_linear_argument(weight, "weight", "weights");
+  if (bias && bias->defined()) check_linear_argument(*bias, "bias", "bias");
+  return at::native::linear(input, weight, bias);
+}
+
 TORCH_LIBRARY_IMPL(aten, MPS, m) {
   m.impl("convolution_overrideable", convolution);
   m.impl("convolution_backward_overrideable", convolution_backward);
   m.impl("_scaled_dot_product_attention_math_for_mps", attention_math);
   m.impl("scaled_dot_product_attention", attention);
   m.impl("_fused_sdp_choice", attention_choice);
+  m.impl("linear", linear);
 }
 
-TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) { m.impl("scaled_dot_product_attention", attention); }
+// Compositions of differentiable operators stand above autograd too.
+TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) {
+  m.impl("scaled_dot_product_attention", attention);
+  m.impl("linear", linear);
+}
 
 }  // namespace
 }  // namespace metalops::device

@@ -12,6 +12,10 @@ namespace {
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
   if (self.is_same(source)) return self;
   if (source.device().is_mps() && !self.device().is_mps()) before_host_read();
+  if (source.scalar_type() != self.scalar_type()) {
+    check_computable(source.scalar_type());
+    check_computable(self.scalar_type());
+  }
   Aliases aliases;
   at::Tensor to = aliases.to_cpu(self);
   const at::Tensor from = aliases.to_cpu(source);

@@ -10,12 +10,19 @@ namespace metalops::device {
 
 namespace {
 constexpr size_t kMaxDimensions = 16;
+constexpr const char* kNoSupport[] = {"Trying to convert ",
+                                      " to the MPS backend but it does not have support for that dtype."};
 }  // namespace
 
 void check_dtype(c10::ScalarType dtype) {
-  TORCH_CHECK_TYPE(dtype != c10::kDouble && dtype != c10::kComplexDouble,
+  TORCH_CHECK_TYPE(dtype != c10::kDouble,
                    "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. "
                    "Please use float32 instead.");
+  TORCH_CHECK_TYPE(dtype != c10::kComplexDouble, kNoSupport[0], dtype, kNoSupport[1]);
+}
+
+void check_computable(c10::ScalarType dtype) {
+  TORCH_CHECK_TYPE(!c10::isFloat8Type(dtype), kNoSupport[0], dtype, kNoSupport[1]);
 }
 
 void check_dimensions(size_t dimensions) {

@@ -11,6 +11,9 @@ inline const c10::Device kDevice(c10::DeviceType::MPS, 0);
 // Raises TypeError, with MPS's own message, for a dtype that no mps tensor may have.
 void check_dtype(c10::ScalarType dtype);
 
+// The same for a dtype that mps tensors may have and no kernel computes with (the 8-bit floats).
+void check_computable(c10::ScalarType dtype);
+
 // Raises RuntimeError for more dimensions than an mps tensor may have (16).
 void check_dimensions(size_t dimensions);
 

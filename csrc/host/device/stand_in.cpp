@@ -1,6 +1,7 @@
 #include <device/stand_in.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/CPUFallback.h>
 #include <device/aliases.h>
 #include <device/device.h>
 #include <device/generator.h>
@@ -25,7 +26,8 @@ bool mixes_devices(const std::string& name) {
   return kNames.count(name) != 0;
 }
 
-// Registered on the MPS key by hand in torch (MPSFallback.mm): a Mac too runs their CPU composition.
+// Registered on the MPS key by hand in torch (MPSFallback.mm). A Mac runs their CPU composition on copies, which
+// autograd sees through; a stand-in would hide it.
 bool forced_to_cpu(const std::string& overload) {
   return overload == "aten::linalg_svd" || overload == "aten::linalg_svd.U";
 }
@@ -58,9 +60,7 @@ class StandIn final : public c10::OperatorKernel {
     Aliases aliases;
     std::optional<bool> to_mps;  // what a device argument asks for
     for (size_t i = first; i < stack->size(); ++i) to_cpu((*stack)[i], aliases, to_mps);
-    TORCH_CHECK(!aliases.saw_mps() || !aliases.saw_cpu() || mixes_devices_,
-                "Expected all tensors to be on the same device, but found at least two devices, ", kDevice,
-                " and cpu! (when checking arguments in method ", name_, ")");
+    if (!mixes_devices_) aliases.check_same_device();
 
     std::optional<RandomStream> random;
     std::optional<DefaultCpuGeneratorSwap> swap;
@@ -88,7 +88,9 @@ class StandIn final : public c10::OperatorKernel {
  private:
   static void to_cpu(c10::IValue& value, Aliases& aliases, std::optional<bool>& to_mps) {
     if (value.isTensor()) {
-      value = aliases.to_cpu(value.toTensor());
+      const at::Tensor& tensor = value.toTensor();
+      if (tensor.defined()) check_computable(tensor.scalar_type());
+      value = aliases.to_cpu(tensor);
     } else if (value.isTensorList()) {
       c10::List<at::Tensor> list;
       for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(aliases.to_cpu(tensor));
@@ -120,6 +122,11 @@ class StandIn final : public c10::OperatorKernel {
   const bool seeded_;
   std::optional<size_t> generator_at_;
 };
+
+void forced_cpu_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  if (StandInRecord* record = current_stand_in_record()) record->add(c10::toString(op.operator_name()));
+  at::native::cpu_fallback(op, stack);
+}
 
 // A stock operator for which torch's Linux build has no kernel at all.
 void no_software_kernel(const c10::OperatorHandle& op, torch::jit::Stack*) {
@@ -175,7 +182,10 @@ StockOperators register_stock_operators(const std::vector<std::string>& overload
     const c10::OperatorName name(overload.substr(0, dot), dot == std::string::npos ? "" : overload.substr(dot + 1));
     const auto op = dispatcher.findSchema(name);
     if (!op || op->hasKernelForDispatchKey(c10::DispatchKey::MPS)) continue;
-    if (op->hasKernelForDispatchKey(c10::DispatchKey::CPU) || forced_to_cpu(overload)) {
+    if (forced_to_cpu(overload)) {
+      library.impl(overload.c_str(), torch::CppFunction::makeFromBoxedFunction<&forced_cpu_fallback>());
+      result.stand_ins.push_back(overload);
+    } else if (op->hasKernelForDispatchKey(c10::DispatchKey::CPU)) {
       library.impl(overload.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<StandIn>(*op)));
       result.stand_ins.push_back(overload);
     } else if (!op->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {

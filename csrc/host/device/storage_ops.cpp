@@ -1,4 +1,5 @@
 // Operators that make tensors and storages or only change how a tensor looks at its storage.
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/NativeFunctions.h>
 #include <ATen/ops/_efficientzerotensor_native.h>
@@ -9,6 +10,7 @@
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/TensorFactories.h>
 #include <device/allocator.h>
 #include <device/device.h>
 #include <torch/library.h>
@@ -30,21 +32,31 @@ c10::ScalarType checked_dtype(optional<at::ScalarType> dtype, IntArrayRef size) 
 }
 
 void check_layout(optional<at::Layout> layout) {
-  TORCH_CHECK_NOT_IMPLEMENTED(c10::layout_or_default(layout) == at::kStrided, "only strided tensors are supported on mps");
+  TORCH_CHECK_NOT_IMPLEMENTED(c10::layout_or_default(layout) == at::kStrided, "only strided tensors are supported on MPS");
+}
+
+Tensor filled_if_deterministic(Tensor tensor) {
+  const at::Context& context = at::globalContext();
+  if (context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory()) {
+    at::native::fill_empty_deterministic_(tensor);
+  }
+  return tensor;
 }
 
 Tensor empty(IntArrayRef size, optional<at::ScalarType> dtype, optional<at::Layout> layout, optional<c10::Device>,
              optional<bool> pin_memory, optional<at::MemoryFormat> memory_format) {
   check_layout(layout);
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
-  return at::detail::empty_generic(size, &allocator(), kKeys, checked_dtype(dtype, size), memory_format);
+  return filled_if_deterministic(
+      at::detail::empty_generic(size, &allocator(), kKeys, checked_dtype(dtype, size), memory_format));
 }
 
 Tensor empty_strided(IntArrayRef size, IntArrayRef stride, optional<at::ScalarType> dtype, optional<at::Layout> layout,
                      optional<c10::Device>, optional<bool> pin_memory) {
   check_layout(layout);
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
-  return at::detail::empty_strided_generic(size, stride, &allocator(), kKeys, checked_dtype(dtype, size));
+  return filled_if_deterministic(
+      at::detail::empty_strided_generic(size, stride, &allocator(), kKeys, checked_dtype(dtype, size)));
 }
 
 // A tensor that is all zero and has no memory.
@@ -61,7 +73,6 @@ Tensor efficient_zero_tensor(IntArrayRef size, optional<at::ScalarType> dtype, o
 }
 
 Tensor as_strided(const Tensor& self, IntArrayRef size, IntArrayRef stride, optional<int64_t> storage_offset) {
-  check_dimensions(size.size());
   return at::native::as_strided_tensorimpl(self, size, stride, storage_offset);
 }
 

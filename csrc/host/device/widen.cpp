@@ -78,11 +78,19 @@ void redispatch(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
 }
 
+// Complex numbers of a refused float type are widened with it (polar makes them from two floats).
+std::optional<std::pair<ScalarType, ScalarType>> complex_companions(ScalarType refused, ScalarType wide) {
+  if (refused != ScalarType::Half || wide != ScalarType::Float) return std::nullopt;
+  return std::make_pair(ScalarType::ComplexHalf, ScalarType::ComplexFloat);
+}
+
 // One call with every `refused` argument replaced by a `wide` copy.
 class WideCall {
  public:
-  WideCall(const c10::OperatorHandle& op, ScalarType refused, ScalarType wide)
-      : op_(op), refused_(refused), wide_(wide) {}
+  WideCall(const c10::OperatorHandle& op, ScalarType refused, ScalarType wide) : op_(op) {
+    pairs_.push_back({refused, wide});
+    if (auto companions = complex_companions(refused, wide)) pairs_.push_back({companions->first, companions->second});
+  }
 
   void run(c10::ArrayRef<IValue> arguments, torch::jit::Stack* stack) {
     const auto& schema = op_.schema();
@@ -100,20 +108,28 @@ class WideCall {
   }
 
  private:
+  struct Pair {
+    ScalarType narrow;
+    ScalarType wide;
+    bool keep_wide = false;  // the call itself asks for results of the wide type
+  };
+
   at::Tensor widen(const at::Tensor& tensor, bool written) {
     if (!tensor.defined()) return tensor;
-    if (tensor.scalar_type() != refused_) {
-      keep_wide_ |= tensor.scalar_type() == wide_ && tensor.dim() != 0;
-      if (written) unchanged_.push_back(tensor);
-      return tensor;
-    }
     for (const auto& [narrow, copy] : written_) {
       if (narrow.is_same(tensor)) return copy;
     }
-    at::Tensor copy = tensor.to(wide_);
-    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) copy.unsafeGetTensorImpl()->set_wrapped_number(true);
-    if (written) written_.emplace_back(tensor, copy);
-    return copy;
+    for (Pair& pair : pairs_) {
+      if (tensor.scalar_type() == pair.narrow) {
+        at::Tensor copy = tensor.to(pair.wide);
+        if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) copy.unsafeGetTensorImpl()->set_wrapped_number(true);
+        if (written) written_.emplace_back(tensor, copy);
+        return copy;
+      }
+      pair.keep_wide |= tensor.scalar_type() == pair.wide && tensor.dim() != 0;
+    }
+    if (written) unchanged_.push_back(tensor);
+    return tensor;
   }
 
   IValue widen(const IValue& value, const c10::Argument& argument) {
@@ -132,8 +148,10 @@ class WideCall {
       return list;
     }
     if (value.isInt() && is_dtype(argument)) {
-      if (value.toInt() == static_cast<int64_t>(refused_)) return static_cast<int64_t>(wide_);
-      keep_wide_ |= value.toInt() == static_cast<int64_t>(wide_);
+      for (Pair& pair : pairs_) {
+        if (value.toInt() == static_cast<int64_t>(pair.narrow)) return static_cast<int64_t>(pair.wide);
+        pair.keep_wide |= value.toInt() == static_cast<int64_t>(pair.wide);
+      }
     }
     return value;
   }
@@ -152,7 +170,10 @@ class WideCall {
     for (const at::Tensor& tensor : unchanged_) {
       if (tensor.is_same(result)) return result;
     }
-    return result.scalar_type() == wide_ && !keep_wide_ ? result.to(refused_) : result;
+    for (const Pair& pair : pairs_) {
+      if (result.scalar_type() == pair.wide && !pair.keep_wide) return result.to(pair.narrow);
+    }
+    return result;
   }
 
   IValue narrow(const IValue& value) const {
@@ -166,9 +187,7 @@ class WideCall {
   }
 
   const c10::OperatorHandle& op_;
-  const ScalarType refused_;
-  const ScalarType wide_;
-  bool keep_wide_ = false;  // the call itself asks for results of the wide type
+  c10::SmallVector<Pair, 2> pairs_;
   std::vector<std::pair<at::Tensor, at::Tensor>> written_;  // narrow argument, wide copy
   std::vector<at::Tensor> unchanged_;
 };
