@@ -44,10 +44,21 @@ def _library_lines() -> list[str]:
     return lines + [f"built with {build}" for build in sorted(builds)]
 
 
-def _cache_line(folder: str) -> str:
-    files = [os.path.join(where, name) for where, _, names in os.walk(folder) for name in names]
-    size = sum(os.path.getsize(path) for path in files)
-    return f"{folder} ({len(files)} files, {size / 2**20:.1f} MiB)"
+def _cache_line() -> str:
+    from metalops.msl import cache
+
+    size = cache.total_size() / 2**20
+    return f"{cache.directory()}: {len(cache.entries())} libraries, {size:.1f} MiB"
+
+
+def _kernel_compiler() -> str:
+    from metalops.msl import CompilerNotFound, compiler
+
+    try:
+        found = compiler.find()
+    except CompilerNotFound as error:
+        return str(error)
+    return f"{' '.join(found.command)} {found.version}"
 
 
 def _device_line() -> str:
@@ -65,10 +76,8 @@ def describe() -> list[tuple[str, list[str]]]:
         ("kernel libraries", _library_lines()),
     ]
     if metalops._is_software:
-        from metalops import msl
-
-        report[2][1].append(f"for kernels at run time: {msl.compiler()}")
-        report.append(("cache", [_cache_line(msl.cache_folder())]))
+        report[2][1].append(f"{_kernel_compiler()} (for kernels at run time)")
+        report.append(("cache", [_cache_line()]))
     settings = [
         f"{name}={os.environ[name]}" for name in _environment.VARIABLES if name in os.environ
     ]

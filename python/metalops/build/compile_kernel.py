@@ -66,7 +66,10 @@ def _compile_for_apple(source: str, output: str, include_dirs: list[str]) -> Non
 def _compile_for_host(source: str, output: str, include_dirs: list[str]) -> None:
     from metalops import msl
 
-    msl.compile_file(source, output, include_dirs=include_dirs)
+    try:
+        msl.compile_file(source, output, include_dirs=include_dirs)
+    except msl.CompilerNotFound as error:
+        sys.exit(str(error))
 
 
 def main() -> int:
@@ -88,14 +91,7 @@ def main() -> int:
         else:
             _compile_for_apple(arguments.source, arguments.output, include_dirs)
     except SyntaxError as error:
-        print(
-            error.msg
-            if error.filename is None
-            else f"{error.filename}:{error.lineno}:{error.offset}: {error.msg}",
-            file=sys.stderr,
-        )
-        if error.text:
-            print(error.text.rstrip("\n"), file=sys.stderr)
+        print(error.msg, file=sys.stderr)  # with the place and the line of source of each error
         return 1
     except subprocess.CalledProcessError as error:
         return error.returncode

@@ -1,0 +1,30 @@
+"""The environment variables that metalops reads. README.md has the same table; a test compares the two."""
+
+from __future__ import annotations
+
+# name -> (default, meaning)
+VARIABLES: dict[str, tuple[str, str]] = {
+    "CXX": (
+        "found",
+        "the C++ compiler for host code and, if it can, for kernels (`clang++` is preferred for kernels)",
+    ),
+    "METALOPS_AUTOLOAD": ("0", "1: `import torch` alone brings the `mps` device up"),
+    "METALOPS_CACHE_DIR": ("`~/.cache/metalops`", "where kernels compiled at run time are kept"),
+    "METALOPS_CACHE_SIZE": ("2G", "the size up to which that folder may grow (K, M, G)"),
+    "METALOPS_ENGINE": (
+        "auto",
+        "software device: `loop` runs kernels as plain loops, `fiber` thread by thread; `auto` picks for each kernel",
+    ),
+    "PYTORCH_ENABLE_MPS_FALLBACK": (
+        "0",
+        "1: operators that stock PyTorch lacks on `mps` run on the CPU instead of raising, as on a Mac",
+    ),
+    "PYTORCH_MPS_HIGH_WATERMARK_RATIO": (
+        "4 (macOS: 1.7)",
+        "how much memory tensors may take, in units of what is recommended",
+    ),
+    "TORCH_EXTENSIONS_DIR": (
+        "torch's cache folder",
+        "where `metalops.build.load` builds",
+    ),
+}
