@@ -1,0 +1,67 @@
+// Host side of kernels/elementwise.metal: heaviside, logit_ and frexp, which stock MPS lacks (it has logit and logit.out).
+#include <ATen/TensorIterator.h>
+#include <ATen/ops/heaviside_meta.h>
+#include <metalops/library.h>
+#include <metalops/strided.h>
+#include <metalops/structured.h>
+#include <torch/library.h>
+
+#include <string>
+#include <tuple>
+
+namespace {
+
+at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("elementwise"); }
+
+at::Tensor& heaviside_out(const at::Tensor& self, const at::Tensor& values, at::Tensor& out) {
+  metalops::StructuredOut<at::meta::structured_heaviside> iter(out);
+  iter.meta(self, values);
+  kernels().exec_binary_kernel(iter, "heaviside");
+  return out;
+}
+
+at::Tensor& logit_(at::Tensor& self, std::optional<double> eps) {
+  auto iter = at::TensorIterator::unary_float_op(self, self);
+  kernels().exec_unary_kernel(iter, "logit", c10::Scalar(eps.value_or(-1.0)), at::kFloat);
+  return self;
+}
+
+std::tuple<at::Tensor&, at::Tensor&> frexp_out(const at::Tensor& self, at::Tensor& mantissa,
+                                               at::Tensor& exponent) {
+  TORCH_CHECK(at::isFloatingType(self.scalar_type()),
+              "torch.frexp() only supports floating-point dtypes");
+  TORCH_CHECK(mantissa.dtype() == self.dtype(), "torch.frexp() expects mantissa to have dtype ",
+              self.dtype(), " but got ", mantissa.dtype());
+  TORCH_CHECK(exponent.dtype() == at::kInt,
+              "torch.frexp() expects exponent to have int dtype but got ", exponent.dtype());
+  const auto iter = at::TensorIteratorConfig()
+                        .add_output(mantissa)
+                        .add_output(exponent)
+                        .add_const_input(self)
+                        .check_all_same_dtype(false)
+                        .set_check_mem_overlap(true)
+                        .build();
+  if (iter.numel() == 0) {
+    return {mantissa, exponent};
+  }
+  const auto layout = metalops::layout_of<3>(iter);
+  const auto kernel =
+      kernels().getKernelFunction(std::string("frexp_") + metalops::metal_type(self.scalar_type()));
+  kernel->runCommandBlock([&] {
+    kernel->startEncoding();
+    kernel->setArg(0, mantissa);
+    kernel->setArg(1, exponent);
+    kernel->setArg(2, self);
+    kernel->setArg(3, layout);
+    metalops::dispatch_threads(*kernel, layout.count);
+  });
+  return {mantissa, exponent};
+}
+
+TORCH_LIBRARY_IMPL(aten, MPS, m) {
+  m.impl("heaviside.out", heaviside_out);
+  m.impl("logit_", logit_);
+  m.impl("frexp.Tensor_out", frexp_out);
+}
+
+}  // namespace

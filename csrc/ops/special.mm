@@ -1,0 +1,41 @@
+// Host side of kernels/special.metal: special functions of one variable that stock MPS lacks.
+#include <ATen/core/op_registration/adaption.h>
+#include <ATen/ops/special_airy_ai_meta.h>
+#include <ATen/ops/special_log_ndtr_meta.h>
+#include <ATen/ops/special_ndtri_meta.h>
+#include <metalops/library.h>
+#include <metalops/structured.h>
+#include <torch/library.h>
+
+namespace {
+
+template <class Meta>
+at::Tensor& special_function_out(const char* name, const at::Tensor& x, at::Tensor& out) {
+  std::optional<at::Device> device;
+  c10::impl::check_and_update_common_device(device, out, name, "out");
+  c10::impl::check_and_update_common_device(device, x, name, "x");
+  metalops::StructuredOut<Meta> iter(out);
+  iter.meta(x);
+  metalops::library("special").exec_unary_kernel(iter, name);
+  return out;
+}
+
+at::Tensor& airy_ai_out(const at::Tensor& x, at::Tensor& out) {
+  return special_function_out<at::meta::structured_special_airy_ai>("special_airy_ai", x, out);
+}
+
+at::Tensor& ndtri_out(const at::Tensor& self, at::Tensor& out) {
+  return special_function_out<at::meta::structured_special_ndtri>("special_ndtri", self, out);
+}
+
+at::Tensor& log_ndtr_out(const at::Tensor& self, at::Tensor& out) {
+  return special_function_out<at::meta::structured_special_log_ndtr>("special_log_ndtr", self, out);
+}
+
+TORCH_LIBRARY_IMPL(aten, MPS, m) {
+  m.impl("special_airy_ai.out", airy_ai_out);
+  m.impl("special_ndtri.out", ndtri_out);
+  m.impl("special_log_ndtr.out", log_ndtr_out);
+}
+
+}  // namespace

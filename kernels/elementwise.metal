@@ -1,0 +1,92 @@
+// Elementwise ATen operators that are no special functions: heaviside, logit, frexp.
+#include <c10/metal/indexing.h>
+#include <c10/metal/utils.h>
+#include <metal_stdlib>
+#include <metalops/registration.h>
+#include "numerics.h"
+#include "strided.h"
+using namespace metal;
+using namespace metalops;
+
+// value where x is zero, else whether x is positive; NaN is not. Decided on the bits, because a GPU may take denormal
+// numbers for zero.
+struct heaviside_functor {
+  template <typename T>
+  inline enable_if_t<is_integral_v<T>, T> operator()(const T x, const T value) {
+    return x == T(0) ? value : T(x > T(0));
+  }
+  template <typename T>
+  inline enable_if_t<is_floating_point_v<T>, T> operator()(const T x, const T value) {
+    const uint bits = as_type<uint>(static_cast<float>(x));
+    if (bits << 1 == 0) {
+      return value;
+    }
+    return T(bits <= 0x7f800000 ? 1.0f : 0.0f);
+  }
+};
+
+// log(x / (1 - x)) with x clamped to [eps, 1 - eps] unless eps is negative.
+struct logit_functor {
+  template <typename T>
+  inline T operator()(const T value, const float eps) {
+    float x = static_cast<float>(value);
+    if (!(eps < 0.0f)) {
+      const float upper = 1.0f - eps;
+      x = x < eps ? eps : (x > upper ? upper : x);
+    }
+    if (x > 0.3f && x < 0.7f) {
+      // The logarithm of a ratio near one would lose what the ratio's rounding took from it.
+      return static_cast<T>(c10::metal::log1p(fma(2.0f, x, -1.0f) / (1.0f - x)));
+    }
+    return static_cast<T>(log_with_denormals(x / (1.0f - x)));
+  }
+};
+
+// x = mantissa 2^exponent with |mantissa| in [1/2, 1); zeros, infinities and NaN are their own mantissa and have exponent
+// 0. Integer arithmetic, because a GPU may take denormal numbers for zero.
+inline float split_mantissa(float x, thread int& exponent) {
+  const uint bits = as_type<uint>(x);
+  uint fraction = bits & 0x007fffff;
+  int biased = static_cast<int>(bits >> 23) & 0xff;
+  exponent = 0;
+  if (biased == 0xff || (bits & 0x7fffffff) == 0) {
+    return x;
+  }
+  if (biased == 0) {
+    const int shift = static_cast<int>(clz(fraction)) - 8;  // brings the leading one to where it is implied
+    fraction = (fraction << shift) & 0x007fffff;
+    biased = 1 - shift;
+  }
+  exponent = biased - 126;
+  return as_type<float>((bits & 0x80000000) | 0x3f000000 | fraction);
+}
+
+template <typename T>
+kernel void frexp_kernel(
+    device T* mantissa [[buffer(0)]],
+    device int* exponent [[buffer(1)]],
+    constant T* input [[buffer(2)]],
+    constant StridedLayout<3>& layout [[buffer(3)]],
+    uint2 position [[thread_position_in_grid]],
+    uint2 grid [[threads_per_grid]]) {
+  const int64_t index = thread_index(position, grid);
+  if (index >= layout.count) {
+    return;
+  }
+  const auto offsets = offsets_of(index, layout);
+  int power;
+  const float fraction = split_mantissa(static_cast<float>(element_at(input, offsets[2])), power);
+  element_at(mantissa, offsets[0]) = static_cast<T>(fraction);
+  element_at(exponent, offsets[1]) = power;
+}
+
+#define REGISTER_FREXP(T)                                        \
+  template [[host_name("frexp_" #T)]] kernel void frexp_kernel<T>( \
+      device T*, device int*, constant T*, constant StridedLayout<3>&, uint2, uint2)
+
+REGISTER_FLOAT_BINARY_OP(heaviside);
+REGISTER_INTEGER_BINARY_OP(heaviside);
+REGISTER_FLOAT_UNARY_ALPHA_OP(logit);
+REGISTER_FREXP(float);
+REGISTER_FREXP(half);
+REGISTER_FREXP(bfloat);
