@@ -9,10 +9,10 @@ NotImplementedError and RuntimeError. Complex tensors and tensors that are not o
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from . import fake
+from ._overloads import overloads
 
 __all__ = [
     "gelu_fast",
@@ -27,28 +27,11 @@ __all__ = [
     "softcap_",
 ]
 
-_ops = torch.ops.metalops
-_gelu_new, _gelu_new_out, _gelu_new_ = (
-    _ops.gelu_new.default,
-    _ops.gelu_new.out,
-    _ops.gelu_new_.default,
-)
-_gelu_fast, _gelu_fast_out, _gelu_fast_ = (
-    _ops.gelu_fast.default,
-    _ops.gelu_fast.out,
-    _ops.gelu_fast_.default,
-)
-_gelu_quick, _gelu_quick_out, _gelu_quick_ = (
-    _ops.gelu_quick.default,
-    _ops.gelu_quick.out,
-    _ops.gelu_quick_.default,
-)
-_relu_squared, _relu_squared_out, _relu_squared_ = (
-    _ops.relu_squared.default,
-    _ops.relu_squared.out,
-    _ops.relu_squared_.default,
-)
-_softcap, _softcap_out, _softcap_ = _ops.softcap.default, _ops.softcap.out, _ops.softcap_.default
+_gelu_new, _gelu_new_out, _gelu_new_ = overloads("gelu_new")
+_gelu_fast, _gelu_fast_out, _gelu_fast_ = overloads("gelu_fast")
+_gelu_quick, _gelu_quick_out, _gelu_quick_ = overloads("gelu_quick")
+_relu_squared, _relu_squared_out, _relu_squared_ = overloads("relu_squared")
+_softcap, _softcap_out, _softcap_ = overloads("softcap")
 
 
 def gelu_new(input: Tensor, *, out: Tensor | None = None) -> Tensor:

@@ -38,7 +38,9 @@ def halves(input: Tensor) -> tuple[Tensor, Tensor]:
     torch._check(input.dim() > 0, lambda: "0-dimensional tensors cannot be halved")
     torch._check(
         input.shape[-1] % 2 == 0,
-        lambda: f"Halving dimension must be even, but dimension {input.dim() - 1} is size {input.shape[-1]}",
+        lambda: (
+            f"Halving dimension must be even, but dimension {input.dim() - 1} is size {input.shape[-1]}"
+        ),
     )
     d = input.shape[-1] // 2
     return input.narrow(-1, 0, d), input.narrow(-1, d, d)
@@ -67,7 +69,9 @@ def register(name: str, result: Callable[..., Tensor], *, inplace: bool) -> None
         _check_cast(expected, args[0])
         torch._check(
             expected.shape == args[0].shape,
-            lambda: f"output with shape {list(args[0].shape)} doesn't match the broadcast shape {list(expected.shape)}",
+            lambda: (
+                f"output with shape {list(args[0].shape)} doesn't match the broadcast shape {list(expected.shape)}"
+            ),
         )
         return args[0]
 

@@ -16,10 +16,10 @@ from Shazeer, "GLU Variants Improve Transformer" (2020).
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from . import fake
+from ._overloads import overloads
 
 __all__ = [
     "fatrelu_and_mul",
@@ -37,23 +37,15 @@ __all__ = [
     "swiglu_clamped_",
 ]
 
-_ops = torch.ops.metalops
-_silu_and_mul, _silu_and_mul_out = _ops.silu_and_mul.default, _ops.silu_and_mul.out
-_gelu_and_mul, _gelu_and_mul_out = _ops.gelu_and_mul.default, _ops.gelu_and_mul.out
-_gelu_tanh_and_mul, _gelu_tanh_and_mul_out = (
-    _ops.gelu_tanh_and_mul.default,
-    _ops.gelu_tanh_and_mul.out,
-)
-_mul_and_silu, _mul_and_silu_out = _ops.mul_and_silu.default, _ops.mul_and_silu.out
-_fatrelu_and_mul, _fatrelu_and_mul_out = _ops.fatrelu_and_mul.default, _ops.fatrelu_and_mul.out
-_swiglu, _swiglu_out, _swiglu_ = _ops.swiglu.default, _ops.swiglu.out, _ops.swiglu_.default
-_geglu, _geglu_out, _geglu_ = _ops.geglu.default, _ops.geglu.out, _ops.geglu_.default
-_reglu, _reglu_out, _reglu_ = _ops.reglu.default, _ops.reglu.out, _ops.reglu_.default
-_swiglu_clamped, _swiglu_clamped_out, _swiglu_clamped_ = (
-    _ops.swiglu_clamped.default,
-    _ops.swiglu_clamped.out,
-    _ops.swiglu_clamped_.default,
-)
+_silu_and_mul, _silu_and_mul_out = overloads("silu_and_mul", inplace=False)
+_gelu_and_mul, _gelu_and_mul_out = overloads("gelu_and_mul", inplace=False)
+_gelu_tanh_and_mul, _gelu_tanh_and_mul_out = overloads("gelu_tanh_and_mul", inplace=False)
+_mul_and_silu, _mul_and_silu_out = overloads("mul_and_silu", inplace=False)
+_fatrelu_and_mul, _fatrelu_and_mul_out = overloads("fatrelu_and_mul", inplace=False)
+_swiglu, _swiglu_out, _swiglu_ = overloads("swiglu")
+_geglu, _geglu_out, _geglu_ = overloads("geglu")
+_reglu, _reglu_out, _reglu_ = overloads("reglu")
+_swiglu_clamped, _swiglu_clamped_out, _swiglu_clamped_ = overloads("swiglu_clamped")
 
 
 def silu_and_mul(input: Tensor, *, out: Tensor | None = None) -> Tensor:

@@ -9,20 +9,15 @@ NotImplementedError and RuntimeError.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from . import fake
+from ._overloads import overloads
 
 __all__ = ["fma", "fma_", "lerp_clamped", "lerp_clamped_"]
 
-_ops = torch.ops.metalops
-_fma, _fma_out, _fma_ = _ops.fma.default, _ops.fma.out, _ops.fma_.default
-_lerp_clamped, _lerp_clamped_out, _lerp_clamped_ = (
-    _ops.lerp_clamped.default,
-    _ops.lerp_clamped.out,
-    _ops.lerp_clamped_.default,
-)
+_fma, _fma_out, _fma_ = overloads("fma")
+_lerp_clamped, _lerp_clamped_out, _lerp_clamped_ = overloads("lerp_clamped")
 
 
 def fma(a: Tensor, b: Tensor, c: Tensor, *, out: Tensor | None = None) -> Tensor:

@@ -102,8 +102,11 @@ def cotangents(like: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Gradients to send back: random, random with another layout, and an expanded one."""
     yield "contiguous", make(like.shape, like.dtype, low=-2, high=2, seed=1)
     if like.dim() > 1:
-        yield "transposed", make(like.shape[::-1], like.dtype, low=-2, high=2, seed=2).permute(
-            *range(like.dim() - 1, -1, -1)
+        yield (
+            "transposed",
+            make(like.shape[::-1], like.dtype, low=-2, high=2, seed=2).permute(
+                *range(like.dim() - 1, -1, -1)
+            ),
         )
     elif like.dim() == 1:
         yield "step 2", make((2 * len(like),), like.dtype, low=-2, high=2, seed=3)[::2]
@@ -232,7 +235,12 @@ def check_out(
         run(torch.empty(shape, dtype=dtype))
     if first.is_floating_point():
         with _raises("don't support automatic differentiation"):
-            op(first.detach().requires_grad_(), *args[1:], **kwargs, out=torch.empty_like(expected, device=device))
+            op(
+                first.detach().requires_grad_(),
+                *args[1:],
+                **kwargs,
+                out=torch.empty_like(expected, device=device),
+            )
 
 
 def check_inplace(

@@ -132,9 +132,13 @@ OPERATORS = (
     Operator("swiglu", operands=2, family="gated"),
     Operator("geglu", operands=2, family="gated"),
     Operator("reglu", operands=2, integers_stay=True, family="gated"),
-    Operator("swiglu_clamped", operands=2, arguments=({}, {"limit": 2.5}), low=-9, high=9, family="gated"),
+    Operator(
+        "swiglu_clamped", operands=2, arguments=({}, {"limit": 2.5}), low=-9, high=9, family="gated"
+    ),
     Operator("fma", operands=3, integers_stay=True, family="interpolation"),
-    Operator("lerp_clamped", operands=3, integers_stay=True, low=-2, high=3, family="interpolation"),
+    Operator(
+        "lerp_clamped", operands=3, integers_stay=True, low=-2, high=3, family="interpolation"
+    ),
 )
 
 

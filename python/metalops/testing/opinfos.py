@@ -27,7 +27,9 @@ def _to_sample(case: Case, device: str, requires_grad: bool) -> SampleInput:
     return SampleInput(first, args=tuple(others), kwargs=dict(case.kwargs), name=case.name)
 
 
-def _sample_inputs(op: MetalOpInfo, device, dtype, requires_grad, **kwargs) -> Iterator[SampleInput]:
+def _sample_inputs(
+    op: MetalOpInfo, device, dtype, requires_grad, **kwargs
+) -> Iterator[SampleInput]:
     operator = op.operator
     shapes = [(4, 6), (8,), (2, 3, 4), (0, 2), (2,)]
     if not operator.halving:

@@ -102,7 +102,16 @@ def special_values(dtype: torch.dtype) -> Tensor:
         return torch.tensor([False, True])
     if dtype.is_floating_point:
         info = torch.finfo(dtype)
-        values = [math.nan, math.inf, 0.0, info.tiny, info.smallest_normal / 4, info.max, info.eps, 1.0]
+        values = [
+            math.nan,
+            math.inf,
+            0.0,
+            info.tiny,
+            info.smallest_normal / 4,
+            info.max,
+            info.eps,
+            1.0,
+        ]
         values += [-x for x in values[1:]] + [0.5, -0.5, 10.0, -10.0, 100.0, -100.0]
         return torch.tensor(values, dtype=torch.float64).to(dtype)
     info = torch.iinfo(dtype)
@@ -167,7 +176,14 @@ def _broadcast_cases(arity: int, sample) -> Iterator[Case]:
 
 
 def _promoted_cases(arity: int, dtype: torch.dtype, sample) -> Iterator[Case]:
-    for other in (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8):
+    for other in (
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.int32,
+        torch.uint8,
+    ):
         if other == dtype:
             continue
         for place in range(arity):

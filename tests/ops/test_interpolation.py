@@ -1,0 +1,140 @@
+"""Fused multiply-add and clamped interpolation: kernels/interpolation.metal."""
+
+from fractions import Fraction
+
+import pytest
+import torch
+from metalops import ops
+from metalops.testing import references
+
+from .matrix import Matrix, by_dtype
+
+
+class TestInterpolation(Matrix):
+    family = "interpolation"
+
+
+def _nearest(value: Fraction, dtype: torch.dtype) -> float:
+    """The number of this dtype nearest to a rational one in its normal range, ties to even."""
+    digits = {torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}[dtype]
+    if value == 0:
+        return 0.0
+    exponent = digits
+    while abs(value) * Fraction(2) ** exponent >= 2**digits:
+        exponent -= 1
+    while abs(value) * Fraction(2) ** exponent < 2 ** (digits - 1):
+        exponent += 1
+    return float(round(value * Fraction(2) ** exponent) / Fraction(2) ** exponent)
+
+
+def _operands(dtype, n):
+    """Operands whose sums cancel and whose exact values often lie close to the middle of two numbers."""
+    generator = torch.Generator().manual_seed(5)
+    a = torch.rand(n, generator=generator) + 0.5
+    b = torch.rand(n, generator=generator) + 0.5
+    a, b = a.to(dtype), b.to(dtype)
+    scale = torch.randint(-12, 13, (n,), generator=generator)
+    c = ((torch.rand(n, generator=generator) - 0.5) * 2.0**scale).to(dtype)
+    c[::3] = -(a[::3].float() * b[::3].float()).to(dtype)
+    return a, b, c
+
+
+@by_dtype
+def test_fma_rounds_once(dtype):
+    a, b, c = _operands(dtype, 6000)
+    actual = ops.fma(a.to("mps"), b.to("mps"), c.to("mps")).cpu()
+    expected = [
+        _nearest(Fraction(x) * Fraction(y) + Fraction(z), dtype)
+        for x, y, z in zip(a.tolist(), b.tolist(), c.tolist(), strict=True)
+    ]
+    assert actual.tolist() == expected
+    rounded_twice = (a.float() * b.float() + c.float()).to(dtype)
+    assert (actual != rounded_twice).any(), "the operands do not tell one rounding from two"
+
+
+@by_dtype
+def test_the_reference_of_fma_rounds_once(dtype):
+    a, b, c = _operands(dtype, 2000)
+    actual = references.fma(a.double(), b.double(), c.double()).to(dtype)
+    expected = [
+        _nearest(Fraction(x) * Fraction(y) + Fraction(z), dtype)
+        for x, y, z in zip(a.tolist(), b.tolist(), c.tolist(), strict=True)
+    ]
+    assert actual.tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_fma_rounds_once_for_all_sums_of_one_and_a_small_product(dtype):
+    # 1 + a b with |a b| below half a unit of 1, and odd multiples of it: the float32 sum is often a tie that is none.
+    eps = torch.finfo(dtype).eps
+    factors = torch.arange(1, 2049, dtype=torch.float64)
+    a = (factors * eps / 64).to(dtype)
+    b = torch.tensor([0.5 + eps / 2, 1 - eps / 2, 1.0, 1 + eps, 1.5], dtype=dtype)
+    a, b = a.repeat_interleave(5), b.repeat(2048)
+    for one in (1.0, -1.0, 1 + eps):
+        c = torch.full_like(a, one)
+        actual = ops.fma(a.to("mps"), b.to("mps"), c.to("mps")).cpu()
+        expected = references.fma(a.double(), b.double(), c.double()).to(dtype)
+        assert torch.equal(actual, expected)
+
+
+def test_fma_of_infinities_and_nan():
+    inf, nan = float("inf"), float("nan")
+    a = torch.tensor([inf, inf, 0.0, nan, 1.0, 1e30, 1e30])
+    b = torch.tensor([1.0, 1.0, inf, 1.0, 1.0, 1e30, 1e30])
+    c = torch.tensor([1.0, -inf, 1.0, 1.0, nan, 0.0, -inf])
+    expected = torch.tensor([inf, nan, nan, nan, nan, inf, -inf])
+    for dtype in (torch.float32, torch.bfloat16):
+        args = [x.to("mps", dtype) for x in (a, b, c)]
+        torch.testing.assert_close(ops.fma(*args).cpu(), expected.to(dtype), equal_nan=True)
+
+
+def test_fma_in_half_precision_overflows_only_in_the_end():
+    a = torch.tensor([300.0], dtype=torch.float16, device="mps")
+    c = torch.tensor([-60000.0], dtype=torch.float16, device="mps")
+    assert ops.fma(a, a, c).item() == 30000
+
+
+def test_fma_of_integers_is_exact_and_wraps_around():
+    a = torch.tensor([2**53 + 1, 2**62, -7])
+    b = torch.tensor([3, 4, 5])
+    c = torch.tensor([-1, 9, 2**40])
+    assert torch.equal(ops.fma(*(x.to("mps") for x in (a, b, c))).cpu(), a * b + c)
+    a, b, c = (x.to(torch.uint8) for x in (a, b, c))
+    assert torch.equal(ops.fma(*(x.to("mps") for x in (a, b, c))).cpu(), a * b + c)
+
+
+def test_the_gradient_of_the_summand_is_passed_on():
+    a, b = (torch.randn(3, 4, device="mps") for _ in range(2))
+    c = torch.randn(4, device="mps", requires_grad=True)
+    g = torch.randn(3, 4, device="mps")
+    (gradient,) = torch.autograd.grad(ops.fma(a, b, c), c, g)
+    torch.testing.assert_close(gradient, g.sum(0))
+
+
+def test_the_summand_may_change_before_backward():
+    a = torch.ones(3, device="mps", requires_grad=True)
+    c = torch.ones(3, device="mps")
+    y = ops.fma(a, a, c)
+    c.zero_()
+    y.sum().backward()
+    assert a.grad.tolist() == [2, 2, 2]
+
+
+def test_lerp_clamped_never_leaves_its_ends():
+    a, b = torch.full((5,), 2.0), torch.full((5,), 10.0)
+    w = torch.tensor([-3.0, 0.0, 0.25, 1.0, 7.0])
+    y = ops.lerp_clamped(*(x.to("mps") for x in (a, b, w)))
+    assert y.tolist() == [2, 2, 4, 10, 10]
+
+
+def test_lerp_clamped_keeps_a_nan_weight():
+    one = torch.ones(2, device="mps")
+    assert ops.lerp_clamped(one, 2 * one, one * float("nan")).isnan().all()
+
+
+def test_the_gradient_of_the_weight_passes_on_its_limits_and_not_beyond():
+    a, b = torch.zeros(5, device="mps"), torch.full((5,), 3.0, device="mps")
+    w = torch.tensor([-0.5, 0.0, 0.5, 1.0, 1.5], device="mps", requires_grad=True)
+    ops.lerp_clamped(a, b, w).sum().backward()
+    assert w.grad.tolist() == [0, 3, 3, 3, 0]

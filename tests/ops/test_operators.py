@@ -1,0 +1,228 @@
+"""Every operator of ours through torch's own generic machinery: OpInfo, opcheck, torch.compile, torch.export."""
+
+import copy
+
+import pytest
+import torch
+from metalops.testing import op_db
+from metalops.testing.checks import Case, check_forward, check_gradient
+from metalops.testing.operators import OPERATORS
+from metalops.testing.samples import FLOATS
+from torch.testing._internal.common_device_type import (
+    OpDTypes,
+    instantiate_device_type_tests,
+    ops,
+)
+from torch.testing._internal.common_utils import TestCase
+
+operators = pytest.mark.parametrize("operator", OPERATORS, ids=str)
+
+
+def _case(sample) -> Case:
+    """The sample on the CPU."""
+    args = [x.detach().cpu() for x in (sample.input, *sample.args)]
+    return Case(sample.name, tuple(args), sample.kwargs)
+
+
+class TestOpInfo(TestCase):
+    @ops(op_db, dtypes=OpDTypes.supported)
+    def test_output_match(self, device, dtype, op):
+        for sample in op.sample_inputs(device, dtype):
+            check_forward(op.op, op.ref, _case(sample), device, name=op.operator.name)
+
+    @ops(op_db, allowed_dtypes=(torch.float32, torch.int64))
+    def test_reference_inputs(self, device, dtype, op):
+        for sample in op.reference_inputs(device, dtype):
+            expected = op.ref(*_case(sample).args, **sample.kwargs)
+            actual = op.op(sample.input, *sample.args, **sample.kwargs)
+            self.assertEqual(actual.cpu(), expected)
+
+    @ops(op_db, dtypes=OpDTypes.supported_backward)
+    def test_gradient_match(self, device, dtype, op):
+        for sample in op.sample_inputs(device, dtype, requires_grad=True):
+            check_gradient(op.op, op.ref, _case(sample), device, name=op.operator.name)
+
+    @ops(op_db, dtypes=OpDTypes.none)
+    def test_error_inputs(self, device, op):
+        for error in op.error_inputs(device):
+            sample = error.sample_input
+            with self.assertRaisesRegex(error.error_type, error.error_regex):
+                op.op(sample.input, *sample.args, **sample.kwargs)
+
+    @ops(
+        op_db,
+        dtypes=OpDTypes.unsupported,
+        allowed_dtypes=(torch.complex64, torch.bool, torch.uint16),
+    )
+    def test_unsupported_dtypes_are_refused(self, device, dtype, op):
+        args = [torch.ones(2, 4).to(dtype).to(device) for _ in range(op.operator.operands)]
+        with self.assertRaisesRegex(NotImplementedError, "not implemented for"):
+            op.op(*args, **op.operator.arguments[-1])
+
+
+instantiate_device_type_tests(TestOpInfo, globals(), only_for="mps", allow_mps=True)
+
+
+# test_autograd_registration of opcheck does not know mps.
+UTILITIES = (
+    "test_schema",
+    "test_faketensor",
+    "test_aot_dispatch_static",
+    "test_aot_dispatch_dynamic",
+)
+
+
+def _leaves(operator, requires_grad=True):
+    case = operator.simple_case(torch.float32)
+    return [x.to("mps").requires_grad_(requires_grad) for x in case.args]
+
+
+@operators
+def test_opcheck(operator):
+    samples = next(info for info in op_db if info.operator is operator).sample_inputs(
+        "mps", torch.float32, requires_grad=True
+    )
+    for sample in samples:
+        torch.library.opcheck(
+            operator.overload,
+            (sample.input, *sample.args),
+            sample.kwargs,
+            test_utils=UTILITIES,
+        )
+
+
+@operators
+def test_opcheck_of_out_and_in_place(operator):
+    packet = getattr(torch.ops.metalops, operator.name)
+    args = _leaves(operator, requires_grad=False)
+    out = torch.empty(4, 6, device="mps")
+    torch.library.opcheck(
+        packet.out, tuple(args), {**operator.arguments[-1], "out": out}, test_utils=UTILITIES
+    )
+    if operator.inplace:
+        overload = getattr(torch.ops.metalops, f"{operator.name}_").default
+        torch.library.opcheck(overload, tuple(args), operator.arguments[-1], test_utils=UTILITIES)
+
+
+@operators
+def test_opcheck_of_backward(operator):
+    name = "gelu_new" if operator.name == "gelu_fast" else operator.name
+    backward = getattr(torch.ops.metalops, f"{name}_backward").default
+    args = _leaves(operator, requires_grad=False)
+    wanted = [a.name for a in backward._schema.arguments]
+    tensors = [x for x, a in zip(args, operator.overload._schema.arguments) if a.name in wanted]
+    torch.library.opcheck(
+        backward,
+        (torch.randn(4, 6, device="mps"), *tensors),
+        operator.arguments[-1],
+        test_utils=UTILITIES,
+    )
+
+
+@operators
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_fake_result_has_the_strides_of_the_real_one(operator, dtype):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    for case in operator.cases(dtype):
+        if not case.precise:
+            continue
+        args = [x.to("mps") for x in case.args]
+        real = operator.function(*args, **case.kwargs)
+        with FakeTensorMode() as mode:
+            fake = operator.function(*(mode.from_tensor(x) for x in args), **case.kwargs)
+        assert (fake.shape, fake.dtype, fake.device) == (real.shape, real.dtype, real.device)
+        assert fake.stride() == real.stride(), case
+
+
+@operators
+def test_compile_in_one_graph_forward_and_backward(operator):
+    arguments = operator.arguments[-1]
+
+    def function(*args):
+        return operator.function(*(x * 2 for x in args), **arguments) + 1
+
+    args = _leaves(operator)
+    expected = function(*args)
+    cotangent = torch.randn_like(expected)
+    expected_gradients = torch.autograd.grad(expected, args, cotangent)
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+    actual = compiled(*args)
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(torch.autograd.grad(actual, args, cotangent), expected_gradients)
+
+
+@operators
+def test_compile_of_dynamic_shapes_compiles_once(operator):
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    torch._dynamo.reset()
+    arguments = operator.arguments[-1]
+    compiled = torch.compile(
+        lambda *args: operator.function(*args, **arguments),
+        backend=counter,
+        fullgraph=True,
+        dynamic=True,
+    )
+    for rows, columns in ((4, 12), (5, 14), (9, 20)):
+        case = operator.simple_case(torch.float32, rows, columns)
+        args = [x.to("mps") for x in case.args]
+        torch.testing.assert_close(compiled(*args), operator.function(*args, **arguments))
+    assert counter.frame_count == 1
+
+
+@operators
+def test_compile_of_in_place_and_out(operator):
+    arguments = operator.arguments[-1]
+
+    def function(out, *args):
+        operator.function(*args, **arguments, out=out)
+        if operator.inplace:
+            changed = args[0].clone()
+            operator.inplace(changed, *args[1:], **arguments)
+            return changed
+        return out * 2
+
+    args = _leaves(operator, requires_grad=False)
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+    expected_out, actual_out = (torch.zeros(4, 6, device="mps") for _ in range(2))
+    expected = function(expected_out, *args)
+    actual = compiled(actual_out, *args)
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(actual_out, expected_out)
+
+
+class _Module(torch.nn.Module):
+    def __init__(self, operator):
+        super().__init__()
+        self.operator = operator
+
+    def forward(self, *args):
+        return self.operator.function(*args, **self.operator.arguments[-1])
+
+
+@operators
+def test_export_keeps_the_operator_as_one_node(operator):
+    args = tuple(_leaves(operator, requires_grad=False))
+    rows = torch.export.Dim("rows", min=2, max=64)
+    shapes = ({0: rows},) * len(args)
+    program = torch.export.export(
+        _Module(operator), args, dynamic_shapes={"args": shapes}
+    ).run_decompositions()
+    targets = [node.target for node in program.graph.nodes if node.op == "call_function"]
+    assert targets == [operator.overload]
+    more = tuple(torch.cat([x, x]) for x in args)
+    torch.testing.assert_close(program.module()(*more), _Module(operator)(*more))
+
+
+@operators
+@operators
+def test_deepcopy_and_checkpoint(operator):
+    from torch.utils.checkpoint import checkpoint
+
+    args = _leaves(operator)
+    module = copy.deepcopy(_Module(operator))
+    expected = torch.autograd.grad(module(*args).sum(), args)
+    actual = torch.autograd.grad(checkpoint(module, *args, use_reentrant=False).sum(), args)
+    torch.testing.assert_close(actual, expected)
