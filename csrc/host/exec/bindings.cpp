@@ -1,0 +1,155 @@
+// Python bindings of the execution engine: kernel libraries and single launches, as the tests use them. Kernels reach
+// users by way of torch.mps.compile_shader and the operators (csrc/host/metal).
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+#include <sys/syscall.h>
+#include <torch/extension.h>
+#include <unistd.h>
+
+#include "cpu_features.h"
+#include "exec.h"
+
+namespace metalops {
+namespace {
+
+namespace py = pybind11;
+using exec::Engine;
+using exec::Launch;
+using exec::Library;
+using msl::abi::kMaxBuffers;
+
+// Raises KeyboardInterrupt (or what a signal handler raises) when Ctrl-C was pressed. Python handles signals in its
+// main thread only; other threads must not even wait for the interpreter lock, which their waiter may hold.
+void check_python_interrupt() {
+  if (syscall(SYS_gettid) != getpid() || Py_IsInitialized() == 0) return;
+  py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
+Engine parse_engine(const std::string& name) {
+  if (name == "auto") return Engine::kAutomatic;
+  if (name == "loop") return Engine::kLoop;
+  if (name == "fiber") return Engine::kFiber;
+  TORCH_CHECK_VALUE(false, "engine is '", name, "'; it must be 'auto', 'loop' or 'fiber'");
+}
+
+// An int or up to three of them; missing ones are 1.
+void parse_extent(const py::object& value, const char* what, uint32_t (&extent)[3]) {
+  std::fill(extent, extent + 3, 1u);
+  if (py::isinstance<py::int_>(value)) {
+    extent[0] = value.cast<uint32_t>();
+    return;
+  }
+  const auto values = value.cast<std::vector<uint32_t>>();
+  TORCH_CHECK_VALUE(!values.empty() && values.size() <= 3, what, " must have 1 to 3 entries");
+  std::copy(values.begin(), values.end(), extent);
+}
+
+void launch(const Library& library, const std::string& name, const py::list& buffers,
+            const py::object& grid, const py::object& group,
+            const std::map<uint32_t, uint32_t>& threadgroup_bytes, const std::string& engine,
+            int threads) {
+  const exec::Kernel* kernel = library.find(name);
+  if (kernel == nullptr) throw py::key_error("no kernel '" + name + "' in the library");
+  TORCH_CHECK_VALUE(buffers.size() <= kMaxBuffers, "at most ", kMaxBuffers, " buffers");
+
+  Launch launch = {};
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    const py::handle buffer = buffers[i];
+    if (buffer.is_none()) continue;
+    if (THPVariable_Check(buffer.ptr())) {
+      const at::Tensor& tensor = THPVariable_Unpack(buffer.ptr());
+      launch.buffers[i] = tensor.data_ptr();
+      launch.buffer_bytes[i] =
+          tensor.storage().nbytes() - tensor.storage_offset() * tensor.element_size();
+    } else {
+      char* bytes = nullptr;
+      Py_ssize_t length = 0;
+      if (PyBytes_AsStringAndSize(buffer.ptr(), &bytes, &length) != 0) throw py::error_already_set();
+      launch.buffers[i] = bytes;
+      launch.buffer_bytes[i] = length;
+    }
+  }
+  for (const auto& [index, bytes] : threadgroup_bytes) {
+    TORCH_CHECK_VALUE(index < kMaxBuffers, "no threadgroup argument ", index);
+    launch.threadgroup_bytes[index] = bytes;
+  }
+  parse_extent(grid, "grid", launch.grid);
+  parse_extent(group, "group", launch.group);
+  const Engine chosen = parse_engine(engine);
+  py::gil_scoped_release no_gil;
+  exec::run(*kernel, launch, chosen, threads);
+}
+
+// One dict for each kernel.
+py::list kernel_table(const Library& library) {
+  static constexpr const char* kKinds[] = {"buffer", "threadgroup", "builtin"};
+  static constexpr const char* kVariations[] = {"none", "uniform_grid", "uniform_group", "affine_lane",
+                                                "per_lane"};
+  py::list table;
+  for (uint32_t k = 0; k < library.table().kernel_count; ++k) {
+    const exec::Kernel& kernel = library.table().kernels[k];
+    py::list arguments;
+    for (uint32_t a = 0; a < kernel.argument_count; ++a) {
+      const auto& argument = kernel.arguments[a];
+      py::dict entry;
+      entry["name"] = argument.name;
+      entry["attribute"] = argument.attribute;
+      entry["type"] = argument.type;
+      entry["kind"] = kKinds[static_cast<uint32_t>(argument.kind)];
+      entry["index"] = argument.index;
+      entry["element_bytes"] = argument.element_bytes;
+      entry["writable"] = argument.writable != 0;
+      entry["variation"] = kVariations[static_cast<uint32_t>(argument.variation)];
+      arguments.append(entry);
+    }
+    py::dict entry;
+    entry["name"] = kernel.name;
+    entry["arguments"] = arguments;
+    entry["static_threadgroup_bytes"] = kernel.static_threadgroup_bytes;
+    entry["max_threads_per_threadgroup"] = kernel.max_threads_per_threadgroup;
+    entry["loop"] = kernel.loop != nullptr;
+    table.append(entry);
+  }
+  return table;
+}
+
+std::shared_ptr<Library> specialise(const Library& library, const std::map<int, py::bytes>& values) {
+  std::vector<Library::ConstantValue> constants;
+  for (const auto& [index, value] : values) constants.push_back({index, std::string(value)});
+  return library.specialise(constants);
+}
+
+}  // namespace
+
+void bind_exec(py::module_& m) {
+  exec::check_interrupt = &check_python_interrupt;
+  py::class_<Library, std::shared_ptr<Library>>(m, "Library", "A compiled kernel library.")
+      .def(py::init(&Library::open), py::arg("path"))
+      .def_static(
+          "from_bytes",
+          [](const py::bytes& data) {
+            const std::string_view view = data;
+            return Library::from_bytes(view.data(), view.size());
+          },
+          py::arg("data"))
+      .def("names", &Library::names, "The names of its kernels.")
+      .def("kernel_table", &kernel_table, "What is known about each kernel, a dict for each.")
+      .def_property_readonly("build", [](const Library& library) { return library.table().build; },
+                             "Compiler and flags it was built with.")
+      .def_property_readonly(
+          "cpu_features",
+          [](const Library& library) { return exec::describe_cpu_features(library.table().cpu_features); },
+          "Instruction set extensions it needs.")
+      .def("specialise", &specialise, py::arg("values"),
+           "A copy in which function constants have the given values ({index: bytes}).")
+      .def("launch", &launch, py::arg("name"), py::arg("buffers"), py::arg("grid"), py::arg("group"),
+           py::arg("threadgroup_bytes") = std::map<uint32_t, uint32_t>(), py::arg("engine") = "auto",
+           py::arg("threads") = 0,
+           "Runs one kernel. buffers: tensors (their data at the storage offset), bytes or None; grid and group: an "
+           "int or up to three; threadgroup_bytes: {index: bytes} of dynamic threadgroup arguments.");
+  m.def("cpu_features", [] { return exec::describe_cpu_features(exec::cpu_features()); },
+        "Instruction set extensions of this CPU.");
+}
+
+}  // namespace metalops

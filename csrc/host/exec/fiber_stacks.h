@@ -1,0 +1,43 @@
+// The call stacks of GPU threads, as many as a threadgroup can have, for one CPU thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace metalops::exec {
+
+class FiberStacks {
+ public:
+  static constexpr size_t kMaxStacks = 1024;
+  static constexpr size_t kStackBytes = 256 * 1024;
+
+  FiberStacks();
+  ~FiberStacks();
+  FiberStacks(const FiberStacks&) = delete;
+
+  // Forgets which stacks are taken. They keep their memory.
+  void reset() {
+    fresh_ = 0;
+    free_count_ = 0;
+  }
+  uint32_t acquire() { return free_count_ != 0 ? free_[--free_count_] : take_fresh(); }
+  void release(uint32_t index) { free_[free_count_++] = index; }
+
+  void* bottom(uint32_t index) const;
+  void* top(uint32_t index) const;
+  // Whether a fault at this address means that one of the stacks has overflowed.
+  bool is_guard(const void* address) const;
+
+ private:
+  uint32_t take_fresh();
+
+  char* region_;
+  size_t guard_bytes_;
+  size_t stride_;
+  uint32_t fresh_ = 0;      // stacks below were acquired since the last reset
+  uint32_t committed_ = 0;  // stacks below are readable and writable
+  uint32_t free_count_ = 0;
+  uint32_t free_[kMaxStacks];
+};
+
+}  // namespace metalops::exec

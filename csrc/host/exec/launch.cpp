@@ -1,0 +1,93 @@
+// run(): checks a launch and hands it to an engine.
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+#include "runtime.h"
+
+namespace metalops::exec {
+
+using msl::abi::kMaxBuffers;
+using msl::abi::kMaxThreadgroupBytes;
+
+void (*check_interrupt)() = nullptr;
+
+namespace {
+
+// METALOPS_ENGINE=loop|fiber|auto overrides what a caller leaves open; for tests and for debugging.
+Engine engine_from_environment() {
+  const char* value = std::getenv("METALOPS_ENGINE");
+  if (value == nullptr || *value == 0 || std::strcmp(value, "auto") == 0) return Engine::kAutomatic;
+  if (std::strcmp(value, "loop") == 0) return Engine::kLoop;
+  if (std::strcmp(value, "fiber") == 0) return Engine::kFiber;
+  TORCH_CHECK_VALUE(false, "METALOPS_ENGINE is '", value, "'; it must be auto, loop or fiber");
+}
+
+void check_memory(const Kernel& kernel, const Launch& launch) {
+  uint64_t bytes = kernel.static_threadgroup_bytes;
+  for (uint32_t i = 0; i < kernel.argument_count; ++i) {
+    const auto& argument = kernel.arguments[i];
+    if (argument.kind == msl::abi::ArgumentKind::kThreadgroup) {
+      bytes += launch.threadgroup_bytes[argument.index];
+    }
+  }
+  TORCH_CHECK(bytes <= kMaxThreadgroupBytes, "kernel '", kernel.name, "' needs ", bytes,
+              " bytes of threadgroup memory (", kernel.static_threadgroup_bytes,
+              " declared in the kernel, ", bytes - kernel.static_threadgroup_bytes,
+              " set for its arguments); the device has ", kMaxThreadgroupBytes);
+}
+
+}  // namespace
+
+uint64_t threads_in_grid(const Launch& launch) {
+  return uint64_t(launch.grid[0]) * launch.grid[1] * launch.grid[2];
+}
+
+void InterruptPoll::operator()() {
+  if (check_interrupt == nullptr) return;
+  const int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
+  if (next_nanoseconds_ == 0) {
+    // Most launches are over before the first poll is due.
+    next_nanoseconds_ = now + 20'000'000;
+  } else if (now >= next_nanoseconds_) {
+    next_nanoseconds_ = now + 20'000'000;
+    check_interrupt();
+  }
+}
+
+void run(const Kernel& kernel, Launch& launch, Engine engine, int threads) {
+  static const Engine preferred = engine_from_environment();
+  if (engine == Engine::kAutomatic) engine = preferred;
+
+  uint64_t group_threads = 1;
+  for (int axis = 0; axis < 3; ++axis) {
+    if (launch.grid[axis] == 0) return;
+    TORCH_CHECK_VALUE(launch.group[axis] != 0, "the threadgroup size of kernel '", kernel.name,
+                      "' is zero along axis ", axis);
+    launch.groups[axis] =
+        uint32_t((uint64_t(launch.grid[axis]) + launch.group[axis] - 1) / launch.group[axis]);
+    group_threads *= launch.group[axis];
+  }
+  TORCH_CHECK_VALUE(group_threads <= kernel.max_threads_per_threadgroup, "a threadgroup of ",
+                    launch.group[0], " x ", launch.group[1], " x ", launch.group[2],
+                    " threads is too large for kernel '", kernel.name, "', which allows ",
+                    kernel.max_threads_per_threadgroup);
+  check_memory(kernel, launch);
+  if (threads <= 0) threads = at::get_num_threads();
+
+  if (engine == Engine::kAutomatic) {
+    engine = kernel.loop != nullptr ? Engine::kLoop : Engine::kFiber;
+  }
+  if (engine == Engine::kLoop) {
+    TORCH_CHECK_VALUE(kernel.loop != nullptr, "kernel '", kernel.name,
+                      "' synchronises its threads and cannot run as a plain loop");
+    run_loop(kernel, launch, threads);
+  } else {
+    run_fibers(kernel, launch, threads);
+  }
+}
+
+}  // namespace metalops::exec

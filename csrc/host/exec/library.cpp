@@ -1,0 +1,203 @@
+// Kernel libraries: shared objects that the front end compiled.
+#include <c10/util/Exception.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <unordered_map>
+
+#include "cpu_features.h"
+#include "runtime.h"
+
+namespace metalops::exec {
+namespace {
+
+// Finds the library of a kernel, for messages.
+class Registry {
+ public:
+  void add(const msl::abi::Library& library) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    by_first_kernel_[library.kernels] = &library;
+  }
+  void remove(const msl::abi::Library& library) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    by_first_kernel_.erase(library.kernels);
+  }
+  // "file:line:column", or "" when the kernel or the site is not known.
+  std::string place(const Kernel& kernel, uint32_t site) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto after = by_first_kernel_.upper_bound(&kernel);
+    if (after == by_first_kernel_.begin()) return "";
+    const msl::abi::Library& library = *std::prev(after)->second;
+    if (&kernel >= library.kernels + library.kernel_count || site >= library.site_count) return "";
+    const auto& location = library.sites[site];
+    std::ostringstream text;
+    text << location.file << ':' << location.line << ':' << location.column;
+    return text.str();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<const Kernel*, const msl::abi::Library*> by_first_kernel_;
+};
+Registry& registry() {
+  static Registry* const the_registry = new Registry;  // outlives every library
+  return *the_registry;
+}
+
+// A path for the file descriptor that was never used before: the loader takes equal names for the same library, and
+// descriptors are reused. Extra slashes and "./" spell a counter.
+std::string fresh_path(int descriptor) {
+  static std::atomic<uint32_t> counter{0};
+  std::string path = "/proc/self/fd/";
+  for (uint32_t rest = counter++; rest != 0; rest >>= 1) path += rest & 1u ? "./" : "/";
+  return path + std::to_string(descriptor);
+}
+
+void write_all(int descriptor, const std::string& data) {
+  size_t done = 0;
+  while (done < data.size()) {
+    const ssize_t written = write(descriptor, data.data() + done, data.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    TORCH_CHECK(written > 0, "cannot copy a kernel library into memory: ", std::strerror(errno));
+    done += size_t(written);
+  }
+}
+
+// Loads a copy of the shared object in memory, with its own globals.
+void* load_copy(const std::string& data) {
+  const int descriptor = memfd_create("metalops-kernels", MFD_CLOEXEC);
+  TORCH_CHECK(descriptor >= 0, "cannot create a file in memory for a kernel library: ",
+              std::strerror(errno));
+  struct Closer {
+    int descriptor;
+    ~Closer() { close(descriptor); }
+  } closer{descriptor};
+  write_all(descriptor, data);
+  return dlopen(fresh_path(descriptor).c_str(), RTLD_NOW | RTLD_LOCAL);
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  TORCH_CHECK(file, "cannot read the kernel library ", path, ": ", std::strerror(errno));
+  std::ostringstream data;
+  data << file.rdbuf();
+  return std::move(data).str();
+}
+
+}  // namespace
+
+std::string describe(const Kernel& kernel, msl::abi::Site site) {
+  const std::string place = registry().place(kernel, site.id);
+  return place.empty() ? "an unknown line" : place;
+}
+
+struct Library::Impl {
+  void* handle = nullptr;
+  const msl::abi::Library* table = nullptr;
+  void (*bind)(const msl::abi::Runtime*) = nullptr;
+  std::string path;                         // for libraries opened from a file
+  std::shared_ptr<const std::string> data;  // for libraries opened from memory
+  std::unordered_map<std::string, const Kernel*> kernels;
+
+  ~Impl() {
+    if (table != nullptr) registry().remove(*table);
+    if (handle != nullptr) dlclose(handle);
+  }
+
+  // Checks what was loaded and takes its tables.
+  void take(void* loaded, const std::string& name) {
+    if (loaded == nullptr) {
+      const char* reason = dlerror();
+      TORCH_CHECK(false, "cannot load the kernel library ", name, ": ", reason ? reason : "unknown");
+    }
+    handle = loaded;
+    const auto* library = static_cast<const msl::abi::Library*>(dlsym(handle, "metalops_library"));
+    bind = reinterpret_cast<decltype(bind)>(dlsym(handle, "metalops_bind"));
+    TORCH_CHECK(library != nullptr && bind != nullptr, name, " is not a kernel library of metalops");
+    TORCH_CHECK(library->abi_version == msl::abi::kAbiVersion, "the kernel library ", name,
+                " was built for version ", library->abi_version,
+                " of the kernel interface; this metalops has version ", msl::abi::kAbiVersion,
+                ". Build it again.");
+    const uint32_t missing = library->cpu_features & ~cpu_features();
+    TORCH_CHECK(missing == 0, "the kernel library ", name, " was compiled for a CPU with ",
+                describe_cpu_features(missing), ", which this CPU lacks. Build it again on this machine.");
+    table = library;
+    for (uint32_t i = 0; i < table->kernel_count; ++i) {
+      kernels.emplace(table->kernels[i].name, &table->kernels[i]);
+    }
+    registry().add(*table);
+  }
+};
+
+Library::~Library() = default;
+
+std::shared_ptr<Library> Library::open(const std::string& path) {
+  std::shared_ptr<Library> library(new Library);
+  library->impl_ = std::make_unique<Impl>();
+  library->impl_->path = path;
+  // A name without a slash would be looked up in the system's library directories.
+  const std::string file = path.find('/') == std::string::npos ? "./" + path : path;
+  library->impl_->take(dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL), path);
+  library->impl_->bind(&runtime());
+  return library;
+}
+
+std::shared_ptr<Library> Library::from_bytes(const void* data, size_t size) {
+  std::shared_ptr<Library> library(new Library);
+  library->impl_ = std::make_unique<Impl>();
+  library->impl_->data = std::make_shared<const std::string>(static_cast<const char*>(data), size);
+  library->impl_->take(load_copy(*library->impl_->data), "in memory");
+  library->impl_->bind(&runtime());
+  return library;
+}
+
+const msl::abi::Library& Library::table() const { return *impl_->table; }
+
+const Kernel* Library::find(const std::string& name) const {
+  const auto found = impl_->kernels.find(name);
+  return found == impl_->kernels.end() ? nullptr : found->second;
+}
+
+std::vector<std::string> Library::names() const {
+  std::vector<std::string> names;
+  for (uint32_t i = 0; i < table().kernel_count; ++i) names.emplace_back(table().kernels[i].name);
+  return names;
+}
+
+std::shared_ptr<Library> Library::specialise(const std::vector<ConstantValue>& values) const {
+  std::shared_ptr<Library> library(new Library);
+  library->impl_ = std::make_unique<Impl>();
+  Impl& impl = *library->impl_;
+  impl.path = impl_->path;
+  impl.data = impl_->data;
+  impl.take(load_copy(impl.data != nullptr ? *impl.data : read_file(impl.path)),
+            impl.path.empty() ? "in memory" : impl.path);
+  for (const ConstantValue& value : values) {
+    bool found = false;
+    for (uint32_t i = 0; i < impl.table->function_constant_count; ++i) {
+      const auto& constant = impl.table->function_constants[i];
+      if (constant.index != value.index) continue;
+      TORCH_CHECK_VALUE(constant.bytes == value.bytes.size(), "function constant ", value.index, " ('",
+                        constant.name, "') has ", constant.bytes, " bytes; the value has ",
+                        value.bytes.size());
+      std::memcpy(constant.value, value.bytes.data(), value.bytes.size());
+      *constant.is_defined = 1;
+      found = true;
+    }
+    TORCH_CHECK_VALUE(found, "the kernel library has no function constant ", value.index);
+  }
+  // After the values are in place: constants that are computed from them are computed now.
+  impl.bind(&runtime());
+  return library;
+}
+
+}  // namespace metalops::exec

@@ -1,0 +1,36 @@
+// What the parts of the execution engine share.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "exec.h"
+
+namespace metalops::exec {
+
+// The functions that kernels call.
+const msl::abi::Runtime& runtime();
+
+// "file:line:column" of a synchronising call in the kernel's source, for messages.
+std::string describe(const Kernel& kernel, msl::abi::Site site);
+
+// The number of threads in the launch's grid.
+uint64_t threads_in_grid(const Launch& launch);
+
+// Calls check_interrupt from the thread that launched, at most every few milliseconds.
+class InterruptPoll {
+ public:
+  void operator()();
+
+ private:
+  int64_t next_nanoseconds_ = 0;
+};
+
+// The engines. Launch::groups is filled in and sizes are checked already.
+void run_loop(const Kernel& kernel, const Launch& launch, int threads);
+void run_fibers(const Kernel& kernel, const Launch& launch, int threads);
+
+// The kernel that this CPU thread runs in a loop, so that a synchronising call in it can be reported; null otherwise.
+extern thread_local const Kernel* kernel_in_loop;
+
+}  // namespace metalops::exec
