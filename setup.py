@@ -31,6 +31,7 @@ def gather_headers() -> None:
         "csrc/runtime/library.cpp",
         "kernels/registration.h",
         "kernels/backward.h",
+        "kernels/strided.h",
     )
     wanted = {f"metalops/{os.path.basename(path)}": path for path in public}
     if software_device():

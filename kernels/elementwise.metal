@@ -4,7 +4,7 @@
 #include <metal_stdlib>
 #include <metalops/registration.h>
 #include "numerics.h"
-#include "strided.h"
+#include <metalops/strided.h>
 using namespace metal;
 using namespace metalops;
 

@@ -40,7 +40,7 @@ inline float laguerre_polynomial(float x, int n) {
     return value;
   }
   float difference = -x;
-  for (int k = 1; k < n && !isnan(value); ++k) {
+  for (int k = 1; k < n && isfinite(value); ++k) {
     const float degree = static_cast<float>(k);
     difference = fma(-x, value, degree * difference) / (degree + 1.0f);
     value += difference;
@@ -71,7 +71,7 @@ inline float legendre_polynomial(float x, int n) {
   const float beyond_one = magnitude - 1.0f;
   float value = magnitude;
   float difference = beyond_one;
-  for (int k = 1; k < n && !isnan(value); ++k) {
+  for (int k = 1; k < n && beyond_one != 0.0f && isfinite(value); ++k) {
     const float degree = static_cast<float>(k);
     difference = fma((degree + degree + 1.0f) * beyond_one, value, degree * difference) /
         (degree + 1.0f);
@@ -96,7 +96,12 @@ struct special_legendre_polynomial_p_functor {
   }
 };
 
-REGISTER_OPMATH_FLOAT_BINARY_OP(special_laguerre_polynomial_l);
-REGISTER_INT2FLOAT_BINARY_OP(special_laguerre_polynomial_l);
-REGISTER_OPMATH_FLOAT_BINARY_OP(special_legendre_polynomial_p);
-REGISTER_INT2FLOAT_BINARY_OP(special_legendre_polynomial_p);
+#define REGISTER_POLYNOMIAL(NAME)          \
+  REGISTER_OPMATH_FLOAT_BINARY_OP(NAME);   \
+  REGISTER_INT2FLOAT_BINARY_OP(NAME);      \
+  REGISTER_BINARY_OP(NAME, ushort, float); \
+  REGISTER_BINARY_OP(NAME, uint, float);   \
+  REGISTER_BINARY_OP(NAME, ulong, float)
+
+REGISTER_POLYNOMIAL(special_laguerre_polynomial_l);
+REGISTER_POLYNOMIAL(special_legendre_polynomial_p);

@@ -5,7 +5,7 @@
 #include <metal_stdlib>
 #include "numerics.h"
 #include "range.h"
-#include "strided.h"
+#include <metalops/strided.h>
 using namespace metal;
 using namespace metalops;
 

@@ -182,9 +182,13 @@ struct special_log_ndtr_functor {
   }
 };
 
-REGISTER_FLOAT_UNARY_OP(special_airy_ai);
-REGISTER_INT2FLOAT_UNARY_OP(special_airy_ai);
-REGISTER_FLOAT_UNARY_OP(special_ndtri);
-REGISTER_INT2FLOAT_UNARY_OP(special_ndtri);
-REGISTER_FLOAT_UNARY_OP(special_log_ndtr);
-REGISTER_INT2FLOAT_UNARY_OP(special_log_ndtr);
+#define REGISTER_SPECIAL(NAME)            \
+  REGISTER_FLOAT_UNARY_OP(NAME);          \
+  REGISTER_INT2FLOAT_UNARY_OP(NAME);      \
+  REGISTER_UNARY_OP(NAME, ushort, float); \
+  REGISTER_UNARY_OP(NAME, uint, float);   \
+  REGISTER_UNARY_OP(NAME, ulong, float)
+
+REGISTER_SPECIAL(special_airy_ai);
+REGISTER_SPECIAL(special_ndtri);
+REGISTER_SPECIAL(special_log_ndtr);

@@ -1,5 +1,5 @@
 // How kernels that are not elementwise functors find their elements: the layout of N tensors of one shape, shared by the
-// kernels and csrc/runtime/strided.h, which makes it and launches them. Indices are 64 bits wide throughout.
+// kernels and <metalops/strided_launch.h>, which makes it and launches them. Indices are 64 bits wide throughout.
 #pragma once
 #include <c10/metal/common.h>
 

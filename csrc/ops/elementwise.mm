@@ -2,7 +2,7 @@
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/heaviside_meta.h>
 #include <metalops/library.h>
-#include <metalops/strided.h>
+#include <metalops/strided_launch.h>
 #include <metalops/structured.h>
 #include <torch/library.h>
 

@@ -3,7 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <kernels/range.h>
 #include <metalops/library.h>
-#include <metalops/strided.h>
+#include <metalops/strided_launch.h>
 #include <torch/library.h>
 
 #include <cmath>

@@ -8,7 +8,7 @@
 #include <ATen/native/Resize.h>
 #include <kernels/rrelu.h>
 #include <metalops/library.h>
-#include <metalops/strided.h>
+#include <metalops/strided_launch.h>
 #include <torch/library.h>
 
 #include <mutex>

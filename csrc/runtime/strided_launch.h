@@ -1,11 +1,11 @@
-// Launching kernels that take a StridedLayout (kernels/strided.h): those that are neither unary, binary nor ternary, or
+// Launching kernels that take a StridedLayout (<metalops/strided.h>): those that are neither unary, binary nor ternary, or
 // that need an element's place in the tensor.
 #pragma once
 #include <ATen/TensorIterator.h>
 #include <ATen/core/Tensor.h>
 #include <c10/metal/common.h>
 #include <c10/util/SmallVector.h>
-#include <kernels/strided.h>
+#include <metalops/strided.h>
 #include <metalops/library.h>
 
 #include <algorithm>
