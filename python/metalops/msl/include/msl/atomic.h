@@ -32,12 +32,12 @@ MSL_INLINE constexpr mem_flags operator&(mem_flags a, mem_flags b) {
   return mem_flags(uint(a) & uint(b));
 }
 MSL_INLINE constexpr mem_flags& operator|=(mem_flags& a, mem_flags b) { return a = a | b; }
-enum thread_scope {
-  thread_scope_thread,
-  thread_scope_simdgroup,
-  thread_scope_threadgroup,
-  thread_scope_device,
-  thread_scope_system
+// Scope 3, the whole system, has no name in Metal; code in the wild defines it.
+enum thread_scope : int {
+  thread_scope_thread = 0,
+  thread_scope_threadgroup = 1,
+  thread_scope_device = 2,
+  thread_scope_simdgroup = 4,
 };
 
 template <class T>

@@ -470,6 +470,17 @@ struct make_scalar {
 };
 template <class T>
 using make_scalar_t = typename make_scalar<T>::type;
+// The number of components; 1 for scalars.
+template <class T>
+struct vec_elements : integral_constant<int, 1> {};
+template <class T, int N>
+struct vec_elements<vec<T, N>> : integral_constant<int, N> {};
+template <class T, int N>
+struct vec_elements<packed_vec<T, N>> : integral_constant<int, N> {};
+template <class T>
+struct vec_elements<const T> : vec_elements<T> {};
+template <class T>
+inline constexpr int vec_elements_v = vec_elements<T>::value;
 template <class T, int N>
 struct make_vector {
   using type = vec<T, N>;
