@@ -6,12 +6,20 @@ synchronise when anything it may call does.
 
 from __future__ import annotations
 
+import bisect
 import re
 
-from .kernels import Instance, Program, declarator_kinds
+from .kernels import (
+    Instance,
+    Program,
+    declarator_kinds,
+    declared_identifier,
+    function_declarator,
+    parameter_ranges,
+)
 
 _SIMD_OPERATIONS = (
-    "sum product max min and or xor any all ballot is_first is_helper_thread active_threads_mask broadcast "
+    "sum product max min and or xor any all ballot is_first active_threads_mask broadcast "
     "broadcast_first shuffle shuffle_up shuffle_down shuffle_xor shuffle_rotate_up shuffle_rotate_down "
     "shuffle_and_fill_up shuffle_and_fill_down prefix_exclusive_sum prefix_inclusive_sum "
     "prefix_exclusive_product prefix_inclusive_product"
@@ -22,15 +30,12 @@ SYNCHRONISING = {
     *(f"{group}_{name}" for group in ("simd", "quad") for name in _SIMD_OPERATIONS),
     "threadgroup_barrier",
     "simdgroup_barrier",
-    "simdgroup_load",
-    "simdgroup_store",
     "simdgroup_multiply",
     "simdgroup_multiply_accumulate",
-    "simdgroup_async_copy",
 }
 
 _SYNCHRONISING_CALL = re.compile(
-    r"\b(?:" + "|".join(sorted(SYNCHRONISING)) + r"|simdgroup_event)\b\s*[(<]"
+    r"\b(?:" + "|".join(sorted(SYNCHRONISING)) + r"|simdgroup_\w+|__metal_(?:simd|quad)\w*)\b\s*[(<]"
     r"|\bsimdgroup_(?:matrix|float\d|half\d|bfloat\d)"
 )
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -48,6 +53,8 @@ class CallGraph:
             name = scope.name.split("<")[0].split("::")[-1].strip()
             self._bodies.setdefault(name, []).append((scope.specifier.start_byte, scope.end))
         self._words: dict[tuple[int, int], frozenset[str]] = {}
+        self._indexed: list[int] | None = None
+        self._meets: dict[tuple[int, int], bool] = {}
         self._reached: dict[tuple[str, ...], set[tuple[int, int]]] = {}
 
     def _words_of(self, span: tuple[int, int]) -> frozenset[str]:
@@ -84,39 +91,56 @@ class CallGraph:
         kernel = instance.kernel
         if kernel.threadgroup_variables or any(p.kind == "threadgroup" for p in kernel.parameters):
             return True
-        return any(_SYNCHRONISING_CALL.search(self.source.masked, *span) for span in self.reached(instance))
+        return any(self._span_synchronises(span) for span in self.reached(instance))
+
+    def _span_synchronises(self, span: tuple[int, int]) -> bool:
+        if span not in self._meets:
+            self._meets[span] = bool(_SYNCHRONISING_CALL.search(self.source.masked, *span))
+        return self._meets[span]
 
     def keeps_private_memory(self, instance: Instance) -> bool:
         """Whether a thread of this kernel may use indexed memory of its own.
 
         A compiler told that iterations are independent would let vector lanes share such memory.
         """
+        if self._indexed is None:
+            self._indexed = self._indexed_memory()
         for start, end in self.reached(instance):
-            if self._span_keeps_memory(start, end):
+            at = bisect.bisect_left(self._indexed, start)
+            if at < len(self._indexed) and self._indexed[at] < end:
                 return True
         return False
 
-    def _span_keeps_memory(self, start: int, end: int) -> bool:
-        node = self.source.root.descendant_for_byte_range(start, end)
-        for subscript in self.source.find("(subscript_expression) @s", node):
+    def _indexed_memory(self) -> list[int]:
+        """Offsets of array declarations, and of subscripts of anything but a pointer parameter."""
+        found = [
+            d.start_byte
+            for d in self.source.find("(array_declarator) @a")
+            if d.parent.type in ("declaration", "init_declarator", "field_declaration")
+        ]
+        pointers: dict[int, set[str]] = {}
+        for subscript in self.source.find("(subscript_expression) @s"):
             base = subscript.child_by_field_name("argument")
-            if base is None or base.type != "identifier":
-                return True
-            if not self._is_pointer_parameter(base):
-                return True
-        return any(
-            declarator.parent.type in ("declaration", "init_declarator", "field_declaration")
-            for declarator in self.source.find("(array_declarator) @a", node)
-        )
+            function = subscript.parent
+            while function is not None and function.type != "function_definition":
+                function = function.parent
+            if function is None or base is None or base.type != "identifier":
+                found.append(subscript.start_byte)
+                continue
+            if function.start_byte not in pointers:
+                pointers[function.start_byte] = self._pointer_parameters(function)
+            if self.source.node_text(base) not in pointers[function.start_byte]:
+                found.append(subscript.start_byte)
+        return sorted(found)
 
-    def _is_pointer_parameter(self, identifier) -> bool:
-        name = self.source.node_text(identifier)
-        node = identifier
-        while node is not None and node.type != "function_definition":
-            node = node.parent
-        if node is None:
-            return False
-        for parameter in self.source.find("(parameter_declaration declarator: (pointer_declarator) @d)", node):
-            if self.source.node_text(parameter).split("*")[-1].strip() == name:
-                return "pointer" in declarator_kinds(parameter, True)
-        return False
+    def _pointer_parameters(self, function) -> set[str]:
+        declarator = function_declarator(function.child_by_field_name("declarator"))
+        if declarator is None:
+            return set()
+        names = set()
+        for node, _, _ in parameter_ranges(declarator.child_by_field_name("parameters")):
+            inner = node.child_by_field_name("declarator")
+            identifier = declared_identifier(inner)
+            if identifier is not None and declarator_kinds(inner)[:1] == ["pointer"]:
+                names.add(self.source.node_text(identifier))
+        return names

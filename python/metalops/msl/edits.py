@@ -7,6 +7,7 @@ source it came from.
 from __future__ import annotations
 
 import bisect
+import itertools
 
 _CLOSE, _OPEN, _REPLACE = 0, 1, 2
 
@@ -60,7 +61,7 @@ class Edits:
         position = start
         removed = (0, 0)
         first = bisect.bisect_left(self._events, start, key=lambda e: e[0])
-        for event_position, kind, order, event_end, text in self._events[first:]:
+        for event_position, kind, order, event_end, text in itertools.islice(self._events, first, None):
             if event_position > end or (event_position == end and kind != _CLOSE):
                 break
             if event_position < position:

@@ -93,8 +93,8 @@ def emit(preprocessed: Preprocessed) -> Emitted:
     length += 3
     for piece in pieces:
         if piece.offset is not None:
-            position = lines.position(piece.offset)
-            marker = f"# {position.line} {json.dumps(position.file)}\n"
+            file, line = lines.place(piece.offset)
+            marker = f"# {line} {json.dumps(file)}\n"
         else:
             marker = '# 1 "kernel table"\n'
         all_runs.append((length, -1 if piece.offset is None else piece.offset, False))

@@ -233,9 +233,8 @@ class Program:
         declarator = function_declarator(node.child_by_field_name("declarator"))
         if declarator is None:
             return
-        name_node = declarator.child_by_field_name("declarator")
         function = Function(
-            last_name(self.source, name_node), path, outer, head, declarator, body, headers, in_class
+            last_name(self.source, name_of(declarator)), path, outer, head, declarator, body, headers, in_class
         )
         parameters = declarator.child_by_field_name("parameters")
         limit = body.start_byte if body is not None else outer.end_byte
@@ -484,13 +483,21 @@ class Program:
 
 
 def function_declarator(node):
-    """The function_declarator inside pointer and reference declarators, or None for a variable."""
+    """The function declarator inside pointer and reference declarators, or None for a variable.
+
+    For a conversion function it is an abstract one, which has parameters and no name.
+    """
     while node is not None:
         if node.type == "function_declarator":
             inner = node.child_by_field_name("declarator")
             if inner is not None and inner.type == "parenthesized_declarator":
                 return None  # pointer or reference to function
             return node
+        if node.type == "operator_cast":
+            inner = node.child_by_field_name("declarator")
+            while inner is not None and inner.type != "abstract_function_declarator":
+                inner = inner.child_by_field_name("declarator") or next(iter(inner.named_children), None)
+            return inner
         if node.type not in ("pointer_declarator", "reference_declarator", "attributed_declarator"):
             return None
         node = node.child_by_field_name("declarator") or (node.named_children or [None])[-1]
@@ -537,6 +544,16 @@ def declarator_kinds(node, as_set: bool = False):
         node = following
     kinds.reverse()
     return set(kinds) if as_set else kinds
+
+
+def name_of(declarator):
+    """The node that names a function: an identifier of some kind, or the type of a conversion function."""
+    if declarator.type == "abstract_function_declarator":
+        node = declarator
+        while node is not None and node.type != "operator_cast":
+            node = node.parent
+        return node.child_by_field_name("type")
+    return declarator.child_by_field_name("declarator")
 
 
 def last_name(source: Source, node) -> str:

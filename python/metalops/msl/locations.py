@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import bisect
+import functools
 import re
 from dataclasses import dataclass, field
 
@@ -57,6 +58,10 @@ class LineMap:
     def line_index(self, offset: int) -> int:
         return min(bisect.bisect_right(self.starts, offset) - 1, len(self.places) - 1)
 
+    def place(self, offset: int) -> tuple[str, int]:
+        """The file and line of the character at `offset` of the preprocessed text."""
+        return self.places[self.line_index(offset)]
+
     def position(self, offset: int) -> Position:
         """The place in the user's file of the character at `offset` of the preprocessed text."""
         index = self.line_index(offset)
@@ -79,6 +84,11 @@ class LineMap:
         return lines[line - 1] if 0 < line <= len(lines) else ""
 
 
+@functools.lru_cache(maxsize=64)
+def _tokens(line: str) -> list[tuple[int, str]]:
+    return [(m.start(), m.group()) for m in TOKEN.finditer(line)]
+
+
 def column_in_line(preprocessed: str, column: int, original: str) -> int:
     """The column (from 0) in the original line of what stands at `column` of the preprocessed line.
 
@@ -86,11 +96,9 @@ def column_in_line(preprocessed: str, column: int, original: str) -> int:
     """
     if not original or preprocessed[: column + 1] == original[: column + 1]:
         return column
-    theirs = [(m.start(), m.group()) for m in TOKEN.finditer(original.split("//")[0])]
-    ours = [(m.start(), m.group()) for m in TOKEN.finditer(preprocessed)]
-    target = 0
-    while target + 1 < len(ours) and ours[target + 1][0] <= column:
-        target += 1
+    theirs = _tokens(original.split("//")[0])
+    ours = _tokens(preprocessed)
+    target = max(0, bisect.bisect_right(ours, column, key=lambda token: token[0]) - 1)
     index = 0
     while index < len(ours) and index < len(theirs) and ours[index][1] == theirs[index][1]:
         if index == target:

@@ -22,7 +22,7 @@ _TOKENS = re.compile(
       | (?P<attributes>\[\[)
       | (?P<number>(?<![\w.])(?:0[xX][\da-fA-F.]+(?:[pP][+-]?\d+)?|\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)(?P<suffix>\w*))
       | (?P<word>\b(?:device|constant|thread|threadgroup|threadgroup_imageblock|kernel|vertex|fragment
-                    |__attribute__|__asm__|__asm|asm|ray_data|object_data)\b)""",
+                    |__attribute__|__asm__|__asm|asm|ray_data|object_data|coherent)\b)""",
     re.M | re.X,
 )
 _FLOATING = re.compile(r"(?![0][xX])[\d.]*(?:\.|[eE])|0[xX].*[pP.]")
@@ -178,7 +178,12 @@ class Source:
                         blank(start, close)
                         scan = close
                     continue
-                if word in ("ray_data", "object_data") and not re.compile(
+                if word == "coherent":
+                    match = re.compile(r"\s*(?:\(\s*(?:device|system|threadgroup)\s*\))?(?=\s+[A-Za-z_])").match(text, end)
+                    if match is None:
+                        continue
+                    end = scan = match.end()
+                elif word in ("ray_data", "object_data") and not re.compile(
                     r"\s+[A-Za-z_][\w:<>, ]*\s*[&*]"
                 ).match(text, end):
                     continue

@@ -19,7 +19,7 @@ from .kernels import (
     ProgramError,
     declared_identifier,
     declarator_kinds,
-    function_declarator,
+    name_of,
     parameter_ranges,
 )
 from .parse import closing_bracket
@@ -37,7 +37,7 @@ _FUNCTIONS = {
     "/=": "assign_divide",
     "%=": "assign_remainder",
 }
-_TEMPLATE_SCOPES = {"class_specifier", "struct_specifier", "union_specifier"}
+_ZERO = re.compile(r"[\s{}(),]*(?:0[\dx]*(?:\.0*)?[uUlLfFhH]*|false)?[\s{}(),]*$")  # what the memory holds anyway
 
 
 @dataclass
@@ -71,6 +71,7 @@ class _Rewriter:
 
     def run(self) -> Rewritten:
         self._erase_attributes()
+        self._erase_pragmas()
         self._erase_address_spaces()
         self._literals()
         self._global_names()
@@ -89,6 +90,11 @@ class _Rewriter:
     def _erase_attributes(self) -> None:
         for item in self.source.attribute_lists:
             self.edits.blank(item.start, item.end)
+
+    def _erase_pragmas(self) -> None:
+        """Hints to Apple's compiler, and what they say need not even be C++ once macros are not expanded in them."""
+        for match in re.finditer(r"(?m)^[ \t]*#[ \t]*pragma[^\n]*", self.source.text):
+            self.edits.erase(*match.span())
 
     def _erase_address_spaces(self) -> None:
         for word in self.source.words:
@@ -294,7 +300,7 @@ class _Rewriter:
                 inside = self.source.masked_text(parameters)[1:-1].strip()
                 comma = ", " if inside and inside != "void" else ""
                 is_definition_elsewhere = "::" in self.source.masked_text(
-                    function.declarator.child_by_field_name("declarator")
+                    name_of(function.declarator)
                 )
                 default = "" if is_definition_elsewhere or self._is_specialisation(function) else " = {}"
                 self.edits.append(parameters.end_byte - 1, f"{comma}{names.ABI}::Site{default}")
@@ -438,8 +444,8 @@ class _Rewriter:
         for function in self.program.functions:
             if not function.in_class or not self._is_specialisation(function):
                 continue
-            name = function.declarator.child_by_field_name("declarator")
-            if name is not None and name.type in ("template_function", "template_method"):
+            name = name_of(function.declarator)
+            if name.type in ("template_function", "template_method"):
                 continue
             header = function.template_headers[-1]
             start = self.source.masked.rfind("template", 0, header.start_byte)
@@ -494,9 +500,10 @@ class _Rewriter:
                         "pointers and threadgroup variables cannot be declared together here",
                         declarator.start_byte,
                     )
-                if declarator.type == "init_declarator":
+                value = declarator.child_by_field_name("value")
+                if value is not None and not _ZERO.match(self.source.masked_text(value)):
                     raise ProgramError(
-                        "variable in the threadgroup address space cannot be initialized",
+                        "variable in the threadgroup address space cannot be initialized, except with zero",
                         declarator.start_byte,
                     )
                 name = self.source.node_text(variable.identifier)
@@ -570,6 +577,8 @@ def threadgroup_typedef(source, edits: Edits, variable, alias: str) -> str:
     type_node = declaration.child_by_field_name("type")
     base = edits.text_of(type_node.start_byte, type_node.end_byte)
     declarator = variable.declarator
+    if declarator.type == "init_declarator":
+        declarator = declarator.child_by_field_name("declarator")
     before = edits.text_of(declarator.start_byte, identifier.start_byte)
     after = edits.text_of(identifier.end_byte, declarator.end_byte)
     return re.sub(r"\n", " ", f"typedef {base} {before}{alias}{after};")
@@ -624,7 +633,7 @@ class _Keys:
                     identifier.end_byte, stop
                 )
             parts.append(self._tokens(text.rstrip("= "), renamed))
-        name = declarator.child_by_field_name("declarator")
+        name = name_of(declarator)
         qualifiers = " ".join(
             self.source.masked_text(c) for c in declarator.children if c.type == "type_qualifier"
         )
@@ -647,6 +656,3 @@ class _Keys:
                 qualifiers,
             ]
         )
-
-
-__all__ = ["Derived", "Rewritten", "function_declarator", "rewrite", "threadgroup_typedef"]

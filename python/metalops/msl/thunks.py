@@ -86,6 +86,7 @@ class Thunks:
         self.lines = lines
         self.calls = CallGraph(program)
         self.instances = [i for i in program.instances if not i.kernel.unsupported]
+        self._placed: dict[int, set[str]] = {}
         self.names = [f"{names.PROGRAM}::{'::'.join([*_named(i.path), ''])}" for i in self.instances]
 
     def pieces(self) -> Iterator[Piece]:
@@ -248,10 +249,10 @@ class Thunks:
         return lines, passed
 
     def _is_placed(self, kernel: Kernel, parameter: Parameter) -> bool:
-        if parameter.name is None:
-            return False
-        body = self.source.masked_text(kernel.function.body)
-        return bool(re.search(rf"(?<!&)&\s*{re.escape(parameter.name)}\b(?!\s*\.)", body))
+        if kernel.number not in self._placed:
+            body = self.source.masked_text(kernel.function.body)
+            self._placed[kernel.number] = set(re.findall(r"(?<!&)&\s*([A-Za-z_]\w*)\b(?!\s*\.)", body))
+        return parameter.name in self._placed[kernel.number]
 
     def _call(self, expression: str, values: list[str]) -> str:
         return f"{expression}({', '.join(values)});"
