@@ -17,7 +17,9 @@ using namespace metalops::exec;
 // Fills every register that a function preserves for its caller, switches, and stores what is in them afterwards.
 extern "C" void test_switch_with_registers(void** save, void* to, const uint64_t* before, uint64_t* after);
 
-#if defined(__x86_64__)
+#if METALOPS_SWITCH_UCONTEXT
+// swapcontext is libc's business.
+#elif defined(__x86_64__)
 #define METALOPS_TEST_AARCH64 0
 asm(R"(
 .text
