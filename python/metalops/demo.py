@@ -30,12 +30,12 @@ class MissingDependency(Exception):
 
 @dataclass
 class Row:
-    """One operator's line in the table. Times are in milliseconds."""
+    """One operator's line in the table. Times are in milliseconds; None where torch's CPU operator refuses the dtype."""
 
     name: str
     dtype: torch.dtype
     device_time: float
-    cpu_time: float
+    cpu_time: float | None
     error: float
 
     @property
@@ -51,6 +51,13 @@ def _best_time(function: Callable[[], object]) -> float:
         torch.mps.synchronize()
         best = min(best, time.perf_counter() - start)
     return 1000 * best
+
+
+def _cpu_time(function: Callable[[], object]) -> float | None:
+    try:
+        return _best_time(function)
+    except NotImplementedError:
+        return None
 
 
 def _outputs(result) -> list[torch.Tensor]:
@@ -77,7 +84,7 @@ class Checker:
                 name,
                 inputs[0].dtype,
                 _best_time(lambda: operator(*inputs)),
-                _best_time(lambda: reference(*on_cpu)),
+                _cpu_time(lambda: reference(*on_cpu)),
                 error,
             )
         )
@@ -176,9 +183,10 @@ def _print_table(rows: list[Row]) -> None:
     print(f"{'operator':18} {'dtype':8} {'device ms':>10} {'torch CPU ms':>13} {'max error':>10}")
     for row in rows:
         dtype = str(row.dtype).removeprefix("torch.")
+        cpu_time = "-" if row.cpu_time is None else f"{row.cpu_time:.3f}"
         verdict = "" if row.passed else "  WRONG"
         print(
-            f"{row.name:18} {dtype:8} {row.device_time:10.3f} {row.cpu_time:13.3f} {row.error:10.1e}{verdict}"
+            f"{row.name:18} {dtype:8} {row.device_time:10.3f} {cpu_time:>13} {row.error:10.1e}{verdict}"
         )
 
 
