@@ -571,7 +571,7 @@ def parameter_ranges(parameters):
     start = parameters.start_byte + 1
     node = None
     for child in parameters.children[1:]:
-        if child.type in (",", ")"):
+        if child.type in (",", ")", ">"):
             if node is not None:
                 yield node, start, child.start_byte
             start, node = child.end_byte, None

@@ -20,6 +20,10 @@ from .locations import marker_of
 METAL_VERSION = 320
 
 _STUBS = os.path.join(compiler.HEADERS, "preprocess")
+_LANGUAGE_FEATURES = [
+    f"-D__cpp_{name}=201304L"
+    for name in "variable_templates constexpr alias_templates decltype_auto static_assert variadic_templates".split()
+]
 _ERROR = re.compile(r"(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+): (?:fatal )?error: (?P<message>.*)")
 
 
@@ -75,6 +79,7 @@ def preprocess(
         f"-D__METAL_VERSION__={metal_version}",
         "-D__METAL_MACOS__=1",
         "-D__AIR64__=1",
+        *_LANGUAGE_FEATURES,
         f"-I{_STUBS}",
         *(f"-I{d}" for d in include_path(include_dirs)),
         *(f"-D{d}" for d in defines),

@@ -27,6 +27,7 @@ from .parse import closing_bracket
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _SWIZZLE = re.compile(r"(?:\.|->)\s*([xyzw]{2,4}|[rgba]{1,4})\b(?!\s*[(<])")
 _ARITHMETIC = re.compile(r"<<=?|>>=?|/=?|%=?")
+_INTEGER_ARM = re.compile(r"[(\s]*[-+]?\s*(?:0[xX][\da-fA-F]+|\d+)[uUlL]*[)\s]*$")
 _FUNCTIONS = {
     "<<": "shift_left",
     ">>": "shift_right",
@@ -80,6 +81,7 @@ class _Rewriter:
         self._synchronising_calls()
         self._swizzles()
         self._arithmetic()
+        self._conditional_literals()
         self._class_scope_specialisations()
         self._kernels()
         self._remove_duplicates()
@@ -437,6 +439,24 @@ class _Rewriter:
     def _in_preprocessor_like_place(node) -> bool:
         return node.parent is not None and node.parent.type in ("bitfield_clause", "enumerator")
 
+    def _conditional_literals(self) -> None:
+        """In `c ? x : 0` the literal takes the type of x where that is a class for us but arithmetic in Metal."""
+        for node in self.source.find("(conditional_expression) @c"):
+            arms = node.child_by_field_name("consequence"), node.child_by_field_name("alternative")
+            if None in arms or node.has_error:
+                continue
+            for arm, other in (arms, arms[::-1]):
+                text = self.source.masked_text(other)
+                if not _INTEGER_ARM.match(self.source.masked_text(arm)) or not re.search(r"[A-Za-z_]", text):
+                    continue
+                if "[" in text and re.search(r"\[[&=\w\s]*\]\s*\(", text):
+                    continue  # a lambda cannot stand in decltype
+                known = self.edits.text_of(other.start_byte, other.end_byte)
+                known = re.sub(r"\s+", " ", known)
+                self.edits.wrap(
+                    arm.start_byte, arm.end_byte, f"{names.SUPPORT}::literal_like<decltype({known})>(", ")"
+                )
+
     # ---- definitions ----------------------------------------------------------------------------------------
 
     def _class_scope_specialisations(self) -> None:
@@ -598,7 +618,7 @@ class _Keys:
         renamed: dict[str, str] = {}
         parts = []
         for header in headers:
-            for node, start, end in parameter_ranges(header) if header is not None else ():
+            for node, _, _ in parameter_ranges(header) if header is not None else ():
                 name = node.child_by_field_name("name") or declared_identifier(
                     node.child_by_field_name("declarator")
                 )
@@ -608,7 +628,8 @@ class _Keys:
                     name = node.child_by_field_name("name")
                 if name is not None:
                     renamed[self.source.masked_text(name)] = f"${len(renamed)}"
-                text = self.edits.text_of(start, end)
+            if header is not None:
+                text = self.edits.text_of(header.start_byte, header.end_byte)
                 parts.append(re.sub(r"\bclass\b", "typename", text))
         return self._tokens(" , ".join(parts), renamed), renamed
 

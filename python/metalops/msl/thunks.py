@@ -14,7 +14,17 @@ from dataclasses import dataclass
 
 from . import names
 from .calls import CallGraph
-from .kernels import BUILTINS, Instance, Kernel, Parameter, Program, integer_value, parameter_ranges
+from .kernels import (
+    BUILTINS,
+    Instance,
+    Kernel,
+    Parameter,
+    Program,
+    declarator_kinds,
+    declared_identifier,
+    integer_value,
+    parameter_ranges,
+)
 from .locations import LineMap
 from .rewrite import Rewritten, threadgroup_typedef
 
@@ -398,13 +408,11 @@ def _declared_names(source, node) -> set[str] | None:
         name = node.child_by_field_name("name")
         return {source.node_text(name)} if name else set()
     if kind == "declaration":
-        text = source.text[node.start_byte : node.end_byte]
-        head = source.text[max(0, node.start_byte - 24) : node.start_byte]
-        qualified = re.match(r"[^=({\[]*\b(?:const|constexpr|constant)\b", text) or re.search(r"\bconstant\s*$", head)
-        if not qualified:
-            specifier = node.child_by_field_name("type")
-            if specifier is None or specifier.type not in ("struct_specifier", "enum_specifier"):
-                return None
-        found = set(re.findall(r"[A-Za-z_]\w*", text.split("=")[0]))
-        return found - {"const", "constexpr", "constant", "static"}
+        declarators = node.children_by_field_name("declarator")
+        constant = any(
+            source.node_text(c) in ("const", "constexpr") for c in node.children if c.type == "type_qualifier"
+        ) or any(w.text == "constant" for w in source.words_in(node.start_byte - 24, declarators[0].start_byte))
+        if not constant or any(declarator_kinds(d, True) & {"pointer", "reference"} for d in declarators):
+            return None
+        return {source.node_text(i) for i in map(declared_identifier, declarators) if i is not None}
     return None

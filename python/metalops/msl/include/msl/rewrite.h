@@ -150,4 +150,16 @@ MSL_ASSIGNMENT(divide, /=)
 MSL_ASSIGNMENT(remainder, %=)
 #undef MSL_ASSIGNMENT
 
+// An integer literal opposite an X in a conditional expression. Where half or bfloat is a class, the two arms would
+// convert either way.
+template <class X, class L>
+inline __attribute__((always_inline)) constexpr auto literal_like(L literal) {
+  typedef typename plain<X>::type T;
+  if constexpr (__is_class(T) && metal::is_floating_point<T>::value && !is_vector<T>) {
+    return T(literal);
+  } else {
+    return literal;
+  }
+}
+
 }  // namespace msl::msl_support
