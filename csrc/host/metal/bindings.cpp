@@ -8,9 +8,6 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <chrono>
-
-#include "exec/exec.h"
 #include "metal/flavour.h"
 #include "metal/python_call.h"
 
@@ -22,22 +19,6 @@ using at::native::mps::DynamicMetalShaderLibrary;
 using at::native::mps::MetalKernelFunction;
 using at::native::mps::MetalShaderLibrary;
 using at::native::mps::PrecompiledMetalShaderLibrary;
-
-// Lets Ctrl-C end a launch. The engine asks often, so most questions are answered by the clock.
-void check_interrupt() {
-  using Clock = std::chrono::steady_clock;
-  thread_local Clock::time_point next;
-  const Clock::time_point now = Clock::now();
-  if (now < next) return;
-  next = now + std::chrono::milliseconds(20);
-  py::gil_scoped_acquire gil;
-  // Python delivers signals in its main thread only; elsewhere this does nothing.
-  if (PyErr_CheckSignals() != 0) {
-    python_error interrupt;
-    interrupt.persist();
-    throw interrupt;
-  }
-}
 
 // Attributes of a library are its kernels. An unknown name is a RuntimeError, as on a Mac.
 template <typename Library>
@@ -81,13 +62,11 @@ void bind_metal(py::module_& host) {
           return std::make_shared<PrecompiledMetalShaderLibrary>(path);
         }));
 
-  host.def("set_elementwise_flavour", &set_forced_flavours, py::arg("unary"), py::arg("binary"),
+  host.def("set_elementwise_flavour", torch::wrap_pybind_function(&set_forced_flavours), py::arg("unary"), py::arg("binary"),
            "Pins the flavour of dense elementwise kernels: 'ilp', 'scalar' or '' (the device's own "
            "choice). The\n"
            "environment variables PYTORCH_UNARY_FORCE_FLAVOR and PYTORCH_BINARY_FORCE_FLAVOR give "
            "the initial values.");
-
-  if (!exec::check_interrupt) exec::check_interrupt = &check_interrupt;
 }
 
 }  // namespace metalops

@@ -51,12 +51,18 @@ inline uint32_t size_of(c10::ScalarType type) {
 
 void set_operands(Encoder& encoder, at::TensorIteratorBase& iter);
 
+// Binds one number for each dimension of an iterator; a 0-d one has none, and the kernel reads none.
+inline void set_dimensions(Encoder& encoder, unsigned index, c10::IntArrayRef numbers) {
+  static constexpr int64_t kNone[] = {0};
+  encoder.set_array(index, numbers.empty() ? c10::IntArrayRef(kNone) : numbers);
+}
+
 // Binds the iterator's shape and then the byte strides of `operands`, from buffer `first` on.
 template <size_t n>
 void set_strides(Encoder& encoder, const at::TensorIteratorBase& iter, unsigned first,
                  const std::array<int, n>& operands) {
-  encoder.set_array(first, iter.shape());
-  for (int operand : operands) encoder.set_array(++first, iter.strides(operand));
+  set_dimensions(encoder, first, iter.shape());
+  for (int operand : operands) set_dimensions(encoder, ++first, iter.strides(operand));
 }
 
 void dispatch_1d(Encoder& encoder, const exec::Kernel& kernel, uint64_t length);

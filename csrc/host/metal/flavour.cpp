@@ -1,6 +1,7 @@
 // See flavour.h.
 #include "metal/flavour.h"
 
+#include <c10/util/Exception.h>
 #include <c10/util/env.h>
 
 #include <atomic>
@@ -11,13 +12,18 @@ namespace {
 Flavour flavour_named(const std::string& name) {
   if (name == "ilp") return Flavour::kIlp;
   if (name == "scalar") return Flavour::kScalar;
+  TORCH_CHECK_VALUE(name.empty(), "Unknown flavour '", name, "'; use 'ilp', 'scalar' or ''");
   return Flavour::kAutomatic;
 }
 
-std::atomic<Flavour> unary{
-    flavour_named(c10::utils::get_env("PYTORCH_UNARY_FORCE_FLAVOR").value_or(""))};
-std::atomic<Flavour> binary{
-    flavour_named(c10::utils::get_env("PYTORCH_BINARY_FORCE_FLAVOR").value_or(""))};
+// torch ignores values of these variables that it does not know, and so do we.
+Flavour flavour_from_environment(const char* variable) {
+  const auto value = c10::utils::get_env(variable);
+  return value && (*value == "ilp" || *value == "scalar") ? flavour_named(*value) : Flavour::kAutomatic;
+}
+
+std::atomic<Flavour> unary{flavour_from_environment("PYTORCH_UNARY_FORCE_FLAVOR")};
+std::atomic<Flavour> binary{flavour_from_environment("PYTORCH_BINARY_FORCE_FLAVOR")};
 
 }  // namespace
 
@@ -26,8 +32,10 @@ Flavour unary_flavour() { return unary.load(std::memory_order_relaxed); }
 Flavour binary_flavour() { return binary.load(std::memory_order_relaxed); }
 
 void set_forced_flavours(const std::string& unary_name, const std::string& binary_name) {
-  unary = flavour_named(unary_name);
-  binary = flavour_named(binary_name);
+  const Flavour new_unary = flavour_named(unary_name);
+  const Flavour new_binary = flavour_named(binary_name);
+  unary = new_unary;
+  binary = new_binary;
 }
 
 }  // namespace metalops
