@@ -159,19 +159,18 @@ inline float log_ndtr(float x) {
     return -0.320553958f + rest;
   }
   const float magnitude = abs(x);
-  const double_float square = exact_product(magnitude, magnitude);
+  const double_float half_square = exact_product(0.5f * magnitude, magnitude);
   if (x < 0.0f) {
-    if (isinf(square.hi)) {
+    if (isinf(half_square.hi)) {
       return -INFINITY;
     }
-    const float logarithm = precise::log(scaled_normal_tail(magnitude));
-    return fma(-0.5f, square.hi, fma(-0.5f, square.lo, logarithm));
+    return (precise::log(scaled_normal_tail(magnitude)) - half_square.lo) - half_square.hi;
   }
   if (magnitude > 15.0f) {
     return -0.0f;  // the tail is smaller than any float
   }
-  const float decay = precise::exp(-0.5f * square.hi);
-  const float tail = scaled_normal_tail(magnitude) * fma(-0.5f * square.lo, decay, decay);
+  const float decay = precise::exp(-half_square.hi);
+  const float tail = scaled_normal_tail(magnitude) * fma(-half_square.lo, decay, decay);
   return c10::metal::log1p(-tail);
 }
 

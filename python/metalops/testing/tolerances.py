@@ -22,8 +22,13 @@ _GRADIENT = {
     torch.bfloat16: (3e-2, 3e-2),
 }
 
+_LOG_NDTR = "torch's formula rounds x / sqrt(2) to the dtype and then squares it in an exponent"
+
 # (operator, dtype, is it a gradient?): (rtol, atol, reason)
-EXCEPTIONS: dict[tuple[str, torch.dtype, bool], tuple[float, float, str]] = {}
+EXCEPTIONS: dict[tuple[str, torch.dtype, bool], tuple[float, float, str]] = {
+    ("special.log_ndtr", torch.float16, True): (1e-2, 5e-3, _LOG_NDTR),
+    ("special.log_ndtr", torch.bfloat16, True): (8e-2, 3e-2, _LOG_NDTR),
+}
 
 
 def tolerance(name: str, dtype: torch.dtype, gradient: bool = False) -> tuple[float, float]:

@@ -1,0 +1,74 @@
+"""What the tests of ATen operators share: references on the CPU for dtypes that torch's CPU operators lack, the names under
+which the device would record a stand-in, and error bounds against float64."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from metalops import debug
+from torch import Tensor
+
+NARROW = (torch.float16, torch.bfloat16)
+
+# Every overload that we register.
+OUR_OVERLOADS = (
+    "aten::special_airy_ai",
+    "aten::special_ndtri",
+    "aten::special_log_ndtr",
+    "aten::special_laguerre_polynomial_l",
+    "aten::special_legendre_polynomial_p",
+    "aten::heaviside",
+    "aten::frexp",
+    "aten::logit_",
+    "aten::logspace",
+    "aten::rrelu",
+)
+
+
+def reference(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """``function`` with half and bfloat16 tensors computed in float32, the result rounded to the promoted dtype.
+
+    torch's CPU operators of special functions refuse half precision.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Tensor:
+        tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        if not any(x.dtype in NARROW for x in tensors):
+            return function(*args, **kwargs)
+        dtype = functools.reduce(torch.promote_types, (x.dtype for x in tensors))
+        if len(tensors) == 2:
+            dtype = torch.result_type(*tensors)
+        args, kwargs = pytree.tree_map_only(
+            Tensor, lambda x: x.float() if x.dtype in NARROW else x, (args, kwargs)
+        )
+        return function(*args, **kwargs).to(dtype)
+
+    return wrapper
+
+
+def served_by_us(call: Callable[[], Any]) -> list[str]:
+    """Runs ``call``; which of our operators a stand-in served. Operators of stock MPS that the formulas of torch's autograd
+    use are none of our business."""
+    with debug.standins() as served:
+        call()
+    return [
+        name
+        for name in served
+        if any(name == ours or name.startswith((ours + ".", ours + "_")) for ours in OUR_OVERLOADS)
+    ]
+
+
+def relative_error(actual: Tensor, exact: Tensor, scale: Tensor | None = None) -> Tensor:
+    """Of float32 results against float64 ones, relative to ``scale`` (default: the exact value, at least the smallest normal
+    number)."""
+    scale = exact.abs().clamp_min(torch.finfo(torch.float32).tiny) if scale is None else scale
+    return (actual.cpu().double() - exact).abs() / scale
+
+
+def uniform(low: float, high: float, count: int = 20000) -> Tensor:
+    return (torch.rand(count, dtype=torch.float64) * (high - low) + low).float()
