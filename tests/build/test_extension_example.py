@@ -37,7 +37,7 @@ def test_the_installed_package_passes_its_own_tests(installed):
     sources, target = installed
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", sources / "tests"],
-        env={**os.environ, "PYTHONPATH": str(target)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(target), *sys.path])},
         cwd=target,
         capture_output=True,
         text=True,

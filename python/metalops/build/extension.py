@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from typing import Any
 
 import setuptools
@@ -63,6 +64,10 @@ def MetalExtension(name: str, sources: list[str], **kwargs: Any) -> setuptools.E
 
 class BuildExtension(cpp_extension.BuildExtension):
     """torch's BuildExtension, which also builds what a `MetalExtension` lists. It takes ordinary extensions as well."""
+
+    def initialize_options(self) -> None:
+        super().initialize_options()
+        self._environment: Mapping[str, str] = os.environ  # what kernels are compiled in; see run()
 
     def run(self) -> None:
         if not self.extensions:
