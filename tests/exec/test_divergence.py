@@ -1,0 +1,147 @@
+"""Simdgroup operations that not all lanes reach: those at the same call take part, and the simdgroup comes together again."""
+
+import torch
+
+from .conftest import build
+
+SOURCE = """
+#define PARAMETERS uint i [[thread_position_in_grid]], uint lane [[thread_index_in_simdgroup]]
+
+kernel void both_branches(device uint* out, PARAMETERS) {
+  uint r;
+  if (lane & 1) {
+    r = simd_sum(1u);
+  } else {
+    r = 100 * simd_sum(1u);
+  }
+  if (lane < 7) r += 1000 * simd_sum(1u);
+  out[i] = r + 100000 * simd_sum(1u);
+}
+kernel void early_return(device uint* out, PARAMETERS) {
+  out[i] = 1000;
+  if (lane % 3 == 0) return;
+  out[i] = simd_sum(1u);
+}
+kernel void loop_of_different_length(device uint* out, PARAMETERS) {
+  uint r = 0;
+  for (uint k = 0; k < lane; ++k) r += simd_sum(1u);
+  out[i] = r + 100000 * simd_sum(1u);
+}
+kernel void broken_off_loop(device uint* out, PARAMETERS) {
+  uint r = 0;
+  for (uint k = 0; k < 8; ++k) {
+    r = r * 10 + simd_sum(1u) % 10;
+    if (k >= lane) break;
+  }
+  out[i] = r;
+}
+kernel void nested(device uint* out, PARAMETERS) {
+  uint r = 0;
+  if (lane < 16) {
+    if (lane < 8) {
+      r = simd_sum(1u);
+    } else {
+      r = 100 + simd_sum(1u);
+    }
+    r += 1000 * simd_sum(1u);
+  }
+  r += 100000 * simd_sum(1u);
+  out[i] = r;
+}
+template <typename T>
+T same_call(T v) { return simd_sum(v); }
+kernel void two_instantiations(device float* out, PARAMETERS) {
+  if (lane & 1) out[i] = same_call(0.5f);
+  else out[i] = float(same_call(2));
+}
+kernel void some_wait_at_a_barrier(device uint* out, PARAMETERS, uint t [[thread_index_in_threadgroup]]) {
+  threadgroup uint shared[64];
+  uint r = 0;
+  if (t < 10) r = simd_sum(1u);
+  shared[t] = r;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  out[i] = shared[t ^ 1];
+}
+kernel void active_lanes(device uint* out, PARAMETERS) {
+  out[i * 2] = 0;
+  out[i * 2 + 1] = 0;
+  if (lane >= 4 && lane < 9) {
+    out[i * 2] = uint(ulong(simd_vote(simd_active_threads_mask())));
+    out[i * 2 + 1] = simd_is_first() + 10 * simd_broadcast_first(lane) + 1000 * simd_all(lane > 3);
+  }
+}
+"""
+
+
+def run(name, threads=64, group=64, width=1, dtype=torch.int32):
+    out = torch.full((threads, width), -1, dtype=dtype)
+    build(SOURCE).launch(name, [out], threads, group)
+    return out if width > 1 else out[:, 0]
+
+
+def lanes(threads=64):
+    return torch.arange(threads) % 32
+
+
+def test_each_branch_counts_its_own_lanes():
+    lane = lanes()
+    expected = torch.where(lane % 2 == 1, 16, 1600) + torch.where(lane < 7, 7000, 0) + 3200000
+    assert torch.equal(run("both_branches").long(), expected)
+
+
+def test_lanes_that_returned_take_no_part():
+    lane = lanes()
+    assert torch.equal(run("early_return").long(), torch.where(lane % 3 == 0, 1000, 21))
+
+
+def test_lanes_leave_a_loop_one_by_one():
+    lane = lanes()
+    # Round k has the lanes above k.
+    expected = torch.tensor([sum(31 - k for k in range(n)) for n in lane.tolist()]) + 3200000
+    assert torch.equal(run("loop_of_different_length").long(), expected)
+
+
+def test_break():
+    counts = [(32 - k) % 10 for k in range(8)]
+    expected = []
+    for lane in lanes().tolist():
+        r = 0
+        for k in range(min(lane + 1, 8)):
+            r = r * 10 + counts[k]
+        expected.append(r)
+    assert run("broken_off_loop").tolist() == expected
+
+
+def test_nested_branches_come_together_at_each_level():
+    lane = lanes()
+    expected = torch.where(lane < 8, 8, 108) + 16000
+    expected = torch.where(lane < 16, expected, 0) + 3200000
+    assert torch.equal(run("nested").long(), expected)
+
+
+def test_one_call_in_two_instantiations_of_a_template_is_two_operations():
+    lane = lanes()
+    assert torch.equal(run("two_instantiations", dtype=torch.float32), torch.where(lane % 2 == 1, 8.0, 32.0))
+
+
+def test_a_barrier_waits_for_lanes_in_a_simdgroup_operation():
+    t = torch.arange(64)
+    expected = torch.where((t ^ 1) < 10, 10, 0)
+    assert torch.equal(run("some_wait_at_a_barrier").long(), expected)
+
+
+def test_partial_simdgroup_and_divergence():
+    lane = lanes(40)
+    size = torch.where(torch.arange(40) < 32, 32, 8)
+    odd = torch.where(lane % 2 == 1, size // 2, 100 * (size // 2))
+    expected = odd + torch.where(lane < 7, 7000, 0) + 100000 * size
+    assert torch.equal(run("both_branches", 40, 40).long(), expected)
+
+
+def test_votes_among_active_lanes():
+    out = run("active_lanes", 32, 32, width=2)
+    for lane in range(32):
+        if 4 <= lane < 9:
+            assert out[lane].tolist() == [0b111110000, (lane == 4) + 40 + 1000]
+        else:
+            assert out[lane].tolist() == [0, 0]
