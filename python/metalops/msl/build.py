@@ -68,32 +68,36 @@ def torch_version() -> str:
 
 
 def compile_emitted(emitted: Emitted, output: str, options: Options) -> None:
-    """Builds a shared library from emitted C++. Raises SyntaxError with positions of the user's source."""
+    """Builds a shared library from emitted C++. Raises SyntaxError with positions of the user's source.
+
+    Without debug the compiler sees no line markers, so that its errors are positions of the emitted text, which map
+    back to the exact column.
+    """
     host = compiler.find()
     flags = [*host.flags(options.optimize, options.arch), f"-I{compiler.HEADERS}", *options.flags]
     description = f"{os.path.basename(host.command[0])} {host.version} -O{options.optimize} {options.arch}"
     flags.append(f'-DMETALOPS_BUILD="{description}"')
     if options.debug:
         flags.append("-g")
+    flags += ["-fdiagnostics-color=never"]
+    if host.kind == "gnu":
+        flags += [f"-fmax-errors={_MAX_ERRORS}", "-fdiagnostics-column-unit=byte", "-fno-diagnostics-show-caret"]
+    else:
+        flags += [f"-ferror-limit={_MAX_ERRORS}", "-fno-caret-diagnostics"]
     with tempfile.TemporaryDirectory(prefix="metalops") as folder:
         source = os.path.join(folder, "kernels.cpp")
-        with open(source, "w", encoding="latin-1") as stream:
-            stream.write(emitted.text)
-        arguments = [*flags, "-shared", source, "-o", output, "-lm"]
-        result = host.run(arguments)
-        if result.returncode == 0:
-            return
-        with open(source, "w", encoding="latin-1") as stream:
-            stream.write(emitted.without_markers())
-        limit = f"-fmax-errors={_MAX_ERRORS}" if host.kind == "gnu" else f"-ferror-limit={_MAX_ERRORS}"
-        report = ["-fdiagnostics-color=never", limit]
-        if host.kind == "gnu":
-            report += ["-fdiagnostics-column-unit=byte", "-fno-diagnostics-show-caret"]
-        else:
-            report += ["-fno-caret-diagnostics"]
-        checked = host.run([*flags, *report, "-fsyntax-only", source])
-        output_text = (checked if checked.returncode else result).stderr.decode(errors="replace")
-        raise syntax_error(explain(output_text, source, emitted))
+        _write(source, emitted.text if options.debug else emitted.without_markers())
+        result = host.run([*flags, "-shared", source, "-o", output, "-lm"])
+        if result.returncode and options.debug:
+            _write(source, emitted.without_markers())
+            result = host.run([*flags, "-fsyntax-only", source])
+        if result.returncode:
+            raise syntax_error(explain(result.stderr.decode(errors="replace"), source, emitted))
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="latin-1") as stream:
+        stream.write(text)
 
 
 def explain(output: str, path: str, emitted: Emitted) -> list[Diagnostic]:

@@ -194,7 +194,7 @@ class _Rewriter:
             if literal.suffix == "f":
                 continue
             if literal.suffix == "":
-                self.edits.insert(literal.end, "f")
+                self.edits.replace(literal.start, literal.end, literal.digits + "f")
                 continue
             kind = "half" if literal.suffix == "h" else "bfloat"
             digits = literal.digits + ("f" if re.search(r"[.eEpP]", literal.digits) else "")

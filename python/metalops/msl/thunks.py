@@ -179,7 +179,7 @@ class Thunks:
         else:
             types = self._parameter_types(instance.signature)
             own = kernel.function.declarator.child_by_field_name("parameters")
-            if grouped and instance.signature != own:
+            if grouped and (instance.signature != own or not types):
                 types.append(f"{names.ABI}::Group&")
             signature = f"void (*)({', '.join(types)})"
         lines = [f"typedef {names.SUPPORT}::signature<{signature}> msl_types_{number};"]

@@ -220,7 +220,7 @@ template <u32 StaticBytes, u32 MaxThreads, abi::i32... Indices>
 struct facts {
   static constexpr u32 static_bytes = StaticBytes;
   static constexpr u32 max_threads = MaxThreads;
-  static constexpr abi::i32 indices[] = {Indices..., -1};
+  static constexpr abi::i32 indices[sizeof...(Indices) + 1] = {Indices..., -1};
 };
 
 // ---- rows of the grid -----------------------------------------------------------------------------------------

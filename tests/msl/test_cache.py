@@ -1,0 +1,183 @@
+"""The cache of compiled libraries: shared by processes, bounded, never wrong."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from metalops import msl
+from metalops.msl import build, cache
+
+SOURCE = "kernel void k(device float* out [[buffer(0)]]) { out[0] = %d; }\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("METALOPS_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def compiles(monkeypatch):
+    """How often the host compiler ran."""
+    calls = []
+    real = build.compile_emitted
+
+    def counted(*arguments):
+        calls.append(arguments)
+        return real(*arguments)
+
+    monkeypatch.setattr(build, "compile_emitted", counted)
+    return calls
+
+
+def test_the_second_time_nothing_is_compiled(compiles):
+    first = msl.compile_source(SOURCE % 1)
+    assert msl.compile_source(SOURCE % 1) == first
+    assert len(compiles) == 1
+    assert msl.compile_source(SOURCE % 2) != first
+    assert len(compiles) == 2
+
+
+def test_a_hit_takes_less_than_20_milliseconds():
+    msl.compile_source(SOURCE % 3)
+    best = min(_seconds(lambda: msl.compile_source(SOURCE % 3)) for _ in range(5))
+    assert best < 0.020
+
+
+def _seconds(function):
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def test_options_name_and_versions_are_part_of_the_key(compiles, monkeypatch):
+    base = msl.compile_source(SOURCE % 4)
+    others = [
+        msl.compile_source(SOURCE % 4, name="other"),
+        msl.compile_source(SOURCE % 4, options=msl.Options(optimize=0)),
+        msl.compile_source(SOURCE % 4, options=msl.Options(defines=("A=1",))),
+    ]
+    monkeypatch.setattr(build, "version", lambda: "another front end")
+    others.append(msl.compile_source(SOURCE % 4))
+    monkeypatch.setattr(cache, "cpu_identity", lambda: "another CPU")
+    others.append(msl.compile_source(SOURCE % 4))
+    assert len({base, *others}) == 6 and len(compiles) == 6
+
+
+def test_changed_include_is_noticed(tmp_path, compiles):
+    header = tmp_path / "value.h"
+    options = msl.Options(include_dirs=(str(tmp_path),))
+    source = '#include "value.h"\nkernel void k(device int* out [[buffer(0)]]) { out[0] = VALUE; }\n'
+    header.write_text("#define VALUE 1\n")
+    msl.compile_source(source, options=options)
+    msl.compile_source(source, options=options)
+    assert len(compiles) == 1
+    header.write_text("#define VALUE 2\n")
+    msl.compile_source(source, options=options)
+    assert len(compiles) == 2
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "no note", "bad note", "gone"])
+def test_damaged_entries_are_rebuilt(damage, compiles):
+    path = msl.compile_source(SOURCE % 5)
+    with open(path, "rb") as stream:
+        good = stream.read()
+    if damage == "truncated":
+        _write(path, good[: len(good) // 2])
+    elif damage == "flipped":
+        _write(path, good[:-100] + bytes([good[-100] ^ 1]) + good[-99:])
+    elif damage == "empty":
+        _write(path, b"")
+    elif damage == "no note":
+        os.unlink(path + ".json")
+    elif damage == "bad note":
+        _write(path + ".json", b"[1, 2")
+    else:
+        os.unlink(path)
+    assert msl.compile_source(SOURCE % 5) == path
+    assert len(compiles) == 2
+    with open(path, "rb") as stream:
+        assert len(stream.read()) == len(good)
+
+
+def _write(path, content):
+    with open(path, "wb") as stream:
+        stream.write(content)
+
+
+def test_errors_leave_nothing_behind(folder):
+    with pytest.raises(SyntaxError):
+        msl.compile_source("kernel void k(device float* out [[buffer(0)]]) { out[0] = missing; }\n")
+    assert [f for f in os.listdir(folder) if f.endswith((".so", ".tmp"))] == []
+
+
+def test_the_least_recently_used_go_first(monkeypatch):
+    paths = [msl.compile_source(SOURCE % i) for i in (10, 11, 12)]
+    size = os.path.getsize(paths[0])
+    now = time.time()
+    for age, path in zip((100, 300, 200), paths):
+        os.utime(path, (now - age, now - age))
+    monkeypatch.setenv("METALOPS_CACHE_SIZE", str(int(size * 2.5)))
+    newest = msl.compile_source(SOURCE % 13)
+    assert [os.path.exists(p) for p in (*paths, newest)] == [True, False, False, True]
+    assert not os.path.exists(paths[1] + ".json")
+    assert cache.total_size() <= size * 2.5
+
+
+def test_use_counts_as_recent(monkeypatch):
+    old, other = (msl.compile_source(SOURCE % i) for i in (20, 21))
+    now = time.time()
+    os.utime(old, (now - 300, now - 300))
+    os.utime(other, (now - 100, now - 100))
+    msl.compile_source(SOURCE % 20)
+    monkeypatch.setenv("METALOPS_CACHE_SIZE", str(int(os.path.getsize(old) * 2.5)))
+    msl.compile_source(SOURCE % 22)
+    assert os.path.exists(old) and not os.path.exists(other)
+
+
+@pytest.mark.parametrize("text, size", [("1000", 1000), ("2K", 2048), ("1.5M", 3 << 19), ("3GiB", 3 << 30), ("", 2 << 30)])
+def test_size_limits(monkeypatch, text, size):
+    monkeypatch.setenv("METALOPS_CACHE_SIZE", text)
+    assert cache.size_limit() == size
+
+
+def test_wrong_size_limit(monkeypatch):
+    monkeypatch.setenv("METALOPS_CACHE_SIZE", "a lot")
+    with pytest.raises(ValueError, match="METALOPS_CACHE_SIZE"):
+        cache.size_limit()
+
+
+def test_several_processes_at_once(folder):
+    """All compile the same sources at the same time."""
+    program = """
+import sys, types
+shell = types.ModuleType("metalops"); shell.__path__ = [sys.argv[1]]; sys.modules["metalops"] = shell
+from metalops import msl
+from metalops.msl.cli import open_table
+for i in range(3):
+    path = msl.compile_source("kernel void k%d(device float* out [[buffer(0)]]) { out[0] = 1; }" % (i % 2))
+    assert open_table(path) == 1
+"""
+    package = os.path.dirname(os.path.dirname(msl.__file__))
+    running = [
+        subprocess.Popen([sys.executable, "-c", program, package], stderr=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    for process in running:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    libraries = [f for f in os.listdir(folder) if f.endswith(".so")]
+    assert len(libraries) == 2
+    for name in libraries:
+        with open(folder / (name + ".json")) as stream:
+            assert json.load(stream)["bytes"] == os.path.getsize(folder / name)
+    assert not [f for f in os.listdir(folder) if f.endswith(".tmp")]
+
+
+def test_a_folder_that_cannot_be_written(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("METALOPS_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    assert os.path.exists(msl.compile_source(SOURCE % 30))

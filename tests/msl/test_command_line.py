@@ -1,0 +1,97 @@
+"""`metalops compile` and `metalops sweep`."""
+
+import pytest
+from metalops import msl
+
+GOOD = """#include <metal_stdlib>
+using namespace metal;
+template <typename T>
+[[kernel, max_total_threads_per_threadgroup(64)]] void
+scale(device T* out [[buffer(0)]], constant T* in, uint i [[thread_position_in_grid]]) { out[i] = in[i]; }
+template [[host_name("scale_float")]] kernel void scale<float>(device float*, constant float*, uint);
+kernel void tex(texture2d<float> t [[texture(0)]], device float* out [[buffer(0)]]) {}
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "good.metal"
+    path.write_text(GOOD)
+    return path
+
+
+def test_list_prints_the_kernel_table_and_compiles_nothing(file, capsys):
+    assert msl.main_compile([str(file), "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "scale_float [[max_total_threads_per_threadgroup(64)]]",
+        "    device T * out [[buffer(0)]]",
+        "    constant T * in [[buffer(1)]]",
+        "    uint i [[thread_position_in_grid]]",
+        "tex  (not in the library: parameter t (texture))",
+        "    texture2d<float> t [[texture]]",
+        "    device float * out [[buffer(0)]]",
+    ]
+    assert not file.with_suffix(".so").exists()
+
+
+def test_compile_writes_a_library(file, tmp_path, capsys):
+    output = tmp_path / "out.so"
+    assert msl.main_compile([str(file), "-o", str(output), "--list"]) == 0
+    assert "scale_float" in capsys.readouterr().out
+    assert msl.cli.open_table(str(output)) == 1
+    assert msl.main_compile([str(file)]) == 0
+    assert capsys.readouterr().out.strip() == str(file.with_suffix(".so"))
+
+
+def test_emit_prints_c_plus_plus(file, capsys):
+    assert msl.main_compile([str(file), "--emit"]) == 0
+    assert "#include <msl/metal.h>" in capsys.readouterr().out
+
+
+def test_defines_and_include_folders(tmp_path, capsys):
+    (tmp_path / "inc").mkdir()
+    (tmp_path / "inc" / "x.h").write_text("#define NAME k_x\n")
+    path = tmp_path / "a.metal"
+    path.write_text("#include <x.h>\n#if LEVEL == 2\nkernel void NAME(device float* o) { o[0] = 1; }\n#endif\n")
+    assert msl.main_compile([str(path), "-I", str(tmp_path / "inc"), "-D", "LEVEL=2", "--list"]) == 0
+    assert capsys.readouterr().out.startswith("k_x\n")
+    assert msl.main_compile([str(path), "-I", str(tmp_path / "inc"), "--list"]) == 0
+    assert capsys.readouterr().out == "no kernels\n"
+
+
+def test_errors_go_to_stderr(tmp_path, capsys):
+    path = tmp_path / "bad.metal"
+    path.write_text("kernel void k(device float* o) {\n  o[0] = missing;\n}\n")
+    assert msl.main_compile([str(path)]) == 1
+    assert f"{path}:2:10: error: " in capsys.readouterr().err
+    assert msl.main_compile([str(tmp_path / "none.metal")]) == 1
+    assert "no Metal source at" in capsys.readouterr().err
+
+
+def test_sweep_names_the_stage_that_fails(tmp_path, file, capsys):
+    (tmp_path / "deeper").mkdir()
+    (tmp_path / "deeper" / "a.metal").write_text('#include "nowhere.h"\n')
+    (tmp_path / "b.metal").write_text("kernel void k(device float* o, uint i) { o[i] = 1; }\n")
+    (tmp_path / "c.metal").write_text("kernel void k(device float* o) { o[0] = missing; }\n")
+    (tmp_path / "d.metal").write_text(
+        "float nowhere(float);\nkernel void k(device float* o) { o[0] = nowhere(o[1]); }\n"
+    )
+    assert msl.main_sweep([str(tmp_path)]) == 1
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert " ok " in rows["good.metal"] and "1 kernels (1 not for this device)" in rows["good.metal"]
+    assert " preprocess " in rows["deeper/a.metal"] and "nowhere.h" in rows["deeper/a.metal"]
+    assert " emit " in rows["b.metal"]
+    assert " compile " in rows["c.metal"] and "missing" in rows["c.metal"]
+    assert " run " in rows["d.metal"] and "nowhere" in rows["d.metal"]
+    assert rows["5"] == "5 files, 3 kernels: 1 ok, 1 preprocess, 1 emit, 1 compile, 1 run"
+
+
+def test_sweep_can_stop_early(file, capsys):
+    assert msl.main_sweep([str(file.parent), "--stop-at", "emit", "--only", "good"]) == 0
+    assert "1 ok" in capsys.readouterr().out
+
+
+def test_sweep_without_a_folder(tmp_path, capsys):
+    assert msl.main_sweep([str(tmp_path / "none")]) == 1
+    assert "no folder" in capsys.readouterr().err

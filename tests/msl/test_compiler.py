@@ -1,0 +1,90 @@
+"""Which host compiler is used, and what is said when there is none."""
+
+import shutil
+import stat
+import warnings
+
+import pytest
+from metalops import msl
+from metalops.msl import compiler
+
+SOURCE = "kernel void k(device float* out [[buffer(0)]], constant float* in) { out[0] = in[0] * 2.0; }\n"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("METALOPS_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def script(folder, name, text):
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(path.stat().st_mode | stat.S_IEXEC)
+    return str(path)
+
+
+def test_no_compiler_is_one_sentence(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(msl.CompilerNotFound) as caught:
+        msl.compile_source(SOURCE)
+    message = str(caught.value)
+    assert "C++ compiler" in message and "\n" not in message
+
+
+def test_compilers_that_do_not_work_are_named(monkeypatch, tmp_path):
+    tools = tmp_path / "tools"
+    script(tools, "g++", 'echo "g++ 4.8.5"; case "$*" in *--version*) exit 0;; esac; echo "error: bad" >&2; exit 1\n')
+    monkeypatch.setenv("PATH", f"{tools}:/nonexistent")
+    monkeypatch.setenv("CXX", "nothing++")
+    with pytest.raises(msl.CompilerNotFound, match="nothing.*is not installed.*g.. 4.8.5 cannot build"):
+        compiler.find()
+
+
+def test_cxx_is_used(monkeypatch):
+    found = shutil.which("g++") or shutil.which("clang++")
+    monkeypatch.setenv("CXX", found)
+    assert compiler.find().command[0] == found
+
+
+def test_cxx_with_arguments(monkeypatch, tmp_path):
+    real = compiler.find().command[0]
+    wrapper = script(tmp_path / "tools", "wrapper", f'shift; exec {real} "$@"\n')
+    monkeypatch.setenv("CXX", f"{wrapper} cc")
+    assert compiler.find().command == (wrapper, "cc")
+    assert msl.compile_source(SOURCE)
+
+
+def test_cxx_that_cannot_build_kernels_is_passed_over_with_a_warning(monkeypatch):
+    monkeypatch.setenv("CXX", "nothing++")
+    with pytest.warns(UserWarning, match="nothing"):
+        assert compiler.find().command[0] != "nothing++"
+
+
+def test_probes_are_remembered_on_disk(monkeypatch, tmp_path):
+    log = tmp_path / "log"
+    real = compiler.find().command[0]
+    wrapper = script(tmp_path / "tools", "wrapper", f'echo run >> {log}; exec {real} "$@"\n')
+    monkeypatch.setenv("CXX", wrapper)
+    for _ in range(3):
+        compiler._find.cache_clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert compiler.find().command[0] == wrapper
+    assert log.read_text().count("run") == 2  # its version, and one trial
+
+
+@pytest.mark.parametrize("name", ["g++", "clang++", "clang++-19"])
+def test_every_compiler_builds_kernels(monkeypatch, name):
+    if not isinstance(compiler._probe([name]), compiler.Compiler):
+        pytest.skip(f"{name} is not here or has no _Float16")
+    from metalops import _host
+
+    import torch
+
+    monkeypatch.setenv("CXX", name)
+    library = _host.Library(msl.compile_source(SOURCE))
+    out = torch.zeros(1)
+    library.launch("k", [out, torch.tensor([4.0])], 1, 1)
+    assert out[0] == 8 and library.build.startswith(name)

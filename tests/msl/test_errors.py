@@ -1,0 +1,188 @@
+"""Compile errors are SyntaxErrors at the user's own file, line and column."""
+
+import pytest
+from metalops import msl
+
+HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
+
+
+def error_of(source, **options):
+    with pytest.raises(SyntaxError) as caught:
+        msl.compile_source(source, **options)
+    return caught.value
+
+
+def place(source, needle):
+    """Line and column (from 1) of a piece of a source."""
+    before = source[: source.index(needle)]
+    return before.count("\n") + 1, len(before) - before.rfind("\n")
+
+
+def check(source, needle, *words):
+    error = error_of(source)
+    assert error.filename == "program_source"
+    assert (error.lineno, error.offset) == place(source, needle)
+    assert error.text == source.split("\n")[error.lineno - 1]
+    assert f"program_source:{error.lineno}:{error.offset}: error: " in error.msg
+    for word in words:
+        assert word in error.msg
+    for internal in ("msl::", "msl_", "abi::"):
+        assert internal not in error.msg
+    return error
+
+
+def test_undeclared_name():
+    check(
+        HEADER + "kernel void k(device float* out [[buffer(0)]]) {\n  out[0] = missing + 1.0;\n}\n",
+        "missing",
+        "missing",
+    )
+
+
+def test_column_behind_rewritten_code():
+    check(
+        HEADER
+        + "kernel void k(device float4* out [[buffer(0)]], constant uint& n) {\n"
+        + "  out[0].xy = out[1].wz / 2.0; uint s = 1u << n; out[0].x = simd_sum(1.0) + missing;\n}\n",
+        "missing",
+    )
+
+
+def test_column_behind_a_macro_and_collapsed_spaces():
+    check(
+        HEADER
+        + "#define TWICE(x) ((x) + (x))\n"
+        + "kernel void k(device float* out) {\n  out[0] =   TWICE( out[1] )    + missing;\n}\n",
+        "missing",
+    )
+
+
+def test_place_in_a_comment_free_line_after_comments():
+    check(HEADER + "/* one\n two */ kernel void k(device float* out) { /* three */ out[0] = missing; }\n", "missing")
+
+
+def test_error_inside_a_macro_points_at_its_use():
+    source = HEADER + "#define BAD(x) (x + missing)\nkernel void k(device float* out) {\n  out[0] = BAD(2);\n}\n"
+    error = error_of(source)
+    assert (error.lineno, error.offset) == place(source, "BAD(2)")
+
+
+def test_wrong_type():
+    check(
+        HEADER + "struct s {};\nkernel void k(device float* out) {\n  s v;\n  out[0] = v;\n}\n",
+        "v;\n}",
+        "float",
+    )
+
+
+def test_syntax_error():
+    source = HEADER + "kernel void k(device float* out) {\n  out[0] = 1.0\n}\n"
+    error = error_of(source)
+    assert error.lineno == 4
+    assert "';'" in error.msg
+
+
+def test_unbalanced_braces():
+    error = error_of(HEADER + "kernel void k(device float* out) {\n  if (true) {\n    out[0] = 1;\n}\n")
+    assert error.filename == "program_source"
+
+
+def test_every_error_is_reported():
+    source = HEADER + "kernel void k(device float* out) {\n  out[0] = one;\n  out[1] = two;\n}\n"
+    error = error_of(source)
+    assert [d.line for d in error.diagnostics] == [4, 5]
+    assert "one" in error.msg and "two" in error.msg
+
+
+def test_template_instantiation_errors_are_in_the_template():
+    error = error_of(
+        HEADER
+        + "template <typename T> kernel void k(device T* out) {\n  out[0] = T::missing;\n}\n"
+        + 'template [[host_name("f")]] kernel void k<float>(device float*);\n'
+    )
+    assert error.lineno == 4 and error.offset in (12, 15)  # clang points at T, g++ at the member
+
+
+def test_error_in_an_instantiation():
+    source = (
+        HEADER
+        + "template <typename T> kernel void k(device T* out) {}\n"
+        + 'template [[host_name("f")]] kernel void k<nothing>(device float*);\n'
+    )
+    assert error_of(source).lineno == 4
+
+
+def test_static_assert_in_the_users_code():
+    error = error_of(HEADER + 'static_assert(sizeof(half) == 4, "halves are small");\n')
+    assert error.lineno == 3 and "halves are small" in error.msg
+
+
+def test_misuse_of_the_standard_library_is_reported_at_the_call():
+    source = HEADER + "struct s {};\nkernel void k(device float* out) {\n  out[0] = metal::exp(s());\n}\n"
+    error = error_of(source)
+    assert error.filename == "program_source" and error.lineno == 5
+
+
+def test_missing_include():
+    source = '#include "no_such_header.h"\n'
+    error = error_of(source)
+    assert (error.filename, error.lineno) == ("program_source", 1)
+    assert "no_such_header.h" in error.msg
+
+
+def test_error_directive():
+    error = error_of("\n#error wrong platform\n")
+    assert error.lineno == 2 and "wrong platform" in error.msg
+
+
+def test_error_in_an_included_file(tmp_path):
+    header = tmp_path / "helper.h"
+    header.write_text("#pragma once\n\ninline float helper() { return missing; }\n")
+    main = tmp_path / "main.metal"
+    main.write_text('#include <metal_stdlib>\n#include "helper.h"\nkernel void k(device float* o) { o[0] = helper(); }\n')
+    with pytest.raises(SyntaxError) as caught:
+        msl.compile_file(main)
+    assert (caught.value.filename, caught.value.lineno) == (str(header), 3)
+    assert caught.value.text == "inline float helper() { return missing; }"
+    assert not (tmp_path / "main.so").exists()
+
+
+def test_name_of_the_source():
+    error = error_of(HEADER + "kernel void k(device float* o) { o[0] = missing; }\n", name="my kernel")
+    assert error.filename == "my kernel"
+    assert "my kernel:3:" in error.msg
+
+
+def test_line_directives_of_the_user():
+    error = error_of(HEADER + '#line 70 "generated.metal"\nkernel void k(device float* o) { o[0] = missing; }\n')
+    assert (error.filename, error.lineno) == ("generated.metal", 70)
+
+
+def test_threadgroup_variable_outside_a_kernel():
+    check(
+        HEADER + "void f() {\n  threadgroup float x[4];\n}\nkernel void k(device float* o) { f(); }\n",
+        "threadgroup float",
+        "must be declared in a kernel function",
+    )
+    check(HEADER + "threadgroup float x[4];\n", "threadgroup float", "must be declared in a kernel function")
+
+
+def test_initialised_threadgroup_variable():
+    check(
+        HEADER + "kernel void k(device float* o) {\n  threadgroup float x = 3.0;\n}\n",
+        "x = 3.0",
+        "cannot be initialized",
+    )
+
+
+def test_kernel_parameter_without_attribute():
+    check(
+        HEADER + "kernel void k(device float* o, uint i) { o[i] = 1; }\n",
+        "uint i",
+        "needs an attribute",
+    )
+
+
+def test_non_ascii_text():
+    error = error_of(HEADER + "// größe → ∞\nkernel void k(device float* o) { o[0] = missing; } // ü\n")
+    assert error.lineno == 4 and error.text.endswith("// ü")

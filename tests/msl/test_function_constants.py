@@ -1,0 +1,40 @@
+"""Function constants, and program-scope constants computed from them."""
+
+import struct
+
+import torch
+
+SOURCE = """
+    constant bool negate [[function_constant(0)]];
+    constant int factor [[function_constant(3)]];
+    namespace settings { constant float offset [[function_constant(7)]]; }
+    constant int doubled = factor * 2;
+    constant bool has_offset = is_function_constant_defined(settings::offset);
+    constant float shift = has_offset ? settings::offset : 0.5f;
+    kernel void k(device float* out, constant float* in,
+                  device float* extra [[buffer(2), function_constant(negate)]],
+                  uint i [[thread_position_in_grid]]) {
+      float x = in[i];
+      if (negate) x = -x;
+      if (is_function_constant_defined(factor)) x *= doubled;
+      out[i] = x + shift;
+    }
+"""
+
+
+def run(program):
+    out = torch.zeros(2)
+    program.launch("k", out, torch.tensor([1.0, 2.0]), grid=2)
+    return out.tolist()
+
+
+def test_unset_constants_are_zero_and_not_defined(program):
+    assert run(program(SOURCE)) == [1.5, 2.5]
+
+
+def test_set_constants_and_what_is_computed_from_them(program):
+    p = program(SOURCE)
+    special = p.specialise({0: b"\x01", 3: struct.pack("i", 5), 7: struct.pack("f", 0.25)})
+    assert run(special) == [-10 + 0.25, -20 + 0.25]
+    assert run(p) == [1.5, 2.5]
+    assert run(p.specialise({3: struct.pack("i", 3)})) == [6.5, 12.5]

@@ -1,0 +1,266 @@
+"""Kernels: how they are written, what they are given, what the table says about them."""
+
+import pytest
+import torch
+
+BUILTINS = """
+    kernel void k(device uint* out,
+                  ushort3 position [[thread_position_in_grid]],
+                  uint3 grid [[threads_per_grid]],
+                  uint3 size [[threads_per_threadgroup]],
+                  uint3 full [[dispatch_threads_per_threadgroup]],
+                  uint3 group [[threadgroup_position_in_grid]],
+                  ushort3 groups [[threadgroups_per_grid]],
+                  uint3 inside [[thread_position_in_threadgroup]],
+                  uint index [[thread_index_in_threadgroup]],
+                  ushort lane [[thread_index_in_simdgroup]],
+                  uint simd [[simdgroup_index_in_threadgroup]],
+                  uint simds [[simdgroups_per_threadgroup]],
+                  uint width [[threads_per_simdgroup]],
+                  uint execution [[thread_execution_width]],
+                  uint quad_lane [[thread_index_in_quadgroup]],
+                  uint quad [[quadgroup_index_in_threadgroup]],
+                  uint quads [[quadgroups_per_threadgroup]],
+                  uint full_simds [[dispatch_simdgroups_per_threadgroup]]) {
+      BARRIER
+      device uint* o = out + 31 * (position.x + grid.x * (position.y + grid.y * position.z));
+      uint3 threes[] = {uint3(position), grid, size, full, group, uint3(groups), inside};
+      for (int i = 0; i < 7; i++) for (int c = 0; c < 3; c++) *o++ = threes[i][c];
+      uint ones[] = {index, lane, simd, simds, width, execution, quad_lane, quad, quads, full_simds};
+      for (int i = 0; i < 10; i++) *o++ = ones[i];
+    }
+"""
+
+
+def expected_builtins(grid, group):
+    rows = []
+    groups = [-(-a // b) for a, b in zip(grid, group)]
+    volume = group[0] * group[1] * group[2]
+    for z in range(grid[2]):
+        for y in range(grid[1]):
+            for x in range(grid[0]):
+                at = (x, y, z)
+                place = [p // g for p, g in zip(at, group)]
+                size = [min(g, n - q * g) for g, n, q in zip(group, grid, place)]
+                inside = [p - q * g for p, q, g in zip(at, place, group)]
+                index = inside[0] + size[0] * (inside[1] + size[1] * inside[2])
+                count = size[0] * size[1] * size[2]
+                rows.append(
+                    [*at, *grid, *size, *group, *place, *groups, *inside]
+                    + [index, index % 32, index // 32, -(-count // 32), 32, 32]
+                    + [index % 4, index // 4, -(-count // 4), -(-volume // 32)]
+                )
+    return rows
+
+
+@pytest.mark.parametrize("engine", ["loop", "fiber"])
+@pytest.mark.parametrize("grid, group", [((7, 5, 3), (4, 2, 2)), ((70, 1, 1), (33, 1, 1)), ((5, 5, 1), (5, 5, 1))])
+def test_builtins_in_whole_and_partial_groups(program, engine, grid, group):
+    p = program(BUILTINS.replace("BARRIER", ""))
+    out = torch.zeros(grid[0] * grid[1] * grid[2], 31, dtype=torch.int32)
+    p.launch("k", out, grid=grid, group=group, engine=engine)
+    assert out.tolist() == expected_builtins(grid, group)
+
+
+def test_builtins_in_kernels_that_synchronise(program):
+    p = program(BUILTINS.replace("BARRIER", "threadgroup_barrier(mem_flags::mem_none);"))
+    assert not p.table()["k"]["loop"]
+    out = torch.zeros(7 * 5 * 3, 31, dtype=torch.int32)
+    p.launch("k", out, grid=(7, 5, 3), group=(4, 2, 2))
+    assert out.tolist() == expected_builtins((7, 5, 3), (4, 2, 2))
+
+
+@pytest.mark.parametrize("kind", ["ushort", "uint", "ushort2", "uint2", "const uint3", "thread const uint&"])
+def test_builtins_of_every_type(program, kind):
+    first = "p" if kind.endswith(("t", "&")) else "p.x"
+    p = program(f"kernel void k(device uint* out, {kind} p [[thread_position_in_grid]]) {{ out[{first}] = {first}; }}")
+    out = torch.full((9,), -1, dtype=torch.int32)
+    p.launch("k", out, grid=9, group=4)
+    assert out.tolist() == list(range(9))
+
+
+def test_automatic_numbering_takes_the_lowest_free_index(program):
+    p = program("""
+        kernel void k(device float* a, constant float* b [[buffer(0)]], constant float& c, constant float* d [[buffer(3)]],
+                      threadgroup float* s, threadgroup float* t [[threadgroup(0)]], device float* e,
+                      uint i [[thread_position_in_grid]]) { a[0] = b[0] + c + d[0] + e[0]; }
+    """)
+    arguments = {a["name"]: a for a in p.table()["k"]["arguments"]}
+    assert {n: a["index"] for n, a in arguments.items()} == dict(a=1, b=0, c=2, d=3, s=1, t=0, e=4, i=-1)
+    assert [a["kind"] for a in arguments.values()].count("threadgroup") == 2
+
+
+def test_kernel_table(program):
+    p = program("""
+        struct params { int n; float x[3]; };
+        enum { kIn = 5 };
+        [[max_total_threads_per_threadgroup(256)]]
+        kernel void k(device half4 *out [[buffer(0)]], const device uchar* in [[buffer(kIn)]],
+                      constant params& p [[buffer(2)]], device atomic_uint& n [[buffer(4)]],
+                      device const void* anything [[buffer(3)]],
+                      uint2 i [[thread_position_in_grid]]) {}
+    """)
+    entry = p.table()["k"]
+    assert entry["max_threads_per_threadgroup"] == 256
+    facts = [(a["name"], a["attribute"], a["index"], a["element_bytes"], a["writable"]) for a in entry["arguments"]]
+    assert facts == [
+        ("out", "buffer", 0, 8, True),
+        ("in", "buffer", 5, 1, False),
+        ("p", "buffer", 2, 16, False),
+        ("n", "buffer", 4, 4, True),
+        ("anything", "buffer", 3, 0, False),
+        ("i", "thread_position_in_grid", -1, 0, False),
+    ]
+    assert entry["arguments"][0]["type"] == "device half4 *"
+    assert entry["arguments"][5]["variation"] == "affine_lane"
+
+
+def test_templates_instantiated_in_every_style(program):
+    p = program("""
+        template <typename T, int N = 1>
+        kernel void scale(device T* out, constant T* in, uint i [[thread_position_in_grid]]) { out[i] = in[i] * N; }
+        template [[host_name("a")]] kernel void scale<float, 2>(device float*, constant float*, uint);
+        template [[host_name("b")]] [[kernel]] decltype(scale<half, 3>) scale<half, 3>;
+        typedef decltype(scale<int, 4>) scale_t;
+        template [[host_name("c")]] kernel scale_t scale<int, 4>;
+        template [[host_name("d" "_" "e")]] kernel void scale(device short* out [[buffer(0)]],
+            constant short* in [[buffer(1)]], uint i [[thread_position_in_grid]]);
+        [[kernel]] void plain(device float* out) { out[0] = 5; }
+        [[host_name("renamed")]] kernel void original(device float* out) { out[0] = 6; }
+        namespace inner { kernel void nested(device float* out) { out[0] = 7; } }
+        namespace { [[host_name("hidden")]] kernel void anonymous(device float* out) { out[0] = 8; } }
+        template <typename T> kernel void never(device T* out) { out[0] = T::nothing; }
+    """)
+    assert list(p.table()) == ["a", "b", "c", "d_e", "plain", "renamed", "inner::nested", "hidden"]
+    for name, dtype, factor in [("a", torch.float, 2), ("b", torch.half, 3), ("c", torch.int32, 4), ("d_e", torch.int16, 1)]:
+        x = torch.arange(5).to(dtype)
+        out = torch.zeros(5, dtype=dtype)
+        p.launch(name, out, x, grid=5)
+        assert out.tolist() == (x * factor).tolist()
+    for name, value in [("plain", 5), ("renamed", 6), ("inner::nested", 7), ("hidden", 8)]:
+        out = torch.zeros(1)
+        p.launch(name, out, grid=1)
+        assert out[0] == value
+
+
+def test_instantiations_inside_namespaces_see_their_names(program):
+    p = program("""
+        namespace lib {
+          struct square { float operator()(float x) { return x * x; } };
+          template <typename F> kernel void map(device float* x, uint i [[thread_position_in_grid]]) { x[i] = F()(x[i]); }
+          template [[host_name("square")]] kernel void map<square>(device float*, uint);
+        }
+        struct cube { float operator()(float x) { return x * x * x; } };
+        template [[host_name("cube")]] kernel void lib::map<cube>(device float*, uint);
+    """)
+    for name, power in [("square", 2), ("cube", 3)]:
+        x = torch.arange(4.0)
+        p.launch(name, x, grid=4)
+        assert x.tolist() == [i**power for i in range(4)]
+
+
+def test_overloaded_kernel_templates(program):
+    p = program("""
+        template <typename T> kernel void f(device T* x, uint i [[thread_position_in_grid]]) { x[i] = 1; }
+        template <typename T> kernel void f(device T* x, constant T& y, uint i [[thread_position_in_grid]]) { x[i] = y; }
+        template [[host_name("one")]] kernel void f<float>(device float*, uint);
+        template [[host_name("two")]] kernel void f<float>(device float*, constant float&, uint);
+    """)
+    for name, more, value in [("one", [], 1), ("two", [torch.tensor([9.0])], 9)]:
+        x = torch.zeros(2)
+        p.launch(name, x, *more, grid=2)
+        assert x.tolist() == [value] * 2
+
+
+def test_forward_declared_and_recursive_names(program):
+    p = program("""
+        kernel void later(device float* out [[buffer(0)]], uint i [[thread_position_in_grid]]);
+        float helper(float x);
+        kernel void later(device float* out [[buffer(0)]], uint i [[thread_position_in_grid]]) { out[i] = helper(i); }
+        float helper(float x) { return x + 1; }
+    """)
+    out = torch.zeros(3)
+    p.launch("later", out, grid=3)
+    assert out.tolist() == [1, 2, 3]
+
+
+def test_argument_buffers_hold_addresses(program):
+    p = program("""
+        struct table {
+          device float* out [[id(0)]];
+          constant float* in [[id(1)]];
+          array<device float*, 2> more [[id(2)]];
+          uint count [[id(4)]];
+        };
+        kernel void k(constant table& t [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+          if (i < t.count) t.out[i] = t.in[i] + t.more[1][i];
+        }
+    """)
+    out, a, b = torch.zeros(4), torch.arange(4.0), torch.full((4,), 10.0)
+    values = torch.tensor([out.data_ptr(), a.data_ptr(), 0, b.data_ptr(), 3])
+    p.launch("k", values, grid=4)
+    assert out.tolist() == [10, 11, 12, 0]
+
+
+def test_reference_parameters_whose_address_is_taken(program):
+    p = program("""
+        kernel void k(device float* out, constant float& first, uint i [[thread_position_in_grid]]) {
+          constant float* all = &first;
+          out[i] = all[i];
+        }
+    """)
+    out = torch.zeros(3)
+    p.launch("k", out, torch.tensor([1.0, 2.0, 3.0]), grid=3)
+    assert out.tolist() == [1, 2, 3]
+
+
+def test_bytes_shorter_than_the_parameter_are_zero_extended(program):
+    p = program("kernel void k(device long* out, constant long& n) { out[0] = n; }")
+    out = torch.zeros(1, dtype=torch.int64)
+    p.launch("k", out, (-1).to_bytes(4, "little", signed=True), grid=1)
+    assert out[0] == 0xFFFFFFFF
+
+
+def test_in_place_and_overlapping_buffers(program):
+    p = program("""
+        kernel void k(device float* x, device const float* y, uint i [[thread_position_in_grid]]) { x[i] = y[i] + x[i]; }
+    """)
+    x = torch.arange(1000.0)
+    p.launch("k", x, x, grid=1000, group=256)
+    assert x.tolist() == [2 * i for i in range(1000)]
+
+
+def test_private_arrays_are_not_shared_between_threads(program):
+    p = program("""
+        kernel void k(device int* out, constant int* in, uint i [[thread_position_in_grid]]) {
+          int own[4] = {0, 0, 0, 0};
+          int4 vector = 0;
+          for (int j = 0; j < 4; j++) { own[in[i] & 3] += j; vector[(in[i] + j) & 3] = j; }
+          out[i] = own[in[i] & 3] * 10 + vector[i & 3];
+        }
+    """)
+    x = torch.randint(0, 100, (999,), dtype=torch.int32)
+    out = torch.zeros_like(x)
+    p.launch("k", out, x, grid=999, group=128)
+    assert out.tolist() == [60 + (i - v) % 4 for i, v in enumerate(x.tolist())]
+
+
+def test_functions_of_other_stages_are_left_out(program):
+    p = program("""
+        struct v2f { float4 position [[position]]; float2 uv; };
+        vertex v2f vs(uint id [[vertex_id]], constant float4* v [[buffer(0)]]) { v2f o; o.position = v[id]; return o; }
+        fragment float4 fs(v2f in [[stage_in]], float2 c [[point_coord]]) { return in.position; }
+        [[vertex]] float4 vs2() { return 0; }
+        kernel void k(device float* out) { out[0] = 1; }
+    """)
+    assert list(p.table()) == ["k"]
+
+
+def test_kernels_with_textures_are_left_out(program):
+    p = program("""
+        kernel void t(texture2d<float, access::write> out [[texture(0)]], uint2 p [[thread_position_in_grid]]) {
+          out.write(float4(1), p);
+        }
+        kernel void k(device float* out) { out[0] = 1; }
+    """)
+    assert list(p.table()) == ["k"]
