@@ -46,7 +46,8 @@ def reference(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         args, kwargs = pytree.tree_map_only(
             Tensor, lambda x: x.float() if x.dtype in NARROW else x, (args, kwargs)
         )
-        return function(*args, **kwargs).to(dtype)
+        result = function(*args, **kwargs)
+        return pytree.tree_map(lambda x: x.to(dtype) if x.is_floating_point() else x, result)
 
     return wrapper
 

@@ -1,0 +1,197 @@
+"""ATen operators that metalops implements, through torch's own OpInfo entries: forward, gradient, reference inputs, error
+inputs, out= and in-place variants. Samples are made on the CPU, where the reference runs in float64."""
+
+import pytest
+import torch
+import torch.utils._pytree as pytree
+from metalops import testing
+from metalops.testing.samples import FLOATS
+from torch.testing._internal.common_methods_invocations import op_db
+
+from .aten import reference, served_by_us
+
+NAMES = (
+    "special.airy_ai",
+    "special.ndtri",
+    "special.log_ndtr",
+    "special.laguerre_polynomial_l",
+    "special.legendre_polynomial_p",
+    "heaviside",
+    "frexp",
+    "logit",
+    "logspace",
+    "nn.functional.rrelu",
+)
+OPERATORS = [op for op in op_db if op.name in NAMES]
+LARGE_DTYPES = (torch.float64, torch.complex128, torch.uint16, torch.uint32, torch.uint64)
+
+
+def _dtypes(op):
+    """What the CPU takes and a Mac can hold, and half precision wherever float32 is taken."""
+    if op.name == "logit":  # in place an integer cannot become a float
+        return FLOATS
+    return sorted({*op.dtypes, *FLOATS} - set(LARGE_DTYPES), key=str)
+
+
+def _pairs(operators):
+    for op in operators:
+        for dtype in _dtypes(op):
+            yield pytest.param(op, dtype, id=f"{op.formatted_name}-{str(dtype)[6:]}")
+
+
+by_operator = pytest.mark.parametrize("op", OPERATORS, ids=lambda op: op.formatted_name)
+by_operator_and_dtype = pytest.mark.parametrize(("op", "dtype"), list(_pairs(OPERATORS)))
+
+
+def _call(op):
+    """The operator as a function. Of logit only the in-place form is ours."""
+    if op.name == "logit":
+        return lambda x, *args, **kwargs: torch.logit_(x * 1, *args, **kwargs)
+    return op.op
+
+
+def test_every_operator_has_entries():
+    assert {op.name for op in OPERATORS} == set(NAMES)
+
+
+def _on_device(sample):
+    """Arguments for the device; factories get their device by name."""
+    arguments = testing.to_device((sample.input, sample.args, sample.kwargs), "mps")
+    if "device" in sample.kwargs or not _tensors(sample):
+        arguments[2]["device"] = "mps"
+    return arguments
+
+
+def _tensors(sample):
+    leaves = pytree.tree_leaves((sample.input, sample.args))
+    return [x for x in leaves if isinstance(x, torch.Tensor)]
+
+
+def _is_random(sample):
+    return sample.kwargs.get("training", False)
+
+
+def _compare(op, sample, variant=None):
+    if _is_random(sample):
+        return
+    first, args, kwargs = _on_device(sample)
+    function = _call(op)
+    actual = (variant or function)(first, *args, **kwargs)
+    if not _tensors(sample):  # logspace of numbers is computed as it stands
+        expected = function(sample.input, *sample.args, **{**sample.kwargs, "device": "cpu"})
+    else:
+        case = testing.Case("sample", (sample.input, *sample.args), sample.kwargs)
+        expected = testing.checks.expected_result(reference(function), case)
+    for a, e in zip(pytree.tree_leaves(actual), pytree.tree_leaves(expected), strict=True):
+        assert a.device.type == "mps"
+        rtol, atol = testing.tolerance(op.name, e.dtype)
+        torch.testing.assert_close(a.cpu(), e, rtol=rtol, atol=atol, equal_nan=True)
+
+
+@by_operator_and_dtype
+def test_samples(op, dtype):
+    for sample in op.sample_inputs("cpu", dtype):
+        _compare(op, sample)
+
+
+@by_operator
+@pytest.mark.parametrize("dtype", (torch.float32, torch.int32), ids=str)
+def test_reference_inputs(op, dtype):
+    if op.name == "logspace":
+        return  # its reference inputs are its samples
+    if dtype not in _dtypes(op):
+        dtype = torch.float16
+    for sample in op.reference_inputs("cpu", dtype):
+        if not _loses_all_digits(op, sample):
+            _compare(op, sample)
+
+
+def _loses_all_digits(op, sample):
+    """Where not even torch's CPU operator in float64 means anything, or depends on memory it never wrote."""
+    tensors = _tensors(sample)
+    if "polynomial" in op.name:
+        # Orders up to 1e20; and the CPU operator's loop over the order stops at NaN without a result.
+        return any(not (x.float().abs() < 50).all() for x in tensors)
+    return op.name == "special.airy_ai" and any((x < -1e4).any() for x in tensors)
+
+
+@by_operator
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_inplace_variant(op, dtype):
+    if op.inplace_variant is None:
+        assert op.name not in ("heaviside", "logit")
+        return
+    for sample in op.sample_inputs("cpu", dtype):
+        shapes = [x.shape for x in _tensors(sample)]
+        if torch.broadcast_shapes(*shapes) == shapes[0]:
+            _compare(
+                op,
+                sample,
+                lambda x, *args, **kwargs: op.inplace_variant(x.clone(), *args, **kwargs),
+            )
+
+
+@pytest.mark.parametrize(
+    "op", [op for op in OPERATORS if op.supports_autograd], ids=lambda op: op.formatted_name
+)
+def test_gradients(op):
+    function = _first_output(_call(op))
+    for sample in op.sample_inputs("cpu", torch.float32):
+        if not _is_random(sample):
+            case = testing.Case("sample", (sample.input, *sample.args), sample.kwargs)
+            testing.check_gradient(function, function, case, "mps", name=op.name)
+
+
+def _first_output(function):
+    def wrapper(*args, **kwargs):
+        result = function(*args, **kwargs)
+        return result if isinstance(result, torch.Tensor) else result[0]
+
+    return wrapper
+
+
+@pytest.mark.parametrize(
+    "op", [op for op in OPERATORS if op.error_inputs_func], ids=lambda op: op.formatted_name
+)
+def test_error_inputs(op):
+    count = 0
+    for error in op.error_inputs("mps"):
+        sample = error.sample_input
+        with pytest.raises(error.error_type, match=error.error_regex):
+            op.op(sample.input, *sample.args, **sample.kwargs)
+        count += 1
+    assert count
+
+
+@by_operator
+def test_never_served_by_a_stand_in(op):
+    def call():
+        for sample in list(op.sample_inputs("cpu", torch.float32))[:40]:
+            first, args, kwargs = _on_device(sample)
+            if op.supports_autograd:
+                first.requires_grad_()
+            result = _first_output(_call(op))(first, *args, **kwargs)
+            if result.requires_grad:
+                result.sum().backward()
+
+    assert served_by_us(call) == []
+
+
+@by_operator
+def test_meta_function_agrees(op):
+    """torch.compile sees shapes, dtypes and strides of the result before it exists."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    for sample in list(op.sample_inputs("cpu", torch.float32))[:40]:
+        first, args, kwargs = _on_device(sample)
+        real = pytree.tree_leaves(_call(op)(first, *args, **kwargs))
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            fake_first, fake_args = pytree.tree_map_only(
+                torch.Tensor, mode.from_tensor, (first, args)
+            )
+            if op.name == "logspace" and _tensors(sample):
+                continue  # reads the ends
+            fake = pytree.tree_leaves(_call(op)(fake_first, *fake_args, **kwargs))
+        for r, f in zip(real, fake, strict=True):
+            assert (r.shape, r.dtype, r.device) == (f.shape, f.dtype, f.device)
+            assert r.stride() == f.stride()
