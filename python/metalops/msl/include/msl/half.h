@@ -1,7 +1,7 @@
 // half and bfloat, and as_type.
 //
-// Metal converts bfloat to float by itself, and the other way only when asked; both types round after every
-// operation, and mixed with float they give float. bfloat is a struct everywhere, because the compilers' own __bf16
+// Metal converts bfloat to float (and further) by itself, and floats to bfloat only when asked; both types round after
+// every operation, and mixed with float they give float. bfloat is a struct everywhere, because the compilers' own __bf16
 // converts too freely; half is the compiler's _Float16, or else a struct.
 #pragma once
 
@@ -56,21 +56,12 @@ template <class T>
 using if_integer = metal::enable_if_t<is_integer_scalar<T>>;
 template <class T>
 using if_arithmetic = metal::enable_if_t<is_arithmetic_scalar<T>>;
+// Floating-point types, enumerations, and classes that turn into a number.
+template <class T>
+using if_converts_to_float =
+    metal::enable_if_t<!is_integer_scalar<T> && metal::is_convertible_v<const T&, float>>;
 
 }  // namespace msl_impl
-
-// The conversion functions are templates on purpose: a template converts to exactly the type asked for, so a bfloat
-// does not turn into an int by way of float, and `flag ? some_bfloat : 0` is a bfloat.
-#define MSL_SMALL_FLOAT_CONVERSIONS(Self)                                                      \
-  template <class T, class = msl_impl::if_same<T, float>>                                          \
-  MSL_INLINE constexpr operator T() const {                                                    \
-    return value();                                                                            \
-  }                                                                                            \
-  template <class T, class = msl_impl::if_arithmetic<T>,                                           \
-            class = metal::enable_if_t<!msl_impl::same<T, float> && !msl_impl::same<T, Self>>, int = 0> \
-  MSL_INLINE explicit constexpr operator T() const {                                           \
-    return T(value());                                                                         \
-  }
 
 #define MSL_SMALL_FLOAT_OPERATOR(Self, op)                                                      \
   friend MSL_INLINE constexpr Self operator op(Self a, Self b) {                                \
@@ -105,7 +96,8 @@ using if_arithmetic = metal::enable_if_t<is_arithmetic_scalar<T>>;
   }
 
 #define MSL_SMALL_FLOAT(Self)                                                            \
-  MSL_SMALL_FLOAT_CONVERSIONS(Self)                                                      \
+  /* And so to every other arithmetic type. */                                            \
+  MSL_INLINE constexpr operator float() const { return value(); }                        \
   MSL_SMALL_FLOAT_OPERATOR(Self, +)                                                      \
   MSL_SMALL_FLOAT_OPERATOR(Self, -)                                                      \
   MSL_SMALL_FLOAT_OPERATOR(Self, *)                                                      \
@@ -144,7 +136,10 @@ struct half {
   template <class T, class = msl_impl::if_arithmetic<T>,
             class = metal::enable_if_t<!msl_impl::same<T, half> && !msl_impl::same<T, bfloat>>>
   MSL_INLINE constexpr half(T v) : bits(msl_impl::half_bits(float(v))) {}
-  MSL_INLINE explicit constexpr half(bfloat v);
+  template <class T, class = msl_impl::if_converts_to_float<T>,
+            class = metal::enable_if_t<!msl_impl::is_arithmetic_scalar<T> || msl_impl::same<T, bfloat>>,
+            int = 0>
+  MSL_INLINE explicit constexpr half(const T& v) : bits(msl_impl::half_bits(float(v))) {}
 
   MSL_INLINE constexpr float value() const { return msl_impl::half_value(bits); }
   MSL_SMALL_FLOAT(half)
@@ -157,9 +152,8 @@ struct bfloat {
   bfloat() = default;
   template <class T, class = msl_impl::if_integer<T>>
   MSL_INLINE constexpr bfloat(T v) : bits(msl_impl::bfloat_bits(float(v))) {}
-  MSL_INLINE explicit constexpr bfloat(float v) : bits(msl_impl::bfloat_bits(v)) {}
-  MSL_INLINE explicit constexpr bfloat(double v) : bits(msl_impl::bfloat_bits(float(v))) {}
-  MSL_INLINE explicit constexpr bfloat(half v) : bits(msl_impl::bfloat_bits(float(v))) {}
+  template <class T, class = msl_impl::if_converts_to_float<T>, int = 0>
+  MSL_INLINE explicit constexpr bfloat(const T& v) : bits(msl_impl::bfloat_bits(float(v))) {}
 
   MSL_INLINE constexpr float value() const { return msl_impl::bit_cast<float>(uint(bits) << 16); }
   MSL_SMALL_FLOAT(bfloat)
@@ -172,16 +166,23 @@ struct bfloat {
   MSL_WITH_HALF(*)
   MSL_WITH_HALF(/)
 #undef MSL_WITH_HALF
-};
-
 #if !MSL_NATIVE_HALF
-MSL_INLINE constexpr half::half(bfloat v) : bits(msl_impl::half_bits(v.value())) {}
+#define MSL_WITH_HALF(op)                                                                            \
+  friend MSL_INLINE constexpr bool operator op(bfloat a, half b) { return a.value() op b.value(); }  \
+  friend MSL_INLINE constexpr bool operator op(half a, bfloat b) { return a.value() op b.value(); }
+  MSL_WITH_HALF(<)
+  MSL_WITH_HALF(>)
+  MSL_WITH_HALF(<=)
+  MSL_WITH_HALF(>=)
+  MSL_WITH_HALF(==)
+  MSL_WITH_HALF(!=)
+#undef MSL_WITH_HALF
 #endif
+};
 
 #undef MSL_SMALL_FLOAT
 #undef MSL_SMALL_FLOAT_COMPARISON
 #undef MSL_SMALL_FLOAT_OPERATOR
-#undef MSL_SMALL_FLOAT_CONVERSIONS
 
 namespace msl_impl {
 

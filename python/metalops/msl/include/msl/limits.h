@@ -14,18 +14,17 @@ enum float_round_style {
 };
 enum float_denorm_style { denorm_indeterminate = -1, denorm_absent = 0, denorm_present = 1 };
 
+// Apple's name for the part that is specialised; code in the wild adds types of its own.
 template <class T>
-struct numeric_limits {
+struct _numeric_limits_impl {
   static constexpr bool is_specialized = false;
 };
 template <class T>
-struct numeric_limits<const T> : numeric_limits<T> {};
-template <class T>
-struct numeric_limits<volatile T> : numeric_limits<T> {};
+struct numeric_limits : _numeric_limits_impl<remove_cv_t<T>> {};
 
 #define MSL_INTEGER_LIMITS(T, DIGITS, LOWEST, MAX)                                  \
   template <>                                                                       \
-  struct numeric_limits<T> {                                                        \
+  struct _numeric_limits_impl<T> {                                                        \
     static constexpr bool is_specialized = true;                                    \
     static constexpr bool is_signed = LOWEST != T(0);                               \
     static constexpr bool is_integer = true;                                        \
@@ -73,7 +72,7 @@ MSL_INTEGER_LIMITS(ulong, 64, 0ul, 18446744073709551615ul)
 #define MSL_FLOAT_LIMITS(T, DIGITS, DIGITS10, MAX_DIGITS10, MIN_EXPONENT, MIN_EXPONENT10,      \
                          MAX_EXPONENT, MAX_EXPONENT10, MIN, MAX, EPSILON, DENORM)              \
   template <>                                                                                  \
-  struct numeric_limits<T> {                                                                   \
+  struct _numeric_limits_impl<T> {                                                                   \
     static constexpr bool is_specialized = true;                                               \
     static constexpr bool is_signed = true;                                                    \
     static constexpr bool is_integer = false;                                                  \

@@ -1,6 +1,7 @@
 // metal_type_traits: Metal's subset of <type_traits>, which answers for vectors as for their elements.
 //
-// Metal has neither metal::forward nor metal::void_t; code in the wild defines its own, so they stay absent here.
+// Code in the wild declares forward, void_t, make_void, is_empty, is_static and pointer_element in namespace metal
+// itself, where Metal has none: they stay absent here. It also uses Apple's internal names _disjunction, _conjunction.
 #pragma once
 
 #include <msl/config.h>
@@ -344,7 +345,6 @@ MSL_QUESTION(is_function, msl_impl::is_function<T>)
 MSL_QUESTION(is_class, __is_class(T))
 MSL_QUESTION(is_union, __is_union(T))
 MSL_QUESTION(is_enum, __is_enum(T))
-MSL_QUESTION(is_empty, __is_empty(T))
 MSL_QUESTION(is_final, __is_final(T))
 MSL_QUESTION(is_polymorphic, __is_polymorphic(T))
 MSL_QUESTION(is_abstract, __is_abstract(T))
@@ -429,6 +429,10 @@ template <class B, class... Rest>
 struct disjunction<B, Rest...> : conditional_t<bool(B::value), B, disjunction<Rest...>> {};
 template <class... B>
 inline constexpr bool disjunction_v = disjunction<B...>::value;
+template <class... B>
+using _conjunction = conjunction<B...>;
+template <class... B>
+using _disjunction = disjunction<B...>;
 template <class B>
 struct negation : bool_constant<!bool(B::value)> {};
 template <class B>

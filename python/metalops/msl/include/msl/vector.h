@@ -233,6 +233,9 @@ struct alignas(4 * sizeof(T)) vec<T, 3> : msl_impl::vector_operators<T, 3> {
             class = msl_impl::if_scalar<C>>
   MSL_INLINE constexpr vec(A a, B b, C c)
       : x(static_cast<T>(a)), y(static_cast<T>(b)), z(static_cast<T>(c)) {}
+  // {a, b}: the rest is zero.
+  template <class A, class B, class = msl_impl::if_scalar<A>, class = msl_impl::if_scalar<B>>
+  MSL_INLINE constexpr vec(A a, B b) : vec(a, b, T(0)) {}
   MSL_INLINE constexpr vec(const vec<T, 2>& a, T b) : x(a.x), y(a.y), z(b) {}
   MSL_INLINE constexpr vec(T a, const vec<T, 2>& b) : x(a), y(b.x), z(b.y) {}
 };
@@ -247,6 +250,12 @@ struct alignas(4 * sizeof(T)) vec<T, 4> : msl_impl::vector_operators<T, 4> {
             class = msl_impl::if_scalar<B>, class = msl_impl::if_scalar<C>, class = msl_impl::if_scalar<D>>
   MSL_INLINE constexpr vec(A a, B b, C c, D d)
       : x(static_cast<T>(a)), y(static_cast<T>(b)), z(static_cast<T>(c)), w(static_cast<T>(d)) {}
+  // {a, b} and {a, b, c}: the rest is zero.
+  template <class A, class B, class = msl_impl::if_scalar<A>, class = msl_impl::if_scalar<B>>
+  MSL_INLINE constexpr vec(A a, B b) : vec(a, b, T(0), T(0)) {}
+  template <class A, class B, class C, class = msl_impl::if_scalar<A>,
+            class = msl_impl::if_scalar<B>, class = msl_impl::if_scalar<C>>
+  MSL_INLINE constexpr vec(A a, B b, C c) : vec(a, b, c, T(0)) {}
   MSL_INLINE constexpr vec(const vec<T, 3>& a, T b) : x(a.x), y(a.y), z(a.z), w(b) {}
   MSL_INLINE constexpr vec(T a, const vec<T, 3>& b) : x(a), y(b.x), z(b.y), w(b.z) {}
   MSL_INLINE constexpr vec(const vec<T, 2>& a, const vec<T, 2>& b)
