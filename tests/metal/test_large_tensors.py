@@ -72,12 +72,10 @@ def test_dense_operands_of_more_than_2_to_the_31_elements(metal_tests):
     out = torch.empty_like(x)
     metal_tests.unary(out, x, "metal_tests", "triple")
     assert out[marks].tolist() == [3 * i for i in range(1, 9)]
-    assert out.sum(dtype=torch.int64).item() == 3 * 36
+    assert torch.count_nonzero(out).item() == 8
     two = torch.tensor(2, dtype=torch.uint8, device="mps")
     metal_tests.binary(out, x, two, "metal_tests", "minus_twice")
     assert out[marks].tolist() == [(i - 4) % 256 for i in range(1, 9)]
-    metal_tests.binary(out, x, x, "metal_tests", "minus_twice")
-    assert out[marks].tolist() == [-i % 256 for i in range(1, 9)]
 
 
 @pytest.mark.slow

@@ -62,11 +62,11 @@ void bind_metal(py::module_& host) {
           return std::make_shared<PrecompiledMetalShaderLibrary>(path);
         }));
 
-  host.def("set_elementwise_flavour", torch::wrap_pybind_function(&set_forced_flavours), py::arg("unary"), py::arg("binary"),
-           "Pins the flavour of dense elementwise kernels: 'ilp', 'scalar' or '' (the device's own "
-           "choice). The\n"
-           "environment variables PYTORCH_UNARY_FORCE_FLAVOR and PYTORCH_BINARY_FORCE_FLAVOR give "
-           "the initial values.");
+  host.def("set_elementwise_flavour", torch::wrap_pybind_function(&set_forced_flavours),
+           py::arg("unary"), py::arg("binary"),
+           "Pins the flavour of elementwise kernels: 'ilp', 'scalar', 'strided' or '' (the "
+           "device's choice).\n"
+           "PYTORCH_UNARY_FORCE_FLAVOR and PYTORCH_BINARY_FORCE_FLAVOR give the initial values.");
 }
 
 }  // namespace metalops

@@ -51,7 +51,8 @@ inline uint32_t size_of(c10::ScalarType type) {
 
 void set_operands(Encoder& encoder, at::TensorIteratorBase& iter);
 
-// Binds one number for each dimension of an iterator; a 0-d one has none, and the kernel reads none.
+// Binds one number for each dimension of an iterator; a 0-d one has none, and the kernel reads
+// none.
 inline void set_dimensions(Encoder& encoder, unsigned index, c10::IntArrayRef numbers) {
   static constexpr int64_t kNone[] = {0};
   encoder.set_array(index, numbers.empty() ? c10::IntArrayRef(kNone) : numbers);

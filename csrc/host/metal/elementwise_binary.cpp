@@ -5,6 +5,7 @@
 
 #include "metal/elementwise.h"
 #include "metal/flavour.h"
+#include "metal/rows.h"
 
 namespace metalops {
 namespace {
@@ -129,41 +130,36 @@ ElementwiseKernel find_binary(const CompiledLibrary& library, const std::string&
                         alpha),
         kStridedCastout};
   }
-  std::string shape;
-  int full_operand = 0;
-  switch (call.flavour) {
-    case kScalar:
-      shape = call.first_is_special ? "dense_scalar_lhs" : "dense_scalar";
-      full_operand = call.first_is_special ? 1 : 0;
-      break;
-    case kBroadcast:
-      // Named after the side of the dense operand.
-      shape = call.first_is_special ? "dense_broadcast_rhs" : "dense_broadcast";
-      full_operand = call.first_is_special ? 1 : 0;
-      break;
-    case kStrided:
-      shape = "strided";
-      break;
-    default:
-      shape = "dense";
+  const char* shape = "dense";
+  int dense_operand = 0;
+  if (call.flavour == kScalar) {
+    shape = call.first_is_special ? "dense_scalar_lhs" : "dense_scalar";
+    dense_operand = call.first_is_special ? 1 : 0;
+  } else if (call.flavour == kBroadcast) {
+    shape = call.first_is_special ? "dense_broadcast_rhs"
+                                  : "dense_broadcast";  // the dense operand's side
+    dense_operand = call.first_is_special ? 1 : 0;
   }
-  if (call.cast) {
-    // The second type is the one to compute in. It is the output's, except for comparisons.
-    const ScalarType compute = call.out == ScalarType::Bool ? call.common : call.out;
-    return {&library.kernel(
-                kernel_name(name, shape, "cast", out, scalarToMetalTypeString(compute)) + alpha),
-            call.flavour};
+  // The second type is the one to compute in. With a cast it is the output's, except for
+  // comparisons.
+  const ScalarType compute = !call.cast                     ? call.in[dense_operand]
+                             : call.out == ScalarType::Bool ? call.common
+                                                            : call.out;
+  const std::string types = out + "_" + scalarToMetalTypeString(compute) + alpha;
+  const std::string cast = call.cast ? "_cast_" : "_";
+  const std::string dense = kernel_name(name, shape + cast + types);
+  const exec::Library& kernels = *library.library();
+  if (call.flavour == kStrided) {
+    return {&library.kernel(kernel_name(name, "strided" + cast + types)), kStrided,
+            kernels.find(dense)};
   }
-  const std::string in = scalarToMetalTypeString(call.in[full_operand]);
-  const std::string direct = kernel_name(name, shape, out, in) + alpha;
-  if (call.flavour == kDense && alpha.empty()) {
-    const std::string ilp = kernel_name(name, "dense_ilp" C10_METAL_ILP_PER_THREAD_STR, out, in);
-    if (call.force_ilp) return {&library.kernel(ilp), kDenseIlp};
-    if (call.large && !library.library()->find(direct)) {
-      if (const exec::Kernel* kernel = library.library()->find(ilp)) return {kernel, kDenseIlp};
+  if (call.flavour == kDense && !call.cast && alpha.empty()) {
+    const std::string ilp = kernel_name(name, "dense_ilp" C10_METAL_ILP_PER_THREAD_STR "_" + types);
+    if (call.force_ilp || (call.large && !kernels.find(dense) && kernels.find(ilp))) {
+      return {&library.kernel(ilp), kDenseIlp};
     }
   }
-  return {&library.kernel(direct), call.flavour};
+  return {&library.kernel(dense), call.flavour};
 }
 
 void run_binary(TensorIteratorBase& iter, const ElementwiseKernel& found, const BinaryCall& call,
@@ -176,6 +172,14 @@ void run_binary(TensorIteratorBase& iter, const ElementwiseKernel& found, const 
   const std::array<uint32_t, 4> ndim_types{static_cast<uint32_t>(iter.ndim()),
                                            as_number(call.in[0]), as_number(call.in[1]),
                                            as_number(call.out)};
+  // What the dense kernels have after their operands, from buffer `next` on.
+  const auto set_dense_arguments = [&](Encoder& encoder, unsigned next) {
+    if (alpha) encoder.set_bytes(next++, scalar_bytes(*alpha, call.alpha));
+    if (call.cast) encoder.set_array(next++, sizes_types);
+  };
+  if (found.row && binary_flavour() != Flavour::kStrided && runs_by_rows(iter)) {
+    return run_rows(iter, *found.row, [&](Encoder& row) { set_dense_arguments(row, 3); });
+  }
   Encoder encoder;
   set_operands(encoder, iter);
   unsigned next = 3;
@@ -198,8 +202,7 @@ void run_binary(TensorIteratorBase& iter, const ElementwiseKernel& found, const 
     case kDense:
       break;
   }
-  if (alpha) encoder.set_bytes(next++, scalar_bytes(*alpha, call.alpha));
-  if (call.cast) encoder.set_array(next++, sizes_types);
+  set_dense_arguments(encoder, next);
   dispatch_1d(encoder, kernel, length);
 }
 

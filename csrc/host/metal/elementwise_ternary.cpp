@@ -2,6 +2,8 @@
 #include <ATen/native/mps/MetalShaderLibrary.h>
 
 #include "metal/elementwise.h"
+#include "metal/flavour.h"
+#include "metal/rows.h"
 
 namespace metalops {
 namespace {
@@ -22,31 +24,38 @@ struct TernaryCall {
 
 ElementwiseKernel find_ternary(const CompiledLibrary& library, const std::string& name,
                                const TernaryCall& call) {
-  const char* shape = call.contiguous ? "dense" : "strided";
   const std::string out = scalarToMetalTypeString(call.out);
-  if (call.cast) return {&library.kernel(kernel_name(name, shape, "cast", out))};
-  return {&library.kernel(kernel_name(name, shape, out, scalarToMetalTypeString(call.in[0])))};
+  const std::string types =
+      call.cast ? "_cast_" + out : "_" + out + "_" + scalarToMetalTypeString(call.in[0]);
+  const std::string dense = kernel_name(name, "dense" + types);
+  if (call.contiguous) return {&library.kernel(dense)};
+  return {&library.kernel(kernel_name(name, "strided" + types)), 0, library.library()->find(dense)};
 }
 
-void run_ternary(at::TensorIteratorBase& iter, const exec::Kernel& kernel,
+void run_ternary(at::TensorIteratorBase& iter, const ElementwiseKernel& found,
                  const TernaryCall& call) {
   const auto& in = call.in;
+  const std::array<uint32_t, 4> sizes{size_of(in[0]), size_of(in[1]), size_of(in[2]), 0};
+  const std::array<uint32_t, 4> types{as_number(in[0]), as_number(in[1]), as_number(in[2]),
+                                      as_number(call.out)};
+  const auto set_dense_arguments = [&](Encoder& encoder) {
+    if (!call.cast) return;
+    encoder.set_array(4, sizes);
+    encoder.set_array(5, types);
+  };
+  if (found.row && binary_flavour() != Flavour::kStrided && runs_by_rows(iter)) {
+    return run_rows(iter, *found.row, set_dense_arguments);
+  }
   Encoder encoder;
   set_operands(encoder, iter);
-  if (!call.contiguous) {
+  if (call.contiguous) {
+    set_dense_arguments(encoder);
+  } else {
     set_strides(encoder, iter, 4, std::array{0, 1, 2, 3});
     encoder.set_value(9, static_cast<uint32_t>(iter.ndim()));
-    if (call.cast) {
-      encoder.set_array(10, std::array<uint32_t, 4>{as_number(in[0]), as_number(in[1]),
-                                                    as_number(in[2]), as_number(call.out)});
-    }
-  } else if (call.cast) {
-    encoder.set_array(4,
-                      std::array<uint32_t, 4>{size_of(in[0]), size_of(in[1]), size_of(in[2]), 0});
-    encoder.set_array(
-        5, std::array<uint32_t, 4>{as_number(in[0]), as_number(in[1]), as_number(in[2]), 0});
+    if (call.cast) encoder.set_array(10, types);
   }
-  dispatch_1d(encoder, kernel, iter.numel());
+  dispatch_1d(encoder, *found.kernel, iter.numel());
 }
 
 }  // namespace
@@ -75,7 +84,7 @@ void MetalShaderLibrary::exec_ternary_kernel(TensorIteratorBase& iter, const std
   auto& library = *static_cast<CompiledLibrary*>(getLibrary());
   const ElementwiseKernel found = library.elementwise(
       name, call.signature().value(), [&] { return find_ternary(library, name, call); });
-  run_ternary(iter, *found.kernel, call);
+  run_ternary(iter, found, call);
 }
 
 }  // namespace at::native::mps

@@ -3,6 +3,7 @@
 
 #include "metal/elementwise.h"
 #include "metal/flavour.h"
+#include "metal/rows.h"
 
 namespace metalops {
 namespace {
@@ -48,9 +49,10 @@ ElementwiseKernel find_unary(const CompiledLibrary& library, const std::string& 
   const std::string in = scalarToMetalTypeString(call.in);
   if (call.alpha != ScalarType::Undefined) {
     const std::string alpha = scalarToMetalTypeString(call.alpha);
-    if (call.contiguous)
-      return {&library.kernel(kernel_name(name, "dense", out, in, alpha)), kDenseAlpha};
-    return {&library.kernel(kernel_name(name, "strided", out, in, alpha)), kStridedAlpha};
+    const std::string dense = kernel_name(name, "dense", out, in, alpha);
+    if (call.contiguous) return {&library.kernel(dense), kDenseAlpha};
+    return {&library.kernel(kernel_name(name, "strided", out, in, alpha)), kStridedAlpha,
+            kernels.find(dense)};
   }
   const auto first_of = [&](std::initializer_list<std::pair<const char*, UnaryFlavour>> flavours) {
     for (const auto& [suffix, flavour] : flavours) {
@@ -63,6 +65,7 @@ ElementwiseKernel find_unary(const CompiledLibrary& library, const std::string& 
   ElementwiseKernel direct;
   if (!call.contiguous) {
     direct = first_of({{"strided", kStrided}});
+    direct.row = first_of({{"dense_scalar", kDenseScalar}}).kernel;
   } else if (call.force_ilp) {
     direct = first_of({{"dense", kDenseIlp}});
   } else if (call.large && !call.force_scalar) {
@@ -73,14 +76,15 @@ ElementwiseKernel find_unary(const CompiledLibrary& library, const std::string& 
   if (direct.kernel) return direct;
   // No kernel gives this output dtype: compute in the input's dtype and convert each result as it
   // is stored.
-  if (!call.contiguous)
-    return {&library.kernel(kernel_name(name, "strided_castout", in)), kStridedCastout};
-  if (call.force_ilp)
-    return {&library.kernel(kernel_name(name, "dense_castout_ilp", in)), kDenseCastoutIlp};
-  if (call.large_castout && !kernels.find(kernel_name(name, "dense_castout", in))) {
-    return {&library.kernel(kernel_name(name, "dense_castout_ilp", in)), kDenseCastoutIlp};
+  const std::string dense_castout = kernel_name(name, "dense_castout", in);
+  const std::string ilp_castout = kernel_name(name, "dense_castout_ilp", in);
+  if (!call.contiguous) {
+    return {&library.kernel(kernel_name(name, "strided_castout", in)), kStridedCastout,
+            kernels.find(dense_castout)};
   }
-  return {&library.kernel(kernel_name(name, "dense_castout", in)), kDenseCastout};
+  const bool ilp = call.force_ilp || (call.large_castout && !kernels.find(dense_castout));
+  if (ilp) return {&library.kernel(ilp_castout), kDenseCastoutIlp};
+  return {&library.kernel(dense_castout), kDenseCastout};
 }
 
 void set_castout(Encoder& encoder, ScalarType out, uint32_t length, bool ilp) {
@@ -97,9 +101,16 @@ void run_unary(at::TensorIteratorBase& iter, const ElementwiseKernel& found,
   const auto length = static_cast<uint32_t>(iter.numel());
   const auto ndim = static_cast<uint32_t>(iter.ndim());
   const ScalarType out = iter.dtype(0);
+  const auto flavour = static_cast<UnaryFlavour>(found.flavour);
+  if (found.row && unary_flavour() != Flavour::kStrided && runs_by_rows(iter)) {
+    return run_rows(iter, *found.row, [&](Encoder& row) {
+      if (flavour == kStridedAlpha) row.set_bytes(2, scalar_bytes(*alpha, alpha_type));
+      if (flavour == kStridedCastout) set_castout(row, out, length, /*ilp=*/false);
+    });
+  }
   Encoder encoder;
   set_operands(encoder, iter);
-  switch (static_cast<UnaryFlavour>(found.flavour)) {
+  switch (flavour) {
     case kDenseScalar:
       return dispatch_1d(encoder, kernel, length);
     case kDenseIlp:

@@ -8,19 +8,9 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <mutex>
-
-#include "metal/gil.h"
 
 namespace metalops {
 namespace {
-
-// Metal executes the commands of torch's one stream in order, so launches from several CPU threads
-// take turns.
-std::mutex& stream_mutex() {
-  static std::mutex mutex;
-  return mutex;
-}
 
 // Bytes from `address`, which lies in the tensor's storage, to the end of that storage.
 uint64_t bytes_behind(const at::TensorBase& tensor, const void* address) {
@@ -29,17 +19,12 @@ uint64_t bytes_behind(const at::TensorBase& tensor, const void* address) {
   return begin ? storage.nbytes() - (static_cast<const char*>(address) - begin) : 0;
 }
 
-void check_all_bound(const exec::Kernel& kernel, uint32_t bound) {
-  for (uint32_t i = 0; i < kernel.argument_count; ++i) {
-    const msl::abi::Argument& argument = kernel.arguments[i];
-    if (argument.kind != msl::abi::ArgumentKind::kBuffer) continue;
-    TORCH_CHECK(bound >> argument.index & 1, "Metal kernel '", kernel.name,
-                "': nothing is bound to buffer ", argument.index, " ('", argument.type, " ",
-                argument.name, "')");
-  }
-}
-
 }  // namespace
+
+std::mutex& Stream::mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
 
 void Encoder::bind(unsigned index, void* address, uint64_t bytes) {
   TORCH_CHECK(index < msl::abi::kMaxBuffers, "Metal kernels have buffers 0 to ",
@@ -97,9 +82,19 @@ void Encoder::set_operand(at::TensorIteratorBase& iter, unsigned operand) {
   bind(operand, address, bytes_behind(tensor, address));
 }
 
+void Encoder::check_bound(const exec::Kernel& kernel) const {
+  for (uint32_t i = 0; i < kernel.argument_count; ++i) {
+    const msl::abi::Argument& argument = kernel.arguments[i];
+    if (argument.kind != msl::abi::ArgumentKind::kBuffer) continue;
+    TORCH_CHECK(bound_ >> argument.index & 1, "Metal kernel '", kernel.name,
+                "': nothing is bound to buffer ", argument.index, " ('", argument.type, " ",
+                argument.name, "')");
+  }
+}
+
 void Encoder::dispatch(const exec::Kernel& kernel, std::array<uint64_t, 3> threads,
                        std::array<uint64_t, 3> group) {
-  check_all_bound(kernel, bound_);
+  check_bound(kernel);
   if (threads[0] == 0 || threads[1] == 0 || threads[2] == 0) return;
   for (int axis = 0; axis < 3; ++axis) {
     TORCH_CHECK(threads[axis] <= std::numeric_limits<uint32_t>::max(), "Metal kernel '",
@@ -110,8 +105,15 @@ void Encoder::dispatch(const exec::Kernel& kernel, std::array<uint64_t, 3> threa
     launch_.grid[axis] = static_cast<uint32_t>(threads[axis]);
     launch_.group[axis] = static_cast<uint32_t>(group[axis]);
   }
-  GilSafeLock turn(stream_mutex());
+  Stream turn;
   exec::run(kernel, launch_);
+}
+
+void Encoder::dispatch_1d_in_turn(const exec::Kernel& kernel, uint32_t threads) {
+  launch_.grid[0] = threads;
+  launch_.group[0] = std::min(threads, kernel.max_threads_per_threadgroup);
+  launch_.grid[1] = launch_.grid[2] = launch_.group[1] = launch_.group[2] = 1;
+  exec::run(kernel, launch_, exec::Engine::kAutomatic, /*threads=*/1);
 }
 
 std::array<uint64_t, 3> group_for_1d(const exec::Kernel& kernel, uint64_t length) {

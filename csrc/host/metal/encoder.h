@@ -6,10 +6,12 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "exec/exec.h"
+#include "metal/gil.h"
 #include "metal/scalar_types.h"
 
 namespace at {
@@ -57,10 +59,16 @@ class Encoder {
   // position.
   void set_operand(at::TensorIteratorBase& iter, unsigned operand);
 
+  // Raises unless every buffer that the kernel takes is bound.
+  void check_bound(const exec::Kernel& kernel) const;
+
   // dispatchThreads: `threads` in total, in groups of `group` of which the last ones may be
   // partial. Every argument of the kernel must be bound. Returns when the kernel has run.
   void dispatch(const exec::Kernel& kernel, std::array<uint64_t, 3> threads,
                 std::array<uint64_t, 3> group);
+
+  // The same for a caller that holds the stream and has called check_bound, on one CPU thread.
+  void dispatch_1d_in_turn(const exec::Kernel& kernel, uint32_t threads);
 
  private:
   void* copy(const void* data, size_t size);
@@ -71,6 +79,14 @@ class Encoder {
   size_t inline_used_ = 0;
   std::vector<std::unique_ptr<unsigned char[]>> spill_;
   alignas(64) unsigned char inline_[1024];
+};
+
+// Held while kernels run. Metal executes the commands of torch's one stream in order, so launches
+// from several CPU threads take turns.
+class Stream {
+ private:
+  GilSafeLock lock_{mutex()};
+  static std::mutex& mutex();
 };
 
 // torch's choice of group size for one-dimensional elementwise launches, and for two-dimensional

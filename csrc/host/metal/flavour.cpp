@@ -12,14 +12,17 @@ namespace {
 Flavour flavour_named(const std::string& name) {
   if (name == "ilp") return Flavour::kIlp;
   if (name == "scalar") return Flavour::kScalar;
-  TORCH_CHECK_VALUE(name.empty(), "Unknown flavour '", name, "'; use 'ilp', 'scalar' or ''");
+  if (name == "strided") return Flavour::kStrided;
+  TORCH_CHECK_VALUE(name.empty(), "Unknown flavour '", name,
+                    "'; use 'ilp', 'scalar', 'strided' or ''");
   return Flavour::kAutomatic;
 }
 
 // torch ignores values of these variables that it does not know, and so do we.
 Flavour flavour_from_environment(const char* variable) {
-  const auto value = c10::utils::get_env(variable);
-  return value && (*value == "ilp" || *value == "scalar") ? flavour_named(*value) : Flavour::kAutomatic;
+  const std::string value = c10::utils::get_env(variable).value_or("");
+  return value == "ilp" || value == "scalar" || value == "strided" ? flavour_named(value)
+                                                                   : Flavour::kAutomatic;
 }
 
 std::atomic<Flavour> unary{flavour_from_environment("PYTORCH_UNARY_FORCE_FLAVOR")};

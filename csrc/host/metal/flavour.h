@@ -1,17 +1,19 @@
-// Which flavour of the dense elementwise kernels runs.
+// Which flavour of the elementwise kernels runs.
 #pragma once
 #include <string>
 
 namespace metalops {
 
-// torch chooses between one thread an element ("scalar") and ILP_PER_THREAD elements a thread
+// For dense operands torch chooses between one thread an element ("scalar") and ILP_PER_THREAD
+// elements a thread
 // ("ilp"). On a CPU the first is a plain loop, which compilers vectorise, and the second is not, so
-// the device takes the first.
-enum class Flavour { kAutomatic, kScalar, kIlp };
+// the device takes the first. For strided operands it takes dense kernels row by row where it can
+// (rows.h); "strided" forbids that.
+enum class Flavour { kAutomatic, kScalar, kIlp, kStrided };
 
 // torch's own switches, for tests and comparisons: PYTORCH_UNARY_FORCE_FLAVOR and
 // PYTORCH_BINARY_FORCE_FLAVOR. They are read once, for speed; set_forced_flavours changes them
-// later ("ilp", "scalar", or "" for the device's own choice).
+// later ("ilp", "scalar", "strided", or "" for the device's own choice).
 Flavour unary_flavour();
 Flavour binary_flavour();
 void set_forced_flavours(const std::string& unary, const std::string& binary);

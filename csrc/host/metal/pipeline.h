@@ -28,6 +28,9 @@ struct Pipeline : c10::intrusive_ptr_target {
 struct ElementwiseKernel {
   const exec::Kernel* kernel = nullptr;
   int flavour = 0;  // which of the caller's flavours it is
+  // For a strided kernel: the dense kernel that computes the same for one row, if there is one (see
+  // rows.h).
+  const exec::Kernel* row = nullptr;
 };
 
 // A loaded kernel library with the lookups that are done at every call.
