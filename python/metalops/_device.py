@@ -6,6 +6,8 @@ the functions that PyTorch compiles only on a Mac, torch.backends.mps caches ans
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import functools
 import os
 import platform
@@ -29,6 +31,7 @@ def bring_up() -> None:
     _forget_cached_answers()
     _add_missing_functions()
     _patch_storages()
+    atexit.register(_finish_autograd)
 
 
 def stand_ins() -> frozenset[str]:
@@ -51,6 +54,12 @@ def _forget_cached_answers() -> None:
         mps.get_core_count,
     ):
         function.cache_clear()
+
+
+def _finish_autograd() -> None:
+    # In a child that was forked after autograd had started its threads, torch refuses, and there is nothing to wait for.
+    with contextlib.suppress(RuntimeError):
+        _host.drain_autograd_thread()
 
 
 def _processor_name() -> str:

@@ -11,7 +11,9 @@ import re
 from pathlib import Path
 
 # Registered on the MPS key by hand in PyTorch's ATen/mps/MPSFallback.mm: a Mac runs them on the CPU.
-FORCED_CPU_FALLBACK = frozenset({"aten::embedding_renorm_", "aten::linalg_svd", "aten::linalg_svd.U"})
+FORCED_CPU_FALLBACK = frozenset(
+    {"aten::embedding_renorm_", "aten::linalg_svd", "aten::linalg_svd.U"}
+)
 
 _FUNCTION = re.compile(r"- func: ([\w.]+)\(")
 _ENTRY = re.compile(r"    ([\w, ]+): *(\w+)")
@@ -21,7 +23,9 @@ _DELEGATE = re.compile(r"  structured_delegate: *([\w.]+)")
 def native_functions_file() -> Path:
     spec = importlib.util.find_spec("torchgen")
     if spec is None or not spec.submodule_search_locations:
-        raise ImportError("metalops needs the torchgen package that comes with torch, and it is not installed.")
+        raise ImportError(
+            "metalops needs the torchgen package that comes with torch, and it is not installed."
+        )
     root = Path(next(iter(spec.submodule_search_locations)))
     return root / "packaged" / "ATen" / "native" / "native_functions.yaml"
 

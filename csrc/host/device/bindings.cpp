@@ -1,11 +1,25 @@
 // What python/metalops/_device.py and metalops.debug need of the device.
 #include <device/allocator.h>
+#include <device/device.h>
 #include <device/recorder.h>
 #include <device/stand_in.h>
 #include <torch/extension.h>
 #include <torch/csrc/utils/pybind.h>
 
 namespace metalops {
+namespace {
+
+// Returns when the device's autograd thread has nothing left of earlier backward passes. That thread drops its last
+// references to Python tensors after backward() has returned; a thread that asks for the GIL once the interpreter is
+// being finalized ends the process (CPython before 3.14).
+void drain_autograd_thread() {
+  pybind11::gil_scoped_release no_gil;
+  const at::AutoGradMode enable(true);
+  const at::Tensor leaf = at::zeros({}, at::TensorOptions().device(device::kDevice)).requires_grad_();
+  torch::autograd::backward({leaf.neg()}, {});
+}
+
+}  // namespace
 
 void bind_device(pybind11::module_& m) {
   namespace py = pybind11;
@@ -32,6 +46,7 @@ void bind_device(pybind11::module_& m) {
       .def("counts", &device::StandInRecord::counts);
   m.def("push_stand_in_record", &device::push_stand_in_record);
   m.def("pop_stand_in_record", &device::pop_stand_in_record);
+  m.def("drain_autograd_thread", &drain_autograd_thread);
 }
 
 }  // namespace metalops

@@ -1,0 +1,79 @@
+"""torch.compile and torch.export on the device, without code generation (that is tested with the Metal runtime)."""
+
+import io
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def model(x, weight):
+    y = F.layer_norm(F.linear(x, weight).sin(), (4,))
+    attention = F.scaled_dot_product_attention(y, y, y)
+    return attention.relu().sum(-1)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "aot_eager_decomp_partition"])
+def test_compiled_agrees_with_eager(backend):
+    x = torch.randn(1, 1, 3, 5, device="mps")
+    weight = torch.randn(4, 5, device="mps", requires_grad=True)
+    expected = model(x, weight)
+    (expected_gradient,) = torch.autograd.grad(expected.sum(), weight)
+    actual = torch.compile(model, backend=backend, fullgraph=True)(x, weight)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+    (gradient,) = torch.autograd.grad(actual.sum(), weight)
+    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-4, atol=1e-4)
+
+
+def test_compiled_training_step():
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)).to("mps")
+    compiled = torch.compile(net, backend="aot_eager")
+    steps = torch.optim.SGD(net.parameters(), lr=0.1)
+    x = torch.randn(16, 4, device="mps")
+    losses = []
+    for _ in range(5):
+        steps.zero_grad()
+        loss = compiled(x).square().mean()
+        loss.backward()
+        steps.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+
+
+class Module(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.linear(x).sin() + 1
+
+
+def test_export_with_dynamic_shapes():
+    module = Module().to("mps")
+    example = (torch.randn(4, 3, device="mps"),)
+    program = torch.export.export(module, example, dynamic_shapes=({0: torch.export.Dim("n")},))
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    buffer.seek(0)
+    loaded = torch.export.load(buffer).module()
+    x = torch.randn(7, 3, device="mps")
+    torch.testing.assert_close(loaded(x), module(x))
+
+
+def test_fake_tensors_of_the_device():
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode():
+        x = torch.empty(3, 4, device="mps")
+        y = F.linear(x, torch.empty(5, 4, device="mps")).softmax(-1)
+    assert y.device.type == "mps"
+    assert y.shape == (3, 5)

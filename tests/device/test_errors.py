@@ -1,0 +1,165 @@
+"""Errors that a Mac raises: devices, dtypes, dimensions, layouts."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+FLOAT64 = "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. Please use float32 instead."
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.ones(2, dtype=torch.float64, device="mps"),
+        lambda: torch.empty_strided((2,), (1,), dtype=torch.float64, device="mps"),
+        lambda: torch.ones(2, device="mps").double(),
+        lambda: torch.ones(2, dtype=torch.float64).to("mps"),
+        lambda: torch.ones(2, device="mps").sum(dtype=torch.float64),
+        lambda: torch.tensor([1.0], dtype=torch.float64, device="mps"),
+        lambda: torch.float_power(torch.ones(2, device="mps"), 2),
+        lambda: torch.rand(2, dtype=torch.float64, device="mps"),
+    ],
+)
+def test_float64_is_refused(make):
+    with pytest.raises(TypeError) as raised:
+        make()
+    assert str(raised.value) == FLOAT64
+
+
+def test_complex128_is_refused():
+    with pytest.raises(
+        TypeError, match="Trying to convert ComplexDouble to the MPS backend but it does not have"
+    ):
+        torch.ones(2, dtype=torch.complex128, device="mps")
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_float8_is_stored_and_not_computed(dtype):
+    x = torch.ones(2).to(dtype)
+    on_mps = x.to("mps")
+    assert torch.equal(on_mps.cpu().view(torch.uint8), x.view(torch.uint8))
+    for call in (
+        lambda: on_mps.float(),
+        lambda: torch.ones(2, device="mps").to(dtype),
+        lambda: torch.add(on_mps, on_mps),
+    ):
+        with pytest.raises(TypeError, match="Trying to convert Float8_.* to the MPS backend"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("call", "devices"),
+    [
+        (lambda m, c: m + c, "mps:0 and cpu"),
+        (lambda m, c: c + m, "cpu and mps:0"),
+        (lambda m, c: m @ c, "mps:0 and cpu"),
+        (lambda m, c: torch.where(m > 0, m, c), "mps:0 and cpu"),
+        (lambda m, c: torch.cat([m, c]), "mps:0 and cpu"),
+        (lambda m, c: m.add_(c), "mps:0 and cpu"),
+        (lambda m, c: F.embedding(torch.tensor([0]), m), "mps:0 and cpu"),
+        (lambda m, c: torch.addmm(m, c, m), "mps:0 and cpu"),
+    ],
+)
+def test_mixed_devices(call, devices):
+    message = (
+        f"Expected all tensors to be on the same device, but found at least two devices, {devices}!"
+    )
+    with pytest.raises(RuntimeError) as raised:
+        call(torch.ones(2, 2, device="mps"), torch.ones(2, 2))
+    assert str(raised.value) == message
+
+
+def test_mixed_devices_in_linear():
+    m, c = torch.ones(2, 2, device="mps"), torch.ones(2, 2)
+    with pytest.raises(
+        RuntimeError, match="Tensor for argument weight is on cpu but expected on mps"
+    ):
+        F.linear(m, c)
+    with pytest.raises(
+        RuntimeError, match="Tensor for argument input is on cpu but expected on mps"
+    ):
+        F.linear(c, m)
+    with pytest.raises(
+        RuntimeError, match="Tensor for argument bias is on cpu but expected on mps"
+    ):
+        F.linear(m, m, c[0])
+
+
+def test_integers_in_linear():
+    x, w = torch.ones(2, 2, device="mps"), torch.ones(2, 2, dtype=torch.int8, device="mps")
+    with pytest.raises(
+        RuntimeError, match="MPS device does not support linear for non-float weights"
+    ):
+        F.linear(x, w)
+    with pytest.raises(
+        RuntimeError, match="MPS device does not support linear for non-float inputs"
+    ):
+        F.linear(w, x)
+
+
+def test_mixed_devices_in_convolution():
+    message = (
+        r"Input type \(MPSFloatType\) and weight type \(torch.FloatTensor\) should be the same"
+    )
+    with pytest.raises(RuntimeError, match=message):
+        torch.nn.Conv2d(2, 2, 1)(torch.ones(1, 2, 3, 3, device="mps"))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.ones([1] * 17, device="mps"),
+        lambda: torch.ones([1] * 17).to("mps"),
+        lambda: torch.ones(1, device="mps").view([1] * 17) + 1,
+        lambda: torch.ones([1] * 16, device="mps").unsqueeze(0).sin(),
+    ],
+)
+def test_more_than_16_dimensions(make):
+    with pytest.raises(
+        RuntimeError, match="MPS supports tensors with dimensions <= 16, but got 17."
+    ):
+        make()
+
+
+def test_16_dimensions():
+    assert torch.ones([1] * 16, device="mps").sin().dim() == 16
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.eye(3, device="mps").to_sparse(),
+        lambda: torch.eye(3).to_sparse().to("mps"),
+        lambda: torch.sparse_coo_tensor(
+            torch.tensor([[0], [0]]), torch.ones(1), (2, 2), device="mps"
+        ),
+        lambda: torch.empty(2, 2, layout=torch.sparse_coo, device="mps"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_sparse_tensors_are_refused(make):
+    with pytest.raises(NotImplementedError, match="sparse.*MPS|MPS.*sparse"):
+        make()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_quantized_tensors_are_refused():
+    x = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8)
+    with pytest.raises(NotImplementedError, match="quantized tensors on the MPS device"):
+        x.to("mps")
+    with pytest.raises(NotImplementedError, match="quantized tensors on the MPS device"):
+        torch.empty(3, dtype=torch.quint8, device="mps")
+
+
+def test_pinned_device_memory_is_refused():
+    with pytest.raises(RuntimeError, match="Only dense CPU tensors can be pinned"):
+        torch.empty(2, device="mps", pin_memory=True)
+
+
+def test_errors_of_the_cpu_kernel_pass_through():
+    with pytest.raises(RuntimeError, match="must match the size of tensor b"):
+        torch.ones(2, device="mps") + torch.ones(3, device="mps")
+    with pytest.raises(IndexError, match="out of bounds"):
+        torch.ones(2, device="mps")[torch.tensor([5], device="mps")]
+    with pytest.raises(RuntimeError, match="with two bool tensors is not supported"):
+        torch.ones(2, device="mps").bool() - torch.ones(2, device="mps").bool()

@@ -1,0 +1,151 @@
+"""The device in other processes: import order, fork, DataLoader workers, environment variables."""
+
+import os
+import subprocess
+import sys
+
+import metalops
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+
+def run(code: str, **environment: str) -> subprocess.CompletedProcess:
+    package_root = os.path.dirname(os.path.dirname(metalops.__file__))
+    inherited = {k: v for k, v in os.environ.items() if k != "PYTORCH_ENABLE_MPS_FALLBACK"}
+    path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH", "")]))
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=inherited | {"PYTHONPATH": path} | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize(
+    "beforehand",
+    [
+        "import metalops, torch",
+        "import torch, metalops",
+        "import torch; assert not torch.backends.mps.is_available(); import metalops",
+        "import torch; assert not torch.accelerator.is_available(); import metalops",
+        "import torch; torch.manual_seed(1); import metalops",
+        "import torch.nn, torch.mps; torch.mps.is_available(); import metalops",
+        "import torch._dynamo, torch._inductor; import metalops",
+    ],
+)  # fmt: skip
+def test_import_order(beforehand):
+    after = (
+        "assert torch.backends.mps.is_available() and torch.backends.mps.is_built()\n"
+        "assert torch.accelerator.current_accelerator().type == 'mps'\n"
+        "torch.manual_seed(0)\n"
+        "x = torch.randn(3, device='mps', requires_grad=True)\n"
+        "x.sin().sum().backward()\n"
+        "print('fine', torch.equal(x.grad, x.cos()))\n"
+    )
+    result = run(f"{beforehand}\n{after}")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "fine True"
+    assert result.stderr == ""
+
+
+def test_importing_twice_changes_nothing():
+    result = run(
+        "import torch, metalops, importlib\n"
+        "from metalops import _device\n"
+        "before = torch.UntypedStorage.__new__\n"
+        "_device.bring_up()\n"
+        "assert torch.UntypedStorage.__new__ is before\n"
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_fallback_serves_operators_that_stock_lacks():
+    code = (
+        "import torch, metalops\n"
+        "x = torch.tensor([[3.0, 1.0, 3.0]], device='mps')\n"
+        "values, indices = x.mode()\n"
+        "assert values.device.type == 'mps', values.device\n"
+        "print(values.item(), x.take(torch.tensor([1], device='mps')).item())\n"
+    )
+    refused = run(code)
+    assert "NotImplementedError: The operator 'aten::mode'" in refused.stderr
+    served = run(code, PYTORCH_ENABLE_MPS_FALLBACK="1")
+    assert served.returncode == 0, served.stderr
+    assert served.stdout.split() == ["3.0", "1.0"]
+    warning = "The operator 'aten::mode' is not currently supported on the MPS backend and will fall back to run on the CPU"
+    assert warning in served.stderr
+    assert run(code, PYTORCH_ENABLE_MPS_FALLBACK="0").returncode != 0
+
+
+def test_high_watermark_of_the_environment():
+    code = (
+        "import torch, metalops\n"
+        "try: torch.empty(1 << 30, dtype=torch.uint8, device='mps')\n"
+        "except torch.OutOfMemoryError as e: print('refused', 'max allowed' in str(e))\n"
+    )
+    ratio = str((1 << 29) / torch.mps.recommended_max_memory())
+    assert run(code, PYTORCH_MPS_HIGH_WATERMARK_RATIO=ratio).stdout.strip() == "refused True"
+    assert run(code, PYTORCH_MPS_HIGH_WATERMARK_RATIO="0.0").stdout.strip() == ""
+
+
+def test_autoload_entry_point():
+    code = (
+        "import sys, torch\n"
+        "from metalops import _autoload\n"
+        "_autoload.bring_up()\n"
+        "print(torch.backends.mps.is_available())\n"
+    )
+    assert run(code, METALOPS_AUTOLOAD="1").stdout.strip() == "True"
+
+
+def test_autoload_is_off_by_default():
+    code = (
+        "import importlib.util, os, sys, torch\n"
+        "spec = importlib.util.find_spec('metalops')\n"
+        "path = os.path.join(os.path.dirname(spec.origin), '_autoload.py')\n"
+        "module = importlib.util.module_from_spec(importlib.util.spec_from_file_location('a', path))\n"
+        "module.__spec__.loader.exec_module(module)\n"
+        "module.bring_up()\n"
+        "print('metalops' in sys.modules, torch.backends.mps.is_available())\n"
+    )
+    assert run(code).stdout.strip() == "False False"
+
+
+class OnTheDevice(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return (torch.ones(2, device="mps") * index).sin().cpu()
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_data_loader_workers_use_the_device(context):
+    loader = DataLoader(OnTheDevice(), 2, num_workers=2, multiprocessing_context=context)
+    batches = torch.cat(list(loader))
+    expected = torch.stack([torch.full((2,), float(i)).sin() for i in range(4)])
+    torch.testing.assert_close(batches, expected)
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
+def test_data_loader_feeds_the_device():
+    data = TensorDataset(torch.arange(8.0))
+    loader = DataLoader(data, 4, num_workers=1, pin_memory=True)
+    assert [batch[0].to("mps").sum().item() for batch in loader] == [6, 22]
+
+
+def test_forked_child_computes():
+    x = torch.arange(4.0, device="mps")
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        os.write(writing, str((x * 2).sum().item()).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        assert file.read() == "12.0"
+    os.waitpid(child, 0)
+    assert x.sum().item() == 6

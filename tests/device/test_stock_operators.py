@@ -1,0 +1,235 @@
+"""The device tells the truth about a Mac: which operators it serves, and what it says about the others."""
+
+import pytest
+import torch
+from metalops import _device, _stock
+
+import metalops
+
+
+def registered_on_mps(overload: str) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(overload, "MPS")
+
+
+def composite(overload: str) -> bool:
+    return any(
+        torch._C._dispatch_has_kernel_for_dispatch_key(overload, key)
+        for key in (
+            "CompositeImplicitAutograd",
+            "CompositeExplicitAutograd",
+            "CompositeExplicitAutogradNonFunctional",
+        )
+    )
+
+
+# Registered on the MPS key by torch's own Python code (torch/_refs/linalg/__init__.py), on a Mac too.
+REGISTERED_BY_TORCH_IN_PYTHON = {"aten::linalg_lu_solve.out"}
+
+
+def cpu_overloads() -> list[str]:
+    return [
+        name
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("aten::") and torch._C._dispatch_has_kernel_for_dispatch_key(name, "CPU")
+    ]
+
+
+def test_stock_list_follows_the_yaml_format():
+    text = """
+- func: sin.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)
+  structured: True
+  dispatch:
+    CPU, CUDA, MPS, MTIA: sin_out
+    SparseMPS: sin_sparse_out
+- func: sin(Tensor self) -> Tensor
+  structured_delegate: sin.out
+  dispatch:
+    SparseCPU, SparseMPS: sin_sparse
+- func: only_sparse(Tensor self) -> Tensor
+  dispatch:
+    SparseMPS: only_sparse
+- func: commented(Tensor self) -> Tensor
+  dispatch:
+    CPU: commented
+    #MPS: commented_mps
+- func: cos(Tensor self) -> Tensor
+  structured_delegate: cos.out
+"""
+    assert _stock.parse(text) == {"aten::sin", "aten::sin.out"}
+
+
+def test_stock_list_of_the_installed_torch():
+    overloads = _stock.stock_overloads()
+    assert {"aten::sin", "aten::sin.out", "aten::add_.Tensor", "aten::mm.out"} <= overloads
+    assert not {"aten::special_airy_ai.out", "aten::heaviside", "aten::take"} & overloads
+    known = set(torch._C._dispatch_get_all_op_names())
+    assert not overloads - known
+
+
+def test_every_stock_operator_is_served_or_says_that_it_is_not():
+    unserved = [
+        name
+        for name in _stock.stock_overloads()
+        if not registered_on_mps(name) and not composite(name)
+    ]
+    assert unserved == []
+
+
+def test_a_stand_in_is_registered_for_stock_operators_only():
+    assert _device.stand_ins() <= _stock.stock_overloads()
+
+
+def test_operators_that_stock_lacks_have_no_kernel_of_the_device():
+    """Ours are registered by the extension, which _device knows nothing about."""
+    lacking = set(cpu_overloads()) - _stock.stock_overloads() - REGISTERED_BY_TORCH_IN_PYTHON
+    assert len(lacking) > 150
+    assert not lacking & (_device.stand_ins() | _device.stock_operators_without_kernel())
+
+
+MISSING = r"The operator '{}' is not currently implemented for the MPS device. If you want this op to be considered"
+
+
+@pytest.mark.parametrize(
+    ("call", "overload"),
+    [
+        (lambda x: torch.take(x, torch.tensor([0], device="mps")), "aten::take"),
+        (lambda x: x.mode(), "aten::mode"),
+        (lambda x: torch.geqrf(x), "aten::geqrf"),
+        (lambda x: torch.linalg.eigh(x), "aten::_linalg_eigh.eigenvalues"),
+        (lambda x: torch.linalg.svdvals(x), "aten::_linalg_svd.U"),
+        (lambda x: torch.matrix_exp(x), "aten::linalg_matrix_exp"),
+        (lambda x: torch.poisson(x.abs()), "aten::poisson"),
+        (lambda x: torch.pdist(x), "aten::_pdist_forward"),
+        (lambda x: torch.ormqr(x, x[0], x), "aten::ormqr"),
+        (lambda x: torch.nn.functional.adaptive_avg_pool3d(x[None, None], 2), "aten::_adaptive_avg_pool3d"),
+        (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.quint8), "aten::quantize_per_tensor"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_operator_that_stock_lacks_raises_torchs_message(call, overload):
+    assert overload not in _stock.stock_overloads()
+    with pytest.raises(NotImplementedError, match=MISSING.format(overload)) as raised:
+        call(torch.rand(4, 4, device="mps"))
+    text = str(raised.value)
+    assert "https://github.com/pytorch/pytorch/issues/141287" in text
+    assert f"commit hash {torch.version.git_version}." in text
+    assert "PYTORCH_ENABLE_MPS_FALLBACK=1" in text
+
+
+def sample_argument(argument):
+    """Something of the type that a schema argument wants: enough to reach the dispatcher."""
+    kind = str(argument.type)
+    tensor = torch.ones(2, 2, device="mps")
+    if argument.has_default_value() and not argument.kwarg_only:
+        return argument.default_value
+    if kind == "Tensor":
+        return tensor
+    if kind.startswith("List[Tensor") or kind == "List[Optional[Tensor]]":
+        return [tensor, tensor]
+    if kind in ("int", "number", "float"):
+        return 1
+    if kind == "bool":
+        return True
+    if kind == "List[int]":
+        return [1, 1, 1]
+    if kind == "List[float]":
+        return [1.0, 1.0, 1.0]
+    if kind == "List[bool]":
+        return [True, True, True]
+    if kind == "str":
+        return "mean"
+    return None
+
+
+def lacking_overloads() -> list[str]:
+    """Overloads that a CPU kernel could serve and that stock MPS has neither directly nor as a composition."""
+    return sorted(
+        name
+        for name in cpu_overloads()
+        if name not in _stock.stock_overloads() | REGISTERED_BY_TORCH_IN_PYTHON
+        and not composite(name)
+        and not registered_on_mps(name)
+        # Their arguments are packed weights of a quantized CPU kernel; there is no way to call them here.
+        and not name.startswith(("aten::quantized_gru", "aten::quantized_lstm"))
+    )
+
+
+@pytest.mark.parametrize("overload", lacking_overloads())
+def test_every_lacking_overload_raises(overload):
+    base, _, variant = overload.removeprefix("aten::").partition(".")
+    op = getattr(getattr(torch.ops.aten, base), variant or "default")
+    arguments, named = [], {}
+    for argument in op._schema.arguments:
+        if str(argument.type).endswith("Device") or "Device]" in str(argument.type):
+            named[argument.name] = torch.device("mps")
+        elif argument.kwarg_only:
+            if not argument.has_default_value():
+                named[argument.name] = sample_argument(argument)
+        else:
+            arguments.append(sample_argument(argument))
+    with torch.no_grad(), pytest.raises((NotImplementedError, RuntimeError)) as raised:
+        op(*arguments, **named)
+    assert "is not currently implemented for the MPS device" in str(raised.value)
+
+
+def test_stock_operator_without_any_kernel_says_so():
+    assert "aten::_weight_int4pack_mm" in _device.stock_operators_without_kernel()
+    assert "aten::_convert_weight_to_int4pack" in _device.stock_operators_without_kernel()
+    packed = torch.ones(4, 4, device="mps").int()
+    scales = torch.ones(1, 2, 2, device="mps").bfloat16()
+    message = (
+        "The operator 'aten::_weight_int4pack_mm' runs on the MPS device of a Mac, but the software mps device of "
+        "metalops has no kernel for it, because torch's CPU backend has none."
+    )
+    with pytest.raises(NotImplementedError) as raised:
+        torch._weight_int4pack_mm(torch.ones(2, 32, device="mps").bfloat16(), packed, 32, scales)
+    assert str(raised.value) == message
+
+
+@pytest.mark.filterwarnings("ignore:aten..linalg_svd. an autograd kernel was not registered")
+def test_svd_is_forced_to_the_cpu_as_on_a_mac():
+    """MPSFallback.mm runs linalg.svd on copies, so autograd sees through it."""
+    x = torch.randn(4, 3, device="mps", requires_grad=True)
+    with metalops.debug.standins() as served:
+        u, s, vh = torch.linalg.svd(x, full_matrices=False)
+    assert served == {"aten::linalg_svd": 1}
+    torch.testing.assert_close((u * s) @ vh, x)
+    s.sum().backward()
+    torch.testing.assert_close(x.grad, (u @ vh).detach())
+
+
+def test_recording_of_stand_ins():
+    x = torch.randn(3, device="mps", requires_grad=True)
+    with metalops.debug.standins() as served:
+        loss = (x.sin() * 2).sum()
+        with metalops.debug.standins() as inner:
+            loss.backward()
+    assert inner["aten::cos"] == 1
+    assert served["aten::sin"] == 1
+    assert served["aten::cos"] == 1
+    with metalops.debug.standins() as nothing:
+        x.view(3, 1).t().expand(4, 3)
+        torch.empty(3, device="mps")
+    assert nothing == {}
+
+
+def test_recording_ends_with_an_error():
+    with pytest.raises(ZeroDivisionError):
+        with metalops.debug.standins() as served:
+            torch.ones(2, device="mps").sin()
+            raise ZeroDivisionError
+    assert served["aten::sin"] == 1
+    with metalops.debug.standins() as after:
+        pass
+    assert after == {}
+
+
+def test_recording_belongs_to_its_thread():
+    import threading
+
+    x = torch.ones(2, device="mps")
+    with metalops.debug.standins() as served:
+        thread = threading.Thread(target=x.cos)
+        thread.start()
+        thread.join()
+    assert served == {}
