@@ -50,15 +50,12 @@ struct Simdgroup {
   uint32_t started;     // lanes that have a stack
   uint32_t barrier_site;
   uint32_t other_barrier_site;  // differs from barrier_site when lanes wait at different barriers
+  Context context[kSimdWidth];
+  uint32_t stack[kSimdWidth];
   uint32_t site[kSimdWidth];
   SimdFunction function[kSimdWidth];
   const void* in[kSimdWidth];
   void* out[kSimdWidth];
-};
-
-struct Fiber {
-  Context context;
-  uint32_t stack;
 };
 
 // One CPU thread's threadgroup. Created when the CPU thread first runs fibers, and kept.
@@ -74,8 +71,8 @@ class Worker {
   // Called by the running fiber.
   void threadgroup_barrier(Site site);
   void simd(Site site, const void* in, void* out, SimdFunction function);
-  uint32_t lane() const { return current_ % kSimdWidth; }
-  uint32_t active_mask() const { return simdgroups_[current_ / kSimdWidth].alive; }
+  uint32_t lane() const { return lane_; }
+  uint32_t active_mask() const { return simdgroup_->alive; }
 
   bool running() const { return running_; }
   const Kernel& kernel() const { return *kernel_; }
@@ -83,28 +80,38 @@ class Worker {
   bool handle_overflow(const void* address, void* signal_context);
 
  private:
+  // A thread of the group: its place in its simdgroup.
+  struct Place {
+    Simdgroup* simdgroup;
+    uint32_t lane;
+  };
   static void fiber_main();
   void run_fibers_on_this_stack();
   void set_size(const uint32_t size[3]);
-  void start(uint32_t thread);
+  void start(Place place);
   void finish_current();
-  uint32_t next();
+  Place next();
   void wait();
+  void leave_to(Place place);
+  void wait_for_others();
   void complete_simd(Simdgroup& simdgroup);
   bool release_barrier();
   [[noreturn]] void report_different_barriers(uint32_t simdgroup);
+  uint32_t index_of(const Simdgroup* simdgroup) const { return uint32_t(simdgroup - simdgroups_); }
+
+  // The running fiber.
+  Simdgroup* simdgroup_ = nullptr;
+  uint32_t lane_ = 0;
+  bool running_ = false;
 
   const Kernel* kernel_ = nullptr;
   const Launch* launch_ = nullptr;
-  bool running_ = false;
   uint32_t size_[3] = {0, 0, 0};
   uint32_t threads_ = 0;
   uint32_t simdgroup_count_ = 0;
-  uint32_t current_ = 0;
   uint32_t done_ = 0;
   uint32_t ready_ = 0;  // bit s: simdgroup s has runnable lanes
   Simdgroup simdgroups_[kMaxSimdgroups];
-  Fiber fibers_[kMaxThreads];
   Thread gpu_threads_[kMaxThreads];
   Context main_;
   FiberStacks stacks_;
@@ -239,9 +246,10 @@ void Worker::run_group(uint64_t index) {
   Worker* const before = running_worker;
   running_worker = this;
   running_ = true;
-  start(0);
-  current_ = 0;
-  switch_context(main_, fibers_[0].context);
+  simdgroup_ = simdgroups_;
+  lane_ = 0;
+  start({simdgroup_, lane_});
+  switch_context(main_, simdgroup_->context[lane_]);
   running_ = false;
   running_worker = before;
 
@@ -252,11 +260,12 @@ void Worker::run_group(uint64_t index) {
   if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
-void Worker::start(uint32_t thread) {
-  Fiber& fiber = fibers_[thread];
-  fiber.stack = stacks_.acquire();
-  simdgroups_[thread / kSimdWidth].started |= 1u << (thread % kSimdWidth);
-  make_context(fiber.context, stacks_.bottom(fiber.stack), stacks_.top(fiber.stack), &fiber_main);
+void Worker::start(Place place) {
+  Simdgroup& simdgroup = *place.simdgroup;
+  const uint32_t stack = stacks_.acquire();
+  simdgroup.stack[place.lane] = stack;
+  simdgroup.started |= 1u << place.lane;
+  make_context(simdgroup.context[place.lane], stacks_.bottom(stack), stacks_.top(stack), &fiber_main);
 }
 
 void Worker::fiber_main() {
@@ -274,74 +283,79 @@ void Worker::fiber_main() {
 // Runs the current thread, and after it threads that have not started yet, as long as no other one has to go on.
 void Worker::run_fibers_on_this_stack() {
   for (;;) {
-    kernel_->thread(launch_, &gpu_threads_[current_]);
-    const uint32_t finished = current_;
+    kernel_->thread(launch_, &gpu_threads_[index_of(simdgroup_) * kSimdWidth + lane_]);
+    const uint32_t stack = simdgroup_->stack[lane_];
+    Context& finished = simdgroup_->context[lane_];
     finish_current();
     if (done_ == threads_) return;
-    const uint32_t thread = next();
-    Simdgroup& simdgroup = simdgroups_[thread / kSimdWidth];
-    const uint32_t bit = 1u << (thread % kSimdWidth);
-    current_ = thread;
-    if ((simdgroup.started & bit) == 0) {
-      simdgroup.started |= bit;
-      fibers_[thread].stack = fibers_[finished].stack;
+    const Place place = next();
+    simdgroup_ = place.simdgroup;
+    lane_ = place.lane;
+    if ((simdgroup_->started >> lane_ & 1u) == 0) {
+      simdgroup_->started |= 1u << lane_;
+      simdgroup_->stack[lane_] = stack;
       continue;
     }
-    // Nobody takes the stack before it is left.
-    stacks_.release(fibers_[finished].stack);
-    switch_context(fibers_[finished].context, fibers_[thread].context);
+    stacks_.release(stack);  // nobody takes the stack before it is left
+    switch_context(finished, simdgroup_->context[lane_]);
   }
 }
 
 void Worker::finish_current() {
-  Simdgroup& simdgroup = simdgroups_[current_ / kSimdWidth];
-  const uint32_t bit = 1u << (current_ % kSimdWidth);
-  simdgroup.alive &= ~bit;
-  simdgroup.runnable &= ~bit;
+  simdgroup_->alive &= ~(1u << lane_);
+  simdgroup_->runnable &= ~(1u << lane_);
   ++done_;
 }
 
-// The thread to run next; there is one, because some thread of the group has not returned.
-uint32_t Worker::next() {
-  const uint32_t own = current_ / kSimdWidth;
-  Simdgroup& simdgroup = simdgroups_[own];
-  if (simdgroup.runnable == 0 && simdgroup.at_simd != 0) complete_simd(simdgroup);
-  if (simdgroup.runnable != 0) {
-    if (simdgroup.runnable >> (current_ % kSimdWidth) & 1u) return current_;  // no switch at all
-    const uint32_t later = simdgroup.runnable & ~((2u << (current_ % kSimdWidth)) - 1u);
-    return own * kSimdWidth + uint32_t(__builtin_ctz(later != 0 ? later : simdgroup.runnable));
+// The thread to run when the current one cannot; there is one, because some thread of the group has not returned.
+Worker::Place Worker::next() {
+  Simdgroup& own = *simdgroup_;
+  if (own.runnable == 0 && own.at_simd != 0) complete_simd(own);
+  if (own.runnable != 0) {
+    if (own.runnable >> lane_ & 1u) return {&own, lane_};  // no switch at all
+    const uint32_t later = own.runnable & ~((2u << lane_) - 1u);
+    return {&own, uint32_t(__builtin_ctz(later != 0 ? later : own.runnable))};
   }
-  ready_ &= ~(1u << own);
+  const uint32_t index = index_of(&own);
+  ready_ &= ~(1u << index);
   if (ready_ == 0) {
     const bool released = release_barrier();
     TORCH_INTERNAL_ASSERT(released, "no thread of the group can run");
-    if (ready_ >> own & 1u) return next();
+    if (ready_ >> index & 1u) return next();
   }
-  const uint32_t later = ready_ & ~((2u << own) - 1u);
-  const uint32_t other = uint32_t(__builtin_ctz(later != 0 ? later : ready_));
-  return other * kSimdWidth + uint32_t(__builtin_ctz(simdgroups_[other].runnable));
+  const uint32_t later = ready_ & ~((2u << index) - 1u);
+  Simdgroup& other = simdgroups_[__builtin_ctz(later != 0 ? later : ready_)];
+  return {&other, uint32_t(__builtin_ctz(other.runnable))};
 }
 
-// Gives way to another thread; returns when this one may go on.
-void Worker::wait() {
-  const uint32_t self = current_;
-  const uint32_t thread = next();
-  if (thread == self) return;
-  if ((simdgroups_[thread / kSimdWidth].started >> (thread % kSimdWidth) & 1u) == 0) start(thread);
-  current_ = thread;
-  switch_context(fibers_[self].context, fibers_[thread].context);
+// Runs another thread; returns when the current one, which waits for something, may go on.
+inline void Worker::wait() {
+  const uint32_t later = simdgroup_->runnable & ~((2u << lane_) - 1u);
+  if (C10_LIKELY(later != 0)) {
+    leave_to({simdgroup_, uint32_t(__builtin_ctz(later))});
+  } else {
+    wait_for_others();
+  }
+}
+void Worker::wait_for_others() {
+  const Place place = next();
+  if (place.simdgroup != simdgroup_ || place.lane != lane_) leave_to(place);
 }
 
-void Worker::threadgroup_barrier(Site site) {
-  Simdgroup& simdgroup = simdgroups_[current_ / kSimdWidth];
-  const uint32_t bit = 1u << (current_ % kSimdWidth);
-  if (simdgroup.at_barrier == 0) {
-    simdgroup.barrier_site = simdgroup.other_barrier_site = site.id;
-  } else if (simdgroup.barrier_site != site.id) {
-    simdgroup.other_barrier_site = site.id;
-  }
-  simdgroup.runnable &= ~bit;
-  simdgroup.at_barrier |= bit;
+inline void Worker::leave_to(Place place) {
+  if (C10_UNLIKELY((place.simdgroup->started >> place.lane & 1u) == 0)) start(place);
+  Context& from = simdgroup_->context[lane_];
+  simdgroup_ = place.simdgroup;
+  lane_ = place.lane;
+  switch_context(from, place.simdgroup->context[place.lane]);
+}
+
+inline void Worker::threadgroup_barrier(Site site) {
+  Simdgroup& simdgroup = *simdgroup_;
+  if (simdgroup.at_barrier == 0) simdgroup.barrier_site = simdgroup.other_barrier_site = site.id;
+  if (C10_UNLIKELY(simdgroup.barrier_site != site.id)) simdgroup.other_barrier_site = site.id;
+  simdgroup.runnable &= ~(1u << lane_);
+  simdgroup.at_barrier |= 1u << lane_;
   wait();
 }
 
@@ -367,15 +381,14 @@ void Worker::report_different_barriers(uint32_t s) {
               ". All threads of a threadgroup must reach the same threadgroup_barrier.");
 }
 
-void Worker::simd(Site site, const void* in, void* out, SimdFunction function) {
-  const uint32_t lane = current_ % kSimdWidth;
-  Simdgroup& simdgroup = simdgroups_[current_ / kSimdWidth];
-  simdgroup.site[lane] = site.id;
-  simdgroup.function[lane] = function;
-  simdgroup.in[lane] = in;
-  simdgroup.out[lane] = out;
-  simdgroup.runnable &= ~(1u << lane);
-  simdgroup.at_simd |= 1u << lane;
+inline void Worker::simd(Site site, const void* in, void* out, SimdFunction function) {
+  Simdgroup& simdgroup = *simdgroup_;
+  simdgroup.site[lane_] = site.id;
+  simdgroup.function[lane_] = function;
+  simdgroup.in[lane_] = in;
+  simdgroup.out[lane_] = out;
+  simdgroup.runnable &= ~(1u << lane_);
+  simdgroup.at_simd |= 1u << lane_;
   wait();
 }
 
@@ -414,13 +427,17 @@ Worker& worker_of_this_thread() {
 
 // ---- what kernels call --------------------------------------------------------------------------------------
 
-Worker& current_worker(const char* what, Site site) {
-  Worker* const worker = running_worker;
-  if (C10_LIKELY(worker != nullptr)) return *worker;
+[[noreturn]] C10_NOINLINE void report_no_fiber(const char* what, Site site) {
   const Kernel* const kernel = kernel_in_loop;
   TORCH_CHECK(kernel != nullptr, what, " was called outside of a kernel");
   TORCH_CHECK(false, "kernel '", kernel->name, "' reached ", what, " at ", describe(*kernel, site),
               " while running as a plain loop, where its threads cannot wait for each other");
+}
+
+inline Worker& current_worker(const char* what, Site site) {
+  Worker* const worker = running_worker;
+  if (C10_UNLIKELY(worker == nullptr)) report_no_fiber(what, site);
+  return *worker;
 }
 
 void on_threadgroup_barrier(Site site) {
