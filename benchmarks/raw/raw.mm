@@ -3,8 +3,6 @@
 #include <metalops/library.h>
 #include <torch/library.h>
 
-#include <string>
-
 namespace {
 
 template <const char* name>
@@ -29,9 +27,10 @@ constexpr char kTanh[] = "tanh";
 
 TORCH_LIBRARY(metalops_raw, m) {
   m.def("add(Tensor self, Tensor other, *, Tensor(a!) out) -> Tensor(a!)");
-  for (const auto* name : {kExp, kSigmoid, kSin, kTanh}) {
-    m.def(std::string(name) + "(Tensor self, *, Tensor(a!) out) -> Tensor(a!)");
-  }
+  m.def("exp(Tensor self, *, Tensor(a!) out) -> Tensor(a!)");
+  m.def("sigmoid(Tensor self, *, Tensor(a!) out) -> Tensor(a!)");
+  m.def("sin(Tensor self, *, Tensor(a!) out) -> Tensor(a!)");
+  m.def("tanh(Tensor self, *, Tensor(a!) out) -> Tensor(a!)");
 }
 
 TORCH_LIBRARY_IMPL(metalops_raw, MPS, m) {
