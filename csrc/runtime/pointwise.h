@@ -14,11 +14,12 @@
 // torch.compile needs, are written in Python: see metalops.ops.fake.
 #pragma once
 #include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/TensorIterator.h>
 #include <metalops/autograd.h>
+#include <metalops/functionalize.h>
 #include <metalops/library.h>
 #include <metalops/tensor_view.h>
-#include <torch/csrc/jit/frontend/function_schema_parser.h>
 #include <torch/library.h>
 
 #include <memory>
@@ -65,18 +66,19 @@ METALOPS_HIDDEN inline void check_dtype(const std::string& name, at::ScalarType 
 }
 
 // Tensors of a CPU with no dimensions may stand among device tensors, as everywhere in torch.
-METALOPS_HIDDEN inline void move_cpu_scalars(at::TensorList outputs,
+METALOPS_HIDDEN inline void move_cpu_scalars(const at::Tensor& out,
                                              c10::SmallVectorImpl<at::Tensor>& inputs) {
   const auto is_cpu_scalar = [](const at::Tensor& t) { return t.is_cpu() && t.dim() == 0; };
   if (std::none_of(inputs.begin(), inputs.end(), is_cpu_scalar)) {
     return;
   }
   std::optional<at::Device> device;
-  for (const auto tensors : {outputs, at::TensorList(inputs)}) {
-    for (const auto& tensor : tensors) {
-      if (tensor.defined() && !tensor.is_cpu()) {
-        device = tensor.device();
-      }
+  if (out.defined() && !out.is_cpu()) {
+    device = out.device();
+  }
+  for (const auto& input : inputs) {
+    if (!input.is_cpu()) {
+      device = input.device();
     }
   }
   for (auto& input : inputs) {
@@ -157,6 +159,7 @@ class METALOPS_HIDDEN Kernel final : public c10::OperatorKernel {
     } else if (form_ == Form::kInplace) {
       out = inputs[0];
     }
+    move_cpu_scalars(out, inputs);
     for (const auto& input : inputs) {
       check_dtype(schema.name(), input.scalar_type(), op_.integers);
     }
@@ -170,6 +173,10 @@ class METALOPS_HIDDEN Kernel final : public c10::OperatorKernel {
     }
     if (op_.halves != Halves::kNone) {
       check_halves(schema.name(), inputs[0]);
+      if (out.defined()) {
+        // The iterator compares it with the halves, of which it cannot tell in general.
+        at::assert_no_overlap(out, inputs[0]);
+      }
       const auto self = inputs.pop_back_val();
       push_halves(inputs, self, op_.halves);
     }
@@ -180,7 +187,6 @@ class METALOPS_HIDDEN Kernel final : public c10::OperatorKernel {
 
  private:
   at::Tensor run(at::Tensor out, Tensors inputs, c10::ArrayRef<c10::Scalar> scalars) const {
-    move_cpu_scalars(out, inputs);
     auto iter = build_iterator(out, inputs, op_.integers);
     const auto natural = natural_dtype(iter, inputs, op_.integers);
     auto& result = iter.output();
@@ -198,7 +204,6 @@ class METALOPS_HIDDEN Kernel final : public c10::OperatorKernel {
   // All operands of a backward kernel have the same dtype.
   Tensors run_backward(const c10::FunctionSchema& schema, Tensors inputs,
                        c10::ArrayRef<c10::Scalar> scalars) const {
-    move_cpu_scalars({}, inputs);
     auto common = inputs[0].scalar_type();
     for (const auto& input : inputs) {
       common = c10::promoteTypes(common, input.scalar_type());
@@ -295,6 +300,14 @@ METALOPS_HIDDEN inline void define(torch::Library& m, const std::string& schema,
     in_place_or_view(name + "_");
   }
 
+  const auto functional = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), "");
+  detail::implement<FunctionalizeKernel>(m, name + ".out", DispatchKey::Functionalize, functional,
+                                         functional.schema().arguments().size(), /*resizes=*/true);
+  if (pointwise) {
+    detail::implement<FunctionalizeKernel>(m, name + "_", DispatchKey::Functionalize, functional,
+                                           /*written=*/size_t{0}, /*resizes=*/false);
+  }
+
   if (op.backward == nullptr) {
     const auto not_differentiable = [&](const std::string& overload) {
       m.impl(overload.c_str(), torch::dispatch(DispatchKey::Autograd,
@@ -309,8 +322,7 @@ METALOPS_HIDDEN inline void define(torch::Library& m, const std::string& schema,
   const auto ns = name.substr(0, name.find(':'));
   const auto backward =
       c10::Dispatcher::singleton().findSchemaOrThrow((ns + "::" + op.backward).c_str(), "");
-  const auto call =
-      std::make_shared<const autograd::BackwardCall>(torch::jit::parseSchema(schema), backward);
+  const auto call = std::make_shared<const autograd::BackwardCall>(functional.schema(), backward);
   detail::implement<autograd::DifferentiableKernel>(m, name, DispatchKey::Autograd, call,
                                                     /*inplace=*/false);
   if (pointwise) {

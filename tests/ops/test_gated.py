@@ -63,8 +63,9 @@ def test_halving_into_a_part_of_its_own_input(function, x):
     expected = function(x)
     assert torch.equal(function(x, out=x[:, :6]), expected)
     assert torch.equal(x[:, :6], expected)
+    row = x[0].clone()
     with pytest.raises(RuntimeError, match="single memory location"):
-        function(x, out=x[:, 3:9])
+        function(row, out=row[3:9])
 
 
 def test_threshold_is_exclusive_and_keeps_no_nan_of_the_gate():

@@ -6,6 +6,7 @@ import pytest
 import torch
 from metalops import ops
 from metalops.testing import references
+from metalops.testing.checks import rounded_once
 
 from .matrix import Matrix, by_dtype
 
@@ -48,34 +49,53 @@ def test_fma_rounds_once(dtype):
         for x, y, z in zip(a.tolist(), b.tolist(), c.tolist(), strict=True)
     ]
     assert actual.tolist() == expected
-    rounded_twice = (a.float() * b.float() + c.float()).to(dtype)
-    assert (actual != rounded_twice).any(), "the operands do not tell one rounding from two"
+    if dtype == torch.float32:
+        assert (actual != a * b + c).any(), "the operands do not tell one rounding from two"
 
 
 @by_dtype
 def test_the_reference_of_fma_rounds_once(dtype):
     a, b, c = _operands(dtype, 2000)
-    actual = references.fma(a.double(), b.double(), c.double()).to(dtype)
     expected = [
         _nearest(Fraction(x) * Fraction(y) + Fraction(z), dtype)
         for x, y, z in zip(a.tolist(), b.tolist(), c.tolist(), strict=True)
     ]
-    assert actual.tolist() == expected
+    assert _reference(a, b, c).tolist() == expected
+
+
+def _reference(a, b, c):
+    return rounded_once(references.fma(a.double(), b.double(), c.double()), a.dtype)
+
+
+def _near_ties(dtype):
+    """Operands whose exact values float32 does not tell from the middle between two numbers of this dtype."""
+    eps = torch.finfo(dtype).eps
+    # 1 + eps plus nearly half a unit ...
+    a = (eps / 2 * (1 + eps * torch.arange(round(1 / eps), dtype=torch.float64))).to(dtype)
+    steps = torch.arange(1, 21, dtype=torch.float64)
+    b = torch.cat([1 - eps / 2 * steps, 1 + eps * steps]).to(dtype)
+    a, b = a.repeat_interleave(len(b)), b.repeat(len(a))
+    for one in (1.0, -1.0, 1 + eps):
+        yield a, b, torch.full_like(a, one)
+    # ... and products that are such a middle, plus almost nothing.
+    a, b = torch.cartesian_prod(*[1 + eps * torch.arange(128, dtype=torch.float64)] * 2).unbind(1)
+    unit = torch.where(a * b < 2, eps, 2 * eps)
+    is_middle = (a * b / unit).frac() == 0.5
+    a, b = a[is_middle].to(dtype), b[is_middle].to(dtype)
+    for nothing in (2.0**-24, -(2.0**-24)):
+        yield a, b, torch.full_like(a, nothing)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_fma_rounds_once_for_all_sums_of_one_and_a_small_product(dtype):
-    # 1 + a b with |a b| below half a unit of 1, and odd multiples of it: the float32 sum is often a tie that is none.
-    eps = torch.finfo(dtype).eps
-    factors = torch.arange(1, 2049, dtype=torch.float64)
-    a = (factors * eps / 64).to(dtype)
-    b = torch.tensor([0.5 + eps / 2, 1 - eps / 2, 1.0, 1 + eps, 1.5], dtype=dtype)
-    a, b = a.repeat_interleave(5), b.repeat(2048)
-    for one in (1.0, -1.0, 1 + eps):
-        c = torch.full_like(a, one)
+def test_fma_of_half_precision_rounds_once_where_float32_sees_a_tie(dtype):
+    told_apart = 0
+    for a, b, c in _near_ties(dtype):
+        assert len(a) > 20
         actual = ops.fma(a.to("mps"), b.to("mps"), c.to("mps")).cpu()
-        expected = references.fma(a.double(), b.double(), c.double()).to(dtype)
-        assert torch.equal(actual, expected)
+        assert torch.equal(actual, _reference(a, b, c))
+        in_float32 = references.fma(a.double(), b.double(), c.double()).float()
+        told_apart += (actual != in_float32.to(dtype)).sum().item()
+    assert told_apart > 0, "the operands do not tell one rounding from two"
 
 
 def test_fma_of_infinities_and_nan():

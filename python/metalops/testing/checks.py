@@ -52,6 +52,18 @@ def _promoted(function: Callable[..., Any], convert: Callable[[Tensor], Tensor],
         torch.set_default_dtype(before)
 
 
+def rounded_once(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """float64 ``values`` rounded to ``dtype``. Tensor.to goes through float32 to half precision and rounds twice."""
+    if values.dtype != torch.float64 or dtype not in (torch.float16, torch.bfloat16):
+        return values.to(dtype)
+    nearest = values.float()
+    error = values - nearest.double()
+    bits = nearest.view(torch.int32)
+    towards_error = torch.where((error > 0) == (nearest > 0), bits + 1, bits - 1)
+    inexact = torch.isfinite(nearest) & (nearest != 0) & (error != 0) & ((bits & 1) == 0)
+    return torch.where(inexact, towards_error, bits).view(torch.float32).to(dtype)
+
+
 def expected_result(reference: Callable[..., Any], case: Case) -> Any:
     """What the operator should return: the reference's dtypes, and its values computed in float64.
 
@@ -60,7 +72,9 @@ def expected_result(reference: Callable[..., Any], case: Case) -> Any:
     native = reference(*case.args, **case.kwargs)
     values = _promoted(reference, _wider if case.precise else _in_float32, case)
     return pytree.tree_map(
-        lambda n, v: v.to(n.dtype) if n.is_floating_point() or n.is_complex() else n, native, values
+        lambda n, v: rounded_once(v, n.dtype) if n.is_floating_point() or n.is_complex() else n,
+        native,
+        values,
     )
 
 
@@ -76,6 +90,20 @@ def _assert_close(actual: Tensor, expected: Tensor, name: str) -> None:
     )
 
 
+def _naming_the_case(check: Callable[..., None]) -> Callable[..., None]:
+    """Puts the name of the case into the message of a check that fails."""
+
+    @functools.wraps(check)
+    def wrapper(op, reference, case: Case, *args, **kwargs) -> None:
+        try:
+            check(op, reference, case, *args, **kwargs)
+        except AssertionError as error:
+            raise AssertionError(f"case {case.name!r}: {error}") from None
+
+    return wrapper
+
+
+@_naming_the_case
 def check_forward(
     op: Callable[..., Any],
     reference: Callable[..., Any],
@@ -124,6 +152,7 @@ def _gradients(function: Callable[..., Tensor], tree: Any, cotangent: Tensor) ->
     )
 
 
+@_naming_the_case
 def check_gradient(
     op: Callable[..., Tensor],
     reference: Callable[..., Tensor],
@@ -178,6 +207,7 @@ def _raises(message: str) -> Iterator[None]:
         raise AssertionError(f"no error; expected one with {message!r}")
 
 
+@_naming_the_case
 def check_out(
     op: Callable[..., Tensor],
     reference: Callable[..., Tensor],
@@ -250,6 +280,7 @@ def check_out(
             )
 
 
+@_naming_the_case
 def check_inplace(
     op: Callable[..., Tensor],
     reference: Callable[..., Tensor],

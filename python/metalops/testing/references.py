@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -12,6 +13,11 @@ def _floating(x: Tensor, *partners: Tensor) -> Tensor:
     """``x`` in the floating-point dtype to which it is promoted together with its partners."""
     dtype = torch.result_type(x, partners[0]) if partners else x.dtype
     return x.to(dtype if dtype.is_floating_point else torch.get_default_dtype())
+
+
+def _promoted(*operands: Tensor) -> list[Tensor]:
+    dtype = functools.reduce(torch.add, operands).dtype
+    return [x.to(dtype) for x in operands]
 
 
 def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,6 +103,7 @@ def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
     Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd" (2008).
     """
+    a, b, c = _promoted(a, b, c)
     result = a * b + c
     if result.dtype != torch.float64:
         return result
@@ -112,4 +119,5 @@ def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def lerp_clamped(a: Tensor, b: Tensor, w: Tensor) -> Tensor:
+    a, b, w = _promoted(a, b, w)
     return a + torch.clamp(w, 0, 1) * (b - a)

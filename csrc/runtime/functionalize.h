@@ -1,0 +1,67 @@
+// torch.compile and torch.export replace what writes to a tensor by a function of its inputs. For
+// operators of ATen torch generates this; for the out= and in-place overloads of others the kernel
+// here calls the functional overload.
+#pragma once
+#include <ATen/FunctionalTensorWrapper.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <metalops/library.h>
+#include <torch/library.h>
+
+#include <utility>
+
+namespace metalops {
+
+class METALOPS_HIDDEN FunctionalizeKernel final : public c10::OperatorKernel {
+ public:
+  // functional: the overload whose arguments are the first ones of the overload that writes.
+  // written: position of the argument that the latter writes to. resizes: whether that takes on the
+  // result's shape.
+  FunctionalizeKernel(c10::OperatorHandle functional, size_t written, bool resizes)
+      : functional_(std::move(functional)), written_(written), resizes_(resizes) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    namespace impl = at::functionalization::impl;
+    const auto count = op.schema().arguments().size();
+    const auto arguments = torch::jit::last(*stack, count);
+    const auto written = arguments[written_].toTensor();
+    if (!impl::isFunctionalTensor(written)) {
+      for (const auto& argument : arguments) {
+        TORCH_CHECK(!argument.isTensor() || !impl::isFunctionalTensor(argument.toTensor()),
+                    "mutating a non-functional tensor with a functional tensor is not allowed.");
+      }
+      at::AutoDispatchSkipFunctionalize guard;
+      op.callBoxed(stack);
+      return;
+    }
+    torch::jit::Stack inputs;
+    for (size_t i = 0; i < functional_.schema().arguments().size(); ++i) {
+      inputs.push_back(arguments[i]);
+      if (arguments[i].isTensor() && impl::isFunctionalTensor(arguments[i].toTensor())) {
+        impl::sync(arguments[i].toTensor());
+        inputs.back() = impl::from_functional_tensor(arguments[i].toTensor());
+      }
+    }
+    {
+      at::AutoDispatchSkipFunctionalize guard;
+      functional_.callBoxed(inputs);
+    }
+    const auto result = inputs.back().toTensor();
+    TORCH_CHECK(c10::canCast(result.scalar_type(), written.scalar_type()), "result type ",
+                result.scalar_type(), " can't be cast to the desired output type ",
+                written.scalar_type());
+    TORCH_CHECK(resizes_ || result.sym_sizes() == written.sym_sizes(), "output with shape ",
+                written.sym_sizes(), " doesn't match the broadcast shape ", result.sym_sizes());
+    impl::replace_(written, result);
+    impl::commit_update(written);
+    impl::sync(written);
+    torch::jit::drop(*stack, count);
+    stack->emplace_back(written);
+  }
+
+ private:
+  const c10::OperatorHandle functional_;
+  const size_t written_;
+  const bool resizes_;
+};
+
+}  // namespace metalops
