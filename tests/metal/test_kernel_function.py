@@ -77,6 +77,14 @@ def test_wrong_source_is_a_syntax_error_in_python(metal_tests):
         metal_tests.from_source(torch.zeros(5, device="mps"), RUN.replace("VALUE", "undeclared"))
 
 
+def test_wrong_source_is_a_c10_error_in_cpp(metal_tests):
+    assert metal_tests.wrong_source_throws_c10_syntax_error("printf(x);")
+
+
+def test_an_empty_library_has_no_functions(metal_tests):
+    assert metal_tests.number_of_functions("// Empty library") == 0
+
+
 def test_a_source_with_parameters(metal_tests):
     source = RUN.replace("{", "{{").replace("}", "}}").replace("VALUE", "{}")
     assert metal_tests.parametrised_source(source, "5")

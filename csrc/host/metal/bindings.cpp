@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "metal/compile.h"
 #include "metal/flavour.h"
 #include "metal/python_call.h"
 
@@ -50,7 +51,11 @@ void bind_metal(py::module_& host) {
                              &MetalKernelFunction::getStaticThreadGroupMemoryLength);
 
   m.def("_mps_compileShader", torch::wrap_pybind_function([](const std::string& source) {
-          return std::make_shared<DynamicMetalShaderLibrary>(source);
+          try {
+            return std::make_shared<DynamicMetalShaderLibrary>(source);
+          } catch (const MetalSyntaxError& error) {
+            throw python_error(error.raised());
+          }
         }));
   // The name is spelt as torch spells it.
   m.def("_mps_loadMetalllib", torch::wrap_pybind_function([](const py::bytes& data) {

@@ -2,7 +2,6 @@
 #include "metal/compile.h"
 
 #include <pybind11/pybind11.h>
-#include <torch/csrc/Exceptions.h>
 
 namespace metalops {
 namespace py = pybind11;
@@ -16,9 +15,13 @@ std::shared_ptr<exec::Library> compile_metal(const std::string& source) {
       py::object result = py::module_::import("metalops.msl").attr("compile_source")(source);
       path = py::module_::import("os").attr("fspath")(result).cast<std::string>();
     } catch (py::error_already_set& error) {
+      const bool wrong_source = error.matches(PyExc_SyntaxError);
+      std::string message;
+      if (wrong_source) message = py::str(error.value().attr("msg")).cast<std::string>();
       error.restore();
       python_error raised;
       raised.persist();
+      if (wrong_source) throw MetalSyntaxError(std::move(message), std::move(raised));
       throw raised;
     }
   }

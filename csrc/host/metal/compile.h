@@ -1,15 +1,33 @@
 // Metal source to a loaded kernel library, through the Python front end.
 #pragma once
+#include <c10/util/Exception.h>
+#include <torch/csrc/Exceptions.h>
+
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "exec/exec.h"
 
 namespace metalops {
 
-// Calls metalops.msl.compile_source, which keeps a cache on disk. A Python exception (SyntaxError
-// with the user's line for wrong source) comes back as torch's python_error, so that it reaches a
-// Python caller as it was raised.
+// Wrong Metal source. In C++ it is what torch throws on a Mac, a c10::SyntaxError with the
+// compiler's text; a Python caller of compile_shader gets the front end's own exception, with file,
+// line and column.
+class MetalSyntaxError : public c10::SyntaxError {
+ public:
+  MetalSyntaxError(std::string message, python_error raised)
+      : c10::SyntaxError({__func__, __FILE__, __LINE__}, std::move(message)),
+        raised_(std::move(raised)) {}
+  const python_error& raised() const { return raised_; }
+
+ private:
+  python_error raised_;
+};
+
+// Calls metalops.msl.compile_source, which keeps a cache on disk. Throws MetalSyntaxError; any
+// other Python exception comes back as torch's python_error, and so reaches a Python caller as it
+// was raised.
 std::shared_ptr<exec::Library> compile_metal(const std::string& source);
 
 }  // namespace metalops

@@ -21,8 +21,8 @@ uint64_t bytes_behind(const at::TensorBase& tensor, const void* address) {
 
 }  // namespace
 
-std::mutex& Stream::mutex() {
-  static std::mutex mutex;
+std::recursive_mutex& Stream::mutex() {
+  static std::recursive_mutex mutex;
   return mutex;
 }
 

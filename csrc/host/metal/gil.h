@@ -6,10 +6,11 @@ namespace metalops {
 
 // Holds a mutex whose other holders may be waiting for the GIL (they run Python code, or look for
 // Ctrl-C). A thread that has the GIL lets go of it while it waits, so that the two locks cannot
-// block each other.
+// block each other. The mutex is recursive because Python code that runs while it is held (a signal
+// handler, say) may come back here.
 class GilSafeLock {
  public:
-  explicit GilSafeLock(std::mutex& mutex) : mutex_(mutex) {
+  explicit GilSafeLock(std::recursive_mutex& mutex) : mutex_(mutex) {
     if (!mutex_.try_lock()) lock_contended();
   }
   ~GilSafeLock() { mutex_.unlock(); }
@@ -18,7 +19,7 @@ class GilSafeLock {
 
  private:
   void lock_contended();
-  std::mutex& mutex_;
+  std::recursive_mutex& mutex_;
 };
 
 }  // namespace metalops

@@ -26,9 +26,8 @@ using metalops::GilSafeLock;
 using metalops::Pipeline;
 
 // Guards the members of every MetalShaderLibrary. Compiling runs Python, hence the kind of lock.
-// Recursive use does not occur: nothing that holds it calls back into a library.
-std::mutex& libraries_mutex() {
-  static std::mutex mutex;
+std::recursive_mutex& libraries_mutex() {
+  static std::recursive_mutex mutex;
   return mutex;
 }
 

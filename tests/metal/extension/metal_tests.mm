@@ -154,6 +154,19 @@ bool parametrised_source(std::string source, std::string parameter) {
          library.hasFunction("run") && !library.hasFunction("walk");
 }
 
+bool wrong_source_throws_c10_syntax_error(std::string source) {
+  try {
+    DynamicMetalShaderLibrary library(source);
+  } catch (const c10::SyntaxError& error) {
+    return std::string(error.what_without_backtrace()).find("program_source:") != std::string::npos;
+  }
+  return false;
+}
+
+int64_t number_of_functions(std::string source) {
+  return DynamicMetalShaderLibrary(source).getFunctionNames().size();
+}
+
 std::string type_name(ScalarType type) { return at::native::mps::scalarToMetalTypeString(type); }
 
 }  // namespace
@@ -177,5 +190,7 @@ TORCH_LIBRARY(metal_tests, m) {
   m.def("gpu_address_counts_the_offset(Tensor tensor) -> bool", gpu_address_counts_the_offset);
   m.def("from_source(Tensor(a!) out, str source) -> ()", from_source);
   m.def("parametrised_source(str source, str parameter) -> bool", parametrised_source);
+  m.def("wrong_source_throws_c10_syntax_error(str source) -> bool", wrong_source_throws_c10_syntax_error);
+  m.def("number_of_functions(str source) -> int", number_of_functions);
   m.def("type_name(ScalarType type) -> str", type_name);
 }
