@@ -175,3 +175,14 @@ def test_divergent_simd_operations(program):
     p.launch("k", out, grid=32)
     at_least = [sum(l % 3 > j for l in range(32)) for j in range(2)]
     assert out.tolist() == [(16 if i % 2 else 1600) + 1000 * sum(at_least[: i % 3]) for i in range(32)]
+
+
+def test_conditional_expressions_as_last_arguments(program):
+    p = program("""
+        kernel void k(device uint* out, uint i [[thread_index_in_simdgroup]]) {
+          out[i] = simd_min(i > 3 ? i : 0xFFFFFFFFu) + simd_max(i > 3 ? 0 : i);
+        }
+    """)
+    out = torch.zeros(32, dtype=torch.int32)
+    p.launch("k", out, grid=32)
+    assert out.tolist() == [7] * 32

@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import itertools
 
-_CLOSE, _OPEN, _REPLACE = 0, 1, 2
+_CLOSE, _APPEND, _OPEN, _REPLACE = 0, 1, 2, 3
 
 
 class Edits:
@@ -44,8 +44,8 @@ class Edits:
         self._sorted = False
 
     def append(self, position: int, text: str) -> None:
-        """Puts `text` at `position`, before anything that opens or closes there."""
-        self._events.append((position, _CLOSE, -self.text.__len__() - 1, position, text))
+        """Puts `text` at `position`, after what closes there. A range that ends or begins there does not include it."""
+        self._events.append((position, _APPEND, 0, position, text))
         self._sorted = False
 
     def apply(self, start: int = 0, end: int | None = None) -> tuple[str, list[tuple[int, int, bool]]]:
@@ -66,8 +66,8 @@ class Edits:
                 break
             if event_position < position:
                 continue  # inside a replaced range
-            if kind == _CLOSE and event_position == start:
-                continue  # belongs to what precedes the range
+            if kind <= _APPEND and event_position == start:
+                continue  # stands before the range
             if kind == _CLOSE and (-order < start or removed[0] < -order < removed[1]):
                 continue  # closes something that opened before the range, or in what was removed
             if kind == _OPEN and -order > end:

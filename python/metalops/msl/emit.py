@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import json
+import re
 from dataclasses import dataclass, field
 
 from .errors import Diagnostic, syntax_error
@@ -19,6 +20,8 @@ from .rewrite import rewrite
 from .thunks import Thunks
 
 _HEAD = "#include <msl/metal.h>\n#include <msl/launch.h>\n"
+_TEXTURES = "#include <msl/texture.h>\n"
+_MENTIONS_TEXTURES = re.compile(r"\b(?:texture(?:\dd|cube|_buffer)|depth(?:2d|cube)|sampler\b|access\b)")
 _COMPONENTS = {"x": 0, "y": 1, "z": 2, "w": 3, "r": 0, "g": 1, "b": 2, "a": 3}
 
 
@@ -81,7 +84,8 @@ def emit(preprocessed: Preprocessed) -> Emitted:
             ]
         ) from None
 
-    head = _HEAD + _accessors(rewritten.swizzles) + "namespace msl {\n"
+    head = _HEAD + (_TEXTURES if _MENTIONS_TEXTURES.search(source.masked) else "")
+    head += _accessors(rewritten.swizzles) + "namespace msl {\n"
     text = [head]
     all_runs = [(0, -1, False)]
     length = len(head)

@@ -441,7 +441,8 @@ class _Rewriter:
 
     def _conditional_literals(self) -> None:
         """In `c ? x : 0` the literal takes the type of x where that is a class for us but arithmetic in Metal."""
-        for node in self.source.find("(conditional_expression) @c"):
+        nodes = list(self.source.find("(conditional_expression) @c"))
+        for node in reversed(nodes):  # what is inside first, because its text is copied
             arms = node.child_by_field_name("consequence"), node.child_by_field_name("alternative")
             if None in arms or node.has_error:
                 continue

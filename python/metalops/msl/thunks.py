@@ -178,8 +178,7 @@ class Thunks:
             signature = f"decltype(&{expression})"
         else:
             types = self._parameter_types(instance.signature)
-            own = kernel.function.declarator.child_by_field_name("parameters")
-            if grouped and (instance.signature != own or not types):
+            if grouped:
                 types.append(f"{names.ABI}::Group&")
             signature = f"void (*)({', '.join(types)})"
         lines = [f"typedef {names.SUPPORT}::signature<{signature}> msl_types_{number};"]
