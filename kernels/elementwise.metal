@@ -3,13 +3,13 @@
 #include <c10/metal/utils.h>
 #include <metal_stdlib>
 #include <metalops/registration.h>
-#include "numerics.h"
 #include <metalops/strided.h>
+#include "numerics.h"
 using namespace metal;
 using namespace metalops;
 
-// value where x is zero, else whether x is positive; NaN is not. Decided on the bits, because a GPU may take denormal
-// numbers for zero.
+// value where x is zero, else whether x is positive; NaN is not. Decided on the bits, because a GPU
+// may take denormal numbers for zero.
 struct heaviside_functor {
   template <typename T>
   inline enable_if_t<is_integral_v<T>, T> operator()(const T x, const T value) {
@@ -38,12 +38,13 @@ struct logit_functor {
       // The logarithm of a ratio near one would lose what the ratio's rounding took from it.
       return static_cast<T>(c10::metal::log1p(fma(2.0f, x, -1.0f) / (1.0f - x)));
     }
-    return static_cast<T>(log_with_denormals(x / (1.0f - x)));
+    return static_cast<T>(x < 1e-8f ? log_with_denormals(x) : precise::log(x / (1.0f - x)));
   }
 };
 
-// x = mantissa 2^exponent with |mantissa| in [1/2, 1); zeros, infinities and NaN are their own mantissa and have exponent
-// 0. Integer arithmetic, because a GPU may take denormal numbers for zero.
+// x = mantissa 2^exponent with |mantissa| in [1/2, 1); zeros, infinities and NaN are their own
+// mantissa and have exponent 0. Integer arithmetic, because a GPU may take denormal numbers for
+// zero.
 inline float split_mantissa(float x, thread int& exponent) {
   const uint bits = as_type<uint>(x);
   uint fraction = bits & 0x007fffff;
@@ -53,7 +54,8 @@ inline float split_mantissa(float x, thread int& exponent) {
     return x;
   }
   if (biased == 0) {
-    const int shift = static_cast<int>(clz(fraction)) - 8;  // brings the leading one to where it is implied
+    const int shift =
+        static_cast<int>(clz(fraction)) - 8;  // brings the leading one to where it is implied
     fraction = (fraction << shift) & 0x007fffff;
     biased = 1 - shift;
   }
@@ -62,13 +64,11 @@ inline float split_mantissa(float x, thread int& exponent) {
 }
 
 template <typename T>
-kernel void frexp_kernel(
-    device T* mantissa [[buffer(0)]],
-    device int* exponent [[buffer(1)]],
-    constant T* input [[buffer(2)]],
-    constant StridedLayout<3>& layout [[buffer(3)]],
-    uint2 position [[thread_position_in_grid]],
-    uint2 grid [[threads_per_grid]]) {
+kernel void frexp_kernel(device T* mantissa [[buffer(0)]], device int* exponent [[buffer(1)]],
+                         constant T* input [[buffer(2)]],
+                         constant StridedLayout<3>& layout [[buffer(3)]],
+                         uint2 position [[thread_position_in_grid]],
+                         uint2 grid [[threads_per_grid]]) {
   const int64_t index = thread_index(position, grid);
   if (index >= layout.count) {
     return;
@@ -80,7 +80,7 @@ kernel void frexp_kernel(
   element_at(exponent, offsets[1]) = power;
 }
 
-#define REGISTER_FREXP(T)                                        \
+#define REGISTER_FREXP(T)                                          \
   template [[host_name("frexp_" #T)]] kernel void frexp_kernel<T>( \
       device T*, device int*, constant T*, constant StridedLayout<3>&, uint2, uint2)
 

@@ -1,9 +1,10 @@
-// Tools for float kernels that must be right to the last digits although Metal has no double: sums of two floats,
-// polynomials, and a logarithm that does not mind denormal arguments.
+// Tools for float kernels that must be right to the last digits although Metal has no double: sums
+// of two floats, polynomials, and a logarithm that does not mind denormal arguments.
 //
-// The algorithms on sums of two floats are those of T. J. Dekker (Numerische Mathematik 18, 1971) and D. E. Knuth
-// (The Art of Computer Programming, volume 2, 4.2.2). They need IEEE rounding, so they hold in Metal's safe math mode
-// only, which is how kernels are compiled unless PYTORCH_MPS_FAST_MATH=1.
+// The algorithms on sums of two floats are those of T. J. Dekker (Numerische Mathematik 18, 1971)
+// and D. E. Knuth (The Art of Computer Programming, volume 2, 4.2.2). They need IEEE rounding, so
+// they hold in Metal's safe math mode only, which is how kernels are compiled unless
+// PYTORCH_MPS_FAST_MATH=1.
 #pragma once
 #include <metal_stdlib>
 
@@ -43,8 +44,7 @@ inline double_float add(double_float a, double_float b) {
 
 inline double_float multiply(double_float a, double_float b) {
   const double_float product = exact_product(a.hi, b.hi);
-  return ordered_sum(
-      product.hi, ::metal::fma(a.hi, b.lo, ::metal::fma(a.lo, b.hi, product.lo)));
+  return ordered_sum(product.hi, ::metal::fma(a.hi, b.lo, ::metal::fma(a.lo, b.hi, product.lo)));
 }
 
 inline double_float negative(double_float a) { return {-a.hi, -a.lo}; }
@@ -57,13 +57,14 @@ inline double_float three_halves_power(float x) {
   return multiply({x, 0.0f}, ordered_sum(root, rest));
 }
 
-// angle - 2 pi n with the n that brings it into about [-pi, pi]. Its absolute error is that of the angle (2^-48 of it)
-// or 2^-25, whichever is larger.
+// angle - 2 pi n with the n that brings it into about [-pi, pi]. Its absolute error is that of the
+// angle (2^-48 of it) or 2^-25, whichever is larger.
 inline double_float reduce_angle(double_float angle) {
   // 2 pi in three pieces: 72 bits.
   constexpr float kTwoPi[3] = {6.28318548e+00f, -1.74845553e-07f, -6.86049804e-15f};
   constexpr float kTurns = 0.159154943f;  // 1 / (2 pi)
-  // Beyond 2^24 turns the first count of turns is rounded, and what it leaves over may be many turns.
+  // Beyond 2^24 turns the first count of turns is rounded, and what it leaves over may be many
+  // turns.
   for (int i = 0; i < 2; ++i) {
     const float turns = ::metal::rint(angle.hi * kTurns);
     for (int piece = 0; piece < 3; ++piece) {

@@ -1,17 +1,19 @@
-// Orthogonal polynomials of degree n: Laguerre L_n(x) and Legendre P_n(x), by recurrence in float; half and bfloat round
-// once. As in torch's CPU operators n is truncated to an integer, a negative degree gives 0, and so does a degree that
-// is not a number or beyond 64 bits.
+// Orthogonal polynomials of degree n: Laguerre L_n(x) and Legendre P_n(x), by recurrence in float;
+// half and bfloat round once. As in torch's CPU operators n is truncated to an integer, a negative
+// degree gives 0, and so does a degree that is not a number or beyond 64 bits.
 //
-// Where the three-term recurrence loses digits (between the zeros close to x = 0 for Laguerre, to |x| = 1 for
-// Legendre), the differences of successive polynomials are summed instead; they obey a two-term recurrence (W. Gautschi,
-// Computational aspects of three-term recurrence relations, SIAM Review 9, 1967).
+// Where the three-term recurrence loses digits (between the zeros close to x = 0 for Laguerre, to
+// |x| = 1 for Legendre), the differences of successive polynomials are summed instead; they obey a
+// two-term recurrence (W. Gautschi, Computational aspects of three-term recurrence relations, SIAM
+// Review 9, 1967).
 #include <c10/metal/indexing.h>
 #include <metal_stdlib>
 #include <metalops/registration.h>
 using namespace metal;
 using metalops::float_result_t;
 
-// Degrees that are no degree become -1; the largest that a loop can count is taken for all beyond it.
+// Degrees that are no degree become -1; the largest that a loop can count is taken for all beyond
+// it.
 inline int polynomial_degree(float n) {
   if (!(n > -1.0f && n < 9.22337204e18f)) {
     return -1;
@@ -28,7 +30,8 @@ inline float laguerre_polynomial(float x, int n) {
   }
   float value = 1.0f - x;
   if (x > 4.0f * static_cast<float>(n) || isinf(x)) {
-    // Beyond the zeros nothing cancels here, whereas the differences would overflow a degree earlier.
+    // Beyond the zeros nothing cancels here, whereas the differences would overflow a degree
+    // earlier.
     float previous = 1.0f;
     for (int k = 1; k < n && !isnan(value); ++k) {
       const float degree = static_cast<float>(k);
@@ -73,8 +76,8 @@ inline float legendre_polynomial(float x, int n) {
   float difference = beyond_one;
   for (int k = 1; k < n && beyond_one != 0.0f && isfinite(value); ++k) {
     const float degree = static_cast<float>(k);
-    difference = fma((degree + degree + 1.0f) * beyond_one, value, degree * difference) /
-        (degree + 1.0f);
+    difference =
+        fma((degree + degree + 1.0f) * beyond_one, value, degree * difference) / (degree + 1.0f);
     value += difference;
   }
   return x < 0.0f && n % 2 == 1 ? -value : value;  // P_n(-x) = (-1)^n P_n(x)

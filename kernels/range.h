@@ -1,4 +1,5 @@
-// Parameters of the kernels in range.metal. Metal has no double: each is split into a sum of two floats.
+// Parameters of the kernels in range.metal. Metal has no double: each is split into a sum of two
+// floats.
 #pragma once
 #include <c10/metal/common.h>
 
@@ -9,7 +10,8 @@ struct SplitDouble {
   float lo;
 };
 
-// Element i is base ** (start + step i) in the first half, base ** (end - step (steps - 1 - i)) in the second.
+// Element i is base ** (start + step i) in the first half, base ** (end - step (steps - 1 - i)) in
+// the second.
 struct LogspaceParameters {
   int64_t steps;
   SplitDouble start[2];  // real and imaginary part

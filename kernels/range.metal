@@ -1,11 +1,12 @@
-// logspace. torch's CPU operator computes it in double; here sums of two floats take double's place, so that float32
-// results are rounded correctly in nearly all cases, and integer results are exact up to about 2^40: powers of an integer
-// are multiplied out, and what is very close to an integer is that integer, whatever the rounding of the exponent did.
+// logspace. torch's CPU operator computes it in double; here sums of two floats take double's
+// place, so that float32 results are rounded correctly in nearly all cases, and integer results are
+// exact up to about 2^40: powers of an integer are multiplied out, and what is very close to an
+// integer is that integer, whatever the rounding of the exponent did.
 #include <c10/metal/utils.h>
 #include <metal_stdlib>
+#include <metalops/strided.h>
 #include "numerics.h"
 #include "range.h"
-#include <metalops/strided.h>
 using namespace metal;
 using namespace metalops;
 
@@ -33,20 +34,18 @@ inline scaled_double_float exp2_scaled(double_float t) {
     return {{limit, 0.0f}, 0};
   }
   constexpr double_float kLn2 = {0.693147182f, -1.90465421e-09f};
-  constexpr double_float kInverseFactorial[8] = {
-      {1.0f, 0.0f},
-      {1.0f, 0.0f},
-      {0.5f, 0.0f},
-      {0.166666672f, -4.96705388e-09f},
-      {0.0416666679f, -1.24176347e-09f},
-      {0.00833333377f, -4.34617203e-10f},
-      {0.00138888892f, -3.36310944e-11f},
-      {0.000198412701f, -2.72559687e-12f}};
+  constexpr double_float kInverseFactorial[8] = {{1.0f, 0.0f},
+                                                 {1.0f, 0.0f},
+                                                 {0.5f, 0.0f},
+                                                 {0.166666672f, -4.96705388e-09f},
+                                                 {0.0416666679f, -1.24176347e-09f},
+                                                 {0.00833333377f, -4.34617203e-10f},
+                                                 {0.00138888892f, -3.36310944e-11f},
+                                                 {0.000198412701f, -2.72559687e-12f}};
   const float power = rint(t.hi);
   const double_float y = multiply(add(t, {-power, 0.0f}), kLn2);
-  const float rest = polynomial(
-      y.hi, 2.48015876e-05f, 2.75573188e-06f, 2.755732e-07f, 2.50521079e-08f, 2.08767559e-09f,
-      1.60590444e-10f);
+  const float rest = polynomial(y.hi, 2.48015876e-05f, 2.75573188e-06f, 2.755732e-07f,
+                                2.50521079e-08f, 2.08767559e-09f, 1.60590444e-10f);
   double_float sum = {rest, 0.0f};
   for (int k = 7; k >= 0; --k) {
     sum = add(multiply(sum, y), kInverseFactorial[k]);
@@ -94,8 +93,8 @@ inline bool is_odd(float integer) { return 0.5f * integer != rint(0.5f * integer
 inline bool is_odd(double_float integer) { return is_odd(integer.hi) != is_odd(integer.lo); }
 
 // |base|^exponent and, in `sign`, 1, -1 or NaN: what base^exponent is times that. As IEEE 754 pow.
-inline scaled_double_float power(
-    double_float exponent, constant LogspaceParameters& parameters, thread float& sign) {
+inline scaled_double_float power(double_float exponent, constant LogspaceParameters& parameters,
+                                 thread float& sign) {
   sign = 1.0f;
   const float base = parameters.base;
   if ((exponent.hi == 0.0f && exponent.lo == 0.0f) || base == 1.0f) {
@@ -124,20 +123,21 @@ inline int64_t to_integer(scaled_double_float value, float sign) {
   if (value.exponent < -1) {
     return 0;
   }
-  // The mantissa in units of 2^-46; where that has a fractional part at all, a little enlarged, so that what should be
-  // an integer is not just below it.
+  // The mantissa in units of 2^-46; where that has a fractional part at all, a little enlarged, so
+  // that what should be an integer is not just below it.
   const float allowance = value.exponent < 42 ? kValueTolerance * value.mantissa.hi : 0.0f;
   const double_float enlarged = add(value.mantissa, {allowance, 0.0f});
-  const int64_t units = static_cast<int64_t>(ldexp(enlarged.hi, 46)) +
-      static_cast<int64_t>(ldexp(enlarged.lo, 46));
+  const int64_t units =
+      static_cast<int64_t>(ldexp(enlarged.hi, 46)) + static_cast<int64_t>(ldexp(enlarged.lo, 46));
   const int64_t magnitude =
       value.exponent <= 46 ? units >> (46 - value.exponent) : units << (value.exponent - 46);
   return sign < 0.0f ? -magnitude : magnitude;
 }
 
-// base^exponent by multiplication, if base is an integer and the exponent a natural number and it fits into 63 bits.
-inline bool integer_power(
-    double_float exponent, constant LogspaceParameters& parameters, thread int64_t& result) {
+// base^exponent by multiplication, if base is an integer and the exponent a natural number and it
+// fits into 63 bits.
+inline bool integer_power(double_float exponent, constant LogspaceParameters& parameters,
+                          thread int64_t& result) {
   const int64_t base = parameters.integer_base;
   if (base == 0 || !settle_on_integer(exponent) || !(exponent.hi >= 0.0f && exponent.hi < 64.0f)) {
     return false;
@@ -174,7 +174,8 @@ inline enable_if_t<c10::metal::is_scalar_integral_v<T>, T> logspace_value(
   return static_cast<T>(to_integer(value, sign));
 }
 
-// base^(a + bi) = exp((a ln|base| - b theta) + (b ln|base| + a theta) i), where theta is 0 or, for a negative base, pi.
+// base^(a + bi) = exp((a ln|base| - b theta) + (b ln|base| + a theta) i), where theta is 0 or, for
+// a negative base, pi.
 template <typename T>
 inline enable_if_t<c10::metal::is_complex_v<T>, T> logspace_value(
     int64_t index, constant LogspaceParameters& parameters) {
@@ -194,20 +195,18 @@ inline enable_if_t<c10::metal::is_complex_v<T>, T> logspace_value(
 }
 
 template <typename T>
-kernel void logspace(
-    device T* output [[buffer(0)]],
-    constant LogspaceParameters& parameters [[buffer(1)]],
-    constant StridedLayout<1>& layout [[buffer(2)]],
-    uint2 position [[thread_position_in_grid]],
-    uint2 grid [[threads_per_grid]]) {
+kernel void logspace(device T* output [[buffer(0)]],
+                     constant LogspaceParameters& parameters [[buffer(1)]],
+                     constant StridedLayout<1>& layout [[buffer(2)]],
+                     uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]]) {
   const int64_t index = thread_index(position, grid);
   if (index < layout.count) {
     element_at(output, offsets_of(index, layout)[0]) = logspace_value<T>(index, parameters);
   }
 }
 
-#define REGISTER_LOGSPACE(T)                                            \
-  template [[host_name("logspace_" #T)]] kernel void logspace<T>(       \
+#define REGISTER_LOGSPACE(T)                                      \
+  template [[host_name("logspace_" #T)]] kernel void logspace<T>( \
       device T*, constant LogspaceParameters&, constant StridedLayout<1>&, uint2, uint2)
 
 REGISTER_LOGSPACE(float);

@@ -1,25 +1,24 @@
-// rrelu: x where it is positive, else x times a slope, which is random in training and the mean of the bounds otherwise.
+// rrelu: x where it is positive, else x times a slope, which is random in training and the mean of
+// the bounds otherwise.
 #include <c10/metal/indexing.h>
 #include <c10/metal/random.h>
 #include <metal_stdlib>
 #include <metalops/registration.h>
-#include "rrelu.h"
 #include <metalops/strided.h>
+#include "rrelu.h"
 using namespace metal;
 using namespace metalops;
 
-// Training. Element i, counted in row-major order, takes number i of the stream: the result does not depend on the
-// tensors' strides. One thread makes the four elements that share a Philox call. noise becomes the slope where it was
-// used, else 1; that is the derivative.
+// Training. Element i, counted in row-major order, takes number i of the stream: the result does
+// not depend on the tensors' strides. One thread makes the four elements that share a Philox call.
+// noise becomes the slope where it was used, else 1; that is the derivative.
 template <typename T>
-kernel void rrelu_training(
-    device T* output [[buffer(0)]],
-    device T* noise [[buffer(1)]],
-    constant T* input [[buffer(2)]],
-    constant RreluParameters& parameters [[buffer(3)]],
-    constant StridedLayout<3>& layout [[buffer(4)]],
-    uint2 position [[thread_position_in_grid]],
-    uint2 grid [[threads_per_grid]]) {
+kernel void rrelu_training(device T* output [[buffer(0)]], device T* noise [[buffer(1)]],
+                           constant T* input [[buffer(2)]],
+                           constant RreluParameters& parameters [[buffer(3)]],
+                           constant StridedLayout<3>& layout [[buffer(4)]],
+                           uint2 position [[thread_position_in_grid]],
+                           uint2 grid [[threads_per_grid]]) {
   const int64_t group = thread_index(position, grid);
   const int64_t end = min(layout.count, 4 * group + 4);
   if (4 * group >= end) {
@@ -31,8 +30,8 @@ kernel void rrelu_training(
     const T value = element_at(input, offsets[2]);
     float slope = 1.0f;
     if (value <= T(0.0f)) {
-      const float uniform = c10::metal::detail::uint32_to_uniform_float(random[index & 3]);
-      const float drawn = fma(uniform, parameters.upper - parameters.lower, parameters.lower);
+      const float fraction = c10::metal::detail::uint32_to_uniform_float(random[index & 3]);
+      const float drawn = fma(fraction, parameters.upper - parameters.lower, parameters.lower);
       slope = min(drawn, parameters.upper);
     }
     element_at(output, offsets[0]) = static_cast<T>(static_cast<float>(value) * slope);
@@ -63,8 +62,8 @@ struct rrelu_training_backward_functor {
   }
 };
 
-#define REGISTER_RRELU_TRAINING(T)                                                    \
-  template [[host_name("rrelu_training_" #T)]] kernel void rrelu_training<T>(         \
+#define REGISTER_RRELU_TRAINING(T)                                                              \
+  template [[host_name("rrelu_training_" #T)]] kernel void rrelu_training<T>(                   \
       device T*, device T*, constant T*, constant RreluParameters&, constant StridedLayout<3>&, \
       uint2, uint2)
 

@@ -85,7 +85,8 @@ struct special_airy_ai_functor {
 
 // The x with ndtr(x) = y.
 //   |y - 1/2| < 0.365  S. L. Moshier, Cephes 2.1, ndtri.c
-//   tails              t - C(t) with t = sqrt(-2 log y), up to the smallest denormal; C is a polynomial in
+//   tails              t - C(t) with t = sqrt(-2 log y), up to the smallest denormal; C is a
+//   polynomial in
 //                      (t - 3) / (t + 3)
 inline float ndtri(float y) {
   constexpr float kExpMinus2 = 0.135335283f;
@@ -98,13 +99,13 @@ inline float ndtri(float y) {
   if (tail > kExpMinus2) {
     const float d = y - 0.5f;
     const float w = d * d;
-    const float p = polynomial(
-        w, -1.23916583867381258016f, 13.9312609387279679503f, -56.6762857469070293439f,
-        98.0010754185999661536f, -59.9633501014107895267f);
-    const float q = polynomial(
-        w, -1.18331621121330003142f, 15.9056225126211695515f, -82.0372256168333339912f,
-        200.260212380060660359f, -225.462687854119370527f, 86.3602421390890590575f,
-        4.67627912898881538453f, 1.95448858338141759834f, 1.0f);
+    const float p =
+        polynomial(w, -1.23916583867381258016f, 13.9312609387279679503f, -56.6762857469070293439f,
+                   98.0010754185999661536f, -59.9633501014107895267f);
+    const float q =
+        polynomial(w, -1.18331621121330003142f, 15.9056225126211695515f, -82.0372256168333339912f,
+                   200.260212380060660359f, -225.462687854119370527f, 86.3602421390890590575f,
+                   4.67627912898881538453f, 1.95448858338141759834f, 1.0f);
     return fma(kSqrtTwoPi, d, kSqrtTwoPi * d * (w * p / q));
   }
   if (as_type<uint>(tail) << 1 == 0) {  // not tail == 0: for the GPU that may hold for denormals
@@ -113,9 +114,9 @@ inline float ndtri(float y) {
   const float square = -2.0f * log_with_denormals(tail);
   const float t = precise::sqrt(square);
   const float rest = fma(-t, t, square) / (2.0f * t);  // what sqrt rounded away
-  const float correction = polynomial(
-      (t - 3.0f) / (t + 3.0f), 0.713379681f, -0.84574002f, 0.339910716f, -0.256464481f,
-      0.157996789f, -0.136966094f, 0.101803377f, -0.0939623564f, 0.0699139088f, -0.0381429382f);
+  const float correction = polynomial((t - 3.0f) / (t + 3.0f), 0.713379681f, -0.84574002f,
+                                      0.339910716f, -0.256464481f, 0.157996789f, -0.136966094f,
+                                      0.101803377f, -0.0939623564f, 0.0699139088f, -0.0381429382f);
   const float x = t - (correction - rest);
   return upper ? x : -x;
 }
@@ -140,22 +141,23 @@ inline float scaled_normal_tail(float x) {
   return scaled / (1.0f + x);
 }
 
-// log(ndtr(x)): log(tail(-x)) - x^2 / 2 below -1, log1p(-tail(x)) above 1, polynomials between them.
+// log(ndtr(x)): log(tail(-x)) - x^2 / 2 below -1, log1p(-tail(x)) above 1, polynomials between
+// them.
 inline float log_ndtr(float x) {
   if (isnan(x)) {
     return x;
   }
   if (x >= -1.0f && x < 0.0f) {
     // The last digits of the constant term, which float lacks, go in before the final sum.
-    const float rest = polynomial(
-        x, 2.01702788e-09f, 0.797884583f, -0.318309397f, 0.0363395289f, 0.00479748426f,
-        -4.54680912e-06f, -0.000174947912f, -3.19613318e-05f);
+    const float rest =
+        polynomial(x, 2.01702788e-09f, 0.797884583f, -0.318309397f, 0.0363395289f, 0.00479748426f,
+                   -4.54680912e-06f, -0.000174947912f, -3.19613318e-05f);
     return -0.693147182f + rest;
   }
   if (x >= 0.0f && x <= 1.0f) {
-    const float rest = polynomial(
-        x - 0.600000024f, -3.02949066e-09f, 0.459147125f, -0.243152127f, 0.046534121f,
-        0.00315329502f, -0.00114597741f, -0.000360950042f, -9.69524899e-06f);
+    const float rest =
+        polynomial(x - 0.600000024f, -3.02949066e-09f, 0.459147125f, -0.243152127f, 0.046534121f,
+                   0.00315329502f, -0.00114597741f, -0.000360950042f, -9.69524899e-06f);
     return -0.320553958f + rest;
   }
   const float magnitude = abs(x);

@@ -1,21 +1,25 @@
-// How kernels that are not elementwise functors find their elements: the layout of N tensors of one shape, shared by the
-// kernels and <metalops/strided_launch.h>, which makes it and launches them. Indices are 64 bits wide throughout.
+// How kernels that are not elementwise functors find their elements: the layout of N tensors of one
+// shape, shared by the kernels and <metalops/strided_launch.h>, which makes it and launches them.
+// Indices are 64 bits wide throughout.
 #pragma once
 #include <c10/metal/common.h>
+#ifndef __METAL__
+#include <cstdint>
+#endif
 
 namespace metalops {
 
 template <unsigned N>
 struct StridedLayout {
-  int64_t count;  // number of elements
+  int64_t count;                        // number of elements
   int64_t sizes[c10::metal::max_ndim];  // the dimension that index runs through fastest comes first
   int64_t strides[N][c10::metal::max_ndim];  // in bytes
-  uint32_t dimensions;  // at least 1
+  uint32_t dimensions;                       // at least 1
 };
 
 #ifdef __METAL__
-// Launches are two-dimensional only because one dimension ends at 32 bits. The grid may be larger than the number of
-// elements; threads beyond it have nothing to do.
+// Launches are two-dimensional only because one dimension ends at 32 bits. The grid may be larger
+// than the number of elements; threads beyond it have nothing to do.
 inline int64_t thread_index(uint2 position, uint2 grid) {
   return static_cast<int64_t>(position.y) * grid.x + position.x;
 }

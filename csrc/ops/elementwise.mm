@@ -1,4 +1,5 @@
-// Host side of kernels/elementwise.metal: heaviside, logit_ and frexp, which stock MPS lacks (it has logit and logit.out).
+// Host side of kernels/elementwise.metal: heaviside, logit_ and frexp, which stock MPS lacks (it
+// has logit and logit.out).
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/heaviside_meta.h>
 #include <metalops/library.h>

@@ -8,7 +8,8 @@
 
 namespace {
 
-// The dtype in which the kernels deliver: they make float of integers, whatever torch's default dtype is.
+// The dtype in which the kernels deliver: they make float of integers, whatever torch's default
+// dtype is.
 at::ScalarType natural_dtype(const at::TensorIteratorBase& iter) {
   const bool integers = at::isIntegralType(iter.dtype(1), /*includeBool=*/true) &&
                         at::isIntegralType(iter.dtype(2), /*includeBool=*/true);

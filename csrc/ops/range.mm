@@ -1,4 +1,5 @@
-// Host side of kernels/range.metal: logspace.out, which stock MPS lacks. The other overloads end in it.
+// Host side of kernels/range.metal: logspace.out, which stock MPS lacks. The other overloads end in
+// it.
 #include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
 #include <kernels/range.h>
@@ -20,8 +21,7 @@ SplitDouble split(double value) {
   return {hi, std::isfinite(hi) ? static_cast<float>(value - hi) : 0.0f};
 }
 
-void set_exponents(LogspaceParameters& parameters, Complex start,
-                   Complex end, Complex step) {
+void set_exponents(LogspaceParameters& parameters, Complex start, Complex end, Complex step) {
   const auto set = [](SplitDouble* target, Complex value) {
     target[0] = split(value.real());
     target[1] = split(value.imag());
@@ -31,7 +31,8 @@ void set_exponents(LogspaceParameters& parameters, Complex start,
   set(parameters.step, step);
 }
 
-// The exponents have the result's dtype before anything is computed from them, as on the CPU, and the step is a double.
+// The exponents have the result's dtype before anything is computed from them, as on the CPU, and
+// the step is a double.
 void set_exponents(LogspaceParameters& parameters, const c10::Scalar& start, const c10::Scalar& end,
                    at::ScalarType dtype) {
   const auto gaps = static_cast<double>(parameters.steps - 1);
@@ -42,8 +43,7 @@ void set_exponents(LogspaceParameters& parameters, const c10::Scalar& start, con
     const auto first = start.to<c10::complex<float>>();
     const auto last = end.to<c10::complex<float>>();
     const Complex distance(last - first);
-    set_exponents(parameters, Complex(first), Complex(last),
-                  distance / gaps);
+    set_exponents(parameters, Complex(first), Complex(last), distance / gaps);
   } else {
     AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, "logspace_mps", [&] {
       const auto first = start.to<scalar_t>();

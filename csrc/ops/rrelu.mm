@@ -1,5 +1,6 @@
-// Host side of kernels/rrelu.metal: rrelu_with_noise, which stock MPS lacks, and its backward function, which torch
-// composes of other operators. torch.nn.functional.rrelu and its variants end in these.
+// Host side of kernels/rrelu.metal: rrelu_with_noise, which stock MPS lacks, and its backward
+// function, which torch composes of other operators. torch.nn.functional.rrelu and its variants end
+// in these.
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/MemoryOverlap.h>
@@ -35,8 +36,9 @@ std::pair<uint64_t, uint64_t> take_from_stream(const MaybeGenerator& generator, 
   auto chosen = generator.has_value() && generator->defined()
                     ? *generator
                     : at::globalContext().defaultGenerator(at::Device(at::kMPS));
-  TORCH_CHECK(chosen.device().type() == at::kMPS, "Expected a 'mps' device type for generator but found '",
-              chosen.device().type(), "'");
+  TORCH_CHECK(chosen.device().type() == at::kMPS,
+              "Expected a 'mps' device type for generator but found '", chosen.device().type(),
+              "'");
   std::lock_guard<std::mutex> lock(chosen.mutex());
   const auto offset = chosen.get_offset();
   chosen.set_offset(offset + calls);

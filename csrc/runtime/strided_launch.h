@@ -1,12 +1,12 @@
-// Launching kernels that take a StridedLayout (<metalops/strided.h>): those that are neither unary, binary nor ternary, or
-// that need an element's place in the tensor.
+// Launching kernels that take a StridedLayout (<metalops/strided.h>): those that are neither unary,
+// binary nor ternary, or that need an element's place in the tensor.
 #pragma once
 #include <ATen/TensorIterator.h>
 #include <ATen/core/Tensor.h>
 #include <c10/metal/common.h>
 #include <c10/util/SmallVector.h>
-#include <metalops/strided.h>
 #include <metalops/library.h>
+#include <metalops/strided.h>
 
 #include <algorithm>
 #include <array>
@@ -48,8 +48,8 @@ class METALOPS_HIDDEN LayoutBuilder {
       layout_.sizes[last] *= size;
       return;
     }
-    TORCH_CHECK(layout_.dimensions < c10::metal::max_ndim, "MPS supports tensors with dimensions <= ",
-                c10::metal::max_ndim);
+    TORCH_CHECK(layout_.dimensions < c10::metal::max_ndim,
+                "MPS supports tensors with dimensions <= ", c10::metal::max_ndim);
     layout_.sizes[layout_.dimensions] = size;
     for (unsigned i = 0; i < N; ++i) {
       layout_.strides[i][layout_.dimensions] = strides[i];

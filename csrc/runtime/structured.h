@@ -1,7 +1,8 @@
-// Reuse of torch's own meta function by a kernel for one of ATen's structured operators. For such an operator torch
-// generates the functional and the in-place overload for every device from its .out overload, so a kernel for that one
-// is all that a device needs. What torch generates for the .out overload itself, around the meta function that does
-// broadcasting, type promotion and checks, is what StructuredOut supplies:
+// Reuse of torch's own meta function by a kernel for one of ATen's structured operators. For such
+// an operator torch generates the functional and the in-place overload for every device from its
+// .out overload, so a kernel for that one is all that a device needs. What torch generates for the
+// .out overload itself, around the meta function that does broadcasting, type promotion and checks,
+// is what StructuredOut supplies:
 //
 //   at::Tensor& heaviside_out(const at::Tensor& self, const at::Tensor& values, at::Tensor& out) {
 //     metalops::StructuredOut<at::meta::structured_heaviside> iter(out);
@@ -10,8 +11,8 @@
 //     return out;
 //   }
 //
-// (Registering a kernel with torch's DispatchStub of the operator, the usual way inside torch, has no effect where torch
-// was built without MPS.)
+// (Registering a kernel with torch's DispatchStub of the operator, the usual way inside torch, has
+// no effect where torch was built without MPS.)
 #pragma once
 #include <ATen/TensorIterator.h>
 #include <ATen/core/Tensor.h>
@@ -24,8 +25,8 @@
 
 namespace metalops {
 
-// Meta: torch's at::meta::structured_<operator>, declared in <ATen/ops/<operator>_meta.h>. The object is the
-// TensorIterator of the call after meta(...). The output tensors must outlive it.
+// Meta: torch's at::meta::structured_<operator>, declared in <ATen/ops/<operator>_meta.h>. The
+// object is the TensorIterator of the call after meta(...). The output tensors must outlive it.
 template <class Meta>
 class METALOPS_HIDDEN StructuredOut final : public Meta {
   static_assert(std::is_base_of_v<at::TensorIteratorBase, Meta>,
@@ -34,8 +35,8 @@ class METALOPS_HIDDEN StructuredOut final : public Meta {
  public:
   explicit StructuredOut(at::Tensor& out) : out_(out) {}
 
-  // Called by the meta function when it knows the output's properties. An output that is given keeps its strides unless
-  // it has to be resized, of which torch warns.
+  // Called by the meta function when it knows the output's properties. An output that is given
+  // keeps its strides unless it has to be resized, of which torch warns.
   void set_output_raw_strided(int64_t index, at::IntArrayRef sizes, at::IntArrayRef strides,
                               at::TensorOptions options) override {
     TORCH_CHECK(options.dtype() == out_.dtype(), "Expected out tensor to have dtype ",

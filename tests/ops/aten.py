@@ -1,5 +1,5 @@
-"""What the tests of ATen operators share: references on the CPU for dtypes that torch's CPU operators lack, the names under
-which the device would record a stand-in, and error bounds against float64."""
+"""What the tests of ATen operators share: references on the CPU for dtypes that torch's CPU
+operators lack, the names under which the device would record a stand-in, errors against float64."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OUR_OVERLOADS = (
 
 
 def reference(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """``function`` with half and bfloat16 tensors computed in float32, the result rounded to the promoted dtype.
+    """``function`` with half and bfloat16 tensors computed in float32, the result rounded.
 
     torch's CPU operators of special functions refuse half precision.
     """
@@ -53,8 +53,10 @@ def reference(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def served_by_us(call: Callable[[], Any]) -> list[str]:
-    """Runs ``call``; which of our operators a stand-in served. Operators of stock MPS that the formulas of torch's autograd
-    use are none of our business."""
+    """Runs ``call``; which of our operators a stand-in served.
+
+    Operators of stock MPS that the formulas of torch's autograd use are none of our business.
+    """
     with debug.standins() as served:
         call()
     return [
@@ -65,8 +67,10 @@ def served_by_us(call: Callable[[], Any]) -> list[str]:
 
 
 def relative_error(actual: Tensor, exact: Tensor, scale: Tensor | None = None) -> Tensor:
-    """Of float32 results against float64 ones, relative to ``scale`` (default: the exact value, at least the smallest normal
-    number)."""
+    """Of float32 results against float64 ones.
+
+    Relative to ``scale``; by default to the exact value, at least the smallest normal number.
+    """
     scale = exact.abs().clamp_min(torch.finfo(torch.float32).tiny) if scale is None else scale
     return (actual.cpu().double() - exact).abs() / scale
 

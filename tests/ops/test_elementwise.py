@@ -13,7 +13,7 @@ by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 by_dtype = pytest.mark.parametrize("dtype", (*FLOATS, *INTEGERS, torch.bool), ids=str)
 
 
-# ---- heaviside -------------------------------------------------------------------------------------------------
+# ---- heaviside -----------------------------------------------------------------------------------
 
 
 @by_dtype
@@ -106,7 +106,7 @@ def test_heaviside_out_is_resized_with_a_warning_and_may_be_strided():
         torch.heaviside(x, values, out=torch.empty(1, device="mps").expand(4, 6))
 
 
-# ---- logit_ ----------------------------------------------------------------------------------------------------
+# ---- logit_ --------------------------------------------------------------------------------------
 
 
 def _logit(x, eps=None):
@@ -175,7 +175,7 @@ def test_gradient_through_logit(dtype, eps):
         testing.check_gradient(function, function, whole, "mps", name="logit")
 
 
-# ---- frexp -----------------------------------------------------------------------------------------------------
+# ---- frexp ---------------------------------------------------------------------------------------
 
 
 @by_float
@@ -269,7 +269,7 @@ def test_exponent_has_no_gradient():
     assert torch.frexp(x).mantissa.requires_grad
 
 
-# ---- all -------------------------------------------------------------------------------------------------------
+# ---- all -----------------------------------------------------------------------------------------
 
 
 def test_never_served_by_a_stand_in():

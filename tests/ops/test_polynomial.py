@@ -97,7 +97,8 @@ def test_error_against_float64_is_no_larger_than_on_the_cpu(name, low, high, n):
     x = uniform(low, high)
     function = FUNCTIONS[name]
     exact = function(x.double(), n)
-    # Between the zeros neighbours are of one size; the error cannot be relative to a value that is nearly zero.
+    # Between the zeros neighbours are of one size; the error cannot be relative to a value that is
+    # nearly zero.
     scale = torch.maximum(exact.abs(), function(x.double(), n - 1).abs())
     error = relative_error(function(x.to("mps"), n), exact, scale)
     on_cpu = relative_error(function(x, n), exact, scale)

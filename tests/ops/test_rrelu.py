@@ -20,7 +20,7 @@ def _with_noise(x, lower=LOWER, upper=UPPER, training=True, generator=None):
     return result, noise
 
 
-# ---- not in training -------------------------------------------------------------------------------------------
+# ---- not in training -----------------------------------------------------------------------------
 
 
 def _evaluated(x, lower=LOWER, upper=UPPER):
@@ -72,7 +72,7 @@ def test_noise_stays_as_it_is_when_not_in_training():
     assert noise.tolist() == [7] * 5
 
 
-# ---- in training -----------------------------------------------------------------------------------------------
+# ---- in training ---------------------------------------------------------------------------------
 
 
 @by_float
@@ -97,7 +97,8 @@ def test_slopes_are_uniform_between_the_bounds():
     result, noise = (t.cpu().double() for t in _with_noise(x, -0.5, 1.5))
     assert torch.equal(result, -noise)
     sample = ((noise + 0.5) / 2).sort().values
-    # Kolmogorov and Smirnov's distance; one in a million samples is farther away than 2.65 / sqrt(n).
+    # Kolmogorov and Smirnov's distance; one in a million samples is farther away than 2.65 /
+    # sqrt(n).
     steps = torch.arange(len(sample) + 1, dtype=torch.float64) / len(sample)
     distance = torch.maximum((sample - steps[:-1]).abs(), (sample - steps[1:]).abs()).max()
     assert distance < 2.65 / math.sqrt(len(sample))
@@ -247,7 +248,7 @@ def test_nan_stays_and_infinities_too():
     assert result.signbit().tolist()[3:] == [False, True]
 
 
-# ---- errors ----------------------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", (*INTEGERS, torch.bool, torch.complex64), ids=str)

@@ -70,7 +70,8 @@ def test_special_values_are_those_of_the_cpu(name):
 @pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
 def test_every_half_precision_number_is_rounded_once(name, dtype):
     x = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(dtype)
-    # Where torch's double precision formula has lost all digits of the oscillation, nothing can be compared.
+    # Where torch's double precision formula has lost all digits of the oscillation, nothing can be
+    # compared.
     x = x[(x > -1e5) | x.isnan()]
     expected = _function(name)(x.double()).to(dtype)
     actual = _function(name)(x.to("mps")).cpu()
@@ -78,7 +79,8 @@ def test_every_half_precision_number_is_rounded_once(name, dtype):
     numbers = ~expected.isnan()
     actual, expected = actual[numbers], expected[numbers]
     different = actual != expected
-    # Only a float32 result that float64 contradicts in its last bits, next to the middle of two numbers, may differ.
+    # Only a float32 result that float64 contradicts in its last bits, next to the middle of two
+    # numbers, may differ.
     assert different.float().mean() < 2e-3
     torch.testing.assert_close(
         actual, expected, rtol=torch.finfo(dtype).eps, atol=torch.finfo(dtype).smallest_normal
