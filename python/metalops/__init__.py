@@ -6,7 +6,6 @@ Importing the package is all: on a Mac it registers the operators with torch's o
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 
 from . import _check
@@ -21,10 +20,11 @@ if _is_software:
 
     _device.bring_up()
 
-if importlib.util.find_spec("metalops._C") is not None:
+try:
     from . import _C
+except ImportError as error:
+    raise ImportError(
+        f"metalops cannot load its operators ({error}); install it again with `pip install .`."
+    ) from error
 
-    if importlib.util.find_spec("metalops.ops") is not None:
-        from . import ops
-
-from . import debug  # noqa: E402
+from . import debug, ops  # noqa: E402

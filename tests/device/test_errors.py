@@ -105,6 +105,36 @@ def test_mixed_devices_in_convolution():
         torch.nn.Conv2d(2, 2, 1)(torch.ones(1, 2, 3, 3, device="mps"))
 
 
+def complex_matrix():
+    return torch.eye(2, dtype=torch.complex64, device="mps")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: F.adaptive_avg_pool2d(torch.ones(1, 1, 7, 6, device="mps"), 3), "Adaptive pool MPS: input sizes must be"),
+        (lambda: F.adaptive_avg_pool2d(torch.ones(1, 1, 2, 2, device="mps"), 3), "Adaptive pool MPS: output sizes must"),
+        (lambda: F.conv1d(*[torch.ones(1, 1, 3, device="mps").long()] * 2), "Convolution is supported only for Floating"),
+        (lambda: F.conv_transpose3d(*[torch.ones(1, 1, 2, 2, 2, device="mps").half()] * 2), "ConvTranspose 3D with BF16"),
+        (lambda: torch.linalg.inv(complex_matrix()), "linalg_inv: not supported for complex types yet!"),
+        (lambda: torch.linalg.det(complex_matrix()), "linalg.lu_factor.*: MPS doesn't support complex types."),
+        (lambda: torch.linalg.lu_factor(torch.eye(2, device="mps"), pivot=False), "MPS doesn't allow pivot == False"),
+        (lambda: torch.linalg.cholesky(complex_matrix()), "linalg.cholesky: Input tensor must be float32"),
+        (lambda: torch.cholesky_inverse(complex_matrix()), "cholesky_inverse: MPS only supports float type"),
+        (lambda: torch.linalg.solve_triangular(complex_matrix(), complex_matrix(), upper=True), "Not supported for complex"),
+        (
+            lambda: torch.ones(2, dtype=torch.long, device="mps").index_reduce(
+                0, torch.tensor([0], device="mps"), torch.ones(1, dtype=torch.long, device="mps"), "prod"
+            ),
+            "index_reduce for MPS does not support torch.long",
+        ),
+    ],
+)  # fmt: skip
+def test_arguments_that_mps_kernels_refuse(call, message):
+    with pytest.raises(RuntimeError, match=message):
+        call()
+
+
 @pytest.mark.parametrize(
     "make",
     [

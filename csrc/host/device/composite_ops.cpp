@@ -4,6 +4,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/linear_native.h>
 #include <device/aliases.h>
+#include <device/recorder.h>
 #include <torch/library.h>
 
 #include <array>
@@ -28,6 +29,10 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const optional<Ten
                    int64_t groups) {
   check_same_type(input, weight, "weight");
   if (bias && bias->defined()) check_same_type(input, *bias, "bias");
+  TORCH_CHECK(input.is_floating_point() || input.is_complex(), "Convolution is supported only for Floating types");
+  TORCH_CHECK(!transposed || input.dim() != 5 || !at::isReducedFloatingType(input.scalar_type()),
+              "ConvTranspose 3D with BF16 or FP16 types is not supported on MPS");
+  record_stand_in("aten::convolution_overrideable");
   Aliases aliases;
   at::AutoDispatchBelowADInplaceOrView guard;
   return aliases.to_mps(at::convolution(aliases.to_cpu(input), aliases.to_cpu(weight), aliases.to_cpu(bias), stride,
@@ -38,6 +43,7 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, cons
                                                         IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
                                                         bool transposed, IntArrayRef output_padding, int64_t groups,
                                                         std::array<bool, 3> output_mask) {
+  record_stand_in("aten::convolution_backward_overrideable");
   Aliases aliases;
   at::AutoDispatchBelowADInplaceOrView guard;
   const std::vector<int64_t> bias_sizes{transposed ? weight.size(1) * groups : weight.size(0)};
@@ -51,6 +57,7 @@ std::tuple<Tensor, Tensor> attention_math(const Tensor& query, const Tensor& key
                                           const optional<Tensor>& mask, double dropout, bool causal,
                                           const optional<Tensor>& dropout_mask, optional<double> scale,
                                           bool enable_gqa) {
+  record_stand_in("aten::_scaled_dot_product_attention_math_for_mps");
   Aliases aliases;
   at::AutoDispatchBelowADInplaceOrView guard;
   auto [output, weights] = at::_scaled_dot_product_attention_math(

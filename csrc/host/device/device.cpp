@@ -1,10 +1,7 @@
 #include <device/device.h>
 
 #include <c10/util/Exception.h>
-
-namespace metalops {
-void raise_reported_errors() __attribute__((weak));
-}  // namespace metalops
+#include <metal/error_buffer.h>
 
 namespace metalops::device {
 
@@ -30,8 +27,6 @@ void check_dimensions(size_t dimensions) {
               dimensions, ".");
 }
 
-void before_host_read() {
-  if (metalops::raise_reported_errors != nullptr) metalops::raise_reported_errors();
-}
+void before_host_read() { metalops::raise_reported_errors(); }
 
 }  // namespace metalops::device

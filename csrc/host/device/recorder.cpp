@@ -6,6 +6,8 @@ namespace {
 constexpr std::string_view kName = "METALOPS_STAND_INS";
 const c10::DebugInfoKind kKind(&kName);
 
+StandInRecord* current() { return static_cast<StandInRecord*>(c10::ThreadLocalDebugInfo::get(kKind)); }
+
 }  // namespace
 
 void StandInRecord::add(const std::string& operator_name) {
@@ -26,15 +28,15 @@ std::shared_ptr<StandInRecord> push_stand_in_record() {
 
 void pop_stand_in_record() {
   auto popped = std::static_pointer_cast<StandInRecord>(c10::ThreadLocalDebugInfo::_pop(kKind));
-  if (StandInRecord* outer = current_stand_in_record()) {
+  if (StandInRecord* outer = current()) {
     for (const auto& [name, count] : popped->counts()) {
       for (int64_t i = 0; i < count; ++i) outer->add(name);
     }
   }
 }
 
-StandInRecord* current_stand_in_record() {
-  return static_cast<StandInRecord*>(c10::ThreadLocalDebugInfo::get(kKind));
+void record_stand_in(const std::string& operator_name) {
+  if (StandInRecord* record = current()) record->add(operator_name);
 }
 
 }  // namespace metalops::device

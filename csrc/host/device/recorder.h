@@ -25,7 +25,7 @@ class StandInRecord final : public c10::DebugInfoBase {
 std::shared_ptr<StandInRecord> push_stand_in_record();
 void pop_stand_in_record();
 
-// The recording of this thread, or null.
-StandInRecord* current_stand_in_record();
+// Adds to the recording of this thread, if there is one.
+void record_stand_in(const std::string& operator_name);
 
 }  // namespace metalops::device

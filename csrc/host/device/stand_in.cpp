@@ -6,6 +6,7 @@
 #include <device/device.h>
 #include <device/generator.h>
 #include <device/recorder.h>
+#include <device/refusals.h>
 #include <device/widen.h>
 #include <caffe2/core/common.h>
 #include <torch/library.h>
@@ -45,6 +46,7 @@ class StandIn final : public c10::OperatorKernel {
   explicit StandIn(const c10::OperatorHandle& op)
       : name_(c10::toString(op.operator_name())),
         mixes_devices_(mixes_devices(op.schema().name())),
+        refusal_(find_refusal(op.schema().name())),
         mutable_(op.schema().is_mutable()),
         seeded_(op.hasTag(at::Tag::nondeterministic_seeded)) {
     const auto& arguments = op.schema().arguments();
@@ -54,9 +56,10 @@ class StandIn final : public c10::OperatorKernel {
   }
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    if (StandInRecord* record = current_stand_in_record()) record->add(name_);
+    record_stand_in(name_);
     const size_t arguments = op.schema().arguments().size();
     const size_t first = stack->size() - arguments;
+    if (refusal_ != nullptr) refusal_(c10::ArrayRef<c10::IValue>(stack->data() + first, arguments));
     Aliases aliases;
     std::optional<bool> to_mps;  // what a device argument asks for
     for (size_t i = first; i < stack->size(); ++i) to_cpu((*stack)[i], aliases, to_mps);
@@ -118,13 +121,14 @@ class StandIn final : public c10::OperatorKernel {
 
   const std::string name_;
   const bool mixes_devices_;
+  const Refusal refusal_;
   const bool mutable_;
   const bool seeded_;
   std::optional<size_t> generator_at_;
 };
 
 void forced_cpu_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  if (StandInRecord* record = current_stand_in_record()) record->add(c10::toString(op.operator_name()));
+  record_stand_in(c10::toString(op.operator_name()));
   at::native::cpu_fallback(op, stack);
 }
 

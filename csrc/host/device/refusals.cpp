@@ -1,0 +1,90 @@
+#include <device/refusals.h>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+
+#include <map>
+
+namespace metalops::device {
+namespace {
+
+using Arguments = c10::ArrayRef<c10::IValue>;
+
+constexpr const char* kDivisible =
+    "Non-divisible input sizes are not implemented on MPS device yet. For now, you can manually transfer tensor to cpu "
+    "in this case. Please refer to [this issue](https://github.com/pytorch/pytorch/issues/96056)";
+
+void adaptive_average_pool(Arguments arguments) {
+  const at::Tensor& input = arguments[0].toTensor();
+  const auto output = arguments[1].toDimVector();
+  if (input.dim() < 2 || output.size() != 2) return;  // the kernel's own check speaks
+  const int64_t height = input.size(-2), width = input.size(-1);
+  const int64_t out_height = output[0], out_width = output[1];
+  if (height <= 0 || width <= 0 || out_height <= 0 || out_width <= 0) return;
+  TORCH_CHECK((height >= out_height && width >= out_width) || (height <= out_height && width <= out_width),
+              "Adaptive pool MPS: Input height and width must both be greater than, or equal to, or lesser than output "
+              "height and width");
+  if (height >= out_height && width >= out_width) {
+    TORCH_CHECK(height % out_height == 0 && width % out_width == 0,
+                "Adaptive pool MPS: input sizes must be divisible by output sizes. ", kDivisible);
+  } else {
+    TORCH_CHECK(out_height % height == 0 && out_width % width == 0,
+                "Adaptive pool MPS: output sizes must be divisible by input sizes. ", kDivisible);
+  }
+}
+
+void lu_of_complex(Arguments arguments) {
+  TORCH_CHECK(!arguments[0].toTensor().is_complex(), "linalg.lu_factor(): MPS doesn't support complex types.");
+}
+
+void lu_without_pivots(Arguments arguments) {
+  lu_of_complex(arguments);
+  TORCH_CHECK(arguments[1].toBool(), "linalg.lu_factor(): MPS doesn't allow pivot == False.");
+}
+
+void inverse_of_complex(Arguments arguments) {
+  TORCH_CHECK(!arguments[0].toTensor().is_complex(), "linalg_inv: not supported for complex types yet!");
+}
+
+void cholesky_of_complex(Arguments arguments) {
+  TORCH_CHECK(!arguments[0].toTensor().is_complex(), "linalg.cholesky: Input tensor must be float32");
+}
+
+void cholesky_inverse(Arguments arguments) {
+  TORCH_CHECK(arguments[0].toTensor().scalar_type() == at::kFloat, "cholesky_inverse: MPS only supports float type");
+}
+
+void triangular_solve(Arguments arguments) {
+  TORCH_CHECK(!arguments[0].toTensor().is_complex() && !arguments[1].toTensor().is_complex(),
+              "linalg.solve.triangular(); Not supported for complex yet!");
+}
+
+void index_reduce(Arguments arguments) {
+  TORCH_CHECK(arguments[0].toTensor().scalar_type() != at::kLong, "index_reduce for MPS does not support torch.long");
+}
+
+}  // namespace
+
+Refusal find_refusal(const std::string& operator_name) {
+  static const std::map<std::string, Refusal> kRefusals = {
+      {"aten::_adaptive_avg_pool2d", &adaptive_average_pool},
+      {"aten::adaptive_avg_pool2d", &adaptive_average_pool},
+      {"aten::_linalg_det", &lu_of_complex},
+      {"aten::_linalg_slogdet", &lu_of_complex},
+      {"aten::_linalg_solve_ex", &lu_of_complex},
+      {"aten::linalg_lu_factor_ex", &lu_without_pivots},
+      {"aten::linalg_lu_factor", &lu_without_pivots},
+      {"aten::linalg_inv_ex", &inverse_of_complex},
+      {"aten::linalg_cholesky_ex", &cholesky_of_complex},
+      {"aten::cholesky", &cholesky_of_complex},
+      {"aten::cholesky_inverse", &cholesky_inverse},
+      {"aten::linalg_solve_triangular", &triangular_solve},
+      {"aten::triangular_solve", &triangular_solve},
+      {"aten::index_reduce", &index_reduce},
+      {"aten::index_reduce_", &index_reduce},
+  };
+  const auto found = kRefusals.find(operator_name);
+  return found == kRefusals.end() ? nullptr : found->second;
+}
+
+}  // namespace metalops::device
