@@ -111,6 +111,20 @@ def test_indexing_agrees_with_the_cpu():
         torch.testing.assert_close(actual.cpu(), expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64])
+def test_ldexp_with_integral_exponents(dtype):
+    x, exponent = torch.tensor([1, 3, 5]).to(dtype), torch.tensor([0, 2, 5], dtype=torch.int32)
+    expected = torch.ldexp(x, exponent)
+    torch.testing.assert_close(torch.ldexp(x.to("mps"), exponent.to("mps")).cpu(), expected)
+    out = torch.empty(0, dtype=expected.dtype, device="mps")
+    torch.testing.assert_close(
+        torch.ldexp(x.to("mps"), exponent.to("mps"), out=out).cpu(), expected
+    )
+    leaf = torch.ones(3, device="mps", requires_grad=True)
+    torch.ldexp(leaf, exponent.to("mps")).sum().backward()
+    assert leaf.grad.tolist() == [1, 4, 32]
+
+
 def test_index_of_another_device():
     x = torch.arange(5.0, device="mps")
     assert x[torch.tensor([0, 4])].tolist() == [0, 4]

@@ -1,5 +1,5 @@
 // Operators that on a Mac have an MPS kernel of their own and in a Linux build of torch reach no CPU kernel by
-// themselves, or that check their arguments first: convolution, attention, linear.
+// themselves, or that check their arguments first: convolution, attention, linear, ldexp.
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/linear_native.h>
@@ -78,6 +78,24 @@ Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value, co
                                                             scale, enable_gqa));
 }
 
+// Two to the exponent, in the type of `self` where that is a reduced one.
+Tensor power_of_two(const Tensor& self, const Tensor& exponent) {
+  if (at::isIntegralType(self.scalar_type(), /*includeBool=*/true) || self.scalar_type() == at::kFloat) {
+    return at::pow(2.0, exponent);
+  }
+  return at::full({}, 2.0, self.options()).pow(exponent);
+}
+
+// A Mac multiplies by a power of two for every exponent; torch's Linux build calls a kernel for integral ones that MPS
+// does not have.
+Tensor ldexp(const Tensor& self, const Tensor& exponent) { return at::mul(self, power_of_two(self, exponent)); }
+
+Tensor& ldexp_out(const Tensor& self, const Tensor& exponent, Tensor& out) {
+  return at::mul_out(out, self, power_of_two(self, exponent));
+}
+
+Tensor& ldexp_(Tensor& self, const Tensor& exponent) { return self.mul_(power_of_two(self, exponent)); }
+
 int64_t attention_choice(const Tensor&, const Tensor&, const Tensor&, const optional<Tensor>&, double, bool,
                          optional<double>, bool) {
   return 0;  // math
@@ -104,6 +122,9 @@ TORCH_LIBRARY_IMPL(aten, MPS, m) {
   m.impl("scaled_dot_product_attention", attention);
   m.impl("_fused_sdp_choice", attention_choice);
   m.impl("linear", linear);
+  m.impl("ldexp.Tensor", ldexp);
+  m.impl("ldexp.out", ldexp_out);
+  m.impl("ldexp_", ldexp_);
 }
 
 // Compositions of differentiable operators stand above autograd too.
