@@ -1,9 +1,9 @@
 // The Python module metalops._C. Loading it registers the operators; what it offers to Python is for
 // `python -m metalops info` and metalops.ops.
 #include <metalops/library.h>
+#include <metalops/python_call.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
-#include <torch/csrc/Exceptions.h>
 
 namespace py = pybind11;
 
@@ -33,21 +33,6 @@ PYBIND11_MODULE(_C, m) {
       "Every kernel file of this extension with the path of its prebuilt library, where it was opened from "
       "('prebuilt', 'source', or '' if nothing has used it) and why not from the prebuilt library. "
       "open: open those that nothing has used.");
-  m.def(
-      "call_with_warnings",
-      [](const py::function& function, const py::args& args, const py::kwargs& kwargs) {
-        try {
-          torch::PyWarningHandler handler;
-          try {
-            return function(*args, **kwargs);
-          } catch (...) {
-            handler.set_in_exception();
-            throw;
-          }
-        } catch (python_error& error) {  // a warning that a filter made an error
-          error.restore();
-          throw py::error_already_set();
-        }
-      },
-      "Calls a function; what torch's C++ code warns of in it becomes Python warnings, as in torch's own functions.");
+  m.def("direct_call", &metalops::direct_call, py::arg("name"), py::arg("fallback"),
+        "A function that calls the operator `name` (\"metalops::...\") like a built-in one; see csrc/runtime/python_call.h.");
 }

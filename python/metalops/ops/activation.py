@@ -12,7 +12,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from . import fake
-from ._overloads import overloads
+from ._call import direct, is_dynamo_compiling, through_torch_ops
 
 __all__ = [
     "gelu_fast",
@@ -27,11 +27,16 @@ __all__ = [
     "softcap_",
 ]
 
-_gelu_new, _gelu_new_out, _gelu_new_ = overloads("gelu_new")
-_gelu_fast, _gelu_fast_out, _gelu_fast_ = overloads("gelu_fast")
-_gelu_quick, _gelu_quick_out, _gelu_quick_ = overloads("gelu_quick")
-_relu_squared, _relu_squared_out, _relu_squared_ = overloads("relu_squared")
-_softcap, _softcap_out, _softcap_ = overloads("softcap")
+_gelu_new = direct("gelu_new")
+_gelu_new_ = direct("gelu_new_")
+_gelu_fast = direct("gelu_fast")
+_gelu_fast_ = direct("gelu_fast_")
+_gelu_quick = direct("gelu_quick")
+_gelu_quick_ = direct("gelu_quick_")
+_relu_squared = direct("relu_squared")
+_relu_squared_ = direct("relu_squared_")
+_softcap = direct("softcap")
+_softcap_ = direct("softcap_")
 
 
 def gelu_new(input: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -39,11 +44,15 @@ def gelu_new(input: Tensor, *, out: Tensor | None = None) -> Tensor:
 
     From Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), as GPT-2 uses it.
     """
-    return _gelu_new(input) if out is None else _gelu_new_out(input, out=out)
+    if is_dynamo_compiling():
+        return through_torch_ops("gelu_new", input, out=out)
+    return _gelu_new(input, out)
 
 
 def gelu_new_(input: Tensor) -> Tensor:
     """:func:`gelu_new` in place."""
+    if is_dynamo_compiling():
+        return through_torch_ops("gelu_new_", input)
     return _gelu_new_(input)
 
 
@@ -52,11 +61,15 @@ def gelu_fast(input: Tensor, *, out: Tensor | None = None) -> Tensor:
 
     The order of operations is that of Hugging Face's "gelu_fast".
     """
-    return _gelu_fast(input) if out is None else _gelu_fast_out(input, out=out)
+    if is_dynamo_compiling():
+        return through_torch_ops("gelu_fast", input, out=out)
+    return _gelu_fast(input, out)
 
 
 def gelu_fast_(input: Tensor) -> Tensor:
     """:func:`gelu_fast` in place."""
+    if is_dynamo_compiling():
+        return through_torch_ops("gelu_fast_", input)
     return _gelu_fast_(input)
 
 
@@ -65,11 +78,15 @@ def gelu_quick(input: Tensor, *, out: Tensor | None = None) -> Tensor:
 
     From Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), as CLIP uses it.
     """
-    return _gelu_quick(input) if out is None else _gelu_quick_out(input, out=out)
+    if is_dynamo_compiling():
+        return through_torch_ops("gelu_quick", input, out=out)
+    return _gelu_quick(input, out)
 
 
 def gelu_quick_(input: Tensor) -> Tensor:
     """:func:`gelu_quick` in place."""
+    if is_dynamo_compiling():
+        return through_torch_ops("gelu_quick_", input)
     return _gelu_quick_(input)
 
 
@@ -78,11 +95,15 @@ def relu_squared(input: Tensor, *, out: Tensor | None = None) -> Tensor:
 
     From So et al., "Primer: Searching for Efficient Transformers for Language Modeling" (2021).
     """
-    return _relu_squared(input) if out is None else _relu_squared_out(input, out=out)
+    if is_dynamo_compiling():
+        return through_torch_ops("relu_squared", input, out=out)
+    return _relu_squared(input, out)
 
 
 def relu_squared_(input: Tensor) -> Tensor:
     """:func:`relu_squared` in place."""
+    if is_dynamo_compiling():
+        return through_torch_ops("relu_squared_", input)
     return _relu_squared_(input)
 
 
@@ -92,11 +113,15 @@ def softcap(input: Tensor, cap: float, *, out: Tensor | None = None) -> Tensor:
     From Bello et al., "Neural Combinatorial Optimization with Reinforcement Learning" (2016), as Gemma 2 uses it.
     cap: a finite number other than 0, else ValueError.
     """
-    return _softcap(input, cap) if out is None else _softcap_out(input, cap, out=out)
+    if is_dynamo_compiling():
+        return through_torch_ops("softcap", input, cap, out=out)
+    return _softcap(input, cap, out)
 
 
 def softcap_(input: Tensor, cap: float) -> Tensor:
     """:func:`softcap` in place."""
+    if is_dynamo_compiling():
+        return through_torch_ops("softcap_", input, cap)
     return _softcap_(input, cap)
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from . import fake
-from ._overloads import overloads
+from ._call import direct, is_dynamo_compiling, through_torch_ops
 
 __all__ = [
     "fatrelu_and_mul",
@@ -37,35 +37,47 @@ __all__ = [
     "swiglu_clamped_",
 ]
 
-_silu_and_mul, _silu_and_mul_out = overloads("silu_and_mul", inplace=False)
-_gelu_and_mul, _gelu_and_mul_out = overloads("gelu_and_mul", inplace=False)
-_gelu_tanh_and_mul, _gelu_tanh_and_mul_out = overloads("gelu_tanh_and_mul", inplace=False)
-_mul_and_silu, _mul_and_silu_out = overloads("mul_and_silu", inplace=False)
-_fatrelu_and_mul, _fatrelu_and_mul_out = overloads("fatrelu_and_mul", inplace=False)
-_swiglu, _swiglu_out, _swiglu_ = overloads("swiglu")
-_geglu, _geglu_out, _geglu_ = overloads("geglu")
-_reglu, _reglu_out, _reglu_ = overloads("reglu")
-_swiglu_clamped, _swiglu_clamped_out, _swiglu_clamped_ = overloads("swiglu_clamped")
+_silu_and_mul = direct("silu_and_mul")
+_gelu_and_mul = direct("gelu_and_mul")
+_gelu_tanh_and_mul = direct("gelu_tanh_and_mul")
+_mul_and_silu = direct("mul_and_silu")
+_fatrelu_and_mul = direct("fatrelu_and_mul")
+_swiglu = direct("swiglu")
+_swiglu_ = direct("swiglu_")
+_geglu = direct("geglu")
+_geglu_ = direct("geglu_")
+_reglu = direct("reglu")
+_reglu_ = direct("reglu_")
+_swiglu_clamped = direct("swiglu_clamped")
+_swiglu_clamped_ = direct("swiglu_clamped_")
 
 
 def silu_and_mul(input: Tensor, *, out: Tensor | None = None) -> Tensor:
     """``silu(a) b`` of the halves of ``input``, with ``silu(x) = x sigmoid(x)``."""
-    return _silu_and_mul(input) if out is None else _silu_and_mul_out(input, out=out)
+    if is_dynamo_compiling():
+        return through_torch_ops("silu_and_mul", input, out=out)
+    return _silu_and_mul(input, out)
 
 
 def mul_and_silu(input: Tensor, *, out: Tensor | None = None) -> Tensor:
     """``a silu(b)`` of the halves of ``input``, with ``silu(x) = x sigmoid(x)``."""
-    return _mul_and_silu(input) if out is None else _mul_and_silu_out(input, out=out)
+    if is_dynamo_compiling():
+        return through_torch_ops("mul_and_silu", input, out=out)
+    return _mul_and_silu(input, out)
 
 
 def gelu_and_mul(input: Tensor, *, out: Tensor | None = None) -> Tensor:
     """``gelu(a) b`` of the halves of ``input``, with ``gelu(x) = 0.5 x (1 + erf(x / sqrt(2)))``."""
-    return _gelu_and_mul(input) if out is None else _gelu_and_mul_out(input, out=out)
+    if is_dynamo_compiling():
+        return through_torch_ops("gelu_and_mul", input, out=out)
+    return _gelu_and_mul(input, out)
 
 
 def gelu_tanh_and_mul(input: Tensor, *, out: Tensor | None = None) -> Tensor:
     """``gelu(a) b`` of the halves of ``input``, with the tanh approximation of GELU: :func:`~metalops.ops.gelu_new`."""
-    return _gelu_tanh_and_mul(input) if out is None else _gelu_tanh_and_mul_out(input, out=out)
+    if is_dynamo_compiling():
+        return through_torch_ops("gelu_tanh_and_mul", input, out=out)
+    return _gelu_tanh_and_mul(input, out)
 
 
 def fatrelu_and_mul(input: Tensor, threshold: float = 0.0, *, out: Tensor | None = None) -> Tensor:
@@ -75,38 +87,50 @@ def fatrelu_and_mul(input: Tensor, threshold: float = 0.0, *, out: Tensor | None
     FATReLU is from Kurtz et al., "Inducing and Exploiting Activation Sparsity for Fast Inference on Deep Neural
     Networks" (2020). ``threshold`` is rounded to float32 and compared with ``a`` as float32.
     """
-    if out is None:
-        return _fatrelu_and_mul(input, threshold)
-    return _fatrelu_and_mul_out(input, threshold, out=out)
+    if is_dynamo_compiling():
+        return through_torch_ops("fatrelu_and_mul", input, threshold, out=out)
+    return _fatrelu_and_mul(input, threshold, out)
 
 
 def swiglu(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     """``silu(a) b`` with ``silu(x) = x sigmoid(x)``."""
-    return _swiglu(a, b) if out is None else _swiglu_out(a, b, out=out)
+    if is_dynamo_compiling():
+        return through_torch_ops("swiglu", a, b, out=out)
+    return _swiglu(a, b, out)
 
 
 def swiglu_(a: Tensor, b: Tensor) -> Tensor:
     """:func:`swiglu`, written to ``a``."""
+    if is_dynamo_compiling():
+        return through_torch_ops("swiglu_", a, b)
     return _swiglu_(a, b)
 
 
 def geglu(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     """``gelu(a) b`` with ``gelu(x) = 0.5 x (1 + erf(x / sqrt(2)))``."""
-    return _geglu(a, b) if out is None else _geglu_out(a, b, out=out)
+    if is_dynamo_compiling():
+        return through_torch_ops("geglu", a, b, out=out)
+    return _geglu(a, b, out)
 
 
 def geglu_(a: Tensor, b: Tensor) -> Tensor:
     """:func:`geglu`, written to ``a``."""
+    if is_dynamo_compiling():
+        return through_torch_ops("geglu_", a, b)
     return _geglu_(a, b)
 
 
 def reglu(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     """``max(a, 0) b``. Integers stay integers and wrap around, as with torch.mul; bool raises NotImplementedError."""
-    return _reglu(a, b) if out is None else _reglu_out(a, b, out=out)
+    if is_dynamo_compiling():
+        return through_torch_ops("reglu", a, b, out=out)
+    return _reglu(a, b, out)
 
 
 def reglu_(a: Tensor, b: Tensor) -> Tensor:
     """:func:`reglu`, written to ``a``."""
+    if is_dynamo_compiling():
+        return through_torch_ops("reglu_", a, b)
     return _reglu_(a, b)
 
 
@@ -118,13 +142,15 @@ def swiglu_clamped(
     The gate of OpenAI's gpt-oss models (2025), where ``limit`` is 7. The gradient of a clamp is zero outside its limits
     and passes on them.
     """
-    if out is None:
-        return _swiglu_clamped(a, b, limit)
-    return _swiglu_clamped_out(a, b, limit, out=out)
+    if is_dynamo_compiling():
+        return through_torch_ops("swiglu_clamped", a, b, limit, out=out)
+    return _swiglu_clamped(a, b, limit, out)
 
 
 def swiglu_clamped_(a: Tensor, b: Tensor, limit: float = 7.0) -> Tensor:
     """:func:`swiglu_clamped`, written to ``a``."""
+    if is_dynamo_compiling():
+        return through_torch_ops("swiglu_clamped_", a, b, limit)
     return _swiglu_clamped_(a, b, limit)
 
 

@@ -12,12 +12,14 @@ from __future__ import annotations
 from torch import Tensor
 
 from . import fake
-from ._overloads import overloads
+from ._call import direct, is_dynamo_compiling, through_torch_ops
 
 __all__ = ["fma", "fma_", "lerp_clamped", "lerp_clamped_"]
 
-_fma, _fma_out, _fma_ = overloads("fma")
-_lerp_clamped, _lerp_clamped_out, _lerp_clamped_ = overloads("lerp_clamped")
+_fma = direct("fma")
+_fma_ = direct("fma_")
+_lerp_clamped = direct("lerp_clamped")
+_lerp_clamped_ = direct("lerp_clamped_")
 
 
 def fma(a: Tensor, b: Tensor, c: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -26,11 +28,15 @@ def fma(a: Tensor, b: Tensor, c: Tensor, *, out: Tensor | None = None) -> Tensor
     IEEE 754-2019, fusedMultiplyAdd. Exceptions: bfloat16 operands whose product lies outside the range of normal float32
     numbers, and denormal results on devices that flush them. Integers wrap around.
     """
-    return _fma(a, b, c) if out is None else _fma_out(a, b, c, out=out)
+    if is_dynamo_compiling():
+        return through_torch_ops("fma", a, b, c, out=out)
+    return _fma(a, b, c, out)
 
 
 def fma_(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """:func:`fma`, written to ``a``."""
+    if is_dynamo_compiling():
+        return through_torch_ops("fma_", a, b, c)
     return _fma_(a, b, c)
 
 
@@ -39,11 +45,15 @@ def lerp_clamped(a: Tensor, b: Tensor, w: Tensor, *, out: Tensor | None = None) 
 
     The gradient of the clamp is zero outside [0, 1] and passes on its ends, as with torch.clamp.
     """
-    return _lerp_clamped(a, b, w) if out is None else _lerp_clamped_out(a, b, w, out=out)
+    if is_dynamo_compiling():
+        return through_torch_ops("lerp_clamped", a, b, w, out=out)
+    return _lerp_clamped(a, b, w, out)
 
 
 def lerp_clamped_(a: Tensor, b: Tensor, w: Tensor) -> Tensor:
     """:func:`lerp_clamped`, written to ``a``."""
+    if is_dynamo_compiling():
+        return through_torch_ops("lerp_clamped_", a, b, w)
     return _lerp_clamped_(a, b, w)
 
 
