@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from .conftest import MARKERS
+from .common import MARKERS, software_device_only
 
 F, H, I, L, B, D = (
     torch.float32,
@@ -314,11 +314,13 @@ def test_ternary(metal_tests, case):
 @pytest.mark.parametrize(
     "kind, dtype, pinned, expected",
     [
-        ("unary", F, "", "which_dense_scalar_float_float"),
+        pytest.param("unary", F, "", "which_dense_scalar_float_float", marks=software_device_only),
         ("unary", F, "scalar", "which_dense_scalar_float_float"),
         ("unary", F, "ilp", "which_dense_float_float"),
-        ("unary", I, "ilp", "which_dense_castout_ilp_float"),
-        ("binary", F, "", "which_dense_float_float"),
+        pytest.param(
+            "unary", I, "ilp", "which_dense_castout_ilp_float", marks=software_device_only
+        ),
+        pytest.param("binary", F, "", "which_dense_float_float", marks=software_device_only),
         ("binary", F, "scalar", "which_dense_float_float"),
         ("binary", F, "ilp", "which_dense_ilp4_float_float"),
     ],

@@ -1,19 +1,15 @@
 """MetalKernelFunction and MetalShaderLibrary as a C++ extension uses them."""
 
-import sys
-
 import pytest
 import torch
+
+from .common import software_device_only
 
 RUN = """
 kernel void run(device float* out [[buffer(0)]], uint i [[thread_position_in_grid]]) {
   out[i] = i * VALUE;
 }
 """
-
-software_device_only = pytest.mark.skipif(
-    sys.platform == "darwin", reason="on a Mac a misused encoder ends the process or blocks forever"
-)
 
 
 def test_arguments_by_value_and_by_container(metal_tests):

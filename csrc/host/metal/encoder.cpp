@@ -83,12 +83,19 @@ void Encoder::set_operand(at::TensorIteratorBase& iter, unsigned operand) {
 }
 
 void Encoder::check_bound(const exec::Kernel& kernel) const {
+  using msl::abi::ArgumentKind;
   for (uint32_t i = 0; i < kernel.argument_count; ++i) {
     const msl::abi::Argument& argument = kernel.arguments[i];
-    if (argument.kind != msl::abi::ArgumentKind::kBuffer) continue;
-    TORCH_CHECK(bound_ >> argument.index & 1, "Metal kernel '", kernel.name,
-                "': nothing is bound to buffer ", argument.index, " ('", argument.type, " ",
-                argument.name, "')");
+    if (argument.kind == ArgumentKind::kBuffer) {
+      TORCH_CHECK(bound_ >> argument.index & 1, "Metal kernel '", kernel.name,
+                  "': nothing is bound to buffer ", argument.index, " ('", argument.type, " ",
+                  argument.name, "')");
+    } else if (argument.kind == ArgumentKind::kThreadgroup) {
+      // torch's classes have no setThreadgroupMemoryLength.
+      TORCH_CHECK(false, "Metal kernel '", kernel.name,
+                  "': the length of its threadgroup argument '", argument.name,
+                  "' cannot be set from torch; declare the memory inside the kernel");
+    }
   }
 }
 

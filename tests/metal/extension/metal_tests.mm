@@ -5,6 +5,8 @@
 #include <metalops/library.h>
 #include <torch/library.h>
 
+#include <chrono>
+#include <memory>
 #include <string>
 #include <vector>
 
