@@ -53,6 +53,22 @@ def test_the_metal_compiler_is_tried_with_the_oldest_metal_and_macos(apple):
     assert "-std=metal3.1 -mmacosx-version-min=14.0 -fno-fast-math" in log.read_text()
 
 
+def test_a_metallib_is_built_with_the_same_flags(apple, source, tmp_path):
+    log = apple(works=True)
+    kernels.library_suffix()
+    log.write_text("")
+    out, build = tmp_path / "out", tmp_path / "build"
+    (library,) = kernels.build_libraries([source], ["headers"], str(out), str(build))
+    assert library == str(out / "family.metallib")
+    assert os.path.exists(library)
+    compile, link = log.read_text().splitlines()
+    assert compile.startswith(
+        "-sdk macosx metal -std=metal3.1 -mmacosx-version-min=14.0 -fno-fast-math"
+    )
+    assert f"-I {os.path.abspath('headers')} -c {source}" in compile
+    assert link.startswith("-sdk macosx metallib")
+
+
 def test_without_a_working_metal_compiler_only_the_source_is_embedded(apple, source, tmp_path):
     apple(works=False)
     out = str(tmp_path / "out")

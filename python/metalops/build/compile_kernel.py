@@ -18,9 +18,7 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.MULTILI
 
 
 def _import_without_device() -> None:
-    """Makes `metalops.msl` and `metalops.build` importable without running metalops/__init__.py, and this folder's
-    modules by their full names only."""
-    sys.path.remove(os.path.dirname(os.path.abspath(__file__)))
+    """Makes `metalops.msl` importable without running metalops/__init__.py."""
     shell = types.ModuleType("metalops")
     shell.__path__ = [_PACKAGE]
     sys.modules["metalops"] = shell
@@ -52,18 +50,17 @@ def _front_end_files() -> list[str]:
     return result
 
 
-def _compile_for_apple(source: str, output: str, include_dirs: list[str]) -> None:
-    from metalops.build.compilers import METAL_FLAGS
-
+def _compile_for_apple(source: str, output: str, include_dirs: list[str], flags: list[str]) -> None:
     intermediate = output + ".air"
-    flags = [flag for folder in include_dirs for flag in ("-I", folder)]
-    compiler = ["xcrun", "-sdk", "macosx", "metal", *METAL_FLAGS, *flags]
+    include_flags = [flag for folder in include_dirs for flag in ("-I", folder)]
+    compiler = ["xcrun", "-sdk", "macosx", "metal", *flags, *include_flags]
     subprocess.run([*compiler, "-c", source, "-o", intermediate], check=True)
     subprocess.run(["xcrun", "-sdk", "macosx", "metallib", intermediate, "-o", output], check=True)
     os.remove(intermediate)
 
 
 def _compile_for_host(source: str, output: str, include_dirs: list[str]) -> None:
+    _import_without_device()
     from metalops import msl
 
     try:
@@ -78,18 +75,19 @@ def main() -> int:
     parser.add_argument("-o", dest="output", required=True)
     parser.add_argument("--depfile", required=True)
     parser.add_argument("-I", dest="include_dirs", action="append", default=[])
+    parser.add_argument(
+        "--apple", metavar="FLAGS", help="use Apple's Metal compiler, with these flags"
+    )
     arguments = parser.parse_args()
-    _import_without_device()
-    from metalops.build.paths import software_device
-
     include_dirs = arguments.include_dirs
     depends = included_files(arguments.source, include_dirs)
     try:
-        if software_device():
+        if arguments.apple is not None:
+            flags = arguments.apple.split()
+            _compile_for_apple(arguments.source, arguments.output, include_dirs, flags)
+        else:
             depends += _front_end_files()
             _compile_for_host(arguments.source, arguments.output, include_dirs)
-        else:
-            _compile_for_apple(arguments.source, arguments.output, include_dirs)
     except SyntaxError as error:
         print(error.msg, file=sys.stderr)  # with the place and the line of source of each error
         return 1

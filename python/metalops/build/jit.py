@@ -5,17 +5,21 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import sys
 from collections.abc import Sequence
 from types import ModuleType
 
+import torch
 from torch.utils import cpp_extension
 
 from metalops.build import compilers, extension, kernels, paths
 
 
 def _default_folder(name: str) -> str:
+    """One for each version of torch and Python, because objects of one do not suit another."""
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root()
-    return os.path.join(root, "metalops", name)
+    version = f"torch{torch.__version__}-{sys.implementation.cache_tag}"
+    return os.path.join(root, "metalops", version, name)
 
 
 def _compile_libraries(sources: list[str], include_dirs: list[str], folder: str) -> None:

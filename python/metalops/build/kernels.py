@@ -122,10 +122,12 @@ def build_libraries(
         return []
     os.makedirs(output_folder, exist_ok=True)
     include_flags = " ".join("-I" + _quote(os.path.abspath(folder)) for folder in include_dirs)
+    apple = "" if paths.software_device() else " --apple=" + _quote(" ".join(compilers.METAL_FLAGS))
+    script = f"{_quote(sys.executable)} {_quote(_COMPILE_SCRIPT)}"
     lines = [
         "ninja_required_version = 1.5",
         "rule metal",
-        f"  command = {_quote(sys.executable)} {_quote(_COMPILE_SCRIPT)} $in -o $out --depfile $out.d {include_flags}",
+        f"  command = {script} $in -o $out --depfile $out.d {include_flags}{apple}",
         "  description = metal $in",
         "  depfile = $out.d",
         "  deps = gcc",
