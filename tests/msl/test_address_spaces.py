@@ -123,3 +123,30 @@ def test_coherent_and_volatile_buffers(program):
     x = torch.arange(4, dtype=torch.int32)
     p.launch("k", x, grid=4)
     assert x.tolist() == [1, 2, 3, 4]
+
+
+def test_classes_in_typedefs_and_functions(program):
+    p = program("""
+        typedef struct four {
+        private:
+          short v[4];
+        public:
+          thread short& operator[](const int i) { return v[i]; }
+          device short& operator[](const int i) device { return v[i]; }
+          threadgroup short& operator[](const int i) threadgroup { return v[i]; }
+        } four;
+        kernel void k(device four* x, device float* out) {
+          struct local {
+            float v;
+            float get() const thread { return v; }
+            float get() const device { return v; }
+          };
+          local l = {3};
+          four own;
+          own[0] = 4;
+          out[0] = x[0][1] + l.get() + own[0];
+        }
+    """)
+    out = torch.zeros(1)
+    p.launch("k", torch.tensor([1, 2, 3, 4], dtype=torch.int16), out, grid=1)
+    assert out[0] == 2 + 3 + 4

@@ -186,3 +186,12 @@ def test_kernel_parameter_without_attribute():
 def test_non_ascii_text():
     error = error_of(HEADER + "// größe → ∞\nkernel void k(device float* o) { o[0] = missing; } // ü\n")
     assert error.lineno == 4 and error.text.endswith("// ü")
+
+
+def test_function_that_is_never_defined():
+    check(
+        HEADER + "float nowhere(float x);\nkernel void k(device float* o) { o[0] = nowhere(o[1]); }\n",
+        "nowhere(float x)",
+        "'nowhere(float)'",
+        "never defined",
+    )

@@ -27,7 +27,7 @@ def test_swizzles_read_and_assign(program):
         kernel void k(device float4* out, constant float4& in, device packed_float3* packed) {
           float4 v = in;
           out[0] = v.wzyx;
-          out[1] = float4(v.rg, v.ba);
+          out[1] = float4(v.rg, v.ba) + (all(v.yzw < 5) ? 0 : 1);
           v.xy = v.yx;
           v.zw += float2(10, 20);
           out[2] = v;

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from metalops import _host, msl
 
 BUILTINS = """
     kernel void k(device uint* out,
@@ -264,3 +265,11 @@ def test_kernels_with_textures_are_left_out(program):
         kernel void k(device float* out) { out[0] = 1; }
     """)
     assert list(p.table()) == ["k"]
+
+
+def test_only_the_kernels_asked_for():
+    source = "kernel void a(device int* x) { x[0] = 1; }\nkernel void b(device int* x) { x[0] = 2; }\n"
+    path = msl.compile_source(source, options=msl.Options(kernels=("b",)))
+    assert _host.Library(path).names() == ["b"]
+    with pytest.raises(ValueError, match="no kernel 'c'"):
+        msl.compile_source(source, options=msl.Options(kernels=("b", "c")))

@@ -21,12 +21,17 @@ _DIAGNOSTIC = re.compile(
     r"^(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+): (?P<kind>(?:fatal )?error|note|warning): (?P<message>.*)$"
 )
 _GNU_CONTEXT = re.compile(r"^(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+):\s+required from")
+_UNDEFINED = re.compile(r"undefined (?:reference to [`']|symbol: )([^'\n]+)")
 _MAX_ERRORS = 20
 
 
 @dataclass(frozen=True)
 class Options:
-    """How kernels are compiled. debug keeps line tables of the Metal source for debuggers and sanitizers."""
+    """How kernels are compiled.
+
+    kernels: names of those to build (default: all). debug keeps line tables of the Metal source for debuggers and
+    sanitizers. arch is what -march is given; flags go to the host compiler last.
+    """
 
     optimize: int = 3
     include_dirs: tuple[str, ...] = ()
@@ -34,6 +39,7 @@ class Options:
     metal_version: int = METAL_VERSION
     arch: str = "native"
     debug: bool = False
+    kernels: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
 
 
@@ -79,6 +85,8 @@ def compile_emitted(emitted: Emitted, output: str, options: Options) -> None:
     flags.append(f'-DMETALOPS_BUILD="{description}"')
     if options.debug:
         flags.append("-g")
+    if not options.flags:
+        flags.append("-Wl,-z,defs")  # what is declared and never defined is an error here, not when it is loaded
     flags += ["-fdiagnostics-color=never"]
     if host.kind == "gnu":
         flags += [f"-fmax-errors={_MAX_ERRORS}", "-fdiagnostics-column-unit=byte", "-fno-diagnostics-show-caret"]
@@ -130,12 +138,23 @@ def explain(output: str, path: str, emitted: Emitted) -> list[Diagnostic]:
         elif pending is not None and position is not None:
             found.append(_diagnostic(position, pending, emitted))
             pending = None
+    found += [_undefined(m.group(1), emitted) for m in _UNDEFINED.finditer(output)]
     unique = list(dict.fromkeys(found))
     if unique:
         return unique[:_MAX_ERRORS]
     last = [x for x in output.strip().splitlines() if x.strip()]
     text = next((x for x in last if "error" in x), last[-1] if last else "the host compiler failed")
     return [Diagnostic(emitted.lines.main_file, 1, 0, _readable(text))]
+
+
+def _undefined(symbol: str, emitted: Emitted) -> Diagnostic:
+    """What the linker misses, at its declaration."""
+    message = f"'{_readable(symbol)}' is declared and used, but never defined"
+    match = re.search(r"([A-Za-z_]\w*)(?:<[^()]*>)?(?:\(|$)", symbol)
+    for function in emitted.program.functions:
+        if match and function.body is None and function.name == match.group(1):
+            return _diagnostic(emitted.lines.position(function.declarator.start_byte), message, emitted)
+    return Diagnostic(emitted.lines.main_file, 1, 0, message)
 
 
 def _diagnostic(position, message: str, emitted: Emitted) -> Diagnostic:
@@ -150,7 +169,7 @@ def _readable(message: str) -> str:
 
 
 def _build(preprocessed: Preprocessed, output: str, options: Options) -> Emitted:
-    emitted = emit(preprocessed)
+    emitted = emit(preprocessed, options.kernels)
     compile_emitted(emitted, output, options)
     return emitted
 

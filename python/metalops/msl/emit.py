@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from .errors import Diagnostic, syntax_error
@@ -60,12 +61,21 @@ class Emitted:
         )
 
 
-def emit(preprocessed: Preprocessed) -> Emitted:
-    """Emits a host program. Raises SyntaxError for what Metal forbids and the host compiler would not notice."""
+def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> Emitted:
+    """Emits a host program, with the kernels named in `only` (default: all).
+
+    Raises SyntaxError for what Metal forbids and the host compiler would not notice, ValueError for kernels that are
+    not there.
+    """
     lines = LineMap(preprocessed.text, preprocessed.name, dict(preprocessed.sources))
     source = Source(preprocessed.text)
     try:
         program = Program(source)
+        if only:
+            missing = sorted(set(only) - {i.name for i in program.instances})
+            if missing:
+                raise ValueError(f"the source has no kernel {missing[0]!r}")
+            program.instances = [i for i in program.instances if i.name in only]
         rewritten = rewrite(program)
         thunks = Thunks(program, rewritten, lines)
         body, runs = rewritten.edits.apply()

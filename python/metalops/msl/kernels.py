@@ -169,6 +169,7 @@ class Program:
         self.declarations: list[tuple[object, tuple[str, ...], int]] = []  # namespace-scope variables
         self.instantiations: list[tuple[object, tuple[str, ...], int]] = []
         self._walk(source.root.children, (), False, 0)
+        self._local_classes()
         self._collect_kernels()
         self._resolve_instantiations()
         self._find_threadgroup_variables()
@@ -203,6 +204,10 @@ class Program:
             self._function(node, outer, path, in_class, head, headers, node.child_by_field_name("body"))
         elif kind in _BODIES:
             self._class(node, outer, path, head, headers)
+        elif kind == "type_definition":
+            specifier = node.child_by_field_name("type")
+            if specifier is not None and specifier.type in _BODIES:
+                self._class(specifier, outer, path, head, headers)
         elif kind in ("declaration", "field_declaration"):
             specifier = node.child_by_field_name("type")
             if specifier is not None and specifier.type in _BODIES:
@@ -228,6 +233,14 @@ class Program:
             end = following + 1
         self.classes.append(ClassScope(text, path, outer, head, specifier, headers, end))
         self._walk(body.children, (*path, f"class {text}"), True, body.start_byte)
+
+    def _local_classes(self) -> None:
+        """Classes in function bodies."""
+        known = {scope.specifier.start_byte for scope in self.classes}
+        for kind in _BODIES:
+            for specifier in self.source.find(f"({kind} body: (_)) @c"):
+                if specifier.start_byte not in known:
+                    self._class(specifier, specifier, (), specifier.start_byte, [])
 
     def _function(self, node, outer, path, in_class, head, headers, body) -> None:
         declarator = function_declarator(node.child_by_field_name("declarator"))

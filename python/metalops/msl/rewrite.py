@@ -25,7 +25,7 @@ from .kernels import (
 from .parse import closing_bracket
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_SWIZZLE = re.compile(r"(?:\.|->)\s*([xyzw]{2,4}|[rgba]{1,4})\b(?!\s*[(<])")
+_SWIZZLE = re.compile(r"(?:\.|->)\s*([xyzw]{2,4}|[rgba]{1,4})\b(?!\s*\()")
 _ARITHMETIC = re.compile(r"<<=?|>>=?|/=?|%=?")
 _INTEGER_ARM = re.compile(r"[(\s]*[-+]?\s*(?:0[xX][\da-fA-F]+|\d+)[uUlL]*[)\s]*$")
 _FUNCTIONS = {
