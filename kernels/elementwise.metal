@@ -34,11 +34,15 @@ struct logit_functor {
       const float upper = 1.0f - eps;
       x = x < eps ? eps : (x > upper ? upper : x);
     }
-    if (x > 0.3f && x < 0.7f) {
-      // The logarithm of a ratio near one would lose what the ratio's rounding took from it.
-      return static_cast<T>(c10::metal::log1p(fma(2.0f, x, -1.0f) / (1.0f - x)));
-    }
-    return static_cast<T>(x < 1e-8f ? log_with_denormals(x) : precise::log(x / (1.0f - x)));
+    // log(1 + excess); where 1 + excess is rounded, the logarithm is corrected for it as in log1p
+    // (W. Kahan). Elsewhere the ratio is far enough from one, or so small that it is x.
+    const bool middle = x > 0.3f && x < 0.7f;
+    const float excess = fma(2.0f, x, -1.0f) / (1.0f - x);
+    const float ratio = middle ? 1.0f + excess : (x < 1e-8f ? x : x / (1.0f - x));
+    const float logarithm = log_with_denormals(ratio);
+    const float rounded = ratio - 1.0f;
+    const float corrected = rounded == 0.0f ? excess : logarithm * (excess / rounded);
+    return static_cast<T>(middle ? corrected : logarithm);
   }
 };
 

@@ -63,9 +63,10 @@ inline double_float reduce_angle(double_float angle) {
   // 2 pi in three pieces: 72 bits.
   constexpr float kTwoPi[3] = {6.28318548e+00f, -1.74845553e-07f, -6.86049804e-15f};
   constexpr float kTurns = 0.159154943f;  // 1 / (2 pi)
+  constexpr float kPi = 3.14159274f;
   // Beyond 2^24 turns the first count of turns is rounded, and what it leaves over may be many
   // turns.
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < 2 && ::metal::abs(angle.hi) > kPi; ++i) {
     const float turns = ::metal::rint(angle.hi * kTurns);
     for (int piece = 0; piece < 3; ++piece) {
       angle = add(angle, exact_product(-turns, kTwoPi[piece]));

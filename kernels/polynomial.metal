@@ -55,32 +55,27 @@ inline float legendre_polynomial(float x, int n) {
   if (n < 0) {
     return 0.0f;
   }
-  if (n == 0) {
-    return 1.0f;
-  }
   const float magnitude = abs(x);
-  if (magnitude < 0.6f || isinf(x)) {
-    float previous = 1.0f;
-    float value = x;
-    for (int k = 1; k < n && !isnan(value); ++k) {
-      const float degree = static_cast<float>(k);
-      const float next =
-          fma((degree + degree + 1.0f) * x, value, -degree * previous) / (degree + 1.0f);
-      previous = value;
-      value = next;
-    }
-    return value;
+  if (n == 0 || magnitude == 1.0f) {
+    return x < 0.0f && n % 2 == 1 ? -1.0f : 1.0f;
   }
-  const float beyond_one = magnitude - 1.0f;
-  float value = magnitude;
-  float difference = beyond_one;
-  for (int k = 1; k < n && beyond_one != 0.0f && isfinite(value); ++k) {
+  // Both recurrences in one loop, so that neighbouring threads do not wait for each other:
+  // (2k + 1) x P_k - k P_(k-1), or (2k + 1) (x - 1) P_k + k (P_k - P_(k-1)), over k + 1. The second
+  // one is for positive x: P_n(-x) = (-1)^n P_n(x).
+  const bool three_term = magnitude < 0.6f || isinf(x);
+  const float point = three_term ? x : magnitude - 1.0f;
+  const float largest = three_term ? INFINITY : MAXFLOAT;  // beyond it nothing changes any more
+  float value = three_term ? x : magnitude;
+  float previous = three_term ? 1.0f : point;  // polynomial or difference
+  for (int k = 1; k < n && abs(value) <= largest; ++k) {
     const float degree = static_cast<float>(k);
-    difference =
-        fma((degree + degree + 1.0f) * beyond_one, value, degree * difference) / (degree + 1.0f);
-    value += difference;
+    const float factor = three_term ? -degree : degree;
+    const float next =
+        fma((degree + degree + 1.0f) * point, value, factor * previous) / (degree + 1.0f);
+    previous = three_term ? value : next;
+    value = three_term ? next : value + next;
   }
-  return x < 0.0f && n % 2 == 1 ? -value : value;  // P_n(-x) = (-1)^n P_n(x)
+  return !three_term && x < 0.0f && n % 2 == 1 ? -value : value;
 }
 
 struct special_laguerre_polynomial_l_functor {

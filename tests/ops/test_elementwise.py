@@ -294,3 +294,24 @@ def test_channels_last_and_permuted_inputs_keep_their_strides(count):
     x = torch.rand(2, 3, count, 2, device="mps").to(memory_format=torch.channels_last)
     for result in (*torch.frexp(x), torch.heaviside(x, x)):
         assert result.stride() == x.stride()
+
+
+@pytest.mark.slow
+def test_elements_further_apart_than_32_bits_can_tell():
+    # 4 GiB, of which a few pages are ever used.
+    storage = torch.empty(2**31 + 100, dtype=torch.bfloat16, device="mps")
+    view = storage.as_strided((2, 3), (2**31 + 7, 5))
+    x = testing.make((2, 3), torch.bfloat16, low=0.1, high=0.9)
+    view.copy_(x)
+    # The CPU rounds every step of logit to bfloat16.
+    for function in (torch.frexp, lambda t: (torch.heaviside(t, t), _logit(t))):
+        for actual, expected in zip(function(view), function(x)):
+            torch.testing.assert_close(actual.cpu(), expected, rtol=5e-2, atol=1e-2)
+    torch.frexp(x.to("mps"), out=(view, torch.empty(2, 3, dtype=torch.int32, device="mps")))
+    assert torch.equal(view.cpu(), torch.frexp(x).mantissa)
+    torch.logspace(0, 1, 6, out=view)
+    assert torch.equal(view.cpu().flatten(), torch.logspace(0, 1, 6, dtype=torch.bfloat16))
+    view.fill_(-1)
+    noise = torch.empty(2, 3, dtype=torch.bfloat16, device="mps")
+    result = torch._C._nn.rrelu_with_noise(view, noise, 0.25, 0.5, True)
+    assert torch.equal(result, -noise) and len(noise.unique()) > 1
