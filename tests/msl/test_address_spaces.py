@@ -81,7 +81,9 @@ def test_constant_is_const_once(program):
         }
     """)
     out = torch.zeros(1)
-    p.launch("k", out, torch.tensor([1.0, 2.0]), torch.tensor([0.5]), torch.tensor([0.25, 0.125]), grid=1)
+    p.launch(
+        "k", out, torch.tensor([1.0, 2.0]), torch.tensor([0.5]), torch.tensor([0.25, 0.125]), grid=1
+    )
     assert out[0] == 4 + 5 + 6 + 7 + 0.5 + 2 + 4 + 2 + 0.125
 
 

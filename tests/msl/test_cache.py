@@ -70,7 +70,9 @@ def test_options_name_and_versions_are_part_of_the_key(compiles, monkeypatch):
 def test_changed_include_is_noticed(tmp_path, compiles):
     header = tmp_path / "value.h"
     options = msl.Options(include_dirs=(str(tmp_path),))
-    source = '#include "value.h"\nkernel void k(device int* out [[buffer(0)]]) { out[0] = VALUE; }\n'
+    source = (
+        '#include "value.h"\nkernel void k(device int* out [[buffer(0)]]) { out[0] = VALUE; }\n'
+    )
     header.write_text("#define VALUE 1\n")
     msl.compile_source(source, options=options)
     msl.compile_source(source, options=options)
@@ -138,7 +140,10 @@ def test_use_counts_as_recent(monkeypatch):
     assert os.path.exists(old) and not os.path.exists(other)
 
 
-@pytest.mark.parametrize("text, size", [("1000", 1000), ("2K", 2048), ("1.5M", 3 << 19), ("3GiB", 3 << 30), ("", 2 << 30)])
+@pytest.mark.parametrize(
+    "text, size",
+    [("1000", 1000), ("2K", 2048), ("1.5M", 3 << 19), ("3GiB", 3 << 30), ("", 2 << 30)],
+)
 def test_size_limits(monkeypatch, text, size):
     monkeypatch.setenv("METALOPS_CACHE_SIZE", text)
     assert cache.size_limit() == size
@@ -163,7 +168,9 @@ for i in range(3):
 """
     package = os.path.dirname(os.path.dirname(msl.__file__))
     running = [
-        subprocess.Popen([sys.executable, "-c", program, package], stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", program, package], stderr=subprocess.PIPE, text=True
+        )
         for _ in range(4)
     ]
     for process in running:

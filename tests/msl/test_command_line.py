@@ -53,8 +53,12 @@ def test_defines_and_include_folders(tmp_path, capsys):
     (tmp_path / "inc").mkdir()
     (tmp_path / "inc" / "x.h").write_text("#define NAME k_x\n")
     path = tmp_path / "a.metal"
-    path.write_text("#include <x.h>\n#if LEVEL == 2\nkernel void NAME(device float* o) { o[0] = 1; }\n#endif\n")
-    assert msl.main_compile([str(path), "-I", str(tmp_path / "inc"), "-D", "LEVEL=2", "--list"]) == 0
+    path.write_text(
+        "#include <x.h>\n#if LEVEL == 2\nkernel void NAME(device float* o) { o[0] = 1; }\n#endif\n"
+    )
+    assert (
+        msl.main_compile([str(path), "-I", str(tmp_path / "inc"), "-D", "LEVEL=2", "--list"]) == 0
+    )
     assert capsys.readouterr().out.startswith("k_x\n")
     assert msl.main_compile([str(path), "-I", str(tmp_path / "inc"), "--list"]) == 0
     assert capsys.readouterr().out == "no kernels\n"
@@ -79,7 +83,9 @@ def test_sweep_names_the_stage_that_fails(tmp_path, file, capsys):
     )
     assert msl.main_sweep([str(tmp_path)]) == 1
     rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
-    assert " ok " in rows["good.metal"] and "1 kernels (1 not for this device)" in rows["good.metal"]
+    assert (
+        " ok " in rows["good.metal"] and "1 kernels (1 not for this device)" in rows["good.metal"]
+    )
     assert " preprocess " in rows["deeper/a.metal"] and "nowhere.h" in rows["deeper/a.metal"]
     assert " emit " in rows["b.metal"]
     assert " compile " in rows["c.metal"] and "missing" in rows["c.metal"]

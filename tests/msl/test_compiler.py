@@ -8,7 +8,9 @@ import pytest
 from metalops import msl
 from metalops.msl import compiler
 
-SOURCE = "kernel void k(device float* out [[buffer(0)]], constant float* in) { out[0] = in[0] * 2.0; }\n"
+SOURCE = (
+    "kernel void k(device float* out [[buffer(0)]], constant float* in) { out[0] = in[0] * 2.0; }\n"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -35,10 +37,16 @@ def test_no_compiler_is_one_sentence(monkeypatch, tmp_path):
 
 def test_compilers_that_do_not_work_are_named(monkeypatch, tmp_path):
     tools = tmp_path / "tools"
-    script(tools, "g++", 'echo "g++ 4.8.5"; case "$*" in *--version*) exit 0;; esac; echo "error: bad" >&2; exit 1\n')
+    script(
+        tools,
+        "g++",
+        'echo "g++ 4.8.5"; case "$*" in *--version*) exit 0;; esac; echo "error: bad" >&2; exit 1\n',
+    )
     monkeypatch.setenv("PATH", f"{tools}:/nonexistent")
     monkeypatch.setenv("CXX", "nothing++")
-    with pytest.raises(msl.CompilerNotFound, match="nothing.*is not installed.*g.. 4.8.5 cannot build"):
+    with pytest.raises(
+        msl.CompilerNotFound, match="nothing.*is not installed.*g.. 4.8.5 cannot build"
+    ):
         compiler.find()
 
 

@@ -58,11 +58,18 @@ def test_column_behind_a_macro_and_collapsed_spaces():
 
 
 def test_place_in_a_comment_free_line_after_comments():
-    check(HEADER + "/* one\n two */ kernel void k(device float* out) { /* three */ out[0] = missing; }\n", "missing")
+    check(
+        HEADER
+        + "/* one\n two */ kernel void k(device float* out) { /* three */ out[0] = missing; }\n",
+        "missing",
+    )
 
 
 def test_error_inside_a_macro_points_at_its_use():
-    source = HEADER + "#define BAD(x) (x + missing)\nkernel void k(device float* out) {\n  out[0] = BAD(2);\n}\n"
+    source = (
+        HEADER
+        + "#define BAD(x) (x + missing)\nkernel void k(device float* out) {\n  out[0] = BAD(2);\n}\n"
+    )
     error = error_of(source)
     assert (error.lineno, error.offset) == place(source, "BAD(2)")
 
@@ -83,7 +90,9 @@ def test_syntax_error():
 
 
 def test_unbalanced_braces():
-    error = error_of(HEADER + "kernel void k(device float* out) {\n  if (true) {\n    out[0] = 1;\n}\n")
+    error = error_of(
+        HEADER + "kernel void k(device float* out) {\n  if (true) {\n    out[0] = 1;\n}\n"
+    )
     assert error.filename == "program_source"
 
 
@@ -118,7 +127,10 @@ def test_static_assert_in_the_users_code():
 
 
 def test_misuse_of_the_standard_library_is_reported_at_the_call():
-    source = HEADER + "struct s {};\nkernel void k(device float* out) {\n  out[0] = metal::exp(s());\n}\n"
+    source = (
+        HEADER
+        + "struct s {};\nkernel void k(device float* out) {\n  out[0] = metal::exp(s());\n}\n"
+    )
     error = error_of(source)
     assert error.filename == "program_source" and error.lineno == 5
 
@@ -139,7 +151,9 @@ def test_error_in_an_included_file(tmp_path):
     header = tmp_path / "helper.h"
     header.write_text("#pragma once\n\ninline float helper() { return missing; }\n")
     main = tmp_path / "main.metal"
-    main.write_text('#include <metal_stdlib>\n#include "helper.h"\nkernel void k(device float* o) { o[0] = helper(); }\n')
+    main.write_text(
+        '#include <metal_stdlib>\n#include "helper.h"\nkernel void k(device float* o) { o[0] = helper(); }\n'
+    )
     with pytest.raises(SyntaxError) as caught:
         msl.compile_file(main)
     assert (caught.value.filename, caught.value.lineno) == (str(header), 3)
@@ -148,23 +162,32 @@ def test_error_in_an_included_file(tmp_path):
 
 
 def test_name_of_the_source():
-    error = error_of(HEADER + "kernel void k(device float* o) { o[0] = missing; }\n", name="my kernel")
+    error = error_of(
+        HEADER + "kernel void k(device float* o) { o[0] = missing; }\n", name="my kernel"
+    )
     assert error.filename == "my kernel"
     assert "my kernel:3:" in error.msg
 
 
 def test_line_directives_of_the_user():
-    error = error_of(HEADER + '#line 70 "generated.metal"\nkernel void k(device float* o) { o[0] = missing; }\n')
+    error = error_of(
+        HEADER + '#line 70 "generated.metal"\nkernel void k(device float* o) { o[0] = missing; }\n'
+    )
     assert (error.filename, error.lineno) == ("generated.metal", 70)
 
 
 def test_threadgroup_variable_outside_a_kernel():
     check(
-        HEADER + "void f() {\n  threadgroup float x[4];\n}\nkernel void k(device float* o) { f(); }\n",
+        HEADER
+        + "void f() {\n  threadgroup float x[4];\n}\nkernel void k(device float* o) { f(); }\n",
         "threadgroup float",
         "must be declared in a kernel function",
     )
-    check(HEADER + "threadgroup float x[4];\n", "threadgroup float", "must be declared in a kernel function")
+    check(
+        HEADER + "threadgroup float x[4];\n",
+        "threadgroup float",
+        "must be declared in a kernel function",
+    )
 
 
 def test_initialised_threadgroup_variable():
@@ -184,13 +207,16 @@ def test_kernel_parameter_without_attribute():
 
 
 def test_non_ascii_text():
-    error = error_of(HEADER + "// größe → ∞\nkernel void k(device float* o) { o[0] = missing; } // ü\n")
+    error = error_of(
+        HEADER + "// größe → ∞\nkernel void k(device float* o) { o[0] = missing; } // ü\n"
+    )
     assert error.lineno == 4 and error.text.endswith("// ü")
 
 
 def test_function_that_is_never_defined():
     check(
-        HEADER + "float nowhere(float x);\nkernel void k(device float* o) { o[0] = nowhere(o[1]); }\n",
+        HEADER
+        + "float nowhere(float x);\nkernel void k(device float* o) { o[0] = nowhere(o[1]); }\n",
         "nowhere(float x)",
         "'nowhere(float)'",
         "never defined",

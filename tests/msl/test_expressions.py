@@ -137,7 +137,9 @@ def test_division_of_other_types_is_left_alone(program):
     assert out.tolist() == [1.5 + 4 + 2 + 2, 16 + 8, float("inf")]
 
 
-@pytest.mark.parametrize("kind, dtype", [("float", torch.float), ("bfloat", torch.bfloat16), ("int", torch.int32)])
+@pytest.mark.parametrize(
+    "kind, dtype", [("float", torch.float), ("bfloat", torch.bfloat16), ("int", torch.int32)]
+)
 def test_conditional_expressions_with_integer_arms(program, kind, dtype):
     p = program(f"""
         kernel void k(device {kind}* out, constant {kind}* in, uint i [[thread_position_in_grid]]) {{

@@ -29,14 +29,18 @@ def test_include_dirs_and_torch(tmp_path):
     main = write(
         tmp_path,
         inc__dir__x_h="int x;\n",
-        main_metal='#include <dir/x.h>\n#include <c10/metal/common.h>\n#include <nowhere/y.h>\n',
+        main_metal="#include <dir/x.h>\n#include <c10/metal/common.h>\n#include <nowhere/y.h>\n",
     )
     text = msl.flatten(main, [tmp_path / "inc"])
     assert "int x;" in text and "simdgroup_size" in text and "#include <nowhere/y.h>" in text
 
 
 def test_files_without_pragma_once_are_embedded_each_time(tmp_path):
-    main = write(tmp_path, x_h="ITEM(1)\n", main_metal='#define ITEM(n) int a##n;\n#include "x.h"\n#include "x.h"\n')
+    main = write(
+        tmp_path,
+        x_h="ITEM(1)\n",
+        main_metal='#define ITEM(n) int a##n;\n#include "x.h"\n#include "x.h"\n',
+    )
     assert msl.flatten(main).count("ITEM(1)") == 2
 
 
@@ -63,7 +67,9 @@ def test_include_guards_do_not_count_as_conditions(tmp_path):
 
 
 def test_includes_in_comments_are_left_alone(tmp_path):
-    main = write(tmp_path, x_h="int x;\n", main_metal='/*\n#include "x.h"\n*/\n// /*\n#include "x.h"\n')
+    main = write(
+        tmp_path, x_h="int x;\n", main_metal='/*\n#include "x.h"\n*/\n// /*\n#include "x.h"\n'
+    )
     assert msl.flatten(main).count("int x;") == 1
 
 
@@ -76,4 +82,7 @@ def test_flattened_torch_headers_compile(tmp_path):
     )
     text = msl.flatten(main)
     assert "#include <c10" not in text
-    assert {e.name for e in msl.kernel_table(text)} >= {"f_dense_float_float", "f_strided_float_float"}
+    assert {e.name for e in msl.kernel_table(text)} >= {
+        "f_dense_float_float",
+        "f_strided_float_float",
+    }

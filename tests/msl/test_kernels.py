@@ -55,7 +55,9 @@ def expected_builtins(grid, group):
 
 
 @pytest.mark.parametrize("engine", ["loop", "fiber"])
-@pytest.mark.parametrize("grid, group", [((7, 5, 3), (4, 2, 2)), ((70, 1, 1), (33, 1, 1)), ((5, 5, 1), (5, 5, 1))])
+@pytest.mark.parametrize(
+    "grid, group", [((7, 5, 3), (4, 2, 2)), ((70, 1, 1), (33, 1, 1)), ((5, 5, 1), (5, 5, 1))]
+)
 def test_builtins_in_whole_and_partial_groups(program, engine, grid, group):
     p = program(BUILTINS.replace("BARRIER", ""))
     out = torch.zeros(grid[0] * grid[1] * grid[2], 31, dtype=torch.int32)
@@ -71,10 +73,14 @@ def test_builtins_in_kernels_that_synchronise(program):
     assert out.tolist() == expected_builtins((7, 5, 3), (4, 2, 2))
 
 
-@pytest.mark.parametrize("kind", ["ushort", "uint", "ushort2", "uint2", "const uint3", "thread const uint&"])
+@pytest.mark.parametrize(
+    "kind", ["ushort", "uint", "ushort2", "uint2", "const uint3", "thread const uint&"]
+)
 def test_builtins_of_every_type(program, kind):
     first = "p" if kind.endswith(("t", "&")) else "p.x"
-    p = program(f"kernel void k(device uint* out, {kind} p [[thread_position_in_grid]]) {{ out[{first}] = {first}; }}")
+    p = program(
+        f"kernel void k(device uint* out, {kind} p [[thread_position_in_grid]]) {{ out[{first}] = {first}; }}"
+    )
     out = torch.full((9,), -1, dtype=torch.int32)
     p.launch("k", out, grid=9, group=4)
     assert out.tolist() == list(range(9))
@@ -87,7 +93,9 @@ def test_automatic_numbering_takes_the_lowest_free_index(program):
                       uint i [[thread_position_in_grid]]) { a[0] = b[0] + c + d[0] + e[0]; }
     """)
     arguments = {a["name"]: a for a in p.table()["k"]["arguments"]}
-    assert {n: a["index"] for n, a in arguments.items()} == dict(a=1, b=0, c=2, d=3, s=1, t=0, e=4, i=-1)
+    assert {n: a["index"] for n, a in arguments.items()} == dict(
+        a=1, b=0, c=2, d=3, s=1, t=0, e=4, i=-1
+    )
     assert [a["kind"] for a in arguments.values()].count("threadgroup") == 2
 
 
@@ -103,7 +111,10 @@ def test_kernel_table(program):
     """)
     entry = p.table()["k"]
     assert entry["max_threads_per_threadgroup"] == 256
-    facts = [(a["name"], a["attribute"], a["index"], a["element_bytes"], a["writable"]) for a in entry["arguments"]]
+    facts = [
+        (a["name"], a["attribute"], a["index"], a["element_bytes"], a["writable"])
+        for a in entry["arguments"]
+    ]
     assert facts == [
         ("out", "buffer", 0, 8, True),
         ("in", "buffer", 5, 1, False),
@@ -133,7 +144,12 @@ def test_templates_instantiated_in_every_style(program):
         template <typename T> kernel void never(device T* out) { out[0] = T::nothing; }
     """)
     assert list(p.table()) == ["a", "b", "c", "d_e", "plain", "renamed", "inner::nested", "hidden"]
-    for name, dtype, factor in [("a", torch.float, 2), ("b", torch.half, 3), ("c", torch.int32, 4), ("d_e", torch.int16, 1)]:
+    for name, dtype, factor in [
+        ("a", torch.float, 2),
+        ("b", torch.half, 3),
+        ("c", torch.int32, 4),
+        ("d_e", torch.int16, 1),
+    ]:
         x = torch.arange(5).to(dtype)
         out = torch.zeros(5, dtype=dtype)
         p.launch(name, out, x, grid=5)
@@ -268,8 +284,31 @@ def test_kernels_with_textures_are_left_out(program):
 
 
 def test_only_the_kernels_asked_for():
-    source = "kernel void a(device int* x) { x[0] = 1; }\nkernel void b(device int* x) { x[0] = 2; }\n"
+    source = (
+        "kernel void a(device int* x) { x[0] = 1; }\nkernel void b(device int* x) { x[0] = 2; }\n"
+    )
     path = msl.compile_source(source, options=msl.Options(kernels=("b",)))
     assert _host.Library(path).names() == ["b"]
     with pytest.raises(ValueError, match="no kernel 'c'"):
         msl.compile_source(source, options=msl.Options(kernels=("b", "c")))
+
+
+def test_kernels_and_types_with_any_names(program):
+    p = program("""
+        struct row { float v; };
+        struct launch {};
+        template <typename T> kernel void thread_(device float* x) { x[0] = sizeof(T); }
+        template [[host_name("t")]] kernel void thread_<row>(device float*);
+        kernel void group(device float* begin, uint end [[thread_position_in_grid]]) { begin[end] = 1; }
+        kernel void x(device row* argument_0, uint at [[thread_position_in_threadgroup]]) {
+          threadgroup float first[4];
+          first[at] = 2;
+          threadgroup_barrier(mem_flags::mem_threadgroup);
+          argument_0[at].v = first[at];
+        }
+        kernel void rows(device float* row) { launch l; row[0] = 3 + sizeof(l); }
+    """)
+    for name, value in [("t", 4), ("group", 1), ("x", 2), ("rows", 4)]:
+        out = torch.zeros(1)
+        p.launch(name, out, grid=1)
+        assert out[0] == value

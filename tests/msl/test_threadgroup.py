@@ -174,7 +174,9 @@ def test_divergent_simd_operations(program):
     out = torch.zeros(32, dtype=torch.int32)
     p.launch("k", out, grid=32)
     at_least = [sum(l % 3 > j for l in range(32)) for j in range(2)]
-    assert out.tolist() == [(16 if i % 2 else 1600) + 1000 * sum(at_least[: i % 3]) for i in range(32)]
+    assert out.tolist() == [
+        (16 if i % 2 else 1600) + 1000 * sum(at_least[: i % 3]) for i in range(32)
+    ]
 
 
 def test_conditional_expressions_as_last_arguments(program):

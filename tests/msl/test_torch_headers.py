@@ -70,7 +70,9 @@ def test_decode_attention(dtype, name):
     out = torch.zeros(batch, heads, queries, size, dtype=dtype)
     head_strides = ints(queries * size, keys * size, keys * size, 0)
     row_strides = ints(size, size, size, 0)
-    batch_strides = ints(heads * queries * size, kv_heads * keys * size, kv_heads * keys * size, heads)
+    batch_strides = ints(
+        heads * queries * size, kv_heads * keys * size, kv_heads * keys * size, heads
+    )
     buffers = [
         q, k, v, out, ints(heads // kv_heads), ints(keys), head_strides, row_strides,
         struct.pack("f", 1 / math.sqrt(size)), None, None, batch_strides,
@@ -82,7 +84,9 @@ def test_decode_attention(dtype, name):
     torch.testing.assert_close(out.double(), attention(q, k, v), atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("dtype, name, causal", [(torch.float, "float32", 0), (torch.half, "float16", 1)])
+@pytest.mark.parametrize(
+    "dtype, name, causal", [(torch.float, "float32", 0), (torch.half, "float16", 1)]
+)
 def test_prefill_attention(dtype, name, causal):
     kernel = f"prefill_attention_{name}_bq32_bk32_bd64_wm4_wn1_hm0_dc{causal}_mask{name}"
     batch, heads, kv_heads, queries, keys, size = 2, 4, 2, 45, 45 + 32 * (1 - causal), 64
@@ -102,7 +106,9 @@ def test_prefill_attention(dtype, name, causal):
     torch.testing.assert_close(out.double(), expected, atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("dtype, name", [(torch.float, "float"), (torch.bfloat16, "bfloat"), (torch.long, "long")])
+@pytest.mark.parametrize(
+    "dtype, name", [(torch.float, "float"), (torch.bfloat16, "bfloat"), (torch.long, "long")]
+)
 @pytest.mark.parametrize("descending", [False, True])
 def test_sort_in_one_block(dtype, name, descending):
     kernel = f"sort_block_{name}_tptg64_stable"
@@ -133,7 +139,10 @@ def test_sort_in_several_blocks():
     final = torch.zeros(rows, size, dtype=torch.long)
     grid, group = (32 * blocks, rows, 1), (32, 1, 1)
     lib.launch(
-        names[0], [x, values[0], indices[0], ints(size), ints(1, size, kind="q"), b"\0"], grid, group
+        names[0],
+        [x, values[0], indices[0], ints(size), ints(1, size, kind="q"), b"\0"],
+        grid,
+        group,
     )
     tiles = 2
     while True:
@@ -173,7 +182,15 @@ def test_radix_sort():
         lib.launch("radix_scan", [histogram, ints(256 * blocks)], (1024, rows, 1), group)
         lib.launch(
             names[1 + number],
-            [keys, indices, more_keys, final if number else indices, histogram, dims, bytes([0, number == 0])],
+            [
+                keys,
+                indices,
+                more_keys,
+                final if number else indices,
+                histogram,
+                dims,
+                bytes([0, number == 0]),
+            ],
             grid,
             group,
         )

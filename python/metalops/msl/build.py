@@ -81,15 +81,23 @@ def compile_emitted(emitted: Emitted, output: str, options: Options) -> None:
     """
     host = compiler.find()
     flags = [*host.flags(options.optimize, options.arch), f"-I{compiler.HEADERS}", *options.flags]
-    description = f"{os.path.basename(host.command[0])} {host.version} -O{options.optimize} {options.arch}"
+    description = (
+        f"{os.path.basename(host.command[0])} {host.version} -O{options.optimize} {options.arch}"
+    )
     flags.append(f'-DMETALOPS_BUILD="{description}"')
     if options.debug:
         flags.append("-g")
     if not options.flags:
-        flags.append("-Wl,-z,defs")  # what is declared and never defined is an error here, not when it is loaded
+        flags.append(
+            "-Wl,-z,defs"
+        )  # what is declared and never defined is an error here, not when it is loaded
     flags += ["-fdiagnostics-color=never"]
     if host.kind == "gnu":
-        flags += [f"-fmax-errors={_MAX_ERRORS}", "-fdiagnostics-column-unit=byte", "-fno-diagnostics-show-caret"]
+        flags += [
+            f"-fmax-errors={_MAX_ERRORS}",
+            "-fdiagnostics-column-unit=byte",
+            "-fno-diagnostics-show-caret",
+        ]
     else:
         flags += [f"-ferror-limit={_MAX_ERRORS}", "-fno-caret-diagnostics"]
     with tempfile.TemporaryDirectory(prefix="metalops") as folder:
@@ -153,7 +161,9 @@ def _undefined(symbol: str, emitted: Emitted) -> Diagnostic:
     match = re.search(r"([A-Za-z_]\w*)(?:<[^()]*>)?(?:\(|$)", symbol)
     for function in emitted.program.functions:
         if match and function.body is None and function.name == match.group(1):
-            return _diagnostic(emitted.lines.position(function.declarator.start_byte), message, emitted)
+            return _diagnostic(
+                emitted.lines.position(function.declarator.start_byte), message, emitted
+            )
     return Diagnostic(emitted.lines.main_file, 1, 0, message)
 
 
@@ -177,7 +187,12 @@ def _build(preprocessed: Preprocessed, output: str, options: Options) -> Emitted
 def compile_text(source: str, name: str | None, options: Options) -> str:
     """The cached library of a source text; builds it where there is none."""
     key = cache.key_of(
-        "source", version(), cache.cpu_identity() if options.arch == "native" else "", options, name, source
+        "source",
+        version(),
+        cache.cpu_identity() if options.arch == "native" else "",
+        options,
+        name,
+        source,
     )
     found = cache.lookup(key)
     if found is not None:

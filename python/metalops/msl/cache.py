@@ -48,7 +48,9 @@ def size_limit() -> int:
         return DEFAULT_SIZE
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)i?B?", text, re.IGNORECASE)
     if not match:
-        raise ValueError(f"METALOPS_CACHE_SIZE is a number of bytes such as 500M or 2G, not {text!r}")
+        raise ValueError(
+            f"METALOPS_CACHE_SIZE is a number of bytes such as 500M or 2G, not {text!r}"
+        )
     return int(float(match.group(1)) * 1024 ** " KMG".index(match.group(2).upper() or " "))
 
 

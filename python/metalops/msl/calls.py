@@ -35,7 +35,9 @@ SYNCHRONISING = {
 }
 
 _SYNCHRONISING_CALL = re.compile(
-    r"\b(?:" + "|".join(sorted(SYNCHRONISING)) + r"|simdgroup_\w+|__metal_(?:simd|quad)\w*)\b\s*[(<]"
+    r"\b(?:"
+    + "|".join(sorted(SYNCHRONISING))
+    + r"|simdgroup_\w+|__metal_(?:simd|quad)\w*)\b\s*[(<]"
     r"|\bsimdgroup_(?:matrix|float\d|half\d|bfloat\d)"
 )
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -138,7 +140,9 @@ class CallGraph:
         if declarator is None:
             return set()
         names = set()
-        for node, _, _ in parameter_ranges(declarator.child_by_field_name("parameters")):
+        for node, start, end in parameter_ranges(declarator.child_by_field_name("parameters")):
+            if any(w.text == "thread" for w in self.source.words_in(start, end)):
+                continue  # may point at a variable of the caller
             inner = node.child_by_field_name("declarator")
             identifier = declared_identifier(inner)
             if identifier is not None and declarator_kinds(inner)[:1] == ["pointer"]:

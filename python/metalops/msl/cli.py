@@ -23,7 +23,10 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]")
     parser.add_argument("-O", dest="optimize", type=int, default=3, metavar="LEVEL")
     parser.add_argument(
-        "--metal-version", type=int, default=build.METAL_VERSION, help="__METAL_VERSION__, such as 310"
+        "--metal-version",
+        type=int,
+        default=build.METAL_VERSION,
+        help="__METAL_VERSION__, such as 310",
     )
 
 
@@ -133,7 +136,9 @@ def main_sweep(argv: list[str]) -> int:
         )
     stages = Counter(o.stage or "ok" for o in outcomes)
     summary = ", ".join(f"{stages[s]} {s}" for s in ("ok", *STAGES) if stages[s])
-    print(f"{len(outcomes)} files, {sum(o.kernels for o in outcomes)} kernels: {summary or 'nothing found'}")
+    print(
+        f"{len(outcomes)} files, {sum(o.kernels for o in outcomes)} kernels: {summary or 'nothing found'}"
+    )
     return 0 if set(stages) <= {"ok"} else 1
 
 

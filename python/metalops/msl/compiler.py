@@ -31,7 +31,13 @@ _COMMON = (
     "-std=c++17 -fPIC -fvisibility=hidden -fno-math-errno -fno-trapping-math -fno-strict-aliasing -fwrapv "
     "-ffp-contract=off -fsigned-char -fno-stack-protector -w"
 ).split()
-_GNU = ["-fno-gnu-unique", "-fno-semantic-interposition", "-Wno-narrowing"]
+# The growth limit would stop inlining in files of many kernels, and loops that call functions do not vectorise.
+_GNU = [
+    "-fno-gnu-unique",
+    "-fno-semantic-interposition",
+    "-Wno-narrowing",
+    "--param=inline-unit-growth=400",
+]
 _CLANG = ["-Wno-c++11-narrowing", "-Xclang", "-ffloat16-excess-precision=none"]
 
 _PROBE = """
@@ -65,7 +71,9 @@ class Compiler:
 
     def run(self, arguments: list[str], **options) -> subprocess.CompletedProcess:
         environment = {**os.environ, "LC_ALL": "C"}
-        return subprocess.run([*self.command, *arguments], capture_output=True, env=environment, **options)
+        return subprocess.run(
+            [*self.command, *arguments], capture_output=True, env=environment, **options
+        )
 
 
 def architecture_flags(arch: str = "native") -> list[str]:
@@ -121,7 +129,9 @@ def _probe(command: list[str]) -> Compiler | str:
 
 def _try(command: list[str]) -> dict:
     try:
-        version = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60)
+        version = subprocess.run(
+            [*command, "--version"], capture_output=True, text=True, timeout=60
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"error": f"{command[0]} does not run ({error})"}
     kind = "clang" if "clang" in version.stdout.lower() else "gnu"
@@ -132,10 +142,18 @@ def _try(command: list[str]) -> dict:
         source = os.path.join(folder, "probe.cpp")
         with open(source, "w") as stream:
             stream.write(_PROBE)
-        result = trial.run([*trial.flags(1), "-shared", source, "-o", os.path.join(folder, "probe.so"), "-lm"])
+        result = trial.run(
+            [*trial.flags(1), "-shared", source, "-o", os.path.join(folder, "probe.so"), "-lm"]
+        )
     if result.returncode:
-        first = next((x for x in result.stderr.decode(errors="replace").splitlines() if "error" in x), "")
-        reason = "has no _Float16" if "_Float16" in first else f"cannot build a shared library ({first.strip()})"
+        first = next(
+            (x for x in result.stderr.decode(errors="replace").splitlines() if "error" in x), ""
+        )
+        reason = (
+            "has no _Float16"
+            if "_Float16" in first
+            else f"cannot build a shared library ({first.strip()})"
+        )
         return {"error": f"{command[0]} {number} {reason}"}
     return {"kind": kind, "version": number}
 
@@ -179,7 +197,8 @@ def _find(cxx: str, path: str) -> Compiler:
         if isinstance(found, Compiler):
             if reasons and reasons[0].startswith("$CXX"):
                 warnings.warn(
-                    f"kernels are compiled with {found.command[0]}, because {reasons[0]}", stacklevel=4
+                    f"kernels are compiled with {found.command[0]}, because {reasons[0]}",
+                    stacklevel=4,
                 )
             return found
         if "is not installed" not in found:

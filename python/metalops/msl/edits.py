@@ -48,7 +48,9 @@ class Edits:
         self._events.append((position, _APPEND, 0, position, text))
         self._sorted = False
 
-    def apply(self, start: int = 0, end: int | None = None) -> tuple[str, list[tuple[int, int, bool]]]:
+    def apply(
+        self, start: int = 0, end: int | None = None
+    ) -> tuple[str, list[tuple[int, int, bool]]]:
         """The edited range, and a list of runs: (offset in the result, in the source, is it copied)."""
         if not self._sorted:
             self._events.sort(key=lambda e: (e[0], e[1], e[2]))
@@ -61,7 +63,9 @@ class Edits:
         position = start
         removed = (0, 0)
         first = bisect.bisect_left(self._events, start, key=lambda e: e[0])
-        for event_position, kind, order, event_end, text in itertools.islice(self._events, first, None):
+        for event_position, kind, order, event_end, text in itertools.islice(
+            self._events, first, None
+        ):
             if event_position > end or (event_position == end and kind != _CLOSE):
                 break
             if event_position < position:

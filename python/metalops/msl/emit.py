@@ -22,7 +22,9 @@ from .thunks import Thunks
 
 _HEAD = "#include <msl/metal.h>\n#include <msl/launch.h>\n"
 _TEXTURES = "#include <msl/texture.h>\n"
-_MENTIONS_TEXTURES = re.compile(r"\b(?:texture(?:\dd|cube|_buffer)|depth(?:2d|cube)|sampler\b|access\b)")
+_MENTIONS_TEXTURES = re.compile(
+    r"\b(?:texture(?:\dd|cube|_buffer)|depth(?:2d|cube)|sampler\b|access\b)"
+)
 _COMPONENTS = {"x": 0, "y": 1, "z": 2, "w": 3, "r": 0, "g": 1, "b": 2, "a": 3}
 
 
@@ -33,7 +35,9 @@ class Emitted:
     text: str
     program: Program
     lines: LineMap
-    runs: list[tuple[int, int, bool]] = field(default_factory=list)  # (offset here, offset there, copied)
+    runs: list[tuple[int, int, bool]] = field(
+        default_factory=list
+    )  # (offset here, offset there, copied)
 
     def source_offset(self, offset: int) -> int | None:
         """The offset in the preprocessed source behind an offset of the emitted text; None where there is none."""

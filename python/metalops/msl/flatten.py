@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from .preprocess import include_path
 
-_DIRECTIVE = re.compile(r'^[ \t]*#[ \t]*(?P<word>\w+)(?P<rest>[^\n]*)$')
+_DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?P<word>\w+)(?P<rest>[^\n]*)$")
 _INCLUDE = re.compile(r'\s*(?:"(?P<quoted>[^"]+)"|<(?P<angled>[^>]+)>)')
 
 
@@ -27,10 +27,11 @@ class _Flattener:
         self.embedded: set[str] = set()  # files with #pragma once that surely were embedded
         self.open_files: list[str] = []
 
-    def file(self, path: str, conditional: bool = False) -> str:
-        with open(path, encoding="utf-8") as stream:
+    def file(self, path: str, conditional: bool = False, once: bool = False) -> str:
+        """The text of a file. conditional: it may be skipped; once: even without #pragma once."""
+        with open(path, encoding="utf-8-sig") as stream:
             lines = stream.read().split("\n")
-        once = any(re.match(r"\s*#\s*pragma\s+once\b", line) for line in lines)
+        once = once or any(re.match(r"\s*#\s*pragma\s+once\b", line) for line in lines)
         if once and path in self.embedded:
             return ""
         if path in self.open_files:
@@ -57,10 +58,12 @@ class _Flattener:
             elif word == "pragma" and re.match(r"\s*once\b", directive["rest"]):
                 output.append("")
                 continue
-            elif word == "include":
+            elif word in ("include", "import"):
                 found = self._resolve(directive["rest"], path)
                 if found is not None:
-                    output.append(self.file(found, conditional or depth > guard_depth))
+                    output.append(
+                        self.file(found, conditional or depth > guard_depth, word == "import")
+                    )
                     continue
             output.append(line)
         if once and self.open_files[:-1]:
@@ -86,7 +89,11 @@ class _Flattener:
 def _guard_depth(lines: list[str]) -> int:
     """1 when the whole file stands inside an include guard."""
     directives = [m for m in map(_DIRECTIVE.match, lines) if m]
-    if len(directives) < 3 or directives[0]["word"] != "ifndef" or directives[1]["word"] != "define":
+    if (
+        len(directives) < 3
+        or directives[0]["word"] != "ifndef"
+        or directives[1]["word"] != "define"
+    ):
         return 0
     same = directives[0]["rest"].split()[:1] == directives[1]["rest"].split()[:1]
     return 1 if same and directives[-1]["word"] == "endif" else 0

@@ -166,7 +166,9 @@ class Program:
         self.kernels: list[Kernel] = []
         self.instances: list[Instance] = []
         self.function_constants: list[FunctionConstant] = []
-        self.declarations: list[tuple[object, tuple[str, ...], int]] = []  # namespace-scope variables
+        self.declarations: list[
+            tuple[object, tuple[str, ...], int]
+        ] = []  # namespace-scope variables
         self.instantiations: list[tuple[object, tuple[str, ...], int]] = []
         self._walk(source.root.children, (), False, 0)
         self._local_classes()
@@ -193,7 +195,9 @@ class Program:
                 self._walk(body.children, path + names, False, body.start_byte)
         elif kind in ("linkage_specification", "ERROR", "declaration_list"):
             body = node.child_by_field_name("body") or node
-            self._walk(body.children if body.type != "declaration" else [body], path, in_class, head)
+            self._walk(
+                body.children if body.type != "declaration" else [body], path, in_class, head
+            )
         elif kind == "template_declaration":
             inner = node.named_children[-1]
             headers = [*headers, node.child_by_field_name("parameters")]
@@ -201,7 +205,9 @@ class Program:
         elif kind == "template_instantiation":
             self.instantiations.append((node, path, head))
         elif kind == "function_definition":
-            self._function(node, outer, path, in_class, head, headers, node.child_by_field_name("body"))
+            self._function(
+                node, outer, path, in_class, head, headers, node.child_by_field_name("body")
+            )
         elif kind in _BODIES:
             self._class(node, outer, path, head, headers)
         elif kind == "type_definition":
@@ -247,7 +253,14 @@ class Program:
         if declarator is None:
             return
         function = Function(
-            last_name(self.source, name_of(declarator)), path, outer, head, declarator, body, headers, in_class
+            last_name(self.source, name_of(declarator)),
+            path,
+            outer,
+            head,
+            declarator,
+            body,
+            headers,
+            in_class,
         )
         parameters = declarator.child_by_field_name("parameters")
         limit = body.start_byte if body is not None else outer.end_byte
@@ -299,7 +312,9 @@ class Program:
 
     def _parameters(self, function: Function) -> list[Parameter]:
         parameters = []
-        for node, start, end in parameter_ranges(function.declarator.child_by_field_name("parameters")):
+        for node, start, end in parameter_ranges(
+            function.declarator.child_by_field_name("parameters")
+        ):
             text = self.source.masked_text(node)
             if text.strip() == "void":
                 continue
@@ -363,7 +378,9 @@ class Program:
         if identifier is not None:
             at = identifier.start_byte - start
             blanked_before = sum(
-                i.end - i.start for i in self.source.attribute_lists if start <= i.start < identifier.start_byte
+                i.end - i.start
+                for i in self.source.attribute_lists
+                if start <= i.start < identifier.start_byte
             )
             at -= blanked_before
             text = text[:at] + text[at + identifier.end_byte - identifier.start_byte :]
@@ -413,7 +430,11 @@ class Program:
             kernel = (exact or candidates)[0]
             host = string_value(host_name.arguments or "") if host_name else None
             arguments = next(
-                iter(self.source.find("(template_function arguments: (template_argument_list) @a)", name_node)),
+                iter(
+                    self.source.find(
+                        "(template_function arguments: (template_argument_list) @a)", name_node
+                    )
+                ),
                 None,
             )
             self.instances.append(
@@ -467,9 +488,16 @@ class Program:
         """The local or namespace-scope variable declaration whose base type carries this address space word."""
         offset = self.source.next_code(word.end)
         node = self.source.leaf_at(offset)
-        while node is not None and node.type not in ("declaration", "compound_statement", "parameter_declaration",
-                                                     "type_descriptor", "field_declaration", "function_definition",
-                                                     "optional_parameter_declaration", "template_argument_list"):
+        while node is not None and node.type not in (
+            "declaration",
+            "compound_statement",
+            "parameter_declaration",
+            "type_descriptor",
+            "field_declaration",
+            "function_definition",
+            "optional_parameter_declaration",
+            "template_argument_list",
+        ):
             node = node.parent
         if node is None or node.type != "declaration":
             return None
@@ -479,7 +507,9 @@ class Program:
         if self.source.previous_code(word.start) >= node.start_byte:
             # `static threadgroup T x` begins before the word; anything else there is another type's part.
             between = self.source.masked[node.start_byte : word.start]
-            if not re.fullmatch(r"(?:\s|static|const|constexpr|volatile|alignas\s*\([^)]*\))*", between):
+            if not re.fullmatch(
+                r"(?:\s|static|const|constexpr|volatile|alignas\s*\([^)]*\))*", between
+            ):
                 return None
         return node
 
@@ -509,7 +539,9 @@ def function_declarator(node):
         if node.type == "operator_cast":
             inner = node.child_by_field_name("declarator")
             while inner is not None and inner.type != "abstract_function_declarator":
-                inner = inner.child_by_field_name("declarator") or next(iter(inner.named_children), None)
+                inner = inner.child_by_field_name("declarator") or next(
+                    iter(inner.named_children), None
+                )
             return inner
         if node.type not in ("pointer_declarator", "reference_declarator", "attributed_declarator"):
             return None
@@ -600,9 +632,11 @@ def function_template_type(source: Source, parameter) -> bool:
     known = re.compile(
         r"(?:u?(?:char|short|int|long)|float|half|bfloat|bool|size_t|u?int(?:8|16|32|64)_t)[234]?$"
     )
-    return node.type in ("type_identifier", "qualified_identifier", "template_type") and not known.match(
-        source.masked_text(node)
-    )
+    return node.type in (
+        "type_identifier",
+        "qualified_identifier",
+        "template_type",
+    ) and not known.match(source.masked_text(node))
 
 
 def integer_value(text: str) -> int | None:

@@ -30,8 +30,10 @@ def marker_of(line: str) -> tuple[int, str | None] | None:
     match = MARKER.match(line)
     if not match:
         return None
-    name = match.group(2)
-    return int(match.group(1)), ast.literal_eval(name) if name else None
+    if match.group(2) is None:
+        return int(match.group(1)), None
+    name = ast.literal_eval(match.group(2))  # bytes, one character each
+    return int(match.group(1)), name.encode("latin-1", "ignore").decode("utf-8", "surrogateescape")
 
 
 @dataclass
@@ -108,10 +110,7 @@ def column_in_line(preprocessed: str, column: int, original: str) -> int:
         return min(column, len(original))
     # Behind a macro: align from the end of the line when the tails agree.
     tail = 0
-    while (
-        tail < min(len(ours), len(theirs)) - index
-        and ours[-1 - tail][1] == theirs[-1 - tail][1]
-    ):
+    while tail < min(len(ours), len(theirs)) - index and ours[-1 - tail][1] == theirs[-1 - tail][1]:
         tail += 1
         if len(ours) - tail == target:
             return theirs[len(theirs) - tail][0] + (column - ours[target][0])

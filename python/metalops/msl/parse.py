@@ -64,12 +64,11 @@ class Literal:
 
 
 @functools.cache
-def _parser():
+def _language():
     import tree_sitter
     import tree_sitter_cpp
 
-    language = tree_sitter.Language(tree_sitter_cpp.language())
-    return language, tree_sitter.Parser(language)
+    return tree_sitter.Language(tree_sitter_cpp.language())
 
 
 class Source:
@@ -81,7 +80,9 @@ class Source:
         self.words: list[Word] = []
         self.literals: list[Literal] = []
         self.masked = self._mask()
-        self.tree = _parser()[1].parse(self.masked.encode("latin-1"))
+        import tree_sitter
+
+        self.tree = tree_sitter.Parser(_language()).parse(self.masked.encode("latin-1"))
         self.root = self.tree.root_node
         self._attribute_starts = [a.start for a in self.attribute_lists]
         self._word_starts = [w.start for w in self.words]
@@ -90,7 +91,9 @@ class Source:
 
     def attributes_in(self, start: int, end: int) -> list[Attribute]:
         found = []
-        for i in range(bisect.bisect_left(self._attribute_starts, start), len(self.attribute_lists)):
+        for i in range(
+            bisect.bisect_left(self._attribute_starts, start), len(self.attribute_lists)
+        ):
             item = self.attribute_lists[i]
             if item.start >= end:
                 break
@@ -179,7 +182,9 @@ class Source:
                         scan = close
                     continue
                 if word == "coherent":
-                    match = re.compile(r"\s*(?:\(\s*(?:device|system|threadgroup)\s*\))?(?=\s+[A-Za-z_])").match(text, end)
+                    match = re.compile(
+                        r"\s*(?:\(\s*(?:device|system|threadgroup)\s*\))?(?=\s+[A-Za-z_])"
+                    ).match(text, end)
                     if match is None:
                         continue
                     end = scan = match.end()
@@ -197,7 +202,7 @@ class Source:
 def _query(text: str):
     import tree_sitter
 
-    return tree_sitter.Query(_parser()[0], text)
+    return tree_sitter.Query(_language(), text)
 
 
 _BRACKETS = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|[()\[\]{}]')

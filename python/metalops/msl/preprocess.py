@@ -24,7 +24,9 @@ _LANGUAGE_FEATURES = [
     f"-D__cpp_{name}=201304L"
     for name in "variable_templates constexpr alias_templates decltype_auto static_assert variadic_templates".split()
 ]
-_ERROR = re.compile(r"(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+): (?:fatal )?error: (?P<message>.*)")
+_ERROR = re.compile(
+    r"(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+): (?:fatal )?error: (?P<message>.*)"
+)
 
 
 @dataclass
@@ -64,10 +66,19 @@ def preprocess(
 ) -> Preprocessed:
     """Preprocesses a source text, or the file at `path`. Raises SyntaxError."""
     host = compiler.find()
-    arguments = ["-E", "-x", "c++", "-std=c++17", "-nostdinc", "-undef", "-w", "-fno-diagnostics-show-caret"]
+    arguments = [
+        "-E",
+        "-x",
+        "c++",
+        "-std=c++17",
+        "-nostdinc",
+        "-undef",
+        "-w",
+        "-fno-diagnostics-show-caret",
+    ]
     if host.kind == "gnu":
         arguments.append("-fdiagnostics-column-unit=byte")
-        arguments.append("-nostdinc++")
+        arguments += ["-nostdinc++", "-D__has_feature(x)=0", "-D__has_extension(x)=0"]
     else:
         arguments[-1] = "-fno-caret-diagnostics"
         arguments += ["-Wno-builtin-macro-redefined", "-ferror-limit=20"]
@@ -87,7 +98,7 @@ def preprocess(
     sources: dict[str, str] = {}
     if path is None:
         name = name or PROGRAM_SOURCE
-        text = source or ""
+        text = (source or "").removeprefix("\ufeff")
         sources[name] = text
         quoted = name.replace("\\", "\\\\").replace('"', '\\"')
         result = host.run([*arguments, "-"], input=f'# 1 "{quoted}"\n{text}\n'.encode())
@@ -107,7 +118,9 @@ def _diagnostics(output: str, name: str, sources: dict[str, str]) -> list[Diagno
         if file in ("<stdin>", "-"):
             file = name
         found.append(
-            Diagnostic(file, line, int(match["column"]), match["message"], _line_of(file, line, sources))
+            Diagnostic(
+                file, line, int(match["column"]), match["message"], _line_of(file, line, sources)
+            )
         )
     return found or [Diagnostic(name, 1, 0, output.strip() or "the preprocessor failed")]
 
@@ -129,6 +142,11 @@ def _dependencies(text: str) -> list[str]:
     files: dict[str, None] = {}
     for line in re.findall(r"(?m)^#[^\n]*", text):
         marker = marker_of(line)
-        if marker and marker[1] and not marker[1].startswith("<") and not marker[1].startswith(_STUBS):
+        if (
+            marker
+            and marker[1]
+            and not marker[1].startswith("<")
+            and not marker[1].startswith(_STUBS)
+        ):
             files[marker[1]] = None
     return [f for f in files if os.path.isfile(f)]

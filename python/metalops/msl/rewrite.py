@@ -38,7 +38,9 @@ _FUNCTIONS = {
     "/=": "assign_divide",
     "%=": "assign_remainder",
 }
-_ZERO = re.compile(r"[\s{}(),]*(?:0[\dx]*(?:\.0*)?[uUlLfFhH]*|false)?[\s{}(),]*$")  # what the memory holds anyway
+_ZERO = re.compile(
+    r"[\s{}(),]*(?:0[\dx]*(?:\.0*)?[uUlLfFhH]*|false)?[\s{}(),]*$"
+)  # what the memory holds anyway
 
 
 @dataclass
@@ -150,7 +152,9 @@ class _Rewriter:
     @staticmethod
     def _without_brackets(text: str, start: int, end: int) -> str:
         segment = text[start:end]
-        while (shorter := re.sub(r"<[^<>]*>|\[\[.*?\]\]|\([^()]*\)", "", segment, flags=re.S)) != segment:
+        while (
+            shorter := re.sub(r"<[^<>]*>|\[\[.*?\]\]|\([^()]*\)", "", segment, flags=re.S)
+        ) != segment:
             segment = shorter
         return segment
 
@@ -213,7 +217,11 @@ class _Rewriter:
             elif c in ">)":
                 leaf = self.source.leaf_at(match.start())
                 parent = leaf.parent
-                if parent is None or parent.type != "qualified_identifier" or parent.children[0] != leaf:
+                if (
+                    parent is None
+                    or parent.type != "qualified_identifier"
+                    or parent.children[0] != leaf
+                ):
                     continue
             self.edits.insert(match.start(), f" {names.PROGRAM}" if c in "<" else names.PROGRAM)
 
@@ -233,16 +241,24 @@ class _Rewriter:
             close = closing_bracket(self.source.masked, match.end() - 1)
             if close is None:
                 continue
-            *scope, name = re.split(r"\s*::\s*", self.source.masked[match.end() : close - 1].strip())
+            *scope, name = re.split(
+                r"\s*::\s*", self.source.masked[match.end() : close - 1].strip()
+            )
             flag = "::".join([*scope, f"msl_is_defined_{name}"])
             start = match.start()
-            qualifier = re.search(r"(?:metal\s*::\s*)$", self.source.masked[max(0, start - 12) : start])
+            qualifier = re.search(
+                r"(?:metal\s*::\s*)$", self.source.masked[max(0, start - 12) : start]
+            )
             if qualifier:
                 start -= len(qualifier.group())
             self.edits.replace(start, close, f"({flag} != 0)")
 
     def _specifiers_range(self, node, head) -> tuple[int, int]:
-        start = self.source.text.index(self.source.text[head:].lstrip()[:1], head) if head < node.start_byte else node.start_byte
+        start = (
+            self.source.text.index(self.source.text[head:].lstrip()[:1], head)
+            if head < node.start_byte
+            else node.start_byte
+        )
         words = self.source.words_in(head, node.start_byte)
         return (words[0].start if words else min(start, node.start_byte)), node.end_byte
 
@@ -265,12 +281,19 @@ class _Rewriter:
 
     def _derived_constant(self, node, path, head, dependent: set[str]) -> None:
         """A constant computed from function constants is computed again whenever these get their values."""
-        if any(c.type == "type_qualifier" and self.source.node_text(c) == "constexpr" for c in node.children):
+        if any(
+            c.type == "type_qualifier" and self.source.node_text(c) == "constexpr"
+            for c in node.children
+        ):
             return
         pieces = []
         type_node = node.child_by_field_name("type")
         for declarator in node.children_by_field_name("declarator"):
-            value = declarator.child_by_field_name("value") if declarator.type == "init_declarator" else None
+            value = (
+                declarator.child_by_field_name("value")
+                if declarator.type == "init_declarator"
+                else None
+            )
             identifier = declared_identifier(declarator)
             if value is None or identifier is None or declarator_kinds(declarator):
                 return
@@ -304,12 +327,16 @@ class _Rewriter:
                 is_definition_elsewhere = "::" in self.source.masked_text(
                     name_of(function.declarator)
                 )
-                default = "" if is_definition_elsewhere or self._is_specialisation(function) else " = {}"
+                default = (
+                    "" if is_definition_elsewhere or self._is_specialisation(function) else " = {}"
+                )
                 self.edits.append(parameters.end_byte - 1, f"{comma}{names.ABI}::Site{default}")
 
     @staticmethod
     def _is_specialisation(function) -> bool:
-        return any(header is not None and not header.named_children for header in function.template_headers)
+        return any(
+            header is not None and not header.named_children for header in function.template_headers
+        )
 
     def _synchronising_calls(self) -> None:
         pattern = re.compile(r"\b(?:" + "|".join(sorted(SYNCHRONISING)) + r")\b")
@@ -430,9 +457,10 @@ class _Rewriter:
             function = self.source.masked_text(node.child_by_field_name("function"))
             return bool(_FLOATING_CALL.match(function))
         if node.type == "binary_expression":
-            return any(
-                self._is_floating(node.child_by_field_name(side)) for side in ("left", "right")
-            ) and self.source.masked_text(node.child_by_field_name("operator")) in "+-*/"
+            return (
+                any(self._is_floating(node.child_by_field_name(side)) for side in ("left", "right"))
+                and self.source.masked_text(node.child_by_field_name("operator")) in "+-*/"
+            )
         return False
 
     @staticmethod
@@ -448,14 +476,19 @@ class _Rewriter:
                 continue
             for arm, other in (arms, arms[::-1]):
                 text = self.source.masked_text(other)
-                if not _INTEGER_ARM.match(self.source.masked_text(arm)) or not re.search(r"[A-Za-z_]", text):
+                if not _INTEGER_ARM.match(self.source.masked_text(arm)) or not re.search(
+                    r"[A-Za-z_]", text
+                ):
                     continue
                 if "[" in text and re.search(r"\[[&=\w\s]*\]\s*\(", text):
                     continue  # a lambda cannot stand in decltype
                 known = self.edits.text_of(other.start_byte, other.end_byte)
                 known = re.sub(r"\s+", " ", known)
                 self.edits.wrap(
-                    arm.start_byte, arm.end_byte, f"{names.SUPPORT}::literal_like<decltype({known})>(", ")"
+                    arm.start_byte,
+                    arm.end_byte,
+                    f"{names.SUPPORT}::literal_like<decltype({known})>(",
+                    ")",
                 )
 
     # ---- definitions ----------------------------------------------------------------------------------------
@@ -490,9 +523,7 @@ class _Rewriter:
             if kernel.threadgroup_variables:
                 parameters = node.child_by_field_name("parameters")
                 comma = ", " if kernel.parameters else ""
-                self.edits.append(
-                    parameters.end_byte - 1, f"{comma}{names.ABI}::Group& msl_group"
-                )
+                self.edits.append(parameters.end_byte - 1, f"{comma}{names.ABI}::Group& msl_group")
                 if not kernel.parameters:
                     self.edits.blank(parameters.start_byte + 1, parameters.end_byte - 1)
                 self._threadgroup_variables(kernel)
@@ -549,7 +580,9 @@ class _Rewriter:
                 continue
             key = (scope.path, "class", keys.of_class(scope))
             if key in seen:
-                self.edits.erase(min(self.source.next_code(scope.head), scope.node.start_byte), scope.end)
+                self.edits.erase(
+                    min(self.source.next_code(scope.head), scope.node.start_byte), scope.end
+                )
                 self.result.removed.append((scope.node.start_byte, scope.end))
             seen.add(key)
         declared: set[tuple] = set()
@@ -557,7 +590,11 @@ class _Rewriter:
             if any(start <= function.node.start_byte < end for start, end in self.result.removed):
                 continue
             key = (self._scope_key(function), keys.of_function(function))
-            known = seen if function.body is not None or not self._has_default_body(function) else declared
+            known = (
+                seen
+                if function.body is not None or not self._has_default_body(function)
+                else declared
+            )
             if function.body is None and not function.in_class:
                 continue
             if key in known:
@@ -623,8 +660,13 @@ class _Keys:
                 name = node.child_by_field_name("name") or declared_identifier(
                     node.child_by_field_name("declarator")
                 )
-                if node.type in ("type_parameter_declaration", "variadic_type_parameter_declaration"):
-                    name = next((c for c in node.named_children if c.type == "type_identifier"), None)
+                if node.type in (
+                    "type_parameter_declaration",
+                    "variadic_type_parameter_declaration",
+                ):
+                    name = next(
+                        (c for c in node.named_children if c.type == "type_identifier"), None
+                    )
                 if node.type == "optional_type_parameter_declaration":
                     name = node.child_by_field_name("name")
                 if name is not None:
@@ -637,7 +679,11 @@ class _Keys:
     def of_class(self, scope) -> str:
         template, renamed = self._template(scope.template_headers)
         name = scope.specifier.child_by_field_name("name")
-        return template + "|" + self._tokens(self.edits.text_of(name.start_byte, name.end_byte), renamed)
+        return (
+            template
+            + "|"
+            + self._tokens(self.edits.text_of(name.start_byte, name.end_byte), renamed)
+        )
 
     def of_function(self, function) -> str:
         template, renamed = self._template(function.template_headers)
@@ -660,7 +706,8 @@ class _Keys:
             self.source.masked_text(c) for c in declarator.children if c.type == "type_qualifier"
         )
         if "const" not in qualifiers and any(
-            w.text == "constant" for w in self.source.words_in(parameters.end_byte, declarator.end_byte)
+            w.text == "constant"
+            for w in self.source.words_in(parameters.end_byte, declarator.end_byte)
         ):
             qualifiers += " const"
         returned = ""

@@ -30,16 +30,16 @@ from .rewrite import Rewritten, threadgroup_typedef
 
 # What a thread knows about itself: in a loop over rows of the grid, in such a loop cut at threadgroups, and alone.
 _ROW_BUILTINS = {
-    "thread_position_in_grid": "x, row.y, row.z",
-    "threads_per_grid": "launch->grid[0], launch->grid[1], launch->grid[2]",
-    "grid_size": "launch->grid[0], launch->grid[1], launch->grid[2]",
+    "thread_position_in_grid": "msl_x, msl_row.y, msl_row.z",
+    "threads_per_grid": "msl_launch->grid[0], msl_launch->grid[1], msl_launch->grid[2]",
+    "grid_size": "msl_launch->grid[0], msl_launch->grid[1], msl_launch->grid[2]",
     "grid_origin": "0",
-    "dispatch_threads_per_threadgroup": "launch->group[0], launch->group[1], launch->group[2]",
-    "threadgroups_per_grid": "launch->groups[0], launch->groups[1], launch->groups[2]",
+    "dispatch_threads_per_threadgroup": "msl_launch->group[0], msl_launch->group[1], msl_launch->group[2]",
+    "threadgroups_per_grid": "msl_launch->groups[0], msl_launch->groups[1], msl_launch->groups[2]",
     "threads_per_simdgroup": f"{names.ABI}::kSimdWidth",
     "thread_execution_width": f"{names.ABI}::kSimdWidth",
-    "dispatch_simdgroups_per_threadgroup": "divide_up(volume(launch->group), ABI::kSimdWidth)",
-    "dispatch_quadgroups_per_threadgroup": "divide_up(volume(launch->group), 4)",
+    "dispatch_simdgroups_per_threadgroup": "divide_up(volume(msl_launch->group), ABI::kSimdWidth)",
+    "dispatch_quadgroups_per_threadgroup": "divide_up(volume(msl_launch->group), 4)",
 }
 
 
@@ -62,19 +62,23 @@ def _group_builtins(group: str, size: str, position: str, index: str) -> dict[st
 _LOOP_BUILTINS = {
     **_ROW_BUILTINS,
     **_group_builtins(
-        "row.group", "row.size", "x - row.origin, row.local_y, row.local_z", "row.index + x - row.origin"
+        "msl_row.group",
+        "msl_row.size",
+        "msl_x - msl_row.origin, msl_row.local_y, msl_row.local_z",
+        "msl_row.index + msl_x - msl_row.origin",
     ),
 }
 _THREAD_BUILTINS = {
     **_ROW_BUILTINS,
     **_group_builtins(
-        "group.position",
-        "group.size",
-        "thread->position[0], thread->position[1], thread->position[2]",
-        "thread->index",
+        "msl_group.position",
+        "msl_group.size",
+        "msl_thread->position[0], msl_thread->position[1], msl_thread->position[2]",
+        "msl_thread->index",
     ),
     "thread_position_in_grid": ", ".join(
-        f"group.position[{i}] * launch->group[{i}] + thread->position[{i}]" for i in range(3)
+        f"msl_group.position[{i}] * msl_launch->group[{i}] + msl_thread->position[{i}]"
+        for i in range(3)
     ),
 }
 
@@ -97,7 +101,9 @@ class Thunks:
         self.calls = CallGraph(program)
         self.instances = [i for i in program.instances if not i.kernel.unsupported]
         self._placed: dict[int, set[str]] = {}
-        self.names = [f"{names.PROGRAM}::{'::'.join([*_named(i.path), ''])}" for i in self.instances]
+        self.names = [
+            f"{names.PROGRAM}::{'::'.join([*_named(i.path), ''])}" for i in self.instances
+        ]
 
     def pieces(self) -> Iterator[Piece]:
         for kernel in self.program.kernels:
@@ -113,7 +119,9 @@ class Thunks:
         return (
             bool(kernel.threadgroup_variables)
             or (kernel.max_threads is not None and integer_value(kernel.max_threads) is None)
-            or any(p.index is not None and integer_value(p.index) is None for p in kernel.parameters)
+            or any(
+                p.index is not None and integer_value(p.index) is None for p in kernel.parameters
+            )
         )
 
     def _facts(self, kernel: Kernel) -> Piece:
@@ -130,11 +138,15 @@ class Thunks:
         for variable in kernel.threadgroup_variables:
             body.append(self._size_of(kernel, variable))
         body.append("return msl_used; }();")
-        indices = "".join(f", int({p.index if p.index is not None else -1})" for p in kernel.parameters)
+        indices = "".join(
+            f", int({p.index if p.index is not None else -1})" for p in kernel.parameters
+        )
         body.append(f"return {names.SUPPORT}::facts<msl_static, msl_threads{indices}>();")
         text = (
             f"{headers} constexpr auto msl_facts_{kernel.number}"
-            f"{self.edits.text_of(parameters.start_byte, parameters.end_byte)} {{\n" + "\n".join(body) + "\n}"
+            f"{self.edits.text_of(parameters.start_byte, parameters.end_byte)} {{\n"
+            + "\n".join(body)
+            + "\n}"
         )
         return Piece(_in_namespaces(function.path, text), function.declarator.start_byte)
 
@@ -158,7 +170,9 @@ class Thunks:
                     text = declaration + "\n" + text
                 before = before.prev_named_sibling
             parent = node.parent
-            if parent.type == "if_statement" and any(c.type == "constexpr" for c in parent.children):
+            if parent.type == "if_statement" and any(
+                c.type == "constexpr" for c in parent.children
+            ):
                 condition_node = parent.child_by_field_name("condition")
                 condition = self.edits.text_of(condition_node.start_byte, condition_node.end_byte)
                 if parent.child_by_field_name("consequence") != node:
@@ -185,7 +199,8 @@ class Thunks:
         count = len(kernel.parameters) + grouped
         if self._needs_facts(kernel):
             values = ", ".join(
-                f"{names.SUPPORT}::made_up<msl_types_{number}::parameter<{i}>>()" for i in range(count)
+                f"{names.SUPPORT}::made_up<msl_types_{number}::parameter<{i}>>()"
+                for i in range(count)
             )
             lines.append(
                 f"typedef decltype({self._facts_name(instance, expression)}({values})) msl_facts_of_{number};"
@@ -223,7 +238,9 @@ class Thunks:
     def _argument_table(self, number: int, instance: Instance) -> str:
         rows = []
         for position, p in enumerate(instance.kernel.parameters):
-            kind = {"buffer": "kBuffer", "threadgroup": "kThreadgroup", "builtin": "kBuiltin"}[p.kind]
+            kind = {"buffer": "kBuffer", "threadgroup": "kThreadgroup", "builtin": "kBuiltin"}[
+                p.kind
+            ]
             parameter = f"msl_types_{number}::parameter<{position}>"
             is_builtin = p.kind == "builtin"
             index = "-1" if is_builtin else self._index(number, position, p)
@@ -238,9 +255,13 @@ class Thunks:
                 f"{names.ABI}::Variation::{variation}}}"
             )
         if not rows:
-            return f"static constexpr const {names.ABI}::Argument* msl_arguments_{number} = nullptr;"
+            return (
+                f"static constexpr const {names.ABI}::Argument* msl_arguments_{number} = nullptr;"
+            )
         joined = ",\n  ".join(rows)
-        return f"static constexpr {names.ABI}::Argument msl_arguments_{number}[] = {{\n  {joined}}};"
+        return (
+            f"static constexpr {names.ABI}::Argument msl_arguments_{number}[] = {{\n  {joined}}};"
+        )
 
     def _buffers(self, number: int, kernel: Kernel) -> tuple[list[str], dict[int, str]]:
         """Declarations of the buffer arguments, and how the call passes each."""
@@ -252,21 +273,25 @@ class Thunks:
             holder = "placed_argument" if self._is_placed(kernel, p) else "buffer_argument"
             lines.append(
                 f"const {names.SUPPORT}::{holder}<msl_types_{number}::parameter<{position}>> "
-                f"argument_{position}(launch, {self._index(number, position, p)});"
+                f"msl_argument_{position}(msl_launch, {self._index(number, position, p)});"
             )
-            passed[position] = f"argument_{position}.get()"
+            passed[position] = f"msl_argument_{position}.get()"
         return lines, passed
 
     def _is_placed(self, kernel: Kernel, parameter: Parameter) -> bool:
         if kernel.number not in self._placed:
             body = self.source.masked_text(kernel.function.body)
-            self._placed[kernel.number] = set(re.findall(r"(?<!&)&\s*([A-Za-z_]\w*)\b(?!\s*\.)", body))
+            self._placed[kernel.number] = set(
+                re.findall(r"(?<!&)&\s*([A-Za-z_]\w*)\b(?!\s*\.)", body)
+            )
         return parameter.name in self._placed[kernel.number]
 
     def _call(self, expression: str, values: list[str]) -> str:
         return f"{expression}({', '.join(values)});"
 
-    def _builtin(self, number: int, position: int, parameter: Parameter, table: dict[str, str]) -> str:
+    def _builtin(
+        self, number: int, position: int, parameter: Parameter, table: dict[str, str]
+    ) -> str:
         value = table[parameter.attribute]
         value = re.sub(r"\b(divide_up|volume|kSimdMask)\b", rf"{names.SUPPORT}::\1", value)
         value = value.replace("ABI::", f"{names.ABI}::").replace("::msl::::msl", "::msl")
@@ -287,22 +312,23 @@ class Thunks:
         rows = "group_rows" if in_group else "rows"
         body = "\n  ".join(lines)
         return (
-            f"static void msl_loop_{number}(const {names.ABI}::Launch* launch, {names.ABI}::u64 begin, "
-            f"{names.ABI}::u64 end) {{\n  {body}\n"
-            f"  for ({names.SUPPORT}::{rows} row(launch, begin, end); row.next();) {{\n"
-            f"    {independent}for ({names.ABI}::u32 x = row.first; x < row.last; ++x) {{\n"
+            f"static void msl_loop_{number}(const {names.ABI}::Launch* msl_launch, {names.ABI}::u64 msl_begin, "
+            f"{names.ABI}::u64 msl_end) {{\n  {body}\n"
+            f"  for ({names.SUPPORT}::{rows} msl_row(msl_launch, msl_begin, msl_end); msl_row.next();) {{\n"
+            f"    {independent}for ({names.ABI}::u32 msl_x = msl_row.first; msl_x < msl_row.last; ++msl_x) {{\n"
             f"      {self._call(expression, values)}\n    }}\n  }}\n}}"
         )
 
     def _thread(self, number: int, instance: Instance, expression: str, synchronises: bool) -> str:
         head = (
-            f"static void msl_thread_{number}(const {names.ABI}::Launch* launch, "
-            f"const {names.ABI}::Thread* thread) {{\n  "
+            f"static void msl_thread_{number}(const {names.ABI}::Launch* msl_launch, "
+            f"const {names.ABI}::Thread* msl_thread) {{\n  "
         )
         if not synchronises:
             return (
-                head + f"const {names.ABI}::u64 at = {names.SUPPORT}::flat_position(launch, thread);\n"
-                f"  msl_loop_{number}(launch, at, at + 1);\n}}"
+                head
+                + f"const {names.ABI}::u64 msl_at = {names.SUPPORT}::flat_position(msl_launch, msl_thread);\n"
+                f"  msl_loop_{number}(msl_launch, msl_at, msl_at + 1);\n}}"
             )
         kernel = instance.kernel
         lines, passed = self._buffers(number, kernel)
@@ -313,13 +339,15 @@ class Thunks:
             elif p.kind == "threadgroup":
                 values.append(
                     f"{names.SUPPORT}::threadgroup_argument<msl_types_{number}::parameter<{position}>>"
-                    f"::get(&group, {self._index(number, position, p)})"
+                    f"::get(&msl_group, {self._index(number, position, p)})"
                 )
             else:
                 values.append(self._builtin(number, position, p, _THREAD_BUILTINS))
         if kernel.threadgroup_variables:
-            values.append("group")
-        body = "\n  ".join([f"{names.ABI}::Group& group = *thread->group;", "(void)group;", *lines])
+            values.append("msl_group")
+        body = "\n  ".join(
+            [f"{names.ABI}::Group& msl_group = *msl_thread->group;", "(void)msl_group;", *lines]
+        )
         return f"{head}{body}\n  {self._call(expression, values)}\n}}"
 
     # ---- the library ----------------------------------------------------------------------------------------
@@ -402,16 +430,26 @@ def _declared_names(source, node) -> set[str] | None:
     if kind == "alias_declaration":
         return {source.node_text(node.child_by_field_name("name"))}
     if kind == "type_definition":
-        return {source.node_text(d).split("[")[0].strip("*& ") for d in node.children_by_field_name("declarator")}
+        return {
+            source.node_text(d).split("[")[0].strip("*& ")
+            for d in node.children_by_field_name("declarator")
+        }
     if kind in ("struct_specifier", "class_specifier", "enum_specifier"):
         name = node.child_by_field_name("name")
         return {source.node_text(name)} if name else set()
     if kind == "declaration":
         declarators = node.children_by_field_name("declarator")
         constant = any(
-            source.node_text(c) in ("const", "constexpr") for c in node.children if c.type == "type_qualifier"
-        ) or any(w.text == "constant" for w in source.words_in(node.start_byte - 24, declarators[0].start_byte))
-        if not constant or any(declarator_kinds(d, True) & {"pointer", "reference"} for d in declarators):
+            source.node_text(c) in ("const", "constexpr")
+            for c in node.children
+            if c.type == "type_qualifier"
+        ) or any(
+            w.text == "constant"
+            for w in source.words_in(node.start_byte - 24, declarators[0].start_byte)
+        )
+        if not constant or any(
+            declarator_kinds(d, True) & {"pointer", "reference"} for d in declarators
+        ):
             return None
         return {source.node_text(i) for i in map(declared_identifier, declarators) if i is not None}
     return None

@@ -1,11 +1,12 @@
-// How emitted kernels are called: arguments out of a Launch, builtins out of positions, rows of the grid for kernels
-// that run as plain loops. Used by the thunks that the front end emits, and by nothing else.
+// How emitted kernels are called: arguments out of a Launch, builtins out of positions, rows of the
+// grid for kernels that run as plain loops. Used by the thunks that the front end emits, and by
+// nothing else.
 #pragma once
 
 #include <msl/rewrite.h>
 
-// Threads of a launch are independent of each other, so neither are the iterations of a loop over them dependent.
-// Emitted only before loops over kernels that keep no indexed memory of their own.
+// Threads of a launch are independent of each other, so neither are the iterations of a loop over
+// them dependent. Emitted only before loops over kernels that keep no indexed memory of their own.
 #ifdef __clang__
 #define MSL_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -64,7 +65,8 @@ constexpr u32 kCpuFeatures = 0
 #endif
     ;
 
-// ---- types of a kernel's parameters -------------------------------------------------------------------------
+// ---- types of a kernel's parameters
+// -------------------------------------------------------------------------
 
 template <u32 I, class... A>
 struct type_at;
@@ -115,10 +117,12 @@ inline constexpr u32 is_writable<const T&> = 0;
 template <class T>
 inline constexpr u32 is_writable<T* const> = is_writable<T*>;
 
-// ---- arguments ----------------------------------------------------------------------------------------------
+// ---- arguments
+// ----------------------------------------------------------------------------------------------
 
-// A kernel argument in buffer `index`. A pointer is the bound address, a reference what lies there. Read-only
-// references are read once, by value, which lets compilers keep them in registers over a loop.
+// A kernel argument in buffer `index`. A pointer is the bound address, a reference what lies there.
+// Read-only references are read once, by value, which lets compilers keep them in registers over a
+// loop.
 template <class P>
 struct buffer_argument {
   static_assert(sizeof(P) == 0, "a kernel's buffer argument is a pointer or a reference");
@@ -192,7 +196,9 @@ struct threadgroup_argument<T&> {
 // A builtin as the scalar or vector type that the parameter has.
 template <class P>
 struct builtin {
-  static inline __attribute__((always_inline)) P make(u32 x, u32 = 0, u32 = 0) { return static_cast<P>(x); }
+  static inline __attribute__((always_inline)) P make(u32 x, u32 = 0, u32 = 0) {
+    return static_cast<P>(x);
+  }
 };
 template <class P>
 struct builtin<const P> : builtin<P> {};
@@ -211,7 +217,8 @@ struct builtin<metal::vec<T, 3>> {
   }
 };
 
-// ---- facts that depend on a kernel's template arguments -------------------------------------------------------
+// ---- facts that depend on a kernel's template arguments
+// -------------------------------------------------------
 
 // Threadgroup variables follow each other, each on a multiple of 16 bytes.
 constexpr u32 place(u32 used, u64 bytes) { return used + static_cast<u32>((bytes + 15) / 16 * 16); }
@@ -223,15 +230,18 @@ struct facts {
   static constexpr abi::i32 indices[sizeof...(Indices) + 1] = {Indices..., -1};
 };
 
-// ---- rows of the grid -----------------------------------------------------------------------------------------
+// ---- rows of the grid
+// -----------------------------------------------------------------------------------------
 
-// Threads [begin, end) of the flattened grid (x fastest), as runs of threads that follow each other in x.
+// Threads [begin, end) of the flattened grid (x fastest), as runs of threads that follow each other
+// in x.
 struct rows {
   const Launch* launch;
   u64 begin, end;
   u32 first = 0, last = 0, y = 0, z = 0;
 
-  inline __attribute__((always_inline)) rows(const Launch* l, u64 b, u64 e) : launch(l), begin(b), end(e) {}
+  inline __attribute__((always_inline)) rows(const Launch* l, u64 b, u64 e)
+      : launch(l), begin(b), end(e) {}
 
   inline __attribute__((always_inline)) bool next() {
     if (begin >= end) return false;
@@ -255,7 +265,7 @@ struct group_rows {
   u32 size[3] = {};   // threads_per_threadgroup: smaller at the grid's end
   u32 origin = 0;     // x of the threadgroup's first thread
   u32 local_y = 0, local_z = 0;
-  u32 index = 0;      // thread_index_in_threadgroup of the thread at x = origin
+  u32 index = 0;  // thread_index_in_threadgroup of the thread at x = origin
 
   inline __attribute__((always_inline)) group_rows(const Launch* l, u64 b, u64 e) : row(l, b, e) {}
 
@@ -287,8 +297,12 @@ struct group_rows {
   }
 };
 
-inline __attribute__((always_inline)) u32 divide_up(u32 count, u32 by) { return (count + by - 1) / by; }
-inline __attribute__((always_inline)) u32 volume(const u32* size) { return size[0] * size[1] * size[2]; }
+inline __attribute__((always_inline)) u32 divide_up(u32 count, u32 by) {
+  return (count + by - 1) / by;
+}
+inline __attribute__((always_inline)) u32 volume(const u32* size) {
+  return size[0] * size[1] * size[2];
+}
 
 // The flattened index of a thread that runs by itself.
 inline u64 flat_position(const Launch* launch, const abi::Thread* thread) {

@@ -1,5 +1,5 @@
-// What the front end puts in place of Metal expressions that mean something else in C++: swizzles, shifts, integer
-// division. Used by emitted code only.
+// What the front end puts in place of Metal expressions that mean something else in C++: swizzles,
+// shifts, integer division. Used by emitted code only.
 #pragma once
 
 #include <msl/metal.h>
@@ -30,37 +30,38 @@ inline constexpr bool is_vector_type<metal::packed_vec<T, N>> = true;
 template <class T>
 inline constexpr bool is_vector = is_vector_type<typename plain<T>::type>;
 
-// get_xy(v) is v.xy and set_xy(v) = value assigns to it, whether v is a vector or a struct with a member xy.
-#define MSL_SWIZZLE(NAME, ...)                                               \
-  template <class V>                                                         \
+// get_xy(v) is v.xy and set_xy(v) = value assigns to it, whether v is a vector or a struct with a
+// member xy.
+#define MSL_SWIZZLE(NAME, ...)                                                       \
+  template <class V>                                                                 \
   inline __attribute__((always_inline)) constexpr decltype(auto) get_##NAME(V&& v) { \
-    if constexpr (is_vector<V>) {                                            \
-      return msl_impl::swizzle<__VA_ARGS__>(v);                                        \
-    } else {                                                                 \
-      return (static_cast<V&&>(v).NAME);                                     \
-    }                                                                        \
-  }                                                                          \
-  template <class V>                                                         \
+    if constexpr (is_vector<V>) {                                                    \
+      return msl_impl::swizzle<__VA_ARGS__>(v);                                      \
+    } else {                                                                         \
+      return (static_cast<V&&>(v).NAME);                                             \
+    }                                                                                \
+  }                                                                                  \
+  template <class V>                                                                 \
   inline __attribute__((always_inline)) constexpr decltype(auto) set_##NAME(V&& v) { \
-    if constexpr (is_vector<V>) {                                            \
-      return msl_impl::swizzle_ref<__VA_ARGS__>(v);                                    \
-    } else {                                                                 \
-      return (static_cast<V&&>(v).NAME);                                     \
-    }                                                                        \
+    if constexpr (is_vector<V>) {                                                    \
+      return msl_impl::swizzle_ref<__VA_ARGS__>(v);                                  \
+    } else {                                                                         \
+      return (static_cast<V&&>(v).NAME);                                             \
+    }                                                                                \
   }
 // The same for the single names r, g, b, a of the components x, y, z, w.
-#define MSL_COMPONENT(NAME, MEMBER)                                          \
-  template <class V>                                                         \
+#define MSL_COMPONENT(NAME, MEMBER)                                                  \
+  template <class V>                                                                 \
   inline __attribute__((always_inline)) constexpr decltype(auto) get_##NAME(V&& v) { \
-    if constexpr (is_vector<V>) {                                            \
-      return (static_cast<V&&>(v).MEMBER);                                   \
-    } else {                                                                 \
-      return (static_cast<V&&>(v).NAME);                                     \
-    }                                                                        \
-  }                                                                          \
-  template <class V>                                                         \
+    if constexpr (is_vector<V>) {                                                    \
+      return (static_cast<V&&>(v).MEMBER);                                           \
+    } else {                                                                         \
+      return (static_cast<V&&>(v).NAME);                                             \
+    }                                                                                \
+  }                                                                                  \
+  template <class V>                                                                 \
   inline __attribute__((always_inline)) constexpr decltype(auto) set_##NAME(V&& v) { \
-    return get_##NAME(static_cast<V&&>(v));                                  \
+    return get_##NAME(static_cast<V&&>(v));                                          \
   }
 
 // Built-in integer types; everything else keeps its own operators.
@@ -83,8 +84,8 @@ MSL_INTEGER(long long)
 MSL_INTEGER(unsigned long long)
 #undef MSL_INTEGER
 
-// Metal uses only as many low bits of a shift count as the promoted left operand has use for; C++ leaves larger
-// counts undefined, and vector instructions give zero for them.
+// Metal uses only as many low bits of a shift count as the promoted left operand has use for; C++
+// leaves larger counts undefined, and vector instructions give zero for them.
 template <class A, class B>
 inline __attribute__((always_inline)) constexpr auto shift_left(A a, B b) -> decltype(a << b) {
   if constexpr (is_integer<A> && is_integer<B>) {
@@ -104,8 +105,8 @@ inline __attribute__((always_inline)) constexpr auto shift_right(A a, B b) -> de
   }
 }
 
-// A GPU does not trap on integer division: dividing by zero gives all ones, and the one quotient that does not fit
-// wraps around. Remainders by zero give the dividend.
+// A GPU does not trap on integer division: dividing by zero gives all ones, and the one quotient
+// that does not fit wraps around. Remainders by zero give the dividend.
 template <class A, class B>
 inline __attribute__((always_inline)) constexpr auto divide(A a, B b) -> decltype(a / b) {
   if constexpr (is_integer<A> && is_integer<B>) {
@@ -133,16 +134,16 @@ inline __attribute__((always_inline)) constexpr auto remainder(A a, B b) -> decl
   }
 }
 
-#define MSL_ASSIGNMENT(NAME, OPERATOR)                                                             \
-  template <class A, class B>                                                                      \
-  inline __attribute__((always_inline)) constexpr decltype(auto) assign_##NAME(A&& a, B b) {       \
-    typedef typename plain<A>::type T;                                                             \
-    if constexpr (is_integer<T> && is_integer<B>) {                                                \
-      a = static_cast<T>(NAME(T(a), b));                                                           \
-      return static_cast<A&&>(a);                                                                  \
-    } else {                                                                                       \
-      return a OPERATOR b;                                                                         \
-    }                                                                                              \
+#define MSL_ASSIGNMENT(NAME, OPERATOR)                                                       \
+  template <class A, class B>                                                                \
+  inline __attribute__((always_inline)) constexpr decltype(auto) assign_##NAME(A&& a, B b) { \
+    typedef typename plain<A>::type T;                                                       \
+    if constexpr (is_integer<T> && is_integer<B>) {                                          \
+      a = static_cast<T>(NAME(T(a), b));                                                     \
+      return static_cast<A&&>(a);                                                            \
+    } else {                                                                                 \
+      return a OPERATOR b;                                                                   \
+    }                                                                                        \
   }
 MSL_ASSIGNMENT(shift_left, <<=)
 MSL_ASSIGNMENT(shift_right, >>=)
@@ -150,8 +151,8 @@ MSL_ASSIGNMENT(divide, /=)
 MSL_ASSIGNMENT(remainder, %=)
 #undef MSL_ASSIGNMENT
 
-// An integer literal opposite an X in a conditional expression. Where half or bfloat is a class, the two arms would
-// convert either way.
+// An integer literal opposite an X in a conditional expression. Where half or bfloat is a class,
+// the two arms would convert either way.
 template <class X, class L>
 inline __attribute__((always_inline)) constexpr auto literal_like(L literal) {
   typedef typename plain<X>::type T;

@@ -1,6 +1,7 @@
-// Texture and sampler types, so that functions that take them can be compiled. There are no textures on this device:
-// kernels with texture parameters are left out of the library, so nothing here is ever called, and every read gives
-// zero. Included only by programs that mention these types.
+// Texture and sampler types, so that functions that take them can be compiled. There are no
+// textures on this device: kernels with texture parameters are left out of the library, so nothing
+// here is ever called, and every read gives zero. Included only by programs that mention these
+// types.
 #pragma once
 
 #include <msl/metal.h>
