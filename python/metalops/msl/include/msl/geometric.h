@@ -6,7 +6,7 @@
 namespace msl::metal {
 
 template <class T, int N>
-MSL_INLINE constexpr T dot(const vec<T, N>& a, const msl_impl::as_is<vec<T, N>>& b) {
+MSL_INLINE constexpr T dot(const vec<T, N>& a, const vec<T, N>& b) {
   if constexpr (N == 2) {
     return T(a.x * b.x + a.y * b.y);
   } else if constexpr (N == 3) {
@@ -15,14 +15,29 @@ MSL_INLINE constexpr T dot(const vec<T, N>& a, const msl_impl::as_is<vec<T, N>>&
     return T(a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w);
   }
 }
+// The second argument converts; apart from the form above, which is preferred to a template dot(T, T) of the user's.
+template <class T, int N>
+MSL_INLINE constexpr T dot(const vec<T, N>& a, const msl_impl::as_is<vec<T, N>>& b) {
+  const vec<T, N>& second = b;
+  return dot(a, second);
+}
+template <class T, int N>
+MSL_INLINE constexpr T dot(const packed_vec<T, N>& a, const packed_vec<T, N>& b) {
+  return dot(vec<T, N>(a), vec<T, N>(b));
+}
 template <class T, int N, class B>
 MSL_INLINE constexpr T dot(const packed_vec<T, N>& a, const B& b) {
   return dot(vec<T, N>(a), vec<T, N>(b));
 }
 
 template <class T>
-MSL_INLINE constexpr vec<T, 3> cross(const vec<T, 3>& a, const msl_impl::as_is<vec<T, 3>>& b) {
+MSL_INLINE constexpr vec<T, 3> cross(const vec<T, 3>& a, const vec<T, 3>& b) {
   return vec<T, 3>(T(a.y * b.z - a.z * b.y), T(a.z * b.x - a.x * b.z), T(a.x * b.y - a.y * b.x));
+}
+template <class T>
+MSL_INLINE constexpr vec<T, 3> cross(const vec<T, 3>& a, const msl_impl::as_is<vec<T, 3>>& b) {
+  const vec<T, 3>& second = b;
+  return cross(a, second);
 }
 template <class T, class B>
 MSL_INLINE constexpr vec<T, 3> cross(const packed_vec<T, 3>& a, const B& b) {
@@ -38,11 +53,11 @@ MSL_INLINE T length(const vec<T, N>& a) {
   return T(sqrt(dot(a, a)));
 }
 template <class T, int N>
-MSL_INLINE constexpr T distance_squared(const vec<T, N>& a, const msl_impl::as_is<vec<T, N>>& b) {
+MSL_INLINE constexpr T distance_squared(const vec<T, N>& a, const vec<T, N>& b) {
   return length_squared(a - b);
 }
 template <class T, int N>
-MSL_INLINE T distance(const vec<T, N>& a, const msl_impl::as_is<vec<T, N>>& b) {
+MSL_INLINE T distance(const vec<T, N>& a, const vec<T, N>& b) {
   return length(a - b);
 }
 template <class T, int N>

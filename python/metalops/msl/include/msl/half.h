@@ -26,27 +26,26 @@ MSL_INLINE constexpr ushort bfloat_bits(float value) {
 }
 
 #if !MSL_NATIVE_HALF
+// Without branches, so that loops over arrays of half vectorise.
 MSL_INLINE constexpr float half_value(ushort bits) {
-  const uint sign = uint(bits & 0x8000u) << 16;
-  const uint magnitude = bits & 0x7fffu;
-  if (magnitude >= 0x7c00u) return bit_cast<float>(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
-  // A denormal is an integer multiple of 2^-24, which float represents exactly.
-  if (magnitude < 0x400u) return (sign ? -1.0f : 1.0f) * (float(magnitude) * 0x1p-24f);
-  return bit_cast<float>(sign | ((magnitude << 13) + 0x38000000u));
+  const uint magnitude = uint(bits & 0x7fffu) << 13;
+  // half's exponent is 112 less than float's; the product is exact also for denormals.
+  const uint number = bit_cast<uint>(bit_cast<float>(magnitude) * 0x1p112f);
+  const uint infinite = magnitude >= 0x0f800000u ? 0x7f800000u : 0u;
+  return bit_cast<float>(number | infinite | (uint(bits & 0x8000u) << 16));
 }
 
 MSL_INLINE constexpr ushort half_bits(float value) {
   const uint bits = bit_cast<uint>(value);
-  const uint sign = (bits >> 16) & 0x8000u;
   const uint magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return ushort(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));
-  if (magnitude >= 0x477ff000u) return ushort(sign | 0x7c00u);
-  if (magnitude < 0x38800000u) {
-    // Adding 0.5 puts the unit of float's last place at 2^-24, the unit of half's denormals.
-    const float shifted = bit_cast<float>(magnitude) + 0.5f;
-    return ushort(sign | (bit_cast<uint>(shifted) - 0x3f000000u));
-  }
-  return ushort(sign | ((magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13));
+  const uint rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
+  const uint normal = (rounded - 0x38000000u) >> 13;
+  // Adding 0.5 to a small number puts the unit of float's last place at 2^-24, the unit of half's denormals.
+  const uint denormal = bit_cast<uint>(bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
+  uint result = magnitude < 0x38800000u ? denormal : normal;
+  result = rounded >= 0x47800000u ? 0x7c00u : result;
+  result = magnitude > 0x7f800000u ? 0x7e00u | ((magnitude >> 13) & 0x3ffu) : result;
+  return ushort(((bits >> 16) & 0x8000u) | result);
 }
 #endif
 
@@ -155,6 +154,13 @@ struct bfloat {
   template <class T, class = msl_impl::if_converts_to_float<T>, int = 0>
   MSL_INLINE explicit constexpr bfloat(const T& v) : bits(msl_impl::bfloat_bits(float(v))) {}
 
+  // Objects of classes that turn into a number may be assigned.
+  template <class T, class = msl_impl::if_converts_to_float<T>,
+            class = metal::enable_if_t<__is_class(T) && !msl_impl::is_arithmetic_scalar<T>>>
+  MSL_INLINE constexpr bfloat& operator=(const T& v) {
+    return *this = bfloat(v);
+  }
+
   MSL_INLINE constexpr float value() const { return msl_impl::bit_cast<float>(uint(bits) << 16); }
   MSL_SMALL_FLOAT(bfloat)
   // bfloat with half: both become float.
@@ -196,6 +202,26 @@ inline constexpr bool converts_silently =
 template <class T>
 using computing_t =
     metal::conditional_t<kind<T> == Kind::kHalf || kind<T> == Kind::kBfloat, float, T>;
+
+// The type of `c ? a : b` for numbers of types A and B, when one of them is half or bfloat and the other something else.
+template <class A, class B>
+using common_with_small_float = metal::conditional_t<
+    is_integer_scalar<B>, A, metal::conditional_t<is_integer_scalar<A>, B, float>>;
+
+// One arm of a conditional expression, opposite an Other: where one side is half or bfloat, which are classes here and
+// convert in both directions, this chooses the type that Metal's arithmetic conversions would. Otherwise it is x itself.
+template <class Other, class X>
+MSL_INLINE constexpr decltype(auto) arm(X&& x) {
+  using A = metal::remove_cvref_t<X>;
+  using B = metal::remove_cvref_t<Other>;
+  constexpr bool small = kind<A> == Kind::kHalf || kind<A> == Kind::kBfloat ||
+                         kind<B> == Kind::kHalf || kind<B> == Kind::kBfloat;
+  if constexpr (small && !same<A, B> && is_arithmetic_scalar<A> && is_arithmetic_scalar<B>) {
+    return common_with_small_float<A, B>(x);
+  } else {
+    return static_cast<X&&>(x);
+  }
+}
 
 }  // namespace msl_impl
 

@@ -34,14 +34,21 @@ using as_is = metal::type_identity_t<T>;
     return NAME(a.load());                                                        \
   }
 
+// All vectors; a scalar in the second place; a scalar in the first place; a packed vector first. The first form is there
+// beside the second so that it is preferred to a template f(T, T) of the user's.
 #define MSL_LIFT2(NAME)                                                                          \
   template <class T, int N>                                                                      \
-  MSL_INLINE constexpr auto NAME(const vec<T, N>& a, const msl_impl::as_is<vec<T, N>>& b) {          \
+  MSL_INLINE constexpr auto NAME(const vec<T, N>& a, const vec<T, N>& b) {                       \
     const auto f = [](T x, T y) __attribute__((always_inline)) { return NAME(x, y); };           \
     using R = vec<decltype(f(a.x, b.x)), N>;                                                     \
     MSL_EACH_COMPONENT(N, R, MSL_LIFT_TERM2)                                                     \
   }                                                                                              \
-  template <class S, class T, int N, class = msl_impl::if_scalar<S>>                                 \
+  template <class T, int N>                                                                      \
+  MSL_INLINE constexpr auto NAME(const vec<T, N>& a, const msl_impl::as_is<vec<T, N>>& b) {      \
+    const vec<T, N>& second = b;                                                                 \
+    return NAME(a, second);                                                                      \
+  }                                                                                              \
+  template <class S, class T, int N, class = msl_impl::if_scalar<S>>                             \
   MSL_INLINE constexpr auto NAME(S a, const vec<T, N>& b) {                                      \
     return NAME(vec<T, N>(a), b);                                                                \
   }                                                                                              \
@@ -52,17 +59,25 @@ using as_is = metal::type_identity_t<T>;
 
 #define MSL_LIFT3(NAME)                                                                            \
   template <class T, int N>                                                                        \
-  MSL_INLINE constexpr auto NAME(const vec<T, N>& a, const msl_impl::as_is<vec<T, N>>& b,              \
-                                 const msl_impl::as_is<vec<T, N>>& d) {                                \
+  MSL_INLINE constexpr auto NAME(const vec<T, N>& a, const vec<T, N>& b, const vec<T, N>& d) {     \
     const auto f = [](T x, T y, T z) __attribute__((always_inline)) { return NAME(x, y, z); };     \
     using R = vec<decltype(f(a.x, b.x, d.x)), N>;                                                  \
     MSL_EACH_COMPONENT(N, R, MSL_LIFT_TERM3)                                                       \
   }                                                                                                \
-  template <class S, class T, int N, class = msl_impl::if_scalar<S>>                                   \
-  MSL_INLINE constexpr auto NAME(S a, const vec<T, N>& b, const msl_impl::as_is<vec<T, N>>& d) {       \
-    return NAME(vec<T, N>(a), b, d);                                                               \
+  template <class T, int N>                                                                        \
+  MSL_INLINE constexpr auto NAME(const vec<T, N>& a, const msl_impl::as_is<vec<T, N>>& b,          \
+                                 const msl_impl::as_is<vec<T, N>>& d) {                            \
+    const vec<T, N>& second = b;                                                                   \
+    const vec<T, N>& third = d;                                                                    \
+    return NAME(a, second, third);                                                                 \
   }                                                                                                \
-  template <class S, class R, class T, int N, class = msl_impl::if_scalar<S>, class = msl_impl::if_scalar<R>> \
+  template <class S, class T, int N, class = msl_impl::if_scalar<S>>                               \
+  MSL_INLINE constexpr auto NAME(S a, const vec<T, N>& b, const msl_impl::as_is<vec<T, N>>& d) {   \
+    const vec<T, N>& third = d;                                                                    \
+    return NAME(vec<T, N>(a), b, third);                                                           \
+  }                                                                                                \
+  template <class S, class R, class T, int N, class = msl_impl::if_scalar<S>,                      \
+            class = msl_impl::if_scalar<R>>                                                        \
   MSL_INLINE constexpr auto NAME(S a, R b, const vec<T, N>& d) {                                   \
     return NAME(vec<T, N>(a), vec<T, N>(b), d);                                                    \
   }                                                                                                \

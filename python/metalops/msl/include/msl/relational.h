@@ -67,12 +67,19 @@ MSL_INLINE constexpr T select(T a, T b, bool c) {
   return c ? b : a;
 }
 template <class T, int N>
-MSL_INLINE constexpr vec<T, N> select(const vec<T, N>& a, const msl_impl::as_is<vec<T, N>>& b,
-                                      const msl_impl::as_is<vec<bool, N>>& c) {
+MSL_INLINE constexpr vec<T, N> select(const vec<T, N>& a, const vec<T, N>& b,
+                                      const vec<bool, N>& c) {
   using R = vec<T, N>;
 #define MSL_TERM(m) (c.m ? b.m : a.m)
   MSL_EACH_COMPONENT(N, R, MSL_TERM)
 #undef MSL_TERM
+}
+template <class T, int N>
+MSL_INLINE constexpr vec<T, N> select(const vec<T, N>& a, const msl_impl::as_is<vec<T, N>>& b,
+                                      const msl_impl::as_is<vec<bool, N>>& c) {
+  const vec<T, N>& second = b;
+  const vec<bool, N>& condition = c;
+  return select(a, second, condition);
 }
 template <class S, class T, int N, class = msl_impl::if_scalar<S>>
 MSL_INLINE constexpr vec<T, N> select(S a, const vec<T, N>& b,

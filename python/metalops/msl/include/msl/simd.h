@@ -3,8 +3,7 @@
 //
 // Each of them hands its operand to the runtime, which waits until every lane that can come has come, and then lets one
 // lane compute the results of all (abi::SimdFunction). Lanes that do not exist, have returned or are elsewhere take no
-// part. Overloads are plain functions for each type, without bool, bfloat and 64-bit integers, as in Metal: c10 and MLX
-// add theirs.
+// part. There are overloads for each type, without bool, bfloat and 64-bit integers, as in Metal: c10 and MLX add theirs.
 #pragma once
 
 #include <msl/atomic.h>
@@ -309,7 +308,9 @@ MSL_INLINE bool quad_is_helper_thread(abi::Site = {}) { return false; }
 // ---- the functions, for each type ---------------------------------------------------------------------------
 
 // FORM: SCALAR, with the type T; or VECTOR, a template over vec<E, N>. PREFIX and WIDTH: simd, 32 or quad, 4.
-#define MSL_HEAD_SCALAR
+// Templates with nothing to deduce: they convert their arguments as plain functions do, and give way to a plain function
+// of the user's with the same parameters.
+#define MSL_HEAD_SCALAR template <int = 0>
 #define MSL_HEAD_VECTOR template <class E, int N>
 #define MSL_TYPE_SCALAR(T) T
 #define MSL_TYPE_VECTOR(T) vec<E, N>
