@@ -9,8 +9,9 @@
 // returns gradients3.
 //
 // Everything is float; alpha is a scalar that is the same for all elements (0 for operators without
-// one). All tensors have the same dtype. The kernels are called NAME_dense_<dtype> and
-// NAME_strided_<dtype>.
+// one). All tensors have the same dtype. The kernels are called NAME_dense_<dtype>,
+// NAME_rows_<dtype> (for matrices whose rows are contiguous, such as the halves of a tensor's last
+// dimension) and NAME_strided_<dtype>.
 #pragma once
 #include <c10/metal/indexing.h>
 
@@ -54,6 +55,44 @@ kernel void ternary_backward_dense(device T* grad_a [[buffer(0)]], device T* gra
   grad_a[index] = T(result.a);
   grad_b[index] = T(result.b);
   grad_c[index] = T(result.c);
+}
+
+// Row y of operand n starts at y * row_strides[n], in elements; the grid's x runs along the rows.
+
+template <typename T, typename F>
+kernel void binary_backward_rows(device T* grad_a [[buffer(0)]], device T* grad_b [[buffer(1)]],
+                                 constant T* grad_output [[buffer(2)]],
+                                 constant T* a [[buffer(3)]], constant T* b [[buffer(4)]],
+                                 constant float& alpha [[buffer(5)]],
+                                 constant long* row_strides [[buffer(6)]],
+                                 uint2 position [[thread_position_in_grid]]) {
+  F f;
+  const long x = position.x;
+  const long y = position.y;
+  const gradients2 result =
+      f(float(grad_output[y * row_strides[2] + x]), float(a[y * row_strides[3] + x]),
+        float(b[y * row_strides[4] + x]), alpha);
+  grad_a[y * row_strides[0] + x] = T(result.a);
+  grad_b[y * row_strides[1] + x] = T(result.b);
+}
+
+template <typename T, typename F>
+kernel void ternary_backward_rows(device T* grad_a [[buffer(0)]], device T* grad_b [[buffer(1)]],
+                                  device T* grad_c [[buffer(2)]],
+                                  constant T* grad_output [[buffer(3)]],
+                                  constant T* a [[buffer(4)]], constant T* b [[buffer(5)]],
+                                  constant T* c [[buffer(6)]], constant float& alpha [[buffer(7)]],
+                                  constant long* row_strides [[buffer(8)]],
+                                  uint2 position [[thread_position_in_grid]]) {
+  F f;
+  const long x = position.x;
+  const long y = position.y;
+  const gradients3 result =
+      f(float(grad_output[y * row_strides[3] + x]), float(a[y * row_strides[4] + x]),
+        float(b[y * row_strides[5] + x]), float(c[y * row_strides[6] + x]), alpha);
+  grad_a[y * row_strides[0] + x] = T(result.a);
+  grad_b[y * row_strides[1] + x] = T(result.b);
+  grad_c[y * row_strides[2] + x] = T(result.c);
 }
 
 // The strides of all operands lie in one buffer, operand after operand, in bytes. The grid is
@@ -107,6 +146,10 @@ kernel void ternary_backward_strided(
       DTYPE, NAME##_functor>(device DTYPE * grad_a, device DTYPE * grad_b,                         \
                              constant DTYPE * grad_output, constant DTYPE * a, constant DTYPE * b, \
                              constant float& alpha, uint index);                                   \
+  template [[host_name(#NAME "_rows_" #DTYPE)]] kernel void ::metalops::binary_backward_rows<      \
+      DTYPE, NAME##_functor>(device DTYPE * grad_a, device DTYPE * grad_b,                         \
+                             constant DTYPE * grad_output, constant DTYPE * a, constant DTYPE * b, \
+                             constant float& alpha, constant long* row_strides, uint2 position);   \
   template [[host_name(                                                                            \
       #NAME "_strided_" #DTYPE)]] kernel void ::metalops::binary_backward_strided<DTYPE,           \
                                                                                   NAME##_functor>( \
@@ -119,6 +162,11 @@ kernel void ternary_backward_strided(
       DTYPE, NAME##_functor>(device DTYPE * grad_a, device DTYPE * grad_b, device DTYPE * grad_c,  \
                              constant DTYPE * grad_output, constant DTYPE * a, constant DTYPE * b, \
                              constant DTYPE * c, constant float& alpha, uint index);               \
+  template [[host_name(#NAME "_rows_" #DTYPE)]] kernel void ::metalops::ternary_backward_rows<     \
+      DTYPE, NAME##_functor>(device DTYPE * grad_a, device DTYPE * grad_b, device DTYPE * grad_c,  \
+                             constant DTYPE * grad_output, constant DTYPE * a, constant DTYPE * b, \
+                             constant DTYPE * c, constant float& alpha,                            \
+                             constant long* row_strides, uint2 position);                          \
   template                                                                                         \
       [[host_name(#NAME "_strided_" #DTYPE)]] kernel void ::metalops::ternary_backward_strided<    \
           DTYPE, NAME##_functor>(device void* grad_a, device void* grad_b, device void* grad_c,    \

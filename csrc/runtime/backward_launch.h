@@ -3,6 +3,7 @@
 #pragma once
 #include <ATen/TensorIterator.h>
 #include <metalops/library.h>
+#include <metalops/strided_launch.h>
 #include <metalops/tensor_view.h>
 
 #include <algorithm>
@@ -14,17 +15,18 @@ namespace metalops {
 
 namespace detail {
 
-METALOPS_HIDDEN inline const char* metal_float_type(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return "float";
-    case at::kHalf:
-      return "half";
-    case at::kBFloat16:
-      return "bfloat";
-    default:
-      TORCH_CHECK_NOT_IMPLEMENTED(false, "no backward kernel for '", type, "'");
+// Whether the iterator walks matrices whose rows are contiguous.
+METALOPS_HIDDEN inline bool has_contiguous_rows(const at::TensorIteratorBase& iter) {
+  if (iter.ndim() != 2) {
+    return false;
   }
+  for (int i = 0; i < iter.ntensors(); ++i) {
+    const auto bytes = static_cast<int64_t>(iter.element_size(i));
+    if (iter.strides(i)[0] != bytes || iter.strides(i)[1] % bytes != 0) {
+      return false;
+    }
+  }
+  return true;
 }
 
 // An operand of an iterator that may be part of a larger one (with_32bit_indexing): the tensor
@@ -58,8 +60,9 @@ METALOPS_HIDDEN inline void launch_backward(at::native::mps::MetalShaderLibrary&
     return;
   }
   const bool dense = iter.is_contiguous();
-  const auto kernel = library.getKernelFunction(name + (dense ? "_dense_" : "_strided_") +
-                                                detail::metal_float_type(iter.dtype(0)));
+  const bool rows = !dense && detail::has_contiguous_rows(iter);
+  const auto kernel = library.getKernelFunction(
+      name + (dense ? "_dense_" : (rows ? "_rows_" : "_strided_")) + metal_type(iter.dtype(0)));
   const auto operands = iter.ntensors();
   kernel->runCommandBlock([&] {
     kernel->startEncoding();
@@ -73,11 +76,19 @@ METALOPS_HIDDEN inline void launch_backward(at::native::mps::MetalShaderLibrary&
     }
     std::vector<int64_t> strides;
     for (int i = 0; i < operands; ++i) {
-      strides.insert(strides.end(), iter.strides(i).begin(), iter.strides(i).end());
+      if (rows) {
+        strides.push_back(iter.strides(i)[1] / static_cast<int64_t>(iter.element_size(i)));
+      } else {
+        strides.insert(strides.end(), iter.strides(i).begin(), iter.strides(i).end());
+      }
     }
-    kernel->setArg(operands + 1, iter.shape());
-    kernel->setArg(operands + 2, strides);
-    kernel->setArg(operands + 3, static_cast<uint32_t>(iter.ndim()));
+    if (rows) {
+      kernel->setArg(operands + 1, strides);
+    } else {
+      kernel->setArg(operands + 1, iter.shape());
+      kernel->setArg(operands + 2, strides);
+      kernel->setArg(operands + 3, static_cast<uint32_t>(iter.ndim()));
+    }
     const auto inner = static_cast<uint64_t>(iter.shape()[0]);
     const auto outer = static_cast<uint64_t>(iter.numel()) / inner;
     const auto most = kernel->getMaxThreadsPerThreadgroup();
