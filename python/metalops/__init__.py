@@ -1,7 +1,7 @@
-"""Metal operators for PyTorch's mps device, and that device in software where there is no Apple GPU.
+"""Metal operators for PyTorch's mps device, and that device in software without an Apple GPU.
 
-Importing the package is all: on a Mac it registers the operators with torch's own Metal backend; elsewhere it first makes
-``torch.device("mps")`` real.
+Importing the package is all: on a Mac it registers the operators with torch's own Metal backend;
+elsewhere it first makes ``torch.device("mps")`` real.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Entry point of the group torch.backends: `import torch` alone brings the mps device up when METALOPS_AUTOLOAD=1."""
+"""Entry point torch.backends: with METALOPS_AUTOLOAD=1, `import torch` brings the device up."""
 
 from __future__ import annotations
 

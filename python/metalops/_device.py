@@ -1,7 +1,8 @@
 """Brings up the software mps device on the Python side of torch.
 
-The shared library registers the device with torch's C++ side when it is loaded. What is left is Python: torch._C lacks
-the functions that PyTorch compiles only on a Mac, torch.backends.mps caches answers, and storages know no mps case.
+The shared library registers the device with torch's C++ side when it is loaded. What is left is
+Python: torch._C lacks the functions that PyTorch compiles only on a Mac, torch.backends.mps caches
+answers, and storages know no mps case.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def stand_ins() -> frozenset[str]:
 
 
 def stock_operators_without_kernel() -> frozenset[str]:
-    """Stock MPS overloads that the software device cannot serve, because torch has no CPU kernel for them."""
+    """Stock MPS overloads that nothing can serve, because torch has no CPU kernel for them."""
     return _without_kernel
 
 
@@ -57,7 +58,8 @@ def _forget_cached_answers() -> None:
 
 
 def _finish_autograd() -> None:
-    # In a child that was forked after autograd had started its threads, torch refuses, and there is nothing to wait for.
+    # In a child that was forked after autograd had started its threads, torch refuses, and there is
+    # nothing to wait for.
     with contextlib.suppress(RuntimeError):
         _host.drain_autograd_thread()
 
@@ -90,7 +92,8 @@ def _host_alias_storage(storage: torch.UntypedStorage) -> torch.UntypedStorage:
 
 def _start_capture(name: str) -> None:
     raise RuntimeError(
-        f"metal_capture({name!r}): the software mps device has no Metal capture; it needs an Apple GPU."
+        f"metal_capture({name!r}): the software mps device has no Metal capture; "
+        "it needs an Apple GPU."
     )
 
 

@@ -1,6 +1,7 @@
-"""Which operator overloads stock PyTorch implements on MPS, read from the native_functions.yaml of the installed torch.
+"""Which operator overloads stock PyTorch implements on MPS.
 
-The file is read line by line for the few keys that matter; a YAML parser would take seconds at every import.
+That is read from the native_functions.yaml of the installed torch, line by line for the few keys
+that matter: a YAML parser would take seconds at every import.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import importlib.util
 import re
 from pathlib import Path
 
-# Registered on the MPS key by hand in PyTorch's ATen/mps/MPSFallback.mm: a Mac runs them on the CPU.
+# Registered by hand in PyTorch's ATen/mps/MPSFallback.mm: a Mac runs them on the CPU.
 FORCED_CPU_FALLBACK = frozenset(
     {"aten::embedding_renorm_", "aten::linalg_svd", "aten::linalg_svd.U"}
 )
@@ -31,7 +32,7 @@ def native_functions_file() -> Path:
 
 
 def parse(text: str) -> frozenset[str]:
-    """Names ("aten::sin.out") of the overloads with a kernel for the dense MPS backend, generated ones included."""
+    """Names ("aten::sin.out") of the overloads with a dense MPS kernel, generated ones included."""
     with_entry: set[str] = set()
     delegates: dict[str, str] = {}
     name = ""
@@ -53,5 +54,5 @@ def parse(text: str) -> frozenset[str]:
 
 @functools.cache
 def stock_overloads() -> frozenset[str]:
-    """Every overload for which stock PyTorch has a kernel on the MPS key, forced CPU fallbacks included."""
+    """Every overload that stock PyTorch registers on the MPS key, forced fallbacks included."""
     return parse(native_functions_file().read_text(encoding="utf-8")) | FORCED_CPU_FALLBACK

@@ -1,4 +1,4 @@
-"""Tests of the software mps device. On a Mac torch's own device is there, and these tests have nothing to say."""
+"""Tests of the software mps device; a Mac, which has a device of its own, skips them."""
 
 import metalops
 import pytest

@@ -1,4 +1,4 @@
-"""What torch asks of the MPS backend through torch._C: names, events, streams, profiler, capture."""
+"""What torch asks of the MPS backend: names, events, streams, profiler, capture."""
 
 import re
 from pathlib import Path

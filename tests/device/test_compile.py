@@ -1,4 +1,7 @@
-"""torch.compile and torch.export on the device, without code generation (that is tested with the Metal runtime)."""
+"""torch.compile and torch.export on the device, without code generation.
+
+Inductor's Metal code is tested with the Metal runtime.
+"""
 
 import io
 

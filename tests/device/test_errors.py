@@ -4,7 +4,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-FLOAT64 = "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. Please use float32 instead."
+FLOAT64 = (
+    "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. "
+    "Please use float32 instead."
+)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +72,15 @@ def test_mixed_devices(call, devices):
     assert str(raised.value) == message
 
 
+def test_mixed_devices_in_indexing():
+    m, c = torch.ones(3, 3, device="mps"), torch.ones(3, 3)
+    message = r"indices should be either on cpu or on the same device .* \(cpu\)"
+    with pytest.raises(RuntimeError, match=message):
+        c[torch.tensor([0], device="mps")]
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        m[torch.tensor([0, 1])] = c[:2]
+
+
 def test_mixed_devices_in_linear():
     m, c = torch.ones(2, 2, device="mps"), torch.ones(2, 2)
     with pytest.raises(
@@ -109,27 +121,61 @@ def complex_matrix():
     return torch.eye(2, dtype=torch.complex64, device="mps")
 
 
+def ones(*shape, dtype=torch.float32):
+    return torch.ones(shape, dtype=dtype, device="mps")
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: F.adaptive_avg_pool2d(torch.ones(1, 1, 7, 6, device="mps"), 3), "Adaptive pool MPS: input sizes must be"),
-        (lambda: F.adaptive_avg_pool2d(torch.ones(1, 1, 2, 2, device="mps"), 3), "Adaptive pool MPS: output sizes must"),
-        (lambda: F.conv1d(*[torch.ones(1, 1, 3, device="mps").long()] * 2), "Convolution is supported only for Floating"),
-        (lambda: F.conv_transpose3d(*[torch.ones(1, 1, 2, 2, 2, device="mps").half()] * 2), "ConvTranspose 3D with BF16"),
-        (lambda: torch.linalg.inv(complex_matrix()), "linalg_inv: not supported for complex types yet!"),
-        (lambda: torch.linalg.det(complex_matrix()), "linalg.lu_factor.*: MPS doesn't support complex types."),
-        (lambda: torch.linalg.lu_factor(torch.eye(2, device="mps"), pivot=False), "MPS doesn't allow pivot == False"),
-        (lambda: torch.linalg.cholesky(complex_matrix()), "linalg.cholesky: Input tensor must be float32"),
-        (lambda: torch.cholesky_inverse(complex_matrix()), "cholesky_inverse: MPS only supports float type"),
-        (lambda: torch.linalg.solve_triangular(complex_matrix(), complex_matrix(), upper=True), "Not supported for complex"),
         (
-            lambda: torch.ones(2, dtype=torch.long, device="mps").index_reduce(
-                0, torch.tensor([0], device="mps"), torch.ones(1, dtype=torch.long, device="mps"), "prod"
+            lambda: F.adaptive_avg_pool2d(ones(1, 1, 7, 6), 3),
+            "Adaptive pool MPS: input sizes must be divisible by output sizes",
+        ),
+        (
+            lambda: F.adaptive_avg_pool2d(ones(1, 1, 2, 2), 3),
+            "Adaptive pool MPS: output sizes must be divisible by input sizes",
+        ),
+        (
+            lambda: F.conv1d(ones(1, 1, 3, dtype=torch.long), ones(1, 1, 3, dtype=torch.long)),
+            "Convolution is supported only for Floating types",
+        ),
+        (
+            lambda: F.conv_transpose3d(ones(1, 1, 2, 2, 2).half(), ones(1, 1, 2, 2, 2).half()),
+            "ConvTranspose 3D with BF16 or FP16 types is not supported on MPS",
+        ),
+        (
+            lambda: torch.linalg.inv(complex_matrix()),
+            "linalg_inv: not supported for complex types yet!",
+        ),
+        (
+            lambda: torch.linalg.det(complex_matrix()),
+            "linalg.lu_factor.*: MPS doesn't support complex types.",
+        ),
+        (
+            lambda: torch.linalg.lu_factor(ones(2, 2), pivot=False),
+            "linalg.lu_factor.*: MPS doesn't allow pivot == False.",
+        ),
+        (
+            lambda: torch.linalg.cholesky(complex_matrix()),
+            "linalg.cholesky: Input tensor must be float32",
+        ),
+        (
+            lambda: torch.cholesky_inverse(complex_matrix()),
+            "cholesky_inverse: MPS only supports float type",
+        ),
+        (
+            lambda: torch.linalg.solve_triangular(complex_matrix(), complex_matrix(), upper=True),
+            "linalg.solve.triangular.*; Not supported for complex yet!",
+        ),
+        (
+            lambda: ones(2, dtype=torch.long).index_reduce(
+                0, torch.tensor([0], device="mps"), ones(1, dtype=torch.long), "prod"
             ),
             "index_reduce for MPS does not support torch.long",
         ),
     ],
-)  # fmt: skip
+)
 def test_arguments_that_mps_kernels_refuse(call, message):
     with pytest.raises(RuntimeError, match=message):
         call()

@@ -1,8 +1,8 @@
-"""torch's whole op_db on the device: results and gradients against the CPU, in the dtypes that MPS supports.
+"""torch's whole op_db on the device: results and gradients against the CPU, in MPS's dtypes.
 
-What a Mac refuses is not listed here but computed: an operator that stock PyTorch lacks on MPS must raise torch's
-NotImplementedError, and whatever needs float64 must raise MPS's TypeError. Everything else that fails is in
-KNOWN_FAILURES with its reason, and must go on failing.
+What a Mac refuses is not listed here but computed: an operator that stock PyTorch lacks on MPS must
+raise torch's NotImplementedError, and whatever needs float64 must raise MPS's TypeError. Everything
+else that fails is in KNOWN_FAILURES with its reason, and must go on failing.
 """
 
 import itertools
@@ -55,7 +55,7 @@ UNINITIALISED = {
 
 # name -> reason. Strict: a test of these that passes is an error.
 KNOWN_FAILURES = {
-    "tensor_split": "torch wants tensor_indices_or_sections on the CPU, and the samples are moved as a whole",
+    "tensor_split": "torch wants the indices on the CPU, and the samples are moved as a whole",
     "as_strided.partial_views": "the samples view memory beside the tensor that is moved",
     "sparse.mm.reduce": "sparse compressed tensors cannot be moved to the device",
     "sparse.sampled_addmm": "sparse compressed tensors cannot be moved to the device",

@@ -1,8 +1,9 @@
-"""The device tells the truth about a Mac: which operators it serves, and what it says about the others."""
+"""The truth about a Mac: which operators the device serves, and what it says about the others."""
 
 import pytest
 import torch
 from metalops import _device, _stock
+from torch.nn import functional as F
 
 import metalops
 
@@ -22,7 +23,7 @@ def composite(overload: str) -> bool:
     )
 
 
-# Registered on the MPS key by torch's own Python code (torch/_refs/linalg/__init__.py), on a Mac too.
+# Registered on the MPS key by torch's own Python code, torch/_refs/linalg/__init__.py.
 REGISTERED_BY_TORCH_IN_PYTHON = {"aten::linalg_lu_solve.out"}
 
 
@@ -86,7 +87,10 @@ def test_operators_that_stock_lacks_have_no_kernel_of_the_device():
     assert not lacking & (_device.stand_ins() | _device.stock_operators_without_kernel())
 
 
-MISSING = r"The operator '{}' is not currently implemented for the MPS device. If you want this op to be considered"
+MISSING = (
+    r"The operator '{}' is not currently implemented for the MPS device. "
+    r"If you want this op to be considered"
+)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +105,7 @@ MISSING = r"The operator '{}' is not currently implemented for the MPS device. I
         (lambda x: torch.poisson(x.abs()), "aten::poisson"),
         (lambda x: torch.pdist(x), "aten::_pdist_forward"),
         (lambda x: torch.ormqr(x, x[0], x), "aten::ormqr"),
-        (lambda x: torch.nn.functional.adaptive_avg_pool3d(x[None, None], 2), "aten::_adaptive_avg_pool3d"),
+        (lambda x: F.adaptive_avg_pool3d(x[None, None], 2), "aten::_adaptive_avg_pool3d"),
         (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.quint8), "aten::quantize_per_tensor"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -142,14 +146,14 @@ def sample_argument(argument):
 
 
 def lacking_overloads() -> list[str]:
-    """Overloads that a CPU kernel could serve and that stock MPS has neither directly nor as a composition."""
+    """What a CPU kernel could serve and stock MPS has neither directly nor as a composition."""
     return sorted(
         name
         for name in cpu_overloads()
         if name not in _stock.stock_overloads() | REGISTERED_BY_TORCH_IN_PYTHON
         and not composite(name)
         and not registered_on_mps(name)
-        # Their arguments are packed weights of a quantized CPU kernel; there is no way to call them here.
+        # Their arguments are packed weights of a quantized CPU kernel, which mps cannot have.
         and not name.startswith(("aten::quantized_gru", "aten::quantized_lstm"))
     )
 
@@ -178,8 +182,8 @@ def test_stock_operator_without_any_kernel_says_so():
     packed = torch.ones(4, 4, device="mps").int()
     scales = torch.ones(1, 2, 2, device="mps").bfloat16()
     message = (
-        "The operator 'aten::_weight_int4pack_mm' runs on the MPS device of a Mac, but the software mps device of "
-        "metalops has no kernel for it, because torch's CPU backend has none."
+        "The operator 'aten::_weight_int4pack_mm' runs on the MPS device of a Mac, but the "
+        "software mps device of metalops has no kernel for it, because torch's CPU backend has none."
     )
     with pytest.raises(NotImplementedError) as raised:
         torch._weight_int4pack_mm(torch.ones(2, 32, device="mps").bfloat16(), packed, 32, scales)

@@ -1,4 +1,4 @@
-"""Whole models on the device: training, mixed precision, recurrent and attention layers, higher derivatives."""
+"""Whole models on the device: training, mixed precision, layers, higher derivatives."""
 
 import copy
 import threading

@@ -1,4 +1,4 @@
-"""Dtypes that stock MPS takes and torch's CPU kernels refuse: computed in a wider type and cast back."""
+"""Dtypes that MPS takes and CPU kernels refuse: computed in a wider type and cast back."""
 
 import pytest
 import torch

@@ -1,5 +1,4 @@
 #include <device/aliases.h>
-
 #include <device/allocator.h>
 #include <device/device.h>
 
@@ -7,7 +6,8 @@ namespace metalops::device {
 namespace {
 
 at::Tensor make_tensor(const c10::Storage& storage, c10::DispatchKey key, const at::Tensor& like) {
-  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(storage), c10::DispatchKeySet(key), like.dtype());
+  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(storage), c10::DispatchKeySet(key),
+                                                   like.dtype());
   impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
   if (like.is_conj()) impl->_set_conj(true);
   if (like.is_neg()) impl->_set_neg(true);
@@ -16,7 +16,8 @@ at::Tensor make_tensor(const c10::Storage& storage, c10::DispatchKey key, const 
 }
 
 bool same_geometry(const at::Tensor& a, const at::Tensor& b) {
-  return a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() && a.strides() == b.strides();
+  return a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides();
 }
 
 }  // namespace
@@ -52,16 +53,18 @@ std::optional<at::Tensor> Aliases::to_cpu(const std::optional<at::Tensor>& tenso
 
 at::Tensor Aliases::to_mps(const at::Tensor& result) {
   if (!result.defined() || !result.device().is_cpu()) return result;
-  TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == at::kStrided && !result.is_quantized(),
-                              "The MPS device, which metalops provides in software here, has strided tensors only, but "
-                              "the operator returns one that is ",
-                              result.is_quantized() ? "quantized" : "sparse", ".");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      result.layout() == at::kStrided && !result.is_quantized(),
+      "The MPS device, which metalops provides in software here, has strided tensors only, but "
+      "the operator returns one that is ",
+      result.is_quantized() ? "quantized" : "sparse", ".");
   for (const TensorPair& pair : tensors_) {
     if (pair.cpu.is_same(result)) return pair.mps;
   }
   check_dtype(result.scalar_type());
   for (const StoragePair& pair : storages_) {
-    if (pair.cpu.is_alias_of(result.storage())) return make_tensor(pair.mps, c10::DispatchKey::MPS, result);
+    if (pair.cpu.is_alias_of(result.storage()))
+      return make_tensor(pair.mps, c10::DispatchKey::MPS, result);
   }
   check_dimensions(result.dim());
   c10::Storage mps = adopt_storage(result.storage());
@@ -74,8 +77,9 @@ void Aliases::check_same_device() const {
   const c10::Device cpu(c10::kCPU);
   const c10::Device& first = mps_at_ < cpu_at_ ? kDevice : cpu;
   const c10::Device& second = mps_at_ < cpu_at_ ? cpu : kDevice;
-  TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ", first, " and ",
-              second, "!");
+  TORCH_CHECK(false,
+              "Expected all tensors to be on the same device, but found at least two devices, ",
+              first, " and ", second, "!");
 }
 
 void Aliases::write_back() {
@@ -89,7 +93,7 @@ void Aliases::write_back() {
   for (const TensorPair& pair : tensors_) {
     if (same_geometry(pair.mps, pair.cpu)) continue;
     pair.mps.unsafeGetTensorImpl()->set_sizes_and_strides(pair.cpu.sizes(), pair.cpu.strides(),
-                                                           pair.cpu.storage_offset());
+                                                          pair.cpu.storage_offset());
   }
 }
 

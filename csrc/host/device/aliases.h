@@ -7,19 +7,21 @@ namespace metalops::device {
 
 class Aliases {
  public:
-  // The CPU tensor for an argument. Equal tensors and tensors that share memory keep doing so. CPU tensors pass
-  // unchanged.
+  // The CPU tensor for an argument. Equal tensors and tensors that share memory keep doing so. CPU
+  // tensors pass unchanged.
   at::Tensor to_cpu(const at::Tensor& tensor);
   std::optional<at::Tensor> to_cpu(const std::optional<at::Tensor>& tensor);
 
-  // The mps tensor for a result: an argument that was returned, a view of one, or new memory, adopted without a copy.
+  // The mps tensor for a result: an argument that was returned, a view of one, or new memory,
+  // adopted without a copy.
   at::Tensor to_mps(const at::Tensor& result);
 
   // Brings to the arguments what a kernel did to their sizes, strides and storages.
   void write_back();
 
   bool saw_mps() const { return mps_at_ != 0; }
-  // Raises RuntimeError, as TensorIterator does, when a CPU tensor with dimensions was among the arguments.
+  // Raises RuntimeError, as TensorIterator does, when a CPU tensor with dimensions was among the
+  // arguments.
   void check_same_device() const;
 
  private:
@@ -34,7 +36,8 @@ class Aliases {
   };
   c10::SmallVector<StoragePair, 4> storages_;
   c10::SmallVector<TensorPair, 4> tensors_;
-  // Which argument was the first mps tensor and which the first CPU tensor with dimensions, counted from 1.
+  // Which argument was the first mps tensor and which the first CPU tensor with dimensions, counted
+  // from 1.
   int arguments_ = 0;
   int mps_at_ = 0;
   int cpu_at_ = 0;

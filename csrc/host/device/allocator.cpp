@@ -1,10 +1,9 @@
-#include <device/allocator.h>
-
 #include <ATen/Context.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
 #include <c10/util/Exception.h>
+#include <device/allocator.h>
 #include <device/device.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -23,9 +22,11 @@ namespace metalops::device {
 namespace {
 
 constexpr size_t kAlignment = 64;
-// From this size on memory comes straight from mmap, without reservation: pages are committed when they are touched.
+// From this size on memory comes straight from mmap, without reservation: pages are committed when
+// they are touched.
 constexpr size_t kMappedFrom = size_t{32} << 20;
-// Live bytes may exceed physical memory, for large allocations that are never touched as a whole; a Mac stops at 1.7.
+// Live bytes may exceed physical memory, for large allocations that are never touched as a whole; a
+// Mac stops at 1.7.
 constexpr double kDefaultHighWatermark = 4.0;
 constexpr double kMaxHighWatermark = 4.0;
 
@@ -44,7 +45,8 @@ double high_watermark_from_environment() {
   return text == nullptr ? kDefaultHighWatermark : std::strtod(text, nullptr);
 }
 
-// One number of the allocation statistics, as c10::CachingAllocator::Stat but updated by several threads.
+// One number of the allocation statistics, as c10::CachingAllocator::Stat but updated by several
+// threads.
 class Counter {
  public:
   void add(int64_t amount) {
@@ -112,17 +114,20 @@ std::string format_size(size_t bytes) {
   ++s.out_of_memory;
   const size_t limit = s.limit;
   const std::string max_allowed = limit == 0 ? "unlimited" : format_size(limit);
-  TORCH_CHECK_WITH(OutOfMemoryError, false, "MPS backend out of memory (MPS allocated: ",
-                   format_size(s.bytes.current()), ", other allocations: 0 bytes, max allowed: ", max_allowed,
-                   "). Tried to allocate ", format_size(bytes),
-                   " on shared pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory "
-                   "allocations (may cause system failure).");
+  TORCH_CHECK_WITH(
+      OutOfMemoryError, false,
+      "MPS backend out of memory (MPS allocated: ", format_size(s.bytes.current()),
+      ", other allocations: 0 bytes, max allowed: ", max_allowed, "). Tried to allocate ",
+      format_size(bytes),
+      " on shared pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory "
+      "allocations (may cause system failure).");
 }
 
 void check_limit(size_t bytes) {
   const Statistics& s = statistics();
   const size_t limit = s.limit;
-  if (limit != 0 && (bytes > limit || s.bytes.current() + bytes > limit)) raise_out_of_memory(bytes);
+  if (limit != 0 && (bytes > limit || s.bytes.current() + bytes > limit))
+    raise_out_of_memory(bytes);
 }
 
 void count(size_t bytes) {
@@ -160,7 +165,8 @@ c10::DataPtr allocate_block(size_t bytes) {
   const bool mapped = bytes >= kMappedFrom;
   void* memory = nullptr;
   if (mapped) {
-    memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) raise_out_of_memory(bytes);
     madvise(memory, bytes, MADV_HUGEPAGE);
   } else if (posix_memalign(&memory, kAlignment, bytes) != 0) {
@@ -181,7 +187,9 @@ void free_adopted(void* context) {
   delete adopted;
 }
 
-void release_storage(void* context) { c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(context)); }
+void release_storage(void* context) {
+  c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(context));
+}
 
 class HostAllocator final : public at::mps::IMPSAllocator {
  public:
@@ -202,7 +210,8 @@ class HostAllocator final : public at::mps::IMPSAllocator {
     const auto blocks = s.blocks.stat();
     const auto bytes = s.bytes.stat();
     out.allocation[0] = out.segment[0] = out.active[0] = blocks;
-    out.allocated_bytes[0] = out.reserved_bytes[0] = out.active_bytes[0] = out.requested_bytes[0] = bytes;
+    out.allocated_bytes[0] = out.reserved_bytes[0] = out.active_bytes[0] = out.requested_bytes[0] =
+        bytes;
     out.num_ooms = s.out_of_memory;
     out.num_device_alloc = blocks.allocated;
     out.num_device_free = blocks.freed;
@@ -246,9 +255,12 @@ class HostAllocator final : public at::mps::IMPSAllocator {
   size_t getCurrentAllocatedMemory() const override { return statistics().bytes.current(); }
   size_t getDriverAllocatedMemory() const override { return getCurrentAllocatedMemory(); }
   size_t getRecommendedMaxMemory() const override { return physical_memory(); }
-  std::pair<const void*, uint32_t> getSharedBufferPtr(const void* pointer) const override { return {pointer, 1}; }
+  std::pair<const void*, uint32_t> getSharedBufferPtr(const void* pointer) const override {
+    return {pointer, 1};
+  }
   c10::Storage getHostAliasStorage(const c10::Storage& storage) const override {
-    TORCH_CHECK(storage.device().is_mps(), "_host_alias_storage: expected an MPS storage, but got ", storage.device());
+    TORCH_CHECK(storage.device().is_mps(), "_host_alias_storage: expected an MPS storage, but got ",
+                storage.device());
     return cpu_alias(storage);
   }
   bool recordEvents(c10::ArrayRef<const void*>) const override { return false; }
@@ -319,7 +331,8 @@ c10::Storage cpu_alias(const c10::Storage& mps_storage) {
   auto* impl = mps_storage.unsafeGetStorageImpl();
   c10::raw::intrusive_ptr::incref(impl);
   c10::DataPtr data(impl->mutable_data(), impl, &release_storage, c10::Device(c10::kCPU));
-  return c10::Storage(c10::Storage::use_byte_size_t(), impl->nbytes(), std::move(data), c10::GetCPUAllocator(),
+  return c10::Storage(c10::Storage::use_byte_size_t(), impl->nbytes(), std::move(data),
+                      c10::GetCPUAllocator(),
                       /*resizable=*/true);
 }
 
@@ -333,7 +346,8 @@ c10::DataPtr adopt(c10::Storage cpu_storage) {
 
 c10::Storage adopt_storage(c10::Storage cpu_storage) {
   const size_t bytes = cpu_storage.nbytes();
-  return c10::Storage(c10::Storage::use_byte_size_t(), bytes, adopt(std::move(cpu_storage)), &host_allocator(),
+  return c10::Storage(c10::Storage::use_byte_size_t(), bytes, adopt(std::move(cpu_storage)),
+                      &host_allocator(),
                       /*resizable=*/true);
 }
 
@@ -352,7 +366,8 @@ void zero(void* begin, size_t bytes, const c10::DataPtr& owner) {
   auto* last = first + bytes;
   if (owner.get_deleter() == &free_mapped_block) {
     const uintptr_t page = page_size();
-    auto* first_page = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(first) + page - 1) / page * page);
+    auto* first_page =
+        reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(first) + page - 1) / page * page);
     auto* last_page = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(last) / page * page);
     if (first_page < last_page && madvise(first_page, last_page - first_page, MADV_DONTNEED) == 0) {
       std::memset(first, 0, first_page - first);

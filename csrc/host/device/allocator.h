@@ -12,8 +12,8 @@ c10::Allocator& pinned_allocator();
 // A CPU storage over the memory of an mps storage, which it keeps alive.
 c10::Storage cpu_alias(const c10::Storage& mps_storage);
 
-// Device memory made of what a CPU storage holds, without a copy: counted as allocated until it is freed, refused with
-// torch.OutOfMemoryError when it does not fit in the limit.
+// Device memory made of what a CPU storage holds, without a copy: counted as allocated until it is
+// freed, refused with torch.OutOfMemoryError when it does not fit in the limit.
 c10::DataPtr adopt(c10::Storage cpu_storage);
 
 // An mps storage over adopted memory.
@@ -22,8 +22,8 @@ c10::Storage adopt_storage(c10::Storage cpu_storage);
 // Gives an mps storage another size; what fits of its contents stays.
 void resize(const c10::Storage& mps_storage, size_t bytes);
 
-// Zeroes device memory. Whole pages of a large allocation are given back to the system, which supplies zeroes on the
-// next access: zeroing 16 GiB commits no memory.
+// Zeroes device memory. Whole pages of a large allocation are given back to the system, which
+// supplies zeroes on the next access: zeroing 16 GiB commits no memory.
 void zero(void* begin, size_t bytes, const c10::DataPtr& owner);
 
 }  // namespace metalops::device

@@ -3,19 +3,20 @@
 #include <device/device.h>
 #include <device/recorder.h>
 #include <device/stand_in.h>
-#include <torch/extension.h>
 #include <torch/csrc/utils/pybind.h>
+#include <torch/extension.h>
 
 namespace metalops {
 namespace {
 
-// Returns when the device's autograd thread has nothing left of earlier backward passes. That thread drops its last
-// references to Python tensors after backward() has returned; a thread that asks for the GIL once the interpreter is
-// being finalized ends the process (CPython before 3.14).
+// Returns when the device's autograd thread has nothing left of earlier backward passes. That
+// thread drops its last references to Python tensors after backward() has returned; a thread that
+// asks for the GIL once the interpreter is being finalized ends the process (CPython before 3.14).
 void drain_autograd_thread() {
   pybind11::gil_scoped_release no_gil;
   const at::AutoGradMode enable(true);
-  const at::Tensor leaf = at::zeros({}, at::TensorOptions().device(device::kDevice)).requires_grad_();
+  const at::Tensor leaf =
+      at::zeros({}, at::TensorOptions().device(device::kDevice)).requires_grad_();
   torch::autograd::backward({leaf.neg()}, {});
 }
 
@@ -30,15 +31,20 @@ void bind_device(pybind11::module_& m) {
         return std::make_pair(result.stand_ins, result.without_kernel);
       },
       py::arg("overloads"),
-      "Registers these stock MPS overloads; returns those that a CPU kernel serves and those that nothing can serve.");
-  m.def("allocator_address", [] { return reinterpret_cast<uintptr_t>(static_cast<c10::Allocator*>(&device::allocator())); });
+      "Registers these stock MPS overloads; returns those that a CPU kernel serves and those that "
+      "nothing can serve.");
+  m.def("allocator_address", [] {
+    return reinterpret_cast<uintptr_t>(static_cast<c10::Allocator*>(&device::allocator()));
+  });
   m.def(
       "host_alias_storage",
-      [](const at::Storage& storage) { return device::allocator().getHostAliasStorage(storage); }, py::arg("storage"));
+      [](const at::Storage& storage) { return device::allocator().getHostAliasStorage(storage); },
+      py::arg("storage"));
   m.def(
       "resize_storage",
       [](const at::Storage& storage, int64_t bytes) {
-        TORCH_CHECK(bytes >= 0, "UntypedStorage.resize_: expected a non-negative size, but got ", bytes);
+        TORCH_CHECK(bytes >= 0, "UntypedStorage.resize_: expected a non-negative size, but got ",
+                    bytes);
         device::resize(storage, static_cast<size_t>(bytes));
       },
       py::arg("storage"), py::arg("bytes"));

@@ -1,5 +1,6 @@
-// Operators that on a Mac have an MPS kernel of their own and in a Linux build of torch reach no CPU kernel by
-// themselves, or that check their arguments first: convolution, attention, linear, ldexp.
+// Operators that on a Mac have an MPS kernel of their own and in a Linux build of torch reach no
+// CPU kernel by themselves, or that check their arguments first: convolution, attention, linear,
+// ldexp.
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/linear_native.h>
@@ -20,91 +21,105 @@ using at::Tensor;
 using std::optional;
 
 void check_same_type(const Tensor& input, const Tensor& parameter, const char* name) {
-  TORCH_CHECK(input.options().type_equal(parameter.options()), "Input type (", input.toString(), ") and ", name,
-              " type (", parameter.toString(), ") should be the same");
+  TORCH_CHECK(input.options().type_equal(parameter.options()), "Input type (", input.toString(),
+              ") and ", name, " type (", parameter.toString(), ") should be the same");
 }
 
-Tensor convolution(const Tensor& input, const Tensor& weight, const optional<Tensor>& bias, IntArrayRef stride,
-                   IntArrayRef padding, IntArrayRef dilation, bool transposed, IntArrayRef output_padding,
-                   int64_t groups) {
+Tensor convolution(const Tensor& input, const Tensor& weight, const optional<Tensor>& bias,
+                   IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
+                   IntArrayRef output_padding, int64_t groups) {
   check_same_type(input, weight, "weight");
   if (bias && bias->defined()) check_same_type(input, *bias, "bias");
-  TORCH_CHECK(input.is_floating_point() || input.is_complex(), "Convolution is supported only for Floating types");
+  TORCH_CHECK(input.is_floating_point() || input.is_complex(),
+              "Convolution is supported only for Floating types");
   TORCH_CHECK(!transposed || input.dim() != 5 || !at::isReducedFloatingType(input.scalar_type()),
               "ConvTranspose 3D with BF16 or FP16 types is not supported on MPS");
   record_stand_in("aten::convolution_overrideable");
   Aliases aliases;
   at::AutoDispatchBelowADInplaceOrView guard;
-  return aliases.to_mps(at::convolution(aliases.to_cpu(input), aliases.to_cpu(weight), aliases.to_cpu(bias), stride,
-                                        padding, dilation, transposed, output_padding, groups));
+  return aliases.to_mps(at::convolution(aliases.to_cpu(input), aliases.to_cpu(weight),
+                                        aliases.to_cpu(bias), stride, padding, dilation, transposed,
+                                        output_padding, groups));
 }
 
-std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, const Tensor& input, const Tensor& weight,
-                                                        IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
-                                                        bool transposed, IntArrayRef output_padding, int64_t groups,
+std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, const Tensor& input,
+                                                        const Tensor& weight, IntArrayRef stride,
+                                                        IntArrayRef padding, IntArrayRef dilation,
+                                                        bool transposed, IntArrayRef output_padding,
+                                                        int64_t groups,
                                                         std::array<bool, 3> output_mask) {
   record_stand_in("aten::convolution_backward_overrideable");
   Aliases aliases;
   at::AutoDispatchBelowADInplaceOrView guard;
   const std::vector<int64_t> bias_sizes{transposed ? weight.size(1) * groups : weight.size(0)};
-  auto [grad_input, grad_weight, grad_bias] = at::convolution_backward(
-      aliases.to_cpu(grad), aliases.to_cpu(input), aliases.to_cpu(weight), at::OptionalIntArrayRef(bias_sizes), stride,
-      padding, dilation, transposed, output_padding, groups, output_mask);
+  auto [grad_input, grad_weight, grad_bias] =
+      at::convolution_backward(aliases.to_cpu(grad), aliases.to_cpu(input), aliases.to_cpu(weight),
+                               at::OptionalIntArrayRef(bias_sizes), stride, padding, dilation,
+                               transposed, output_padding, groups, output_mask);
   return {aliases.to_mps(grad_input), aliases.to_mps(grad_weight), aliases.to_mps(grad_bias)};
 }
 
-std::tuple<Tensor, Tensor> attention_math(const Tensor& query, const Tensor& key, const Tensor& value,
-                                          const optional<Tensor>& mask, double dropout, bool causal,
-                                          const optional<Tensor>& dropout_mask, optional<double> scale,
-                                          bool enable_gqa) {
+std::tuple<Tensor, Tensor> attention_math(const Tensor& query, const Tensor& key,
+                                          const Tensor& value, const optional<Tensor>& mask,
+                                          double dropout, bool causal,
+                                          const optional<Tensor>& dropout_mask,
+                                          optional<double> scale, bool enable_gqa) {
   record_stand_in("aten::_scaled_dot_product_attention_math_for_mps");
   Aliases aliases;
   at::AutoDispatchBelowADInplaceOrView guard;
   auto [output, weights] = at::_scaled_dot_product_attention_math(
-      aliases.to_cpu(query), aliases.to_cpu(key), aliases.to_cpu(value), aliases.to_cpu(mask), dropout, causal,
-      aliases.to_cpu(dropout_mask), scale, enable_gqa);
+      aliases.to_cpu(query), aliases.to_cpu(key), aliases.to_cpu(value), aliases.to_cpu(mask),
+      dropout, causal, aliases.to_cpu(dropout_mask), scale, enable_gqa);
   return {aliases.to_mps(output), aliases.to_mps(weights)};
 }
 
-// A differentiable composition: torch's own chooses a kernel through a table without an entry for MPS.
-Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value, const optional<Tensor>& mask,
-                 double dropout, bool causal, optional<double> scale, bool enable_gqa) {
+// A differentiable composition: torch's own chooses a kernel through a table without an entry for
+// MPS.
+Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value,
+                 const optional<Tensor>& mask, double dropout, bool causal, optional<double> scale,
+                 bool enable_gqa) {
   optional<Tensor> bias = mask;
   if (mask && mask->defined() && mask->scalar_type() == at::kBool) {
     bias = at::zeros_like(*mask, query.options())
                .masked_fill_(mask->logical_not(), -std::numeric_limits<double>::infinity());
   }
-  return std::get<0>(at::_scaled_dot_product_attention_math(query, key, value, bias, dropout, causal, std::nullopt,
-                                                            scale, enable_gqa));
+  return std::get<0>(at::_scaled_dot_product_attention_math(
+      query, key, value, bias, dropout, causal, std::nullopt, scale, enable_gqa));
 }
 
 // Two to the exponent, in the type of `self` where that is a reduced one.
 Tensor power_of_two(const Tensor& self, const Tensor& exponent) {
-  if (at::isIntegralType(self.scalar_type(), /*includeBool=*/true) || self.scalar_type() == at::kFloat) {
+  if (at::isIntegralType(self.scalar_type(), /*includeBool=*/true) ||
+      self.scalar_type() == at::kFloat) {
     return at::pow(2.0, exponent);
   }
   return at::full({}, 2.0, self.options()).pow(exponent);
 }
 
-// A Mac multiplies by a power of two for every exponent; torch's Linux build calls a kernel for integral ones that MPS
-// does not have.
-Tensor ldexp(const Tensor& self, const Tensor& exponent) { return at::mul(self, power_of_two(self, exponent)); }
+// A Mac multiplies by a power of two for every exponent; torch's Linux build calls a kernel for
+// integral ones that MPS does not have.
+Tensor ldexp(const Tensor& self, const Tensor& exponent) {
+  return at::mul(self, power_of_two(self, exponent));
+}
 
 Tensor& ldexp_out(const Tensor& self, const Tensor& exponent, Tensor& out) {
   return at::mul_out(out, self, power_of_two(self, exponent));
 }
 
-Tensor& ldexp_(Tensor& self, const Tensor& exponent) { return self.mul_(power_of_two(self, exponent)); }
+Tensor& ldexp_(Tensor& self, const Tensor& exponent) {
+  return self.mul_(power_of_two(self, exponent));
+}
 
-int64_t attention_choice(const Tensor&, const Tensor&, const Tensor&, const optional<Tensor>&, double, bool,
-                         optional<double>, bool) {
+int64_t attention_choice(const Tensor&, const Tensor&, const Tensor&, const optional<Tensor>&,
+                         double, bool, optional<double>, bool) {
   return 0;  // math
 }
 
 void check_linear_argument(const Tensor& tensor, const char* name, const char* plural) {
-  TORCH_CHECK(tensor.is_floating_point() || tensor.is_complex(), "MPS device does not support linear for non-float ",
-              plural);
-  TORCH_CHECK(tensor.is_mps(), "Tensor for argument ", name, " is on ", tensor.device(), " but expected on mps");
+  TORCH_CHECK(tensor.is_floating_point() || tensor.is_complex(),
+              "MPS device does not support linear for non-float ", plural);
+  TORCH_CHECK(tensor.is_mps(), "Tensor for argument ", name, " is on ", tensor.device(),
+              " but expected on mps");
 }
 
 // torch's own composition, after the checks that the MPS kernel makes.

@@ -1,4 +1,5 @@
-// Copies to, from and within the device. Everything that brings device memory to the host passes here.
+// Copies to, from and within the device. Everything that brings device memory to the host passes
+// here.
 #include <ATen/NativeFunctions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_local_scalar_dense_native.h>

@@ -1,20 +1,20 @@
-#include <device/device.h>
-
 #include <c10/util/Exception.h>
+#include <device/device.h>
 #include <metal/error_buffer.h>
 
 namespace metalops::device {
 
 namespace {
 constexpr size_t kMaxDimensions = 16;
-constexpr const char* kNoSupport[] = {"Trying to convert ",
-                                      " to the MPS backend but it does not have support for that dtype."};
+constexpr const char* kNoSupport[] = {
+    "Trying to convert ", " to the MPS backend but it does not have support for that dtype."};
 }  // namespace
 
 void check_dtype(c10::ScalarType dtype) {
-  TORCH_CHECK_TYPE(dtype != c10::kDouble,
-                   "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. "
-                   "Please use float32 instead.");
+  TORCH_CHECK_TYPE(
+      dtype != c10::kDouble,
+      "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. "
+      "Please use float32 instead.");
   TORCH_CHECK_TYPE(dtype != c10::kComplexDouble, kNoSupport[0], dtype, kNoSupport[1]);
 }
 
@@ -23,8 +23,9 @@ void check_computable(c10::ScalarType dtype) {
 }
 
 void check_dimensions(size_t dimensions) {
-  TORCH_CHECK(dimensions <= kMaxDimensions, "MPS supports tensors with dimensions <= ", kMaxDimensions, ", but got ",
-              dimensions, ".");
+  TORCH_CHECK(dimensions <= kMaxDimensions,
+              "MPS supports tensors with dimensions <= ", kMaxDimensions, ", but got ", dimensions,
+              ".");
 }
 
 void before_host_read() { metalops::raise_reported_errors(); }

@@ -1,4 +1,5 @@
-// What every file of the software mps device shares: the device itself and the checks that torch makes on a Mac.
+// What every file of the software mps device shares: the device itself and the checks that torch
+// makes on a Mac.
 #pragma once
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
@@ -17,8 +18,9 @@ void check_computable(c10::ScalarType dtype);
 // Raises RuntimeError for more dimensions than an mps tensor may have (16).
 void check_dimensions(size_t dimensions);
 
-// What the device does whenever the host is about to read its memory (synchronize, .cpu(), .item(), a recorded
-// event): raises the errors that kernels have reported. Copies to the host pass here and nowhere else.
+// What the device does whenever the host is about to read its memory (synchronize, .cpu(), .item(),
+// a recorded event): raises the errors that kernels have reported. Copies to the host pass here and
+// nowhere else.
 void before_host_read();
 
 }  // namespace metalops::device

@@ -1,7 +1,6 @@
-#include <device/events.h>
-
 #include <c10/util/Exception.h>
 #include <device/device.h>
+#include <device/events.h>
 
 #include <chrono>
 #include <mutex>
@@ -17,8 +16,10 @@ void Event::record() {
 }
 
 double elapsed_milliseconds(const Event& start, const Event& end) {
-  TORCH_CHECK(start.timed && end.timed, "Events were not created with argument 'enable_timing=True'");
-  TORCH_CHECK(start.recorded && end.recorded, "Both events must be recorded before calculating elapsed time.");
+  TORCH_CHECK(start.timed && end.timed,
+              "Events were not created with argument 'enable_timing=True'");
+  TORCH_CHECK(start.recorded && end.recorded,
+              "Both events must be recorded before calculating elapsed time.");
   return static_cast<double>(static_cast<int64_t>(end.nanoseconds - start.nanoseconds)) * 1e-6;
 }
 

@@ -1,5 +1,5 @@
-// Events of the device's only stream. Work is done when the call that submits it returns, so recording an event
-// completes it.
+// Events of the device's only stream. Work is done when the call that submits it returns, so
+// recording an event completes it.
 #pragma once
 #include <cstdint>
 

@@ -1,11 +1,10 @@
-#include <device/generator.h>
-
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/Utils.h>
 #include <ATen/core/PhiloxRNGEngine.h>
 #include <ATen/mps/MPSGeneratorImpl.h>
 #include <device/device.h>
+#include <device/generator.h>
 
 #include <cstring>
 #include <mutex>
@@ -67,8 +66,8 @@ void MPSGeneratorImpl::update_philox_counters() {
 }
 
 c10::intrusive_ptr<c10::TensorImpl> MPSGeneratorImpl::get_state() const {
-  auto state = at::detail::empty_cpu({static_cast<int64_t>(kStateBytes)}, kByte, std::nullopt, std::nullopt,
-                                     std::nullopt, std::nullopt);
+  auto state = at::detail::empty_cpu({static_cast<int64_t>(kStateBytes)}, kByte, std::nullopt,
+                                     std::nullopt, std::nullopt, std::nullopt);
   auto* bytes = state.mutable_data_ptr<uint8_t>();
   const uint64_t seed = current_seed();
   const uint64_t offset = get_offset();
@@ -110,8 +109,9 @@ namespace {
 // A stand-in advances the generator as a kernel does that takes one number for each element.
 constexpr int64_t kElementsPerGroup = 4;
 
-// A Mersenne Twister that starts from Philox numbers of the given seed and offset. At offset 0 it is the one that
-// torch.manual_seed gives the CPU: after seeding both alike, the first random operator agrees on both devices.
+// A Mersenne Twister that starts from Philox numbers of the given seed and offset. At offset 0 it
+// is the one that torch.manual_seed gives the CPU: after seeding both alike, the first random
+// operator agrees on both devices.
 at::mt19937 cpu_engine(uint64_t seed, uint64_t offset) {
   if (offset == 0) return at::mt19937(seed);
   // Subsequences do not overlap, as neighbouring offsets of one subsequence would.
@@ -131,9 +131,10 @@ at::mt19937 cpu_engine(uint64_t seed, uint64_t offset) {
 }  // namespace
 
 RandomStream::RandomStream(const std::optional<at::Generator>& generator)
-    : mps_(generator && generator->defined() ? *generator : at::mps::detail::getDefaultMPSGenerator()) {
-  TORCH_CHECK(mps_.device().is_mps(), "Expected a 'mps' device type for generator but found '", mps_.device().type(),
-              "'");
+    : mps_(generator && generator->defined() ? *generator
+                                             : at::mps::detail::getDefaultMPSGenerator()) {
+  TORCH_CHECK(mps_.device().is_mps(), "Expected a 'mps' device type for generator but found '",
+              mps_.device().type(), "'");
   auto cpu = c10::make_intrusive<at::CPUGeneratorImpl>();
   {
     std::lock_guard<std::mutex> lock(mps_.mutex());

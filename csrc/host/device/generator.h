@@ -1,9 +1,9 @@
 // Random numbers. The generator is torch's own at::MPSGeneratorImpl: a Philox seed and offset.
 //
-// Kernels use it as on a Mac: lock the generator, read current_seed() and get_offset(), and advance with
-// set_offset(offset + how many groups of four 32-bit numbers the kernel takes). A CPU kernel that stands in for a
-// stock operator needs a CPU generator instead; RandomStream makes one whose numbers depend on seed and offset alone,
-// so that restoring the state repeats them.
+// Kernels use it as on a Mac: lock the generator, read current_seed() and get_offset(), and advance
+// with set_offset(offset + how many groups of four 32-bit numbers the kernel takes). A CPU kernel
+// that stands in for a stock operator needs a CPU generator instead; RandomStream makes one whose
+// numbers depend on seed and offset alone, so that restoring the state repeats them.
 #pragma once
 #include <ATen/core/Generator.h>
 
@@ -20,8 +20,8 @@ class RandomStream {
   // A CPU generator for the kernel that stands in.
   const at::Generator& cpu() const { return cpu_; }
 
-  // Advances the mps generator past the numbers that `elements` outputs take; the constructor has advanced it by one
-  // group of four.
+  // Advances the mps generator past the numbers that `elements` outputs take; the constructor has
+  // advanced it by one group of four.
   void advance(int64_t elements);
 
  private:
@@ -29,8 +29,8 @@ class RandomStream {
   at::Generator cpu_;
 };
 
-// While it lives, the default CPU generator is in the state of a RandomStream's: for kernels without a generator
-// argument (native_dropout).
+// While it lives, the default CPU generator is in the state of a RandomStream's: for kernels
+// without a generator argument (native_dropout).
 class DefaultCpuGeneratorSwap {
  public:
   explicit DefaultCpuGeneratorSwap(const RandomStream& stream);

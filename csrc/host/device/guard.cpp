@@ -9,8 +9,6 @@ namespace {
 c10::Stream default_stream() { return c10::Stream(c10::Stream::DEFAULT, kDevice); }
 
 struct HostGuard final : c10::impl::DeviceGuardImplInterface {
-  static constexpr c10::DeviceType static_type = c10::DeviceType::MPS;
-
   c10::DeviceType type() const override { return c10::DeviceType::MPS; }
   c10::Device exchangeDevice(c10::Device) const override { return kDevice; }
   c10::Device getDevice() const override { return kDevice; }
@@ -23,10 +21,11 @@ struct HostGuard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceCapability getDeviceCapability(c10::Device) const override {
     c10::DeviceCapability capability;
     uint64_t bits = 0;
-    for (int index : {c10::kIndex_Byte, c10::kIndex_Char, c10::kIndex_Short, c10::kIndex_Int, c10::kIndex_Long,
-                      c10::kIndex_Half, c10::kIndex_Float, c10::kIndex_ComplexHalf, c10::kIndex_ComplexFloat,
-                      c10::kIndex_Bool, c10::kIndex_BFloat16, c10::kIndex_UInt32, c10::kIndex_UInt16,
-                      c10::kIndex_UInt64}) {
+    for (int index :
+         {c10::kIndex_Byte, c10::kIndex_Char, c10::kIndex_Short, c10::kIndex_Int, c10::kIndex_Long,
+          c10::kIndex_Half, c10::kIndex_Float, c10::kIndex_ComplexHalf, c10::kIndex_ComplexFloat,
+          c10::kIndex_Bool, c10::kIndex_BFloat16, c10::kIndex_UInt32, c10::kIndex_UInt16,
+          c10::kIndex_UInt64}) {
       bits |= uint64_t{1} << index;
     }
     capability.capability_data.capability_bits = bits;
@@ -42,14 +41,19 @@ struct HostGuard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeDevice(const c10::DeviceIndex) const override { before_host_read(); }
   void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
 
-  void record(void** event, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag flag) const override {
+  void record(void** event, const c10::Stream&, const c10::DeviceIndex,
+              const c10::EventFlag flag) const override {
     if (*event == nullptr) *event = new Event{.timed = flag == c10::EventFlag::BACKEND_DEFAULT};
     static_cast<Event*>(*event)->record();
   }
   void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void* event) const override { return event == nullptr || static_cast<Event*>(event)->recorded; }
+  bool queryEvent(void* event) const override {
+    return event == nullptr || static_cast<Event*>(event)->recorded;
+  }
   void synchronizeEvent(void*) const override { before_host_read(); }
-  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+    delete static_cast<Event*>(event);
+  }
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
     return elapsed_milliseconds(*static_cast<Event*>(start), *static_cast<Event*>(end));
   }

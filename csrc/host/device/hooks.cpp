@@ -21,15 +21,21 @@ struct HostHooks final : at::MPSHooksInterface {
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
     return at::mps::detail::getDefaultMPSGenerator();
   }
-  at::Generator getNewGenerator(c10::DeviceIndex) const override { return at::make_generator<at::MPSGeneratorImpl>(); }
+  at::Generator getNewGenerator(c10::DeviceIndex) const override {
+    return at::make_generator<at::MPSGeneratorImpl>();
+  }
 
   c10::Allocator* getMPSDeviceAllocator() const override { return &allocator(); }
   c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator(); }
   bool isPinnedPtr(const void* data) const override { return at::mps::isMPSPinnedPtr(data); }
   c10::Device getDeviceFromPtr(void*) const override { return kDevice; }
   void emptyCache() const override {}
-  size_t getCurrentAllocatedMemory() const override { return allocator().getCurrentAllocatedMemory(); }
-  size_t getDriverAllocatedMemory() const override { return allocator().getDriverAllocatedMemory(); }
+  size_t getCurrentAllocatedMemory() const override {
+    return allocator().getCurrentAllocatedMemory();
+  }
+  size_t getDriverAllocatedMemory() const override {
+    return allocator().getDriverAllocatedMemory();
+  }
   size_t getRecommendedMaxMemory() const override { return allocator().getRecommendedMaxMemory(); }
   size_t getMaxBufferLength() const override { return allocator().getRecommendedMaxMemory(); }
   void setMemoryFraction(double ratio) const override { allocator().setHighWatermarkRatio(ratio); }
@@ -39,8 +45,10 @@ struct HostHooks final : at::MPSHooksInterface {
   void* getCommandBuffer() const override { return nullptr; }
   void* getDispatchQueue() const override { return nullptr; }
   void profilerStartTrace(const std::string& mode, bool) const override {
-    TORCH_CHECK(mode == "interval" || mode == "event" || mode == "interval,event" || mode == "event,interval",
-                "Invalid Signpost trace mode: ", mode, ". Supported modes are: 'interval', 'event', and "
+    TORCH_CHECK(mode == "interval" || mode == "event" || mode == "interval,event" ||
+                    mode == "event,interval",
+                "Invalid Signpost trace mode: ", mode,
+                ". Supported modes are: 'interval', 'event', and "
                 "'interval,event'.");
   }
   void profilerStopTrace() const override {}
@@ -54,7 +62,9 @@ struct HostHooks final : at::MPSHooksInterface {
     before_host_read();
   }
   bool queryEvent(uint32_t id) const override { return event_pool::query(id); }
-  double elapsedTimeOfEvents(uint32_t start, uint32_t end) const override { return event_pool::elapsed(start, end); }
+  double elapsedTimeOfEvents(uint32_t start, uint32_t end) const override {
+    return event_pool::elapsed(start, end);
+  }
 
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   c10::DeviceIndex deviceCount() const override { return 1; }
@@ -76,11 +86,13 @@ C10_REGISTER_CLASS(MPSHooksRegistry, MPSHooks, metalops_HostHooks)
 namespace metalops::device {
 namespace {
 
-// torch makes its hooks object at the first question (torch.backends.mps.is_available(), for instance) and keeps it.
-// When that came before this library was loaded, the object is the interface itself, which is nothing but a pointer to
-// its virtual functions: ours is made in its place.
+// torch makes its hooks object at the first question (torch.backends.mps.is_available(), for
+// instance) and keeps it. When that came before this library was loaded, the object is the
+// interface itself, which is nothing but a pointer to its virtual functions: ours is made in its
+// place.
 bool install_hooks() {
-  static_assert(sizeof(HostHooks) == sizeof(at::MPSHooksInterface), "the hooks must not have data members");
+  static_assert(sizeof(HostHooks) == sizeof(at::MPSHooksInterface),
+                "the hooks must not have data members");
   const at::MPSHooksInterface& hooks = at::detail::getMPSHooks();
   if (!hooks.hasMPS()) {
     auto* place = const_cast<at::MPSHooksInterface*>(&hooks);

@@ -1,5 +1,5 @@
-// Tensors that the software device does not have: sparse, quantized, nested. A Mac has some sparse operators; here
-// every one says in one sentence what is missing.
+// Tensors that the software device does not have: sparse, quantized, nested. A Mac has some sparse
+// operators; here every one says in one sentence what is missing.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
@@ -8,13 +8,15 @@ namespace {
 
 template <c10::DispatchKey key>
 void no_such_tensors(const c10::OperatorHandle& op, torch::jit::Stack*) {
-  constexpr const char* kind = key == c10::DispatchKey::QuantizedMPS       ? "quantized"
-                               : key == c10::DispatchKey::NestedTensorMPS  ? "nested"
-                               : key == c10::DispatchKey::SparseCsrMPS     ? "sparse compressed"
-                                                                           : "sparse";
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "The operator '", op.schema().operator_name(), "' is not currently implemented for ",
-                              kind, " tensors on the MPS device, which metalops provides in software here. Use strided "
-                              "tensors, or the CPU.");
+  constexpr const char* kind = key == c10::DispatchKey::QuantizedMPS      ? "quantized"
+                               : key == c10::DispatchKey::NestedTensorMPS ? "nested"
+                               : key == c10::DispatchKey::SparseCsrMPS    ? "sparse compressed"
+                                                                          : "sparse";
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "The operator '", op.schema().operator_name(), "' is not currently implemented for ",
+      kind,
+      " tensors on the MPS device, which metalops provides in software here. Use strided "
+      "tensors, or the CPU.");
 }
 
 template <c10::DispatchKey key>

@@ -6,7 +6,9 @@ namespace {
 constexpr std::string_view kName = "METALOPS_STAND_INS";
 const c10::DebugInfoKind kKind(&kName);
 
-StandInRecord* current() { return static_cast<StandInRecord*>(c10::ThreadLocalDebugInfo::get(kKind)); }
+StandInRecord* current() {
+  return static_cast<StandInRecord*>(c10::ThreadLocalDebugInfo::get(kKind));
+}
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// Which operators were served by a stand-in: what metalops.debug.standins() shows. A recording belongs to the thread
-// that starts it and to the autograd threads that work for it.
+// Which operators were served by a stand-in: what metalops.debug.standins() shows. A recording
+// belongs to the thread that starts it and to the autograd threads that work for it.
 #pragma once
 #include <c10/util/ThreadLocalDebugInfo.h>
 
@@ -21,7 +21,8 @@ class StandInRecord final : public c10::DebugInfoBase {
   std::map<std::string, int64_t> counts_;
 };
 
-// Recordings nest: an inner one hides its operators from the outer one until it is popped, which adds them.
+// Recordings nest: an inner one hides its operators from the outer one until it is popped, which
+// adds them.
 std::shared_ptr<StandInRecord> push_stand_in_record();
 void pop_stand_in_record();
 

@@ -1,7 +1,6 @@
-#include <device/refusals.h>
-
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
+#include <device/refusals.h>
 
 #include <map>
 
@@ -11,7 +10,8 @@ namespace {
 using Arguments = c10::ArrayRef<c10::IValue>;
 
 constexpr const char* kDivisible =
-    "Non-divisible input sizes are not implemented on MPS device yet. For now, you can manually transfer tensor to cpu "
+    "Non-divisible input sizes are not implemented on MPS device yet. For now, you can manually "
+    "transfer tensor to cpu "
     "in this case. Please refer to [this issue](https://github.com/pytorch/pytorch/issues/96056)";
 
 void adaptive_average_pool(Arguments arguments) {
@@ -21,9 +21,11 @@ void adaptive_average_pool(Arguments arguments) {
   const int64_t height = input.size(-2), width = input.size(-1);
   const int64_t out_height = output[0], out_width = output[1];
   if (height <= 0 || width <= 0 || out_height <= 0 || out_width <= 0) return;
-  TORCH_CHECK((height >= out_height && width >= out_width) || (height <= out_height && width <= out_width),
-              "Adaptive pool MPS: Input height and width must both be greater than, or equal to, or lesser than output "
-              "height and width");
+  TORCH_CHECK(
+      (height >= out_height && width >= out_width) || (height <= out_height && width <= out_width),
+      "Adaptive pool MPS: Input height and width must both be greater than, or equal to, or lesser "
+      "than output "
+      "height and width");
   if (height >= out_height && width >= out_width) {
     TORCH_CHECK(height % out_height == 0 && width % out_width == 0,
                 "Adaptive pool MPS: input sizes must be divisible by output sizes. ", kDivisible);
@@ -34,7 +36,8 @@ void adaptive_average_pool(Arguments arguments) {
 }
 
 void lu_of_complex(Arguments arguments) {
-  TORCH_CHECK(!arguments[0].toTensor().is_complex(), "linalg.lu_factor(): MPS doesn't support complex types.");
+  TORCH_CHECK(!arguments[0].toTensor().is_complex(),
+              "linalg.lu_factor(): MPS doesn't support complex types.");
 }
 
 void lu_without_pivots(Arguments arguments) {
@@ -43,15 +46,18 @@ void lu_without_pivots(Arguments arguments) {
 }
 
 void inverse_of_complex(Arguments arguments) {
-  TORCH_CHECK(!arguments[0].toTensor().is_complex(), "linalg_inv: not supported for complex types yet!");
+  TORCH_CHECK(!arguments[0].toTensor().is_complex(),
+              "linalg_inv: not supported for complex types yet!");
 }
 
 void cholesky_of_complex(Arguments arguments) {
-  TORCH_CHECK(!arguments[0].toTensor().is_complex(), "linalg.cholesky: Input tensor must be float32");
+  TORCH_CHECK(!arguments[0].toTensor().is_complex(),
+              "linalg.cholesky: Input tensor must be float32");
 }
 
 void cholesky_inverse(Arguments arguments) {
-  TORCH_CHECK(arguments[0].toTensor().scalar_type() == at::kFloat, "cholesky_inverse: MPS only supports float type");
+  TORCH_CHECK(arguments[0].toTensor().scalar_type() == at::kFloat,
+              "cholesky_inverse: MPS only supports float type");
 }
 
 void triangular_solve(Arguments arguments) {
@@ -60,7 +66,8 @@ void triangular_solve(Arguments arguments) {
 }
 
 void index_reduce(Arguments arguments) {
-  TORCH_CHECK(arguments[0].toTensor().scalar_type() != at::kLong, "index_reduce for MPS does not support torch.long");
+  TORCH_CHECK(arguments[0].toTensor().scalar_type() != at::kLong,
+              "index_reduce for MPS does not support torch.long");
 }
 
 }  // namespace

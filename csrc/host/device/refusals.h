@@ -1,4 +1,5 @@
-// Arguments that a stock MPS kernel refuses and torch's CPU kernel takes. A stand-in raises what a Mac raises.
+// Arguments that a stock MPS kernel refuses and torch's CPU kernel takes. A stand-in raises what a
+// Mac raises.
 #pragma once
 #include <ATen/core/ivalue.h>
 #include <c10/util/ArrayRef.h>

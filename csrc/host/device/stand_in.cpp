@@ -1,14 +1,13 @@
-#include <device/stand_in.h>
-
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/CPUFallback.h>
+#include <caffe2/core/common.h>
 #include <device/aliases.h>
 #include <device/device.h>
 #include <device/generator.h>
 #include <device/recorder.h>
 #include <device/refusals.h>
+#include <device/stand_in.h>
 #include <device/widen.h>
-#include <caffe2/core/common.h>
 #include <torch/library.h>
 
 #include <cstdlib>
@@ -19,16 +18,16 @@
 namespace metalops::device {
 namespace {
 
-// Operators that may mix mps tensors and CPU tensors with dimensions.
-bool mixes_devices(const std::string& name) {
-  static const std::set<std::string> kNames = {"aten::index",         "aten::_index_put_impl_", "aten::index_put_",
-                                               "aten::index_put",     "aten::_unsafe_index",    "aten::_unsafe_index_put",
-                                               "aten::_to_copy",      "aten::set_"};
+// Operators whose list of tensors are indices, which may lie on the CPU.
+bool takes_indices(const std::string& name) {
+  static const std::set<std::string> kNames = {"aten::index",         "aten::_index_put_impl_",
+                                               "aten::index_put_",    "aten::index_put",
+                                               "aten::_unsafe_index", "aten::_unsafe_index_put"};
   return kNames.count(name) != 0;
 }
 
-// Registered on the MPS key by hand in torch (MPSFallback.mm). A Mac runs their CPU composition on copies, which
-// autograd sees through; a stand-in would hide it.
+// Registered on the MPS key by hand in torch (MPSFallback.mm). A Mac runs their CPU composition on
+// copies, which autograd sees through; a stand-in would hide it.
 bool forced_to_cpu(const std::string& overload) {
   return overload == "aten::linalg_svd" || overload == "aten::linalg_svd.U";
 }
@@ -45,7 +44,7 @@ class StandIn final : public c10::OperatorKernel {
  public:
   explicit StandIn(const c10::OperatorHandle& op)
       : name_(c10::toString(op.operator_name())),
-        mixes_devices_(mixes_devices(op.schema().name())),
+        takes_indices_(takes_indices(op.schema().name())),
         refusal_(find_refusal(op.schema().name())),
         mutable_(op.schema().is_mutable()),
         seeded_(op.hasTag(at::Tag::nondeterministic_seeded)) {
@@ -60,16 +59,18 @@ class StandIn final : public c10::OperatorKernel {
     const size_t arguments = op.schema().arguments().size();
     const size_t first = stack->size() - arguments;
     if (refusal_ != nullptr) refusal_(c10::ArrayRef<c10::IValue>(stack->data() + first, arguments));
+    if (takes_indices_) check_indexed((*stack)[first].toTensor());
     Aliases aliases;
     std::optional<bool> to_mps;  // what a device argument asks for
     for (size_t i = first; i < stack->size(); ++i) to_cpu((*stack)[i], aliases, to_mps);
-    if (!mixes_devices_) aliases.check_same_device();
+    aliases.check_same_device();
 
     std::optional<RandomStream> random;
     std::optional<DefaultCpuGeneratorSwap> swap;
     if (seeded_ || generator_at_) {
       const c10::IValue given = generator_at_ ? (*stack)[first + *generator_at_] : c10::IValue();
-      random.emplace(given.isGenerator() ? std::optional<at::Generator>(given.toGenerator()) : std::nullopt);
+      random.emplace(given.isGenerator() ? std::optional<at::Generator>(given.toGenerator())
+                                         : std::nullopt);
       if (generator_at_) {
         (*stack)[first + *generator_at_] = random->cpu();
       } else {
@@ -89,23 +90,38 @@ class StandIn final : public c10::OperatorKernel {
   }
 
  private:
-  static void to_cpu(c10::IValue& value, Aliases& aliases, std::optional<bool>& to_mps) {
+  static void check_indexed(const at::Tensor& self) {
+    TORCH_CHECK(self.device().is_mps(),
+                "indices should be either on cpu or on the same device as the indexed tensor (",
+                self.device(), ")");
+  }
+
+  void to_cpu(c10::IValue& value, Aliases& aliases, std::optional<bool>& to_mps) const {
     if (value.isTensor()) {
       const at::Tensor& tensor = value.toTensor();
       if (tensor.defined()) check_computable(tensor.scalar_type());
       value = aliases.to_cpu(tensor);
     } else if (value.isTensorList()) {
       c10::List<at::Tensor> list;
-      for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(aliases.to_cpu(tensor));
+      for (const at::Tensor& tensor : value.toTensorVector())
+        list.push_back(list_item(tensor, aliases));
       value = std::move(list);
     } else if (value.isOptionalTensorList()) {
       c10::List<std::optional<at::Tensor>> list;
-      for (const auto& tensor : value.toOptionalTensorVector()) list.push_back(aliases.to_cpu(tensor));
+      for (const auto& tensor : value.toOptionalTensorVector()) {
+        list.push_back(tensor ? std::optional<at::Tensor>(list_item(*tensor, aliases))
+                              : std::nullopt);
+      }
       value = std::move(list);
     } else if (value.isDevice()) {
       to_mps = value.toDevice().is_mps();
       value = c10::Device(c10::kCPU);
     }
+  }
+
+  at::Tensor list_item(const at::Tensor& tensor, Aliases& aliases) const {
+    const bool index_on_cpu = takes_indices_ && tensor.defined() && tensor.device().is_cpu();
+    return index_on_cpu ? tensor : aliases.to_cpu(tensor);
   }
 
   static void from_cpu(c10::IValue& value, Aliases& aliases, bool wrap) {
@@ -114,13 +130,14 @@ class StandIn final : public c10::OperatorKernel {
       value = aliases.to_mps(value.toTensor());
     } else if (value.isTensorList()) {
       c10::List<at::Tensor> list;
-      for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(aliases.to_mps(tensor));
+      for (const at::Tensor& tensor : value.toTensorVector())
+        list.push_back(aliases.to_mps(tensor));
       value = std::move(list);
     }
   }
 
   const std::string name_;
-  const bool mixes_devices_;
+  const bool takes_indices_;
   const Refusal refusal_;
   const bool mutable_;
   const bool seeded_;
@@ -134,9 +151,10 @@ void forced_cpu_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack
 
 // A stock operator for which torch's Linux build has no kernel at all.
 void no_software_kernel(const c10::OperatorHandle& op, torch::jit::Stack*) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "The operator '", op.schema().operator_name(),
-                              "' runs on the MPS device of a Mac, but the software mps device of metalops has no kernel "
-                              "for it, because torch's CPU backend has none.");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "The operator '", op.schema().operator_name(),
+      "' runs on the MPS device of a Mac, but the software mps device of metalops has no kernel "
+      "for it, because torch's CPU backend has none.");
 }
 
 bool fallback_enabled() {
@@ -157,43 +175,54 @@ std::string torch_commit() {
 void missing_operator(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (fallback_enabled()) {
     TORCH_WARN_ONCE("The operator '", op.schema().operator_name(),
-                    "' is not currently supported on the MPS backend and will fall back to run on the CPU. This may have "
+                    "' is not currently supported on the MPS backend and will fall back to run on "
+                    "the CPU. This may have "
                     "performance implications.");
     StandIn stand_in(op);
     stand_in(op, c10::DispatchKeySet(c10::DispatchKey::MPS), stack);
     return;
   }
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      false, "The operator '", op.schema().operator_name(),
-      "' is not currently implemented for the MPS device. If you want this op to be considered for addition please "
-      "comment on https://github.com/pytorch/pytorch/issues/141287 and mention use-case, that resulted in missing op as "
-      "well as commit hash ",
-      torch_commit(), ". As a temporary fix, you can set the environment variable "
-      "`PYTORCH_ENABLE_MPS_FALLBACK=1` to use the CPU as a fallback for this op. WARNING: this will be slower than "
-      "running natively on MPS.");
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "The operator '", op.schema().operator_name(),
+                              "' is not currently implemented for the MPS device. If you want this "
+                              "op to be considered for addition please "
+                              "comment on https://github.com/pytorch/pytorch/issues/141287 and "
+                              "mention use-case, that resulted in missing op as "
+                              "well as commit hash ",
+                              torch_commit(),
+                              ". As a temporary fix, you can set the environment variable "
+                              "`PYTORCH_ENABLE_MPS_FALLBACK=1` to use the CPU as a fallback for "
+                              "this op. WARNING: this will be slower than "
+                              "running natively on MPS.");
 }
 
-TORCH_LIBRARY_IMPL(_, MPS, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&missing_operator>()); }
+TORCH_LIBRARY_IMPL(_, MPS, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&missing_operator>());
+}
 
 }  // namespace
 
 StockOperators register_stock_operators(const std::vector<std::string>& overloads) {
-  static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::MPS, __FILE__, __LINE__);
+  static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::MPS, __FILE__,
+                                __LINE__);
   StockOperators result;
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const std::string& overload : overloads) {
     const size_t dot = overload.find('.');
-    const c10::OperatorName name(overload.substr(0, dot), dot == std::string::npos ? "" : overload.substr(dot + 1));
+    const c10::OperatorName name(overload.substr(0, dot),
+                                 dot == std::string::npos ? "" : overload.substr(dot + 1));
     const auto op = dispatcher.findSchema(name);
     if (!op || op->hasKernelForDispatchKey(c10::DispatchKey::MPS)) continue;
     if (forced_to_cpu(overload)) {
-      library.impl(overload.c_str(), torch::CppFunction::makeFromBoxedFunction<&forced_cpu_fallback>());
+      library.impl(overload.c_str(),
+                   torch::CppFunction::makeFromBoxedFunction<&forced_cpu_fallback>());
       result.stand_ins.push_back(overload);
     } else if (op->hasKernelForDispatchKey(c10::DispatchKey::CPU)) {
-      library.impl(overload.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<StandIn>(*op)));
+      library.impl(overload.c_str(),
+                   torch::CppFunction::makeFromBoxedFunctor(std::make_unique<StandIn>(*op)));
       result.stand_ins.push_back(overload);
     } else if (!op->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
-      library.impl(overload.c_str(), torch::CppFunction::makeFromBoxedFunction<&no_software_kernel>());
+      library.impl(overload.c_str(),
+                   torch::CppFunction::makeFromBoxedFunction<&no_software_kernel>());
       result.without_kernel.push_back(overload);
     }
   }

@@ -2,6 +2,8 @@
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/NativeFunctions.h>
+#include <ATen/native/Resize.h>
+#include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_efficientzerotensor_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/is_set_to_native.h>
@@ -9,8 +11,6 @@
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
-#include <ATen/native/Resize.h>
-#include <ATen/native/TensorFactories.h>
 #include <device/allocator.h>
 #include <device/device.h>
 #include <torch/library.h>
@@ -32,7 +32,8 @@ c10::ScalarType checked_dtype(optional<at::ScalarType> dtype, IntArrayRef size) 
 }
 
 void check_layout(optional<at::Layout> layout) {
-  TORCH_CHECK_NOT_IMPLEMENTED(c10::layout_or_default(layout) == at::kStrided, "only strided tensors are supported on MPS");
+  TORCH_CHECK_NOT_IMPLEMENTED(c10::layout_or_default(layout) == at::kStrided,
+                              "only strided tensors are supported on MPS");
 }
 
 Tensor filled_if_deterministic(Tensor tensor) {
@@ -43,41 +44,48 @@ Tensor filled_if_deterministic(Tensor tensor) {
   return tensor;
 }
 
-Tensor empty(IntArrayRef size, optional<at::ScalarType> dtype, optional<at::Layout> layout, optional<c10::Device>,
-             optional<bool> pin_memory, optional<at::MemoryFormat> memory_format) {
+Tensor empty(IntArrayRef size, optional<at::ScalarType> dtype, optional<at::Layout> layout,
+             optional<c10::Device>, optional<bool> pin_memory,
+             optional<at::MemoryFormat> memory_format) {
   check_layout(layout);
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
-  return filled_if_deterministic(
-      at::detail::empty_generic(size, &allocator(), kKeys, checked_dtype(dtype, size), memory_format));
+  return filled_if_deterministic(at::detail::empty_generic(
+      size, &allocator(), kKeys, checked_dtype(dtype, size), memory_format));
 }
 
-Tensor empty_strided(IntArrayRef size, IntArrayRef stride, optional<at::ScalarType> dtype, optional<at::Layout> layout,
-                     optional<c10::Device>, optional<bool> pin_memory) {
+Tensor empty_strided(IntArrayRef size, IntArrayRef stride, optional<at::ScalarType> dtype,
+                     optional<at::Layout> layout, optional<c10::Device>,
+                     optional<bool> pin_memory) {
   check_layout(layout);
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
-  return filled_if_deterministic(
-      at::detail::empty_strided_generic(size, stride, &allocator(), kKeys, checked_dtype(dtype, size)));
+  return filled_if_deterministic(at::detail::empty_strided_generic(
+      size, stride, &allocator(), kKeys, checked_dtype(dtype, size)));
 }
 
 // A tensor that is all zero and has no memory.
 struct NoMemory final : c10::Allocator {
-  c10::DataPtr allocate(size_t) override { return {nullptr, nullptr, &c10::detail::deleteNothing, kDevice}; }
+  c10::DataPtr allocate(size_t) override {
+    return {nullptr, nullptr, &c10::detail::deleteNothing, kDevice};
+  }
   void copy_data(void*, const void*, size_t) const override {}
 };
 
 Tensor efficient_zero_tensor(IntArrayRef size, optional<at::ScalarType> dtype, optional<at::Layout>,
                              optional<c10::Device>, optional<bool>) {
   static NoMemory no_memory;
-  return at::detail::empty_generic(size, &no_memory, kKeys | c10::DispatchKeySet(c10::DispatchKey::ZeroTensor),
+  return at::detail::empty_generic(size, &no_memory,
+                                   kKeys | c10::DispatchKeySet(c10::DispatchKey::ZeroTensor),
                                    checked_dtype(dtype, size), std::nullopt);
 }
 
-Tensor as_strided(const Tensor& self, IntArrayRef size, IntArrayRef stride, optional<int64_t> storage_offset) {
+Tensor as_strided(const Tensor& self, IntArrayRef size, IntArrayRef stride,
+                  optional<int64_t> storage_offset) {
   return at::native::as_strided_tensorimpl(self, size, stride, storage_offset);
 }
 
 Tensor& set_empty(Tensor& self) {
-  c10::Storage storage(c10::Storage::use_byte_size_t(), 0, allocator().allocate(0), &allocator(), /*resizable=*/true);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), 0, allocator().allocate(0), &allocator(),
+                       /*resizable=*/true);
   return at::native::set_storage_cpu_(self, std::move(storage), 0, {0}, {});
 }
 
@@ -86,7 +94,8 @@ Tensor& set_storage(Tensor& self, at::Storage source) {
   return at::native::set_storage_cpu_(self, std::move(source), 0, {elements}, {1});
 }
 
-Tensor& set_storage_offset(Tensor& self, at::Storage source, int64_t offset, IntArrayRef size, IntArrayRef stride) {
+Tensor& set_storage_offset(Tensor& self, at::Storage source, int64_t offset, IntArrayRef size,
+                           IntArrayRef stride) {
   return at::native::set_storage_cpu_(self, std::move(source), offset, size, stride);
 }
 

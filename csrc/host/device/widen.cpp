@@ -1,8 +1,7 @@
-#include <device/widen.h>
-
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/SmallVector.h>
+#include <device/widen.h>
 
 #include <array>
 #include <optional>
@@ -15,7 +14,8 @@ namespace {
 using c10::IValue;
 using c10::ScalarType;
 
-// Types to try in the place of a refused one. Bool goes through integers first, so that integer semantics stay.
+// Types to try in the place of a refused one. Bool goes through integers first, so that integer
+// semantics stay.
 c10::ArrayRef<ScalarType> wider(ScalarType refused) {
   static constexpr std::array kFloat = {ScalarType::Float};
   static constexpr std::array kComplex = {ScalarType::ComplexFloat};
@@ -52,16 +52,18 @@ std::optional<ScalarType> refused_dtype(const std::string& message) {
   if (at == std::string::npos) return std::nullopt;
   const size_t begin = at + kPhrase.size();
   const std::string name = message.substr(begin, message.find('\'', begin) - begin);
-  for (ScalarType type : {ScalarType::Half, ScalarType::BFloat16, ScalarType::Bool, ScalarType::Byte, ScalarType::Char,
-                          ScalarType::Short, ScalarType::Int, ScalarType::Long, ScalarType::UInt16, ScalarType::UInt32,
-                          ScalarType::UInt64, ScalarType::ComplexHalf}) {
+  for (ScalarType type :
+       {ScalarType::Half, ScalarType::BFloat16, ScalarType::Bool, ScalarType::Byte,
+        ScalarType::Char, ScalarType::Short, ScalarType::Int, ScalarType::Long, ScalarType::UInt16,
+        ScalarType::UInt32, ScalarType::UInt64, ScalarType::ComplexHalf}) {
     if (name == c10::toString(type)) return type;
   }
   return std::nullopt;
 }
 
 bool may_be_refused(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.scalar_type() != at::kFloat && tensor.scalar_type() != at::kDouble;
+  return tensor.defined() && tensor.scalar_type() != at::kFloat &&
+         tensor.scalar_type() != at::kDouble;
 }
 
 bool may_be_refused(const IValue& value) {
@@ -79,7 +81,8 @@ void redispatch(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 }
 
 // Complex numbers of a refused float type are widened with it (polar makes them from two floats).
-std::optional<std::pair<ScalarType, ScalarType>> complex_companions(ScalarType refused, ScalarType wide) {
+std::optional<std::pair<ScalarType, ScalarType>> complex_companions(ScalarType refused,
+                                                                    ScalarType wide) {
   if (refused != ScalarType::Half || wide != ScalarType::Float) return std::nullopt;
   return std::make_pair(ScalarType::ComplexHalf, ScalarType::ComplexFloat);
 }
@@ -89,7 +92,8 @@ class WideCall {
  public:
   WideCall(const c10::OperatorHandle& op, ScalarType refused, ScalarType wide) : op_(op) {
     pairs_.push_back({refused, wide});
-    if (auto companions = complex_companions(refused, wide)) pairs_.push_back({companions->first, companions->second});
+    if (auto companions = complex_companions(refused, wide))
+      pairs_.push_back({companions->first, companions->second});
   }
 
   void run(c10::ArrayRef<IValue> arguments, torch::jit::Stack* stack) {
@@ -122,7 +126,8 @@ class WideCall {
     for (Pair& pair : pairs_) {
       if (tensor.scalar_type() == pair.narrow) {
         at::Tensor copy = tensor.to(pair.wide);
-        if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) copy.unsafeGetTensorImpl()->set_wrapped_number(true);
+        if (tensor.unsafeGetTensorImpl()->is_wrapped_number())
+          copy.unsafeGetTensorImpl()->set_wrapped_number(true);
         if (written) written_.emplace_back(tensor, copy);
         return copy;
       }
@@ -137,7 +142,8 @@ class WideCall {
     if (value.isTensor()) return widen(value.toTensor(), written);
     if (value.isTensorList()) {
       c10::List<at::Tensor> list;
-      for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(widen(tensor, written));
+      for (const at::Tensor& tensor : value.toTensorVector())
+        list.push_back(widen(tensor, written));
       return list;
     }
     if (value.isOptionalTensorList()) {
@@ -149,7 +155,8 @@ class WideCall {
     }
     if (value.isInt() && is_dtype(argument)) {
       for (Pair& pair : pairs_) {
-        if (value.toInt() == static_cast<int64_t>(pair.narrow)) return static_cast<int64_t>(pair.wide);
+        if (value.toInt() == static_cast<int64_t>(pair.narrow))
+          return static_cast<int64_t>(pair.wide);
         pair.keep_wide |= value.toInt() == static_cast<int64_t>(pair.wide);
       }
     }
@@ -201,7 +208,8 @@ void call_cpu_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (size_t i = first; i < stack->size() && !keep; ++i) keep = may_be_refused((*stack)[i]);
   if (!keep) return redispatch(op, stack);
 
-  const c10::SmallVector<IValue, 8> arguments(stack->begin() + static_cast<int64_t>(first), stack->end());
+  const c10::SmallVector<IValue, 8> arguments(stack->begin() + static_cast<int64_t>(first),
+                                              stack->end());
   std::optional<ScalarType> refused;
   try {
     return redispatch(op, stack);
