@@ -1,6 +1,7 @@
 """The device in other processes: import order, fork, DataLoader workers, environment variables."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -139,16 +140,43 @@ def test_data_loader_feeds_the_device():
     assert [batch[0].to("mps").sum().item() for batch in loader] == [6, 22]
 
 
-def test_forked_child_computes():
-    x = torch.arange(4.0, device="mps")
+@pytest.mark.parametrize("elements", [4, 1 << 20], ids=["small", "large"])
+def test_forked_child_runs_kernels(elements):
+    """Also kernels of ours, after the parent has run one on several threads."""
+    x = torch.full((elements,), 0.5, device="mps")
+    expected = torch.special.airy_ai(x)[-1].item()
+    result = run_in_child(lambda: str(torch.special.airy_ai(x)[-1].item()))
+    assert float(result) == expected
+
+
+def run_in_child(function) -> str:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
-        os.write(writing, str((x * 2).sum().item()).encode())
+        signal.alarm(30)  # a child that hangs dies
+        os.write(writing, function().encode())
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as file:
-        assert file.read() == "12.0"
+        answer = file.read()
     os.waitpid(child, 0)
+    return answer
+
+
+def test_process_ends_well_right_after_backward():
+    """The device's autograd thread still holds Python tensors when backward() returns."""
+    code = (
+        "import torch, metalops\n"
+        "x = torch.randn(3, device='mps', requires_grad=True)\n"
+        "x.sin().sum().backward()\n"
+    )
+    for _ in range(3):
+        result = run(code)
+        assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_forked_child_computes():
+    x = torch.arange(4.0, device="mps")
+    assert run_in_child(lambda: str((x * 2).sum().item())) == "12.0"
     assert x.sum().item() == 6

@@ -183,7 +183,8 @@ def test_stock_operator_without_any_kernel_says_so():
     scales = torch.ones(1, 2, 2, device="mps").bfloat16()
     message = (
         "The operator 'aten::_weight_int4pack_mm' runs on the MPS device of a Mac, but the "
-        "software mps device of metalops has no kernel for it, because torch's CPU backend has none."
+        "software mps device of metalops has no kernel for it, because torch's CPU backend "
+        "has none."
     )
     with pytest.raises(NotImplementedError) as raised:
         torch._weight_int4pack_mm(torch.ones(2, 32, device="mps").bfloat16(), packed, 32, scales)
