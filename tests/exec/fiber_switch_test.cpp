@@ -1,7 +1,7 @@
-// A program that exercises csrc/host/exec/fiber_switch.cpp alone, so that it also runs under an emulator of another CPU.
-// Exits with 0 when everything holds and prints what does not. Built and run by test_fiber_switch.py.
+// A program that exercises csrc/host/exec/fiber_switch.cpp alone, so that it also runs under an
+// emulator of another CPU. Exits with 0 when everything holds and prints what does not. Built and
+// run by test_fiber_switch.py.
 #include <exec/fiber_switch.h>
-
 #include <signal.h>
 #include <sys/mman.h>
 #include <unwind.h>
@@ -14,8 +14,10 @@
 
 using namespace metalops::exec;
 
-// Fills every register that a function preserves for its caller, switches, and stores what is in them afterwards.
-extern "C" void test_switch_with_registers(void** save, void* to, const uint64_t* before, uint64_t* after);
+// Fills every register that a function preserves for its caller, switches, and stores what is in
+// them afterwards.
+extern "C" void test_switch_with_registers(void** save, void* to, const uint64_t* before,
+                                           uint64_t* after);
 
 #if METALOPS_SWITCH_UCONTEXT
 // swapcontext is libc's business.
@@ -115,12 +117,12 @@ constexpr size_t kStack = 256 * 1024;
 constexpr size_t kGuard = 64 * 1024;
 int failures = 0;
 
-#define EXPECT(condition)                                               \
-  do {                                                                  \
-    if (!(condition)) {                                                 \
+#define EXPECT(condition)                                                       \
+  do {                                                                          \
+    if (!(condition)) {                                                         \
       std::printf("%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                       \
-    }                                                                   \
+      ++failures;                                                               \
+    }                                                                           \
   } while (0)
 
 struct Stack {
@@ -139,11 +141,14 @@ Context main_context;
 Context fibers[2];
 int turns = 0;
 
-// ---- registers ----------------------------------------------------------------------------------------------
+// ---- registers
+// ----------------------------------------------------------------------------------------------
 
 #if METALOPS_SWITCH_UCONTEXT
 constexpr int kRegisters = 0;
-void switch_with_registers(Context& from, Context& to, const uint64_t*, uint64_t*) { switch_context(from, to); }
+void switch_with_registers(Context& from, Context& to, const uint64_t*, uint64_t*) {
+  switch_context(from, to);
+}
 #else
 constexpr int kRegisters = METALOPS_TEST_AARCH64 ? 19 : 6;
 void switch_with_registers(Context& from, Context& to, const uint64_t* before, uint64_t* after) {
@@ -154,7 +159,8 @@ void switch_with_registers(Context& from, Context& to, const uint64_t* before, u
 void expect_registers_kept(int self, Context& from, Context& to) {
   uint64_t before[kRegisters + 1];
   uint64_t after[kRegisters + 1];
-  for (int i = 0; i < kRegisters; ++i) before[i] = 0x1111111111111111u * (self + 1) + uint64_t(turns) * 256 + i;
+  for (int i = 0; i < kRegisters; ++i)
+    before[i] = 0x1111111111111111u * (self + 1) + uint64_t(turns) * 256 + i;
   std::memset(after, 0, sizeof(after));
   switch_with_registers(from, to, before, after);
   for (int i = 0; i < kRegisters; ++i) EXPECT(before[i] == after[i]);
@@ -177,7 +183,8 @@ void test_registers() {
   EXPECT(turns == 2000);
 }
 
-// ---- alignment, exceptions, backtraces ----------------------------------------------------------------------
+// ---- alignment, exceptions, backtraces
+// ----------------------------------------------------------------------
 
 __attribute__((noinline)) void throw_from_below(int depth) {
   volatile char frame[100];
@@ -233,7 +240,8 @@ void test_exceptions() {
   }
 }
 
-// ---- leaving a stack that overflowed ------------------------------------------------------------------------
+// ---- leaving a stack that overflowed
+// ------------------------------------------------------------------------
 
 #if !METALOPS_SWITCH_UCONTEXT
 char* guard = nullptr;
@@ -241,7 +249,8 @@ int faults = 0;
 
 void on_fault(int, siginfo_t* info, void* signal_context) {
   const char* address = static_cast<char*>(info->si_addr);
-  if (address < guard || address >= guard + kGuard || !redirect_to_context(signal_context, main_context)) {
+  if (address < guard || address >= guard + kGuard ||
+      !redirect_to_context(signal_context, main_context)) {
     std::_Exit(3);
   }
   ++faults;

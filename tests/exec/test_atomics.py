@@ -129,7 +129,11 @@ def test_64_bit_max_and_min(two_threads):
 
 
 def test_bool():
-    for v in (torch.zeros(100, dtype=torch.bool), torch.ones(100, dtype=torch.bool), torch.arange(101) == 50):
+    for v in (
+        torch.zeros(100, dtype=torch.bool),
+        torch.ones(100, dtype=torch.bool),
+        torch.arange(101) == 50,
+    ):
         a = torch.tensor([False, True, False])
         launch("bools", [a, v], len(v))
         assert a.tolist() == [v.any().item(), v.all().item(), bool(v.sum().item() % 2)]

@@ -100,7 +100,9 @@ def test_lanes_at_different_barriers_are_an_error_that_names_both():
     out = torch.zeros(2, dtype=torch.int32)
     with pytest.raises(RuntimeError, match="deadlock in kernel 'different_barriers'") as error:
         build(SOURCE).launch("different_barriers", [out], 32, 32)
-    lines = SOURCE[: SOURCE.index("void different_barriers")].count("\n") + 1 + 2  # two lines of header
+    lines = (
+        SOURCE[: SOURCE.index("void different_barriers")].count("\n") + 1 + 2
+    )  # two lines of header
     assert f":{lines + 2}:5 and " in str(error.value)
     assert f":{lines + 5}:5." in str(error.value)
     assert out.tolist() == [0, 0]

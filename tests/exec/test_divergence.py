@@ -121,7 +121,9 @@ def test_nested_branches_come_together_at_each_level():
 
 def test_one_call_in_two_instantiations_of_a_template_is_two_operations():
     lane = lanes()
-    assert torch.equal(run("two_instantiations", dtype=torch.float32), torch.where(lane % 2 == 1, 8.0, 32.0))
+    assert torch.equal(
+        run("two_instantiations", dtype=torch.float32), torch.where(lane % 2 == 1, 8.0, 32.0)
+    )
 
 
 def test_a_barrier_waits_for_lanes_in_a_simdgroup_operation():

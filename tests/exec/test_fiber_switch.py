@@ -13,10 +13,15 @@ HOST = os.path.join(HERE, "..", "..", "csrc", "host")
 
 def build_and_run(folder, compiler, *flags, emulator=()):
     program = os.path.join(folder, "fiber_switch_test")
-    sources = [os.path.join(HERE, "fiber_switch_test.cpp"), os.path.join(HOST, "exec", "fiber_switch.cpp")]
+    sources = [
+        os.path.join(HERE, "fiber_switch_test.cpp"),
+        os.path.join(HOST, "exec", "fiber_switch.cpp"),
+    ]
     options = ["-std=c++17", "-O2", "-Wall", "-Werror", "-static", f"-I{HOST}", *flags]
     subprocess.run([compiler, *options, *sources, "-o", program], check=True)
-    result = subprocess.run([*emulator, program], capture_output=True, text=True, timeout=60)
+    result = subprocess.run(
+        [*emulator, program], capture_output=True, text=True, timeout=60, check=False
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
@@ -45,6 +50,8 @@ def test_aarch64_emulated(tmp_path):
     compiler = shutil.which("aarch64-linux-gnu-g++")
     emulator = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
     if compiler is None or emulator is None:
-        pytest.skip("needs a cross compiler and an emulator (Debian: g++-aarch64-linux-gnu, qemu-user)")
+        pytest.skip(
+            "needs a cross compiler and an emulator (Debian: g++-aarch64-linux-gnu, qemu-user)"
+        )
     report = build_and_run(tmp_path, compiler, emulator=[emulator])
     assert report == "19 registers, 2000 switches: all right\n"

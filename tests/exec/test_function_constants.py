@@ -72,5 +72,7 @@ def test_errors():
     library = build(SOURCE)
     with pytest.raises(ValueError, match="no function constant 2"):
         library.specialise({2: integer(1)})
-    with pytest.raises(ValueError, match=r"function constant 0 \('shift'\) has 4 bytes; the value has 1"):
+    with pytest.raises(
+        ValueError, match=r"function constant 0 \('shift'\) has 4 bytes; the value has 1"
+    ):
         library.specialise({0: b"\1"})

@@ -71,7 +71,9 @@ def kernels():
     parameters = "uint i [[thread_position_in_grid]]"
     for t in TYPES:
         for f in UNARY:
-            text.append(f"kernel void {f}_{t}(device {t}* out, device const {t}* x, {parameters}) {{ out[i] = {f}(x[i]); }}")
+            text.append(
+                f"kernel void {f}_{t}(device {t}* out, device const {t}* x, {parameters}) {{ out[i] = {f}(x[i]); }}"
+            )
         for f in BINARY:
             text.append(
                 f"kernel void {f}_{t}(device {t}* out, device const {t}* x, device const {t}* y, {parameters}) "
@@ -113,7 +115,10 @@ def samples(name, n=500, seed=0):
     low, high = limits(bits, signed)
     generator = random.Random(seed)
     edges = [low, low + 1, high, high - 1, 0, 1, high // 2, low // 2] + ([-1] if signed else [])
-    spread = [wrap(generator.getrandbits(bits) >> generator.randrange(bits), bits, signed) for _ in range(n)]
+    spread = [
+        wrap(generator.getrandbits(bits) >> generator.randrange(bits), bits, signed)
+        for _ in range(n)
+    ]
     values = edges * len(edges) + spread
     if seed:
         generator.shuffle(values)
@@ -121,7 +126,7 @@ def samples(name, n=500, seed=0):
 
 
 def tensor(name, values):
-    bits, signed, dtype = TYPES[name]
+    bits, _, dtype = TYPES[name]
     signed_type = {8: torch.int8, 16: torch.int16, 32: torch.int32, 64: torch.int64}[bits]
     return torch.tensor([wrap(v, bits, True) for v in values], dtype=signed_type).view(dtype)
 
@@ -138,7 +143,9 @@ def launch(name, type_name, columns, per_thread=1):
 @pytest.mark.parametrize("function", [*UNARY, *BINARY, *TERNARY])
 def test_function(function, name):
     bits, signed, _ = TYPES[name]
-    arity, reference = next((n, t[function]) for n, t in enumerate((UNARY, BINARY, TERNARY), 1) if function in t)
+    arity, reference = next(
+        (n, t[function]) for n, t in enumerate((UNARY, BINARY, TERNARY), 1) if function in t
+    )
     columns = [samples(name, seed=k) for k in range(arity)]
     if function == "clamp":
         columns = [columns[0], *map(list, zip(*(sorted(pair) for pair in zip(*columns[1:]))))]
@@ -185,7 +192,13 @@ def test_vectors():
     build(SOURCE).launch("vectors", [result, tensor("int", x), tensor("int", y)], 100, 64)
     expected = []
     for a, b in zip(x, y):
-        total = max(a, 3) + wrap(abs(b), 32, True) + unsigned(a, 32).bit_count() + (a * b >> 32) + min(max(a, -5), b)
+        total = (
+            max(a, 3)
+            + wrap(abs(b), 32, True)
+            + unsigned(a, 32).bit_count()
+            + (a * b >> 32)
+            + min(max(a, -5), b)
+        )
         total += (b if b > 0 else a) + saturate(a + b, 32, True) + wrap(a >> 3 & 127, 7, True)
         expected.append(wrap(total, 32, True))
     assert result.reshape(-1).tolist() == expected

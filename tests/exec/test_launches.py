@@ -55,8 +55,7 @@ kernel void waits_for_the_group_before(device atomic_uint* flags [[buffer(0)]], 
 }
 """
 
-# `group_sums` with the barrier moved into a kernel that the front end is told not to synchronise is not expressible in
-# Metal; what the loop engine does then is tested below with emitted-style C++.
+# What the front end never emits: a loop that synchronises.
 MISUSED = """
 #include <msl/metal.h>
 const msl::abi::Runtime* msl_runtime;
@@ -81,7 +80,9 @@ def by_hand(folder, version=1, features=0):
         file.write(MISUSED.replace("VERSION", str(version)).replace("FEATURES", str(features)))
     output = os.path.join(folder, "kernels.so")
     host = compiler.find()
-    result = host.run([*host.flags(), f"-I{compiler.HEADERS}", "-shared", source, "-o", output, "-lm"])
+    result = host.run(
+        [*host.flags(), f"-I{compiler.HEADERS}", "-shared", source, "-o", output, "-lm"]
+    )
     assert result.returncode == 0, result.stderr
     return output
 
@@ -105,7 +106,9 @@ def test_three_dimensions(shape, group, engine, two_threads):
     out = torch.zeros(z, y, x, dtype=torch.int32)
     build(SOURCE).launch("mark_3d", [out], list(shape), list(group), engine=engine)
     coordinates = torch.meshgrid(*(torch.arange(n) for n in (z, y, x)), indexing="ij")
-    assert torch.equal(out.long(), coordinates[2] + 1000 * coordinates[1] + 1000000 * coordinates[0])
+    assert torch.equal(
+        out.long(), coordinates[2] + 1000 * coordinates[1] + 1000000 * coordinates[0]
+    )
 
 
 def test_an_empty_grid_runs_nothing(engine):
@@ -122,9 +125,15 @@ def test_storage_offset_of_a_tensor(engine):
 
 def test_too_large_a_threadgroup():
     x = torch.zeros(2048)
-    with pytest.raises(ValueError, match="2048 x 1 x 1 threads is too large for kernel 'add_one', which allows 1024"):
+    with pytest.raises(
+        ValueError,
+        match="2048 x 1 x 1 threads is too large for kernel 'add_one', which allows 1024",
+    ):
         build(SOURCE).launch("add_one", [x], 2048, 2048)
-    with pytest.raises(ValueError, match="9 x 8 x 1 threads is too large for kernel 'small_groups', which allows 64"):
+    with pytest.raises(
+        ValueError,
+        match="9 x 8 x 1 threads is too large for kernel 'small_groups', which allows 64",
+    ):
         build(SOURCE).launch("small_groups", [x], [9, 8], [9, 8])
     assert (x == 0).all()
     build(SOURCE).launch("small_groups", [x], 64, 64)
@@ -133,7 +142,9 @@ def test_too_large_a_threadgroup():
 
 def test_zero_group_and_unknown_names():
     x = torch.zeros(4)
-    with pytest.raises(ValueError, match="threadgroup size of kernel 'add_one' is zero along axis 1"):
+    with pytest.raises(
+        ValueError, match="threadgroup size of kernel 'add_one' is zero along axis 1"
+    ):
         build(SOURCE).launch("add_one", [x], [4, 1], [4, 0])
     with pytest.raises(KeyError, match="no kernel 'subtract'"):
         build(SOURCE).launch("subtract", [x], 4, 4)
@@ -160,7 +171,10 @@ def test_groups_run_in_order_enough_to_wait_for_an_earlier_one(two_threads):
 
 def test_a_kernel_that_synchronises_has_no_loop():
     x, out = torch.zeros(128), torch.zeros(1)
-    with pytest.raises(ValueError, match="kernel 'group_sums' synchronises its threads and cannot run as a plain loop"):
+    with pytest.raises(
+        ValueError,
+        match="kernel 'group_sums' synchronises its threads and cannot run as a plain loop",
+    ):
         build(SOURCE).launch("group_sums", [x, out], 128, 128, engine="loop")
 
 
@@ -168,9 +182,20 @@ def in_subprocess(script, **environment):
     import metalops
 
     package = os.path.dirname(metalops.__path__[0])
-    variables = {**os.environ, "PYTHONPATH": package + os.pathsep + os.environ.get("PYTHONPATH", ""), **environment}
+    variables = {
+        **os.environ,
+        "PYTHONPATH": package + os.pathsep + os.environ.get("PYTHONPATH", ""),
+        **environment,
+    }
     script = "import torch\nfrom metalops import _host, msl\n" + textwrap.dedent(script)
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, env=variables)
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=variables,
+    )
 
 
 def launching(statement):
@@ -195,7 +220,9 @@ def test_the_engine_can_be_chosen_by_environment():
 
 def test_synchronising_in_a_loop_is_an_error_with_the_line(tmp_path):
     library = _host.Library(by_hand(tmp_path))
-    message = "kernel 'misused' reached threadgroup_barrier at b.metal:12:5 while running as a plain loop"
+    message = (
+        "kernel 'misused' reached threadgroup_barrier at b.metal:12:5 while running as a plain loop"
+    )
     with pytest.raises(RuntimeError, match=message):
         library.launch("misused", [], 10, 10)
     with pytest.raises(RuntimeError, match=message):
@@ -207,7 +234,9 @@ def test_stack_overflow_is_an_error_and_the_device_goes_on(two_threads):
     library = build(SOURCE)
     shallow, endless = torch.tensor([10], dtype=torch.int32), torch.tensor([-1], dtype=torch.int32)
     for _ in range(3):
-        with pytest.raises(RuntimeError, match="kernel 'recursive': a thread used more than 256 KiB of stack"):
+        with pytest.raises(
+            RuntimeError, match="kernel 'recursive': a thread used more than 256 KiB of stack"
+        ):
             library.launch("recursive", [out, endless], 256, 64)
         library.launch("recursive", [out, shallow], 256, 64)
         assert (out == 55).all()
@@ -256,7 +285,9 @@ def test_another_version_of_the_interface(tmp_path):
 
 
 def test_a_cpu_that_lacks_instructions(tmp_path):
-    with pytest.raises(RuntimeError, match="was compiled for a CPU with AVX512_FP16, which this CPU lacks"):
+    with pytest.raises(
+        RuntimeError, match="was compiled for a CPU with AVX512_FP16, which this CPU lacks"
+    ):
         if "AVX512_FP16" in _host.cpu_features():
             pytest.skip("this CPU lacks nothing")
         _host.Library(by_hand(tmp_path, features=1024))

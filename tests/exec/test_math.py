@@ -22,7 +22,9 @@ def sinpi(x):
 
 def cospi(x):
     t = np.abs(turns(x))
-    return np.where(t == 0.5, 0.0, np.where(t < 0.25, np.cos(PI * t), np.sin(PI * (0.5 - t)))).astype(np.float64)
+    return np.where(
+        t == 0.5, 0.0, np.where(t < 0.25, np.cos(PI * t), np.sin(PI * (0.5 - t)))
+    ).astype(np.float64)
 
 
 def tanpi(x):
@@ -94,7 +96,9 @@ def fdim(x, y):
 
 
 def powr(x, y):
-    undefined = (x < 0) | ((x == 0) & (y == 0)) | (np.isinf(x) & (y == 0)) | ((x == 1) & ~np.isfinite(y))
+    undefined = (
+        (x < 0) | ((x == 0) & (y == 0)) | (np.isinf(x) & (y == 0)) | ((x == 1) & ~np.isfinite(y))
+    )
     return np.where(undefined | ((y == 0) & np.isnan(x)), np.nan, np.power(x, y))
 
 
@@ -211,7 +215,26 @@ def launch(name, buffers, n):
 def specials(dtype):
     info = np.finfo(dtype)
     tiny = info.smallest_subnormal
-    some = [0, 1, 0.5, 2, 3, 1.5, 2.5, 10, 88.7, 0.1, np.pi, np.pi / 2, 103.9, info.max, info.tiny, tiny, 3 * tiny, info.eps]
+    some = [
+        0,
+        1,
+        0.5,
+        2,
+        3,
+        1.5,
+        2.5,
+        10,
+        88.7,
+        0.1,
+        np.pi,
+        np.pi / 2,
+        103.9,
+        info.max,
+        info.tiny,
+        tiny,
+        3 * tiny,
+        info.eps,
+    ]
     x = np.array([*some, np.inf, np.nan], dtype=dtype)
     return np.concatenate([x, -x])
 
@@ -271,7 +294,20 @@ def test_unary(function, name):
     if function == "fract" and name == "half":
         expected = np.where(expected > 1 - 2.0**-11, 1 - 2.0**-11, expected)
     check(name, out, expected, allowed(name, ulp), function)
-    if function in ("ceil", "floor", "trunc", "rint", "sqrt", "sin", "tanh", "asinh", "sinh", "atan", "sign", "round"):
+    if function in (
+        "ceil",
+        "floor",
+        "trunc",
+        "rint",
+        "sqrt",
+        "sin",
+        "tanh",
+        "asinh",
+        "sinh",
+        "atan",
+        "sign",
+        "round",
+    ):
         zero = x == 0
         np.testing.assert_array_equal(np.signbit(out[zero]), np.signbit(x[zero]))
 
@@ -301,7 +337,9 @@ def test_binary(function, name):
 
 
 @pytest.mark.parametrize("name", list(DTYPES))
-@pytest.mark.parametrize("function", [f for f, reference in TERNARY.items() if reference is not None])
+@pytest.mark.parametrize(
+    "function", [f for f, reference in TERNARY.items() if reference is not None]
+)
 def test_ternary(function, name):
     x, y, z = (samples(name, 50_000, seed) for seed in range(3))
     special = np.array([1, -1, 0, 2, np.inf, -np.inf, np.nan], dtype=NUMPY[name])
@@ -315,7 +353,9 @@ def test_ternary(function, name):
 def test_fma_rounds_once():
     x = np.random.default_rng(0).standard_normal(100_000).astype(np.float32)
     y = np.random.default_rng(1).standard_normal(100_000).astype(np.float32)
-    z = (-(x.astype(np.float64) * y)).astype(np.float32)  # what is left is the rounding error of the product
+    z = (-(x.astype(np.float64) * y)).astype(
+        np.float32
+    )  # what is left is the rounding error of the product
     out = np.zeros_like(x)
     launch("fma_float", [torch.from_numpy(v) for v in (out, x, y, z)], len(x))
     exact = x.astype(np.longdouble) * y.astype(np.longdouble) + z.astype(np.longdouble)
@@ -354,7 +394,13 @@ def test_classes(name):
     out = np.zeros((len(x), 7), dtype=bool)
     launch(f"classes_{name}", [torch.from_numpy(out), torch.from_numpy(x)], len(x))
     tiny = np.finfo(x.dtype).tiny
-    expected = [np.isnan(x), np.isinf(x), np.isfinite(x), np.isfinite(x) & (np.abs(x) >= tiny), np.signbit(x)]
+    expected = [
+        np.isnan(x),
+        np.isinf(x),
+        np.isfinite(x),
+        np.isfinite(x) & (np.abs(x) >= tiny),
+        np.signbit(x),
+    ]
     np.testing.assert_array_equal(out, np.stack([*expected, np.isnan(x), ~np.isnan(x)], 1))
 
 
@@ -401,7 +447,9 @@ def test_scalars_spread_over_vectors():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("function", ["exp", "exp2", "exp10", "log", "log2", "log10", "tanh", "sinpi", "cospi", "tanpi"])
+@pytest.mark.parametrize(
+    "function", ["exp", "exp2", "exp10", "log", "log2", "log10", "tanh", "sinpi", "cospi", "tanpi"]
+)
 def test_every_float_of_the_functions_computed_here(function):
     """One float in 296, over all of them, for the functions that math_float.h computes itself."""
     reference, ulp = UNARY[function]

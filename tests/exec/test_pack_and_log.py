@@ -1,6 +1,5 @@
 """Conversions between vectors and packed integers, and os_log."""
 
-
 import numpy as np
 import torch
 
@@ -42,7 +41,9 @@ def to_unorm(x, bits):
 
 
 def to_snorm(x, bits):
-    return int(np.rint(np.float32(min(max(x, -1), 1)) * np.float32(2 ** (bits - 1) - 1))) & (2**bits - 1)
+    return int(np.rint(np.float32(min(max(x, -1), 1)) * np.float32(2 ** (bits - 1) - 1))) & (
+        2**bits - 1
+    )
 
 
 def to_srgb(x):
@@ -62,7 +63,9 @@ def joined(*fields):
 
 
 def test_pack():
-    x = torch.cat([torch.rand(200, 4) * 2.4 - 1.2, torch.tensor([[0.0, 1, -1, 0.5], [2, -2, 0.001, 1]])])
+    x = torch.cat(
+        [torch.rand(200, 4) * 2.4 - 1.2, torch.tensor([[0.0, 1, -1, 0.5], [2, -2, 0.001, 1]])]
+    )
     out = torch.zeros(len(x), 9, dtype=torch.int32)
     build(SOURCE).launch("pack", [out, x], len(x), 32)
     for row, result in zip(x.tolist(), out.tolist()):
@@ -104,7 +107,9 @@ def test_unpack():
             [b / 255 for b in bytes_],
             [from_srgb(b / 255) for b in bytes_[:3]] + [bytes_[3] / 255],
         ]
-        np.testing.assert_allclose(result[:5] + result[6:], expected[:5] + expected[6:], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            result[:5] + result[6:], expected[:5] + expected[6:], rtol=1e-5, atol=1e-6
+        )
         np.testing.assert_allclose(result[5], expected[5], rtol=1e-3)
 
 
@@ -114,4 +119,7 @@ def test_log_lines_go_to_standard_error(capfd):
     for i in range(2):
         assert lines[3 * i] == f"thread {i} of 3: 1.50 text ff c    42 007 %"
         assert lines[3 * i + 1] == "vector 1,-2,3 and 0.500000,2.000000"
-        assert lines[3 * i + 2] == "[subsystem:category] short -3 long -5000000000 half 0.250000 bool 1"
+        assert (
+            lines[3 * i + 2]
+            == "[subsystem:category] short -3 long -5000000000 half 0.250000 bool 1"
+        )

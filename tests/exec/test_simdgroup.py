@@ -21,8 +21,21 @@ TYPES = {
 }
 REDUCTIONS = ["sum", "product", "max", "min"]
 BITWISE = ["and", "or", "xor"]
-PREFIXES = ["prefix_inclusive_sum", "prefix_exclusive_sum", "prefix_inclusive_product", "prefix_exclusive_product"]
-SHUFFLES = ["shuffle", "broadcast", "shuffle_xor", "shuffle_up", "shuffle_down", "shuffle_rotate_up", "shuffle_rotate_down"]
+PREFIXES = [
+    "prefix_inclusive_sum",
+    "prefix_exclusive_sum",
+    "prefix_inclusive_product",
+    "prefix_exclusive_product",
+]
+SHUFFLES = [
+    "shuffle",
+    "broadcast",
+    "shuffle_xor",
+    "shuffle_up",
+    "shuffle_down",
+    "shuffle_rotate_up",
+    "shuffle_rotate_down",
+]
 FILLS = ["shuffle_and_fill_up", "shuffle_and_fill_down"]
 SIZES = [1, 28, 32, 33, 64, 100]
 
@@ -85,15 +98,12 @@ def kernels():
     return "\n".join(text)
 
 
-SOURCE = (
-    """
+SOURCE = """
 inline ulong simd_bits(simd_vote v) { return ulong(v); }
 inline ulong ushort_bits(quad_vote v) { return ulong(ushort(v)); }
 #define simd_mask() simd_bits(simd_active_threads_mask())
 #define quad_mask() ushort_bits(quad_active_threads_mask())
-"""
-    + kernels()
-)
+""" + kernels()
 WIDTH = {"simd": 32, "quad": 4}
 
 
@@ -148,7 +158,9 @@ def test_reductions_and_prefixes(name, group, threads):
         launch(f"{group}_{op}_of_{name}", [out, x], threads)
         for lanes in parts(threads, threads, WIDTH[group]):
             expected = reduce_reference(op, x.numpy()[lanes.start : lanes.stop])
-            np.testing.assert_array_equal(out.numpy()[lanes.start : lanes.stop], expected, err_msg=op)
+            np.testing.assert_array_equal(
+                out.numpy()[lanes.start : lanes.stop], expected, err_msg=op
+            )
 
 
 def shuffle_source(op, lane, amount, width):
@@ -214,7 +226,11 @@ def test_shuffle_and_fill(op, group, threads):
         used = 3 if name == "int3" else components
         for amount in (0, 1, 3):
             out = torch.zeros_like(x)
-            launch(f"{group}_{op}_of_{name}", [out, x, fill, torch.tensor([amount], dtype=torch.uint16)], threads)
+            launch(
+                f"{group}_{op}_of_{name}",
+                [out, x, fill, torch.tensor([amount], dtype=torch.uint16)],
+                threads,
+            )
             check_fill(op, x, fill, out, amount, width, used)
 
 

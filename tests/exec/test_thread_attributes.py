@@ -34,7 +34,9 @@ ATTRIBUTES = {
 def kernel(attribute, components):
     metal_type = f"uint{components}" if components > 1 else "uint"
     store = (
-        "out[i * 3] = v.x; out[i * 3 + 1] = v.y; out[i * 3 + 2] = v.z;" if components > 1 else "out[i * 3] = v;"
+        "out[i * 3] = v.x; out[i * 3 + 1] = v.y; out[i * 3 + 2] = v.z;"
+        if components > 1
+        else "out[i * 3] = v;"
     )
     if attribute == "thread_position_in_grid":
         parameters = f"uint3 v [[{attribute}]]"
@@ -92,7 +94,12 @@ def expected(attribute, grid, group):
     return torch.tensor(rows, dtype=torch.int64)
 
 
-GRIDS = [((70, 1, 1), (32, 1, 1)), ((5, 7, 3), (4, 2, 2)), ((9, 4, 1), (16, 8, 1)), ((6, 6, 6), (6, 6, 6))]
+GRIDS = [
+    ((70, 1, 1), (32, 1, 1)),
+    ((5, 7, 3), (4, 2, 2)),
+    ((9, 4, 1), (16, 8, 1)),
+    ((6, 6, 6), (6, 6, 6)),
+]
 
 
 @pytest.mark.parametrize("grid,group", GRIDS, ids=lambda v: "x".join(map(str, v)))

@@ -1,5 +1,7 @@
 """Threadgroup variables and dynamic threadgroup arguments: sizes, alignment, initial contents, limits."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -111,7 +113,7 @@ def test_several_variables_do_not_overlap_and_are_aligned():
     a, b, c, d, e, f = out[0, 1:7].tolist()
     assert [v % 16 for v in (a, b, c, d, f)] == [0] * 5 and e % 32 == 0
     extents = sorted([(a, 1), (b, 48), (c, 32), (d, 2), (e, 32), (f, 4)])
-    assert all(begin + size <= following for (begin, size), (following, _) in zip(extents, extents[1:]))
+    assert all(begin + size <= following for (begin, size), (following, _) in pairwise(extents))
 
 
 def test_every_group_starts_with_zeros():
@@ -145,7 +147,9 @@ def test_too_much_is_an_error_with_the_sizes():
 def test_two_dimensional_tiles_with_partial_groups():
     x = torch.randn(19, 13)
     out = torch.zeros(13, 19)
-    build(SOURCE).launch("transposed", [x, out, torch.tensor([13, 19], dtype=torch.int32)], [13, 19], [8, 8])
+    build(SOURCE).launch(
+        "transposed", [x, out, torch.tensor([13, 19], dtype=torch.int32)], [13, 19], [8, 8]
+    )
     assert torch.equal(out, x.t())
 
 

@@ -176,11 +176,32 @@ def test_swizzles():
 
 
 def test_constructors_sizes_and_alignment():
-    assert run("constructors", 5) == [6, 1, 1 + 20 + 300 + 2000, 16 + 1200 + 80000 + 600000, 16 + 200 + 40000]
+    assert run("constructors", 5) == [
+        6,
+        1,
+        1 + 20 + 300 + 2000,
+        16 + 1200 + 80000 + 600000,
+        16 + 200 + 40000,
+    ]
 
 
 def test_operators():
-    expected = [2 * (9 + 5) | 256, 2 * (-13 - 6) & 255, 2 * (13 + 7), 2 * (15 + 8), 1, 1, 0.5, -0.5, 11, -25536, 25536, 0.25, 2, 70]
+    expected = [
+        2 * (9 + 5) | 256,
+        2 * (-13 - 6) & 255,
+        2 * (13 + 7),
+        2 * (15 + 8),
+        1,
+        1,
+        0.5,
+        -0.5,
+        11,
+        -25536,
+        25536,
+        0.25,
+        2,
+        70,
+    ]
     assert run("operators", 14) == expected
 
 
@@ -229,7 +250,9 @@ def test_rounding_to_half_and_bfloat():
     generator = np.random.default_rng(0)
     bits = generator.integers(0, 2**32, 200_000, dtype=np.uint32)
     ties = (generator.integers(0, 2**16, 20_000, dtype=np.uint32) << 16) | 0x8000
-    small = (generator.integers(0, 2**31, 50_000, dtype=np.uint32) % (16 << 23)) + (100 << 23)  # half's denormals
+    small = (generator.integers(0, 2**31, 50_000, dtype=np.uint32) % (16 << 23)) + (
+        100 << 23
+    )  # half's denormals
     x = torch.from_numpy(np.concatenate([bits, ties, small]).view(np.float32))
     for name, dtype in (("bfloat_of", torch.bfloat16), ("half_of", torch.float16)):
         out = torch.zeros(len(x), dtype=dtype)

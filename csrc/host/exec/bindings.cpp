@@ -1,5 +1,5 @@
-// Python bindings of the execution engine: kernel libraries and single launches, as the tests use them. Kernels reach
-// users by way of torch.mps.compile_shader and the operators (csrc/host/metal).
+// Python bindings of the execution engine: kernel libraries and single launches, as the tests use
+// them. Kernels reach users by way of torch.mps.compile_shader and the operators (csrc/host/metal).
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 #include <sys/syscall.h>
@@ -18,8 +18,9 @@ using exec::Launch;
 using exec::Library;
 using msl::abi::kMaxBuffers;
 
-// Raises KeyboardInterrupt (or what a signal handler raises) when Ctrl-C was pressed. Python handles signals in its
-// main thread only; other threads must not even wait for the interpreter lock, which their waiter may hold.
+// Raises KeyboardInterrupt (or what a signal handler raises) when Ctrl-C was pressed. Python
+// handles signals in its main thread only; other threads must not even wait for the interpreter
+// lock, which their waiter may hold.
 void check_python_interrupt() {
   if (syscall(SYS_gettid) != getpid() || Py_IsInitialized() == 0) return;
   py::gil_scoped_acquire gil;
@@ -65,7 +66,8 @@ void launch(const Library& library, const std::string& name, const py::list& buf
     } else {
       char* bytes = nullptr;
       Py_ssize_t length = 0;
-      if (PyBytes_AsStringAndSize(buffer.ptr(), &bytes, &length) != 0) throw py::error_already_set();
+      if (PyBytes_AsStringAndSize(buffer.ptr(), &bytes, &length) != 0)
+        throw py::error_already_set();
       launch.buffers[i] = bytes;
       launch.buffer_bytes[i] = length;
     }
@@ -84,8 +86,8 @@ void launch(const Library& library, const std::string& name, const py::list& buf
 // One dict for each kernel.
 py::list kernel_table(const Library& library) {
   static constexpr const char* kKinds[] = {"buffer", "threadgroup", "builtin"};
-  static constexpr const char* kVariations[] = {"none", "uniform_grid", "uniform_group", "affine_lane",
-                                                "per_lane"};
+  static constexpr const char* kVariations[] = {"none", "uniform_grid", "uniform_group",
+                                                "affine_lane", "per_lane"};
   py::list table;
   for (uint32_t k = 0; k < library.table().kernel_count; ++k) {
     const exec::Kernel& kernel = library.table().kernels[k];
@@ -114,7 +116,8 @@ py::list kernel_table(const Library& library) {
   return table;
 }
 
-std::shared_ptr<Library> specialise(const Library& library, const std::map<int, py::bytes>& values) {
+std::shared_ptr<Library> specialise(const Library& library,
+                                    const std::map<int, py::bytes>& values) {
   std::vector<Library::ConstantValue> constants;
   for (const auto& [index, value] : values) constants.push_back({index, std::string(value)});
   return library.specialise(constants);
@@ -135,21 +138,27 @@ void bind_exec(py::module_& m) {
           py::arg("data"))
       .def("names", &Library::names, "The names of its kernels.")
       .def("kernel_table", &kernel_table, "What is known about each kernel, a dict for each.")
-      .def_property_readonly("build", [](const Library& library) { return library.table().build; },
-                             "Compiler and flags it was built with.")
+      .def_property_readonly(
+          "build", [](const Library& library) { return library.table().build; },
+          "Compiler and flags it was built with.")
       .def_property_readonly(
           "cpu_features",
-          [](const Library& library) { return exec::describe_cpu_features(library.table().cpu_features); },
+          [](const Library& library) {
+            return exec::describe_cpu_features(library.table().cpu_features);
+          },
           "Instruction set extensions it needs.")
       .def("specialise", &specialise, py::arg("values"),
            "A copy in which function constants have the given values ({index: bytes}).")
-      .def("launch", &launch, py::arg("name"), py::arg("buffers"), py::arg("grid"), py::arg("group"),
-           py::arg("threadgroup_bytes") = std::map<uint32_t, uint32_t>(), py::arg("engine") = "auto",
-           py::arg("threads") = 0,
-           "Runs one kernel. buffers: tensors (their data at the storage offset), bytes or None; grid and group: an "
-           "int or up to three; threadgroup_bytes: {index: bytes} of dynamic threadgroup arguments.");
-  m.def("cpu_features", [] { return exec::describe_cpu_features(exec::cpu_features()); },
-        "Instruction set extensions of this CPU.");
+      .def("launch", &launch, py::arg("name"), py::arg("buffers"), py::arg("grid"),
+           py::arg("group"), py::arg("threadgroup_bytes") = std::map<uint32_t, uint32_t>(),
+           py::arg("engine") = "auto", py::arg("threads") = 0,
+           "Runs one kernel. buffers: tensors (their data at the storage offset), bytes or None; "
+           "grid and group: an "
+           "int or up to three; threadgroup_bytes: {index: bytes} of dynamic threadgroup "
+           "arguments.");
+  m.def(
+      "cpu_features", [] { return exec::describe_cpu_features(exec::cpu_features()); },
+      "Instruction set extensions of this CPU.");
 }
 
 }  // namespace metalops

@@ -46,7 +46,8 @@ uint64_t saved_state() {
   return uint64_t(high) << 32 | low;
 }
 
-// From the CPUID instruction and not __builtin_cpu_supports, which knows fewer names in older compilers.
+// From the CPUID instruction and not __builtin_cpu_supports, which knows fewer names in older
+// compilers.
 uint32_t detect() {
   using namespace msl::abi;
   const Registers basic = cpuid(1, 0);

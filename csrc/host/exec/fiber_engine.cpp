@@ -1,12 +1,15 @@
-// The engine for kernels whose threads synchronise. A CPU thread runs one threadgroup at a time; each GPU thread of the
-// group is a fiber, a call stack of its own, that runs until it has to wait.
+// The engine for kernels whose threads synchronise. A CPU thread runs one threadgroup at a time;
+// each GPU thread of the group is a fiber, a call stack of its own, that runs until it has to wait.
 //
-// Scheduling is by lane masks, 32 threads of a simdgroup in a word. A thread that waits hands over to the next
-// runnable lane of its own simdgroup, so that the lanes of a simdgroup stay together as on a GPU.
+// Scheduling is by lane masks, 32 threads of a simdgroup in a word. A thread that waits hands over
+// to the next runnable lane of its own simdgroup, so that the lanes of a simdgroup stay together as
+// on a GPU.
 //
-//  - A simdgroup operation completes when no lane of the simdgroup can run any more. If all of them wait at the same
-//    call, they take part together. If control flow diverged, the lanes at the call that comes first in the source do,
-//    and go on; the others keep waiting for them. That is how a GPU reconverges.
+//  - A simdgroup operation completes when no lane of the simdgroup can run any more. If all of them
+//  wait at the same
+//    call, they take part together. If control flow diverged, the lanes at the call that comes
+//    first in the source do, and go on; the others keep waiting for them. That is how a GPU
+//    reconverges.
 //  - A threadgroup barrier completes when every thread of the group waits at one or has returned.
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
@@ -43,8 +46,9 @@ constexpr uint32_t kNone = ~0u;
 
 // Where a lane waits in a simdgroup operation, and with what.
 struct Simdgroup {
-  uint32_t alive;       // lanes that exist and have not returned
-  uint32_t runnable;    // lanes that run or may run; the lanes of alive are here or in one of the next two
+  uint32_t alive;  // lanes that exist and have not returned
+  uint32_t
+      runnable;  // lanes that run or may run; the lanes of alive are here or in one of the next two
   uint32_t at_simd;     // lanes that wait in a simdgroup operation
   uint32_t at_barrier;  // lanes that wait at a threadgroup barrier
   uint32_t started;     // lanes that have a stack
@@ -76,7 +80,8 @@ class Worker {
 
   bool running() const { return running_; }
   const Kernel& kernel() const { return *kernel_; }
-  // Whether a memory fault at this address is an overflow of a fiber's stack; if so, ends the group with an error.
+  // Whether a memory fault at this address is an overflow of a fiber's stack; if so, ends the group
+  // with an error.
   bool handle_overflow(const void* address, void* signal_context);
 
  private:
@@ -128,7 +133,8 @@ class Worker {
 
 thread_local Worker* running_worker = nullptr;
 
-// ---- stack overflow -----------------------------------------------------------------------------------------
+// ---- stack overflow
+// -----------------------------------------------------------------------------------------
 
 struct sigaction action_before;
 
@@ -157,7 +163,8 @@ void install_fault_handler() {
   });
 }
 
-// ---- one group ----------------------------------------------------------------------------------------------
+// ---- one group
+// ----------------------------------------------------------------------------------------------
 
 Worker::Worker() {
   install_fault_handler();
@@ -199,7 +206,8 @@ void Worker::begin(const Kernel& kernel, const Launch& launch) {
     group_.dynamic_memory[argument.index] = memory_ + used;
     used += (launch.threadgroup_bytes[argument.index] + 127) / 128 * 128;
   }
-  const bool any = used > (kAlignmentSlack + 127) / 128 * 128 || kernel.static_threadgroup_bytes != 0;
+  const bool any =
+      used > (kAlignmentSlack + 127) / 128 * 128 || kernel.static_threadgroup_bytes != 0;
   memory_bytes_ = any ? used : 0;
 }
 
@@ -255,7 +263,8 @@ void Worker::run_group(uint64_t index) {
 
   if (overflowed_) {
     TORCH_CHECK(false, "kernel '", kernel_->name, "': a thread used more than ",
-                FiberStacks::kStackBytes / 1024, " KiB of stack (endless recursion, or large local arrays)");
+                FiberStacks::kStackBytes / 1024,
+                " KiB of stack (endless recursion, or large local arrays)");
   }
   if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));
 }
@@ -265,7 +274,8 @@ void Worker::start(Place place) {
   const uint32_t stack = stacks_.acquire();
   simdgroup.stack[place.lane] = stack;
   simdgroup.started |= 1u << place.lane;
-  make_context(simdgroup.context[place.lane], stacks_.bottom(stack), stacks_.top(stack), &fiber_main);
+  make_context(simdgroup.context[place.lane], stacks_.bottom(stack), stacks_.top(stack),
+               &fiber_main);
 }
 
 void Worker::fiber_main() {
@@ -273,14 +283,16 @@ void Worker::fiber_main() {
   try {
     worker->run_fibers_on_this_stack();
   } catch (...) {
-    // The other threads of the group are abandoned where they stand; their frames hold nothing but plain data.
+    // The other threads of the group are abandoned where they stand; their frames hold nothing but
+    // plain data.
     worker->error_ = std::current_exception();
   }
   Context abandoned;
   switch_context(abandoned, worker->main_);
 }
 
-// Runs the current thread, and after it threads that have not started yet, as long as no other one has to go on.
+// Runs the current thread, and after it threads that have not started yet, as long as no other one
+// has to go on.
 void Worker::run_fibers_on_this_stack() {
   for (;;) {
     kernel_->thread(launch_, &gpu_threads_[index_of(simdgroup_) * kSimdWidth + lane_]);
@@ -307,7 +319,8 @@ void Worker::finish_current() {
   ++done_;
 }
 
-// The thread to run when the current one cannot; there is one, because some thread of the group has not returned.
+// The thread to run when the current one cannot; there is one, because some thread of the group has
+// not returned.
 Worker::Place Worker::next() {
   Simdgroup& own = *simdgroup_;
   if (own.runnable == 0 && own.at_simd != 0) complete_simd(own);
@@ -374,10 +387,10 @@ bool Worker::release_barrier() {
 // A GPU would count such a simdgroup twice and hang.
 void Worker::report_different_barriers(uint32_t s) {
   const Simdgroup& simdgroup = simdgroups_[s];
-  TORCH_CHECK(false, "deadlock in kernel '", kernel_->name, "', threadgroup (", group_.position[0], ", ",
-              group_.position[1], ", ", group_.position[2], "): threads of simdgroup ", s,
-              " wait at different barriers, ", describe(*kernel_, {simdgroup.barrier_site}), " and ",
-              describe(*kernel_, {simdgroup.other_barrier_site}),
+  TORCH_CHECK(false, "deadlock in kernel '", kernel_->name, "', threadgroup (", group_.position[0],
+              ", ", group_.position[1], ", ", group_.position[2], "): threads of simdgroup ", s,
+              " wait at different barriers, ", describe(*kernel_, {simdgroup.barrier_site}),
+              " and ", describe(*kernel_, {simdgroup.other_barrier_site}),
               ". All threads of a threadgroup must reach the same threadgroup_barrier.");
 }
 
@@ -399,7 +412,8 @@ void Worker::complete_simd(Simdgroup& simdgroup) {
   uint32_t lanes = 0;
   for (uint32_t rest = simdgroup.at_simd; rest != 0; rest &= rest - 1) {
     const uint32_t lane = uint32_t(__builtin_ctz(rest));
-    // One call in the source is several functions when lanes run different instantiations of a template.
+    // One call in the source is several functions when lanes run different instantiations of a
+    // template.
     const bool same = simdgroup.site[lane] == first && simdgroup.function[lane] == function;
     if (!same && (lanes == 0 || simdgroup.site[lane] < first)) {
       first = simdgroup.site[lane];
@@ -425,7 +439,8 @@ Worker& worker_of_this_thread() {
   return *worker;
 }
 
-// ---- what kernels call --------------------------------------------------------------------------------------
+// ---- what kernels call
+// --------------------------------------------------------------------------------------
 
 [[noreturn]] C10_NOINLINE void report_no_fiber(const char* what, Site site) {
   const Kernel* const kernel = kernel_in_loop;
@@ -489,7 +504,8 @@ void run_fibers(const Kernel& kernel, const Launch& launch, int threads) {
     }
     return;
   }
-  // Groups start in the order of their positions: kernels that wait for a group before them make progress.
+  // Groups start in the order of their positions: kernels that wait for a group before them make
+  // progress.
   std::atomic<uint64_t> next{0};
   at::parallel_for(0, int64_t(tasks), 1, [&](int64_t first, int64_t) {
     const bool launching = first == 0;

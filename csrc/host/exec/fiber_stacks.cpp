@@ -11,10 +11,11 @@
 namespace metalops::exec {
 namespace {
 
-// Below every stack lies memory that faults, wide enough that a function with a large frame does not step over it.
+// Below every stack lies memory that faults, wide enough that a function with a large frame does
+// not step over it.
 constexpr size_t kGuardBytes = 64 * 1024;
-// Stacks at equal distances would keep their busiest words in the same few cache sets, which makes switching four
-// times slower; so each begins a little lower than the last one.
+// Stacks at equal distances would keep their busiest words in the same few cache sets, which makes
+// switching four times slower; so each begins a little lower than the last one.
 constexpr size_t kColours = 61;
 constexpr size_t kColourBytes = 320;
 
@@ -27,8 +28,8 @@ FiberStacks::FiberStacks() {
   // Address space only: a stack gets memory when it is first used.
   void* region = mmap(nullptr, stride_ * kMaxStacks, PROT_NONE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  TORCH_CHECK(region != MAP_FAILED, "cannot reserve address space for the stacks of GPU threads: ",
-              std::strerror(errno));
+  TORCH_CHECK(region != MAP_FAILED,
+              "cannot reserve address space for the stacks of GPU threads: ", std::strerror(errno));
   region_ = static_cast<char*>(region);
   // One huge page would cover eight stacks of which a few kilobytes are used.
   madvise(region_, stride_ * kMaxStacks, MADV_NOHUGEPAGE);

@@ -23,12 +23,14 @@ bool redirect_to_context(void*, Context&) { return false; }
 
 #include <ucontext.h>
 
-// metalops_resume_stack is the second half of metalops_switch_stack, for a thread whose state need not be saved.
+// metalops_resume_stack is the second half of metalops_switch_stack, for a thread whose state need
+// not be saved.
 extern "C" void metalops_resume_stack();
 
 #if defined(__x86_64__)
-// System V ABI: rbx, rbp, r12 to r15 belong to the caller. It ends in an indirect jump, which the CPU predicts from
-// where it went the last times; a return would be predicted to go back to the caller, which it never does.
+// System V ABI: rbx, rbp, r12 to r15 belong to the caller. It ends in an indirect jump, which the
+// CPU predicts from where it went the last times; a return would be predicted to go back to the
+// caller, which it never does.
 asm(R"(
 .text
 .p2align 4
@@ -69,7 +71,8 @@ constexpr int kSavedWords = 6;
 namespace metalops::exec {
 
 void make_context(Context& context, void*, void* top, void (*entry)()) {
-  // As if `entry` had been called: its return address is 0, which ends backtraces, and lies 8 below a multiple of 16.
+  // As if `entry` had been called: its return address is 0, which ends backtraces, and lies 8 below
+  // a multiple of 16.
   void** stack = static_cast<void**>(top);
   *--stack = nullptr;
   *--stack = reinterpret_cast<void*>(entry);

@@ -1,5 +1,5 @@
-// Switching between call stacks of one OS thread. Depends on nothing but the C++ language, so that its test also runs
-// under an emulator of another CPU (tests/exec/fiber_switch_test.cpp).
+// Switching between call stacks of one OS thread. Depends on nothing but the C++ language, so that
+// its test also runs under an emulator of another CPU (tests/exec/fiber_switch_test.cpp).
 #pragma once
 
 #include <cstddef>
@@ -23,11 +23,12 @@ struct Context {
 #endif
 };
 
-// Saves the running stack in `from` and continues `to` where it was saved, or at the beginning of its entry function.
-// Takes 2 to 3 ns in assembly, 200 ns with ucontext (it makes a system call for the signal mask).
+// Saves the running stack in `from` and continues `to` where it was saved, or at the beginning of
+// its entry function. Takes 2 to 3 ns in assembly, 200 ns with ucontext (it makes a system call for
+// the signal mask).
 //
-// What a function must preserve for its caller is saved; the floating-point control words (rounding mode, exception
-// masks) are not: they belong to the OS thread, and kernels do not change them.
+// What a function must preserve for its caller is saved; the floating-point control words (rounding
+// mode, exception masks) are not: they belong to the OS thread, and kernels do not change them.
 #if METALOPS_SWITCH_UCONTEXT
 inline void switch_context(Context& from, Context& to) { swapcontext(&from.saved, &to.saved); }
 #else
@@ -37,11 +38,13 @@ inline void switch_context(Context& from, Context& to) {
 }
 #endif
 
-// Prepares the stack [bottom, top) to start in `entry`, which must not return. top is a multiple of 16.
+// Prepares the stack [bottom, top) to start in `entry`, which must not return. top is a multiple
+// of 16.
 void make_context(Context& context, void* bottom, void* top, void (*entry)());
 
-// Rewrites the machine state of a signal handler (its third argument) so that, when the handler returns, the thread
-// continues in `target` and the stack it was on is abandoned. False where this is not supported.
+// Rewrites the machine state of a signal handler (its third argument) so that, when the handler
+// returns, the thread continues in `target` and the stack it was on is abandoned. False where this
+// is not supported.
 bool redirect_to_context(void* signal_context, Context& target);
 
 }  // namespace metalops::exec

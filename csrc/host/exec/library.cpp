@@ -53,8 +53,8 @@ Registry& registry() {
   return *the_registry;
 }
 
-// A path for the file descriptor that was never used before: the loader takes equal names for the same library, and
-// descriptors are reused. Extra slashes and "./" spell a counter.
+// A path for the file descriptor that was never used before: the loader takes equal names for the
+// same library, and descriptors are reused. Extra slashes and "./" spell a counter.
 std::string fresh_path(int descriptor) {
   static std::atomic<uint32_t> counter{0};
   std::string path = "/proc/self/fd/";
@@ -75,8 +75,8 @@ void write_all(int descriptor, const std::string& data) {
 // Loads a copy of the shared object in memory, with its own globals.
 void* load_copy(const std::string& data) {
   const int descriptor = memfd_create("metalops-kernels", MFD_CLOEXEC);
-  TORCH_CHECK(descriptor >= 0, "cannot create a file in memory for a kernel library: ",
-              std::strerror(errno));
+  TORCH_CHECK(descriptor >= 0,
+              "cannot create a file in memory for a kernel library: ", std::strerror(errno));
   struct Closer {
     int descriptor;
     ~Closer() { close(descriptor); }
@@ -117,19 +117,22 @@ struct Library::Impl {
   void take(void* loaded, const std::string& name) {
     if (loaded == nullptr) {
       const char* reason = dlerror();
-      TORCH_CHECK(false, "cannot load the kernel library ", name, ": ", reason ? reason : "unknown");
+      TORCH_CHECK(false, "cannot load the kernel library ", name, ": ",
+                  reason ? reason : "unknown");
     }
     handle = loaded;
     const auto* library = static_cast<const msl::abi::Library*>(dlsym(handle, "metalops_library"));
     bind = reinterpret_cast<decltype(bind)>(dlsym(handle, "metalops_bind"));
-    TORCH_CHECK(library != nullptr && bind != nullptr, name, " is not a kernel library of metalops");
+    TORCH_CHECK(library != nullptr && bind != nullptr, name,
+                " is not a kernel library of metalops");
     TORCH_CHECK(library->abi_version == msl::abi::kAbiVersion, "the kernel library ", name,
                 " was built for version ", library->abi_version,
                 " of the kernel interface; this metalops has version ", msl::abi::kAbiVersion,
                 ". Build it again.");
     const uint32_t missing = library->cpu_features & ~cpu_features();
     TORCH_CHECK(missing == 0, "the kernel library ", name, " was compiled for a CPU with ",
-                describe_cpu_features(missing), ", which this CPU lacks. Build it again on this machine.");
+                describe_cpu_features(missing),
+                ", which this CPU lacks. Build it again on this machine.");
     table = library;
     for (uint32_t i = 0; i < table->kernel_count; ++i) {
       kernels.emplace(table->kernels[i].name, &table->kernels[i]);
@@ -186,8 +189,8 @@ std::shared_ptr<Library> Library::specialise(const std::vector<ConstantValue>& v
     for (uint32_t i = 0; i < impl.table->function_constant_count; ++i) {
       const auto& constant = impl.table->function_constants[i];
       if (constant.index != value.index) continue;
-      TORCH_CHECK_VALUE(constant.bytes == value.bytes.size(), "function constant ", value.index, " ('",
-                        constant.name, "') has ", constant.bytes, " bytes; the value has ",
+      TORCH_CHECK_VALUE(constant.bytes == value.bytes.size(), "function constant ", value.index,
+                        " ('", constant.name, "') has ", constant.bytes, " bytes; the value has ",
                         value.bytes.size());
       std::memcpy(constant.value, value.bytes.data(), value.bytes.size());
       *constant.is_defined = 1;

@@ -1,4 +1,5 @@
-// The engine for kernels that never synchronise: a loop over the grid, cut into pieces for the CPU threads.
+// The engine for kernels that never synchronise: a loop over the grid, cut into pieces for the CPU
+// threads.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -33,7 +34,8 @@ constexpr uint64_t kGrain = 32768;
 // Smaller grids run at once, without being timed.
 constexpr uint64_t kTimed = 32;
 constexpr double kWorthSharing = 20e3;  // nanoseconds of work
-// Between pieces of about this long the CPU threads balance their load and the launching one looks for Ctrl-C.
+// Between pieces of about this long the CPU threads balance their load and the launching one looks
+// for Ctrl-C.
 constexpr double kPiece = 2e6;  // nanoseconds
 
 // Runs [begin, end) on several CPU threads, which take the next piece when they are done with one.
@@ -41,7 +43,8 @@ void run_shared(const Kernel& kernel, const Launch& launch, uint64_t begin, uint
                 uint64_t piece, int threads) {
   std::atomic<uint64_t> next{begin};
   at::parallel_for(0, threads, 1, [&](int64_t first, int64_t) {
-    // A pool smaller than `threads` gives several shares to one CPU thread; the first of them does all the work.
+    // A pool smaller than `threads` gives several shares to one CPU thread; the first of them does
+    // all the work.
     const bool launching = first == 0;
     InterruptPoll poll;
     for (;;) {
@@ -66,7 +69,8 @@ void run_loop(const Kernel& kernel, const Launch& launch, int threads) {
     run_piece(kernel, launch, 0, total);
     return;
   }
-  // Threads cost from less than a nanosecond to milliseconds (one for each row, say): time the first few.
+  // Threads cost from less than a nanosecond to milliseconds (one for each row, say): time the
+  // first few.
   using Clock = std::chrono::steady_clock;
   const uint64_t sample = total > kGrain ? kGrain / 8 : total / 32;
   const auto start = Clock::now();

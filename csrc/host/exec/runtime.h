@@ -30,7 +30,8 @@ class InterruptPoll {
 void run_loop(const Kernel& kernel, const Launch& launch, int threads);
 void run_fibers(const Kernel& kernel, const Launch& launch, int threads);
 
-// The kernel that this CPU thread runs in a loop, so that a synchronising call in it can be reported; null otherwise.
+// The kernel that this CPU thread runs in a loop, so that a synchronising call in it can be
+// reported; null otherwise.
 extern thread_local const Kernel* kernel_in_loop;
 
 }  // namespace metalops::exec
