@@ -87,9 +87,8 @@ def test_probes_are_remembered_on_disk(monkeypatch, tmp_path):
 def test_every_compiler_builds_kernels(monkeypatch, name):
     if not isinstance(compiler._probe([name]), compiler.Compiler):
         pytest.skip(f"{name} is not here or has no _Float16")
-    from metalops import _host
-
     import torch
+    from metalops import _host
 
     monkeypatch.setenv("CXX", name)
     library = _host.Library(msl.compile_source(SOURCE))

@@ -38,3 +38,15 @@ def test_set_constants_and_what_is_computed_from_them(program):
     assert run(special) == [-10 + 0.25, -20 + 0.25]
     assert run(p) == [1.5, 2.5]
     assert run(p.specialise({3: struct.pack("i", 3)})) == [6.5, 12.5]
+
+
+def test_several_constants_in_one_declaration(program):
+    p = program("""
+        constant int a [[function_constant(0)]];
+        constant int b = a + 1, c = b * (a << 1);
+        constant float2 v = float2(a, c).yx;
+        kernel void k(device float* out) { out[0] = b + c; out[1] = v.x; }
+    """)
+    out = torch.zeros(2)
+    p.specialise({0: struct.pack("i", 3)}).launch("k", out, grid=1)
+    assert out.tolist() == [4 + 24, 24]

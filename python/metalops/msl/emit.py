@@ -121,7 +121,7 @@ def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> Emitted:
     return Emitted("".join(text), program, lines, all_runs)
 
 
-def _accessors(swizzles: dict[str, bool]) -> str:
+def _accessors(swizzles: set[str]) -> str:
     if not swizzles:
         return ""
     lines = []

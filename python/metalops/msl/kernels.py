@@ -25,6 +25,11 @@ class Function:
     stage: str | None = None  # "kernel", "vertex", ...
     attributes: list[Attribute] = field(default_factory=list)
 
+    @property
+    def is_specialisation(self) -> bool:
+        """Whether it is an explicit specialisation: `template <> ...`."""
+        return any(not header.named_children for header in self.template_headers)
+
 
 @dataclass
 class Parameter:
@@ -89,7 +94,6 @@ class FunctionConstant:
     name: str
     path: tuple[str, ...]
     index: str
-    declaration: object
 
 
 @dataclass

@@ -20,13 +20,12 @@ from .kernels import (
     Kernel,
     Parameter,
     Program,
-    declarator_kinds,
-    declared_identifier,
     integer_value,
     parameter_ranges,
 )
 from .locations import LineMap
-from .rewrite import Rewritten, threadgroup_typedef
+from .rewrite import Rewritten
+from .threadgroup import size_block
 
 # What a thread knows about itself: in a loop over rows of the grid, in such a loop cut at threadgroups, and alone.
 _ROW_BUILTINS = {
@@ -136,7 +135,7 @@ class Thunks:
         body = [f"constexpr {names.ABI}::u32 msl_threads = {kernel.max_threads or 1024};"]
         body.append(f"constexpr {names.ABI}::u32 msl_static = [] {{ {names.ABI}::u32 msl_used = 0;")
         for variable in kernel.threadgroup_variables:
-            body.append(self._size_of(kernel, variable))
+            body.append(size_block(self.rewritten, kernel, variable))
         body.append("return msl_used; }();")
         indices = "".join(
             f", int({p.index if p.index is not None else -1})" for p in kernel.parameters
@@ -149,38 +148,6 @@ class Thunks:
             + "\n}"
         )
         return Piece(_in_namespaces(function.path, text), function.declarator.start_byte)
-
-    def _size_of(self, kernel: Kernel, variable) -> str:
-        """A block that adds one variable to msl_used, with the local declarations that its type mentions."""
-        alias = f"msl_threadgroup_{variable.number}"
-        text = (
-            f"{threadgroup_typedef(self.source, self.edits, variable, alias)} "
-            f"msl_used = {names.SUPPORT}::place(msl_used, sizeof({alias}));"
-        )
-        needed = set(re.findall(r"[A-Za-z_]\w*", text))
-        node = variable.declaration
-        body = kernel.function.body
-        while node.start_byte != body.start_byte or node.type != body.type:
-            before = node.prev_named_sibling if node.parent.type != "if_statement" else None
-            while before is not None:
-                declared = _declared_names(self.source, before)
-                if declared is not None and (not declared or declared & needed):
-                    declaration = self.edits.text_of(before.start_byte, before.end_byte)
-                    needed |= set(re.findall(r"[A-Za-z_]\w*", declaration))
-                    text = declaration + "\n" + text
-                before = before.prev_named_sibling
-            parent = node.parent
-            if parent.type == "if_statement" and any(
-                c.type == "constexpr" for c in parent.children
-            ):
-                condition_node = parent.child_by_field_name("condition")
-                condition = self.edits.text_of(condition_node.start_byte, condition_node.end_byte)
-                if parent.child_by_field_name("consequence") != node:
-                    condition = f"(!{condition})"
-                needed |= set(re.findall(r"[A-Za-z_]\w*", condition))
-                text = f"if constexpr {condition} {{ {text} }}"
-            node = parent
-        return "{ " + text + " }"
 
     # ---- one kernel -----------------------------------------------------------------------------------------
 
@@ -420,36 +387,3 @@ def _qualified(path: tuple[str, ...], name: str) -> str:
 def _in_namespaces(path: tuple[str, ...], text: str) -> str:
     opening = "".join(f"namespace {p} {{ " for p in ("msl", *path))
     return f"{opening}\n{text}\n{'}' * (len(path) + 1)}\n"
-
-
-def _declared_names(source, node) -> set[str] | None:
-    """Names that a statement declares as constants or types; empty for using-directives; None for other statements."""
-    kind = node.type
-    if kind == "using_declaration":
-        return set()
-    if kind == "alias_declaration":
-        return {source.node_text(node.child_by_field_name("name"))}
-    if kind == "type_definition":
-        return {
-            source.node_text(d).split("[")[0].strip("*& ")
-            for d in node.children_by_field_name("declarator")
-        }
-    if kind in ("struct_specifier", "class_specifier", "enum_specifier"):
-        name = node.child_by_field_name("name")
-        return {source.node_text(name)} if name else set()
-    if kind == "declaration":
-        declarators = node.children_by_field_name("declarator")
-        constant = any(
-            source.node_text(c) in ("const", "constexpr")
-            for c in node.children
-            if c.type == "type_qualifier"
-        ) or any(
-            w.text == "constant"
-            for w in source.words_in(node.start_byte - 24, declarators[0].start_byte)
-        )
-        if not constant or any(
-            declarator_kinds(d, True) & {"pointer", "reference"} for d in declarators
-        ):
-            return None
-        return {source.node_text(i) for i in map(declared_identifier, declarators) if i is not None}
-    return None

@@ -1,0 +1,185 @@
+"""Expressions that mean something else in C++: literals, names of the global namespace, swizzles, shifts, integer
+division, integer literals opposite half and bfloat in conditional expressions."""
+
+from __future__ import annotations
+
+import re
+
+from . import names
+
+_SWIZZLE = re.compile(r"(?:\.|->)\s*([xyzw]{2,4}|[rgba]{1,4})\b(?!\s*\()")
+_ARITHMETIC = re.compile(r"<<=?|>>=?|/=?|%=?")
+_INTEGER_ARM = re.compile(r"[(\s]*[-+]?\s*(?:0[xX][\da-fA-F]+|\d+)[uUlL]*[)\s]*$")
+_FUNCTIONS = {
+    "<<": "shift_left",
+    ">>": "shift_right",
+    "/": "divide",
+    "%": "remainder",
+    "<<=": "assign_shift_left",
+    ">>=": "assign_shift_right",
+    "/=": "assign_divide",
+    "%=": "assign_remainder",
+}
+_KEYWORDS_BEFORE_NAME = {
+    "return", "case", "else", "typename", "const", "void", "static", "inline", "constexpr", "using", "new", "sizeof",
+    "throw", "volatile", "extern", "typedef", "and", "or", "not", "goto", "do", "public", "private", "namespace",
+    "friend", "operator", "class", "struct", "enum", "decltype", "alignof", "mutable", "unsigned", "signed",
+}  # fmt: skip
+_FLOATING_CALL = re.compile(
+    r"(?:::\s*)?(?:metal\s*::\s*)?(?:(?:precise|fast)\s*::\s*)?"
+    r"(?:float|half|exp2?|log(?:2|10)?|sqrt|rsqrt|sin|cos|tanh?|static_cast\s*<\s*(?:float|half)\s*>)$"
+)
+
+
+class Expressions:
+    def __init__(self, rewritten):
+        self.rewritten = rewritten
+        self.program = rewritten.program
+        self.source = rewritten.program.source
+        self.edits = rewritten.edits
+
+    def run(self) -> None:
+        self._literals()
+        self._global_names()
+        self._swizzles()
+        self._arithmetic()
+        self._conditional_literals()
+
+    def _literals(self) -> None:
+        for literal in self.source.literals:
+            if literal.suffix == "f":
+                continue
+            if literal.suffix == "":
+                self.edits.replace(literal.start, literal.end, literal.digits + "f")
+                continue
+            kind = "half" if literal.suffix == "h" else "bfloat"
+            digits = literal.digits + ("f" if re.search(r"[.eEpP]", literal.digits) else "")
+            self.edits.replace(literal.start, literal.end, f"{names.PROGRAM}::{kind}({digits})")
+
+    def _global_names(self) -> None:
+        """`::x` becomes `::msl::x`."""
+        masked = self.source.masked
+        for match in re.finditer(r"::", masked):
+            before = self.source.previous_code(match.start())
+            c = masked[before] if before >= 0 else ";"
+            if c.isalnum() or c == "_":
+                word = re.search(r"\w+$", masked[max(0, before - 40) : before + 1])
+                if word is None or word.group() not in _KEYWORDS_BEFORE_NAME:
+                    continue
+            elif c in ">)":
+                leaf = self.source.leaf_at(match.start())
+                parent = leaf.parent
+                if (
+                    parent is None
+                    or parent.type != "qualified_identifier"
+                    or parent.children[0] != leaf
+                ):
+                    continue
+            self.edits.insert(match.start(), f" {names.PROGRAM}" if c in "<" else names.PROGRAM)
+
+    def _swizzles(self) -> None:
+        for match in _SWIZZLE.finditer(self.source.masked):
+            name = match.group(1)
+            if re.search(r"[xyzw]", name) and re.search(r"[rgba]", name):
+                continue
+            leaf = self.source.leaf_at(match.start(1))
+            node = leaf.parent
+            if node is None or node.type != "field_expression":
+                continue
+            argument = node.child_by_field_name("argument")
+            operator = self.source.masked[match.start() : match.start() + 1]
+            if argument is None or argument.type == "this":
+                continue
+            assigned = self._is_assigned(node)
+            self.rewritten.swizzles.add(name)
+            accessor = f"{names.SUPPORT}::{'set' if assigned else 'get'}_{name}"
+            if operator == "-":
+                self.edits.wrap(argument.start_byte, argument.end_byte, f"{accessor}(*(", "))")
+            else:
+                self.edits.wrap(argument.start_byte, argument.end_byte, f"{accessor}(", ")")
+            self.edits.erase(argument.end_byte, match.end())
+
+    @staticmethod
+    def _is_assigned(node) -> bool:
+        parent = node.parent
+        while parent is not None and parent.type == "parenthesized_expression":
+            node, parent = parent, parent.parent
+        if parent is None:
+            return False
+        if parent.type == "assignment_expression":
+            return parent.child_by_field_name("left") == node
+        return parent.type == "update_expression"
+
+    def _arithmetic(self) -> None:
+        """Shift counts are taken modulo the width, and integer division does not trap."""
+        masked = self.source.masked
+        for match in _ARITHMETIC.finditer(masked):
+            operator = match.group()
+            leaf = self.source.leaf_at(match.start())
+            node = leaf.parent
+            if node is None or leaf.type != operator or leaf.end_byte != match.end():
+                continue
+            if node.type not in ("binary_expression", "assignment_expression"):
+                continue
+            left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
+            if left is None or right is None or node.has_error:
+                continue
+            if self._is_plain_operand(right, operator) or self._is_floating(left):
+                continue
+            if right.type == "initializer_list" or self._in_preprocessor_like_place(node):
+                continue
+            function = f"{names.SUPPORT}::{_FUNCTIONS[operator]}"
+            self.edits.wrap(node.start_byte, node.end_byte, f"{function}(", ")")
+            self.edits.replace(match.start(), match.end(), ",")
+
+    def _is_plain_operand(self, node, operator: str) -> bool:
+        """Whether the right operand needs no care: a literal in range, or a floating value."""
+        while node.type == "parenthesized_expression" and node.named_child_count == 1:
+            node = node.named_children[0]
+        text = self.source.masked_text(node)
+        if node.type == "number_literal":
+            return "/" in operator or "%" in operator or bool(re.match(r"\d+[uUlL]*$", text))
+        return self._is_floating(node)
+
+    def _is_floating(self, node) -> bool:
+        while node.type == "parenthesized_expression" and node.named_child_count == 1:
+            node = node.named_children[0]
+        if node.type == "number_literal":
+            return bool(re.search(r"\.|^\d+[eE]", self.source.masked_text(node)))
+        if node.type == "call_expression":
+            function = self.source.masked_text(node.child_by_field_name("function"))
+            return bool(_FLOATING_CALL.match(function))
+        if node.type == "binary_expression":
+            return (
+                any(self._is_floating(node.child_by_field_name(side)) for side in ("left", "right"))
+                and self.source.masked_text(node.child_by_field_name("operator")) in "+-*/"
+            )
+        return False
+
+    @staticmethod
+    def _in_preprocessor_like_place(node) -> bool:
+        return node.parent is not None and node.parent.type in ("bitfield_clause", "enumerator")
+
+    def _conditional_literals(self) -> None:
+        """In `c ? x : 0` the literal takes the type of x where that is a class for us but arithmetic in Metal."""
+        nodes = list(self.source.find("(conditional_expression) @c"))
+        for node in reversed(nodes):  # what is inside first, because its text is copied
+            arms = node.child_by_field_name("consequence"), node.child_by_field_name("alternative")
+            if None in arms or node.has_error:
+                continue
+            for arm, other in (arms, arms[::-1]):
+                text = self.source.masked_text(other)
+                if not _INTEGER_ARM.match(self.source.masked_text(arm)) or not re.search(
+                    r"[A-Za-z_]", text
+                ):
+                    continue
+                if "[" in text and re.search(r"\[[&=\w\s]*\]\s*\(", text):
+                    continue  # a lambda cannot stand in decltype
+                known = self.edits.text_of(other.start_byte, other.end_byte)
+                known = re.sub(r"\s+", " ", known)
+                self.edits.wrap(
+                    arm.start_byte,
+                    arm.end_byte,
+                    f"{names.SUPPORT}::literal_like<decltype({known})>(",
+                    ")",
+                )

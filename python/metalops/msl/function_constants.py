@@ -1,0 +1,100 @@
+"""Function constants become variables of the library.
+
+Program-scope constants computed from them are variables too, computed again whenever the function
+constants have been given values (metalops_bind does it).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from . import names
+from .kernels import FunctionConstant, declarator_kinds, declared_identifier
+from .parse import closing_bracket
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_IS_DEFINED = re.compile(r"\b(?:metal\s*::\s*)?is_function_constant_defined\s*\(")
+
+
+@dataclass
+class Derived:
+    """Program-scope constants of one declaration, computed from function constants."""
+
+    path: tuple[str, ...]
+    number: int
+
+
+class FunctionConstants:
+    """Runs after expressions were rewritten: their text is copied."""
+
+    def __init__(self, rewritten):
+        self.rewritten = rewritten
+        self.program = rewritten.program
+        self.source = rewritten.program.source
+        self.edits = rewritten.edits
+        self.dependent: set[str] = set()
+
+    def run(self) -> None:
+        self._is_defined()
+        for node, path, head in self.program.declarations:
+            attributes = self.source.attributes_in(head, self.source.next_code(node.end_byte))
+            index = next((a for a in attributes if a.name == "function_constant"), None)
+            if index is not None:
+                self._function_constant(node, path, head, index.arguments or "0")
+            elif self.dependent:
+                self._derived_constants(node, path, head)
+
+    def _is_defined(self) -> None:
+        for match in _IS_DEFINED.finditer(self.source.masked):
+            close = closing_bracket(self.source.masked, match.end() - 1)
+            if close is not None:
+                argument = self.source.masked[match.end() : close - 1].strip()
+                *scope, name = re.split(r"\s*::\s*", argument)
+                flag = "::".join([*scope, f"msl_is_defined_{name}"])
+                self.edits.replace(match.start(), close, f"({flag} != 0)")
+
+    def _function_constant(self, node, path, head: int, index: str) -> None:
+        pieces = []
+        for declarator in node.children_by_field_name("declarator"):
+            name = self.source.node_text(declared_identifier(declarator))
+            self.program.function_constants.append(FunctionConstant(name, path, index))
+            self.dependent.add(name)
+            pieces.append(
+                f"static {self._type(node)} {name}; static {names.ABI}::u8 msl_is_defined_{name};"
+            )
+        self._replace(node, head, " ".join(pieces))
+
+    def _derived_constants(self, node, path, head: int) -> None:
+        constants = [self._derived(d) for d in node.children_by_field_name("declarator")]
+        if not constants or None in constants:
+            return
+        number = len(self.rewritten.derived)
+        self.rewritten.derived.append(Derived(path, number))
+        declared = ", ".join(name for name, _ in constants)
+        computed = " ".join(f"{name} = {value};" for name, value in constants)
+        self.dependent.update(name for name, _ in constants)
+        text = f"static {self._type(node)} {declared}; static void msl_derive_{number}() {{ {computed} }}"
+        self._replace(node, head, text.replace("\n", " "))
+
+    def _derived(self, declarator) -> tuple[str, str] | None:
+        """Name and value of a scalar or vector that depends on function constants, or None."""
+        value = declarator.child_by_field_name("value")
+        identifier = declared_identifier(declarator)
+        if value is None or identifier is None or declarator_kinds(declarator):
+            return None
+        words = set(_NAME.findall(self.source.masked_text(value)))
+        if not words & self.dependent and "is_function_constant_defined" not in words:
+            return None
+        text = self.edits.text_of(value.start_byte, value.end_byte)
+        return self.source.node_text(identifier), text
+
+    def _type(self, node) -> str:
+        type_node = node.child_by_field_name("type")
+        return self.edits.text_of(type_node.start_byte, type_node.end_byte)
+
+    def _replace(self, node, head: int, text: str) -> None:
+        """Puts `text` for a declaration and the address space before it."""
+        words = self.source.words_in(head, node.start_byte)
+        start = words[0].start if words else node.start_byte
+        self.edits.replace(start, node.end_byte, text)
