@@ -1,7 +1,9 @@
 """Every operator of ours through torch's own generic machinery: OpInfo, opcheck, torch.compile, torch.export."""
 
 import copy
+import warnings
 
+import metalops
 import pytest
 import torch
 from metalops.testing import op_db
@@ -228,3 +230,95 @@ def test_deepcopy_and_checkpoint(operator):
     expected = torch.autograd.grad(module(*args).sum(), args)
     actual = torch.autograd.grad(checkpoint(module, *args, use_reentrant=False).sum(), args)
     torch.testing.assert_close(actual, expected)
+
+
+@operators
+def test_vmap_is_one_call_for_the_whole_batch(operator):
+    rows = operator.operands * 3 + 1
+    args = [
+        operator.sample(rows, 4, 12, dtype=torch.float32, seed=i).to("mps")
+        for i in range(operator.operands)
+    ]
+    arguments = operator.arguments[-1]
+
+    def function(*args):
+        return operator.function(*args, **arguments)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch warns when it loops over the batch
+        actual = torch.vmap(function)(*args)
+        torch.testing.assert_close(actual, function(*args))
+        # The batch in another dimension, and in the first operand only.
+        others = [x[0] for x in args[1:]]
+        moved = torch.vmap(function, in_dims=(2,) + (None,) * len(others), out_dims=1)
+        expected = function(args[0], *others)
+        torch.testing.assert_close(
+            moved(args[0].permute(1, 2, 0), *others), expected.transpose(0, 1)
+        )
+        gradients = torch.vmap(torch.func.grad(lambda *args: function(*args).sum()))(*args)
+    leaf = args[0].clone().requires_grad_()
+    (expected,) = torch.autograd.grad(function(leaf, *args[1:]).sum(), leaf)
+    torch.testing.assert_close(gradients, expected)
+
+
+def test_vmap_aligns_operands_as_one_element_of_the_batch_does():
+    a = torch.randn(5, 3, 4, device="mps")
+    b = torch.randn(5, 4, device="mps")
+    s = torch.randn(5, device="mps")
+    expected = torch.stack([metalops.ops.swiglu(x, y) for x, y in zip(a, b)])
+    torch.testing.assert_close(torch.vmap(metalops.ops.swiglu)(a, b), expected)
+    half = a.half()
+    expected = torch.stack([metalops.ops.swiglu(x, y) for x, y in zip(half, s)])
+    actual = torch.vmap(metalops.ops.swiglu)(half, s)
+    assert actual.dtype == expected.dtype == torch.float16
+    torch.testing.assert_close(actual, expected)
+    with pytest.raises(RuntimeError, match="0-dimensional"):
+        torch.vmap(metalops.ops.silu_and_mul)(torch.ones(4, device="mps"))
+
+
+@operators
+def test_offsets_beyond_32_bits(operator):
+    # Few elements, but gigabytes apart: the launch has to be split.
+    step = 2**29 + 3
+    shape = (4, 2) if operator.halving else (4,)
+    count = step * 4 + 2
+    args = []
+    for i in range(operator.operands):
+        storage = torch.empty(count, device="mps") if i == 0 else torch.empty(8, device="mps")
+        strides = ((step, 1) if operator.halving else (step,)) if i == 0 else (1,)
+        args.append(storage.as_strided(shape, strides, 1))
+        args[-1].copy_(operator.sample(*shape, dtype=torch.float32, seed=i))
+    near = [x.clone(memory_format=torch.contiguous_format) for x in args]
+    results = []
+    for operands in (args, near):
+        leaves = [x.detach().requires_grad_() for x in operands]
+        result = operator.function(*leaves, **operator.arguments[-1])
+        cotangent = torch.linspace(1, 2, result.numel(), device="mps").view(result.shape)
+        results.append((result, *torch.autograd.grad(result, leaves, cotangent)))
+    for far, expected in zip(*results):
+        torch.testing.assert_close(far, expected, rtol=0, atol=0)
+
+
+@operators
+def test_saved_tensors_can_wait_on_the_cpu(operator):
+    args = _leaves(operator)
+    arguments = operator.arguments[-1]
+    expected = torch.autograd.grad(operator.function(*args, **arguments).sum(), args)
+    with torch.autograd.graph.save_on_cpu():
+        result = operator.function(*args, **arguments)
+    torch.testing.assert_close(torch.autograd.grad(result.sum(), args), expected)
+
+
+@pytest.mark.slow
+def test_inductor_keeps_the_operator_among_its_own_kernels():
+    x = torch.randn(6, 16, device="mps", requires_grad=True)
+
+    def function(x):
+        return (metalops.ops.silu_and_mul(x * 2) + 1).sum(-1).exp()
+
+    expected = function(x)
+    torch._dynamo.reset()
+    actual = torch.compile(function, fullgraph=True)(x)
+    torch.testing.assert_close(actual, expected)
+    (gradient,) = torch.autograd.grad(expected.sum(), x)
+    torch.testing.assert_close(torch.autograd.grad(actual.sum(), x)[0], gradient)

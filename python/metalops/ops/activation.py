@@ -13,6 +13,7 @@ from torch import Tensor
 
 from . import fake
 from ._call import direct, is_dynamo_compiling, through_torch_ops
+from .vmap import register_vmap
 
 __all__ = [
     "gelu_fast",
@@ -127,6 +128,9 @@ def softcap_(input: Tensor, cap: float) -> Tensor:
 
 for _name in ("gelu_new", "gelu_fast", "gelu_quick", "softcap"):
     fake.register_pointwise(f"metalops::{_name}", tensors=1)
+    register_vmap(f"metalops::{_name}", tensors=1)
 fake.register_pointwise("metalops::relu_squared", tensors=1, integers_to_float=False)
+register_vmap("metalops::relu_squared", tensors=1)
 for _name in ("gelu_new", "gelu_quick", "relu_squared", "softcap"):
     fake.register_backward(f"metalops::{_name}_backward", tensors=2, gradients=1)
+    register_vmap(f"metalops::{_name}_backward", tensors=2)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from . import fake
 from ._call import direct, is_dynamo_compiling, through_torch_ops
+from .vmap import register_vmap
 
 __all__ = [
     "fatrelu_and_mul",
@@ -154,9 +155,18 @@ def swiglu_clamped_(a: Tensor, b: Tensor, limit: float = 7.0) -> Tensor:
     return _swiglu_clamped_(a, b, limit)
 
 
-for _name in ("silu_and_mul", "mul_and_silu", "gelu_and_mul", "gelu_tanh_and_mul"):
-    fake.register_halving(f"metalops::{_name}")
-fake.register_halving("metalops::fatrelu_and_mul", integers_to_float=False)
+for _name in (
+    "silu_and_mul",
+    "mul_and_silu",
+    "gelu_and_mul",
+    "gelu_tanh_and_mul",
+    "fatrelu_and_mul",
+):
+    fake.register_halving(f"metalops::{_name}", integers_to_float=_name != "fatrelu_and_mul")
+    register_vmap(f"metalops::{_name}", tensors=1, needs_dimension=True)
+    register_vmap(f"metalops::{_name}_backward", tensors=2, needs_dimension=True)
 for _name in ("swiglu", "geglu", "reglu", "swiglu_clamped"):
     fake.register_pointwise(f"metalops::{_name}", tensors=2, integers_to_float=_name != "reglu")
     fake.register_backward(f"metalops::{_name}_backward", tensors=3, gradients=2)
+    register_vmap(f"metalops::{_name}", tensors=2)
+    register_vmap(f"metalops::{_name}_backward", tensors=3)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from . import fake
 from ._call import direct, is_dynamo_compiling, through_torch_ops
+from .vmap import register_vmap
 
 __all__ = ["fma", "fma_", "lerp_clamped", "lerp_clamped_"]
 
@@ -59,5 +60,9 @@ def lerp_clamped_(a: Tensor, b: Tensor, w: Tensor) -> Tensor:
 
 fake.register_pointwise("metalops::fma", tensors=3, integers_to_float=False)
 fake.register_backward("metalops::fma_backward", tensors=3, gradients=2)
+register_vmap("metalops::fma", tensors=3)
+register_vmap("metalops::fma_backward", tensors=3)
 fake.register_pointwise("metalops::lerp_clamped", tensors=3, integers_to_float=False)
 fake.register_backward("metalops::lerp_clamped_backward", tensors=4, gradients=3)
+register_vmap("metalops::lerp_clamped", tensors=3)
+register_vmap("metalops::lerp_clamped_backward", tensors=4)

@@ -1,0 +1,53 @@
+"""torch.vmap of pointwise operators: one call for the whole batch, whose dimension comes first.
+
+Other packages that define operators with ``<metalops/pointwise.h>`` use :func:`register_vmap` too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from . import fake
+
+
+def _without_batch(tensor: Tensor, dim: int | None) -> Tensor:
+    """A tensor on no device with the shape of one element of the batch."""
+    shape = [n for i, n in enumerate(tensor.shape) if i != dim]
+    return torch.empty(shape, dtype=tensor.dtype, device="meta")
+
+
+def _batch_first(tensors: Sequence[Tensor], dims: Sequence[int | None]) -> list[Tensor]:
+    """The tensors with the batch dimension first, aligned so that the others broadcast as they do in one element."""
+    elements = [_without_batch(x, dim) for x, dim in zip(tensors, dims, strict=True)]
+    rank = max(x.dim() for x in elements)
+    result = []
+    for tensor, dim, element in zip(tensors, dims, elements, strict=True):
+        if dim is not None:
+            if rank > 0 and element.dim() == 0:
+                # A tensor without dimensions does not decide about the dtype; with that of the batch it would.
+                tensor = tensor.to(fake.pointwise_result(*elements, integers_to_float=False).dtype)
+            tensor = tensor.movedim(dim, 0)[(slice(None),) + (None,) * (rank - element.dim())]
+        result.append(tensor)
+    return result
+
+
+def register_vmap(name: str, tensors: int, *, needs_dimension: bool = False) -> None:
+    """Registers the rule for the operator ``name`` ("namespace::name"), whose first ``tensors`` arguments are operands.
+
+    needs_dimension: whether it refuses operands without dimensions, as those that halve the last one do.
+    """
+    namespace, base = name.split("::")
+    op = getattr(getattr(torch.ops, namespace), base).default
+
+    def rule(info, in_dims, *args):
+        operands, others = args[:tensors], args[tensors:]
+        dims = in_dims[:tensors]
+        if needs_dimension and operands[-1].dim() == int(dims[-1] is not None):
+            raise RuntimeError(f"{base} does not support 0-dimensional tensors")
+        result = op(*_batch_first(operands, dims), *others)
+        return result, tuple(0 for _ in result) if isinstance(result, tuple) else 0
+
+    torch.library.register_vmap(name, rule)
