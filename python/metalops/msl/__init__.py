@@ -1,12 +1,12 @@
 """The Metal front end: Metal source in, a compiled kernel library for the host out.
 
-Used at build time (setup.py loads this package by itself, before anything is built) and at run time. It imports
-neither torch nor the rest of metalops.
+Used at build time (setup.py loads this package by itself, before anything is built) and at run
+time. It imports neither torch nor the rest of metalops.
 
     compile_source(text)       -> path of a kernel library in the on-disk cache
     compile_file(path, output) -> a kernel library at `output`
     emit_source(text)          -> the C++ that would be compiled
-    flatten(path)              -> one Metal source with its includes embedded, for Apple's run-time compiler
+    flatten(path)              -> one Metal source with its includes embedded, for a Mac
     kernel_table(source)       -> what the library would hold
 """
 
@@ -25,10 +25,11 @@ from .table import KernelEntry, kernel_entries
 
 
 def compile_source(source: str, name: str | None = None, *, options: Options | None = None) -> str:
-    """Compiles Metal source and returns the path of the kernel library, from the cache where it is there already.
+    """Compiles Metal source and returns the path of the kernel library, from the cache where it is
+    there already.
 
-    name: what errors call the source (default "program_source"). Raises SyntaxError with the user's file, line,
-    column and source line; CompilerNotFound without a host compiler.
+    name: what errors call the source (default "program_source"). Raises SyntaxError with the user's
+    file, line, column and source line; CompilerNotFound without a host compiler.
     """
     return compile_text(source, name, options or Options())
 
@@ -40,7 +41,8 @@ def compile_file(
     defines: Iterable[str] = (),
     optimize: int = 3,
 ) -> str:
-    """Compiles a Metal file into a kernel library at `output` (default: beside it, with the suffix .so).
+    """Compiles a Metal file into a kernel library at `output` (default: beside it, with the suffix
+    .so).
 
     defines: "NAME" or "NAME=VALUE". Raises as compile_source does, and OSError for files.
     """
@@ -73,7 +75,9 @@ def kernel_table(
     include_dirs: Iterable[str | os.PathLike] = (),
     defines: Iterable[str] = (),
 ) -> list[KernelEntry]:
-    """The kernels of a Metal file (a path) or of a source text, with their arguments. Compiles nothing."""
+    """The kernels of a Metal file (a path) or of a source text, with their arguments. Compiles
+    nothing.
+    """
     is_path = isinstance(source, os.PathLike) or ("\n" not in source and os.path.isfile(source))
     preprocessed = preprocess(
         None if is_path else source,

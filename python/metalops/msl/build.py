@@ -1,5 +1,5 @@
-"""From Metal source to a kernel library on disk: the stages in a row, and the host compiler's errors in terms of the
-user's source.
+"""From Metal source to a kernel library on disk: the stages in a row, and the host compiler's
+errors in terms of the user's source.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from .errors import Diagnostic, syntax_error
 from .preprocess import METAL_VERSION, Preprocessed, preprocess, torch_include
 
 _DIAGNOSTIC = re.compile(
-    r"^(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+): (?P<kind>(?:fatal )?error|note|warning): (?P<message>.*)$"
+    r"^(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+): "
+    r"(?P<kind>(?:fatal )?error|note|warning): (?P<message>.*)$"
 )
 _GNU_CONTEXT = re.compile(r"^(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+):\s+required from")
 _UNDEFINED = re.compile(r"undefined (?:reference to [`']|symbol: )([^'\n]+)")
@@ -29,8 +30,8 @@ _MAX_ERRORS = 20
 class Options:
     """How kernels are compiled.
 
-    kernels: names of those to build (default: all). debug keeps line tables of the Metal source for debuggers and
-    sanitizers. arch is what -march is given; flags go to the host compiler last.
+    kernels: names of those to build (default: all). debug keeps line tables of the Metal source for
+    debuggers and sanitizers. arch is what -march is given; flags go to the host compiler last.
     """
 
     optimize: int = 3
@@ -45,7 +46,9 @@ class Options:
 
 @functools.cache
 def version() -> str:
-    """Changes whenever the front end, its headers or the host compiler change: what built kernels depend on."""
+    """Changes whenever the front end, its headers or the host compiler change: what built kernels
+    depend on.
+    """
     here = os.path.dirname(os.path.abspath(__file__))
     state = hashlib.sha256()
     for folder, folders, files in os.walk(here):
@@ -74,10 +77,11 @@ def torch_version() -> str:
 
 
 def compile_emitted(emitted: Emitted, output: str, options: Options) -> None:
-    """Builds a shared library from emitted C++. Raises SyntaxError with positions of the user's source.
+    """Builds a shared library from emitted C++. Raises SyntaxError with positions of the user's
+    source.
 
-    Without debug the compiler sees no line markers, so that its errors are positions of the emitted text, which map
-    back to the exact column.
+    Without debug the compiler sees no line markers, so that its errors are positions of the emitted
+    text, which map back to the exact column.
     """
     host = compiler.find()
     flags = [*host.flags(options.optimize, options.arch), f"-I{compiler.HEADERS}", *options.flags]
@@ -120,7 +124,7 @@ def explain(output: str, path: str, emitted: Emitted) -> list[Diagnostic]:
     """What the host compiler said about emitted code, as errors of the user's source."""
     found: list[Diagnostic] = []
     context = None  # where the user's code led into a header of ours (g++ says it before the error)
-    pending = None  # an error inside a header, waiting for the note that leads to the user's code (clang, after it)
+    pending = None  # an error inside a header of ours (clang leads to the user's code after it)
     for line in output.splitlines():
         leading = _GNU_CONTEXT.match(line)
         if leading and leading["file"] == path:

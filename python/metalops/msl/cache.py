@@ -1,9 +1,10 @@
 """Compiled kernel libraries on disk.
 
-An entry is found by a key over everything that decides its content: source, options, compiler, CPU, torch and this
-front end. Included files are part of an entry too: they are listed with it, with their contents' hash, and looked at
-on every use. Entries are written beside and renamed into place, so that several processes may share a folder. The
-least recently used go when the folder grows past METALOPS_CACHE_SIZE (bytes, with K, M or G; default 2G).
+An entry is found by a key over everything that decides its content: source, options, compiler, CPU,
+torch and this front end. Included files are part of an entry too: they are listed with it, with
+their contents' hash, and looked at on every use. Entries are written beside and renamed into place,
+so that several processes may share a folder. The least recently used go when the folder grows past
+METALOPS_CACHE_SIZE (bytes, with K, M or G; default 2G).
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def _make_directory(path: str) -> str:
 
 
 def directory() -> str:
-    """The cache folder: METALOPS_CACHE_DIR, else metalops under the user's cache folder. It exists on return."""
+    """The cache folder: METALOPS_CACHE_DIR, else metalops under the user's cache folder. It exists
+    on return.
+    """
     chosen = os.environ.get("METALOPS_CACHE_DIR")
     if not chosen:
         base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
@@ -104,7 +107,9 @@ def lookup(key: str) -> str | None:
 
 
 def store(key: str, dependencies: list[str], build: Callable[[str], None]) -> str:
-    """Has `build` write a library to a path of its own, and puts it in place. Returns its final path."""
+    """Has `build` write a library to a path of its own, and puts it in place. Returns its final
+    path.
+    """
     folder = directory()
     path = os.path.join(folder, key + _SUFFIX)
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=key[:12], suffix=".tmp")
@@ -127,7 +132,9 @@ def store(key: str, dependencies: list[str], build: Callable[[str], None]) -> st
 
 
 def _place(library: str, path: str, note: bytes) -> None:
-    """Renames a library and its note into place; a reader that meets halves of two writers sees the hash differ."""
+    """Renames a library and its note into place; a reader that meets halves of two writers sees the
+    hash differ.
+    """
     handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".tmp")
     with os.fdopen(handle, "wb") as stream:
         stream.write(note)
@@ -153,7 +160,9 @@ def total_size() -> int:
 
 
 def prune(keep: str | None = None) -> None:
-    """Removes the least recently used entries until the cache fits its limit, and what crashed builds left."""
+    """Removes the least recently used entries until the cache fits its limit, and what crashed
+    builds left.
+    """
     found = entries()
     excess = sum(size for _, size, _ in found) - size_limit()
     for _, size, path in found:

@@ -1,7 +1,7 @@
 """Which functions a kernel can reach, by name, and what that says about how it may be run.
 
-Names are compared without types or scopes, so the answer is safe but may be too careful: a kernel is taken to
-synchronise when anything it may call does.
+Names are compared without types or scopes, so the answer is safe but may be too careful: a kernel
+is taken to synchronise when anything it may call does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from .kernels import (
 
 _SIMD_OPERATIONS = (
     "sum product max min and or xor any all ballot is_first active_threads_mask broadcast "
-    "broadcast_first shuffle shuffle_up shuffle_down shuffle_xor shuffle_rotate_up shuffle_rotate_down "
+    "broadcast_first shuffle shuffle_up shuffle_down shuffle_xor "
+    "shuffle_rotate_up shuffle_rotate_down "
     "shuffle_and_fill_up shuffle_and_fill_down prefix_exclusive_sum prefix_inclusive_sum "
     "prefix_exclusive_product prefix_inclusive_product"
 ).split()

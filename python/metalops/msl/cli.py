@@ -40,7 +40,9 @@ def _options(arguments: argparse.Namespace) -> build.Options:
 
 
 def main_compile(argv: list[str]) -> int:
-    """Compiles one Metal file; --list prints its kernel table instead of compiling unless -o is given too."""
+    """Compiles one Metal file; --list prints its kernel table instead of compiling unless -o is
+    given too.
+    """
     parser = argparse.ArgumentParser(prog="metalops compile", description=main_compile.__doc__)
     parser.add_argument("file", metavar="FILE.metal")
     parser.add_argument("-o", dest="output", metavar="LIB")
@@ -94,7 +96,7 @@ def format_table(entries: list[KernelEntry]) -> str:
     return "\n".join(lines) if lines else "no kernels"
 
 
-# ---- sweep ----------------------------------------------------------------------------------------------------
+# ---- sweep ---------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -110,7 +112,9 @@ class Outcome:
 
 
 def main_sweep(argv: list[str]) -> int:
-    """Tries every .metal file under a folder, and prints a table of the first stage that fails for each."""
+    """Tries every .metal file under a folder, and prints a table of the first stage that fails for
+    each.
+    """
     parser = argparse.ArgumentParser(prog="metalops sweep", description=main_sweep.__doc__)
     parser.add_argument("directory", metavar="DIR")
     parser.add_argument("--only", default="", help="files whose path contains this")
@@ -137,7 +141,8 @@ def main_sweep(argv: list[str]) -> int:
     stages = Counter(o.stage or "ok" for o in outcomes)
     summary = ", ".join(f"{stages[s]} {s}" for s in ("ok", *STAGES) if stages[s])
     print(
-        f"{len(outcomes)} files, {sum(o.kernels for o in outcomes)} kernels: {summary or 'nothing found'}"
+        f"{len(outcomes)} files, {sum(o.kernels for o in outcomes)} kernels: "
+        f"{summary or 'nothing found'}"
     )
     return 0 if set(stages) <= {"ok"} else 1
 
@@ -205,7 +210,9 @@ def _compile_and_open(emitted, options: build.Options, last: str, outcome: Outco
 
 
 def open_table(library: str) -> int:
-    """Loads a kernel library and returns how many kernels its table has. Raises OSError when it does not load."""
+    """Loads a kernel library and returns how many kernels its table has. Raises OSError when it
+    does not load.
+    """
     import ctypes
 
     handle = ctypes.CDLL(library, mode=os.RTLD_NOW | os.RTLD_LOCAL)

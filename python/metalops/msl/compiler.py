@@ -1,8 +1,8 @@
 """The host C++ compiler that builds kernels: which one, how it is called, what it says.
 
-$CXX if it can build kernels, else the first clang++ or g++ that can. clang is preferred because it vectorises
-half-precision arithmetic and group loops better than g++ 12. Answers are remembered on disk by the compiler's path, size
-and time.
+$CXX if it can build kernels, else the first clang++ or g++ that can. clang is preferred because it
+vectorises half-precision arithmetic and group loops better than g++ 12. Answers are remembered on
+disk by the compiler's path, size and time.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from .errors import CompilerNotFound
 
 HEADERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "include")
 
-# Safe math: no reassociation, NaN and infinity kept. Contraction is off, although Metal would allow it, so that
-# results agree bit for bit with torch's CPU kernels wherever these are plain arithmetic.
+# Safe math: no reassociation, NaN and infinity kept. Contraction is off, although Metal would allow
+# it, so that results agree bit for bit with torch's CPU kernels wherever these are plain
+# arithmetic.
 _COMMON = (
-    "-std=c++17 -fPIC -fvisibility=hidden -fno-math-errno -fno-trapping-math -fno-strict-aliasing -fwrapv "
-    "-ffp-contract=off -fsigned-char -fno-stack-protector -w"
+    "-std=c++17 -fPIC -fvisibility=hidden -fno-math-errno -fno-trapping-math "
+    "-fno-strict-aliasing -fwrapv -ffp-contract=off -fsigned-char -fno-stack-protector -w"
 ).split()
-# The growth limit would stop inlining in files of many kernels, and loops that call functions do not vectorise.
+# The growth limit would stop inlining in files of many kernels, and loops that call functions do
+# not vectorise.
 _GNU = [
     "-fno-gnu-unique",
     "-fno-semantic-interposition",
@@ -205,6 +207,6 @@ def _find(cxx: str, path: str) -> Compiler:
             reasons.append(found)
     detail = f" ({'; '.join(reasons)})" if reasons else ""
     raise CompilerNotFound(
-        "metalops needs a C++ compiler with _Float16 to build Metal kernels, and found none: install clang++ 15 or "
-        f"g++ 12 (or newer), or name one in $CXX{detail}."
+        "metalops needs a C++ compiler with _Float16 to build Metal kernels, and found none: "
+        f"install clang++ 15 or g++ 12 (or newer), or name one in $CXX{detail}."
     )

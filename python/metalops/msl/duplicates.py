@@ -1,4 +1,6 @@
-"""Removes definitions that differ from an earlier one only by address space, which C++ would refuse."""
+"""Removes definitions that differ from an earlier one only by address space, which C++ would
+refuse.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def _scope_of(program, function) -> tuple:
 
 
 class _Keys:
-    """What tells two definitions apart once address spaces are erased: names of parameters do not count."""
+    """What tells two definitions apart once address spaces are erased: names of parameters do not
+    count.
+    """
 
     def __init__(self, source, edits):
         self.source = source

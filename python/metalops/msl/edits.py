@@ -1,7 +1,8 @@
-"""Edits of a text by exact ranges, applied all at once, with a map from the result back to the source.
+"""Edits of a text by exact ranges, applied all at once, with a map from the result back to the
+source.
 
-Replacements keep the number of lines: a removed line break is put back, so that emitted code has the lines of the
-source it came from.
+Replacements keep the number of lines: a removed line break is put back, so that emitted code has
+the lines of the source it came from.
 """
 
 from __future__ import annotations
@@ -44,14 +45,18 @@ class Edits:
         self._sorted = False
 
     def append(self, position: int, text: str) -> None:
-        """Puts `text` at `position`, after what closes there. A range that ends or begins there does not include it."""
+        """Puts `text` at `position`, after what closes there. A range that ends or begins there
+        does not include it.
+        """
         self._events.append((position, _APPEND, 0, position, text))
         self._sorted = False
 
     def apply(
         self, start: int = 0, end: int | None = None
     ) -> tuple[str, list[tuple[int, int, bool]]]:
-        """The edited range, and a list of runs: (offset in the result, in the source, is it copied)."""
+        """The edited range, and a list of runs: (offset in the result, in the source, is it
+        copied).
+        """
         if not self._sorted:
             self._events.sort(key=lambda e: (e[0], e[1], e[2]))
             self._sorted = True

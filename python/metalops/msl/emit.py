@@ -1,7 +1,7 @@
 """Metal source to C++: preprocess, parse, rewrite, and add what launches the kernels.
 
-The result knows where each emitted character came from, so that what the host compiler reports can be said in terms
-of the user's source.
+The result knows where each emitted character came from, so that what the host compiler reports can
+be said in terms of the user's source.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class Emitted:
     )  # (offset here, offset there, copied)
 
     def source_offset(self, offset: int) -> int | None:
-        """The offset in the preprocessed source behind an offset of the emitted text; None where there is none."""
+        """The offset in the preprocessed source behind an offset of the emitted text; None where
+        there is none.
+        """
         index = bisect.bisect_right(self.runs, offset, key=lambda r: r[0]) - 1
         if index < 0 or self.runs[index][1] < 0:
             return None
@@ -59,7 +61,9 @@ class Emitted:
         return None if offset is None else self.lines.position(offset)
 
     def without_markers(self) -> str:
-        """The text with line markers blanked, so that compilers report lines and columns of the text itself."""
+        """The text with line markers blanked, so that compilers report lines and columns of the
+        text itself.
+        """
         return "\n".join(
             " " * len(line) if line.startswith("# ") else line for line in self.text.split("\n")
         )
@@ -68,8 +72,8 @@ class Emitted:
 def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> Emitted:
     """Emits a host program, with the kernels named in `only` (default: all).
 
-    Raises SyntaxError for what Metal forbids and the host compiler would not notice, ValueError for kernels that are
-    not there.
+    Raises SyntaxError for what Metal forbids and the host compiler would not notice, ValueError for
+    kernels that are not there.
     """
     lines = LineMap(preprocessed.text, preprocessed.name, dict(preprocessed.sources))
     source = Source(preprocessed.text)

@@ -1,7 +1,7 @@
 """Errors of the front end: SyntaxError with the place in the user's own Metal source.
 
-Every stage reports positions of the source that the user wrote, never of preprocessed or emitted text. A source
-without a file is called ``program_source``, as Apple's compiler calls it.
+Every stage reports positions of the source that the user wrote, never of preprocessed or emitted
+text. A source without a file is called ``program_source``, as Apple's compiler calls it.
 """
 
 from __future__ import annotations

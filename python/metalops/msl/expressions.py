@@ -1,5 +1,6 @@
-"""Expressions that mean something else in C++: literals, names of the global namespace, swizzles, shifts, integer
-division, integer literals opposite half and bfloat in conditional expressions."""
+"""Expressions that mean something else in C++: literals, names of the global namespace, swizzles,
+shifts, integer division, integer literals opposite half and bfloat in conditional expressions.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +22,15 @@ _FUNCTIONS = {
     "%=": "assign_remainder",
 }
 _KEYWORDS_BEFORE_NAME = {
-    "return", "case", "else", "typename", "const", "void", "static", "inline", "constexpr", "using", "new", "sizeof",
-    "throw", "volatile", "extern", "typedef", "and", "or", "not", "goto", "do", "public", "private", "namespace",
-    "friend", "operator", "class", "struct", "enum", "decltype", "alignof", "mutable", "unsigned", "signed",
+    "return", "case", "else", "typename", "const", "void", "static", "inline", "constexpr",
+    "using", "new", "sizeof", "throw", "volatile", "extern", "typedef", "and", "or", "not",
+    "goto", "do", "public", "private", "namespace", "friend", "operator", "class", "struct",
+    "enum", "decltype", "alignof", "mutable", "unsigned", "signed",
 }  # fmt: skip
 _FLOATING_CALL = re.compile(
     r"(?:::\s*)?(?:metal\s*::\s*)?(?:(?:precise|fast)\s*::\s*)?"
-    r"(?:float|half|exp2?|log(?:2|10)?|sqrt|rsqrt|sin|cos|tanh?|static_cast\s*<\s*(?:float|half)\s*>)$"
+    r"(?:float|half|exp2?|log(?:2|10)?|sqrt|rsqrt|sin|cos|tanh?"
+    r"|static_cast\s*<\s*(?:float|half)\s*>)$"
 )
 
 
@@ -161,7 +164,9 @@ class Expressions:
         return node.parent is not None and node.parent.type in ("bitfield_clause", "enumerator")
 
     def _conditional_literals(self) -> None:
-        """In `c ? x : 0` the literal takes the type of x where that is a class for us but arithmetic in Metal."""
+        """In `c ? x : 0` the literal takes the type of x where that is a class for us but
+        arithmetic in Metal.
+        """
         nodes = list(self.source.find("(conditional_expression) @c"))
         for node in reversed(nodes):  # what is inside first, because its text is copied
             arms = node.child_by_field_name("consequence"), node.child_by_field_name("alternative")

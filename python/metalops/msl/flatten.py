@@ -1,7 +1,7 @@
 """One Metal source out of a file and what it includes, for compilers that have no include path.
 
-Includes are embedded as text, conditionals are left alone. Metal's own headers, and files that are nowhere in the
-include path, stay as they are.
+Includes are embedded as text, conditionals are left alone. Metal's own headers, and files that are
+nowhere in the include path, stay as they are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ _INCLUDE = re.compile(r'\s*(?:"(?P<quoted>[^"]+)"|<(?P<angled>[^>]+)>)')
 
 
 def flatten(path: str | os.PathLike, include_dirs: Iterable[str | os.PathLike] = ()) -> str:
-    """The text of a Metal file with its includes embedded. Raises OSError when the file cannot be read."""
+    """The text of a Metal file with its includes embedded. Raises OSError when the file cannot be
+    read.
+    """
     return _Flattener(include_path(include_dirs)).file(os.path.abspath(os.fspath(path)))
 
 

@@ -74,7 +74,10 @@ class FunctionConstants:
         declared = ", ".join(name for name, _ in constants)
         computed = " ".join(f"{name} = {value};" for name, value in constants)
         self.dependent.update(name for name, _ in constants)
-        text = f"static {self._type(node)} {declared}; static void msl_derive_{number}() {{ {computed} }}"
+        text = (
+            f"static {self._type(node)} {declared}; "
+            f"static void msl_derive_{number}() {{ {computed} }}"
+        )
         self._replace(node, head, text.replace("\n", " "))
 
     def _derived(self, declarator) -> tuple[str, str] | None:

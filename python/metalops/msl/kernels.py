@@ -1,5 +1,6 @@
-"""What a Metal program declares: functions, classes, kernels and their parameters, explicit instantiations,
-function constants. A model over the syntax tree; nothing here knows how code is emitted.
+"""What a Metal program declares: functions, classes, kernels and their parameters, explicit
+instantiations, function constants. A model over the syntax tree; nothing here knows how code is
+emitted.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class Function:
 class Parameter:
     """One parameter of a kernel.
 
-    kind: "buffer", "threadgroup", "builtin", or "unsupported". attribute: what selects it. index: the text of the
-    buffer or threadgroup index; None until automatic numbering.
+    kind: "buffer", "threadgroup", "builtin", or "unsupported". attribute: what selects it. index:
+    the text of the buffer or threadgroup index; None until automatic numbering.
     """
 
     node: object
@@ -75,9 +76,11 @@ class Kernel:
 
 @dataclass
 class Instance:
-    """A kernel as it stands in the library: a plain kernel function, or one explicit instantiation of a template.
+    """A kernel as it stands in the library: a plain kernel function, or one explicit instantiation
+    of a template.
 
-    expression: C++ that names the function. signature: parameter list nodes of the instantiation when it gives one.
+    expression: C++ that names the function. signature: parameter list nodes of the instantiation
+    when it gives one.
     """
 
     kernel: Kernel
@@ -144,7 +147,8 @@ _UNSUPPORTED_ATTRIBUTES = {
 }
 _UNSUPPORTED_TYPES = re.compile(
     r"\b(?:texture(?:1d|2d|3d|cube|_buffer)\w*|depth(?:2d|cube)\w*|sampler|visible_function_table"
-    r"|intersection_function_table|(?:primitive_|instance_)?acceleration_structure|imageblock|command_buffer"
+    r"|intersection_function_table|(?:primitive_|instance_)?acceleration_structure|imageblock"
+    r"|command_buffer"
     r"|compute_pipeline_state|tensor|render_command)\b"
 )
 _STAGE_ATTRIBUTES = {"kernel", "vertex", "fragment", "mesh", "object", "intersection"}
@@ -180,10 +184,12 @@ class Program:
         self._resolve_instantiations()
         self._find_threadgroup_variables()
 
-    # ---- structure ------------------------------------------------------------------------------------------
+    # ---- structure -------------------------------------------------------------------------------
 
     def _walk(self, children, path, in_class, start) -> None:
-        """Visits declarations. start: where the first one may begin (leading attributes are blanked)."""
+        """Visits declarations. start: where the first one may begin (leading attributes are
+        blanked).
+        """
         for child in children:
             if child.is_named:
                 self._declaration(child, child, path, in_class, start, [])
@@ -278,7 +284,7 @@ class Program:
                 function.stage = attribute.name
         self.functions.append(function)
 
-    # ---- kernels --------------------------------------------------------------------------------------------
+    # ---- kernels ---------------------------------------------------------------------------------
 
     def _collect_kernels(self) -> None:
         for function in self.functions:
@@ -369,7 +375,8 @@ class Program:
             parameter.kind, parameter.attribute = "buffer", "buffer"
         else:
             raise ProgramError(
-                "kernel parameter needs an attribute such as [[buffer(n)]] or [[thread_position_in_grid]]",
+                "kernel parameter needs an attribute such as [[buffer(n)]] or "
+                "[[thread_position_in_grid]]",
                 source.next_code(start),
             )
         return parameter
@@ -454,7 +461,7 @@ class Program:
             )
         self.instances.sort(key=lambda i: i.offset)
 
-    # ---- threadgroup variables ------------------------------------------------------------------------------
+    # ---- threadgroup variables -------------------------------------------------------------------
 
     def _find_threadgroup_variables(self) -> None:
         kernels = {k.function.body.start_byte: k for k in self.kernels}
@@ -478,7 +485,8 @@ class Program:
                 continue
             if kernel is None:
                 raise ProgramError(
-                    "variable in the threadgroup address space must be declared in a kernel function",
+                    "variable in the threadgroup address space must be declared in a "
+                    "kernel function",
                     word.start,
                 )
             for declarator, identifier in variables:
@@ -489,7 +497,9 @@ class Program:
                 )
 
     def _declaration_of(self, word):
-        """The local or namespace-scope variable declaration whose base type carries this address space word."""
+        """The local or namespace-scope variable declaration whose base type carries this address
+        space word.
+        """
         offset = self.source.next_code(word.end)
         node = self.source.leaf_at(offset)
         while node is not None and node.type not in (
@@ -509,7 +519,8 @@ class Program:
         if declarator is None or word.start > declarator.start_byte:
             return None
         if self.source.previous_code(word.start) >= node.start_byte:
-            # `static threadgroup T x` begins before the word; anything else there is another type's part.
+            # `static threadgroup T x` begins before the word; anything else there is another type's
+            # part.
             between = self.source.masked[node.start_byte : word.start]
             if not re.fullmatch(
                 r"(?:\s|static|const|constexpr|volatile|alignas\s*\([^)]*\))*", between
@@ -526,7 +537,7 @@ class Program:
         ]
 
 
-# ---- helpers over nodes ---------------------------------------------------------------------------------------
+# ---- helpers over nodes --------------------------------------------------------------------------
 
 
 def function_declarator(node):
@@ -581,7 +592,9 @@ _KINDS = {
 
 
 def declarator_kinds(node, as_set: bool = False):
-    """What a declarator makes of its base type, from the identifier outwards: pointer, reference, array, function."""
+    """What a declarator makes of its base type, from the identifier outwards: pointer, reference,
+    array, function.
+    """
     kinds: list[str] = []
     while node is not None:
         if node.type in _KINDS:
@@ -596,7 +609,9 @@ def declarator_kinds(node, as_set: bool = False):
 
 
 def name_of(declarator):
-    """The node that names a function: an identifier of some kind, or the type of a conversion function."""
+    """The node that names a function: an identifier of some kind, or the type of a conversion
+    function.
+    """
     if declarator.type == "abstract_function_declarator":
         node = declarator
         while node is not None and node.type != "operator_cast":
@@ -629,7 +644,9 @@ def parameter_ranges(parameters):
 
 
 def function_template_type(source: Source, parameter) -> bool:
-    """Whether a parameter's type is a bare name, which may be a template parameter or an alias of a pointer."""
+    """Whether a parameter's type is a bare name, which may be a template parameter or an alias of a
+    pointer.
+    """
     node = parameter.child_by_field_name("type")
     if node is None:
         return False

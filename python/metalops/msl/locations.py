@@ -1,7 +1,7 @@
 """Maps offsets in preprocessed text to positions in the files the user wrote.
 
-The preprocessor leaves line markers (``# 12 "file.h"``); columns survive it up to macro expansion and collapsed
-white space, which `column_in_line` undoes by matching tokens with the original line.
+The preprocessor leaves line markers (``# 12 "file.h"``); columns survive it up to macro expansion
+and collapsed white space, which `column_in_line` undoes by matching tokens with the original line.
 """
 
 from __future__ import annotations

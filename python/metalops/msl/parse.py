@@ -1,8 +1,9 @@
 """A syntax tree of preprocessed Metal source, with exact ranges.
 
-tree-sitter-cpp parses a copy of the text in which everything that is Metal and not C++ (attributes, address space
-words, `kernel`, literal suffixes) is blanked out, length for length. What was blanked is kept here by offset.
-Offsets are those of the latin-1 decoded text, which are also the byte offsets that tree-sitter works with.
+tree-sitter-cpp parses a copy of the text in which everything that is Metal and not C++ (attributes,
+address space words, `kernel`, literal suffixes) is blanked out, length for length. What was blanked
+is kept here by offset. Offsets are those of the latin-1 decoded text, which are also the byte
+offsets that tree-sitter works with.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ _TOKENS = re.compile(
     r"""(?P<directive>^[ \t]*\#[^\n]*)
       | (?P<string>"(?:\\.|[^"\\\n])*"|(?<![\w])'(?:\\.|[^'\\\n])*')
       | (?P<attributes>\[\[)
-      | (?P<number>(?<![\w.])(?:0[xX][\da-fA-F.]+(?:[pP][+-]?\d+)?|\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)(?P<suffix>\w*))
-      | (?P<word>\b(?:device|constant|thread|threadgroup|threadgroup_imageblock|kernel|vertex|fragment
+      | (?P<number>(?<![\w.])
+          (?:0[xX][\da-fA-F.]+(?:[pP][+-]?\d+)?|\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)
+          (?P<suffix>\w*))
+      | (?P<word>\b(?:device|constant|thread|threadgroup|threadgroup_imageblock
+                    |kernel|vertex|fragment
                     |__attribute__|__asm__|__asm|asm|ray_data|object_data|coherent)\b)""",
     re.M | re.X,
 )
@@ -30,7 +34,7 @@ _FLOATING = re.compile(r"(?![0][xX])[\d.]*(?:\.|[eE])|0[xX].*[pP.]")
 
 @dataclass(frozen=True)
 class Attribute:
-    """One attribute of a ``[[...]]`` list; arguments is the text between its parentheses, or None."""
+    """One attribute of a ``[[...]]`` list; arguments: the text between its parentheses, or None."""
 
     name: str
     arguments: str | None
@@ -87,7 +91,7 @@ class Source:
         self._attribute_starts = [a.start for a in self.attribute_lists]
         self._word_starts = [w.start for w in self.words]
 
-    # ---- what was blanked, by range -------------------------------------------------------------------------
+    # ---- what was blanked, by range --------------------------------------------------------------
 
     def attributes_in(self, start: int, end: int) -> list[Attribute]:
         found = []
@@ -104,7 +108,7 @@ class Source:
         low = bisect.bisect_left(self._word_starts, start)
         return self.words[low : bisect.bisect_left(self._word_starts, end)]
 
-    # ---- nodes ----------------------------------------------------------------------------------------------
+    # ---- nodes -----------------------------------------------------------------------------------
 
     def node_text(self, node) -> str:
         return self.text[node.start_byte : node.end_byte]
@@ -135,7 +139,7 @@ class Source:
             offset -= 1
         return offset
 
-    # ---- masking --------------------------------------------------------------------------------------------
+    # ---- masking ---------------------------------------------------------------------------------
 
     def _mask(self) -> str:
         text = self.text

@@ -1,7 +1,7 @@
 """Runs the C preprocessor over Metal source.
 
-Metal's own headers are stood for by headers of macros only (include/preprocess); what they declare comes in when the
-emitted C++ is compiled. Line markers stay in the text.
+Metal's own headers are stood for by headers of macros only (include/preprocess); what they declare
+comes in when the emitted C++ is compiled. Line markers stay in the text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ METAL_VERSION = 320
 _STUBS = os.path.join(compiler.HEADERS, "preprocess")
 _LANGUAGE_FEATURES = [
     f"-D__cpp_{name}=201304L"
-    for name in "variable_templates constexpr alias_templates decltype_auto static_assert variadic_templates".split()
+    for name in (
+        "alias_templates constexpr decltype_auto static_assert variable_templates "
+        "variadic_templates"
+    ).split()
 ]
 _ERROR = re.compile(
     r"(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+): (?:fatal )?error: (?P<message>.*)"
@@ -31,7 +34,9 @@ _ERROR = re.compile(
 
 @dataclass
 class Preprocessed:
-    """text: latin-1 decoded, so that offsets are byte offsets. dependencies: the files it came from."""
+    """text: latin-1 decoded, so that offsets are byte offsets. dependencies: the files it came
+    from.
+    """
 
     text: str
     name: str

@@ -1,7 +1,7 @@
 """Turns the Metal parts of a program into C++, by edits on exact ranges of the syntax tree.
 
-This module runs the steps, each a module of its own, and makes ordinary functions of the kernels. How kernels are
-launched is thunks.py's subject.
+This module runs the steps, each a module of its own, and makes ordinary functions of the kernels.
+How kernels are launched is thunks.py's subject.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Rewritten:
     removed: list[tuple[int, int]] = field(default_factory=list)
 
     def remove(self, head: int, node, end: int | None = None) -> None:
-        """Takes out a declaration, with the attributes and specifiers before it (from `head` on)."""
+        """Takes out a declaration, with the attributes and specifiers from `head` on."""
         start = min(self.program.source.next_code(head), node.start_byte)
         end = node.end_byte if end is None else end
         self.edits.erase(start, end)
@@ -91,7 +91,9 @@ def _functions_of_other_stages(rewritten: Rewritten) -> None:
 
 
 def _kernel(rewritten: Rewritten, kernel: Kernel) -> None:
-    """A kernel becomes a function that disappears into its thunk, with the group as a last parameter if it needs it."""
+    """A kernel becomes a function that disappears into its thunk, with the group as a last
+    parameter if it needs it.
+    """
     function, edits = kernel.function, rewritten.edits
     if kernel.unsupported:
         rewritten.remove(function.head, function.node)

@@ -30,7 +30,7 @@ def add_sites(rewritten) -> None:
 
 
 def _take_site(rewritten, function) -> None:
-    """The program's own functions of such a name take a Site too, so that every call may pass one."""
+    """The program's own functions of such a name take a Site too: every call passes one."""
     source = rewritten.program.source
     parameters = function.declarator.child_by_field_name("parameters")
     inside = source.masked_text(parameters)[1:-1].strip()

@@ -9,7 +9,9 @@ from .kernels import Instance, Program
 
 @dataclass(frozen=True)
 class ArgumentEntry:
-    """attribute: "buffer", "threadgroup" or the builtin's name; index: where it is bound, None for builtins."""
+    """attribute: "buffer", "threadgroup" or the builtin's name; index: where it is bound, None for
+    builtins.
+    """
 
     name: str
     type: str

@@ -1,7 +1,7 @@
 """Threadgroup variables of a kernel: references into the memory of the group that runs.
 
-The kernel gets the group as a hidden last parameter. How much memory its variables need is told by an emitted constant
-expression, because their types may depend on template arguments.
+The kernel gets the group as a hidden last parameter. How much memory its variables need is told by
+an emitted constant expression, because their types may depend on template arguments.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def _typedef(edits, variable, alias: str) -> str:
 def size_block(rewritten, kernel: Kernel, variable) -> str:
     """A block that adds one variable to msl_used, with the local declarations its type mentions.
 
-    The conditions of `if constexpr` around the variable are kept: a discarded branch needs no memory.
+    The conditions of `if constexpr` around the variable are kept: a discarded branch needs no
+    memory.
     """
     source, edits = rewritten.program.source, rewritten.edits
     alias = f"msl_threadgroup_{variable.number}"

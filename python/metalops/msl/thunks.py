@@ -1,8 +1,8 @@
-"""Writes what launches the kernels: for every kernel of the library its argument table and its engines, then the
-library table itself. The text follows the rewritten program.
+"""Writes what launches the kernels: for every kernel of the library its argument table and its
+engines, then the library table itself. The text follows the rewritten program.
 
-Engines: `loop` for kernels whose threads never meet, `thread` for all. A further engine (a group loop, another
-device) is a further function here and a further pointer in the table.
+Engines: `loop` for kernels whose threads never meet, `thread` for all. A further engine (a group
+loop, another device) is a further function here and a further pointer in the table.
 """
 
 from __future__ import annotations
@@ -27,18 +27,29 @@ from .locations import LineMap
 from .rewrite import Rewritten
 from .threadgroup import size_block
 
-# What a thread knows about itself: in a loop over rows of the grid, in such a loop cut at threadgroups, and alone.
+_ABI = names.ABI
+_SUPPORT = names.SUPPORT
+
+
+def _divide_up(size: str, by: str) -> str:
+    return f"{_SUPPORT}::divide_up({_SUPPORT}::volume({size}), {by})"
+
+
+# What a thread knows about itself: in a loop over rows of the grid, in such a loop cut at
+# threadgroups, and alone.
 _ROW_BUILTINS = {
     "thread_position_in_grid": "msl_x, msl_row.y, msl_row.z",
     "threads_per_grid": "msl_launch->grid[0], msl_launch->grid[1], msl_launch->grid[2]",
     "grid_size": "msl_launch->grid[0], msl_launch->grid[1], msl_launch->grid[2]",
     "grid_origin": "0",
-    "dispatch_threads_per_threadgroup": "msl_launch->group[0], msl_launch->group[1], msl_launch->group[2]",
+    "dispatch_threads_per_threadgroup": (
+        "msl_launch->group[0], msl_launch->group[1], msl_launch->group[2]"
+    ),
     "threadgroups_per_grid": "msl_launch->groups[0], msl_launch->groups[1], msl_launch->groups[2]",
-    "threads_per_simdgroup": f"{names.ABI}::kSimdWidth",
-    "thread_execution_width": f"{names.ABI}::kSimdWidth",
-    "dispatch_simdgroups_per_threadgroup": "divide_up(volume(msl_launch->group), ABI::kSimdWidth)",
-    "dispatch_quadgroups_per_threadgroup": "divide_up(volume(msl_launch->group), 4)",
+    "threads_per_simdgroup": f"{_ABI}::kSimdWidth",
+    "thread_execution_width": f"{_ABI}::kSimdWidth",
+    "dispatch_simdgroups_per_threadgroup": _divide_up("msl_launch->group", f"{_ABI}::kSimdWidth"),
+    "dispatch_quadgroups_per_threadgroup": _divide_up("msl_launch->group", "4"),
 }
 
 
@@ -48,13 +59,13 @@ def _group_builtins(group: str, size: str, position: str, index: str) -> dict[st
         "threadgroup_position_in_grid": f"{group}[0], {group}[1], {group}[2]",
         "thread_position_in_threadgroup": position,
         "thread_index_in_threadgroup": index,
-        "thread_index_in_simdgroup": f"({index}) & kSimdMask",
-        "simdgroup_index_in_threadgroup": f"({index}) / ABI::kSimdWidth",
-        "simdgroups_per_threadgroup": f"divide_up(volume({size}), ABI::kSimdWidth)",
+        "thread_index_in_simdgroup": f"({index}) & {_SUPPORT}::kSimdMask",
+        "simdgroup_index_in_threadgroup": f"({index}) / {_ABI}::kSimdWidth",
+        "simdgroups_per_threadgroup": _divide_up(size, f"{_ABI}::kSimdWidth"),
         "thread_index_in_quadgroup": f"({index}) & 3",
         "quadgroup_index_in_threadgroup": f"({index}) / 4",
-        "quadgroups_per_threadgroup": f"divide_up(volume({size}), 4)",
-        "quadgroup_index_in_simdgroup": f"(({index}) & kSimdMask) / 4",
+        "quadgroups_per_threadgroup": _divide_up(size, "4"),
+        "quadgroup_index_in_simdgroup": f"(({index}) & {_SUPPORT}::kSimdMask) / 4",
     }
 
 
@@ -84,7 +95,9 @@ _THREAD_BUILTINS = {
 
 @dataclass
 class Piece:
-    """Some emitted text, and the offset in the source that errors in it are about (None: none in particular)."""
+    """Some emitted text, and the offset in the source that errors in it are about (None: none in
+    particular).
+    """
 
     text: str
     offset: int | None
@@ -112,7 +125,7 @@ class Thunks:
             yield self._instance(number, instance)
         yield Piece(self._library(), None)
 
-    # ---- facts that template arguments decide -----------------------------------------------------------------
+    # ---- facts that template arguments decide ----------------------------------------------------
 
     def _needs_facts(self, kernel: Kernel) -> bool:
         return (
@@ -124,7 +137,9 @@ class Thunks:
         )
 
     def _facts(self, kernel: Kernel) -> Piece:
-        """A function whose return type tells the kernel's threadgroup memory, thread limit and buffer indices."""
+        """A function whose return type tells the kernel's threadgroup memory, thread limit and
+        buffer indices.
+        """
         function = kernel.function
         headers = " ".join(
             "template " + self.edits.text_of(h.start_byte, h.end_byte)
@@ -132,15 +147,15 @@ class Thunks:
             if h.named_children
         )
         parameters = function.declarator.child_by_field_name("parameters")
-        body = [f"constexpr {names.ABI}::u32 msl_threads = {kernel.max_threads or 1024};"]
-        body.append(f"constexpr {names.ABI}::u32 msl_static = [] {{ {names.ABI}::u32 msl_used = 0;")
+        body = [f"constexpr {_ABI}::u32 msl_threads = {kernel.max_threads or 1024};"]
+        body.append(f"constexpr {_ABI}::u32 msl_static = [] {{ {_ABI}::u32 msl_used = 0;")
         for variable in kernel.threadgroup_variables:
             body.append(size_block(self.rewritten, kernel, variable))
         body.append("return msl_used; }();")
         indices = "".join(
             f", int({p.index if p.index is not None else -1})" for p in kernel.parameters
         )
-        body.append(f"return {names.SUPPORT}::facts<msl_static, msl_threads{indices}>();")
+        body.append(f"return {_SUPPORT}::facts<msl_static, msl_threads{indices}>();")
         text = (
             f"{headers} constexpr auto msl_facts_{kernel.number}"
             f"{self.edits.text_of(parameters.start_byte, parameters.end_byte)} {{\n"
@@ -149,7 +164,7 @@ class Thunks:
         )
         return Piece(_in_namespaces(function.path, text), function.declarator.start_byte)
 
-    # ---- one kernel -----------------------------------------------------------------------------------------
+    # ---- one kernel ------------------------------------------------------------------------------
 
     def _instance(self, number: int, instance: Instance) -> Piece:
         kernel = instance.kernel
@@ -160,17 +175,17 @@ class Thunks:
         else:
             types = self._parameter_types(instance.signature)
             if grouped:
-                types.append(f"{names.ABI}::Group&")
+                types.append(f"{_ABI}::Group&")
             signature = f"void (*)({', '.join(types)})"
-        lines = [f"typedef {names.SUPPORT}::signature<{signature}> msl_types_{number};"]
+        lines = [f"typedef {_SUPPORT}::signature<{signature}> msl_types_{number};"]
         count = len(kernel.parameters) + grouped
         if self._needs_facts(kernel):
             values = ", ".join(
-                f"{names.SUPPORT}::made_up<msl_types_{number}::parameter<{i}>>()"
-                for i in range(count)
+                f"{_SUPPORT}::made_up<msl_types_{number}::parameter<{i}>>()" for i in range(count)
             )
             lines.append(
-                f"typedef decltype({self._facts_name(instance, expression)}({values})) msl_facts_of_{number};"
+                f"typedef decltype({self._facts_name(instance, expression)}({values})) "
+                f"msl_facts_of_{number};"
             )
         lines.append(self._argument_table(number, instance))
         synchronises = self.calls.synchronises(instance)
@@ -211,24 +226,20 @@ class Thunks:
             parameter = f"msl_types_{number}::parameter<{position}>"
             is_builtin = p.kind == "builtin"
             index = "-1" if is_builtin else self._index(number, position, p)
-            size = "0" if is_builtin else f"{names.SUPPORT}::element_bytes<{parameter}>"
+            size = "0" if is_builtin else f"{_SUPPORT}::element_bytes<{parameter}>"
             writable = "0"
             if p.kind == "buffer" and "constant" not in p.type.split():
-                writable = f"{names.SUPPORT}::is_writable<{parameter}>"
+                writable = f"{_SUPPORT}::is_writable<{parameter}>"
             variation = BUILTINS[p.attribute] if is_builtin else "kNone"
             rows.append(
                 f"{{{json.dumps(p.name or '')}, {json.dumps(p.attribute)}, {json.dumps(p.type)}, "
-                f"{names.ABI}::ArgumentKind::{kind}, {index}, {size}, {writable}, "
-                f"{names.ABI}::Variation::{variation}}}"
+                f"{_ABI}::ArgumentKind::{kind}, {index}, {size}, {writable}, "
+                f"{_ABI}::Variation::{variation}}}"
             )
         if not rows:
-            return (
-                f"static constexpr const {names.ABI}::Argument* msl_arguments_{number} = nullptr;"
-            )
+            return f"static constexpr const {_ABI}::Argument* msl_arguments_{number} = nullptr;"
         joined = ",\n  ".join(rows)
-        return (
-            f"static constexpr {names.ABI}::Argument msl_arguments_{number}[] = {{\n  {joined}}};"
-        )
+        return f"static constexpr {_ABI}::Argument msl_arguments_{number}[] = {{\n  {joined}}};"
 
     def _buffers(self, number: int, kernel: Kernel) -> tuple[list[str], dict[int, str]]:
         """Declarations of the buffer arguments, and how the call passes each."""
@@ -239,7 +250,7 @@ class Thunks:
                 continue
             holder = "placed_argument" if self._is_placed(kernel, p) else "buffer_argument"
             lines.append(
-                f"const {names.SUPPORT}::{holder}<msl_types_{number}::parameter<{position}>> "
+                f"const {_SUPPORT}::{holder}<msl_types_{number}::parameter<{position}>> "
                 f"msl_argument_{position}(msl_launch, {self._index(number, position, p)});"
             )
             passed[position] = f"msl_argument_{position}.get()"
@@ -253,17 +264,11 @@ class Thunks:
             )
         return parameter.name in self._placed[kernel.number]
 
-    def _call(self, expression: str, values: list[str]) -> str:
-        return f"{expression}({', '.join(values)});"
-
     def _builtin(
         self, number: int, position: int, parameter: Parameter, table: dict[str, str]
     ) -> str:
         value = table[parameter.attribute]
-        value = re.sub(r"\b(divide_up|volume|kSimdMask)\b", rf"{names.SUPPORT}::\1", value)
-        value = value.replace("ABI::", f"{names.ABI}::").replace("::msl::::msl", "::msl")
-        value = re.sub(r"::msl::(?=::msl)", "", value)
-        return f"{names.SUPPORT}::builtin<msl_types_{number}::parameter<{position}>>::make({value})"
+        return f"{_SUPPORT}::builtin<msl_types_{number}::parameter<{position}>>::make({value})"
 
     def _loop(self, number: int, instance: Instance, expression: str) -> str:
         kernel = instance.kernel
@@ -279,22 +284,25 @@ class Thunks:
         rows = "group_rows" if in_group else "rows"
         body = "\n  ".join(lines)
         return (
-            f"static void msl_loop_{number}(const {names.ABI}::Launch* msl_launch, {names.ABI}::u64 msl_begin, "
-            f"{names.ABI}::u64 msl_end) {{\n  {body}\n"
-            f"  for ({names.SUPPORT}::{rows} msl_row(msl_launch, msl_begin, msl_end); msl_row.next();) {{\n"
-            f"    {independent}for ({names.ABI}::u32 msl_x = msl_row.first; msl_x < msl_row.last; ++msl_x) {{\n"
-            f"      {self._call(expression, values)}\n    }}\n  }}\n}}"
+            f"static void msl_loop_{number}(const {_ABI}::Launch* msl_launch, "
+            f"{_ABI}::u64 msl_begin, "
+            f"{_ABI}::u64 msl_end) {{\n  {body}\n"
+            f"  for ({_SUPPORT}::{rows} msl_row(msl_launch, msl_begin, msl_end); "
+            "msl_row.next();) {\n"
+            f"    {independent}for ({_ABI}::u32 msl_x = msl_row.first; "
+            "msl_x < msl_row.last; ++msl_x) {\n"
+            f"      {expression}({', '.join(values)});\n    }}\n  }}\n}}"
         )
 
     def _thread(self, number: int, instance: Instance, expression: str, synchronises: bool) -> str:
         head = (
-            f"static void msl_thread_{number}(const {names.ABI}::Launch* msl_launch, "
-            f"const {names.ABI}::Thread* msl_thread) {{\n  "
+            f"static void msl_thread_{number}(const {_ABI}::Launch* msl_launch, "
+            f"const {_ABI}::Thread* msl_thread) {{\n  "
         )
         if not synchronises:
             return (
-                head
-                + f"const {names.ABI}::u64 msl_at = {names.SUPPORT}::flat_position(msl_launch, msl_thread);\n"
+                head + f"const {_ABI}::u64 msl_at = "
+                f"{_SUPPORT}::flat_position(msl_launch, msl_thread);\n"
                 f"  msl_loop_{number}(msl_launch, msl_at, msl_at + 1);\n}}"
             )
         kernel = instance.kernel
@@ -305,7 +313,7 @@ class Thunks:
                 values.append(passed[position])
             elif p.kind == "threadgroup":
                 values.append(
-                    f"{names.SUPPORT}::threadgroup_argument<msl_types_{number}::parameter<{position}>>"
+                    f"{_SUPPORT}::threadgroup_argument<msl_types_{number}::parameter<{position}>>"
                     f"::get(&msl_group, {self._index(number, position, p)})"
                 )
             else:
@@ -313,11 +321,11 @@ class Thunks:
         if kernel.threadgroup_variables:
             values.append("msl_group")
         body = "\n  ".join(
-            [f"{names.ABI}::Group& msl_group = *msl_thread->group;", "(void)msl_group;", *lines]
+            [f"{_ABI}::Group& msl_group = *msl_thread->group;", "(void)msl_group;", *lines]
         )
-        return f"{head}{body}\n  {self._call(expression, values)}\n}}"
+        return f"{head}{body}\n  {expression}({', '.join(values)});\n}}"
 
-    # ---- the library ----------------------------------------------------------------------------------------
+    # ---- the library -----------------------------------------------------------------------------
 
     def _library(self) -> str:
         kernels = []
@@ -331,12 +339,14 @@ class Thunks:
             else:
                 static_bytes, threads = "0", str(integer_value(kernel.max_threads or "1024"))
             kernels.append(
-                f"  {{{json.dumps(instance.name)}, {scope}msl_arguments_{number}, {len(kernel.parameters)}, "
+                f"  {{{json.dumps(instance.name)}, {scope}msl_arguments_{number}, "
+                f"{len(kernel.parameters)}, "
                 f"{static_bytes}, {threads}, {loop}, {scope}msl_thread_{number}}},"
             )
         constants = [
             f'  {{"{c.name}", {c.index}, sizeof({_qualified(c.path, c.name)}), '
-            f"(void*)&{_qualified(c.path, c.name)}, &{_qualified(c.path, 'msl_is_defined_' + c.name)}}},"
+            f"(void*)&{_qualified(c.path, c.name)}, "
+            f"&{_qualified(c.path, 'msl_is_defined_' + c.name)}}},"
             for c in self.program.function_constants
         ]
         sites = []
@@ -366,8 +376,8 @@ constexpr ::msl::abi::SourceLocation msl_sites[] = {{
 extern "C" {{
 __attribute__((visibility("default"))) extern const ::msl::abi::Library metalops_library;
 const ::msl::abi::Library metalops_library = {{
-  ::msl::abi::kAbiVersion, ::msl::msl_support::kCpuFeatures, METALOPS_BUILD, msl_kernels, {len(kernels)},
-  msl_constants, {len(constants)}, msl_sites, {len(sites)}}};
+  ::msl::abi::kAbiVersion, ::msl::msl_support::kCpuFeatures, METALOPS_BUILD,
+  msl_kernels, {len(kernels)}, msl_constants, {len(constants)}, msl_sites, {len(sites)}}};
 __attribute__((visibility("default"))) void metalops_bind(const ::msl::abi::Runtime* runtime) {{
   msl_runtime = runtime;
   {derive}
