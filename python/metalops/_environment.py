@@ -23,6 +23,11 @@ VARIABLES: dict[str, tuple[str, str]] = {
         "4 (macOS: 1.7)",
         "how much memory tensors may take, in units of what is recommended",
     ),
+    "PYTORCH_UNARY_FORCE_FLAVOR": (
+        "chosen for each call",
+        "which variant of an elementwise kernel of one input runs: `ilp`, `scalar` or `strided`",
+    ),
+    "PYTORCH_BINARY_FORCE_FLAVOR": ("chosen for each call", "the same for two inputs"),
     "TORCH_EXTENSIONS_DIR": (
         "torch's cache folder",
         "where `metalops.build.load` builds",

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "extension_example")
 
 

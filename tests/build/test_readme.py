@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 
+import pytest
 from metalops import _environment
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -15,6 +16,7 @@ def readme():
         return f.read()
 
 
+@pytest.mark.slow
 def test_the_new_operator_of_the_readme_works_as_printed(tmp_path):
     blocks = re.findall(
         r"^`([\w.]+)`:[^\n]*\n(?:[^\n]+\n)*\n```\w+\n(.*?)^```$", readme(), re.DOTALL | re.MULTILINE

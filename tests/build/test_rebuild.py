@@ -44,6 +44,7 @@ def touch(path):
     path.write_text(path.read_text() + "\n")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(kernels.library_suffix() is None, reason="no Metal compiler is installed")
 def test_only_what_changed_is_compiled_again(project):
     folder, build = project
