@@ -93,28 +93,19 @@ def test_high_watermark_of_the_environment():
     assert run(code, PYTORCH_MPS_HIGH_WATERMARK_RATIO="0.0").stdout.strip() == ""
 
 
+AUTOLOAD = (
+    "import sys, torch, metalops_autoload\n"
+    "metalops_autoload.bring_up()\n"
+    "print('metalops' in sys.modules, torch.backends.mps.is_available())\n"
+)
+
+
 def test_autoload_entry_point():
-    code = (
-        "import sys, torch\n"
-        "from metalops import _autoload\n"
-        "_autoload.bring_up()\n"
-        "print(torch.backends.mps.is_available())\n"
-    )
-    assert run(code, METALOPS_AUTOLOAD="1").stdout.strip() == "True"
+    assert run(AUTOLOAD, METALOPS_AUTOLOAD="1").stdout.strip() == "True True"
 
 
 def test_autoload_is_off_by_default():
-    code = (
-        "import importlib.util, os, sys, torch\n"
-        "spec = importlib.util.find_spec('metalops')\n"
-        "path = os.path.join(os.path.dirname(spec.origin), '_autoload.py')\n"
-        "spec = importlib.util.spec_from_file_location('a', path)\n"
-        "module = importlib.util.module_from_spec(spec)\n"
-        "module.__spec__.loader.exec_module(module)\n"
-        "module.bring_up()\n"
-        "print('metalops' in sys.modules, torch.backends.mps.is_available())\n"
-    )
-    assert run(code).stdout.strip() == "False False"
+    assert run(AUTOLOAD).stdout.strip() == "False False"
 
 
 class OnTheDevice(Dataset):
