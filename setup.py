@@ -13,7 +13,8 @@ PACKAGE = os.path.join(ROOT, "python", "metalops")
 
 def import_from_source_tree() -> None:
     """Makes metalops.build and metalops.msl importable from here, without metalops/__init__.py, which needs what is
-    only about to be built."""
+    only about to be built, and without an installed copy, which `import torch` would look for."""
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     shell = types.ModuleType("metalops")
     shell.__path__ = [PACKAGE]
     sys.modules["metalops"] = shell
