@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-import metalops  # noqa: F401  (brings the device up)
+import metalops
 import torch
 import torch.nn.functional as F
 from metalops import build
@@ -89,7 +89,7 @@ def _halves(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _gated(name: str, activation: Callable, swap: bool = False, arguments: tuple = ()) -> Operator:
     """activation(a) * b of the halves a, b of the last dimension; swap: a * activation(b)."""
-    ours = getattr(torch.ops.metalops, name)
+    ours = getattr(metalops.ops, name)
 
     def theirs(x, out):
         a, b = reversed(_halves(x)) if swap else _halves(x)
@@ -106,7 +106,7 @@ def _swiglu_clamped(a, b, out):
 
 
 def own_operators() -> list[Operator]:
-    ours = torch.ops.metalops
+    ours = metalops.ops
 
     def unary(name, theirs, composed=True, arguments=()):
         operator = getattr(ours, name)
