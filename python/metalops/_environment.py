@@ -15,6 +15,7 @@ VARIABLES: dict[str, tuple[str, str]] = {
         "auto",
         "software device: `loop` runs kernels as plain loops, `fiber` thread by thread; `auto` picks for each kernel",
     ),
+    "METALOPS_QUIET": ("0", "1: no line on stderr when compiling a kernel takes more than two seconds"),
     "PYTORCH_ENABLE_MPS_FALLBACK": (
         "0",
         "1: operators that stock PyTorch lacks on `mps` run on the CPU instead of raising, as on a Mac",

@@ -1,0 +1,65 @@
+"""Compiling generated Metal text, once for each text, with errors at the lines that the user wrote."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+import torch
+
+# How long a compile may take before a line on stderr says what is going on, in seconds.
+_PATIENCE = 2.0
+
+_libraries: dict[str, object] = {}
+_locks: dict[str, threading.Lock] = {}
+_guard = threading.Lock()
+
+
+def user_text(label: str, text: str) -> str:
+    """``text`` as part of a generated source, such that compile errors in it show its own lines.
+
+    label: what the errors call it instead of a file name, for instance "blur.header".
+    """
+    label = label.replace("\\", "\\\\").replace('"', '\\"')
+    return f'#line 1 "{label}"\n{text.rstrip()}\n'
+
+
+def generated_text(label: str, text: str) -> str:
+    """The counterpart of user_text for the parts around it, after user text."""
+    return user_text(f"{label}.generated", text)
+
+
+def compile_library(owner: str, text: str):
+    """The shader library of a Metal source, as torch.mps.compile_shader returns it.
+
+    Thread-safe; the same text is compiled once in a process, and the software device and macOS keep what they
+    compiled on disk. owner: what is compiled, for the progress line. Raises SyntaxError, with the user's lines where
+    the text has them from user_text.
+    """
+    with _guard:
+        library = _libraries.get(text)
+        lock = _locks.setdefault(text, threading.Lock()) if library is None else None
+    if library is not None:
+        return library
+    with lock:
+        if text not in _libraries:
+            _libraries[text] = _compile(owner, text)
+        with _guard:
+            _locks.pop(text, None)
+        return _libraries[text]
+
+
+def _compile(owner: str, text: str):
+    timer = threading.Timer(_PATIENCE, _report, [owner])
+    timer.daemon = True
+    timer.start()
+    try:
+        return torch.mps.compile_shader(text)
+    finally:
+        timer.cancel()
+
+
+def _report(owner: str) -> None:
+    if os.environ.get("METALOPS_QUIET", "0") != "1":
+        print(f"metalops: compiling {owner} ...", file=sys.stderr, flush=True)

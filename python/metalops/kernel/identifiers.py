@@ -1,0 +1,68 @@
+"""Names in Metal text: which ones a user may choose, and which ones a text mentions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+# The words that C++17 and Metal keep for themselves (Metal Shading Language Specification, sections 1.4 and 4) and the
+# scalar types of Metal, which a parameter of the same name would hide.
+RESERVED = frozenset(
+    """
+    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t class compl const
+    const_cast constexpr continue decltype default delete do double dynamic_cast else enum explicit export extern false
+    float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq
+    private protected public register reinterpret_cast return short signed sizeof static static_assert static_cast
+    struct switch template this thread_local throw true try typedef typeid typename union unsigned using virtual void
+    volatile wchar_t while xor xor_eq
+    constant device fragment kernel metal object_data ray_data sampler thread threadgroup threadgroup_imageblock vertex
+    bfloat half ptrdiff_t size_t uchar uint ulong ushort
+    int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t
+    """.split()
+)
+
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# A number may end in letters (1.0h, 0x1F, 2u), which are not names.
+_NO_NAMES = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|(?<![A-Za-z0-9_])\.?[0-9](?:[eEpP][+-]|[A-Za-z0-9_.'])*""",
+    re.DOTALL,
+)
+
+
+def check_identifier(owner: str, role: str, name: object) -> str:
+    """``name`` if Metal code can use it, else TypeError or ValueError.
+
+    owner: what the error is about ("metal_kernel 'blur'"). role: what the name stands for ("input name").
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"{owner}: {role} must be a string, but got {name!r}")
+    if not _WORD.fullmatch(name):
+        raise ValueError(f"{owner}: {role} {name!r} is not an identifier")
+    if name in RESERVED:
+        raise ValueError(f"{owner}: {role} {name!r} is a word that Metal reserves")
+    if name.startswith("__") or (name[0] == "_" and name[1:2].isupper()):
+        raise ValueError(f"{owner}: {role} {name!r} is reserved for the Metal compiler")
+    return name
+
+
+def check_distinct(owner: str, roles: Iterable[tuple[str, Iterable[str]]]) -> None:
+    """Raises ValueError if a name occurs twice. roles: pairs of a role ("input names") and its names."""
+    seen: dict[str, str] = {}
+    for role, names in roles:
+        for name in names:
+            if name in seen:
+                both = role if seen[name] == role else f"{seen[name]} and {role}"
+                raise ValueError(f"{owner}: {name!r} occurs twice in {both}")
+            seen[name] = role
+
+
+def check_text(owner: str, role: str, text: object) -> str:
+    """``text`` if it is a string, else TypeError."""
+    if not isinstance(text, str):
+        raise TypeError(f"{owner}: {role} must be a string of Metal code, but got {text!r}")
+    return text
+
+
+def mentioned(text: str) -> frozenset[str]:
+    """The identifiers that occur in Metal code, those in comments and literals left out."""
+    return frozenset(_WORD.findall(_NO_NAMES.sub(" ", text)))
