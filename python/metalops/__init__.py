@@ -27,4 +27,6 @@ except ImportError as error:
         f"metalops cannot load its operators ({error}); install it again with `pip install .`."
     ) from error
 
-from . import debug, ops  # noqa: E402
+from . import _inductor, debug, ops  # noqa: E402
+
+_inductor.install()
