@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import metalops
 import pytest
@@ -138,6 +139,21 @@ def test_forked_child_runs_kernels(elements):
     expected = torch.special.airy_ai(x)[-1].item()
     result = run_in_child(lambda: str(torch.special.airy_ai(x)[-1].item()))
     assert float(result) == expected
+
+
+def test_forked_child_runs_kernels_although_another_thread_was_running_one():
+    source = """kernel void spin(device int* x, uint i [[thread_position_in_grid]]) {
+      for (int n = 0; n < 100000; ++n) x[i] = x[i] * 3 + n;
+    }"""
+    library = torch.mps.compile_shader(source)
+    x = torch.zeros(20000, dtype=torch.int32, device="mps")
+    thread = threading.Thread(target=library.spin, args=(x,))
+    thread.start()
+    y = torch.full((4,), 0.5, device="mps")
+    result = run_in_child(lambda: str(torch.special.airy_ai(y)[-1].item()))
+    assert thread.is_alive(), "the kernel was too short to show anything"
+    thread.join()
+    assert float(result) == torch.special.airy_ai(y)[-1].item()
 
 
 def run_in_child(function) -> str:

@@ -50,6 +50,17 @@ def test_a_kernel_outlives_its_library_and_the_file(path, tmp_path):
     assert not out.any()
 
 
+@pytest.mark.parametrize("part", [0.02, 0.5, 0.99])
+def test_a_file_that_was_cut_short(path, tmp_path, part):
+    """The loader of the system would end the process."""
+    data = path.read_bytes()
+    short = tmp_path / "short.metallib"
+    short.write_bytes(data[: int(part * len(data))])
+    for library in (short, short.read_bytes()):
+        with pytest.raises(RuntimeError, match="Failed to load metallib.* incomplete"):
+            torch.mps.load_metallib(library)
+
+
 def test_a_missing_file(tmp_path):
     with pytest.raises(
         RuntimeError, match="Failed to load metallib from '.*absent': .*cannot be read"

@@ -2,6 +2,7 @@
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <link.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -72,8 +73,29 @@ void write_all(int descriptor, const std::string& data) {
   }
 }
 
+// The loader maps a file by its headers, and the first access beyond the end of a file that was cut
+// short would end the process. The table of sections is the last thing in the file.
+void check_complete(const std::string& name, const char* begin, size_t available, uint64_t size) {
+  ElfW(Ehdr) header;
+  if (available < sizeof(header)) return;  // the loader says so itself
+  std::memcpy(&header, begin, sizeof(header));
+  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return;  // and this too
+  TORCH_CHECK(header.e_shoff + uint64_t(header.e_shentsize) * header.e_shnum <= size,
+              "the kernel library ", name, " is incomplete: it has ", size, " bytes of ",
+              header.e_shoff + uint64_t(header.e_shentsize) * header.e_shnum, ". Build it again.");
+}
+
+void check_complete(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  char begin[sizeof(ElfW(Ehdr))];
+  if (!file.read(begin, sizeof(begin))) return;
+  file.seekg(0, std::ios::end);
+  check_complete(path, begin, sizeof(begin), uint64_t(file.tellg()));
+}
+
 // Loads a copy of the shared object in memory, with its own globals.
 void* load_copy(const std::string& data) {
+  check_complete("in memory", data.data(), data.size(), data.size());
   const int descriptor = memfd_create("metalops-kernels", MFD_CLOEXEC);
   TORCH_CHECK(descriptor >= 0,
               "cannot create a file in memory for a kernel library: ", std::strerror(errno));
@@ -149,6 +171,7 @@ std::shared_ptr<Library> Library::open(const std::string& path) {
   library->impl_->path = path;
   // A name without a slash would be looked up in the system's library directories.
   const std::string file = path.find('/') == std::string::npos ? "./" + path : path;
+  check_complete(file);
   library->impl_->take(dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL), path);
   library->impl_->bind(&runtime());
   return library;

@@ -21,9 +21,9 @@ uint64_t bytes_behind(const at::TensorBase& tensor, const void* address) {
 
 }  // namespace
 
-std::recursive_mutex& Stream::mutex() {
-  static std::recursive_mutex mutex;
-  return mutex;
+GilSafeMutex& Stream::mutex() {
+  static auto* const mutex = new GilSafeMutex;
+  return *mutex;
 }
 
 void Encoder::bind(unsigned index, void* address, uint64_t bytes) {

@@ -86,7 +86,7 @@ class Encoder {
 class Stream {
  private:
   GilSafeLock lock_{mutex()};
-  static std::recursive_mutex& mutex();
+  static GilSafeMutex& mutex();
 };
 
 // torch's choice of group size for one-dimensional elementwise launches, and for two-dimensional

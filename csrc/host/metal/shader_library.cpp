@@ -23,12 +23,13 @@ namespace {
 
 using metalops::CompiledLibrary;
 using metalops::GilSafeLock;
+using metalops::GilSafeMutex;
 using metalops::Pipeline;
 
 // Guards the members of every MetalShaderLibrary. Compiling runs Python, hence the kind of lock.
-std::recursive_mutex& libraries_mutex() {
-  static std::recursive_mutex mutex;
-  return mutex;
+GilSafeMutex& libraries_mutex() {
+  static auto* const mutex = new GilSafeMutex;
+  return *mutex;
 }
 
 CompiledLibrary& compiled(MTLLibrary_t library) { return *static_cast<CompiledLibrary*>(library); }
