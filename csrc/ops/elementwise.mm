@@ -2,6 +2,7 @@
 // has logit and logit.out).
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/heaviside_meta.h>
+#include <metalops/dtype_check.h>
 #include <metalops/library.h>
 #include <metalops/strided_launch.h>
 #include <metalops/structured.h>
@@ -17,11 +18,14 @@ at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("eleme
 at::Tensor& heaviside_out(const at::Tensor& self, const at::Tensor& values, at::Tensor& out) {
   metalops::StructuredOut<at::meta::structured_heaviside> iter(out);
   iter.meta(self, values);
+  metalops::check_dtype(!at::isBarebonesUnsignedType(self.scalar_type()), "heaviside",
+                        self.scalar_type());
   kernels().exec_binary_kernel(iter, "heaviside");
   return out;
 }
 
 at::Tensor& logit_(at::Tensor& self, std::optional<double> eps) {
+  metalops::check_not_complex("logit_", self.scalar_type());
   auto iter = at::TensorIterator::unary_float_op(self, self);
   kernels().exec_unary_kernel(iter, "logit", c10::Scalar(eps.value_or(-1.0)), at::kFloat);
   return self;

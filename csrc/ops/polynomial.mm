@@ -2,6 +2,7 @@
 #include <ATen/Functions.h>
 #include <ATen/ops/special_laguerre_polynomial_l_meta.h>
 #include <ATen/ops/special_legendre_polynomial_p_meta.h>
+#include <metalops/dtype_check.h>
 #include <metalops/library.h>
 #include <metalops/structured.h>
 #include <torch/library.h>
@@ -21,6 +22,7 @@ at::Tensor& polynomial_out(const char* name, const at::Tensor& x, const at::Tens
                            at::Tensor& out) {
   metalops::StructuredOut<Meta> iter(out);
   iter.meta(x, n);
+  metalops::check_not_complex(name, iter.common_dtype());
   const auto natural = natural_dtype(iter);
   auto& library = metalops::library("polynomial");
   if (out.scalar_type() == natural) {

@@ -3,6 +3,7 @@
 #include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
 #include <kernels/range.h>
+#include <metalops/dtype_check.h>
 #include <metalops/library.h>
 #include <metalops/strided_launch.h>
 #include <torch/library.h>
@@ -74,10 +75,10 @@ at::Tensor& logspace_out(const c10::Scalar& start, const c10::Scalar& end, int64
     return out;
   }
   const auto dtype = out.scalar_type();
-  TORCH_CHECK_NOT_IMPLEMENTED(
+  metalops::check_dtype(
       at::isFloatingType(dtype) || dtype == at::kComplexFloat ||
           (at::isIntegralType(dtype, /*includeBool=*/false) && !at::isBarebonesUnsignedType(dtype)),
-      "\"logspace_mps\" not implemented for '", dtype, "'");
+      "logspace", dtype);
   LogspaceParameters parameters{};
   parameters.steps = steps;
   set_exponents(parameters, start, end, dtype);

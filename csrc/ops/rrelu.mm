@@ -8,6 +8,7 @@
 #include <ATen/core/op_registration/adaption.h>
 #include <ATen/native/Resize.h>
 #include <kernels/rrelu.h>
+#include <metalops/dtype_check.h>
 #include <metalops/library.h>
 #include <metalops/strided_launch.h>
 #include <torch/library.h>
@@ -27,8 +28,8 @@ double mean_slope(const Scalar& lower, const Scalar& upper) {
 }
 
 void check_dtype(const char* name, at::ScalarType type) {
-  TORCH_CHECK_NOT_IMPLEMENTED(type == at::kFloat || type == at::kHalf || type == at::kBFloat16,
-                              "\"", name, "\" not implemented for '", type, "'");
+  metalops::check_dtype(type == at::kFloat || type == at::kHalf || type == at::kBFloat16, name,
+                        type);
 }
 
 // Seed and place in the Philox stream; takes `calls` places of it.

@@ -3,6 +3,7 @@
 #include <ATen/ops/special_airy_ai_meta.h>
 #include <ATen/ops/special_log_ndtr_meta.h>
 #include <ATen/ops/special_ndtri_meta.h>
+#include <metalops/dtype_check.h>
 #include <metalops/library.h>
 #include <metalops/structured.h>
 #include <torch/library.h>
@@ -14,6 +15,7 @@ at::Tensor& special_function_out(const char* name, const at::Tensor& x, at::Tens
   std::optional<at::Device> device;
   c10::impl::check_and_update_common_device(device, out, name, "out");
   c10::impl::check_and_update_common_device(device, x, name, "x");
+  metalops::check_not_complex(name, x.scalar_type());
   metalops::StructuredOut<Meta> iter(out);
   iter.meta(x);
   metalops::library("special").exec_unary_kernel(iter, name);

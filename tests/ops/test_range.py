@@ -158,7 +158,7 @@ def test_errors_are_those_of_the_cpu():
     with pytest.raises(RuntimeError, match="can't be safely cast"):
         torch.logspace(0, 1j, 3, dtype=torch.float32, device="mps")
     for dtype in (torch.bool, torch.uint16):
-        with pytest.raises(NotImplementedError, match='"logspace_mps" not implemented for'):
+        with pytest.raises(NotImplementedError, match='"logspace" not implemented for'):
             torch.logspace(0, 1, 3, dtype=dtype, device="mps")
     with pytest.raises(TypeError, match="float64"):
         torch.logspace(0, 1, 3, dtype=torch.float64, device="mps")
