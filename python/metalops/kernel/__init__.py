@@ -3,3 +3,7 @@
 Everything here runs through ``torch.mps.compile_shader`` or torch's own library classes, on an Apple GPU and on the
 software device alike. ``docs/kernels.md`` compares the ways and says which to choose.
 """
+
+from .metal_kernel import MetalKernel, metal_kernel
+
+__all__ = ["MetalKernel", "metal_kernel"]

@@ -1,0 +1,175 @@
+"""One way to run a metal_kernel: everything that calls with the same shapes and arguments share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+
+from .call_arguments import CallArguments, Scalar, check_buffers, describe
+from .compile import compile_library
+from .signature import Definition, Input, generate
+
+_MPS = torch.device("mps")
+
+# How Python scalars are bound; a float already is a float32.
+_CASTS = {torch.bool: "uint8", torch.int32: "int32"}
+
+
+class Launch:
+    """A prepared call.
+
+    kernel: runs on the inputs, outputs and metadata; None where there is nothing to do. converted: the inputs that
+    cannot be bound as they are.
+    """
+
+    __slots__ = ("_converted", "_empty", "_full", "_kernel", "_metadata")
+
+    def __init__(
+        self,
+        kernel: Callable | None,
+        arguments: CallArguments,
+        converted: tuple[int, ...],
+        metadata: tuple[int | list[int], ...],
+    ):
+        outputs = list(zip(arguments.output_shapes, arguments.output_dtypes, strict=True))
+        # empty_strided parses its arguments faster than empty.
+        self._empty = [
+            partial(torch.empty_strided, shape, _row_strides(shape), dtype=dtype, device=_MPS)
+            for shape, dtype in outputs
+        ]
+        self._full = [
+            partial(torch.full, shape, dtype=dtype, device=_MPS) for shape, dtype in outputs
+        ]
+        self._kernel = kernel
+        self._converted = converted
+        self._metadata = metadata
+
+    def __call__(self, inputs: Sequence, init_value: Scalar | None) -> list[torch.Tensor]:
+        """Allocates the outputs, fills them with init_value if there is one, and runs the kernel."""
+        if self._converted:
+            inputs = list(inputs)
+            for position in self._converted:
+                inputs[position] = _bindable(inputs[position])
+        if init_value is None:
+            outputs = [empty() for empty in self._empty]
+        else:
+            outputs = [full(fill_value=init_value) for full in self._full]
+        if self._kernel is not None:
+            self._kernel(*inputs, *outputs, *self._metadata)
+        return outputs
+
+
+def generated_source(
+    definition: Definition,
+    words: frozenset[str],
+    described: tuple[Input, ...],
+    arguments: CallArguments,
+) -> str:
+    """The Metal text that a call runs."""
+    return generate(definition, words, described, arguments.output_dtypes, arguments.template)
+
+
+def prepare(
+    definition: Definition, words: frozenset[str], inputs: Sequence, arguments: CallArguments
+) -> Launch:
+    """Compiles the kernel for such inputs. words: the names that its source mentions.
+
+    Raises TypeError, ValueError or RuntimeError for inputs that cannot be bound, SyntaxError for Metal that does not
+    compile, ValueError for a threadgroup that is too large.
+    """
+    described = describe(definition, inputs)
+    extra = check_buffers(definition, words, described)
+    return Launch(
+        _kernel(definition, words, inputs, described, extra, arguments),
+        arguments,
+        tuple(
+            position
+            for position, name in enumerate(definition.inputs)
+            if name not in definition.inouts and _needs_conversion(definition, inputs[position])
+        ),
+        tuple(_metadata_value(inputs[position], ending) for position, ending in extra),
+    )
+
+
+def _kernel(definition, words, inputs, described, extra, arguments) -> Callable | None:
+    """The compiled kernel with its grid; None if it would do nothing."""
+    written = [math.prod(shape) for shape in arguments.output_shapes]
+    written += [
+        value.numel()
+        for name, value in zip(definition.inputs, inputs, strict=True)
+        if name in definition.inouts
+    ]
+    if 0 in arguments.grid or not any(written):
+        return None
+    text = generated_source(definition, words, described, arguments)
+    kernel = getattr(compile_library(definition.owner, text), definition.function)
+    grid = arguments.grid
+    group = tuple(min(pair) for pair in zip(arguments.threadgroup, grid, strict=True))
+    most = kernel.max_threads_per_threadgroup
+    if math.prod(group) > most:
+        raise ValueError(
+            f"{definition.owner}: a threadgroup of {group} has {math.prod(group)} threads, but the kernel takes at "
+            f"most {most}"
+        )
+    options = {}
+    if grid[1] != 1 or grid[2] != 1:
+        options.update(threads=grid, group_size=group)
+    elif _elements(inputs, arguments) != grid[0] or group[0] != min(grid[0], most):
+        # Without these the kernel takes as many threads as the first tensor has elements, in groups as large as
+        # can be, and calling it costs half as much.
+        options.update(threads=grid[0], group_size=group[0])
+    casts = _casts(definition, inputs, described, extra)
+    if casts:
+        options.update(arg_casts=casts)
+    return partial(kernel, **options) if options else kernel
+
+
+def _elements(inputs, arguments) -> int:
+    """How many elements the first tensor that the kernel is called with has."""
+    for value in inputs:
+        if isinstance(value, torch.Tensor):
+            return value.numel()
+    return math.prod(arguments.output_shapes[0])
+
+
+def _casts(definition, inputs, described, extra) -> dict[int, str]:
+    casts = {
+        position: _CASTS[described[position].dtype]
+        for position, value in enumerate(inputs)
+        if not isinstance(value, torch.Tensor) and described[position].dtype in _CASTS
+    }
+    first = len(inputs) + len(definition.outputs)
+    casts.update(
+        {first + at: "int32" for at, (_, ending) in enumerate(extra) if ending != "strides"}
+    )
+    return casts
+
+
+def _needs_conversion(definition: Definition, value: object) -> bool:
+    if isinstance(value, torch.Tensor):
+        return definition.ensure_row_contiguous and not value.is_contiguous()
+    return isinstance(value, complex)
+
+
+def _bindable(value: torch.Tensor | complex) -> torch.Tensor | list[float]:
+    if isinstance(value, complex):
+        return [value.real, value.imag]
+    return value.contiguous()
+
+
+def _metadata_value(tensor: torch.Tensor, ending: str) -> int | list[int]:
+    if ending == "ndim":
+        return tensor.dim()
+    return list(tensor.shape if ending == "shape" else tensor.stride())
+
+
+def _row_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
