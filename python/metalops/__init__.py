@@ -28,6 +28,6 @@ except ImportError as error:
     ) from error
 
 from . import _inductor, debug, ops  # noqa: E402
-from .kernel import metal_kernel  # noqa: E402
+from .kernel import MetalParameter, TorchMetalKernel, metal_kernel  # noqa: E402
 
 _inductor.install()

@@ -5,5 +5,7 @@ software device alike. ``docs/kernels.md`` compares the ways and says which to c
 """
 
 from .metal_kernel import MetalKernel, metal_kernel
+from .metal_parameter import MetalParameter
+from .torch_metal_kernel import TorchMetalKernel
 
-__all__ = ["MetalKernel", "metal_kernel"]
+__all__ = ["MetalKernel", "MetalParameter", "TorchMetalKernel", "metal_kernel"]

@@ -11,30 +11,7 @@ import torch
 from .compile import generated_text, user_text
 from .dtypes import METAL_TYPES
 from .identifiers import mentioned
-
-# What a kernel can ask about its thread (Metal Shading Language Specification, section 5.2.3.6), with the types.
-THREAD_ATTRIBUTES = {
-    "dispatch_quadgroups_per_threadgroup": "uint",
-    "dispatch_simdgroups_per_threadgroup": "uint",
-    "dispatch_threads_per_threadgroup": "uint3",
-    "grid_origin": "uint3",
-    "grid_size": "uint3",
-    "quadgroup_index_in_threadgroup": "uint",
-    "quadgroups_per_threadgroup": "uint",
-    "simdgroup_index_in_threadgroup": "uint",
-    "simdgroups_per_threadgroup": "uint",
-    "thread_execution_width": "uint",
-    "thread_index_in_quadgroup": "uint",
-    "thread_index_in_simdgroup": "uint",
-    "thread_index_in_threadgroup": "uint",
-    "thread_position_in_grid": "uint3",
-    "thread_position_in_threadgroup": "uint3",
-    "threadgroup_position_in_grid": "uint3",
-    "threadgroups_per_grid": "uint3",
-    "threads_per_grid": "uint3",
-    "threads_per_simdgroup": "uint",
-    "threads_per_threadgroup": "uint3",
-}
+from .thread_attributes import THREAD_ATTRIBUTES
 
 # What a kernel can ask about an input of at least one dimension, by the ending of the name.
 METADATA = {

@@ -1,0 +1,205 @@
+"""The Metal side of a TorchMetalKernel: what the user wrote, checked, and the text that becomes of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+from .compile import generated_text, user_text
+from .dtypes import metal_type
+from .identifiers import check_distinct, check_identifier, check_text
+from .metal_parameter import MetalParameter
+from .subscripts import as_calls
+from .tensor_view import TENSOR_VIEW
+
+# How many buffers a Metal kernel has, and how many inputs, results and metal_params a TorchMetalKernel.
+BUFFERS = 31
+
+# Of what type a scalar arrives, and what it is in the kernel's body.
+_SCALARS = {int: ("long", "int"), float: ("float", "float"), bool: ("long", "bool")}
+
+
+class Operand(NamedTuple):
+    """An input or a result: a tensor of some rank and dtype, or with a rank of None a scalar, int, float or bool."""
+
+    dtype: torch.dtype | type
+    rank: int | None
+
+
+class MetalCode(NamedTuple):
+    """The constructor's arguments, apart from torch_defn."""
+
+    name: str
+    input_names: tuple[str, ...]
+    result_names: tuple[str, ...]
+    src: str
+    metal_params: tuple[MetalParameter, ...]
+    helper_src: str | None
+    template_dtypes: tuple[tuple[str, str], ...]
+
+    @property
+    def owner(self) -> str:
+        """What errors are about."""
+        return f"TorchMetalKernel {self.name!r}"
+
+    @property
+    def function(self) -> str:
+        """The name of the kernel function: not that of a function which `src` calls."""
+        return f"metalops_{self.name}"
+
+    @property
+    def has_room_for_extents(self) -> bool:
+        """Whether a buffer is left for the tensors' sizes, which are constants in the text otherwise."""
+        return len(self.input_names) + len(self.result_names) < BUFFERS
+
+    def text(
+        self, inputs: Sequence[Operand], results: Sequence[Operand], extents: Sequence[int] | None
+    ) -> str:
+        """The Metal source for inputs and results of these types. extents: those of all tensors, or None if they are a
+        buffer of the kernel.
+        """
+        names = (*self.input_names, *self.result_names)
+        operands = (*inputs, *results)
+        parameters, locals_ = [], []
+        first = 0  # of this tensor's extents
+        for index, (name, operand) in enumerate(zip(names, operands, strict=True)):
+            if operand.rank is None:
+                arrives_as, is_a = _SCALARS[operand.dtype]
+                parameters.append(f"constant {arrives_as}& metalops_{name} [[buffer({index})]]")
+                locals_.append(f"const {is_a} {name} = static_cast<{is_a}>(metalops_{name});")
+                continue
+            element = self._metal_type(name, operand)
+            parameters.append(f"device {element}* metalops_{name} [[buffer({index})]]")
+            if operand.rank == 0 and not self._uses_as_tensor(name):
+                locals_.append(f"device {element}& {name} = *metalops_{name};")
+            else:
+                locals_.append(
+                    f"const metalops::tensor_view<{element}, {operand.rank}> "
+                    f"{name}(metalops_{name}, metalops_extents + {first});"
+                )
+                first += operand.rank
+        text = TENSOR_VIEW
+        if extents is None:
+            parameters.append(f"constant long* metalops_extents [[buffer({len(names)})]]")
+        else:
+            text += f"constant long metalops_extents[] = {{{', '.join(map(str, extents))}}};\n"
+        for placeholder, element in self._templates(inputs).items():
+            text += f"using {placeholder} = {element};\n"
+        if self.helper_src is not None:
+            text += user_text(f"{self.name}.helper_src", as_calls(self.helper_src))
+        parameters += map(str, self.metal_params)
+        head = f"kernel void {self.function}({', '.join(parameters)}) {{\n" + "\n".join(locals_)
+        return (
+            text
+            + generated_text(self.name, head)
+            + user_text(f"{self.name}.src", as_calls(self.src))
+            + generated_text(self.name, "}")
+        )
+
+    def _uses_as_tensor(self, name: str) -> bool:
+        return re.search(rf"(?<![\w.]){name}\s*[\[.]", self.src) is not None
+
+    def _metal_type(self, name: str, operand: Operand) -> str:
+        if operand.rank is None:
+            return _SCALARS[operand.dtype][1]
+        role = f"input {name!r}" if name in self.input_names else f"result {name!r}"
+        return metal_type(self.owner, role, operand.dtype)
+
+    def _templates(self, inputs: Sequence[Operand]) -> dict[str, str]:
+        """The Metal type for each placeholder."""
+        types: dict[str, str] = {}
+        for name, placeholder in self.template_dtypes:
+            element = self._metal_type(name, inputs[self.input_names.index(name)])
+            if types.setdefault(placeholder, element) != element:
+                raise ValueError(
+                    f"{self.owner}: template_dtypes makes {placeholder!r} the type of several inputs, but {name!r} is "
+                    f"{element} and another {types[placeholder]}"
+                )
+        return types
+
+
+def checked_code(
+    name: str,
+    input_names: Sequence[str],
+    result_names: Sequence[str],
+    src: str,
+    metal_params: Sequence[MetalParameter] | None,
+    helper_src: str | None,
+    template_dtypes: Mapping[str, str] | None,
+) -> MetalCode:
+    """The constructor's arguments if they are right, else TypeError or ValueError."""
+    if isinstance(name, str) and not name.strip():
+        raise ValueError(f"TorchMetalKernel: name must not be empty, but got {name!r}")
+    check_identifier("TorchMetalKernel", "name", name)
+    owner = f"TorchMetalKernel {name!r}"
+    inputs = _names(owner, "input", input_names)
+    results = _names(owner, "result", result_names)
+    if not results:
+        raise ValueError(f"{owner}: result_names must name at least one result")
+    check_text(owner, "src", src)
+    if helper_src is not None:
+        check_text(owner, "helper_src", helper_src)
+    parameters = _parameters(owner, metal_params)
+    templates = _templates(owner, inputs, template_dtypes)
+    check_distinct(
+        owner,
+        [
+            ("input_names", inputs),
+            ("result_names", results),
+            ("metal_params", [parameter.name for parameter in parameters]),
+            # Several inputs may share one name for their type.
+            ("template_dtypes", dict.fromkeys(placeholder for _, placeholder in templates)),
+        ],
+    )
+    count = len(inputs) + len(results) + len(parameters)
+    if count > BUFFERS:
+        raise ValueError(
+            f"{owner}: {len(inputs)} inputs, {len(results)} results and {len(parameters)} metal_params are {count} "
+            f"together, but a kernel can have at most {BUFFERS}"
+        )
+    return MetalCode(name, inputs, results, src, parameters, helper_src, templates)
+
+
+def _names(owner: str, role: str, names: object) -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise TypeError(f"{owner}: {role}_names must be a list of strings, but got {names!r}")
+    return tuple(check_identifier(owner, f"{role} name", name) for name in names)
+
+
+def _parameters(owner: str, metal_params: object) -> tuple[MetalParameter, ...]:
+    if metal_params is None:
+        return ()
+    if not isinstance(metal_params, Sequence):
+        raise TypeError(
+            f"{owner}: metal_params must be a list of MetalParameter, but got {metal_params!r}"
+        )
+    for parameter in metal_params:
+        if not isinstance(parameter, MetalParameter):
+            raise TypeError(
+                f"{owner}: metal_params must be a list of MetalParameter, but it has {parameter!r}"
+            )
+    return tuple(metal_params)
+
+
+def _templates(
+    owner: str, inputs: Sequence[str], template_dtypes: object
+) -> tuple[tuple[str, str], ...]:
+    if template_dtypes is None:
+        return ()
+    if not isinstance(template_dtypes, Mapping):
+        raise TypeError(
+            f"{owner}: template_dtypes must be a dict of input names and names for their types, "
+            f"but got {template_dtypes!r}"
+        )
+    for name, placeholder in template_dtypes.items():
+        if name not in inputs:
+            raise ValueError(
+                f"{owner}: template_dtypes has {name!r}, but the inputs are {', '.join(inputs) or 'none'}"
+            )
+        check_identifier(
+            owner, f"the name for the type of {name!r} in template_dtypes", placeholder
+        )
+    return tuple(template_dtypes.items())

@@ -1,0 +1,336 @@
+"""What the TorchMetalKernels of one name share: their code, their operator, and what was compiled for it."""
+
+from __future__ import annotations
+
+import math
+import operator
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from .annotations import INT32, Signature, scalar
+from .compile import compile_library
+from .dtypes import metal_type
+from .metal_code import MetalCode, Operand
+from .reference import Reference
+from .torch_operator import TorchOperator
+
+_PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
+_SYMBOLS = frozenset({torch.SymInt, torch.SymFloat, torch.SymBool})
+_UINT32 = range(2**32)
+_MPS = torch.device("mps")
+# For how many combinations of shapes and dtypes a kernel remembers what to do.
+_PLANS = 4096
+
+
+class _Plan(NamedTuple):
+    """What a call with given shapes and dtypes does on the device."""
+
+    kernel: Callable | None  # None where there is nothing to compute
+    results: list[tuple[tuple[int, ...], torch.dtype]]
+    extents: list[list[int]]  # one list, or none where the kernel has them as constants
+    grid: tuple[int, int, int]
+    group: tuple[int, int, int]
+
+
+class Definition:
+    """A kernel of some code. set_functions makes it complete."""
+
+    def __init__(self, code: MetalCode, signature: Signature):
+        self.code = code
+        self.signature = signature
+        self._kinds = signature.kinds
+        self._did_not_compile = False
+        self._kernels: dict[str, Callable] = {}
+        self._plans: dict[tuple, _Plan | None] = {}
+        self._lock = threading.Lock()
+        self.operator = TorchOperator(code, signature, self.compute, self.fake)
+
+    def set_functions(self, torch_defn: Callable, backward: Callable | None) -> None:
+        self._reference = Reference(self.code.owner, torch_defn, self.code.result_names)
+        self.operator.backward = backward
+        self._plans = {}
+
+    @property
+    def is_replaceable(self) -> bool:
+        """Whether all that came of the code so far are errors of the compiler."""
+        return self._did_not_compile and not self._kernels
+
+    def is_plain(self, inputs: Sequence[object]) -> bool:
+        """Whether a call is a matter of this kernel alone: no tracing, no modes, no autograd."""
+        for value in inputs:
+            kind = type(value)
+            if kind in _PLAIN_TENSORS:
+                if value.requires_grad and torch.is_grad_enabled():
+                    return False
+            elif _is_symbolic(kind):
+                return False
+        return not (
+            torch._C._len_torch_dispatch_stack()
+            or torch._C._len_torch_function_stack()
+            or torch._C._functorch.peek_interpreter_stack() is not None
+            or torch._C._get_tracing_state() is not None
+        )
+
+    def compute(self, inputs, grid, group, shapes, device=None) -> list[torch.Tensor]:
+        """The results for real tensors. device: for a reference without tensors among its inputs.
+
+        Raises what TorchMetalKernel.__call__ does.
+        """
+        if len(inputs) != len(self._kinds):
+            self._check_counts(inputs, grid, group, shapes)
+        arguments, key = [], []
+        is_on_mps = is_elsewhere = False
+        for index, kind in enumerate(self._kinds):
+            value = inputs[index]
+            if kind is torch.Tensor:
+                if not isinstance(value, torch.Tensor):
+                    raise TypeError(
+                        f"{self.code.owner}: input {self.code.input_names[index]!r} must be a tensor, but got {value!r}"
+                    )
+                if value.is_mps:
+                    is_on_mps = True
+                else:
+                    is_elsewhere = True
+                key += (value.dtype, value.shape)
+            else:
+                if type(value) is not kind or (kind is int and value not in INT32):
+                    value = scalar(self.code.owner, self.code.input_names[index], kind, value)
+                # Integers and booleans may decide about shapes.
+                if kind is not float:
+                    key.append(value)
+            arguments.append(value)
+        if not is_on_mps:
+            if is_elsewhere:
+                return self._run_reference(arguments, grid, group, shapes, device)
+            key.append(device)
+        elif is_elsewhere:
+            self._refuse_devices(inputs)
+        try:
+            key = (*key, tuple(grid), tuple(group), *map(tuple, shapes))
+            plan = self._plans[key]
+        except (KeyError, TypeError):
+            self._check_counts(inputs, grid, group, shapes)
+            plan = self._plan(arguments, grid, group, shapes, device)
+            if len(self._plans) >= _PLANS:
+                self._plans.clear()
+            self._plans[key] = plan
+        if plan is None:
+            return self._run_reference(arguments, grid, group, shapes, device)
+        results = [torch.empty(shape, dtype=dtype, device=_MPS) for shape, dtype in plan.results]
+        if plan.kernel is not None:
+            for index, kind in enumerate(self._kinds):
+                if kind is torch.Tensor:
+                    value = arguments[index]
+                    if value.is_neg() or value.is_conj() or not value.is_contiguous():
+                        arguments[index] = value.resolve_conj().resolve_neg().contiguous()
+            plan.kernel(
+                *arguments, *results, *plan.extents, threads=plan.grid, group_size=plan.group
+            )
+        return results
+
+    def trace(self, inputs, grid, group, shapes) -> list[torch.Tensor]:
+        """The results by way of the operator, for tracing, modes and autograd."""
+        self._check_counts(inputs, grid, group, shapes)
+        if not torch.compiler.is_compiling():
+            inputs = [
+                value
+                if kind is torch.Tensor or _is_symbolic(type(value))
+                else scalar(self.code.owner, name, kind, value)
+                for value, kind, name in zip(
+                    inputs, self._kinds, self.code.input_names, strict=True
+                )
+            ]
+        device = None if torch.Tensor in self._kinds else torch.get_default_device()
+        shapes = [list(shape) for shape in shapes]
+        return self.operator(inputs, list(grid), list(group), shapes, device)
+
+    def fake(self, inputs, grid, group, shapes, device) -> list[torch.Tensor]:
+        """The results for fake tensors: their shapes and dtypes, on the inputs' device."""
+        self._check_counts(inputs, grid, group, shapes)
+        results = self._reference.infer(inputs, device)
+        self._check_shapes(results, shapes)
+        devices = [value.device for value in inputs if isinstance(value, torch.Tensor)]
+        return [
+            torch.empty(result.shape, dtype=result.dtype, device=(devices or [result.device])[0])
+            for result in results
+        ]
+
+    def text(self, inputs, shapes) -> str:
+        """The Metal source for a call."""
+        inputs = [
+            value if kind is torch.Tensor else scalar(self.code.owner, name, kind, value)
+            for value, kind, name in zip(inputs, self._kinds, self.code.input_names, strict=True)
+        ]
+        results = self._reference.infer(inputs)
+        self._check_shapes(results, shapes)
+        text, _ = self._text_for(inputs, results)
+        return text
+
+    def _check_counts(self, inputs, grid, group, shapes) -> None:
+        """Raises TypeError or ValueError if a call has too few or too many of anything."""
+        owner = self.code.owner
+        if len(inputs) != len(self._kinds):
+            raise TypeError(
+                f"{owner} takes {len(self._kinds)} inputs ({', '.join(self.code.input_names)}), "
+                f"but got {len(inputs)}"
+            )
+        for role, counts in (("threads_per_grid", grid), ("threads_per_thread_group", group)):
+            if not hasattr(counts, "__len__") or len(counts) != 3:
+                raise ValueError(
+                    f"{owner}: {role} must be a 3-tuple of thread counts (x, y, z), but got {counts!r}"
+                )
+        if not isinstance(shapes, Sequence) or len(shapes) != len(self.code.result_names):
+            raise ValueError(
+                f"{owner}: result_shapes must be a list of one shape for each of the results "
+                f"{', '.join(self.code.result_names)}, but got {shapes!r}"
+            )
+        for shape in shapes:
+            if not isinstance(shape, Sequence):
+                raise TypeError(
+                    f"{owner}: each of result_shapes must be a list of sizes, but got {shape!r}"
+                )
+
+    def _refuse_devices(self, inputs) -> None:
+        places = ", ".join(
+            f"{name} on {value.device}"
+            for name, value in zip(self.code.input_names, inputs, strict=True)
+            if isinstance(value, torch.Tensor)
+        )
+        raise RuntimeError(
+            f"{self.code.owner}: all tensors must be on one device, but got {places}"
+        )
+
+    def _run_reference(self, inputs, grid, group, shapes, device) -> list[torch.Tensor]:
+        self._check_counts(inputs, grid, group, shapes)
+        results = self._reference(inputs, device)
+        self._check_shapes(results, shapes)
+        self._threads("threads_per_thread_group", group)
+        self._grid(grid, results)
+        return results
+
+    def _plan(self, inputs, grid, group, shapes, device) -> _Plan | None:
+        """None if there are no tensors among the inputs and the reference does not make its results on mps."""
+        inferred = self._reference.infer(inputs, device)
+        if torch.Tensor not in self._kinds and inferred[0].device.type != "mps":
+            return None
+        self._check_shapes(inferred, shapes)
+        for result, name in zip(inferred, self.code.result_names, strict=True):
+            metal_type(self.code.owner, f"result {name!r}", result.dtype)
+        grid = self._grid(grid, inferred)
+        group = self._threads("threads_per_thread_group", group)
+        results = [(tuple(result.shape), result.dtype) for result in inferred]
+        if all(result.numel() == 0 for result in inferred):
+            return _Plan(None, results, [], grid, group)
+        text, extents = self._text_for(inputs, inferred)
+        kernel = self._compiled(text)
+        limit = kernel.max_threads_per_threadgroup
+        if math.prod(group) > limit:
+            raise ValueError(
+                f"{self.code.owner}: threads_per_thread_group {group} is {math.prod(group)} threads, "
+                f"but this kernel's threadgroups can have at most {limit}"
+            )
+        return _Plan(kernel, results, extents, grid, group)
+
+    def _text_for(self, inputs, results) -> tuple[str, list[list[int]]]:
+        """The Metal source, and the sizes of all tensors if the kernel takes them."""
+        tensors = [*(value for value in inputs if isinstance(value, torch.Tensor)), *results]
+        # A list argument is never empty.
+        extents = [size for tensor in tensors for size in reversed(tensor.shape)] or [0]
+        operands = [
+            Operand(value.dtype, value.dim())
+            if isinstance(value, torch.Tensor)
+            else Operand(kind, None)
+            for value, kind in zip(
+                (*inputs, *results), (*self._kinds, *[torch.Tensor] * len(results)), strict=True
+            )
+        ]
+        operands = operands[: len(inputs)], operands[len(inputs) :]
+        if self.code.has_room_for_extents:
+            return self.code.text(*operands, None), [extents]
+        return self.code.text(*operands, extents), []
+
+    def _compiled(self, text: str) -> Callable:
+        with self._lock:
+            kernel = self._kernels.get(text)
+            if kernel is None:
+                try:
+                    library = compile_library(self.code.owner, text)
+                except SyntaxError:
+                    self._did_not_compile = True
+                    raise
+                kernel = self._kernels[text] = getattr(library, self.code.function)
+            return kernel
+
+    def _check_shapes(self, results, shapes) -> None:
+        for name, result, shape in zip(self.code.result_names, results, shapes, strict=True):
+            sizes = (*result.shape, *shape)
+            # Sizes that are not known yet are compared when the kernel runs.
+            if all(isinstance(size, int) for size in sizes) and tuple(shape) != result.shape:
+                raise ValueError(
+                    f"{self.code.owner}: torch_defn gives {name!r} the shape {list(result.shape)}, "
+                    f"but result_shapes says {list(shape)}"
+                )
+
+    def _grid(self, grid, results) -> tuple[int, int, int]:
+        counts = self._threads("threads_per_grid", grid, least=0)
+        if 0 in counts and any(result.numel() for result in results):
+            raise ValueError(
+                f"{self.code.owner}: threads_per_grid {counts} has no threads, "
+                "but there are results to compute"
+            )
+        return counts
+
+    def _threads(self, role: str, counts, least: int = 1) -> tuple[int, int, int]:
+        try:
+            counts = tuple(operator.index(count) for count in counts)
+        except TypeError:
+            raise TypeError(
+                f"{self.code.owner}: {role} must be three integers, but got {counts!r}"
+            ) from None
+        if any(count not in _UINT32 or count < least for count in counts):
+            raise ValueError(
+                f"{self.code.owner}: {role} must be three integers from {least} to 2**32 - 1, but got {counts}"
+            )
+        return counts
+
+
+def _is_symbolic(kind: type) -> bool:
+    """Whether values of this type stand for what is known later, or are tensors with ways of their own."""
+    return kind in _SYMBOLS or hasattr(kind, "__torch_function__")
+
+
+_definitions: dict[str, Definition] = {}
+_registry_lock = threading.Lock()
+
+
+def define(
+    code: MetalCode, signature: Signature, torch_defn: Callable, backward: Callable | None
+) -> Definition:
+    """The kernel of this code, the one that exists under its name or a new one.
+
+    ValueError if another exists that has compiled or was not used yet.
+    """
+    with _registry_lock:
+        existing = _definitions.get(code.name)
+        if existing is not None and (existing.code, existing.signature) != (code, signature):
+            if not existing.is_replaceable:
+                raise ValueError(
+                    f"{code.owner} exists already with another {_difference(existing, code)}; "
+                    "choose another name"
+                )
+            existing.operator.remove()
+            existing = None
+        if existing is None:
+            existing = _definitions[code.name] = Definition(code, signature)
+        existing.set_functions(torch_defn, backward)
+        return existing
+
+
+def _difference(existing: Definition, code: MetalCode) -> str:
+    for field in MetalCode._fields:
+        if getattr(existing.code, field) != getattr(code, field):
+            return field
+    return "signature of torch_defn"

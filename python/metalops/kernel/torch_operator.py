@@ -1,0 +1,138 @@
+"""A kernel with a reference as a torch.library operator, for tracing, torch.export, torch.compile and autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from .annotations import Signature
+from .metal_code import MetalCode
+
+NAMESPACE = "metalops_torch_kernel"
+# int is SymInt, so that sizes stay symbolic under torch.compile and torch.export.
+_SCHEMA_TYPES = {torch.Tensor: "Tensor", int: "SymInt", float: "float", bool: "bool"}
+_LAUNCH = ("threads_per_grid", "threads_per_thread_group")
+
+# Returns no gradient but raises: as an operator, so that torch.compile can trace the backward pass of a model whose
+# user never runs it.
+_no_backward = torch.library.custom_op(
+    f"{NAMESPACE}::no_backward",
+    lambda kernel, grad_output: _refuse_backward(kernel),
+    mutates_args=(),
+    schema="(str kernel, Tensor grad_output) -> Tensor",
+)
+_no_backward.register_fake(lambda kernel, grad_output: torch.empty_like(grad_output))
+
+
+def _refuse_backward(kernel: str):
+    raise NotImplementedError(
+        f"{kernel} has no backward function, so there are no gradients through it"
+    )
+
+
+class TorchOperator:
+    """metalops_torch_kernel::NAME, taking the inputs, the two thread counts, a shape for each result, and without tensors
+    among the inputs the default device.
+
+    compute(inputs, grid, group, shapes, device) and infer, with the same arguments, return the list of results; the latter of
+    fake tensors. The attribute backward is None or as TorchMetalKernel takes it.
+    """
+
+    def __init__(self, code: MetalCode, signature: Signature, compute: Callable, infer: Callable):
+        self.backward: Callable | None = None
+        self._owner = code.owner
+        self._kinds = signature.kinds
+        self._results = len(code.result_names)
+        # Prefixes keep the schema's own words out of the way: an input may be called `in`.
+        arguments = [
+            *(
+                f"{_SCHEMA_TYPES[kind]} input_{name}"
+                for kind, name in zip(signature.kinds, code.input_names, strict=True)
+            ),
+            *(f"SymInt[] {name}" for name in _LAUNCH),
+            *(f"SymInt[] result_shape_{name}" for name in code.result_names),
+            "Device? device=None",
+        ]
+        results = "Tensor" if self._results == 1 else f"({', '.join(['Tensor'] * self._results)})"
+        name, qualified = code.name, f"{NAMESPACE}::{code.name}"
+        self._library = torch.library.Library(NAMESPACE, "FRAGMENT")
+        self._library.define(
+            f"{name}({', '.join(arguments)}) -> {results}",
+            tags=(torch.Tag.pt2_compliant_tag,),
+        )
+        self._library.impl(name, self._unpacked(compute), "CompositeExplicitAutograd")
+        torch.library.register_fake(qualified, self._unpacked(infer), lib=self._library)
+        torch.library.register_autograd(
+            qualified, self._gradients, setup_context=self._save, lib=self._library
+        )
+        self.overload = getattr(getattr(torch.ops, NAMESPACE), name).default
+
+    def remove(self) -> None:
+        """Takes the operator out of the dispatcher again."""
+        self._library._destroy()
+
+    def __call__(self, inputs, grid, group, shapes, device) -> list[torch.Tensor]:
+        results = self.overload(*inputs, grid, group, *shapes, device)
+        return [results] if self._results == 1 else list(results)
+
+    def _unpacked(self, function: Callable) -> Callable:
+        count = len(self._kinds)
+
+        def call(*arguments):
+            inputs, (grid, group, *shapes) = arguments[:count], arguments[count:]
+            device = shapes.pop() if len(shapes) > self._results else None
+            results = function(inputs, grid, group, shapes, device)
+            return results[0] if self._results == 1 else tuple(results)
+
+        return call
+
+    def _save(self, ctx, inputs, output) -> None:
+        inputs = inputs[: len(self._kinds)]
+        outputs = [output] if self._results == 1 else output
+        tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+        ctx.save_for_backward(*tensors, *outputs)
+        ctx.scalars = [None if isinstance(value, torch.Tensor) else value for value in inputs]
+
+    def _gradients(self, context, *grad_outputs):
+        constants = [None] * (len(_LAUNCH) + self._results + 1)
+        saved = iter(context.saved_tensors)
+        inputs = [
+            next(saved) if kind is torch.Tensor else value
+            for kind, value in zip(self._kinds, context.scalars, strict=True)
+        ]
+        if self.backward is None:
+            refused = _no_backward(self._owner, next(g for g in grad_outputs if g is not None))
+            return (
+                *(
+                    refused.new_empty(value.shape, dtype=value.dtype)
+                    if isinstance(value, torch.Tensor)
+                    else None
+                    for value in inputs
+                ),
+                *constants,
+            )
+        returned = self.backward(list(grad_outputs), inputs, list(saved))
+        return (*self._checked(returned, inputs), *constants)
+
+    def _checked(self, returned, inputs) -> list[torch.Tensor | None]:
+        """The gradient of each input, None for scalars, for which `returned` may have no entries."""
+        gradients = [returned] if isinstance(returned, torch.Tensor) else list(returned)
+        if len(gradients) == self._kinds.count(torch.Tensor):
+            of_tensors = iter(gradients)
+            gradients = [next(of_tensors) if kind is torch.Tensor else None for kind in self._kinds]
+        if len(gradients) != len(inputs):
+            raise ValueError(
+                f"{self._owner}: backward must return one gradient or None for each of the {len(inputs)} inputs, "
+                f"but returned {len(gradients)}"
+            )
+        for gradient, value in zip(gradients, inputs, strict=True):
+            if gradient is None:
+                continue
+            if not isinstance(value, torch.Tensor) or gradient.shape != value.shape:
+                wanted = list(value.shape) if isinstance(value, torch.Tensor) else "none, a scalar"
+                raise ValueError(
+                    f"{self._owner}: backward returned a gradient of shape {list(gradient.shape)} for an input of shape "
+                    f"{wanted}"
+                )
+        return gradients
