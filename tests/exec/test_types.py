@@ -283,3 +283,48 @@ def test_traits():
 
 def test_containers():
     assert run("containers", 4) == [28, 4, 24, 7]
+
+
+def test_volatile_vectors_and_shifts_by_other_types():
+    library = build("""
+    struct Box { float4 value; };
+    kernel void k(volatile device Box& box, device int4* shifted, device float4* out) {
+      float4 before = box.value;
+      out[0] = before + 1.0f;
+      box.value = float4(20.0f);
+      box.value = 3.0f;
+      int4 v = int4(1, -16, 5, 7) << uint4(1u, 2u, 33u, 0u);
+      v >>= ushort4(1);
+      shifted[0] = v;
+    }
+    """)
+    box, shifted, out = torch.arange(4.0), torch.zeros(4, dtype=torch.int32), torch.zeros(4)
+    library.launch("k", [box, shifted, out], 1, 1)
+    assert out.tolist() == [1, 2, 3, 4]
+    assert box.tolist() == [3] * 4
+    assert shifted.tolist() == [1, -32, 5, 3]
+
+
+def test_limits_of_vectors_and_initializer_lists():
+    library = build("""
+    struct Row {
+      float cells[3];
+      thread Row& operator=(initializer_list<float> values) {
+        uint i = 0;
+        for (auto p = values.begin(); p != values.end(); ++p) cells[i++] = *p;
+        return *this;
+      }
+    };
+    static_assert(__is_valid_simdgroup_type<half4>::value && !__is_valid_simdgroup_type<long>::value, "");
+    kernel void k(device float* out) {
+      Row row;
+      row = {1, 2, 3};
+      out[0] = row.cells[2];
+      out[1] = numeric_limits<float3>::max().z == FLT_MAX;
+      out[2] = numeric_limits<uint2>::max().x == 0xffffffffu;
+      out[3] = numeric_limits<half4>::infinity().w;
+    }
+    """)
+    out = torch.zeros(4)
+    library.launch("k", [out], 1, 1)
+    assert out.tolist() == [3, 1, 1, math.inf]

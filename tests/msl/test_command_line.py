@@ -1,5 +1,9 @@
 """`metalops compile` and `metalops sweep`."""
 
+import os
+import signal
+import time
+
 import pytest
 from metalops import msl
 
@@ -91,6 +95,50 @@ def test_sweep_names_the_stage_that_fails(tmp_path, file, capsys):
     assert " compile " in rows["c.metal"] and "missing" in rows["c.metal"]
     assert " compile " in rows["d.metal"] and "nowhere" in rows["d.metal"]
     assert rows["5"] == "5 files, 3 kernels: 1 ok, 1 preprocess, 1 emit, 2 compile"
+
+
+def test_sweep_finds_headers_in_the_folder(tmp_path, capsys):
+    for name, text in {
+        "include/project/nearby.h": '#include "deeper/last.h"\n',
+        "include/deeper/last.h": "#define NAME here\n",
+        "kernels/a.metal": "#include <project/nearby.h>\nkernel void NAME(device float* o) { *o = 1; }\n",
+        "kernels/b.msl": "kernel void other(device float* o) { *o = 1; }\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert msl.main_sweep([str(tmp_path), "-j", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "kernels/a.metal" in out and "kernels/b.msl" in out
+    assert "2 files, 2 kernels: 2 ok" in out
+
+
+def test_sweep_outlives_files_that_crash_or_do_not_end(tmp_path, monkeypatch, capsys):
+    for name in ("a", "b", "c", "d"):
+        (tmp_path / f"{name}.metal").write_text("kernel void k(device float* o) { *o = 1; }\n")
+
+    def open_table(library, open_table=msl.sweep.open_table):
+        name = current[0]
+        if name == "a":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if name == "b":
+            time.sleep(60)
+        if name == "c":
+            raise ZeroDivisionError("of the front end")
+        return open_table(library)
+
+    def preprocess(path, options, preprocess=msl.sweep.preprocess_file):
+        current[:] = [os.path.basename(path)[0]]
+        return preprocess(path, options)
+
+    current = []
+    monkeypatch.setattr(msl.sweep, "open_table", open_table)
+    monkeypatch.setattr(msl.sweep, "preprocess_file", preprocess)
+    assert msl.main_sweep([str(tmp_path), "--time-limit", "8"]) == 1
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert " run " in rows["a.metal"] and "ended by SIGSEGV" in rows["a.metal"]
+    assert " run " in rows["b.metal"] and "not done after 8 s" in rows["b.metal"]
+    assert "ZeroDivisionError: of the front end" in rows["c.metal"]
+    assert " ok " in rows["d.metal"]
 
 
 def test_sweep_can_stop_early(file, capsys):

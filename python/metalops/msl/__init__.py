@@ -16,11 +16,12 @@ import os
 from collections.abc import Iterable
 
 from .build import Options, compile_path, compile_text, version, with_options
-from .cli import main_compile, main_sweep
+from .cli import main_compile
 from .emit import emit
 from .errors import CompilerNotFound
 from .flatten import flatten
 from .preprocess import preprocess
+from .sweep import main_sweep
 from .table import KernelEntry, kernel_entries
 
 

@@ -33,6 +33,11 @@ _FLOATING_CALL = re.compile(
     r"|static_cast\s*<\s*(?:float|half)\s*>)$"
 )
 
+_SCALAR = re.compile(
+    r"(?:(?:metal\s*::\s*)?(?:bool|u?char|u?short|u?int|u?long|half|bfloat|float|size_t"
+    r"|u?int(?:8|16|32|64)_t)|(?:unsigned|signed)\b[\w\s]*)$"
+)
+
 
 class Expressions:
     def __init__(self, rewritten):
@@ -47,6 +52,7 @@ class Expressions:
         self._swizzles()
         self._arithmetic()
         self._conditional_literals()
+        self._doubled_braces()
 
     def _literals(self) -> None:
         for literal in self.source.literals:
@@ -188,3 +194,20 @@ class Expressions:
                     f"{names.SUPPORT}::literal_like<decltype({known})>(",
                     ")",
                 )
+
+    def _doubled_braces(self) -> None:
+        """`float a[2] = {{1, 2}}` initialises an array of scalars as `{1, 2}` does."""
+        for node in self.source.find(
+            "(init_declarator declarator: (array_declarator) value: (initializer_list) @v)"
+        ):
+            inner = [c for c in node.named_children if c.type != "comment"]
+            if len(inner) != 1 or inner[0].type != "initializer_list":
+                continue
+            declarator = node.parent.child_by_field_name("declarator")
+            type_node = node.parent.parent.child_by_field_name("type")
+            if declarator.child_by_field_name("declarator").type != "identifier":
+                continue  # an array of arrays
+            if type_node is None or not _SCALAR.match(self.source.masked_text(type_node)):
+                continue
+            self.edits.blank(inner[0].start_byte, inner[0].start_byte + 1)
+            self.edits.blank(inner[0].end_byte - 1, inner[0].end_byte)

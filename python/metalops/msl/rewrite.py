@@ -15,9 +15,11 @@ from .duplicates import remove_duplicates
 from .edits import Edits
 from .expressions import Expressions
 from .function_constants import Derived, FunctionConstants
-from .kernels import Kernel, Program, name_of
+from .kernels import Kernel, Program, declared_identifier, name_of, parameter_ranges
 from .synchronisation import add_sites
 from .threadgroup import rewrite_variables
+
+_VECTOR_WIDTH = re.compile(r"\b(?:packed_)?vec\s*<[^<>]*,\s*([A-Za-z_]\w*)\s*>")
 
 
 @dataclass
@@ -51,6 +53,7 @@ def rewrite(program: Program) -> Rewritten:
     Expressions(rewritten).run()
     FunctionConstants(rewritten).run()
     _class_scope_specialisations(rewritten)
+    _vector_widths(rewritten)
     _functions_of_other_stages(rewritten)
     for node, _, head in program.instantiations:
         rewritten.remove(head, node)
@@ -80,6 +83,24 @@ def _class_scope_specialisations(rewritten: Rewritten) -> None:
         header = function.template_headers[-1]
         start = source.masked.rfind("template", 0, header.start_byte)
         rewritten.edits.blank(start, header.end_byte)
+
+
+def _vector_widths(rewritten: Rewritten) -> None:
+    """`template <typename T, uint N> void f(vec<T, N>)`: Metal deduces N whatever integer type it
+    has, C++ only an int, as vec declares it.
+    """
+    source = rewritten.program.source
+    for function in rewritten.program.functions:
+        parameters = function.declarator.child_by_field_name("parameters")
+        text = source.masked_text(parameters) if function.template_headers else ""
+        widths = set(_VECTOR_WIDTH.findall(text))
+        for header in function.template_headers if widths else ():
+            for node, _, _ in parameter_ranges(header):
+                name = declared_identifier(node.child_by_field_name("declarator"))
+                if name is not None and source.node_text(name) in widths:
+                    type_node = node.child_by_field_name("type")
+                    if type_node.type != "placeholder_type_specifier":
+                        rewritten.edits.replace(type_node.start_byte, type_node.end_byte, "int")
 
 
 def _functions_of_other_stages(rewritten: Rewritten) -> None:

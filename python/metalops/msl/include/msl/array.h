@@ -1,9 +1,13 @@
 // metal_array and uniform: small containers and wrappers.
 #pragma once
 
+#include <initializer_list>
+
 #include <msl/traits.h>
 
 namespace msl::metal {
+
+using std::initializer_list;
 
 template <class T, size_t N>
 struct array {

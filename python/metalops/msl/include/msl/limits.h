@@ -1,7 +1,7 @@
 // metal_limits: numeric_limits.
 #pragma once
 
-#include <msl/half.h>
+#include <msl/vector.h>
 
 namespace msl::metal {
 
@@ -109,5 +109,22 @@ MSL_FLOAT_LIMITS(float, 24, 6, 9, -125, -37, 128, 38, 0x1p-126f, 0x1.fffffep+127
 MSL_FLOAT_LIMITS(half, 11, 3, 5, -13, -4, 16, 4, 0x1p-14f, 65504.0f, 0x1p-10f, 0x1p-24f)
 MSL_FLOAT_LIMITS(bfloat, 8, 2, 4, -125, -37, 128, 38, 0x1p-126f, 0x1.fep+127f, 0x1p-7f, 0x1p-133f)
 #undef MSL_FLOAT_LIMITS
+
+// Of a vector: what holds for its elements, in every component.
+template <class T, int N>
+struct _numeric_limits_impl<vec<T, N>> : _numeric_limits_impl<T> {
+#define MSL_LIMIT(NAME) \
+  static constexpr vec<T, N> NAME() { return vec<T, N>(_numeric_limits_impl<T>::NAME()); }
+  MSL_LIMIT(min)
+  MSL_LIMIT(lowest)
+  MSL_LIMIT(max)
+  MSL_LIMIT(epsilon)
+  MSL_LIMIT(round_error)
+  MSL_LIMIT(infinity)
+  MSL_LIMIT(quiet_NaN)
+  MSL_LIMIT(signaling_NaN)
+  MSL_LIMIT(denorm_min)
+#undef MSL_LIMIT
+};
 
 }  // namespace msl::metal

@@ -269,6 +269,12 @@ struct quad_vote {
   vote_t bits_;
 };
 
+// Apple's name for the types that the functions below take.
+template <class T>
+struct __is_valid_simdgroup_type
+    : bool_constant<is_arithmetic_v<T> && msl_impl::element_kind<T> != msl_impl::Kind::kBool &&
+                    sizeof(typename msl_impl::element<remove_cv_t<T>>::type) <= 4> {};
+
 MSL_INLINE simd_vote simd_ballot(bool yes, abi::Site site = {}) {
   return simd_vote(msl_impl::vote(yes, site).yes);
 }

@@ -9,6 +9,7 @@
 namespace msl::metal {
 
 enum class access { sample, read, write, read_write };
+enum memory_coherence { memory_coherence_threadgroup, memory_coherence_device };
 enum class coord { normalized, pixel };
 enum class address { clamp_to_edge, clamp_to_zero, clamp_to_border, repeat, mirrored_repeat };
 enum class filter { nearest, linear, bicubic };
@@ -108,11 +109,11 @@ struct texture {
 
 namespace msl::metal {
 
-#define MSL_COLOR(NAME)                         \
-  template <class T, access A = access::sample> \
+#define MSL_COLOR(NAME)                                                                       \
+  template <class T, access A = access::sample, memory_coherence C = memory_coherence_threadgroup> \
   struct NAME : msl_support::texture<T, vec<T, 4>> {};
-#define MSL_DEPTH(NAME)                         \
-  template <class T, access A = access::sample> \
+#define MSL_DEPTH(NAME)                                                                       \
+  template <class T, access A = access::sample, memory_coherence C = memory_coherence_threadgroup> \
   struct NAME : msl_support::texture<T, T> {};
 MSL_COLOR(texture1d)
 MSL_COLOR(texture1d_array)

@@ -21,6 +21,8 @@ using if_on_request =
     metal::enable_if_t<metal::is_scalar_v<From> && !converts_silently<From, To>>;
 template <class T, class U>
 using if_different = metal::enable_if_t<!same<T, U>>;
+template <class T, class U>
+using if_same = metal::enable_if_t<same<T, U>>;
 
 template <int I, class V>
 MSL_INLINE constexpr auto& component(V& v) {
@@ -72,9 +74,9 @@ MSL_INLINE constexpr T residue(T a, T b) {
   }
   return b == T(0) ? a : T(a % b);
 }
-template <class T>
-MSL_INLINE constexpr int shift_count(T count) {
-  return int(count) & int(sizeof(decltype(count << 0)) * 8 - 1);
+template <class T, class C>
+MSL_INLINE constexpr int shift_count(C count) {
+  return int(count) & int(sizeof(decltype(T(0) << 0)) * 8 - 1);
 }
 
 // Calls the macro with "x", "y", ... for the components of an N-vector, in a context of its own for each N. The
@@ -137,6 +139,24 @@ struct vector_operators {
   MSL_ARITHMETIC(>>)
 #undef MSL_TERM
 #undef MSL_ARITHMETIC
+
+  // The counts of a shift may have another element type.
+#define MSL_SHIFT(op)                                                                      \
+  template <class U, class = if_different<T, U>>                                           \
+  friend MSL_INLINE constexpr V operator op(const V& a, const metal::vec<U, N>& b) {       \
+    MSL_EACH_COMPONENT(N, V, MSL_TERM)                                                     \
+  }                                                                                        \
+  template <class U, class = if_different<T, U>>                                           \
+  friend MSL_INLINE constexpr V& operator op##=(V& a, const metal::vec<U, N>& b) {         \
+    return a = a op b;                                                                     \
+  }
+#define MSL_TERM(c) T(a.c << shift_count<T>(b.c))
+  MSL_SHIFT(<<)
+#undef MSL_TERM
+#define MSL_TERM(c) T(a.c >> shift_count<T>(b.c))
+  MSL_SHIFT(>>)
+#undef MSL_TERM
+#undef MSL_SHIFT
 
 #define MSL_COMPARISON(op)                                             \
   friend MSL_INLINE constexpr B operator op(const V& a, const V& b) {  \
@@ -212,6 +232,13 @@ namespace metal {
   MSL_INLINE constexpr vec(const packed_vec<T, N>& v) : __VA_ARGS__ {}                        \
   template <class U, class = msl_impl::if_different<T, U>>                                        \
   MSL_INLINE explicit constexpr vec(const packed_vec<U, N>& v) : __VA_ARGS__ {}               \
+  /* Templates, so that vectors stay trivially copyable. */                                      \
+  template <class U, class = msl_impl::if_same<T, U>>                                             \
+  MSL_INLINE constexpr vec(const volatile vec<U, N>& v) : __VA_ARGS__ {}                      \
+  template <int = 0>                                                                          \
+  MSL_INLINE constexpr void operator=(const vec& v) volatile {                                \
+    for (int i = 0; i < N; ++i) (&this->x)[i] = v[i];                                         \
+  }                                                                                           \
   MSL_INLINE constexpr T& operator[](size_t i) { return msl_impl::at<N>(*this, i); }              \
   MSL_INLINE constexpr const T& operator[](size_t i) const { return msl_impl::at<N>(*this, i); }
 
