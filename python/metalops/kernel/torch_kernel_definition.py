@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+from torch.autograd import forward_ad
 
 from .annotations import INT32, Signature, scalar
 from .compile import compile_library
@@ -17,22 +18,39 @@ from .metal_code import MetalCode, Operand
 from .reference import Reference
 from .torch_operator import TorchOperator
 
-_PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 _SYMBOLS = frozenset({torch.SymInt, torch.SymFloat, torch.SymBool})
+_NUMBERS = frozenset({int, float, bool})
 _UINT32 = range(2**32)
 _MPS = torch.device("mps")
 # For how many combinations of shapes and dtypes a kernel remembers what to do.
 _PLANS = 4096
 
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
+_functorch_level = torch._C._functorch.peek_interpreter_stack
+_tracing_state = torch._C._get_tracing_state
+_is_grad_enabled = torch.is_grad_enabled
+
 
 class _Plan(NamedTuple):
-    """What a call with given shapes and dtypes does on the device."""
+    """What a call with given layouts and dtypes does on the device."""
 
     kernel: Callable | None  # None where there is nothing to compute
-    results: list[tuple[tuple[int, ...], torch.dtype]]
+    like: list[torch.Tensor]  # for each result one of its shape and dtype
+    strided: list[int]  # the inputs that must be made contiguous
     extents: list[list[int]]  # one list, or none where the kernel has them as constants
     grid: tuple[int, int, int]
     group: tuple[int, int, int]
+
+    def __call__(self, inputs: Sequence[object]) -> list[torch.Tensor]:
+        results = [torch.empty_like(tensor) for tensor in self.like]
+        if self.strided:
+            inputs = list(inputs)
+            for index in self.strided:
+                inputs[index] = inputs[index].contiguous()
+        if self.kernel is not None:
+            self.kernel(*inputs, *results, *self.extents, threads=self.grid, group_size=self.group)
+        return results
 
 
 class Definition:
@@ -44,7 +62,7 @@ class Definition:
         self._kinds = signature.kinds
         self._did_not_compile = False
         self._kernels: dict[str, Callable] = {}
-        self._plans: dict[tuple, _Plan | None] = {}
+        self._plans: dict[tuple, _Plan] = {}
         self._lock = threading.Lock()
         self.operator = TorchOperator(code, signature, self.compute, self.fake)
 
@@ -58,81 +76,101 @@ class Definition:
         """Whether all that came of the code so far are errors of the compiler."""
         return self._did_not_compile and not self._kernels
 
-    def is_plain(self, inputs: Sequence[object]) -> bool:
-        """Whether a call is a matter of this kernel alone: no tracing, no modes, no autograd."""
+    def call(self, inputs, grid, group, shapes) -> list[torch.Tensor]:
+        """The results, outside torch.compile. Raises what TorchMetalKernel.__call__ does."""
+        if (
+            _dispatch_modes()
+            or _function_modes()
+            or _functorch_level() is not None
+            or forward_ad._current_level >= 0
+            or _tracing_state() is not None
+        ):
+            return self.trace(inputs, grid, group, shapes)
+        with_gradients = _is_grad_enabled()
         for value in inputs:
             kind = type(value)
-            if kind in _PLAIN_TENSORS:
-                if value.requires_grad and torch.is_grad_enabled():
-                    return False
-            elif _is_symbolic(kind):
-                return False
-        return not (
-            torch._C._len_torch_dispatch_stack()
-            or torch._C._len_torch_function_stack()
-            or torch._C._functorch.peek_interpreter_stack() is not None
-            or torch._C._get_tracing_state() is not None
-        )
+            if kind is torch.Tensor or kind is torch.nn.Parameter:
+                if with_gradients and value.requires_grad:
+                    return self.trace(inputs, grid, group, shapes)
+            elif kind not in _NUMBERS and _is_symbolic(kind):
+                return self.trace(inputs, grid, group, shapes)
+        return self.compute(inputs, grid, group, shapes)
 
     def compute(self, inputs, grid, group, shapes, device=None) -> list[torch.Tensor]:
-        """The results for real tensors. device: for a reference without tensors among its inputs.
-
-        Raises what TorchMetalKernel.__call__ does.
-        """
-        if len(inputs) != len(self._kinds):
-            self._check_counts(inputs, grid, group, shapes)
-        arguments, key = [], []
-        is_on_mps = is_elsewhere = False
-        for index, kind in enumerate(self._kinds):
-            value = inputs[index]
-            if kind is torch.Tensor:
-                if not isinstance(value, torch.Tensor):
-                    raise TypeError(
-                        f"{self.code.owner}: input {self.code.input_names[index]!r} must be a tensor, but got {value!r}"
-                    )
-                if value.is_mps:
-                    is_on_mps = True
-                else:
-                    is_elsewhere = True
-                key += (value.dtype, value.shape)
-            else:
-                if type(value) is not kind or (kind is int and value not in INT32):
-                    value = scalar(self.code.owner, self.code.input_names[index], kind, value)
-                # Integers and booleans may decide about shapes.
-                if kind is not float:
-                    key.append(value)
-            arguments.append(value)
-        if not is_on_mps:
-            if is_elsewhere:
-                return self._run_reference(arguments, grid, group, shapes, device)
-            key.append(device)
-        elif is_elsewhere:
-            self._refuse_devices(inputs)
+        """The results for real tensors. device: for a reference without tensors among its inputs."""
         try:
-            key = (*key, tuple(grid), tuple(group), *map(tuple, shapes))
-            plan = self._plans[key]
-        except (KeyError, TypeError):
-            self._check_counts(inputs, grid, group, shapes)
-            plan = self._plan(arguments, grid, group, shapes, device)
-            if len(self._plans) >= _PLANS:
-                self._plans.clear()
-            self._plans[key] = plan
-        if plan is None:
-            return self._run_reference(arguments, grid, group, shapes, device)
-        results = [torch.empty(shape, dtype=dtype, device=_MPS) for shape, dtype in plan.results]
-        if plan.kernel is not None:
-            for index, kind in enumerate(self._kinds):
-                if kind is torch.Tensor:
-                    value = arguments[index]
-                    if value.is_neg() or value.is_conj() or not value.is_contiguous():
-                        arguments[index] = value.resolve_conj().resolve_neg().contiguous()
-            plan.kernel(
-                *arguments, *results, *plan.extents, threads=plan.grid, group_size=plan.group
+            key = self._key(inputs, grid, group, shapes, device)
+            plan = self._plans.get(key)
+        except (AttributeError, TypeError):  # arguments of wrong types
+            key = plan = None
+        if plan is not None:
+            return plan(inputs)
+        self._check_counts(inputs, grid, group, shapes)
+        inputs = self._checked_inputs(inputs)
+        key = self._key(inputs, grid, group, shapes, device)
+        if key is not None:
+            plan = self._plans.get(key) or self._plan(inputs, grid, group, shapes, device)
+            if plan is not None:
+                if len(self._plans) >= _PLANS:
+                    self._plans.clear()
+                self._plans[key] = plan
+                return plan(inputs)
+        return self._run_reference(inputs, grid, group, shapes, device)
+
+    def _key(self, inputs, grid, group, shapes, device) -> tuple | None:
+        """What a plan depends on. None for tensors that are not on mps or not what their memory says."""
+        facts = []
+        for value in inputs:
+            kind = type(value)
+            if kind is int:
+                # Integers and booleans may decide about shapes.
+                facts.append(value if value in INT32 else None)
+            elif kind is float:
+                facts.append(kind)
+            elif kind is bool:
+                facts.append("true" if value else "false")
+            elif value.is_mps and not value.is_neg() and not value.is_conj():
+                facts += (value.dtype, value.shape, value.stride())
+            else:
+                return None
+        return (
+            *facts,
+            tuple(grid),
+            tuple(group),
+            *[tuple(shape) for shape in shapes],
+            device,
+        )
+
+    def _checked_inputs(self, inputs) -> list[object]:
+        """The inputs as the kernel takes them. TypeError or ValueError for values of wrong types, RuntimeError for
+        tensors of several devices.
+        """
+        checked = []
+        devices = set()
+        for value, kind, name in zip(inputs, self._kinds, self.code.input_names, strict=True):
+            if kind is not torch.Tensor:
+                value = scalar(self.code.owner, name, kind, value)
+            elif isinstance(value, torch.Tensor):
+                devices.add(value.device)
+                value = value.resolve_conj().resolve_neg()
+            else:
+                raise TypeError(
+                    f"{self.code.owner}: input {name!r} must be a tensor, but got {value!r}"
+                )
+            checked.append(value)
+        if len(devices) > 1:
+            places = ", ".join(
+                f"{name} on {value.device}"
+                for name, value in zip(self.code.input_names, inputs, strict=True)
+                if isinstance(value, torch.Tensor)
             )
-        return results
+            raise RuntimeError(
+                f"{self.code.owner}: all tensors must be on one device, but got {places}"
+            )
+        return checked
 
     def trace(self, inputs, grid, group, shapes) -> list[torch.Tensor]:
-        """The results by way of the operator, for tracing, modes and autograd."""
+        """The results by way of the operator, for torch.compile, other tracing, modes and autograd."""
         self._check_counts(inputs, grid, group, shapes)
         if not torch.compiler.is_compiling():
             inputs = [
@@ -160,10 +198,7 @@ class Definition:
 
     def text(self, inputs, shapes) -> str:
         """The Metal source for a call."""
-        inputs = [
-            value if kind is torch.Tensor else scalar(self.code.owner, name, kind, value)
-            for value, kind, name in zip(inputs, self._kinds, self.code.input_names, strict=True)
-        ]
+        inputs = self._checked_inputs(inputs)
         results = self._reference.infer(inputs)
         self._check_shapes(results, shapes)
         text, _ = self._text_for(inputs, results)
@@ -193,18 +228,7 @@ class Definition:
                     f"{owner}: each of result_shapes must be a list of sizes, but got {shape!r}"
                 )
 
-    def _refuse_devices(self, inputs) -> None:
-        places = ", ".join(
-            f"{name} on {value.device}"
-            for name, value in zip(self.code.input_names, inputs, strict=True)
-            if isinstance(value, torch.Tensor)
-        )
-        raise RuntimeError(
-            f"{self.code.owner}: all tensors must be on one device, but got {places}"
-        )
-
     def _run_reference(self, inputs, grid, group, shapes, device) -> list[torch.Tensor]:
-        self._check_counts(inputs, grid, group, shapes)
         results = self._reference(inputs, device)
         self._check_shapes(results, shapes)
         self._threads("threads_per_thread_group", group)
@@ -221,9 +245,12 @@ class Definition:
             metal_type(self.code.owner, f"result {name!r}", result.dtype)
         grid = self._grid(grid, inferred)
         group = self._threads("threads_per_thread_group", group)
-        results = [(tuple(result.shape), result.dtype) for result in inferred]
+        like = [
+            torch.empty((), dtype=result.dtype, device=_MPS).expand(result.shape)
+            for result in inferred
+        ]
         if all(result.numel() == 0 for result in inferred):
-            return _Plan(None, results, [], grid, group)
+            return _Plan(None, like, [], [], grid, group)
         text, extents = self._text_for(inputs, inferred)
         kernel = self._compiled(text)
         limit = kernel.max_threads_per_threadgroup
@@ -232,7 +259,12 @@ class Definition:
                 f"{self.code.owner}: threads_per_thread_group {group} is {math.prod(group)} threads, "
                 f"but this kernel's threadgroups can have at most {limit}"
             )
-        return _Plan(kernel, results, extents, grid, group)
+        strided = [
+            index
+            for index, value in enumerate(inputs)
+            if isinstance(value, torch.Tensor) and not value.is_contiguous()
+        ]
+        return _Plan(kernel, like, strided, extents, grid, group)
 
     def _text_for(self, inputs, results) -> tuple[str, list[list[int]]]:
         """The Metal source, and the sizes of all tensors if the kernel takes them."""

@@ -137,7 +137,7 @@ class TorchMetalKernel:
                 )
             run = definition.trace
         else:
-            run = definition.compute if definition.is_plain(inputs) else definition.trace
+            run = definition.call
         results = run(inputs, threads_per_grid, threads_per_thread_group, result_shapes)
         if self._container is torch.Tensor:
             return results[0]
