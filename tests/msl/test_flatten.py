@@ -86,3 +86,9 @@ def test_flattened_torch_headers_compile(tmp_path):
         "f_dense_float_float",
         "f_strided_float_float",
     }
+
+
+def test_the_text_is_ascii(tmp_path):
+    source = tmp_path / "k.metal"
+    source.write_text("// 1 \u2248 2\nkernel void f() {}\n", encoding="utf-8")
+    assert msl.flatten(source) == "// 1 ? 2\nkernel void f() {}\n"

@@ -20,7 +20,9 @@ def flatten(path: str | os.PathLike, include_dirs: Iterable[str | os.PathLike] =
     """The text of a Metal file with its includes embedded. Raises OSError when the file cannot be
     read.
     """
-    return _Flattener(include_path(include_dirs)).file(os.path.abspath(os.fspath(path)))
+    text = _Flattener(include_path(include_dirs)).file(os.path.abspath(os.fspath(path)))
+    # On a Mac torch hands sources over as ASCII; in practice other characters stand in comments.
+    return text.encode("ascii", "replace").decode()
 
 
 class _Flattener:

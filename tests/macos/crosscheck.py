@@ -1,0 +1,218 @@
+"""Checks from Linux what a Mac would build: python tests/macos/crosscheck.py --torch-wheel WHEEL [--sdk SDK]
+
+WHEEL is torch's macOS wheel, for instance from
+
+    pip download torch==2.13.0 --no-deps --only-binary=:all: --platform macosx_14_0_arm64
+
+and SDK a folder MacOSX*.sdk. With both, every .mm and .cpp file of a macOS build is compiled for arm64 macOS 14 as
+Objective-C++ or C++, without warnings, and linked by ld64.lld against the wheel's libraries: an undefined symbol, an
+unknown selector or something newer than macOS 14 is an error.
+
+Without an SDK the same files are compiled as plain C++, as far as that goes, against the wheel's headers and linked with
+Zig, which carries the C++ headers of macOS (pip install ziglang). What Objective-C alone sees stays unchecked.
+
+In both cases every kernel file is prepared as a Mac would embed it, one ASCII text without includes of ours, and, where
+the strict checker is installed, checked. The tree must have been built once (headers are gathered by that).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from glob import glob
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TARGET = "arm64-apple-macos14.0"
+LIBRARIES = ["c10", "torch", "torch_cpu", "torch_python"]
+
+
+class Toolchain:
+    """Compiles and links for macOS. kind: "SDK" or "Zig"."""
+
+    def __init__(self, kind: str, compile_command: list[str], link_command: list[str]) -> None:
+        self.kind = kind
+        self._compile = compile_command
+        self._link = link_command
+
+    def compile(self, source: str, output: str, flags: Sequence[str]) -> str:
+        """What the compiler has to say; empty if all is well."""
+        language = "objective-c++" if source.endswith(".mm") and self.kind == "SDK" else "c++"
+        command = [*self._compile, "-x", language, *flags, "-c", source, "-o", output]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        return result.stderr if result.returncode or result.stderr.strip() else ""
+
+    def link(self, objects: Sequence[str], output: str, library_folder: str) -> list[str]:
+        """The undefined symbols, Python's own left out: they are found in the interpreter."""
+        command = [*self._link, *objects, "-o", output, f"-L{library_folder}"]
+        command += [f"-l{name}" for name in LIBRARIES]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        undefined = re.findall(r"undefined symbol:? (\S+(?: .*)?)", result.stderr)
+        missing = [x for x in undefined if not re.match(r"_?_?Py", x)]
+        if result.returncode and not undefined:
+            missing.append(result.stderr.strip())
+        return missing
+
+
+def find_toolchain(sdk: str | None, clang: str | None) -> Toolchain:
+    if sdk is not None:
+        if not os.path.isdir(os.path.join(sdk, "System", "Library", "Frameworks")):
+            sys.exit(f"crosscheck: {sdk} is not a macOS SDK (it has no System/Library/Frameworks).")
+        clang = clang or next(filter(None, map(shutil.which, ("clang++", "clang++-19"))), None)
+        if clang is None:
+            sys.exit("crosscheck: with an SDK it needs clang++ and ld64.lld (package lld).")
+        base = [clang, "-target", TARGET, "-isysroot", sdk, "-stdlib=libc++"]
+        linker = shutil.which("ld64.lld") or shutil.which("ld64.lld-19")
+        if linker is None:
+            sys.exit("crosscheck: ld64.lld is not installed (package lld).")
+        link = [*base, f"-fuse-ld={linker}", "-dynamiclib", "-Wl,-undefined,warning"]
+        link += ["-framework", "Metal", "-framework", "Foundation"]
+        return Toolchain("SDK", [*base, "-Wunguarded-availability"], link)
+    if importlib.util.find_spec("ziglang") is None:
+        sys.exit(
+            "crosscheck: without --sdk it needs Zig (pip install ziglang); with an SDK it checks more."
+        )
+    base = [sys.executable, "-m", "ziglang", "c++", "-target", "aarch64-macos.14.0"]
+    return Toolchain("Zig", base, [*base, "-shared"])
+
+
+def import_metalops() -> None:
+    """The parts of metalops that a build uses, from this tree and without the device."""
+    import types
+
+    shell = types.ModuleType("metalops")
+    shell.__path__ = [os.path.join(ROOT, "python", "metalops")]
+    sys.modules["metalops"] = shell
+
+
+def metal_sources() -> list[str]:
+    return sorted(glob(os.path.join(ROOT, "kernels", "*.metal")))
+
+
+def host_sources(folder: str, include_dirs: list[str]) -> list[str]:
+    """What a macOS build compiles: the files of the tree and those that the build helper generates."""
+    from metalops.build import kernels
+    from metalops.build.extension import write_registry
+
+    listed = glob(os.path.join(ROOT, "csrc", "ops", "*.mm")) + glob(
+        os.path.join(ROOT, "csrc", "*.cpp")
+    )
+    generated = kernels.write_registrations(metal_sources(), include_dirs, "_C.kernels", folder)
+    return [*sorted(listed), *generated, write_registry(folder)]
+
+
+def check_kernels(include_dirs: list[str]) -> int:
+    """Checks the text of every kernel file as a Mac would embed it. Returns the number of faults."""
+    from metalops.msl import flatten
+    from metalops.msl.preprocess import preprocess
+
+    faults = 0
+    for path in metal_sources():
+        text = flatten(path, include_dirs)
+        name = os.path.relpath(path, ROOT)
+        # The front end defines what Apple's compiler defines, and has Metal's own headers built in.
+        for included in preprocess(text).dependencies:
+            print(f"{name}: the embedded text still includes {included}")
+            faults += 1
+        for line in text.splitlines():
+            if not line.isascii():
+                print(f"{name}: the embedded text is not ASCII: {line.strip()}")
+                faults += 1
+        faults += strict_check(name, text)
+    return faults
+
+
+def strict_check(name: str, text: str) -> int:
+    if importlib.util.find_spec("metalops.msl.check") is None:
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, os.path.basename(name))
+        with open(path, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        command = [sys.executable, "-m", "metalops", "check", path]
+        environment = {**os.environ, "PYTHONPATH": os.path.join(ROOT, "python")}
+        result = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=environment
+        )
+    if result.returncode:
+        print(f"{name}, as embedded:\n{result.stdout}{result.stderr}")
+    return result.returncode
+
+
+def unpack(wheel: str, folder: str) -> str:
+    """The folder `torch` of the wheel."""
+    if os.path.isdir(wheel):
+        return os.path.join(wheel, "torch")
+    with zipfile.ZipFile(wheel) as archive:
+        names = [
+            x
+            for x in archive.namelist()
+            if x.startswith("torch/include/") or re.fullmatch(r"torch/lib/\w+\.dylib", x)
+        ]
+        archive.extractall(folder, names)
+    return os.path.join(folder, "torch")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--torch-wheel", required=True, help="the wheel, or the folder it is unpacked in"
+    )
+    parser.add_argument("--sdk", help="a folder MacOSX*.sdk")
+    parser.add_argument("--clang", help="the clang++ to use with the SDK")
+    arguments = parser.parse_args()
+    toolchain = find_toolchain(arguments.sdk, arguments.clang)
+    gathered = os.path.join(ROOT, "python", "metalops", "include")
+    if not os.path.isdir(os.path.join(gathered, "metalops")):
+        sys.exit("crosscheck: build the tree first (pip install .), which gathers its headers.")
+    import_metalops()
+
+    faults = 0
+    with tempfile.TemporaryDirectory() as folder:
+        torch_folder = unpack(arguments.torch_wheel, folder)
+        include = os.path.join(torch_folder, "include")
+        metal_includes = [ROOT, gathered, include]
+        faults += check_kernels(metal_includes)
+        flags = ["-std=c++20", "-O1", "-Wall", "-DFMT_HEADER_ONLY=1", "-fvisibility=default"]
+        flags += ["-DTORCH_EXTENSION_NAME=_C", "-DTORCH_API_INCLUDE_EXTENSION_H"]
+        flags += [f"-I{ROOT}", f"-I{gathered}", "-isystem", include]
+        flags += ["-isystem", os.path.join(include, "torch", "csrc", "api", "include")]
+        flags += ["-isystem", sysconfig.get_paths()["include"]]
+        objects = []
+        for source in host_sources(os.path.join(folder, "generated"), metal_includes):
+            output = os.path.join(folder, f"{len(objects)}.o")
+            messages = toolchain.compile(source, output, flags)
+            if messages:
+                print(messages)
+                faults += 1
+            if os.path.exists(output):
+                objects.append(output)
+        undefined = toolchain.link(
+            objects, os.path.join(folder, "_C.so"), os.path.join(torch_folder, "lib")
+        )
+        for symbol in undefined:
+            print(f"undefined: {symbol}")
+        faults += len(undefined)
+    print(
+        f"{len(objects)} files compiled and linked with the {toolchain.kind}, "
+        f"{len(metal_sources())} kernel files flattened: {faults or 'no'} faults"
+    )
+    if toolchain.kind == "Zig":
+        print(
+            "Not checked without --sdk: Objective-C, Apple's frameworks, availability in macOS 14."
+        )
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
