@@ -69,14 +69,18 @@ def check_init_value(definition: Definition, value: object) -> None:
         raise TypeError(f"{definition.owner}: init_value must be a number, but got {value!r}")
 
 
-def check_count(definition: Definition, inputs: Sequence) -> None:
-    """Raises ValueError if there are not as many inputs as names, TypeError if they are in no list."""
+def check_counts(
+    definition: Definition, inputs: object, output_shapes: object, output_dtypes: object
+) -> None:
+    """Raises TypeError for what is no list, ValueError for lists that have not one entry for each name."""
     _listed(definition.owner, "inputs", inputs, definition.inputs)
+    _listed(definition.owner, "output_shapes", output_shapes, definition.outputs)
+    _listed(definition.owner, "output_dtypes", output_dtypes, definition.outputs)
 
 
 def describe(definition: Definition, inputs: Sequence) -> tuple[Input, ...]:
     """What the generated text depends on. Raises TypeError, ValueError or RuntimeError for what cannot be bound."""
-    check_count(definition, inputs)
+    inputs = _listed(definition.owner, "inputs", inputs, definition.inputs)
     return tuple(
         _describe(definition, name, value)
         for name, value in zip(definition.inputs, inputs, strict=True)
@@ -140,6 +144,10 @@ def _check_writable(definition: Definition, name: str, tensor: torch.Tensor) -> 
     if tensor.is_conj() or tensor.is_neg():
         raise ValueError(
             f"{owner}: {name!r} is written in place, but is a conjugate or negative view"
+        )
+    if tensor.is_inference() and not torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            f"{owner}: {name!r} is an inference tensor, which is written in place only in inference mode"
         )
     if definition.ensure_row_contiguous:
         if not tensor.is_contiguous():

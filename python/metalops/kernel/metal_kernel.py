@@ -16,7 +16,7 @@ from .call_arguments import (
     Scalar,
     check_arguments,
     check_buffers,
-    check_count,
+    check_counts,
     check_init_value,
     describe,
     scalar_dtype,
@@ -186,6 +186,7 @@ class MetalKernel:
             SyntaxError: the Metal text does not compile; it counts lines from the first of source or header.
         """
         if is_compiling():
+            check_counts(self._definition, inputs, output_shapes, output_dtypes)
             return self._call_operator(
                 inputs, output_shapes, output_dtypes, grid, threadgroup, template, init_value
             )
@@ -211,7 +212,6 @@ class MetalKernel:
         arguments = check_arguments(
             self._definition, output_shapes, output_dtypes, grid, threadgroup, template
         )
-        check_count(self._definition, inputs)
         check_init_value(self._definition, init_value)
         if key is None:
             describe(self._definition, inputs)

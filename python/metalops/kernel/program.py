@@ -9,6 +9,8 @@ from dataclasses import astuple
 
 import torch
 from torch import _C
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from torch.library import Library
 
@@ -127,6 +129,10 @@ class Program:
 
     def _differentiate(self, keyset, *args):
         inputs, _ = self._split(args)
+        if forward_ad._current_level >= 0 and any(
+            forward_ad.unpack_dual(x).tangent is not None for x in inputs
+        ):
+            raise NotImplementedError(f"{self.definition.owner} has no forward-mode gradient")
         if not (torch.is_grad_enabled() and any(x.requires_grad for x in inputs)):
             with _C._AutoDispatchBelowAutograd():
                 return self.operator.redispatch(keyset & _C._after_autograd_keyset, *args)
@@ -136,7 +142,9 @@ class Program:
                     f"{self.definition.owner}: {self.definition.inputs[position]!r} is a leaf tensor that requires "
                     "grad, which cannot be written in place"
                 )
-        results = _Differentiable.apply(self, keyset, *args)
+        # Under torch.func's transforms the dispatcher comes here once for each level.
+        with enable_single_level_autograd_function():
+            results = _Differentiable.apply(self, keyset, *args)
         return _results(results[: len(self.definition.outputs)])
 
     def _bump_versions(self, keyset, *args):
@@ -145,7 +153,7 @@ class Program:
         return self.operator.redispatch(keyset & _C._after_ADInplaceOrView_keyset, *args)
 
 
-class _Differentiable(torch.autograd.Function):
+class _Differentiable(torch.autograd.function._SingleLevelFunction):
     """The operator in the autograd graph. Its outputs are the kernel's outputs, then the tensors written in place."""
 
     @staticmethod
@@ -194,7 +202,7 @@ class _Differentiable(torch.autograd.Function):
 # The call's arguments as the dispatcher can carry and torch.export can save them.
 _ARGUMENTS = (
     "SymInt[] output_sizes, int[] output_ranks, str[] output_dtypes, SymInt[] grid, SymInt[] threadgroup, "
-    "str[] template, Scalar? init_value"
+    "str[] template, SymInt[] template_values, Scalar? init_value"
 )
 
 
@@ -212,12 +220,13 @@ def encode_arguments(
         [_NAMES[dtype] for dtype in output_dtypes],
         list(grid),
         list(threadgroup),
-        [f"{name}={_encode(value)}" for name, value in template],
+        [f"{name}={_kind(value)}" for name, value in template],
+        [0 if isinstance(value, torch.dtype) else value for _, value in template],
     )
 
 
 def decode_arguments(
-    definition: Definition, sizes, ranks, dtypes, grid, threadgroup, template
+    definition: Definition, sizes, ranks, dtypes, grid, threadgroup, template, template_values
 ) -> CallArguments:
     """The counterpart of encode_arguments."""
     return check_arguments(
@@ -226,21 +235,21 @@ def decode_arguments(
         [_DTYPES[dtype] for dtype in dtypes],
         grid,
         threadgroup,
-        [_decode(pair) for pair in template],
+        [_decode(*pair) for pair in zip(template, template_values, strict=True)],
     )
 
 
-def _encode(value: bool | int | torch.dtype) -> str:
+def _kind(value: bool | int | torch.dtype) -> str:
     if isinstance(value, torch.dtype):
         return _NAMES[value]
-    return str(bool(value)) if isinstance(value, bool) else str(int(value))
+    return "constant_bool" if isinstance(value, bool) else "constant_int"
 
 
-def _decode(pair: str) -> tuple[str, bool | int | torch.dtype]:
-    name, value = pair.split("=")
-    if value in ("True", "False"):
-        return name, value == "True"
-    return name, _DTYPES[value] if value in _DTYPES else int(value)
+def _decode(text: str, value: int) -> tuple[str, bool | int | torch.dtype]:
+    name, kind = text.split("=")
+    if kind in _DTYPES:
+        return name, _DTYPES[kind]
+    return name, bool(value) if kind == "constant_bool" else value
 
 
 def _split_sizes(sizes: Sequence[int], ranks: Sequence[int]) -> list[list[int]]:
