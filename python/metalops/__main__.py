@@ -9,6 +9,7 @@ import sys
 # status; its module is imported only when the command is used.
 COMMANDS: dict[str, tuple[str, str]] = {
     "info": ("the device, the kernel libraries and the cache", "metalops._info:main"),
+    "coverage": ("which of torch's operators work on mps", "metalops._coverage:main"),
     "demo": (
         "the operators on a photograph, checked against torch on the CPU",
         "metalops.demo:main",

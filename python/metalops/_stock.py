@@ -31,10 +31,27 @@ def native_functions_file() -> Path:
     return root / "packaged" / "ATen" / "native" / "native_functions.yaml"
 
 
+def overloads(text: str) -> list[str]:
+    """Names of all overloads in the text of native_functions.yaml, in its order."""
+    return ["aten::" + name for name in re.findall(r"^- func: ([\w.]+)\(", text, re.MULTILINE)]
+
+
+def delegates(text: str) -> dict[str, str]:
+    """Overloads that torch generates from the kernel of another one, and that one."""
+    found = {}
+    name = ""
+    for line in text.splitlines():
+        if line.startswith("- func:"):
+            match = _FUNCTION.match(line)
+            name = match.group(1) if match else ""
+        elif match := _DELEGATE.match(line):
+            found["aten::" + name] = "aten::" + match.group(1)
+    return found
+
+
 def parse(text: str) -> frozenset[str]:
     """Names ("aten::sin.out") of the overloads with a dense MPS kernel, generated ones included."""
     with_entry: set[str] = set()
-    delegates: dict[str, str] = {}
     name = ""
     for line in text.splitlines():
         if line.startswith("- func:"):
@@ -43,13 +60,9 @@ def parse(text: str) -> frozenset[str]:
         elif "MPS" in line:
             match = _ENTRY.match(line)
             if match and "MPS" in (key.strip() for key in match.group(1).split(",")):
-                with_entry.add(name)
-        elif line.startswith("  structured_delegate:"):
-            match = _DELEGATE.match(line)
-            if match:
-                delegates[name] = match.group(1)
-    with_entry.update(name for name, delegate in delegates.items() if delegate in with_entry)
-    return frozenset("aten::" + name for name in with_entry)
+                with_entry.add("aten::" + name)
+    with_entry.update(name for name, other in delegates(text).items() if other in with_entry)
+    return frozenset(with_entry)
 
 
 @functools.cache

@@ -1,0 +1,106 @@
+"""Which of torch's operators work on mps tensors, and through whose kernels: `python -m metalops coverage`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections import Counter
+from dataclasses import asdict, dataclass
+
+import torch
+
+from . import _stock
+
+# status -> what it means
+STATUSES = {
+    "stock": "PyTorch has a Metal kernel",
+    "ours": "metalops has a Metal kernel",
+    "composite": "made of other operators",
+    "missing": "has a CPU kernel and none for mps",
+    "elsewhere": "has kernels for other devices only",
+}
+
+# Written as compositions, but of a loop over elements that only CPU and CUDA have.
+_COMPOSITE_WITHOUT_KERNEL = frozenset(
+    f"aten::kaiser_window{overload}"
+    for overload in ("", ".beta", ".beta_out", ".out", ".periodic", ".periodic_out")
+)
+_COMPOSITE_KEYS = (
+    "CompositeImplicitAutograd",
+    "CompositeExplicitAutograd",
+    "CompositeExplicitAutogradNonFunctional",
+)
+_OUR_FILE = re.compile(r"^MPS: registered at \S*csrc/ops/", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """An operator overload ("aten::sin.out") and its status, one of STATUSES."""
+
+    name: str
+    status: str
+
+
+def coverage() -> list[Coverage]:
+    """Every overload of ATen with its status, in the order of torch's native_functions.yaml.
+
+    Read from the dispatcher and from that file at each call, so operators that other packages register count as
+    missing, those of metalops as ours.
+
+        >>> import metalops
+        >>> statuses = {entry.name: entry.status for entry in metalops.coverage()}
+        >>> statuses["aten::sin"], statuses["aten::special_airy_ai"]
+        ('stock', 'ours')
+    """
+    text = _stock.native_functions_file().read_text(encoding="utf-8")
+    delegates = _stock.delegates(text)
+    return [Coverage(name, _status(name, delegates)) for name in _stock.overloads(text)]
+
+
+def _status(name: str, delegates: dict[str, str]) -> str:
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    if name in _stock.stock_overloads() - _stock.FORCED_CPU_FALLBACK:
+        return "stock"
+    if has_kernel(name, "MPS") and _OUR_FILE.search(torch._C._dispatch_dump(name)):
+        return "ours"
+    if name in delegates:  # torch generates it from the other overload's kernel, for every device
+        return _status(delegates[name], delegates)
+    if name not in _COMPOSITE_WITHOUT_KERNEL and any(has_kernel(name, k) for k in _COMPOSITE_KEYS):
+        return "composite"
+    return (
+        "missing" if has_kernel(name, "CPU") or name in _COMPOSITE_WITHOUT_KERNEL else "elsewhere"
+    )
+
+
+def counts_table(entries: list[Coverage]) -> str:
+    """The numbers of overloads as a Markdown table."""
+    counts = Counter(entry.status for entry in entries)
+    rows = [f"| {status} | {counts[status]} | {STATUSES[status]} |" for status in STATUSES]
+    return "\n".join(["| | overloads | |", "|---|---|---|", *rows])
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="metalops coverage", description=__doc__)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--markdown", action="store_true", help="the numbers as a Markdown table")
+    form.add_argument("--json", action="store_true", help="every overload with its status")
+    parser.add_argument("--missing", action="store_true", help="only overloads that are missing")
+    options = parser.parse_args(arguments)
+    entries = coverage()
+    shown = [x for x in entries if x.status == "missing" or not options.missing]
+    if options.json:
+        print(json.dumps([asdict(x) for x in shown], indent=1))
+    elif options.markdown and options.missing:
+        print("\n".join(f"- `{x.name}`" for x in shown))
+    elif options.missing:
+        print("\n".join(x.name for x in shown))
+    elif options.markdown:
+        print(counts_table(entries))
+    else:
+        counts = Counter(x.status for x in entries)
+        for status, meaning in STATUSES.items():
+            print(f"{status:10} {counts[status]:5}  {meaning}")
+        print("\nours:")
+        print("\n".join(f"  {x.name}" for x in entries if x.status == "ours"))
+    return 0

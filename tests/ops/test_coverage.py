@@ -1,0 +1,65 @@
+"""metalops.coverage(): which of torch's operators work on mps."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import metalops
+import pytest
+import torch
+from metalops._coverage import STATUSES, counts_table
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+@pytest.fixture(scope="module")
+def statuses():
+    return {entry.name: entry.status for entry in metalops.coverage()}
+
+
+def run(*arguments):
+    command = [sys.executable, "-m", "metalops", "coverage", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("aten::sin.out", "stock"),
+        ("aten::sin", "stock"),
+        ("aten::special_airy_ai.out", "ours"),
+        ("aten::special_airy_ai", "ours"),
+        ("aten::logit_", "ours"),
+        ("aten::softmax.int", "composite"),
+        ("aten::linalg_eig", "missing"),
+        ("aten::embedding_renorm_", "missing"),  # a Mac runs it on the CPU
+        ("aten::_cudnn_rnn", "elsewhere"),
+    ],
+)
+def test_status_of(name, status, statuses):
+    assert statuses[name] == status
+
+
+def test_what_is_missing_raises_and_what_is_ours_runs(statuses):
+    x = torch.rand(3, 3, device="mps")
+    assert statuses["aten::geqrf"] == "missing"
+    with pytest.raises(NotImplementedError, match="aten::geqrf"):
+        torch.geqrf(x)
+    assert statuses["aten::heaviside"] == "ours"
+    with metalops.debug.standins() as used:
+        torch.heaviside(x, x)
+    assert not used
+
+
+def test_the_command_prints_the_same(statuses):
+    missing = {name for name, status in statuses.items() if status == "missing"}
+    assert set(run("--missing").split()) == missing
+    assert {x["name"]: x["status"] for x in json.loads(run("--json"))} == statuses
+    assert all(re.search(rf"^{status} +\d+ ", run(), re.MULTILINE) for status in STATUSES)
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="torch has other CPU kernels there")
+def test_the_table_of_the_readme_is_up_to_date():
+    assert counts_table(metalops.coverage()) in README.read_text(encoding="utf-8")
