@@ -742,3 +742,37 @@ def test_a_kernel_without_inputs_runs_where_its_reference_makes_tensors():
         on_mps = run()
     assert on_mps.device.type == "mps"
     assert on_mps.tolist() == run().tolist() == [0, 1, 2, 3, 4]
+
+
+def test_random_numbers_by_seed_ask_the_reference_once():
+    asked = []
+
+    def uniform(like: Tensor, seed: int) -> Tensor:
+        asked.append(seed)
+        return torch.rand_like(like)
+
+    kernel = TorchMetalKernel(
+        "case_uniform",
+        ["like", "seed"],
+        ["out"],
+        "out[id] = c10::metal::rand(seed, id);",
+        uniform,
+        ID,
+        helper_src="#include <c10/metal/random.h>",
+    )
+
+    def run(seed):
+        return kernel(
+            torch.empty(1000, device="mps"),
+            seed,
+            threads_per_grid=(1000, 1, 1),
+            threads_per_thread_group=(1000, 1, 1),
+            result_shapes=[[1000]],
+        )
+
+    first = run(1000)
+    for seed in range(1001, 1010):
+        assert not torch.equal(run(seed), first)
+    assert torch.equal(run(1000), first)
+    assert 0 <= first.min() and first.max() < 1
+    assert asked == [1000]

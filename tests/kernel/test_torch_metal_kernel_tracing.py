@@ -94,6 +94,29 @@ def test_export_with_dynamic_shapes():
         torch.testing.assert_close(program.module()(x), Model()(x))
 
 
+def ramp(count: int) -> Tensor:
+    return torch.arange(count, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_kernel_without_tensors_among_its_inputs(strict):
+    kernel = TorchMetalKernel("ramp_without_inputs", ["count"], ["out"], "out[id] = id;", ramp, ID)
+
+    class Ramp(torch.nn.Module):
+        def forward(self, x):
+            return x + kernel(
+                3,
+                threads_per_grid=(3, 1, 1),
+                threads_per_thread_group=(1, 1, 1),
+                result_shapes=[[3]],
+            ).to(x.device)
+
+    x = torch.ones(3, device="mps")
+    program = torch.export.export(Ramp(), (x,), strict=strict)
+    assert program.module()(x).tolist() == Ramp()(x).tolist() == [1, 2, 3]
+    assert torch.compile(Ramp(), fullgraph=True, backend="eager")(x).tolist() == [1, 2, 3]
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_compile(backend):
     compiled = torch.compile(Model(), fullgraph=True, backend=backend)

@@ -20,6 +20,10 @@ from .torch_operator import TorchOperator
 
 _SYMBOLS = frozenset({torch.SymInt, torch.SymFloat, torch.SymBool})
 _NUMBERS = frozenset({int, float, bool})
+# Booleans and integers may decide about shapes, which a plan has compared with the reference's. Asking the reference takes
+# as long as hundreds of calls, so large integers, such as seeds, pass for one: what they say about shapes is only checked
+# once for the same result_shapes.
+_DISTINCT = range(-64, 65)
 _UINT32 = range(2**32)
 _MPS = torch.device("mps")
 # For how many combinations of shapes and dtypes a kernel remembers what to do.
@@ -123,8 +127,7 @@ class Definition:
         for value in inputs:
             kind = type(value)
             if kind is int:
-                # Integers and booleans may decide about shapes.
-                facts.append(value if value in INT32 else None)
+                facts.append(value if value in _DISTINCT else kind if value in INT32 else None)
             elif kind is float:
                 facts.append(kind)
             elif kind is bool:
@@ -181,7 +184,7 @@ class Definition:
                     inputs, self._kinds, self.code.input_names, strict=True
                 )
             ]
-        device = None if torch.Tensor in self._kinds else torch.get_default_device()
+        device = None if torch.Tensor in self._kinds else _default_device()
         shapes = [list(shape) for shape in shapes]
         return self.operator(inputs, list(grid), list(group), shapes, device)
 
@@ -327,6 +330,14 @@ class Definition:
                 f"{self.code.owner}: {role} must be three integers from {least} to 2**32 - 1, but got {counts}"
             )
         return counts
+
+
+def _default_device() -> torch.device:
+    return torch.get_default_device()
+
+
+# What torch.compiler.assume_constant_result does, which imports the compiler.
+_default_device._dynamo_marked_constant = True
 
 
 def _is_symbolic(kind: type) -> bool:
