@@ -208,6 +208,39 @@ def test_backward_with_a_function():
         )
 
 
+def test_transforms_of_torch_func():
+    kernel = TorchMetalKernel(
+        "squares",
+        ["x"],
+        ["out"],
+        "out[id] = x[id] * x[id];",
+        squares,
+        ID,
+        backward=lambda grads, inputs, outputs: grads[0] * 2 * inputs[0],
+    )
+
+    def total(x):
+        return kernel(
+            x,
+            threads_per_grid=(4, 1, 1),
+            threads_per_thread_group=(4, 1, 1),
+            result_shapes=[[4]],
+        ).sum()
+
+    x = torch.randn(3, 4, device="mps")
+    torch.testing.assert_close(torch.func.grad(total)(x[0]), 2 * x[0])
+    torch.testing.assert_close(torch.vmap(torch.func.grad(total))(x), 2 * x)
+    torch.testing.assert_close(
+        torch.autograd.functional.hessian(total, x[0]), 2 * torch.eye(4, device="mps")
+    )
+    with pytest.raises(NotImplementedError, match="'squares' has no forward-mode gradient"):
+        torch.func.jvp(total, (x[0],), (x[0],))
+
+
+def squares(x: Tensor) -> Tensor:
+    return x * x
+
+
 @pytest.mark.parametrize(
     ("returned", "message"),
     [

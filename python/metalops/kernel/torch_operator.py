@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
 
 from .annotations import Signature
 from .metal_code import MetalCode
@@ -63,9 +65,7 @@ class TorchOperator:
         )
         self._library.impl(name, self._unpacked(compute), "CompositeExplicitAutograd")
         torch.library.register_fake(qualified, self._unpacked(infer), lib=self._library)
-        torch.library.register_autograd(
-            qualified, self._gradients, setup_context=self._save, lib=self._library
-        )
+        self._library.impl(name, self._differentiate, "Autograd", with_keyset=True)
         self.overload = getattr(getattr(torch.ops, NAMESPACE), name).default
 
     def remove(self) -> None:
@@ -87,33 +87,34 @@ class TorchOperator:
 
         return call
 
-    def _save(self, ctx, inputs, output) -> None:
-        inputs = inputs[: len(self._kinds)]
-        outputs = [output] if self._results == 1 else output
-        tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
-        ctx.save_for_backward(*tensors, *outputs)
-        ctx.scalars = [None if isinstance(value, torch.Tensor) else value for value in inputs]
+    def _differentiate(self, keyset, *arguments):
+        tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
+        if forward_ad._current_level >= 0 and any(
+            forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors
+        ):
+            raise NotImplementedError(f"{self._owner} has no forward-mode gradient")
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            # Under torch.func's transforms the dispatcher comes here once for each level.
+            with enable_single_level_autograd_function():
+                return _Differentiable.apply(self, keyset, *arguments)
+        return self._below_autograd(keyset, *arguments)
 
-    def _gradients(self, context, *grad_outputs):
-        constants = [None] * (len(_LAUNCH) + self._results + 1)
-        saved = iter(context.saved_tensors)
-        inputs = [
-            next(saved) if kind is torch.Tensor else value
-            for kind, value in zip(self._kinds, context.scalars, strict=True)
+    def _below_autograd(self, keyset, *arguments):
+        with torch._C._AutoDispatchBelowAutograd():
+            keyset &= torch._C._after_autograd_keyset
+            return self.overload.redispatch(keyset, *arguments)
+
+    def gradients(self, grad_outputs, inputs, outputs) -> list[torch.Tensor | None]:
+        """The gradient of each input."""
+        if self.backward is not None:
+            return self._checked(self.backward(grad_outputs, inputs, outputs), inputs)
+        refused = _no_backward(self._owner, next(g for g in grad_outputs if g is not None))
+        return [
+            refused.new_empty(value.shape, dtype=value.dtype)
+            if isinstance(value, torch.Tensor)
+            else None
+            for value in inputs
         ]
-        if self.backward is None:
-            refused = _no_backward(self._owner, next(g for g in grad_outputs if g is not None))
-            return (
-                *(
-                    refused.new_empty(value.shape, dtype=value.dtype)
-                    if isinstance(value, torch.Tensor)
-                    else None
-                    for value in inputs
-                ),
-                *constants,
-            )
-        returned = self.backward(list(grad_outputs), inputs, list(saved))
-        return (*self._checked(returned, inputs), *constants)
 
     def _checked(self, returned, inputs) -> list[torch.Tensor | None]:
         """The gradient of each input, None for scalars, for which `returned` may have no entries."""
@@ -136,3 +137,30 @@ class TorchOperator:
                     f"{wanted}"
                 )
         return gradients
+
+
+class _Differentiable(torch.autograd.function._SingleLevelFunction):
+    """A call of a TorchOperator in the autograd graph."""
+
+    @staticmethod
+    def forward(ctx, operator: TorchOperator, keyset, *arguments):
+        results = operator._below_autograd(keyset, *arguments)
+        ctx.operator = operator
+        ctx.inputs = [
+            None if isinstance(value, torch.Tensor) else value
+            for value in arguments[: len(operator._kinds)]
+        ]
+        ctx.constants = [None] * (len(arguments) - len(ctx.inputs))
+        tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
+        ctx.save_for_backward(*tensors, *([results] if operator._results == 1 else results))
+        return results
+
+    @staticmethod
+    def backward(ctx, *grad_outputs):
+        saved = list(ctx.saved_tensors)
+        inputs = [
+            saved.pop(0) if kind is torch.Tensor else value
+            for kind, value in zip(ctx.operator._kinds, ctx.inputs, strict=True)
+        ]
+        gradients = ctx.operator.gradients(list(grad_outputs), inputs, saved)
+        return (None, None, *gradients, *ctx.constants)
