@@ -36,6 +36,19 @@ def compile_shader(x: torch.Tensor) -> Callable:
     return lambda: library.gelu(y, x)
 
 
+def metal_kernel(x: torch.Tensor) -> Callable:
+    kernel = metalops.metal_kernel(
+        "benchmark_gelu", ["x"], ["y"], f"uint i = thread_position_in_grid.x; y[i] = {GELU};"
+    )
+    return lambda: kernel(
+        inputs=[x],
+        output_shapes=[x.shape],
+        output_dtypes=[x.dtype],
+        grid=(SIZE, 1, 1),
+        threadgroup=(SIZE, 1, 1),
+    )
+
+
 def torch_metal_kernel(x: torch.Tensor) -> Callable:
     def reference(x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.gelu(x, approximate="tanh")
@@ -56,7 +69,7 @@ def torch_metal_kernel(x: torch.Tensor) -> Callable:
     )
 
 
-INTERFACES = [ahead_of_time, compile_shader, torch_metal_kernel]
+INTERFACES = [ahead_of_time, compile_shader, metal_kernel, torch_metal_kernel]
 
 
 def microseconds(call: Callable, rounds: int = 40, calls: int = 500) -> float:

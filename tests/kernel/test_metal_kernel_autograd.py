@@ -57,7 +57,19 @@ def test_a_kernel_without_a_gradient_runs_and_says_so_in_backward():
     x = leaf(4)
     (y,) = elementwise(plain, x)
     assert y.requires_grad
-    with pytest.raises(NotImplementedError, match="metal_kernel 'plain_copy' has no gradient"):
+    with pytest.raises(
+        NotImplementedError, match="metal_kernel 'plain_copy' has no backward function"
+    ):
+        y.sum().backward()
+
+
+def test_a_refusal_where_the_first_output_is_an_integer():
+    kernel = metalops.metal_kernel(
+        "round_and_copy", ["x"], ["n", "y"], BODY + "n[i] = int(x[i]); y[i] = x[i];"
+    )
+    x = leaf(4)
+    _, y = elementwise(kernel, x, shapes=[(4,), (4,)], dtypes=[torch.int32, torch.float32])
+    with pytest.raises(NotImplementedError, match="metal_kernel 'round_and_copy' has no backward"):
         y.sum().backward()
 
 
@@ -65,14 +77,16 @@ def test_the_gradient_of_a_gradient_needs_differentiable_operators():
     x = leaf(4)
     (y,) = elementwise(square, x)
     (grad,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-    with pytest.raises(NotImplementedError, match="metal_kernel 'square_gradient' has no gradient"):
+    with pytest.raises(
+        NotImplementedError, match="metal_kernel 'square_gradient' has no backward function"
+    ):
         grad.sum().backward()
     twice = metalops.metal_kernel(
         "square",
         ["x"],
         ["y"],
         BODY + "y[i] = x[i] * x[i];",
-        backward=lambda g, x, y: [2 * x[0] * g[0]],
+        backward=lambda g, x, y: 2 * x[0] * g[0],
     )
     (y,) = elementwise(twice, x)
     (grad,) = torch.autograd.grad(y.sum(), x, create_graph=True)
@@ -123,7 +137,7 @@ def test_backward_gets_all_inputs_and_outputs_and_integers_have_no_gradient():
     ("returned", "error", "message"),
     [
         ([], ValueError, "one gradient or None for each of x, but returned 0"),
-        (torch.ones(4), ValueError, "one gradient or None for each of x, but returned Tensor"),
+        ("g", ValueError, "one gradient or None for each of x, but returned str"),
         (None, ValueError, "one gradient or None for each of x, but returned NoneType"),
         ([1.0], TypeError, "must return tensors or None, but returned 1.0 for 'x'"),
     ],
@@ -272,7 +286,9 @@ def test_a_written_tensor_in_the_graph_without_a_gradient():
     x, state = leaf(3), torch.ones(3, device="mps")
     elementwise(accumulate, x, state)
     assert state.requires_grad
-    with pytest.raises(NotImplementedError, match="metal_kernel 'accumulate' has no gradient"):
+    with pytest.raises(
+        NotImplementedError, match="metal_kernel 'accumulate' has no backward function"
+    ):
         state.sum().backward()
 
 

@@ -77,6 +77,17 @@ def test_forward_and_backward_in_one_graph(backend, dynamic):
     torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_kernel_without_a_gradient_is_compiled_and_refuses_in_backward(backend):
+    kernel = metalops.metal_kernel("no_gradient", ["x"], ["y"], BODY + "y[i] = x[i] + 1;")
+    compiled = torch.compile(lambda x: elementwise(kernel, x * 2)[0], backend=backend)
+    x = data(3).requires_grad_()
+    y = compiled(x)
+    torch.testing.assert_close(y, x * 2 + 1)
+    with pytest.raises(NotImplementedError, match="metal_kernel 'no_gradient' has no backward"):
+        y.sum().backward()
+
+
 def test_symbolic_sizes_do_not_compile_again():
     graphs = []
 

@@ -72,8 +72,8 @@ def metal_kernel(
             name that is also one of the input_names keeps its place there), must be row-contiguous where
             ensure_row_contiguous holds, and are not among the outputs that a call returns.
         backward: the gradient, ``backward(grad_outputs, inputs, outputs)`` -> a list with one gradient or None for
-            each input. All three are lists of tensors; Python scalars come as tensors without dimensions. Tensors
-            written in place are None in ``inputs`` and follow the outputs in ``outputs`` and ``grad_outputs``. It may
+            each input (of a single input, also the gradient alone). All three arguments are lists of tensors; Python
+            scalars come as tensors without dimensions. Tensors written in place are None in ``inputs`` and follow the outputs in ``outputs`` and ``grad_outputs``. It may
             call other kernels. Without it, backward through the kernel raises NotImplementedError.
 
     Returns:
@@ -171,7 +171,7 @@ class MetalKernel:
             template: pairs (name, value); the body sees the names as template parameters: a type for a torch.dtype,
                 a constant for a bool or an int.
             init_value: what the outputs hold before the kernel runs; without it they are uninitialised.
-            verbose: print the generated Metal text.
+            verbose: print the generated Metal text; nothing is printed while torch.compile traces the call.
             device: where a kernel without inputs runs: an mps device, which is the default.
             stream: taken so that calls written for MLX run as they are; work goes to torch's stream of the device.
 
@@ -185,13 +185,13 @@ class MetalKernel:
             RuntimeError: tensors on other devices.
             SyntaxError: the Metal text does not compile; it counts lines from the first of source or header.
         """
+        if device is not None:
+            self._check_device(device)
         if is_compiling():
             check_counts(self._definition, inputs, output_shapes, output_dtypes)
             return self._call_operator(
                 inputs, output_shapes, output_dtypes, grid, threadgroup, template, init_value
             )
-        if device is not None:
-            self._check_device(device)
         if verbose:
             print(
                 self.source(

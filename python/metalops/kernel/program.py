@@ -18,6 +18,7 @@ from .call_arguments import CallArguments, Scalar, check_arguments, describe
 from .dtypes import METAL_TYPES
 from .identifiers import mentioned
 from .launch import Launch, prepare
+from .no_backward import no_backward
 from .signature import Definition
 
 NAMESPACE = "metal_kernel"
@@ -168,6 +169,8 @@ class _Differentiable(torch.autograd.function._SingleLevelFunction):
         if program.backward is not None:
             read = [x for position, x in enumerate(inputs) if position not in program.inouts]
             ctx.save_for_backward(*read, *outputs, *written)
+        else:
+            ctx.described = [(x.shape, x.dtype) for x in inputs]
         return (*outputs, *written)
 
     @staticmethod
@@ -175,16 +178,20 @@ class _Differentiable(torch.autograd.function._SingleLevelFunction):
         program = ctx.program
         owner = program.definition.owner
         if program.backward is None:
-            raise NotImplementedError(
-                f"{owner} has no gradient: give metal_kernel a function backward=, or call the kernel under "
-                "torch.no_grad()"
-            )
+            grad_output = next(grad for grad in grad_outputs if grad is not None)
+            grads = [
+                no_backward(owner, grad_output, *described) if needed else None
+                for described, needed in zip(ctx.described, ctx.needs_input_grad[2:], strict=False)
+            ]
+            return (None, None, *grads, *[None] * ctx.rest)
         names = program.definition.inputs
         saved = list(ctx.saved_tensors)
         inputs = [
             None if position in program.inouts else saved.pop(0) for position in range(len(names))
         ]
         grads = program.backward(list(grad_outputs), inputs, saved)
+        if isinstance(grads, torch.Tensor) and len(names) == 1:
+            grads = [grads]
         if not isinstance(grads, list | tuple) or len(grads) != len(names):
             got = f"{len(grads)}" if isinstance(grads, list | tuple) else type(grads).__name__
             raise ValueError(

@@ -10,27 +10,12 @@ from torch.autograd import forward_ad
 
 from .annotations import Signature
 from .metal_code import MetalCode
+from .no_backward import no_backward
 
 NAMESPACE = "metalops_torch_kernel"
 # int is SymInt, so that sizes stay symbolic under torch.compile and torch.export.
 _SCHEMA_TYPES = {torch.Tensor: "Tensor", int: "SymInt", float: "float", bool: "bool"}
 _LAUNCH = ("threads_per_grid", "threads_per_thread_group")
-
-# Returns no gradient but raises: as an operator, so that torch.compile can trace the backward pass of a model whose
-# user never runs it.
-_no_backward = torch.library.custom_op(
-    f"{NAMESPACE}::no_backward",
-    lambda kernel, grad_output: _refuse_backward(kernel),
-    mutates_args=(),
-    schema="(str kernel, Tensor grad_output) -> Tensor",
-)
-_no_backward.register_fake(lambda kernel, grad_output: torch.empty_like(grad_output))
-
-
-def _refuse_backward(kernel: str):
-    raise NotImplementedError(
-        f"{kernel} has no backward function, so there are no gradients through it"
-    )
 
 
 class TorchOperator:
@@ -108,9 +93,9 @@ class TorchOperator:
         """The gradient of each input."""
         if self.backward is not None:
             return self._checked(self.backward(grad_outputs, inputs, outputs), inputs)
-        refused = _no_backward(self._owner, next(g for g in grad_outputs if g is not None))
+        grad_output = next(g for g in grad_outputs if g is not None)
         return [
-            refused.new_empty(value.shape, dtype=value.dtype)
+            no_backward(self._owner, grad_output, value.shape, value.dtype)
             if isinstance(value, torch.Tensor)
             else None
             for value in inputs
