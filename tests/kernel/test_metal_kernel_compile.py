@@ -8,7 +8,7 @@ import textwrap
 import metalops
 import pytest
 import torch
-from metalops.kernel.program import encode_arguments
+from metalops.kernel.operator_arguments import encode
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -284,7 +284,7 @@ def test_opcheck(inplace):
         inout_names=["s"] if inplace else [],
     )
     x = data(3, 5)
-    arguments = encode_arguments(
+    arguments = encode(
         [x.shape, x.shape], [x.dtype, torch.int32], (15, 1, 1), (8, 1, 1), [("N", 3)]
     )
     inputs = (x, torch.zeros_like(x)) if inplace else (x,)

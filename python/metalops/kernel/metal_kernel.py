@@ -21,14 +21,16 @@ from .call_arguments import (
     describe,
     scalar_dtype,
 )
+from .differentiable import differentiable
 from .identifiers import check_distinct, check_identifier, check_text
 from .launch import generated_source
-from .program import encode_arguments, program_of
+from .operator_arguments import encode
+from .program import outputs_of, program_of
 from .signature import THREAD_ATTRIBUTES, Definition
 
 _MATH_MODES = ("safe", "relaxed", "fast")
 _NUMBERS = (int, float)
-_THROUGH_DISPATCHER = (None, None)
+_THROUGH_DISPATCHER = (None, None, False)
 
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _functorch_level = torch._C._functorch.peek_interpreter_stack
@@ -203,20 +205,26 @@ class MetalKernel:
                     template=template,
                 )
             )
-        key, launch = self._find(inputs, output_shapes, output_dtypes, grid, threadgroup, template)
-        if launch is not None and (init_value is None or type(init_value) in _NUMBERS):
-            outputs = launch(inputs, init_value)
-            for position in self._inouts:
-                increment_version(inputs[position])
-            return outputs
-        arguments = check_arguments(
-            self._definition, output_shapes, output_dtypes, grid, threadgroup, template
+        key, launch, graph = self._find(
+            inputs, output_shapes, output_dtypes, grid, threadgroup, template
         )
-        check_init_value(self._definition, init_value)
-        if key is None:
-            describe(self._definition, inputs)
-            return self._call_operator(inputs, *arguments, init_value)
-        outputs = self._program.run(key, inputs, arguments, init_value)
+        if launch is None or not (init_value is None or type(init_value) in _NUMBERS):
+            arguments = check_arguments(
+                self._definition, output_shapes, output_dtypes, grid, threadgroup, template
+            )
+            check_init_value(self._definition, init_value)
+            if key is None:
+                describe(self._definition, inputs)
+                return self._call_operator(inputs, *arguments, init_value)
+            launch = self._program.launch(key, inputs, arguments)
+        if graph:
+            return differentiable(
+                self._definition,
+                self._program.backward,
+                lambda: launch(inputs, init_value),
+                self._tensors(inputs),
+            )
+        outputs = launch(inputs, init_value)
         for position in self._inouts:
             increment_version(inputs[position])
         return outputs
@@ -261,21 +269,25 @@ class MetalKernel:
         return generated_source(self._definition, self._program.words, described, arguments)
 
     def _find(self, inputs, output_shapes, output_dtypes, grid, threadgroup, template):
-        """What tells two launches apart, and the launch that was prepared for it, if there is one.
+        """What tells two launches apart, the launch that was prepared for it, if there is one, and whether autograd
+        records the call.
 
-        (None, None) for calls that the dispatcher must see, and for wrong ones.
+        _THROUGH_DISPATCHER for calls that the dispatcher must see, and for wrong ones.
         """
         if _dispatch_modes() or _functorch_level() is not None or forward_ad._current_level >= 0:
             return _THROUGH_DISPATCHER
         grad = _is_grad_enabled()
+        graph = False
         facts = []
         try:
             for x in inputs:
                 kind = type(x)
                 if kind is Tensor or kind is Parameter:
                     dtype = x.dtype
-                    if (grad and x.requires_grad) or not x.is_mps or x.is_neg():
+                    if not x.is_mps or x.is_neg():
                         return _THROUGH_DISPATCHER
+                    if grad and x.requires_grad:
+                        graph = True
                     if dtype.is_complex and x.is_conj():
                         return _THROUGH_DISPATCHER
                     facts += (dtype, x.shape, x.stride())
@@ -286,7 +298,7 @@ class MetalKernel:
             for position in self._inouts:
                 x = inputs[position]
                 # Writes in place about which autograd and the dispatcher know more.
-                if x.is_inference() or (grad and x._is_view()):
+                if x.is_inference() or graph or (grad and x._is_view()):
                     return _THROUGH_DISPATCHER
             key = (
                 tuple(facts),
@@ -296,7 +308,7 @@ class MetalKernel:
                 tuple(threadgroup),
                 template and tuple([(name, type(value), value) for name, value in template]),
             )
-            return key, self._launches.get(key)
+            return key, self._launches.get(key), graph
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
             return _THROUGH_DISPATCHER
 
@@ -304,7 +316,12 @@ class MetalKernel:
         self, inputs, output_shapes, output_dtypes, grid, threadgroup, template, init_value
     ) -> list[Tensor]:
         """The call through the dispatcher. torch.compile traces this."""
-        tensors = [
+        encoded = encode(output_shapes, output_dtypes, grid, threadgroup, template or ())
+        return outputs_of(self._program.operator(*self._tensors(inputs), *encoded, init_value))
+
+    def _tensors(self, inputs: Sequence[Tensor | Scalar]) -> list[Tensor]:
+        """The inputs, scalars among them as tensors without dimensions."""
+        return [
             value
             if isinstance(value, Tensor)
             else torch.full(
@@ -312,11 +329,6 @@ class MetalKernel:
             )
             for name, value in zip(self._definition.inputs, inputs, strict=True)
         ]
-        encoded = encode_arguments(output_shapes, output_dtypes, grid, threadgroup, template or ())
-        results = self._program.operator(*tensors, *encoded, init_value)
-        if results is None:
-            return []
-        return [results] if isinstance(results, Tensor) else list(results)
 
     def _check_device(self, device: torch.device | str) -> None:
         if torch.device(device).type != "mps":
