@@ -78,14 +78,16 @@ class MetalCode(NamedTuple):
             else:
                 locals_.append(
                     f"const metalops::tensor_view<{element}, {operand.rank}> "
-                    f"{name}(metalops_{name}, metalops_extents + {first});"
+                    f"{name}(metalops_{name}, metalops_extents.at + {first});"
                 )
                 first += operand.rank
-        text = TENSOR_VIEW
+        # A struct rather than a pointer: compilers may load it once for all threads, whatever these write.
+        text = f"{TENSOR_VIEW}struct metalops_sizes {{ long at[{max(first, 1)}]; }};\n"
         if extents is None:
-            parameters.append(f"constant long* metalops_extents [[buffer({len(names)})]]")
+            parameters.append(f"constant metalops_sizes& metalops_extents [[buffer({len(names)})]]")
         else:
-            text += f"constant long metalops_extents[] = {{{', '.join(map(str, extents))}}};\n"
+            values = ", ".join(map(str, extents))
+            text += f"constant metalops_sizes metalops_extents = {{{{{values}}}}};\n"
         for placeholder, element in self._templates(inputs).items():
             text += f"using {placeholder} = {element};\n"
         if self.helper_src is not None:
