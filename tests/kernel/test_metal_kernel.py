@@ -117,6 +117,11 @@ def test_an_input_of_the_name_of_a_shape_is_that_input():
     assert out.tolist() == [9.0]
 
 
+def test_a_template_argument_of_the_name_of_a_shape_is_that_argument():
+    out = once("out[0] = a_ndim;", [mps([[1.0]])], template=[("a_ndim", 7)])
+    assert out.tolist() == [7.0]
+
+
 def test_every_thread_attribute_is_there_with_its_type():
     grid, group = (8, 4, 2), (4, 4, 1)
     body = "".join(

@@ -10,7 +10,7 @@ import torch
 
 from .call_arguments import CallArguments, Scalar, check_buffers, describe
 from .compile import compile_library
-from .signature import Definition, Input, generate
+from .signature import Definition, generate
 
 _MPS = torch.device("mps")
 
@@ -63,13 +63,10 @@ class Launch:
 
 
 def generated_source(
-    definition: Definition,
-    words: frozenset[str],
-    described: tuple[Input, ...],
-    arguments: CallArguments,
+    definition: Definition, words: frozenset[str], inputs: Sequence, arguments: CallArguments
 ) -> str:
-    """The Metal text that a call runs."""
-    return generate(definition, words, described, arguments.output_dtypes, arguments.template)
+    """The Metal text that a call runs. words: the names that the kernel's source mentions."""
+    return _Call(definition, words, inputs, arguments).text
 
 
 def prepare(
@@ -80,32 +77,47 @@ def prepare(
     Raises TypeError, ValueError or RuntimeError for inputs that cannot be bound, SyntaxError for Metal that does not
     compile, ValueError for a threadgroup that is too large.
     """
-    described = describe(definition, inputs)
-    extra = check_buffers(definition, words, described)
+    call = _Call(definition, words, inputs, arguments)
     return Launch(
-        _kernel(definition, words, inputs, described, extra, arguments),
+        _kernel(call),
         arguments,
         tuple(
             position
             for position, name in enumerate(definition.inputs)
             if name not in definition.inouts and _needs_conversion(definition, inputs[position])
         ),
-        tuple(_metadata_value(inputs[position], ending) for position, ending in extra),
+        tuple(_metadata_value(inputs[position], ending) for position, ending in call.metadata),
     )
 
 
-def _kernel(definition, words, inputs, described, extra, arguments) -> Callable | None:
+class _Call:
+    """A call's inputs as its text describes them. metadata: the parameters after the outputs (signature.metadata)."""
+
+    def __init__(self, definition, words, inputs, arguments: CallArguments):
+        # A template parameter of such a name is what the body means.
+        words = words.difference(name for name, _ in arguments.template)
+        self.definition = definition
+        self.inputs = inputs
+        self.arguments = arguments
+        self.described = describe(definition, inputs)
+        self.metadata = check_buffers(definition, words, self.described)
+        self.text = generate(
+            definition, words, self.described, arguments.output_dtypes, arguments.template
+        )
+
+
+def _kernel(call: _Call) -> Callable | None:
     """The compiled kernel with its grid; None if it would do nothing."""
+    definition, arguments = call.definition, call.arguments
     written = [math.prod(shape) for shape in arguments.output_shapes]
     written += [
         value.numel()
-        for name, value in zip(definition.inputs, inputs, strict=True)
+        for name, value in zip(definition.inputs, call.inputs, strict=True)
         if name in definition.inouts
     ]
     if 0 in arguments.grid or not any(written):
         return None
-    text = generated_source(definition, words, described, arguments)
-    kernel = getattr(compile_library(definition.owner, text), definition.function)
+    kernel = getattr(compile_library(definition.owner, call.text), definition.function)
     grid = arguments.grid
     group = tuple(min(pair) for pair in zip(arguments.threadgroup, grid, strict=True))
     most = kernel.max_threads_per_threadgroup
@@ -117,11 +129,11 @@ def _kernel(definition, words, inputs, described, extra, arguments) -> Callable 
     options = {}
     if grid[1] != 1 or grid[2] != 1:
         options.update(threads=grid, group_size=group)
-    elif _elements(inputs, arguments) != grid[0] or group[0] != min(grid[0], most):
+    elif _elements(call.inputs, arguments) != grid[0] or group[0] != min(grid[0], most):
         # Without these the kernel takes as many threads as the first tensor has elements, in groups as large as
         # can be, and calling it costs half as much.
         options.update(threads=grid[0], group_size=group[0])
-    casts = _casts(definition, inputs, described, extra)
+    casts = _casts(call)
     if casts:
         options.update(arg_casts=casts)
     return partial(kernel, **options) if options else kernel
@@ -135,15 +147,15 @@ def _elements(inputs, arguments) -> int:
     return math.prod(arguments.output_shapes[0])
 
 
-def _casts(definition, inputs, described, extra) -> dict[int, str]:
+def _casts(call: _Call) -> dict[int, str]:
     casts = {
-        position: _CASTS[described[position].dtype]
-        for position, value in enumerate(inputs)
-        if not isinstance(value, torch.Tensor) and described[position].dtype in _CASTS
+        position: _CASTS[described.dtype]
+        for position, (value, described) in enumerate(zip(call.inputs, call.described, strict=True))
+        if not isinstance(value, torch.Tensor) and described.dtype in _CASTS
     }
-    first = len(inputs) + len(definition.outputs)
+    first = len(call.inputs) + len(call.definition.outputs)
     casts.update(
-        {first + at: "int32" for at, (_, ending) in enumerate(extra) if ending != "strides"}
+        {first + at: "int32" for at, (_, ending) in enumerate(call.metadata) if ending != "strides"}
     )
     return casts
 

@@ -15,7 +15,6 @@ from torch.nn import Parameter
 from .call_arguments import (
     Scalar,
     check_arguments,
-    check_buffers,
     check_counts,
     check_init_value,
     describe,
@@ -261,12 +260,10 @@ class MetalKernel:
         """
         if device is not None:
             self._check_device(device)
-        described = describe(self._definition, inputs)
         arguments = check_arguments(
             self._definition, output_shapes, output_dtypes, grid, threadgroup, template
         )
-        check_buffers(self._definition, self._program.words, described)
-        return generated_source(self._definition, self._program.words, described, arguments)
+        return generated_source(self._definition, self._program.words, inputs, arguments)
 
     def _find(self, inputs, output_shapes, output_dtypes, grid, threadgroup, template):
         """What tells two launches apart, the launch that was prepared for it, if there is one, and whether autograd
