@@ -299,7 +299,7 @@ class MetalKernel:
                     return _THROUGH_DISPATCHER
             key = (
                 tuple(facts),
-                tuple([tuple(shape) for shape in output_shapes]),
+                tuple(map(tuple, output_shapes)),
                 tuple(output_dtypes),
                 tuple(grid),
                 tuple(threadgroup),
