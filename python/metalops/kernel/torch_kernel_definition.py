@@ -6,6 +6,7 @@ import math
 import operator
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -91,13 +92,17 @@ class Definition:
         ):
             return self.trace(inputs, grid, group, shapes)
         with_gradients = _is_grad_enabled()
+        is_recorded = False
         for value in inputs:
             kind = type(value)
             if kind is torch.Tensor or kind is torch.nn.Parameter:
                 if with_gradients and value.requires_grad:
-                    return self.trace(inputs, grid, group, shapes)
+                    is_recorded = True
             elif kind not in _NUMBERS and _is_symbolic(kind):
                 return self.trace(inputs, grid, group, shapes)
+        if is_recorded:
+            run = partial(self.compute, inputs, grid, group, shapes)
+            return self.operator.record(run, inputs)
         return self.compute(inputs, grid, group, shapes)
 
     def compute(self, inputs, grid, group, shapes, device=None) -> list[torch.Tensor]:

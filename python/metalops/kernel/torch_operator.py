@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
 
 from .annotations import Signature
 from .metal_code import MetalCode
@@ -59,7 +60,7 @@ class TorchOperator:
 
     def __call__(self, inputs, grid, group, shapes, device) -> list[torch.Tensor]:
         results = self.overload(*inputs, grid, group, *shapes, device)
-        return [results] if self._results == 1 else list(results)
+        return self._listed(results)
 
     def _unpacked(self, function: Callable) -> Callable:
         count = len(self._kinds)
@@ -68,7 +69,7 @@ class TorchOperator:
             inputs, (grid, group, *shapes) = arguments[:count], arguments[count:]
             device = shapes.pop() if len(shapes) > self._results else None
             results = function(inputs, grid, group, shapes, device)
-            return results[0] if self._results == 1 else tuple(results)
+            return self._returned(results)
 
         return call
 
@@ -78,31 +79,42 @@ class TorchOperator:
             forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors
         ):
             raise NotImplementedError(f"{self._owner} has no forward-mode gradient")
+
+        def run():
+            with torch._C._AutoDispatchBelowAutograd():
+                below = keyset & torch._C._after_autograd_keyset
+                return self._listed(self.overload.redispatch(below, *arguments))
+
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-            # Under torch.func's transforms the dispatcher comes here once for each level.
-            with enable_single_level_autograd_function():
-                return _Differentiable.apply(self, keyset, *arguments)
-        return self._below_autograd(keyset, *arguments)
+            results = self.record(run, arguments[: len(self._kinds)])
+        else:
+            results = run()
+        return self._returned(results)
 
-    def _below_autograd(self, keyset, *arguments):
-        with torch._C._AutoDispatchBelowAutograd():
-            keyset &= torch._C._after_autograd_keyset
-            return self.overload.redispatch(keyset, *arguments)
+    def record(self, run: Callable, inputs) -> list[torch.Tensor]:
+        """The results of run(), which runs the kernel on the inputs, as part of the autograd graph."""
+        # Under torch.func's transforms the dispatcher comes here once for each level.
+        with enable_single_level_autograd_function():
+            return list(_Recorded.apply(self, run, *inputs))
 
-    def gradients(self, grad_outputs, inputs, outputs) -> list[torch.Tensor | None]:
-        """The gradient of each input."""
-        if self.backward is not None:
-            return self._checked(self.backward(grad_outputs, inputs, outputs), inputs)
-        grad_output = next(g for g in grad_outputs if g is not None)
+    def refused_gradients(self, grad_outputs, described) -> list[torch.Tensor | None]:
+        """Instead of the gradient of each input an error, now or when the graph that is being traced runs. described: the
+        shapes and dtypes of tensors, None for scalars.
+        """
+        grad_output = next(gradient for gradient in grad_outputs if gradient is not None)
         return [
-            no_backward(self._owner, grad_output, value.shape, value.dtype)
-            if isinstance(value, torch.Tensor)
-            else None
-            for value in inputs
+            None if tensor is None else no_backward(self._owner, grad_output, *tensor)
+            for tensor in described
         ]
 
-    def _checked(self, returned, inputs) -> list[torch.Tensor | None]:
-        """The gradient of each input, None for scalars, for which `returned` may have no entries."""
+    def _listed(self, returned) -> list[torch.Tensor]:
+        return [returned] if self._results == 1 else list(returned)
+
+    def _returned(self, results):
+        return results[0] if self._results == 1 else tuple(results)
+
+    def checked_gradients(self, returned, inputs) -> list[torch.Tensor | None]:
+        """The gradient of each input, None for scalars, for which what backward returned may have no entries."""
         gradients = [returned] if isinstance(returned, torch.Tensor) else list(returned)
         if len(gradients) == self._kinds.count(torch.Tensor):
             of_tensors = iter(gradients)
@@ -124,28 +136,31 @@ class TorchOperator:
         return gradients
 
 
-class _Differentiable(torch.autograd.function._SingleLevelFunction):
+class _Recorded(_SingleLevelFunction):
     """A call of a TorchOperator in the autograd graph."""
 
     @staticmethod
-    def forward(ctx, operator: TorchOperator, keyset, *arguments):
-        results = operator._below_autograd(keyset, *arguments)
-        ctx.operator = operator
-        ctx.inputs = [
-            None if isinstance(value, torch.Tensor) else value
-            for value in arguments[: len(operator._kinds)]
-        ]
-        ctx.constants = [None] * (len(arguments) - len(ctx.inputs))
-        tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
-        ctx.save_for_backward(*tensors, *([results] if operator._results == 1 else results))
-        return results
+    def forward(ctx, operator: TorchOperator, run: Callable, *inputs):
+        results = run()
+        ctx.operator, ctx.function = operator, operator.backward
+        are_tensors = [isinstance(value, torch.Tensor) for value in inputs]
+        if ctx.function is None:
+            ctx.described = [
+                (value.shape, value.dtype) if is_tensor else None
+                for value, is_tensor in zip(inputs, are_tensors, strict=True)
+            ]
+        else:
+            ctx.are_tensors = are_tensors
+            ctx.scalars = [value for value in inputs if not isinstance(value, torch.Tensor)]
+            tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+            ctx.save_for_backward(*tensors, *results)
+        return tuple(results)
 
     @staticmethod
     def backward(ctx, *grad_outputs):
-        saved = list(ctx.saved_tensors)
-        inputs = [
-            saved.pop(0) if kind is torch.Tensor else value
-            for kind, value in zip(ctx.operator._kinds, ctx.inputs, strict=True)
-        ]
-        gradients = ctx.operator.gradients(list(grad_outputs), inputs, saved)
-        return (None, None, *gradients, *ctx.constants)
+        if ctx.function is None:
+            return (None, None, *ctx.operator.refused_gradients(grad_outputs, ctx.described))
+        saved, scalars = list(ctx.saved_tensors), list(ctx.scalars)
+        inputs = [saved.pop(0) if is_tensor else scalars.pop(0) for is_tensor in ctx.are_tensors]
+        returned = ctx.function(list(grad_outputs), inputs, saved)
+        return (None, None, *ctx.operator.checked_gradients(returned, inputs))
