@@ -132,6 +132,61 @@ def test_a_kernel_that_writes_in_place(backend):
     torch.testing.assert_close(out, torch.full_like(out, 3.0))
 
 
+accumulate = metalops.metal_kernel(
+    "add_to_state",
+    ["x"],
+    ["old"],
+    BODY + "old[i] = s[i]; s[i] += x[i];",
+    inout_names=["s"],
+    backward=lambda grads, inputs, outputs: [grads[1], grads[0] + grads[1]],
+)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_view_is_written_in_place(backend):
+    def function(x, base):
+        (old,) = elementwise(accumulate, x, base[1:3])
+        return old * 2, base + 0
+
+    base = torch.zeros(4, 5, device="mps")
+    old, after = torch.compile(function, backend=backend, fullgraph=True)(data(2, 5) * 0 + 3, base)
+    assert old.sum().item() == 0
+    assert torch.equal(base, after)
+    assert base.sum(1).tolist() == [0.0, 15.0, 15.0, 0.0]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_through_a_tensor_written_in_place(backend):
+    def function(x, start):
+        state = start * 1
+        (old,) = elementwise(accumulate, x, state)
+        return (state * state).sum() + old.sum()
+
+    x, start = data(3).requires_grad_(), data(3).requires_grad_()
+    torch.compile(function, backend=backend, fullgraph=True)(x, start).backward()
+    torch.testing.assert_close(x.grad, 2 * (x + start).detach())
+    torch.testing.assert_close(start.grad, 2 * (x + start).detach() + 1)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_exported_module_with_a_buffer_written_in_place(strict):
+    class Counter(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("state", torch.zeros(4, device="mps"))
+
+        def forward(self, x):
+            return elementwise(accumulate, x * 2, self.state)[0] + 1
+
+    x = torch.ones(4, device="mps")
+    buffer = io.BytesIO()
+    torch.export.save(torch.export.export(Counter(), (x,), strict=strict), buffer)
+    buffer.seek(0)
+    module = torch.export.load(buffer).run_decompositions().module()
+    assert [module(x)[0].item() for _ in range(3)] == [1.0, 3.0, 5.0]
+    assert module.state.tolist() == [6.0] * 4
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_several_outputs_an_initial_value_and_no_inputs(backend):
     kernel = metalops.metal_kernel("ramp", [], ["a", "b"], BODY + "a[i] = i; if (i == 1) b[0] = 5;")
