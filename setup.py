@@ -74,7 +74,7 @@ def extensions() -> list:
             extra_link_args=["-Wl,-soname,libmetalops_host.so"],
         )
         result.append(host)
-    sources = find("csrc/ops/*.mm", "csrc/bindings.cpp", "kernels/*.metal")
+    sources = find("csrc/ops/*.mm", "csrc/*.cpp", "kernels/*.metal")
     result.append(
         MetalExtension("metalops._C", sources, include_dirs=[ROOT], extra_compile_args=flags)
     )

@@ -25,26 +25,26 @@ struct Gate {
   Integers integers = Integers::kToFloat;
 };
 
-constexpr Gate kSilu{
+const Gate kSilu{
     [](TensorIteratorBase& iter, Scalars) { kernels().exec_binary_kernel(iter, "swiglu"); },
     [](TensorIteratorBase& iter, Scalars) { launch_backward(kernels(), iter, "swiglu_backward"); }};
 
-constexpr Gate kGelu{
+const Gate kGelu{
     [](TensorIteratorBase& iter, Scalars) { kernels().exec_binary_kernel(iter, "geglu"); },
     [](TensorIteratorBase& iter, Scalars) { launch_backward(kernels(), iter, "geglu_backward"); }};
 
-constexpr Gate kGeluTanh{
+const Gate kGeluTanh{
     [](TensorIteratorBase& iter, Scalars) { kernels().exec_binary_kernel(iter, "geglu_tanh"); },
     [](TensorIteratorBase& iter, Scalars) {
       launch_backward(kernels(), iter, "geglu_tanh_backward");
     }};
 
-constexpr Gate kRelu{
+const Gate kRelu{
     [](TensorIteratorBase& iter, Scalars) { kernels().exec_binary_kernel(iter, "reglu"); },
     [](TensorIteratorBase& iter, Scalars) { launch_backward(kernels(), iter, "reglu_backward"); },
     Integers::kStay};
 
-constexpr Gate kFatRelu{[](TensorIteratorBase& iter, Scalars scalars) {
+const Gate kFatRelu{[](TensorIteratorBase& iter, Scalars scalars) {
                           kernels().exec_binary_kernel(iter, "fatreglu", scalars[0], at::kFloat);
                         },
                         [](TensorIteratorBase& iter, Scalars scalars) {
@@ -53,7 +53,7 @@ constexpr Gate kFatRelu{[](TensorIteratorBase& iter, Scalars scalars) {
                         },
                         Integers::kStay};
 
-constexpr Gate kClampedSilu{
+const Gate kClampedSilu{
     [](TensorIteratorBase& iter, Scalars scalars) {
       kernels().exec_binary_kernel(iter, "swiglu_clamped", scalars[0], at::kFloat);
     },

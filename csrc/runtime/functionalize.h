@@ -14,8 +14,8 @@ namespace metalops {
 class METALOPS_HIDDEN FunctionalizeKernel final : public c10::OperatorKernel {
  public:
   // functional: the overload whose arguments are the first ones of the overload that writes.
-  // written: position of the argument that the latter writes to. resizes: whether that takes on the
-  // result's shape.
+  // written: position of the first of the arguments that the latter writes its results to. resizes:
+  // whether they take on the results' shapes.
   FunctionalizeKernel(c10::OperatorHandle functional, size_t written, bool resizes)
       : functional_(std::move(functional)), written_(written), resizes_(resizes) {}
 
@@ -23,8 +23,9 @@ class METALOPS_HIDDEN FunctionalizeKernel final : public c10::OperatorKernel {
     namespace impl = at::functionalization::impl;
     const auto count = op.schema().arguments().size();
     const auto arguments = torch::jit::last(*stack, count);
-    const auto written = arguments[written_].toTensor();
-    if (!impl::isFunctionalTensor(written)) {
+    const auto results = op.schema().returns().size();
+    const auto written = arguments.slice(written_, results);
+    if (!impl::isFunctionalTensor(written[0].toTensor())) {
       for (const auto& argument : arguments) {
         TORCH_CHECK(!argument.isTensor() || !impl::isFunctionalTensor(argument.toTensor()),
                     "mutating a non-functional tensor with a functional tensor is not allowed.");
@@ -33,32 +34,41 @@ class METALOPS_HIDDEN FunctionalizeKernel final : public c10::OperatorKernel {
       op.callBoxed(stack);
       return;
     }
-    torch::jit::Stack inputs;
+    torch::jit::Stack inner;
     for (size_t i = 0; i < functional_.schema().arguments().size(); ++i) {
-      inputs.push_back(arguments[i]);
+      inner.push_back(arguments[i]);
       if (arguments[i].isTensor() && impl::isFunctionalTensor(arguments[i].toTensor())) {
         impl::sync(arguments[i].toTensor());
-        inputs.back() = impl::from_functional_tensor(arguments[i].toTensor());
+        inner.back() = impl::from_functional_tensor(arguments[i].toTensor());
       }
     }
     {
       at::AutoDispatchSkipFunctionalize guard;
-      functional_.callBoxed(inputs);
+      functional_.callBoxed(inner);
     }
-    const auto result = inputs.back().toTensor();
-    TORCH_CHECK(c10::canCast(result.scalar_type(), written.scalar_type()), "result type ",
-                result.scalar_type(), " can't be cast to the desired output type ",
-                written.scalar_type());
-    TORCH_CHECK(resizes_ || result.sym_sizes() == written.sym_sizes(), "output with shape ",
-                written.sym_sizes(), " doesn't match the broadcast shape ", result.sym_sizes());
-    impl::replace_(written, result);
-    impl::commit_update(written);
-    impl::sync(written);
+    torch::jit::Stack outputs;
+    for (size_t i = 0; i < results; ++i) {
+      const auto& output = written[i].toTensor();
+      replace(output, inner[i].toTensor());
+      outputs.emplace_back(output);
+    }
     torch::jit::drop(*stack, count);
-    stack->emplace_back(written);
+    stack->insert(stack->end(), outputs.begin(), outputs.end());
   }
 
  private:
+  void replace(const at::Tensor& output, const at::Tensor& result) const {
+    namespace impl = at::functionalization::impl;
+    TORCH_CHECK(c10::canCast(result.scalar_type(), output.scalar_type()), "result type ",
+                result.scalar_type(), " can't be cast to the desired output type ",
+                output.scalar_type());
+    TORCH_CHECK(resizes_ || result.sym_sizes() == output.sym_sizes(), "output with shape ",
+                output.sym_sizes(), " doesn't match the broadcast shape ", result.sym_sizes());
+    impl::replace_(output, result);
+    impl::commit_update(output);
+    impl::sync(output);
+  }
+
   const c10::OperatorHandle functional_;
   const size_t written_;
   const bool resizes_;

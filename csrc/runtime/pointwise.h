@@ -10,18 +10,24 @@
 //                                 }});
 //   }
 //
-// Without .backward the operator cannot be differentiated and says so. Fake kernels, which
-// torch.compile needs, are written in Python: see metalops.ops.fake.
+// Without .backward the operator cannot be differentiated and says so. An operator may have several
+// results, "-> (Tensor, Tensor)"; it then has no in-place overload, and its out= overload takes out0,
+// out1 and so on. Fake kernels, which torch.compile needs, are written in Python: see
+// metalops.ops.fake.
 #pragma once
 #include <ATen/ATen.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorIterator.h>
+#include <ATen/native/TypeProperties.h>
 #include <metalops/autograd.h>
 #include <metalops/functionalize.h>
 #include <metalops/library.h>
 #include <metalops/tensor_view.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <bitset>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -30,15 +36,26 @@ namespace metalops::pointwise {
 
 // Runs the kernel of an operator. The iterator has the outputs first, then the inputs in the
 // schema's order; scalars are the arguments that are not tensors, in the schema's order. Inputs may
-// be of different dtypes and any of them a broadcast one; the (first) output has the dtype that the
-// kernels naturally give: the common dtype, or float32 if all inputs are integers and become
-// floating point.
-using Launch = void (*)(at::TensorIteratorBase& iter, c10::ArrayRef<c10::Scalar> scalars);
+// be of different dtypes and any of them a broadcast one; the outputs have the dtype that the kernels
+// naturally give: see Result.
+using Launch =
+    std::function<void(at::TensorIteratorBase& iter, c10::ArrayRef<c10::Scalar> scalars)>;
 
 enum class Integers {
   kToFloat,  // integer results become floating point, as with torch.sigmoid; bool is an integer
   kStay,     // as with torch.square; bool is not supported
 };
+
+// The dtype in which the kernels deliver.
+enum class Result {
+  kPromoted,  // the common dtype of the inputs, or float32 if all are integers and become floating
+              // point
+  kBool,      // as with torch.eq
+  kReal,      // as kPromoted, but real where that is complex, as with torch.abs
+};
+
+// A set of at::ScalarType.
+using Dtypes = std::bitset<static_cast<size_t>(at::ScalarType::NumOptions)>;
 
 // Operators on the two halves of the last dimension of their argument `self`, a = self[..., :d] and
 // b = self[..., d:]. The launch finds two inputs in its place, or, if `self`'s gradient is the
@@ -49,32 +66,42 @@ struct METALOPS_HIDDEN Operator {
   Launch launch;
   Integers integers = Integers::kToFloat;
   Halves halves = Halves::kNone;
-  const char* backward =
-      nullptr;  // the operator that differentiates this one, defined before; see autograd.h
+  std::string backward;  // the operator that differentiates this one, defined before; see autograd.h
+  Result result = Result::kPromoted;
+  Dtypes dtypes;         // of the inputs; none stands for the floats and, as `integers` says, those
+  bool uniform = false;  // the kernels exist for inputs of equal dtypes only
 };
 
 namespace detail {
 
+METALOPS_HIDDEN inline bool supports(const Operator& op, at::ScalarType type) {
+  if (op.dtypes.any()) {
+    return op.dtypes[static_cast<size_t>(type)];
+  }
+  return type == at::kFloat || type == at::kHalf || type == at::kBFloat16 || type == at::kLong ||
+         type == at::kInt || type == at::kShort || type == at::kChar || type == at::kByte ||
+         (type == at::kBool && op.integers == Integers::kToFloat);
+}
+
 METALOPS_HIDDEN inline void check_dtype(const std::string& name, at::ScalarType type,
-                                        Integers integers) {
-  const bool supported = type == at::kFloat || type == at::kHalf || type == at::kBFloat16 ||
-                         type == at::kLong || type == at::kInt || type == at::kShort ||
-                         type == at::kChar || type == at::kByte ||
-                         (type == at::kBool && integers == Integers::kToFloat);
-  TORCH_CHECK_NOT_IMPLEMENTED(supported, "\"", name.substr(name.rfind(':') + 1),
+                                        const Operator& op) {
+  TORCH_CHECK_NOT_IMPLEMENTED(supports(op, type), "\"", name.substr(name.rfind(':') + 1),
                               "\" not implemented for '", type, "'");
 }
 
+using Tensors = c10::SmallVector<at::Tensor, 4>;
+
 // Tensors of a CPU with no dimensions may stand among device tensors, as everywhere in torch.
-METALOPS_HIDDEN inline void move_cpu_scalars(const at::Tensor& out,
-                                             c10::SmallVectorImpl<at::Tensor>& inputs) {
+METALOPS_HIDDEN inline void move_cpu_scalars(at::TensorList outputs, Tensors& inputs) {
   const auto is_cpu_scalar = [](const at::Tensor& t) { return t.is_cpu() && t.dim() == 0; };
   if (std::none_of(inputs.begin(), inputs.end(), is_cpu_scalar)) {
     return;
   }
   std::optional<at::Device> device;
-  if (out.defined() && !out.is_cpu()) {
-    device = out.device();
+  for (const auto& output : outputs) {
+    if (!output.is_cpu()) {
+      device = output.device();
+    }
   }
   for (const auto& input : inputs) {
     if (!input.is_cpu()) {
@@ -84,21 +111,30 @@ METALOPS_HIDDEN inline void move_cpu_scalars(const at::Tensor& out,
   for (auto& input : inputs) {
     if (device && is_cpu_scalar(input)) {
       // The device has no float64; a tensor without dimensions does not make its result one either.
-      input =
-          input.to(*device, input.scalar_type() == at::kDouble ? at::kFloat : input.scalar_type());
+      const auto type = input.scalar_type();
+      const bool is_number = input.unsafeGetTensorImpl()->is_wrapped_number();
+      input = input.to(*device, type == at::kDouble          ? at::kFloat
+                                : type == at::kComplexDouble ? at::kComplexFloat
+                                                             : type);
+      input.unsafeGetTensorImpl()->set_wrapped_number(is_number);
     }
   }
 }
 
+// natural: the outputs' dtype where they are not defined, if it is not the common one.
 METALOPS_HIDDEN inline at::TensorIterator build_iterator(at::TensorList outputs,
-                                                         at::TensorList inputs, Integers integers) {
+                                                         at::TensorList inputs, const Operator& op,
+                                                         at::ScalarType natural) {
   at::TensorIteratorConfig config;
   config.set_check_mem_overlap(true)
       .allow_cpu_scalars(true)
       .promote_inputs_to_common_dtype(true)
-      .promote_integer_inputs_to_float(integers == Integers::kToFloat)
-      .cast_common_dtype_to_outputs(true)
-      .enforce_safe_casting_to_output(true);
+      .promote_integer_inputs_to_float(op.integers == Integers::kToFloat);
+  if (op.result == Result::kPromoted) {
+    config.cast_common_dtype_to_outputs(true).enforce_safe_casting_to_output(true);
+  } else if (!outputs[0].defined()) {
+    config.declare_static_dtype(natural);
+  }
   for (const auto& output : outputs) {
     config.add_output(output);
   }
@@ -108,13 +144,34 @@ METALOPS_HIDDEN inline at::TensorIterator build_iterator(at::TensorList outputs,
   return config.build();
 }
 
-// The dtype in which the kernels deliver, whatever the output's is.
-METALOPS_HIDDEN inline at::ScalarType natural_dtype(const at::TensorIteratorBase& iter,
-                                                    at::TensorList inputs, Integers integers) {
+METALOPS_HIDDEN inline bool have_one_dtype(at::TensorList tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& t) {
+    return t.scalar_type() == tensors[0].scalar_type();
+  });
+}
+
+// The dtype in which TensorIterator has the inputs computed.
+METALOPS_HIDDEN inline at::ScalarType common_dtype(at::TensorList inputs, Integers integers) {
+  const auto common = at::native::result_type(inputs);
+  return integers == Integers::kToFloat && at::isIntegralType(common, /*includeBool=*/true)
+             ? c10::typeMetaToScalarType(c10::get_default_dtype())
+             : common;
+}
+
+// The dtype in which the kernels deliver, whatever the outputs' are. common: a function that gives
+// the common dtype.
+template <class Common>
+METALOPS_HIDDEN inline at::ScalarType natural_dtype(const Operator& op, at::TensorList inputs,
+                                                    const Common& common) {
+  if (op.result == Result::kBool) {
+    return at::kBool;
+  }
   const bool all_integers = std::all_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) {
     return at::isIntegralType(t.scalar_type(), /*includeBool=*/true);
   });
-  return all_integers && integers == Integers::kToFloat ? at::kFloat : iter.common_dtype();
+  const auto promoted =
+      all_integers && op.integers == Integers::kToFloat ? at::kFloat : common();
+  return op.result == Result::kReal ? c10::toRealValueType(promoted) : promoted;
 }
 
 METALOPS_HIDDEN inline void check_halves(const std::string& name, const at::Tensor& self) {
@@ -130,8 +187,6 @@ METALOPS_HIDDEN inline void push_halves(Tensors& tensors, const at::Tensor& whol
   tensors.push_back(half_of_last_dimension(whole, first));
   tensors.push_back(half_of_last_dimension(whole, 1 - first));
 }
-
-using Tensors = c10::SmallVector<at::Tensor, 4>;
 
 // The kernel of every overload for device tensors.
 class METALOPS_HIDDEN Kernel final : public c10::OperatorKernel {
@@ -153,52 +208,88 @@ class METALOPS_HIDDEN Kernel final : public c10::OperatorKernel {
         scalars.push_back(argument.toScalar());
       }
     }
-    at::Tensor out;
+    Tensors outputs;
     if (form_ == Form::kOut) {
-      out = inputs.pop_back_val();
+      const auto first = inputs.end() - static_cast<int64_t>(schema.returns().size());
+      outputs.append(std::make_move_iterator(first), std::make_move_iterator(inputs.end()));
+      inputs.erase(first, inputs.end());
     } else if (form_ == Form::kInplace) {
-      out = inputs[0];
+      outputs.push_back(inputs[0]);
     }
-    move_cpu_scalars(out, inputs);
+    move_cpu_scalars(outputs, inputs);
     for (const auto& input : inputs) {
-      check_dtype(schema.name(), input.scalar_type(), op_.integers);
+      check_dtype(schema.name(), input.scalar_type(), op_);
     }
     if (form_ == Form::kBackward) {
-      auto results = run_backward(schema, std::move(inputs), scalars);
-      torch::jit::drop(*stack, arguments.size());
-      for (auto& result : results) {
-        stack->emplace_back(std::move(result));
+      outputs = run_backward(schema, std::move(inputs), scalars);
+    } else {
+      if (op_.halves != Halves::kNone) {
+        check_halves(schema.name(), inputs[0]);
+        if (!outputs.empty()) {
+          // The iterator compares it with the halves, of which it cannot tell in general.
+          at::assert_no_overlap(outputs[0], inputs[0]);
+        }
+        const auto self = inputs.pop_back_val();
+        push_halves(inputs, self, op_.halves);
       }
-      return;
+      outputs.resize(schema.returns().size());
+      run(outputs, std::move(inputs), scalars);
     }
-    if (op_.halves != Halves::kNone) {
-      check_halves(schema.name(), inputs[0]);
-      if (out.defined()) {
-        // The iterator compares it with the halves, of which it cannot tell in general.
-        at::assert_no_overlap(out, inputs[0]);
-      }
-      const auto self = inputs.pop_back_val();
-      push_halves(inputs, self, op_.halves);
-    }
-    out = run(std::move(out), std::move(inputs), scalars);
     torch::jit::drop(*stack, arguments.size());
-    stack->emplace_back(std::move(out));
+    for (auto& output : outputs) {
+      stack->emplace_back(std::move(output));
+    }
   }
 
  private:
-  at::Tensor run(at::Tensor out, Tensors inputs, c10::ArrayRef<c10::Scalar> scalars) const {
-    auto iter = build_iterator(out, inputs, op_.integers);
-    const auto natural = natural_dtype(iter, inputs, op_.integers);
-    auto& result = iter.output();
-    if (result.scalar_type() == natural) {
-      op_.launch(iter, scalars);
-    } else {
-      const auto computed = at::empty(result.sizes(), result.options().dtype(natural));
-      auto natural_iter = build_iterator(computed, inputs, op_.integers);
-      op_.launch(natural_iter, scalars);
-      result.copy_(computed);
+  // Undefined outputs are allocated.
+  void run(Tensors& outputs, Tensors inputs, c10::ArrayRef<c10::Scalar> scalars) const {
+    if (op_.uniform && !have_one_dtype(inputs)) {
+      const auto common = common_dtype(inputs, op_.integers);
+      for (auto& input : inputs) {
+        input = input.to(common);
+      }
     }
-    return out.defined() ? out : result;
+    auto natural = at::kFloat;
+    if (op_.result != Result::kPromoted) {
+      natural =
+          natural_dtype(op_, inputs, [&] { return common_dtype(inputs, op_.integers); });
+      for (const auto& output : outputs) {
+        TORCH_CHECK(!output.defined() || c10::canCast(natural, output.scalar_type()),
+                    "result type ", natural, " can't be cast to the desired output type ",
+                    output.scalar_type());
+      }
+    }
+    for (size_t i = 1; i < outputs.size() && outputs[0].defined(); ++i) {
+      for (size_t j = 0; j < i; ++j) {
+        at::assert_no_overlap(outputs[i], outputs[j]);
+      }
+    }
+    auto iter = build_iterator(outputs, inputs, op_, natural);
+    if (op_.result == Result::kPromoted) {
+      natural = natural_dtype(op_, inputs, [&] { return iter.common_dtype(); });
+    }
+    bool converts = false;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      auto& output = iter.output(static_cast<int64_t>(i));
+      converts |= output.scalar_type() != natural;
+      if (!outputs[i].defined()) {
+        outputs[i] = output;
+      }
+    }
+    if (!converts) {
+      op_.launch(iter, scalars);
+      return;
+    }
+    Tensors computed;
+    for (const auto& output : outputs) {
+      computed.push_back(at::empty(output.sizes(), output.options().dtype(natural)));
+    }
+    auto natural_iter = build_iterator(computed, inputs, op_, natural);
+    op_.launch(natural_iter, scalars);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      outputs[i].copy_(computed[i]);
+    }
   }
 
   // All operands of a backward kernel have the same dtype.
@@ -214,10 +305,10 @@ class METALOPS_HIDDEN Kernel final : public c10::OperatorKernel {
     Tensors results;
     if (op_.halves == Halves::kNone) {
       const Tensors outputs(schema.returns().size());
-      auto iter = build_iterator(outputs, inputs, op_.integers);
+      auto iter = build_iterator(outputs, inputs, op_, common);
       op_.launch(iter, scalars);
       for (size_t i = 0; i < outputs.size(); ++i) {
-        results.push_back(iter.output(i));
+        results.push_back(iter.output(static_cast<int64_t>(i)));
       }
     } else {
       check_halves(schema.name(), inputs[1]);
@@ -226,7 +317,7 @@ class METALOPS_HIDDEN Kernel final : public c10::OperatorKernel {
       Tensors outputs;
       push_halves(outputs, results[0], op_.halves);
       push_halves(inputs, self, op_.halves);
-      auto iter = build_iterator(outputs, inputs, op_.integers);
+      auto iter = build_iterator(outputs, inputs, op_, common);
       op_.launch(iter, scalars);
     }
     return results;
@@ -252,6 +343,21 @@ METALOPS_HIDDEN inline void define_overload(torch::Library& m, const std::string
   m.def(schema.c_str(), tags);
 }
 
+// arguments: of the functional overload, without their parentheses.
+METALOPS_HIDDEN inline std::string out_schema(const std::string& name, const std::string& arguments,
+                                              size_t results) {
+  std::string outputs;
+  std::string returns;
+  for (size_t i = 0; i < results; ++i) {
+    const std::string type = std::string("Tensor(") + static_cast<char>('a' + i) + "!)";
+    outputs += ", " + type + " out" + (results > 1 ? std::to_string(i) : "");
+    returns += (i > 0 ? ", " : "") + type;
+  }
+  const bool keywords = arguments.find("*, ") != std::string::npos;
+  return name + ".out(" + arguments + (keywords ? "" : ", *") + outputs + ") -> " +
+         (results > 1 ? "(" + returns + ")" : returns);
+}
+
 }  // namespace detail
 
 // Defines an operator that only autograd calls: "ns::name(Tensor grad_output, ...) -> Tensor" or
@@ -263,29 +369,35 @@ METALOPS_HIDDEN inline void define_backward(torch::Library& m, const std::string
   const auto name = schema.substr(0, schema.find('('));
   detail::implement<detail::Kernel>(m, name, c10::DispatchKey::MPS, op,
                                     detail::Kernel::Form::kBackward);
-  m.impl(name.c_str(), torch::dispatch(c10::DispatchKey::Autograd,
-                                       torch::autograd::autogradNotImplementedFallback()));
+  detail::implement<autograd::NotDifferentiableKernel>(
+      m, name, c10::DispatchKey::Autograd, "derivative for " + name + " is not implemented",
+      /*inplace=*/false);
 }
 
 // schema: of the functional overload, with the namespace: "ns::name(Tensor self, ...) -> Tensor".
 // All its tensors are operands; the other arguments are numbers. Operators on halves have no
-// in-place overload, as the shape changes.
+// in-place overload, as the shape changes; nor have those with several results or with results of
+// another kind of dtype.
 METALOPS_HIDDEN inline void define(torch::Library& m, const std::string& schema,
                                    const Operator& op) {
+  using c10::DispatchKey;
   using detail::Kernel;
   const auto open = schema.find('(');
   const auto name = schema.substr(0, open);
   const auto arguments = schema.substr(open + 1, schema.rfind(") ->") - open - 1);
   const bool pointwise = op.halves == Halves::kNone;
   detail::define_overload(m, schema, pointwise);
-  detail::define_overload(m, name + ".out(" + arguments + ", *, Tensor(a!) out) -> Tensor(a!)",
-                          pointwise);
-  if (pointwise) {
+  const auto functional = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), "");
+  const auto results = functional.schema().returns().size();
+  const auto count = functional.schema().arguments().size();
+  const bool inplace = pointwise && results == 1 && op.result == Result::kPromoted;
+
+  detail::define_overload(m, detail::out_schema(name, arguments, results), pointwise);
+  if (inplace) {
     const auto first = arguments.substr(arguments.find(' '));  // without its type, Tensor
     detail::define_overload(m, name + "_(Tensor(a!)" + first + ") -> Tensor(a!)", pointwise);
   }
 
-  using c10::DispatchKey;
   const auto in_place_or_view = [&](const std::string& overload) {
     m.impl(overload.c_str(),
            torch::dispatch(DispatchKey::ADInplaceOrView,
@@ -295,27 +407,30 @@ METALOPS_HIDDEN inline void define(torch::Library& m, const std::string& schema,
   detail::implement<Kernel>(m, name + ".out", DispatchKey::MPS, op, Kernel::Form::kOut);
   detail::implement<autograd::OutKernel>(m, name + ".out", DispatchKey::Autograd);
   in_place_or_view(name + ".out");
-  if (pointwise) {
+  detail::implement<FunctionalizeKernel>(m, name + ".out", DispatchKey::Functionalize, functional,
+                                         /*written=*/count, /*resizes=*/true);
+  if (inplace) {
     detail::implement<Kernel>(m, name + "_", DispatchKey::MPS, op, Kernel::Form::kInplace);
     in_place_or_view(name + "_");
-  }
-
-  const auto functional = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), "");
-  detail::implement<FunctionalizeKernel>(m, name + ".out", DispatchKey::Functionalize, functional,
-                                         functional.schema().arguments().size(), /*resizes=*/true);
-  if (pointwise) {
     detail::implement<FunctionalizeKernel>(m, name + "_", DispatchKey::Functionalize, functional,
                                            /*written=*/size_t{0}, /*resizes=*/false);
   }
 
-  if (op.backward == nullptr) {
-    const auto not_differentiable = [&](const std::string& overload) {
-      m.impl(overload.c_str(), torch::dispatch(DispatchKey::Autograd,
-                                               torch::autograd::autogradNotImplementedFallback()));
+  if (op.result == Result::kBool) {
+    m.impl(name.c_str(),
+           torch::dispatch(DispatchKey::Autograd, torch::CppFunction::makeFallthrough()));
+    return;
+  }
+  if (op.backward.empty()) {
+    const auto not_differentiable = [&](const std::string& overload, bool is_inplace) {
+      detail::implement<autograd::NotDifferentiableKernel>(
+          m, overload, DispatchKey::Autograd,
+          "derivative for " + name + " is not implemented: it was defined without a gradient",
+          is_inplace);
     };
-    not_differentiable(name);
-    if (pointwise) {
-      not_differentiable(name + "_");
+    not_differentiable(name, /*is_inplace=*/false);
+    if (inplace) {
+      not_differentiable(name + "_", /*is_inplace=*/true);
     }
     return;
   }
@@ -325,7 +440,7 @@ METALOPS_HIDDEN inline void define(torch::Library& m, const std::string& schema,
   const auto call = std::make_shared<const autograd::BackwardCall>(functional.schema(), backward);
   detail::implement<autograd::DifferentiableKernel>(m, name, DispatchKey::Autograd, call,
                                                     /*inplace=*/false);
-  if (pointwise) {
+  if (inplace) {
     detail::implement<autograd::DifferentiableKernel>(m, name + "_", DispatchKey::Autograd, call,
                                                       /*inplace=*/true);
   }

@@ -29,6 +29,6 @@ except ImportError as error:
 
 from . import _inductor, debug, ops  # noqa: E402
 from ._coverage import coverage  # noqa: E402
-from .kernel import MetalParameter, TorchMetalKernel, metal_kernel  # noqa: E402
+from .kernel import MetalParameter, TorchMetalKernel, functor, metal_kernel  # noqa: E402
 
 _inductor.install()

@@ -4,8 +4,16 @@ Everything here runs through ``torch.mps.compile_shader`` or torch's own library
 software device alike. ``docs/kernels.md`` compares the ways and says which to choose.
 """
 
+from .functor import Functor, functor
 from .metal_kernel import MetalKernel, metal_kernel
 from .metal_parameter import MetalParameter
 from .torch_metal_kernel import TorchMetalKernel
 
-__all__ = ["MetalKernel", "MetalParameter", "TorchMetalKernel", "metal_kernel"]
+__all__ = [
+    "Functor",
+    "MetalKernel",
+    "MetalParameter",
+    "TorchMetalKernel",
+    "functor",
+    "metal_kernel",
+]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable
 
 import torch
 
 # How long a compile may take before a line on stderr says what is going on, in seconds.
 _PATIENCE = 2.0
 
-_libraries: dict[str, object] = {}
-_locks: dict[str, threading.Lock] = {}
+_libraries: dict[tuple[str, Callable | None], object] = {}
+_locks: dict[tuple[str, Callable | None], threading.Lock] = {}
 _guard = threading.Lock()
 
 
@@ -30,32 +31,33 @@ def generated_text(label: str, text: str) -> str:
     return user_text(f"{label}.generated", text)
 
 
-def compile_library(owner: str, text: str):
+def compile_library(owner: str, text: str, compiler: Callable[[str], object] | None = None):
     """The shader library of a Metal source, as torch.mps.compile_shader returns it.
 
     Thread-safe; the same text is compiled once in a process, and the software device and macOS keep what they
-    compiled on disk. owner: what is compiled, for the progress line. Raises SyntaxError, with the user's lines where
-    the text has them from user_text.
+    compiled on disk. owner: what is compiled, for the progress line. compiler: takes torch.mps.compile_shader's place.
+    Raises SyntaxError, with the user's lines where the text has them from user_text.
     """
+    key = (text, compiler)
     with _guard:
-        library = _libraries.get(text)
-        lock = _locks.setdefault(text, threading.Lock()) if library is None else None
+        library = _libraries.get(key)
+        lock = _locks.setdefault(key, threading.Lock()) if library is None else None
     if library is not None:
         return library
     with lock:
-        if text not in _libraries:
-            _libraries[text] = _compile(owner, text)
+        if key not in _libraries:
+            _libraries[key] = _compile(owner, text, compiler or torch.mps.compile_shader)
         with _guard:
-            _locks.pop(text, None)
-        return _libraries[text]
+            _locks.pop(key, None)
+        return _libraries[key]
 
 
-def _compile(owner: str, text: str):
+def _compile(owner: str, text: str, compiler: Callable[[str], object]):
     timer = threading.Timer(_PATIENCE, _report, [owner])
     timer.daemon = True
     timer.start()
     try:
-        return torch.mps.compile_shader(text)
+        return compiler(text)
     finally:
         timer.cancel()
 

@@ -25,6 +25,11 @@ def flatten(path: str | os.PathLike, include_dirs: Iterable[str | os.PathLike] =
     return text.encode("ascii", "replace").decode()
 
 
+def flatten_text(text: str, include_dirs: Iterable[str | os.PathLike] = ()) -> str:
+    """The same for a Metal source that is not in a file."""
+    return _Flattener(include_path(include_dirs)).lines(text.split("\n"), os.path.abspath("source"))
+
+
 class _Flattener:
     def __init__(self, folders: list[str]):
         self.folders = folders
@@ -34,7 +39,11 @@ class _Flattener:
     def file(self, path: str, conditional: bool = False, once: bool = False) -> str:
         """The text of a file. conditional: it may be skipped; once: even without #pragma once."""
         with open(path, encoding="utf-8-sig") as stream:
-            lines = stream.read().split("\n")
+            return self.lines(stream.read().split("\n"), path, conditional, once)
+
+    def lines(
+        self, lines: list[str], path: str, conditional: bool = False, once: bool = False
+    ) -> str:
         once = once or any(re.match(r"\s*#\s*pragma\s+once\b", line) for line in lines)
         if once and path in self.embedded:
             return ""

@@ -23,10 +23,20 @@ from torch._prims_common import (
 from torch._prims_common.wrappers import _maybe_resize_out
 
 
-def pointwise_result(*inputs: Tensor, integers_to_float: bool = True) -> Tensor:
-    """An uninitialised tensor like the result of a pointwise operator on ``inputs``."""
-    kind = PromotionKind.INT_TO_FLOAT if integers_to_float else PromotionKind.DEFAULT
-    _, dtype = elementwise_dtypes(*inputs, type_promotion_kind=kind)
+def pointwise_result(
+    *inputs: Tensor, integers_to_float: bool = True, kind: str = "promote"
+) -> Tensor:
+    """An uninitialised tensor like the result of a pointwise operator on ``inputs``.
+
+    kind: "promote" for the dtype that the inputs have in common, "bool", or "real" for the real dtype that belongs to
+    the common one.
+    """
+    promotion = PromotionKind.INT_TO_FLOAT if integers_to_float else PromotionKind.DEFAULT
+    _, dtype = elementwise_dtypes(*inputs, type_promotion_kind=promotion)
+    if kind == "bool":
+        dtype = torch.bool
+    elif kind == "real" and dtype.is_complex:
+        dtype = dtype.to_real()
     shape = torch.broadcast_shapes(*(x.shape for x in inputs))
     strides = compute_elementwise_output_strides(*(x.expand(shape) for x in inputs))
     device = next((x.device for x in inputs if not is_cpu_scalar_tensor(x)), inputs[0].device)
@@ -53,19 +63,27 @@ def _check_cast(result: Tensor, out: Tensor) -> None:
     )
 
 
-def register(name: str, result: Callable[..., Tensor], *, inplace: bool) -> None:
+def register(name: str, result: Callable[..., Tensor], *, inplace: bool, results: int = 1) -> None:
     """Registers the fake kernels of all overloads of the operator ``name`` ("namespace::name").
 
-    result: takes the operator's arguments and returns a tensor like its result.
+    result: takes the operator's arguments and returns a tensor like its result; like each of them if there are several.
     """
 
-    def out_overload(*args, out: Tensor) -> Tensor:
-        expected = result(*args)
-        _check_cast(expected, out)
-        return _maybe_resize_out(out, expected.shape)
+    def functional(*args, **scalars):
+        expected = [result(*args, **scalars) for _ in range(results)]
+        return expected[0] if results == 1 else tuple(expected)
 
-    def inplace_overload(*args) -> Tensor:
-        expected = result(*args)
+    def out_overload(*args, **keywords):
+        names = ["out"] if results == 1 else [f"out{i}" for i in range(results)]
+        outs = [keywords.pop(name) for name in names]
+        expected = result(*args, **keywords)
+        for out in outs:
+            _check_cast(expected, out)
+            _maybe_resize_out(out, expected.shape)
+        return outs[0] if results == 1 else tuple(outs)
+
+    def inplace_overload(*args, **scalars) -> Tensor:
+        expected = result(*args, **scalars)
         _check_cast(expected, args[0])
         torch._check(
             expected.shape == args[0].shape,
@@ -75,19 +93,29 @@ def register(name: str, result: Callable[..., Tensor], *, inplace: bool) -> None
         )
         return args[0]
 
-    torch.library.register_fake(name, result)
+    torch.library.register_fake(name, functional)
     torch.library.register_fake(f"{name}.out", out_overload)
     if inplace:
         torch.library.register_fake(f"{name}_", inplace_overload)
 
 
-def register_pointwise(name: str, tensors: int, *, integers_to_float: bool = True) -> None:
-    """Registers the fake kernels of a pointwise operator whose first ``tensors`` arguments are its operands."""
+def register_pointwise(
+    name: str,
+    tensors: int,
+    *,
+    integers_to_float: bool = True,
+    results: int = 1,
+    kind: str = "promote",
+) -> None:
+    """Registers the fake kernels of a pointwise operator whose first ``tensors`` arguments are its operands.
 
-    def result(*args) -> Tensor:
-        return pointwise_result(*args[:tensors], integers_to_float=integers_to_float)
+    kind: see pointwise_result.
+    """
 
-    register(name, result, inplace=True)
+    def result(*args, **scalars) -> Tensor:
+        return pointwise_result(*args[:tensors], integers_to_float=integers_to_float, kind=kind)
+
+    register(name, result, inplace=results == 1 and kind == "promote", results=results)
 
 
 def register_halving(name: str, *, integers_to_float: bool = True) -> None:

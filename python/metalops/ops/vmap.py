@@ -42,12 +42,12 @@ def register_vmap(name: str, tensors: int, *, needs_dimension: bool = False) -> 
     namespace, base = name.split("::")
     op = getattr(getattr(torch.ops, namespace), base).default
 
-    def rule(info, in_dims, *args):
+    def rule(info, in_dims, *args, **scalars):
         operands, others = args[:tensors], args[tensors:]
         dims = in_dims[:tensors]
         if needs_dimension and operands[-1].dim() == int(dims[-1] is not None):
             raise RuntimeError(f"{base} does not support 0-dimensional tensors")
-        result = op(*_batch_first(operands, dims), *others)
+        result = op(*_batch_first(operands, dims), *others, **scalars)
         return result, tuple(0 for _ in result) if isinstance(result, tuple) else 0
 
     torch.library.register_vmap(name, rule)

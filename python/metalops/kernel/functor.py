@@ -1,0 +1,289 @@
+"""Elementwise operators from Metal expressions: ``metalops.functor``."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.compiler import is_dynamo_compiling
+
+from .. import _C
+from ..ops import fake
+from ..ops.vmap import register_vmap
+from . import functor_text
+from .compile import compile_library
+from .functor_definition import Definition, define, dtypes
+
+_functors: dict[str, Functor] = {}
+_lock = threading.RLock()
+
+
+def functor(
+    name: str,
+    text: str | Sequence[str],
+    *,
+    inputs: str | Sequence[str] = ("x",),
+    params: Mapping[str, bool | int | float | type] | None = None,
+    grad: str | Sequence[str] | None = None,
+    outputs: str | Sequence[str] | None = None,
+    header: str = "",
+    integers: str = "float",
+    complex: bool | str = False,
+    result: str = "promote",
+    autocast: str = "promote",
+    doc: str | None = None,
+) -> Functor:
+    """Makes an elementwise operator out of a Metal expression.
+
+    >>> import torch, metalops
+    >>> mish = metalops.functor(
+    ...     "mish",
+    ...     "x * tanh(log(1 + exp(x)))",
+    ...     grad="grad * (tanh(log(1 + exp(x))) + x * (1 - pow(tanh(log(1 + exp(x))), 2.0f)) / (1 + exp(-x)))",
+    ... )
+    >>> x = torch.linspace(-2, 2, 5, device="mps", requires_grad=True)
+    >>> mish(x).sum().backward()
+    >>> torch.allclose(x.grad.cpu(), torch.func.grad(lambda t: torch.nn.functional.mish(t).sum())(x.detach().cpu()))
+    True
+    >>> mish
+    <metalops.functor metalops_functors::mish(Tensor x) -> Tensor>
+
+    The result is a native operator: it broadcasts, promotes dtypes, takes strided tensors, Python numbers among tensors,
+    tensors on the CPU without dimensions, ``out=``, runs in place (``mish.inplace``), can be differentiated, and works
+    under autocast, torch.vmap, torch.compile and torch.export (as ``torch.ops.<namespace>.<name>``).
+
+    name: "mish", or "ns::mish" for another namespace than ``metalops_functors``. Operators live as long as the
+    process: the same definition again returns the same functor, another one of the same name is a ValueError, because
+    compiled graphs and saved programs know an operator by its name.
+
+    text: a Metal expression over the inputs and the parameters; or one for each of several results; or a functor as
+    Metal files have it, the text of a ``struct <name>_functor`` with an ``operator()`` that takes the inputs and then the
+    parameters (and returns a ``metal::array`` if there are several results). What it sees of a tensor is float for
+    float32, float16 and bfloat16, so half precision rounds once; of a complex tensor (complex64 and complex32) it is
+    float2, for which ``c10::metal::mul`` and other helpers of torch are in scope.
+
+    inputs: the names of the tensors. params: the names of scalars with their default values (or their types, if they
+    have none); callers give them by keyword. A float is a ``float`` in Metal, an int a ``long``, a bool a ``bool``.
+
+    grad: for each input an expression for its gradient, over the inputs, the parameters, ``out`` (computed again) and
+    ``grad``, the gradient of the result. With several results these are called ``out0``, ``out1`` ... or as
+    ``outputs`` says, and their gradients ``grad_out0`` ... . For complex inputs the gradient is that of torch, the
+    conjugate one. Without grad, backward raises NotImplementedError; so does the second derivative.
+
+    header: Metal text before all else: helper functions, constants, ``#include`` lines.
+
+    integers: "float" if integer and bool inputs become the default dtype, as with torch.sigmoid; "stay" if results
+    have their dtype, as with torch.square; "refuse" if they raise NotImplementedError. complex: whether complex inputs
+    are taken too; "only" refuses all others. result: "promote" for the dtype that the inputs have in common, "bool" for a
+    predicate, "real" for the real dtype that belongs to it, as with torch.abs. autocast: what torch.autocast does with
+    floating-point inputs: "promote" leaves them, and the widest decides, "float32" and "lower_precision" cast them.
+    doc: the functor's docstring.
+
+    Raises TypeError and ValueError for wrong arguments. Metal text that does not compile is a SyntaxError at the first
+    call, at the line and column of ``<name>.expression``, ``<name>.grad[0]``, ``<name>.functor`` or ``<name>.header``.
+    """
+    definition = define(
+        name, text, inputs, params, grad, outputs, header, integers, complex, result, autocast, doc
+    )
+    return _functor_of(definition)
+
+
+def _functor_of(definition: Definition) -> Functor:
+    """The functor of a definition, made unless there is one."""
+    name = definition.qualified_name
+    with _lock:
+        known = _functors.get(name)
+        if known is None:
+            known = _functors[name] = Functor(definition)
+    if known.definition != definition:
+        raise ValueError(
+            f"functor {definition.name!r} is already defined in this process as something else ({_difference(known.definition, definition)}); "
+            f"operators cannot be redefined, choose another name"
+        )
+    return known
+
+
+def _difference(one: Definition, other: Definition) -> str:
+    names = [x for x in one.__dataclass_fields__ if getattr(one, x) != getattr(other, x)]
+    return f"with other {' and '.join(names)}"
+
+
+class Functor:
+    """An elementwise operator made by metalops.functor, which also describes the arguments.
+
+    Called with the tensors by position, the parameters by keyword, and ``out=`` (a tuple of tensors if there are several
+    results). Functors are pickled by their definition.
+    """
+
+    def __init__(self, definition: Definition):
+        d = definition
+        self.definition = d
+        self.__name__ = self.__qualname__ = d.name
+        self.__doc__ = d.doc
+        namespace = getattr(torch.ops, d.namespace)
+        for name in (d.name, f"{d.name}_", f"{d.name}_backward"):
+            if torch._C._jit_get_schemas_for_operator(f"{d.namespace}::{name}"):
+                raise ValueError(
+                    f"functor {d.name!r}: there already is an operator {d.namespace}::{name}"
+                )
+        needed = functor_text.needed_by_gradient(d)
+        backward = "" if d.grad is None else d.backward_schema(needed)
+        _C.define_functor(
+            d.schema, backward, dtypes(d), d.integers, d.result, d.autocast, self._compiled
+        )
+        _register_rules(d, backward)
+        self.op = getattr(namespace, d.name)
+        self._direct = _C.direct_call(d.qualified_name, self._general, numbers=True)
+        self._inplace_op = getattr(namespace, f"{d.name}_").default if d.has_inplace else None
+        self._direct_inplace = (
+            _C.direct_call(f"{d.qualified_name}_", self._general_inplace, numbers=True)
+            if d.has_inplace
+            else None
+        )
+        self._out_names = (
+            ("out",) if len(d.outputs) == 1 else tuple(f"out{i}" for i in range(len(d.outputs)))
+        )
+
+    def __call__(self, *args, **kwargs):
+        if is_dynamo_compiling():
+            return self._through_torch_ops(args, kwargs)
+        return self._direct(*args, **kwargs)
+
+    def inplace(self, *args, **kwargs) -> Tensor:
+        """The same with the result in the first argument."""
+        if self._inplace_op is None:
+            raise NotImplementedError(
+                f"{self.definition.name}: functors with several results or with results of another dtype do not work "
+                "in place"
+            )
+        if is_dynamo_compiling():
+            return self._inplace_op(*self._tensors(args), **kwargs)
+        return self._direct_inplace(*args, **kwargs)
+
+    def source(self, dtype: torch.dtype = torch.float32) -> str:
+        """The Metal source of the kernels for inputs of ``dtype``, without compiling it."""
+        from .dtypes import metal_type
+
+        element = metal_type(self.definition.name, "dtype", dtype)
+        if element not in self.definition.input_types:
+            raise TypeError(f"{self.definition.name} does not take inputs of {dtype}")
+        return functor_text.source(self.definition, element)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        d = self.definition
+        parameter = inspect.Parameter
+        parameters = [parameter(x, parameter.POSITIONAL_OR_KEYWORD) for x in d.inputs]
+        for p in d.parameters:
+            default = parameter.empty if p.default is None else p.default
+            parameters.append(parameter(p.name, parameter.KEYWORD_ONLY, default=default))
+        parameters.append(parameter("out", parameter.KEYWORD_ONLY, default=None))
+        return inspect.Signature(parameters)
+
+    def __repr__(self) -> str:
+        return f"<metalops.functor {self.definition.schema}>"
+
+    def __reduce__(self):
+        return _functor_of, (self.definition,)
+
+    def _compiled(self, element: str) -> _C.ShaderLibrary:
+        source = functor_text.source(self.definition, element)
+        owner = f"{self.definition.name} for {element}"
+        return compile_library(owner, source, _C.ShaderLibrary)
+
+    # What the direct calls leave to Python: wrong arguments, and those that torch.ops knows what to do with.
+
+    def _general(self, *args, **kwargs):
+        self._check(self.__signature__, args, kwargs)
+        return self._through_torch_ops(args, kwargs)
+
+    def _general_inplace(self, *args, **kwargs):
+        signature = self.__signature__
+        without_out = [p for p in signature.parameters.values() if p.name != "out"]
+        self._check(signature.replace(parameters=without_out), args, kwargs)
+        return self._inplace_op(*self._tensors(args), **kwargs)
+
+    def _check(self, signature: inspect.Signature, args: tuple, kwargs: dict) -> None:
+        d = self.definition
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"{d.name}: {error}; it is called as {d.name}{signature}") from None
+        for name in d.inputs:
+            if not isinstance(given[name], (Tensor, bool, int, float, complex)):
+                raise TypeError(
+                    f"{d.name}: argument {name!r} must be a tensor or a number, but got {given[name]!r}"
+                )
+        if not any(isinstance(given[name], Tensor) for name in d.inputs):
+            raise TypeError(f"{d.name}: at least one of {', '.join(d.inputs)} must be a tensor")
+        for p in d.parameters:
+            value = given.get(p.name, p.default)
+            if not _is_number(value, p.kind):
+                raise TypeError(
+                    f"{d.name}: argument {p.name!r} must be a {p.kind.__name__}, but got {value!r}"
+                )
+        out = given.get("out")
+        outs = (out,) if len(d.outputs) == 1 else out
+        if out is not None and not (
+            isinstance(outs, (tuple, list))
+            and len(outs) == len(d.outputs)
+            and all(isinstance(x, Tensor) for x in outs)
+        ):
+            wanted = "a tensor" if len(d.outputs) == 1 else f"{len(d.outputs)} tensors"
+            raise TypeError(f"{d.name}: argument 'out' must be {wanted}, but got {out!r}")
+
+    def _through_torch_ops(self, args: tuple, kwargs: dict):
+        inputs = [
+            kwargs.pop(name) for name in self.definition.inputs[len(args) :] if name in kwargs
+        ]
+        args = self._tensors((*args, *inputs))
+        out = kwargs.pop("out", None)
+        if out is None:
+            return self.op.default(*args, **kwargs)
+        outs = (out,) if len(self._out_names) == 1 else out
+        return self.op.out(*args, **kwargs, **dict(zip(self._out_names, outs, strict=True)))
+
+    @staticmethod
+    def _tensors(args: tuple) -> tuple:
+        """The arguments with tensors in place of numbers, such that the result has the dtype that it has with them."""
+        if all(isinstance(x, Tensor) for x in args):
+            return args
+        dimensionless = [x.dtype for x in args if isinstance(x, Tensor) and x.dim() == 0]
+        return tuple(x if isinstance(x, Tensor) else _as_tensor(x, dimensionless) for x in args)
+
+
+def _as_tensor(number: complex, dimensionless: list[torch.dtype]) -> Tensor:
+    """A tensor that stands for a number among tensors; dimensionless: the dtypes of those without dimensions."""
+    if not dimensionless:
+        return torch.scalar_tensor(number, dtype=torch.tensor(number).dtype)
+    dtype = functools.reduce(torch.promote_types, dimensionless)
+    return torch.scalar_tensor(
+        number, dtype=torch.result_type(torch.empty((), dtype=dtype), number)
+    )
+
+
+def _is_number(value: object, kind: type) -> bool:
+    if kind is bool:
+        return isinstance(value, bool)
+    return isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
+
+
+def _register_rules(d: Definition, backward: str) -> None:
+    """Fake kernels and vmap rules of all overloads."""
+    name, inputs = d.qualified_name, len(d.inputs)
+    fake.register_pointwise(
+        name,
+        inputs,
+        integers_to_float=d.integers == "float",
+        results=len(d.outputs),
+        kind=d.result,
+    )
+    register_vmap(name, inputs)
+    if backward:
+        tensors = backward.count("Tensor ") - backward.count("-> Tensor")
+        fake.register_backward(f"{name}_backward", tensors, inputs)
+        register_vmap(f"{name}_backward", tensors)

@@ -1,0 +1,265 @@
+"""The Metal text of a functor: for each dtype of its inputs one source with the forward and the backward kernels.
+
+Which kernels there are is decided here and in csrc/functor.cpp alike: those that torch's exec_unary_kernel,
+exec_binary_kernel and exec_ternary_kernel look for, registered with torch's own macros, where these serve the
+operator's numbers of inputs, results and scalars; else three of our own, launched by <metalops/elementwise_launch.h>.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..build.paths import include_paths
+from ..msl.flatten import flatten_text
+from .compile import generated_text, user_text
+from .functor_definition import COMPLEX_TYPES, FLOAT_TYPES, INTEGER_TYPES, Definition, Parameter
+from .identifiers import mentioned
+
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b[^\n]*", re.MULTILINE)
+_SCALAR_TYPES = {bool: "bool", int: "long", float: "float"}
+_ARITIES = {1: "UNARY", 2: "BINARY", 3: "TERNARY"}
+
+
+@dataclass(frozen=True)
+class _Operator:
+    """One of the two operators, for one dtype of its inputs.
+
+    element, compute, result: the Metal types of an input's elements, of the variables that the expressions see and of
+    the results. lines: the expressions, each between lines of its own that number it for the compiler.
+    """
+
+    name: str
+    element: str
+    compute: str
+    result: str
+    inputs: tuple[str, ...]
+    parameters: tuple[Parameter, ...]
+    before: str
+    lines: tuple[str, ...]
+
+    @property
+    def uses_torch(self) -> bool:
+        scalars = 1 if len(self.inputs) < 3 else 0
+        return len(self.lines) == 1 and len(self.inputs) <= 3 and len(self.parameters) <= scalars
+
+
+def needed_by_gradient(definition: Definition) -> frozenset[str]:
+    """The inputs and parameters that the expressions of the gradient depend on."""
+    everything = frozenset(definition.inputs) | {p.name for p in definition.parameters}
+    names = mentioned(" ".join(definition.grad or ()))
+    if names & set(definition.outputs):
+        # These are computed again.
+        forward = (
+            everything if definition.is_struct else mentioned(" ".join(definition.expressions))
+        )
+        names |= forward
+    return names & everything
+
+
+def source(definition: Definition, element: str) -> str:
+    """The Metal source for inputs whose elements are of the type `element`. It includes nothing but Metal's headers."""
+    d = definition
+    texts = [d.header, *d.expressions[: d.is_struct]]
+    includes = [x.strip() for text in texts for x in _INCLUDE.findall(text)]
+    if "c10" in mentioned(" ".join([d.header, *d.expressions, *(d.grad or ())])):
+        includes.append("#include <c10/metal/special_math.h>")  # too large to be there always
+    parts = [_prelude(tuple(includes))]
+    for label, text in zip((f"{d.name}.header", f"{d.name}.functor"), texts, strict=False):
+        if text.strip():
+            parts.append(user_text(label, _INCLUDE.sub("", text)))
+    operators = [_forward(d, element)]
+    if d.grad is not None and element not in INTEGER_TYPES:
+        operators.append(_backward(d, element))
+    parts.append(generated_text(d.name, "\n".join(_operator(o) for o in operators)))
+    return "".join(parts)
+
+
+@functools.cache
+def _prelude(includes: tuple[str, ...]) -> str:
+    lines = [
+        "#include <c10/metal/indexing.h>",
+        "#include <metalops/registration.h>",
+        *includes,
+        "#include <metal_stdlib>",
+        "using namespace metal;",
+    ]
+    return flatten_text("\n".join(lines), include_paths()) + "\n"
+
+
+def _forward(d: Definition, element: str) -> _Operator:
+    compute = _compute_type(d, element)
+    result = _result_type(d, element)
+    before = ""
+    if d.is_struct:
+        values = _struct_values(d)
+        if len(d.outputs) > 1:
+            before = f"    const auto metalops_values = {_struct_call(d)};\n"
+        lines = tuple(f"{value}\n" for value in values)
+    else:
+        lines = _numbered(d.name, "expression", d.expressions)
+    return _Operator(
+        f"metalops_{d.name}", element, compute, result, d.inputs, d.parameters, before, lines
+    )
+
+
+def _backward(d: Definition, element: str) -> _Operator:
+    needed = needed_by_gradient(d)
+    inputs = (*d.gradient_names, *(x for x in d.inputs if x in needed))
+    parameters = tuple(p for p in d.parameters if p.name in needed)
+    before = ""
+    if mentioned(" ".join(d.grad)) & set(d.outputs):
+        if d.is_struct:
+            before = f"    const auto metalops_values = {_struct_call(d)};\n"
+            values = _struct_values(d) if len(d.outputs) > 1 else ["metalops_values"]
+            lines = [f"{value}\n" for value in values]
+        else:
+            lines = _numbered(d.name, "expression", d.expressions)
+        for output, line in zip(d.outputs, lines, strict=True):
+            before += f"    const auto {output} =\n{line};\n"
+    lines = tuple(
+        line for i, text in enumerate(d.grad) for line in _numbered(d.name, f"grad[{i}]", [text])
+    )
+    compute = _compute_type(d, element)
+    return _Operator(
+        f"metalops_{d.name}_backward", element, compute, element, inputs, parameters, before, lines
+    )
+
+
+def _numbered(name: str, label: str, texts: Sequence[str]) -> tuple[str, ...]:
+    labels = [label] if len(texts) == 1 else [f"{label}[{i}]" for i in range(len(texts))]
+    return tuple(
+        user_text(f"{name}.{one}", text) + generated_text(name, "")
+        for one, text in zip(labels, texts, strict=True)
+    )
+
+
+def _struct_call(d: Definition) -> str:
+    arguments = [*d.inputs, *(p.name for p in d.parameters)]
+    return f"{d.name}_functor()({', '.join(arguments)})"
+
+
+def _struct_values(d: Definition) -> list[str]:
+    if len(d.outputs) == 1:
+        return [_struct_call(d)]
+    return [f"metalops_values[{i}]" for i in range(len(d.outputs))]
+
+
+def _compute_type(d: Definition, element: str) -> str:
+    if element in COMPLEX_TYPES:
+        return "float2"
+    return "float" if element in FLOAT_TYPES or d.integers == "float" else element
+
+
+def _result_type(d: Definition, element: str) -> str:
+    if d.result == "bool":
+        return "bool"
+    if d.result == "real" and element in COMPLEX_TYPES:
+        return {"float2": "float", "half2": "half"}[element]
+    return "float" if element in INTEGER_TYPES and d.integers == "float" else element
+
+
+def _operator(o: _Operator) -> str:
+    return _torch_operator(o) if o.uses_torch else _own_operator(o)
+
+
+def _variables(o: _Operator) -> str:
+    """Declares the inputs by the names that the expressions know."""
+    return "".join(
+        f"    const {o.compute} {name} = c10::metal::cast_to<{o.compute}>(metalops_in{i});\n"
+        for i, name in enumerate(o.inputs)
+    )
+
+
+def _torch_operator(o: _Operator) -> str:
+    arguments = [f"const metalops_T metalops_in{i}" for i in range(len(o.inputs))]
+    arguments += [f"const {_SCALAR_TYPES[p.kind]} {p.name}" for p in o.parameters]
+    functor = (
+        f"struct {o.name}_functor {{\n"
+        f"  template <typename metalops_T>\n"
+        f"  inline {o.result} operator()({', '.join(arguments)}) {{\n"
+        f"{_variables(o)}{o.before}"
+        f"    const auto metalops_result =\n{o.lines[0]};\n"
+        f"    return c10::metal::cast_to<{o.result}>(metalops_result);\n"
+        f"  }}\n"
+        f"}};\n"
+    )
+    arity = _ARITIES[len(o.inputs)]
+    if o.parameters:
+        scalar = _SCALAR_TYPES[o.parameters[0].kind]
+        return f"{functor}REGISTER_{arity}_ALPHA_OP({o.name}, {o.element}, {scalar}, {o.result});\n"
+    # Half precision is read in float where the operands' dtypes differ.
+    opmath = "OPMATH_" if len(o.inputs) > 1 and o.compute != o.element else ""
+    return f"{functor}REGISTER_{opmath}{arity}_OP({o.name}, {o.element}, {o.result});\n"
+
+
+def _own_operator(o: _Operator) -> str:
+    outputs = range(len(o.lines))
+    inputs = range(len(o.inputs))
+    arguments = [f"const {o.element} metalops_in{i}" for i in inputs]
+    arguments += [f"const {_SCALAR_TYPES[p.kind]} {p.name}" for p in o.parameters]
+    arguments += [f"thread {o.result}& metalops_out{i}" for i in outputs]
+    results = "".join(
+        f"    const auto metalops_result{i} =\n{line};\n"
+        f"    metalops_out{i} = c10::metal::cast_to<{o.result}>(metalops_result{i});\n"
+        for i, line in enumerate(o.lines)
+    )
+    function = f"inline void {o.name}_values({', '.join(arguments)}) {{\n{_variables(o)}{o.before}{results}}}\n"
+    return function + "".join(_own_kernel(o, variant) for variant in ("dense", "rows", "strided"))
+
+
+def _own_kernel(o: _Operator, variant: str) -> str:
+    outputs, inputs = len(o.lines), len(o.inputs)
+    operands = outputs + inputs
+    types = [f"device {o.result}*"] * outputs + [f"constant {o.element}*"] * inputs
+    buffers = [f"{type} metalops_p{i}" for i, type in enumerate(types)]
+    buffers += [f"constant {_SCALAR_TYPES[p.kind]}& {p.name}" for p in o.parameters]
+    if variant == "dense":
+        place = "const uint metalops_i{n} = metalops_position;"
+        thread = "uint"
+    elif variant == "rows":
+        buffers.append("constant long* metalops_rows")
+        place = "const long metalops_i{n} = metalops_position.y * metalops_rows[{n}] + metalops_position.x;"
+        thread = "uint2"
+    else:
+        buffers += [
+            "constant long* metalops_sizes",
+            "constant long* metalops_strides",
+            "constant uint& metalops_ndim",
+        ]
+        # Strides are in bytes.
+        place = (
+            "const long metalops_i{n} = c10::metal::offset_from_coord(metalops_coordinates, "
+            "metalops_strides + {n} * metalops_ndim, metalops_ndim);"
+        )
+        thread = "uint2"
+    parameters = [f"{buffer} [[buffer({i})]]" for i, buffer in enumerate(buffers)]
+    parameters.append(f"{thread} metalops_position [[thread_position_in_grid]]")
+    body = []
+    if variant == "strided":
+        body += [
+            "int metalops_coordinates[c10::metal::max_ndim];",
+            "c10::metal::pos_from_thread_index(metalops_position, metalops_coordinates, metalops_sizes, metalops_ndim);",
+        ]
+    body += [place.format(n=n) for n in range(operands)]
+    if variant == "strided":
+        reads = [
+            f"c10::metal::val_at_offs<{o.element}>((constant void*)metalops_p{n}, metalops_i{n})"
+            for n in range(outputs, operands)
+        ]
+        writes = [
+            f"c10::metal::ref_at_offs<{o.result}>((device void*)metalops_p{n}, metalops_i{n})"
+            for n in range(outputs)
+        ]
+    else:
+        reads = [f"metalops_p{n}[metalops_i{n}]" for n in range(outputs, operands)]
+        writes = [f"metalops_p{n}[metalops_i{n}]" for n in range(outputs)]
+    results = [f"metalops_result{n}" for n in range(outputs)]
+    body += [f"{o.result} {result};" for result in results]
+    values = [*reads, *(p.name for p in o.parameters), *results]
+    body.append(f"{o.name}_values({', '.join(values)});")
+    body += [f"{write} = {result};" for write, result in zip(writes, results, strict=True)]
+    lines = "".join(f"  {line}\n" for line in body)
+    return f"kernel void {o.name}_{variant}_{o.element}({', '.join(parameters)}) {{\n{lines}}}\n"

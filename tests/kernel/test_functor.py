@@ -1,0 +1,372 @@
+"""metalops.functor: values, dtypes, layouts and gradients of functors against torch."""
+
+import metalops
+import pytest
+import torch
+from metalops.testing import check_forward, check_gradient, check_inplace, check_out, no_standins
+from metalops.testing.samples import FLOATS, INTEGERS, Case, elementwise_cases, make
+
+from .functor_ports import PORTS, port
+
+# One for each way to launch: unary, binary and ternary kernels of torch's, with and without a scalar, and our own.
+KINDS = ["silu", "elu", "swiglu", "huber", "lerp", "addcmul", "polar"]
+by_kind = pytest.mark.parametrize("p", [port(name) for name in KINDS], ids=str)
+by_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=str)
+
+
+def sample(p, dtype, *shape, seed=0):
+    return make(shape, dtype, low=p.low, high=p.high, seed=seed)
+
+
+def simple_case(p, dtype=torch.float32, shape=(4, 6)):
+    args = tuple(sample(p, dtype, *shape, seed=i) for i in range(len(p.inputs)))
+    return Case("simple", args, {name: 0.75 for name in list(p.params)[:1]})
+
+
+def gradients(function, args, kwargs):
+    args = [x.detach().requires_grad_() for x in args]
+    results = function(*args, **kwargs)
+    results = results if isinstance(results, tuple) else (results,)
+    cotangents = [
+        make(y.shape, y.dtype, low=-2, high=2, seed=i).to(y.device) for i, y in enumerate(results)
+    ]
+    return torch.autograd.grad(results, args, cotangents)
+
+
+@pytest.mark.parametrize("p", PORTS, ids=str)
+def test_values_and_gradients_agree_with_torch(p):
+    case = simple_case(p, shape=(7, 33))
+    check_forward(p.function, p.reference, case, "mps", name=p.name)
+    if p.grad is None:
+        return
+    actual = gradients(p.function, [x.to("mps") for x in case.args], case.kwargs)
+    expected = gradients(p.reference, [x.double() for x in case.args], case.kwargs)
+    for a, e in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a.cpu(), e.float(), rtol=1e-5, atol=2e-5)
+
+
+@by_dtype
+@by_kind
+def test_values_in_every_layout_shape_and_promotion(p, dtype):
+    for case in elementwise_cases(len(p.inputs), dtype, specials=False):
+        check_forward(p.function, p.reference, case, "mps", name=p.name)
+
+
+@pytest.mark.parametrize("dtype", (*INTEGERS, torch.bool), ids=str)
+@pytest.mark.parametrize("name", ["sigmoid", "swiglu", "polar"])
+def test_integers_become_floating_point(name, dtype):
+    p = port(name)
+    case = simple_case(p, dtype, (33,))
+    check_forward(p.function, p.reference, case, "mps", name=p.name)
+    mixed = Case(
+        "mixed integers",
+        tuple(x.to(t) for x, t in zip(case.args, (dtype, torch.int32), strict=False)),
+    )
+    check_forward(p.function, p.reference, mixed, "mps", name=p.name)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_integers_that_stay_wrap_around(dtype):
+    x = torch.tensor([torch.iinfo(dtype).max, torch.iinfo(dtype).min, 3, 100], dtype=dtype)
+    assert torch.equal(port("square").function(x.to("mps")).cpu(), torch.square(x))
+
+
+def test_integers_are_refused_on_demand():
+    f = metalops.functor("tests::floats_only", "x + 1", integers="refuse")
+    assert f(torch.ones(2, device="mps")).tolist() == [2, 2]
+    with pytest.raises(NotImplementedError, match="\"floats_only\" not implemented for 'Int'"):
+        f(torch.ones(2, dtype=torch.int32, device="mps"))
+    with pytest.raises(
+        NotImplementedError, match="\"floats_only\" not implemented for 'ComplexFloat'"
+    ):
+        f(torch.ones(2, dtype=torch.complex64, device="mps"))
+
+
+@by_dtype
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "polar"])
+def test_gradients_in_every_layout_and_promotion(name, dtype):
+    p = port(name)
+    cases = list(elementwise_cases(len(p.inputs), dtype, low=0, high=2, specials=False))
+    for case in cases[:: 3 if dtype == torch.float32 else 12]:
+        check_gradient(p.function, p.reference, case, "mps", name=p.name)
+
+
+@by_dtype
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "polar"])
+def test_out_and_in_place(name, dtype):
+    p = port(name)
+    check_out(p.function, p.reference, simple_case(p, dtype), "mps", name=p.name)
+    check_inplace(p.function.inplace, p.reference, simple_case(p, dtype), "mps", name=p.name)
+
+
+def test_gradient_through_in_place():
+    p = port("silu")
+
+    def through_inplace(x):
+        changed = x * 1
+        p.function.inplace(changed)
+        return changed
+
+    check_gradient(through_inplace, p.reference, simple_case(p), "mps", name=p.name)
+
+
+def test_half_precision_is_rounded_once():
+    x = torch.linspace(-6, 6, 20001).half()
+    expected = (x.double() * torch.sigmoid(x.double())).half()
+    different = port("silu").function(x.to("mps")).cpu() != expected
+    assert different.float().mean() < 1e-3
+
+
+def test_it_runs_without_stand_ins():
+    for name in KINDS:
+        p = port(name)
+        args = [x.to("mps") for x in simple_case(p).args]
+        with no_standins():
+            p.function(*args)
+        cotangents = torch.ones(4, 6, device="mps")
+        leaves = [x.requires_grad_() for x in args]
+        results = p.function(*leaves)
+        results = results if isinstance(results, tuple) else (results,)
+        with no_standins():
+            torch.autograd.grad(results, leaves, [cotangents] * len(results))
+
+
+def test_several_results_can_be_written_to_given_tensors():
+    p = port("polar")
+    args = [x.to("mps") for x in simple_case(p).args]
+    expected = p.function(*args)
+    outs = (torch.empty(0, device="mps"), torch.empty(12, 4, device="mps").t()[:, ::2])
+    assert all(a is b for a, b in zip(p.function(*args, out=outs), outs, strict=True))
+    torch.testing.assert_close(outs[0], expected[0])
+    torch.testing.assert_close(outs[1], expected[1])
+    halves = tuple(torch.empty(4, 6, dtype=torch.float16, device="mps") for _ in range(2))
+    p.function(*args, out=halves)
+    torch.testing.assert_close(halves[1], expected[1].half())
+    with pytest.raises(RuntimeError, match="overlap|single memory location"):
+        p.function(*args, out=(outs[0], outs[0]))
+    with pytest.raises(TypeError, match="argument 'out' must be 2 tensors"):
+        p.function(*args, out=outs[0])
+
+
+def test_only_one_of_several_results_needs_a_gradient():
+    p = port("polar")
+    args = simple_case(p).args
+    actual = [x.to("mps").requires_grad_() for x in args]
+    expected = [x.double().requires_grad_() for x in args]
+    p.function(*actual)[1].sum().backward()
+    p.reference(*expected)[1].sum().backward()
+    for a, e in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a.grad.cpu(), e.grad.float())
+
+
+def test_parameters_have_defaults_and_reach_the_kernel_unrounded():
+    elu = port("elu").function
+    x = torch.full((4,), -30.0, dtype=torch.float16, device="mps")
+    assert torch.equal(elu(x), elu(x, alpha=1.0))
+    assert torch.equal(elu(x, alpha=2), elu(x, alpha=2.0))
+    assert elu(x, alpha=30.01)[0].item() == torch.tensor(-30.01).half().item()
+
+
+def test_parameters_of_all_types():
+    f = metalops.functor(
+        "tests::typed",
+        "negate ? -(x + float(shift) + scale) : x + float(shift) + scale",
+        params={"shift": 2**40, "negate": False, "scale": float},
+    )
+    x = torch.tensor([1.0, 2.0], device="mps")
+    assert f(x, scale=0.5, shift=3).tolist() == [4.5, 5.5]
+    assert f(x, scale=0.5, shift=3, negate=True).tolist() == [-4.5, -5.5]
+    assert f(x, scale=0).tolist() == [2.0**40, 2.0**40]
+    one = metalops.functor("tests::power", "pow(x, float(n))", params={"n": 2})
+    assert one(x, n=3).tolist() == [1, 8]
+    flag = metalops.functor("tests::flip", "up ? x : -x", params={"up": True})
+    assert flag(x, up=False).tolist() == [-1, -2]
+
+
+def test_more_inputs_than_torch_has_kernels_for():
+    names = tuple("abcdefghij")
+    f = metalops.functor(
+        "tests::sum_of_ten", " + ".join(names), inputs=names, grad=["grad"] * 10, integers="stay"
+    )
+    args = [make((5, 7), torch.float32, seed=i) for i in range(10)]
+    args[3], args[7] = args[3][:, :1], args[7].t().contiguous().t()
+    check_gradient(f, lambda *xs: sum(xs), Case("floats", tuple(args)), "mps", name="sum")
+    ints = [make((5, 7), torch.int32 if i else torch.int64, seed=i) for i in range(10)]
+    check_forward(f, lambda *xs: sum(xs), Case("integers", tuple(ints)), "mps", name="sum")
+
+
+@pytest.mark.parametrize("other", [2, 2.5, True])
+def test_numbers_stand_for_tensors(other):
+    f = metalops.functor("tests::plus", "x + y", inputs=("x", "y"), integers="stay")
+    for x in (
+        torch.tensor([1, 2], dtype=torch.uint8),
+        torch.tensor([1.0, 2.0]).half(),
+        torch.tensor(3),
+        torch.tensor(3.0).half(),
+    ):
+        for actual, expected in (
+            (f(x.to("mps"), other), x + other),
+            (f(other, x.to("mps")), other + x),
+        ):
+            assert actual.dtype == expected.dtype and actual.device.type == "mps"
+            torch.testing.assert_close(actual.cpu(), expected)
+
+
+def test_tensors_without_dimensions_may_lie_on_the_cpu():
+    f = port("swiglu").function
+    x = torch.randn(3, device="mps")
+    scale = torch.tensor(2.0, dtype=torch.float64)
+    torch.testing.assert_close(f(x, scale), f(x, torch.full_like(x, 2)))
+    assert f(x, scale).dtype == torch.float32
+
+
+def test_complex_numbers():
+    mul = metalops.functor(
+        "tests::multiply",
+        "c10::metal::mul(a, b)",
+        inputs=("a", "b"),
+        grad=("c10::metal::mul(grad, conj(b))", "c10::metal::mul(grad, conj(a))"),
+        header="""
+            inline float2 conj(float2 z) { return float2(z.x, -z.y); }
+            inline float conj(float x) { return x; }
+        """,
+        complex=True,
+    )
+    a, b = (make((4, 6), torch.complex64, seed=i) for i in range(2))
+    for first, second in (
+        (a, b),
+        (a, b.real.contiguous()),
+        (a.t(), b.t()),
+        (a, b.conj()),
+        (a, b[0, 0]),
+    ):
+        actual = [x.to("mps").requires_grad_() for x in (first.detach(), second.detach())]
+        expected = [x.detach().clone().requires_grad_() for x in (first, second)]
+        result, wanted = mul(*actual), torch.mul(*expected)
+        torch.testing.assert_close(result.cpu(), wanted)
+        (result.abs() ** 2).sum().backward()
+        (wanted.abs() ** 2).sum().backward()
+        for x, y in zip(actual, expected, strict=True):
+            torch.testing.assert_close(x.grad.cpu(), y.grad, rtol=1e-4, atol=1e-3)
+    half = a.to(torch.complex32)
+    product = mul(half.to("mps"), half.to("mps"))
+    assert product.dtype == torch.complex32
+    torch.testing.assert_close(
+        product.cpu().to(torch.complex64), half.to(torch.complex64) ** 2, rtol=2e-3, atol=2e-3
+    )
+
+
+def test_complex_numbers_only_and_their_real_results():
+    f = metalops.functor(
+        "tests::modulus", "length(z)", inputs="z", complex="only", result="real",
+        grad="grad.x * z / length(z)",
+    )  # fmt: skip
+    z = make((4, 6), torch.complex64).requires_grad_()
+    on_device = z.detach().to("mps").requires_grad_()
+    result = f(on_device)
+    assert result.dtype == torch.float32
+    torch.testing.assert_close(result.cpu(), z.abs())
+    result.sum().backward()
+    z.abs().sum().backward()
+    torch.testing.assert_close(on_device.grad.cpu(), z.grad)
+    out = torch.empty(4, 6, dtype=torch.float16, device="mps")
+    torch.testing.assert_close(f(on_device.detach(), out=out).cpu(), z.abs().half())
+    assert f(on_device.detach().to(torch.complex32)).dtype == torch.float16
+    with pytest.raises(NotImplementedError, match="not implemented for 'Float'"):
+        f(torch.ones(2, device="mps"))
+
+
+def test_predicates():
+    less = metalops.functor(
+        "tests::less", "x < y", inputs=("x", "y"), integers="stay", result="bool"
+    )
+    for dtype, other in (
+        (torch.float32, torch.float32),
+        (torch.int64, torch.float16),
+        (torch.uint8, torch.int8),
+    ):
+        x, y = make((4, 6), dtype), make((6,), other, seed=1)
+        actual = less(x.to("mps"), y.to("mps"))
+        assert torch.equal(actual.cpu(), x < y)
+    x = torch.ones(3, device="mps", requires_grad=True)
+    assert not less(x, 2.0).requires_grad
+    assert (
+        less(x.detach(), 2.0, out=torch.zeros(3, dtype=torch.int32, device="mps")).tolist()
+        == [1] * 3
+    )
+    with pytest.raises(NotImplementedError, match="do not work in place"):
+        less.inplace(x.detach(), x.detach())
+
+
+def test_a_functor_struct_with_several_results():
+    f = metalops.functor(
+        "tests::divmod",
+        """
+        struct divmod_functor {
+          template <typename T>
+          inline metal::array<T, 2> operator()(const T x, const T y, const float offset) {
+            const T q = floor(x / y);
+            return {q, x - q * y + offset};
+          }
+        };
+        """,
+        inputs=("x", "y"),
+        params={"offset": 0.0},
+        outputs=("q", "r"),
+        grad=("grad_r", "-grad_r * q"),
+    )
+    x, y = make((3, 5), torch.float32), make((5,), torch.float32, low=1)
+    q, r = f(x.to("mps"), y.to("mps").requires_grad_(), offset=1.0)
+    torch.testing.assert_close(q.detach().cpu(), torch.floor(x / y))
+    torch.testing.assert_close(r.detach().cpu(), x - torch.floor(x / y) * y + 1)
+    assert q.requires_grad and r.requires_grad
+
+
+def test_empty_tensors():
+    for name in KINDS:
+        p = port(name)
+        args = [torch.empty(0, 3, device="mps", requires_grad=True) for _ in p.inputs]
+        results = p.function(*args)
+        results = results if isinstance(results, tuple) else (results,)
+        assert all(y.shape == (0, 3) for y in results)
+        assert all(g.shape == (0, 3) for g in torch.autograd.grad([y.sum() for y in results], args))
+
+
+def test_the_second_derivative_is_an_error_that_names_the_functor():
+    x = torch.ones(3, device="mps", requires_grad=True)
+    (gradient,) = torch.autograd.grad(port("silu").function(x).sum(), x, create_graph=True)
+    with pytest.raises(NotImplementedError, match="ports::silu_backward is not implemented"):
+        gradient.sum().backward()
+
+
+def test_backward_without_grad_is_an_error_that_names_the_functor():
+    x = torch.ones(3, device="mps", requires_grad=True)
+    y = port("gelu_tanh").function(x)
+    with pytest.raises(
+        NotImplementedError, match="ports::gelu_tanh is not implemented: it was defined without"
+    ):
+        y.sum().backward()
+    with torch.no_grad():
+        assert not port("gelu_tanh").function(x).requires_grad
+
+
+def test_forward_mode_is_an_error_that_names_the_functor():
+    with torch.autograd.forward_ad.dual_level():
+        x = torch.autograd.forward_ad.make_dual(*(torch.ones(3, device="mps") for _ in range(2)))
+        with pytest.raises(NotImplementedError, match="forward AD with ports::silu"):
+            port("silu").function(x)
+
+
+def test_the_default_dtype_decides_what_integers_become():
+    x = torch.arange(5, device="mps")
+    try:
+        torch.set_default_dtype(torch.float16)
+        result = port("sigmoid").function(x)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert result.dtype == torch.float16
+    torch.testing.assert_close(result, port("sigmoid").function(x).half())
+
+
+def test_ports_are_distinct():
+    assert len({p.name for p in PORTS}) == len(PORTS) >= 20
