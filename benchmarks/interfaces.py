@@ -69,7 +69,35 @@ def torch_metal_kernel(x: torch.Tensor) -> Callable:
     )
 
 
-INTERFACES = [ahead_of_time, compile_shader, metal_kernel, torch_metal_kernel]
+def python_function(x: torch.Tensor) -> Callable:
+    """The operator built ahead of time by its Python function: what functor is to be compared with."""
+    return lambda: metalops.ops.gelu_new(x)
+
+
+def functor(x: torch.Tensor) -> Callable:
+    return _functor_and_operator(x)[0]
+
+
+def functor_operator(x: torch.Tensor) -> Callable:
+    """The functor's operator in torch.ops."""
+    return _functor_and_operator(x)[1]
+
+
+def _functor_and_operator(x: torch.Tensor) -> tuple[Callable, Callable]:
+    gelu = metalops.functor("benchmark_gelu", GELU.replace("[i]", ""), grad="grad")
+    operator = torch.ops.metalops_functors.benchmark_gelu
+    return lambda: gelu(x), lambda: operator(x)
+
+
+INTERFACES = [
+    ahead_of_time,
+    python_function,
+    compile_shader,
+    metal_kernel,
+    torch_metal_kernel,
+    functor,
+    functor_operator,
+]
 
 
 def microseconds(call: Callable, rounds: int = 40, calls: int = 500) -> float:
