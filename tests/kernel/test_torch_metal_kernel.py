@@ -70,6 +70,32 @@ def test_inputs_of_any_layout():
     check(ADD, base[:8].flip(0), torch.randn(8), grid=(8, 1, 1))
 
 
+def _copy(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+def test_six_dimensions():
+    kernel = TorchMetalKernel(
+        "case_six_dimensions",
+        ["x"],
+        ["out"],
+        """
+        uint c[x.get_rank()];
+        uint rest = id;
+        for (uint d = 0; d < x.get_rank(); ++d) {
+            c[d] = rest % x.get_extent(d);
+            rest /= x.get_extent(d);
+        }
+        out[c[0], c[1], c[2], c[3], c[4], c[5]] = x[c[0], c[1], c[2], c[3], c[4], c[5]];
+        """,
+        _copy,
+        ID,
+    )
+    x = torch.randn(2, 3, 1, 4, 2, 5)
+    for permuted in (x, x.permute(5, 2, 0, 4, 1, 3)):
+        check(kernel, permuted, grid=(x.numel(), 1, 1))
+
+
 def test_lazy_negation_is_resolved():
     x = torch.tensor([3 + 4j]).to("mps").conj().imag
     y = torch.zeros(1, device="mps")

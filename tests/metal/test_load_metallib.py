@@ -1,5 +1,6 @@
 """torch.mps.load_metallib: libraries compiled ahead of time."""
 
+import subprocess
 import sys
 
 import pytest
@@ -38,6 +39,24 @@ def test_from_a_path_and_from_bytes(path):
         assert out.tolist() == [3, 4, 5, 6, 7]
         with pytest.raises(RuntimeError, match="Failed to create function state object for: none"):
             loaded.none  # noqa: B018
+
+
+def test_what_the_command_line_compiled_loads_in_another_process(tmp_path):
+    source, library = tmp_path / "scaled.metal", tmp_path / "scaled.metallib"
+    source.write_text(
+        "kernel void iota(device float* out, uint i [[thread_position_in_grid]]) { out[i] = SCALE * i; }"
+    )
+    command = [sys.executable, "-m", "metalops", "compile", str(source), "-o", str(library)]
+    subprocess.run([*command, "-D", "SCALE=0.5f"], check=True, capture_output=True)
+    script = (
+        "import torch, metalops\n"
+        f"library = torch.mps.load_metallib({str(library)!r})\n"
+        "out = torch.empty(4, device='mps')\n"
+        "library.iota(out)\n"
+        "print(dir(library), out.tolist(), library.iota.max_threads_per_threadgroup)\n"
+    )
+    printed = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True).stdout
+    assert printed == b"['iota'] [0.0, 0.5, 1.0, 1.5] 1024\n"
 
 
 def test_a_kernel_outlives_its_library_and_the_file(path, tmp_path):
