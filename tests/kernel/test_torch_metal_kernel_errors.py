@@ -216,6 +216,8 @@ def test_wrong_number_of_inputs():
     x = torch.ones(4, device="mps")
     with pytest.raises(TypeError, match=r"takes 4 inputs \(x, n, c, flag\), but got 1"):
         SCALE(x, **LAUNCH)
+    with pytest.raises(TypeError, match="takes 4 inputs"):
+        SCALE.source(x, **LAUNCH)
     with pytest.raises(TypeError, match="threads_per_grid"):
         SCALE(x, 1, 1.0, True)
 

@@ -302,6 +302,8 @@ def test_source_is_what_a_call_compiles():
     assert "uint id [[thread_position_in_grid]]" in text
     assert PAIR.src in text
     torch.mps.compile_shader(text)
+    launch = {"threads_per_grid": (6, 1, 1), "threads_per_thread_group": (6, 1, 1)}
+    assert PAIR.source(x, 1.0, **launch, result_shapes=[[2, 3], [2, 3]]) == text
 
 
 def test_threads_share_a_kernel():

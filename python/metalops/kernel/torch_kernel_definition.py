@@ -204,8 +204,9 @@ class Definition:
             for result in results
         ]
 
-    def text(self, inputs, shapes) -> str:
+    def text(self, inputs, grid, group, shapes) -> str:
         """The Metal source for a call."""
+        self._check_counts(inputs, grid, group, shapes)
         inputs = self._checked_inputs(inputs)
         results = self._reference.infer(inputs)
         self._check_shapes(results, shapes)

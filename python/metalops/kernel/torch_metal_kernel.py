@@ -13,63 +13,76 @@ from .torch_kernel_definition import define
 
 
 class TorchMetalKernel:
-    """A Metal kernel written as the body of a function over tensors, with a reference in torch operators.
+    """A kernel from the body of a Metal function over tensors, with a reference in torch operators.
 
-    On `mps` tensors the Metal code runs, on other devices `torch_defn`. Code for Core AI's class of the same name
-    (package coreai_torch) runs with the import changed.
+    On mps tensors the Metal code runs, on other devices the reference. Code for Core AI's class of the same name (package
+    coreai_torch) runs with the import changed.
 
-    >>> import torch, metalops
-    >>> def matmul(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
-    ...     return A @ B
-    >>> product = metalops.TorchMetalKernel(
-    ...     "docs_matmul",
-    ...     input_names=["A", "B"],
-    ...     result_names=["C"],
-    ...     src='''
-    ...         TYPE sum = 0;
-    ...         for (uint k = 0; k < A.get_extent(0); ++k) {
-    ...             sum += A[k, gid.y] * B[gid.x, k];
-    ...         }
-    ...         C[gid.x, gid.y] = sum;
-    ...     ''',
-    ...     torch_defn=matmul,
-    ...     metal_params=[metalops.MetalParameter("gid", "uint2", "thread_position_in_grid")],
-    ...     template_dtypes={"A": "TYPE"},
-    ... )
-    >>> A = torch.tensor([[1.0, 2], [3, 4], [5, 6]], device="mps")
-    >>> B = torch.tensor([[1.0, 0, 2, 0], [0, 1, 0, 2]], device="mps")
-    >>> C = product(A, B, threads_per_grid=(4, 3, 1), threads_per_thread_group=(4, 3, 1), result_shapes=[[3, 4]])
-    >>> C.tolist()
-    [[1.0, 2.0, 2.0, 4.0], [3.0, 4.0, 6.0, 8.0], [5.0, 6.0, 10.0, 12.0]]
+    Args:
+        name: an identifier, also the name of the kernel's operator, ``torch.ops.metalops_torch_kernel.NAME``.
+            Constructed again with the same Metal code it is the same kernel, with the newest torch_defn and backward.
+        input_names, result_names: what the body calls the inputs and the results.
+        src: the body, compiled with ``using namespace metal``. A tensor ``x`` is a view:
 
-    name: a name for the kernel, which is also that of its operator, torch.ops.metalops_torch_kernel.NAME. Constructed
-        again with the same Metal code it is the same kernel (with the newest torch_defn and backward); with other code,
-        ValueError. Only code that did not compile can be replaced.
-    input_names, result_names: what `src` calls the inputs and the results.
-    src: the body of the kernel, compiled with ``using namespace metal``. A tensor `x` is a view:
+            - ``x[i]``, ``x[i, j]``, ``x[index]`` with a ``metal::array<uint, rank>``: a reference to an element. The
+              first index is the innermost: ``A[k, m]`` is ``A[m, k]`` in torch. A single index into a tensor of higher
+              rank counts elements in memory order.
+            - ``x.get_extent(d)``: the size along dimension d, counted from the innermost.
+            - ``x.get_rank()``: the rank, a constant expression.
 
-        - ``x[i]``, ``x[i, j]``, ``x[index]`` with a ``metal::array<uint, rank>``: an element, as a reference. The first
-          index is the innermost: ``A[k, m]`` is A[m, k] in torch. A single index into a tensor of higher rank counts
-          elements in memory order.
-        - ``x.get_extent(d)``: its size along dimension d, counted from the innermost.
-        - ``x.get_rank()``: its rank, a constant expression.
+            A tensor without dimensions is a plain number unless the body subscripts it or asks for its rank. Helper
+            functions take views as template parameters. Inputs must not be written to. Inputs that are not contiguous
+            are copied before the kernel runs.
+        torch_defn: the reference, a function whose parameters are annotated torch.Tensor, int, float or bool. The last
+            three are plain names in the body, an int of 32 bits, a float, a bool. It returns torch.Tensor,
+            ``list[torch.Tensor]`` or ``tuple[torch.Tensor, torch.Tensor]`` with one tensor for each result, and a call
+            of the kernel the same. It decides about the results' dtypes, by running on fake tensors.
+        metal_params: the thread attributes that the body uses.
+        helper_src: Metal code before the kernel: functions, types, includes.
+        template_dtypes: names for the Metal types of inputs in src and helper_src: ``{"A": "TYPE"}``.
+        backward: the gradient, ``backward(grad_outputs, inputs, outputs)`` -> a list with one gradient or None for each
+            input, where scalars may be left out. It may call other kernels. Without it, backward through the kernel
+            raises NotImplementedError.
 
-        A tensor of rank 0 that `src` neither subscripts nor asks for its rank is a plain number. Inputs that are not
-        contiguous are copied before; results are contiguous. Inputs must not be written to, and what no thread writes of
-        a result is uninitialized. Helper functions take views as template parameters.
-    torch_defn: the reference, a function of the same inputs, annotated torch.Tensor, int, float or bool each. Scalars are
-        plain names in `src`, of the types int (32 bits), float and bool. It returns torch.Tensor, list[torch.Tensor] or
-        tuple[torch.Tensor, ...] with one entry for each result, and decides about the results' dtypes; its annotation
-        decides whether a call returns a tensor, a list or a tuple. It runs on fake tensors too.
-    metal_params: the thread attributes that `src` uses, as MetalParameter.
-    helper_src: Metal code before the kernel: functions, types, includes.
-    template_dtypes: names for the Metal types of inputs, {"A": "TYPE"}, for `src` and `helper_src`.
-    backward: a function (grad_outputs, inputs, outputs) -> one gradient or None for each input, which may call other
-        kernels; scalars, which have none, may be left out of its list. Without it, a backward pass through the kernel
-        raises NotImplementedError.
+    Each combination of the tensors' ranks and dtypes is compiled at its first use. Kernels can be pickled and copied with
+    functions that can, and called from several threads.
 
-    There may be at most 31 inputs, results and metal_params together. The kernel is compiled at its first use with each
-    combination of ranks and dtypes; SyntaxError then shows the line of `src` or `helper_src` that does not compile.
+    Raises:
+        TypeError, ValueError: for an argument that is none of these; names that Metal cannot use or that occur twice;
+            more than 31 inputs, results and metal_params together; a name that another kernel has, unless its code did
+            not compile.
+
+    Example:
+
+        >>> import torch, metalops
+        >>> def matmul(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
+        ...     return A @ B
+        >>> product = metalops.TorchMetalKernel(
+        ...     "docs_matmul",
+        ...     input_names=["A", "B"],
+        ...     result_names=["C"],
+        ...     src='''
+        ...         TYPE sum = 0;
+        ...         for (uint k = 0; k < A.get_extent(0); ++k) {
+        ...             sum += A[k, gid.y] * B[gid.x, k];
+        ...         }
+        ...         C[gid.x, gid.y] = sum;
+        ...     ''',
+        ...     torch_defn=matmul,
+        ...     metal_params=[metalops.MetalParameter("gid", "uint2", "thread_position_in_grid")],
+        ...     template_dtypes={"A": "TYPE"},
+        ... )
+        >>> A = torch.tensor([[1.0, 2], [3, 4], [5, 6]], device="mps")
+        >>> B = torch.tensor([[1.0, 0, 2, 0], [0, 1, 0, 2]], device="mps")
+        >>> C = product(
+        ...     A,
+        ...     B,
+        ...     threads_per_grid=(4, 3, 1),
+        ...     threads_per_thread_group=(4, 3, 1),
+        ...     result_shapes=[[3, 4]],
+        ... )
+        >>> C.tolist()
+        [[1.0, 2.0, 2.0, 4.0], [3.0, 4.0, 6.0, 8.0], [5.0, 6.0, 10.0, 12.0]]
     """
 
     def __init__(
@@ -117,14 +130,22 @@ class TorchMetalKernel:
         threads_per_thread_group: tuple[int, int, int],
         result_shapes: Sequence[Sequence[int]],
     ) -> torch.Tensor | list[torch.Tensor] | tuple[torch.Tensor, ...]:
-        """Runs the kernel.
+        """Runs the kernel and returns its results, new contiguous tensors, as torch_defn is annotated to return them.
 
-        inputs: what torch_defn takes, by position; tensors of one device.
-        threads_per_grid: how many threads run in all, along x, y and z.
-        threads_per_thread_group: how many of them form a threadgroup; the last group of a dimension may be partial.
-        result_shapes: the shape of each result, as torch_defn gives it.
+        Args:
+            inputs: what torch_defn takes, all tensors on one device. Without tensors among them the kernel runs where
+                torch_defn makes its results.
+            threads_per_grid: the number of threads in x, y and z.
+            threads_per_thread_group: the threads of a threadgroup in x, y and z; the last ones may have fewer.
+            result_shapes: one shape for each result, those that torch_defn gives. What no thread writes is
+                uninitialised.
 
-        Raises TypeError or ValueError for arguments that do not fit, RuntimeError for tensors of several devices.
+        Raises:
+            TypeError, ValueError: wrong numbers or types of inputs, integers beyond 32 bits, shapes that differ from
+                torch_defn's, threads that are not three integers, a threadgroup beyond the kernel's limit, no threads
+                for results that are not empty, dtypes that Metal has no type for.
+            RuntimeError: tensors on several devices.
+            SyntaxError: the Metal code does not compile; it counts lines from the first of src or helper_src.
         """
         definition = self._definition
         if torch.compiler.is_compiling():
@@ -143,9 +164,17 @@ class TorchMetalKernel:
             return results[0]
         return results if self._container is list else tuple(results)
 
-    def source(self, *inputs: torch.Tensor | float, result_shapes: Sequence[Sequence[int]], **_):
-        """The Metal text that a call with the same arguments compiles, without compiling or running it."""
-        return self._definition.text(inputs, result_shapes)
+    def source(
+        self,
+        *inputs: torch.Tensor | float,
+        threads_per_grid: tuple[int, int, int] = (1, 1, 1),
+        threads_per_thread_group: tuple[int, int, int] = (1, 1, 1),
+        result_shapes: Sequence[Sequence[int]],
+    ) -> str:
+        """The Metal text that a call with these arguments runs. Neither compiles nor runs it."""
+        return self._definition.text(
+            inputs, threads_per_grid, threads_per_thread_group, result_shapes
+        )
 
     def to_coreai(self):
         """Core AI's kernel of the same arguments, for TorchConverter.register_custom_kernels.
