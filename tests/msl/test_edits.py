@@ -51,3 +51,12 @@ def test_the_way_back():
     at = result.index("gamma") + 2
     start, source, copied = [r for r in runs if r[0] <= at][-1]
     assert copied and source + at - start == text.index("gamma") + 2
+
+
+def test_of_wraps_of_equal_ranges_the_later_one_encloses():
+    edits = Edits("a b")
+    edits.wrap(0, 3, "f(", ")")
+    assert edits.text_of(0, 3) == "f(a b)"
+    edits.wrap(0, 3, "<", ">")
+    edits.replace(1, 2, ",")
+    assert edits.apply()[0] == "<f(a,b)>"

@@ -16,14 +16,13 @@ _CLOSE, _APPEND, _OPEN, _REPLACE = 0, 1, 2, 3
 class Edits:
     def __init__(self, text: str):
         self.text = text
-        self._events: list[tuple] = []  # (position, kind, order, end, text)
+        self._events: list[tuple] = []  # (position, kind, order, end, text, rank)
         self._sorted = True
 
     def replace(self, start: int, end: int, text: str) -> None:
         """Puts `text` for the range; edits inside the range are dropped when it is applied."""
         breaks = self.text.count("\n", start, end) - text.count("\n")
-        self._events.append((start, _REPLACE, -end, end, text + "\n" * max(0, breaks)))
-        self._sorted = False
+        self._add(start, _REPLACE, -end, end, text + "\n" * max(0, breaks))
 
     def blank(self, start: int, end: int) -> None:
         """Puts spaces for the range, so that columns stay."""
@@ -33,22 +32,30 @@ class Edits:
         self.replace(start, end, "")
 
     def wrap(self, start: int, end: int, before: str, after: str) -> None:
-        """Puts `before` and `after` around the range; ranges may nest."""
-        self._events.append((start, _OPEN, -end, start, before))
+        """Puts `before` and `after` around the range; ranges may nest. Of equal ranges the later
+        one encloses the earlier.
+        """
+        self._add(start, _OPEN, -end, start, before, -len(self._events))
         if after:
-            self._events.append((end, _CLOSE, -start, end, after))
-        self._sorted = False
+            self._add(end, _CLOSE, -start, end, after)
 
     def insert(self, position: int, text: str) -> None:
         """Puts `text` before the character at `position`, after what closes there."""
-        self._events.append((position, _OPEN, position, position, text))
-        self._sorted = False
+        self._add(position, _OPEN, position, position, text)
 
     def append(self, position: int, text: str) -> None:
         """Puts `text` at `position`, after what closes there. A range that ends or begins there
         does not include it.
         """
-        self._events.append((position, _APPEND, 0, position, text))
+        self._add(position, _APPEND, 0, position, text)
+
+    def _add(self, position: int, kind: int, order: int, end: int, text: str, rank=None) -> None:
+        """Events at one position are applied by kind, then order, then rank: by default the order in
+        which they were added.
+        """
+        self._events.append(
+            (position, kind, order, end, text, len(self._events) if rank is None else rank)
+        )
         self._sorted = False
 
     def apply(
@@ -58,7 +65,7 @@ class Edits:
         copied).
         """
         if not self._sorted:
-            self._events.sort(key=lambda e: (e[0], e[1], e[2]))
+            self._events.sort(key=lambda e: (e[0], e[1], e[2], e[5]))
             self._sorted = True
         if end is None:
             end = len(self.text)
@@ -68,7 +75,7 @@ class Edits:
         position = start
         removed = (0, 0)
         first = bisect.bisect_left(self._events, start, key=lambda e: e[0])
-        for event_position, kind, order, event_end, text in itertools.islice(
+        for event_position, kind, order, event_end, text, _ in itertools.islice(
             self._events, first, None
         ):
             if event_position > end or (event_position == end and kind != _CLOSE):

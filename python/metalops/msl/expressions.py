@@ -1,16 +1,23 @@
 """Expressions that mean something else in C++: literals, names of the global namespace, swizzles,
-shifts, integer division, integer literals opposite half and bfloat in conditional expressions.
+shifts, integer division, conditional expressions of half and bfloat.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from . import names
 
 _SWIZZLE = re.compile(r"(?:\.|->)\s*([xyzw]{2,4}|[rgba]{1,4})\b(?!\s*\()")
 _ARITHMETIC = re.compile(r"<<=?|>>=?|/=?|%=?")
-_INTEGER_ARM = re.compile(r"[(\s]*[-+]?\s*(?:0[xX][\da-fA-F]+|\d+)[uUlL]*[)\s]*$")
+# Arms of a conditional expression that are not of type half or bfloat: literals, strings, addresses.
+_NEVER_SMALL = re.compile(
+    r"[(\s]*(?:[-+~]?\s*(?:0[xX][\da-fA-F]+[uUlL]*|\d+[uUlL]*|\d*\.?\d*(?:[eE][-+]?\d+)?[fF]?)"
+    r"|true|false|nullptr|\"[^\"]*\"|'[^']*'|&[^&].*)[)\s]*$",
+    re.DOTALL,
+)
+_LAMBDA = re.compile(r"\[[&=\w\s]*\]\s*\(")  # cannot stand in decltype
 _FUNCTIONS = {
     "<<": "shift_left",
     ">>": "shift_right",
@@ -45,13 +52,14 @@ class Expressions:
         self.program = rewritten.program
         self.source = rewritten.program.source
         self.edits = rewritten.edits
+        self._bit_fields: set[str] | None = None
 
     def run(self) -> None:
         self._literals()
         self._global_names()
         self._swizzles()
         self._arithmetic()
-        self._conditional_literals()
+        self._conditional_arms()
         self._doubled_braces()
 
     def _literals(self) -> None:
@@ -169,31 +177,38 @@ class Expressions:
     def _in_preprocessor_like_place(node) -> bool:
         return node.parent is not None and node.parent.type in ("bitfield_clause", "enumerator")
 
-    def _conditional_literals(self) -> None:
-        """In `c ? x : 0` the literal takes the type of x where that is a class for us but
-        arithmetic in Metal.
+    def _conditional_arms(self) -> None:
+        """`c ? a : b` where one side is half or bfloat: classes that convert to numbers and back,
+        so that C++ would not choose between the arms' types. Each arm is cast to the type that
+        Metal gives the whole, or to its own where that is no number.
         """
-        nodes = list(self.source.find("(conditional_expression) @c"))
+        # Literals end with their suffix, which the syntax tree does not know.
+        ends = {
+            literal.start + len(literal.digits): literal.end for literal in self.source.literals
+        }
+        inner = set()
+        nodes = [c for c in self.source.find("(conditional_expression) @c") if not c.has_error]
+        for node in nodes:  # the outermost of a chain stands for all of it
+            inner.update(
+                (arm.start_byte, arm.end_byte)
+                for arm in map(_without_parentheses, _arms(node))
+                if arm.type == "conditional_expression"
+            )
         for node in reversed(nodes):  # what is inside first, because its text is copied
-            arms = node.child_by_field_name("consequence"), node.child_by_field_name("alternative")
-            if None in arms or node.has_error:
+            if (node.start_byte, node.end_byte) in inner:
                 continue
-            for arm, other in (arms, arms[::-1]):
-                text = self.source.masked_text(other)
-                if not _INTEGER_ARM.match(self.source.masked_text(arm)) or not re.search(
-                    r"[A-Za-z_]", text
-                ):
-                    continue
-                if "[" in text and re.search(r"\[[&=\w\s]*\]\s*\(", text):
-                    continue  # a lambda cannot stand in decltype
-                known = self.edits.text_of(other.start_byte, other.end_byte)
-                known = re.sub(r"\s+", " ", known)
-                self.edits.wrap(
-                    arm.start_byte,
-                    arm.end_byte,
-                    f"{names.SUPPORT}::literal_like<decltype({known})>(",
-                    ")",
-                )
+            leaves = list(_leaves(node))
+            texts = [self.source.node_text(leaf) for leaf in leaves]
+            if all(map(_NEVER_SMALL.match, texts)) or any(map(_LAMBDA.search, texts)):
+                continue
+            if any(self._is_bit_field(leaf) for leaf in leaves):
+                continue
+            ranges = [(leaf.start_byte, ends.get(leaf.end_byte, leaf.end_byte)) for leaf in leaves]
+            copies = (" ".join(self.edits.text_of(*arm).split()) for arm in ranges)
+            types = [f"decltype(({copy}))" for copy in copies]
+            for i, arm in enumerate(ranges):
+                all_types = ", ".join([types[i], *types[:i], *types[i + 1 :]])
+                self.edits.wrap(*arm, f"static_cast<{names.SUPPORT}::arm<{all_types}>>(", ")")
 
     def _doubled_braces(self) -> None:
         """`float a[2] = {{1, 2}}` initialises an array of scalars as `{1, 2}` does."""
@@ -211,3 +226,37 @@ class Expressions:
                 continue
             self.edits.blank(inner[0].start_byte, inner[0].start_byte + 1)
             self.edits.blank(inner[0].end_byte - 1, inner[0].end_byte)
+
+    def _is_bit_field(self, node) -> bool:
+        """Whether this may be a bit-field, to which no reference can be made."""
+        if self._bit_fields is None:
+            self._bit_fields = {
+                self.source.node_text(clause.prev_named_sibling)
+                for clause in self.source.find("(bitfield_clause) @b")
+                if clause.prev_named_sibling is not None
+            }
+        if not self._bit_fields:
+            return False
+        words = re.findall(r"[A-Za-z_]\w*", self.source.masked_text(node))
+        return bool(words) and words[-1] in self._bit_fields
+
+
+def _without_parentheses(node):
+    while node.type == "parenthesized_expression" and node.named_child_count == 1:
+        node = node.named_children[0]
+    return node
+
+
+def _arms(node) -> list:
+    arms = (node.child_by_field_name("consequence"), node.child_by_field_name("alternative"))
+    return [arm for arm in arms if arm is not None]
+
+
+def _leaves(node) -> Iterator:
+    """The arms of a chain of conditional expressions that are none themselves."""
+    for arm in _arms(node):
+        inside = _without_parentheses(arm)
+        if inside.type == "conditional_expression":
+            yield from _leaves(inside)
+        else:
+            yield arm

@@ -9,8 +9,10 @@
 // Small functions that must disappear into their callers, or loops over the grid do not vectorise.
 #define MSL_INLINE inline __attribute__((always_inline))
 
-// half is the compiler's own 16-bit float where there is one: g++ 12 and later, clang 15 and later.
-#if defined(__FLT16_MANT_DIG__) && !defined(MSL_STRUCT_HALF)
+// half is the compiler's own 16-bit float where loops over it vectorise. g++ for x86-64 has no vector conversion between
+// it and float, except on CPUs that compute in half.
+#if defined(__FLT16_MANT_DIG__) && \
+    (defined(__clang__) || !defined(__x86_64__) || defined(__AVX512FP16__))
 #define MSL_NATIVE_HALF 1
 #else
 #define MSL_NATIVE_HALF 0

@@ -26,26 +26,26 @@ MSL_INLINE constexpr ushort bfloat_bits(float value) {
 }
 
 #if !MSL_NATIVE_HALF
-// Without branches, so that loops over arrays of half vectorise.
+// Without branches, so that loops over arrays of half vectorise, and in as few vector instructions as possible.
 MSL_INLINE constexpr float half_value(ushort bits) {
-  const uint magnitude = uint(bits & 0x7fffu) << 13;
+  const uint magnitude_and_sign = (uint(int(short(bits))) << 13) & 0x8fffe000u;
   // half's exponent is 112 less than float's; the product is exact also for denormals.
-  const uint number = bit_cast<uint>(bit_cast<float>(magnitude) * 0x1p112f);
-  const uint infinite = magnitude >= 0x0f800000u ? 0x7f800000u : 0u;
-  return bit_cast<float>(number | infinite | (uint(bits & 0x8000u) << 16));
+  const float number = bit_cast<float>(magnitude_and_sign) * 0x1p112f;
+  const uint result = bit_cast<uint>(number);
+  return bit_cast<float>(__builtin_fabsf(number) >= 65536.0f ? result | 0x7f800000u : result);
 }
 
+// Rounds to nearest even. Comparisons are of signed integers, which AVX2 has.
 MSL_INLINE constexpr ushort half_bits(float value) {
   const uint bits = bit_cast<uint>(value);
   const uint magnitude = bits & 0x7fffffffu;
-  const uint rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
-  const uint normal = (rounded - 0x38000000u) >> 13;
+  const int rounded = int(magnitude + ((magnitude >> 13) & 1u) + (0xfffu - 0x38000000u)) >> 13;
+  const int infinity_or_nan = int(magnitude) > 0x7f800000 ? 0x7e00 : 0x7c00;
+  const int normal = rounded < infinity_or_nan ? rounded : infinity_or_nan;
   // Adding 0.5 to a small number puts the unit of float's last place at 2^-24, the unit of half's denormals.
-  const uint denormal = bit_cast<uint>(bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
-  uint result = magnitude < 0x38800000u ? denormal : normal;
-  result = rounded >= 0x47800000u ? 0x7c00u : result;
-  result = magnitude > 0x7f800000u ? 0x7e00u | ((magnitude >> 13) & 0x3ffu) : result;
-  return ushort(((bits >> 16) & 0x8000u) | result);
+  const int denormal = int(bit_cast<uint>(bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u);
+  const int result = int(magnitude) < 0x38800000 ? denormal : normal;
+  return ushort(((bits >> 16) & 0x8000u) | uint(result));
 }
 #endif
 
@@ -202,26 +202,6 @@ inline constexpr bool converts_silently =
 template <class T>
 using computing_t =
     metal::conditional_t<kind<T> == Kind::kHalf || kind<T> == Kind::kBfloat, float, T>;
-
-// The type of `c ? a : b` for numbers of types A and B, when one of them is half or bfloat and the other something else.
-template <class A, class B>
-using common_with_small_float = metal::conditional_t<
-    is_integer_scalar<B>, A, metal::conditional_t<is_integer_scalar<A>, B, float>>;
-
-// One arm of a conditional expression, opposite an Other: where one side is half or bfloat, which are classes here and
-// convert in both directions, this chooses the type that Metal's arithmetic conversions would. Otherwise it is x itself.
-template <class Other, class X>
-MSL_INLINE constexpr decltype(auto) arm(X&& x) {
-  using A = metal::remove_cvref_t<X>;
-  using B = metal::remove_cvref_t<Other>;
-  constexpr bool small = kind<A> == Kind::kHalf || kind<A> == Kind::kBfloat ||
-                         kind<B> == Kind::kHalf || kind<B> == Kind::kBfloat;
-  if constexpr (small && !same<A, B> && is_arithmetic_scalar<A> && is_arithmetic_scalar<B>) {
-    return common_with_small_float<A, B>(x);
-  } else {
-    return static_cast<X&&>(x);
-  }
-}
 
 }  // namespace msl_impl
 

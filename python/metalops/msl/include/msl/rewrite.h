@@ -151,16 +151,36 @@ MSL_ASSIGNMENT(divide, /=)
 MSL_ASSIGNMENT(remainder, %=)
 #undef MSL_ASSIGNMENT
 
-// An integer literal opposite an X in a conditional expression. Where half or bfloat is a class,
-// the two arms would convert either way.
-template <class X, class L>
-inline __attribute__((always_inline)) constexpr auto literal_like(L literal) {
-  typedef typename plain<X>::type T;
-  if constexpr (__is_class(T) && metal::is_floating_point<T>::value && !is_vector<T>) {
-    return T(literal);
-  } else {
-    return literal;
-  }
-}
+// What an arm of type A of a conditional expression is cast to, opposite others of types B. Where some are half or
+// bfloat and the rest other numbers, it is the type that Metal's arithmetic conversions give; else A, which changes
+// nothing. A literal 0 stays a null pointer.
+template <class... T>
+struct arm_types {
+  template <class S>
+  static constexpr bool some = (msl_impl::same<S, T> || ...);
+  static constexpr bool is_mixed =
+      (msl_impl::is_arithmetic_scalar<T> && ...) && (some<half> || some<bfloat>);
+  static constexpr bool is_float = (some<half> && some<bfloat>) || some<float> || some<double>;
+  typedef metal::conditional_t<is_float, float, metal::conditional_t<some<half>, half, bfloat>> type;
+};
+template <class A, class... B>
+inline constexpr bool all_like = (msl_impl::same<A, B> && ...);
+template <class A, bool IsMixed, class... B>
+struct arm_type {
+  typedef A type;
+};
+template <class A, class... B>
+struct arm_type<A, true, B...> : arm_types<typename plain<A>::type, typename plain<B>::type...> {};
+template <class P>
+struct arm_type<int, false, P> {
+  typedef typename plain<P>::type T;
+  typedef metal::conditional_t<metal::is_pointer_v<T>, T, int> type;
+};
+template <class A, class... B>
+using arm = typename arm_type<
+    A,
+    !all_like<typename plain<A>::type, typename plain<B>::type...> &&
+        arm_types<typename plain<A>::type, typename plain<B>::type...>::is_mixed,
+    B...>::type;
 
 }  // namespace msl::msl_support
