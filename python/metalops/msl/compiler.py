@@ -37,6 +37,7 @@ _COMMON = (
 _GNU = [
     "-fno-gnu-unique",
     "-fno-semantic-interposition",
+    "-fno-thread-jumps",
     "-Wno-narrowing",
     "--param=inline-unit-growth=400",
 ]
