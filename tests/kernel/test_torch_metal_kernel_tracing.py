@@ -154,6 +154,41 @@ def test_opcheck():
     torch.library.opcheck(PAIR.torch_custom_op, arguments)
 
 
+def _mixed(x: Tensor, y: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    return x * y * n, x + y
+
+
+def _mixed_backward(grad_outputs, inputs, outputs):
+    (product, total), (x, y, n) = grad_outputs, inputs
+    return [product * y * n + total, product * x * n + total]
+
+
+def test_the_operator_of_a_kernel_with_a_gradient():
+    kernel = TorchMetalKernel(
+        "mixed",
+        ["x", "y", "n"],
+        ["product", "total"],
+        "product[id] = x[id] * y[id] * n; total[id] = x[id] + y[id];",
+        _mixed,
+        ID,
+        backward=_mixed_backward,
+    )
+    launch = ([6, 1, 1], [1, 1, 1], [2, 3], [2, 3])
+    for device in ("mps", "cpu"):
+        x = torch.randn(2, 3, device=device, requires_grad=True)
+        y = torch.randn(3, 2, device=device).t().requires_grad_()
+        # torch's check of the autograd registration does not know mps.
+        checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+        torch.library.opcheck(kernel.torch_custom_op, (x, y, 3, *launch), test_utils=checks)
+
+    def run(x, y):
+        return kernel.torch_custom_op(x, y, 3, *launch)
+
+    inputs = [torch.randn(2, 3, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    assert torch.autograd.gradcheck(run, inputs)
+    assert torch.autograd.gradgradcheck(run, inputs)
+
+
 def test_backward_without_a_function_is_an_error_that_names_the_kernel():
     for device in ("cpu", "mps"):
         x = torch.randn(4, device=device, requires_grad=True)
