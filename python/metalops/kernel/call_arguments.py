@@ -70,12 +70,19 @@ def check_init_value(definition: Definition, value: object) -> None:
 
 
 def check_counts(
-    definition: Definition, inputs: object, output_shapes: object, output_dtypes: object
+    definition: Definition,
+    inputs: object,
+    output_shapes: object,
+    output_dtypes: object,
+    grid: object,
+    threadgroup: object,
 ) -> None:
-    """Raises TypeError for what is no list, ValueError for lists that have not one entry for each name."""
+    """Raises TypeError for what is no list, ValueError for lists of a wrong length."""
     _listed(definition.owner, "inputs", inputs, definition.inputs)
     _listed(definition.owner, "output_shapes", output_shapes, definition.outputs)
     _listed(definition.owner, "output_dtypes", output_dtypes, definition.outputs)
+    _check_three(definition.owner, "grid", grid)
+    _check_three(definition.owner, "threadgroup", threadgroup)
 
 
 def describe(definition: Definition, inputs: Sequence) -> tuple[Input, ...]:
@@ -196,12 +203,16 @@ def _integers(owner: str, role: str, values: object, least: int) -> tuple[int, .
 
 def _extent(owner: str, role: str, values: object, least: int) -> tuple[int, int, int]:
     extent = _integers(owner, role, values, least)
-    if len(extent) != 3:
-        raise ValueError(f"{owner}: {role} must have 3 entries (x, y, z), but got {values!r}")
+    _check_three(owner, role, values)
     for value in extent:
         if not isinstance(value, torch.SymInt) and value >= 2**32:
             raise ValueError(f"{owner}: {role} must hold 32-bit integers, but got {value}")
     return extent
+
+
+def _check_three(owner: str, role: str, values: Sequence) -> None:
+    if len(values) != 3:
+        raise ValueError(f"{owner}: {role} must have 3 entries (x, y, z), but got {values!r}")
 
 
 def _check_template(definition: Definition, template: object) -> Template:

@@ -74,11 +74,14 @@ def metal_kernel(
             ensure_row_contiguous holds, and are not among the outputs that a call returns.
         backward: the gradient, ``backward(grad_outputs, inputs, outputs)`` -> a list with one gradient or None for
             each input (of a single input, also the gradient alone). All three arguments are lists of tensors; Python
-            scalars come as tensors without dimensions. Tensors written in place are None in ``inputs`` and follow the outputs in ``outputs`` and ``grad_outputs``. It may
-            call other kernels. Without it, backward through the kernel raises NotImplementedError.
+            scalars come as tensors without dimensions. Tensors written in place are None in ``inputs`` and follow the
+            outputs in ``outputs`` and ``grad_outputs``. It may call other kernels. Without it, backward through the
+            kernel raises NotImplementedError.
 
     Returns:
-        A MetalKernel. It can be pickled (with backward, if that can), copied and called from several threads.
+        A MetalKernel. It can be pickled (with backward, if that can), copied and called from several threads, and is
+        traced by torch.compile and torch.export as one operator; make it outside of the functions that they trace. An
+        exported program is loaded where the same kernel was made before.
 
     Raises:
         TypeError, ValueError: for an argument that is none of these; names that Metal cannot use or that occur twice.
@@ -189,7 +192,7 @@ class MetalKernel:
         if device is not None:
             self._check_device(device)
         if is_compiling():
-            check_counts(self._definition, inputs, output_shapes, output_dtypes)
+            check_counts(self._definition, inputs, output_shapes, output_dtypes, grid, threadgroup)
             return self._call_operator(
                 inputs, output_shapes, output_dtypes, grid, threadgroup, template, init_value
             )

@@ -13,11 +13,11 @@ from .signature import Definition
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in METAL_TYPES}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
-# The end of an operator's schema, after the inputs.
-SCHEMA = (
-    "SymInt[] output_sizes, int[] output_ranks, str[] output_dtypes, SymInt[] grid, SymInt[] threadgroup, "
-    "str[] template, SymInt[] template_values, Scalar? init_value"
-)
+# The end of an operator's schema, after the inputs. Few arguments, since each costs the dispatcher a microsecond: all
+# integers (grid, threadgroup, values of the template, sizes of the outputs), which may be symbolic, and what tells them
+# apart, such as "float32:2,int64:1;T=float16,N=constant_int" for outputs of two and one dimensions and two names in the
+# template.
+SCHEMA = "SymInt[] integers, str layout, Scalar? init_value"
 
 
 def encode(
@@ -26,36 +26,48 @@ def encode(
     grid: Sequence[int],
     threadgroup: Sequence[int],
     template: Sequence[tuple[str, bool | int | torch.dtype]],
-) -> tuple:
+) -> tuple[list[int], str]:
     """The operator's arguments as SCHEMA has them, without init_value."""
-    return (
-        [size for shape in output_shapes for size in shape],
-        [len(shape) for shape in output_shapes],
-        [_NAMES[dtype] for dtype in output_dtypes],
-        list(grid),
-        list(threadgroup),
-        [f"{name}={_kind(value)}" for name, value in template],
-        [0 if isinstance(value, torch.dtype) else value for _, value in template],
-    )
+    values = [_integer(value) for _, value in template]
+    sizes = [size for shape in output_shapes for size in shape]
+    outputs = [
+        f"{_NAMES[dtype]}:{len(shape)}"
+        for shape, dtype in zip(output_shapes, output_dtypes, strict=True)
+    ]
+    kinds = [f"{name}={_kind(value)}" for name, value in template]
+    return [*grid, *threadgroup, *values, *sizes], f"{','.join(outputs)};{','.join(kinds)}"
 
 
-def decode(
-    definition: Definition, sizes, ranks, dtypes, grid, threadgroup, template, template_values
-) -> CallArguments:
+def decode(definition: Definition, integers: Sequence[int], layout: str) -> CallArguments:
     """The counterpart of encode. Checks the arguments: only now are symbolic sizes numbers."""
+    kinds = _kinds(layout)
+    outputs = decode_outputs(integers, layout)
     return check_arguments(
         definition,
-        _split(sizes, ranks),
-        [_DTYPES[dtype] for dtype in dtypes],
-        grid,
-        threadgroup,
-        [_template_argument(*pair) for pair in zip(template, template_values, strict=True)],
+        [shape for shape, _ in outputs],
+        [dtype for _, dtype in outputs],
+        integers[:3],
+        integers[3:6],
+        [
+            (name, _template_value(kind, integers[6 + position]))
+            for position, (name, kind) in enumerate(kinds)
+        ],
     )
 
 
-def decode_outputs(sizes, ranks, dtypes) -> list[tuple[list[int], torch.dtype]]:
+def decode_outputs(integers: Sequence[int], layout: str) -> list[tuple[list[int], torch.dtype]]:
     """The shapes, which may be symbolic, and dtypes of the outputs."""
-    return list(zip(_split(sizes, ranks), [_DTYPES[dtype] for dtype in dtypes], strict=True))
+    at = 6 + len(_kinds(layout))
+    outputs = []
+    for output in filter(None, layout.split(";")[0].split(",")):
+        dtype, rank = output.split(":")
+        outputs.append((list(integers[at : at + int(rank)]), _DTYPES[dtype]))
+        at += int(rank)
+    return outputs
+
+
+def _kinds(layout: str) -> list[list[str]]:
+    return [pair.split("=") for pair in filter(None, layout.split(";")[1].split(","))]
 
 
 def _kind(value: bool | int | torch.dtype) -> str:
@@ -64,17 +76,14 @@ def _kind(value: bool | int | torch.dtype) -> str:
     return "constant_bool" if isinstance(value, bool) else "constant_int"
 
 
-def _template_argument(text: str, value: int) -> tuple[str, bool | int | torch.dtype]:
-    name, kind = text.split("=")
+def _integer(value: bool | int | torch.dtype) -> int:
+    if isinstance(value, torch.dtype):
+        return 0
+    # The dispatcher takes no bool beside symbolic integers.
+    return int(value) if isinstance(value, bool) else value
+
+
+def _template_value(kind: str, value: int) -> bool | int | torch.dtype:
     if kind in _DTYPES:
-        return name, _DTYPES[kind]
-    return name, bool(value) if kind == "constant_bool" else value
-
-
-def _split(sizes: Sequence[int], ranks: Sequence[int]) -> list[list[int]]:
-    sizes = list(sizes)
-    shapes = []
-    for rank in ranks:
-        shapes.append(sizes[:rank])
-        del sizes[:rank]
-    return shapes
+        return _DTYPES[kind]
+    return bool(value) if kind == "constant_bool" else value

@@ -94,25 +94,25 @@ class Program:
         return args[:count], args[count:]
 
     def _execute(self, *args):
-        inputs, encoded = self._split(args)
+        inputs, (integers, layout, init_value) = self._split(args)
         inputs = [
             tensor if position in self.inouts else tensor.resolve_conj().resolve_neg()
             for position, tensor in enumerate(inputs)
         ]
-        *encoded, init_value = encoded
-        arguments = decode(self.definition, *encoded)
         described = tuple([(x.dtype, x.shape, x.stride(), x.device) for x in inputs])
-        template = tuple([(name, type(value), value) for name, value in arguments.template])
-        key = (described, *arguments[:-1], template)
-        return _results(self.launch(key, inputs, arguments)(inputs, init_value))
+        key = (described, tuple(integers), layout)
+        launch = self.launches.get(key) or self.launch(
+            key, inputs, decode(self.definition, integers, layout)
+        )
+        return _results(launch(inputs, init_value))
 
     def _describe_outputs(self, *args):
-        inputs, (sizes, ranks, dtypes, *_) = self._split(args)
+        inputs, (integers, layout, _) = self._split(args)
         describe(self.definition, inputs)
         return _results(
             [
                 torch.empty(shape, dtype=dtype, device="mps")
-                for shape, dtype in decode_outputs(sizes, ranks, dtypes)
+                for shape, dtype in decode_outputs(integers, layout)
             ]
         )
 
