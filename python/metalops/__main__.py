@@ -14,6 +14,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "the operators on a photograph, checked against torch on the CPU",
         "metalops.demo:main",
     ),
+    "check": ("find what Apple's Metal compiler would reject", "metalops.msl.check.cli:main"),
     "compile": ("compile a .metal file and print its kernel table", "metalops.msl:main_compile"),
     "sweep": ("try every kernel of a folder and print what fails first", "metalops.msl:main_sweep"),
 }

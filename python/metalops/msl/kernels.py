@@ -6,6 +6,7 @@ emitted.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .parse import Attribute, Source, split_arguments, string_value
@@ -164,11 +165,19 @@ class ProgramError(Exception):
         self.offset = offset
 
 
+def _raise(message: str, offset: int) -> None:
+    raise ProgramError(message, offset)
+
+
 class Program:
     """Everything a source declares at namespace and class scope, in order of position."""
 
-    def __init__(self, source: Source):
+    def __init__(self, source: Source, forbid: Callable[[str, int], None] | None = None):
+        """forbid: is told what Metal forbids (a message and an offset) and may return; by default it raises
+        ProgramError.
+        """
         self.source = source
+        self._forbid = forbid or _raise
         self.functions: list[Function] = []
         self.classes: list[ClassScope] = []
         self.kernels: list[Kernel] = []
@@ -374,7 +383,8 @@ class Program:
         elif function_template_type(source, node):
             parameter.kind, parameter.attribute = "buffer", "buffer"
         else:
-            raise ProgramError(
+            parameter.kind = "unsupported"
+            self._forbid(
                 "kernel parameter needs an attribute such as [[buffer(n)]] or "
                 "[[thread_position_in_grid]]",
                 source.next_code(start),
@@ -484,11 +494,12 @@ class Program:
             if not variables:
                 continue
             if kernel is None:
-                raise ProgramError(
+                self._forbid(
                     "variable in the threadgroup address space must be declared in a "
                     "kernel function",
                     word.start,
                 )
+                continue
             for declarator, identifier in variables:
                 kernel.threadgroup_variables.append(
                     ThreadgroupVariable(

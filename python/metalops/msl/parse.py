@@ -29,6 +29,9 @@ _TOKENS = re.compile(
                     |__attribute__|__asm__|__asm|asm|ray_data|object_data|coherent)\b)""",
     re.M | re.X,
 )
+_CONVERSION = re.compile(
+    r"(?<![\w:])(?<!unsigned )(?<!signed )(?<!long )(?:long|short|unsigned|signed)(?=\((?![*&]))"
+)
 _FLOATING = re.compile(r"(?![0][xX])[\d.]*(?:\.|[eE])|0[xX].*[pP.]")
 
 
@@ -86,7 +89,9 @@ class Source:
         self.masked = self._mask()
         import tree_sitter
 
-        self.tree = tree_sitter.Parser(_language()).parse(self.masked.encode("latin-1"))
+        # The grammar takes `long(x)` for a declaration; under a name of the same length it is a call.
+        parsed = _CONVERSION.sub(lambda match: "_" * len(match.group()), self.masked)
+        self.tree = tree_sitter.Parser(_language()).parse(parsed.encode("latin-1"))
         self.root = self.tree.root_node
         self._attribute_starts = [a.start for a in self.attribute_lists]
         self._word_starts = [w.start for w in self.words]

@@ -1,0 +1,784 @@
+"""Address spaces: where a pointer, a reference or a variable needs one, and conversions between them.
+
+Functions are followed in the order of their statements, with the types of local variables; templates are checked as
+they are written, not instance by instance.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ..kernels import declared_identifier, function_declarator, last_name
+from .program import Checked, ancestor
+from .rules import rule
+from .types import Type, Types
+
+MISSING = rule("missing-address-space", "4", "A pointer or reference names its address space.")
+CONVERSION = rule(
+    "address-space-conversion", "4", "An address space is never converted into another."
+)
+CONSTANT_WRITE = rule("write-to-constant", "4.2", "The constant address space is read only.")
+THREADGROUP_VARIABLE = rule(
+    "threadgroup-variable",
+    "4.4",
+    "A threadgroup variable is declared in the body of a kernel, and not initialised.",
+)
+PROGRAM_SCOPE = rule(
+    "program-scope", "4.2", "A variable at program scope is constant and has an initialiser."
+)
+LOCAL_SPACE = rule(
+    "local-address-space", "4", "A variable in a function is in thread or threadgroup memory."
+)
+
+_ASSIGNMENTS = {"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>="}
+_CASTS = {"static_cast", "reinterpret_cast", "const_cast"}
+_ZERO = re.compile(r"[\s{}(),]*(?:0[\dx]*(?:\.0*)?[uUlLfFhH]*|false)?[\s{}(),]*$")
+_ARTICLES = "device, constant, threadgroup or thread"
+
+
+def check(checked: Checked) -> None:
+    """Finds what breaks the rules of this group."""
+    types = Types(checked.source, checked.program)
+    declarations = _Declarations(checked, types)
+    declarations.run()
+    functions: dict[str, list] = {}
+    for function in checked.program.functions:
+        functions.setdefault(function.name, []).append(function)
+    for function in checked.program.functions:
+        if function.body is not None and checked.wants(function.body.start_byte):
+            _Body(checked, types, functions, declarations.globals, function).run()
+
+
+class _Declarations:
+    """Rules about declarations by themselves, wherever they stand."""
+
+    def __init__(self, checked: Checked, types: Types):
+        self.checked = checked
+        self.source = checked.source
+        self.types = types
+        self.globals: dict[str, Type | None] = {}
+
+    def run(self) -> None:
+        for function in self.checked.program.functions:
+            self._function(function)
+        for node, _, head in self.checked.program.declarations:
+            self._program_scope(node, head)
+        for node in self.source.find("[(declaration) (field_declaration) (for_range_loop)] @d"):
+            if self.checked.wants(node.start_byte):
+                self._levels(node)
+        for node in self.source.find("(field_declaration) @f"):
+            self._field(node)
+        self._threadgroup_variables()
+
+    def _function(self, function) -> None:
+        if not self.checked.wants(function.node.start_byte) or function.stage not in (
+            None,
+            "kernel",
+        ):
+            return
+        for node, _, declared in self.types.parameters(function.declarator):
+            self._report_missing(declared, node, "parameter")
+        start = max(self.source.previous_code(function.node.start_byte) + 1, function.head)
+        if function.template_headers:
+            start = function.template_headers[-1].end_byte
+        outer = function.node
+        while outer.type == "template_declaration":
+            outer = outer.named_children[-1]
+        declarator = outer.child_by_field_name("declarator")
+        type_node = outer.child_by_field_name("type")
+        if type_node is None or declarator is None or declarator.type == "function_declarator":
+            return
+        self._report_missing(
+            self.types.declared(start, type_node, declarator, function.declarator.start_byte),
+            declarator,
+            "result",
+        )
+
+    def _levels(self, node) -> None:
+        type_node = node.child_by_field_name("type")
+        start = self.source.previous_code(node.start_byte) + 1
+        for declarator in node.children_by_field_name("declarator"):
+            if function_declarator(declarator) is not None:
+                continue
+            what = "member" if node.type == "field_declaration" else "variable"
+            self._report_missing(
+                self.types.declared(start, type_node, declarator, node.end_byte), declarator, what
+            )
+
+    def _report_missing(self, declared, place, what: str) -> None:
+        for node, level in declared.levels:
+            target = level.target
+            if target.space is not None or target.is_open or target.name == "function":
+                continue
+            if target.kind == "pointer":
+                continue  # Apple's compiler takes thread
+            identifier = declared_identifier(place.child_by_field_name("declarator") or place)
+            name = self.checked.text(identifier) if identifier is not None else ""
+            subject = f"{what} {name}".strip()
+            instead = f"thread {target.written()}{'*' if level.kind == 'pointer' else '&'}"
+            self.checked.report(
+                MISSING,
+                place,
+                f"the {level.kind} type of the {subject} has no address space; write {_ARTICLES} before it, "
+                f"such as {instead}",
+            )
+            return
+
+    # ---- variables -------------------------------------------------------------------------------
+
+    def _variables(self, node, start: int):
+        type_node = node.child_by_field_name("type")
+        for declarator in node.children_by_field_name("declarator"):
+            if function_declarator(declarator) is not None:
+                continue
+            identifier = declared_identifier(declarator)
+            if identifier is not None:
+                yield (
+                    identifier,
+                    declarator,
+                    self.types.declared(start, type_node, declarator, node.end_byte).type,
+                )
+
+    def _program_scope(self, node, head: int) -> None:
+        start = max(head, self.source.previous_code(node.start_byte) + 1)
+        parent = node.parent
+        if parent is not None and parent.type == "template_declaration":
+            start = min(start, parent.child_by_field_name("parameters").end_byte)
+        for identifier, declarator, type_ in self._variables(node, start):
+            name = self.checked.text(identifier)
+            if not name or ancestor(identifier, "qualified_identifier") is not None:
+                continue
+            self.globals[name] = None if name in self.globals else type_
+            if type_.kind == "reference" or type_.name in (
+                "sampler",
+                "metal::sampler",
+                "os_log",
+                "metal::os_log",
+            ):
+                continue
+            if type_.name.split("<")[0].strip() in (
+                "visible_function_table",
+                "texture2d",
+                "function",
+            ):
+                continue
+            if type_.space == "threadgroup":
+                continue
+            attributes = self.source.attributes_in(start, node.end_byte)
+            if any(
+                a.name in ("function_constant", "buffer", "texture", "sampler") for a in attributes
+            ):
+                continue
+            words = self.source.masked[start : node.end_byte].split("=")[0].split()
+            if type_.space != "constant":
+                self.checked.report(
+                    PROGRAM_SCOPE,
+                    identifier,
+                    f"the variable {name} at program scope is not in the constant address space; "
+                    f"write constant before its type",
+                )
+            elif "extern" not in words and not _has_initialiser(declarator):
+                self.checked.report(
+                    PROGRAM_SCOPE,
+                    identifier,
+                    f"the constant {name} has no initialiser; give it a value, or make it a [[function_constant(n)]]",
+                )
+
+    def _field(self, node) -> None:
+        """Data members: never in threadgroup memory by themselves."""
+        start = self.source.previous_code(node.start_byte) + 1
+        for identifier, _, type_ in self._variables(node, start):
+            if type_.kind in ("value", "array") and type_.space == "threadgroup":
+                self.checked.report(
+                    THREADGROUP_VARIABLE,
+                    identifier,
+                    f"the member {self.checked.text(identifier)} cannot be declared threadgroup; "
+                    "declare a threadgroup variable of this class in the kernel",
+                )
+
+    def _threadgroup_variables(self) -> None:
+        kernels = {
+            f.body.start_byte
+            for f in self.checked.program.functions
+            if f.stage and f.body is not None
+        }
+        for node in self.source.find("(declaration) @d"):
+            start = self.source.previous_code(node.start_byte) + 1
+            if not self.checked.wants(node.start_byte):
+                continue
+            body = node.parent
+            while body is not None and body.start_byte not in kernels | {-1}:
+                body = body.parent
+            for identifier, declarator, type_ in self._variables(node, start):
+                if type_.kind not in ("value", "array") or type_.space != "threadgroup":
+                    continue
+                name = self.checked.text(identifier)
+                if body is None or body.type not in ("compound_statement",):
+                    self.checked.report(
+                        THREADGROUP_VARIABLE,
+                        identifier,
+                        f"the threadgroup variable {name} is not in the body of a kernel; declare it there and pass "
+                        "a threadgroup pointer on",
+                    )
+                elif _has_initialiser(declarator) and not _ZERO.match(
+                    self.source.masked_text(declarator.child_by_field_name("value"))
+                ):
+                    self.checked.report(
+                        THREADGROUP_VARIABLE,
+                        identifier,
+                        f"the threadgroup variable {name} cannot have an initialiser other than zero; let one thread write it, "
+                        "then call threadgroup_barrier",
+                    )
+
+
+def _has_initialiser(declarator) -> bool:
+    return declarator.type == "init_declarator" or (
+        declarator.parent is not None and declarator.parent.child_by_field_name("value") is not None
+    )
+
+
+def _is_zero(source, declarator) -> bool:
+    """Whether a declarator has no initialiser, or one of zeros, which Apple's compiler lets pass."""
+    value = declarator.child_by_field_name("value")
+    return value is None or bool(_ZERO.match(source.masked_text(value)))
+
+
+class _Body:
+    """Follows one function body."""
+
+    def __init__(self, checked: Checked, types: Types, functions, globals_, function):
+        self.checked = checked
+        self.source = checked.source
+        self.types = types
+        self.functions = functions
+        self.function = function
+        self.scopes: list[dict[str, Type | None]] = [globals_, {}]
+        self.known: dict[int, Type | None] = {}
+        self.returns: list[Type | None] = [self._result_type()]
+        self.class_name = function.path[-1].removeprefix("class ") if function.in_class else None
+
+    def run(self) -> None:
+        self.scopes.append({})
+        for node, _, declared in self.types.parameters(self.function.declarator):
+            self._declare(
+                declared_identifier(node.child_by_field_name("declarator")), declared.type
+            )
+        self._visit(self.function.body)
+
+    def _result_type(self) -> Type | None:
+        function = self.function
+        outer = function.node
+        while outer.type == "template_declaration":
+            outer = outer.named_children[-1]
+        declarator = outer.child_by_field_name("declarator")
+        type_node = outer.child_by_field_name("type")
+        if declarator is None or type_node is None:
+            return None
+        start = max(self.source.previous_code(outer.start_byte) + 1, function.head)
+        if function.template_headers:
+            start = function.template_headers[-1].end_byte
+        levels = declarator
+        if levels.type == "function_declarator":
+            return self.types.declared(start, type_node, None, declarator.start_byte).type
+        result = self.types.declared(start, type_node, levels, function.declarator.start_byte)
+        return result.levels[-1][1] if result.levels else None
+
+    # ---- scopes ----------------------------------------------------------------------------------
+
+    def _declare(self, identifier, type_: Type | None) -> None:
+        if identifier is not None:
+            self.scopes[-1][self.source.masked_text(identifier)] = self._as_local(type_)
+
+    @staticmethod
+    def _as_local(type_: Type | None) -> Type | None:
+        """A variable of a function lies in thread memory unless it says otherwise."""
+        if type_ is None or type_.kind == "reference" or type_.space is not None:
+            return type_
+        return _array_in(type_, "thread")
+
+    def _lookup(self, name: str) -> Type | None:
+        for scope in reversed(self.scopes[1:]):
+            if name in scope:
+                return scope[name]
+        if self.class_name is not None:
+            field = self.types.field(self.class_name, name)
+            if field is not None:
+                return field
+        return self.scopes[0].get(name)
+
+    # ---- statements ------------------------------------------------------------------------------
+
+    def _visit(self, node) -> None:
+        handler = getattr(self, f"_visit_{node.type}", None)
+        if handler is not None:
+            handler(node)
+        else:
+            self._children(node)
+
+    def _children(self, node) -> None:
+        for child in node.named_children:
+            if child.type != "ERROR":
+                self._visit(child)
+
+    def _scoped(self, node) -> None:
+        self.scopes.append({})
+        self._children(node)
+        self.scopes.pop()
+
+    _visit_compound_statement = _scoped
+    _visit_for_statement = _scoped
+    _visit_if_statement = _scoped
+    _visit_while_statement = _scoped
+    _visit_switch_statement = _scoped
+
+    def _visit_struct_specifier(self, node) -> None:
+        pass  # members of local classes are functions of their own
+
+    _visit_class_specifier = _visit_union_specifier = _visit_struct_specifier
+
+    def _visit_lambda_expression(self, node) -> None:
+        self.scopes.append({})
+        self.returns.append(None)
+        declarator = node.child_by_field_name("declarator")
+        if declarator is not None and declarator.child_by_field_name("parameters") is not None:
+            for parameter, _, declared in self.types.parameters(declarator):
+                self._declare(
+                    declared_identifier(parameter.child_by_field_name("declarator")), declared.type
+                )
+        self._visit(node.child_by_field_name("body"))
+        self.returns.pop()
+        self.scopes.pop()
+
+    def _visit_for_range_loop(self, node) -> None:
+        self.scopes.append({})
+        start = self.source.previous_code(node.child_by_field_name("type").start_byte) + 1
+        declarator = node.child_by_field_name("declarator")
+        declared = self.types.declared(
+            start, node.child_by_field_name("type"), declarator, declarator.end_byte
+        )
+        self._visit(node.child_by_field_name("right"))
+        self._declare(
+            declared_identifier(declarator), None if declared.type.is_open else declared.type
+        )
+        self._visit(node.child_by_field_name("body"))
+        self.scopes.pop()
+
+    def _visit_declaration(self, node) -> None:
+        type_node = node.child_by_field_name("type")
+        start = self.source.previous_code(node.start_byte) + 1
+        for declarator in node.children_by_field_name("declarator"):
+            value = (
+                declarator.child_by_field_name("value")
+                if declarator.type == "init_declarator"
+                else None
+            )
+            if value is None and node.child_by_field_name("value") is not None:
+                value = node.child_by_field_name("value")
+            inner = (
+                declarator.child_by_field_name("declarator")
+                if declarator.type == "init_declarator"
+                else declarator
+            )
+            if inner.type == "structured_binding_declarator":
+                for name in inner.named_children:
+                    self._declare(name, None)
+            if function_declarator(inner) is not None:
+                self._declare(
+                    declared_identifier(inner), None
+                )  # `Class object(argument);` reads as a function
+                continue
+            declared = self.types.declared(start, type_node, inner, node.end_byte).type
+            if value is not None:
+                self._visit(value)
+                declared = self._initialise(declared, value, inner)
+            self._check_local(declared, inner)
+            self._declare(declared_identifier(inner), declared)
+
+    def _check_local(self, type_: Type | None, declarator) -> None:
+        if (
+            type_ is None
+            or type_.kind not in ("value", "array")
+            or type_.space not in ("device", "constant")
+        ):
+            return
+        identifier = declared_identifier(declarator)
+        if identifier is not None:
+            name = self.checked.text(identifier)
+            self.checked.report(
+                LOCAL_SPACE,
+                identifier,
+                f"the variable {name} in a function cannot be in {type_.space} memory; leave {type_.space} out"
+                + (", or move it to program scope" if type_.space == "constant" else ""),
+            )
+
+    def _initialise(self, declared: Type, value, declarator) -> Type | None:
+        """Checks an initialiser; returns the type, deduced from the initialiser where it is auto."""
+        if value.type in ("initializer_list", "argument_list"):
+            items = [c for c in value.named_children if c.type != "comment"]
+            if declared.kind not in ("pointer", "reference") or len(items) != 1:
+                return None if _is_auto(declared) else declared
+            value = items[0]
+        actual = self._type(value)
+        if declared.kind == "value" and declared.name in ("auto", "auto ", "decltype(auto)"):
+            return self._decayed(actual)
+        if declared.kind == "pointer" and _is_auto(declared.target):
+            decayed = self._decayed(actual)
+            if declared.target.space is None:
+                return decayed
+        if (
+            declared.kind == "reference"
+            and _is_auto(declared.target)
+            and declared.target.space is None
+        ):
+            return actual
+        name = (
+            self.checked.text(declared_identifier(declarator))
+            if declared_identifier(declarator)
+            else ""
+        )
+        self._flow(actual, declared, value, f"{name} is a {declared.written()}")
+        return declared
+
+    def _visit_assignment_expression(self, node) -> None:
+        self._children(node)
+        left = self._type(node.child_by_field_name("left"))
+        right = node.child_by_field_name("right")
+        self._check_write(left, node)
+        if (
+            left is not None
+            and left.kind == "pointer"
+            and self.source.node_text(node.child_by_field_name("operator")) == "="
+        ):
+            name = self.checked.text(node.child_by_field_name("left"))
+            self._flow(self._type(right), left, right, f"{name} is a {left.written()}")
+
+    def _visit_update_expression(self, node) -> None:
+        self._children(node)
+        self._check_write(self._type(node.child_by_field_name("argument")), node)
+
+    def _check_write(self, target: Type | None, node) -> None:
+        if target is not None and target.kind != "reference" and target.space == "constant":
+            written = node.child_by_field_name("left") or node.child_by_field_name("argument")
+            self.checked.report(
+                CONSTANT_WRITE,
+                node,
+                f"{self.checked.text(written)} is in the constant address space, which is read only; "
+                "pass the buffer as device, or write to a copy",
+            )
+
+    def _visit_return_statement(self, node) -> None:
+        self._children(node)
+        wanted = self.returns[-1]
+        values = [c for c in node.named_children if c.type != "comment"]
+        if wanted is not None and values and wanted.kind in ("pointer", "reference"):
+            self._flow(
+                self._type(values[0]),
+                wanted,
+                values[0],
+                f"{self.function.name} returns a {wanted.written()}",
+            )
+
+    # ---- conversions -----------------------------------------------------------------------------
+
+    def _flow(self, actual: Type | None, wanted: Type, place, what: str) -> None:
+        spaces = _mismatch(actual, wanted)
+        if spaces is not None:
+            have = spaces[0]
+            self.checked.report(
+                CONVERSION,
+                place,
+                f"{self.checked.text(place)} is in {have} memory, but {what}; no cast leads from one address space to "
+                f"another: declare it {have}, or copy the data",
+            )
+
+    def _visit_cast_expression(self, node) -> None:
+        self._children(node)
+        self._cast(node.child_by_field_name("type"), node.child_by_field_name("value"), node)
+
+    def _cast(self, described, value, place) -> None:
+        if described is None or value is None or described.type != "type_descriptor":
+            return
+        wanted = self.types.described(described).type
+        actual = self._type(value)
+        spaces = _mismatch(actual, wanted, is_cast=True)
+        if spaces is not None:
+            self.checked.report(
+                CONVERSION,
+                place,
+                f"{self.checked.text(value)} is in {spaces[0]} memory and cannot be cast to {wanted.written()}; "
+                "an address space is never converted: keep it, or copy the data",
+            )
+
+    def _visit_call_expression(self, node) -> None:
+        self._children(node)
+        called = node.child_by_field_name("function")
+        arguments = (
+            [c for c in node.child_by_field_name("arguments").named_children if c.type != "comment"]
+            if node.child_by_field_name("arguments").type == "argument_list"
+            else []
+        )
+        if (
+            called.type == "template_function"
+            and self.source.masked_text(called.child_by_field_name("name")) in _CASTS
+        ):
+            template = called.child_by_field_name("arguments").named_children
+            if len(template) == 1 and len(arguments) == 1:
+                self._cast(template[0], arguments[0], node)
+            return
+        self._check_call(node, called, arguments)
+
+    def _check_call(self, node, called, arguments) -> None:
+        candidates = self._candidates(called)
+        if not candidates:
+            return
+        problems = []
+        for candidate in candidates:
+            problem = self._problem(candidate, arguments)
+            if problem is None:
+                return
+            problems.append(problem)
+        if len(problems) > 1 and self.function.template_headers and self.function.stage is None:
+            return  # may never be instantiated with these arguments
+        problems = [p for p in problems if p is not _ARITY]
+        if not problems:
+            return
+        argument, have, wanted, name = problems[0]
+        if len(problems) > 1:
+            what = f"no overload of {last_name(self.source, called) or self.checked.text(called)} takes it"
+        else:
+            what = f"{self.checked.text(called)} takes {name} as {wanted.written()}"
+        self.checked.report(
+            CONVERSION,
+            argument,
+            f"{self.checked.text(argument)} is in {have} memory, but {what}; write an overload for {have}, "
+            "or copy the data",
+        )
+
+    def _candidates(self, called) -> list:
+        """Functions of the program that a call may mean; none where another may be meant too."""
+        if called.type == "identifier":
+            name = self.source.masked_text(called)
+            if any(name in scope for scope in self.scopes[1:]):
+                return []
+            return self._free(name) if name not in self.types.classes else []
+        if called.type == "template_function":
+            return self._free(self.source.masked_text(called.child_by_field_name("name")))
+        if called.type == "qualified_identifier":
+            text = self.source.masked_text(called)
+            if text.startswith("metal::") and "::" not in text[7:]:
+                return []
+            return self._free(last_name(self.source, called))
+        if called.type == "field_expression":
+            return self._methods(called)
+        return []
+
+    def _free(self, name: str) -> list:
+        found = self.functions.get(name, [])
+        return [] if name in self.types.classes or name in self.types.aliases else found
+
+    def _methods(self, called) -> list:
+        field = called.child_by_field_name("field")
+        if field is None or field.type not in ("field_identifier", "template_method"):
+            return []
+        owner = self._type(called.child_by_field_name("argument"))
+        if owner is not None and owner.kind == "pointer":
+            owner = owner.target
+        if owner is not None and owner.kind == "reference":
+            owner = owner.target
+        if owner is None or owner.kind != "value" or owner.is_open:
+            return []
+        bare = owner.name.split("<")[0].strip()
+        scopes = self.types.classes.get(bare, [])
+        if len(scopes) != 1 or any(
+            c.type == "base_class_clause" for c in scopes[0].specifier.children
+        ):
+            return []
+        name = self.source.masked_text(
+            field if field.type == "field_identifier" else field.child_by_field_name("name")
+        )
+        return [
+            f
+            for f in self.functions.get(name, [])
+            if f.in_class and f.path[-1] == f"class {scopes[0].name}"
+        ]
+
+    def _problem(self, function, arguments):
+        """None where a call may mean this function, else why not: _ARITY or (argument, its space, parameter type,
+        parameter name)."""
+        parameters = self.types.parameters(function.declarator)
+        if any(p[0].type == "variadic_parameter_declaration" for p in parameters):
+            return None
+        if any(
+            c.type in ("variadic_parameter", "...")
+            for c in function.declarator.child_by_field_name("parameters").children
+        ):
+            return None
+        required = sum(1 for p in parameters if p[0].type == "parameter_declaration")
+        if (
+            len(parameters) == 1
+            and parameters[0][2].type.name == "void"
+            and parameters[0][2].type.kind == "value"
+        ):
+            required, parameters = 0, []
+        if not required <= len(arguments) <= len(parameters):
+            return _ARITY
+        for argument, (node, _, declared) in zip(arguments, parameters, strict=False):
+            spaces = _mismatch(self._type(argument), declared.type)
+            if spaces is not None:
+                identifier = declared_identifier(node.child_by_field_name("declarator"))
+                name = self.checked.text(identifier) if identifier is not None else "it"
+                return argument, spaces[0], declared.type, name
+        return None
+
+    # ---- types of expressions --------------------------------------------------------------------
+
+    def _type(self, node) -> Type | None:
+        """The type of an expression; its space is where the object lies, None for values that lie nowhere."""
+        if node is None:
+            return None
+        if node.id not in self.known:
+            handler = getattr(self, f"_type_{node.type}", None)
+            self.known[node.id] = handler(node) if handler is not None else None
+        return self.known[node.id]
+
+    @staticmethod
+    def _decayed(type_: Type | None) -> Type | None:
+        """As `auto` takes it: by value, arrays as pointers."""
+        if type_ is None:
+            return None
+        if type_.kind == "reference":
+            type_ = type_.target
+        if type_.kind == "array":
+            return Type("pointer", None, type_.target)
+        return type_.in_space(None)
+
+    def _type_identifier(self, node) -> Type | None:
+        found = self._lookup(self.source.masked_text(node))
+        return found.target if found is not None and found.kind == "reference" else found
+
+    def _type_parenthesized_expression(self, node) -> Type | None:
+        named = [c for c in node.named_children if c.type != "comment"]
+        return self._type(named[0]) if len(named) == 1 else None
+
+    def _type_pointer_expression(self, node) -> Type | None:
+        inner = self._type(node.child_by_field_name("argument"))
+        if inner is None:
+            return None
+        if self.source.node_text(node.child_by_field_name("operator")) == "&":
+            return Type("pointer", None, inner)
+        if inner.kind == "pointer":
+            return inner.target
+        return inner.target if inner.kind == "array" else None
+
+    def _type_subscript_expression(self, node) -> Type | None:
+        base = self._type(node.child_by_field_name("argument"))
+        if base is None:
+            return None
+        if base.kind == "pointer":
+            return base.target
+        if base.kind == "array":
+            return base.target
+        if (
+            base.kind == "value"
+            and not base.is_open
+            and base.name.split("<")[0] not in self.types.classes
+        ):
+            return Type("value", base.space, None, "element", False)
+        return None
+
+    def _type_field_expression(self, node) -> Type | None:
+        owner = self._type(node.child_by_field_name("argument"))
+        field = node.child_by_field_name("field")
+        if owner is None or field is None or field.type != "field_identifier":
+            return None
+        if self.source.node_text(node.child_by_field_name("operator")) == "->":
+            if owner.kind != "pointer":
+                return None
+            owner = owner.target
+        if owner.kind != "value":
+            return None
+        found = self.types.field(owner.name, self.source.masked_text(field))
+        if found is not None:
+            if found.kind == "reference":
+                return found.target
+            if found.space is not None:
+                return found
+            return _array_in(found, owner.space)
+        if owner.is_open or owner.name.split("<")[0].strip() in self.types.classes:
+            return None
+        return Type("value", owner.space, None, "component", False)
+
+    def _type_binary_expression(self, node) -> Type | None:
+        operator = self.source.node_text(node.child_by_field_name("operator"))
+        if operator not in ("+", "-"):
+            return None
+        left = self._decayed(self._type(node.child_by_field_name("left")))
+        right = self._decayed(self._type(node.child_by_field_name("right")))
+        pointers = [t for t in (left, right) if t is not None and t.kind == "pointer"]
+        return pointers[0] if len(pointers) == 1 else None
+
+    def _type_conditional_expression(self, node) -> Type | None:
+        one = self._type(node.child_by_field_name("consequence"))
+        other = self._type(node.child_by_field_name("alternative"))
+        one, other = self._decayed(one), self._decayed(other)
+        if one is not None and other is not None and one.kind == other.kind == "pointer":
+            return one if one.target.space == other.target.space else None
+        return None
+
+    def _type_cast_expression(self, node) -> Type | None:
+        return self._cast_type(node.child_by_field_name("type"))
+
+    def _cast_type(self, described) -> Type | None:
+        if described is None or described.type != "type_descriptor":
+            return None
+        found = self.types.described(described).type
+        if found.kind == "reference":
+            return found.target
+        return None if found.is_open else found
+
+    def _type_call_expression(self, node) -> Type | None:
+        called = node.child_by_field_name("function")
+        if called.type == "template_function":
+            name = self.source.masked_text(called.child_by_field_name("name"))
+            template = called.child_by_field_name("arguments").named_children
+            if name in _CASTS:
+                return self._cast_type(template[0]) if len(template) == 1 else None
+        return None
+
+    def _type_assignment_expression(self, node) -> Type | None:
+        return self._type(node.child_by_field_name("left"))
+
+    def _type_update_expression(self, node) -> Type | None:
+        return self._type(node.child_by_field_name("argument"))
+
+
+_ARITY = object()
+
+
+def _is_auto(type_: Type) -> bool:
+    return type_.kind == "value" and type_.name.split(" ")[-1] in ("auto", "decltype(auto)")
+
+
+def _array_in(type_: Type, space: str | None) -> Type:
+    if type_.kind == "array":
+        return Type("array", space, _array_in(type_.target, space))
+    return type_.in_space(space)
+
+
+def _mismatch(actual: Type | None, wanted: Type, is_cast: bool = False) -> tuple[str, str] | None:
+    """(space of what is given, space of what is wanted) where the one cannot become the other."""
+    if actual is None:
+        return None
+    if wanted.kind == "pointer":
+        if actual.kind not in ("pointer", "array"):
+            return None
+        have, need = actual.target.space, wanted.target.space
+    elif wanted.kind == "reference":
+        if wanted.target.is_const and wanted.target.space in (None, "thread") and not is_cast:
+            return None  # binds to a copy
+        have, need = actual.space, wanted.target.space
+    else:
+        return None
+    if have is None or need is None or have == need:
+        return None
+    return have, need

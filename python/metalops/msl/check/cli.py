@@ -1,0 +1,76 @@
+"""`python -m metalops check`: what Apple's Metal compiler would reject."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from ..errors import CompilerNotFound
+from . import apple, check_file, in_order
+from .rules import RULES
+from .sources import Wanted, metal_files
+
+LANGUAGES = {"3.1": 310, "3.2": 320, "4": 400, "4.0": 400}
+
+
+def main(argv: list[str]) -> int:
+    """Checks Metal files, and in folders every .metal file and every header that holds Metal code, for what Apple's
+    compiler would reject. The user's own headers that these include are checked with them; torch's and metalops' are
+    not, unless they are named. Prints one line a finding; exits 1 when there are errors (with --strict, warnings
+    too).
+    """
+    parser = argparse.ArgumentParser(prog="metalops check", description=main.__doc__)
+    parser.add_argument("paths", metavar="PATH", nargs="*")
+    parser.add_argument(
+        "--language", choices=sorted(LANGUAGES), default="3.1", help="the Metal version (3.1)"
+    )
+    parser.add_argument("--strict", action="store_true", help="warnings fail the check too")
+    parser.add_argument(
+        "--rules", action="store_true", help="print the rules and where they come from"
+    )
+    parser.add_argument("-I", dest="include_dirs", action="append", default=[], metavar="DIR")
+    parser.add_argument("-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]")
+    arguments = parser.parse_args(argv)
+    if arguments.rules:
+        print(rules())
+        return 0
+    if not arguments.paths:
+        parser.error("a PATH is needed")
+    try:
+        files = metal_files(arguments.paths)
+        findings = _findings(
+            files, LANGUAGES[arguments.language], arguments.include_dirs, arguments.defines
+        )
+    except (CompilerNotFound, OSError) as error:
+        print(f"metalops check: {error}", file=sys.stderr)
+        return 2
+    for finding in findings:
+        print(finding)
+    return int(any(f.is_error or arguments.strict for f in findings))
+
+
+def _findings(files: list[str], language: int, include_dirs: list[str], defines: list[str]) -> list:
+    wanted = Wanted(files)
+    found = []
+    for path in files:
+        found += check_file(
+            path, language=language, include_dirs=include_dirs, defines=defines, is_checked=wanted
+        )
+        if path.endswith(".metal") and apple.is_installed():
+            found += apple.check(path, language, include_dirs, defines)
+    # A header may be reached by several ways.
+    return in_order(
+        {(os.path.realpath(f.file), f.line, f.column, f.rule): f for f in found}.values()
+    )
+
+
+def rules() -> str:
+    """The rules as text: name, section of the specification, and what is asked for."""
+    width = max(map(len, RULES))
+    return "\n".join(
+        f"{r.name:{width}}  {r.section:8} {r.sentence}{' (warning)' * r.is_suspicion}"
+        for r in sorted(
+            RULES.values(), key=lambda r: ([int(n) for n in r.section.split(".")], r.name)
+        )
+    )

@@ -1,0 +1,328 @@
+"""Barriers that not all threads of a threadgroup reach, as far as the source shows it.
+
+Values are uniform (the same in all threads of a group), may differ, or differ for certain, judging by the kernel's
+attributes and how variables are computed from them. Parameters of other functions count as uniform: only kernels know.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ..kernels import declared_identifier
+from .program import Checked, ancestor, descendants
+from .rules import rule
+
+DIVERGENT = rule(
+    "divergent-barrier", "6.9.1", "All threads of a threadgroup reach a threadgroup_barrier."
+)
+SUSPECT = rule(
+    "maybe-divergent-barrier",
+    "6.9.1",
+    "All threads of a threadgroup reach a threadgroup_barrier: its condition should be uniform.",
+    is_suspicion=True,
+)
+
+_UNIFORM, _MAY, _VARIES = 0, 1, 2
+_IN_GROUP = {
+    "thread_position_in_threadgroup",
+    "thread_index_in_threadgroup",
+    "thread_index_in_simdgroup",
+    "simdgroup_index_in_threadgroup",
+    "thread_index_in_quadgroup",
+    "quadgroup_index_in_threadgroup",
+    "quadgroup_index_in_simdgroup",
+}
+_LOOPS = ("for_statement", "while_statement", "do_statement", "for_range_loop")
+_CONDITIONALS = ("if_statement", "switch_statement", *_LOOPS)
+
+
+def check(checked: Checked) -> None:
+    """Finds what breaks the rules of this group."""
+    barriers = _functions_with_barriers(checked)
+    for kernel in checked.program.kernels:
+        if checked.wants(kernel.function.node.start_byte):
+            _Kernel(checked, kernel, barriers).run()
+
+
+def _functions_with_barriers(checked: Checked) -> set[str]:
+    """Names of the program's functions that come to a threadgroup_barrier; only names with a single definition."""
+    bodies: dict[str, list[str]] = {}
+    for function in checked.program.functions:
+        if function.body is not None:
+            bodies.setdefault(function.name, []).append(checked.source.masked_text(function.body))
+    found = {"threadgroup_barrier"}
+    single = {name: texts[0] for name, texts in bodies.items() if len(texts) == 1}
+    while True:
+        pattern = re.compile(r"\b(?:" + "|".join(map(re.escape, sorted(found))) + r")\s*[(<]")
+        more = {name for name, text in single.items() if name not in found and pattern.search(text)}
+        if not more:
+            return found
+        found |= more
+
+
+def _contains(outer, inner) -> bool:
+    return outer.start_byte <= inner.start_byte < outer.end_byte
+
+
+class _Kernel:
+    def __init__(self, checked: Checked, kernel, barriers: set[str]):
+        self.checked = checked
+        self.kernel = kernel
+        self.source = checked.source
+        self.barriers = barriers
+        self.scopes = self._scopes(kernel.function.body)
+        # By declaration: a parameter's name, or a variable's (name, offset).
+        self.values: dict[object, int] = {}
+        self.in_grid: set[object] = set()
+        for parameter in kernel.parameters:
+            if parameter.kind == "builtin" and parameter.name:
+                if parameter.attribute in _IN_GROUP:
+                    self.values[parameter.name] = _VARIES
+                elif parameter.attribute == "thread_position_in_grid":
+                    self.values[parameter.name] = _VARIES
+                    self.in_grid.add(parameter.name)
+
+    def run(self) -> None:
+        if not self.values:
+            return
+        body = self.kernel.function.body
+        calls = [
+            n for n in descendants(body) if n.type == "call_expression" and self._is_barrier(n)
+        ]
+        if not calls:
+            return
+        self._follow_variables(body)
+        reasons = self._exits(body)
+        for call in calls:
+            self._barrier(call, reasons)
+
+    def _scopes(self, body) -> dict[str, list[tuple[int, int]]]:
+        """Where variables of each name are declared: (offset of the declaration, end of its scope)."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for node in descendants(body):
+            if node.type not in ("declaration", "for_range_loop"):
+                continue
+            scope = (
+                node
+                if node.type == "for_range_loop"
+                else ancestor(node, "compound_statement", *_CONDITIONALS)
+            )
+            for declarator in node.children_by_field_name("declarator"):
+                identifier = declared_identifier(declarator)
+                if identifier is not None:
+                    name = self.source.masked_text(identifier)
+                    found.setdefault(name, []).append((identifier.start_byte, scope.end_byte))
+        return found
+
+    def _variable(self, identifier) -> object:
+        """What an identifier means: the key of its declaration."""
+        name, at = self.source.masked_text(identifier), identifier.start_byte
+        for start, end in reversed(self.scopes.get(name, ())):
+            if start <= at < end:
+                return name, start
+        return name
+
+    def _is_barrier(self, call) -> bool:
+        called = call.child_by_field_name("function")
+        while called is not None and called.type in ("qualified_identifier", "template_function"):
+            called = called.child_by_field_name("name")
+        return (
+            called is not None
+            and called.type == "identifier"
+            and self.source.masked_text(called) in self.barriers
+        )
+
+    def _barrier(self, call, exits) -> None:
+        worst, why = _UNIFORM, None
+        node, child = call.parent, call
+        while node is not None and node.start_byte >= self.kernel.function.body.start_byte:
+            if node.type == "lambda_expression":
+                return
+            if node.type in _CONDITIONALS and child.type not in (
+                "condition_clause",
+                "init_statement",
+            ):
+                condition = self._condition(node)
+                value = self._value(condition)
+                if value and value >= worst:  # the outermost tells most
+                    worst, why = value, condition
+            node, child = node.parent, node
+        for leave, scope, condition, value in exits:
+            is_behind = leave.start_byte < call.start_byte or leave.type == "break_statement"
+            is_inside = _contains(scope, call) and not _contains(condition.parent, call)
+            if is_behind and is_inside and value > worst:
+                worst, why = value, condition
+        if why is None:
+            return
+        name = self.checked.text(call.child_by_field_name("function"))
+        _, line = self.checked.lines.place(why.start_byte)
+        text = self.checked.text(why)
+        if worst == _VARIES:
+            self.checked.report(
+                DIVERGENT,
+                call,
+                f"not all threads of the group reach this {name}, because {text} at line {line} differs among them; "
+                "move it to where all threads come",
+            )
+        else:
+            self.checked.report(
+                SUSPECT,
+                call,
+                f"perhaps not all threads of the group reach this {name}: {text} at line {line} may differ among them; "
+                "make the condition the same for the whole group, or move the barrier out",
+            )
+
+    # ---- conditions ------------------------------------------------------------------------------
+
+    @staticmethod
+    def _condition(node):
+        if node.type == "for_range_loop":
+            return None
+        return node.child_by_field_name("condition")
+
+    def _exits(self, body) -> list[tuple]:
+        """(statement, what it leaves, condition, value) of returns, breaks and continues under a condition that may
+        differ."""
+        found = []
+        for node in descendants(body):
+            if node.type not in ("return_statement", "break_statement", "continue_statement"):
+                continue
+            worst, why, scope = _UNIFORM, None, body
+            parent, child = node.parent, node
+            while parent is not None and parent.start_byte >= body.start_byte:
+                if parent.type == "lambda_expression":
+                    worst = _UNIFORM
+                    break
+                if (
+                    parent.type in ("if_statement", "switch_statement")
+                    and child.type != "condition_clause"
+                ):
+                    if parent.type == "switch_statement" and node.type == "break_statement":
+                        worst = _UNIFORM
+                        break
+                    value = self._value(parent.child_by_field_name("condition"))
+                    if value > worst:
+                        worst, why = value, parent.child_by_field_name("condition")
+                if parent.type in _LOOPS and node.type != "return_statement":
+                    scope = parent
+                    break
+                parent, child = parent.parent, parent
+            if worst and why is not None:
+                found.append((node, scope, why, worst))
+        return found
+
+    # ---- values ----------------------------------------------------------------------------------
+
+    def _follow_variables(self, body) -> None:
+        """What each variable holds, until nothing changes any more."""
+        for _ in range(8):
+            before = dict(self.values)
+            for node in descendants(body):
+                if node.type == "init_declarator":
+                    self._assign(
+                        declared_identifier(node.child_by_field_name("declarator")),
+                        node.child_by_field_name("value"),
+                        node,
+                        is_again=False,
+                    )
+                elif node.type in ("assignment_expression", "update_expression"):
+                    target = node.child_by_field_name("left") or node.child_by_field_name(
+                        "argument"
+                    )
+                    while target is not None and target.type in (
+                        "field_expression",
+                        "subscript_expression",
+                    ):
+                        target = target.child_by_field_name("argument")
+                    if target is not None and target.type == "identifier":
+                        self._assign(target, node.child_by_field_name("right"), node, is_again=True)
+            if self.values == before:
+                return
+
+    def _assign(self, identifier, value, node, is_again: bool) -> None:
+        if identifier is None:
+            return
+        name = self._variable(identifier)
+        new = self._value(value) if value is not None else _UNIFORM
+        if is_again:  # what it holds depends on where
+            new = min(new, _MAY)
+            if self._is_under_difference(node):
+                new = _MAY
+        old = self.values.get(name, _UNIFORM)
+        self.values[name] = max(old, new)
+        if value is not None and new == _VARIES and self._mentions_grid(value):
+            self.in_grid.add(name)
+
+    def _is_under_difference(self, node) -> bool:
+        parent, child = node.parent, node
+        start = self.kernel.function.body.start_byte
+        while parent is not None and parent.start_byte >= start:
+            if parent.type in _CONDITIONALS and child.type not in (
+                "condition_clause",
+                "init_statement",
+            ):
+                condition = self._condition(parent)
+                if (
+                    condition is not None
+                    and child.start_byte != condition.start_byte
+                    and self._value(condition)
+                ):
+                    return True
+            parent, child = parent.parent, parent
+        return False
+
+    def _mentions_grid(self, node) -> bool:
+        return any(
+            n.type == "identifier" and self._variable(n) in self.in_grid for n in descendants(node)
+        )
+
+    def _value(self, node) -> int:
+        if node is None:
+            return _UNIFORM
+        kind = node.type
+        if kind == "identifier":
+            return self.values.get(self._variable(node), _UNIFORM)
+        if kind in ("parenthesized_expression", "condition_clause"):
+            named = [c for c in node.named_children if c.type not in ("comment", "init_statement")]
+            return self._value(named[-1]) if named else _UNIFORM
+        if kind == "field_expression":
+            return self._value(node.child_by_field_name("argument"))
+        if kind == "binary_expression":
+            return self._binary(node)
+        if kind in ("unary_expression", "cast_expression"):
+            return self._value(
+                node.child_by_field_name("argument") or node.child_by_field_name("value")
+            )
+        if kind == "call_expression":
+            return self._call(node)
+        return _MAY if any(self._value(c) for c in node.named_children) else _UNIFORM
+
+    def _call(self, node) -> int:
+        called = node.child_by_field_name("function")
+        arguments = node.child_by_field_name("arguments")
+        named = arguments.named_children
+        if called.type == "primitive_type" or re.fullmatch(
+            r"(?:u?int|u?short|u?char|u?long|size_t)", self.source.masked_text(called)
+        ):
+            return self._value(named[0]) if len(named) == 1 else _MAY
+        return _MAY if any(self._value(a) for a in named) else _UNIFORM
+
+    def _binary(self, node) -> int:
+        left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
+        one, other = self._value(left), self._value(right)
+        if not one and not other:
+            return _UNIFORM
+        operator = self.source.node_text(node.child_by_field_name("operator"))
+        if operator in ("&&", "||"):
+            return max(one, other)
+        if _UNIFORM not in (one, other) or _MAY in (one, other):
+            return _MAY
+        if operator in ("+", "-", "*"):
+            return _VARIES
+        if operator in ("==", "!="):
+            return _MAY if self._mentions_grid(node) else _VARIES
+        if operator in ("<", "<=", ">", ">="):
+            limit = right if one else left
+            is_constant = limit.type == "number_literal" and not self._mentions_grid(node)
+            return _VARIES if is_constant else _MAY
+        return _MAY

@@ -1,0 +1,375 @@
+"""Kernel functions: results, names, arguments, attributes, and how much threadgroup memory they declare."""
+
+from __future__ import annotations
+
+import re
+
+from ..kernels import BUILTINS, Kernel
+from .constants import Constants
+from .program import Checked, ancestor
+from .rules import rule
+from .types import Types
+
+RETURN = rule("kernel-return", "5.1.3", "A kernel returns void.")
+MEMBER = rule("kernel-member", "5.1", "A kernel is a function at namespace scope.")
+CALL = rule("kernel-call", "5.1", "A kernel is not called by another function.")
+OVERLOAD = rule("kernel-overload", "1.5.1", "Kernels are not overloaded.")
+REDEFINITION = rule(
+    "redefinition", "1.5.1", "Overloads differ in the types or address spaces of their parameters."
+)
+HOST_NAME = rule("host-name", "5.1.10", "Every kernel has a name of its own.")
+INDEX = rule(
+    "buffer-index", "5.2.1", "A [[buffer(n)]] has an index from 0 to 30, used once in a kernel."
+)
+ARGUMENT = rule(
+    "kernel-argument",
+    "5.2",
+    "A kernel argument is a buffer in device or constant memory, or has an attribute.",
+)
+ATTRIBUTE_TYPE = rule(
+    "attribute-type",
+    "5.2.3.6",
+    "Positions and sizes are uint or ushort, or vectors of up to 3; indices are scalars.",
+)
+MIXED = rule(
+    "mixed-positions",
+    "5.2.3.6",
+    "Positions and sizes of one kernel have the same number of components.",
+)
+MEMORY = rule(
+    "threadgroup-memory", "4.4", "The threadgroup variables of a kernel take at most 32 KiB."
+)
+
+MEMORY_LIMIT = 32 * 1024
+_LIMITS = {"buffer": 31, "threadgroup": 31, "texture": 128, "sampler": 16}
+_POSITIONS = {
+    "thread_position_in_grid",
+    "threads_per_grid",
+    "grid_size",
+    "grid_origin",
+    "threads_per_threadgroup",
+    "dispatch_threads_per_threadgroup",
+    "threadgroup_position_in_grid",
+    "threadgroups_per_grid",
+    "thread_position_in_threadgroup",
+}
+_POSITION_TYPES = re.compile(
+    r"(?:metal::)?(?:uint|ushort|unsigned int|unsigned short|unsigned|uint32_t|uint16_t)([23]?)$"
+)
+_INDEX_TYPES = re.compile(
+    r"(?:metal::)?(?:uint|ushort|unsigned int|unsigned short|unsigned|uint32_t|uint16_t)$"
+)
+
+
+def check(checked: Checked) -> None:
+    """Finds what breaks the rules of this group."""
+    types = Types(checked.source, checked.program)
+    constants = Constants(checked, types)
+    for function in checked.program.functions:
+        if function.stage == "kernel" and checked.wants(function.node.start_byte):
+            _function(checked, function)
+    for kernel in checked.program.kernels:
+        if checked.wants(kernel.function.node.start_byte):
+            _Arguments(checked, types, constants, kernel).run()
+            _memory(checked, constants, kernel)
+    _names(checked)
+    _calls(checked)
+    _overloads(checked, types)
+
+
+def _function(checked: Checked, function) -> None:
+    outer = function.node
+    while outer.type == "template_declaration":
+        outer = outer.named_children[-1]
+    returned = outer.child_by_field_name("type")
+    declarator = outer.child_by_field_name("declarator")
+    if returned is not None and (
+        checked.text(returned) != "void"
+        or declarator.type in ("pointer_declarator", "reference_declarator")
+    ):
+        checked.report(
+            RETURN,
+            returned,
+            f"the kernel {function.name} returns {checked.text(returned)}; return void and write to a buffer",
+        )
+    if function.in_class:
+        checked.report(
+            MEMBER,
+            function.declarator,
+            f"the kernel {function.name} is a member of a class; move it out, to a namespace",
+        )
+
+
+class _Arguments:
+    """Rules about the parameters of one kernel."""
+
+    def __init__(self, checked: Checked, types: Types, constants: Constants, kernel: Kernel):
+        self.checked = checked
+        self.types = types
+        self.constants = constants
+        self.kernel = kernel
+        self.declared = {
+            node.start_byte: declared.type
+            for node, _, declared in types.parameters(kernel.function.declarator)
+        }
+
+    def run(self) -> None:
+        taken: dict[tuple[str, int], str] = {}
+        positions: list[tuple[object, int]] = []
+        for parameter in self.kernel.parameters:
+            attributes = self.checked.source.attributes_in(parameter.start, parameter.end)
+            for attribute in attributes:
+                if attribute.name in _LIMITS:
+                    self._index(parameter, attribute, taken)
+                elif attribute.name in BUILTINS:
+                    self._builtin(parameter, attribute, positions)
+            self._space(parameter, attributes)
+        for parameter, components in positions[1:]:
+            if components != positions[0][1]:
+                first = positions[0][0]
+                self.checked.report(
+                    MIXED,
+                    parameter.node,
+                    f"{parameter.name} has {components} component{'s' * (components > 1)} and {first.name} has "
+                    f"{positions[0][1]}; declare all positions and sizes of a kernel alike",
+                )
+                break
+
+    def _index(self, parameter, attribute, taken) -> None:
+        kind, limit = attribute.name, _LIMITS[attribute.name]
+        if not attribute.arguments:
+            self.checked.report(
+                INDEX,
+                attribute.start,
+                f"[[{kind}]] has no index; write [[{kind}(0)]] or another number",
+            )
+            return
+        if any(
+            a.name == "function_constant"
+            for a in self.checked.source.attributes_in(parameter.start, parameter.end)
+        ):
+            return
+        value = self.constants.value(attribute.arguments)
+        if value is None:
+            return
+        if not 0 <= value < limit:
+            self.checked.report(
+                INDEX,
+                attribute.start,
+                f"the {kind} index {value} is out of range; use 0 to {limit - 1}",
+            )
+        elif (kind, value) in taken:
+            self.checked.report(
+                INDEX,
+                attribute.start,
+                f"the {kind} index {value} belongs to {taken[kind, value]} already; give {parameter.name or 'this'} "
+                "another one",
+            )
+        else:
+            taken[kind, value] = parameter.name or "another argument"
+
+    def _builtin(self, parameter, attribute, positions) -> None:
+        type_ = self.declared.get(parameter.node.start_byte)
+        if type_ is None or type_.is_open:
+            return
+        name = type_.name if type_.kind == "value" else type_.written()
+        if attribute.name in _POSITIONS:
+            match = _POSITION_TYPES.match(name)
+            if match is None:
+                allowed = "uint, uint2, uint3, ushort, ushort2 or ushort3"
+            else:
+                positions.append((parameter, int(match[1] or 1)))
+                return
+        elif _INDEX_TYPES.match(name):
+            return
+        else:
+            allowed = "uint or ushort"
+        self.checked.report(
+            ATTRIBUTE_TYPE,
+            parameter.node,
+            f"{parameter.name or 'the argument'} is a {name}, which [[{attribute.name}]] does not take; "
+            f"declare it {allowed}",
+        )
+
+    def _space(self, parameter, attributes) -> None:
+        type_ = self.declared.get(parameter.node.start_byte)
+        if type_ is None:
+            return
+        name = parameter.name or "the argument"
+        names = {a.name for a in attributes}
+        if type_.kind in ("pointer", "reference"):
+            space = type_.target.space
+            if space == "thread":
+                self._argument(
+                    parameter,
+                    f"{name} points to thread memory, which no buffer is in; declare it device or constant",
+                )
+            elif "buffer" in names and space == "threadgroup":
+                self._argument(
+                    parameter,
+                    f"{name} is in threadgroup memory and has a buffer index; write [[threadgroup(n)]]",
+                )
+            elif "threadgroup" in names and space in ("device", "constant"):
+                self._argument(
+                    parameter,
+                    f"{name} is in {space} memory and has a threadgroup index; write [[buffer(n)]]",
+                )
+        elif type_.is_open or type_.kind == "array":
+            return
+        elif names & {"buffer", "threadgroup"} and not _is_handle(type_.name):
+            kind = "buffer" if "buffer" in names else "threadgroup"
+            self._argument(
+                parameter,
+                f"{name} is a {type_.name} by value, which [[{kind}]] does not take; "
+                f"write constant {type_.name}& {parameter.name or ''}".rstrip(),
+            )
+        elif not attributes and not _is_handle(type_.name):
+            self._argument(
+                parameter,
+                f"{name} has no attribute; write constant {type_.name}& {name} for a value from the host, or an "
+                "attribute such as [[thread_position_in_grid]]",
+            )
+
+    def _argument(self, parameter, sentence: str) -> None:
+        self.checked.report(ARGUMENT, parameter.node, sentence)
+
+
+def _is_handle(name: str) -> bool:
+    return bool(
+        re.match(
+            r"(?:metal::)?(?:raytracing::)?(?:texture|depth|sampler|visible_function_table|intersection_function_table"
+            r"|acceleration_structure|primitive_acceleration|instance_acceleration|imageblock|command_buffer|tensor|array"
+            r"|render_|compute_)",
+            name,
+        )
+    )
+
+
+def _names(checked: Checked) -> None:
+    """Kernels of one library that have the same name."""
+    seen: dict[str, object] = {}
+    for instance in checked.program.instances:
+        first = seen.setdefault(instance.name, instance)
+        if first is instance or not checked.wants(instance.offset):
+            continue
+        kernel = instance.kernel.function
+        if (
+            first.kernel.function is not kernel
+            and not kernel.template_headers
+            and instance.kernel.host_name is None
+        ):
+            continue  # said by _overloads
+        attributes = checked.source.attributes_in(instance.offset, instance.expression[1])
+        if not kernel.template_headers:
+            attributes += kernel.attributes
+        names = [a for a in attributes if a.name == "host_name"]
+        place = names[0].start if names else instance.offset
+        checked.report(
+            HOST_NAME,
+            place,
+            f"another kernel is called {instance.name} already; give this one another host_name",
+        )
+
+
+def _calls(checked: Checked) -> None:
+    kernels = {k.function.name: len(k.parameters) for k in checked.program.kernels}
+    others = {f.name for f in checked.program.functions if f.stage is None}
+    for node in checked.source.find("(call_expression function: (_) @f)"):
+        name = node.child_by_field_name("name") if node.type == "template_function" else node
+        if name is None or name.type != "identifier" or checked.text(name) not in kernels:
+            continue
+        arguments = [
+            c
+            for c in node.parent.child_by_field_name("arguments").named_children
+            if c.type != "comment"
+        ]
+        if checked.text(name) in others or len(arguments) != kernels[checked.text(name)]:
+            continue  # perhaps a function of metal_stdlib
+        if (
+            ancestor(node, "function_definition") is not None
+            and ancestor(node, "template_instantiation") is None
+        ):
+            checked.report(
+                CALL,
+                node,
+                f"{checked.text(name)} is a kernel, which only the host can call; move its work into a function "
+                "that both call",
+            )
+
+
+def _overloads(checked: Checked, types: Types) -> None:
+    """Kernels of one name, and functions that are defined twice with the same parameters."""
+    kernels: dict[tuple, object] = {}
+    definitions: dict[tuple, object] = {}
+    for function in checked.program.functions:
+        if function.body is None or function.is_specialisation:
+            continue
+        scope = function.path
+        if function.stage == "kernel":
+            first = kernels.setdefault((scope, function.name), function)
+            if (
+                first is not function
+                and not function.template_headers
+                and not first.template_headers
+            ):
+                checked.report(
+                    OVERLOAD,
+                    function.declarator,
+                    f"there is a kernel {function.name} already, and kernels are not overloaded; give this one another name",
+                )
+            continue
+        if function.in_class or function.template_headers or function.stage is not None:
+            continue
+        if function.name in ("operator()", "operator[]", "operator=", "operator->"):
+            continue  # a member, of a class that the parser did not see
+        signature = tuple(
+            _signature(checked, declared.type)
+            for _, _, declared in types.parameters(function.declarator)
+        )
+        if None in signature:
+            continue
+        first = definitions.setdefault((scope, function.name, signature), function)
+        if first is not function:
+            _, line = checked.lines.place(first.node.start_byte)
+            checked.report(
+                REDEFINITION,
+                function.declarator,
+                f"{function.name} is defined with the same parameters at line {line} already; overloads differ in the "
+                "types or address spaces of their parameters",
+            )
+
+
+def _signature(checked: Checked, type_) -> str | None:
+    """A parameter type without what makes no overload: qualifiers of the parameter itself."""
+    if type_.kind in ("pointer", "array", "reference"):
+        inner = _signature(checked, type_.target)
+        if inner is None:
+            return None
+        const = "const " if type_.target.is_const and type_.target.space != "constant" else ""
+        mark = "&" if type_.kind == "reference" else "*"
+        return f"{const}{type_.target.space or 'thread'} {inner}{mark}"
+    return None if type_.name in ("", "function", "auto") else type_.name
+
+
+def _memory(checked: Checked, constants: Constants, kernel: Kernel) -> None:
+    """Adds up threadgroup variables, for each instance of a template."""
+    if not kernel.threadgroup_variables:
+        return
+    instances = [i for i in checked.program.instances if i.kernel is kernel] or [None]
+    for instance in instances:
+        names = constants.template_arguments(kernel.function, instance)
+        total = 0
+        for variable in kernel.threadgroup_variables:
+            size = constants.size_of_variable(variable, names)
+            if size is None:
+                break
+            total += size
+            if total > MEMORY_LIMIT:
+                which = f" as {instance.name}" if instance is not None and names else ""
+                checked.report(
+                    MEMORY,
+                    variable.identifier,
+                    f"{checked.text(variable.identifier)} takes the threadgroup memory of {kernel.function.name}{which} "
+                    f"to {total} bytes, more than the {MEMORY_LIMIT} there are; make it smaller, or reuse another array",
+                )
+                return

@@ -1,0 +1,29 @@
+"""The registry of rules: each has a name, the section of the Metal Shading Language Specification it comes from
+(numbered as in versions 3.1 and 3.2), and one sentence that says what it asks for. A module of this package registers
+the rules of its group and finds what breaks them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule. is_suspicion: its findings may be wrong for a particular program, and are warnings."""
+
+    name: str
+    section: str
+    sentence: str
+    is_suspicion: bool = False
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(name: str, section: str, sentence: str, is_suspicion: bool = False) -> Rule:
+    """Registers a rule."""
+    if name in RULES:
+        raise ValueError(f"two rules are called {name!r}")
+    RULES[name] = Rule(name, section, sentence, is_suspicion)
+    return RULES[name]

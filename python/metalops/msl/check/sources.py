@@ -1,0 +1,64 @@
+"""Which files a check is about: Metal files below folders, headers that hold Metal code, and what is somebody else's."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from .. import compiler
+from ..preprocess import torch_include
+
+# metalops' own headers for Metal sources, <metalops/registration.h> among them.
+PACKAGE_HEADERS = os.path.join(os.path.dirname(os.path.dirname(compiler.HEADERS)), "include")
+
+_METAL_HEADER = re.compile(
+    r"#\s*include\s*<(?:metal_\w+|c10/metal/\w+\.h)>|\busing\s+namespace\s+metal\b"
+    r"|\b(?:device|threadgroup)\s+(?:const\s+)?\w+\s*[*&]"
+)
+_HOST_HEADER = re.compile(
+    r"#\s*(?:include|import)\s*<(?:ATen/(?!native/mps/kernels/)|torch/|Foundation/|Metal/|vector|string|memory)"
+)
+
+
+def metal_files(paths: list[str]) -> list[str]:
+    """The files that PATHs name: a file itself, and below a folder every .metal file and every header that holds
+    Metal code and nothing of the host's. Raises FileNotFoundError."""
+    found: dict[str, None] = {}
+    for path in paths:
+        if os.path.isfile(path):
+            found[path] = None
+        elif os.path.isdir(path):
+            for folder, folders, files in os.walk(path):
+                folders[:] = sorted(f for f in folders if not f.startswith("."))
+                for file in sorted(files):
+                    full = os.path.join(folder, file)
+                    if file.endswith(".metal") or (file.endswith(".h") and holds_metal(full)):
+                        found[full] = None
+        else:
+            raise FileNotFoundError(f"no file or folder at {path}")
+    return list(found)
+
+
+def holds_metal(header: str) -> bool:
+    """Whether a header is written in Metal, judging by what it includes and by address spaces."""
+    with open(header, encoding="utf-8", errors="replace") as stream:
+        text = stream.read()
+    return bool(_METAL_HEADER.search(text)) and not _HOST_HEADER.search(text)
+
+
+class Wanted:
+    """Whether findings in a file are wanted: in the files that were named, and in the user's own headers, but not in
+    torch's, metalops' or the standard library's unless they were named."""
+
+    def __init__(self, files: list[str]):
+        self.named = {os.path.realpath(f) for f in files}
+        foreign = [compiler.HEADERS, PACKAGE_HEADERS, torch_include()]
+        self.foreign = [os.path.realpath(f) + os.sep for f in foreign if f]
+
+    def __call__(self, file: str) -> bool:
+        path = os.path.realpath(file)
+        if path in self.named:
+            return True
+        return not (
+            path.startswith(tuple(self.foreign)) or "/c10/metal/" in path
+        ) and not file.startswith("<")

@@ -1,0 +1,284 @@
+"""Types of declarations and expressions, as far as address spaces need them.
+
+A pointer or reference in Metal names its address space where it is declared, so most spaces can be read off the
+source without instantiating templates. What cannot be read off (auto without an initialiser that can be followed, a
+template parameter that may stand for a pointer, a member of an unknown class) is None, and None breaks no rule.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from ..kernels import Program, parameter_ranges
+from ..parse import Source
+
+_CLASSES = ("struct_specifier", "class_specifier", "union_specifier")
+DATA_SPACES = ("device", "constant", "threadgroup", "thread")
+
+_BUILTIN = re.compile(
+    r"(?:packed_)?(?:(?:unsigned|signed) )?"
+    r"(?:bool|u?char|u?short|u?int|u?long|half|float|bfloat|u?int(?:8|16|32|64)_t|size_t|ptrdiff_t|void|unsigned|signed)"
+    r"(?:[234](?:x[234])?)?(?: int)?$"
+)
+_BUILTIN_TEMPLATES = {
+    "vec",
+    "packed_vec",
+    "matrix",
+    "atomic",
+    "array",
+    "simdgroup_matrix",
+    "tensor",
+}
+_KNOWN_BUILTIN = re.compile(
+    r"(?:atomic_(?:u?int|bool|float|u?long)|simdgroup_(?:half|float|bfloat)8x8|sampler|os_log|complex\w*)$"
+)
+
+
+@dataclass(frozen=True)
+class Type:
+    """kind: "pointer", "reference", "array" or "value". space: where an object of this type lies, None if that is
+    not said. name: of a value's class or builtin type. is_open: a value whose type may itself be a pointer or
+    reference. is_const: of the object."""
+
+    kind: str
+    space: str | None = None
+    target: Type | None = None
+    name: str = ""
+    is_open: bool = False
+    is_const: bool = False
+
+    def in_space(self, space: str | None) -> Type:
+        return replace(self, space=space)
+
+    def written(self) -> str:
+        """How a user would write it."""
+        if self.kind in ("pointer", "reference"):
+            return f"{self.target.written()}{'*' if self.kind == 'pointer' else '&'}"
+        if self.kind == "array":
+            return f"{self.target.written()}[]"
+        return f"{self.space} {self.name}" if self.space else self.name
+
+
+@dataclass(frozen=True)
+class Declared:
+    """One declarator's type and where its parts stand: (node, type) of each pointer and reference level."""
+
+    type: Type
+    levels: tuple[tuple[object, Type], ...]
+
+
+class Types:
+    """The types that a program declares."""
+
+    def __init__(self, source: Source, program: Program):
+        self.source = source
+        self.program = program
+        self.aliases: dict[str, Type | None] = {}
+        self.classes: dict[str, list] = {}
+        for scope in program.classes:
+            self.classes.setdefault(scope.name.split("<")[0].strip(), []).append(scope)
+        self._fields: dict[str, dict[str, Type | None]] = {}
+        self._parameters = {
+            self._text(n) for n in source.find("(type_parameter_declaration (type_identifier) @n)")
+        }
+        self._enums = {
+            self._text(n) for n in source.find("(enum_specifier name: (type_identifier) @n)")
+        }
+        self._collect_aliases()
+
+    def _text(self, node) -> str:
+        return " ".join(self.source.masked_text(node).split())
+
+    def _collect_aliases(self) -> None:
+        for node in self.source.find("(alias_declaration) @a"):
+            name = self._text(node.child_by_field_name("name"))
+            if node.parent.type == "template_declaration" or name in self.aliases:
+                self.aliases[name] = None
+                continue
+            self.aliases[name] = None
+            described = node.child_by_field_name("type")
+            self.aliases[name] = self.described(described).type
+        for node in self.source.find("(type_definition) @t"):
+            declarator = node.child_by_field_name("declarator")
+            identifier = _identifier(declarator)
+            if identifier is None:
+                continue
+            name = self._text(identifier)
+            if name in self.aliases:
+                self.aliases[name] = None
+                continue
+            self.aliases[name] = None
+            type_node = node.child_by_field_name("type")
+            if type_node.type in _CLASSES and type_node.child_by_field_name("name") is None:
+                # `typedef struct { ... } name;`
+                anonymous = [
+                    s
+                    for s in self.program.classes
+                    if s.specifier.start_byte == type_node.start_byte
+                ]
+                self.classes.setdefault(name, []).extend(anonymous)
+                del self.aliases[name]
+                continue
+            start = self.source.previous_code(node.start_byte) + 1
+            self.aliases[name] = self.declared(start, type_node, declarator, node.end_byte).type
+
+    # ---- from syntax to types --------------------------------------------------------------------
+
+    def described(self, node) -> Declared:
+        """The type of a type_descriptor: of a cast, an alias, a template argument."""
+        start = self.source.previous_code(node.start_byte) + 1
+        end = self.source.next_code(node.end_byte)
+        return self.declared(
+            start, node.child_by_field_name("type"), node.child_by_field_name("declarator"), end
+        )
+
+    def declared(self, start: int, type_node, declarator, end: int) -> Declared:
+        """The type of what a declarator declares. start: where its declaration begins, blanked words included; end:
+        past the declarator."""
+        while declarator is not None and declarator.type == "init_declarator":
+            declarator = declarator.child_by_field_name("declarator")
+        limit = declarator.start_byte if declarator is not None else end
+        current = self._base(start, type_node, limit)
+        levels = []
+        node = declarator
+        arrays = 0
+        while node is not None:
+            kind = node.type.removeprefix("abstract_").removesuffix("_declarator")
+            following = _inner(node)
+            if kind in ("pointer", "reference"):
+                behind = following.start_byte if following is not None else max(end, node.end_byte)
+                space, is_const = self._qualifiers(node.start_byte, behind, "")
+                current = Type(kind, space, current, is_const=is_const)
+                levels.append((node, current))
+            elif kind == "array":
+                arrays += 1
+            elif kind == "function":
+                current = Type("value", None, None, "function", True)
+            node = following
+        if arrays:
+            for _ in range(arrays):
+                current = Type("array", current.space, current)
+        return Declared(current, tuple(levels))
+
+    def _base(self, start: int, type_node, limit: int) -> Type:
+        inside = None
+        if type_node is not None and type_node.end_byte <= limit:
+            inside = (type_node.start_byte, type_node.end_byte)
+        space, is_const = None, False
+        pieces = [(start, limit)] if inside is None else [(start, inside[0]), (inside[1], limit)]
+        for piece in pieces:
+            found, const = self._qualifiers(*piece, self.source.masked[piece[0] : piece[1]])
+            space, is_const = space or found, is_const or const
+        name = self._text(type_node) if type_node is not None else ""
+        if type_node is not None and type_node.type in _CLASSES:
+            inner = type_node.child_by_field_name("name")
+            name = self._text(inner) if inner is not None else "struct"
+            return Type("value", space, None, name, False, is_const)
+        if name in self.aliases and name not in self._parameters:
+            alias = self.aliases[name]
+            if alias is not None:
+                return replace(
+                    alias, space=space or alias.space, is_const=is_const or alias.is_const
+                )
+        return Type("value", space, None, name, self._is_open(type_node, name), is_const)
+
+    def _qualifiers(self, start: int, end: int, masked: str) -> tuple[str | None, bool]:
+        words = [
+            w.text
+            for w in self.source.words_in(start, end)
+            if w.text not in ("kernel", "vertex", "fragment")
+        ]
+        spaces = [w for w in words if w in DATA_SPACES]
+        others = [w for w in words if w not in DATA_SPACES and w not in ("coherent",)]
+        # Where two are written, as in `thread const device T*`, thread is the one that says nothing.
+        space = next((w for w in others + spaces if w != "thread"), spaces[0] if spaces else None)
+        text = masked or self.source.masked[start:end]
+        return space, bool(re.search(r"\b(?:const|constexpr)\b", text))
+
+    def _is_open(self, node, name: str) -> bool:
+        if node is None or node.type in (
+            "placeholder_type_specifier",
+            "decltype",
+            "dependent_type",
+        ):
+            return True
+        bare = name.split("<")[0].strip().removeprefix("metal::").removeprefix("::")
+        if node.type in ("primitive_type", "sized_type_specifier") or _BUILTIN.match(bare):
+            return False
+        if node.type == "template_type" or "<" in name:
+            return bare not in _BUILTIN_TEMPLATES and (
+                bare not in self.classes or "::" in name.split(">")[-1]
+            )
+        if bare in self._parameters:
+            return True
+        return not (bare in self.classes or bare in self._enums or _KNOWN_BUILTIN.match(bare))
+
+    # ---- members ---------------------------------------------------------------------------------
+
+    def field(self, class_name: str, name: str) -> Type | None:
+        """The declared type of a data member; None where the class or the member is not known for sure."""
+        bare = class_name.split("<")[0].strip().removeprefix("struct ")
+        if len(self.classes.get(bare, ())) != 1:
+            return None
+        if bare not in self._fields:
+            self._fields[bare] = self._fields_of(self.classes[bare][0])
+        return self._fields[bare].get(name)
+
+    def _fields_of(self, scope) -> dict[str, Type | None]:
+        fields: dict[str, Type | None] = {}
+        body = scope.specifier.child_by_field_name("body")
+        for node in body.named_children:
+            if node.type != "field_declaration":
+                continue
+            start = self.source.previous_code(node.start_byte) + 1
+            for declarator in node.children_by_field_name("declarator"):
+                identifier = _identifier(declarator)
+                if identifier is not None:
+                    declared = self.declared(
+                        start, node.child_by_field_name("type"), declarator, node.end_byte
+                    )
+                    fields[self._text(identifier)] = declared.type
+        return fields
+
+    def parameters(self, function) -> list[tuple[object, int, Declared]]:
+        """(node, start, type) of each parameter of a function declarator."""
+        found = []
+        for node, start, end in parameter_ranges(function.child_by_field_name("parameters")):
+            if node.type not in (
+                "parameter_declaration",
+                "optional_parameter_declaration",
+                "variadic_parameter_declaration",
+            ):
+                continue
+            declarator = node.child_by_field_name("declarator")
+            limit = end
+            default = node.child_by_field_name("default_value")
+            if default is not None:
+                limit = default.start_byte
+            found.append(
+                (
+                    node,
+                    start,
+                    self.declared(start, node.child_by_field_name("type"), declarator, limit),
+                )
+            )
+        return found
+
+
+def _inner(node):
+    following = node.child_by_field_name("declarator")
+    if following is None:
+        named = [c for c in node.named_children if c.type.endswith(("declarator", "identifier"))]
+        following = named[-1] if named and node.type.endswith("declarator") else None
+    return following
+
+
+def _identifier(node):
+    while node is not None and node.type not in (
+        "identifier",
+        "field_identifier",
+        "type_identifier",
+    ):
+        node = _inner(node)
+    return node

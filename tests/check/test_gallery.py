@@ -1,0 +1,44 @@
+"""Small wrong kernels, one rule each: the checker names the rule and the line; their mended twins are clean.
+
+A case of gallery/*.txt is `=== RULE: what`, the wrong source with `//!` on each line at fault, `---`, and the twin.
+"""
+
+import os
+import re
+
+import pytest
+from metalops.msl.check import RULES, check_source
+
+GALLERY = os.path.join(os.path.dirname(__file__), "gallery")
+HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
+
+
+def _cases():
+    for file in sorted(os.listdir(GALLERY)):
+        with open(os.path.join(GALLERY, file)) as stream:
+            text = stream.read()
+        for title, rule, what, body in re.findall(
+            r"(?ms)^=== ((\S+): (.*?))\n(.*?)(?=^=== |\Z)", text
+        ):
+            wrong, right = body.split("\n---\n")
+            yield pytest.param(rule, HEADER + wrong, HEADER + right, id=re.sub(r"\W+", "-", title))
+
+
+CASES = list(_cases())
+
+
+@pytest.mark.parametrize("rule, wrong, right", CASES)
+def test_wrong_kernel_is_rejected_at_its_line_and_its_twin_is_clean(rule, wrong, right):
+    lines = [number for number, line in enumerate(wrong.split("\n"), 1) if line.endswith("//!")]
+    found = check_source(wrong)
+    assert [(f.rule, f.line) for f in found] == [(rule, line) for line in lines]
+    assert all(f.is_error != RULES[rule].is_suspicion for f in found)
+    assert check_source(right) == []
+
+
+def test_the_gallery_has_enough_cases():
+    assert len(CASES) >= 80
+
+
+def test_every_rule_has_a_case():
+    assert {case.values[0] for case in CASES} == set(RULES) - {"apple", "preprocessor"}

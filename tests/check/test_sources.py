@@ -1,0 +1,95 @@
+"""Nothing is found in sources that Apple's compiler is known to take, nor in any Metal source of this repository."""
+
+import ast
+import os
+import re
+
+import pytest
+from metalops.msl.check import check_source
+from metalops.msl.check.cli import main
+from metalops.msl.preprocess import torch_include
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
+
+# Sources in tests that are wrong on purpose, or that test what only newer Metal takes.
+ON_PURPOSE = {
+    "tests/exec/test_barriers.py": {"divergent-barrier", "maybe-divergent-barrier"},
+    "tests/exec/test_launches.py": {"recursion"},  # the stack of a fiber
+    "tests/exec/test_thread_attributes.py": {"mixed-positions"},
+    "tests/msl/test_address_spaces.py": {"address-space-conversion"},
+    "tests/msl/test_command_line.py": {"kernel-argument"},
+    "tests/msl/test_errors.py": {"threadgroup-variable", "kernel-argument"},
+    "tests/msl/test_expressions.py": {"cpp17"},
+    "tests/msl/test_threadgroup.py": {"cpp17"},
+}
+
+
+def _metal_folders():
+    """Every folder of the repository that holds Metal files, the gallery of wrong kernels aside."""
+    for folder, folders, files in os.walk(ROOT):
+        folders[:] = [f for f in folders if not f.startswith(".") and f not in ("build", "gallery")]
+        if any(f.endswith(".metal") for f in files):
+            yield os.path.relpath(folder, ROOT)
+
+
+def _strings(path):
+    """(line, text) of the string literals of a Python file that hold whole kernels."""
+    with open(path, encoding="utf-8") as stream:
+        tree = ast.parse(stream.read())
+    pieces = {id(n) for f in ast.walk(tree) if isinstance(f, ast.JoinedStr) for n in ast.walk(f)}
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in pieces
+        ):
+            is_kernel = (
+                re.search(r"\bkernel\s+void\b|\[\[\s*kernel\b", node.value) and "{" in node.value
+            )
+            if is_kernel and not re.search(r"^(?:import|from) ", node.value, re.MULTILINE):
+                yield node.lineno, node.value
+
+
+def _python_files():
+    for folder, folders, files in os.walk(os.path.join(ROOT, "tests")):
+        folders[:] = [f for f in folders if not f.startswith(".") and f not in ("build", "check")]
+        yield from (
+            os.path.relpath(os.path.join(folder, f), ROOT) for f in files if f.endswith(".py")
+        )
+
+
+@pytest.mark.parametrize("folder", sorted(_metal_folders()))
+def test_nothing_is_found_in_the_metal_files_of_the_repository(folder, capsys):
+    assert main([os.path.join(ROOT, folder)]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_nothing_is_found_in_the_metal_sources_of_the_readme():
+    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as stream:
+        text = stream.read()
+    blocks = re.findall(r"^```metal\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert blocks
+    assert [f for block in blocks for f in check_source(block)] == []
+
+
+@pytest.mark.parametrize("folder", ["c10/metal", "ATen/native/mps/kernels"])
+def test_nothing_is_found_in_torchs_kernel_headers(folder, capsys):
+    assert main([os.path.join(torch_include(), folder)]) == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "file", sorted(f for f in _python_files() if list(_strings(os.path.join(ROOT, f))))
+)
+def test_nothing_is_found_in_the_metal_sources_of_python_tests(file):
+    found = []
+    for line, text in _strings(os.path.join(ROOT, file)):
+        source = text if "#include" in text else HEADER + text
+        found += [
+            (line, finding.rule, finding.line, finding.sentence)
+            for finding in check_source(source, language=320)
+            # The tests write the headers that some sources include.
+            if finding.rule not in {"preprocessor", *ON_PURPOSE.get(file, ())}
+        ]
+    assert found == [], "mend it, or add the rule to ON_PURPOSE"
