@@ -151,6 +151,10 @@ class METALOPS_HIDDEN DirectCall {
           stack.emplace_back(PyFloat_AS_DOUBLE(argument));
           return true;
         }
+        if (const auto number = as_integer(argument)) {
+          stack.emplace_back(static_cast<double>(*number));
+          return true;
+        }
         return false;
       case c10::TypeKind::IntType:
         if (const auto number = as_integer(argument)) {

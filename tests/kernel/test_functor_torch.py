@@ -230,6 +230,7 @@ def test_what_a_functor_tells_about_itself():
         == "<metalops.functor tests::described(Tensor x, Tensor y, *, float beta=0.5) -> Tensor>"
     )
     assert f.__name__ == "described" and f.__doc__ == "Multiplies and adds."
+    assert "x / (1 + abs(x))" in port("softsign").function.__doc__
     assert str(inspect.signature(f)) == "(x, y, *, beta=0.5, out=None)"
     assert f.op is torch.ops.tests.described
     assert torch.Tag.pointwise in f.op.default.tags

@@ -81,7 +81,7 @@ def functor(
     are taken too; "only" refuses all others. result: "promote" for the dtype that the inputs have in common, "bool" for a
     predicate, "real" for the real dtype that belongs to it, as with torch.abs. autocast: what torch.autocast does with
     floating-point inputs: "promote" leaves them, and the widest decides, "float32" and "lower_precision" cast them.
-    doc: the functor's docstring.
+    doc: the functor's docstring; its schema and text by default.
 
     Raises TypeError and ValueError for wrong arguments. Metal text that does not compile is a SyntaxError at the first
     call, at the line and column of ``<name>.expression``, ``<name>.grad[0]``, ``<name>.functor`` or ``<name>.header``.
@@ -123,7 +123,7 @@ class Functor:
         d = definition
         self.definition = d
         self.__name__ = self.__qualname__ = d.name
-        self.__doc__ = d.doc
+        self.__doc__ = d.doc or f"{d.schema}, elementwise:\n\n{', '.join(d.expressions)}"
         namespace = getattr(torch.ops, d.namespace)
         for name in (d.name, f"{d.name}_", f"{d.name}_backward"):
             if torch._C._jit_get_schemas_for_operator(f"{d.namespace}::{name}"):
