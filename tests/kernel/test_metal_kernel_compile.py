@@ -230,11 +230,29 @@ def test_strides_are_those_of_eager_execution(backend):
     assert torch.compile(function, backend=backend, fullgraph=True)(data(3, 5)).tolist() == [1, 5]
 
 
-def test_a_wrong_number_of_inputs_under_compile():
-    def function(x):
-        return elementwise(scaled, x)
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"inputs": []}, "inputs must have 1 entries"),
+        ({"output_shapes": []}, "output_shapes must have 1 entries"),
+        ({"grid": (1, 1)}, "grid must have 3 entries"),
+        ({"threadgroup": (1,)}, "threadgroup must have 3 entries"),
+    ],
+)
+def test_a_call_that_cannot_be_traced_says_why(changed, message):
+    kernel = metalops.metal_kernel("traced", ["x"], ["y"], BODY + "y[i] = x[i];")
 
-    with pytest.raises(Exception, match="metal_kernel 'scaled_square': inputs must have 2 entries"):
+    def function(x):
+        call = {
+            "inputs": [x],
+            "output_shapes": [x.shape],
+            "output_dtypes": [x.dtype],
+            "grid": (3, 1, 1),
+            "threadgroup": (3, 1, 1),
+        }
+        return kernel(**{**call, **changed})
+
+    with pytest.raises(Exception, match=f"metal_kernel 'traced': {message}"):
         torch.compile(function, backend="eager", fullgraph=True)(data(3))
 
 
