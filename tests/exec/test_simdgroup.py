@@ -302,3 +302,19 @@ def test_bfloat_becomes_float():
     out = torch.zeros(32)
     launch("bfloat_sum", [out, x], 32)
     assert torch.equal(out, x.float().sum().expand(32))
+
+
+def test_bfloat_meets_other_lanes_as_bfloat():
+    library = build("""
+    template <typename T> T total(T x) { return simd_sum(x); }
+    template <typename T> T largest(T x) { return quad_max(simd_shuffle_xor(x, 1)); }
+    kernel void k(device bfloat* sums, device bfloat* most, uint i [[thread_position_in_grid]]) {
+      sums[i] = total(bfloat(i & 1)) + M_LN2_BF * 0.0bf;
+      bfloat m = largest(bfloat(i));
+      most[i] = i == 31 ? HUGE_VALBF : m;
+    }
+    """)
+    sums, most = torch.zeros(32, dtype=torch.bfloat16), torch.zeros(32, dtype=torch.bfloat16)
+    library.launch("k", [sums, most], 32, 32)
+    assert sums.tolist() == [16] * 32
+    assert most.tolist() == [i | 3 for i in range(31)] + [float("inf")]

@@ -115,10 +115,10 @@ def test_attribute(attribute, grid, group, engine):
 
 
 NARROW = """
-kernel void narrow(device uint* out [[buffer(0)]], ushort3 p [[thread_position_in_threadgroup]],
+kernel void narrow(device uint* out [[buffer(0)]], ushort2 p [[thread_position_in_threadgroup]],
                    ushort i [[thread_index_in_threadgroup]], uint2 g [[thread_position_in_grid]],
-                   uint n [[threads_per_grid]]) {
-  out[g.y * n + g.x] = uint(p.x) + uint(p.y) * 100 + uint(i) * 10000;
+                   ushort2 n [[threads_per_grid]]) {
+  out[g.y * n.x + g.x] = uint(p.x) + uint(p.y) * 100 + uint(i) * 10000;
 }"""
 
 

@@ -328,3 +328,19 @@ def test_limits_of_vectors_and_initializer_lists():
     out = torch.zeros(4)
     library.launch("k", [out], 1, 1)
     assert out.tolist() == [3, 1, 1, math.inf]
+
+
+def test_integer_sequences_of_any_type():
+    library = build("""
+    template <int... I>
+    int weighted(integer_sequence<int, I...>) {
+      const int terms[] = {(I * 10)...};
+      int sum = 0;
+      for (uint i = 0; i < sizeof...(I); i++) sum += terms[i];
+      return sum;
+    }
+    kernel void k(device int* out) { out[0] = weighted(make_integer_sequence<int, 4>{}); }
+    """)
+    out = torch.zeros(1, dtype=torch.int32)
+    library.launch("k", [out], 1, 1)
+    assert out.item() == 60

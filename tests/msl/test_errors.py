@@ -221,3 +221,51 @@ def test_function_that_is_never_defined():
         "'nowhere(float)'",
         "never defined",
     )
+
+
+KERNEL = "void k(device float* out [[buffer(0)]], uint i [[thread_position_in_grid]])"
+
+
+@pytest.mark.parametrize(
+    ("source", "needle"),
+    [
+        ("constexpr float table[2] = {1, 2};\nkernel " + KERNEL + " { out[i] = table[1]; }\n", "table[2]"),
+        ("namespace a { int counter; }\nkernel " + KERNEL + " {}\n", "counter"),
+    ],
+)
+def test_program_scope_variables_are_constant(source, needle):
+    message = "program scope variable must reside in constant address space"
+    check(HEADER + source, needle, message)
+
+
+def test_program_scope_declarations_that_are_allowed(program):
+    program("""
+        constant float table[2] = {1, 2};
+        static constexpr constant int count = 3;
+        constexpr sampler nearest(filter::nearest);
+        template <typename T> constant constexpr bool is_small = sizeof(T) < 4;
+        enum class Kind { a, b };
+        typedef float (*unary)(float);
+        extern float helper(float x);
+        float helper(float x) { return x; }
+        float other(float), another(float);
+        struct Box { static constexpr int size = 4; };
+        kernel void k(device float* out) { out[0] = helper(table[0]) + count + Box::size + is_small<half>; }
+    """)
+
+
+def test_thread_limits_stand_before_the_kernel():
+    limit = "[[max_total_threads_per_threadgroup(32)]]"
+    source = HEADER + f"kernel {KERNEL} {limit} {{ out[i] = 1; }}\n"
+    check(source, "max_total_threads", "cannot be applied to types")
+
+
+def test_positions_have_one_width():
+    source = (
+        HEADER
+        + "kernel void k(device float* out, uint i [[thread_position_in_grid]],\n"
+        + "              uint j [[thread_index_in_threadgroup]],\n"
+        + "              uint3 size [[threads_per_threadgroup]]) { out[i] = size.x; }\n"
+    )
+    message = "either all scalar types or all vector types with the same number of elements"
+    check(source, "uint3 size", message, "'threads_per_threadgroup' has type 'uint3'")

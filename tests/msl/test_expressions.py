@@ -228,21 +228,6 @@ def test_pragmas_are_left_out(program):
     assert out[0] == 12
 
 
-def test_arrays_of_scalars_may_have_doubled_braces(program):
-    p = program("""
-        constant float table[3] = {{1.5, 2.5, 3.5}};
-        constant float2 pairs[1] = {{7, 8}};
-        constant int square[2][2] = {{1, 2}, {3, 4}};
-        kernel void k(device float* out) {
-          const uint small[] = {{ 10u, 20u }};
-          out[0] = table[2] + pairs[0].y + square[1][0] + small[1];
-        }
-    """)
-    out = torch.zeros(1)
-    p.launch("k", out, grid=1)
-    assert out.item() == 3.5 + 8 + 3 + 20
-
-
 def test_vector_widths_are_deduced_as_any_integer_type(program):
     p = program("""
         template <typename T, uint N> T total(vec<T, N> v) {

@@ -312,3 +312,26 @@ def test_kernels_and_types_with_any_names(program):
         out = torch.zeros(1)
         p.launch(name, out, grid=1)
         assert out[0] == value
+
+
+def test_enumerations_shared_with_the_host(program):
+    p = program("""
+        #ifdef __METAL_VERSION__
+        #define NS_ENUM(_type, _name) enum _name : _type _name; enum _name : _type
+        #define NSInteger metal::int32_t
+        #endif
+        typedef NS_ENUM(NSInteger, BufferIndex) { kResult = 0, kInput = 1 };
+        typedef enum Shade : uchar Tone;
+        enum Shade : uchar { dark, light };
+        #if !defined(__LITTLE_ENDIAN__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+        #error "Metal is little-endian"
+        #endif
+        kernel void k(device float* out [[buffer(kResult)]], constant float& in [[buffer(kInput)]]) {
+          Tone tone = light;
+          BufferIndex index = kInput;
+          out[0] = in + tone + index + 10 * sizeof(Tone);
+        }
+    """)
+    out = torch.zeros(1)
+    p.launch("k", out, torch.tensor([5.0]), grid=1)
+    assert out.item() == 17

@@ -188,3 +188,19 @@ def test_conditional_expressions_as_last_arguments(program):
     out = torch.zeros(32, dtype=torch.int32)
     p.launch("k", out, grid=32)
     assert out.tolist() == [7] * 32
+
+
+def test_zero_may_be_cast_in_an_initializer(program):
+    p = program("""
+        typedef float cell;
+        kernel void k(device float* out, uint i [[thread_index_in_threadgroup]]) {
+          threadgroup float4 a[2] = {(cell)0.f};
+          threadgroup uint n = uint(0);
+          if (i == 1) a[0].y = 2;
+          threadgroup_barrier(mem_flags::mem_threadgroup);
+          out[i] = a[0].y + a[1].x + n;
+        }
+    """)
+    out = torch.ones(4)
+    p.launch("k", out, grid=4, group=4)
+    assert out.tolist() == [2] * 4

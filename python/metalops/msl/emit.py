@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from . import restrictions
 from .errors import Diagnostic, syntax_error
 from .kernels import Program, ProgramError
 from .locations import LineMap, Position
@@ -84,6 +85,7 @@ def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> Emitted:
             if missing:
                 raise ValueError(f"the source has no kernel {missing[0]!r}")
             program.instances = [i for i in program.instances if i.name in only]
+        restrictions.check(program)
         rewritten = rewrite(program)
         thunks = Thunks(program, rewritten, lines)
         body, runs = rewritten.edits.apply()

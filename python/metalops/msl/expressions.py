@@ -40,11 +40,6 @@ _FLOATING_CALL = re.compile(
     r"|static_cast\s*<\s*(?:float|half)\s*>)$"
 )
 
-_SCALAR = re.compile(
-    r"(?:(?:metal\s*::\s*)?(?:bool|u?char|u?short|u?int|u?long|half|bfloat|float|size_t"
-    r"|u?int(?:8|16|32|64)_t)|(?:unsigned|signed)\b[\w\s]*)$"
-)
-
 
 class Expressions:
     def __init__(self, rewritten):
@@ -60,7 +55,6 @@ class Expressions:
         self._swizzles()
         self._arithmetic()
         self._conditional_arms()
-        self._doubled_braces()
 
     def _literals(self) -> None:
         for literal in self.source.literals:
@@ -209,23 +203,6 @@ class Expressions:
             for i, arm in enumerate(ranges):
                 all_types = ", ".join([types[i], *types[:i], *types[i + 1 :]])
                 self.edits.wrap(*arm, f"static_cast<{names.SUPPORT}::arm<{all_types}>>(", ")")
-
-    def _doubled_braces(self) -> None:
-        """`float a[2] = {{1, 2}}` initialises an array of scalars as `{1, 2}` does."""
-        for node in self.source.find(
-            "(init_declarator declarator: (array_declarator) value: (initializer_list) @v)"
-        ):
-            inner = [c for c in node.named_children if c.type != "comment"]
-            if len(inner) != 1 or inner[0].type != "initializer_list":
-                continue
-            declarator = node.parent.child_by_field_name("declarator")
-            type_node = node.parent.parent.child_by_field_name("type")
-            if declarator.child_by_field_name("declarator").type != "identifier":
-                continue  # an array of arrays
-            if type_node is None or not _SCALAR.match(self.source.masked_text(type_node)):
-                continue
-            self.edits.blank(inner[0].start_byte, inner[0].start_byte + 1)
-            self.edits.blank(inner[0].end_byte - 1, inner[0].end_byte)
 
     def _is_bit_field(self, node) -> bool:
         """Whether this may be a bit-field, to which no reference can be made."""

@@ -27,6 +27,19 @@ _LANGUAGE_FEATURES = [
         "variadic_templates"
     ).split()
 ]
+# What Apple's compiler predefines of its target.
+_TARGET = [
+    "-D__LITTLE_ENDIAN__=1",
+    "-D__ORDER_LITTLE_ENDIAN__=1234",
+    "-D__ORDER_BIG_ENDIAN__=4321",
+    "-D__BYTE_ORDER__=1234",
+    "-D__CHAR_BIT__=8",
+    "-D__SIZEOF_POINTER__=8",
+    "-D__SIZEOF_LONG__=8",
+    "-D__SIZEOF_INT__=4",
+    "-D__INT_MAX__=2147483647",
+    "-D__LONG_MAX__=9223372036854775807L",
+]
 _ERROR = re.compile(
     r"(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+): (?:fatal )?error: (?P<message>.*)"
 )
@@ -95,6 +108,7 @@ def preprocess(
         f"-D__METAL_VERSION__={metal_version}",
         "-D__METAL_MACOS__=1",
         "-D__AIR64__=1",
+        *_TARGET,
         *_LANGUAGE_FEATURES,
         f"-I{_STUBS}",
         *(f"-I{d}" for d in include_path(include_dirs)),

@@ -53,6 +53,7 @@ def rewrite(program: Program) -> Rewritten:
     Expressions(rewritten).run()
     FunctionConstants(rewritten).run()
     _class_scope_specialisations(rewritten)
+    _enumerations(rewritten)
     _vector_widths(rewritten)
     _functions_of_other_stages(rewritten)
     for node, _, head in program.instantiations:
@@ -83,6 +84,20 @@ def _class_scope_specialisations(rewritten: Rewritten) -> None:
         header = function.template_headers[-1]
         start = source.masked.rfind("template", 0, header.start_byte)
         rewritten.edits.blank(start, header.end_byte)
+
+
+def _enumerations(rewritten: Rewritten) -> None:
+    """`typedef enum E : int E;`, as the usual NS_ENUM of headers shared with the host leaves it
+    before the enumeration itself: C++ wants the declaration alone.
+    """
+    source = rewritten.program.source
+    for node in source.find("(type_definition type: (enum_specifier base: (_) !body)) @t"):
+        enumeration = node.child_by_field_name("type")
+        name = source.node_text(enumeration.child_by_field_name("name"))
+        alias = source.node_text(node.child_by_field_name("declarator"))
+        declared = source.node_text(enumeration)
+        also = "" if alias == name else f" typedef {name} {alias};"
+        rewritten.edits.replace(node.start_byte, node.end_byte, f"{declared};{also}")
 
 
 def _vector_widths(rewritten: Rewritten) -> None:

@@ -13,7 +13,10 @@ from .kernels import Kernel, ProgramError, declarator_kinds, declared_identifier
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 # What threadgroup memory holds anyway when a group begins.
-_ZERO = re.compile(r"[\s{}(),]*(?:0[\dx]*(?:\.0*)?[uUlLfFhH]*|false)?[\s{}(),]*$")
+_ZERO = re.compile(
+    r"[\s{}(),]*(?:(?:[A-Za-z_][\w:]*\s*[(){][\s(){]*)?"
+    r"(?:0[\dx]*(?:\.0*)?[uUlLfFhH]*|false))?[\s{}(),]*$"
+)
 
 
 def rewrite_variables(rewritten, kernel: Kernel) -> None:

@@ -46,6 +46,8 @@ struct atomic {
   using value_type = T;
   alignas(sizeof(T)) T value;
 };
+template <class T>
+using _atomic = atomic<T>;  // Apple's name; code in the wild has it
 typedef atomic<int> atomic_int;
 typedef atomic<uint> atomic_uint;
 typedef atomic<bool> atomic_bool;

@@ -36,6 +36,8 @@ static_assert(sizeof(long) == 8, "Metal's long has 64 bits");
 
 namespace metal {
 
+using nullptr_t = decltype(nullptr);
+
 template <class T, int N>
 struct vec;
 template <class T, int N>
@@ -543,17 +545,19 @@ using index_sequence = integer_sequence<size_t, I...>;
 }  // namespace metal
 
 namespace msl_impl {
-template <size_t N, size_t... I>
-struct count_up : count_up<N - 1, N - 1, I...> {};
-template <size_t... I>
-struct count_up<0, I...> {
-  using type = metal::index_sequence<I...>;
+template <class T, size_t N, T... I>
+struct count_up : count_up<T, N - 1, T(N - 1), I...> {};
+template <class T, T... I>
+struct count_up<T, 0, I...> {
+  using type = metal::integer_sequence<T, I...>;
 };
 }  // namespace msl_impl
 
 namespace metal {
+template <class T, T N>
+using make_integer_sequence = typename msl_impl::count_up<T, size_t(N)>::type;
 template <size_t N>
-using make_index_sequence = typename msl_impl::count_up<N>::type;
+using make_index_sequence = make_integer_sequence<size_t, N>;
 }  // namespace metal
 
 }  // namespace msl

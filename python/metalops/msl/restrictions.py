@@ -1,0 +1,79 @@
+"""What Metal forbids and a C++ compiler would let pass, in the words of Apple's compiler."""
+
+from __future__ import annotations
+
+import re
+
+from .kernels import Kernel, Program, ProgramError, declarator_kinds
+
+# Of these a kernel takes all as scalars, or all as vectors of one width.
+_POSITIONS = {
+    "dispatch_threads_per_threadgroup",
+    "grid_origin",
+    "grid_size",
+    "thread_position_in_grid",
+    "thread_position_in_threadgroup",
+    "threadgroup_position_in_grid",
+    "threadgroups_per_grid",
+    "threads_per_grid",
+    "threads_per_threadgroup",
+}
+_POSITION_TYPE = re.compile(r"(?:const )?(?:metal::)?u?(?:short|int)([234]?)(?: const)?$")
+
+
+def check(program: Program) -> None:
+    """Raises ProgramError at the first thing that is forbidden."""
+    _program_scope_variables(program)
+    for kernel in program.kernels:
+        _thread_limit(program, kernel)
+        _widths_of_positions(program, kernel)
+
+
+def _program_scope_variables(program: Program) -> None:
+    source = program.source
+    for node, _, head in program.declarations:
+        declarators = node.children_by_field_name("declarator")
+        if not declarators or node.has_error:
+            continue
+        if source.node_text(node.child_by_field_name("type")).split("::")[-1].strip() == "sampler":
+            continue
+        if any(source.node_text(c) in ("extern", "typedef") for c in node.children):
+            continue
+        if any(declarator_kinds(d, True) & {"function", "reference"} for d in declarators):
+            continue
+        # `device T* constant p` has the word behind the star.
+        if source.words_in(head, node.end_byte):
+            continue
+        raise ProgramError(
+            "program scope variable must reside in constant address space",
+            declarators[0].start_byte,
+        )
+
+
+def _thread_limit(program: Program, kernel: Kernel) -> None:
+    function = kernel.function
+    parameters = function.declarator.child_by_field_name("parameters")
+    for attribute in program.source.attributes_in(parameters.end_byte, function.body.start_byte):
+        if attribute.name == "max_total_threads_per_threadgroup":
+            raise ProgramError(
+                "'max_total_threads_per_threadgroup' attribute cannot be applied to types: "
+                "it stands before the kernel, not behind its parameters",
+                attribute.start,
+            )
+
+
+def _widths_of_positions(program: Program, kernel: Kernel) -> None:
+    first = None
+    for parameter in kernel.parameters:
+        match = _POSITION_TYPE.match(parameter.type)
+        if parameter.attribute not in _POSITIONS or match is None:
+            continue
+        if first is None:
+            first = parameter, match[1]
+        elif first[1] != match[1]:
+            raise ProgramError(
+                "expecting input declarations with either all scalar types or all vector types "
+                f"with the same number of elements: '{first[0].attribute}' has type "
+                f"'{first[0].type}', '{parameter.attribute}' has type '{parameter.type}'",
+                program.source.next_code(parameter.start),
+            )
