@@ -72,6 +72,17 @@ def test_vmap(p):
         torch.testing.assert_close(b.movedim(-1, 0), e)
 
 
+def test_numbers_stand_for_tensors_under_vmap_and_on_meta():
+    f = port("swiglu").function
+    for dtype in (torch.float32, torch.float16):
+        x = torch.randn(5, 4, device="mps", dtype=dtype)
+        for batched in (x, x[:, 0]):
+            actual = torch.vmap(lambda a: f(a, 2.5))(batched)
+            assert actual.dtype == dtype
+            torch.testing.assert_close(actual, f(batched, 2.5))
+        assert f(3, x.to("meta")).dtype == dtype
+
+
 def test_vmap_with_parameters_and_gradients():
     p = port("huber")
     x, y = arguments(p, 5, 4)

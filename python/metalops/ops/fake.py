@@ -24,7 +24,7 @@ from torch._prims_common.wrappers import _maybe_resize_out
 
 
 def pointwise_result(
-    *inputs: Tensor, integers_to_float: bool = True, kind: str = "promote"
+    *inputs: Tensor | complex, integers_to_float: bool = True, kind: str = "promote"
 ) -> Tensor:
     """An uninitialised tensor like the result of a pointwise operator on ``inputs``.
 
@@ -37,9 +37,10 @@ def pointwise_result(
         dtype = torch.bool
     elif kind == "real" and dtype.is_complex:
         dtype = dtype.to_real()
-    shape = torch.broadcast_shapes(*(x.shape for x in inputs))
-    strides = compute_elementwise_output_strides(*(x.expand(shape) for x in inputs))
-    device = next((x.device for x in inputs if not is_cpu_scalar_tensor(x)), inputs[0].device)
+    tensors = [x for x in inputs if isinstance(x, Tensor)]  # the others are numbers
+    shape = torch.broadcast_shapes(*(x.shape for x in tensors))
+    strides = compute_elementwise_output_strides(*(x.expand(shape) for x in tensors))
+    device = next((x.device for x in tensors if not is_cpu_scalar_tensor(x)), tensors[0].device)
     return torch.empty_strided(shape, strides, dtype=dtype, device=device)
 
 

@@ -43,7 +43,8 @@ def register_vmap(name: str, tensors: int, *, needs_dimension: bool = False) -> 
     op = getattr(getattr(torch.ops, namespace), base).default
 
     def rule(info, in_dims, *args, **scalars):
-        operands, others = args[:tensors], args[tensors:]
+        operands = [x if isinstance(x, Tensor) else torch.tensor(x) for x in args[:tensors]]
+        others = args[tensors:]
         dims = in_dims[:tensors]
         if needs_dimension and operands[-1].dim() == int(dims[-1] is not None):
             raise RuntimeError(f"{base} does not support 0-dimensional tensors")
