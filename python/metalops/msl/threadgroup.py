@@ -13,7 +13,7 @@ from .kernels import Kernel, ProgramError, declarator_kinds, declared_identifier
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 # What threadgroup memory holds anyway when a group begins.
-_ZERO = re.compile(
+ZERO = re.compile(
     r"[\s{}(),]*(?:(?:[A-Za-z_][\w:]*\s*[(){][\s(){]*)?"
     r"(?:0[\dx]*(?:\.0*)?[uUlLfFhH]*|false))?[\s{}(),]*$"
 )
@@ -47,7 +47,7 @@ def rewrite_variables(rewritten, kernel: Kernel) -> None:
 
 def _check_initializer(source, declarator) -> None:
     value = declarator.child_by_field_name("value")
-    if value is not None and not _ZERO.match(source.masked_text(value)):
+    if value is not None and not ZERO.match(source.masked_text(value)):
         raise ProgramError(
             "variable in the threadgroup address space cannot be initialized, except with zero",
             declarator.start_byte,

@@ -6,9 +6,8 @@ they are written, not instance by instance.
 
 from __future__ import annotations
 
-import re
-
 from ..kernels import declared_identifier, function_declarator, last_name
+from ..threadgroup import ZERO
 from .program import Checked, ancestor
 from .rules import rule
 from .types import Type, Types
@@ -32,7 +31,6 @@ LOCAL_SPACE = rule(
 
 _ASSIGNMENTS = {"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>="}
 _CASTS = {"static_cast", "reinterpret_cast", "const_cast"}
-_ZERO = re.compile(r"[\s{}(),]*(?:0[\dx]*(?:\.0*)?[uUlLfFhH]*|false)?[\s{}(),]*$")
 _ARTICLES = "device, constant, threadgroup or thread"
 
 
@@ -220,7 +218,7 @@ class _Declarations:
                         f"the threadgroup variable {name} is not in the body of a kernel; declare it there and pass "
                         "a threadgroup pointer on",
                     )
-                elif _has_initialiser(declarator) and not _ZERO.match(
+                elif _has_initialiser(declarator) and not ZERO.match(
                     self.source.masked_text(declarator.child_by_field_name("value"))
                 ):
                     self.checked.report(
@@ -240,7 +238,7 @@ def _has_initialiser(declarator) -> bool:
 def _is_zero(source, declarator) -> bool:
     """Whether a declarator has no initialiser, or one of zeros, which Apple's compiler lets pass."""
     value = declarator.child_by_field_name("value")
-    return value is None or bool(_ZERO.match(source.masked_text(value)))
+    return value is None or bool(ZERO.match(source.masked_text(value)))
 
 
 class _Body:
