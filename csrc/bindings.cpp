@@ -36,6 +36,8 @@ PYBIND11_MODULE(_C, m) {
       "('prebuilt', 'source', or '' if nothing has used it) and why not from the prebuilt library. "
       "open: open those that nothing has used.");
   m.def("direct_call", &metalops::direct_call, py::arg("name"), py::arg("fallback"),
-        py::arg("numbers") = false, "A function that calls the operator `name` (\"metalops::...\") like a built-in one; see csrc/runtime/python_call.h.");
+        py::arg("numbers") = false,
+        "A function that calls the operator `name` (\"metalops::...\") like a built-in one; see "
+        "csrc/runtime/python_call.h.");
   metalops::bind_functor(m);
 }

@@ -1,8 +1,8 @@
 // Autograd of operators outside ATen, from their schemas alone and at the cost of a built-in
 // operator: operator X is differentiated by an operator that takes grad_output (one for each result
 // of X) and those of X's arguments that it names, and returns the gradients of X's tensor arguments
-// in order. Trailing tensors for which it returns none are summands of the result: their gradient is
-// grad_output. The engine itself sums gradients of broadcast arguments and casts them.
+// in order. Trailing tensors for which it returns none are summands of the result: their gradient
+// is grad_output. The engine itself sums gradients of broadcast arguments and casts them.
 //
 // The kernels here are boxed, so one of them serves every signature. They are registered by
 // <metalops/pointwise.h>.

@@ -11,8 +11,8 @@
 //   }
 //
 // Without .backward the operator cannot be differentiated and says so. An operator may have several
-// results, "-> (Tensor, Tensor)"; it then has no in-place overload, and its out= overload takes out0,
-// out1 and so on. Fake kernels, which torch.compile needs, are written in Python: see
+// results, "-> (Tensor, Tensor)"; it then has no in-place overload, and its out= overload takes
+// out0, out1 and so on. Fake kernels, which torch.compile needs, are written in Python: see
 // metalops.ops.fake.
 #pragma once
 #include <ATen/ATen.h>
@@ -36,8 +36,8 @@ namespace metalops::pointwise {
 
 // Runs the kernel of an operator. The iterator has the outputs first, then the inputs in the
 // schema's order; scalars are the arguments that are not tensors, in the schema's order. Inputs may
-// be of different dtypes and any of them a broadcast one; the outputs have the dtype that the kernels
-// naturally give: see Result.
+// be of different dtypes and any of them a broadcast one; the outputs have the dtype that the
+// kernels naturally give: see Result.
 using Launch =
     std::function<void(at::TensorIteratorBase& iter, c10::ArrayRef<c10::Scalar> scalars)>;
 
@@ -66,7 +66,8 @@ struct METALOPS_HIDDEN Operator {
   Launch launch;
   Integers integers = Integers::kToFloat;
   Halves halves = Halves::kNone;
-  std::string backward;  // the operator that differentiates this one, defined before; see autograd.h
+  // The operator that differentiates this one, defined before; see autograd.h.
+  std::string backward;
   Result result = Result::kPromoted;
   Dtypes dtypes;         // of the inputs; none stands for the floats and, as `integers` says, those
   bool uniform = false;  // the kernels exist for inputs of equal dtypes only

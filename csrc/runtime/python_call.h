@@ -230,9 +230,10 @@ class METALOPS_HIDDEN DirectCall {
 
 // A Python function of the operator `name` ("namespace::name"), whose arguments are tensors and
 // numbers. It takes them as the operator does, and `out`, a tensor (a tuple of tensors for an
-// operator with several results) or None, if there is an overload of that name: by keyword, or after
-// the others if none of them is keyword-only. Whatever is not plain goes to `fallback`, with the same
-// arguments: subclasses of Tensor, torch function modes, arguments of other types, wrong arguments.
+// operator with several results) or None, if there is an overload of that name: by keyword, or
+// after the others if none of them is keyword-only. Whatever is not plain goes to `fallback`, with
+// the same arguments: subclasses of Tensor, torch function modes, arguments of other types, wrong
+// arguments.
 // numbers: whether Python numbers may stand for tensors.
 METALOPS_HIDDEN inline pybind11::object direct_call(std::string name, pybind11::object fallback,
                                                     bool numbers = false) {

@@ -3,6 +3,7 @@
 import metalops
 import pytest
 import torch
+from metalops.msl.check import check_source
 from metalops.testing import check_forward, check_gradient, check_inplace, check_out, no_standins
 from metalops.testing.samples import FLOATS, INTEGERS, Case, elementwise_cases, make
 
@@ -366,6 +367,13 @@ def test_the_default_dtype_decides_what_integers_become():
         torch.set_default_dtype(torch.float32)
     assert result.dtype == torch.float16
     torch.testing.assert_close(result, port("sigmoid").function(x).half())
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_generated_text_is_what_apples_compiler_takes(name):
+    source = port(name).function.source(torch.float16)
+    assert "#include <c10" not in source  # a Mac has no include path at run time
+    assert check_source(source) == []
 
 
 def test_ports_are_distinct():
