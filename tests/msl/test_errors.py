@@ -269,3 +269,10 @@ def test_positions_have_one_width():
     )
     message = "either all scalar types or all vector types with the same number of elements"
     check(source, "uint3 size", message, "'threads_per_threadgroup' has type 'uint3'")
+
+
+def test_an_error_that_nothing_leads_to_has_no_place_in_our_headers():
+    emitted = msl.build.emit(msl.build.preprocess("kernel void k(device float* o) {}\n"))
+    output = "/somewhere/include/msl/simd.h:3:4: error: no template named 'msl::metal::a'\n"
+    (found,) = msl.build.explain(output, "kernels.cpp", emitted)
+    assert found.render() == "program_source:1: error: no template named 'metal::a'"

@@ -156,6 +156,8 @@ def explain(output: str, path: str, emitted: Emitted) -> list[Diagnostic]:
         return unique[:_MAX_ERRORS]
     last = [x for x in output.strip().splitlines() if x.strip()]
     text = next((x for x in last if "error" in x), last[-1] if last else "the host compiler failed")
+    if pending is not None:  # in a header of ours, and nothing leads to the user's code
+        text = pending
     return [Diagnostic(emitted.lines.main_file, 1, 0, _readable(text))]
 
 
