@@ -31,6 +31,7 @@ LOCAL_SPACE = rule(
 
 _ASSIGNMENTS = {"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>="}
 _CASTS = {"static_cast", "reinterpret_cast", "const_cast"}
+_TYPE_BEHIND = re.compile(r"\s*(?:(?:const|volatile)\s+)*(\w+)\s*(?:const\s*)?[*&]")
 _ARTICLES = "device, constant, threadgroup or thread"
 
 
@@ -55,8 +56,11 @@ class _Declarations:
         self.source = checked.source
         self.types = types
         self.globals: dict[str, Type | None] = {}
+        self.kernels = {_definition(f).start_byte for f in checked.program.functions if f.stage}
+        self.spaced: dict[int, set[str]] = {}  # names behind an address space, by function or class
 
     def run(self) -> None:
+        self._instantiations()
         for function in self.checked.program.functions:
             self._function(function)
         for node, _, head in self.checked.program.declarations:
@@ -79,9 +83,7 @@ class _Declarations:
         start = max(self.source.previous_code(function.node.start_byte) + 1, function.head)
         if function.template_headers:
             start = function.template_headers[-1].end_byte
-        outer = function.node
-        while outer.type == "template_declaration":
-            outer = outer.named_children[-1]
+        outer = _definition(function)
         declarator = outer.child_by_field_name("declarator")
         type_node = outer.child_by_field_name("type")
         if type_node is None or declarator is None or declarator.type == "function_declarator":
@@ -106,10 +108,14 @@ class _Declarations:
     def _report_missing(self, declared, place, what: str) -> None:
         for node, level in declared.levels:
             target = level.target
-            if target.space is not None or target.is_open or target.name == "function":
+            if target.space is not None or target.name == "function":
                 continue
+            if target.is_open and not self._is_plain(node, target.name):
+                continue
+            while target.kind == "array":
+                target = target.target
             if target.kind == "pointer":
-                continue  # Apple's compiler takes thread
+                continue  # the space of a pointer itself is thread where none is written
             identifier = declared_identifier(place.child_by_field_name("declarator") or place)
             name = self.checked.text(identifier) if identifier is not None else ""
             subject = f"{what} {name}".strip()
@@ -121,6 +127,38 @@ class _Declarations:
                 f"such as {instead}",
             )
             return
+
+    def _is_plain(self, node, name: str) -> bool:
+        """Whether a template parameter stands for a type without an address space: in a kernel, and where `device T*`
+        or the like is written in the same function or class. Elsewhere T may stand for `device float`."""
+        if not self.types.is_template_parameter(name):
+            return False
+        outer = function = None
+        while node is not None:
+            if node.type in ("function_definition", "struct_specifier", "class_specifier"):
+                outer = node
+                function = function or node
+            node = node.parent
+        if outer is None:
+            return False
+        if function.start_byte in self.kernels:
+            return True
+        if outer.start_byte not in self.spaced:
+            words = self.source.words_in(outer.start_byte, outer.end_byte)
+            matches = (
+                _TYPE_BEHIND.match(self.source.masked, w.end) for w in words if w.text != "thread"
+            )
+            self.spaced[outer.start_byte] = {m[1] for m in matches if m}
+        return name in self.spaced[outer.start_byte]
+
+    def _instantiations(self) -> None:
+        """Explicit instantiations repeat the parameters of their template."""
+        for node, _, _ in self.checked.program.instantiations:
+            called = function_declarator(node.child_by_field_name("declarator"))
+            if called is None or not self.checked.wants(node.start_byte):
+                continue
+            for parameter, _, declared in self.types.parameters(called):
+                self._report_missing(declared, parameter, "parameter")
 
     # ---- variables -------------------------------------------------------------------------------
 
@@ -229,6 +267,14 @@ class _Declarations:
                     )
 
 
+def _definition(function):
+    """The node of a function without its template headers."""
+    node = function.node
+    while node.type == "template_declaration":
+        node = node.named_children[-1]
+    return node
+
+
 def _has_initialiser(declarator) -> bool:
     return declarator.type == "init_declarator" or (
         declarator.parent is not None and declarator.parent.child_by_field_name("value") is not None
@@ -253,7 +299,17 @@ class _Body:
         self.scopes: list[dict[str, Type | None]] = [globals_, {}]
         self.known: dict[int, Type | None] = {}
         self.returns: list[Type | None] = [self._result_type()]
-        self.class_name = function.path[-1].removeprefix("class ") if function.in_class else None
+        self.class_name = self._class_name()
+
+    def _class_name(self) -> str | None:
+        """The class that the function is a member of."""
+        if self.function.in_class:
+            return self.function.path[-1].removeprefix("class ")
+        name = self.function.declarator.child_by_field_name("declarator")
+        if name is None or name.type != "qualified_identifier":
+            return None
+        scope = name.child_by_field_name("scope")
+        return self.source.masked_text(scope) if scope is not None else None
 
     def run(self) -> None:
         self.scopes.append({})
@@ -265,9 +321,7 @@ class _Body:
 
     def _result_type(self) -> Type | None:
         function = self.function
-        outer = function.node
-        while outer.type == "template_declaration":
-            outer = outer.named_children[-1]
+        outer = _definition(function)
         declarator = outer.child_by_field_name("declarator")
         type_node = outer.child_by_field_name("type")
         if declarator is None or type_node is None:
@@ -498,6 +552,16 @@ class _Body:
             return
         wanted = self.types.described(described).type
         actual = self._type(value)
+        target = wanted.target
+        if (
+            wanted.kind == "pointer"
+            and target.kind == "value"
+            and target.space is None
+            and not target.is_open
+        ):
+            wanted = Type(
+                "pointer", None, target.in_space("thread")
+            )  # what it means without a word
         spaces = _mismatch(actual, wanted, is_cast=True)
         if spaces is not None:
             self.checked.report(

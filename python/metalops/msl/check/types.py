@@ -123,6 +123,10 @@ class Types:
             start = self.source.previous_code(node.start_byte) + 1
             self.aliases[name] = self.declared(start, type_node, declarator, node.end_byte).type
 
+    def is_template_parameter(self, name: str) -> bool:
+        """Whether some template has a type parameter of that name."""
+        return name in self._parameters
+
     # ---- from syntax to types --------------------------------------------------------------------
 
     def described(self, node) -> Declared:
@@ -142,7 +146,6 @@ class Types:
         current = self._base(start, type_node, limit)
         levels = []
         node = declarator
-        arrays = 0
         while node is not None:
             kind = node.type.removeprefix("abstract_").removesuffix("_declarator")
             following = _inner(node)
@@ -152,13 +155,10 @@ class Types:
                 current = Type(kind, space, current, is_const=is_const)
                 levels.append((node, current))
             elif kind == "array":
-                arrays += 1
+                current = Type("array", current.space, current)
             elif kind == "function":
                 current = Type("value", None, None, "function", True)
             node = following
-        if arrays:
-            for _ in range(arrays):
-                current = Type("array", current.space, current)
         return Declared(current, tuple(levels))
 
     def _base(self, start: int, type_node, limit: int) -> Type:
