@@ -6,6 +6,8 @@ they are written, not instance by instance.
 
 from __future__ import annotations
 
+import re
+
 from ..kernels import declared_identifier, function_declarator, last_name
 from ..threadgroup import ZERO
 from .program import Checked, ancestor
