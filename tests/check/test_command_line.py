@@ -108,7 +108,8 @@ def test_what_a_macro_makes_is_reported_where_the_macro_is_used(file):
 def test_defines_and_include_folders_reach_the_preprocessor(file, tmp_path):
     file("#define TYPE float\n", "include/type.h")
     path = file(
-        "#ifdef USE\n#include <type.h>\n#endif\nkernel void k(device TYPE* o, TYPE x) { o[0] = x; }\n"
+        "#ifdef USE\n#include <type.h>\n#endif\n"
+        "kernel void k(device TYPE* o, TYPE x) { o[0] = x; }\n"
     )
     found = check_file(path, defines=["USE"], include_dirs=[tmp_path / "include"])
     assert [(f.rule, f.line) for f in found] == [("kernel-argument", 4)]

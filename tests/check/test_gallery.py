@@ -1,6 +1,8 @@
-"""Small wrong kernels, one rule each: the checker names the rule and the line; their mended twins are clean.
+"""Small wrong kernels, one rule each: the checker names the rule and the line; their mended twins
+are clean.
 
-A case of gallery/*.txt is `=== RULE: what`, the wrong source with `//!` on each line at fault, `---`, and the twin.
+A case of gallery/*.txt is `=== RULE: what`, the wrong source with `//!` on each line at fault,
+`---`, and the twin.
 """
 
 import os

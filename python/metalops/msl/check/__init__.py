@@ -32,7 +32,9 @@ def check_source(
     include_dirs: Iterable[str | os.PathLike] = (),
     defines: Iterable[str] = (),
 ) -> list[Finding]:
-    """Findings in a Metal source text, in order of position. language: __METAL_VERSION__, such as 310."""
+    """Findings in a Metal source text, in order of position. language: __METAL_VERSION__, such as
+    310.
+    """
     return _check(
         lambda: preprocess(
             source,
@@ -54,8 +56,9 @@ def check_file(
     defines: Iterable[str] = (),
     is_checked: Callable[[str], bool] | None = None,
 ) -> list[Finding]:
-    """Findings in a Metal file and in the user's headers that it includes. is_checked: in which files; default: all
-    but torch's, metalops' and the standard library's headers."""
+    """Findings in a Metal file and in the user's headers that it includes. is_checked: in which
+    files; default: all but torch's, metalops' and the standard library's headers.
+    """
     path = os.fspath(path)
     return _check(
         lambda: preprocess(

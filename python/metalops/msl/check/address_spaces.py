@@ -1,7 +1,8 @@
-"""Address spaces: where a pointer, a reference or a variable needs one, and conversions between them.
+"""Address spaces: where a pointer, a reference or a variable needs one, and conversions between
+them.
 
-Functions are followed in the order of their statements, with the types of local variables; templates are checked as
-they are written, not instance by instance.
+Functions are followed in the order of their statements, with the types of local variables;
+templates are checked as they are written, not instance by instance.
 """
 
 from __future__ import annotations
@@ -125,14 +126,17 @@ class _Declarations:
             self.checked.report(
                 MISSING,
                 place,
-                f"the {level.kind} type of the {subject} has no address space; write {_ARTICLES} before it, "
+                f"the {level.kind} type of the {subject} has no address space; write {_ARTICLES} "
+                "before it, "
                 f"such as {instead}",
             )
             return
 
     def _is_plain(self, node, name: str) -> bool:
-        """Whether a template parameter stands for a type without an address space: in a kernel, and where `device T*`
-        or the like is written in the same function or class. Elsewhere T may stand for `device float`."""
+        """Whether a template parameter stands for a type without an address space: in a kernel, and
+        where `device T*` or the like is written in the same function or class. Elsewhere T may
+        stand for `device float`.
+        """
         if not self.types.is_template_parameter(name):
             return False
         outer = function = None
@@ -219,7 +223,8 @@ class _Declarations:
                 self.checked.report(
                     PROGRAM_SCOPE,
                     identifier,
-                    f"the constant {name} has no initialiser; give it a value, or make it a [[function_constant(n)]]",
+                    f"the constant {name} has no initialiser; give it a value, or make it a "
+                    "[[function_constant(n)]]",
                 )
 
     def _field(self, node) -> None:
@@ -255,7 +260,8 @@ class _Declarations:
                     self.checked.report(
                         THREADGROUP_VARIABLE,
                         identifier,
-                        f"the threadgroup variable {name} is not in the body of a kernel; declare it there and pass "
+                        f"the threadgroup variable {name} is not in the body of a kernel; declare "
+                        "it there and pass "
                         "a threadgroup pointer on",
                     )
                 elif _has_initialiser(declarator) and not ZERO.match(
@@ -264,7 +270,8 @@ class _Declarations:
                     self.checked.report(
                         THREADGROUP_VARIABLE,
                         identifier,
-                        f"the threadgroup variable {name} cannot have an initialiser other than zero; let one thread write it, "
+                        f"the threadgroup variable {name} cannot have an initialiser other than "
+                        "zero; let one thread write it, "
                         "then call threadgroup_barrier",
                     )
 
@@ -284,7 +291,7 @@ def _has_initialiser(declarator) -> bool:
 
 
 def _is_zero(source, declarator) -> bool:
-    """Whether a declarator has no initialiser, or one of zeros, which Apple's compiler lets pass."""
+    """Whether a declarator has no initialiser, or one of zeros, which Apple's compiler takes."""
     value = declarator.child_by_field_name("value")
     return value is None or bool(ZERO.match(source.masked_text(value)))
 
@@ -461,12 +468,13 @@ class _Body:
             self.checked.report(
                 LOCAL_SPACE,
                 identifier,
-                f"the variable {name} in a function cannot be in {type_.space} memory; leave {type_.space} out"
+                f"the variable {name} in a function cannot be in {type_.space} memory; leave "
+                f"{type_.space} out"
                 + (", or move it to program scope" if type_.space == "constant" else ""),
             )
 
     def _initialise(self, declared: Type, value, declarator) -> Type | None:
-        """Checks an initialiser; returns the type, deduced from the initialiser where it is auto."""
+        """Checks an initialiser; returns the variable's type, deduced where it is auto."""
         if value.type in ("initializer_list", "argument_list"):
             items = [c for c in value.named_children if c.type != "comment"]
             if declared.kind not in ("pointer", "reference") or len(items) != 1:
@@ -516,7 +524,8 @@ class _Body:
             self.checked.report(
                 CONSTANT_WRITE,
                 node,
-                f"{self.checked.text(written)} is in the constant address space, which is read only; "
+                f"{self.checked.text(written)} is in the constant address space, which is read "
+                "only; "
                 "pass the buffer as device, or write to a copy",
             )
 
@@ -541,7 +550,8 @@ class _Body:
             self.checked.report(
                 CONVERSION,
                 place,
-                f"{self.checked.text(place)} is in {have} memory, but {what}; no cast leads from one address space to "
+                f"{self.checked.text(place)} is in {have} memory, but {what}; no cast leads from "
+                "one address space to "
                 f"another: declare it {have}, or copy the data",
             )
 
@@ -569,7 +579,8 @@ class _Body:
             self.checked.report(
                 CONVERSION,
                 place,
-                f"{self.checked.text(value)} is in {spaces[0]} memory and cannot be cast to {wanted.written()}; "
+                f"{self.checked.text(value)} is in {spaces[0]} memory and cannot be cast to "
+                f"{wanted.written()}; "
                 "an address space is never converted: keep it, or copy the data",
             )
 
@@ -608,13 +619,15 @@ class _Body:
             return
         argument, have, wanted, name = problems[0]
         if len(problems) > 1:
-            what = f"no overload of {last_name(self.source, called) or self.checked.text(called)} takes it"
+            name = last_name(self.source, called) or self.checked.text(called)
+            what = f"no overload of {name} takes it"
         else:
             what = f"{self.checked.text(called)} takes {name} as {wanted.written()}"
         self.checked.report(
             CONVERSION,
             argument,
-            f"{self.checked.text(argument)} is in {have} memory, but {what}; write an overload for {have}, "
+            f"{self.checked.text(argument)} is in {have} memory, but {what}; write an overload for "
+            f"{have}, "
             "or copy the data",
         )
 
@@ -667,8 +680,9 @@ class _Body:
         ]
 
     def _problem(self, function, arguments):
-        """None where a call may mean this function, else why not: _ARITY or (argument, its space, parameter type,
-        parameter name)."""
+        """None where a call may mean this function, else why not: _ARITY or (argument, its space,
+        parameter type, parameter name).
+        """
         parameters = self.types.parameters(function.declarator)
         if any(p[0].type == "variadic_parameter_declaration" for p in parameters):
             return None
@@ -697,7 +711,9 @@ class _Body:
     # ---- types of expressions --------------------------------------------------------------------
 
     def _type(self, node) -> Type | None:
-        """The type of an expression; its space is where the object lies, None for values that lie nowhere."""
+        """The type of an expression; its space is where the object lies, None for values that lie
+        nowhere.
+        """
         if node is None:
             return None
         if node.id not in self.known:

@@ -26,7 +26,8 @@ _TYPES = {
 }
 _NAMED = {"atomic_int", "atomic_uint", "atomic_bool", "atomic_ulong", "atomic_float"}
 _OPERATIONS = re.compile(
-    r"atomic_(?:store|load|exchange|compare_exchange_weak|(?:fetch_(?:add|sub|and|or|xor|min|max))|min|max)_explicit$"
+    r"atomic_(?:store|load|exchange|compare_exchange_weak|min|max"
+    r"|fetch_(?:add|sub|and|or|xor|min|max))_explicit$"
 )
 _LIKE_AN_OPERATION = re.compile(
     r"atomic_(?:fetch_\w+|store|load|exchange|compare_exchange\w*|min|max)(?:_explicit)?$"
@@ -46,7 +47,8 @@ _ALLOWED = {
     "ulong": {"min", "max"},
 }
 _BUILTIN_TYPE = re.compile(
-    r"(?:u?char|u?short|u?int|u?long|half|float|bfloat|bool|double|signed|unsigned|u?int(?:8|16|32|64)_t|size_t|long)\d?$"
+    r"(?:u?char|u?short|u?int|u?long|half|float|bfloat|bool|double|signed|unsigned|size_t"
+    r"|u?int(?:8|16|32|64)_t)\d?$"
 )
 
 
@@ -87,7 +89,7 @@ def check(checked: Checked) -> None:
                 )
 
 
-_INSTEAD = "atomics are of int, uint, bool, ulong or float: use one of these, or compare and exchange its bits"
+_INSTEAD = "atomics are of int, uint, bool, ulong or float: compare and exchange the bits of one"
 
 
 def _template(checked: Checked, node) -> None:

@@ -15,10 +15,10 @@ LANGUAGES = {"3.1": 310, "3.2": 320, "4": 400, "4.0": 400}
 
 
 def main(argv: list[str]) -> int:
-    """Checks Metal files, and in folders every .metal file and every header that holds Metal code, for what Apple's
-    compiler would reject. The user's own headers that these include are checked with them; torch's and metalops' are
-    not, unless they are named. Prints one line a finding; exits 1 when there are errors (with --strict, warnings
-    too).
+    """Checks Metal files, and in folders every .metal file and every header that holds Metal code,
+    for what Apple's compiler would reject. The user's own headers that these include are checked
+    with them; torch's and metalops' are not, unless they are named. Prints one line a finding;
+    exits 1 when there are errors (with --strict, warnings too).
     """
     parser = argparse.ArgumentParser(prog="metalops check", description=main.__doc__)
     parser.add_argument("paths", metavar="PATH", nargs="*")

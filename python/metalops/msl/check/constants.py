@@ -10,12 +10,17 @@ from .program import Checked
 from .types import Type, Types
 
 _SIZES = {
-    "bool": 1, "char": 1, "uchar": 1, "int8_t": 1, "uint8_t": 1, "signed char": 1, "unsigned char": 1,
-    "short": 2, "ushort": 2, "int16_t": 2, "uint16_t": 2, "unsigned short": 2, "half": 2, "bfloat": 2,
-    "int": 4, "uint": 4, "int32_t": 4, "uint32_t": 4, "unsigned int": 4, "unsigned": 4, "float": 4,
-    "long": 8, "ulong": 8, "int64_t": 8, "uint64_t": 8, "unsigned long": 8, "size_t": 8, "ptrdiff_t": 8,
-    "atomic_int": 4, "atomic_uint": 4, "atomic_bool": 4, "atomic_float": 4, "atomic_ulong": 8,
-}  # fmt: skip
+    name: size
+    for size, names in {
+        1: ("bool", "char", "uchar", "int8_t", "uint8_t", "signed char", "unsigned char"),
+        2: ("short", "ushort", "int16_t", "uint16_t", "unsigned short", "half", "bfloat"),
+        4: ("int", "uint", "int32_t", "uint32_t", "unsigned int", "unsigned", "float"),
+        8: ("long", "ulong", "int64_t", "uint64_t", "unsigned long", "size_t", "ptrdiff_t"),
+    }.items()
+    for name in names
+}
+_SIZES |= {f"atomic_{name}": _SIZES[name] for name in ("int", "uint", "float", "ulong")}
+_SIZES["atomic_bool"] = 4
 _VECTOR = re.compile(r"(packed_)?([a-z]\w*?)([234])(?:x([234]))?$")
 
 
@@ -29,7 +34,9 @@ class Constants:
     # ---- values ----------------------------------------------------------------------------------
 
     def value(self, text: str, names: dict[str, str] | None = None) -> int | None:
-        """The value of an integer expression; None where it cannot be told. names: template arguments."""
+        """The value of an integer expression; None where it cannot be told. names: template
+        arguments.
+        """
         text = re.sub(r"\b(0[xX][\da-fA-F]+|\d+)[uUlL]+\b", r"\1", text)
         text = re.sub(
             r"\bsizeof\s*\(([^()]*)\)",

@@ -1,7 +1,8 @@
 """Barriers that not all threads of a threadgroup reach, as far as the source shows it.
 
-Values are uniform (the same in all threads of a group), may differ, or differ for certain, judging by the kernel's
-attributes and how variables are computed from them. Parameters of other functions count as uniform: only kernels know.
+Values are uniform (the same in all threads of a group), may differ, or differ for certain, judging
+by the kernel's attributes and how variables are computed from them. Parameters of other functions
+count as uniform: only kernels know.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def check(checked: Checked) -> None:
 
 
 def _functions_with_barriers(checked: Checked) -> set[str]:
-    """Names of the program's functions that come to a threadgroup_barrier; only names with a single definition."""
+    """Names of the program's functions that come to a threadgroup_barrier; only names with a single
+    definition.
+    """
     bodies: dict[str, list[str]] = {}
     for function in checked.program.functions:
         if function.body is not None:
@@ -97,7 +100,7 @@ class _Kernel:
             self._barrier(call, reasons)
 
     def _scopes(self, body) -> dict[str, list[tuple[int, int]]]:
-        """Where variables of each name are declared: (offset of the declaration, end of its scope)."""
+        """Where variables of each name are declared: (offset, end of its scope)."""
         found: dict[str, list[tuple[int, int]]] = {}
         for node in descendants(body):
             if node.type not in ("declaration", "for_range_loop"):
@@ -161,14 +164,16 @@ class _Kernel:
             self.checked.report(
                 DIVERGENT,
                 call,
-                f"not all threads of the group reach this {name}, because {text} at line {line} differs among them; "
+                f"not all threads of the group reach this {name}, because {text} at line {line} "
+                "differs among them; "
                 "move it to where all threads come",
             )
         else:
             self.checked.report(
                 SUSPECT,
                 call,
-                f"perhaps not all threads of the group reach this {name}: {text} at line {line} may differ among them; "
+                f"perhaps not all threads of the group reach this {name}: {text} at line {line} "
+                "may differ among them; "
                 "make the condition the same for the whole group, or move the barrier out",
             )
 
@@ -181,8 +186,9 @@ class _Kernel:
         return node.child_by_field_name("condition")
 
     def _exits(self, body) -> list[tuple]:
-        """(statement, what it leaves, condition, value) of returns, breaks and continues under a condition that may
-        differ."""
+        """(statement, what it leaves, condition, value) of returns, breaks and continues under a
+        condition that may differ.
+        """
         found = []
         for node in descendants(body):
             if node.type not in ("return_statement", "break_statement", "continue_statement"):

@@ -1,4 +1,6 @@
-"""Kernel functions: results, names, arguments, attributes, and how much threadgroup memory they declare."""
+"""Kernel functions: results, names, arguments, attributes, and how much threadgroup memory they
+declare.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,8 @@ def _function(checked: Checked, function) -> None:
         checked.report(
             RETURN,
             returned,
-            f"the kernel {function.name} returns {checked.text(returned)}; return void and write to a buffer",
+            f"the kernel {function.name} returns {checked.text(returned)}; return void and write "
+            "to a buffer",
         )
     if function.in_class:
         checked.report(
@@ -130,7 +133,8 @@ class _Arguments:
                 self.checked.report(
                     MIXED,
                     parameter.node,
-                    f"{parameter.name} has {components} component{'s' * (components > 1)} and {first.name} has "
+                    f"{parameter.name} has {components} component{'s' * (components > 1)} and "
+                    f"{first.name} has "
                     f"{positions[0][1]}; declare all positions and sizes of a kernel alike",
                 )
                 break
@@ -162,7 +166,8 @@ class _Arguments:
             self.checked.report(
                 INDEX,
                 attribute.start,
-                f"the {kind} index {value} belongs to {taken[kind, value]} already; give {parameter.name or 'this'} "
+                f"the {kind} index {value} belongs to {taken[kind, value]} already; give "
+                f"{parameter.name or 'this'} "
                 "another one",
             )
         else:
@@ -187,7 +192,8 @@ class _Arguments:
         self.checked.report(
             ATTRIBUTE_TYPE,
             parameter.node,
-            f"{parameter.name or 'the argument'} is a {name}, which [[{attribute.name}]] does not take; "
+            f"{parameter.name or 'the argument'} is a {name}, which [[{attribute.name}]] does not "
+            "take; "
             f"declare it {allowed}",
         )
 
@@ -202,12 +208,14 @@ class _Arguments:
             if space == "thread":
                 self._argument(
                     parameter,
-                    f"{name} points to thread memory, which no buffer is in; declare it device or constant",
+                    f"{name} points to thread memory, which no buffer is in; declare it device or "
+                    "constant",
                 )
             elif "buffer" in names and space == "threadgroup":
                 self._argument(
                     parameter,
-                    f"{name} is in threadgroup memory and has a buffer index; write [[threadgroup(n)]]",
+                    f"{name} is in threadgroup memory and has a buffer index; write "
+                    "[[threadgroup(n)]]",
                 )
             elif "threadgroup" in names and space in ("device", "constant"):
                 self._argument(
@@ -226,7 +234,8 @@ class _Arguments:
         elif not attributes and not _is_handle(type_.name):
             self._argument(
                 parameter,
-                f"{name} has no attribute; write constant {type_.name}& {name} for a value from the host, or an "
+                f"{name} has no attribute; write constant {type_.name}& {name} for a value from "
+                "the host, or an "
                 "attribute such as [[thread_position_in_grid]]",
             )
 
@@ -237,9 +246,9 @@ class _Arguments:
 def _is_handle(name: str) -> bool:
     return bool(
         re.match(
-            r"(?:metal::)?(?:raytracing::)?(?:texture|depth|sampler|visible_function_table|intersection_function_table"
-            r"|acceleration_structure|primitive_acceleration|instance_acceleration|imageblock|command_buffer|tensor|array"
-            r"|render_|compute_)",
+            r"(?:metal::)?(?:raytracing::)?(?:texture|depth|sampler|visible_function_table"
+            r"|intersection_function_table|(?:primitive_|instance_)?acceleration|imageblock"
+            r"|command_buffer|tensor|array|render_|compute_)",
             name,
         )
     )
@@ -292,7 +301,8 @@ def _calls(checked: Checked) -> None:
             checked.report(
                 CALL,
                 node,
-                f"{checked.text(name)} is a kernel, which only the host can call; move its work into a function "
+                f"{checked.text(name)} is a kernel, which only the host can call; move its work "
+                "into a function "
                 "that both call",
             )
 
@@ -315,7 +325,8 @@ def _overloads(checked: Checked, types: Types) -> None:
                 checked.report(
                     OVERLOAD,
                     function.declarator,
-                    f"there is a kernel {function.name} already, and kernels are not overloaded; give this one another name",
+                    f"there is a kernel {function.name} already, and kernels are not overloaded; "
+                    "give this one another name",
                 )
             continue
         if function.in_class or function.template_headers or function.stage is not None:
@@ -334,7 +345,8 @@ def _overloads(checked: Checked, types: Types) -> None:
             checked.report(
                 REDEFINITION,
                 function.declarator,
-                f"{function.name} is defined with the same parameters at line {line} already; overloads differ in the "
+                f"{function.name} is defined with the same parameters at line {line} already; "
+                "overloads differ in the "
                 "types or address spaces of their parameters",
             )
 
@@ -369,7 +381,9 @@ def _memory(checked: Checked, constants: Constants, kernel: Kernel) -> None:
                 checked.report(
                     MEMORY,
                     variable.identifier,
-                    f"{checked.text(variable.identifier)} takes the threadgroup memory of {kernel.function.name}{which} "
-                    f"to {total} bytes, more than the {MEMORY_LIMIT} there are; make it smaller, or reuse another array",
+                    f"{checked.text(variable.identifier)} takes the threadgroup memory of "
+                    f"{kernel.function.name}{which} "
+                    f"to {total} bytes, more than the {MEMORY_LIMIT} there are; make it smaller, "
+                    "or reuse another array",
                 )
                 return

@@ -1,4 +1,4 @@
-"""C++ that Metal leaves out: types, statements, specifiers, and what later language versions add."""
+"""C++ that Metal leaves out: types, statements, specifiers, and what later versions add."""
 
 from __future__ import annotations
 
@@ -185,8 +185,9 @@ class _Language:
     # ---- functions -------------------------------------------------------------------------------
 
     def function_declarator(self, node) -> None:
-        """Pointers to functions that are kept. Apple's compiler takes them as template arguments and as parameters of
-        functions, where inlining dissolves them."""
+        """Pointers to functions that are kept. Apple's compiler takes them as template arguments
+        and as parameters of functions, where inlining dissolves them.
+        """
         inner = node.child_by_field_name("declarator")
         if inner is None or inner.type not in (
             "parenthesized_declarator",
@@ -295,7 +296,8 @@ class _Language:
                 self.checked.report(
                     STATIC_LOCAL,
                     node,
-                    "a variable in a function cannot be static; move it to namespace scope as constant, "
+                    "a variable in a function cannot be static; move it to namespace scope as "
+                    "constant, "
                     "or leave static out",
                 )
         elif word == "inline" and self.checked.language < 400 and node.parent.type == "declaration":
@@ -320,7 +322,8 @@ class _Language:
                 self.checked.report(
                     CPP17,
                     word,
-                    "if constexpr needs Metal 4; use an overload, or a plain if where both branches compile",
+                    "if constexpr needs Metal 4; use an overload, or a plain if where both "
+                    "branches compile",
                 )
 
     def init_statement(self, node) -> None:
@@ -334,8 +337,9 @@ class _Language:
     # ---- strings ---------------------------------------------------------------------------------
 
     def string(self, node) -> None:
-        """Literals may be arguments of calls that log or report errors, initialisers of constant char data, and
-        messages of static_assert."""
+        """Literals may be arguments of calls that log or report errors, initialisers of constant
+        char data, and messages of static_assert.
+        """
         outer = ancestor(
             node,
             "call_expression",
@@ -361,7 +365,8 @@ class _Language:
         self.checked.report(
             STRING,
             node,
-            "a string literal can only be logged with os_log or kept in constant memory; use a number",
+            "a string literal can only be logged with os_log or kept in constant memory; use a "
+            "number",
         )
 
     def _takes_strings(self, call) -> bool:
@@ -423,8 +428,9 @@ def _library_functions() -> frozenset[str]:
 
 
 class _Recursion:
-    """Cycles of calls. Only functions whose name has a single definition count, so that an overload or another
-    instance of a template is never taken for the caller."""
+    """Cycles of calls. Only functions whose name has a single definition count, so that an overload
+    or another instance of a template is never taken for the caller.
+    """
 
     def __init__(self, checked: Checked):
         self.checked = checked
@@ -489,8 +495,9 @@ class _Recursion:
         return found
 
     def _ends_after_one_step(self, function, call) -> bool:
-        """Whether a call is the reflection `if (x < 0) return f(-x);`, which Apple's compiler unrolls: its argument
-        cannot be negative again."""
+        """Whether a call is the reflection `if (x < 0) return f(-x);`, which Apple's compiler
+        unrolls: its argument cannot be negative again.
+        """
         text = self.checked.source.masked_text
         arguments = call.child_by_field_name("arguments").named_children
         if len(arguments) != 1 or arguments[0].type != "unary_expression":

@@ -1,4 +1,6 @@
-"""What every group of rules works on: one preprocessed Metal source with its tree, and the findings so far."""
+"""What every group of rules works on: one preprocessed Metal source with its tree, and the findings
+so far.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from .rules import Rule
 
 @dataclass(frozen=True)
 class Finding:
-    """One broken rule at one place; line and column count from 1. is_error: False for a suspicion."""
+    """One broken rule at one place; line and column count from 1. is_error: no suspicion."""
 
     file: str
     line: int
@@ -29,8 +31,9 @@ class Finding:
 
 @dataclass
 class Checked:
-    """A program under check. language: __METAL_VERSION__, 310 for Metal 3.1. is_checked: whether findings in a file
-    are wanted."""
+    """A program under check. language: __METAL_VERSION__, 310 for Metal 3.1. is_checked: whether
+    findings in a file are wanted.
+    """
 
     source: Source
     program: Program
@@ -66,7 +69,9 @@ class Checked:
 
 
 def descendants(node) -> Iterator:
-    """The node and everything below it, in order of position; nothing inside what the parser failed at."""
+    """The node and everything below it, in order of position; nothing inside what the parser failed
+    at.
+    """
     waiting = [node]
     while waiting:
         current = waiting.pop()

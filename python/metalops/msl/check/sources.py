@@ -1,4 +1,6 @@
-"""Which files a check is about: Metal files below folders, headers that hold Metal code, and what is somebody else's."""
+"""Which files a check is about: Metal files below folders, headers that hold Metal code, and what
+is somebody else's.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,15 @@ _METAL_HEADER = re.compile(
     r"|\b(?:device|threadgroup)\s+(?:const\s+)?\w+\s*[*&]"
 )
 _HOST_HEADER = re.compile(
-    r"#\s*(?:include|import)\s*<(?:ATen/(?!native/mps/kernels/)|torch/|Foundation/|Metal/|vector|string|memory)"
+    r"#\s*(?:include|import)\s*"
+    r"<(?:ATen/(?!native/mps/kernels/)|torch/|Foundation/|Metal/|vector|string|memory)"
 )
 
 
 def metal_files(paths: list[str]) -> list[str]:
-    """The files that PATHs name: a file itself, and below a folder every .metal file and every header that holds
-    Metal code and nothing of the host's. Raises FileNotFoundError."""
+    """The files that PATHs name: a file itself, and below a folder every .metal file and every
+    header that holds Metal code and nothing of the host's. Raises FileNotFoundError.
+    """
     found: dict[str, None] = {}
     for path in paths:
         if os.path.isfile(path):
@@ -47,8 +51,9 @@ def holds_metal(header: str) -> bool:
 
 
 class Wanted:
-    """Whether findings in a file are wanted: in the files that were named, and in the user's own headers, but not in
-    torch's, metalops' or the standard library's unless they were named."""
+    """Whether findings in a file are wanted: in the files that were named, and in the user's own
+    headers, but not in torch's, metalops' or the standard library's unless they were named.
+    """
 
     def __init__(self, files: list[str]):
         self.named = {os.path.realpath(f) for f in files}

@@ -1,8 +1,9 @@
 """Types of declarations and expressions, as far as address spaces need them.
 
-A pointer or reference in Metal names its address space where it is declared, so most spaces can be read off the
-source without instantiating templates. What cannot be read off (auto without an initialiser that can be followed, a
-template parameter that may stand for a pointer, a member of an unknown class) is None, and None breaks no rule.
+A pointer or reference in Metal names its address space where it is declared, so most spaces can be
+read off the source without instantiating templates. What cannot be read off (auto without an
+initialiser that can be followed, a template parameter that may stand for a pointer, a member of an
+unknown class) is None, and None breaks no rule.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ DATA_SPACES = ("device", "constant", "threadgroup", "thread")
 
 _BUILTIN = re.compile(
     r"(?:packed_)?(?:(?:unsigned|signed) )?"
-    r"(?:bool|u?char|u?short|u?int|u?long|half|float|bfloat|u?int(?:8|16|32|64)_t|size_t|ptrdiff_t|void|unsigned|signed)"
+    r"(?:bool|u?char|u?short|u?int|u?long|half|float|bfloat|u?int(?:8|16|32|64)_t|size_t|ptrdiff_t"
+    r"|void|unsigned|signed)"
     r"(?:[234](?:x[234])?)?(?: int)?$"
 )
 _BUILTIN_TEMPLATES = {
@@ -31,15 +33,16 @@ _BUILTIN_TEMPLATES = {
     "tensor",
 }
 _KNOWN_BUILTIN = re.compile(
-    r"(?:atomic_(?:u?int|bool|float|u?long)|simdgroup_(?:half|float|bfloat)8x8|sampler|os_log|complex\w*)$"
+    r"(?:atomic_(?:u?int|bool|float|u?long)|simdgroup_(?:half|float|bfloat)8x8|sampler|os_log)$"
 )
 
 
 @dataclass(frozen=True)
 class Type:
-    """kind: "pointer", "reference", "array" or "value". space: where an object of this type lies, None if that is
-    not said. name: of a value's class or builtin type. is_open: a value whose type may itself be a pointer or
-    reference. is_const: of the object."""
+    """kind: "pointer", "reference", "array" or "value". space: where an object of this type lies,
+    None if that is not said. name: of a value's class or builtin type. is_open: a value whose type
+    may itself be a pointer or reference. is_const: of the object.
+    """
 
     kind: str
     space: str | None = None
@@ -62,7 +65,9 @@ class Type:
 
 @dataclass(frozen=True)
 class Declared:
-    """One declarator's type and where its parts stand: (node, type) of each pointer and reference level."""
+    """One declarator's type and where its parts stand: (node, type) of each pointer and reference
+    level.
+    """
 
     type: Type
     levels: tuple[tuple[object, Type], ...]
@@ -138,8 +143,9 @@ class Types:
         )
 
     def declared(self, start: int, type_node, declarator, end: int) -> Declared:
-        """The type of what a declarator declares. start: where its declaration begins, blanked words included; end:
-        past the declarator."""
+        """The type of what a declarator declares. start: where its declaration begins, blanked
+        words included; end: past the declarator.
+        """
         while declarator is not None and declarator.type == "init_declarator":
             declarator = declarator.child_by_field_name("declarator")
         limit = declarator.start_byte if declarator is not None else end
@@ -191,7 +197,7 @@ class Types:
         ]
         spaces = [w for w in words if w in DATA_SPACES]
         others = [w for w in words if w not in DATA_SPACES and w not in ("coherent",)]
-        # Where two are written, as in `thread const device T*`, thread is the one that says nothing.
+        # Of two words, as in `thread const device T*`, thread is the one that says nothing.
         space = next((w for w in others + spaces if w != "thread"), spaces[0] if spaces else None)
         text = masked or self.source.masked[start:end]
         return space, bool(re.search(r"\b(?:const|constexpr)\b", text))
@@ -217,7 +223,9 @@ class Types:
     # ---- members ---------------------------------------------------------------------------------
 
     def field(self, class_name: str, name: str) -> Type | None:
-        """The declared type of a data member; None where the class or the member is not known for sure."""
+        """The declared type of a data member; None where the class or the member is not known for
+        sure.
+        """
         bare = class_name.split("<")[0].strip().removeprefix("struct ")
         if len(self.classes.get(bare, ())) != 1:
             return None
