@@ -308,7 +308,8 @@ def test_names_and_table():
 # ---- Ctrl-C, leaks --------------------------------------------------------------------------------------------
 
 INTERRUPTED = """
-import _thread, signal, threading, time
+import signal, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start background jobs without
 x = torch.zeros(10_000_000)
 def press():
     time.sleep(0.3)

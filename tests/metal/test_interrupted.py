@@ -41,6 +41,15 @@ def lib():
     return torch.mps.compile_shader("#include <metal_stdlib>\nusing namespace metal;\n" + SLOW)
 
 
+@pytest.fixture
+def _heeds_control_c():
+    """Shells start background jobs with Ctrl-C ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_heeds_control_c")
 @pytest.mark.parametrize("kernel", ["spin", "spin_together"])
 def test_control_c_ends_a_launch(lib, kernel):
     out = torch.zeros(64, dtype=torch.uint32, device="mps")
