@@ -19,6 +19,9 @@ OVERLOAD = rule("kernel-overload", "1.5.1", "Kernels are not overloaded.")
 REDEFINITION = rule(
     "redefinition", "1.5.1", "Overloads differ in the types or address spaces of their parameters."
 )
+INSTANTIATION = rule(
+    "instantiation", "1.5.2", "An explicit instantiation repeats the parameters of its template."
+)
 HOST_NAME = rule("host-name", "5.1.10", "Every kernel has a name of its own.")
 INDEX = rule(
     "buffer-index", "5.2.1", "A [[buffer(n)]] has an index from 0 to 30, used once in a kernel."
@@ -75,6 +78,7 @@ def check(checked: Checked) -> None:
             _Arguments(checked, types, constants, kernel).run()
             _memory(checked, constants, kernel)
     _names(checked)
+    _instantiations(checked, types)
     _calls(checked)
     _overloads(checked, types)
 
@@ -278,6 +282,47 @@ def _names(checked: Checked) -> None:
             place,
             f"another kernel is called {instance.name} already; give this one another host_name",
         )
+
+
+def _instantiations(checked: Checked, types: Types) -> None:
+    """Explicit instantiations whose parameter list is not that of any template of the name."""
+    templates: dict[str, list] = {}
+    for kernel in checked.program.kernels:
+        if kernel.function.template_headers:
+            templates.setdefault(kernel.function.name, []).append(kernel.function.declarator)
+    for instance in checked.program.instances:
+        function = instance.kernel.function
+        if (
+            instance.signature is None
+            or not function.template_headers
+            or function.is_specialisation
+        ):
+            continue
+        if not checked.wants(instance.offset):
+            continue
+        given = types.parameters(instance.signature.parent)
+        problems = [
+            _difference(given, types.parameters(template)) for template in templates[function.name]
+        ]
+        if all(problems):
+            place, sentence = problems[0]
+            checked.report(INSTANTIATION, place or instance.signature, sentence)
+
+
+def _difference(given, wanted) -> tuple | None:
+    """(place, sentence) where two parameter lists differ in number or in address spaces."""
+    if len(given) != len(wanted):
+        return None, (
+            f"the template has {len(wanted)} parameters and not {len(given)}; repeat them all, "
+            "without names and attributes"
+        )
+    for (node, _, one), (_, _, other) in zip(given, wanted, strict=True):
+        if one.type.kind != other.type.kind or one.type.kind not in ("pointer", "reference"):
+            continue
+        have, need = one.type.target.space, other.type.target.space
+        if have is not None and need is not None and have != need:
+            return node, f"the template has {need} and not {have} here; write {need}"
+    return None
 
 
 def _calls(checked: Checked) -> None:
