@@ -83,6 +83,7 @@ class _Declarations:
             return
         for node, _, declared in self.types.parameters(function.declarator):
             self._report_missing(declared, node, "parameter")
+            self._parameter(node, declared.type)
         start = max(self.source.previous_code(function.node.start_byte) + 1, function.head)
         if function.template_headers:
             start = function.template_headers[-1].end_byte
@@ -96,6 +97,17 @@ class _Declarations:
             declarator,
             "result",
         )
+
+    def _parameter(self, node, type_: Type) -> None:
+        identifier = declared_identifier(node.child_by_field_name("declarator"))
+        name = self.checked.text(identifier) if identifier is not None else "without a name"
+        if type_.kind == "value" and type_.space in ("device", "constant", "threadgroup"):
+            self.checked.report(
+                LOCAL_SPACE,
+                node,
+                f"the parameter {name} is a value and cannot be in {type_.space} memory; "
+                f"leave {type_.space} out, or write {type_.written()}&",
+            )
 
     def _levels(self, node) -> None:
         type_node = node.child_by_field_name("type")
@@ -853,6 +865,10 @@ def _mismatch(actual: Type | None, wanted: Type, is_cast: bool = False) -> tuple
         if actual.kind not in ("pointer", "array"):
             return None
         have, need = actual.target.space, wanted.target.space
+    elif wanted.kind == "array":  # a parameter: a pointer, to thread memory where nothing is said
+        if actual.kind not in ("pointer", "array"):
+            return None
+        have, need = actual.target.space, wanted.space or "thread"
     elif wanted.kind == "reference":
         if wanted.target.is_const and wanted.target.space in (None, "thread") and not is_cast:
             return None  # binds to a copy
