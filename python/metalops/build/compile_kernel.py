@@ -45,7 +45,8 @@ def included_files(source: str, include_dirs: list[str]) -> list[str]:
 
 def _front_end_files() -> list[str]:
     result = []
-    for folder, _, names in os.walk(os.path.join(_PACKAGE, "msl")):
+    for folder, folders, names in os.walk(os.path.join(_PACKAGE, "msl")):
+        folders[:] = [f for f in folders if f != "check"]  # the checker compiles nothing
         result += [os.path.join(folder, name) for name in names if not name.endswith(".pyc")]
     return result
 
