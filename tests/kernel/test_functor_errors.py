@@ -78,6 +78,7 @@ def test_the_same_definition_is_the_same_functor_and_another_one_is_refused():
     ("name", "place", "arguments"),
     [
         ("bad_text", r"bad_text\.expression:2:3: error: .*missing", {"text": "x +\n  missing(x)"}),
+        ("bad_end", r"bad_end\.expression:2:1: error: ", {"text": "x *"}),
         ("bad_first", r"bad_first\.expression\[1\]:1:5: error: .*y", {"text": ("x", "x + y")}),
         ("bad_grad", r"bad_grad\.grad\[1\]:1:8: error: .*missing",
          {"text": "x * z", "inputs": ("x", "z"), "grad": ("grad", "grad * missing")}),

@@ -276,3 +276,10 @@ def test_an_error_that_nothing_leads_to_has_no_place_in_our_headers():
     output = "/somewhere/include/msl/simd.h:3:4: error: no template named 'msl::metal::a'\n"
     (found,) = msl.build.explain(output, "kernels.cpp", emitted)
     assert found.render() == "program_source:1: error: no template named 'metal::a'"
+
+
+@pytest.mark.parametrize("index", ["[[buffer(31)]]", ""])
+def test_there_are_31_buffers(index):
+    first = "".join(f"device float* x{i}, " for i in range(31)) if not index else ""
+    source = HEADER + f"kernel void k({first}\n  constant float* last {index}) {{}}\n"
+    check(source, "float* last", "out of bounds: must be between 0 and 30, but is 31")

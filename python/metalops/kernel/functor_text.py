@@ -97,7 +97,7 @@ def _forward(d: Definition, element: str) -> _Operator:
         values = _struct_values(d)
         if len(d.outputs) > 1:
             before = f"    const auto metalops_values = {_struct_call(d)};\n"
-        lines = tuple(f"{value}\n" for value in values)
+        lines = tuple(f"{value};\n" for value in values)
     else:
         lines = _numbered(d.name, "expression", d.expressions)
     return _Operator(
@@ -114,11 +114,11 @@ def _backward(d: Definition, element: str) -> _Operator:
         if d.is_struct:
             before = f"    const auto metalops_values = {_struct_call(d)};\n"
             values = _struct_values(d) if len(d.outputs) > 1 else ["metalops_values"]
-            lines = [f"{value}\n" for value in values]
+            lines = [f"{value};\n" for value in values]
         else:
             lines = _numbered(d.name, "expression", d.expressions)
         for output, line in zip(d.outputs, lines, strict=True):
-            before += f"    const auto {output} =\n{line};\n"
+            before += f"    const auto {output} =\n{line}"
     lines = tuple(
         line for i, text in enumerate(d.grad) for line in _numbered(d.name, f"grad[{i}]", [text])
     )
@@ -129,9 +129,10 @@ def _backward(d: Definition, element: str) -> _Operator:
 
 
 def _numbered(name: str, label: str, texts: Sequence[str]) -> tuple[str, ...]:
+    """The expressions, each with the semicolon that ends it: an expression that is incomplete fails there."""
     labels = [label] if len(texts) == 1 else [f"{label}[{i}]" for i in range(len(texts))]
     return tuple(
-        user_text(f"{name}.{one}", text) + generated_text(name, "")
+        user_text(f"{name}.{one}", f"{text}\n;") + generated_text(name, "")
         for one, text in zip(labels, texts, strict=True)
     )
 
@@ -181,7 +182,7 @@ def _torch_operator(o: _Operator) -> str:
         f"  template <typename metalops_T>\n"
         f"  inline {o.result} operator()({', '.join(arguments)}) {{\n"
         f"{_variables(o)}{o.before}"
-        f"    const auto metalops_result =\n{o.lines[0]};\n"
+        f"    const auto metalops_result =\n{o.lines[0]}"
         f"    return c10::metal::cast_to<{o.result}>(metalops_result);\n"
         f"  }}\n"
         f"}};\n"
@@ -202,7 +203,7 @@ def _own_operator(o: _Operator) -> str:
     arguments += [f"const {_SCALAR_TYPES[p.kind]} {p.name}" for p in o.parameters]
     arguments += [f"thread {o.result}& metalops_out{i}" for i in outputs]
     results = "".join(
-        f"    const auto metalops_result{i} =\n{line};\n"
+        f"    const auto metalops_result{i} =\n{line}"
         f"    metalops_out{i} = c10::metal::cast_to<{o.result}>(metalops_result{i});\n"
         for i, line in enumerate(o.lines)
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-from .kernels import Kernel, Program, ProgramError, declarator_kinds
+from .kernels import Kernel, Program, ProgramError, declarator_kinds, integer_value
+
+_LAST_BUFFER = 30
 
 # Of these a kernel takes all as scalars, or all as vectors of one width.
 _POSITIONS = {
@@ -27,6 +29,7 @@ def check(program: Program) -> None:
     for kernel in program.kernels:
         _thread_limit(program, kernel)
         _widths_of_positions(program, kernel)
+        _buffer_indices(program, kernel)
 
 
 def _program_scope_variables(program: Program) -> None:
@@ -75,5 +78,15 @@ def _widths_of_positions(program: Program, kernel: Kernel) -> None:
                 "expecting input declarations with either all scalar types or all vector types "
                 f"with the same number of elements: '{first[0].attribute}' has type "
                 f"'{first[0].type}', '{parameter.attribute}' has type '{parameter.type}'",
+                program.source.next_code(parameter.start),
+            )
+
+
+def _buffer_indices(program: Program, kernel: Kernel) -> None:
+    for parameter in kernel.parameters:
+        if parameter.kind == "buffer" and (integer_value(parameter.index) or 0) > _LAST_BUFFER:
+            raise ProgramError(
+                "'buffer' attribute parameter is out of bounds: must be between 0 and "
+                f"{_LAST_BUFFER}, but is {parameter.index}",
                 program.source.next_code(parameter.start),
             )
