@@ -11,8 +11,8 @@ unknown selector or something newer than macOS 14 is an error.
 Without an SDK the same files are compiled as plain C++, as far as that goes, against the wheel's headers and linked with
 Zig, which carries the C++ headers of macOS (pip install ziglang). What Objective-C alone sees stays unchecked.
 
-In both cases every kernel file is prepared as a Mac would embed it, one ASCII text without includes of ours, and, where
-the strict checker is installed, checked. The tree must have been built once (headers are gathered by that).
+In both cases every kernel file is prepared as a Mac would embed it, one ASCII text without includes of ours, and goes
+through the strict checker. The tree must have been built once (headers are gathered by that).
 """
 
 from __future__ import annotations
@@ -112,6 +112,7 @@ def host_sources(folder: str, include_dirs: list[str]) -> list[str]:
 def check_kernels(include_dirs: list[str]) -> int:
     """Checks the text of every kernel file as a Mac would embed it. Returns the number of faults."""
     from metalops.msl import flatten
+    from metalops.msl.check import check_source
     from metalops.msl.preprocess import preprocess
 
     faults = 0
@@ -126,25 +127,10 @@ def check_kernels(include_dirs: list[str]) -> int:
             if not line.isascii():
                 print(f"{name}: the embedded text is not ASCII: {line.strip()}")
                 faults += 1
-        faults += strict_check(name, text)
+        for finding in check_source(text, name):
+            print(f"{finding} (in the embedded text)")
+            faults += finding.is_error
     return faults
-
-
-def strict_check(name: str, text: str) -> int:
-    if importlib.util.find_spec("metalops.msl.check") is None:
-        return 0
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, os.path.basename(name))
-        with open(path, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        command = [sys.executable, "-m", "metalops", "check", path]
-        environment = {**os.environ, "PYTHONPATH": os.path.join(ROOT, "python")}
-        result = subprocess.run(
-            command, capture_output=True, text=True, check=False, env=environment
-        )
-    if result.returncode:
-        print(f"{name}, as embedded:\n{result.stdout}{result.stderr}")
-    return result.returncode
 
 
 def unpack(wheel: str, folder: str) -> str:

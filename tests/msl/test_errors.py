@@ -229,7 +229,10 @@ KERNEL = "void k(device float* out [[buffer(0)]], uint i [[thread_position_in_gr
 @pytest.mark.parametrize(
     ("source", "needle"),
     [
-        ("constexpr float table[2] = {1, 2};\nkernel " + KERNEL + " { out[i] = table[1]; }\n", "table[2]"),
+        (
+            "constexpr float table[2] = {1, 2};\nkernel " + KERNEL + " { out[i] = table[1]; }\n",
+            "table[2]",
+        ),
         ("namespace a { int counter; }\nkernel " + KERNEL + " {}\n", "counter"),
     ],
 )
