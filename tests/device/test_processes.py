@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import metalops
 import pytest
@@ -147,12 +148,22 @@ def test_forked_child_runs_kernels_although_another_thread_was_running_one():
     }"""
     library = torch.mps.compile_shader(source)
     x = torch.zeros(20000, dtype=torch.int32, device="mps")
-    thread = threading.Thread(target=library.spin, args=(x,))
-    thread.start()
     y = torch.full((4,), 0.5, device="mps")
-    result = run_in_child(lambda: str(torch.special.airy_ai(y)[-1].item()))
-    assert thread.is_alive(), "the kernel was too short to show anything"
+    ends = []
+
+    def spin():
+        library.spin(x)
+        ends.append(time.monotonic())
+
+    def in_child():
+        begin = time.monotonic()  # the same clock as the parent's
+        return f"{begin} {torch.special.airy_ai(y)[-1].item()}"
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    begin, result = run_in_child(in_child).split()
     thread.join()
+    assert ends[0] > float(begin), "the kernel had ended before the fork and shows nothing"
     assert float(result) == torch.special.airy_ai(y)[-1].item()
 
 
