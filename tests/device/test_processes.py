@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+pytestmark = pytest.mark.slow
+
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess:
     package_root = os.path.dirname(os.path.dirname(metalops.__file__))

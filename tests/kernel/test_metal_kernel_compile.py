@@ -12,6 +12,8 @@ from metalops.kernel.operator_arguments import encode
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+pytestmark = pytest.mark.slow
+
 BODY = "uint i = thread_position_in_grid.x; "
 BACKENDS = ["eager", "aot_eager", "inductor"]
 

@@ -5,6 +5,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+pytestmark = pytest.mark.slow
+
 
 def call(kernel, inputs, shapes, dtypes, grid, threadgroup, **options):
     return kernel(

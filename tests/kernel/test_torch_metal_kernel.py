@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from metalops import MetalParameter, TorchMetalKernel
 from torch import Tensor
 
+pytestmark = pytest.mark.slow
+
 ID = [MetalParameter("id", "uint", "thread_position_in_grid")]
 GID2 = [MetalParameter("gid", "uint2", "thread_position_in_grid")]
 GID3 = [MetalParameter("gid", "uint3", "thread_position_in_grid")]

@@ -16,6 +16,8 @@ import torch
 from metalops import MetalParameter, TorchMetalKernel
 from torch import Tensor
 
+pytestmark = pytest.mark.slow
+
 ID = [MetalParameter("id", "uint", "thread_position_in_grid")]
 
 

@@ -5,6 +5,8 @@ import torch
 
 from .common import MARKERS, software_device_only
 
+pytestmark = pytest.mark.slow
+
 F, H, I, L, B, D = (
     torch.float32,
     torch.float16,

@@ -6,6 +6,8 @@ import sys
 import pytest
 import torch
 
+pytestmark = pytest.mark.slow
+
 FUNCTIONS = {
     "airy_ai": torch.special.airy_ai,
     "ndtri": torch.special.ndtri,
