@@ -60,7 +60,7 @@ def coverage() -> list[Coverage]:
 
 def _status(name: str, delegates: dict[str, str]) -> str:
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    if name in _stock.stock_overloads() - _stock.FORCED_CPU_FALLBACK:
+    if name in _stock.stock_overloads() and name not in _stock.FORCED_CPU_FALLBACK:
         return "stock"
     if has_kernel(name, "MPS") and _OUR_FILE.search(torch._C._dispatch_dump(name)):
         return "ours"
