@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "findings.h"
 #include "runtime.h"
 
 namespace metalops::exec {
@@ -24,6 +25,13 @@ Engine engine_from_environment() {
   if (std::strcmp(value, "loop") == 0) return Engine::kLoop;
   if (std::strcmp(value, "fiber") == 0) return Engine::kFiber;
   TORCH_CHECK_VALUE(false, "METALOPS_ENGINE is '", value, "'; it must be auto, loop or fiber");
+}
+
+// Every thread by itself, whatever engine was asked for: a check is about one thread at a time.
+void run_sanitized(const Kernel& kernel, const Launch& launch, int threads) {
+  SanitizedLaunch sanitized(kernel, launch);
+  run_fibers(kernel, launch, threads);
+  sanitized.finish();
 }
 
 void check_memory(const Kernel& kernel, const Launch& launch) {
@@ -78,6 +86,10 @@ void run(const Kernel& kernel, Launch& launch, Engine engine, int threads) {
   check_memory(kernel, launch);
   if (threads <= 0) threads = at::get_num_threads();
 
+  if (C10_UNLIKELY(sanitize_mode() != SanitizeMode::kOff)) {
+    run_sanitized(kernel, launch, threads);
+    return;
+  }
   if (engine == Engine::kAutomatic) {
     engine = kernel.loop != nullptr ? Engine::kLoop : Engine::kFiber;
   }
