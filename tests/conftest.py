@@ -12,3 +12,14 @@ collect_ignore = ["extension_example"]
 @pytest.fixture(autouse=True)
 def _same_random_numbers_in_every_test():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def fresh_compiler():
+    """torch.compile with nothing remembered from earlier tests, and nothing left to later ones."""
+    from torch._inductor.utils import fresh_cache  # takes seconds to import
+
+    torch._dynamo.reset()
+    with fresh_cache():
+        yield
+    torch._dynamo.reset()

@@ -9,6 +9,7 @@
 #pragma once
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <metalops/library.h>
+#include <metalops/operator_name.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -118,7 +119,7 @@ class METALOPS_HIDDEN BackwardNode final : public torch::autograd::Node {
     const auto& full = call_->op.schema().name();
     std::string result;
     bool upper = true;
-    for (const char c : full.substr(full.rfind(':') + 1)) {
+    for (const char c : unqualified(full)) {
       if (c != '_') {
         result += upper ? static_cast<char>(std::toupper(c)) : c;
       }
@@ -259,7 +260,7 @@ class METALOPS_HIDDEN OutKernel final : public c10::OperatorKernel {
     check_no_forward_gradient(op, arguments);
     if (any_requires_grad(arguments)) {
       const auto& name = op.schema().name();
-      torch::autograd::throw_error_out_requires_grad(name.substr(name.rfind(':') + 1).c_str());
+      torch::autograd::throw_error_out_requires_grad(std::string(unqualified(name)).c_str());
     }
     at::AutoDispatchBelowAutograd guard;
     op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);

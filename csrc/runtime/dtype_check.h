@@ -3,15 +3,16 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 #include <metalops/library.h>
+#include <metalops/operator_name.h>
 
 #include <string_view>
 
 namespace metalops {
 
-// Raises NotImplementedError unless `has_kernel`. name: of the operator.
+// Raises NotImplementedError unless `has_kernel`. name: of the operator, with or without namespace.
 METALOPS_HIDDEN inline void check_dtype(bool has_kernel, std::string_view name,
                                         at::ScalarType type) {
-  TORCH_CHECK_NOT_IMPLEMENTED(has_kernel, "\"", name, "\" not implemented for '", type, "'");
+  TORCH_CHECK_NOT_IMPLEMENTED(has_kernel, "\"", unqualified(name), "\" not implemented for '", type, "'");
 }
 
 METALOPS_HIDDEN inline void check_not_complex(std::string_view name, at::ScalarType type) {

@@ -20,6 +20,7 @@
 #include <ATen/TensorIterator.h>
 #include <ATen/native/TypeProperties.h>
 #include <metalops/autograd.h>
+#include <metalops/dtype_check.h>
 #include <metalops/functionalize.h>
 #include <metalops/library.h>
 #include <metalops/tensor_view.h>
@@ -82,12 +83,6 @@ METALOPS_HIDDEN inline bool supports(const Operator& op, at::ScalarType type) {
   return type == at::kFloat || type == at::kHalf || type == at::kBFloat16 || type == at::kLong ||
          type == at::kInt || type == at::kShort || type == at::kChar || type == at::kByte ||
          (type == at::kBool && op.integers == Integers::kToFloat);
-}
-
-METALOPS_HIDDEN inline void check_dtype(const std::string& name, at::ScalarType type,
-                                        const Operator& op) {
-  TORCH_CHECK_NOT_IMPLEMENTED(supports(op, type), "\"", name.substr(name.rfind(':') + 1),
-                              "\" not implemented for '", type, "'");
 }
 
 using Tensors = c10::SmallVector<at::Tensor, 4>;
@@ -176,7 +171,7 @@ METALOPS_HIDDEN inline at::ScalarType natural_dtype(const Operator& op, at::Tens
 }
 
 METALOPS_HIDDEN inline void check_halves(const std::string& name, const at::Tensor& self) {
-  TORCH_CHECK(self.dim() > 0, name.substr(name.rfind(':') + 1),
+  TORCH_CHECK(self.dim() > 0, unqualified(name),
               " does not support 0-dimensional tensors");
   TORCH_CHECK(self.size(-1) % 2 == 0, "Halving dimension must be even, but dimension ",
               self.dim() - 1, " is size ", self.size(-1));
@@ -219,7 +214,7 @@ class METALOPS_HIDDEN Kernel final : public c10::OperatorKernel {
     }
     move_cpu_scalars(outputs, inputs);
     for (const auto& input : inputs) {
-      check_dtype(schema.name(), input.scalar_type(), op_);
+      check_dtype(supports(op_, input.scalar_type()), schema.name(), input.scalar_type());
     }
     if (form_ == Form::kBackward) {
       outputs = run_backward(schema, std::move(inputs), scalars);

@@ -11,11 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 
-@pytest.fixture(autouse=True)
-def fresh_compiler():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 def model(x, weight):

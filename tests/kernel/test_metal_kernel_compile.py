@@ -12,18 +12,10 @@ from metalops.kernel.operator_arguments import encode
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_compiler")]
 
 BODY = "uint i = thread_position_in_grid.x; "
 BACKENDS = ["eager", "aot_eager", "inductor"]
-
-
-@pytest.fixture(autouse=True)
-def _fresh_compiler():
-    torch._dynamo.reset()
-    with torch._inductor.utils.fresh_cache():
-        yield
-    torch._dynamo.reset()
 
 
 def elementwise(kernel, *inputs, outputs=1, **options):

@@ -6,13 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch._inductor.utils import run_and_get_code
 
-
-@pytest.fixture(autouse=True)
-def _fresh_compiler():
-    torch._dynamo.reset()
-    with torch._inductor.utils.fresh_cache():
-        yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 def data(*shape, dtype=torch.float32):

@@ -8,13 +8,10 @@ from typing import NamedTuple
 
 import torch
 
+from ..msl.restrictions import MAX_BUFFERS
 from .dtypes import metal_type
 from .identifiers import check_distinct, check_identifier
 from .signature import SMALL, THREAD_ATTRIBUTES, Definition, Input, metadata
-
-# A Metal function takes no more buffers (Metal Feature Set Tables, "Maximum number of entries in the buffer argument
-# table, per compute command").
-MAX_BUFFERS = 31
 
 Scalar = bool | int | float | complex
 Template = tuple[tuple[str, bool | int | torch.dtype], ...]

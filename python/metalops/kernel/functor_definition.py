@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..msl.restrictions import MAX_BUFFERS
 from .identifiers import check_distinct, check_identifier, check_text, without_comments
 
 NAMESPACE = "metalops_functors"
@@ -22,8 +23,7 @@ FLOAT_TYPES = ("float", "half", "bfloat")
 INTEGER_TYPES = ("long", "int", "short", "char", "uchar", "bool")
 COMPLEX_TYPES = ("float2", "half2")
 
-# Metal's limit, and what a kernel takes besides its operands and scalars: sizes, strides and number of dimensions.
-_MOST_BUFFERS = 31
+# What a kernel takes besides its operands and scalars: sizes, strides and number of dimensions.
 _LAYOUT_BUFFERS = 3
 
 _STRUCT = re.compile(r"\bstruct\s+([A-Za-z_][A-Za-z0-9_]*)")
@@ -321,10 +321,10 @@ def _check_buffers(owner: str, d: Definition) -> None:
     backward = 0 if d.grad is None else 2 * len(d.inputs) + len(d.outputs)
     for role, operands in (("", forward), ("its gradient, ", backward)):
         buffers = operands + len(d.parameters) + _LAYOUT_BUFFERS
-        if buffers > _MOST_BUFFERS:
+        if buffers > MAX_BUFFERS:
             raise ValueError(
                 f"{owner}: {role}{operands} tensors and {len(d.parameters)} parameters, takes {buffers} buffers with "
-                f"the layout, but a Metal kernel has at most {_MOST_BUFFERS}"
+                f"the layout, but a Metal kernel has at most {MAX_BUFFERS}"
             )
 
 

@@ -8,15 +8,13 @@ from typing import NamedTuple
 
 import torch
 
+from ..msl.restrictions import MAX_BUFFERS
 from .compile import generated_text, user_text
 from .dtypes import metal_type
 from .identifiers import check_distinct, check_identifier, check_text
 from .metal_parameter import MetalParameter
 from .subscripts import as_calls
 from .tensor_view import TENSOR_VIEW
-
-# How many buffers a Metal kernel has, and how many inputs, results and metal_params a TorchMetalKernel.
-BUFFERS = 31
 
 # Of what type a scalar arrives, and what it is in the kernel's body.
 _SCALARS = {int: ("long", "int"), float: ("float", "float"), bool: ("long", "bool")}
@@ -53,7 +51,7 @@ class MetalCode(NamedTuple):
     @property
     def has_room_for_extents(self) -> bool:
         """Whether a buffer is left for the tensors' sizes, which are constants in the text otherwise."""
-        return len(self.input_names) + len(self.result_names) < BUFFERS
+        return len(self.input_names) + len(self.result_names) < MAX_BUFFERS
 
     def text(
         self, inputs: Sequence[Operand], results: Sequence[Operand], extents: Sequence[int] | None
@@ -157,10 +155,10 @@ def checked_code(
         ],
     )
     count = len(inputs) + len(results) + len(parameters)
-    if count > BUFFERS:
+    if count > MAX_BUFFERS:
         raise ValueError(
             f"{owner}: {len(inputs)} inputs, {len(results)} results and {len(parameters)} metal_params are {count} "
-            f"together, but a kernel can have at most {BUFFERS}"
+            f"together, but a kernel can have at most {MAX_BUFFERS}"
         )
     return MetalCode(name, inputs, results, src, parameters, helper_src, templates)
 

@@ -6,7 +6,9 @@ import re
 
 from .kernels import Kernel, Program, ProgramError, declarator_kinds, integer_value
 
-_LAST_BUFFER = 30
+# A Metal function takes no more buffers (Metal Feature Set Tables, "Maximum number of entries in the
+# buffer argument table, per compute command").
+MAX_BUFFERS = 31
 
 # Of these a kernel takes all as scalars, or all as vectors of one width.
 _POSITIONS = {
@@ -84,9 +86,9 @@ def _widths_of_positions(program: Program, kernel: Kernel) -> None:
 
 def _buffer_indices(program: Program, kernel: Kernel) -> None:
     for parameter in kernel.parameters:
-        if parameter.kind == "buffer" and (integer_value(parameter.index) or 0) > _LAST_BUFFER:
+        if parameter.kind == "buffer" and (integer_value(parameter.index) or 0) >= MAX_BUFFERS:
             raise ProgramError(
                 "'buffer' attribute parameter is out of bounds: must be between 0 and "
-                f"{_LAST_BUFFER}, but is {parameter.index}",
+                f"{MAX_BUFFERS - 1}, but is {parameter.index}",
                 program.source.next_code(parameter.start),
             )
