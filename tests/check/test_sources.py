@@ -74,6 +74,7 @@ def test_nothing_is_found_in_the_metal_sources_of_the_readme():
     assert [f for block in blocks for f in check_source(block)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["c10/metal", "ATen/native/mps/kernels"])
 def test_nothing_is_found_in_torchs_kernel_headers(folder, capsys):
     assert main([os.path.join(torch_include(), folder)]) == 0

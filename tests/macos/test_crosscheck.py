@@ -18,6 +18,7 @@ def crosscheck():
     return module
 
 
+@pytest.mark.slow
 def test_every_kernel_file_can_be_embedded(crosscheck, capsys):
     from metalops.build import paths
 

@@ -53,6 +53,7 @@ def test_what_is_missing_raises_and_what_is_ours_runs(statuses):
     assert not used
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_same(statuses):
     missing = {name for name, status in statuses.items() if status == "missing"}
     assert set(run("--missing").split()) == missing

@@ -93,6 +93,7 @@ def test_opcheck(operator):
         )
 
 
+@pytest.mark.slow
 @operators
 def test_opcheck_of_out_and_in_place(operator):
     packet = getattr(torch.ops.metalops, operator.name)
@@ -207,6 +208,7 @@ class _Module(torch.nn.Module):
         return self.operator.function(*args, **self.operator.arguments[-1])
 
 
+@pytest.mark.slow
 @operators
 def test_export_keeps_the_operator_as_one_node(operator):
     args = tuple(_leaves(operator, requires_grad=False))
