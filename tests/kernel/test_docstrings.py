@@ -10,8 +10,8 @@ import pytest
 MODULES = [
     "metalops.kernel",
     *(
-        f"metalops.kernel.{module.name}"
-        for module in pkgutil.iter_modules(metalops.kernel.__path__)
+        module.name
+        for module in pkgutil.walk_packages(metalops.kernel.__path__, "metalops.kernel.")
     ),
 ]
 

@@ -7,6 +7,7 @@ import threading
 import metalops
 import pytest
 import torch
+from metalops.kernel.metal_kernel import program
 
 ATTRIBUTES = {
     "dispatch_quadgroups_per_threadgroup": 1,
@@ -573,7 +574,7 @@ def test_the_same_kernel_with_another_header_is_another_kernel():
 
 
 def test_a_kernel_remembers_no_more_than_it_must(monkeypatch):
-    monkeypatch.setattr("metalops.kernel.program._KEPT", 3)
+    monkeypatch.setattr(program, "_KEPT", 3)
     kernel = metalops.metal_kernel(
         "many", ["x"], ["out"], "out[thread_position_in_grid.x] = x_shape[0];"
     )

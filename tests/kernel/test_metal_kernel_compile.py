@@ -8,7 +8,7 @@ import textwrap
 import metalops
 import pytest
 import torch
-from metalops.kernel.operator_arguments import encode
+from metalops.kernel.metal_kernel.operator_arguments import encode
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 

@@ -1,7 +1,7 @@
 """Subscripts of several indices become calls, character for character."""
 
 import pytest
-from metalops.kernel.subscripts import as_calls
+from metalops.kernel.torch_metal_kernel.subscripts import as_calls
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ software device alike. ``docs/kernels.md`` compares the ways and says which to c
 
 from .functor import Functor, functor
 from .metal_kernel import MetalKernel, metal_kernel
-from .metal_parameter import MetalParameter
-from .torch_metal_kernel import TorchMetalKernel
+from .torch_metal_kernel import MetalParameter, TorchMetalKernel
 
 __all__ = [
     "Functor",

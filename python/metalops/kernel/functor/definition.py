@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..msl.restrictions import MAX_BUFFERS
-from .identifiers import check_distinct, check_identifier, check_text, without_comments
+from ...msl.restrictions import MAX_BUFFERS
+from ..identifiers import check_distinct, check_identifier, check_text, without_comments
 
 NAMESPACE = "metalops_functors"
 
@@ -330,6 +330,6 @@ def _check_buffers(owner: str, d: Definition) -> None:
 
 def dtypes(definition: Definition) -> list[torch.dtype]:
     """The dtypes that inputs may have."""
-    from .dtypes import METAL_TYPES
+    from ..dtypes import METAL_TYPES
 
     return [dtype for dtype, metal in METAL_TYPES.items() if metal in definition.input_types]

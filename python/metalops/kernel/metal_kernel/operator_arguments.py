@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from ..dtypes import METAL_TYPES
 from .call_arguments import CallArguments, check_arguments
-from .dtypes import METAL_TYPES
 from .signature import Definition
 
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in METAL_TYPES}

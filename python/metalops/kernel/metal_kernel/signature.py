@@ -8,10 +8,10 @@ from importlib import resources
 
 import torch
 
-from .compile import generated_text, user_text
-from .dtypes import METAL_TYPES
-from .identifiers import mentioned
-from .thread_attributes import THREAD_ATTRIBUTES
+from ..compile import generated_text, user_text
+from ..dtypes import METAL_TYPES
+from ..identifiers import mentioned
+from ..thread_attributes import THREAD_ATTRIBUTES
 
 # What a kernel can ask about an input of at least one dimension, by the ending of the name.
 METADATA = {

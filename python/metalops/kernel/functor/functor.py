@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from .. import _C
-from ..ops import fake
-from ..ops.vmap import register_vmap
-from . import functor_text
-from .compile import compile_library
-from .functor_definition import Definition, define, dtypes
+from ... import _C
+from ...ops import fake
+from ...ops.vmap import register_vmap
+from ..compile import compile_library
+from . import metal_text
+from .definition import Definition, define, dtypes
 
 _functors: dict[str, Functor] = {}
 _lock = threading.RLock()
@@ -130,7 +130,7 @@ class Functor:
                 raise ValueError(
                     f"functor {d.name!r}: there already is an operator {d.namespace}::{name}"
                 )
-        needed = functor_text.needed_by_gradient(d)
+        needed = metal_text.needed_by_gradient(d)
         backward = "" if d.grad is None else d.backward_schema(needed)
         _C.define_functor(
             d.schema, backward, dtypes(d), d.integers, d.result, d.autocast, self._compiled
@@ -166,12 +166,12 @@ class Functor:
 
     def source(self, dtype: torch.dtype = torch.float32) -> str:
         """The Metal source of the kernels for inputs of ``dtype``, without compiling it."""
-        from .dtypes import metal_type
+        from ..dtypes import metal_type
 
         element = metal_type(self.definition.name, "dtype", dtype)
         if element not in self.definition.input_types:
             raise TypeError(f"{self.definition.name} does not take inputs of {dtype}")
-        return functor_text.source(self.definition, element)
+        return metal_text.source(self.definition, element)
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -191,7 +191,7 @@ class Functor:
         return _functor_of, (self.definition,)
 
     def _compiled(self, element: str) -> _C.ShaderLibrary:
-        source = functor_text.source(self.definition, element)
+        source = metal_text.source(self.definition, element)
         owner = f"{self.definition.name} for {element}"
         return compile_library(owner, source, _C.ShaderLibrary)
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import torch
 from torch.autograd import forward_ad
 
+from ..compile import compile_library
+from ..dtypes import metal_type
 from .annotations import INT32, Signature, scalar
-from .compile import compile_library
-from .dtypes import metal_type
 from .metal_code import MetalCode, Operand
 from .reference import Reference
 from .torch_operator import TorchOperator

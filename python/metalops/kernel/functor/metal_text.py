@@ -12,11 +12,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..build.paths import include_paths
-from ..msl.flatten import flatten_text
-from .compile import generated_text, user_text
-from .functor_definition import COMPLEX_TYPES, FLOAT_TYPES, INTEGER_TYPES, Definition, Parameter
-from .identifiers import mentioned
+from ...build.paths import include_paths
+from ...msl.flatten import flatten_text
+from ..compile import generated_text, user_text
+from ..identifiers import mentioned
+from .definition import COMPLEX_TYPES, FLOAT_TYPES, INTEGER_TYPES, Definition, Parameter
 
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b[^\n]*", re.MULTILINE)
 _SCALAR_TYPES = {bool: "bool", int: "long", float: "float"}

@@ -8,8 +8,8 @@ from functools import partial
 
 import torch
 
+from ..compile import compile_library
 from .call_arguments import CallArguments, Scalar, check_buffers, describe
-from .compile import compile_library
 from .signature import Definition, generate
 
 _MPS = torch.device("mps")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from .identifiers import check_identifier
-from .thread_attributes import THREAD_ATTRIBUTES
+from ..identifiers import check_identifier
+from ..thread_attributes import THREAD_ATTRIBUTES
 
 _TYPES = {
     "uint": re.compile(r"(metal::)?(uint|ushort|uint32_t|uint16_t)"),

@@ -8,7 +8,7 @@ import torch
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.function import _SingleLevelFunction
 
-from .no_backward import no_backward
+from ..no_backward import no_backward
 from .signature import Definition
 
 

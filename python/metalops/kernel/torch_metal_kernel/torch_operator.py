@@ -9,9 +9,9 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
+from ..no_backward import no_backward
 from .annotations import Signature
 from .metal_code import MetalCode
-from .no_backward import no_backward
 
 NAMESPACE = "metalops_torch_kernel"
 # int is SymInt, so that sizes stay symbolic under torch.compile and torch.export.

@@ -13,9 +13,9 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from torch.library import Library
 
+from ..identifiers import mentioned
 from .call_arguments import CallArguments, describe
 from .differentiable import differentiable
-from .identifiers import mentioned
 from .launch import Launch, prepare
 from .operator_arguments import SCHEMA, decode, decode_outputs
 from .signature import Definition

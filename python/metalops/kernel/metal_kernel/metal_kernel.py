@@ -12,6 +12,7 @@ from torch.autograd.graph import increment_version
 from torch.compiler import is_compiling
 from torch.nn import Parameter
 
+from ..identifiers import check_distinct, check_identifier, check_text
 from .call_arguments import (
     Scalar,
     check_arguments,
@@ -21,7 +22,6 @@ from .call_arguments import (
     scalar_dtype,
 )
 from .differentiable import differentiable
-from .identifiers import check_distinct, check_identifier, check_text
 from .launch import generated_source
 from .operator_arguments import encode
 from .program import outputs_of, program_of

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import torch
 
-from ..msl.restrictions import MAX_BUFFERS
-from .dtypes import metal_type
-from .identifiers import check_distinct, check_identifier
+from ...msl.restrictions import MAX_BUFFERS
+from ..dtypes import metal_type
+from ..identifiers import check_distinct, check_identifier
 from .signature import SMALL, THREAD_ATTRIBUTES, Definition, Input, metadata
 
 Scalar = bool | int | float | complex

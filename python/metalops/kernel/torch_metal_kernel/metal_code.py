@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import torch
 
-from ..msl.restrictions import MAX_BUFFERS
-from .compile import generated_text, user_text
-from .dtypes import metal_type
-from .identifiers import check_distinct, check_identifier, check_text
+from ...msl.restrictions import MAX_BUFFERS
+from ..compile import generated_text, user_text
+from ..dtypes import metal_type
+from ..identifiers import check_distinct, check_identifier, check_text
 from .metal_parameter import MetalParameter
 from .subscripts import as_calls
 from .tensor_view import TENSOR_VIEW

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from .annotations import read_signature
+from .kernel_definition import define
 from .metal_code import checked_code
 from .metal_parameter import MetalParameter
-from .torch_kernel_definition import define
 
 
 class TorchMetalKernel:
