@@ -21,9 +21,6 @@ kernel void rrelu_training(device T* output [[buffer(0)]], device T* noise [[buf
                            uint2 grid [[threads_per_grid]]) {
   const int64_t group = thread_index(position, grid);
   const int64_t end = min(layout.count, 4 * group + 4);
-  if (4 * group >= end) {
-    return;
-  }
   const uint4 random = c10::metal::philox4::rand(parameters.seed, parameters.offset + group);
   for (int64_t index = 4 * group; index < end; ++index) {
     const auto offsets = offsets_of(index, layout);
