@@ -4,9 +4,17 @@
 import metalops  # noqa: F401
 import pytest
 import torch
+from hypothesis import settings
 
 # A package of its own: tests/build/test_extension_example.py installs it and runs its tests.
 collect_ignore = ["extension_example"]
+
+# Of random tests: a few examples, always the same; --hypothesis-profile=thorough takes many new ones.
+settings.register_profile("quick", max_examples=50, derandomize=True, deadline=None, database=None)
+settings.register_profile(
+    "thorough", max_examples=2000, deadline=None, database=None, print_blob=True
+)
+settings.load_profile("quick")
 
 
 @pytest.fixture(autouse=True)

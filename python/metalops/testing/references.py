@@ -15,8 +15,22 @@ def _floating(x: Tensor, *partners: Tensor) -> Tensor:
     return x.to(dtype if dtype.is_floating_point else torch.get_default_dtype())
 
 
+def _common_dtype(*operands: Tensor) -> torch.dtype:
+    """To which all operands are promoted at once, as in torch.where: in pairs, ((a, b), c) may differ from (a, (b, c))
+    if there are operands without dimensions.
+    """
+    with_dimensions = [x.dtype for x in operands if x.dim()]
+    without = [x.dtype for x in operands if not x.dim()]
+    if not with_dimensions or not without:
+        return functools.reduce(torch.promote_types, with_dimensions or without)
+    return torch.result_type(
+        torch.empty(0, dtype=functools.reduce(torch.promote_types, with_dimensions)),
+        torch.empty((), dtype=functools.reduce(torch.promote_types, without)),
+    )
+
+
 def _promoted(*operands: Tensor) -> list[Tensor]:
-    dtype = functools.reduce(torch.add, operands).dtype
+    dtype = _common_dtype(*operands)
     return [x.to(dtype) for x in operands]
 
 
