@@ -1,0 +1,300 @@
+"""Shows that the tests notice faults in the kernels: python -m tests.mutation [FAMILY...] [--all] [--sample N]
+
+Every kernel file, kernels/FAMILY.metal (default: all), is built with one small fault at a time (see mutants.py): by
+default each barrier and each bound check is deleted, with --all many more things are changed. The family's tests run
+with each such mutant in place of the real kernels, and one that no test notices has survived. The exit status is 1 if
+one survives.
+
+The package itself is not changed: the tests import a copy of it that consists of links to its files, but for the mutant.
+A header's mutant is built into each family that includes it and must be noticed in one of them. What cannot be noticed
+stands in equivalent.txt, with the reason; it must indeed survive.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from glob import glob
+
+import metalops
+from metalops.build import paths
+from metalops.msl.build import Options, compile_emitted
+from metalops.msl.emit import emit
+from metalops.msl.preprocess import preprocess
+
+from .mutants import Mutant, find
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PACKAGE = os.path.dirname(os.path.abspath(metalops.__file__))
+HERE = os.path.dirname(os.path.abspath(__file__))
+LIBRARIES = "_C.kernels"
+HEADERS = os.path.join("include", "metalops")
+FOLDERS_WITH_MUTANTS = (LIBRARIES, HEADERS)
+
+# Tests that take every operator of every family; those of one family alone are in tests/ops/test_FAMILY.py.
+SHARED_TESTS = ("test_operators.py", "test_aten_opinfo.py", "test_large_tensors.py")
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A round of tests for the mutants that survived the rounds before. optimize: how kernels are compiled for it."""
+
+    tests: tuple[str, ...]
+    optimize: int
+
+
+def stages(family: str, file: str) -> list[Stage]:
+    """The rounds for mutants of a file that the family includes. The fast tests first: most do not survive these."""
+    own = os.path.join("tests", "ops", f"test_{family}.py")
+    if not os.path.exists(os.path.join(ROOT, own)):
+        raise FileNotFoundError(f"kernels/{family}.metal has no tests {own}")
+    names = (f"test_{os.path.splitext(os.path.basename(file))[0]}.py", *SHARED_TESTS)
+    paths = [os.path.join("tests", "ops", name) for name in names]
+    others = [path for path in paths if path != own and os.path.exists(os.path.join(ROOT, path))]
+    return [
+        Stage((own, "-m", "not slow"), 0),
+        Stage((*others, "-m", "not slow"), 0),
+        Stage((own, *others, "-m", "slow"), 1),
+    ]
+
+
+class Family:
+    """A kernel file and its mutants."""
+
+    def __init__(self, name: str, headers: str):
+        """headers: a folder in which <metalops/...> are the headers of kernels/."""
+        self.name = name
+        self.path = os.path.join(ROOT, "kernels", f"{name}.metal")
+        include_dirs = [headers, ROOT, *paths.include_paths()]
+        self._preprocessed = preprocess(path=self.path, include_dirs=include_dirs)
+
+    def mutants(self, thorough: bool) -> list[Mutant]:
+        return find(self._preprocessed, _name_of_kernel_file, thorough)
+
+    def build(self, mutant: Mutant, output: str, optimize: int) -> None:
+        """Compiles the family with a mutant to a library at `output`. Raises SyntaxError."""
+        changed = dataclasses.replace(
+            self._preprocessed, text=mutant.apply(self._preprocessed.text)
+        )
+        compile_emitted(emit(changed), output, Options(optimize=optimize))
+
+
+def _name_of_kernel_file(path: str) -> str | None:
+    real = os.path.relpath(os.path.realpath(path), ROOT)
+    return real if os.path.dirname(real) == "kernels" else None
+
+
+class Package:
+    """A copy of the package that consists of links, and a process that runs tests with it."""
+
+    def __init__(self, folder: str):
+        """folder: where to make it; must not exist."""
+        self._copy = os.path.join(folder, "metalops")
+        for part in FOLDERS_WITH_MUTANTS:
+            os.makedirs(os.path.join(self._copy, part))
+        for part in ("", "include", *FOLDERS_WITH_MUTANTS):
+            for name in os.listdir(os.path.join(PACKAGE, part)):
+                place = os.path.join(self._copy, part, name)
+                if not os.path.isdir(place):
+                    os.symlink(os.path.join(PACKAGE, part, name), place)
+        self.library = os.path.join(folder, "mutant.so")
+        self._server = subprocess.Popen(
+            [sys.executable, os.path.join(HERE, "server.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+
+    def run(self, tests: tuple[str, ...], seconds: float) -> dict[str, str]:
+        """Runs tests until the first that fails."""
+        common = ["-x", "-q", "--tb=no", "--no-header", "-p", "no:cacheprovider"]
+        request = {"arguments": [*common, *tests], "seconds": seconds}
+        print(json.dumps(request), file=self._server.stdin, flush=True)
+        answer = self._server.stdout.readline()
+        if not answer:
+            raise RuntimeError("the process that runs the tests has ended")
+        return json.loads(answer)
+
+    @contextlib.contextmanager
+    def with_mutant(self, family: str, mutant: Mutant) -> Iterator[None]:
+        """While the block runs, `library` is the family's kernels, and the header that the mutant is in has its fault
+        for kernels that tests compile themselves."""
+        places = {os.path.join(self._copy, LIBRARIES, f"{family}.so"): self.library}
+        header = os.path.join(self._copy, HEADERS, os.path.basename(mutant.file))
+        if os.path.exists(header):
+            places[header] = f"{self.library}.h"
+            with open(places[header], "w", encoding="utf-8") as stream:
+                stream.write(mutant.text_of_file())
+        originals = {place: os.readlink(place) for place in places}
+        for place, changed in places.items():
+            os.replace(changed, place)
+        try:
+            yield
+        finally:
+            for place, original in originals.items():
+                os.remove(place)
+                os.symlink(original, place)
+
+    def close(self) -> None:
+        self._server.stdin.close()
+        self._server.wait()
+
+
+class Trial:
+    """Tries the mutants of one family on a package."""
+
+    def __init__(self, family: Family, package: Package):
+        self._family = family
+        self._package = package
+        self._limits: dict[Stage, float | None] = {}
+
+    def _limit(self, stage: Stage) -> float | None:
+        """How long a round of tests may take; None if there are none. They must pass with the kernels as they are."""
+        if stage not in self._limits:
+            start = time.monotonic()
+            answer = self._package.run(stage.tests, 3000)
+            if answer["result"] not in ("passed", "no tests"):
+                name = self._family.name
+                raise RuntimeError(f"the tests of {name} fail without a mutant: {answer['detail']}")
+            limit = 120 + 10 * (time.monotonic() - start)
+            self._limits[stage] = limit if answer["result"] == "passed" else None
+        return self._limits[stage]
+
+    def verdict(self, mutant: Mutant) -> tuple[str, str]:
+        """("killed", how), ("survived", "") or ("does not compile", why)."""
+        family = self._family.name
+        for stage in stages(family, mutant.file):
+            limit = self._limit(stage)
+            if limit is None:
+                continue
+            try:
+                self._family.build(mutant, self._package.library, stage.optimize)
+            except SyntaxError as error:
+                return "does not compile", str(error.msg).splitlines()[0]
+            with self._package.with_mutant(family, mutant):
+                answer = self._package.run(stage.tests, limit)
+            if answer["result"] != "passed":
+                return "killed", f"{answer['result']}, {answer['detail']}"
+        return "survived", ""
+
+
+class Report:
+    """The verdicts on all mutants; those on one fault of a header are one verdict."""
+
+    def __init__(self) -> None:
+        self._equivalents = equivalents()
+        self._verdicts: dict[tuple, dict[str, str]] = defaultdict(dict)
+        self._mutants: dict[tuple, Mutant] = {}
+
+    def is_killed(self, mutant: Mutant) -> bool:
+        return "killed" in self._verdicts[mutant.identity].values()
+
+    def add(self, family: str, mutant: Mutant, verdict: str, detail: str) -> None:
+        self._mutants[mutant.identity] = mutant
+        self._verdicts[mutant.identity][family] = verdict
+        print(f"{family}: {mutant}: {verdict}{detail and f' ({detail})'}", flush=True)
+
+    def finish(self) -> int:
+        """Prints the figures and what is wrong; the number of wrong verdicts."""
+        counts: Counter[str] = Counter()
+        wrong = []
+        for identity, verdicts in self._verdicts.items():
+            mutant = self._mutants[identity]
+            key = (mutant.file, mutant.original, mutant.replacement)
+            verdict = next(
+                v for v in ("killed", "survived", "does not compile") if v in verdicts.values()
+            )
+            if key in self._equivalents and verdict != "does not compile":
+                wrong += [f"listed as equivalent: {mutant}"] * (verdict == "killed")
+                verdict = "equivalent"
+            counts[verdict] += 1
+            wrong += [f"survived: {mutant}"] * (verdict == "survived")
+        print(", ".join(f"{n} {verdict}" for verdict, n in sorted(counts.items())) or "no mutants")
+        for line in wrong:
+            print(line)
+        return len(wrong)
+
+
+def equivalents() -> dict[tuple[str, str, str], str]:
+    """(file, original, replacement) of mutants that compute the same, and why."""
+    result = {}
+    with open(os.path.join(HERE, "equivalent.txt"), encoding="utf-8") as stream:
+        for line in stream:
+            if line.strip() and not line.startswith("#"):
+                file, original, replacement, reason = (part.strip() for part in line.split("|"))
+                result[file, original, replacement] = reason
+    return result
+
+
+def _families(wanted: list[str], headers: str) -> list[Family]:
+    known = sorted(
+        os.path.basename(path)[: -len(".metal")]
+        for path in glob(os.path.join(ROOT, "kernels", "*.metal"))
+    )
+    for name in wanted:
+        if name not in known:
+            sys.exit(f"no kernels/{name}.metal; there are {', '.join(known)}")
+    return [Family(name, headers) for name in wanted or known]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("families", metavar="FAMILY", nargs="*")
+    parser.add_argument("--all", action="store_true", help="faults of every kind")
+    parser.add_argument("--sample", type=int, metavar="N", help="only N mutants, chosen at random")
+    parser.add_argument("--seed", type=int, default=0, help="of that choice (0)")
+    parser.add_argument("--at", metavar="FILE:LINE", help="only the mutants of one line")
+    parser.add_argument("--list", action="store_true", help="print the mutants and try none")
+    parser.add_argument("-j", "--jobs", type=int, default=1, help="families at a time (1)")
+    arguments = parser.parse_args()
+
+    with tempfile.TemporaryDirectory(prefix="metalops-mutation") as folder:
+        headers = os.path.join(folder, "include")
+        os.mkdir(headers)
+        os.symlink(os.path.join(ROOT, "kernels"), os.path.join(headers, "metalops"))
+        families = _families(arguments.families, headers)
+        chosen = [(f, m) for f in families for m in f.mutants(arguments.all)]
+        if arguments.at:
+            chosen = [(f, m) for f, m in chosen if f"{m.file}:{m.line}" == arguments.at]
+        if arguments.sample is not None and arguments.sample < len(chosen):
+            chosen = random.Random(arguments.seed).sample(chosen, arguments.sample)
+        if arguments.list:
+            for line in dict.fromkeys(str(mutant) for _, mutant in chosen):
+                print(line)
+            return 0
+        report = Report()
+
+        def try_family(family: Family) -> None:
+            mutants = [m for f, m in chosen if f is family]
+            if not mutants:
+                return
+            with contextlib.closing(Package(os.path.join(folder, family.name))) as package:
+                trial = Trial(family, package)
+                for mutant in mutants:
+                    if not report.is_killed(mutant):
+                        report.add(family.name, mutant, *trial.verdict(mutant))
+
+        with ThreadPoolExecutor(arguments.jobs) as pool:
+            list(pool.map(try_family, families))
+        return int(report.finish() > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""Which mutants are found in a source, and that the tests of a family notice one and pass over another."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from metalops.msl.preprocess import preprocess
+
+from .__main__ import ROOT, equivalents
+from .mutants import find
+
+SOURCE = """
+#include <metal_stdlib>
+using namespace metal;
+struct Parameters { uint count; float limit; };
+inline float clipped(float x, float limit) { return min(x, limit); }
+kernel void sum(device float* out, constant float* in, constant Parameters& p,
+                uint i [[thread_position_in_grid]], uint lane [[thread_index_in_threadgroup]]) {
+  threadgroup float partial[32];
+  partial[lane] = i < p.count ? clipped(in[i], p.limit) : 0.0f;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (uint half_width = 16; half_width > 0; half_width /= 2) {
+    if (lane < half_width) { partial[lane] += partial[lane + half_width]; }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+  }
+  if (lane != 0 || p.limit < 0.0f) { return; }
+  out[min(i / 32, p.count)] = partial[0];
+}
+"""
+
+
+def _found(source, thorough=False):
+    preprocessed = preprocess(source)
+    mutants = find(preprocessed, lambda file: file if file == "program_source" else None, thorough)
+    return preprocessed, mutants
+
+
+def test_barriers_and_bound_checks_of_indices():
+    _, mutants = _found(SOURCE)
+    assert [(m.line, m.kind, m.original, m.replacement) for m in mutants] == [
+        (9, "bound check", "i < p.count", "true"),
+        (9, "bound check", "i < p.count", "false"),
+        (10, "barrier", "threadgroup_barrier(mem_flags::mem_threadgroup)", "(void)0"),
+        (12, "bound check", "lane < half_width", "true"),
+        (12, "bound check", "lane < half_width", "false"),
+        (13, "barrier", "simdgroup_barrier(mem_flags::mem_threadgroup)", "(void)0"),
+        (16, "bound check", "min(i / 32, p.count)", "(i / 32)"),
+        (16, "bound check", "min(i / 32, p.count)", "(p.count)"),
+    ]
+
+
+def test_thorough_mutants_are_of_every_kind():
+    _, mutants = _found(SOURCE, thorough=True)
+    kinds = {"bound check", "barrier", "comparison", "operator", "limit", "number", "arguments"}
+    assert {m.kind for m in mutants} == kinds
+    changes = {(m.original, m.replacement) for m in mutants}
+    for change in [
+        ("lane != 0", "true"),
+        ("<", "<="),
+        ("+", "-"),
+        ("||", "&&"),
+        ("min", "max"),
+        ("0", "(0 + 1)"),
+        ("(x, limit)", "(limit, x)"),
+    ]:
+        assert change in changes
+
+
+def test_a_mutant_differs_from_the_source_in_one_place_and_keeps_its_lines():
+    preprocessed, mutants = _found(SOURCE.replace("i < p.count ?", "i <\n p.count ?"))
+    text = mutants[0].apply(preprocessed.text)
+    assert text.replace("true\n", "i <\n p.count") == preprocessed.text
+    assert text.count("\n") == preprocessed.text.count("\n")
+
+
+def test_what_macros_make_is_found_too():
+    source = "#define SYNC threadgroup_barrier(mem_flags::mem_none)\n" + SOURCE
+    _, mutants = _found(source.replace("simdgroup_barrier(mem_flags::mem_threadgroup)", "SYNC"))
+    (mutant,) = (m for m in mutants if m.line == 14)
+    assert mutant.kind == "barrier"
+
+
+def test_equivalent_mutants_are_in_the_kernels():
+    listed = _run("--list").stdout
+    for file, original, replacement in equivalents():
+        assert any(
+            line.startswith(file) and line.endswith(f"{original} is now {replacement}")
+            for line in listed.splitlines()
+        ), (file, original)
+
+
+def _run(*arguments):
+    command = [sys.executable, "-m", "tests.mutation", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_the_tests_notice_a_bound_check_that_is_deleted():
+    with open(os.path.join(ROOT, "kernels", "elementwise.metal"), encoding="utf-8") as stream:
+        lines = stream.read().splitlines()
+    line = next(i for i, text in enumerate(lines, 1) if "index >= layout.count" in text)
+    result = _run("elementwise", "--at", f"kernels/elementwise.metal:{line}")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.splitlines()[-1] == "2 killed"
+
+
+def test_a_family_that_is_not_there():
+    result = _run("nothing")
+    assert result.returncode == 1
+    assert "no kernels/nothing.metal" in result.stderr
