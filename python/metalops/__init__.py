@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import sys
 
-from . import _check
+from . import _check, _sanitize
 
+_sanitize.ensure_runtime()
 _check.check()
 
 # The software device exists where torch has no Metal backend of its own.
@@ -32,3 +33,4 @@ from ._coverage import coverage  # noqa: E402
 from .kernel import MetalParameter, TorchMetalKernel, functor, metal_kernel  # noqa: E402
 
 _inductor.install()
+_sanitize.turn_on()

@@ -15,6 +15,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "metalops.demo:main",
     ),
     "check": ("find what Apple's Metal compiler would reject", "metalops.msl.check.cli:main"),
+    "sanitize": (
+        "run a program with its kernels under a sanitizer",
+        "metalops._sanitize:main",
+    ),
     "compile": ("compile a .metal file and print its kernel table", "metalops.msl:main_compile"),
     "sweep": ("try every kernel of a folder and print what fails first", "metalops.msl:main_sweep"),
 }

@@ -16,6 +16,14 @@ VARIABLES: dict[str, tuple[str, str]] = {
         "software device: `loop` runs kernels as plain loops, `fiber` thread by thread; `auto` picks for each kernel",
     ),
     "METALOPS_QUIET": ("0", "1: no line on stderr when compiling a kernel takes more than two seconds"),
+    "METALOPS_SANITIZE": (
+        "none",
+        "software device: `address,undefined` or `thread` runs every kernel under that sanitizer of the C++ compiler",
+    ),
+    "METALOPS_SANITIZE_HALT": (
+        "1",
+        "0: what a sanitizer finds is raised at `torch.mps.synchronize()` instead of at the launch",
+    ),
     "PYTORCH_ENABLE_MPS_FALLBACK": (
         "0",
         "1: operators that stock PyTorch lacks on `mps` run on the CPU instead of raising, as on a Mac",

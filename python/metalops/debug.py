@@ -1,9 +1,10 @@
-"""Looking into the software mps device."""
+"""Looking into the software mps device, and checking kernels on it."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Sequence
 
 from . import _is_software
 
@@ -29,3 +30,71 @@ def standins() -> Iterator[dict[str, int]]:
     finally:
         _host.pop_stand_in_record()
         counts.update(record.counts())
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """What a sanitized launch found.
+
+    kind: a short name, such as "heap-buffer-overflow" or "signed-integer-overflow". message: what
+    happened, at which line of the Metal source and in which thread. warning: whether it was issued
+    as a SanitizerWarning.
+    """
+
+    kind: str
+    message: str
+    warning: bool = False
+
+
+class SanitizerError(RuntimeError):
+    """A kernel did something that Metal does not define. findings: all that the launch found."""
+
+    def __init__(self, findings: Sequence[Finding]):
+        super().__init__("\n\n".join(finding.message for finding in findings))
+        self.findings = list(findings)
+
+    def __reduce__(self):
+        return type(self), (self.findings,)
+
+
+class SanitizerWarning(UserWarning):
+    """A kernel did something that is most likely wrong."""
+
+
+@contextlib.contextmanager
+def sanitize(mode: str | None = None, *, halt: bool = True) -> Iterator[None]:
+    """Runs the kernels launched in the block under the compiler's sanitizer.
+
+    mode: "address" (AddressSanitizer and UndefinedBehaviorSanitizer) or "thread" (ThreadSanitizer);
+    default: the one whose runtime this process has. halt: raise SanitizerError at the launch;
+    otherwise kernels go on, and everything found is raised at torch.mps.synchronize(), or when the
+    block ends. It holds for all threads of the process.
+
+    Raises RuntimeError when the process was not started with that sanitizer's runtime: set
+    METALOPS_SANITIZE, or use `python -m metalops sanitize`. Without the block, METALOPS_SANITIZE
+    alone puts every launch of the process under the sanitizer.
+    """
+    from . import _sanitize
+    from .msl import sanitizers
+
+    wanted = None if mode is None else sanitizers.mode_of(mode)
+    present = sanitizers.loaded() if _is_software else ""
+    if not present or wanted not in (None, present):
+        name = wanted or "address"
+        raise RuntimeError(
+            f"metalops.debug.sanitize: this process was started without the runtime of the {name} "
+            f"sanitizer. Start it with METALOPS_SANITIZE={name}, or with `python -m metalops "
+            f"sanitize --mode {name} SCRIPT`."
+        )
+    from . import _host
+
+    _sanitize.set_up()
+    mode_before = _host.set_sanitizer(present)
+    halt_before = _host.set_sanitizer_halt(halt)
+    try:
+        yield
+        if not halt:
+            _host.raise_kept_findings()
+    finally:
+        _host.set_sanitizer_halt(halt_before)
+        _host.set_sanitizer(mode_before)

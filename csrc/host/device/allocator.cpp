@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 #include <device/allocator.h>
 #include <device/device.h>
+#include <exec/red_zones.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -159,9 +160,33 @@ void free_mapped_block(void* context) {
   delete block;
 }
 
+// On either side of each allocation where there is AddressSanitizer, whose own red zones are
+// narrower and hold its bookkeeping, which a kernel that writes there would destroy.
+constexpr size_t kRedZone = size_t{16} << 10;
+
+void free_guarded_block(void* context) {
+  auto* block = static_cast<Block*>(context);
+  uncount(block->bytes);
+  char* const start = static_cast<char*>(block->memory) - kRedZone;
+  exec::unpoison(start, block->bytes + 2 * kRedZone);
+  std::free(start);
+  delete block;
+}
+
+c10::DataPtr allocate_guarded_block(size_t bytes) {
+  void* start = nullptr;
+  if (posix_memalign(&start, kAlignment, bytes + 2 * kRedZone) != 0) raise_out_of_memory(bytes);
+  char* const memory = static_cast<char*>(start) + kRedZone;
+  exec::poison(start, kRedZone);
+  exec::poison(memory + bytes, kRedZone);
+  count(bytes);
+  return {memory, new Block{memory, bytes}, &free_guarded_block, kDevice};
+}
+
 c10::DataPtr allocate_block(size_t bytes) {
   if (bytes == 0) return {nullptr, kDevice};
   check_limit(bytes);
+  if (exec::has_red_zones()) return allocate_guarded_block(bytes);
   const bool mapped = bytes >= kMappedFrom;
   void* memory = nullptr;
   if (mapped) {
@@ -339,6 +364,11 @@ c10::Storage cpu_alias(const c10::Storage& mps_storage) {
 c10::DataPtr adopt(c10::Storage cpu_storage) {
   const size_t bytes = cpu_storage.nbytes();
   void* memory = cpu_storage.mutable_data();
+  if (exec::has_red_zones() && bytes != 0) {
+    c10::DataPtr guarded = allocate_block(bytes);
+    std::memcpy(guarded.get(), memory, bytes);
+    return guarded;
+  }
   check_limit(bytes);
   count(bytes);
   return {memory, new Adopted{std::move(cpu_storage), bytes}, &free_adopted, kDevice};

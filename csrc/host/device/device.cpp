@@ -1,5 +1,6 @@
 #include <c10/util/Exception.h>
 #include <device/device.h>
+#include <exec/findings.h>
 #include <metal/error_buffer.h>
 
 namespace metalops::device {
@@ -29,5 +30,10 @@ void check_dimensions(size_t dimensions) {
 }
 
 void before_host_read() { metalops::raise_reported_errors(); }
+
+void synchronize() {
+  before_host_read();
+  exec::raise_kept_findings();
+}
 
 }  // namespace metalops::device

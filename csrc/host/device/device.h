@@ -23,4 +23,7 @@ void check_dimensions(size_t dimensions);
 // nowhere else.
 void before_host_read();
 
+// Where the host waits for the device as a whole: also raises what sanitized launches have found.
+void synchronize();
+
 }  // namespace metalops::device

@@ -37,8 +37,8 @@ struct HostGuard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream getNewStream(c10::Device, int) const override { return default_stream(); }
   c10::Stream exchangeStream(c10::Stream) const override { return default_stream(); }
   bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream&) const override { before_host_read(); }
-  void synchronizeDevice(const c10::DeviceIndex) const override { before_host_read(); }
+  void synchronizeStream(const c10::Stream&) const override { synchronize(); }
+  void synchronizeDevice(const c10::DeviceIndex) const override { synchronize(); }
   void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
 
   void record(void** event, const c10::Stream&, const c10::DeviceIndex,

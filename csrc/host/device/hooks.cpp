@@ -40,7 +40,7 @@ struct HostHooks final : at::MPSHooksInterface {
   size_t getMaxBufferLength() const override { return allocator().getRecommendedMaxMemory(); }
   void setMemoryFraction(double ratio) const override { allocator().setHighWatermarkRatio(ratio); }
 
-  void deviceSynchronize() const override { before_host_read(); }
+  void deviceSynchronize() const override { synchronize(); }
   void commitStream() const override {}
   void* getCommandBuffer() const override { return nullptr; }
   void* getDispatchQueue() const override { return nullptr; }

@@ -3,11 +3,13 @@
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 #include <sys/syscall.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/extension.h>
 #include <unistd.h>
 
 #include "cpu_features.h"
 #include "exec.h"
+#include "findings.h"
 
 namespace metalops {
 namespace {
@@ -25,6 +27,68 @@ void check_python_interrupt() {
   if (syscall(SYS_gettid) != getpid() || Py_IsInitialized() == 0) return;
   py::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
+// Python's classes for findings, in metalops.debug.
+py::list python_findings(const std::vector<exec::Finding>& findings) {
+  const py::object make = py::module_::import("metalops.debug").attr("Finding");
+  py::list list;
+  for (const exec::Finding& finding : findings) {
+    list.append(make(finding.kind, finding.message, finding.warning));
+  }
+  return list;
+}
+
+void raise_python_findings(const std::vector<exec::Finding>& findings) {
+  if (Py_IsInitialized() == 0) return;
+  py::gil_scoped_acquire gil;
+  const py::object type = py::module_::import("metalops.debug").attr("SanitizerError");
+  PyErr_SetObject(type.ptr(), type(python_findings(findings)).ptr());
+  python_error error;
+  error.persist();
+  throw error;
+}
+
+void warn_python_finding(const exec::Finding& finding) {
+  if (Py_IsInitialized() == 0) return;
+  py::gil_scoped_acquire gil;
+  const py::object type = py::module_::import("metalops.debug").attr("SanitizerWarning");
+  if (PyErr_WarnEx(type.ptr(), finding.message.c_str(), 1) != 0) {
+    python_error error;  // warnings are errors
+    error.persist();
+    throw error;
+  }
+}
+
+void bind_sanitizers(py::module_& m) {
+  exec::raise_findings = &raise_python_findings;
+  exec::warn_of_finding = &warn_python_finding;
+  m.def(
+      "set_sanitizer",
+      [](const std::string& mode) {
+        using exec::SanitizeMode;
+        const auto before = exec::sanitize_mode();
+        exec::set_sanitize_mode(mode == "address"  ? SanitizeMode::kAddress
+                                : mode == "thread" ? SanitizeMode::kThread
+                                                   : SanitizeMode::kOff);
+        return before == SanitizeMode::kAddress  ? "address"
+               : before == SanitizeMode::kThread ? "thread"
+                                                 : "";
+      },
+      py::arg("mode"),
+      "Checks launches under 'address' or 'thread', or with '' under none; returns what was "
+      "before.");
+  m.def("set_sanitizer_halt", &exec::set_sanitize_halt, py::arg("halt"),
+        "Whether a launch with findings raises at once; returns what was before.");
+  m.def("set_address_reader", &exec::set_address_reader, py::arg("path"),
+        "The program that reads debug information, called as addr2line is.");
+  m.def("raise_kept_findings", [] {
+    py::gil_scoped_release no_gil;
+    exec::raise_kept_findings();
+  });
+  // Python's own exit handlers cannot change the status.
+  m.def("fail_at_exit", [] { std::atexit([] { _exit(1); }); });
+  m.def("take_kept_findings", [] { return python_findings(exec::take_kept_findings()); });
 }
 
 Engine parse_engine(const std::string& name) {
@@ -127,6 +191,7 @@ std::shared_ptr<Library> specialise(const Library& library,
 
 void bind_exec(py::module_& m) {
   exec::check_interrupt = &check_python_interrupt;
+  bind_sanitizers(m);
   py::class_<Library, std::shared_ptr<Library>>(m, "Library", "A compiled kernel library.")
       .def(py::init(&Library::open), py::arg("path"))
       .def_static(
@@ -149,7 +214,7 @@ void bind_exec(py::module_& m) {
           "Instruction set extensions it needs.")
       .def("specialise", &specialise, py::arg("values"),
            "A copy in which function constants have the given values ({index: bytes}).")
-      .def("launch", &launch, py::arg("name"), py::arg("buffers"), py::arg("grid"),
+      .def("launch", torch::wrap_pybind_function(&launch), py::arg("name"), py::arg("buffers"), py::arg("grid"),
            py::arg("group"), py::arg("threadgroup_bytes") = std::map<uint32_t, uint32_t>(),
            py::arg("engine") = "auto", py::arg("threads") = 0,
            "Runs one kernel. buffers: tensors (their data at the storage offset), bytes or None; "

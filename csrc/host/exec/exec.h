@@ -3,6 +3,7 @@
 #pragma once
 #include <msl/abi.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -42,10 +43,15 @@ class Library {
 
 enum class Engine { kAutomatic, kLoop, kFiber };
 
+// What is bound to each buffer, for the reports of sanitizers: "float32 [30]", "16 bytes by value".
+using BufferDescriptions = std::array<std::string, msl::abi::kMaxBuffers>;
+
 // Runs every thread of the launch; returns when all are done. Fills in launch.groups. threads: CPU threads to use (0: at::get_num_threads()).
 // Throws what a kernel or the runtime throws (remaining threadgroups are not started), and what `check_interrupt`
 // throws; the device stays usable in both cases.
-void run(const Kernel& kernel, Launch& launch, Engine engine = Engine::kAutomatic, int threads = 0);
+// Only a sanitized launch looks at `buffers`.
+void run(const Kernel& kernel, Launch& launch, Engine engine = Engine::kAutomatic, int threads = 0,
+         const BufferDescriptions* buffers = nullptr);
 
 // Called now and then from the launching thread between threadgroups; may throw. Set by the Python bindings to look
 // for Ctrl-C. Null by default.

@@ -49,6 +49,25 @@ Kept& kept() {
   return *the_kept;
 }
 
+bool same(const Finding& a, const Finding& b) {
+  if (a.kind != b.kind || a.stacks.size() != b.stacks.size()) return false;
+  if (a.stacks.empty()) return a.message == b.message;
+  return std::equal(a.stacks.begin(), a.stacks.end(), b.stacks.begin(),
+                    [](const Stack& x, const Stack& y) { return x.front() == y.front(); });
+}
+
+// Puts the places into the message.
+void complete(Finding& finding, uint64_t count) {
+  for (size_t i = 0; i < finding.stacks.size(); ++i) {
+    const std::string name = "{" + std::to_string(i) + "}";
+    const size_t at = finding.message.find(name);
+    if (at == std::string::npos) continue;
+    finding.message.replace(at, name.size(), describe(finding.stacks[i]));
+  }
+  finding.stacks.clear();
+  if (count > 1) finding.message += "\n  and " + std::to_string(count - 1) + " more like this";
+}
+
 void raise(const std::vector<Finding>& errors) {
   if (errors.empty()) return;
   if (raise_findings != nullptr) raise_findings(errors);
@@ -69,7 +88,7 @@ void warn(const Finding& warning) {
 
 void set_sanitize_mode(SanitizeMode mode) { detail::sanitize_mode = mode; }
 
-void set_sanitize_halt(bool value) { halt = value; }
+bool set_sanitize_halt(bool value) { return halt.exchange(value); }
 
 std::string describe(const msl::abi::Thread& thread) {
   const msl::abi::Group& group = *thread.group;
@@ -84,13 +103,30 @@ std::string describe(const msl::abi::Thread& thread) {
   return std::move(text).str();
 }
 
-SanitizedLaunch::SanitizedLaunch(const Kernel& kernel, const Launch& launch)
-    : turn_(turn()), kernel_(kernel), launch_(launch) {
+SanitizedLaunch::SanitizedLaunch(const Kernel& kernel, const Launch& launch,
+                                 const BufferDescriptions* buffers)
+    : turn_(turn()), kernel_(kernel), launch_(launch), buffers_(buffers) {
   launch_in_progress = this;
 }
 
 SanitizedLaunch::~SanitizedLaunch() {
   if (turn_.owns_lock()) launch_in_progress = nullptr;
+}
+
+std::string SanitizedLaunch::describe_buffer(unsigned index) const {
+  std::ostringstream text;
+  text << "buffer " << index;
+  const auto* end = kernel_.arguments + kernel_.argument_count;
+  const auto* argument = std::find_if(kernel_.arguments, end, [&](const auto& a) {
+    return a.kind == msl::abi::ArgumentKind::kBuffer && unsigned(a.index) == index;
+  });
+  const std::string name = argument != end ? argument->name : "";
+  const std::string bound = buffers_ != nullptr ? (*buffers_)[index] : "";
+  if (name.empty() && bound.empty()) return std::move(text).str();
+  text << " (";
+  if (!name.empty()) text << '\'' << name << '\'' << (bound.empty() ? "" : ", ");
+  text << bound << ')';
+  return std::move(text).str();
 }
 
 const SanitizedLaunch* SanitizedLaunch::current() { return launch_in_progress; }
@@ -102,11 +138,14 @@ void add_finding(Finding finding) {
     return;
   }
   std::lock_guard<std::mutex> lock(launch->mutex_);
-  const bool known = std::any_of(
-      launch->findings_.begin(), launch->findings_.end(), [&](const Finding& other) {
-        return other.kind == finding.kind && other.message == finding.message;
-      });
-  if (!known) launch->findings_.push_back(std::move(finding));
+  const auto known =
+      std::find_if(launch->findings_.begin(), launch->findings_.end(),
+                   [&](const auto& other) { return same(other.finding, finding); });
+  if (known != launch->findings_.end()) {
+    ++known->count;
+  } else {
+    launch->findings_.push_back({std::move(finding), 1});
+  }
 }
 
 void SanitizedLaunch::finish() {
@@ -114,7 +153,8 @@ void SanitizedLaunch::finish() {
   launch_in_progress = nullptr;
   turn_.unlock();
   std::vector<Finding> errors;
-  for (Finding& finding : findings_) {
+  for (auto& [finding, count] : findings_) {
+    complete(finding, count);
     if (finding.warning) {
       warn(finding);
     } else {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "exec.h"
+#include "positions.h"
 
 namespace metalops::exec {
 
@@ -26,6 +27,9 @@ struct Finding {
   std::string kind;     // e.g. "heap-buffer-overflow", "missing-barrier"
   std::string message;  // what happened and where, for people; may have several lines
   bool warning = false;
+  // Instructions that the message is about: "{0}" in it becomes the place of stacks[0] in the
+  // Metal source, and so on, once the launch is over.
+  std::vector<Stack> stacks = {};
 };
 
 // The GPU thread that this CPU thread runs; set by the engine whenever it switches. `thread` is
@@ -39,19 +43,23 @@ extern thread_local RunningThread running_thread;
 // "thread (5, 0, 0) of the grid, threadgroup (1, 0, 0)".
 std::string describe(const msl::abi::Thread& thread);
 
-// Adds to what the launch in progress found, from any CPU thread. Equal findings count once.
+// Adds to what the launch in progress found, from any CPU thread, also from a sanitizer's
+// callback. Findings of one kind at the same instructions, or with the same message where no
+// instructions are given, count as one; the message is the first one's.
 void add_finding(Finding finding);
 
 // The scope of one sanitized launch. Launches take turns; nested ones (a kernel never launches)
 // do not exist.
 class SanitizedLaunch {
  public:
-  SanitizedLaunch(const Kernel& kernel, const Launch& launch);
+  SanitizedLaunch(const Kernel& kernel, const Launch& launch, const BufferDescriptions* buffers);
   ~SanitizedLaunch();
   SanitizedLaunch(const SanitizedLaunch&) = delete;
 
   const Kernel& kernel() const { return kernel_; }
   const Launch& launch() const { return launch_; }
+  // "buffer 1 ('in', float32 [30])".
+  std::string describe_buffer(unsigned index) const;
 
   // The launch in progress; null outside of one.
   static const SanitizedLaunch* current();
@@ -65,12 +73,18 @@ class SanitizedLaunch {
   std::unique_lock<std::mutex> turn_;
   const Kernel& kernel_;
   const Launch& launch_;
+  const BufferDescriptions* const buffers_;
   std::mutex mutex_;
-  std::vector<Finding> findings_;
+  struct Counted {
+    Finding finding;
+    uint64_t count;
+  };
+  std::vector<Counted> findings_;
 };
 
 // Whether a launch with findings raises at once (METALOPS_SANITIZE_HALT); otherwise they are kept.
-void set_sanitize_halt(bool halt);
+// Returns what was before.
+bool set_sanitize_halt(bool halt);
 
 // Raises what launches have found since the last time and did not raise. Called where the host
 // waits for the device.

@@ -5,7 +5,9 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 
+#include "address_reports.h"
 #include "findings.h"
 #include "runtime.h"
 
@@ -28,9 +30,14 @@ Engine engine_from_environment() {
 }
 
 // Every thread by itself, whatever engine was asked for: a check is about one thread at a time.
-void run_sanitized(const Kernel& kernel, const Launch& launch, int threads) {
-  SanitizedLaunch sanitized(kernel, launch);
-  run_fibers(kernel, launch, threads);
+void run_sanitized(const Kernel& kernel, const Launch& launch, int threads,
+                   const BufferDescriptions* buffers) {
+  SanitizedLaunch sanitized(kernel, launch, buffers);
+  {
+    std::optional<AddressReports> reports;
+    if (sanitize_mode() == SanitizeMode::kAddress) reports.emplace();
+    run_fibers(kernel, launch, threads);
+  }
   sanitized.finish();
 }
 
@@ -66,7 +73,8 @@ void InterruptPoll::operator()() {
   }
 }
 
-void run(const Kernel& kernel, Launch& launch, Engine engine, int threads) {
+void run(const Kernel& kernel, Launch& launch, Engine engine, int threads,
+         const BufferDescriptions* buffers) {
   static const Engine preferred = engine_from_environment();
   if (engine == Engine::kAutomatic) engine = preferred;
 
@@ -87,7 +95,7 @@ void run(const Kernel& kernel, Launch& launch, Engine engine, int threads) {
   if (threads <= 0) threads = at::get_num_threads();
 
   if (C10_UNLIKELY(sanitize_mode() != SanitizeMode::kOff)) {
-    run_sanitized(kernel, launch, threads);
+    run_sanitized(kernel, launch, threads, buffers);
     return;
   }
   if (engine == Engine::kAutomatic) {

@@ -16,6 +16,7 @@
 #include <unordered_map>
 
 #include "cpu_features.h"
+#include "findings.h"
 #include "runtime.h"
 
 namespace metalops::exec {
@@ -52,6 +53,46 @@ class Registry {
 Registry& registry() {
   static Registry* const the_registry = new Registry;  // outlives every library
   return *the_registry;
+}
+
+uintptr_t base_of(const void* address) {
+  Dl_info info;
+  return dladdr(address, &info) != 0 ? reinterpret_cast<uintptr_t>(info.dli_fbase) : 0;
+}
+
+// The libraries that were built with a sanitizer, by where they are loaded.
+class SanitizedModules {
+ public:
+  void add(Module module) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    modules_[module.base] = std::move(module);
+  }
+  Module find(uintptr_t base) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = modules_.find(base);
+    return found != modules_.end() ? found->second : Module();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<uintptr_t, Module> modules_;  // these libraries are never unloaded
+};
+SanitizedModules& sanitized_modules() {
+  static auto* const modules = new SanitizedModules;
+  return *modules;
+}
+
+// What the user has to do when a library and this process do not have the same sanitizer.
+void check_sanitizer(const std::string& name, const char* built_with) {
+  const char* wanted = nullptr;
+  if (sanitize_mode() == SanitizeMode::kAddress) wanted = "address";
+  if (sanitize_mode() == SanitizeMode::kThread) wanted = "thread";
+  if (wanted == nullptr) return;
+  TORCH_CHECK(built_with != nullptr && std::strcmp(built_with, wanted) == 0, "the kernel library ",
+              name, " was built without the ", wanted,
+              " sanitizer, so its kernels cannot be checked. Build it with `python -m metalops "
+              "compile --sanitize ",
+              wanted, "`, or compile its source at run time.");
 }
 
 // A path for the file descriptor that was never used before: the loader takes equal names for the
@@ -117,6 +158,10 @@ std::string read_file(const std::string& path) {
 
 }  // namespace
 
+uintptr_t library_base(const void* instruction) { return base_of(instruction); }
+
+Module module_of(const void* instruction) { return sanitized_modules().find(base_of(instruction)); }
+
 std::string describe(const Kernel& kernel, msl::abi::Site site) {
   const std::string place = registry().place(kernel, site.id);
   return place.empty() ? "an unknown line" : place;
@@ -124,21 +169,31 @@ std::string describe(const Kernel& kernel, msl::abi::Site site) {
 
 struct Library::Impl {
   void* handle = nullptr;
+  bool sanitized = false;
   const msl::abi::Library* table = nullptr;
   void (*bind)(const msl::abi::Runtime*) = nullptr;
   std::string path;                         // for libraries opened from a file
   std::shared_ptr<const std::string> data;  // for libraries opened from memory
+  std::string on_disk;  // a copy of these for the reader of debug information
   std::unordered_map<std::string, const Kernel*> kernels;
 
   ~Impl() {
     if (table != nullptr) registry().remove(*table);
-    if (handle != nullptr) dlclose(handle);
+    // AddressSanitizer keeps pointers to what it knows of a library's variables.
+    if (handle != nullptr && !sanitized) dlclose(handle);
+    if (!on_disk.empty()) unlink(on_disk.c_str());
   }
 
   // Checks what was loaded and takes its tables.
   void take(void* loaded, const std::string& name) {
     if (loaded == nullptr) {
       const char* reason = dlerror();
+      TORCH_CHECK(reason == nullptr || (std::strstr(reason, "__asan_") == nullptr &&
+                                        std::strstr(reason, "__tsan_") == nullptr &&
+                                        std::strstr(reason, "__ubsan_") == nullptr),
+                  "the kernel library ", name,
+                  " was built with a sanitizer, which this process does not have. Start it with "
+                  "`python -m metalops sanitize`, or build the library again without.");
       TORCH_CHECK(false, "cannot load the kernel library ", name, ": ",
                   reason ? reason : "unknown");
     }
@@ -155,11 +210,32 @@ struct Library::Impl {
     TORCH_CHECK(missing == 0, "the kernel library ", name, " was compiled for a CPU with ",
                 describe_cpu_features(missing),
                 ", which this CPU lacks. Build it again on this machine.");
+    const auto* sanitizer = static_cast<const char*>(dlsym(handle, "metalops_sanitizer"));
+    check_sanitizer(name, sanitizer);
+    sanitized = sanitizer != nullptr;
+    if (sanitized) add_sanitized_module();
     table = library;
     for (uint32_t i = 0; i < table->kernel_count; ++i) {
       kernels.emplace(table->kernels[i].name, &table->kernels[i]);
     }
     registry().add(*table);
+  }
+
+  void add_sanitized_module() {
+    Module module;
+    module.base = base_of(dlsym(handle, "metalops_sanitizer"));
+    module.file = path;
+    module.positions = dlsym(handle, "metalops_positions");
+    if (path.empty()) {
+      char name[] = "/tmp/metalops-XXXXXX";
+      const int descriptor = mkstemp(name);
+      TORCH_CHECK(descriptor >= 0, "cannot write a kernel library to /tmp: ", std::strerror(errno));
+      on_disk = name;
+      write_all(descriptor, *data);
+      close(descriptor);
+      module.file = on_disk;
+    }
+    sanitized_modules().add(std::move(module));
   }
 };
 

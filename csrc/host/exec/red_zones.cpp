@@ -1,20 +1,26 @@
 // See red_zones.h.
 #include "red_zones.h"
 
-#include <dlfcn.h>
+#include "sanitizer_runtime.h"
 
 namespace metalops::exec {
 namespace {
 
 using Mark = void (*)(const void volatile*, size_t);
 
-Mark find(const char* name) { return reinterpret_cast<Mark>(dlsym(RTLD_DEFAULT, name)); }
+Mark find(const char* name) { return sanitizer_symbol<Mark>(name); }
+
+Mark mark_poisoned() {
+  static const Mark mark = find("__asan_poison_memory_region");
+  return mark;
+}
 
 }  // namespace
 
+bool has_red_zones() { return mark_poisoned() != nullptr; }
+
 void poison(const void* begin, size_t bytes) {
-  static const Mark mark = find("__asan_poison_memory_region");
-  if (mark != nullptr && bytes != 0) mark(begin, bytes);
+  if (const Mark mark = mark_poisoned(); mark != nullptr && bytes != 0) mark(begin, bytes);
 }
 
 void unpoison(const void* begin, size_t bytes) {

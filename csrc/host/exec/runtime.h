@@ -14,6 +14,16 @@ const msl::abi::Runtime& runtime();
 // "file:line:column" of a synchronising call in the kernel's source, for messages.
 std::string describe(const Kernel& kernel, msl::abi::Site site);
 
+// The kernel library that an instruction belongs to.
+struct Module {
+  uintptr_t base = 0;               // where it is loaded; 0 for instructions of none
+  std::string file;                 // that has its debug information
+  const void* positions = nullptr;  // see positions.cpp; null when built without a sanitizer
+};
+Module module_of(const void* instruction);
+// Only its base, without allocating.
+uintptr_t library_base(const void* instruction);
+
 // The number of threads in the launch's grid.
 uint64_t threads_in_grid(const Launch& launch);
 

@@ -8,6 +8,9 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <sstream>
+
+#include "exec/findings.h"
 
 namespace metalops {
 namespace {
@@ -17,6 +20,25 @@ uint64_t bytes_behind(const at::TensorBase& tensor, const void* address) {
   const c10::Storage& storage = tensor.storage();
   const auto* begin = static_cast<const char*>(storage.data());
   return begin ? storage.nbytes() - (static_cast<const char*>(address) - begin) : 0;
+}
+
+// "float32 [30]", for the reports of sanitizers.
+std::string describe_tensor(const at::TensorBase& tensor) {
+  std::ostringstream text;
+  text << c10::getDtypeNames(tensor.scalar_type()).first << ' ' << tensor.sizes();
+  if (!tensor.is_contiguous()) text << " of strides " << tensor.strides();
+  if (tensor.storage_offset() != 0) text << " at offset " << tensor.storage_offset();
+  return std::move(text).str();
+}
+
+// Room for an argument of this size. Rounded up so that a kernel may read a three-component vector,
+// which Metal pads to four, from three values.
+size_t room_for(size_t size) {
+  const bool exact = exec::sanitize_mode() == exec::SanitizeMode::kAddress;
+  if (!exact) return (size + 15) / 16 * 16;
+  const size_t component = size / 3;
+  const bool three = size % 3 == 0 && (component == 2 || component == 4 || component == 8);
+  return three ? 4 * component : size;
 }
 
 }  // namespace
@@ -35,11 +57,11 @@ void Encoder::bind(unsigned index, void* address, uint64_t bytes) {
 }
 
 void* Encoder::copy(const void* data, size_t size) {
-  // Rounded up so that a kernel may read a three-component vector, which Metal pads to four, from
-  // three values.
-  const size_t room = (size + 15) / 16 * 16;
+  const size_t room = room_for(size);
   unsigned char* place;
-  if (inline_used_ + room <= sizeof(inline_)) {
+  // Every argument in a block of its own where the sanitizer puts red zones around blocks.
+  const bool apart = exec::sanitize_mode() == exec::SanitizeMode::kAddress;
+  if (inline_used_ + room <= sizeof(inline_) && !apart) {
     place = inline_ + inline_used_;
     inline_used_ += room;
   } else {
@@ -54,6 +76,14 @@ void Encoder::set_bytes(unsigned index, const void* data, size_t size) {
   TORCH_CHECK(size <= kMaxBytesArgument, "Metal passes at most ", kMaxBytesArgument,
               " bytes by value, but buffer ", index, " was given ", size, "; use a tensor");
   bind(index, copy(data, size), size);
+  if (C10_UNLIKELY(exec::sanitize_mode() != exec::SanitizeMode::kOff)) {
+    describe(index, std::to_string(size) + " bytes by value");
+  }
+}
+
+void Encoder::describe(unsigned index, std::string description) {
+  if (descriptions_ == nullptr) descriptions_ = std::make_unique<exec::BufferDescriptions>();
+  (*descriptions_)[index] = std::move(description);
 }
 
 void Encoder::set_buffer(unsigned index, void* address, uint64_t bytes) {
@@ -70,6 +100,9 @@ void Encoder::set_tensor(unsigned index, const at::TensorBase& tensor) {
   TORCH_CHECK(tensor.device().is_mps(), "Expected an MPS tensor, but got one on ", tensor.device());
   void* address = const_cast<void*>(tensor.const_data_ptr());
   bind(index, address, bytes_behind(tensor, address));
+  if (C10_UNLIKELY(exec::sanitize_mode() != exec::SanitizeMode::kOff)) {
+    describe(index, describe_tensor(tensor));
+  }
 }
 
 void Encoder::set_operand(at::TensorIteratorBase& iter, unsigned operand) {
@@ -80,6 +113,9 @@ void Encoder::set_operand(at::TensorIteratorBase& iter, unsigned operand) {
   }
   void* address = iter.data_ptr(operand);
   bind(operand, address, bytes_behind(tensor, address));
+  if (C10_UNLIKELY(exec::sanitize_mode() != exec::SanitizeMode::kOff)) {
+    describe(operand, describe_tensor(tensor));
+  }
 }
 
 void Encoder::check_bound(const exec::Kernel& kernel) const {
@@ -113,14 +149,18 @@ void Encoder::dispatch(const exec::Kernel& kernel, std::array<uint64_t, 3> threa
     launch_.group[axis] = static_cast<uint32_t>(group[axis]);
   }
   Stream turn;
-  exec::run(kernel, launch_);
+  run(kernel, /*threads=*/0);
+}
+
+void Encoder::run(const exec::Kernel& kernel, int threads) {
+  exec::run(kernel, launch_, exec::Engine::kAutomatic, threads, descriptions_.get());
 }
 
 void Encoder::dispatch_1d_in_turn(const exec::Kernel& kernel, uint32_t threads) {
   launch_.grid[0] = threads;
   launch_.group[0] = std::min(threads, kernel.max_threads_per_threadgroup);
   launch_.grid[1] = launch_.grid[2] = launch_.group[1] = launch_.group[2] = 1;
-  exec::run(kernel, launch_, exec::Engine::kAutomatic, /*threads=*/1);
+  run(kernel, /*threads=*/1);
 }
 
 std::array<uint64_t, 3> group_for_1d(const exec::Kernel& kernel, uint64_t length) {

@@ -10,12 +10,13 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from . import cache, compiler
+from . import cache, compiler, sanitizers
 from .emit import Emitted, emit
 from .errors import Diagnostic, syntax_error
 from .preprocess import METAL_VERSION, Preprocessed, preprocess, torch_include
+from .token_lines import one_token_a_line
 
 _DIAGNOSTIC = re.compile(
     r"^(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+): "
@@ -31,7 +32,9 @@ class Options:
     """How kernels are compiled.
 
     kernels: names of those to build (default: all). debug keeps line tables of the Metal source for
-    debuggers and sanitizers. arch is what -march is given; flags go to the host compiler last.
+    debuggers. sanitize names the compiler's sanitizer ("address", "thread") that is built in,
+    without most optimisations; None stands for that whose runtime this process has, if any. arch is
+    what -march is given; flags go to the host compiler last.
     """
 
     optimize: int = 3
@@ -40,6 +43,7 @@ class Options:
     metal_version: int = METAL_VERSION
     arch: str = "native"
     debug: bool = False
+    sanitize: str | None = None
     kernels: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
 
@@ -85,14 +89,20 @@ def compile_emitted(emitted: Emitted, output: str, options: Options) -> None:
     text, which map back to the exact column.
     """
     host = compiler.find()
-    flags = [*host.flags(options.optimize, options.arch), f"-I{compiler.HEADERS}", *options.flags]
-    description = (
-        f"{os.path.basename(host.command[0])} {host.version} -O{options.optimize} {options.arch}"
-    )
+    optimize = min(options.optimize, 1) if options.sanitize else options.optimize
+    flags = [*host.flags(optimize, options.arch), f"-I{compiler.HEADERS}"]
+    if options.sanitize:
+        # Overflow of signed integers is undefined in Metal too.
+        flags = [flag for flag in flags if flag != "-fwrapv"]
+        flags += sanitizers.flags(options.sanitize, host)
+    flags += options.flags
+    description = f"{os.path.basename(host.command[0])} {host.version} -O{optimize} {options.arch}"
+    if options.sanitize:
+        description += f" -fsanitize={options.sanitize}"
     flags.append(f'-DMETALOPS_BUILD="{description}"')
     if options.debug:
         flags.append("-g")
-    if not options.flags:
+    if not options.flags and not options.sanitize:
         flags.append(
             "-Wl,-z,defs"
         )  # what is declared and never defined is an error here, not when it is loaded
@@ -107,13 +117,37 @@ def compile_emitted(emitted: Emitted, output: str, options: Options) -> None:
         flags += [f"-ferror-limit={_MAX_ERRORS}", "-fno-caret-diagnostics"]
     with tempfile.TemporaryDirectory(prefix="metalops") as folder:
         source = os.path.join(folder, "kernels.cpp")
-        _write(source, emitted.text if options.debug else emitted.without_markers())
+        if options.sanitize:
+            _write(source, _sanitized_text(emitted, options.sanitize, folder))
+        else:
+            _write(source, emitted.text if options.debug else emitted.without_markers())
         result = host.run([*flags, "-shared", source, "-o", output, "-lm"])
-        if result.returncode and options.debug:
+        if result.returncode and (options.debug or options.sanitize):
+            # Again, for errors in terms of the text that is known here.
             _write(source, emitted.without_markers())
-            result = host.run([*flags, "-fsyntax-only", source])
+            again = host.run([*flags, "-fsyntax-only", source])
+            result = again if again.returncode else result
         if result.returncode:
             raise syntax_error(explain(result.stderr.decode(errors="replace"), source, emitted))
+
+
+_SANITIZED = """
+extern "C" {{
+__attribute__((visibility("default"))) extern const char metalops_sanitizer[];
+const char metalops_sanitizer[] = "{sanitizer}";
+}}
+asm(".section .rodata.metalops_positions,\\"a\\"\\n.balign 4\\n.globl metalops_positions\\n"
+    "metalops_positions:\\n.incbin \\"{table}\\"\\n.previous\\n");
+"""
+
+
+def _sanitized_text(emitted: Emitted, sanitizer: str, folder: str) -> str:
+    """The text to compile with a sanitizer: also what the device needs to read its reports."""
+    text, table = one_token_a_line(emitted)
+    path = os.path.join(folder, "positions")
+    with open(path, "wb") as stream:
+        stream.write(table)
+    return text + _SANITIZED.format(sanitizer=sanitizer, table=path)
 
 
 def _write(path: str, text: str) -> None:
@@ -193,6 +227,8 @@ def _build(preprocessed: Preprocessed, output: str, options: Options) -> Emitted
 
 def compile_text(source: str, name: str | None, options: Options) -> str:
     """The cached library of a source text; builds it where there is none."""
+    if options.sanitize is None:
+        options = replace(options, sanitize=sanitizers.loaded())
     key = cache.key_of(
         "source",
         version(),

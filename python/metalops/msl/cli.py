@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import replace
 
 from . import build
 from .emit import emit
@@ -43,9 +44,12 @@ def main_compile(argv: list[str]) -> int:
     parser.add_argument("-o", dest="output", metavar="LIB")
     parser.add_argument("--list", action="store_true", help="print the kernel table")
     parser.add_argument("--emit", action="store_true", help="print the emitted C++")
+    parser.add_argument(
+        "--sanitize", choices=["address", "thread"], help="build the C++ compiler's sanitizer in"
+    )
     add_arguments(parser, optimize=3)
     arguments = parser.parse_args(argv)
-    options = options_of(arguments)
+    options = replace(options_of(arguments), sanitize=arguments.sanitize)
     try:
         if not os.path.isfile(arguments.file):
             raise FileNotFoundError(f"no Metal source at {arguments.file}")

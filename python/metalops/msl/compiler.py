@@ -74,6 +74,7 @@ class Compiler:
 
     def run(self, arguments: list[str], **options) -> subprocess.CompletedProcess:
         environment = {**os.environ, "LC_ALL": "C"}
+        environment.pop("LD_PRELOAD", None)  # a sanitizer's runtime is not meant for the compiler
         return subprocess.run(
             [*self.command, *arguments], capture_output=True, env=environment, **options
         )

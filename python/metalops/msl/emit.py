@@ -39,6 +39,7 @@ class Emitted:
     runs: list[tuple[int, int, bool]] = field(
         default_factory=list
     )  # (offset here, offset there, copied)
+    thunks_at: int = 0  # where the user's code ends
 
     def source_offset(self, offset: int) -> int | None:
         """The offset in the preprocessed source behind an offset of the emitted text; None where
@@ -114,6 +115,7 @@ def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> Emitted:
     length += len(body)
     text.append("\n}\n")
     all_runs.append((length, -1, False))
+    thunks_at = length
     length += 3
     for piece in pieces:
         if piece.offset is not None:
@@ -124,7 +126,7 @@ def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> Emitted:
         all_runs.append((length, -1 if piece.offset is None else piece.offset, False))
         text += [marker, piece.text]
         length += len(marker) + len(piece.text)
-    return Emitted("".join(text), program, lines, all_runs)
+    return Emitted("".join(text), program, lines, all_runs, thunks_at)
 
 
 def _accessors(swizzles: set[str]) -> str:

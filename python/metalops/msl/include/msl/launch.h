@@ -145,6 +145,16 @@ struct buffer_argument<T&> {
       : pointer(static_cast<T*>(launch->buffers[index])) {}
   inline __attribute__((always_inline)) T& get() const { return *pointer; }
 };
+#ifdef MSL_SANITIZE_ADDRESS
+// In its place, so that reads past what was bound are found where they happen.
+template <class T>
+struct buffer_argument<const T&> {
+  const T* pointer;
+  inline __attribute__((always_inline)) buffer_argument(const Launch* launch, u32 index)
+      : pointer(static_cast<const T*>(launch->buffers[index])) {}
+  inline __attribute__((always_inline)) const T& get() const { return *pointer; }
+};
+#else
 template <class T>
 struct buffer_argument<const T&> {
   union {
@@ -162,6 +172,7 @@ struct buffer_argument<const T&> {
   }
   inline __attribute__((always_inline)) const T& get() const { return value; }
 };
+#endif
 
 // The same where the kernel takes the address of a read-only reference: it must lie in the buffer.
 template <class P>

@@ -1,0 +1,278 @@
+"""Kernels under the compiler's sanitizers: starting the interpreter with their runtime, and turning
+the checks on.
+
+A sanitizer's runtime must be part of a process from its beginning. METALOPS_SANITIZE asks for it:
+`import metalops` then starts the interpreter anew, once, with the runtime preloaded and the same
+arguments. `python -m metalops sanitize` does the same from outside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import ctypes
+import marshal
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+
+# What the runtimes must do differently from their defaults; what the user sets comes after it.
+_OPTIONS = {
+    "ASAN_OPTIONS": {
+        # Python frees little at exit.
+        "detect_leaks": 0,
+        # Reports are read by us, one for each place and launch, without stack traces.
+        "halt_on_error": 0,
+        "suppress_equal_pcs": 0,
+        "symbolize": 0,
+        # Stacks of GPU threads overflow into pages that fault, which the device handles.
+        "handle_segv": 0,
+        "handle_sigbus": 0,
+        "detect_stack_use_after_return": 0,
+        # The runtime is preloaded together with a library of ours.
+        "verify_asan_link_order": 0,
+        # Python and torch were not built with the sanitizer.
+        "alloc_dealloc_mismatch": 0,
+        "detect_odr_violation": 0,
+        "detect_container_overflow": 0,
+        "allocator_may_return_null": 1,
+        "redzone": 64,
+        "quarantine_size_mb": 64,
+    },
+    "UBSAN_OPTIONS": {"halt_on_error": 0, "print_stacktrace": 0, "symbolize": 0},
+    "TSAN_OPTIONS": {
+        "halt_on_error": 0,
+        "report_bugs": 1,
+        "report_signal_unsafe": 0,
+        "symbolize": 0,
+        "exitcode": 0,
+        "ignore_noninstrumented_modules": 1,
+        "history_size": 4,
+    },
+}
+_RESTARTED = "METALOPS_SANITIZE_RESTARTED"  # the id of the process that has started itself anew
+_NO_RANDOMIZATION = 0x0040000
+
+
+def wanted() -> str:
+    """ "address", "thread" or "", as METALOPS_SANITIZE says. Raises ValueError."""
+    text = os.environ.get("METALOPS_SANITIZE", "")
+    if not text.strip():
+        return ""
+    from .msl import sanitizers
+
+    return sanitizers.mode_of(text)
+
+
+def ensure_runtime() -> None:
+    """Starts the interpreter anew when METALOPS_SANITIZE asks for a runtime that this process does
+    not have. Raises RuntimeError where that cannot be done.
+    """
+    if not os.environ.get("METALOPS_SANITIZE", "").strip():
+        return
+    mode = wanted()
+    if sys.platform != "linux":
+        raise RuntimeError(
+            "METALOPS_SANITIZE works on the software Metal device only, that is, on Linux."
+        )
+    from .msl import sanitizers
+
+    if sanitizers.loaded() == mode:
+        return
+    if os.environ.get(_RESTARTED) == str(os.getpid()):
+        raise RuntimeError(
+            f"METALOPS_SANITIZE: the runtime of the {mode} sanitizer could not be loaded into "
+            f"{_executable()} (LD_PRELOAD={os.environ.get('LD_PRELOAD', '')!r})."
+        )
+    arguments = _same_arguments()
+    environment = runtime_environment(mode, os.environ)
+    environment[_RESTARTED] = str(os.getpid())
+    _restore_captured_output()
+    start(mode, arguments, environment)
+
+
+def runtime_environment(mode: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which programs start with the runtime of a sanitizer. Raises RuntimeError
+    when the compiler has none.
+    """
+    from .msl import sanitizers
+    from .msl.compiler import find
+
+    result = dict(environment)
+    ours = sanitizers.preloads(mode, find())
+    theirs = [path for path in result.get("LD_PRELOAD", "").split() if path not in ours]
+    result["LD_PRELOAD"] = " ".join([*ours, *theirs])
+    for name, options in _OPTIONS.items():
+        texts = [f"{key}={value}" for key, value in options.items()]
+        # The later ones count; a child of a sanitized process finds ours there already.
+        if result.get(name) and not result[name].startswith(":".join(texts)):
+            texts.append(result[name])
+            result[name] = ":".join(texts)
+        else:
+            result.setdefault(name, ":".join(texts))
+    return result
+
+
+def start(mode: str, arguments: list[str], environment: Mapping[str, str]) -> None:
+    """Replaces this process by the interpreter with these arguments."""
+    if mode == "thread":
+        # ThreadSanitizer of older compilers does not start where addresses are random in more bits
+        # than it knows. Forbidden in some containers, whose kernels mostly use fewer bits.
+        ctypes.CDLL(None).personality(_NO_RANDOMIZATION)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(_executable(), [sys.executable, *arguments], dict(environment))
+
+
+def _executable() -> str:
+    # Not sys.executable, which may be a script that starts the interpreter.
+    return os.path.realpath("/proc/self/exe")
+
+
+def _same_arguments() -> list[str]:
+    """The interpreter's arguments that run this program again. Raises RuntimeError when what has
+    been typed would be lost.
+    """
+    how = (
+        "start it with `python -m metalops sanitize`, which has the sanitizer's runtime from the "
+        "beginning"
+    )
+    if sys.flags.interactive or hasattr(sys, "ps1") or "get_ipython" in _builtins():
+        raise RuntimeError(f"METALOPS_SANITIZE: this session is interactive; {how}.")
+    if not sys.orig_argv or not sys.executable:
+        raise RuntimeError(f"METALOPS_SANITIZE: this program embeds Python; {how}.")
+    program = _program_from_stdin()
+    if program is None:
+        return sys.orig_argv[1:]
+    return [*subprocess._args_from_interpreter_flags(), "-c", program, *sys.argv]
+
+
+def _builtins() -> dict:
+    import builtins
+
+    return vars(builtins)
+
+
+_RUN_CODE = """\
+import marshal, os, sys
+with open({path!r}, "rb") as stream: code = marshal.load(stream)
+os.unlink({path!r})
+del sys.argv[0], stream, marshal, os
+exec(code)
+"""
+
+
+def _program_from_stdin() -> str | None:
+    """What runs a program again that came from standard input, which cannot be read a second time:
+    the interpreter compiled all of it before it started. None for other programs.
+    """
+    if sys.argv[:1] not in ([""], ["-"]) or hasattr(sys.modules["__main__"], "__file__"):
+        return None
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+    if frame.f_code.co_filename != "<stdin>":
+        return None
+    with tempfile.NamedTemporaryFile(prefix="metalops", delete=False) as stream:
+        marshal.dump(frame.f_code, stream)
+    return _RUN_CODE.format(path=stream.name)
+
+
+def _restore_captured_output() -> None:
+    """Gives back the file descriptors that pytest redirects while it imports tests."""
+    capture = sys.modules.get("_pytest.capture")
+    if capture is None:
+        return
+    import gc
+
+    for one in gc.get_objects():
+        if isinstance(one, capture.FDCapture) and getattr(one, "_state", "done") != "done":
+            os.dup2(one.targetfd_save, one.targetfd)
+
+
+def turn_on() -> None:
+    """Once the device is up: checks launches as METALOPS_SANITIZE says."""
+    mode = wanted()
+    if not mode:
+        return
+    set_up()
+    from . import _host
+
+    _host.set_sanitizer_halt(_halt_from_environment())
+    _host.set_sanitizer(mode)
+
+
+def _halt_from_environment() -> bool:
+    text = os.environ.get("METALOPS_SANITIZE_HALT", "1").strip()
+    if text not in ("", "0", "1"):
+        raise ValueError(f"METALOPS_SANITIZE_HALT is 0 or 1, not {text!r}")
+    return text != "0"
+
+
+_is_set_up = False
+
+
+def set_up() -> None:
+    """What sanitized launches need of this process, once."""
+    global _is_set_up
+    if _is_set_up:
+        return
+    from . import _host
+    from .msl import sanitizers
+    from .msl.compiler import find
+
+    reader = sanitizers.address_reader(find())
+    if reader is not None:
+        _host.set_address_reader(reader)
+    atexit.register(_fail_at_exit)
+    _is_set_up = True
+
+
+def _fail_at_exit() -> None:
+    """Findings that nobody has waited for: shown, and the process ends with status 1."""
+    from . import _host
+
+    findings = _host.take_kept_findings()
+    if not findings:
+        return
+    from .debug import SanitizerError
+
+    print(f"metalops.debug.SanitizerError: {SanitizerError(findings)}", file=sys.stderr)
+    _host.fail_at_exit()
+
+
+def main(argv: list[str]) -> int:
+    """Runs a program with every Metal kernel under a sanitizer of the C++ compiler."""
+    parser = argparse.ArgumentParser(
+        prog="metalops sanitize",
+        description=main.__doc__,
+        usage="python -m metalops sanitize [--mode address|thread] "
+        "[SCRIPT | -m MODULE | -c CODE | -] [ARGUMENTS]",
+    )
+    parser.add_argument(
+        "--mode",
+        choices=["address", "thread"],
+        help="address (default): memory outside of buffers, and undefined behaviour; thread: races",
+    )
+    parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    arguments = parser.parse_args(argv)
+    program = arguments.program
+    if program[:1] == ["--"]:
+        program = program[1:]
+    if sys.platform != "linux":
+        print(
+            "metalops sanitize: works on the software Metal device only, that is, on Linux.",
+            file=sys.stderr,
+        )
+        return 1
+    try:
+        mode = arguments.mode or wanted() or "address"
+        environment = runtime_environment(mode, os.environ)
+    except (RuntimeError, ValueError) as error:
+        print(f"metalops sanitize: {error}", file=sys.stderr)
+        return 1
+    environment["METALOPS_SANITIZE"] = "address,undefined" if mode == "address" else "thread"
+    start(mode, [*subprocess._args_from_interpreter_flags(), *program], environment)
+    raise AssertionError("the process was replaced")

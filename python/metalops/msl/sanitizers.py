@@ -1,0 +1,136 @@
+"""The compiler's sanitizers for kernels: the flags that build them in, the libraries that must be
+loaded before the program starts, and which of them this process has.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+
+from . import cache
+from .compiler import HEADERS, Compiler
+
+# What METALOPS_SANITIZE may say, and the one name for it.
+MODES = {
+    "address": "address",
+    "address,undefined": "address",
+    "undefined,address": "address",
+    "thread": "thread",
+}
+HOOKS = os.path.join(HEADERS, "sanitizer_hooks.cpp")
+
+_RUNTIME_SYMBOL = {"address": "__asan_init", "thread": "__tsan_init"}
+_FLAGS = {
+    "address": [
+        "-fsanitize=address,undefined,float-cast-overflow",
+        # Metal takes shift counts modulo the width, and so does the emitted code. There are no
+        # virtual functions in Metal. AddressSanitizer knows the sizes of objects better.
+        "-fno-sanitize=shift,vptr,object-size",
+        "-fsanitize-recover=address,undefined,float-cast-overflow",
+        "-DMSL_SANITIZE_ADDRESS=1",
+    ],
+    "thread": ["-fsanitize=thread", "-DMSL_SANITIZE_THREAD=1"],
+}
+_DEBUG = {"gnu": ["-g1"], "clang": ["-gline-tables-only", "-gdwarf-4"]}
+
+
+class SanitizerUnavailable(RuntimeError):
+    """The compiler has no sanitizer runtime that could be loaded; says which, in one sentence."""
+
+
+def mode_of(text: str) -> str:
+    """ "address" or "thread", for a value of METALOPS_SANITIZE. Raises ValueError."""
+    try:
+        return MODES[text.strip().replace(" ", "")]
+    except KeyError:
+        raise ValueError(
+            f"METALOPS_SANITIZE is 'address,undefined' or 'thread', not {text!r}"
+        ) from None
+
+
+def loaded() -> str:
+    """The sanitizer whose runtime is part of this process; empty without one."""
+    process = ctypes.CDLL(None)
+    for mode, symbol in _RUNTIME_SYMBOL.items():
+        if hasattr(process, symbol):
+            return mode
+    return ""
+
+
+def flags(mode: str, host: Compiler) -> list[str]:
+    """What to compile and link a kernel library with."""
+    return [*_FLAGS[mode], *_DEBUG[host.kind], "-fno-omit-frame-pointer"]
+
+
+def preloads(mode: str, host: Compiler) -> list[str]:
+    """The libraries that LD_PRELOAD has to name. Raises SanitizerUnavailable."""
+    if host.kind == "gnu":
+        names = {"address": ["libasan.so", "libubsan.so"], "thread": ["libtsan.so"]}[mode]
+        runtimes = [_library(host, [name]) for name in names]
+    else:
+        short = {"address": "asan", "thread": "tsan"}[mode]
+        machine = os.uname().machine
+        names = [f"libclang_rt.{short}-{machine}.so", f"libclang_rt.{short}.so"]
+        runtimes = [_library(host, names)]
+    if any(path is None for path in runtimes):
+        raise SanitizerUnavailable(
+            f"the compiler {host.command[0]} has no {' and '.join(names)}, which running kernels "
+            f"under its {mode} sanitizer needs: install "
+            + ("the package of that name" if host.kind == "gnu" else "compiler-rt")
+            + ", or name another compiler in $CXX."
+        )
+    # The runtimes look for C++ functions before the program has loaded its own library of them.
+    return [_hooks(host), *runtimes, _library(host, ["libstdc++.so.6"]) or "libstdc++.so.6"]
+
+
+def _library(host: Compiler, names: list[str]) -> str | None:
+    """The first of these libraries that the compiler knows a path for."""
+    for name in names:
+        path = host.run([f"-print-file-name={name}"]).stdout.decode().strip()
+        if os.path.isabs(path) and os.path.exists(path):
+            return os.path.realpath(path)
+    return None
+
+
+def _hooks(host: Compiler) -> str:
+    """The library of functions that the runtimes call when they report something."""
+    key = cache.key_of("sanitizer hooks", host.identity, cache.file_hash(HOOKS))
+    return cache.lookup(key) or cache.store(key, [], _build_hooks(host))
+
+
+def _build_hooks(host: Compiler) -> Callable[[str], None]:
+    def build(output: str) -> None:
+        result = host.run(["-O1", "-fPIC", "-shared", HOOKS, "-o", output])
+        if result.returncode:
+            raise SanitizerUnavailable(
+                f"{host.command[0]} cannot build {HOOKS}: {result.stderr.decode(errors='replace')}"
+            )
+
+    return build
+
+
+def address_reader(host: Compiler) -> str | None:
+    """A program that tells the source line of an instruction, called as addr2line is."""
+    names = ["llvm-addr2line", "addr2line"] if host.kind == "clang" else ["addr2line"]
+    for name in names:
+        path = host.run([f"-print-prog-name={name}"]).stdout.decode().strip()
+        folders = [os.path.dirname(path)] if os.path.isabs(path) else []
+        folders += os.environ.get("PATH", "").split(os.pathsep)
+        for folder in folders:
+            for candidate in (name, *(f"{name}-{host.version.split('.')[0]}",)):
+                found = os.path.join(folder, candidate)
+                if os.access(found, os.X_OK) and os.path.isfile(found):
+                    return found
+    return None
+
+
+__all__ = [
+    "MODES",
+    "SanitizerUnavailable",
+    "address_reader",
+    "flags",
+    "loaded",
+    "mode_of",
+    "preloads",
+]

@@ -1,0 +1,74 @@
+"""Every case of the gallery is reported with its kind at its line and column, and its corrected
+twin is silent (see gallery.py). One process for each sanitizer runs all of them.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import gallery
+import pytest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PLACE = re.compile(r"program_source:(\d+):(\d+)")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def results():
+    """A function from a mode to the findings of all its cases."""
+    known = {}
+
+    def of(mode):
+        if mode not in known:
+            process = subprocess.run(
+                [sys.executable, os.path.join(HERE, "run_gallery.py"), mode],
+                env={**os.environ, "METALOPS_SANITIZE": mode},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            lines = [json.loads(line) for line in process.stdout.splitlines()]
+            known[mode] = {line.pop("case"): line for line in lines}, process
+        return known[mode]
+
+    return of
+
+
+CASES = [
+    pytest.param(mode, case, id=f"{mode}-{case.name}")
+    for mode in ("address", "thread")
+    for case in gallery.cases(mode)
+]
+
+
+def findings(results, mode, name, which):
+    found, process = results(mode)
+    assert name in found, f"the run ended before this case: {process.returncode}\n{process.stderr}"
+    return found[name][which]
+
+
+@pytest.mark.parametrize("mode, case", CASES)
+def test_a_wrong_kernel_is_reported_at_its_place(results, mode, case):
+    found = findings(results, mode, case.name, "wrong")
+    for expected in case.expected:
+        matching = [message for kind, message, _ in found if kind in (expected.kind, "")]
+        assert matching, f"no {expected.kind} among {found}"
+        places = [tuple(map(int, place)) for text in matching for place in PLACE.findall(text)]
+        assert any(
+            line == expected.line and column in expected.columns for line, column in places
+        ), (expected, matching)
+
+
+@pytest.mark.parametrize("mode, case", CASES)
+def test_the_corrected_kernel_is_silent(results, mode, case):
+    assert findings(results, mode, case.name, "twin") == []
+
+
+def test_the_runs_end_well(results):
+    for mode in {param.values[0] for param in CASES}:
+        _, process = results(mode)
+        assert process.returncode == 0, process.stderr
