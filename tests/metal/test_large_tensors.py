@@ -79,6 +79,35 @@ def test_dense_operands_of_more_than_2_to_the_31_elements(metal_tests):
 
 
 @pytest.mark.slow
+def test_dense_operands_of_more_than_2_to_the_32_elements(metal_tests):
+    numel = 4 * GIB + 1000
+    marks = [0, 1, numel - 1] + [k * GIB + step for k in (1, 2, 3, 4) for step in (-1, 0, 1)]
+    places = torch.tensor(marks, device="mps")
+    out = torch.empty(numel, dtype=torch.uint8, device="mps")
+    values = torch.randint(0, 20, (3, len(marks)), dtype=torch.uint8)
+    operands = [torch.empty_like(out) for _ in values]  # of which a few pages are touched
+    for operand, value in zip(operands, values):
+        operand[places] = value.to("mps")
+    a, b, c = operands
+
+    def check(expected):
+        assert torch.equal(out[places].cpu(), expected)
+
+    metal_tests.unary(out, a, "metal_tests", "scale", alpha=5)
+    check(5 * values[0])
+    metal_tests.binary(out, a, b, "metal_tests", "minus_scaled", alpha=3)
+    check(values[0] - 3 * values[1])
+    metal_tests.binary(out, a[:1], b, "metal_tests", "minus_twice")
+    check(values[0, 0] - 2 * values[1])
+    metal_tests.ternary(out, a, b, c, "metal_tests", "select_sum")
+    check(values[0] + 2 * values[1] - values[2])
+    metal_tests.ternary(out, a, b[:1], c, "metal_tests", "select_sum")
+    check(values[0] + 2 * values[1, 0] - values[2])
+    del a, b, c, operands, out
+    torch.mps.empty_cache()
+
+
+@pytest.mark.slow
 def test_a_broadcast_row_that_is_itself_too_long(metal_tests):
     row = GIB + 8
     a = torch.zeros(2, row, dtype=torch.uint8, device="mps")

@@ -42,9 +42,6 @@ LIBRARIES = "_C.kernels"
 HEADERS = os.path.join("include", "metalops")
 FOLDERS_WITH_MUTANTS = (LIBRARIES, HEADERS)
 
-# Tests that take every operator of every family; those of one family alone are in tests/ops/test_FAMILY.py.
-SHARED_TESTS = ("test_operators.py", "test_aten_opinfo.py", "test_large_tensors.py")
-
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
@@ -56,17 +53,16 @@ class Stage:
 
 def stages(family: str, file: str) -> list[Stage]:
     """The rounds for mutants of a file that the family includes. The fast tests first: most do not survive these."""
-    own = os.path.join("tests", "ops", f"test_{family}.py")
+    own, of_file = (
+        os.path.join("tests", "ops", f"test_{os.path.splitext(os.path.basename(name))[0]}.py")
+        for name in (family, file)
+    )
     if not os.path.exists(os.path.join(ROOT, own)):
         raise FileNotFoundError(f"kernels/{family}.metal has no tests {own}")
-    names = (f"test_{os.path.splitext(os.path.basename(file))[0]}.py", *SHARED_TESTS)
-    paths = [os.path.join("tests", "ops", name) for name in names]
-    others = [path for path in paths if path != own and os.path.exists(os.path.join(ROOT, path))]
-    return [
-        Stage((own, "-m", "not slow"), 0),
-        Stage((*others, "-m", "not slow"), 0),
-        Stage((own, *others, "-m", "slow"), 1),
-    ]
+    rounds = [Stage((own, "-m", "not slow"), 0), Stage((own, "-m", "slow"), 1)]
+    if of_file != own and os.path.exists(os.path.join(ROOT, of_file)):
+        rounds.insert(0, Stage((of_file,), 0))
+    return rounds
 
 
 class Family:

@@ -24,6 +24,7 @@ _DIAGNOSTIC = re.compile(
 )
 _GNU_CONTEXT = re.compile(r"^(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+):\s+required from")
 _UNDEFINED = re.compile(r"undefined (?:reference to [`']|symbol: )([^'\n]+)")
+_GENERATED_NAME = re.compile(r"\bmsl_\w")
 _MAX_ERRORS = 20
 
 
@@ -174,6 +175,8 @@ def explain(output: str, path: str, emitted: Emitted) -> list[Diagnostic]:
         if match["file"] == path:
             position = emitted.position(int(match["line"]), int(match["column"]))
         if "error" in match["kind"]:
+            if match["file"] == path and position is None and context is None:
+                position = emitted.position_before(int(match["line"]), int(match["column"]))
             message = _readable(match["message"])
             pending = None
             position = position or context
@@ -186,7 +189,9 @@ def explain(output: str, path: str, emitted: Emitted) -> list[Diagnostic]:
             found.append(_diagnostic(position, pending, emitted))
             pending = None
     found += [_undefined(m.group(1), emitted) for m in _UNDEFINED.finditer(output)]
-    unique = list(dict.fromkeys(found))
+    # What is said of generated names only follows from other errors.
+    plain = [d for d in found if not _GENERATED_NAME.search(d.message)]
+    unique = list(dict.fromkeys(plain or found))
     if unique:
         return unique[:_MAX_ERRORS]
     last = [x for x in output.strip().splitlines() if x.strip()]
@@ -214,9 +219,13 @@ def _diagnostic(position, message: str, emitted: Emitted) -> Diagnostic:
 
 
 def _readable(message: str) -> str:
+    message = message.replace("‘", "'").replace("’", "'")
+    message = re.sub(r"'(?:[\w:]*::)?msl_\w+' [({]aka ('[^']*')[)}]", r"\1", message)
+    message = re.sub(r"; did you mean '(?:[\w:]*::)?msl_\w+'\?", "", message)
+    message = re.sub(r"\bmsl_is_defined_(\w+)", r"is_function_constant_defined(\1)", message)
     message = re.sub(r"(?:::)?\bmsl::(?:impl|msl_\w+)::", "", message)
     message = re.sub(r"(?<![\w:])(?:::)?msl::", "", message)
-    return message.replace("‘", "'").replace("’", "'")
+    return message
 
 
 def _build(preprocessed: Preprocessed, output: str, options: Options) -> Emitted:

@@ -16,7 +16,7 @@ from . import restrictions
 from .errors import Diagnostic, syntax_error
 from .kernels import Program, ProgramError
 from .locations import LineMap, Position
-from .parse import Source
+from .parse import Source, unbalanced_bracket
 from .preprocess import Preprocessed
 from .rewrite import rewrite
 from .thunks import Thunks
@@ -51,16 +51,34 @@ class Emitted:
         start, source, copied = self.runs[index]
         return source + (offset - start if copied else 0)
 
-    def position(self, line: int, column: int) -> Position | None:
-        """The user's position behind a line and column (from 1, in bytes) of the emitted text."""
+    def _offset(self, line: int, column: int) -> int | None:
+        """The offset of a line and column (from 1, in bytes) of the emitted text."""
         if not hasattr(self, "_starts"):
             self._starts = [0]
             for text in self.text.split("\n"):
                 self._starts.append(self._starts[-1] + len(text) + 1)
-        if not 0 < line < len(self._starts):
-            return None
-        offset = self.source_offset(self._starts[line - 1] + max(column, 1) - 1)
+        return self._starts[line - 1] + max(column, 1) - 1 if 0 < line < len(self._starts) else None
+
+    def position(self, line: int, column: int) -> Position | None:
+        """The user's position behind a line and column (from 1, in bytes) of the emitted text."""
+        offset = self._offset(line, column)
+        offset = None if offset is None else self.source_offset(offset)
         return None if offset is None else self.lines.position(offset)
+
+    def position_before(self, line: int, column: int) -> Position | None:
+        """The user's last position before a line and column of the emitted text that nothing of the user's stands
+        behind: what is missing at the end of the user's text is noticed only in what follows it.
+        """
+        offset = self._offset(line, column)
+        if offset is None:
+            return None
+        before = [run for run in self.runs if run[0] <= offset and run[1] >= 0 and run[2]]
+        if not before:
+            return None
+        start = before[-1][0]
+        end = next((run[0] for run in self.runs if run[0] > start), len(self.text))
+        written = self.text[start:end].rstrip()
+        return self.lines.position(before[-1][1] + max(len(written) - 1, 0))
 
     def without_markers(self) -> str:
         """The text with line markers blanked, so that compilers report lines and columns of the
@@ -80,6 +98,9 @@ def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> Emitted:
     lines = LineMap(preprocessed.text, preprocessed.name, dict(preprocessed.sources))
     source = Source(preprocessed.text)
     try:
+        fault = unbalanced_bracket(source.masked)
+        if fault is not None:
+            raise ProgramError(*fault)
         program = Program(source)
         if only:
             missing = sorted(set(only) - {i.name for i in program.instances})

@@ -297,7 +297,8 @@ class Program:
 
     def _collect_kernels(self) -> None:
         for function in self.functions:
-            if function.stage != "kernel" or function.body is None:
+            name_node = function.declarator.child_by_field_name("declarator")
+            if function.stage != "kernel" or function.body is None or name_node is None:
                 continue
             kernel = Kernel(function, self._parameters(function), number=len(self.kernels))
             for attribute in function.attributes:
@@ -311,7 +312,6 @@ class Program:
             if not kernel.unsupported:
                 self._number_parameters(kernel)
             self.kernels.append(kernel)
-            name_node = function.declarator.child_by_field_name("declarator")
             plain = not function.template_headers
             specialised = function.template_headers and all(
                 not h.named_children for h in function.template_headers

@@ -237,6 +237,24 @@ def _closing(text: str, start: int) -> int | None:
 
 closing_bracket = _closing
 
+_BRACKET_IN_CODE = re.compile(r'"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])*\'|[()\[\]{}]')
+
+
+def unbalanced_bracket(text: str) -> tuple[str, int] | None:
+    """What is wrong with the first bracket that has no partner, and its offset; None where all have one."""
+    opened: list[int] = []
+    for match in _BRACKET_IN_CODE.finditer(text):
+        bracket = match.group()
+        if bracket in _PAIRS:
+            opened.append(match.start())
+        elif bracket[0] in "\"'":
+            continue
+        elif not opened:
+            return f"'{bracket}' closes nothing", match.start()
+        elif (expected := _PAIRS[text[opened.pop()]]) != bracket:
+            return f"expected '{expected}' before '{bracket}'", match.start()
+    return (f"'{text[opened[-1]]}' is never closed", opened[-1]) if opened else None
+
 
 def split_arguments(text: str) -> list[str]:
     """Splits at commas that stand outside brackets, angle brackets of templates included."""

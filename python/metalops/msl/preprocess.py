@@ -41,7 +41,7 @@ _TARGET = [
     "-D__LONG_MAX__=9223372036854775807L",
 ]
 _ERROR = re.compile(
-    r"(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+): (?:fatal )?error: (?P<message>.*)"
+    r"(?P<file>[^\n:]+):(?P<line>\d+):(?:(?P<column>\d+):)? (?:fatal )?error: (?P<message>.*)"
 )
 
 
@@ -136,11 +136,11 @@ def _diagnostics(output: str, name: str, sources: dict[str, str]) -> list[Diagno
         file, line = match["file"], int(match["line"])
         if file in ("<stdin>", "-"):
             file = name
-        found.append(
-            Diagnostic(
-                file, line, int(match["column"]), match["message"], _line_of(file, line, sources)
-            )
-        )
+        source_line = _line_of(file, line, sources)
+        # g++ names no column of a directive that lacks its end.
+        indent = len(source_line) - len(source_line.lstrip())
+        column = int(match["column"] or indent + 1)
+        found.append(Diagnostic(file, line, column, match["message"], source_line))
     return found or [Diagnostic(name, 1, 0, output.strip() or "the preprocessor failed")]
 
 

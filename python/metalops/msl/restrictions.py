@@ -86,7 +86,9 @@ def _widths_of_positions(program: Program, kernel: Kernel) -> None:
 
 def _buffer_indices(program: Program, kernel: Kernel) -> None:
     for parameter in kernel.parameters:
-        if parameter.kind == "buffer" and (integer_value(parameter.index) or 0) >= MAX_BUFFERS:
+        if parameter.kind != "buffer" or parameter.index is None:  # of a kernel that is left out
+            continue
+        if (integer_value(parameter.index) or 0) >= MAX_BUFFERS:
             raise ProgramError(
                 "'buffer' attribute parameter is out of bounds: must be between 0 and "
                 f"{MAX_BUFFERS - 1}, but is {parameter.index}",

@@ -91,6 +91,7 @@ REGISTER_BINARY_ALPHA_OP(minus_scaled, float, float, float);
 REGISTER_BINARY_ALPHA_OP(minus_scaled, half, half, half);
 REGISTER_BINARY_ALPHA_OP(minus_scaled, long, long, long);
 REGISTER_BINARY_ALPHA_OP(minus_scaled, int, int, int);
+REGISTER_BINARY_ALPHA_OP(minus_scaled, uchar, uchar, uchar);
 
 struct select_sum_functor {
   template <typename T>
