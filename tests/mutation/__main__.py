@@ -120,9 +120,10 @@ class Package:
         request = {"arguments": [*common, *tests], "seconds": seconds}
         print(json.dumps(request), file=self._server.stdin, flush=True)
         answer = self._server.stdout.readline()
-        if not answer:
-            raise RuntimeError("the process that runs the tests has ended")
-        return json.loads(answer)
+        result = json.loads(answer) if answer else {"result": "error", "detail": "it has ended"}
+        if result["result"] == "error":
+            raise RuntimeError(f"the process that runs the tests: {result['detail']}")
+        return result
 
     @contextlib.contextmanager
     def with_mutant(self, family: str, mutant: Mutant) -> Iterator[None]:

@@ -1,7 +1,8 @@
 """Runs tests in forks of a process that has torch loaded already; started by __main__.py.
 
 Reads requests from standard input, one JSON object a line: {"arguments": pytest's, "seconds": the time limit}. Answers
-each with a line: {"result": "passed", "no tests", "failed", "crashed" or "too slow", "detail": text}.
+each with a line: {"result": "passed", "no tests", "failed", "crashed", "too slow" or
+"error" if the tests could not be run, "detail": text}.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ def run(arguments: list[str], seconds: float) -> dict[str, str]:
     if code == pytest.ExitCode.NO_TESTS_COLLECTED:
         return {"result": "no tests", "detail": ""}
     failed = re.search(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
-    if failed is None:
-        return {"result": "crashed", "detail": " ".join(text[-500:].split())}
+    if code != pytest.ExitCode.TESTS_FAILED or failed is None:  # no kernel can do that
+        return {"result": "error", "detail": text[-2000:]}
     return {"result": "failed", "detail": failed[1]}
 
 

@@ -7,6 +7,7 @@ import torch
 from metalops import testing
 from metalops.testing.samples import FLOATS, INTEGERS
 
+from . import direct
 from .aten import relative_error, served_by_us, uniform
 
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -315,3 +316,13 @@ def test_elements_further_apart_than_32_bits_can_tell():
     noise = torch.empty(2, 3, dtype=torch.bfloat16, device="mps")
     result = torch._C._nn.rrelu_with_noise(view, noise, 0.25, 0.5, True)
     assert torch.equal(result, -noise) and len(noise.unique()) > 1
+
+
+def test_threads_beyond_the_last_element_of_frexp_do_nothing():
+    mantissa = torch.full((9,), -1.0, device="mps")
+    exponent = torch.full((9,), -1, dtype=torch.int32, device="mps")
+    x = torch.full((9,), 12.0, device="mps")
+    layout = direct.strided_layout([4], [[4]] * 3)
+    direct.kernels("elementwise").frexp_float(mantissa, exponent, x, layout, threads=(9, 1))
+    assert mantissa.tolist() == [0.75] * 4 + [-1] * 5
+    assert exponent.tolist() == [4] * 4 + [-1] * 5

@@ -6,6 +6,7 @@ import pytest
 import torch
 from metalops.testing.samples import FLOATS, INTEGERS
 
+from . import direct
 from .aten import served_by_us
 
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -172,3 +173,24 @@ def test_never_served_by_a_stand_in():
         torch.logspace(2, 2, 1, device="mps")
 
     assert served_by_us(call) == []
+
+
+def test_large_integers_of_a_base_that_is_none_are_exact():
+    """0.5 ** -k: neither a rounding allowance nor a shift by more than there are bits may change them."""
+    result = torch.logspace(-62, -36, 27, base=0.5, dtype=torch.int64, device="mps")
+    assert result.tolist() == [2**k for k in range(62, 35, -1)]
+
+
+def test_integers_far_below_one_are_zero():
+    result = torch.logspace(-90, -1, 90, base=2, dtype=torch.int64, device="mps")
+    assert not result.any()
+
+
+def test_threads_beyond_the_last_element_do_nothing():
+    steps = 5
+    output = torch.full((steps + 7,), -1, dtype=torch.int32, device="mps")
+    exponents = [*(0.0, 0.0) * 2, *(4.0, 0.0), *(0.0, 0.0), *(1.0, 0.0), *(0.0, 0.0), *(1.0, 0.0)]
+    parameters = direct.as_bytes("q14fqf4x", steps, *exponents, 2, 2.0)
+    layout = direct.strided_layout([steps], [[4]])
+    direct.kernels("range").logspace_int(output, parameters, layout, threads=(steps + 7, 1))
+    assert output.tolist() == [1, 2, 4, 8, 16] + [-1] * 7

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from metalops import testing
 from metalops.testing.samples import FLOATS, INTEGERS
 
+from . import direct
 from .aten import served_by_us
 
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -287,3 +288,15 @@ def test_never_served_by_a_stand_in():
             torch._C._nn.rrelu_with_noise(y, noise, LOWER, UPPER, training, out=out)
 
     assert served_by_us(call) == []
+
+
+def test_threads_beyond_the_last_element_do_nothing():
+    output, noise = (torch.full((20,), 7.0, device="mps") for _ in range(2))
+    x = torch.full((20,), -2.0, device="mps")
+    parameters = direct.as_bytes("2q2f", 3, 0, 0.25, 0.5)
+    layout = direct.strided_layout([5], [[4]] * 3)
+    direct.kernels("rrelu").rrelu_training_float(
+        output, noise, x, parameters, layout, threads=(5, 1)
+    )
+    assert (output[:5] == -2 * noise[:5]).all() and (noise[:5] < 1).all()
+    assert (output[5:] == 7).all() and (noise[5:] == 7).all()

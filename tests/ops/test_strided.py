@@ -2,14 +2,14 @@
 larger than any tensor."""
 
 import itertools
-import struct
 
 import pytest
 import torch
 from metalops.build.paths import include_paths
 from metalops.msl import flatten
 
-MAX_DIMENSIONS = 16
+from .direct import strided_layout
+
 SOURCE = """
 #include <metal_stdlib>
 #include <metalops/strided.h>
@@ -31,17 +31,6 @@ def kernels(tmp_path_factory):
     path = tmp_path_factory.mktemp("strided") / "strided_test.metal"
     path.write_text(SOURCE)
     return torch.mps.compile_shader(flatten(path, include_paths()))
-
-
-def _layout(sizes, strides):
-    """A StridedLayout<2>; the first dimension is the fastest."""
-    padding = [0] * (MAX_DIMENSIONS - len(sizes))
-    count = torch.tensor(sizes).prod().item()
-    numbers = [count, *sizes, *padding]
-    for of_tensor in strides:
-        numbers += [*of_tensor, *padding]
-    data = struct.pack(f"{len(numbers)}qIxxxx", *numbers, len(sizes))
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8).to("mps")
 
 
 def _indices(sizes):
@@ -80,7 +69,7 @@ def test_offsets_of_an_element(kernels, sizes):
     indices = _indices(sizes)
     found = torch.zeros(len(indices), 2, dtype=torch.int64, device="mps")
     wanted = torch.tensor(indices, device="mps")
-    kernels.find(found, wanted, _layout(sizes, strides), threads=len(indices))
+    kernels.find(found, wanted, strided_layout(sizes, strides), threads=len(indices))
     expected = []
     for index in indices:
         position = []

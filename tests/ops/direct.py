@@ -1,0 +1,39 @@
+"""Launching the kernels of a family by hand, to see what operators' launches never show, such as threads beyond the last
+element."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from glob import glob
+
+import metalops
+import pytest
+import torch
+
+_MAX_DIMENSIONS = 16  # c10::metal::max_ndim
+
+
+def kernels(family: str):
+    """The kernels of kernels/FAMILY.metal as they were built ahead of time."""
+    folder = os.path.join(os.path.dirname(metalops._C.__file__), "_C.kernels")
+    found = glob(os.path.join(folder, f"{family}.*"))
+    if not found:
+        pytest.skip("the build had no Metal compiler")
+    return torch.mps.load_metallib(found[0])
+
+
+def strided_layout(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> torch.Tensor:
+    """A StridedLayout of kernels/strided.h, as bytes: the sizes, the fastest first, and each tensor's strides in bytes."""
+    padding = [0] * (_MAX_DIMENSIONS - len(sizes))
+    count = torch.tensor(sizes).prod().item()
+    numbers = [count, *sizes, *padding]
+    for of_tensor in strides:
+        numbers += [*of_tensor, *padding]
+    return as_bytes(f"{len(numbers)}qIxxxx", *numbers, len(sizes))
+
+
+def as_bytes(layout: str, *values: float) -> torch.Tensor:
+    """A structure as the struct module packs it."""
+    return torch.frombuffer(bytearray(struct.pack(layout, *values)), dtype=torch.uint8).to("mps")
