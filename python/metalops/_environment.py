@@ -15,7 +15,10 @@ VARIABLES: dict[str, tuple[str, str]] = {
         "auto",
         "software device: `loop` runs kernels as plain loops, `fiber` thread by thread; `auto` picks for each kernel",
     ),
-    "METALOPS_QUIET": ("0", "1: no line on stderr when compiling a kernel takes more than two seconds"),
+    "METALOPS_QUIET": (
+        "0",
+        "1: no line on stderr when compiling a kernel takes more than two seconds",
+    ),
     "METALOPS_SANITIZE": (
         "none",
         "software device: `address,undefined` or `thread` runs every kernel under that sanitizer of the C++ compiler",

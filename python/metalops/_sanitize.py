@@ -8,7 +8,6 @@ arguments. `python -m metalops sanitize` does the same from outside.
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import ctypes
 import marshal
@@ -168,7 +167,7 @@ def _program_from_stdin() -> str | None:
     """What runs a program again that came from standard input, which cannot be read a second time:
     the interpreter compiled all of it before it started. None for other programs.
     """
-    if sys.argv[:1] not in ([""], ["-"]) or hasattr(sys.modules["__main__"], "__file__"):
+    if sys.argv[:1] not in ([""], ["-"]):
         return None
     frame = sys._getframe()
     while frame.f_back is not None:
@@ -243,24 +242,31 @@ def _fail_at_exit() -> None:
     _host.fail_at_exit()
 
 
+_USAGE = """\
+usage: python -m metalops sanitize [--mode address|thread] PROGRAM [ARGUMENTS]
+
+Runs a program with every Metal kernel under a sanitizer of the C++ compiler. PROGRAM is given as to
+python: a script, -m MODULE, -c CODE or - for standard input; without one, python is interactive.
+
+  --mode address   (default) accesses outside of buffers, and undefined behaviour
+  --mode thread    races between the threads of a kernel
+"""
+
+
 def main(argv: list[str]) -> int:
-    """Runs a program with every Metal kernel under a sanitizer of the C++ compiler."""
-    parser = argparse.ArgumentParser(
-        prog="metalops sanitize",
-        description=main.__doc__,
-        usage="python -m metalops sanitize [--mode address|thread] "
-        "[SCRIPT | -m MODULE | -c CODE | -] [ARGUMENTS]",
-    )
-    parser.add_argument(
-        "--mode",
-        choices=["address", "thread"],
-        help="address (default): memory outside of buffers, and undefined behaviour; thread: races",
-    )
-    parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    arguments = parser.parse_args(argv)
-    program = arguments.program
-    if program[:1] == ["--"]:
-        program = program[1:]
+    """`python -m metalops sanitize`. Returns only when it fails."""
+    mode = None
+    program = list(argv)
+    # The options of python, which may follow, look like ours.
+    while program and program[0].partition("=")[0] in ("-h", "--help", "--mode"):
+        name, equals, value = program.pop(0).partition("=")
+        if name != "--mode":
+            print(_USAGE, end="")
+            return 0
+        mode = value if equals or not program else program.pop(0)
+        if mode not in ("address", "thread"):
+            print(f"metalops sanitize: --mode is address or thread, not {mode!r}", file=sys.stderr)
+            return 2
     if sys.platform != "linux":
         print(
             "metalops sanitize: works on the software Metal device only, that is, on Linux.",
@@ -268,7 +274,7 @@ def main(argv: list[str]) -> int:
         )
         return 1
     try:
-        mode = arguments.mode or wanted() or "address"
+        mode = mode or wanted() or "address"
         environment = runtime_environment(mode, os.environ)
     except (RuntimeError, ValueError) as error:
         print(f"metalops sanitize: {error}", file=sys.stderr)
