@@ -3,7 +3,7 @@ that. Memory is committed where it is touched, so of the operands a few pages ar
 
     python -m pytest -m slow tests/ops/test_large_tensors.py tests/metal/test_large_tensors.py
 
-stays below 10 GiB. Operators without one-byte kernels are tried on few elements that lie far apart: how an index is made
+takes 5 GiB. Operators without one-byte kernels are tried on few elements that lie far apart: how an index is made
 does not depend on the dtype.
 """
 
