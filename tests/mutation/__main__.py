@@ -2,8 +2,8 @@
 
 Every kernel file, kernels/FAMILY.metal (default: all), is built with one small fault at a time (see mutants.py): by
 default each barrier and each bound check is deleted, with --all many more things are changed. The family's tests run
-with each such mutant in place of the real kernels, and one that no test notices has survived. The exit status is 1 if
-one survives.
+with each such mutant in place of the real kernels, at last under the compiler's sanitizers; one that nothing notices has
+survived. The exit status is 1 if one survives.
 
 The package itself is not changed: the tests import a copy of it that consists of links to its files, but for the mutant.
 A header's mutant is built into each family that includes it and must be noticed in one of them. What cannot be noticed
@@ -40,28 +40,33 @@ PACKAGE = os.path.dirname(os.path.abspath(metalops.__file__))
 HERE = os.path.dirname(os.path.abspath(__file__))
 LIBRARIES = "_C.kernels"
 HEADERS = os.path.join("include", "metalops")
+# Which of the compiler's sanitizers sees what a mutant does wrong, if results do not show it.
+SANITIZERS = {"barrier": "thread", "bound check": "address"}
 FOLDERS_WITH_MUTANTS = (LIBRARIES, HEADERS)
 
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """A round of tests for the mutants that survived the rounds before. optimize: how kernels are compiled for it."""
+    """A round of tests for the mutants that survived the rounds before. optimize, sanitize: how kernels are compiled."""
 
     tests: tuple[str, ...]
-    optimize: int
+    optimize: int = 0
+    sanitize: str = ""
 
 
-def stages(family: str, file: str) -> list[Stage]:
-    """The rounds for mutants of a file that the family includes. The fast tests first: most do not survive these."""
+def stages(family: str, mutant: Mutant) -> list[Stage]:
+    """The rounds for a mutant that is built into the family. The fast tests first: most do not survive these."""
     own, of_file = (
         os.path.join("tests", "ops", f"test_{os.path.splitext(os.path.basename(name))[0]}.py")
-        for name in (family, file)
+        for name in (family, mutant.file)
     )
     if not os.path.exists(os.path.join(ROOT, own)):
         raise FileNotFoundError(f"kernels/{family}.metal has no tests {own}")
-    rounds = [Stage((own, "-m", "not slow"), 0), Stage((own, "-m", "slow"), 1)]
+    rounds = [Stage((own, "-m", "not slow")), Stage((own, "-m", "slow"), optimize=1)]
     if of_file != own and os.path.exists(os.path.join(ROOT, of_file)):
-        rounds.insert(0, Stage((of_file,), 0))
+        rounds.insert(0, Stage((of_file,)))
+    if mutant.kind in SANITIZERS:
+        rounds.append(Stage((own, "-m", "not slow"), sanitize=SANITIZERS[mutant.kind]))
     return rounds
 
 
@@ -78,12 +83,13 @@ class Family:
     def mutants(self, thorough: bool) -> list[Mutant]:
         return find(self._preprocessed, _name_of_kernel_file, thorough)
 
-    def build(self, mutant: Mutant, output: str, optimize: int) -> None:
+    def build(self, mutant: Mutant, output: str, stage: Stage) -> None:
         """Compiles the family with a mutant to a library at `output`. Raises SyntaxError."""
         changed = dataclasses.replace(
             self._preprocessed, text=mutant.apply(self._preprocessed.text)
         )
-        compile_emitted(emit(changed), output, Options(optimize=optimize))
+        options = Options(optimize=stage.optimize, sanitize=stage.sanitize or None)
+        compile_emitted(emit(changed), output, options)
 
 
 def _name_of_kernel_file(path: str) -> str | None:
@@ -105,21 +111,30 @@ class Package:
                 if not os.path.isdir(place):
                     os.symlink(os.path.join(PACKAGE, part, name), place)
         self.library = os.path.join(folder, "mutant.so")
-        self._server = subprocess.Popen(
-            [sys.executable, os.path.join(HERE, "server.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"},
-        )
+        self._environment = {**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
+        self._servers: dict[str, subprocess.Popen] = {}
 
-    def run(self, tests: tuple[str, ...], seconds: float) -> dict[str, str]:
-        """Runs tests until the first that fails."""
+    def _server(self, sanitize: str) -> subprocess.Popen:
+        """The process that runs tests, with a sanitizer's runtime or ("") without."""
+        if sanitize not in self._servers:
+            wrapper = ["-m", "metalops", "sanitize", "--mode", sanitize] if sanitize else []
+            self._servers[sanitize] = subprocess.Popen(
+                [sys.executable, *wrapper, os.path.join(HERE, "server.py")],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=ROOT,
+                env=self._environment,
+            )
+        return self._servers[sanitize]
+
+    def run(self, stage: Stage, seconds: float) -> dict[str, str]:
+        """Runs a round of tests until the first that fails."""
+        server = self._server(stage.sanitize)
         common = ["-x", "-q", "--tb=no", "--no-header", "-p", "no:cacheprovider"]
-        request = {"arguments": [*common, *tests], "seconds": seconds}
-        print(json.dumps(request), file=self._server.stdin, flush=True)
-        answer = self._server.stdout.readline()
+        request = {"arguments": [*common, *stage.tests], "seconds": seconds}
+        print(json.dumps(request), file=server.stdin, flush=True)
+        answer = server.stdout.readline()
         result = json.loads(answer) if answer else {"result": "error", "detail": "it has ended"}
         if result["result"] == "error":
             raise RuntimeError(f"the process that runs the tests: {result['detail']}")
@@ -146,8 +161,9 @@ class Package:
                 os.symlink(original, place)
 
     def close(self) -> None:
-        self._server.stdin.close()
-        self._server.wait()
+        for server in self._servers.values():
+            server.stdin.close()
+            server.wait()
 
 
 class Trial:
@@ -162,7 +178,7 @@ class Trial:
         """How long a round of tests may take; None if there are none. They must pass with the kernels as they are."""
         if stage not in self._limits:
             start = time.monotonic()
-            answer = self._package.run(stage.tests, 3000)
+            answer = self._package.run(stage, 3000)
             if answer["result"] not in ("passed", "no tests"):
                 name = self._family.name
                 raise RuntimeError(f"the tests of {name} fail without a mutant: {answer['detail']}")
@@ -173,16 +189,16 @@ class Trial:
     def verdict(self, mutant: Mutant) -> tuple[str, str]:
         """("killed", how), ("survived", "") or ("does not compile", why)."""
         family = self._family.name
-        for stage in stages(family, mutant.file):
+        for stage in stages(family, mutant):
             limit = self._limit(stage)
             if limit is None:
                 continue
             try:
-                self._family.build(mutant, self._package.library, stage.optimize)
+                self._family.build(mutant, self._package.library, stage)
             except SyntaxError as error:
                 return "does not compile", str(error.msg).splitlines()[0]
             with self._package.with_mutant(family, mutant):
-                answer = self._package.run(stage.tests, limit)
+                answer = self._package.run(stage, limit)
             if answer["result"] != "passed":
                 return "killed", f"{answer['result']}, {answer['detail']}"
         return "survived", ""
