@@ -1,4 +1,5 @@
-"""Every operator on random shapes, layouts, dtypes, broadcasts and out= tensors, against torch on the CPU.
+"""Every operator on random shapes, layouts, dtypes, broadcasts and out= tensors, against torch on the CPU. Operators that
+are not elementwise on the samples that torch has of them, in random layouts.
 
 50 examples of each property, always the same; 2,000 new ones on demand, the first that fails made as small as possible
 and printed as the call that fails:
@@ -6,15 +7,20 @@ and printed as the call that fails:
     python -m pytest tests/ops/test_properties.py --hypothesis-profile=thorough [-k OPERATOR] [--hypothesis-seed=N]
 """
 
+import functools
+
 import hypothesis.strategies as st
 import pytest
 import torch
+import torch.utils._pytree as pytree
 from hypothesis import given, note
 from metalops.testing import Case, check_forward, to_device
 from metalops.testing.samples import FLOATS
+from torch.testing._internal.opinfo.core import SampleInput
 
 from . import strategies
 from .subjects import SUBJECTS
+from .test_aten_opinfo import OPERATORS, _compare, _dtypes
 
 by_subject = pytest.mark.parametrize("subject", SUBJECTS, ids=str)
 OVERLAP = "single memory location|unsupported operation"
@@ -198,3 +204,34 @@ def test_in_place(subject, data):
     outside = torch.ones(first.extent, dtype=torch.bool)
     outside.as_strided(first.shape, first.strides, first.offset).fill_(False)
     assert torch.equal(storage.cpu()[outside], before.cpu()[outside]), "wrote outside"
+
+
+def _laid_out(data, tensor):
+    """A copy in another layout, in a larger storage."""
+    layout = data.draw(
+        strategies.operands(tuple(tensor.shape), tensor.dtype, 0, 9, overlapping=False)
+    )
+    return layout.tensor().copy_(tensor).requires_grad_(tensor.requires_grad)
+
+
+BY_NAME = {op.formatted_name: op for op in OPERATORS}
+
+
+@functools.cache
+def _samples(name, dtype):
+    return list(BY_NAME[name].sample_inputs("cpu", dtype))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BY_NAME)
+@given(data=st.data())
+def test_samples_in_other_layouts(name, data):
+    dtype = data.draw(st.sampled_from(_dtypes(BY_NAME[name])))
+    samples = _samples(name, dtype)
+    number = data.draw(st.integers(0, len(samples) - 1))
+    sample = samples[number]
+    operands = pytree.tree_map_only(
+        torch.Tensor, lambda x: _laid_out(data, x), (sample.input, sample.args)
+    )
+    note(f"sample {number} of {name} for {dtype}: {sample}")
+    _compare(BY_NAME[name], SampleInput(operands[0], args=operands[1], kwargs=sample.kwargs))
