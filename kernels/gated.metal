@@ -7,6 +7,8 @@
 #include <metalops/registration.h>
 
 #include <metal_stdlib>
+
+#include "wrapping.h"
 using namespace metal;
 using metalops::float_result_t;
 using metalops::gradients2;
@@ -90,7 +92,7 @@ struct geglu_tanh_functor {
 struct reglu_functor {
   template <typename T>
   inline enable_if_t<is_integral_v<T>, T> operator()(const T a, const T b) {
-    return a <= 0 ? T(0) : static_cast<T>(a * b);
+    return a <= 0 ? T(0) : metalops::wrapping_product(a, b);
   }
   template <typename T>
   inline enable_if_t<is_floating_point_v<T>, T> operator()(const T a, const T b) {
@@ -101,7 +103,7 @@ struct reglu_functor {
 struct fatreglu_functor {
   template <typename T>
   inline enable_if_t<is_integral_v<T>, T> operator()(const T a, const T b, const float threshold) {
-    return static_cast<float>(a) > threshold ? static_cast<T>(a * b) : T(0);
+    return static_cast<float>(a) > threshold ? metalops::wrapping_product(a, b) : T(0);
   }
   template <typename T>
   inline enable_if_t<is_floating_point_v<T>, T> operator()(const T a, const T b,

@@ -5,6 +5,8 @@
 #include <metalops/registration.h>
 
 #include <metal_stdlib>
+
+#include "wrapping.h"
 using namespace metal;
 using metalops::gradients2;
 using metalops::gradients3;
@@ -29,7 +31,7 @@ inline float multiply_add_to_odd(float a, float b, float c) {
 struct fma_functor {
   template <typename T>
   inline enable_if_t<is_integral_v<T>, T> operator()(const T a, const T b, const T c) {
-    return static_cast<T>(a * b + c);
+    return metalops::wrapping_sum(metalops::wrapping_product(a, b), c);
   }
   inline float operator()(const float a, const float b, const float c) { return fma(a, b, c); }
   inline half operator()(const half a, const half b, const half c) {
@@ -48,7 +50,12 @@ inline T clamp_weight(T w) {
 
 struct lerp_clamped_functor {
   template <typename T>
-  inline T operator()(const T a, const T b, const T w) {
+  inline enable_if_t<is_integral_v<T>, T> operator()(const T a, const T b, const T w) {
+    const T step = metalops::wrapping_difference(b, a);
+    return metalops::wrapping_sum(a, metalops::wrapping_product(clamp_weight(w), step));
+  }
+  template <typename T>
+  inline enable_if_t<is_floating_point_v<T>, T> operator()(const T a, const T b, const T w) {
     return static_cast<T>(a + clamp_weight(w) * (b - a));
   }
 };
