@@ -1,5 +1,6 @@
 """One source out of several files, for Apple's run-time compiler."""
 
+import pytest
 from metalops import msl
 
 
@@ -22,7 +23,7 @@ def test_includes_are_embedded_once(tmp_path):
     assert text.count("int a;") == text.count("int b;") == text.count("int c;") == 1
     assert text.index("int b;") < text.index("int a;") < text.index("int c;")
     assert "#include <metal_stdlib>" in text and "#  include <metal_atomic>" in text
-    assert "pragma once" not in text and '"a.h"' not in text
+    assert "pragma once" not in text and '#include "a.h"' not in text
 
 
 def test_include_dirs_and_torch(tmp_path):
@@ -91,4 +92,16 @@ def test_flattened_torch_headers_compile(tmp_path):
 def test_the_text_is_ascii(tmp_path):
     source = tmp_path / "k.metal"
     source.write_text("// 1 \u2248 2\nkernel void f() {}\n", encoding="utf-8")
-    assert msl.flatten(source) == "// 1 ? 2\nkernel void f() {}\n"
+    assert msl.flatten(source) == '#line 1 "k.metal"\n// 1 ? 2\nkernel void f() {}\n'
+
+
+def test_errors_name_the_files_that_the_text_is_made_of(tmp_path):
+    main = write(
+        tmp_path,
+        x_h="#pragma once\nint x() { return nothing; }\n",
+        main_metal='#include <metal_stdlib>\n#include "x.h"\nkernel void k() { wrong(); }\n',
+    )
+    with pytest.raises(SyntaxError) as caught:
+        msl.compile_source(msl.flatten(main))
+    assert "x.h:2:18: error" in caught.value.msg
+    assert "main.metal:3:19: error" in caught.value.msg

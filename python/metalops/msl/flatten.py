@@ -17,10 +17,12 @@ _INCLUDE = re.compile(r'\s*(?:"(?P<quoted>[^"]+)"|<(?P<angled>[^>]+)>)')
 
 
 def flatten(path: str | os.PathLike, include_dirs: Iterable[str | os.PathLike] = ()) -> str:
-    """The text of a Metal file with its includes embedded. Raises OSError when the file cannot be
-    read.
+    """The text of a Metal file with its includes embedded. Compilers speak of it in terms of the
+    files it is made of. Raises OSError when the file cannot be read.
     """
-    text = _Flattener(include_path(include_dirs)).file(os.path.abspath(os.fspath(path)))
+    path = os.path.abspath(os.fspath(path))
+    flattener = _Flattener(include_path(include_dirs), markers=True)
+    text = flattener.file(path, os.path.basename(path))
     # On a Mac torch hands sources over as ASCII; in practice other characters stand in comments.
     return text.encode("ascii", "replace").decode()
 
@@ -31,18 +33,26 @@ def flatten_text(text: str, include_dirs: Iterable[str | os.PathLike] = ()) -> s
 
 
 class _Flattener:
-    def __init__(self, folders: list[str]):
+    def __init__(self, folders: list[str], markers: bool = False):
         self.folders = folders
+        self.markers = markers  # whether the text says which file and line its parts come from
         self.embedded: set[str] = set()  # files with #pragma once that surely were embedded
         self.open_files: list[str] = []
 
-    def file(self, path: str, conditional: bool = False, once: bool = False) -> str:
-        """The text of a file. conditional: it may be skipped; once: even without #pragma once."""
+    def file(self, path: str, name: str, conditional: bool = False, once: bool = False) -> str:
+        """The text of a file. name: what it is called in messages; conditional: it may be skipped;
+        once: even without #pragma once.
+        """
         with open(path, encoding="utf-8-sig") as stream:
-            return self.lines(stream.read().split("\n"), path, conditional, once)
+            return self.lines(stream.read().split("\n"), path, name, conditional, once)
 
     def lines(
-        self, lines: list[str], path: str, conditional: bool = False, once: bool = False
+        self,
+        lines: list[str],
+        path: str,
+        name: str = "source",
+        conditional: bool = False,
+        once: bool = False,
     ) -> str:
         once = once or any(re.match(r"\s*#\s*pragma\s+once\b", line) for line in lines)
         if once and path in self.embedded:
@@ -59,8 +69,10 @@ class _Flattener:
         depth = 0
         guard_depth = _guard_depth(lines)
         output = [f"#ifndef {guard}", f"#define {guard}"] if once and self.open_files[:-1] else []
+        if self.markers:
+            output.append(f'#line 1 "{name}"')
         in_comment = False
-        for line in lines:
+        for number, line in enumerate(lines, 1):
             directive = None if in_comment else _DIRECTIVE.match(line)
             in_comment = _ends_in_comment(line, in_comment)
             word = directive["word"] if directive else None
@@ -74,9 +86,12 @@ class _Flattener:
             elif word in ("include", "import"):
                 found = self._resolve(directive["rest"], path)
                 if found is not None:
+                    conditional_here = conditional or depth > guard_depth
                     output.append(
-                        self.file(found, conditional or depth > guard_depth, word == "import")
+                        self.file(*found, conditional=conditional_here, once=word == "import")
                     )
+                    if self.markers:
+                        output.append(f'#line {number + 1} "{name}"')
                     continue
             output.append(line)
         if once and self.open_files[:-1]:
@@ -84,7 +99,8 @@ class _Flattener:
         self.open_files.pop()
         return "\n".join(output)
 
-    def _resolve(self, rest: str, path: str) -> str | None:
+    def _resolve(self, rest: str, path: str) -> tuple[str, str] | None:
+        """The path of an included file and the name it is included by."""
         match = _INCLUDE.match(rest)
         if not match:
             return None
@@ -95,7 +111,7 @@ class _Flattener:
         for folder in folders:
             candidate = os.path.abspath(os.path.join(folder, name))
             if os.path.isfile(candidate):
-                return candidate
+                return candidate, name
         return None
 
 
