@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <sstream>
 #include <utility>
 
@@ -56,16 +57,19 @@ bool same(const Finding& a, const Finding& b) {
                     [](const Stack& x, const Stack& y) { return x.front() == y.front(); });
 }
 
-// Puts the places into the message.
-void complete(Finding& finding, uint64_t count) {
+// Puts the places into the message. Returns them: what distinguishes the finding from others of its
+// kind.
+std::string complete(Finding& finding) {
+  std::string places;
   for (size_t i = 0; i < finding.stacks.size(); ++i) {
     const std::string name = "{" + std::to_string(i) + "}";
     const size_t at = finding.message.find(name);
     if (at == std::string::npos) continue;
-    finding.message.replace(at, name.size(), describe(finding.stacks[i]));
+    const std::string place = describe(finding.stacks[i]);
+    finding.message.replace(at, name.size(), place);
+    places += place + "\n";
   }
-  finding.stacks.clear();
-  if (count > 1) finding.message += "\n  and " + std::to_string(count - 1) + " more like this";
+  return places.empty() ? finding.message : places;
 }
 
 void raise(const std::vector<Finding>& errors) {
@@ -152,9 +156,21 @@ void SanitizedLaunch::finish() {
   // Python takes over below, and may let another thread launch.
   launch_in_progress = nullptr;
   turn_.unlock();
-  std::vector<Finding> errors;
+  // Compilers copy code: one place in the source may be several instructions.
+  std::map<std::pair<std::string, std::string>, size_t> known;
+  std::vector<Counted> found;
   for (auto& [finding, count] : findings_) {
-    complete(finding, count);
+    const auto [entry, is_new] =
+        known.emplace(std::pair(finding.kind, complete(finding)), found.size());
+    if (is_new) {
+      found.push_back({std::move(finding), count});
+    } else {
+      found[entry->second].count += count;
+    }
+  }
+  std::vector<Finding> errors;
+  for (auto& [finding, count] : found) {
+    if (count > 1) finding.message += "\n  and " + std::to_string(count - 1) + " more like this";
     if (finding.warning) {
       warn(finding);
     } else {

@@ -94,6 +94,8 @@ void run(const Kernel& kernel, Launch& launch, Engine engine, int threads,
   check_memory(kernel, launch);
   if (threads <= 0) threads = at::get_num_threads();
 
+  TORCH_CHECK_VALUE(engine != Engine::kLoop || kernel.loop != nullptr, "kernel '", kernel.name,
+                    "' synchronises its threads and cannot run as a plain loop");
   if (C10_UNLIKELY(sanitize_mode() != SanitizeMode::kOff)) {
     run_sanitized(kernel, launch, threads, buffers);
     return;
@@ -102,8 +104,6 @@ void run(const Kernel& kernel, Launch& launch, Engine engine, int threads,
     engine = kernel.loop != nullptr ? Engine::kLoop : Engine::kFiber;
   }
   if (engine == Engine::kLoop) {
-    TORCH_CHECK_VALUE(kernel.loop != nullptr, "kernel '", kernel.name,
-                      "' synchronises its threads and cannot run as a plain loop");
     run_loop(kernel, launch, threads);
   } else {
     run_fibers(kernel, launch, threads);

@@ -56,15 +56,28 @@ MSL_INLINE T& result_of(void* const* out, u32 lane) {
 
 // ---- how two values combine ---------------------------------------------------------------------------------
 
+// Sums and products of integers wrap around. Smaller types are computed in int, which is wide enough.
+template <class T, bool Wraps = metal::is_integral_v<T> && sizeof(metal::make_scalar_t<T>) >= 4>
+struct wrapping {
+  typedef T type;
+};
+template <class T>
+struct wrapping<T, true> : metal::make_unsigned<T> {};
 struct Sum {
   template <class T>
-  static T combine(const T& a, const T& b) { return T(a + b); }
+  static T combine(const T& a, const T& b) {
+    typedef typename wrapping<T>::type U;
+    return T(U(a) + U(b));
+  }
   template <class T>
   static T identity() { return T(0); }
 };
 struct Product {
   template <class T>
-  static T combine(const T& a, const T& b) { return T(a * b); }
+  static T combine(const T& a, const T& b) {
+    typedef typename wrapping<T>::type U;
+    return T(U(a) * U(b));
+  }
   template <class T>
   static T identity() { return T(1); }
 };
