@@ -90,6 +90,8 @@ def _check_error(error: SyntaxError, text: str) -> None:
 
 def _check_place(file: str, line: int, column: int, text: str) -> None:
     if file != NAME:
+        if file in text:  # a #line directive says so
+            return
         if os.path.abspath(file).startswith(compiler.HEADERS):
             raise Fault(f"points into the standard library: {file}:{line}")
         if not os.path.isfile(file):

@@ -187,3 +187,12 @@ def test_never_served_by_a_stand_in(name):
         FUNCTIONS[name](x, n, out=torch.empty(4, 3, device="mps"))
 
     assert served_by_us(call) == []
+
+
+def test_laguerre_just_below_overflow_beyond_its_zeros():
+    """Where the value is a finite number but a difference of successive ones, times the degree, is not."""
+    x = torch.tensor([623.5, 238.5, 239.0, 178.7])
+    n = torch.tensor([20, 30, 30, 40])
+    actual = torch.special.laguerre_polynomial_l(x.to("mps"), n.to("mps")).cpu()
+    expected = torch.special.laguerre_polynomial_l(x.double(), n.double())
+    torch.testing.assert_close(actual, expected.float(), rtol=1e-5, atol=0)
