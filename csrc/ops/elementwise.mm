@@ -46,20 +46,10 @@ std::tuple<at::Tensor&, at::Tensor&> frexp_out(const at::Tensor& self, at::Tenso
                         .check_all_same_dtype(false)
                         .set_check_mem_overlap(true)
                         .build();
-  if (iter.numel() == 0) {
-    return {mantissa, exponent};
-  }
   const auto layout = metalops::layout_of<3>(iter);
-  const auto kernel =
-      kernels().getKernelFunction(std::string("frexp_") + metalops::metal_type(self.scalar_type()));
-  kernel->runCommandBlock([&] {
-    kernel->startEncoding();
-    kernel->setArg(0, mantissa);
-    kernel->setArg(1, exponent);
-    kernel->setArg(2, self);
-    kernel->setArg(3, layout);
-    metalops::dispatch_threads(*kernel, layout.count);
-  });
+  metalops::launch_threads(kernels(),
+                           std::string("frexp_") + metalops::metal_type(self.scalar_type()),
+                           layout.count, mantissa, exponent, self, layout);
   return {mantissa, exponent};
 }
 

@@ -84,15 +84,9 @@ at::Tensor& logspace_out(const c10::Scalar& start, const c10::Scalar& end, int64
   set_exponents(parameters, start, end, dtype);
   set_base(parameters, base);
   const auto layout = metalops::row_major_layout<1>({out});
-  const auto kernel = metalops::library("range").getKernelFunction(std::string("logspace_") +
-                                                                   metalops::metal_type(dtype));
-  kernel->runCommandBlock([&] {
-    kernel->startEncoding();
-    kernel->setArg(0, out);
-    kernel->setArg(1, parameters);
-    kernel->setArg(2, layout);
-    metalops::dispatch_threads(*kernel, layout.count);
-  });
+  metalops::launch_threads(metalops::library("range"),
+                           std::string("logspace_") + metalops::metal_type(dtype), layout.count,
+                           out, parameters, layout);
   return out;
 }
 

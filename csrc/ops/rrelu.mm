@@ -5,9 +5,9 @@
 #include <ATen/Functions.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorIterator.h>
-#include <ATen/core/op_registration/adaption.h>
 #include <ATen/native/Resize.h>
 #include <kernels/rrelu.h>
+#include <metalops/device_check.h>
 #include <metalops/dtype_check.h>
 #include <metalops/library.h>
 #include <metalops/strided_launch.h>
@@ -54,27 +54,16 @@ void run_training(const at::Tensor& self, const at::Tensor& noise, const at::Ten
                                              static_cast<int64_t>(offset), lower.to<float>(),
                                              upper.to<float>()};
   const auto layout = metalops::row_major_layout<3>({out, noise, self});
-  const auto kernel = kernels().getKernelFunction(std::string("rrelu_training_") +
-                                                  metalops::metal_type(self.scalar_type()));
-  kernel->runCommandBlock([&] {
-    kernel->startEncoding();
-    kernel->setArg(0, out);
-    kernel->setArg(1, noise);
-    kernel->setArg(2, self);
-    kernel->setArg(3, parameters);
-    kernel->setArg(4, layout);
-    metalops::dispatch_threads(*kernel, groups);
-  });
+  metalops::launch_threads(
+      kernels(), std::string("rrelu_training_") + metalops::metal_type(self.scalar_type()), groups,
+      out, noise, self, parameters, layout);
 }
 
 at::Tensor& rrelu_with_noise_out(const at::Tensor& self, at::Tensor& noise, const Scalar& lower,
                                  const Scalar& upper, bool training, MaybeGenerator generator,
                                  at::Tensor& out) {
   constexpr const char* kName = "rrelu_with_noise";
-  std::optional<at::Device> device;
-  c10::impl::check_and_update_common_device(device, out, kName, "out");
-  c10::impl::check_and_update_common_device(device, self, kName, "self");
-  c10::impl::check_and_update_common_device(device, noise, kName, "noise");
+  metalops::check_same_device(kName, {{out, "out"}, {self, "self"}, {noise, "noise"}});
   TORCH_CHECK(self.sizes() == noise.sizes(),
               "noise tensor shape must match self tensor shape. Got self.shape = ", self.sizes(),
               " noise.shape = ", noise.sizes());
@@ -94,9 +83,7 @@ at::Tensor& rrelu_with_noise_out(const at::Tensor& self, at::Tensor& noise, cons
     at::assert_no_partial_overlap(written, self);
   }
   at::assert_no_overlap(noise, out);
-  if (self.numel() != 0) {
-    run_training(self, noise, out, lower, upper, generator);
-  }
+  run_training(self, noise, out, lower, upper, generator);
   return out;
 }
 

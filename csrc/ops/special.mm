@@ -1,8 +1,8 @@
 // Host side of kernels/special.metal: special functions of one variable that stock MPS lacks.
-#include <ATen/core/op_registration/adaption.h>
 #include <ATen/ops/special_airy_ai_meta.h>
 #include <ATen/ops/special_log_ndtr_meta.h>
 #include <ATen/ops/special_ndtri_meta.h>
+#include <metalops/device_check.h>
 #include <metalops/dtype_check.h>
 #include <metalops/library.h>
 #include <metalops/structured.h>
@@ -12,9 +12,7 @@ namespace {
 
 template <class Meta>
 at::Tensor& special_function_out(const char* name, const at::Tensor& x, at::Tensor& out) {
-  std::optional<at::Device> device;
-  c10::impl::check_and_update_common_device(device, out, name, "out");
-  c10::impl::check_and_update_common_device(device, x, name, "x");
+  metalops::check_same_device(name, {{out, "out"}, {x, "x"}});
   metalops::check_not_complex(name, x.scalar_type());
   metalops::StructuredOut<Meta> iter(out);
   iter.meta(x);

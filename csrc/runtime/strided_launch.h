@@ -1,30 +1,18 @@
-// Launching kernels that take a StridedLayout (<metalops/strided.h>): those that are neither unary,
-// binary nor ternary, or that need an element's place in the tensor.
+// The host side of StridedLayout (<metalops/strided.h>), for kernels that are neither unary, binary
+// nor ternary, or that need an element's place in the tensor: launch them with launch_threads().
 #pragma once
 #include <ATen/TensorIterator.h>
 #include <ATen/core/Tensor.h>
 #include <c10/metal/common.h>
-#include <c10/util/SmallVector.h>
+#include <metalops/launch.h>
 #include <metalops/library.h>
+#include <metalops/metal_type.h>
 #include <metalops/strided.h>
 
 #include <algorithm>
 #include <array>
 
 namespace metalops {
-
-// Metal's name of a dtype, as REGISTER_* macros put it into the names of kernels.
-METALOPS_HIDDEN inline const char* metal_type(at::ScalarType type) {
-  switch (type) {
-#define METALOPS_CASE(name, number, type_name) \
-  case at::ScalarType::name:                   \
-    return #type_name;
-    C10_METAL_ALL_TYPES_FUNCTOR(METALOPS_CASE)
-#undef METALOPS_CASE
-    default:
-      TORCH_CHECK_NOT_IMPLEMENTED(false, "no Metal type for '", type, "'");
-  }
-}
 
 namespace detail {
 
@@ -95,18 +83,6 @@ METALOPS_HIDDEN inline StridedLayout<N> layout_of(const at::TensorIteratorBase& 
     builder.add(iter.shape()[dimension], strides);
   }
   return builder.finished();
-}
-
-// At least `threads` threads, in rows of 2^30: a kernel finds its number with thread_index().
-METALOPS_HIDDEN inline void dispatch_threads(at::native::mps::MetalKernelFunction& kernel,
-                                             uint64_t threads) {
-  constexpr uint64_t kRow = uint64_t{1} << 30;
-  if (threads <= kRow) {
-    kernel.dispatch(threads);
-  } else {
-    const std::array<uint64_t, 2> grid{kRow, (threads + kRow - 1) / kRow};
-    kernel.dispatch(grid);
-  }
 }
 
 }  // namespace metalops

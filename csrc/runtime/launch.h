@@ -1,0 +1,105 @@
+// Launching kernels that are written for their grid, not for a TensorIterator: what such a kernel
+// takes is bound to its buffers 0, 1, 2 and so on.
+//
+//   metalops::launch_threads(library("range"), "logspace_float", layout.count, out, parameters,
+//                            layout);
+//
+// Arguments are tensors (bound where they start, whatever their strides), numbers other than
+// double, parameter structs, containers of numbers, and kErrorBuffer.
+#pragma once
+#include <ATen/core/TensorBase.h>
+#include <c10/util/ArrayRef.h>
+#include <metalops/library.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <type_traits>
+
+namespace metalops {
+
+// The buffer (c10::metal::ErrorMessages) of what kernels report with TORCH_REPORT_ERROR. The host
+// raises it when it next waits for the device.
+struct ErrorBuffer {};
+inline constexpr ErrorBuffer kErrorBuffer{};
+
+namespace detail {
+
+template <class... Arguments>
+METALOPS_HIDDEN inline void bind(at::native::mps::MetalKernelFunction& kernel,
+                                 const Arguments&... arguments) {
+  unsigned index = 0;
+  const auto bind_one = [&](const auto& argument) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(argument)>, ErrorBuffer>) {
+      kernel.setErrorBufferIndex(index++);
+    } else {
+      kernel.setArg(index++, argument);
+    }
+  };
+  (bind_one(arguments), ...);
+}
+
+}  // namespace detail
+
+// At least `threads` threads, in rows of 2^30: a kernel finds its number with thread_index() of
+// <metalops/strided.h>.
+template <class... Arguments>
+METALOPS_HIDDEN inline void launch_threads(at::native::mps::MetalShaderLibrary& library,
+                                           const std::string& name, uint64_t threads,
+                                           const Arguments&... arguments) {
+  constexpr uint64_t kRow = uint64_t{1} << 30;
+  if (threads == 0) {
+    return;
+  }
+  const auto kernel = library.getKernelFunction(name);
+  kernel->runCommandBlock([&] {
+    kernel->startEncoding();
+    detail::bind(*kernel, arguments...);
+    if (threads <= kRow) {
+      kernel->dispatch(threads);
+    } else {
+      const std::array<uint64_t, 2> grid{kRow, (threads + kRow - 1) / kRow};
+      kernel->dispatch(grid);
+    }
+  });
+}
+
+// `groups` threadgroups of `size` threads each, in one dimension. Together they must be fewer than
+// 2^32: a kernel for any number of rows strides over them by threadgroups_per_grid.
+template <class... Arguments>
+METALOPS_HIDDEN inline void launch_threadgroups(at::native::mps::MetalShaderLibrary& library,
+                                                const std::string& name, uint64_t groups,
+                                                uint64_t size, const Arguments&... arguments) {
+  if (groups == 0) {
+    return;
+  }
+  const auto kernel = library.getKernelFunction(name);
+  kernel->runCommandBlock([&] {
+    kernel->startEncoding();
+    detail::bind(*kernel, arguments...);
+    kernel->dispatch(groups * size, size);
+  });
+}
+
+// A grid of `columns` times `rows` threads. Threadgroups are as wide as a row, or as wide as they
+// can be, and hold several rows where these are short.
+template <class... Arguments>
+METALOPS_HIDDEN inline void launch_rows(at::native::mps::MetalShaderLibrary& library,
+                                        const std::string& name, uint64_t columns, uint64_t rows,
+                                        const Arguments&... arguments) {
+  if (columns == 0 || rows == 0) {
+    return;
+  }
+  const auto kernel = library.getKernelFunction(name);
+  kernel->runCommandBlock([&] {
+    kernel->startEncoding();
+    detail::bind(*kernel, arguments...);
+    const auto most = kernel->getMaxThreadsPerThreadgroup();
+    const auto width = std::min(columns, most);
+    const std::array<uint64_t, 2> grid{columns, rows};
+    const std::array<uint64_t, 2> group{width, std::min(rows, most / width)};
+    kernel->dispatch(grid, c10::ArrayRef<uint64_t>(group));
+  });
+}
+
+}  // namespace metalops
