@@ -1,5 +1,6 @@
 // What python/metalops/_device.py and metalops.debug need of the device.
 #include <device/allocator.h>
+#include <device/copy.h>
 #include <device/device.h>
 #include <device/recorder.h>
 #include <device/stand_in.h>
@@ -52,6 +53,7 @@ void bind_device(pybind11::module_& m) {
       .def("counts", &device::StandInRecord::counts);
   m.def("push_stand_in_record", &device::push_stand_in_record);
   m.def("pop_stand_in_record", &device::pop_stand_in_record);
+  m.def("refuse_host_copies", &device::refuse_host_copies, py::arg("refuse"));
   m.def("drain_autograd_thread", &drain_autograd_thread);
 }
 

@@ -4,15 +4,26 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_local_scalar_dense_native.h>
 #include <device/aliases.h>
+#include <device/copy.h>
 #include <device/device.h>
 #include <torch/library.h>
+
+#include <atomic>
 
 namespace metalops::device {
 namespace {
 
+std::atomic<bool> refuses_host_copies{false};
+
+void before_copy_to_host() {
+  TORCH_CHECK(!refuses_host_copies,
+              "an mps tensor was copied to the host inside metalops.testing.no_host_copies()");
+  before_host_read();
+}
+
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
   if (self.is_same(source)) return self;
-  if (source.device().is_mps() && !self.device().is_mps()) before_host_read();
+  if (source.device().is_mps() && !self.device().is_mps()) before_copy_to_host();
   if (source.scalar_type() != self.scalar_type()) {
     check_computable(source.scalar_type());
     check_computable(self.scalar_type());
@@ -39,7 +50,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& dest
 }
 
 at::Scalar local_scalar(const at::Tensor& self) {
-  before_host_read();
+  before_copy_to_host();
   return at::native::_local_scalar_dense_cpu(self);
 }
 
@@ -51,4 +62,7 @@ TORCH_LIBRARY_IMPL(aten, MPS, m) {
 }
 
 }  // namespace
+
+bool refuse_host_copies(bool refuse) { return refuses_host_copies.exchange(refuse); }
+
 }  // namespace metalops::device

@@ -14,6 +14,7 @@ from .checks import (
     check_inplace,
     check_out,
     in_float64,
+    no_host_copies,
     no_standins,
 )
 from .samples import Case, elementwise_cases, layouts, make, special_values, to_device
@@ -29,6 +30,7 @@ __all__ = [
     "in_float64",
     "layouts",
     "make",
+    "no_host_copies",
     "no_standins",
     "op_db",
     "special_values",

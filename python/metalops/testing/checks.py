@@ -319,3 +319,24 @@ def no_standins(allowed: Iterable[str] = ()) -> Iterator[None]:
         yield
     unexpected = sorted(set(served) - set(allowed))
     assert not unexpected, f"served by a stand-in: {', '.join(unexpected)}"
+
+
+@contextlib.contextmanager
+def no_host_copies() -> Iterator[None]:
+    """Makes every copy from the device to the host raise RuntimeError: ``.item()``, ``.cpu()``, ``bool(x)`` and the like.
+
+    Also inside operators and in autograd's threads. An operator that needs none never makes the host wait for the device.
+    On a Mac, where nothing can look into torch's own copies, it does nothing.
+    """
+    import metalops
+
+    if not metalops._is_software:
+        yield
+        return
+    from metalops import _host
+
+    before = _host.refuse_host_copies(True)
+    try:
+        yield
+    finally:
+        _host.refuse_host_copies(before)
