@@ -11,6 +11,7 @@ would write stands for it and is marked `composed`; where torch's CPU operator r
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.metadata
 import json
 import math
@@ -33,7 +34,7 @@ LAYOUTS = ["contiguous", "strided"]
 
 @dataclass(frozen=True)
 class Operator:
-    """ours and theirs are called as f(*inputs, out); low and high bound the inputs."""
+    """ours and theirs are called as f(*inputs, out); low and high bound the inputs. only_dtype: the only one that both sides take."""
 
     name: str
     ours: Callable
@@ -43,6 +44,7 @@ class Operator:
     halves: bool = False
     low: float = -4
     high: float = 4
+    only_dtype: str | None = None
 
 
 @dataclass
@@ -189,6 +191,74 @@ def aten_operators() -> list[Operator]:
     ]
 
 
+@functools.cache
+def _classes(rows: int, columns: int, count: int, device: torch.device) -> torch.Tensor:
+    """`count` random classes for each row of `columns` values; one alone without a dimension."""
+    shape = (rows,) if count == 1 else (rows, count)
+    return torch.randint(columns, shape).to(device)
+
+
+@functools.cache
+def _label_lists(rows: int, columns: int, device: torch.device) -> torch.Tensor:
+    """Targets of multilabel_margin_loss: four classes for each row."""
+    lists = torch.full((rows, columns), -1)
+    lists[:, :4] = torch.randint(columns, (rows, min(4, columns)))
+    return lists.to(device)
+
+
+def _points(x: torch.Tensor) -> torch.Tensor:
+    """As many points of up to 16 coordinates as have about as many distances as x has elements."""
+    points = max(2, math.isqrt(2 * x.numel()))
+    columns = min(16, x.numel() // points)
+    return x.reshape(-1)[: points * columns].view(points, columns)
+
+
+def _ctc(x: torch.Tensor) -> torch.Tensor:
+    """Samples of up to 64 steps and 32 labels, with targets a quarter as long."""
+    labels = min(32, x.numel() // 2)
+    steps = min(64, x.numel() // labels)
+    batch = x.numel() // (labels * steps)
+    log_probs = x.reshape(steps, batch, labels)
+    length = steps // 4
+    targets = _classes(batch, labels, max(2, length), x.device)
+    return F.ctc_loss(log_probs, targets, [steps] * batch, [length] * batch, reduction="sum")
+
+
+def _and_gradient(function: Callable) -> Callable:
+    """`function` forward and backward."""
+
+    def both(x, out):
+        x = x.detach().requires_grad_()
+        result = function(x)
+        return torch.autograd.grad(result, x, torch.ones_like(result))
+
+    return both
+
+
+def loss_operators() -> list[Operator]:
+    """Losses of all elements, forward alone and with the gradient."""
+
+    def multi_margin(x):
+        return F.multi_margin_loss(x, _classes(len(x), x.shape[1], 1, x.device))
+
+    def multilabel_margin(x):
+        return F.multilabel_margin_loss(x, _label_lists(len(x), x.shape[1], x.device))
+
+    operators = []
+    for name, function in (
+        ("multi_margin_loss", multi_margin),
+        ("multilabel_margin_loss", multilabel_margin),
+        ("pdist", lambda x: torch.pdist(_points(x))),
+        ("ctc_loss", _ctc),
+    ):
+        forward, both = (lambda x, out, f=function: f(x)), _and_gradient(function)
+        bounds = {"low": -6, "high": -2}
+        only = None if "margin" in name else "float32"
+        operators.append(Operator(name, forward, forward, only_dtype=only, **bounds))
+        operators.append(Operator(f"{name}, gradient", both, both, only_dtype=only, **bounds))
+    return operators
+
+
 def make_inputs(
     operator: Operator, dtype: torch.dtype, layout: str, size: int
 ) -> list[torch.Tensor]:
@@ -310,7 +380,7 @@ def main(arguments: list[str]) -> int:
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
 
-    operators = [*raw_operators(), *own_operators(), *aten_operators()]
+    operators = [*raw_operators(), *own_operators(), *aten_operators(), *loss_operators()]
     results = []
     print(
         f"{'operator':30} {'dtype':9} {'layout':10} {'size':>9} {'device us':>12} {'torch us':>12} {'ratio':>7}"
@@ -319,6 +389,8 @@ def main(arguments: list[str]) -> int:
         if options.only not in operator.name:
             continue
         for dtype in options.dtypes:
+            if operator.only_dtype not in (None, dtype):
+                continue
             for layout in options.layouts:
                 for size in options.sizes:
                     result = measure(operator, dtype, layout, size, options.minimum)

@@ -26,6 +26,10 @@ OUR_OVERLOADS = (
     "aten::logit_",
     "aten::logspace",
     "aten::rrelu",
+    "aten::multi_margin_loss",
+    "aten::multilabel_margin_loss",
+    "aten::_pdist",
+    "aten::_ctc_loss",
 )
 
 
