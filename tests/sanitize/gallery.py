@@ -4,6 +4,7 @@ A case is one file, gallery/NAME.metal, that holds a wrong kernel, and its corre
 CORRECTED is defined. Comments say the rest:
 
     // mode: address                     the sanitizer that finds it: address, thread, or both
+    // compiler: gnu                     only where g++ has it and clang has not
     // launch: kernel(floats(33), threads=33, group_size=32)
     ...
       out[i] = in[i + 1];
@@ -38,6 +39,7 @@ class Case:
     modes: tuple[str, ...]
     launch: str
     expected: tuple[Expected, ...]
+    compiler: str  # "gnu", or "" for all
 
     @property
     def twin(self) -> str:
@@ -62,7 +64,8 @@ def read(path: Path) -> Case:
             expected.append(Expected(marker.group(2), number - 1, columns))
     assert expected, f"{path.name} has no marker"
     modes = tuple(re.split(r"[,\s]+", _field("mode", source)))
-    return Case(path.stem, source, modes, _field("launch", source), tuple(expected))
+    compiler = _field("compiler", source) if "// compiler: " in source else ""
+    return Case(path.stem, source, modes, _field("launch", source), tuple(expected), compiler)
 
 
 def cases(mode: str) -> list[Case]:

@@ -11,7 +11,7 @@ kernel void top(device float* out, constant long& count, uint i [[thread_positio
   for (long k = 0; k <= count; ++k) {
 #endif
     best[k] = float(k);
-//  ^~~~~~~ out-of-bounds-index
+//  ^~~~~~~~~ out-of-bounds-index
   }
   out[i] = best[i & 3];
 }

@@ -1,0 +1,32 @@
+"""A sample of our own tests under the sanitizers: no kernel does anything that they report. The
+whole suite, on demand: python -m metalops sanitize --mode MODE -m pytest tests -m "not slow".
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SAMPLE = [
+    "tests/metal/test_compile_shader.py",
+    "tests/metal/test_kernel_function.py",
+    "tests/metal/test_error_buffer.py",
+    "tests/kernel/test_metal_kernel.py",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", SAMPLE)
+def test_our_own_tests_are_clean_under_the_address_sanitizer(path):
+    command = [sys.executable, "-m", "metalops", "sanitize", "-m", "pytest", "-q", "-m", "not slow"]
+    result = subprocess.run(
+        [*command, "-p", "no:cacheprovider", path],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if name != "METALOPS_SANITIZE"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-2000:]
