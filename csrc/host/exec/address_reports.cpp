@@ -84,6 +84,28 @@ std::string in_threadgroup_memory(const Access& access, const Kernel& kernel) {
   return "";
 }
 
+// For an address that a negative index gives when it is taken as an unsigned one of 32 bits: which
+// index, of which buffer. Empty for others.
+std::string as_wrapped_index(uintptr_t address) {
+  const SanitizedLaunch& sanitized = *SanitizedLaunch::current();
+  const Kernel& kernel = sanitized.kernel();
+  uint64_t least = 1 << 20;
+  std::string text;
+  for (uint32_t i = 0; i < kernel.argument_count; ++i) {
+    const auto& argument = kernel.arguments[i];
+    if (argument.kind != msl::abi::ArgumentKind::kBuffer || argument.element_bytes == 0) continue;
+    const auto begin = reinterpret_cast<uintptr_t>(sanitized.launch().buffers[argument.index]);
+    const uintptr_t wrapped = begin + (uint64_t{argument.element_bytes} << 32);
+    if (begin == 0 || address >= wrapped || wrapped - address >= least) continue;
+    least = wrapped - address;
+    const uint64_t elements = (least + argument.element_bytes - 1) / argument.element_bytes;
+    text = ", which is element " + std::to_string((uint64_t{1} << 32) - elements) + " (-" +
+           std::to_string(elements) + " in 32 bits) of " +
+           sanitized.describe_buffer(unsigned(argument.index));
+  }
+  return text;
+}
+
 std::string describe_thread() {
   return running_thread.thread != nullptr ? "\n  " + describe(*running_thread.thread) : "";
 }
@@ -149,6 +171,7 @@ std::string readable(std::string text) {
 
 void on_undefined(void* pc, void* frame) {
   if (SanitizedLaunch::current() == nullptr) return;
+  QuietSanitizers::silence();
   static const auto get_report =
       sanitizer_symbol<void (*)(const char**, const char**, const char**, unsigned*, unsigned*,
                                 char**)>("__ubsan_get_current_report_data");
@@ -185,7 +208,7 @@ void add_fault(const void* instruction, const void* frame, const void* address) 
   const void* pc = static_cast<const char*>(instruction) + 1;
   std::ostringstream what;
   what << "uses address 0x" << std::hex << at << std::dec;
-  what << in_buffers({at, 0, false});
+  what << as_wrapped_index(at);
   Stack stack = {pc};
   for (const void* caller : stack_of(pc, frame)) {
     if (caller != pc) stack.push_back(caller);

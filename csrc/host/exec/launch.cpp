@@ -10,6 +10,7 @@
 #include "address_reports.h"
 #include "findings.h"
 #include "runtime.h"
+#include "wild_access.h"
 
 namespace metalops::exec {
 
@@ -33,10 +34,16 @@ Engine engine_from_environment() {
 void run_sanitized(const Kernel& kernel, const Launch& launch, int threads,
                    const BufferDescriptions* buffers) {
   SanitizedLaunch sanitized(kernel, launch, buffers);
-  {
+  catch_wild_accesses();
+  try {
     std::optional<AddressReports> reports;
     if (sanitize_mode() == SanitizeMode::kAddress) reports.emplace();
     run_fibers(kernel, launch, threads);
+  } catch (const WildAccess&) {
+    // A finding; the launch ends here.
+  } catch (const c10::Error&) {
+    sanitized.finish();  // what was found may be the reason
+    throw;
   }
   sanitized.finish();
 }

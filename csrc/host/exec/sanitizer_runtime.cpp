@@ -49,7 +49,9 @@ void send_reports_to(int descriptor) {
 
 void* find_sanitizer_symbol(const char* name) { return dlsym(RTLD_DEFAULT, name); }
 
-QuietSanitizers::QuietSanitizers() {
+QuietSanitizers::QuietSanitizers() { silence(); }
+
+void QuietSanitizers::silence() {
   static const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
   send_reports_to(nowhere);
 }
