@@ -3,6 +3,7 @@ metalops.debug.sanitize; and how it ends.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -110,7 +111,8 @@ def test_an_interactive_session_says_how_to_start():
 def test_a_compiler_without_the_runtime_is_an_error(tmp_path):
     compiler = tmp_path / "c++"
     compiler.write_text(
-        f'#!/bin/sh\ncase "$1" in -print-file-name=*) echo "${{1#*=}}";; *) exec {real_gxx()} "$@";; esac\n'
+        '#!/bin/sh\ncase "$1" in -print-file-name=*) echo "${1#*=}";; '
+        f'*) exec {shutil.which("g++")} "$@";; esac\n'
     )
     compiler.chmod(0o755)
     result = python("-c", "import metalops", environment={"CXX": str(compiler)})
@@ -119,12 +121,6 @@ def test_a_compiler_without_the_runtime_is_an_error(tmp_path):
         f"SanitizerUnavailable: the compiler {compiler} has no libasan.so and libubsan.so"
         in result.stderr
     )
-
-
-def real_gxx():
-    import shutil
-
-    return shutil.which("g++")
 
 
 def test_the_users_options_come_after_ours():

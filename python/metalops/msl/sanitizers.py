@@ -32,6 +32,8 @@ _FLAGS = {
     ],
     "thread": ["-fsanitize=thread", "-DMSL_SANITIZE_THREAD=1"],
 }
+# Without the runtime, which must be part of the process already: loaded later it would end it.
+_LINK = {"gnu": ["-nodefaultlibs", "-lc", "-lgcc"], "clang": []}
 _DEBUG = {"gnu": ["-g1"], "clang": ["-gline-tables-only", "-gdwarf-4"]}
 
 
@@ -60,7 +62,7 @@ def loaded() -> str:
 
 def flags(mode: str, host: Compiler) -> list[str]:
     """What to compile and link a kernel library with."""
-    return [*_FLAGS[mode], *_DEBUG[host.kind], "-fno-omit-frame-pointer"]
+    return [*_FLAGS[mode], *_DEBUG[host.kind], *_LINK[host.kind], "-fno-omit-frame-pointer"]
 
 
 def preloads(mode: str, host: Compiler) -> list[str]:
