@@ -7,12 +7,26 @@
 using namespace metal;
 using namespace metalops;
 
-// The next four coordinates, of which only `count` may exist; the others are zero.
-inline float4 load(constant float* x, int64_t count) {
-  if (count >= 4) {
-    return float4(*reinterpret_cast<constant packed_float4*>(x));
+struct Coordinates {
+  float4 low;
+  float4 high;
+};
+
+// The next eight coordinates, of which only `count` may exist; the others are zero.
+inline Coordinates load(constant float* x, int64_t count) {
+  if (count >= 8) {
+    constant packed_float4* whole = reinterpret_cast<constant packed_float4*>(x);
+    return {float4(whole[0]), float4(whole[1])};
   }
-  return float4(count > 0 ? x[0] : 0.0f, count > 1 ? x[1] : 0.0f, count > 2 ? x[2] : 0.0f, 0.0f);
+  Coordinates some = {float4(0.0f), float4(0.0f)};
+  for (int64_t i = 0; i < count; ++i) {
+    if (i < 4) {
+      some.low[i] = x[i];
+    } else {
+      some.high[i - 4] = x[i];
+    }
+  }
+  return some;
 }
 
 inline float4 sign_or_nan(float4 x) { return select(sign(x), x, isnan(x)); }
@@ -67,71 +81,59 @@ struct GeneralNorm : SumOfTerms {
 
 // ---- kernels ------------------------------------------------------------------------------------
 
-// A thread for each pair.
+// A thread for each pair. Row y of the grid is as long as the pairs of point y and those of the point
+// that is as far from the end take together, the latter first.
 template <typename Norm>
 kernel void pdist(device float* distances [[buffer(0)]], constant float* x [[buffer(1)]],
                   constant PdistParameters& parameters [[buffer(2)]],
-                  uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]]) {
-  const int64_t pair = thread_index(position, grid);
+                  uint2 position [[thread_position_in_grid]]) {
   const int64_t n = parameters.points;
-  // Counted from the last pair, those of the points from n - 2 - block on precede the
-  // block (block + 1) / 2-th: a square root that is rounded is at most a little off.
-  const int64_t from_end = n * (n - 1) / 2 - 1 - pair;
-  if (from_end < 0) {
-    return;
-  }
-  int64_t block =
-      static_cast<int64_t>((precise::sqrt(8.0f * static_cast<float>(from_end) + 1.0f) - 1.0f) / 2);
-  while (block * (block + 1) / 2 > from_end) {
-    --block;
-  }
-  while ((block + 1) * (block + 2) / 2 <= from_end) {
-    ++block;
-  }
   const int64_t columns = parameters.columns;
-  constant float* a = x + (n - 2 - block) * columns;
-  constant float* b = x + (n - 1 - (from_end - block * (block + 1) / 2)) * columns;
-  float4 low = float4(0.0f);
-  float4 high = float4(0.0f);
-  for (int64_t i = 0; i < columns; i += 8) {
-    const int64_t count = columns - i;
-    low = Norm::combine(low, Norm::term(load(a + i, count) - load(b + i, count), parameters.p));
-    if (count > 4) {
-      const float4 difference = load(a + i + 4, count - 4) - load(b + i + 4, count - 4);
-      high = Norm::combine(high, Norm::term(difference, parameters.p));
-    }
+  const int64_t even = 1 - (n & 1);
+  int64_t i = position.y;
+  int64_t j = position.x + even;
+  if (j <= i) {
+    i = n - 2 + even - i;
+    j = n - 1 + even - j;
   }
-  low = Norm::combine(low, high);
-  low = Norm::combine(low, low.zwxy);
-  distances[pair] = Norm::finish(Norm::combine(low, low.yxwz).x, parameters.p);
+  constant float* a = x + i * columns;
+  constant float* b = x + j * columns;
+  Coordinates total = {float4(0.0f), float4(0.0f)};
+  for (int64_t k = 0; k < columns; k += 8) {
+    const Coordinates left = load(a + k, columns - k);
+    const Coordinates right = load(b + k, columns - k);
+    total.low = Norm::combine(total.low, Norm::term(left.low - right.low, parameters.p));
+    total.high = Norm::combine(total.high, Norm::term(left.high - right.high, parameters.p));
+  }
+  float4 rest = Norm::combine(total.low, total.high);
+  rest = Norm::combine(rest, rest.zwxy);
+  distances[i * (2 * n - i - 1) / 2 + j - i - 1] =
+      Norm::finish(Norm::combine(rest, rest.yxwz).x, parameters.p);
 }
 
 // Eight coordinates of a point, or as many as there are, and what is added up for them.
 template <typename Norm>
 struct PointGradient {
-  float4 low;
-  float4 high;
-  float4 sum_low = float4(0.0f);
-  float4 sum_high = float4(0.0f);
+  Coordinates here;
+  Coordinates sum;
   int64_t count;
 
   PointGradient(constant float* x, int64_t coordinates) {
+    here = load(x, coordinates);
+    sum = {float4(0.0f), float4(0.0f)};
     count = coordinates;
-    low = load(x, count);
-    high = load(x + 4, count - 4);
   }
 
   // The share of the pair with another point, whose distance has this gradient.
   void add(constant float* other, float grad, float distance, float p) {
-    sum_low += Norm::slope(low - load(other, count), grad, distance, p);
-    if (count > 4) {
-      sum_high += Norm::slope(high - load(other + 4, count - 4), grad, distance, p);
-    }
+    const Coordinates there = load(other, count);
+    sum.low += Norm::slope(here.low - there.low, grad, distance, p);
+    sum.high += Norm::slope(here.high - there.high, grad, distance, p);
   }
 
   void store(device float* result) const {
     for (int64_t i = 0; i < min(count, static_cast<int64_t>(8)); ++i) {
-      result[i] = i < 4 ? sum_low[i] : sum_high[i - 4];
+      result[i] = i < 4 ? sum.low[i] : sum.high[i - 4];
     }
   }
 };
@@ -175,7 +177,7 @@ kernel void pdist_backward(device float* grad_input [[buffer(0)]],
 
 #define REGISTER_PDIST(NAME, NORM)                                                             \
   template [[host_name("pdist_" #NAME)]] kernel void pdist<NORM>(                              \
-      device float*, constant float*, constant PdistParameters&, uint2, uint2)
+      device float*, constant float*, constant PdistParameters&, uint2)
 #define REGISTER_PDIST_BACKWARD(NAME, NORM)                                                    \
   template [[host_name("pdist_backward_" #NAME)]] kernel void pdist_backward<NORM>(            \
       device float*, constant float*, constant float*, constant float*,                        \

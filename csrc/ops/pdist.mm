@@ -43,9 +43,10 @@ int64_t number_of_pairs(int64_t points) { return points <= 1 ? 0 : points * (poi
 Tensor pdist_forward(const Tensor& self, double p) {
   TORCH_CHECK(self.is_contiguous(), "_pdist_forward requires contiguous input");
   const auto parameters = check(self, p);
-  const auto pairs = number_of_pairs(parameters.points);
-  const auto distances = at::empty({pairs}, self.options());
-  metalops::launch_threads(kernels(), kernel_of("pdist", p), pairs, distances, self, parameters);
+  const auto n = parameters.points;
+  const auto distances = at::empty({number_of_pairs(n)}, self.options());
+  metalops::launch_rows(kernels(), kernel_of("pdist", p), n - 1 + n % 2, n / 2,
+                        distances, self, parameters);
   return distances;
 }
 
