@@ -23,7 +23,9 @@ std::vector<SetReportDescriptor> find_report_descriptors() {
         const char* name = std::strrchr(info->dlpi_name, '/');
         if (name == nullptr) return 0;
         bool runtime = false;
-        for (const char* part : {"asan", "ubsan", "tsan"}) runtime |= std::strstr(name, part) != nullptr;
+        for (const char* part : {"asan", "ubsan", "tsan"}) {
+          runtime |= std::strstr(name, part) != nullptr;
+        }
         if (!runtime) return 0;
         void* handle = dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
         if (handle == nullptr) return 0;

@@ -1,4 +1,5 @@
-// The compiler's sanitizer runtimes in this process: where their functions are, and what they write.
+// The compiler's sanitizer runtimes in this process: where their functions are, and what they
+// write.
 #pragma once
 
 namespace metalops::exec {
