@@ -30,6 +30,19 @@ OUR_OVERLOADS = (
     "aten::multilabel_margin_loss",
     "aten::_pdist",
     "aten::_ctc_loss",
+    "aten::take",
+    "aten::put",
+    "aten::channel_shuffle",
+    "aten::embedding_renorm",
+    "aten::narrow_copy",
+    "aten::fake_quantize",
+    "aten::_fake_quantize",
+    "aten::_fused_moving_avg_obs_fq_helper",
+    "aten::glu_jvp",
+    "aten::glu_backward_jvp",
+    "aten::kaiser_window",
+    "aten::_fused_adagrad_",
+    "aten::_compute_linear_combination",
 )
 
 
