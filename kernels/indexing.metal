@@ -20,10 +20,10 @@ inline bool wrap_index(thread int64_t& index, int64_t size) {
   return true;
 }
 
-// ---- take and put_
-// ------------------------------------------------------------------------------- Elements are
-// counted in row-major order, whatever the tensors' strides. What only moves elements exists once
-// for each width.
+// ---- take and put_ ------------------------------------------------------------------------------
+
+// Elements are counted in row-major order, whatever the tensors' strides. What only moves elements
+// exists once for each width.
 
 // layout: of the output and of the indices.
 template <typename T>
@@ -110,8 +110,7 @@ kernel void put_accumulate(device T* self [[buffer(0)]], constant T* source [[bu
   }
 }
 
-// ---- embedding_renorm_
-// ---------------------------------------------------------------------------
+// ---- embedding_renorm_ --------------------------------------------------------------------------
 
 inline float magnitude(float value) { return abs(value); }
 
@@ -218,8 +217,7 @@ kernel void embedding_renorm(device T* weight [[buffer(0)]], constant Index* ind
   }
 }
 
-// ---- instantiations
-// ------------------------------------------------------------------------------
+// ---- instantiations -----------------------------------------------------------------------------
 
 #define REGISTER_TAKE_AND_PUT(T)                                          \
   template [[host_name("take_" #T)]] kernel void take<T>(                 \

@@ -28,8 +28,7 @@ void check_not_barebones(const char* name, at::ScalarType type) {
   metalops::check_dtype(!at::isBarebonesUnsignedType(type) && type != at::kComplexHalf, name, type);
 }
 
-// ---- take
-// ----------------------------------------------------------------------------------------
+// ---- take ---------------------------------------------------------------------------------------
 
 Tensor& take_out(const Tensor& self, const Tensor& index, Tensor& out) {
   metalops::check_same_device("take", {{out, "out"}, {self, "self"}, {index, "index"}});
@@ -59,8 +58,7 @@ Tensor take(const Tensor& self, const Tensor& index) {
   return out;
 }
 
-// ---- put_
-// ----------------------------------------------------------------------------------------
+// ---- put_ ---------------------------------------------------------------------------------------
 
 Tensor& put_(Tensor& self, const Tensor& index, const Tensor& source, bool accumulate) {
   // Threads that write to the same place do so in no particular order; sums are rounded
@@ -95,8 +93,7 @@ Tensor& put_(Tensor& self, const Tensor& index, const Tensor& source, bool accum
   return self;
 }
 
-// ---- embedding_renorm_
-// ---------------------------------------------------------------------------
+// ---- embedding_renorm_ --------------------------------------------------------------------------
 
 Tensor& embedding_renorm_(Tensor& self, const Tensor& indices, double max_norm, double norm_type) {
   constexpr const char* kName = "embedding_renorm_";
@@ -125,8 +122,7 @@ Tensor& embedding_renorm_(Tensor& self, const Tensor& indices, double max_norm, 
   return self;
 }
 
-// ---- copies
-// --------------------------------------------------------------------------------------
+// ---- copies -------------------------------------------------------------------------------------
 
 // Channel g * (channels / groups) + i becomes channel i * groups + g.
 Tensor channel_shuffle(const Tensor& self, int64_t groups) {

@@ -8,6 +8,7 @@
 // double, parameter structs, containers of numbers, and kErrorBuffer.
 #pragma once
 #include <ATen/core/TensorBase.h>
+#include <c10/metal/common.h>
 #include <c10/util/ArrayRef.h>
 #include <metalops/library.h>
 
@@ -41,8 +42,8 @@ METALOPS_HIDDEN inline void bind(at::native::mps::MetalKernelFunction& kernel,
 
 }  // namespace detail
 
-// At least `threads` threads, in rows of 2^30: a kernel finds its number with thread_index() of
-// <metalops/strided.h>.
+// At least `threads` threads: whole simdgroups, in rows of 2^30. A kernel finds its number with
+// thread_index() of <metalops/strided.h> and has nothing to do beyond the last one.
 template <class... Arguments>
 METALOPS_HIDDEN inline void launch_threads(at::native::mps::MetalShaderLibrary& library,
                                            const std::string& name, uint64_t threads,
@@ -56,9 +57,9 @@ METALOPS_HIDDEN inline void launch_threads(at::native::mps::MetalShaderLibrary& 
     kernel->startEncoding();
     detail::bind(*kernel, arguments...);
     if (threads <= kRow) {
-      kernel->dispatch(threads);
+      kernel->dispatch(c10::metal::round_up<uint64_t>(threads, c10::metal::simdgroup_size));
     } else {
-      const std::array<uint64_t, 2> grid{kRow, (threads + kRow - 1) / kRow};
+      const std::array<uint64_t, 2> grid{kRow, c10::metal::ceil_div(threads, kRow)};
       kernel->dispatch(grid);
     }
   });

@@ -3,8 +3,8 @@
 
 namespace metalops::device {
 
-// Whether copies from the device to the host, in any thread, raise RuntimeError from now on; returns
-// what held before.
+// Whether copies from the device to the host, in any thread, raise RuntimeError from now on;
+// returns what held before.
 bool refuse_host_copies(bool refuse);
 
 }  // namespace metalops::device
