@@ -1,0 +1,58 @@
+"""Quantisation-aware training as users do it: torch.ao on the device."""
+
+import importlib.util
+import warnings
+from pathlib import Path
+
+import metalops
+import pytest
+import torch
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "qat.py"
+
+
+@pytest.fixture(scope="module")
+def qat():
+    spec = importlib.util.spec_from_file_location("qat", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*reduce_range:UserWarning")
+def test_a_network_with_fake_quantisation_is_within_one_point_of_float(qat):
+    in_float, quantized = qat.run()
+    assert in_float > 95
+    assert quantized >= in_float - 1
+
+
+@pytest.mark.filterwarnings("ignore:.*reduce_range:UserWarning")
+def test_graph_mode_trains_on_the_device(qat):
+    from torch.ao import quantization
+    from torch.ao.quantization.quantize_fx import prepare_qat_fx
+
+    torch.manual_seed(0)
+    images, labels, *_ = qat.load("mps")
+    network = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 8, 3, padding=1),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.Linear(8 * 64, 10),
+    ).train()
+    mapping = quantization.get_default_qat_qconfig_mapping("fbgemm")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = prepare_qat_fx(network, mapping, (images[:2].cpu(),)).to("mps")
+    with metalops.debug.standins() as served:
+        losses = []
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for batch in torch.arange(640).split(64):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(images[batch]), labels[batch])
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    assert losses[-1] < losses[0] / 2
+    assert not [name for name in served if "fake_quant" in name or "moving_avg" in name]
