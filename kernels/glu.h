@@ -1,0 +1,15 @@
+// Parameters of the kernels of glu.metal.
+#pragma once
+#ifndef __METAL__
+#include <cstdint>
+#endif
+
+namespace metalops {
+
+// A tensor x whose dimension `dim` is halved into a and b: for each index of the dimensions before
+// it, `half` elements of a are followed by as many of b.
+struct GluParameters {
+  int64_t half;
+};
+
+}  // namespace metalops

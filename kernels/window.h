@@ -1,0 +1,15 @@
+// Parameters of the kernels of window.metal.
+#pragma once
+#ifndef __METAL__
+#include <cstdint>
+#endif
+
+namespace metalops {
+
+struct KaiserWindowParameters {
+  int64_t count;
+  int64_t last;  // the index at which the window ends; beyond the elements if it is periodic
+  float beta;
+};
+
+}  // namespace metalops
