@@ -162,6 +162,73 @@ def own_operators() -> list[Operator]:
     ]
 
 
+@functools.lru_cache(maxsize=4)
+def _permutation(shape: torch.Size, device: torch.device) -> torch.Tensor:
+    return torch.randperm(math.prod(shape)).view(shape).to(device)
+
+
+@functools.lru_cache(maxsize=4)
+def _ones(*shape: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.ones(shape, dtype=dtype, device=device)
+
+
+def indexing_operators() -> list[Operator]:
+    def same(name, function):
+        return Operator(name, function, function)
+
+    return [
+        same("take", lambda x, out: torch.take(x, _permutation(x.shape, x.device), out=out)),
+        same("put_", lambda x, out: out.put_(_permutation(x.shape, x.device), x)),
+        same("put_ and add", lambda x, out: out.put_(_permutation(x.shape, x.device), x, True)),
+        same("channel_shuffle", lambda x, out: torch.channel_shuffle(x.unflatten(1, (4, -1)), 2)),
+        same("narrow_copy", lambda x, out: torch.narrow_copy(x, 1, 0, x.shape[1], out=out)),
+        same(
+            "embedding_renorm_",
+            lambda x, out: torch.embedding_renorm_(
+                out.copy_(x), _permutation(x.shape[:1], x.device), 1.0, 2.0
+            ),
+        ),
+    ]
+
+
+def training_operators() -> list[Operator]:
+    """Quantisation-aware training, forward-mode differentiation, optimisers."""
+
+    def same(name, function, **properties):
+        return Operator(name, function, function, **properties)
+
+    def per_channel(x, out):
+        scale = _ones(len(x), dtype=torch.float32, device=x.device)
+        zero_point = _ones(len(x), dtype=torch.int32, device=x.device)
+        return torch.fake_quantize_per_channel_affine(x, scale, zero_point, 0, -128, 127)
+
+    def adagrad(x, out):
+        sums = _ones(*x.shape, dtype=x.dtype, device=x.device)
+        step = _ones(dtype=torch.float32, device=x.device)
+        options = {"lr": 0.1, "lr_decay": 0.0, "weight_decay": 0.1, "eps": 1e-8, "maximize": False}
+        torch._fused_adagrad_([out], [x], [sums], [step], **options)
+
+    def combine(x, out):
+        coefficients = _ones(4, 4, dtype=x.dtype, device=x.device)
+        return torch._compute_linear_combination(x.reshape(4, -1), coefficients)
+
+    return [
+        same(
+            "fake_quantize", lambda x, out: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -8, 7)
+        ),
+        same("fake_quantize per channel", per_channel),
+        same("glu_jvp", lambda x, out: torch.ops.aten.glu_jvp(out, x, x, -1), halves=True),
+        same(
+            "kaiser_window",
+            lambda x, out: torch.kaiser_window(
+                out.numel(), False, 12.0, dtype=out.dtype, device=out.device
+            ),
+        ),
+        same("_fused_adagrad_", adagrad),
+        same("_compute_linear_combination", combine),
+    ]
+
+
 def aten_operators() -> list[Operator]:
     """Ordinary torch functions that reach our kernels on the device and torch's on the CPU."""
 
@@ -380,7 +447,14 @@ def main(arguments: list[str]) -> int:
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
 
-    operators = [*raw_operators(), *own_operators(), *aten_operators(), *loss_operators()]
+    operators = [
+        *raw_operators(),
+        *own_operators(),
+        *aten_operators(),
+        *loss_operators(),
+        *indexing_operators(),
+        *training_operators(),
+    ]
     results = []
     print(
         f"{'operator':30} {'dtype':9} {'layout':10} {'size':>9} {'device us':>12} {'torch us':>12} {'ratio':>7}"

@@ -1,5 +1,5 @@
 """What tests of operators need: sample tensors in every layout, checks against references on the CPU, one tolerance policy,
-and OpInfo entries of our own operators.
+and OpInfo entries of our own operators and of ATen operators that torch has none for.
 
 Everything is made on the CPU and copied to the device with its layout, so the tests run unchanged on a Mac. This package
 is for other packages' operators as much as for ours: a test calls ``check_forward(op, reference, case, device)`` for each
@@ -22,6 +22,7 @@ from .tolerances import tolerance
 
 __all__ = [
     "Case",
+    "aten_op_db",
     "check_forward",
     "check_gradient",
     "check_inplace",
@@ -45,4 +46,8 @@ def __getattr__(name: str):
         from .opinfos import op_db
 
         return op_db
+    if name == "aten_op_db":
+        from .aten_opinfos import aten_op_db
+
+        return aten_op_db
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

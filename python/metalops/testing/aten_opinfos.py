@@ -1,0 +1,176 @@
+"""OpInfo entries of ATen operators that torch's own list, op_db, lacks.
+
+Their CPU kernels refuse float64 scales, steps and the like, so references run in float32, and gradients, which are
+compared in float64, are left to the operators' own tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+
+from .samples import FLOATS, INTEGERS, layouts, make, to_device
+
+__all__ = ["aten_op_db"]
+
+_FLOATS = {*FLOATS, torch.float64}
+_SHAPES = ((4, 6), (8,), (2, 3, 4), (), (0, 2), (33, 5))
+
+# Arguments of a call, on the CPU.
+Arguments = tuple[Any, ...]
+
+
+def _entry(
+    name: str,
+    op: Callable[..., Any],
+    dtypes: set[torch.dtype],
+    arguments: Callable[[torch.dtype], Iterator[tuple[Arguments, dict[str, Any]]]],
+) -> OpInfo:
+    def samples(info, device, dtype, requires_grad, **kwargs) -> Iterator[SampleInput]:
+        for args, options in arguments(dtype):
+            first, *others = to_device(args, device)
+            yield SampleInput(first, args=tuple(others), kwargs=to_device(options, device))
+
+    return OpInfo(
+        name,
+        op=op,
+        dtypes=dtypes,
+        sample_inputs_func=samples,
+        supports_out=False,
+        supports_autograd=False,
+        supports_forward_ad=False,
+        supports_gradgrad=False,
+    )
+
+
+# Scales are powers of two, so that values are the same in every precision.
+
+
+def _per_tensor(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[str, Any]]]:
+    for shape in _SHAPES:
+        x = make(shape, dtype)
+        yield (x, 0.25, 1, -8, 7), {}
+        zero_point = torch.tensor([-3], dtype=torch.int32)
+        yield (x, torch.tensor([0.5]), zero_point, -8, 7), {}
+    for _, x in layouts(dtype):
+        yield (x, 0.125, 0, -128, 127), {}
+
+
+def _channels(dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
+    for shape, axis in (((4, 6), 0), ((4, 6), 1), ((3, 5, 40), 1), ((8,), 0), ((2, 3, 4, 5), 1)):
+        x = make(shape, dtype)
+        scale = 0.25 * (1 + torch.arange(shape[axis]) % 2)
+        zero_point = torch.arange(shape[axis]) % 5 - 2
+        yield x, scale, zero_point, axis
+        if x.dim() == 4:
+            yield x.to(memory_format=torch.channels_last), scale, zero_point, axis
+
+
+def _per_channel(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[str, Any]]]:
+    for x, scale, zero_point, axis in _channels(dtype):
+        yield (x, scale, zero_point.int(), axis, -8, 7), {}
+
+
+def _learnable_per_tensor(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[str, Any]]]:
+    for shape in _SHAPES:
+        yield (make(shape, dtype), torch.tensor([0.25]), torch.tensor([1.3]), -8, 7, 0.5), {}
+
+
+def _learnable_per_channel(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[str, Any]]]:
+    for x, scale, zero_point, axis in _channels(dtype):
+        yield (x, scale, zero_point + 0.3, axis, -8, 7, 0.5), {}
+
+
+def _embedding_renorm(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[str, Any]]]:
+    weight = make((10, 7), dtype)
+    for indices in (torch.tensor([0, 3, 3, 9]), torch.tensor([[1, 2], [2, 1]]), torch.tensor(4)):
+        for norm_type in (1.0, 2.0, float("inf")):
+            yield (weight, indices, 2.0, norm_type), {}
+            yield (weight.t().contiguous().t(), indices.int(), 2.0, norm_type), {}
+
+
+def _glu(dtype: torch.dtype) -> Iterator[tuple[Tensor, int]]:
+    for shape, dim in (((4, 6), 0), ((4, 6), -1), ((8,), 0), ((2, 4, 3), 1), ((0, 2), 1)):
+        yield make(shape, dtype), dim
+
+
+def _glu_jvp(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[str, Any]]]:
+    for x, dim in _glu(dtype):
+        y = torch.nn.functional.glu(x.float(), dim).to(dtype)
+        yield (y, x, make(x.shape, dtype, seed=1), dim), {}
+
+
+def _glu_backward_jvp(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[str, Any]]]:
+    for x, dim in _glu(dtype):
+        grad = make(torch.nn.functional.glu(x.float(), dim).shape, dtype, low=-1, high=1, seed=2)
+        grad_x = torch.ops.aten.glu_backward(grad.float(), x.float(), dim).to(dtype)
+        tangents = make(grad.shape, dtype, seed=3), make(x.shape, dtype, seed=4)
+        yield (grad_x, grad, x, *tangents, dim), {}
+
+
+def _adagrad(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[str, Any]]]:
+    params = [make(shape, dtype, seed=i) for i, shape in enumerate(_SHAPES)]
+    grads = [make(p.shape, dtype, seed=10) for p in params]
+    sums = [make(p.shape, dtype, low=1, high=3, seed=20) for p in params]
+    steps = [torch.tensor(3.0) for _ in params]
+    options = {"lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.1, "eps": 1e-8}
+    for maximize in (False, True):
+        yield (params, grads, sums, steps), {**options, "maximize": maximize}
+        scaled = {"grad_scale": torch.tensor(2.0), "found_inf": torch.tensor(0.0)}
+        yield (params, grads, sums, steps), {**options, **scaled, "maximize": maximize}
+
+
+def _linear_combination(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[str, Any]]]:
+    for shape, rows in (((3, 5), 4), ((1, 2, 3), 2), ((4,), 1)):
+        yield (make(shape, dtype), make((rows, shape[0]), dtype, seed=1)), {}
+
+
+def _functional_adagrad(params, grads, sums, steps, **options) -> Any:
+    return torch.ops.aten._fused_adagrad(params, grads, sums, steps, **options)
+
+
+aten_op_db: list[OpInfo] = [
+    _entry(
+        "fake_quantize_per_tensor_affine",
+        torch.fake_quantize_per_tensor_affine,
+        _FLOATS,
+        _per_tensor,
+    ),
+    _entry(
+        "fake_quantize_per_channel_affine",
+        torch.fake_quantize_per_channel_affine,
+        _FLOATS,
+        _per_channel,
+    ),
+    _entry(
+        "_fake_quantize_learnable_per_tensor_affine",
+        torch._fake_quantize_learnable_per_tensor_affine,
+        _FLOATS,
+        _learnable_per_tensor,
+    ),
+    _entry(
+        "_fake_quantize_learnable_per_channel_affine",
+        torch._fake_quantize_learnable_per_channel_affine,
+        _FLOATS,
+        _learnable_per_channel,
+    ),
+    _entry(
+        "embedding_renorm",
+        torch.ops.aten.embedding_renorm,
+        {*_FLOATS, torch.complex64},
+        _embedding_renorm,
+    ),
+    _entry("glu_jvp", torch.ops.aten.glu_jvp, _FLOATS, _glu_jvp),
+    _entry("glu_backward_jvp", torch.ops.aten.glu_backward_jvp, _FLOATS, _glu_backward_jvp),
+    _entry("_fused_adagrad", _functional_adagrad, _FLOATS, _adagrad),
+    _entry(
+        "_compute_linear_combination",
+        torch._compute_linear_combination,
+        {*_FLOATS, *INTEGERS, torch.bool},
+        _linear_combination,
+    ),
+]
