@@ -7,7 +7,6 @@
 namespace metalops {
 
 struct AdagradParameters {
-  int64_t count;
   float lr_decay;
   float weight_decay;
   float eps;

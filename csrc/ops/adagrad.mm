@@ -8,8 +8,10 @@
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
 #include <metalops/same_layout.h>
+#include <metalops/tensor_view.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <string>
 
 namespace {
@@ -77,16 +79,21 @@ void step_all(TensorList params, TensorList grads, TensorList state_sums, Tensor
         params[i].is_non_overlapping_and_dense() ? params[i] : params[i].contiguous();
     const auto grad = metalops::in_layout_of(param, grads[i]);
     const auto state_sum = metalops::in_layout_of(param, state_sums[i]);
-    const metalops::AdagradParameters parameters{param.numel(),
-                                                 static_cast<float>(options.lr_decay),
-                                                 static_cast<float>(options.weight_decay),
-                                                 static_cast<float>(options.eps),
-                                                 options.maximize,
-                                                 has_grad_scale};
-    metalops::launch_threads(metalops::library("adagrad"),
-                             std::string("adagrad_") + metalops::metal_type(param.scalar_type()),
-                             param.numel(), param, grad, state_sum, state_steps[i].to(at::kFloat),
-                             lr, scale, overflow, parameters);
+    const metalops::AdagradParameters parameters{
+        static_cast<float>(options.lr_decay), static_cast<float>(options.weight_decay),
+        static_cast<float>(options.eps), options.maximize, has_grad_scale};
+    const auto step = state_steps[i].to(at::kFloat);
+    constexpr int64_t kMost = int64_t{1} << 30;
+    for (int64_t begin = 0; begin < param.numel(); begin += kMost) {
+      const auto count = std::min(kMost, param.numel() - begin);
+      const auto piece = [&](const Tensor& tensor) {
+        return metalops::view_storage(tensor, {count}, {1}, tensor.storage_offset() + begin);
+      };
+      metalops::launch_rows(metalops::library("adagrad"),
+                            std::string("adagrad_") + metalops::metal_type(param.scalar_type()),
+                            count, 1, piece(param), piece(grad), piece(state_sum), step, lr, scale,
+                            overflow, parameters);
+    }
     copy_back(params[i], param);
     copy_back(state_sums[i], state_sum);
     if (has_grad_scale) {
