@@ -130,7 +130,8 @@ def _linear_combination(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[st
 
 
 def _functional_adagrad(params, grads, sums, steps, **options) -> Any:
-    return torch.ops.aten._fused_adagrad(params, grads, sums, steps, **options)
+    # The step counts, which come last, stay as they are.
+    return torch.ops.aten._fused_adagrad(params, grads, sums, steps, **options)[:3]
 
 
 aten_op_db: list[OpInfo] = [
