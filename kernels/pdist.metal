@@ -12,11 +12,16 @@ struct Coordinates {
   float4 high;
 };
 
+// The next eight coordinates.
+inline Coordinates load(constant float* x) {
+  constant packed_float4* whole = reinterpret_cast<constant packed_float4*>(x);
+  return {float4(whole[0]), float4(whole[1])};
+}
+
 // The next eight coordinates, of which only `count` may exist; the others are zero.
 inline Coordinates load(constant float* x, int64_t count) {
   if (count >= 8) {
-    constant packed_float4* whole = reinterpret_cast<constant packed_float4*>(x);
-    return {float4(whole[0]), float4(whole[1])};
+    return load(x);
   }
   Coordinates some = {float4(0.0f), float4(0.0f)};
   for (int64_t i = 0; i < count; ++i) {
@@ -81,6 +86,24 @@ struct GeneralNorm : SumOfTerms {
 
 // ---- kernels ------------------------------------------------------------------------------------
 
+// What is added up, or compared, for a distance.
+template <typename Norm>
+struct DistanceSum {
+  float4 low = float4(0.0f);
+  float4 high = float4(0.0f);
+
+  void add(Coordinates a, Coordinates b, float p) {
+    low = Norm::combine(low, Norm::term(a.low - b.low, p));
+    high = Norm::combine(high, Norm::term(a.high - b.high, p));
+  }
+
+  float distance(float p) const {
+    float4 total = Norm::combine(low, high);
+    total = Norm::combine(total, total.zwxy);
+    return Norm::finish(Norm::combine(total, total.yxwz).x, p);
+  }
+};
+
 // A thread for each pair. Row y of the grid is as long as the pairs of point y and those of the point
 // that is as far from the end take together, the latter first.
 template <typename Norm>
@@ -98,17 +121,15 @@ kernel void pdist(device float* distances [[buffer(0)]], constant float* x [[buf
   }
   constant float* a = x + i * columns;
   constant float* b = x + j * columns;
-  Coordinates total = {float4(0.0f), float4(0.0f)};
-  for (int64_t k = 0; k < columns; k += 8) {
-    const Coordinates left = load(a + k, columns - k);
-    const Coordinates right = load(b + k, columns - k);
-    total.low = Norm::combine(total.low, Norm::term(left.low - right.low, parameters.p));
-    total.high = Norm::combine(total.high, Norm::term(left.high - right.high, parameters.p));
+  DistanceSum<Norm> total;
+  int64_t k = 0;
+  for (; k + 8 <= columns; k += 8) {
+    total.add(load(a + k), load(b + k), parameters.p);
   }
-  float4 rest = Norm::combine(total.low, total.high);
-  rest = Norm::combine(rest, rest.zwxy);
-  distances[i * (2 * n - i - 1) / 2 + j - i - 1] =
-      Norm::finish(Norm::combine(rest, rest.yxwz).x, parameters.p);
+  if (k < columns) {
+    total.add(load(a + k, columns - k), load(b + k, columns - k), parameters.p);
+  }
+  distances[i * (2 * n - i - 1) / 2 + j - i - 1] = total.distance(parameters.p);
 }
 
 // Eight coordinates of a point, or as many as there are, and what is added up for them.
