@@ -212,8 +212,11 @@ class Report:
         self._verdicts: dict[tuple, dict[str, str]] = defaultdict(dict)
         self._mutants: dict[tuple, Mutant] = {}
 
-    def is_killed(self, mutant: Mutant) -> bool:
-        return "killed" in self._verdicts[mutant.identity].values()
+    def is_decided(self, mutant: Mutant) -> bool:
+        """Whether no other family need try it."""
+        verdicts = self._verdicts[mutant.identity].values()
+        is_equivalent = (mutant.file, mutant.original, mutant.replacement) in self._equivalents
+        return "killed" in verdicts or (is_equivalent and "survived" in verdicts)
 
     def add(self, family: str, mutant: Mutant, verdict: str, detail: str) -> None:
         self._mutants[mutant.identity] = mutant
@@ -301,7 +304,7 @@ def main() -> int:
             with contextlib.closing(Package(os.path.join(folder, family.name))) as package:
                 trial = Trial(family, package)
                 for mutant in mutants:
-                    if not report.is_killed(mutant):
+                    if not report.is_decided(mutant):
                         report.add(family.name, mutant, *trial.verdict(mutant))
 
         with ThreadPoolExecutor(arguments.jobs) as pool:
