@@ -48,7 +48,11 @@ _OPTIONS = {
         "symbolize": 0,
         "exitcode": 0,
         "ignore_noninstrumented_modules": 1,
-        "history_size": 4,
+        # Each launch of a wrong kernel fails.
+        "suppress_equal_stacks": 0,
+        "suppress_equal_addresses": 0,
+        # Of each GPU thread; more would take more memory.
+        "history_size": 2,
     },
 }
 _RESTARTED = "METALOPS_SANITIZE_RESTARTED"  # the id of the process that has started itself anew

@@ -62,13 +62,16 @@ class SanitizerWarning(UserWarning):
 
 
 @contextlib.contextmanager
-def sanitize(mode: str | None = None, *, halt: bool = True) -> Iterator[None]:
+def sanitize(
+    mode: str | None = None, *, halt: bool = True, seed: int | None = None
+) -> Iterator[None]:
     """Runs the kernels launched in the block under the compiler's sanitizer.
 
     mode: "address" (AddressSanitizer and UndefinedBehaviorSanitizer) or "thread" (ThreadSanitizer);
     default: the one whose runtime this process has. halt: raise SanitizerError at the launch;
     otherwise kernels go on, and everything found is raised at torch.mps.synchronize(), or when the
-    block ends. It holds for all threads of the process.
+    block ends. seed: of the order in which threads run, as METALOPS_SANITIZE_SEED; the same launches
+    in the block run in the same orders again. It holds for all threads of the process.
 
     Raises RuntimeError when the process was not started with that sanitizer's runtime: set
     METALOPS_SANITIZE, or use `python -m metalops sanitize`. Without the block, METALOPS_SANITIZE
@@ -91,10 +94,15 @@ def sanitize(mode: str | None = None, *, halt: bool = True) -> Iterator[None]:
     _sanitize.set_up()
     mode_before = _host.set_sanitizer(present)
     halt_before = _host.set_sanitizer_halt(halt)
+    seed_before = _host.sanitizer_seed()
+    if seed is not None:
+        _host.set_sanitizer_seed(seed)
     try:
         yield
         if not halt:
             _host.raise_kept_findings()
     finally:
+        if seed is not None:
+            _host.set_sanitizer_seed(seed_before)
         _host.set_sanitizer_halt(halt_before)
         _host.set_sanitizer(mode_before)

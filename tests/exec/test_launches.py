@@ -71,7 +71,7 @@ extern "C" __attribute__((visibility("default"))) void metalops_bind(const msl::
 """
 
 
-def by_hand(folder, version=1, features=0):
+def by_hand(folder, version="msl::abi::kAbiVersion", features=0):
     """The path of a library like those the front end emits, compiled from C++."""
     from metalops.msl import compiler
 

@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 #include <device/allocator.h>
 #include <device/device.h>
+#include <exec/fresh_outputs.h>
 #include <exec/red_zones.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -148,6 +149,7 @@ struct Block {
 
 void free_block(void* context) {
   auto* block = static_cast<Block*>(context);
+  exec::note_free(block->memory);
   uncount(block->bytes);
   std::free(block->memory);
   delete block;
@@ -166,6 +168,7 @@ constexpr size_t kRedZone = size_t{16} << 10;
 
 void free_guarded_block(void* context) {
   auto* block = static_cast<Block*>(context);
+  exec::note_free(block->memory);
   uncount(block->bytes);
   char* const start = static_cast<char*>(block->memory) - kRedZone;
   exec::unpoison(start, block->bytes + 2 * kRedZone);
@@ -177,6 +180,7 @@ c10::DataPtr allocate_guarded_block(size_t bytes) {
   void* start = nullptr;
   if (posix_memalign(&start, kAlignment, bytes + 2 * kRedZone) != 0) raise_out_of_memory(bytes);
   char* const memory = static_cast<char*>(start) + kRedZone;
+  exec::note_allocation(memory, bytes);
   exec::poison(start, kRedZone);
   exec::poison(memory + bytes, kRedZone);
   count(bytes);
@@ -197,6 +201,7 @@ c10::DataPtr allocate_block(size_t bytes) {
   } else if (posix_memalign(&memory, kAlignment, bytes) != 0) {
     raise_out_of_memory(bytes);
   }
+  if (!mapped) exec::note_allocation(memory, bytes);
   count(bytes);
   return {memory, new Block{memory, bytes}, mapped ? &free_mapped_block : &free_block, kDevice};
 }

@@ -10,6 +10,7 @@
 #include "cpu_features.h"
 #include "exec.h"
 #include "findings.h"
+#include "shuffled_order.h"
 
 namespace metalops {
 namespace {
@@ -80,6 +81,9 @@ void bind_sanitizers(py::module_& m) {
       "before.");
   m.def("set_sanitizer_halt", &exec::set_sanitize_halt, py::arg("halt"),
         "Whether a launch with findings raises at once; returns what was before.");
+  m.def("sanitizer_seed", &exec::shuffle_seed, "The seed of the order of threads.");
+  m.def("set_sanitizer_seed", &exec::set_shuffle_seed, py::arg("seed"),
+        "Starts the sequence of orders in which launches run their threads over.");
   m.def("set_address_reader", &exec::set_address_reader, py::arg("path"),
         "The program that reads debug information, called as addr2line is.");
   m.def("raise_kept_findings", [] {

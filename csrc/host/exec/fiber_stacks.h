@@ -23,6 +23,10 @@ class FiberStacks {
   uint32_t acquire() { return free_count_ != 0 ? free_[--free_count_] : take_fresh(); }
   void release(uint32_t index) { free_[free_count_++] = index; }
 
+  uint32_t used() const { return fresh_; }
+  bool contains(const void* address) const {
+    return size_t(static_cast<const char*>(address) - region_) < stride_ * kMaxStacks;
+  }
   void* bottom(uint32_t index) const;
   void* top(uint32_t index) const;
   // Whether a fault at this address means that one of the stacks has overflowed.

@@ -9,6 +9,8 @@
 #include <sstream>
 #include <utility>
 
+#include "shuffled_order.h"
+
 namespace metalops::exec {
 
 namespace detail {
@@ -171,6 +173,8 @@ void SanitizedLaunch::finish() {
   std::vector<Finding> errors;
   for (auto& [finding, count] : found) {
     if (count > 1) finding.message += "\n  and " + std::to_string(count - 1) + " more like this";
+    finding.message += "\n  (threads in the order of METALOPS_SANITIZE_SEED=" +
+                       std::to_string(shuffle_seed()) + ")";
     if (finding.warning) {
       warn(finding);
     } else {

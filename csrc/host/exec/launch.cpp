@@ -31,14 +31,13 @@ Engine engine_from_environment() {
 }
 
 // Every thread by itself, whatever engine was asked for: a check is about one thread at a time.
-void run_sanitized(const Kernel& kernel, const Launch& launch, int threads,
-                   const BufferDescriptions* buffers) {
+void run_sanitized(const Kernel& kernel, const Launch& launch, const BufferDescriptions* buffers) {
   SanitizedLaunch sanitized(kernel, launch, buffers);
   catch_wild_accesses();
   try {
     std::optional<AddressReports> reports;
     if (sanitize_mode() == SanitizeMode::kAddress) reports.emplace();
-    run_fibers(kernel, launch, threads);
+    run_sanitizing(kernel, launch);
   } catch (const WildAccess&) {
     // A finding; the launch ends here.
   } catch (const c10::Error&) {
@@ -104,7 +103,7 @@ void run(const Kernel& kernel, Launch& launch, Engine engine, int threads,
   TORCH_CHECK_VALUE(engine != Engine::kLoop || kernel.loop != nullptr, "kernel '", kernel.name,
                     "' synchronises its threads and cannot run as a plain loop");
   if (C10_UNLIKELY(sanitize_mode() != SanitizeMode::kOff)) {
-    run_sanitized(kernel, launch, threads, buffers);
+    run_sanitized(kernel, launch, buffers);
     return;
   }
   if (engine == Engine::kAutomatic) {

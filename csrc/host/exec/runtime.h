@@ -39,6 +39,7 @@ class InterruptPoll {
 // The engines. Launch::groups is filled in and sizes are checked already.
 void run_loop(const Kernel& kernel, const Launch& launch, int threads);
 void run_fibers(const Kernel& kernel, const Launch& launch, int threads);
+void run_sanitizing(const Kernel& kernel, const Launch& launch);
 
 // The kernel that this CPU thread runs in a loop, so that a synchronising call in it can be
 // reported; null otherwise.

@@ -34,6 +34,11 @@ _FLAGS = {
 }
 # Without the runtime, which must be part of the process already: loaded later it would end it.
 _LINK = {"gnu": ["-nodefaultlibs", "-lc", "-lgcc"], "clang": []}
+# Every check is a call, which the device takes (include/msl/instrument.h).
+_OUTLINED = {
+    "gnu": ["--param=asan-instrumentation-with-call-threshold=0"],
+    "clang": ["-mllvm", "-asan-instrumentation-with-call-threshold=0"],
+}
 _DEBUG = {"gnu": ["-g1"], "clang": ["-gline-tables-only", "-gdwarf-4"]}
 
 
@@ -62,7 +67,9 @@ def loaded() -> str:
 
 def flags(mode: str, host: Compiler) -> list[str]:
     """What to compile and link a kernel library with."""
-    return [*_FLAGS[mode], *_DEBUG[host.kind], *_LINK[host.kind], "-fno-omit-frame-pointer"]
+    outlined = _OUTLINED[host.kind] if mode == "address" else []
+    debug = [*_DEBUG[host.kind], "-fno-omit-frame-pointer"]
+    return [*_FLAGS[mode], *outlined, *debug, *_LINK[host.kind]]
 
 
 def preloads(mode: str, host: Compiler) -> list[str]:

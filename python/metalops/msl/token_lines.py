@@ -20,6 +20,7 @@ _TOKEN = re.compile(
     r"|<<=|>>=|\.\.\.|->\*|->|\+\+|--|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|::|\.\*|\#\#"
     r"|[^\s\w]"
 )
+_ENTRY = re.compile(r"msl_thread_\d+")
 
 
 def one_token_a_line(emitted: Emitted) -> tuple[str, bytes]:
@@ -33,11 +34,15 @@ def one_token_a_line(emitted: Emitted) -> tuple[str, bytes]:
     lines: list[str] = []
     places: list[tuple[int, int, int]] = []
     files: dict[str, int] = {}
+    in_head = False
     for match in _TOKEN.finditer(text):
         lines.append(match.group())
         place = (0, 0, 0)
-        in_user_code = match.start() < emitted.thunks_at and match["directive"] is None
-        offset = emitted.source_offset(match.start()) if in_user_code else None
+        # Behind the user's code the head of a kernel's entry stands for the kernel itself.
+        in_head = bool(_ENTRY.fullmatch(match.group())) or (in_head and lines[-2] not in "{}")
+        is_place = match.start() < emitted.thunks_at or in_head
+        is_place = is_place and match["directive"] is None
+        offset = emitted.source_offset(match.start()) if is_place else None
         if offset is not None:
             position = emitted.lines.position(offset)
             file = files.setdefault(position.file, len(files) + 1)

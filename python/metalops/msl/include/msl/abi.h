@@ -11,7 +11,7 @@ typedef __INT32_TYPE__ i32;
 typedef __UINT32_TYPE__ u32;
 typedef __UINT64_TYPE__ u64;
 
-constexpr u32 kAbiVersion = 1;
+constexpr u32 kAbiVersion = 2;
 constexpr u32 kMaxBuffers = 31;             // Metal's buffer argument table
 constexpr u32 kSimdWidth = 32;              // every Apple GPU
 constexpr u32 kMaxThreadgroupBytes = 32768; // Apple GPUs, family 4 and later
@@ -35,7 +35,7 @@ struct Group {
   u32 size[3];      // threads_per_threadgroup
   void* dynamic_memory[kMaxBuffers];  // one block for each dynamic [[threadgroup(i)]] argument
   // Static threadgroup variables: variable number n of the kernel lives at static_memory + offsets[n]. An offset of
-  // ~0u means "not yet placed": the first thread to reach the declaration places it (see msl/threadgroup.h).
+  // ~0u means "not yet placed": the first thread to reach the declaration has it placed (Runtime::place_variable).
   u8* static_memory;
   u32 static_bytes;   // size of that block: Kernel::static_threadgroup_bytes
   u32 static_used;
@@ -55,10 +55,21 @@ struct Thread {
 // orders divergent simdgroup operations; Library::sites maps an id to a line.
 struct Site {
   u32 id;
+  u32 mem_flags;  // of barriers: the memory that they order (metal::mem_flags)
 };
 
 // Combines the operands of the lanes in `mask` (in[l], out[l] are valid for those lanes only).
 typedef void (*SimdFunction)(const void* const* in, void* const* out, u32 mask);
+
+// What Metal leaves undefined in a simdgroup operation.
+enum class Undefined : u32 {
+  kAbsentLane,  // the value of a lane that takes no part (value: that lane)
+  kNoSuchLane,  // the value of a lane beyond the simdgroup or quadgroup (value: what was asked for)
+  kNotUniform,  // an amount that must be the same for all lanes and is not (value: the other amount)
+  kNotAll,      // an operation that all lanes must take part in (value: how many do)
+};
+
+enum class Access : u32 { kRead, kWrite, kUpdate };  // kUpdate: an atomic read and write
 
 // Filled in by the device and handed to metalops_bind before any kernel of the library runs. These functions may
 // throw (C++ exceptions cross kernel frames), for instance when a kernel without a fiber reaches a barrier.
@@ -69,8 +80,20 @@ struct Runtime {
   void (*simd)(Site, const void* in, void* out, SimdFunction);
   u32 (*lane)();         // thread_index_in_simdgroup of the running thread
   u32 (*active_mask)();  // lanes of its simdgroup that exist and have not returned
+  // The offset in Group::static_memory of a variable that has none yet.
+  u32 (*place_variable)(Group*, u32 bytes, u32 alignment);
+  // Called by SimdFunctions, for one of their lanes.
+  void (*undefined)(Undefined, u32 lane, u32 value);
   void (*log)(const char* text, u32 length);
   void (*fail)(const char* message);  // throws; does not return
+
+  // Called by code that was compiled with a sanitizer (msl/instrument.h). `place` is an address of machine code just
+  // behind the access. These do not throw.
+  void (*access)(const void* address, u64 bytes, Access, const void* place);
+  void (*atomic)(const void* address, u64 bytes, Access, i32 order, const void* place);
+  void (*fence)(u32 mem_flags, i32 order);
+  void (*copy)(void* to, const void* from, u64 bytes, const void* place);  // as memmove
+  void (*fill)(void* to, i32 byte, u64 bytes, const void* place);
 };
 
 // ---- what a library tells the device ------------------------------------------------------------------------

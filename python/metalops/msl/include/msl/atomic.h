@@ -182,8 +182,11 @@ MSL_INLINE void atomic_min_explicit(volatile atomic<ulong>* object, ulong operan
   atomic_fetch_min_explicit(object, operand, order);
 }
 
-MSL_INLINE void atomic_thread_fence(mem_flags, memory_order = memory_order_seq_cst,
+MSL_INLINE void atomic_thread_fence(mem_flags flags, memory_order order = memory_order_seq_cst,
                                     thread_scope = thread_scope_device) {
+#if MSL_INSTRUMENTED
+  msl_runtime->fence(uint(flags), msl_impl::builtin_order(order));
+#endif
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 

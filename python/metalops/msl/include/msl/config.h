@@ -25,5 +25,12 @@
 #define MSL_SIMD_DECLARATIONS 0
 #endif
 
+// Whether a sanitizer's instrumentation is compiled in (sanitizers.py): then msl/instrument.h takes its calls.
+#if defined(MSL_SANITIZE_THREAD) || defined(MSL_SANITIZE_ADDRESS)
+#define MSL_INSTRUMENTED 1
+#else
+#define MSL_INSTRUMENTED 0
+#endif
+
 // Set by metalops_bind before any kernel of the library runs. Defined once in the emitted code.
 extern const msl::abi::Runtime* msl_runtime __attribute__((visibility("hidden")));

@@ -8,6 +8,7 @@
 #include <msl/atomic.h>
 #include <msl/compiler_builtins.h>
 #include <msl/geometric.h>
+#include <msl/instrument.h>
 #include <msl/integer.h>
 #include <msl/limits.h>
 #include <msl/logging.h>

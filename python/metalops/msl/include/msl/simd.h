@@ -12,17 +12,17 @@ namespace msl::metal {
 
 // ---- barriers -----------------------------------------------------------------------------------------------
 
-MSL_INLINE void threadgroup_barrier(mem_flags, abi::Site site = {}) {
-  msl_runtime->threadgroup_barrier(site);
+MSL_INLINE void threadgroup_barrier(mem_flags flags, abi::Site site = {}) {
+  msl_runtime->threadgroup_barrier({site.id, uint(flags)});
 }
-MSL_INLINE void threadgroup_barrier(mem_flags, thread_scope, abi::Site site = {}) {
-  msl_runtime->threadgroup_barrier(site);
+MSL_INLINE void threadgroup_barrier(mem_flags flags, thread_scope, abi::Site site = {}) {
+  msl_runtime->threadgroup_barrier({site.id, uint(flags)});
 }
-MSL_INLINE void simdgroup_barrier(mem_flags, abi::Site site = {}) {
-  msl_runtime->simdgroup_barrier(site);
+MSL_INLINE void simdgroup_barrier(mem_flags flags, abi::Site site = {}) {
+  msl_runtime->simdgroup_barrier({site.id, uint(flags)});
 }
-MSL_INLINE void simdgroup_barrier(mem_flags, thread_scope, abi::Site site = {}) {
-  msl_runtime->simdgroup_barrier(site);
+MSL_INLINE void simdgroup_barrier(mem_flags flags, thread_scope, abi::Site site = {}) {
+  msl_runtime->simdgroup_barrier({site.id, uint(flags)});
 }
 
 }  // namespace msl::metal
@@ -139,22 +139,41 @@ struct Prefix {
 
 // ---- shuffles -----------------------------------------------------------------------------------------------
 
-enum class Shuffle { kDirect, kXor, kUp, kDown, kRotateUp, kRotateDown };
+enum class Shuffle { kDirect, kBroadcast, kXor, kUp, kDown, kRotateUp, kRotateDown };
 
 template <class T>
 struct Moved {
   T value;
   ushort amount;  // the lane asked for, or the distance
 };
-// A lane that is asked for and takes no part gives an undefined value in Metal; here zeros.
+// The value of lane `source` for lane `lane`. One that takes no part gives an undefined value in Metal; here zeros.
 template <class T>
-MSL_INLINE T value_at(const void* const* in, u32 mask, u32 lane) {
-  return (mask >> lane) & 1u ? operand_of<Moved<T>>(in, lane).value : T{};
+MSL_INLINE T value_at(const void* const* in, u32 mask, u32 lane, u32 source) {
+  if ((mask >> source) & 1u) return operand_of<Moved<T>>(in, source).value;
+  msl_runtime->undefined(abi::Undefined::kAbsentLane, lane, source);
+  return T{};
+}
+
+// Reports amounts that differ within the `Width` lanes that must agree.
+template <class Operand, u32 Width>
+void check_uniform(const void* const* in, u32 mask) {
+  for (u32 part = 0; part < 32 / Width; ++part) {
+    const u32 lanes = mask & lanes_of<Width>(part);
+    if (lanes == 0) continue;
+    const ushort amount = operand_of<Operand>(in, u32(__builtin_ctz(lanes))).amount;
+    for_lanes(lanes, [&](u32 lane) {
+      const ushort other = operand_of<Operand>(in, lane).amount;
+      if (other != amount) msl_runtime->undefined(abi::Undefined::kNotUniform, lane, amount);
+    });
+  }
 }
 
 template <Shuffle Kind, class T, u32 Width>
 struct Shuffled {
   static void run(const void* const* in, void* const* out, u32 mask) {
+#if MSL_INSTRUMENTED
+    if (Kind != Shuffle::kDirect) check_uniform<Moved<T>, Width>(in, mask);
+#endif
     for_lanes(mask, [&](u32 lane) {
       const Moved<T>& mine = operand_of<Moved<T>>(in, lane);
       const u32 first = lane & ~(Width - 1);
@@ -164,6 +183,8 @@ struct Shuffled {
       bool outside = false;  // shifted past an end: the lane keeps its own value
       switch (Kind) {
         case Shuffle::kDirect:
+        case Shuffle::kBroadcast:
+          if (amount >= Width) msl_runtime->undefined(abi::Undefined::kNoSuchLane, lane, amount);
           source = amount & (Width - 1);
           break;
         case Shuffle::kXor:
@@ -184,7 +205,7 @@ struct Shuffled {
           source = (place + amount) & (Width - 1);
           break;
       }
-      result_of<T>(out, lane) = outside ? mine.value : value_at<T>(in, mask, first + source);
+      result_of<T>(out, lane) = outside ? mine.value : value_at<T>(in, mask, lane, first + source);
     });
   }
 };
@@ -200,6 +221,9 @@ struct Filled {
 template <class T, bool Down>
 struct ShiftedAndFilled {
   static void run(const void* const* in, void* const* out, u32 mask) {
+#if MSL_INSTRUMENTED
+    check_uniform<Filled<T>, 32>(in, mask);
+#endif
     for_lanes(mask, [&](u32 lane) {
       const Filled<T>& mine = operand_of<Filled<T>>(in, lane);
       const u32 width = mine.modulo;
@@ -212,8 +236,9 @@ struct ShiftedAndFilled {
       if ((mask >> from) & 1u) {
         const Filled<T>& other = operand_of<Filled<T>>(in, from);
         value = empty ? other.filling : other.value;
-      } else if (empty) {
-        value = mine.filling;
+      } else {
+        msl_runtime->undefined(abi::Undefined::kAbsentLane, lane, from);
+        if (empty) value = mine.filling;
       }
       result_of<T>(out, lane) = value;
     });
@@ -369,7 +394,7 @@ MSL_INLINE bool quad_is_helper_thread(abi::Site = {}) { return false; }
 
 #define MSL_MOVING(FORM, T, PREFIX, WIDTH)                                                      \
   MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle, kDirect)                                         \
-  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, broadcast, kDirect)                                       \
+  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, broadcast, kBroadcast)                                      \
   MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle_xor, kXor)                                        \
   MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle_up, kUp)                                          \
   MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle_down, kDown)                                      \

@@ -96,6 +96,9 @@ template <class D, class A, class B, class C>
 struct MultiplyAccumulate {
   static void run(const void* const* in, void* const* out, u32 mask) {
     using Operands = MatrixOperands<A, B, C>;
+    if (mask != ~0u) {
+      msl_runtime->undefined(abi::Undefined::kNotAll, u32(__builtin_ctz(mask)), u32(__builtin_popcount(mask)));
+    }
     float a[8][8] = {}, b[8][8] = {}, d[8][8] = {};
     for_lanes(mask, [&](u32 lane) {
       const Operands& mine = operand_of<Operands>(in, lane);

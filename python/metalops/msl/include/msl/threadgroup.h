@@ -1,7 +1,7 @@
 // Variables in threadgroup memory.
 //
 // `threadgroup T x[N];` in a kernel becomes a reference obtained here. Storage belongs to the group, not to the
-// library, so that any engine can run the same code; it is zero when the group starts. A variable finds its place when
+// library, so that any engine can run the same code; it is zero when the group starts (filled with a pattern where a sanitizer watches). A variable finds its place when
 // the first thread of the group reaches its declaration.
 #pragma once
 
@@ -12,15 +12,9 @@ namespace msl::msl_impl {
 // The place of variable number `index` of the kernel in its group's memory.
 template <class T>
 MSL_INLINE T& threadgroup_variable(abi::Group& group, abi::u32 index) {
-  constexpr abi::u32 alignment = alignof(T) > 16 ? alignof(T) : 16;
   abi::u32& offset = group.offsets[index];
   if (__builtin_expect(offset == ~0u, 0)) {
-    const abi::u32 start = (group.static_used + alignment - 1) / alignment * alignment;
-    if (start + sizeof(T) > group.static_bytes) {
-      msl_runtime->fail("the kernel's threadgroup variables need more memory than it declares");
-    }
-    group.static_used = start + abi::u32(sizeof(T));
-    offset = start;
+    offset = msl_runtime->place_variable(&group, sizeof(T), alignof(T) > 16 ? alignof(T) : 16);
   }
   return *reinterpret_cast<T*>(group.static_memory + offset);
 }

@@ -1,0 +1,412 @@
+// One threadgroup, each of whose GPU threads is a fiber, a call stack of its own, that runs until
+// it has to wait. What the fiber engine and the sanitizing engine share.
+//
+// Scheduling is by lane masks, 32 threads of a simdgroup in a word.
+//
+//  - A simdgroup operation completes when no lane of the simdgroup can run any more. If all of them
+//    wait at the same call, they take part together. If control flow diverged, the lanes at the
+//    call that comes first in the source do, and go on; the others keep waiting for them. That is
+//    how a GPU reconverges.
+//  - A threadgroup barrier completes when every thread of the group waits at one or has returned.
+#pragma once
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "fiber_stacks.h"
+#include "fiber_switch.h"
+#include "runtime.h"
+#include "stack_overflow.h"
+
+namespace metalops::exec {
+
+// Engine is the derived class. It may hide the functions below "what an engine may refine".
+template <class Engine>
+class FiberWorker : public OverflowHandler {
+ public:
+  FiberWorker(const FiberWorker&) = delete;
+
+  // Makes room for the kernel's threadgroup memory.
+  void begin(const Kernel& kernel, const Launch& launch) {
+    kernel_ = &kernel;
+    launch_ = &launch;
+    group_ = {};
+    group_.launch = &launch;
+    self().lay_out_memory();
+  }
+  void run_group(uint64_t index);
+
+  // Called by the running fiber.
+  void threadgroup_barrier(msl::abi::Site site) {
+    Simdgroup& simdgroup = *simdgroup_;
+    if (simdgroup.at_barrier == 0) simdgroup.barrier_site = simdgroup.other_barrier_site = site.id;
+    if (C10_UNLIKELY(simdgroup.barrier_site != site.id)) simdgroup.other_barrier_site = site.id;
+    simdgroup.runnable &= ~(1u << lane_);
+    simdgroup.at_barrier |= 1u << lane_;
+    self().wait();
+  }
+  void simdgroup_barrier(msl::abi::Site site) { simd(site, nullptr, nullptr, nullptr); }
+  void simd(msl::abi::Site site, const void* in, void* out, msl::abi::SimdFunction function) {
+    Simdgroup& simdgroup = *simdgroup_;
+    simdgroup.site[lane_] = site.id;
+    simdgroup.function[lane_] = function;
+    simdgroup.in[lane_] = in;
+    simdgroup.out[lane_] = out;
+    simdgroup.runnable &= ~(1u << lane_);
+    simdgroup.at_simd |= 1u << lane_;
+    self().wait();
+  }
+  uint32_t lane() const { return lane_; }
+  uint32_t active_mask() const { return simdgroup_->alive; }
+  uint32_t place_variable(uint32_t bytes, uint32_t alignment);
+
+  const Kernel& kernel() const { return *kernel_; }
+  bool handle_overflow(const void* address, void* signal_context) override;
+
+ protected:
+  static constexpr uint32_t kMaxThreads = FiberStacks::kMaxStacks;
+  static constexpr uint32_t kSimdWidth = msl::abi::kSimdWidth;
+  static constexpr uint32_t kMaxSimdgroups = kMaxThreads / kSimdWidth;
+  static constexpr uint32_t kNone = ~0u;
+
+  // Where a lane waits in a simdgroup operation, and with what.
+  struct Simdgroup {
+    uint32_t alive;       // lanes that exist and have not returned
+    uint32_t runnable;    // lanes that run or may run; the lanes of alive are here or in one of the
+                          // next two
+    uint32_t at_simd;     // lanes that wait in a simdgroup operation
+    uint32_t at_barrier;  // lanes that wait at a threadgroup barrier
+    uint32_t started;     // lanes that have a stack
+    uint32_t barrier_site;
+    uint32_t other_barrier_site;  // differs from barrier_site when lanes wait at different barriers
+    Context context[kSimdWidth];
+    uint32_t stack[kSimdWidth];
+    uint32_t site[kSimdWidth];
+    msl::abi::SimdFunction function[kSimdWidth];
+    const void* in[kSimdWidth];
+    void* out[kSimdWidth];
+  };
+  // A thread of the group: its place in its simdgroup.
+  struct Place {
+    Simdgroup* simdgroup;
+    uint32_t lane;
+  };
+
+  FiberWorker() = default;
+  ~FiberWorker() = default;
+
+  // ---- what an engine may refine ----------------------------------------------------------------
+
+  // begin() needs room for the threadgroup memory of launch_ (fills in group_), and a group begins
+  // or ends.
+  void lay_out_memory() = delete;
+  void group_begins() = delete;
+  void group_ends() {}
+  // The current thread cannot go on; returns when it may.
+  void wait() { wait_for_others(); }
+  // The thread to run first, and next: one of the current simdgroup if it has any that can run.
+  Place choose_first() { return {simdgroups_, 0}; }
+  Place choose_own();
+  Place choose_other();
+  // The machine leaves the present stack for that of another thread (or for that of run_group:
+  // null) and has arrived on it. A stack that is left for good is `done`.
+  void leaves(const Place*, bool /*done*/) {}
+  void arrives() {}
+  // The current thread is another one from now on.
+  void runs() {}
+  // Every thread of the group waits at a barrier or has returned.
+  void barrier_completes() {}
+  // Lanes of one simdgroup wait at different barriers.
+  void finds_different_barriers(uint32_t simdgroup) { report_different_barriers(simdgroup); }
+  // The first lanes in the order of their calls take part in a simdgroup operation.
+  void simd_completes(Simdgroup&, uint32_t /*lanes*/) {}
+
+  // ---- for engines ------------------------------------------------------------------------------
+
+  Engine& self() { return static_cast<Engine&>(*this); }
+  C10_NOINLINE void wait_for_others() {
+    const Place place = next();
+    if (place.simdgroup != simdgroup_ || place.lane != lane_) leave_to(place);
+  }
+  void leave_to(Place place) {
+    if (C10_UNLIKELY((place.simdgroup->started >> place.lane & 1u) == 0)) start(place);
+    Context& from = simdgroup_->context[lane_];
+    self().leaves(&place, false);
+    simdgroup_ = place.simdgroup;
+    lane_ = place.lane;
+    switch_context(from, place.simdgroup->context[place.lane]);
+    self().arrives();
+    self().runs();
+  }
+  uint32_t index_of(const Simdgroup* simdgroup) const { return uint32_t(simdgroup - simdgroups_); }
+  uint32_t thread_index() const { return index_of(simdgroup_) * kSimdWidth + lane_; }
+  const msl::abi::Thread& thread() const { return gpu_threads_[thread_index()]; }
+  [[noreturn]] void report_different_barriers(uint32_t simdgroup);
+
+  // The running fiber.
+  Simdgroup* simdgroup_ = nullptr;
+  uint32_t lane_ = 0;
+  bool running_ = false;
+
+  const Kernel* kernel_ = nullptr;
+  const Launch* launch_ = nullptr;
+  uint32_t size_[3] = {0, 0, 0};
+  uint32_t threads_ = 0;
+  uint32_t simdgroup_count_ = 0;
+  uint32_t done_ = 0;
+  uint32_t ready_ = 0;  // bit s: simdgroup s has runnable lanes
+  // As much as possible of what a switch touches in one cache line.
+  alignas(64) Simdgroup simdgroups_[kMaxSimdgroups];
+  msl::abi::Thread gpu_threads_[kMaxThreads];
+  Context main_;
+  FiberStacks stacks_;
+  std::exception_ptr error_;
+  bool overflowed_ = false;
+  msl::abi::Group group_;
+
+ private:
+  static void fiber_main();
+  void run_fibers_on_this_stack();
+  void set_size(const uint32_t size[3]);
+  C10_NOINLINE void start(Place place);
+  void finish_current();
+  C10_NOINLINE Place next();
+  C10_NOINLINE void complete_simd(Simdgroup& simdgroup);
+  C10_NOINLINE bool release_barrier();
+
+  SignalStack signal_stack_;
+};
+
+// Fills in what depends on the size of the group only: most groups of a launch have the same.
+template <class Engine>
+void FiberWorker<Engine>::set_size(const uint32_t size[3]) {
+  if (std::equal(size, size + 3, size_)) return;
+  std::copy(size, size + 3, size_);
+  threads_ = size[0] * size[1] * size[2];
+  simdgroup_count_ = (threads_ + kSimdWidth - 1) / kSimdWidth;
+  uint32_t index = 0;
+  for (uint32_t z = 0; z < size[2]; ++z) {
+    for (uint32_t y = 0; y < size[1]; ++y) {
+      for (uint32_t x = 0; x < size[0]; ++x, ++index) {
+        gpu_threads_[index] = {&group_, {x, y, z}, index};
+      }
+    }
+  }
+}
+
+template <class Engine>
+void FiberWorker<Engine>::run_group(uint64_t index) {
+  uint64_t rest = index;
+  for (int axis = 0; axis < 3; ++axis) {
+    group_.position[axis] = uint32_t(rest % launch_->groups[axis]);
+    rest /= launch_->groups[axis];
+    const uint32_t begin = group_.position[axis] * launch_->group[axis];
+    group_.size[axis] = std::min(launch_->group[axis], launch_->grid[axis] - begin);
+  }
+  set_size(group_.size);
+  group_.static_used = 0;
+  std::fill(std::begin(group_.offsets), std::end(group_.offsets), kNone);
+
+  for (uint32_t s = 0; s < simdgroup_count_; ++s) {
+    const uint32_t lanes = std::min(threads_ - s * kSimdWidth, kSimdWidth);
+    Simdgroup& simdgroup = simdgroups_[s];
+    simdgroup.alive = simdgroup.runnable = lanes == kSimdWidth ? ~0u : (1u << lanes) - 1;
+    simdgroup.at_simd = simdgroup.at_barrier = simdgroup.started = 0;
+  }
+  ready_ = simdgroup_count_ == 32 ? ~0u : (1u << simdgroup_count_) - 1;
+  done_ = 0;
+  stacks_.reset();
+  overflowed_ = false;
+  self().group_begins();
+
+  Engine* const before = Engine::running;
+  OverflowHandler* const handler_before = overflow_handler;
+  Engine::running = &self();
+  overflow_handler = this;
+  running_ = true;
+  const Place first = self().choose_first();
+  start(first);
+  self().leaves(&first, false);
+  simdgroup_ = first.simdgroup;
+  lane_ = first.lane;
+  switch_context(main_, first.simdgroup->context[first.lane]);
+  self().arrives();
+  running_ = false;
+  Engine::running = before;
+  overflow_handler = handler_before;
+  self().group_ends();
+
+  if (overflowed_) {
+    error_ = nullptr;
+    TORCH_CHECK(false, "kernel '", kernel_->name, "': a thread used more than ",
+                FiberStacks::kStackBytes / 1024,
+                " KiB of stack (endless recursion, or large local arrays)");
+  }
+  if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+template <class Engine>
+void FiberWorker<Engine>::start(Place place) {
+  Simdgroup& simdgroup = *place.simdgroup;
+  const uint32_t stack = stacks_.acquire();
+  simdgroup.stack[place.lane] = stack;
+  simdgroup.started |= 1u << place.lane;
+  make_context(simdgroup.context[place.lane], stacks_.bottom(stack), stacks_.top(stack),
+               &fiber_main);
+}
+
+template <class Engine>
+void FiberWorker<Engine>::fiber_main() {
+  Engine* const worker = Engine::running;
+  worker->arrives();
+  worker->runs();
+  try {
+    worker->run_fibers_on_this_stack();
+  } catch (...) {
+    // The other threads of the group are abandoned where they stand; their frames hold nothing but
+    // plain data.
+    worker->error_ = std::current_exception();
+  }
+  Context abandoned;
+  worker->leaves(nullptr, true);
+  switch_context(abandoned, worker->main_);
+}
+
+// Runs the current thread, and after it threads that have not started yet, as long as no other one
+// has to go on.
+template <class Engine>
+void FiberWorker<Engine>::run_fibers_on_this_stack() {
+  for (;;) {
+    kernel_->thread(launch_, &thread());
+    const uint32_t stack = simdgroup_->stack[lane_];
+    Context& finished = simdgroup_->context[lane_];
+    finish_current();
+    if (done_ == threads_) return;
+    const Place place = next();
+    if ((place.simdgroup->started >> place.lane & 1u) == 0) {
+      simdgroup_ = place.simdgroup;
+      lane_ = place.lane;
+      simdgroup_->started |= 1u << lane_;
+      simdgroup_->stack[lane_] = stack;
+      self().runs();
+      continue;
+    }
+    stacks_.release(stack);  // nobody takes the stack before it is left
+    self().leaves(&place, true);
+    simdgroup_ = place.simdgroup;
+    lane_ = place.lane;
+    switch_context(finished, simdgroup_->context[lane_]);
+  }
+}
+
+template <class Engine>
+void FiberWorker<Engine>::finish_current() {
+  simdgroup_->alive &= ~(1u << lane_);
+  simdgroup_->runnable &= ~(1u << lane_);
+  ++done_;
+}
+
+// The thread to run when the current one cannot; there is one, because some thread of the group has
+// not returned.
+template <class Engine>
+typename FiberWorker<Engine>::Place FiberWorker<Engine>::next() {
+  Simdgroup& own = *simdgroup_;
+  if (own.runnable == 0 && own.at_simd != 0) complete_simd(own);
+  if (own.runnable != 0) return self().choose_own();
+  const uint32_t index = index_of(&own);
+  ready_ &= ~(1u << index);
+  if (ready_ == 0) {
+    const bool released = release_barrier();
+    TORCH_INTERNAL_ASSERT(released, "no thread of the group can run");
+    if (ready_ >> index & 1u) return next();
+  }
+  return self().choose_other();
+}
+
+// The next lane in turn. The lanes of a simdgroup stay together, as on a GPU.
+template <class Engine>
+inline typename FiberWorker<Engine>::Place FiberWorker<Engine>::choose_own() {
+  Simdgroup& own = *simdgroup_;
+  if (own.runnable >> lane_ & 1u) return {&own, lane_};  // no switch at all
+  const uint32_t later = own.runnable & ~((2u << lane_) - 1u);
+  return {&own, uint32_t(__builtin_ctz(later != 0 ? later : own.runnable))};
+}
+
+template <class Engine>
+inline typename FiberWorker<Engine>::Place FiberWorker<Engine>::choose_other() {
+  const uint32_t later = ready_ & ~((2u << index_of(simdgroup_)) - 1u);
+  Simdgroup& other = simdgroups_[__builtin_ctz(later != 0 ? later : ready_)];
+  return {&other, uint32_t(__builtin_ctz(other.runnable))};
+}
+
+template <class Engine>
+bool FiberWorker<Engine>::release_barrier() {
+  self().barrier_completes();
+  for (uint32_t s = 0; s < simdgroup_count_; ++s) {
+    Simdgroup& simdgroup = simdgroups_[s];
+    if (simdgroup.at_barrier == 0) continue;
+    if (simdgroup.barrier_site != simdgroup.other_barrier_site) self().finds_different_barriers(s);
+    simdgroup.runnable = simdgroup.at_barrier;
+    simdgroup.at_barrier = 0;
+    ready_ |= 1u << s;
+  }
+  return ready_ != 0;
+}
+
+// A GPU would count such a simdgroup twice and hang.
+template <class Engine>
+void FiberWorker<Engine>::report_different_barriers(uint32_t s) {
+  const Simdgroup& simdgroup = simdgroups_[s];
+  TORCH_CHECK(false, "deadlock in kernel '", kernel_->name, "', threadgroup (", group_.position[0],
+              ", ", group_.position[1], ", ", group_.position[2], "): threads of simdgroup ", s,
+              " wait at different barriers, ", describe(*kernel_, {simdgroup.barrier_site, 0}),
+              " and ", describe(*kernel_, {simdgroup.other_barrier_site, 0}),
+              ". All threads of a threadgroup must reach the same threadgroup_barrier.");
+}
+
+// Lets the lanes go on that wait at the first call in the source, after combining their operands.
+template <class Engine>
+void FiberWorker<Engine>::complete_simd(Simdgroup& simdgroup) {
+  uint32_t first = kNone;
+  msl::abi::SimdFunction function = nullptr;
+  uint32_t lanes = 0;
+  for (uint32_t rest = simdgroup.at_simd; rest != 0; rest &= rest - 1) {
+    const uint32_t lane = uint32_t(__builtin_ctz(rest));
+    // One call in the source is several functions when lanes run different instantiations of a
+    // template.
+    const bool same = simdgroup.site[lane] == first && simdgroup.function[lane] == function;
+    if (!same && (lanes == 0 || simdgroup.site[lane] < first)) {
+      first = simdgroup.site[lane];
+      function = simdgroup.function[lane];
+      lanes = 0;
+    }
+    if (same || lanes == 0) lanes |= 1u << lane;
+  }
+  self().simd_completes(simdgroup, lanes);
+  if (function != nullptr) function(simdgroup.in, simdgroup.out, lanes);
+  simdgroup.at_simd &= ~lanes;
+  simdgroup.runnable |= lanes;
+}
+
+template <class Engine>
+uint32_t FiberWorker<Engine>::place_variable(uint32_t bytes, uint32_t alignment) {
+  const uint32_t start = (group_.static_used + alignment - 1) / alignment * alignment;
+  TORCH_CHECK(start + bytes <= group_.static_bytes, "kernel '", kernel_->name,
+              "': the threadgroup variables need more memory than the kernel declares");
+  group_.static_used = start + bytes;
+  return start;
+}
+
+template <class Engine>
+bool FiberWorker<Engine>::handle_overflow(const void* address, void* signal_context) {
+  if (!running_ || !stacks_.is_guard(address)) return false;
+  overflowed_ = true;
+  self().leaves(nullptr, true);
+  return redirect_to_context(signal_context, main_);
+}
+
+}  // namespace metalops::exec
