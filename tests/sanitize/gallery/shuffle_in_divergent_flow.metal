@@ -1,0 +1,16 @@
+// mode: address, thread
+// launch: kernel(floats(32), threads=32, group_size=32)
+#include <metal_stdlib>
+using namespace metal;
+
+kernel void next_of_the_first(device float* x, uint t [[thread_index_in_threadgroup]]) {
+#ifdef CORRECTED
+  const float next = simd_shuffle(x[t], ushort((t + 1) % 32));
+  if (t < 16) x[t] = next;
+#else
+  if (t < 16) {
+    x[t] = simd_shuffle(x[t], ushort(t + 1));
+//         ^~~~~~~~~~~~ undefined-simd-result
+  }
+#endif
+}
