@@ -104,8 +104,8 @@ struct DistanceSum {
   }
 };
 
-// A thread for each pair. Row y of the grid is as long as the pairs of point y and those of the point
-// that is as far from the end take together, the latter first.
+// A thread for each pair. Row y of the grid is as long as the pairs of point y and those of the
+// point that is as far from the end take together, the latter first.
 template <typename Norm>
 kernel void pdist(device float* distances [[buffer(0)]], constant float* x [[buffer(1)]],
                   constant PdistParameters& parameters [[buffer(2)]],

@@ -255,7 +255,7 @@ def test_arguments_that_the_cpu_refuses():
 
 
 @pytest.mark.parametrize(
-    ("classes", "target"), itertools.product([4, 100], [-1, 100, 2**40, -(2**40)])
+    ("classes", "target"), list(itertools.product([4, 100], [-1, 100, 2**40, -(2**40)]))
 )
 def test_multi_margin_loss_reports_a_target_out_of_range(classes, target):
     x = torch.zeros(3, classes, device="mps", requires_grad=True)
@@ -271,7 +271,7 @@ def test_multi_margin_loss_reports_a_target_out_of_range(classes, target):
     assert (x.grad.cpu()[1] == 0).all() and (x.grad.cpu()[[0, 2]] != 0).all()
 
 
-@pytest.mark.parametrize(("classes", "target"), itertools.product([4, 100], [-2, 100, 2**40]))
+@pytest.mark.parametrize(("classes", "target"), list(itertools.product([4, 100], [-2, 100, 2**40])))
 @pytest.mark.parametrize("place", [0, 1, 3])
 def test_multilabel_margin_loss_reports_targets_out_of_range(classes, target, place):
     x = torch.zeros(2, classes, device="mps")
