@@ -44,3 +44,20 @@ def test_the_gallery_has_enough_cases():
 
 def test_every_rule_has_a_case():
     assert {case.values[0] for case in CASES} == set(RULES) - {"apple", "preprocessor"}
+
+
+def test_a_function_that_only_mentions_one_with_a_barrier_has_none():
+    source = """
+    void check(device c10::metal::ErrorMessages* errors, uint label) {
+      if (label > 9) TORCH_REPORT_ERROR(errors, "total(): ", label, " is out of range");
+    }
+    kernel void total(device c10::metal::ErrorMessages* errors [[buffer(0)]],
+                      device uint* x [[buffer(1)]], uint i [[thread_position_in_threadgroup]]) {
+      threadgroup uint sum[32];
+      if (i < 4) check(errors, x[i]);
+      sum[i % 32] = x[i];
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      x[i] = sum[0];
+    }
+    """
+    assert check_source("#include <c10/metal/error.h>\n" + HEADER + source) == []

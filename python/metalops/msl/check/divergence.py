@@ -33,6 +33,7 @@ _IN_GROUP = {
     "quadgroup_index_in_threadgroup",
     "quadgroup_index_in_simdgroup",
 }
+_STRING = re.compile(r'"(?:\\.|[^"\\])*"')  # may mention functions that it does not call
 _LOOPS = ("for_statement", "while_statement", "do_statement", "for_range_loop")
 _CONDITIONALS = ("if_statement", "switch_statement", *_LOOPS)
 
@@ -52,7 +53,8 @@ def _functions_with_barriers(checked: Checked) -> set[str]:
     bodies: dict[str, list[str]] = {}
     for function in checked.program.functions:
         if function.body is not None:
-            bodies.setdefault(function.name, []).append(checked.source.masked_text(function.body))
+            text = _STRING.sub('""', checked.source.masked_text(function.body))
+            bodies.setdefault(function.name, []).append(text)
     found = {"threadgroup_barrier"}
     single = {name: texts[0] for name, texts in bodies.items() if len(texts) == 1}
     while True:
