@@ -429,7 +429,9 @@ def test_every_helper_for_offsets_finds_the_same_element():
 
 def test_the_threadgroup_is_at_most_the_grid():
     out = once(
-        "out[0] = dispatch_threads_per_threadgroup.x; out[1] = dispatch_threads_per_threadgroup.y;",
+        "uint2 i = thread_position_in_grid.xy;"
+        "if (all(i == 0)) out[0] = dispatch_threads_per_threadgroup.x;"
+        "if (all(i == 1)) out[1] = dispatch_threads_per_threadgroup.y;",
         shape=(2,),
         dtype=torch.uint32,
         grid=(2, 3, 1),

@@ -18,11 +18,12 @@ SAMPLE = [
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mode", ["address", "thread"])
 @pytest.mark.parametrize("path", SAMPLE)
-def test_our_own_tests_are_clean_under_the_address_sanitizer(path):
-    command = [sys.executable, "-m", "metalops", "sanitize", "-m", "pytest", "-q", "-m", "not slow"]
+def test_our_own_tests_are_clean(path, mode):
+    command = [sys.executable, "-m", "metalops", "sanitize", "--mode", mode, "-m", "pytest"]
     result = subprocess.run(
-        [*command, "-p", "no:cacheprovider", path],
+        [*command, "-q", "-m", "not slow", "-p", "no:cacheprovider", path],
         cwd=ROOT,
         env={name: value for name, value in os.environ.items() if name != "METALOPS_SANITIZE"},
         capture_output=True,
