@@ -26,9 +26,9 @@ inline Coordinates load(constant float* x, int64_t count) {
   Coordinates some = {float4(0.0f), float4(0.0f)};
   for (int64_t i = 0; i < count; ++i) {
     if (i < 4) {
-      some.low[i] = x[i];
+      some.low[i & 3] = x[i];
     } else {
-      some.high[i - 4] = x[i];
+      some.high[i & 3] = x[i];
     }
   }
   return some;
@@ -154,7 +154,7 @@ struct PointGradient {
 
   void store(device float* result) const {
     for (int64_t i = 0; i < min(count, static_cast<int64_t>(8)); ++i) {
-      result[i] = i < 4 ? sum.low[i] : sum.high[i - 4];
+      result[i] = i < 4 ? sum.low[i & 3] : sum.high[i & 3];
     }
   }
 };
