@@ -7,6 +7,8 @@ import pytest
 import torch
 from metalops import msl
 
+pytestmark = pytest.mark.slow
+
 PREAMBLE = """
 #include <c10/metal/common.h>
 #include <c10/metal/reduction_utils.h>
