@@ -3,7 +3,7 @@
 
 #include <signal.h>
 
-#include <mutex>
+#include "fault_handler.h"
 
 namespace metalops::exec {
 
@@ -11,38 +11,15 @@ thread_local OverflowHandler* overflow_handler = nullptr;
 
 namespace {
 
-struct sigaction action_before;
-
-void on_fault(int signal, siginfo_t* info, void* signal_context) {
-  if (overflow_handler != nullptr &&
-      overflow_handler->handle_overflow(info->si_addr, signal_context)) {
-    return;
-  }
-  // Not ours: as if this handler had never been installed.
-  if (action_before.sa_flags & SA_SIGINFO) {
-    action_before.sa_sigaction(signal, info, signal_context);
-  } else if (action_before.sa_handler == SIG_DFL || action_before.sa_handler == SIG_IGN) {
-    sigaction(signal, &action_before, nullptr);  // the instruction faults again
-  } else {
-    action_before.sa_handler(signal);
-  }
-}
-
-void install_fault_handler() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    struct sigaction action = {};
-    action.sa_sigaction = on_fault;
-    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGSEGV, &action, &action_before);
-  });
+bool is_overflow(const siginfo_t* info, void* signal_context) {
+  return overflow_handler != nullptr &&
+         overflow_handler->handle_overflow(info->si_addr, signal_context);
 }
 
 }  // namespace
 
 SignalStack::SignalStack() {
-  install_fault_handler();
+  install_fault_handler<&is_overflow>();
   stack_t present = {};
   sigaltstack(nullptr, &present);
   if (present.ss_flags & SS_DISABLE) {

@@ -5,9 +5,9 @@
 #include <ucontext.h>
 
 #include <cstdint>
-#include <mutex>
 
 #include "address_reports.h"
+#include "fault_handler.h"
 #include "findings.h"
 #include "runtime.h"
 
@@ -65,30 +65,8 @@ bool redirect(const siginfo_t* info, void* signal_context) {
   return true;
 }
 
-struct sigaction action_before;
-
-void on_fault(int signal, siginfo_t* info, void* signal_context) {
-  if (redirect(info, signal_context)) return;
-  if (action_before.sa_flags & SA_SIGINFO) {
-    action_before.sa_sigaction(signal, info, signal_context);
-  } else if (action_before.sa_handler == SIG_DFL || action_before.sa_handler == SIG_IGN) {
-    sigaction(signal, &action_before, nullptr);  // the instruction faults again
-  } else {
-    action_before.sa_handler(signal);
-  }
-}
-
 }  // namespace
 
-void catch_wild_accesses() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    struct sigaction action = {};
-    action.sa_sigaction = on_fault;
-    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGSEGV, &action, &action_before);
-  });
-}
+void catch_wild_accesses() { install_fault_handler<&redirect>(SA_NODEFER); }
 
 }  // namespace metalops::exec

@@ -1,0 +1,35 @@
+// Memory faults: a handler is asked first, and what is not its own goes on to who was there before.
+#pragma once
+
+#include <signal.h>
+
+#include <mutex>
+
+namespace metalops::exec {
+
+// Installs `handle`, once. It returns whether the fault was its own; then it has redirected the
+// machine state (the second argument). flags: of sigaction, besides those that every handler has.
+template <bool (*handle)(const siginfo_t*, void*)>
+void install_fault_handler(int flags = 0) {
+  static struct sigaction before;
+  static std::once_flag once;
+  std::call_once(once, [flags] {
+    struct sigaction action = {};
+    action.sa_sigaction = [](int signal, siginfo_t* info, void* signal_context) {
+      if (handle(info, signal_context)) return;
+      // Not ours: as if this handler had never been installed.
+      if (before.sa_flags & SA_SIGINFO) {
+        before.sa_sigaction(signal, info, signal_context);
+      } else if (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN) {
+        sigaction(signal, &before, nullptr);  // the instruction faults again
+      } else {
+        before.sa_handler(signal);
+      }
+    };
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | flags;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGSEGV, &action, &before);
+  });
+}
+
+}  // namespace metalops::exec
