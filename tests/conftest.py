@@ -1,5 +1,8 @@
 """What every test needs: the device, before torch's testing modules look for it."""
 
+import importlib.util
+from pathlib import Path
+
 # torch.testing._internal reads at import whether there is an mps device.
 import metalops  # noqa: F401
 import pytest
@@ -20,6 +23,19 @@ settings.load_profile("quick")
 @pytest.fixture(autouse=True)
 def _same_random_numbers_in_every_test():
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def load_script():
+    """A function from the path of a Python file outside of any package to its module."""
+
+    def load(path):
+        spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
 
 
 @pytest.fixture

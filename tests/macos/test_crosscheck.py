@@ -1,6 +1,5 @@
 """The parts of the check of the macOS build that need neither torch's macOS wheel nor a compiler for macOS."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -11,11 +10,8 @@ PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "crosscheck.py")
 
 
 @pytest.fixture
-def crosscheck():
-    spec = importlib.util.spec_from_file_location("crosscheck", PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def crosscheck(load_script):
+    return load_script(PATH)
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """ctc_loss: kernels/ctc_loss.metal."""
 
-import importlib.util
 import itertools
 import math
 import re
@@ -318,9 +317,6 @@ def test_gradients_are_the_same_each_time():
 
 
 @pytest.mark.slow
-def test_a_recogniser_of_digit_sequences():
-    path = Path(__file__).parents[2] / "benchmarks" / "ctc_digits.py"
-    spec = importlib.util.spec_from_file_location("ctc_digits", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.run() >= 90
+def test_a_recogniser_of_digit_sequences(load_script):
+    script = load_script(Path(__file__).parents[2] / "benchmarks" / "ctc_digits.py")
+    assert script.run() >= 90

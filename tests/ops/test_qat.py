@@ -1,7 +1,6 @@
 """Quantisation-aware training as users do it: torch.ao on the device."""
 
 import copy
-import importlib.util
 import warnings
 from pathlib import Path
 
@@ -13,11 +12,8 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "qat.py"
 
 
 @pytest.fixture(scope="module")
-def qat():
-    spec = importlib.util.spec_from_file_location("qat", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def qat(load_script):
+    return load_script(SCRIPT)
 
 
 @pytest.mark.slow
