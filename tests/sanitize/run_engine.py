@@ -114,6 +114,27 @@ kernel void write(constant Arguments& a [[buffer(0)]], uint i [[thread_position_
     return []
 
 
+def after_a_thousand_threads():
+    """More GPU threads than ThreadSanitizer tells apart at a time, between two launches."""
+    source = """
+kernel void twice(device float* out, uint i [[thread_position_in_grid]]) {
+  out[i] = 1;
+  threadgroup_barrier(mem_flags::mem_device);
+  out[i] = 2;
+}
+"""
+    twice = library(source).twice
+
+    def run(threads: int) -> None:
+        twice(torch.zeros(threads, device="mps"), threads=threads, group_size=threads)
+
+    run(64)
+    other = threading.Thread(target=run, args=(1024,))
+    other.start()
+    other.join()
+    return argument_buffer()
+
+
 def large_launch():
     """Ten thousand threadgroups, each with its own row of the result."""
     source = """
@@ -182,6 +203,7 @@ CHECKS = [
     several_python_threads,
     one_thread,
     argument_buffer,
+    after_a_thousand_threads,
     large_launch,
     waiting_within_a_threadgroup,
     waiting_for_another_threadgroup,

@@ -109,6 +109,10 @@ def test_a_race_through_an_argument_buffer(results, mode):
         assert found == []
 
 
+def test_a_race_is_found_after_a_launch_of_many_threads(results, mode):
+    assert len(results["after_a_thousand_threads"]) == (1 if mode == "thread" else 0)
+
+
 def test_all_of_many_threadgroups_run(results):
     assert results["large_launch"]
 

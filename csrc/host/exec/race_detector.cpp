@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <sstream>
 
 #include "findings.h"
@@ -31,6 +32,10 @@ constexpr unsigned kWithoutOrdering = 1;  // flag of __tsan_switch_to_fiber
 constexpr uint32_t kUnsynchronisedFibers = 256;
 constexpr uint32_t kSynchronisedFibers = 1024;
 constexpr uint64_t kMaxSets = 16;
+
+// Fibers that the runtime tells apart at a time: when there are more, they take each other's slots.
+constexpr uint32_t kSlots = 255 - 32;  // others are threads of the process
+std::atomic<uint32_t> fibers_made{0};  // they are kept
 
 constexpr uint32_t kVariableBytes = 64 * 1024;
 
@@ -214,8 +219,8 @@ void RaceDetector::launch_begins(const Kernel& kernel, const Launch& launch, Shu
   threads_begun_ = 0;
   reported = false;
   // Behind all earlier launches, whichever CPU thread made them.
-  runtime_->acquire(&launches_);
-  runtime_->release(&launches_);
+  runtime_->acquire(launches_);
+  runtime_->release(launches_);
 }
 
 void RaceDetector::launch_ends() {
@@ -223,11 +228,11 @@ void RaceDetector::launch_ends() {
     runtime_->switch_to_fiber(fiber->handle, kWithoutOrdering);
     runtime_->leave();
     fiber->name = 0;
-    runtime_->release(&launches_);
+    runtime_->release(launches_);
   }
   become_host();
-  runtime_->acquire(&launches_);
-  runtime_->release(&launches_);
+  runtime_->acquire(launches_);
+  runtime_->release(launches_);
   quiet_.reset();
 }
 
@@ -278,10 +283,16 @@ void RaceDetector::become(uint32_t thread, View view) {
     become_host();
     took_part_.push_back(&fiber);
     fiber.launch = launch_;
-    if (fiber.handle == nullptr) fiber.handle = runtime_->create_fiber(0);
+    if (fiber.handle == nullptr) {
+      fiber.handle = runtime_->create_fiber(0);
+      ++fibers_made;
+    }
   }
   runtime_->switch_to_fiber(fiber.handle, kWithoutOrdering);
-  if (is_first) runtime_->acquire(&launches_);
+  if (is_first) {
+    runtime_->acquire(launches_);
+    begin_epoch();
+  }
   const uint64_t name = name_of(group_, thread);
   if (fiber.name != name) {
     if (fiber.name != 0) runtime_->leave();
@@ -295,9 +306,16 @@ void RaceDetector::become(uint32_t thread, View view) {
 
 void RaceDetector::acquire(uint32_t thread, View view, Scope scope, uint32_t phases) {
   uint32_t& acquired = states_[thread][view].acquired[scope];
+  if (acquired == phases) return;
   const auto& variables = phases_[index_of(scope, thread)][view].variables;
   for (; acquired < phases; ++acquired) runtime_->acquire(variables[acquired]);
+  if (fibers_made > kSlots) begin_epoch();
 }
+
+// An acquire may give a fiber that has lost its slot another one, without a note of it in the
+// fiber's history; the runtime drops races with accesses that it does not find there. A release
+// writes the note.
+void RaceDetector::begin_epoch() { runtime_->release(epochs_); }
 
 void* RaceDetector::variable() {
   const uint32_t offset = variables_++ * 8;

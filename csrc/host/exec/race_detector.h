@@ -17,7 +17,9 @@
 // A view costs about a megabyte and a millisecond (with g++ 12), so views are kept, and
 // threadgroups take turns with a few sets of them. Two threadgroups that get the same set, which is
 // chosen at random, look ordered; there are at least two sets, and as many as threadgroups where
-// these are few and small.
+// these are few and small. The runtime itself tells about 250 fibers apart at a time: beyond that,
+// two threads of which one takes the other's slot look ordered. Both depend on the seed, so another
+// one finds what one misses.
 #pragma once
 
 #include <array>
@@ -92,6 +94,7 @@ class RaceDetector {
   // Lets the runtime take this thread for the view, with everything that is ordered before.
   void become(uint32_t thread, View view);
   void acquire(uint32_t thread, View view, Scope scope, uint32_t phases);
+  void begin_epoch();
   void become_host();
   void* variable();  // a new one that nothing was released to
   void take_report();
@@ -117,7 +120,10 @@ class RaceDetector {
   Phases phases_[kScopes][kViews];
   std::vector<const void*> atomics_read_[kMaxThreads];
   std::vector<const void*> silenced_;  // places whose races in this launch are known
-  char launches_ = 0;                  // its address orders launches
+  // Their addresses are variables of the runtime: the one orders launches, whichever detector
+  // follows them; the other is never acquired.
+  static inline char launches_[8];
+  char epochs_[8];
 };
 
 }  // namespace metalops::exec
