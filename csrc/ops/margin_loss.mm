@@ -12,6 +12,7 @@
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
+#include <metalops/reduction_launch.h>
 #include <torch/library.h>
 
 #include <string>
@@ -43,28 +44,12 @@ float scale_of(const MarginLossParameters& parameters, int64_t reduction) {
   return static_cast<float>(1.0 / (classes * rows));
 }
 
-// Launches NAME_rows, with a threadgroup for each row, or NAME_short_rows, with a thread for each.
+// Launches the kernel that makes each row of classes a threadgroup's or a thread's work.
 template <class... Arguments>
 void launch_samples(const std::string& name, at::ScalarType type,
                     const MarginLossParameters& parameters, const Arguments&... arguments) {
-  constexpr int64_t kShort = 64;
-  constexpr int64_t kLeastClasses = 32;      // that a thread should have to itself
-  constexpr int64_t kManyThreads = 1 << 16;  // enough for any GPU
-  constexpr int64_t kMostInGroup = 1024;
-  constexpr int64_t kLargestGrid = (int64_t{1} << 32) - 1;
-  const std::string suffix = std::string("_") + metalops::metal_type(type);
-  int64_t threads = c10::metal::simdgroup_size;
-  while (threads < kMostInGroup && threads * parameters.rows < kManyThreads &&
-         threads * kLeastClasses < parameters.classes) {
-    threads *= 2;
-  }
-  if (parameters.classes <= kShort || parameters.rows > kLargestGrid / threads) {
-    metalops::launch_threads(kernels(), name + "_short_rows" + suffix, parameters.rows,
-                             arguments...);
-  } else {
-    metalops::launch_threadgroups(kernels(), name + "_rows" + suffix, parameters.rows, threads,
-                                  arguments...);
-  }
+  metalops::launch_reduction(kernels(), name, metalops::metal_type(type), parameters.rows,
+                             parameters.classes, arguments...);
 }
 
 // Calls write(losses) with a contiguous float tensor for the loss of each sample, and brings their
