@@ -326,6 +326,32 @@ def loss_operators() -> list[Operator]:
     return operators
 
 
+@functools.lru_cache(maxsize=4)
+def _lengths(count: int, total: int, device: torch.device) -> torch.Tensor:
+    """Of `count` segments that cover `total` elements and differ by one at most."""
+    return torch.arange(total, total + count).div(count, rounding_mode="floor").to(device)
+
+
+def reduction_operators() -> list[Operator]:
+    """Reductions of all elements, or of rows."""
+
+    def segments(x, length, reduce="sum", columns=1):
+        x = x.reshape(-1, columns)
+        lengths = _lengths(max(1, len(x) // length), len(x), x.device)
+        return torch.segment_reduce(x, reduce, lengths=lengths, unsafe=True)
+
+    operators = []
+    for name, function in (
+        ("segment_reduce", lambda x: segments(x, 4096)),
+        ("segment_reduce, short segments", lambda x: segments(x, 8)),
+        ("segment_reduce max, columns", lambda x: segments(x, 256, "max", min(8, x.numel()))),
+    ):
+        forward, both = (lambda x, out, f=function: f(x)), _and_gradient(function)
+        operators.append(Operator(name, forward, forward))
+        operators.append(Operator(f"{name}, gradient", both, both))
+    return operators
+
+
 def make_inputs(
     operator: Operator, dtype: torch.dtype, layout: str, size: int
 ) -> list[torch.Tensor]:
@@ -454,6 +480,7 @@ def main(arguments: list[str]) -> int:
         *loss_operators(),
         *indexing_operators(),
         *training_operators(),
+        *reduction_operators(),
     ]
     results = []
     print(

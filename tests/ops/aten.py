@@ -43,6 +43,8 @@ OUR_OVERLOADS = (
     "aten::kaiser_window",
     "aten::_fused_adagrad_",
     "aten::_compute_linear_combination",
+    "aten::segment_reduce",
+    "aten::_segment_reduce",
 )
 
 

@@ -31,6 +31,7 @@ NAMES = (
     "narrow_copy",
     "nn.functional.channel_shuffle",
     "signal.windows.kaiser",
+    "_segment_reduce",
 )
 OURS = [op.name for op in testing.aten_op_db]
 OPERATORS = [op for op in op_db if op.name in NAMES] + testing.aten_op_db
@@ -181,10 +182,13 @@ def test_gradients(op):
 
 
 def _with_options(function, options):
-    """The function of its operands alone. Tensors among the options, weights, have no derivative."""
+    """The function of its operands alone. Tensors among the options, weights or lengths, have no derivative."""
+
+    def like(x, option):
+        return option.to(x.device, x.dtype if option.is_floating_point() else option.dtype)
 
     def wrapper(x, *args):
-        like_x = pytree.tree_map_only(torch.Tensor, lambda w: w.to(x.device, x.dtype), options)
+        like_x = pytree.tree_map_only(torch.Tensor, lambda option: like(x, option), options)
         return function(x, *args, **like_x)
 
     return wrapper
