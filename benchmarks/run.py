@@ -229,6 +229,24 @@ def training_operators() -> list[Operator]:
     ]
 
 
+@functools.lru_cache(maxsize=4)
+def _half_masked(shape: torch.Size, device: torch.device) -> torch.Tensor:
+    return (torch.rand(shape) > 0.5).to(device)
+
+
+def transformer_operators() -> list[Operator]:
+    """What nn.TransformerEncoder's inference fast path is made of."""
+
+    def softmax(x):
+        return torch._masked_softmax(x, _half_masked(x.shape, x.device), x.dim() - 1)
+
+    both = _and_gradient(softmax)
+    return [
+        Operator("_masked_softmax", lambda x, out: softmax(x), lambda x, out: softmax(x)),
+        Operator("_masked_softmax, gradient", both, both),
+    ]
+
+
 def aten_operators() -> list[Operator]:
     """Ordinary torch functions that reach our kernels on the device and torch's on the CPU."""
 
@@ -481,6 +499,7 @@ def main(arguments: list[str]) -> int:
         *indexing_operators(),
         *training_operators(),
         *reduction_operators(),
+        *transformer_operators(),
     ]
     results = []
     print(

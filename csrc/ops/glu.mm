@@ -8,6 +8,7 @@
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
+#include <metalops/same_layout.h>
 #include <torch/library.h>
 
 #include <initializer_list>
@@ -54,12 +55,6 @@ void launch(const char* name, const Tensor& x, int64_t dim, const Arguments&... 
                         parameters.half, rows, arguments..., parameters);
 }
 
-// `result`, contiguous, with the strides that a result like `tensor` has.
-Tensor like(const Tensor& tensor, const Tensor& result) {
-  const auto out = at::empty_like(tensor);
-  return out.strides() == result.strides() ? result : out.copy_(result);
-}
-
 Tensor glu_jvp(const Tensor& glu, const Tensor& x, const Tensor& dx, int64_t dim) {
   metalops::check_same_device("glu_jvp", {{glu, "glu"}, {x, "x"}, {dx, "dx"}});
   dim = at::maybe_wrap_dim(dim, x.dim());
@@ -67,7 +62,7 @@ Tensor glu_jvp(const Tensor& glu, const Tensor& x, const Tensor& dx, int64_t dim
   const auto whole = x.contiguous();
   const auto tangent = at::empty(glu.sizes(), glu.options());
   launch("glu_jvp", whole, dim, tangent, glu.contiguous(), whole, dx.contiguous());
-  return like(glu, tangent);
+  return metalops::laid_out_like(glu, tangent);
 }
 
 Tensor glu_backward_jvp(const Tensor& grad_x, const Tensor& grad_glu, const Tensor& x,
@@ -82,7 +77,7 @@ Tensor glu_backward_jvp(const Tensor& grad_x, const Tensor& grad_glu, const Tens
   const auto tangent = at::empty(x.sizes(), x.options());
   launch("glu_backward_jvp", whole, dim, tangent, grad_glu.contiguous(), whole,
          dgrad_glu.contiguous(), dx.contiguous());
-  return like(grad_x, tangent);
+  return metalops::laid_out_like(grad_x, tangent);
 }
 
 TORCH_LIBRARY_IMPL(aten, MPS, m) {

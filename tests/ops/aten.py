@@ -45,6 +45,7 @@ OUR_OVERLOADS = (
     "aten::_compute_linear_combination",
     "aten::segment_reduce",
     "aten::_segment_reduce",
+    "aten::_masked_softmax",
 )
 
 

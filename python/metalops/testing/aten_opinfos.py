@@ -129,6 +129,17 @@ def _linear_combination(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[st
         yield (make(shape, dtype), make((rows, shape[0]), dtype, seed=1)), {}
 
 
+def _masked_softmax(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[str, Any]]]:
+    for mask_type, mask_shape in enumerate(((5, 5), (2, 5), (2, 4, 5, 5))):
+        mask = make(mask_shape, torch.bool)
+        mask[..., 0] = False
+        yield (make((2, 4, 5, 5), dtype), mask, 3, mask_type), {}
+    for shape, dim in (((4, 300), 1), ((6, 3, 2), 0)):
+        mask = make(shape, torch.bool)
+        mask.select(dim, 0).fill_(False)
+        yield (make(shape, dtype), mask, dim), {}
+
+
 def _functional_adagrad(params, grads, sums, steps, **options) -> Any:
     # The step counts, which come last, stay as they are.
     return torch.ops.aten._fused_adagrad(params, grads, sums, steps, **options)[:3]
@@ -167,6 +178,7 @@ aten_op_db: list[OpInfo] = [
     ),
     _entry("glu_jvp", torch.ops.aten.glu_jvp, _FLOATS, _glu_jvp),
     _entry("glu_backward_jvp", torch.ops.aten.glu_backward_jvp, _FLOATS, _glu_backward_jvp),
+    _entry("_masked_softmax", torch._masked_softmax, _FLOATS, _masked_softmax),
     _entry("_fused_adagrad", _functional_adagrad, _FLOATS, _adagrad),
     _entry(
         "_compute_linear_combination",

@@ -1,0 +1,136 @@
+// Host side of kernels/masked_softmax.metal: _masked_softmax and its backward function, which stock
+// MPS lacks. A mask is true where an element takes no part.
+#include <ATen/Functions.h>
+#include <ATen/WrapDimUtils.h>
+#include <kernels/masked_softmax.h>
+#include <metalops/device_check.h>
+#include <metalops/dtype_check.h>
+#include <metalops/launch.h>
+#include <metalops/library.h>
+#include <metalops/metal_type.h>
+#include <metalops/reduction_launch.h>
+#include <metalops/same_layout.h>
+#include <torch/library.h>
+
+#include <string>
+
+namespace {
+
+using at::Tensor;
+using metalops::MaskedSoftmaxParameters;
+
+// What the mask of a call is made for; torch's numbers.
+enum MaskType : int64_t {
+  kQueriesByKeys = 0,  // of sizes (L, L), for scores of sizes (B, heads, L, L)
+  kPadding = 1,        // of sizes (B, L), for the same
+  kSameSizes = 2,
+};
+
+void check_dtype(const char* name, at::ScalarType type) {
+  metalops::check_dtype(type == at::kFloat || type == at::kHalf || type == at::kBFloat16, name,
+                        type);
+}
+
+// Arguments: the result, tensors of its sizes and the mask, rows last, all contiguous.
+template <class... Arguments>
+void launch_rows(const std::string& name, const Tensor& result,
+                 const MaskedSoftmaxParameters& parameters, const Arguments&... arguments) {
+  constexpr int64_t kMedium = 1024;
+  constexpr int64_t kManyRows = 4096;  // enough threads for any GPU
+  if (result.numel() == 0) {
+    return;
+  }
+  auto& library = metalops::library("masked_softmax");
+  const std::string type = metalops::metal_type(result.scalar_type());
+  if (parameters.size <= kMedium && parameters.rows >= kManyRows) {
+    metalops::launch_threads(library, name + "_short_rows_" + type, parameters.rows, result,
+                             arguments..., parameters);
+  } else {
+    metalops::launch_reduction(library, name, type, parameters.rows, parameters.size, result,
+                               arguments..., parameters);
+  }
+}
+
+// The rows of a tensor, contiguous, as the last dimension.
+Tensor as_rows(const Tensor& tensor, int64_t dim) {
+  return (tensor.dim() == 0 ? tensor : tensor.movedim(dim, -1)).contiguous();
+}
+
+Tensor with_rows_at(const Tensor& rows, int64_t dim) {
+  return rows.dim() == 0 ? rows : rows.movedim(-1, dim);
+}
+
+MaskedSoftmaxParameters parameters_of(const Tensor& rows) {
+  const auto size = rows.dim() == 0 ? 1 : rows.size(-1);
+  const auto count = size == 0 ? 0 : rows.numel() / size;
+  return {count, size, /*repeats=*/1, /*mask_rows=*/count};
+}
+
+Tensor masked_softmax(const Tensor& self, const Tensor& mask, std::optional<int64_t> given_dim,
+                      std::optional<int64_t> given_type) {
+  metalops::check_same_device("_masked_softmax", {{self, "self"}, {mask, "mask"}});
+  TORCH_CHECK(mask.scalar_type() == at::kBool, "Mask should be a boolean tensor");
+  const bool is_attention = mask.dim() == 2 && self.dim() == 4;
+  const auto type = is_attention ? given_type : kSameSizes;
+  if (type == kSameSizes) {
+    TORCH_CHECK(self.sizes() == mask.sizes(),
+                "For mask_type == 2 mask shape should match input shape");
+  } else if (type == kPadding) {
+    TORCH_CHECK(self.size(0) == mask.size(0) && self.size(2) == mask.size(1),
+                "For mask_type == 1 mask shape should be (B, L)");
+  } else if (type == kQueriesByKeys) {
+    TORCH_CHECK(self.size(2) == mask.size(0) && self.size(2) == mask.size(1),
+                "For mask_type == 0 mask shape should be (L, L)");
+  }
+  const auto dim = at::maybe_wrap_dim(given_dim.value_or(-1), self.dim());
+  check_dtype("masked_softmax", self.scalar_type());
+  TORCH_CHECK(type.has_value(), "Mask Type should be defined");
+  TORCH_CHECK(*type == kQueriesByKeys || *type == kPadding || *type == kSameSizes,
+              "Mask Type should be 0 (src_mask) or 1 (src_key_padding_mask), or 2 (default_mask)");
+
+  const auto input = as_rows(self, dim);
+  auto parameters = parameters_of(input);
+  Tensor rows_of_mask;
+  if (*type == kSameSizes) {
+    rows_of_mask = as_rows(mask, dim);
+  } else {
+    const auto heads = *type == kPadding ? mask.unsqueeze(1).unsqueeze(2) : mask;
+    const auto expanded = heads.expand_as(self);  // raises if queries and keys differ in number
+    if (dim == 3 && self.numel() > 0) {
+      parameters.repeats = *type == kPadding ? self.size(1) * self.size(2) : 1;
+      parameters.mask_rows = mask.size(0);
+      rows_of_mask = mask.contiguous();
+    } else {
+      rows_of_mask = as_rows(expanded, dim);
+    }
+  }
+  const auto result = at::empty(input.sizes(), input.options());
+  launch_rows("masked_softmax", result, parameters, input, rows_of_mask);
+  return metalops::laid_out_like(self, with_rows_at(result, dim));
+}
+
+Tensor masked_softmax_backward(const Tensor& grad_output, const Tensor& output, const Tensor& mask,
+                               std::optional<int64_t> dim) {
+  metalops::check_same_device("_masked_softmax_backward",
+                              {{grad_output, "grad_output"}, {output, "output"}, {mask, "mask"}});
+  TORCH_CHECK(grad_output.sizes() == mask.sizes(), "Mask shape should match grad shape");
+  TORCH_CHECK(mask.scalar_type() == at::kBool, "Mask should be a boolean tensor");
+  check_dtype("masked_softmax_backward", grad_output.scalar_type());
+  TORCH_CHECK(output.scalar_type() == grad_output.scalar_type(), "expected scalar type ",
+              grad_output.scalar_type(), " but found ", output.scalar_type());
+  TORCH_CHECK(output.sizes() == grad_output.sizes(), "expected output to have sizes ",
+              grad_output.sizes(), ", but it has ", output.sizes());
+  const auto wrapped = at::maybe_wrap_dim(dim.value_or(-1), grad_output.dim());
+  const auto grad = as_rows(grad_output, wrapped);
+  const auto grad_input = at::empty(grad.sizes(), grad.options());
+  launch_rows("masked_softmax_backward", grad_input, parameters_of(grad), grad,
+              as_rows(output, wrapped), as_rows(mask, wrapped));
+  return with_rows_at(grad_input, wrapped).contiguous();
+}
+
+TORCH_LIBRARY_IMPL(aten, MPS, m) {
+  m.impl("_masked_softmax", masked_softmax);
+  m.impl("_masked_softmax_backward", masked_softmax_backward);
+}
+
+}  // namespace
