@@ -367,7 +367,8 @@ def reduction_operators() -> list[Operator]:
         forward, both = (lambda x, out, f=function: f(x)), _and_gradient(function)
         operators.append(Operator(name, forward, forward))
         operators.append(Operator(f"{name}, gradient", both, both))
-    return operators
+    mode = Operator("mode", lambda x, out: torch.mode(x), lambda x, out: torch.mode(x))
+    return [*operators, mode]
 
 
 def make_inputs(

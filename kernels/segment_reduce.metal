@@ -16,14 +16,6 @@ using c10::metal::ErrorMessages;
 
 // ---- segments -----------------------------------------------------------------------------------
 
-// a / b, where a GPU need not divide 64-bit numbers if it does not have to.
-inline int64_t quotient(int64_t a, int64_t b) {
-  if ((a | b) <= 0xffffffff) {
-    return static_cast<uint>(a) / static_cast<uint>(b);
-  }
-  return a / b;
-}
-
 inline bool is_segment(constant long* bounds, constant SegmentReduceParameters& parameters) {
   return bounds[0] >= 0 && bounds[0] <= bounds[1] && bounds[1] <= parameters.size;
 }
@@ -36,8 +28,8 @@ struct Segment {
   int64_t stride;
 
   Segment(int64_t result, constant long* offsets, constant SegmentReduceParameters& parameters) {
-    const int64_t row = quotient(result, parameters.inner);
-    const int64_t outer = quotient(row, parameters.segments);
+    const int64_t row = result / parameters.inner;
+    const int64_t outer = row / parameters.segments;
     constant long* bounds = offsets + row + outer;
     const bool valid = is_segment(bounds, parameters);
     const int64_t begin = valid ? bounds[0] : 0;
@@ -54,7 +46,7 @@ kernel void check_segments(constant long* offsets [[buffer(0)]],
                            uint2 position [[thread_position_in_grid]],
                            uint2 grid [[threads_per_grid]]) {
   const int64_t row = thread_index(position, grid);
-  const int64_t outer = quotient(row, parameters.segments);
+  const int64_t outer = row / parameters.segments;
   if (outer >= parameters.outer) {
     return;
   }

@@ -96,7 +96,6 @@ MISSING = (
 @pytest.mark.parametrize(
     ("call", "overload"),
     [
-        (lambda x: x.mode(), "aten::mode"),
         (lambda x: torch.geqrf(x), "aten::geqrf"),
         (lambda x: torch.linalg.eigh(x), "aten::_linalg_eigh.eigenvalues"),
         (lambda x: torch.linalg.svdvals(x), "aten::_linalg_svd.U"),

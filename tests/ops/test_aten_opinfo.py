@@ -32,6 +32,7 @@ NAMES = (
     "nn.functional.channel_shuffle",
     "signal.windows.kaiser",
     "_segment_reduce",
+    "mode",
 )
 OURS = [op.name for op in testing.aten_op_db]
 OPERATORS = [op for op in op_db if op.name in NAMES] + testing.aten_op_db
@@ -67,7 +68,15 @@ def _call(op):
     """The operator as a function. Of logit only the in-place form is ours."""
     if op.name == "logit":
         return lambda x, *args, **kwargs: torch.logit_(x * 1, *args, **kwargs)
-    return op.op
+    return _mode if op.name == "mode" else op.op
+
+
+def _mode(x, dim=-1, keepdim=False):
+    """Mode, and the element at its index: torch's CPU operator picks any of the equal ones of a long row."""
+    values, indices = torch.mode(x, dim, keepdim)
+    if x.dim() > 0 and not keepdim:
+        indices = indices.unsqueeze(dim)
+    return values, x.gather(dim, indices)
 
 
 def test_every_operator_has_entries():
