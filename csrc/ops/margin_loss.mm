@@ -7,6 +7,7 @@
 #include <ATen/native/LossMulti.h>
 #include <ATen/native/Resize.h>
 #include <kernels/margin_loss.h>
+#include <metalops/contiguous_output.h>
 #include <metalops/device_check.h>
 #include <metalops/dtype_check.h>
 #include <metalops/launch.h>
@@ -68,16 +69,6 @@ void reduce_losses(const Tensor& out, bool each, int64_t rows, const Write& writ
     if (!sum.is_same(out)) {
       out.copy_(sum);
     }
-  }
-}
-
-// Calls write(result) with `out` or, if that is not contiguous, with a tensor that is copied to it.
-template <class Write>
-void write_contiguous(const Tensor& out, const Write& write) {
-  const auto result = out.is_contiguous() ? out : at::empty(out.sizes(), out.options());
-  write(result);
-  if (!result.is_same(out)) {
-    out.copy_(result);
   }
 }
 
@@ -168,7 +159,7 @@ Tensor& multi_margin_loss_backward_out(const Tensor& grad_output, const Tensor& 
   at::assert_no_overlap(grad_input, grad_output);
   const auto input = self.contiguous();
   const auto weights = contiguous_weights(weight, input);
-  write_contiguous(grad_input, [&](const Tensor& result) {
+  metalops::write_contiguous(grad_input, [&](const Tensor& result) {
     launch_samples(kName, self.scalar_type(), parameters, result, grad_output, input,
                    target.contiguous(), weights, parameters, metalops::kErrorBuffer);
   });
@@ -216,7 +207,7 @@ std::tuple<Tensor&, Tensor&> multilabel_margin_loss_forward_out(const Tensor& se
     at::assert_no_overlap(written, self);
   }
   at::assert_no_overlap(output, is_target);
-  write_contiguous(is_target, [&](const Tensor& marks) {
+  metalops::write_contiguous(is_target, [&](const Tensor& marks) {
     reduce_losses(output, each, parameters.rows, [&](const Tensor& losses) {
       launch_samples(kName, self.scalar_type(), parameters, losses, marks, self.contiguous(),
                      target.contiguous(), parameters, metalops::kErrorBuffer);
@@ -252,7 +243,7 @@ Tensor& multilabel_margin_loss_backward_out(const Tensor& grad_output, const Ten
   for (const auto& read : {self, grad_output, is_target}) {
     at::assert_no_overlap(grad_input, read);
   }
-  write_contiguous(grad_input, [&](const Tensor& result) {
+  metalops::write_contiguous(grad_input, [&](const Tensor& result) {
     metalops::launch_threads(
         kernels(), std::string(kName) + "_" + metalops::metal_type(self.scalar_type()),
         self.numel(), result, grad_output, self.contiguous(), target.contiguous(),

@@ -10,6 +10,7 @@
 #include <ATen/core/TensorBase.h>
 #include <c10/metal/common.h>
 #include <c10/util/ArrayRef.h>
+#include <c10/util/Exception.h>
 #include <metalops/library.h>
 
 #include <algorithm>
@@ -82,25 +83,37 @@ METALOPS_HIDDEN inline void launch_threadgroups(at::native::mps::MetalShaderLibr
   });
 }
 
-// A grid of `columns` times `rows` threads. Threadgroups are as wide as a row, or as wide as they
-// can be, and hold several rows where these are short.
+// A grid of `columns` times `rows` times `layers` threads. Threadgroups are as wide as a row, or as
+// wide as they can be, and hold several rows where these are short, and several layers of few rows.
 template <class... Arguments>
-METALOPS_HIDDEN inline void launch_rows(at::native::mps::MetalShaderLibrary& library,
-                                        const std::string& name, uint64_t columns, uint64_t rows,
+METALOPS_HIDDEN inline void launch_grid(at::native::mps::MetalShaderLibrary& library,
+                                        const std::string& name,
+                                        const std::array<uint64_t, 3>& grid,
                                         const Arguments&... arguments) {
-  if (columns == 0 || rows == 0) {
+  if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) {
     return;
   }
+  constexpr uint64_t kLongest = (uint64_t{1} << 32) - 1;
+  TORCH_CHECK(std::max({grid[0], grid[1], grid[2]}) <= kLongest, name, ": a grid of ", grid[0],
+              " times ", grid[1], " times ", grid[2], " threads is too large for MPS");
   const auto kernel = library.getKernelFunction(name);
   kernel->runCommandBlock([&] {
     kernel->startEncoding();
     detail::bind(*kernel, arguments...);
     const auto most = kernel->getMaxThreadsPerThreadgroup();
-    const auto width = std::min(columns, most);
-    const std::array<uint64_t, 2> grid{columns, rows};
-    const std::array<uint64_t, 2> group{width, std::min(rows, most / width)};
+    const auto width = std::min(grid[0], most);
+    const auto height = std::min(grid[1], most / width);
+    const std::array<uint64_t, 3> group{width, height, std::min(grid[2], most / (width * height))};
     kernel->dispatch(grid, c10::ArrayRef<uint64_t>(group));
   });
+}
+
+// A grid of one layer.
+template <class... Arguments>
+METALOPS_HIDDEN inline void launch_rows(at::native::mps::MetalShaderLibrary& library,
+                                        const std::string& name, uint64_t columns, uint64_t rows,
+                                        const Arguments&... arguments) {
+  launch_grid(library, name, {columns, rows, 1}, arguments...);
 }
 
 }  // namespace metalops

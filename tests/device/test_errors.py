@@ -129,14 +129,6 @@ def ones(*shape, dtype=torch.float32):
     ("call", "message"),
     [
         (
-            lambda: F.adaptive_avg_pool2d(ones(1, 1, 7, 6), 3),
-            "Adaptive pool MPS: input sizes must be divisible by output sizes",
-        ),
-        (
-            lambda: F.adaptive_avg_pool2d(ones(1, 1, 2, 2), 3),
-            "Adaptive pool MPS: output sizes must be divisible by input sizes",
-        ),
-        (
             lambda: F.conv1d(ones(1, 1, 3, dtype=torch.long), ones(1, 1, 3, dtype=torch.long)),
             "Convolution is supported only for Floating types",
         ),

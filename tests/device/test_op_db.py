@@ -31,7 +31,6 @@ FLOAT64_MESSAGES = (
 
 # What stock MPS kernels say when they refuse arguments that the CPU takes.
 REFUSALS = (
-    "Adaptive pool MPS: ",
     "ConvTranspose 3D with BF16 or FP16 types is not supported on MPS",
     "Convolution is supported only for Floating types",
     "MPS device does not support linear for non-float",

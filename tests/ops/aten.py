@@ -30,6 +30,8 @@ OUR_OVERLOADS = (
     "aten::multilabel_margin_loss",
     "aten::_pdist",
     "aten::_ctc_loss",
+    "aten::adaptive_avg_pool3d",
+    "aten::_adaptive_avg_pool3d",
     "aten::take",
     "aten::put",
     "aten::channel_shuffle",

@@ -26,6 +26,7 @@ NAMES = (
     "nn.functional.multi_margin_loss",
     "nn.functional.multilabel_margin_loss",
     "nn.functional.pdist",
+    "nn.functional.adaptive_avg_pool3d",
     "take",
     "put",
     "narrow_copy",

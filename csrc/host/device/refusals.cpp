@@ -9,32 +9,6 @@ namespace {
 
 using Arguments = c10::ArrayRef<c10::IValue>;
 
-constexpr const char* kDivisible =
-    "Non-divisible input sizes are not implemented on MPS device yet. For now, you can manually "
-    "transfer tensor to cpu "
-    "in this case. Please refer to [this issue](https://github.com/pytorch/pytorch/issues/96056)";
-
-void adaptive_average_pool(Arguments arguments) {
-  const at::Tensor& input = arguments[0].toTensor();
-  const auto output = arguments[1].toDimVector();
-  if (input.dim() < 2 || output.size() != 2) return;  // the kernel's own check speaks
-  const int64_t height = input.size(-2), width = input.size(-1);
-  const int64_t out_height = output[0], out_width = output[1];
-  if (height <= 0 || width <= 0 || out_height <= 0 || out_width <= 0) return;
-  TORCH_CHECK(
-      (height >= out_height && width >= out_width) || (height <= out_height && width <= out_width),
-      "Adaptive pool MPS: Input height and width must both be greater than, or equal to, or lesser "
-      "than output "
-      "height and width");
-  if (height >= out_height && width >= out_width) {
-    TORCH_CHECK(height % out_height == 0 && width % out_width == 0,
-                "Adaptive pool MPS: input sizes must be divisible by output sizes. ", kDivisible);
-  } else {
-    TORCH_CHECK(out_height % height == 0 && out_width % width == 0,
-                "Adaptive pool MPS: output sizes must be divisible by input sizes. ", kDivisible);
-  }
-}
-
 void lu_of_complex(Arguments arguments) {
   TORCH_CHECK(!arguments[0].toTensor().is_complex(),
               "linalg.lu_factor(): MPS doesn't support complex types.");
@@ -74,8 +48,6 @@ void index_reduce(Arguments arguments) {
 
 Refusal find_refusal(const std::string& operator_name) {
   static const std::map<std::string, Refusal> kRefusals = {
-      {"aten::_adaptive_avg_pool2d", &adaptive_average_pool},
-      {"aten::adaptive_avg_pool2d", &adaptive_average_pool},
       {"aten::_linalg_det", &lu_of_complex},
       {"aten::_linalg_slogdet", &lu_of_complex},
       {"aten::_linalg_solve_ex", &lu_of_complex},
