@@ -36,6 +36,17 @@ def test_include_dirs_and_torch(tmp_path):
     assert "int x;" in text and "simdgroup_size" in text and "#include <nowhere/y.h>" in text
 
 
+def test_headers_of_one_name_in_two_folders_are_both_embedded(tmp_path):
+    main = write(
+        tmp_path,
+        other__numbers_h="#pragma once\nconstant int a = 1;\n",
+        numbers_h="#pragma once\nconstant int b = 2;\n",
+        main_metal='#include <other/numbers.h>\n#include "numbers.h"\n#include <other/numbers.h>\n',
+    )
+    text = msl.preprocess(msl.flatten(main, [tmp_path])).text
+    assert text.count("int a = 1;") == text.count("int b = 2;") == 1
+
+
 def test_files_without_pragma_once_are_embedded_each_time(tmp_path):
     main = write(
         tmp_path,

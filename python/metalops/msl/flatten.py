@@ -38,6 +38,7 @@ class _Flattener:
         self.markers = markers  # whether the text says which file and line its parts come from
         self.embedded: set[str] = set()  # files with #pragma once that surely were embedded
         self.open_files: list[str] = []
+        self.guards: dict[str, str] = {}  # of files with #pragma once; names of files may be equal
 
     def file(self, path: str, name: str, conditional: bool = False, once: bool = False) -> str:
         """The text of a file. name: what it is called in messages; conditional: it may be skipped;
@@ -65,7 +66,10 @@ class _Flattener:
         if once and not conditional:
             self.embedded.add(path)
         self.open_files.append(path)
-        guard = f"METALOPS_EMBEDDED_{re.sub(r'[^A-Za-z0-9]', '_', os.path.basename(path)).upper()}"
+        name_in_guard = re.sub(r"[^A-Za-z0-9]", "_", os.path.basename(path)).upper()
+        guard = self.guards.setdefault(
+            path, f"METALOPS_EMBEDDED_{len(self.guards)}_{name_in_guard}"
+        )
         depth = 0
         guard_depth = _guard_depth(lines)
         output = [f"#ifndef {guard}", f"#define {guard}"] if once and self.open_files[:-1] else []
