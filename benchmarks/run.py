@@ -191,6 +191,23 @@ def indexing_operators() -> list[Operator]:
     ]
 
 
+def random_operators() -> list[Operator]:
+    """With inversion for the small means and rejection for the large ones."""
+
+    def same(name, function, low, high):
+        return Operator(name, function, function, low=low, high=high)
+
+    def binomial(x, out):
+        return torch.binomial(x, torch.full_like(x, 0.3))
+
+    return [
+        same("poisson of small rates", lambda x, out: torch.poisson(x), 0, 10),
+        same("poisson of large rates", lambda x, out: torch.poisson(x), 10, 1000),
+        same("binomial of small counts", binomial, 1, 30),
+        same("binomial of large counts", binomial, 40, 1000),
+    ]
+
+
 def training_operators() -> list[Operator]:
     """Quantisation-aware training, forward-mode differentiation, optimisers."""
 
@@ -501,6 +518,7 @@ def main(arguments: list[str]) -> int:
         *training_operators(),
         *reduction_operators(),
         *transformer_operators(),
+        *random_operators(),
     ]
     results = []
     print(

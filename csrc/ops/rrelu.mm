@@ -1,7 +1,6 @@
 // Host side of kernels/rrelu.metal: rrelu_with_noise, which stock MPS lacks, and its backward
 // function, which torch composes of other operators. torch.nn.functional.rrelu and its variants end
 // in these.
-#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorIterator.h>
@@ -9,11 +8,11 @@
 #include <kernels/rrelu.h>
 #include <metalops/device_check.h>
 #include <metalops/dtype_check.h>
+#include <metalops/generator.h>
 #include <metalops/library.h>
 #include <metalops/strided_launch.h>
 #include <torch/library.h>
 
-#include <mutex>
 #include <string>
 
 namespace {
@@ -32,24 +31,10 @@ void check_dtype(const char* name, at::ScalarType type) {
                         type);
 }
 
-// Seed and place in the Philox stream; takes `calls` places of it.
-std::pair<uint64_t, uint64_t> take_from_stream(const MaybeGenerator& generator, uint64_t calls) {
-  auto chosen = generator.has_value() && generator->defined()
-                    ? *generator
-                    : at::globalContext().defaultGenerator(at::Device(at::kMPS));
-  TORCH_CHECK(chosen.device().type() == at::kMPS,
-              "Expected a 'mps' device type for generator but found '", chosen.device().type(),
-              "'");
-  std::lock_guard<std::mutex> lock(chosen.mutex());
-  const auto offset = chosen.get_offset();
-  chosen.set_offset(offset + calls);
-  return {chosen.current_seed(), offset};
-}
-
 void run_training(const at::Tensor& self, const at::Tensor& noise, const at::Tensor& out,
                   const Scalar& lower, const Scalar& upper, const MaybeGenerator& generator) {
   const auto groups = (static_cast<uint64_t>(self.numel()) + 3) / 4;
-  const auto [seed, offset] = take_from_stream(generator, groups);
+  const auto [seed, offset] = metalops::take_from_stream(generator, groups);
   const metalops::RreluParameters parameters{static_cast<int64_t>(seed),
                                              static_cast<int64_t>(offset), lower.to<float>(),
                                              upper.to<float>()};

@@ -49,6 +49,8 @@ OUR_OVERLOADS = (
     "aten::segment_reduce",
     "aten::_segment_reduce",
     "aten::_masked_softmax",
+    "aten::poisson",
+    "aten::binomial",
 )
 
 

@@ -140,6 +140,22 @@ def _masked_softmax(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[str, A
         yield (make(shape, dtype), mask, dim), {}
 
 
+# Of random numbers only what is certain can be compared with another generator's.
+
+
+def _poisson(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[str, Any]]]:
+    for _, x in layouts(dtype):
+        yield (torch.zeros_like(x),), {}
+
+
+def _binomial(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[str, Any]]]:
+    for _, x in layouts(dtype):
+        yield (x, (make(x.shape, torch.float32, seed=1) > 0).to(dtype)), {}
+    for shapes in (((3, 4), (4,)), ((5,), ()), ((2, 0), (2, 1)), ((2, 3, 4), (3, 1))):
+        count, probability = (make(shape, dtype, seed=i) for i, shape in enumerate(shapes))
+        yield (count.abs(), (probability > 0).to(dtype)), {}
+
+
 def _functional_adagrad(params, grads, sums, steps, **options) -> Any:
     # The step counts, which come last, stay as they are.
     return torch.ops.aten._fused_adagrad(params, grads, sums, steps, **options)[:3]
@@ -186,4 +202,6 @@ aten_op_db: list[OpInfo] = [
         {*_FLOATS, *INTEGERS, torch.bool},
         _linear_combination,
     ),
+    _entry("poisson", torch.poisson, _FLOATS, _poisson),
+    _entry("binomial", torch.binomial, _FLOATS, _binomial),
 ]

@@ -1,0 +1,70 @@
+// Host side of kernels/random.metal: poisson and binomial, which stock MPS lacks. A call takes one
+// place of the generator's stream for each element.
+#include <ATen/ExpandUtils.h>
+#include <ATen/Functions.h>
+#include <kernels/random.h>
+#include <metalops/device_check.h>
+#include <metalops/dtype_check.h>
+#include <metalops/generator.h>
+#include <metalops/library.h>
+#include <metalops/strided_launch.h>
+#include <torch/library.h>
+
+#include <string>
+
+namespace {
+
+using at::Tensor;
+using MaybeGenerator = std::optional<at::Generator>;
+
+at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("random"); }
+
+std::string kernel_name(const char* name, const Tensor& tensor) {
+  const auto type = tensor.scalar_type();
+  metalops::check_dtype(type == at::kFloat || type == at::kHalf || type == at::kBFloat16, name,
+                        type);
+  return std::string(name) + "_" + metalops::metal_type(type);
+}
+
+metalops::RandomParameters take_places(const MaybeGenerator& generator, const Tensor& result) {
+  const auto [seed, offset] =
+      metalops::take_from_stream(generator, static_cast<uint64_t>(result.numel()));
+  return {static_cast<int64_t>(seed), static_cast<int64_t>(offset)};
+}
+
+// The result has the strides that torch's meta function promises: those of the rates.
+Tensor poisson(const Tensor& rates, MaybeGenerator generator) {
+  const auto name = kernel_name("poisson", rates);
+  const auto result = at::empty_like(rates);
+  const auto parameters = take_places(generator, result);
+  const auto layout = metalops::row_major_layout<2>({result, rates});
+  metalops::launch_threads(kernels(), name, layout.count, result, rates, parameters, layout,
+                           metalops::kErrorBuffer);
+  return result;
+}
+
+Tensor binomial(const Tensor& count, const Tensor& prob, MaybeGenerator generator) {
+  metalops::check_same_device("binomial", {{count, "count"}, {prob, "prob"}});
+  for (const auto& [tensor, argument] : {std::pair(count, "count"), std::pair(prob, "prob")}) {
+    TORCH_CHECK_VALUE(at::isFloatingType(tensor.scalar_type()),
+                      "binomial only supports floating-point dtypes for ", argument,
+                      ", got: ", tensor.scalar_type());
+  }
+  TORCH_CHECK(prob.scalar_type() == count.scalar_type(), "Found dtype ", prob.scalar_type(),
+              " but expected ", count.scalar_type());
+  const auto name = kernel_name("binomial", count);
+  const auto [counts, probabilities] = at::expand_outplace(count, prob);
+  const auto result = at::empty(counts->sizes(), count.options());
+  const auto parameters = take_places(generator, result);
+  const auto layout = metalops::row_major_layout<3>({result, *counts, *probabilities});
+  metalops::launch_threads(kernels(), name, layout.count, result, *counts, *probabilities,
+                           parameters, layout);
+  return result;
+}
+
+TORCH_LIBRARY_IMPL(aten, MPS, m) {
+  m.impl("poisson", poisson);
+  m.impl("binomial", binomial);
+}
+
+}  // namespace

@@ -1,0 +1,35 @@
+// Random numbers of a kernel: the generator's Philox stream, whose places hold four 32-bit numbers
+// each (c10::metal::philox4::rand(seed, place)).
+#pragma once
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+#include <metalops/library.h>
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+
+namespace metalops {
+
+struct StreamPlace {
+  uint64_t seed;
+  uint64_t offset;
+};
+
+// Where `count` places of the stream begin that nobody else gets. Without a generator it is the
+// default one's.
+METALOPS_HIDDEN inline StreamPlace take_from_stream(const std::optional<at::Generator>& generator,
+                                                    uint64_t count) {
+  auto chosen = generator.has_value() && generator->defined()
+                    ? *generator
+                    : at::globalContext().defaultGenerator(at::Device(at::kMPS));
+  TORCH_CHECK(chosen.device().type() == at::kMPS,
+              "Expected a 'mps' device type for generator but found '", chosen.device().type(),
+              "'");
+  std::lock_guard<std::mutex> lock(chosen.mutex());
+  const auto offset = chosen.get_offset();
+  chosen.set_offset(offset + count);
+  return {chosen.current_seed(), offset};
+}
+
+}  // namespace metalops
