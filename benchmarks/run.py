@@ -208,6 +208,42 @@ def random_operators() -> list[Operator]:
     ]
 
 
+@functools.lru_cache(maxsize=4)
+def _bytes(x: torch.Tensor) -> torch.Tensor:
+    return (32 * x + 128).to(torch.uint8)
+
+
+def resize_operators() -> list[Operator]:
+    """Lanczos resizing of one image to a quarter, and the gradients of resizing to it from a quarter."""
+
+    def half(n):
+        return max(1, n // 2)
+
+    def lanczos(x):
+        return torch.ops.aten._upsample_lanczos2d_aa(x[None, None], list(map(half, x.shape)), False)
+
+    def backward(mode):
+        operator = getattr(torch.ops.aten, f"_upsample_{mode}2d_aa_backward")
+
+        def call(x, out):
+            return operator(x[None, None], x.shape, [1, 1, *map(half, x.shape)], False)
+
+        return Operator(f"{mode}, antialiased, gradient", call, call, only_dtype="float32")
+
+    return [
+        Operator(
+            "lanczos", lambda x, out: lanczos(x), lambda x, out: lanczos(x), only_dtype="float32"
+        ),
+        Operator(
+            "lanczos of bytes",
+            lambda x, out: lanczos(_bytes(x)),
+            lambda x, out: lanczos(_bytes(x)),
+            only_dtype="float32",
+        ),
+        *map(backward, ("bilinear", "bicubic", "lanczos")),
+    ]
+
+
 def training_operators() -> list[Operator]:
     """Quantisation-aware training, forward-mode differentiation, optimisers."""
 
@@ -519,6 +555,7 @@ def main(arguments: list[str]) -> int:
         *reduction_operators(),
         *transformer_operators(),
         *random_operators(),
+        *resize_operators(),
     ]
     results = []
     print(

@@ -1,14 +1,10 @@
-// Parameters of the kernels in range.metal. Metal has no double: each is split into a sum of two
-// floats.
+// Parameters of the kernels in range.metal.
 #pragma once
 #include <c10/metal/common.h>
 
-namespace metalops {
+#include "split_double.h"
 
-struct SplitDouble {
-  float hi;
-  float lo;
-};
+namespace metalops {
 
 // Element i is base ** (start + step i) in the first half, base ** (end - step (steps - 1 - i)) in
 // the second.

@@ -14,13 +14,9 @@
 namespace {
 
 using metalops::LogspaceParameters;
+using metalops::split;
 using metalops::SplitDouble;
 using Complex = c10::complex<double>;
-
-SplitDouble split(double value) {
-  const auto hi = static_cast<float>(value);
-  return {hi, std::isfinite(hi) ? static_cast<float>(value - hi) : 0.0f};
-}
 
 void set_exponents(LogspaceParameters& parameters, Complex start, Complex end, Complex step) {
   const auto set = [](SplitDouble* target, Complex value) {

@@ -20,18 +20,15 @@
 #include <ATen/ops/as_strided.h>
 #include <metalops/library.h>
 
-#include <array>
 #include <type_traits>
 
 namespace metalops {
 
-// Meta: torch's at::meta::structured_<operator>, declared in <ATen/ops/<operator>_meta.h>. The
-// object is the TensorIterator of the call after meta(...). The output tensors must outlive it.
+// Meta: torch's at::meta::structured_<operator>, declared in <ATen/ops/<operator>_meta.h>. After
+// meta(...) the output has its size, and if torch made the operator of a TensorIterator, the object
+// is that of the call. The output tensors must outlive it.
 template <class Meta>
 class METALOPS_HIDDEN StructuredOut final : public Meta {
-  static_assert(std::is_base_of_v<at::TensorIteratorBase, Meta>,
-                "structured operators that are not made of a TensorIterator are not supported");
-
  public:
   explicit StructuredOut(at::Tensor& out) : out_(out) {}
 
@@ -43,10 +40,16 @@ class METALOPS_HIDDEN StructuredOut final : public Meta {
                 options.dtype(), ", but got ", out_.dtype(), " instead");
     TORCH_CHECK(options.device() == out_.device(), "Expected out tensor to have device ",
                 options.device(), ", but got ", out_.device(), " instead");
-    if (at::native::resize_output(out_, sizes) && !strides.empty()) {
-      out_.as_strided_(sizes, strides);
+    if (at::native::resize_output(out_, sizes)) {
+      if (!strides.empty()) {
+        out_.as_strided_(sizes, strides);
+      } else if (options.memory_format_opt()) {
+        out_.unsafeGetTensorImpl()->empty_tensor_restride(*options.memory_format_opt());
+      }
     }
-    Meta::set_output_raw_strided(index, sizes, strides, options);
+    if constexpr (std::is_base_of_v<at::TensorIteratorBase, Meta>) {
+      Meta::set_output_raw_strided(index, sizes, strides, options);
+    }
   }
 
   const at::Tensor& maybe_get_output(int64_t) override { return out_; }

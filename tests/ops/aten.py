@@ -51,6 +51,9 @@ OUR_OVERLOADS = (
     "aten::_masked_softmax",
     "aten::poisson",
     "aten::binomial",
+    "aten::_upsample_bilinear2d_aa_backward",
+    "aten::_upsample_bicubic2d_aa_backward",
+    "aten::_upsample_lanczos2d_aa",
 )
 
 

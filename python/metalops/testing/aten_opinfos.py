@@ -156,6 +156,31 @@ def _binomial(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[str, Any]]]:
         yield (count.abs(), (probability > 0).to(dtype)), {}
 
 
+def _resized(
+    dtype: torch.dtype,
+) -> Iterator[tuple[Tensor, tuple[int, int], tuple[float | None, float | None]]]:
+    """Images, what sizes they are resized to, and by what factors if not by those of the sizes."""
+    for size, other, scales in (
+        ((6, 8), (3, 12), (None, None)),
+        ((5, 7), (8, 4), (1.6, 0.6)),
+        ((1, 9), (4, 9), (None, None)),
+    ):
+        x = make((2, 3, *size), dtype)
+        for image in (x, x.to(memory_format=torch.channels_last), x[:, ::2]):
+            yield image, other, scales
+
+
+def _upsample(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[str, Any]]]:
+    for x, size, scales in _resized(dtype):
+        yield (x, size, False, *scales), {}
+
+
+def _upsample_backward(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[str, Any]]]:
+    for x, size, scales in _resized(dtype):
+        for align_corners in (False, True):
+            yield (x, x.shape[2:], (*x.shape[:2], *size), align_corners, *scales), {}
+
+
 def _functional_adagrad(params, grads, sums, steps, **options) -> Any:
     # The step counts, which come last, stay as they are.
     return torch.ops.aten._fused_adagrad(params, grads, sums, steps, **options)[:3]
@@ -204,4 +229,16 @@ aten_op_db: list[OpInfo] = [
     ),
     _entry("poisson", torch.poisson, _FLOATS, _poisson),
     _entry("binomial", torch.binomial, _FLOATS, _binomial),
+    _entry(
+        "_upsample_lanczos2d_aa", torch.ops.aten._upsample_lanczos2d_aa.default, _FLOATS, _upsample
+    ),
+    *(
+        _entry(
+            f"_upsample_{mode}2d_aa_backward",
+            getattr(torch.ops.aten, f"_upsample_{mode}2d_aa_backward").default,
+            _FLOATS,
+            _upsample_backward,
+        )
+        for mode in ("bilinear", "bicubic", "lanczos")
+    ),
 ]
