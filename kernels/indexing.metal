@@ -84,10 +84,13 @@ inline void accumulate(device T* data, int64_t index, T value) {
   Atomic::atomic_add(reinterpret_cast<device typename Atomic::type*>(data), index, value);
 }
 
-// The sum of bools is whether any is true: whoever writes, writes the same.
+// The sum of bools is whether any is true. (c10's own takes `data` for the beginning of a word.)
 inline void accumulate(device bool* data, int64_t index, bool value) {
   if (value) {
-    data[index] = true;
+    device uchar* const element = reinterpret_cast<device uchar*>(data + index);
+    const uint byte = reinterpret_cast<ulong>(element) % sizeof(uint);
+    atomic_fetch_or_explicit(reinterpret_cast<device atomic_uint*>(element - byte),
+                             1u << (8 * byte), memory_order_relaxed);
   }
 }
 

@@ -76,6 +76,7 @@ def test_tree_reduction(group):
     assert torch.equal(out, torch.stack([part.sum() for part in x.split(group)]))
 
 
+@pytest.mark.reported("some threads do not reach the barrier")
 def test_threads_that_returned_count_as_arrived():
     out = torch.full((256,), -1, dtype=torch.int32)
     build(SOURCE).launch("after_some_returned", [out], 256, 256)
@@ -96,6 +97,7 @@ def test_simdgroup_barrier():
     assert torch.equal(out, (torch.arange(256, dtype=torch.int32) ^ 31) * 100 + 19)
 
 
+@pytest.mark.reported("some threads do not reach the barrier")
 def test_lanes_at_different_barriers_are_an_error_that_names_both():
     out = torch.zeros(2, dtype=torch.int32)
     with pytest.raises(RuntimeError, match="deadlock in kernel 'different_barriers'") as error:
@@ -108,6 +110,7 @@ def test_lanes_at_different_barriers_are_an_error_that_names_both():
     assert out.tolist() == [0, 0]
 
 
+@pytest.mark.reported("some threads do not reach the barrier")
 def test_simdgroups_may_use_different_barriers():
     out = torch.zeros(64, dtype=torch.int32)
     build(SOURCE).launch("a_barrier_for_each_simdgroup", [out], 64, 64)

@@ -96,8 +96,9 @@ def kernels():
         )
     text.append(
         "kernel void vectors(device int4* out, device const int4* x, device const int4* y, "
-        f"{parameters}) {{ out[i] = max(x[i], 3) + abs(y[i]) + int4(popcount(uint4(x[i]))) + mulhi(x[i], y[i]) + "
-        "clamp(x[i], -5, y[i]) + select(x[i], y[i], y[i] > 0) + addsat(x[i], y[i]) + extract_bits(x[i], 3, 7); }"
+        f"{parameters}) {{ out[i] = int4(uint4(max(x[i], 3)) + uint4(abs(y[i])) + popcount(uint4(x[i])) + uint4(mulhi(x[i], y[i])) + "
+        "uint4(clamp(x[i], -5, y[i])) + uint4(select(x[i], y[i], y[i] > 0)) + uint4(addsat(x[i], y[i])) + "
+        "uint4(extract_bits(x[i], 3, 7))); }"
     )
     text.append(
         "kernel void divided(device int4* out, device const int4* x, device const int4* y, "

@@ -3,6 +3,8 @@
 Lanes that do not exist take no part: the last simdgroup of 28 or 33 threads has 28 lanes, or one.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -189,30 +191,47 @@ SHUFFLED = {
 }
 
 
-@pytest.mark.parametrize("threads", [28, 32, 33, 64])
-@pytest.mark.parametrize("group", ["simd", "quad"])
-@pytest.mark.parametrize("op", SHUFFLES)
-def test_shuffles(op, group, threads):
+def shuffle_amounts(uniform, group, threads):
+    """An index or a distance for each thread."""
+    if uniform:
+        return torch.full((threads,), 3, dtype=torch.uint16)
+    return torch.arange(threads).mul(7).remainder(WIDTH[group]).to(torch.uint16)
+
+
+def shuffle_cases():
+    for op, group, threads, uniform in itertools.product(
+        SHUFFLES, ["simd", "quad"], [28, 32, 33, 64], [True, False]
+    ):
+        amounts = shuffle_amounts(uniform, group, threads)
+        defined = (uniform or op == "shuffle") and all(
+            (shuffle_source(op, lane, int(amounts[i]), WIDTH[group]) or 0) < len(lanes)
+            for lanes in parts(threads, threads, WIDTH[group])
+            for lane, i in enumerate(lanes)
+        )
+        marks = [] if defined else [pytest.mark.reported("the result is undefined in Metal")]
+        name = f"{op}-{group}-{threads}-{'one' if uniform else 'several'}"
+        yield pytest.param(op, group, threads, uniform, marks=marks, id=name)
+
+
+@pytest.mark.parametrize(("op", "group", "threads", "uniform"), shuffle_cases())
+def test_shuffles(op, group, threads, uniform):
     width = WIDTH[group]
+    amounts = shuffle_amounts(uniform, group, threads)
     for name, (dtype, components) in SHUFFLED.items():
         x = values(dtype, threads, components).reshape(threads, components)
         used = 3 if name == "int3" else components
-        for amounts in (
-            torch.full((threads,), 3, dtype=torch.uint16),
-            torch.arange(threads).mul(7).remainder(width).to(torch.uint16),
-        ):
-            out = torch.zeros_like(x)
-            launch(f"{group}_{op}_of_{name}", [out, x, amounts], threads)
-            for lanes in parts(threads, threads, width):
-                for lane, i in enumerate(lanes):
-                    source = shuffle_source(op, lane, int(amounts[i]), width)
-                    if source is None:
-                        expected = x[i]
-                    elif source < len(lanes):
-                        expected = x[lanes[source]]
-                    else:
-                        expected = torch.zeros_like(x[i])  # a lane that does not exist
-                    assert torch.equal(out[i, :used], expected[:used]), (name, i)
+        out = torch.zeros_like(x)
+        launch(f"{group}_{op}_of_{name}", [out, x, amounts], threads)
+        for lanes in parts(threads, threads, width):
+            for lane, i in enumerate(lanes):
+                source = shuffle_source(op, lane, int(amounts[i]), width)
+                if source is None:
+                    expected = x[i]
+                elif source < len(lanes):
+                    expected = x[lanes[source]]
+                else:
+                    expected = torch.zeros_like(x[i])  # a lane that does not exist
+                assert torch.equal(out[i, :used], expected[:used]), (name, i)
 
 
 @pytest.mark.parametrize("threads", [32, 64])

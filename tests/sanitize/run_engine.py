@@ -114,6 +114,26 @@ kernel void write(constant Arguments& a [[buffer(0)]], uint i [[thread_position_
     return []
 
 
+def half_atomics(outside: bool = False):
+    """Atomic sums of 16 bits, which act on words; the last word ends behind an odd tensor."""
+    source = """
+#include <c10/metal/atomic.h>
+kernel void add(device atomic_uint* out, constant long& place, uint i [[thread_position_in_grid]]) {
+  c10::metal::AtomicType<half>::atomic_add(out, place, half(1));
+}
+"""
+    out = torch.zeros(5, dtype=torch.half, device="mps")
+    try:
+        library(source).add(out, 6 if outside else 4, threads=32)
+    except SanitizerError as error:
+        return [f"{f.kind}: {f.message}" for f in error.findings]
+    return out.tolist()
+
+
+def half_atomics_outside():
+    return half_atomics(outside=True)
+
+
 def after_a_thousand_threads():
     """More GPU threads than ThreadSanitizer tells apart at a time, between two launches."""
     source = """
@@ -204,6 +224,8 @@ CHECKS = [
     one_thread,
     argument_buffer,
     after_a_thousand_threads,
+    half_atomics,
+    half_atomics_outside,
     large_launch,
     waiting_within_a_threadgroup,
     waiting_for_another_threadgroup,

@@ -113,6 +113,12 @@ def test_a_race_is_found_after_a_launch_of_many_threads(results, mode):
     assert len(results["after_a_thousand_threads"]) == (1 if mode == "thread" else 0)
 
 
+def test_atomics_of_16_bits_may_touch_the_rest_of_their_word_only(results, mode):
+    assert results["half_atomics"] == [0, 0, 0, 0, 32]
+    if mode == "address":
+        assert "4 bytes" in results["half_atomics_outside"][0]
+
+
 def test_all_of_many_threadgroups_run(results):
     assert results["large_launch"]
 

@@ -4,6 +4,7 @@
 // same functions serve device and threadgroup memory.
 #pragma once
 
+#include <msl/instrument.h>
 #include <msl/integer.h>
 
 namespace msl::metal {
@@ -57,6 +58,13 @@ typedef atomic<ulong> atomic_ulong;
 
 }  // namespace msl::metal
 
+// The compiler's builtin __atomic_NAME, or what instrument.h has in its place.
+#if defined(MSL_SANITIZE_ADDRESS)
+#define MSL_ATOMIC(NAME) msl_support::atomic_##NAME
+#else
+#define MSL_ATOMIC(NAME) __atomic_##NAME
+#endif
+
 namespace msl::msl_impl {
 
 MSL_INLINE constexpr int builtin_order(metal::memory_order order) {
@@ -89,13 +97,13 @@ MSL_INLINE atomic_bits<T>* bits_of(const volatile metal::atomic<T>* object) {
 
 template <class T>
 MSL_INLINE T atomic_load(const volatile metal::atomic<T>* object, metal::memory_order order) {
-  return bit_cast<T>(__atomic_load_n(bits_of(object), load_order(order)));
+  return bit_cast<T>(MSL_ATOMIC(load_n)(bits_of(object), load_order(order)));
 }
 template <class T>
 MSL_INLINE bool atomic_compare_exchange(volatile metal::atomic<T>* object, T* expected, T desired,
                                         metal::memory_order success, metal::memory_order failure) {
   auto seen = bit_cast<atomic_bits<T>>(*expected);
-  const bool done = __atomic_compare_exchange_n(bits_of(object), &seen,
+  const bool done = MSL_ATOMIC(compare_exchange_n)(bits_of(object), &seen,
                                                 bit_cast<atomic_bits<T>>(desired), false,
                                                 builtin_order(success), load_order(failure));
   if (!done) *expected = bit_cast<T>(seen);
@@ -123,7 +131,7 @@ namespace msl::metal {
 
 template <class T, class U>
 MSL_INLINE void atomic_store_explicit(volatile atomic<T>* object, U desired, memory_order order) {
-  __atomic_store_n(msl_impl::bits_of(object), msl_impl::bit_cast<msl_impl::atomic_bits<T>>(T(desired)),
+  MSL_ATOMIC(store_n)(msl_impl::bits_of(object), msl_impl::bit_cast<msl_impl::atomic_bits<T>>(T(desired)),
                    msl_impl::load_order(order));
 }
 template <class T>
@@ -133,7 +141,7 @@ MSL_INLINE T atomic_load_explicit(const volatile atomic<T>* object, memory_order
 template <class T, class U>
 MSL_INLINE T atomic_exchange_explicit(volatile atomic<T>* object, U desired, memory_order order) {
   return msl_impl::bit_cast<T>(
-      __atomic_exchange_n(msl_impl::bits_of(object), msl_impl::bit_cast<msl_impl::atomic_bits<T>>(T(desired)),
+      MSL_ATOMIC(exchange_n)(msl_impl::bits_of(object), msl_impl::bit_cast<msl_impl::atomic_bits<T>>(T(desired)),
                           msl_impl::builtin_order(order)));
 }
 template <class T, class U>
@@ -156,7 +164,7 @@ MSL_INLINE bool atomic_compare_exchange_weak_explicit(volatile atomic<T>* object
                                               memory_order order) {                           \
     const T b = T(operand);                                                                   \
     if constexpr (is_integral_v<T> && !is_same_v<T, bool>) {                                  \
-      return T(__atomic_fetch_##NAME(msl_impl::bits_of(object), msl_impl::atomic_bits<T>(b),          \
+      return T(MSL_ATOMIC(fetch_##NAME)(msl_impl::bits_of(object), msl_impl::atomic_bits<T>(b),          \
                                      msl_impl::builtin_order(order)));                            \
     } else {                                                                                  \
       return msl_impl::atomic_update(object, order, [=](T a) { return T(__VA_ARGS__); });         \

@@ -20,21 +20,23 @@
 
 // ---- memory -------------------------------------------------------------------------------------------------
 
-// What follows an access: AddressSanitizer's own check, which its inlined code would have made.
+// What follows an access: AddressSanitizer's own check, which its inlined code would have made, of those of the bytes
+// that are needed.
 #if defined(MSL_SANITIZE_ADDRESS)
 extern "C" void* __asan_region_is_poisoned(void* begin, __SIZE_TYPE__ bytes);
 extern "C" void __asan_report_error(const void* pc, void* frame, void* stack, void* address,
                                     int is_write, __SIZE_TYPE__ bytes, unsigned experiment);
 namespace msl::msl_support {
 inline __attribute__((always_inline, MSL_UNINSTRUMENTED)) void check(
-    const void* address, __SIZE_TYPE__ bytes, abi::Access access, void* place, void* frame) {
-  void* const bad = __asan_region_is_poisoned(const_cast<void*>(address), bytes);
+    const void* address, __SIZE_TYPE__ needed, __SIZE_TYPE__ bytes, abi::Access access,
+    void* place, void* frame) {
+  void* const bad = __asan_region_is_poisoned(const_cast<void*>(address), needed);
   if (__builtin_expect(bad == nullptr, 1)) return;
   __asan_report_error(place, frame, &place, bad, access == abi::Access::kWrite, bytes, 0);
 }
 }  // namespace msl::msl_support
 #define MSL_CHECK(ADDRESS, BYTES, KIND)                                          \
-  msl::msl_support::check(ADDRESS, BYTES, msl::abi::Access::KIND, MSL_PLACE, \
+  msl::msl_support::check(ADDRESS, BYTES, BYTES, msl::abi::Access::KIND, MSL_PLACE, \
                           *static_cast<void**>(__builtin_frame_address(0)))
 #else
 #define MSL_CHECK(ADDRESS, BYTES, KIND) (void)0
@@ -171,6 +173,53 @@ MSL_HOOK void __tsan_atomic_thread_fence(int) {}  // atomic_thread_fence tells t
 #undef MSL_ATOMIC_FETCH
 #undef MSL_ATOMIC_EXCHANGE
 #undef MSL_ATOMICS
+
+#elif defined(MSL_SANITIZE_ADDRESS)
+// What atomic.h calls in place of the compiler's builtins, whose instrumentation would want every byte to be in the
+// buffer. An atomic operation on 8 or 16 bits is one on the word around them (c10/metal/atomic.h): the last word of a
+// buffer may end behind it, in memory that an allocation always has. It has to begin in it.
+namespace msl::msl_support {
+#define MSL_ATOMIC_FUNCTION(RESULT) \
+  template <class T>                \
+  __attribute__((visibility("hidden"), noinline, MSL_UNINSTRUMENTED)) RESULT
+#define MSL_ATOMIC_NOTE(KIND, ORDER)                                                              \
+  if (msl_runtime) {                                                                              \
+    msl_runtime->atomic(const_cast<const T*>(at), sizeof(T), abi::Access::KIND, ORDER, MSL_PLACE); \
+  }                                                                                               \
+  check(const_cast<const T*>(at), 1, sizeof(T), abi::Access::KIND, MSL_PLACE,                     \
+        *static_cast<void**>(__builtin_frame_address(0)))
+MSL_ATOMIC_FUNCTION(T) atomic_load_n(const volatile T* at, int order) {
+  MSL_ATOMIC_NOTE(kRead, order);
+  return __atomic_load_n(at, order);
+}
+MSL_ATOMIC_FUNCTION(void) atomic_store_n(volatile T* at, T value, int order) {
+  MSL_ATOMIC_NOTE(kWrite, order);
+  __atomic_store_n(at, value, order);
+}
+MSL_ATOMIC_FUNCTION(T) atomic_exchange_n(volatile T* at, T value, int order) {
+  MSL_ATOMIC_NOTE(kUpdate, order);
+  return __atomic_exchange_n(at, value, order);
+}
+MSL_ATOMIC_FUNCTION(bool)
+atomic_compare_exchange_n(volatile T* at, T* expected, T desired, bool weak, int success,
+                          int failure) {
+  MSL_ATOMIC_NOTE(kUpdate, success);
+  return __atomic_compare_exchange_n(at, expected, desired, weak, success, failure);
+}
+#define MSL_ATOMIC_FETCH(NAME)                                                      \
+  MSL_ATOMIC_FUNCTION(T) atomic_fetch_##NAME(volatile T* at, T operand, int order) { \
+    MSL_ATOMIC_NOTE(kUpdate, order);                                                \
+    return __atomic_fetch_##NAME(at, operand, order);                               \
+  }
+MSL_ATOMIC_FETCH(add)
+MSL_ATOMIC_FETCH(sub)
+MSL_ATOMIC_FETCH(and)
+MSL_ATOMIC_FETCH(or)
+MSL_ATOMIC_FETCH(xor)
+#undef MSL_ATOMIC_FUNCTION
+#undef MSL_ATOMIC_NOTE
+#undef MSL_ATOMIC_FETCH
+}  // namespace msl::msl_support
 #endif
 
 #undef MSL_HOOK

@@ -56,13 +56,22 @@ MSL_INLINE T& result_of(void* const* out, u32 lane) {
 
 // ---- how two values combine ---------------------------------------------------------------------------------
 
-// Sums and products of integers wrap around. Smaller types are computed in int, which is wide enough.
+// Sums and products of integers wrap around. Smaller types are computed in int, which is wide enough but for products
+// of ushort.
 template <class T, bool Wraps = metal::is_integral_v<T> && sizeof(metal::make_scalar_t<T>) >= 4>
 struct wrapping {
   typedef T type;
 };
 template <class T>
 struct wrapping<T, true> : metal::make_unsigned<T> {};
+template <>
+struct wrapping<ushort, false> {
+  typedef uint type;
+};
+template <int N>
+struct wrapping<metal::vec<ushort, N>, false> {
+  typedef metal::vec<uint, N> type;
+};
 struct Sum {
   template <class T>
   static T combine(const T& a, const T& b) {
