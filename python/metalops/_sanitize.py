@@ -45,6 +45,9 @@ _OPTIONS = {
         "halt_on_error": 0,
         "report_bugs": 1,
         "report_signal_unsafe": 0,
+        # Faults are the device's to handle, or end the process as they would without the runtime.
+        "handle_segv": 0,
+        "handle_sigbus": 0,
         "symbolize": 0,
         "exitcode": 0,
         "ignore_noninstrumented_modules": 1,

@@ -30,6 +30,7 @@ def path(tmp_path_factory):
     return library
 
 
+@pytest.mark.reported("a library without a sanitizer")
 def test_from_a_path_and_from_bytes(path):
     for library in (path, str(path), path.read_bytes(), bytearray(path.read_bytes())):
         loaded = torch.mps.load_metallib(library)
@@ -60,6 +61,7 @@ def test_what_the_command_line_compiled_loads_in_another_process(tmp_path):
     assert printed == b"['iota'] [0.0, 0.5, 1.0, 1.5] 1024\n"
 
 
+@pytest.mark.reported("a library without a sanitizer")
 def test_a_kernel_outlives_its_library_and_the_file(path, tmp_path):
     copy = tmp_path / "copy.so"
     copy.write_bytes(path.read_bytes())

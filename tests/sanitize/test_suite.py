@@ -13,6 +13,7 @@ SAMPLE = [
     "tests/metal/test_compile_shader.py",
     "tests/metal/test_kernel_function.py",
     "tests/metal/test_error_buffer.py",
+    "tests/exec/test_barriers.py",
     "tests/kernel/test_metal_kernel.py",
 ]
 
