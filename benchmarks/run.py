@@ -420,8 +420,14 @@ def reduction_operators() -> list[Operator]:
         forward, both = (lambda x, out, f=function: f(x)), _and_gradient(function)
         operators.append(Operator(name, forward, forward))
         operators.append(Operator(f"{name}, gradient", both, both))
-    mode = Operator("mode", lambda x, out: torch.mode(x), lambda x, out: torch.mode(x))
-    return [*operators, mode]
+    for name, function in (
+        ("mode", torch.mode),
+        ("hash_tensor", torch.hash_tensor),
+        ("hash_tensor, rows", lambda x: torch.hash_tensor(x, 1)),
+    ):
+        forward = lambda x, out, f=function: f(x)
+        operators.append(Operator(name, forward, forward))
+    return operators
 
 
 def make_inputs(

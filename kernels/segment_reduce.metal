@@ -9,6 +9,7 @@
 #include <metal_stdlib>
 #include <metalops/strided.h>
 
+#include "blocks.h"
 #include "segment_reduce.h"
 using namespace metal;
 using namespace metalops;
@@ -119,8 +120,6 @@ struct Minimum {
   }
   static float finish(float total, int64_t) { return total; }
 };
-
-constant constexpr int64_t kBlock = 16;
 
 template <typename T>
 inline float4 four(constant T* x) {
@@ -288,23 +287,6 @@ inline void for_elements(Segment segment, thread Visit& visit) {
   }
 }
 
-// The same for the elements in the blocks that belong to thread `lane` of `lanes`.
-template <typename Visit>
-inline void for_blocks(Segment segment, uint lane, uint lanes, thread Visit& visit) {
-  for (int64_t block = lane * kBlock; block < segment.length; block += lanes * kBlock) {
-    if (segment.stride == 1 && block + kBlock <= segment.length) {
-      for (int64_t j = 0; j < kBlock; ++j) {
-        visit(segment.first + block + j);
-      }
-    } else {
-      const int64_t end = min(block + kBlock, segment.length);
-      for (int64_t j = block; j < end; ++j) {
-        visit(segment.first + j * segment.stride);
-      }
-    }
-  }
-}
-
 template <typename Reduction, typename T>
 struct AddToTally {
   constant T* data;
@@ -367,11 +349,11 @@ kernel void segment_reduce_backward_rows(
   const float grad = static_cast<float>(grads[index]);
   const float result = static_cast<float>(results[index]);
   AddToTally<Reduction, T> add{data, result, {}};
-  for_blocks(segment, lane, lanes, add);
+  for_blocks(segment.first, segment.length, segment.stride, lane, lanes, add);
   const Tally tally = Reduction::combine_threads(shared, add.tally, lane, lanes);
   WriteGradient<Reduction, T> write{grad_data,          data, grad, result, tally,
                                     parameters.initial, segment.length};
-  for_blocks(segment, lane, lanes, write);
+  for_blocks(segment.first, segment.length, segment.stride, lane, lanes, write);
 }
 
 // ---- instantiations -----------------------------------------------------------------------------

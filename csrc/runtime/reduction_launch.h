@@ -19,7 +19,7 @@ METALOPS_HIDDEN inline void launch_reduction(at::native::mps::MetalShaderLibrary
                                              const Arguments&... arguments) {
   constexpr int64_t kShort = 64;
   constexpr int64_t kLeastElements = 32;     // that a thread should have to itself
-  constexpr int64_t kManyThreads = 1 << 16;  // enough for any GPU
+  constexpr int64_t kManyThreads = 1 << 15;  // enough for any GPU
   constexpr int64_t kMostInGroup = 1024;
   constexpr int64_t kLargestGrid = (int64_t{1} << 32) - 1;
   int64_t threads = c10::metal::simdgroup_size;

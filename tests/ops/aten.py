@@ -45,6 +45,7 @@ OUR_OVERLOADS = (
     "aten::kaiser_window",
     "aten::_fused_adagrad_",
     "aten::_compute_linear_combination",
+    "aten::hash_tensor",
     "aten::mode",
     "aten::segment_reduce",
     "aten::_segment_reduce",

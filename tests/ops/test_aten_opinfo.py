@@ -34,6 +34,7 @@ NAMES = (
     "signal.windows.kaiser",
     "_segment_reduce",
     "mode",
+    "hash_tensor",
 )
 OURS = [op.name for op in testing.aten_op_db]
 OPERATORS = [op for op in op_db if op.name in NAMES] + testing.aten_op_db

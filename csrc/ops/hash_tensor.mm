@@ -1,0 +1,69 @@
+// Host side of kernels/hash_tensor.metal: hash_tensor, which stock MPS lacks.
+#include <ATen/Functions.h>
+#include <ATen/MemoryOverlap.h>
+#include <ATen/native/ReduceOpsUtils.h>
+#include <ATen/ops/hash_tensor_meta.h>
+#include <kernels/hash_tensor.h>
+#include <metalops/device_check.h>
+#include <metalops/dtype_check.h>
+#include <metalops/library.h>
+#include <metalops/metal_type.h>
+#include <metalops/reduction_launch.h>
+#include <metalops/structured.h>
+#include <torch/library.h>
+
+namespace {
+
+using at::Tensor;
+
+// The dimensions to keep come first, those to reduce last, and these become one.
+Tensor as_rows(const Tensor& self, at::IntArrayRef dim) {
+  const auto reduced = at::native::make_dim_mask(dim, self.dim());
+  at::DimVector order;
+  for (const bool last : {false, true}) {
+    for (int64_t d = 0; d < self.dim(); ++d) {
+      if (reduced[d] == last) {
+        order.push_back(d);
+      }
+    }
+  }
+  int64_t rows = 1;
+  for (int64_t d = 0; d < self.dim(); ++d) {
+    rows *= reduced[d] ? 1 : self.size(d);
+  }
+  return self.permute(order).reshape({rows, rows == 0 ? 0 : self.numel() / rows}).contiguous();
+}
+
+// The bits of the rows' hashes, computed in pieces if the rows are too few for a GPU.
+Tensor hash_rows(const Tensor& data) {
+  constexpr int64_t kEnoughRows = 512;
+  constexpr int64_t kPiece = 8192;
+  metalops::HashTensorParameters parameters{data.size(0), data.size(1), 1, data.size(1)};
+  if (parameters.rows < kEnoughRows && parameters.columns > kPiece) {
+    parameters.pieces = c10::metal::ceil_div(parameters.columns, kPiece);
+    parameters.piece = kPiece;
+  }
+  const auto hashes =
+      at::empty({parameters.rows, parameters.pieces}, data.options().dtype(at::kLong));
+  metalops::launch_reduction(metalops::library("hash_tensor"), "hash_tensor",
+                             metalops::metal_type(data.scalar_type()), hashes.numel(),
+                             parameters.piece, hashes, data, parameters);
+  return parameters.pieces == 1 ? hashes : hash_rows(hashes);
+}
+
+Tensor& hash_tensor_out(const Tensor& self, at::IntArrayRef dim, bool keepdim, int64_t mode,
+                        Tensor& out) {
+  metalops::check_same_device("hash_tensor", {{out, "out"}, {self, "self"}});
+  metalops::StructuredOut<at::meta::structured_hash_tensor>(out).meta(self, dim, keepdim, mode);
+  TORCH_CHECK(mode == 0, "Unknown hash_tensor mode: ", mode);
+  const auto type = self.scalar_type();
+  metalops::check_dtype(!at::isComplexType(type) && !at::isBarebonesUnsignedType(type),
+                        "hash_tensor", type);
+  at::assert_no_internal_overlap(out);
+  out.view(at::kLong).copy_(hash_rows(as_rows(self, dim)).view(out.sizes()));
+  return out;
+}
+
+TORCH_LIBRARY_IMPL(aten, MPS, m) { m.impl("hash_tensor.out", hash_tensor_out); }
+
+}  // namespace

@@ -1,0 +1,29 @@
+// How the threads of a group share a row: in blocks of 16 elements, which are whole cache lines or
+// halves of them, and which a CPU can take at once.
+#pragma once
+#include <metal_stdlib>
+
+namespace metalops {
+
+constant constexpr int64_t kBlock = 16;
+
+// Calls visit(place) for each element of the blocks that belong to thread `lane` of `lanes`. The
+// row has `count` elements, `stride` apart, from `first` on.
+template <typename Visit>
+inline void for_blocks(int64_t first, int64_t count, int64_t stride, uint lane, uint lanes,
+                       thread Visit& visit) {
+  for (int64_t block = lane * kBlock; block < count; block += lanes * kBlock) {
+    if (stride == 1 && block + kBlock <= count) {
+      for (int64_t i = 0; i < kBlock; ++i) {
+        visit(first + block + i);
+      }
+    } else {
+      const int64_t end = ::metal::min(block + kBlock, count);
+      for (int64_t i = block; i < end; ++i) {
+        visit(first + i * stride);
+      }
+    }
+  }
+}
+
+}  // namespace metalops

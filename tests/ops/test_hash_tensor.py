@@ -1,0 +1,137 @@
+"""hash_tensor: kernels/hash_tensor.metal."""
+
+import itertools
+
+import pytest
+import torch
+from metalops import testing
+from metalops.testing.samples import FLOATS, INTEGERS, layouts, make, special_values, to_device
+
+from .aten import served_by_us
+
+DTYPES = (*FLOATS, *INTEGERS, torch.bool)
+by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+
+def _check(x, *args, **options):
+    actual = torch.hash_tensor(to_device(x, "mps"), *args, **options)
+    expected = torch.hash_tensor(x, *args, **options)
+    assert actual.dtype == expected.dtype == torch.uint64
+    assert actual.stride() == expected.stride()
+    assert torch.equal(actual.cpu().view(torch.int64), expected.view(torch.int64))
+
+
+@by_dtype
+def test_rows_of_every_layout(dtype):
+    for _, x in layouts(dtype):
+        if x.numel() == 0 or x.dim() > 10:
+            continue
+        _check(x)
+        dims = range(min(x.dim(), 5))
+        for count in range(len(dims) + 1):
+            for dim in itertools.combinations(dims, count):
+                _check(x, dim)
+                _check(x, [d - x.dim() for d in dim], keepdim=True)
+
+
+# Rows for one thread, a simdgroup, several; in one piece and in several, whole and not.
+@pytest.mark.parametrize("columns", [1, 15, 64, 65, 200, 3000, 8192, 8193, 40000, 16384 * 5])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8], ids=str)
+def test_rows_of_all_lengths(rows, columns, dtype):
+    x = make((rows, columns), dtype)
+    _check(x, 1)
+    _check(x)
+
+
+def test_many_rows():
+    _check(make((600, 9000), torch.int8), 1)
+    _check(make((70_000, 3), torch.int16), 1)
+
+
+@pytest.mark.parametrize("columns", [65, 3000, 20000])
+def test_every_element_counts(columns):
+    zero = torch.hash_tensor(torch.zeros(columns, dtype=torch.int64)).item()
+    for place in {0, 15, 16, 31, 32, 63, 64, columns // 2, columns - 1}:
+        x = torch.zeros(columns, dtype=torch.int64)
+        x[place] = 2**40 + place
+        assert torch.hash_tensor(x.to("mps")).item() == zero ^ (2**40 + place)
+
+
+@by_dtype
+def test_special_values(dtype):
+    x = special_values(dtype)
+    _check(x.unsqueeze(1), 1)
+    _check(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_every_number_of_16_bits(dtype):
+    """Denormals, and NaN with all payloads."""
+    bits = torch.arange(-(2**15), 2**15).to(torch.int16)
+    _check(bits.view(dtype).unsqueeze(1), 1)
+
+
+def test_floats_of_all_exponents():
+    generator = torch.Generator().manual_seed(0)
+    bits = torch.randint(-(2**31), 2**31, (20000,), generator=generator)
+    denormal = torch.tensor([1, 2, 3, 0x7FFFFF, 0x400000, 0x3FFFFF, 0x7F800001, 0x7FC00001])
+    bits = torch.cat([bits, bits >> 9, denormal, denormal - 2**31]).to(torch.int32)
+    _check(bits.view(torch.float32).unsqueeze(1), 1)
+
+
+def test_out():
+    x = make((4, 6), torch.float32)
+    expected = torch.hash_tensor(x, 1).view(torch.int64)
+    for out in (
+        torch.empty(4, dtype=torch.uint64, device="mps"),
+        torch.empty(0, dtype=torch.uint64, device="mps"),
+        torch.empty(4, 2, dtype=torch.uint64, device="mps")[:, 1],
+    ):
+        assert torch.hash_tensor(x.to("mps"), 1, out=out) is out
+        assert torch.equal(out.cpu().view(torch.int64), expected)
+    with pytest.warns(UserWarning, match="was resized"):
+        torch.hash_tensor(x.to("mps"), 1, out=torch.empty(3, dtype=torch.uint64, device="mps"))
+    with pytest.raises(RuntimeError, match="single memory location"):
+        out = torch.empty(1, dtype=torch.uint64, device="mps").expand(4)
+        torch.hash_tensor(x.to("mps"), 1, out=out)
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.hash_tensor(x.to("mps"), 1, out=torch.empty(4, dtype=torch.uint64))
+
+
+def test_no_elements():
+    for shape, dim in (((0, 3), 1), ((3, 0), 0), ((2, 0, 3), (0, 2))):
+        for keepdim in (False, True):
+            _check(torch.empty(shape), dim, keepdim=keepdim)
+
+
+def test_arguments_that_the_cpu_refuses():
+    x = torch.rand(3, 4)
+    calls = [
+        lambda to: torch.hash_tensor(to(x), mode=1),
+        lambda to: torch.hash_tensor(to(x), 2),
+        lambda to: torch.hash_tensor(to(x), (0, -2)),
+        lambda to: torch.hash_tensor(to(x[:0])),
+        lambda to: torch.hash_tensor(to(x[:0]), 0),
+        lambda to: torch.hash_tensor(to(x), out=to(torch.empty(()))),
+    ]
+    for call in calls:
+        with pytest.raises((RuntimeError, IndexError)) as expected:
+            call(lambda tensor: tensor)
+        with pytest.raises(type(expected.value)) as actual:
+            call(lambda tensor: tensor.to("mps"))
+        assert str(actual.value) == str(expected.value)
+    for dtype in (torch.complex64, torch.uint16, torch.uint64):
+        with pytest.raises(NotImplementedError, match="not implemented for"):
+            torch.hash_tensor(x.to(dtype).to("mps"))
+
+
+@pytest.mark.parametrize("size", [3, 300, 30000])
+def test_no_host_copy_and_no_stand_in(size):
+    x = torch.rand(size, device="mps")
+
+    def run():
+        with testing.no_host_copies():
+            torch.hash_tensor(x)
+
+    assert served_by_us(run) == []
