@@ -314,13 +314,13 @@ kernel void binomial(device T* output [[buffer(0)]], constant T* counts [[buffer
 
 // ---- instantiations -----------------------------------------------------------------------------
 
-#define REGISTER_RANDOM(T)                                                                      \
-  template [[host_name("poisson_" #T)]] kernel void poisson<T>(                                 \
-      device T*, constant T*, constant RandomParameters&, constant StridedLayout<2>&,           \
-      device ErrorMessages*, uint2, uint2);                                                     \
-  template [[host_name("binomial_" #T)]] kernel void binomial<T>(                               \
-      device T*, constant T*, constant T*, constant RandomParameters&, constant StridedLayout<3>&, \
-      uint2, uint2)
+#define REGISTER_RANDOM(T)                                                            \
+  template [[host_name("poisson_" #T)]] kernel void poisson<T>(                       \
+      device T*, constant T*, constant RandomParameters&, constant StridedLayout<2>&, \
+      device ErrorMessages*, uint2, uint2);                                           \
+  template [[host_name("binomial_" #T)]] kernel void binomial<T>(                     \
+      device T*, constant T*, constant T*, constant RandomParameters&,                \
+      constant StridedLayout<3>&, uint2, uint2)
 
 REGISTER_RANDOM(float);
 REGISTER_RANDOM(half);

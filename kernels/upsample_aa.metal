@@ -230,10 +230,11 @@ inline void resize_along_axis(device Out* output, constant In* input, Weights ta
                               uint2 position) {
   const int64_t inner = parameters.inner;
   const bool across_rows = inner < kResizeBlock;
-  const uint blocks = static_cast<uint>(across_rows ? inner : (inner + kResizeBlock - 1) / kResizeBlock);
-  const int64_t pixel = position.x / blocks;
-  const int64_t within = (position.x % blocks) * (across_rows ? 1 : kResizeBlock);
-  const int64_t row = static_cast<int64_t>(position.y) * (across_rows ? kResizeBlock : 1);
+  const int64_t blocks = across_rows ? inner : c10::metal::ceil_div<int64_t>(inner, kResizeBlock);
+  const int64_t pixel = position.x / static_cast<uint>(blocks);
+  const int64_t block = position.x % static_cast<uint>(blocks);
+  const int64_t within = across_rows ? block : block * kResizeBlock;
+  const int64_t row = across_rows ? static_cast<int64_t>(position.y) * kResizeBlock : position.y;
   const int64_t rest = across_rows ? parameters.rows - row : inner - within;
   const Window window = windows[pixel];
   output += (row * parameters.outputs + pixel) * inner + within;
@@ -270,8 +271,8 @@ kernel void resize_bytes(device uchar* output [[buffer(0)]], constant uchar* inp
   resize_along_axis(output, input, table, windows, parameters, position);
 }
 
-#define REGISTER_RESIZE(Out, In)                                                              \
-  template [[host_name("resize_" #Out "_" #In)]] kernel void resize<Out, In>(                 \
+#define REGISTER_RESIZE(Out, In)                                                                \
+  template [[host_name("resize_" #Out "_" #In)]] kernel void resize<Out, In>(                   \
       device Out*, constant In*, constant float*, constant Window*, constant ResizeParameters&, \
       uint2)
 

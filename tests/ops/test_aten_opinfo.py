@@ -32,6 +32,7 @@ NAMES = (
     "narrow_copy",
     "nn.functional.channel_shuffle",
     "signal.windows.kaiser",
+    "_upsample_bilinear2d_aa",
     "_segment_reduce",
     "mode",
     "hash_tensor",

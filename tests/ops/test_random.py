@@ -15,7 +15,7 @@ from .aten import served_by_us
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 INFINITY, NAN = math.inf, math.nan
 
-# On both sides of 10, where rejection begins, and as small and as large as floats can tell integers.
+# On both sides of 10, where rejection begins, and as large as floats can tell integers.
 RATES = [1e-3, 0.1, 0.5, 1.0, 3.0, 9.99, 10.0, 10.5, 20.0, 50.25, 1e3, 1e4, 1e6, 1.5e7]
 COUNTS_AND_PROBABILITIES = [
     (1.0, 0.5),
@@ -54,8 +54,8 @@ def _as_float32(value):
 
 
 def _check(sample, distribution):
-    """The sample's frequencies (chi-square test), mean and variance, each at the level 1e-4: samples have fixed seeds, so
-    what passes once passes always."""
+    """The sample's frequencies (chi-square test), mean and variance, each at the level 1e-4: seeds are
+    fixed, so what passes once passes always."""
     assert torch.equal(sample, sample.floor()) and sample.min() >= 0
     sample = sample.double().numpy()
     n, mean, variance = len(sample), distribution.mean(), distribution.var()
@@ -108,8 +108,8 @@ def test_binomial_distribution_of_a_large_sample(count, probability):
 
 
 def _check_normal(sample, mean, deviation):
-    """Of a distribution that is so wide that nothing tells it from the normal one (Kolmogorov-Smirnov test), but for the
-    rounding to float32, which is undone at random."""
+    """Of a distribution so wide that nothing tells it from the normal one (Kolmogorov-Smirnov test), but
+    for the rounding to float32, which is undone at random."""
     rounding = np.spacing(np.float32(mean)) * (torch.rand(len(sample)).double().numpy() - 0.5)
     scaled = (sample.double().numpy() + rounding - mean) / deviation
     assert stats.kstest(scaled, "norm").pvalue > 1e-4
@@ -426,6 +426,16 @@ def test_torch_distributions():
     drawn = distribution.sample((20_000,))
     torch.testing.assert_close(drawn.mean(0), distribution.mean, rtol=0.1, atol=0)
     assert distribution.log_prob(drawn).isfinite().all()
+
+
+@pytest.mark.slow
+def test_compiled():
+    """torch.compile checks that strides are those of the meta function."""
+    compiled = torch.compile(lambda x: torch.poisson(x) + torch.binomial(x, torch.full_like(x, 1)))
+    x = torch.full((5, 4), 30.0, device="mps").t()
+    drawn = compiled(x)
+    assert drawn.stride() == (1, 4)
+    assert (drawn > 30).all() and (drawn < 100).all()
 
 
 def test_neither_stand_in_nor_host_copy():

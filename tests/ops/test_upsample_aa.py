@@ -149,7 +149,8 @@ def test_inputs_of_every_layout(mode):
 
 
 def test_images_of_bytes_are_those_of_the_cpu():
-    """Weights are rounded from float32 instead of float64, which may move one in a thousand pixels by one."""
+    """Weights are rounded from float32 instead of float64, which may move one in a thousand pixels by
+    one."""
     sizes = [(before, after) for before, after in SIZES if after != (1, 1)]  # fails in torch's own
     for before, after in (*sizes, ((200, 150), (77, 90)), ((60, 50), (131, 120))):
         for channels, memory_format in itertools.product((1, 3, 8), FORMATS):
@@ -216,6 +217,21 @@ def test_second_derivatives_and_forward_mode(mode):
     expected = both(x.double(), tangent.double())
     for a, e in zip(both(x.to("mps"), tangent.to("mps")), expected, strict=True):
         torch.testing.assert_close(a.cpu(), e.float(), rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.slow
+@by_mode
+def test_compiled(mode):
+    """torch.compile checks that strides are those of the meta function."""
+
+    def loss(x):
+        return F.interpolate(x * 2, (5, 7), mode=mode, antialias=True).sin().sum()
+
+    x = make((1, 3, 8, 9), torch.float32).to(memory_format=torch.channels_last)
+    x, compiled = (x.to("mps").requires_grad_() for _ in range(2))
+    loss(x).backward()
+    torch.compile(loss)(compiled).backward()
+    torch.testing.assert_close(compiled.grad, x.grad)
 
 
 @by_mode
