@@ -8,23 +8,14 @@
 using namespace metal;
 using namespace metalops;
 
-// Tensors of planes one after the other. `place` is a width, a height, and a depth of a plane.
-struct Planar {
-  uint3 place;
-  int64_t plane;
-  int64_t element;  // of the result
-
-  Planar(uint3 position, constant AdaptiveAvgPoolParameters& parameters) {
-    constant uint32_t* sizes = parameters.sizes.result;
-    plane = position.z / sizes[0];
-    place = uint3(position.xy, position.z % sizes[0]);
-    element = (static_cast<int64_t>(position.z) * sizes[1] + position.y) * sizes[2] + position.x;
-  }
+// Tensors of planes one after the other.
+struct Planar : PlanePosition {
+  Planar(uint3 position, constant AdaptiveAvgPoolParameters& parameters)
+      : PlanePosition(position, parameters.sizes.result) {}
 
   // Where a row of the source begins, and how far its elements are from each other.
   int64_t row(uint depth, uint height, constant AdaptiveAvgPoolParameters& parameters) const {
-    constant uint32_t* sizes = parameters.sizes.source;
-    return ((plane * sizes[0] + depth) * sizes[1] + height) * sizes[2];
+    return row_of_plane(plane, depth, height, parameters.sizes.source);
   }
   static uint step(constant AdaptiveAvgPoolParameters&) { return 1; }
 };
@@ -90,11 +81,12 @@ kernel void adaptive_shares(device float* shares [[buffer(0)]],
 }
 
 template <typename Layout, typename T>
-kernel void adaptive_avg_pool_backward(
-    device T* grad_input [[buffer(0)]], constant T* grad_output [[buffer(1)]],
-    constant uint2* table [[buffer(2)]], constant float* shares [[buffer(3)]],
-    constant AdaptiveAvgPoolParameters& parameters [[buffer(4)]],
-    uint3 position [[thread_position_in_grid]]) {
+kernel void adaptive_avg_pool_backward(device T* grad_input [[buffer(0)]],
+                                       constant T* grad_output [[buffer(1)]],
+                                       constant uint2* table [[buffer(2)]],
+                                       constant float* shares [[buffer(3)]],
+                                       constant AdaptiveAvgPoolParameters& parameters [[buffer(4)]],
+                                       uint3 position [[thread_position_in_grid]]) {
   const Layout at(position, parameters);
   const Windows windows(table, parameters.sizes.result);
   constant float* depth_shares = shares;
@@ -120,13 +112,11 @@ kernel void adaptive_avg_pool_backward(
   grad_input[at.element] = static_cast<T>(sum);
 }
 
-#define REGISTER_ADAPTIVE_AVG_POOL(NAME, LAYOUT, T)                                     \
-  template [[host_name("adaptive_avg_pool_" NAME #T)]] kernel void                      \
-  adaptive_avg_pool<LAYOUT, T>(device T*, constant T*, constant uint2*,                 \
-                               constant AdaptiveAvgPoolParameters&, uint3);             \
-  template [[host_name("adaptive_avg_pool_backward_" NAME #T)]] kernel void             \
-  adaptive_avg_pool_backward<LAYOUT, T>(device T*, constant T*, constant uint2*,        \
-                                        constant float*,                                \
+#define REGISTER_ADAPTIVE_AVG_POOL(NAME, LAYOUT, T)                                               \
+  template [[host_name("adaptive_avg_pool_" NAME #T)]] kernel void adaptive_avg_pool<LAYOUT, T>(  \
+      device T*, constant T*, constant uint2*, constant AdaptiveAvgPoolParameters&, uint3);       \
+  template [[host_name("adaptive_avg_pool_backward_" NAME #T)]] kernel void                       \
+  adaptive_avg_pool_backward<LAYOUT, T>(device T*, constant T*, constant uint2*, constant float*, \
                                         constant AdaptiveAvgPoolParameters&, uint3)
 
 REGISTER_ADAPTIVE_AVG_POOL("", Planar, float);

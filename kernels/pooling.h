@@ -31,15 +31,16 @@ struct Windows {
   }
 };
 
-// One dimension of an entry of that table.
+// What an entry of that table is about: an index of one dimension, and the sizes of this dimension.
 struct WindowPlace {
+  uint32_t dimension;
   uint32_t index;
   uint32_t source;
   uint32_t result;
   bool exists;
 
   WindowPlace(uint32_t entry, constant PoolingSizes& sizes) {
-    uint32_t dimension = 0;
+    dimension = 0;
     index = entry;
     while (dimension < 2 && index >= sizes.result[dimension]) {
       index -= sizes.result[dimension++];
@@ -49,6 +50,25 @@ struct WindowPlace {
     exists = index < result;
   }
 };
+
+// A thread's element in a tensor of planes one after the other.
+struct PlanePosition {
+  uint3 place;  // the width, the height and the depth
+  int64_t plane;
+  int64_t element;
+
+  PlanePosition(uint3 position, constant uint32_t* sizes) {
+    plane = position.z / sizes[0];
+    place = uint3(position.xy, position.z % sizes[0]);
+    element = (static_cast<int64_t>(position.z) * sizes[1] + position.y) * sizes[2] + position.x;
+  }
+};
+
+// Where a row begins in such a tensor.
+inline int64_t row_of_plane(int64_t plane, uint32_t depth, uint32_t height,
+                            constant uint32_t* sizes) {
+  return ((plane * sizes[0] + depth) * sizes[1] + height) * sizes[2];
+}
 #endif
 
 }  // namespace metalops

@@ -60,11 +60,11 @@ void check_sizes(const Dimensions& dimensions, const Tensor& input, IntArrayRef 
 }
 
 Tensor windows_of(const metalops::PoolingSizes& sizes, const Tensor& like) {
-  return metalops::pooling_table(kernels(), "adaptive_windows", sizes, at::kLong, like);
+  return metalops::pooling_table(kernels(), "adaptive_windows", sizes, sizes, at::kLong, like);
 }
 
 Tensor shares_of(const metalops::PoolingSizes& sizes, const Tensor& like) {
-  return metalops::pooling_table(kernels(), "adaptive_shares", sizes, at::kFloat, like);
+  return metalops::pooling_table(kernels(), "adaptive_shares", sizes, sizes, at::kFloat, like);
 }
 
 // Launches NAME, which makes `result` of `source`.
@@ -122,10 +122,7 @@ Tensor& backward_out(const Dimensions& dimensions, const Tensor& grad_output, co
               " for `grad_output` but got dimensions ", grad_output.dim());
   const auto output_size = metalops::last_sizes(grad_output, dimensions.count);
   check_sizes(dimensions, self, output_size);
-  TORCH_CHECK(
-      grad_output.sizes() == IntArrayRef(metalops::pooled_sizes(self, output_size)), name,
-      ": Expected grad_output to have the batch size and the channels of an input of sizes ",
-      self.sizes(), ", but it has sizes ", grad_output.sizes());
+  metalops::check_planes(name, grad_output, self, output_size);
   check_dtype(dimensions.backward_dtype_name, self.scalar_type());
   for (const auto& tensor : {grad_output, grad_input}) {
     TORCH_CHECK(tensor.scalar_type() == self.scalar_type(), "expected scalar type ",

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 #include <utility>
 
 namespace metalops {
@@ -41,13 +42,27 @@ METALOPS_HIDDEN inline PoolingSizes backward(const PoolingSizes& sizes) {
 
 // What a kernel of the family finds for all depths, heights and widths of the result, as a tensor
 // of this type.
+template <class Parameters>
 METALOPS_HIDDEN inline at::Tensor pooling_table(at::native::mps::MetalShaderLibrary& library,
                                                 const char* kernel, const PoolingSizes& sizes,
-                                                at::ScalarType type, const at::Tensor& like) {
+                                                const Parameters& parameters, at::ScalarType type,
+                                                const at::Tensor& like) {
   const int64_t entries = int64_t{sizes.result[0]} + sizes.result[1] + sizes.result[2];
   const auto table = at::empty({entries}, like.options().dtype(type));
-  launch_threads(library, kernel, entries, table, sizes);
+  launch_threads(library, kernel, entries, table, parameters);
   return table;
+}
+
+// A thread for each element of a tensor of planes.
+template <class... Arguments>
+METALOPS_HIDDEN inline void launch_planes(at::native::mps::MetalShaderLibrary& library,
+                                          const std::string& name, const at::Tensor& planes,
+                                          const Arguments&... arguments) {
+  if (planes.numel() != 0) {
+    const uint64_t columns = planes.size(-1);
+    const uint64_t rows = planes.size(-2);
+    launch_grid(library, name, {columns, rows, planes.numel() / (columns * rows)}, arguments...);
+  }
 }
 
 // The input's sizes but for the pooled dimensions.
@@ -56,6 +71,15 @@ METALOPS_HIDDEN inline c10::DimVector pooled_sizes(const at::Tensor& input,
   c10::DimVector sizes(input.sizes());
   std::copy(output_size.begin(), output_size.end(), sizes.end() - output_size.size());
   return sizes;
+}
+
+// That the gradient has the planes of the input. name: of the operator.
+METALOPS_HIDDEN inline void check_planes(const char* name, const at::Tensor& grad_output,
+                                         const at::Tensor& input, at::IntArrayRef output_size) {
+  TORCH_CHECK(
+      grad_output.sizes() == at::IntArrayRef(pooled_sizes(input, output_size)), name,
+      ": Expected grad_output to have the batch size and the channels of an input of sizes ",
+      input.sizes(), ", but it has sizes ", grad_output.sizes());
 }
 
 // name: of the operator.

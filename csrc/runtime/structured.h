@@ -18,6 +18,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/as_strided.h>
+#include <c10/util/SmallVector.h>
 #include <metalops/library.h>
 
 #include <type_traits>
@@ -25,26 +26,29 @@
 namespace metalops {
 
 // Meta: torch's at::meta::structured_<operator>, declared in <ATen/ops/<operator>_meta.h>. After
-// meta(...) the output has its size, and if torch made the operator of a TensorIterator, the object
-// is that of the call. The output tensors must outlive it.
+// meta(...) the outputs have their sizes, and if torch made the operator of a TensorIterator, the
+// object is that of the call.
 template <class Meta>
 class METALOPS_HIDDEN StructuredOut final : public Meta {
  public:
-  explicit StructuredOut(at::Tensor& out) : out_(out) {}
+  // outputs: in the order in which the operator returns them.
+  template <class... Outputs>
+  explicit StructuredOut(const Outputs&... outputs) : outputs_{outputs...} {}
 
-  // Called by the meta function when it knows the output's properties. An output that is given
+  // Called by the meta function when it knows an output's properties. An output that is given
   // keeps its strides unless it has to be resized, of which torch warns.
   void set_output_raw_strided(int64_t index, at::IntArrayRef sizes, at::IntArrayRef strides,
                               at::TensorOptions options) override {
-    TORCH_CHECK(options.dtype() == out_.dtype(), "Expected out tensor to have dtype ",
-                options.dtype(), ", but got ", out_.dtype(), " instead");
-    TORCH_CHECK(options.device() == out_.device(), "Expected out tensor to have device ",
-                options.device(), ", but got ", out_.device(), " instead");
-    if (at::native::resize_output(out_, sizes)) {
+    const auto& out = outputs_[index];
+    TORCH_CHECK(options.dtype() == out.dtype(), "Expected out tensor to have dtype ",
+                options.dtype(), ", but got ", out.dtype(), " instead");
+    TORCH_CHECK(options.device() == out.device(), "Expected out tensor to have device ",
+                options.device(), ", but got ", out.device(), " instead");
+    if (at::native::resize_output(out, sizes)) {
       if (!strides.empty()) {
-        out_.as_strided_(sizes, strides);
+        out.as_strided_(sizes, strides);
       } else if (options.memory_format_opt()) {
-        out_.unsafeGetTensorImpl()->empty_tensor_restride(*options.memory_format_opt());
+        out.unsafeGetTensorImpl()->empty_tensor_restride(*options.memory_format_opt());
       }
     }
     if constexpr (std::is_base_of_v<at::TensorIteratorBase, Meta>) {
@@ -52,10 +56,10 @@ class METALOPS_HIDDEN StructuredOut final : public Meta {
     }
   }
 
-  const at::Tensor& maybe_get_output(int64_t) override { return out_; }
+  const at::Tensor& maybe_get_output(int64_t index) override { return outputs_[index]; }
 
  private:
-  at::Tensor& out_;
+  c10::SmallVector<at::Tensor, 2> outputs_;
 };
 
 }  // namespace metalops

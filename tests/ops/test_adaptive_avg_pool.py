@@ -7,10 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from metalops import debug, testing
-from metalops.testing.samples import FLOATS, make, to_device
+from metalops.testing.samples import FLOATS, make
 from torch.ops import aten
 
-from .aten import reference, served_by_us
+from .aten import served_by_us
+from .pooling import both, check, layouts, outs
 
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 # Input and output: smaller, larger, both, of one element, the same.
@@ -29,7 +30,6 @@ SIZES_2D = [
     ((4, 70), (3, 33)),
     ((5, 3), (1, 2)),
 ]
-CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def _pool(size):
@@ -38,30 +38,7 @@ def _pool(size):
 
 
 def _check(x, size):
-    case = testing.Case(f"{tuple(x.shape)} {x.stride()} to {size}", (x,))
-    testing.check_forward(
-        _pool(size), reference(_pool(size)), case, "mps", name="adaptive_avg_pool"
-    )
-    testing.check_gradient(
-        _pool(size), reference(_pool(size)), case, "mps", name="adaptive_avg_pool"
-    )
-
-
-def _layouts(*shape):
-    """Tensors of this shape, with and without dimensions that are next to each other in memory."""
-    yield make(shape, torch.float32)
-    yield make(shape[::-1], torch.float32).permute(*reversed(range(len(shape))))
-    wide = make((*shape[:-1], 2 * shape[-1] + 1), torch.float32)
-    yield wide[..., 1::2]
-    yield make((*shape[:-1], 1), torch.float32).expand(shape)
-    yield make((1, *shape[1:]), torch.float32).expand(shape)
-    if len(shape) in CHANNELS_LAST:
-        yield make(shape, torch.float32).to(memory_format=CHANNELS_LAST[len(shape)])
-
-
-def _both(function, *tensors):
-    """The results on the CPU and on the device."""
-    return function(*tensors), function(*to_device(tensors, "mps"))
+    check(_pool(size), x, "adaptive_avg_pool")
 
 
 # ---- values and gradients ------------------------------------------------------------------------
@@ -97,12 +74,12 @@ def test_channels_last(dtype, input_size, output_size):
 def test_every_layout_and_the_strides_of_results(shape, size):
     forward = aten._adaptive_avg_pool3d if len(size) == 3 else aten._adaptive_avg_pool2d
     backward = getattr(aten, f"_adaptive_avg_pool{len(size)}d_backward")
-    for x in _layouts(*shape):
+    for x in layouts(*shape):
         _check(x, size)
-        expected, actual = _both(lambda x: forward(x, size), x)
+        expected, actual = both(lambda x: forward(x, size), x)
         assert actual.stride() == expected.stride()
-        for grad in _layouts(*expected.shape):
-            expected_grad, actual_grad = _both(backward, grad, x)
+        for grad in layouts(*expected.shape):
+            expected_grad, actual_grad = both(backward, grad, x)
             assert actual_grad.stride() == expected_grad.stride()
             torch.testing.assert_close(actual_grad.cpu(), expected_grad)
 
@@ -117,9 +94,7 @@ def test_one_dimension_and_area_interpolation():
         lambda x: F.interpolate(x.view(2, 3, 1, 2, 5), size=(2, 3, 4), mode="area"),
         lambda x: F.interpolate(x.view(2, 3, 2, 5), scale_factor=0.7, mode="area"),
     ):
-        case = testing.Case("", (x,))
-        testing.check_forward(function, function, case, "mps", name="adaptive_avg_pool")
-        testing.check_gradient(function, function, case, "mps", name="adaptive_avg_pool")
+        check(function, x, "adaptive_avg_pool")
 
 
 def test_windows_of_large_sizes_are_exact():
@@ -147,7 +122,7 @@ def test_half_precision_is_summed_in_float():
 def test_infinities_and_nan():
     x = torch.tensor([1.0, math.inf, 2, -math.inf, 3, math.nan, 4, 5, math.inf, math.inf])
     for shape, size in (((1, 1, 1, 10), (1, 4)), ((1, 1, 1, 2, 5), (1, 2, 3))):
-        expected, actual = _both(_pool(size), x.view(shape))
+        expected, actual = both(_pool(size), x.view(shape))
         torch.testing.assert_close(actual.cpu(), expected, equal_nan=True)
 
 
@@ -160,9 +135,9 @@ def test_derivatives_of_gradients_and_tangents():
             grad = torch.autograd.grad((_pool(size)(x) ** 3).sum(), x, create_graph=True)[0]
             return torch.autograd.grad((grad * tangent).sum(), x)[0]
 
-        expected, actual = _both(second, x, tangent)
+        expected, actual = both(second, x, tangent)
         torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-4)
-        expected, actual = _both(
+        expected, actual = both(
             lambda x, t, size=size: torch.func.jvp(_pool(size), (x,), (t,))[1], x.detach(), tangent
         )
         torch.testing.assert_close(actual.cpu(), expected)
@@ -241,18 +216,11 @@ def test_out_overloads(dtype, size):
         expected = (
             aten._adaptive_avg_pool3d_backward(*arguments) if backward else operator(*arguments)
         )
-        shape = expected.shape
-        wide = torch.full([2 * n for n in shape], 7, dtype=dtype, device="mps")
-        strided = wide[tuple(slice(None, None, 2) for _ in shape)]
-        permuted = torch.empty(shape, dtype=dtype, device="mps").to(
-            memory_format=CHANNELS_LAST[len(shape)]
-        )
-        for out in (torch.empty(0, dtype=dtype, device="mps"), permuted, strided):
+        for out in outs(expected):
             strides = out.stride()
             result = operator(*arguments, **{name: out})
             assert result is out and torch.equal(out, expected)
             assert out.stride() == strides or strides == (1,)
-        assert (wide[..., 1::2] == 7).all()
 
 
 def test_an_output_that_does_not_fit_is_resized_with_a_warning():

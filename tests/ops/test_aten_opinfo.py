@@ -26,7 +26,12 @@ NAMES = (
     "nn.functional.multi_margin_loss",
     "nn.functional.multilabel_margin_loss",
     "nn.functional.pdist",
+    "nn.functional.adaptive_avg_pool1d",
+    "nn.functional.adaptive_avg_pool2d",
     "nn.functional.adaptive_avg_pool3d",
+    "nn.functional.adaptive_max_pool3d",
+    "nn.functional.fractional_max_pool2d",
+    "nn.functional.fractional_max_pool3d",
     "take",
     "put",
     "narrow_copy",
@@ -100,6 +105,18 @@ def _tensors(sample):
     return [x for x in leaves if isinstance(x, torch.Tensor)]
 
 
+def _samples(op, dtype, kind="sample_inputs"):
+    """The OpInfo's, with random numbers for those operators that would make their own."""
+    for sample in getattr(op, kind)("cpu", dtype):
+        if "fractional_max_pool" in op.name and "_random_samples" not in sample.kwargs:
+            x, dimensions = sample.input, int(op.name[-2])
+            batch = (1,) if x.dim() == dimensions + 1 else ()
+            planes = (*batch, *x.shape[:-dimensions])
+            numbers = torch.randint(32, (*planes, dimensions)) / 32 + 1 / 64
+            sample.kwargs["_random_samples"] = numbers.to(dtype)
+        yield sample
+
+
 def _is_random(sample):
     return sample.kwargs.get("training", False)
 
@@ -141,7 +158,7 @@ def _compare(op, sample, variant=None):
 
 @by_operator_and_dtype
 def test_samples(op, dtype):
-    for sample in op.sample_inputs("cpu", dtype):
+    for sample in _samples(op, dtype):
         _compare(op, sample)
 
 
@@ -153,7 +170,7 @@ def test_reference_inputs(op, dtype):
         return  # its reference inputs are its samples
     if dtype not in _dtypes(op):
         dtype = min(_dtypes(op), key=lambda dtype: dtype.itemsize)
-    for sample in op.reference_inputs("cpu", dtype):
+    for sample in _samples(op, dtype, "reference_inputs"):
         if not _loses_all_digits(op, sample):
             _compare(op, sample)
 
@@ -188,7 +205,7 @@ def test_inplace_variant(op, dtype):
     "op", [op for op in OPERATORS if op.supports_autograd], ids=lambda op: op.formatted_name
 )
 def test_gradients(op):
-    for sample in op.sample_inputs("cpu", torch.float32):
+    for sample in _samples(op, torch.float32):
         if not _is_random(sample):
             function = _with_options(_first_output(_call(op)), sample.kwargs)
             case = testing.Case("sample", (sample.input, *sample.args))

@@ -1,0 +1,111 @@
+// Maxima of windows of one size that lie at pseudo-random distances, and the gradient, in two and
+// three dimensions (B. Graham: Fractional Max-Pooling, 2014). Tensors are contiguous; every element
+// of the result has a thread.
+#include <c10/metal/error.h>
+
+#include <metal_stdlib>
+
+#include "fractional_max_pool.h"
+#include "max_pooling.h"
+using namespace metal;
+using namespace metalops;
+using c10::metal::ErrorMessages;
+
+inline int64_t rounded_to_zero(float x) {
+  constexpr float kLimit = 2e9f;  // where torch's integers end
+  return static_cast<int64_t>(clamp(x, -kLimit, kLimit));
+}
+
+// One plane's windows. In float whatever the tensors are: with torch's CPU operator the windows of
+// half precision are out of place.
+template <typename T>
+struct PlaneWindows {
+  constant T* samples;
+  constant FractionalMaxPoolParameters& parameters;
+  device ErrorMessages* errors;
+
+  uint2 window(uint dimension, uint index) const {
+    const int64_t size = parameters.window[dimension];
+    const int64_t last = parameters.sizes.source[dimension] - size;
+    int64_t first = last;
+    if (index + 1 != parameters.sizes.result[dimension]) {
+      const float sample = static_cast<float>(samples[parameters.sample_for[dimension]]);
+      const float step = parameters.step[dimension];
+      first = rounded_to_zero((static_cast<float>(index) + sample) * step) -
+              rounded_to_zero(sample * step);
+      if (first > last) {  // it is never negative
+        TORCH_REPORT_ERROR(errors, "fractional_max_pool", parameters.dimensions,
+                           "d(): a random sample is not between 0 and 1 and places a window at ",
+                           first, ", where only 0 to ", last, " is possible");
+        first = 0;
+      }
+    }
+    return uint2(static_cast<uint>(first), static_cast<uint>(first + size));
+  }
+};
+
+template <typename T>
+kernel void fractional_max_pool(device T* output [[buffer(0)]], device long* indices [[buffer(1)]],
+                                constant T* input [[buffer(2)]], constant T* samples [[buffer(3)]],
+                                constant FractionalMaxPoolParameters& parameters [[buffer(4)]],
+                                device ErrorMessages* errors [[buffer(5)]],
+                                uint3 position [[thread_position_in_grid]]) {
+  const PlanePosition at(position, parameters.sizes.result);
+  const PlaneWindows<T> windows{samples + at.plane * parameters.samples, parameters, errors};
+  write_maximum(output, indices, input, windows.window(0, at.place.z),
+                windows.window(1, at.place.y), windows.window(2, at.place.x), at,
+                parameters.sizes.source);
+}
+
+// The table of those elements of the output that may have an element of the input in their windows,
+// wherever a sample places these. A thread for each entry.
+//
+// A window of index o lies at o * step, plus or minus less than 1 for a sample between 0 and 1,
+// less than 2 for others; and what float makes of that. Numbers here are twice as large.
+kernel void fractional_windows(device uint2* table [[buffer(0)]],
+                               constant FractionalMaxPoolParameters& parameters [[buffer(1)]],
+                               uint entry [[thread_position_in_grid]]) {
+  const WindowPlace place(entry, parameters.sizes);
+  if (!place.exists) {
+    return;
+  }
+  const int64_t size = parameters.window[place.dimension];
+  const int64_t steps = static_cast<int64_t>(place.source) - 1;
+  const int64_t way = 2 * (place.result - size);  // of all steps
+  const int64_t margin = 2 + (place.result >> 19);
+  const int64_t index = 2 * static_cast<int64_t>(place.index);
+  int64_t first = 0;
+  int64_t end = place.source;
+  if (steps > 0) {
+    const int64_t before = (index - 2 * size - margin) * steps;
+    const int64_t after = (index + 2 + margin) * steps;
+    first = before < 0 ? 0 : before / way + 1;
+    end = min(end, (after - 1) / way + 1);
+  }
+  table[entry] = uint2(static_cast<uint>(first), static_cast<uint>(end));
+}
+
+// A thread for each element of the output.
+kernel void check_indices(constant long* indices [[buffer(0)]], constant uint2* table [[buffer(1)]],
+                          constant PoolingSizes& sizes [[buffer(2)]],
+                          constant long& dimensions [[buffer(3)]],
+                          device ErrorMessages* errors [[buffer(4)]],
+                          uint3 position [[thread_position_in_grid]]) {
+  const PlanePosition at(position, sizes.source);
+  const int64_t index = indices[at.element];
+  if (!is_found(index, at, table, sizes)) {
+    TORCH_REPORT_ERROR(errors, "fractional_max_pool", dimensions,
+                       "d_backward(): found an invalid max index: ", index,
+                       ", where no random sample places the window of its element");
+  }
+}
+
+#define REGISTER_FRACTIONAL_MAX_POOL(T)                                                         \
+  template [[host_name("fractional_max_pool_" #T)]] kernel void fractional_max_pool<T>(         \
+      device T*, device long*, constant T*, constant T*, constant FractionalMaxPoolParameters&, \
+      device ErrorMessages*, uint3);                                                            \
+  REGISTER_MAX_POOL_BACKWARD(T)
+
+REGISTER_FRACTIONAL_MAX_POOL(float);
+REGISTER_FRACTIONAL_MAX_POOL(half);
+REGISTER_FRACTIONAL_MAX_POOL(bfloat);
