@@ -411,6 +411,11 @@ def reduction_operators() -> list[Operator]:
         lengths = _lengths(max(1, len(x) // length), len(x), x.device)
         return torch.segment_reduce(x, reduce, lengths=lengths, unsafe=True)
 
+    def batch_norm_stats(x):
+        """Of 64 channels and up to 32 x 32 pixels."""
+        images = x.reshape(-1, min(64, x.numel()), min(1024, max(1, x.numel() // 64)))
+        return torch.batch_norm_update_stats(images, None, None, 0.1)
+
     operators = []
     for name, function in (
         ("segment_reduce", lambda x: segments(x, 4096)),
@@ -421,6 +426,7 @@ def reduction_operators() -> list[Operator]:
         operators.append(Operator(name, forward, forward))
         operators.append(Operator(f"{name}, gradient", both, both))
     for name, function in (
+        ("batch_norm_update_stats", batch_norm_stats),
         ("mode", torch.mode),
         ("hash_tensor", torch.hash_tensor),
         ("hash_tensor, rows", lambda x: torch.hash_tensor(x, 1)),

@@ -7,6 +7,12 @@ namespace metalops {
 
 constant constexpr int64_t kBlock = 16;
 
+template <typename T>
+inline ::metal::float4 four(constant T* x) {
+  return ::metal::float4(static_cast<float>(x[0]), static_cast<float>(x[1]),
+                         static_cast<float>(x[2]), static_cast<float>(x[3]));
+}
+
 // Calls visit(place) for each element of the blocks that belong to thread `lane` of `lanes`. The
 // row has `count` elements, `stride` apart, from `first` on.
 template <typename Visit>

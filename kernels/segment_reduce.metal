@@ -121,12 +121,6 @@ struct Minimum {
   static float finish(float total, int64_t) { return total; }
 };
 
-template <typename T>
-inline float4 four(constant T* x) {
-  return float4(static_cast<float>(x[0]), static_cast<float>(x[1]), static_cast<float>(x[2]),
-                static_cast<float>(x[3]));
-}
-
 // Of a whole segment, by one thread.
 template <typename Reduction, typename T>
 inline float reduce_segment(Segment segment, constant T* data) {
