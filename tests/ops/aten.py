@@ -64,6 +64,17 @@ OUR_OVERLOADS = (
     "aten::_upsample_bilinear2d_aa_backward",
     "aten::_upsample_bicubic2d_aa_backward",
     "aten::_upsample_lanczos2d_aa",
+    "aten::_transform_bias_rescale_qkv",
+    "aten::_add_relu",
+    "aten::_functional_assert_async",
+    "aten::_make_dep_token",
+    "aten::_native_multi_head_attention",
+    "aten::_transformer_encoder_layer_fwd",
+    "aten::_fused_sdp_choice",
+    "aten::_nested_tensor_from_mask_left_aligned",
+    "aten::_addmm_activation",
+    "aten::_jagged_to_padded_dense_forward",
+    "aten::_padded_dense_to_jagged_forward",
 )
 
 

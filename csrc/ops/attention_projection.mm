@@ -1,0 +1,61 @@
+// Host side of kernels/attention_projection.metal: _transform_bias_rescale_qkv, which stock MPS
+// lacks.
+#include <ATen/Functions.h>
+#include <kernels/attention_projection.h>
+#include <metalops/device_check.h>
+#include <metalops/dtype_check.h>
+#include <metalops/launch.h>
+#include <metalops/library.h>
+#include <metalops/metal_type.h>
+#include <torch/library.h>
+
+#include <cmath>
+#include <string>
+#include <tuple>
+
+namespace {
+
+using at::Tensor;
+
+constexpr const char* kName = "transform_bias_rescale_qkv";
+
+// qkv: the projection of tokens to three times the embedding, of sizes (samples, tokens, 3 D).
+std::tuple<Tensor, Tensor, Tensor> transform_bias_rescale_qkv(const Tensor& qkv,
+                                                              const Tensor& qkv_bias,
+                                                              int64_t num_heads) {
+  metalops::check_same_device("_transform_bias_rescale_qkv",
+                              {{qkv, "qkv"}, {qkv_bias, "qkv_bias"}});
+  const auto samples = qkv.size(0);
+  const auto tokens = qkv.size(1);
+  const auto width = qkv.size(2) / 3;
+  TORCH_CHECK(num_heads > 0 && width % num_heads == 0,
+              "Expected D % num_head == 0 to be true, but got false: ", width,
+              " features for num_heads = ", num_heads);
+  TORCH_CHECK(qkv.dim() == 3 && qkv.size(2) % 3 == 0,
+              "Expected _3D % 3 == 0 to be true, but got false: qkv has sizes ", qkv.sizes());
+  const auto type = qkv.scalar_type();
+  metalops::check_dtype(type == at::kFloat || type == at::kHalf || type == at::kBFloat16, kName,
+                        type);
+  TORCH_CHECK(qkv_bias.scalar_type() == type, "expected scalar type ", type, " but found ",
+              qkv_bias.scalar_type());
+  TORCH_CHECK(qkv_bias.numel() == qkv.size(2), kName, ": expected qkv_bias to have ", qkv.size(2),
+              " elements, but it has sizes ", qkv_bias.sizes());
+  const auto head_size = width / num_heads;
+  const auto result = at::empty({3, samples, num_heads, tokens, head_size}, qkv.options());
+  const metalops::AttentionProjectionParameters parameters{
+      tokens,       num_heads,
+      head_size,    result.numel() / 3,
+      /*share=*/32, static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_size)))};
+  metalops::launch_rows(metalops::library("attention_projection"),
+                        std::string(kName) + "_" + metalops::metal_type(type),
+                        c10::metal::ceil_div(head_size, parameters.share),
+                        samples * num_heads * tokens, result, qkv.contiguous(),
+                        qkv_bias.contiguous(), parameters);
+  return {result[0], result[1], result[2]};
+}
+
+TORCH_LIBRARY_IMPL(aten, MPS, m) {
+  m.impl("_transform_bias_rescale_qkv", transform_bias_rescale_qkv);
+}
+
+}  // namespace

@@ -1,0 +1,27 @@
+// _functional_assert_async.msg and _make_dep_token, by which torch.export keeps assertions in
+// their order; stock MPS lacks both.
+#include <ATen/Functions.h>
+#include <torch/library.h>
+
+namespace {
+
+using at::Tensor;
+
+Tensor make_dep_token(std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                      std::optional<at::Device> device, std::optional<bool> pin_memory,
+                      std::optional<at::MemoryFormat> memory_format) {
+  return at::empty({}, dtype, layout, device, pin_memory, memory_format);
+}
+
+Tensor functional_assert_async(const Tensor& self, c10::string_view message,
+                               const Tensor& dep_token) {
+  at::_assert_async(self, message);
+  return dep_token.clone();
+}
+
+TORCH_LIBRARY_IMPL(aten, MPS, m) {
+  m.impl("_make_dep_token", make_dep_token);
+  m.impl("_functional_assert_async.msg", functional_assert_async);
+}
+
+}  // namespace

@@ -1,0 +1,95 @@
+// Host side of kernels/jagged.metal: _jagged_to_padded_dense_forward and
+// _padded_dense_to_jagged_forward, which stock MPS lacks.
+#include <ATen/Functions.h>
+#include <kernels/jagged.h>
+#include <metalops/device_check.h>
+#include <metalops/dtype_check.h>
+#include <metalops/launch.h>
+#include <metalops/library.h>
+#include <metalops/metal_type.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <string>
+
+namespace {
+
+using at::Tensor;
+
+constexpr const char* kToPadded = "_jagged_to_padded_dense_forward";
+constexpr const char* kToJagged = "_padded_dense_to_jagged_forward";
+constexpr int64_t kShare = 32;  // a cache line of 4-byte elements
+
+// The offsets of the only jagged dimension that there may be, as the kernels take them.
+Tensor offsets_of(const char* name, at::TensorList offsets, const Tensor& tensor,
+                  const char* argument) {
+  TORCH_CHECK(offsets.size() == 1, name, "(): only a single jagged dim is supported for now");
+  metalops::check_same_device(name, {{tensor, argument}, {offsets[0], "offsets"}});
+  TORCH_CHECK(offsets[0].dim() == 1, name,
+              "(): expected 1D offsets, but got offsets.dim() == ", offsets[0].dim());
+  return offsets[0].to(at::kLong).contiguous();
+}
+
+// `first` and then the sizes from dimension `from` on.
+at::DimVector followed_by(std::initializer_list<int64_t> first, c10::IntArrayRef sizes,
+                          size_t from) {
+  at::DimVector result(first);
+  result.append(sizes.begin() + from, sizes.end());
+  return result;
+}
+
+template <class... Arguments>
+void launch(const char* name, uint64_t rows, at::ScalarType type,
+            const metalops::JaggedParameters& parameters, const Arguments&... arguments) {
+  const auto shares = c10::metal::ceil_div(parameters.columns, parameters.share);
+  metalops::launch_rows(
+      metalops::library("jagged"), std::string(name) + "_" + metalops::metal_type_of_width(type),
+      std::max<int64_t>(shares, 1), rows, arguments..., parameters, metalops::kErrorBuffer);
+}
+
+Tensor jagged_to_padded(const Tensor& values, at::TensorList offsets_list,
+                        c10::IntArrayRef max_lengths, double padding_value) {
+  const auto offsets = offsets_of(kToPadded, offsets_list, values, "values");
+  TORCH_CHECK(max_lengths.size() == 1, kToPadded,
+              "(): only a single jagged dim is supported for now");
+  TORCH_CHECK(values.dim() > 0, kToPadded, "(): expected values to have at least one dimension");
+  const auto type = values.scalar_type();
+  metalops::check_dtype(!at::isComplexType(type) && !at::isBarebonesUnsignedType(type), kToPadded,
+                        type);
+  const auto sequences = offsets.size(0) - 1;
+  const auto padded =
+      at::empty(followed_by({sequences, max_lengths[0]}, values.sizes(), 1), values.options());
+  const metalops::JaggedParameters parameters{sequences, max_lengths[0], values.size(0),
+                                              c10::multiply_integers(values.sizes().slice(1)),
+                                              kShare};
+  launch("jagged_to_padded", sequences * max_lengths[0], type, parameters, padded,
+         values.contiguous(), offsets, at::full({}, padding_value, values.options()));
+  return padded;
+}
+
+// Without total_L the size of the result is read from the offsets, as torch does it everywhere.
+Tensor padded_to_jagged(const Tensor& padded, at::TensorList offsets_list,
+                        std::optional<int64_t> total_L) {
+  const auto offsets = offsets_of(kToJagged, offsets_list, padded, "dense");
+  TORCH_CHECK_INDEX(offsets.size(0) > 0,
+                    "select(): index -1 out of range for tensor of size [0] at dimension 0");
+  const auto rows = total_L.has_value() ? *total_L : offsets[-1].item<int64_t>();
+  TORCH_CHECK(padded.dim() >= 2, kToJagged,
+              "(): expected padded dim >= 2, but padded.dim() == ", padded.dim());
+  const auto sequences = offsets.size(0) - 1;
+  TORCH_CHECK_INDEX(sequences <= padded.size(0), "select(): index ", padded.size(0),
+                    " out of range for tensor of size ", padded.sizes(), " at dimension 0");
+  const auto values = at::empty(followed_by({rows}, padded.sizes(), 2), padded.options());
+  const metalops::JaggedParameters parameters{
+      sequences, padded.size(1), rows, c10::multiply_integers(padded.sizes().slice(2)), kShare};
+  launch("padded_to_jagged", std::max(rows, sequences + 1), padded.scalar_type(), parameters,
+         values, padded.contiguous(), offsets);
+  return values;
+}
+
+TORCH_LIBRARY_IMPL(aten, MPS, m) {
+  m.impl("_jagged_to_padded_dense_forward", jagged_to_padded);
+  m.impl("_padded_dense_to_jagged_forward", padded_to_jagged);
+}
+
+}  // namespace

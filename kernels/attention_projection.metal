@@ -1,0 +1,60 @@
+// Queries, keys and values of the heads of an attention layer, made of its input projection: the
+// bias is added, queries are scaled, and the features of each head are brought together. All
+// tensors are contiguous; a row of the grid is one head of one token.
+#include <metal_stdlib>
+
+#include "attention_projection.h"
+using namespace metal;
+using namespace metalops;
+
+template <typename T>
+inline float sum(T a, T b) {
+  return static_cast<float>(a) + static_cast<float>(b);
+}
+
+// projected: (samples, tokens, 3, heads, head_size); bias: (3, heads, head_size); result: (3,
+// samples, heads, tokens, head_size), in which the rows of the grid are numbered. A thread takes
+// a share of a row.
+template <typename T>
+kernel void transform_bias_rescale_qkv(device T* result [[buffer(0)]],
+                                       constant T* projected [[buffer(1)]],
+                                       constant T* bias [[buffer(2)]],
+                                       constant AttentionProjectionParameters& parameters
+                                       [[buffer(3)]],
+                                       uint2 position [[thread_position_in_grid]]) {
+  const int64_t row = position.y;
+  const int64_t token = row % parameters.tokens;
+  const int64_t head = row / parameters.tokens % parameters.heads;
+  const int64_t sample = row / parameters.tokens / parameters.heads;
+  const int64_t width = parameters.heads * parameters.head_size;
+  const int64_t first = position.x * parameters.share;
+  const int64_t feature = head * parameters.head_size + first;
+  constant T* query = projected + (sample * parameters.tokens + token) * 3 * width + feature;
+  constant T* key = query + width;
+  constant T* value = key + width;
+  constant T* query_bias = bias + feature;
+  constant T* key_bias = query_bias + width;
+  constant T* value_bias = key_bias + width;
+  device T* queries = result + row * parameters.head_size + first;
+  device T* keys = queries + parameters.elements;
+  device T* values = keys + parameters.elements;
+  const int64_t count = min(parameters.head_size - first, parameters.share);
+  for (int64_t i = 0; i < count; ++i) {
+    queries[i] = static_cast<T>(sum(query[i], query_bias[i]) * parameters.scale);
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    keys[i] = static_cast<T>(sum(key[i], key_bias[i]));
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    values[i] = static_cast<T>(sum(value[i], value_bias[i]));
+  }
+}
+
+#define REGISTER_ATTENTION_PROJECTION(T)                               \
+  template [[host_name("transform_bias_rescale_qkv_" #T)]] kernel void \
+  transform_bias_rescale_qkv<T>(device T*, constant T*, constant T*,   \
+                                constant AttentionProjectionParameters&, uint2)
+
+REGISTER_ATTENTION_PROJECTION(float);
+REGISTER_ATTENTION_PROJECTION(half);
+REGISTER_ATTENTION_PROJECTION(bfloat);
