@@ -287,8 +287,35 @@ def _half_masked(shape: torch.Size, device: torch.device) -> torch.Tensor:
     return (torch.rand(shape) > 0.5).to(device)
 
 
+@functools.lru_cache(maxsize=4)
+def _offsets(rows: int, device: torch.device) -> torch.Tensor:
+    """Where sequences of up to 16 rows begin, and where the last one ends."""
+    return torch.tensor([*range(0, rows, 16), rows]).to(device)
+
+
 def transformer_operators() -> list[Operator]:
-    """What nn.TransformerEncoder's inference fast path is made of."""
+    """What nn.TransformerEncoder's inference fast path is made of, and other operators of transformers."""
+
+    def project(x, out):
+        width = 192 if x.numel() >= 192 else 6
+        tokens = x.numel() // width
+        qkv = x.reshape(-1)[: tokens * width].view(1, tokens, width)
+        bias = _ones(width, dtype=x.dtype, device=x.device)
+        return torch._transform_bias_rescale_qkv(qkv, bias, 2)
+
+    def to_padded(x, out):
+        values = x.reshape(-1, min(64, x.numel()))
+        offsets = _offsets(len(values), x.device)
+        return torch.ops.aten._jagged_to_padded_dense_forward(values, [offsets], [16])
+
+    def to_jagged(x, out):
+        width = min(64, x.numel())
+        length = min(16, x.numel() // width)
+        padded = x.reshape(-1, length, width)
+        offsets = _offsets(len(padded) * length, x.device)
+        return torch.ops.aten._padded_dense_to_jagged_forward(
+            padded, [offsets], len(padded) * length
+        )
 
     def softmax(x):
         return torch._masked_softmax(x, _half_masked(x.shape, x.device), x.dim() - 1)
@@ -297,6 +324,16 @@ def transformer_operators() -> list[Operator]:
     return [
         Operator("_masked_softmax", lambda x, out: softmax(x), lambda x, out: softmax(x)),
         Operator("_masked_softmax, gradient", both, both),
+        Operator("_transform_bias_rescale_qkv", project, project),
+        Operator("_jagged_to_padded_dense_forward", to_padded, to_padded),
+        Operator("_padded_dense_to_jagged_forward", to_jagged, to_jagged),
+        Operator(
+            "_add_relu",
+            lambda a, b, out: torch._add_relu(a, b, out=out),
+            lambda a, b, out: torch._add_relu(a, b, out=out),
+            inputs=2,
+            only_dtype="float32",
+        ),
     ]
 
 

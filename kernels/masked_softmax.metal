@@ -1,5 +1,6 @@
 // The softmax of the elements of a row that are not masked, and its gradient. What is masked counts
 // as -infinity and has the result zero; a row that is masked as a whole becomes NaN, as in torch.
+// A mask of numbers is added to the elements instead.
 //
 // A row is the work of a threadgroup, or of a single thread where rows are short or many. Thread
 // `lane` of `lanes` takes every lanes-th pack of elements from `lane` on. Sums are float whatever
@@ -69,19 +70,24 @@ inline float unless_masked(bool masked, float value, float instead) {
   return as_type<float>((as_type<uint>(value) & ~bits) | (as_type<uint>(instead) & bits));
 }
 
-// From an element of a row on: the scores, -infinity where they are masked.
+inline float with_mask(float score, bool mask) { return unless_masked(mask, score, -INFINITY); }
+
 template <typename T>
+inline float with_mask(float score, T mask) {
+  return score + static_cast<float>(mask);
+}
+
+// From an element of a row on: the scores with their mask.
+template <typename T, typename Mask>
 struct Scores {
   constant T* input;
-  constant bool* mask;
+  constant Mask* mask;
 
-  float operator[](int64_t i) const {
-    return unless_masked(mask[i], static_cast<float>(input[i]), -INFINITY);
-  }
+  float operator[](int64_t i) const { return with_mask(static_cast<float>(input[i]), mask[i]); }
 };
 
-// The same: y (g - shift), where y is the softmax and g the gradient with respect to it; zero where
-// they are masked.
+// From an element of a row on: y (g - shift), where y is the softmax and g the gradient with
+// respect to it; zero where they are masked.
 template <typename T>
 struct Weighted {
   constant T* result;
@@ -133,14 +139,14 @@ inline void store(device T* result, Pack pack, float factor, int64_t count) {
 
 // ---- rows ---------------------------------------------------------------------------------------
 
-template <typename T, typename Team>
-inline void softmax(Team team, device T* result, constant T* input, constant bool* mask,
+template <typename T, typename Mask, typename Team>
+inline void softmax(Team team, device T* result, constant T* input, constant Mask* mask,
                     int64_t size) {
   const int64_t begin = team.lane * kPack;
   const int64_t step = team.lanes * kPack;
   Pack largest(-INFINITY);
   for (int64_t i = begin; i < size; i += step) {
-    const Pack x = load(Scores<T>{input + i, mask + i}, size - i, -INFINITY);
+    const Pack x = load(Scores<T, Mask>{input + i, mask + i}, size - i, -INFINITY);
     for (int64_t k = 0; k < kPack; ++k) {
       largest.values[k] = x.values[k] > largest.values[k] ? x.values[k] : largest.values[k];
     }
@@ -148,14 +154,16 @@ inline void softmax(Team team, device T* result, constant T* input, constant boo
   const float top = team.largest(largest.largest());
   Pack sums(0.0f);
   for (int64_t i = begin; i < size; i += step) {
-    const Pack x = exponentials(load(Scores<T>{input + i, mask + i}, size - i, -INFINITY), top);
+    const Pack x =
+        exponentials(load(Scores<T, Mask>{input + i, mask + i}, size - i, -INFINITY), top);
     for (int64_t k = 0; k < kPack; ++k) {
       sums.values[k] += x.values[k];
     }
   }
   const float factor = 1.0f / team.sum(sums.sum());
   for (int64_t i = begin; i < size; i += step) {
-    const Pack x = exponentials(load(Scores<T>{input + i, mask + i}, size - i, -INFINITY), top);
+    const Pack x =
+        exponentials(load(Scores<T, Mask>{input + i, mask + i}, size - i, -INFINITY), top);
     store(result + i, x, factor, size - i);
   }
 }
@@ -186,10 +194,10 @@ inline int64_t mask_row(int64_t row, constant MaskedSoftmaxParameters& parameter
   return row / parameters.repeats % parameters.mask_rows;
 }
 
-template <typename T>
+template <typename T, typename Mask>
 kernel void masked_softmax_short_rows(device T* result [[buffer(0)]],
                                       constant T* input [[buffer(1)]],
-                                      constant bool* mask [[buffer(2)]],
+                                      constant Mask* mask [[buffer(2)]],
                                       constant MaskedSoftmaxParameters& parameters [[buffer(3)]],
                                       uint2 position [[thread_position_in_grid]],
                                       uint2 grid [[threads_per_grid]]) {
@@ -201,9 +209,9 @@ kernel void masked_softmax_short_rows(device T* result [[buffer(0)]],
   }
 }
 
-template <typename T>
+template <typename T, typename Mask>
 kernel void masked_softmax_rows(device T* result [[buffer(0)]], constant T* input [[buffer(1)]],
-                                constant bool* mask [[buffer(2)]],
+                                constant Mask* mask [[buffer(2)]],
                                 constant MaskedSoftmaxParameters& parameters [[buffer(3)]],
                                 uint row [[threadgroup_position_in_grid]],
                                 uint lane [[thread_position_in_threadgroup]],
@@ -244,13 +252,15 @@ kernel void masked_softmax_backward_rows(device T* grad_input [[buffer(0)]],
                    result + start, mask + start, parameters.size);
 }
 
-#define REGISTER_MASKED_SOFTMAX(T)                                                           \
-  template [[host_name("masked_softmax_short_rows_" #T)]] kernel void                        \
-  masked_softmax_short_rows<T>(device T*, constant T*, constant bool*,                       \
-                               constant MaskedSoftmaxParameters&, uint2, uint2);             \
-  template [[host_name("masked_softmax_rows_" #T)]] kernel void masked_softmax_rows<T>(      \
-      device T*, constant T*, constant bool*, constant MaskedSoftmaxParameters&, uint, uint, \
-      uint);                                                                                 \
+#define REGISTER_MASKED_SOFTMAX(T, MASK)                                               \
+  template [[host_name("masked_softmax_short_rows_" #T "_" #MASK)]] kernel void        \
+  masked_softmax_short_rows<T, MASK>(device T*, constant T*, constant MASK*,           \
+                                     constant MaskedSoftmaxParameters&, uint2, uint2); \
+  template [[host_name("masked_softmax_rows_" #T "_" #MASK)]] kernel void              \
+  masked_softmax_rows<T, MASK>(device T*, constant T*, constant MASK*,                 \
+                               constant MaskedSoftmaxParameters&, uint, uint, uint)
+
+#define REGISTER_MASKED_SOFTMAX_BACKWARD(T)                                                  \
   template [[host_name("masked_softmax_backward_short_rows_" #T)]] kernel void               \
   masked_softmax_backward_short_rows<T>(device T*, constant T*, constant T*, constant bool*, \
                                         constant MaskedSoftmaxParameters&, uint2, uint2);    \
@@ -258,6 +268,12 @@ kernel void masked_softmax_backward_rows(device T* grad_input [[buffer(0)]],
   masked_softmax_backward_rows<T>(device T*, constant T*, constant T*, constant bool*,       \
                                   constant MaskedSoftmaxParameters&, uint, uint, uint)
 
-REGISTER_MASKED_SOFTMAX(float);
-REGISTER_MASKED_SOFTMAX(half);
-REGISTER_MASKED_SOFTMAX(bfloat);
+REGISTER_MASKED_SOFTMAX(float, bool);
+REGISTER_MASKED_SOFTMAX(half, bool);
+REGISTER_MASKED_SOFTMAX(bfloat, bool);
+REGISTER_MASKED_SOFTMAX(float, float);
+REGISTER_MASKED_SOFTMAX(half, half);
+REGISTER_MASKED_SOFTMAX(bfloat, bfloat);
+REGISTER_MASKED_SOFTMAX_BACKWARD(float);
+REGISTER_MASKED_SOFTMAX_BACKWARD(half);
+REGISTER_MASKED_SOFTMAX_BACKWARD(bfloat);

@@ -2,6 +2,7 @@
 // MPS lacks. A mask is true where an element takes no part.
 #include <ATen/Functions.h>
 #include <ATen/WrapDimUtils.h>
+#include <csrc/ops/masked_softmax.h>
 #include <kernels/masked_softmax.h>
 #include <metalops/device_check.h>
 #include <metalops/dtype_check.h>
@@ -26,27 +27,27 @@ enum MaskType : int64_t {
   kSameSizes = 2,
 };
 
-void check_dtype(const char* name, at::ScalarType type) {
+void check_is_floating(const char* name, at::ScalarType type) {
   metalops::check_dtype(type == at::kFloat || type == at::kHalf || type == at::kBFloat16, name,
                         type);
 }
 
-// Arguments: the result, tensors of its sizes and the mask, rows last, all contiguous.
+// Arguments: the result, tensors of its sizes and the mask, rows last, all contiguous. types: of
+// the kernel.
 template <class... Arguments>
-void launch_rows(const std::string& name, const Tensor& result,
-                 const MaskedSoftmaxParameters& parameters, const Arguments&... arguments) {
+void launch(const std::string& name, const std::string& types, const Tensor& result,
+            const MaskedSoftmaxParameters& parameters, const Arguments&... arguments) {
   constexpr int64_t kMedium = 1024;
   constexpr int64_t kManyRows = 4096;  // enough threads for any GPU
   if (result.numel() == 0) {
     return;
   }
   auto& library = metalops::library("masked_softmax");
-  const std::string type = metalops::metal_type(result.scalar_type());
   if (parameters.size <= kMedium && parameters.rows >= kManyRows) {
-    metalops::launch_threads(library, name + "_short_rows_" + type, parameters.rows, result,
+    metalops::launch_threads(library, name + "_short_rows_" + types, parameters.rows, result,
                              arguments..., parameters);
   } else {
-    metalops::launch_reduction(library, name, type, parameters.rows, parameters.size, result,
+    metalops::launch_reduction(library, name, types, parameters.rows, parameters.size, result,
                                arguments..., parameters);
   }
 }
@@ -66,38 +67,38 @@ MaskedSoftmaxParameters parameters_of(const Tensor& rows) {
   return {count, size, /*repeats=*/1, /*mask_rows=*/count};
 }
 
-Tensor masked_softmax(const Tensor& self, const Tensor& mask, std::optional<int64_t> given_dim,
-                      std::optional<int64_t> given_type) {
-  metalops::check_same_device("_masked_softmax", {{self, "self"}, {mask, "mask"}});
-  TORCH_CHECK(mask.scalar_type() == at::kBool, "Mask should be a boolean tensor");
-  const bool is_attention = mask.dim() == 2 && self.dim() == 4;
+}  // namespace
+
+Tensor metalops::masked_softmax(const Tensor& scores, const Tensor& mask, int64_t given_dim,
+                                std::optional<int64_t> given_type) {
+  const bool is_attention = mask.dim() == 2 && scores.dim() == 4;
   const auto type = is_attention ? given_type : kSameSizes;
   if (type == kSameSizes) {
-    TORCH_CHECK(self.sizes() == mask.sizes(),
+    TORCH_CHECK(scores.sizes() == mask.sizes(),
                 "For mask_type == 2 mask shape should match input shape");
   } else if (type == kPadding) {
-    TORCH_CHECK(self.size(0) == mask.size(0) && self.size(2) == mask.size(1),
+    TORCH_CHECK(scores.size(0) == mask.size(0) && scores.size(2) == mask.size(1),
                 "For mask_type == 1 mask shape should be (B, L)");
   } else if (type == kQueriesByKeys) {
-    TORCH_CHECK(self.size(2) == mask.size(0) && self.size(2) == mask.size(1),
+    TORCH_CHECK(scores.size(2) == mask.size(0) && scores.size(2) == mask.size(1),
                 "For mask_type == 0 mask shape should be (L, L)");
   }
-  const auto dim = at::maybe_wrap_dim(given_dim.value_or(-1), self.dim());
-  check_dtype("masked_softmax", self.scalar_type());
+  const auto dim = at::maybe_wrap_dim(given_dim, scores.dim());
+  check_is_floating("masked_softmax", scores.scalar_type());
   TORCH_CHECK(type.has_value(), "Mask Type should be defined");
   TORCH_CHECK(*type == kQueriesByKeys || *type == kPadding || *type == kSameSizes,
               "Mask Type should be 0 (src_mask) or 1 (src_key_padding_mask), or 2 (default_mask)");
 
-  const auto input = as_rows(self, dim);
+  const auto input = as_rows(scores, dim);
   auto parameters = parameters_of(input);
   Tensor rows_of_mask;
   if (*type == kSameSizes) {
     rows_of_mask = as_rows(mask, dim);
   } else {
     const auto heads = *type == kPadding ? mask.unsqueeze(1).unsqueeze(2) : mask;
-    const auto expanded = heads.expand_as(self);  // raises if queries and keys differ in number
-    if (dim == 3 && self.numel() > 0) {
-      parameters.repeats = *type == kPadding ? self.size(1) * self.size(2) : 1;
+    const auto expanded = heads.expand_as(scores);  // raises if queries and keys differ in number
+    if (dim == 3 && scores.numel() > 0) {
+      parameters.repeats = *type == kPadding ? scores.size(1) * scores.size(2) : 1;
       parameters.mask_rows = mask.size(0);
       rows_of_mask = mask.contiguous();
     } else {
@@ -105,8 +106,19 @@ Tensor masked_softmax(const Tensor& self, const Tensor& mask, std::optional<int6
     }
   }
   const auto result = at::empty(input.sizes(), input.options());
-  launch_rows("masked_softmax", result, parameters, input, rows_of_mask);
-  return metalops::laid_out_like(self, with_rows_at(result, dim));
+  launch("masked_softmax",
+         std::string(metal_type(input.scalar_type())) + "_" + metal_type(mask.scalar_type()),
+         result, parameters, input, rows_of_mask);
+  return laid_out_like(scores, with_rows_at(result, dim));
+}
+
+namespace {
+
+Tensor masked_softmax(const Tensor& self, const Tensor& mask, std::optional<int64_t> dim,
+                      std::optional<int64_t> mask_type) {
+  metalops::check_same_device("_masked_softmax", {{self, "self"}, {mask, "mask"}});
+  TORCH_CHECK(mask.scalar_type() == at::kBool, "Mask should be a boolean tensor");
+  return metalops::masked_softmax(self, mask, dim.value_or(-1), mask_type);
 }
 
 Tensor masked_softmax_backward(const Tensor& grad_output, const Tensor& output, const Tensor& mask,
@@ -115,7 +127,7 @@ Tensor masked_softmax_backward(const Tensor& grad_output, const Tensor& output, 
                               {{grad_output, "grad_output"}, {output, "output"}, {mask, "mask"}});
   TORCH_CHECK(grad_output.sizes() == mask.sizes(), "Mask shape should match grad shape");
   TORCH_CHECK(mask.scalar_type() == at::kBool, "Mask should be a boolean tensor");
-  check_dtype("masked_softmax_backward", grad_output.scalar_type());
+  check_is_floating("masked_softmax_backward", grad_output.scalar_type());
   TORCH_CHECK(output.scalar_type() == grad_output.scalar_type(), "expected scalar type ",
               grad_output.scalar_type(), " but found ", output.scalar_type());
   TORCH_CHECK(output.sizes() == grad_output.sizes(), "expected output to have sizes ",
@@ -123,8 +135,8 @@ Tensor masked_softmax_backward(const Tensor& grad_output, const Tensor& output, 
   const auto wrapped = at::maybe_wrap_dim(dim.value_or(-1), grad_output.dim());
   const auto grad = as_rows(grad_output, wrapped);
   const auto grad_input = at::empty(grad.sizes(), grad.options());
-  launch_rows("masked_softmax_backward", grad_input, parameters_of(grad), grad,
-              as_rows(output, wrapped), as_rows(mask, wrapped));
+  launch("masked_softmax_backward", metalops::metal_type(grad.scalar_type()), grad_input,
+         parameters_of(grad), grad, as_rows(output, wrapped), as_rows(mask, wrapped));
   return with_rows_at(grad_input, wrapped).contiguous();
 }
 

@@ -28,9 +28,10 @@ except ImportError as error:
         f"metalops cannot load its operators ({error}); install it again with `pip install .`."
     ) from error
 
-from . import _inductor, debug, ops  # noqa: E402
+from . import _fast_path, _inductor, debug, ops  # noqa: E402
 from ._coverage import coverage  # noqa: E402
 from .kernel import MetalParameter, TorchMetalKernel, functor, metal_kernel  # noqa: E402
 
 _inductor.install()
+_fast_path.install()
 _sanitize.turn_on()

@@ -46,7 +46,11 @@ OURS = [op.name for op in testing.aten_op_db]
 OPERATORS = [op for op in op_db if op.name in NAMES] + testing.aten_op_db
 WITHOUT_HALF_PRECISION = ("nn.functional.ctc_loss", "nn.functional.pdist")
 # In torch. The shape of what ctc_loss keeps for the gradient depends on the targets.
-WITHOUT_META_FUNCTION = ("nn.functional.ctc_loss", "_masked_softmax")
+WITHOUT_META_FUNCTION = (
+    "nn.functional.ctc_loss",
+    "_masked_softmax",
+    "_transform_bias_rescale_qkv",
+)
 LARGE_DTYPES = (torch.float64, torch.complex128, torch.uint16, torch.uint32, torch.uint64)
 # Reading and writing elements: operands have shapes of their own, and results are exact.
 MOVERS = ("take", "put", "narrow_copy", "nn.functional.channel_shuffle")

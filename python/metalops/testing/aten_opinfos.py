@@ -181,6 +181,57 @@ def _upsample_backward(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[str
             yield (x, x.shape[2:], (*x.shape[:2], *size), align_corners, *scales), {}
 
 
+def _projection(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[str, Any]]]:
+    for samples, tokens, heads, width in ((2, 3, 2, 10), (1, 40, 3, 33)):
+        qkv = make((samples, tokens, 3 * width), dtype)
+        yield (qkv, make((3 * width,), dtype, seed=1), heads), {}
+
+
+def _attention(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[str, Any]]]:
+    query, key, value = (make((2, 5, 8), dtype, low=-1, high=1, seed=i) for i in range(3))
+    shapes = ((24, 8), (24,), (8, 8), (8,))
+    weights = [make(shape, dtype, low=-1, high=1, seed=4 + i) for i, shape in enumerate(shapes)]
+    padding = torch.arange(5) >= torch.tensor([[5], [3]])
+    for operands in ((query, query, query), (query, key, value)):
+        yield (*operands, 8, 2, *weights), {}
+        yield (*operands, 8, 4, *weights, padding, True, False, 1), {}
+
+
+def _encoder_layer(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[str, Any]]]:
+    x = make((2, 5, 8), dtype, low=-1, high=1)
+    shapes = ((24, 8), (24,), (8, 8), (8,), (8,), (8,), (8,), (8,), (12, 8), (12,), (8, 12), (8,))
+    weights = [make(shape, dtype, low=-1, high=1, seed=i) for i, shape in enumerate(shapes)]
+    causal = torch.ones(5, 5).triu(1).bool()
+    for use_gelu, norm_first in ((False, False), (True, True)):
+        arguments = (x, 8, 2, *weights[:4], use_gelu, norm_first, 1e-3, *weights[4:])
+        yield arguments, {}
+        yield (*arguments, causal, 0), {}
+
+
+def _to_padded(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[str, Any]]]:
+    for shape in ((9, 4), (9,), (9, 2, 3)):
+        for offsets in (torch.tensor([0, 2, 2, 9]), torch.tensor([1, 9], dtype=torch.int32)):
+            yield (make(shape, dtype), [offsets], [5], 1.0), {}
+
+
+def _to_jagged(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[str, Any]]]:
+    for shape in ((3, 7, 4), (4, 7), (3, 9, 2, 3)):
+        yield (make(shape, dtype), [torch.tensor([0, 2, 2, 9])], 9), {}
+
+
+def _add_relu(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[str, Any]]]:
+    for shape in _SHAPES:
+        x = make(shape, dtype)
+        yield (x, make(shape[-1:], dtype, seed=1)), {"alpha": -2}
+        yield (x, 3), {}
+
+
+def _addmm_activation(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[str, Any]]]:
+    operands = make((5,), dtype), make((4, 6), dtype, low=-1, high=1), make((6, 5), dtype, seed=1)
+    yield operands, {}
+    yield operands, {"beta": 0.5, "alpha": 2, "use_gelu": True}
+
+
 def _functional_adagrad(params, grads, sums, steps, **options) -> Any:
     # The step counts, which come last, stay as they are.
     return torch.ops.aten._fused_adagrad(params, grads, sums, steps, **options)[:3]
@@ -220,6 +271,33 @@ aten_op_db: list[OpInfo] = [
     _entry("glu_jvp", torch.ops.aten.glu_jvp, _FLOATS, _glu_jvp),
     _entry("glu_backward_jvp", torch.ops.aten.glu_backward_jvp, _FLOATS, _glu_backward_jvp),
     _entry("_masked_softmax", torch._masked_softmax, _FLOATS, _masked_softmax),
+    _entry("_transform_bias_rescale_qkv", torch._transform_bias_rescale_qkv, _FLOATS, _projection),
+    _entry("_native_multi_head_attention", torch._native_multi_head_attention, _FLOATS, _attention),
+    _entry(
+        "_transformer_encoder_layer_fwd",
+        torch._transformer_encoder_layer_fwd,
+        _FLOATS,
+        _encoder_layer,
+    ),
+    _entry(
+        "_jagged_to_padded_dense_forward",
+        torch.ops.aten._jagged_to_padded_dense_forward,
+        {*_FLOATS, *INTEGERS, torch.bool},
+        _to_padded,
+    ),
+    _entry(
+        "_padded_dense_to_jagged_forward",
+        torch.ops.aten._padded_dense_to_jagged_forward,
+        {*_FLOATS, *INTEGERS, torch.bool, torch.complex64},
+        _to_jagged,
+    ),
+    _entry(
+        "_add_relu",
+        torch._add_relu,
+        {*_FLOATS, torch.int8, torch.int16, torch.int32, torch.int64},
+        _add_relu,
+    ),
+    _entry("_addmm_activation", torch._addmm_activation, _FLOATS, _addmm_activation),
     _entry("_fused_adagrad", _functional_adagrad, _FLOATS, _adagrad),
     _entry(
         "_compute_linear_combination",
