@@ -18,6 +18,7 @@ STATUSES = {
     "ours": "metalops has a Metal kernel",
     "composite": "made of other operators",
     "missing": "has a CPU kernel and none for mps",
+    "cpu only": "has a CPU kernel and no use on mps",
     "elsewhere": "has kernels for other devices only",
 }
 
@@ -26,6 +27,26 @@ _COMPOSITE_WITHOUT_KERNEL = frozenset(
     f"aten::kaiser_window{overload}"
     for overload in ("", ".beta", ".beta_out", ".out", ".periodic", ".periodic_out")
 )
+_FOR_TESTS = "an example for torch's own tests"
+_ONEDNN = "a part of oneDNN, Intel's library for CPUs"
+_PACKED = "for weights that are packed for CPUs; mps has _weight_int4pack_mm"
+_ATTENTION = "what scaled_dot_product_attention ends in on CPUs"
+# What is "cpu only", and why.
+_CPU_ONLY = {
+    "aten::_foobar": _FOR_TESTS,
+    "aten::_test_functorch_fallback": _FOR_TESTS,
+    "aten::_test_optional_filled_intlist": _FOR_TESTS,
+    "aten::_test_optional_floatlist": _FOR_TESTS,
+    "aten::_test_optional_intlist": _FOR_TESTS,
+    "aten::mkldnn_rnn_layer": _ONEDNN,
+    "aten::mkldnn_rnn_layer_backward": _ONEDNN,
+    "aten::to_mkldnn": _ONEDNN,
+    "aten::_convert_weight_to_int4pack_for_cpu": _PACKED,
+    "aten::_weight_int4pack_mm_for_cpu": _PACKED,
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _ATTENTION,
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _ATTENTION,
+    "aten::from_file": "maps a file into the memory of the host",
+}
 _COMPOSITE_KEYS = (
     "CompositeImplicitAutograd",
     "CompositeExplicitAutograd",
@@ -36,10 +57,11 @@ _OUR_FILE = re.compile(r"^MPS: registered at \S*csrc/ops/", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Coverage:
-    """An operator overload ("aten::sin.out") and its status, one of STATUSES."""
+    """An operator overload ("aten::sin.out") and its status, one of STATUSES. reason: why it is "cpu only"; else empty."""
 
     name: str
     status: str
+    reason: str = ""
 
 
 def coverage() -> list[Coverage]:
@@ -55,7 +77,12 @@ def coverage() -> list[Coverage]:
     """
     text = _stock.native_functions_file().read_text(encoding="utf-8")
     delegates = _stock.delegates(text)
-    return [Coverage(name, _status(name, delegates)) for name in _stock.overloads(text)]
+    entries = []
+    for name in _stock.overloads(text):
+        status = _status(name, delegates)
+        reason = _CPU_ONLY[name] if status == "cpu only" else ""
+        entries.append(Coverage(name, status, reason))
+    return entries
 
 
 def _status(name: str, delegates: dict[str, str]) -> str:
@@ -68,9 +95,9 @@ def _status(name: str, delegates: dict[str, str]) -> str:
         return _status(delegates[name], delegates)
     if name not in _COMPOSITE_WITHOUT_KERNEL and any(has_kernel(name, k) for k in _COMPOSITE_KEYS):
         return "composite"
-    return (
-        "missing" if has_kernel(name, "CPU") or name in _COMPOSITE_WITHOUT_KERNEL else "elsewhere"
-    )
+    if has_kernel(name, "CPU") or name in _COMPOSITE_WITHOUT_KERNEL:
+        return "cpu only" if name in _CPU_ONLY else "missing"
+    return "elsewhere"
 
 
 def counts_table(entries: list[Coverage]) -> str:
@@ -103,4 +130,6 @@ def main(arguments: list[str]) -> int:
             print(f"{status:10} {counts[status]:5}  {meaning}")
         print("\nours:")
         print("\n".join(f"  {x.name}" for x in entries if x.status == "ours"))
+        print("\ncpu only:")
+        print("\n".join(f"  {x.name}: {x.reason}" for x in entries if x.reason))
     return 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import metalops
 import pytest
 import torch
-from metalops._coverage import STATUSES, counts_table
+from metalops._coverage import _CPU_ONLY, STATUSES, counts_table
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -36,6 +36,7 @@ def run(*arguments):
         ("aten::linalg_eig", "missing"),
         ("aten::embedding_renorm_", "ours"),  # stock PyTorch runs it on the CPU
         ("aten::_cudnn_rnn", "elsewhere"),
+        ("aten::mkldnn_rnn_layer", "cpu only"),
     ],
 )
 def test_status_of(name, status, statuses):
@@ -51,6 +52,13 @@ def test_what_is_missing_raises_and_what_is_ours_runs(statuses):
     with metalops.debug.standins() as used:
         torch.heaviside(x, x)
     assert not used
+
+
+def test_what_is_for_the_cpu_only_has_a_reason_and_nothing_else_has():
+    entries = metalops.coverage()
+    of_the_cpu = {entry.name: entry.reason for entry in entries if entry.status == "cpu only"}
+    assert of_the_cpu == _CPU_ONLY
+    assert {entry.name for entry in entries if entry.reason} == set(_CPU_ONLY)
 
 
 @pytest.mark.slow
