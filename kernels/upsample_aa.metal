@@ -93,7 +93,7 @@ kernel void antialias_weights(device float* weights [[buffer(0)]],
   const Place center = center_of(output, axis);
   const int64_t first = pixel_at(center, 0.5f - axis.support, axis);
   const int64_t count = pixel_at(center, 0.5f + axis.support, axis) - first;
-  windows[output] = {first, count};
+  windows[output] = Window{first, count};
   device float* row = weights + output * axis.taps;
   float total = 0.0f;
   for (int64_t i = 0; i < axis.taps; ++i) {
@@ -140,7 +140,7 @@ kernel void transposed_weights(device float* weights [[buffer(0)]],
   }
   const int64_t first = windows_until<true>(input, original_windows, axis.outputs);
   const int64_t count = windows_until<false>(input, original_windows, axis.outputs) - first;
-  windows[input] = {first, count};
+  windows[input] = Window{first, count};
   device float* row = weights + input * taps;
   for (int64_t i = 0; i < taps; ++i) {
     row[i] = 0.0f;
