@@ -44,6 +44,12 @@ void index_reduce(Arguments arguments) {
               "index_reduce for MPS does not support torch.long");
 }
 
+// In torch's list of what fails on a Mac, torch/testing/_internal/common_mps.py.
+void median_of_bool(Arguments arguments) {
+  TORCH_CHECK(arguments[0].toTensor().scalar_type() != at::kBool,
+              "median: MPS does not support torch.bool");
+}
+
 }  // namespace
 
 Refusal find_refusal(const std::string& operator_name) {
@@ -61,6 +67,8 @@ Refusal find_refusal(const std::string& operator_name) {
       {"aten::triangular_solve", &triangular_solve},
       {"aten::index_reduce", &index_reduce},
       {"aten::index_reduce_", &index_reduce},
+      {"aten::median", &median_of_bool},
+      {"aten::nanmedian", &median_of_bool},
   };
   const auto found = kRefusals.find(operator_name);
   return found == kRefusals.end() ? nullptr : found->second;
