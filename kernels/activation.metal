@@ -4,6 +4,8 @@
 #include <metalops/registration.h>
 
 #include <metal_stdlib>
+
+#include "wrapping.h"
 using namespace metal;
 using metalops::float_result_t;
 
@@ -69,7 +71,7 @@ struct gelu_quick_backward_functor {
 struct relu_squared_functor {
   template <typename T>
   inline enable_if_t<is_integral_v<T>, T> operator()(const T x) {
-    return x <= 0 ? T(0) : static_cast<T>(x * x);
+    return x <= 0 ? T(0) : metalops::wrapping_product(x, x);
   }
   template <typename T>
   inline enable_if_t<is_floating_point_v<T>, T> operator()(const T value) {
