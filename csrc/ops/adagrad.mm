@@ -1,6 +1,6 @@
 // Host side of kernels/adagrad.metal: _fused_adagrad_, torch.optim.Adagrad(fused=True). Step
 // counts, grad_scale, found_inf and a learning rate on the device are read there.
-#include <ATen/Functions.h>
+#include <ATen/ops/full.h>
 #include <kernels/adagrad.h>
 #include <metalops/device_check.h>
 #include <metalops/dtype_check.h>

@@ -1,7 +1,7 @@
 // Host side of kernels/ctc_loss.metal: _ctc_loss and _ctc_loss_backward, which stock MPS lacks.
 // torch.nn.functional.ctc_loss ends in these.
-#include <ATen/Functions.h>
 #include <ATen/TensorUtils.h>
+#include <ATen/ops/empty.h>
 #include <kernels/ctc_loss.h>
 #include <metalops/device_check.h>
 #include <metalops/dtype_check.h>

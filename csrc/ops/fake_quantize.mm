@@ -1,7 +1,7 @@
 // Host side of kernels/fake_quantize.metal: the operators of quantisation-aware training, which
 // stock MPS lacks. None of them waits for the device: scales, zero points and switches are read
 // there.
-#include <ATen/Functions.h>
+#include <ATen/ops/empty_like.h>
 #include <kernels/fake_quantize.h>
 #include <metalops/device_check.h>
 #include <metalops/dtype_check.h>

@@ -1,7 +1,7 @@
 // Host side of kernels/glu.metal: glu_jvp and glu_backward_jvp, which stock MPS lacks, and with
 // them forward-mode differentiation of glu and of its gradient.
-#include <ATen/Functions.h>
 #include <ATen/WrapDimUtils.h>
+#include <ATen/ops/empty.h>
 #include <kernels/glu.h>
 #include <metalops/device_check.h>
 #include <metalops/dtype_check.h>

@@ -1,7 +1,7 @@
 // Host side of kernels/hash_tensor.metal: hash_tensor, which stock MPS lacks.
-#include <ATen/Functions.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/ReduceOpsUtils.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/hash_tensor_meta.h>
 #include <kernels/hash_tensor.h>
 #include <metalops/device_check.h>

@@ -2,10 +2,11 @@
 // two operators that it lacks although its own copies do all there is to do: channel_shuffle and
 // narrow_copy.out.
 #include <ATen/Context.h>
-#include <ATen/Functions.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <kernels/indexing.h>
 #include <metalops/device_check.h>
 #include <metalops/dtype_check.h>

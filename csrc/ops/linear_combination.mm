@@ -1,7 +1,7 @@
 // Host side of kernels/linear_combination.metal: _compute_linear_combination, a part of torch's
 // matrix exponential that stock MPS lacks.
-#include <ATen/Functions.h>
 #include <ATen/MemoryOverlap.h>
+#include <ATen/ops/zeros.h>
 #include <kernels/linear_combination.h>
 #include <metalops/device_check.h>
 #include <metalops/dtype_check.h>

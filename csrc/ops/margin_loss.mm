@@ -1,11 +1,11 @@
 // Host side of kernels/margin_loss.metal: multi_margin_loss, multilabel_margin_loss and their
 // backward functions, which stock MPS lacks.
-#include <ATen/Functions.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/native/LossMulti.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/empty.h>
 #include <kernels/margin_loss.h>
 #include <metalops/contiguous_output.h>
 #include <metalops/device_check.h>

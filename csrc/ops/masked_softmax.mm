@@ -1,7 +1,7 @@
 // Host side of kernels/masked_softmax.metal: _masked_softmax and its backward function, which stock
 // MPS lacks. A mask is true where an element takes no part.
-#include <ATen/Functions.h>
 #include <ATen/WrapDimUtils.h>
+#include <ATen/ops/empty.h>
 #include <csrc/ops/masked_softmax.h>
 #include <kernels/masked_softmax.h>
 #include <metalops/device_check.h>

@@ -1,9 +1,10 @@
 // Host side of kernels/mode.metal: mode, which stock MPS lacks. Rows are sorted by stock MPS.
-#include <ATen/Functions.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/native/ReduceOpsUtils.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/sort.h>
 #include <kernels/mode.h>
 #include <metalops/device_check.h>
 #include <metalops/dtype_check.h>

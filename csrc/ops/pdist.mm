@@ -1,6 +1,8 @@
 // Host side of kernels/pdist.metal: _pdist_forward and _pdist_backward, which stock MPS lacks.
 // torch.pdist ends in these.
-#include <ATen/Functions.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros_like.h>
 #include <kernels/pdist.h>
 #include <metalops/device_check.h>
 #include <metalops/dtype_check.h>

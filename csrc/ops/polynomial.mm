@@ -1,5 +1,5 @@
 // Host side of kernels/polynomial.metal: orthogonal polynomials that stock MPS lacks.
-#include <ATen/Functions.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/special_laguerre_polynomial_l_meta.h>
 #include <ATen/ops/special_legendre_polynomial_p_meta.h>
 #include <metalops/dtype_check.h>

@@ -1,7 +1,8 @@
 // Host side of kernels/random.metal: poisson and binomial, which stock MPS lacks. A call takes one
 // place of the generator's stream for each element.
 #include <ATen/ExpandUtils.h>
-#include <ATen/Functions.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <kernels/random.h>
 #include <metalops/device_check.h>
 #include <metalops/dtype_check.h>

@@ -1,10 +1,10 @@
 // Host side of kernels/rrelu.metal: rrelu_with_noise, which stock MPS lacks, and its backward
 // function, which torch composes of other operators. torch.nn.functional.rrelu and its variants end
 // in these.
-#include <ATen/Functions.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/empty_like.h>
 #include <kernels/rrelu.h>
 #include <metalops/device_check.h>
 #include <metalops/dtype_check.h>

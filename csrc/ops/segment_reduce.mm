@@ -1,8 +1,10 @@
 // Host side of kernels/segment_reduce.metal: segment_reduce and _segment_reduce_backward, which
 // stock MPS lacks.
-#include <ATen/Functions.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/native/ReductionType.h>
+#include <ATen/ops/cumsum.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <kernels/segment_reduce.h>
 #include <metalops/device_check.h>
 #include <metalops/dtype_check.h>

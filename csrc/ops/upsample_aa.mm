@@ -1,12 +1,12 @@
 // Host side of kernels/upsample_aa.metal: _upsample_lanczos2d_aa and its gradient, and those of
 // _upsample_bilinear2d_aa and _upsample_bicubic2d_aa, which stock MPS lacks. They are what
 // torch.nn.functional.interpolate(..., antialias=True) ends in.
-#include <ATen/Functions.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/_upsample_bicubic2d_aa_backward_meta.h>
 #include <ATen/ops/_upsample_bilinear2d_aa_backward_meta.h>
 #include <ATen/ops/_upsample_lanczos2d_aa_backward_meta.h>
 #include <ATen/ops/_upsample_lanczos2d_aa_meta.h>
+#include <ATen/ops/empty.h>
 #include <kernels/upsample_aa.h>
 #include <metalops/device_check.h>
 #include <metalops/dtype_check.h>

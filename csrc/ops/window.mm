@@ -1,6 +1,6 @@
 // Host side of kernels/window.metal: kaiser_window. torch composes it of a loop over elements that
 // stock MPS lacks.
-#include <ATen/Functions.h>
+#include <ATen/ops/empty.h>
 #include <kernels/window.h>
 #include <metalops/dtype_check.h>
 #include <metalops/launch.h>
