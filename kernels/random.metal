@@ -85,7 +85,7 @@ inline float deviance(float k, float mean, float deviation) {
     return fma(k, precise::log(k / mean), -deviation);
   }
   const float square = v * v;
-  const float series = polynomial(square, 1.0f / 3, 1.0f / 5, 1.0f / 7, 1.0f / 9);
+  const float series = polynomial(square, 1.0f / 3, 1.0f / 5, 1.0f / 7);
   return v * fma(2.0f * k * square, series, deviation);
 }
 
