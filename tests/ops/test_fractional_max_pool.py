@@ -306,13 +306,15 @@ def test_samples_without_a_place_stay_inside(sample):
 
 
 @pytest.mark.parametrize("dimensions", [2, 3])
-@pytest.mark.parametrize("index", [-1, -(2**40), 2**40, "count", "last"])
-def test_indices_that_no_window_has_are_reported(index, dimensions):
+@pytest.mark.parametrize(
+    ("place", "index"), [(0, -1), (0, -(2**40)), (0, 2**40), (0, "count"), (0, "last"), (-1, 0)]
+)
+def test_indices_that_no_window_has_are_reported(place, index, dimensions):
     x = torch.zeros((2, 3, 12, 13, 14)[: 2 + dimensions], device="mps")
     size, window = (3, 3, 3)[:dimensions], (2, 2, 2)[:dimensions]
     y, where = _pool(window, size, torch.full((2, 3, dimensions), 0.5))(x)
     count = x[0, 0].numel()
-    where[1, 2][(0,) * dimensions] = {"count": count, "last": count - 1}.get(index, index)
+    where[1, 2].view(-1)[place] = {"count": count, "last": count - 1}.get(index, index)
     grad = _backward(dimensions)(torch.ones_like(y), x, window, size, where)
     message = rf"fractional_max_pool{dimensions}d_backward\(\): found an invalid max index"
     with pytest.raises(torch.AcceleratorError, match=message):
