@@ -473,6 +473,59 @@ def reduction_operators() -> list[Operator]:
     return operators
 
 
+def _images(x: torch.Tensor, dimensions: int) -> torch.Tensor:
+    """As many planes of 64 x 64 or 16 x 16 x 16 elements as there are; a smaller one of few elements."""
+    edge = 2 ** min(6 if dimensions == 2 else 4, (x.numel().bit_length() - 1) // dimensions)
+    return x.reshape(1, -1, *[edge] * dimensions)
+
+
+@functools.lru_cache(maxsize=4)
+def _random_samples(
+    planes: int, dimensions: int, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    return torch.rand(1, planes, dimensions).to(device, dtype)
+
+
+def pooling_operators() -> list[Operator]:
+    """To windows of about 2.3 elements in each dimension, and of about 7.
+
+    The gradients of maxima have ratios of about 0.2 (fractional_max_pool3d: 0.18), alone far less: torch's CPU operator adds the gradient of each window
+    to one element, in turn; ours gathers, for each element in parallel and without atomics, from all the windows that
+    may have chosen it.
+    """
+
+    def adaptive(function, dimensions, part):
+        def pool(x):
+            x = _images(x, dimensions)
+            return function(x, max(1, round(x.shape[-1] / part)))
+
+        return pool
+
+    def fractional(function, dimensions):
+        def pool(x):
+            x = _images(x, dimensions)
+            samples = _random_samples(x.shape[1], dimensions, x.dtype, x.device)
+            size = max(1, x.shape[-1] * 3 // 7)
+            return function(x, min(2, x.shape[-1] - size), size, _random_samples=samples)
+
+        return pool
+
+    operators = []
+    for name, function in (
+        ("adaptive_avg_pool2d", adaptive(F.adaptive_avg_pool2d, 2, 2.3)),
+        ("adaptive_avg_pool2d, few", adaptive(F.adaptive_avg_pool2d, 2, 7)),
+        ("adaptive_avg_pool3d", adaptive(F.adaptive_avg_pool3d, 3, 2.3)),
+        ("adaptive_max_pool3d", adaptive(F.adaptive_max_pool3d, 3, 2.3)),
+        ("adaptive_max_pool3d, few", adaptive(F.adaptive_max_pool3d, 3, 7)),
+        ("fractional_max_pool2d", fractional(F.fractional_max_pool2d, 2)),
+        ("fractional_max_pool3d", fractional(F.fractional_max_pool3d, 3)),
+    ):
+        forward, both = (lambda x, out, f=function: f(x)), _and_gradient(function)
+        operators.append(Operator(name, forward, forward))
+        operators.append(Operator(f"{name}, gradient", both, both))
+    return operators
+
+
 def make_inputs(
     operator: Operator, dtype: torch.dtype, layout: str, size: int
 ) -> list[torch.Tensor]:
@@ -602,6 +655,7 @@ def main(arguments: list[str]) -> int:
         *indexing_operators(),
         *training_operators(),
         *reduction_operators(),
+        *pooling_operators(),
         *transformer_operators(),
         *random_operators(),
         *resize_operators(),
