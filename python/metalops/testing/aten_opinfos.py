@@ -237,6 +237,28 @@ def _functional_adagrad(params, grads, sums, steps, **options) -> Any:
     return torch.ops.aten._fused_adagrad(params, grads, sums, steps, **options)[:3]
 
 
+def _segment_reduce_backward(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[str, Any]]]:
+    x = make((2, 6, 3), dtype, low=0.5, high=2)
+    lengths = torch.tensor([[1, 0, 5], [2, 2, 2]])
+    for reduce in ("sum", "mean", "max", "min", "prod"):
+        output = torch.segment_reduce(x.float(), reduce, lengths=lengths, axis=1).to(dtype)
+        grad = make(output.shape, dtype, seed=1)
+        yield (grad, output, x, reduce), {"lengths": lengths, "axis": 1}
+
+
+def _batch_norm(dtype: torch.dtype) -> Iterator[tuple[Arguments, dict[str, Any]]]:
+    for shape in ((4, 3), (2, 3, 70), (2, 5, 4, 4)):
+        averages = make(shape[1:2], dtype), make(shape[1:2], dtype, low=0, high=1)
+        yield (make(shape, dtype), *averages, 0.1), {}
+        yield (make(shape, dtype), None, None, 0.1), {}
+
+
+def _functional_batch_norm_stats(x, running_mean, running_var, momentum) -> Any:
+    averages = [None if a is None else a.clone() for a in (running_mean, running_var)]
+    stats = torch.batch_norm_update_stats(x, *averages, momentum)
+    return stats if running_mean is None else (*stats, *averages)
+
+
 aten_op_db: list[OpInfo] = [
     _entry(
         "fake_quantize_per_tensor_affine",
@@ -319,4 +341,11 @@ aten_op_db: list[OpInfo] = [
         )
         for mode in ("bilinear", "bicubic", "lanczos")
     ),
+    _entry(
+        "_segment_reduce_backward",
+        torch.ops.aten._segment_reduce_backward,
+        _FLOATS,
+        _segment_reduce_backward,
+    ),
+    _entry("batch_norm_update_stats", _functional_batch_norm_stats, _FLOATS, _batch_norm),
 ]
