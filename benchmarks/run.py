@@ -61,6 +61,29 @@ class Result:
     ratio: float | None
 
 
+_FIBERS = (
+    "the threads of a group wait for each other, so on the software device they are fibers, each of "
+    "which costs as much as adding a hundred numbers"
+)
+# Why an operator is less than half as fast as torch's, by the beginning of its name.
+REASONS = {
+    "segment_reduce": _FIBERS + "; short segments share no vector instructions",
+    "hash_tensor": _FIBERS + ", while torch's loop takes 16 elements at once",
+    "batch_norm_update_stats": _FIBERS + "; and g++ converts numbers of 16 bits one by one",
+}
+
+
+def reasons(results: list[Result]) -> list[str]:
+    """A line for each operator that is slow and of which it is known why."""
+    slow = dict.fromkeys(r.operator for r in results if r.ratio is not None and r.ratio < 0.5)
+    return [
+        f"{operator} is below 0.5: {reason}."
+        for operator in slow
+        for name, reason in REASONS.items()
+        if operator.startswith(name)
+    ]
+
+
 def raw_operators() -> list[Operator]:
     sources = [os.path.join(FOLDER, "raw", name) for name in ("raw.metal", "raw.mm")]
     build.load("metalops_raw", sources)
@@ -680,6 +703,9 @@ def main(arguments: list[str]) -> int:
                         f"{operator.name:30} {dtype:9} {layout:10} {size:9} {result.device_us:12.2f} {torch_us:>12} {ratio:>7}",
                         flush=True,
                     )
+    explained = reasons(results)
+    for line in explained:
+        print(line)
     if options.json:
         record = {
             "metalops": importlib.metadata.version("metalops"),
@@ -687,6 +713,7 @@ def main(arguments: list[str]) -> int:
             "device": torch.backends.mps.get_name(),
             "threads": options.threads,
             "results": [asdict(result) for result in results],
+            "reasons": explained,
         }
         with open(options.json, "w", encoding="utf-8") as f:
             json.dump(record, f, indent=1)
