@@ -512,9 +512,9 @@ def _random_samples(
 def pooling_operators() -> list[Operator]:
     """To windows of about 2.3 elements in each dimension, and of about 7.
 
-    The gradients of maxima have ratios of about 0.2 (fractional_max_pool3d: 0.18), alone far less: torch's CPU operator adds the gradient of each window
-    to one element, in turn; ours gathers, for each element in parallel and without atomics, from all the windows that
-    may have chosen it.
+    The gradients of maxima have ratios of about 0.2 (fractional_max_pool3d: 0.18), alone far less: torch's CPU operator
+    adds the gradient of each window to one element, in turn; ours gathers, for each element in parallel and without
+    atomics, from all the windows that may have chosen it.
     """
 
     def adaptive(function, dimensions, part):
