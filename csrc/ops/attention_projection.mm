@@ -1,6 +1,7 @@
 // Host side of kernels/attention_projection.metal: _transform_bias_rescale_qkv, which stock MPS
 // lacks.
-#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
 #include <kernels/attention_projection.h>
 #include <metalops/device_check.h>
 #include <metalops/dtype_check.h>

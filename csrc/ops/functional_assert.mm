@@ -1,6 +1,7 @@
 // _functional_assert_async.msg and _make_dep_token, by which torch.export keeps assertions in
 // their order; stock MPS lacks both.
-#include <ATen/Functions.h>
+#include <ATen/ops/_assert_async.h>
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 namespace {

@@ -1,8 +1,10 @@
 // Activations fused with what comes before them, which stock MPS lacks: _add_relu (the kernels of
 // kernels/fused_activation.metal) and _addmm_activation (stock MPS operators, one after the other).
-#include <ATen/Functions.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/TensorIterator.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/relu.h>
 #include <metalops/dtype_check.h>
 #include <metalops/library.h>
 #include <torch/library.h>

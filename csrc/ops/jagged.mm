@@ -1,6 +1,8 @@
 // Host side of kernels/jagged.metal: _jagged_to_padded_dense_forward and
 // _padded_dense_to_jagged_forward, which stock MPS lacks.
-#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <kernels/jagged.h>
 #include <metalops/device_check.h>
 #include <metalops/dtype_check.h>

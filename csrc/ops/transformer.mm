@@ -1,8 +1,17 @@
 // The operators of nn.TransformerEncoder's inference fast path that are made of others: matrix
 // products of stock MPS, and kernels/attention_projection.metal and kernels/masked_softmax.metal.
 // Formulas and messages are those of torch's own, without nested tensors.
-#include <ATen/Functions.h>
 #include <ATen/SDPBackend.h>
+#include <ATen/ops/_addmm_activation.h>
+#include <ATen/ops/_softmax.h>
+#include <ATen/ops/_transform_bias_rescale_qkv.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/matmul.h>
 #include <csrc/ops/masked_softmax.h>
 #include <metalops/device_check.h>
 #include <metalops/library.h>
