@@ -15,22 +15,22 @@ pytestmark = pytest.mark.skipif(
 
 # Each thread takes a while, so the grid as a whole takes minutes.
 SLOW = """
-kernel void spin(device uint* out, uint i [[thread_position_in_grid]]) {
+kernel void spin(device atomic_uint* out, uint i [[thread_position_in_grid]]) {
   uint x = i;
   for (int n = 0; n < 100000; ++n) x = x * 1664525u + 1013904223u;
-  out[0] = x;
+  atomic_fetch_xor_explicit(out, x, memory_order_relaxed);
 }
 kernel void spin_together(
-    device uint* out, uint i [[thread_position_in_grid]], uint lane [[thread_index_in_threadgroup]]) {
+    device atomic_uint* out, uint i [[thread_position_in_grid]], uint lane [[thread_index_in_threadgroup]]) {
   threadgroup uint shared[64];
   uint x = i;
-  for (int n = 0; n < 10000; ++n) {
+  for (int n = 0; n < 2000; ++n) {
     shared[lane] = x;
     threadgroup_barrier(mem_flags::mem_threadgroup);
     x = x * 1664525u + shared[63 - lane];
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
-  out[0] = x;
+  atomic_fetch_xor_explicit(out, x, memory_order_relaxed);
 }
 kernel void one(device uint* out, uint i [[thread_position_in_grid]]) { out[i] = 1; }
 """
