@@ -65,9 +65,17 @@ _FIBERS = (
     "the threads of a group wait for each other, so on the software device they are fibers, each of "
     "which costs as much as adding a hundred numbers"
 )
+_WINDOWS = (
+    "each element finds its window by itself, which torch does once for a row or a plane; and gradients "
+    "are gathered, by each element in parallel and without atomics, from all windows that it may be in, "
+    "where torch adds that of each window to its elements in turn"
+)
 # Why an operator is less than half as fast as torch's, by the beginning of its name.
 REASONS = {
     "segment_reduce": _FIBERS + "; short segments share no vector instructions",
+    "adaptive_avg_pool": _WINDOWS,
+    "adaptive_max_pool": _WINDOWS,
+    "fractional_max_pool": _WINDOWS,
     "hash_tensor": _FIBERS + ", while torch's loop takes 16 elements at once",
     "batch_norm_update_stats": _FIBERS + "; and g++ converts numbers of 16 bits one by one",
 }
@@ -510,12 +518,7 @@ def _random_samples(
 
 
 def pooling_operators() -> list[Operator]:
-    """To windows of about 2.3 elements in each dimension, and of about 7.
-
-    The gradients of maxima have ratios of about 0.2 (fractional_max_pool3d: 0.18), alone far less: torch's CPU operator
-    adds the gradient of each window to one element, in turn; ours gathers, for each element in parallel and without
-    atomics, from all the windows that may have chosen it.
-    """
+    """To windows of about 2.3 elements in each dimension, and of about 7."""
 
     def adaptive(function, dimensions, part):
         def pool(x):
