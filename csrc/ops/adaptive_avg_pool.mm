@@ -1,9 +1,9 @@
 // Host side of kernels/adaptive_avg_pool.metal: adaptive_avg_pool3d, which stock MPS lacks, and
 // adaptive_avg_pool2d of the sizes that it refuses, those that do not divide each other. The
 // one-dimensional operator and interpolate(mode="area") are made of these.
-#include <ATen/Functions.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/empty.h>
 #include <csrc/ops/pooling.h>
 #include <kernels/adaptive_avg_pool.h>
 #include <metalops/contiguous_output.h>

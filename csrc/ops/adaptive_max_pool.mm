@@ -1,6 +1,6 @@
 // Host side of kernels/adaptive_max_pool.metal: adaptive_max_pool3d with its gradient, which stock
 // MPS lacks.
-#include <ATen/Functions.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/adaptive_max_pool3d_backward_meta.h>
 #include <ATen/ops/adaptive_max_pool3d_meta.h>
 #include <csrc/ops/max_pooling.h>

@@ -1,7 +1,8 @@
 // Host side of kernels/batch_norm_stats.metal: batch_norm_update_stats, which stock MPS lacks.
-#include <ATen/Functions.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/cpu/mixed_data_type.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <kernels/batch_norm_stats.h>
 #include <metalops/device_check.h>
 #include <metalops/dtype_check.h>

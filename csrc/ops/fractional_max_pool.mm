@@ -1,8 +1,8 @@
 // Host side of kernels/fractional_max_pool.metal: fractional_max_pool2d and fractional_max_pool3d
 // with their gradients, which stock MPS lacks.
-#include <ATen/Functions.h>
 #include <ATen/native/FractionalMaxPooling.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/fractional_max_pool2d_backward_meta.h>
 #include <ATen/ops/fractional_max_pool2d_meta.h>
 #include <ATen/ops/fractional_max_pool3d_meta.h>

@@ -1,6 +1,6 @@
 // median and nanmedian of bool, which stock MPS refuses: they are those of zeros and ones.
-#include <ATen/Functions.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/empty.h>
 #include <metalops/device_check.h>
 #include <metalops/library.h>
 #include <metalops/override.h>

@@ -1,8 +1,12 @@
 // Forms of reductions that stock MPS lacks although it has the reductions themselves: _aminmax,
 // torch.min and torch.max of all elements with out=, torch.std and torch.var with out=.
 #include <ATen/Dispatch.h>
-#include <ATen/Functions.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/aminmax.h>
+#include <ATen/ops/max.h>
+#include <ATen/ops/min.h>
+#include <ATen/ops/std.h>
+#include <ATen/ops/var.h>
 #include <metalops/device_check.h>
 #include <metalops/library.h>
 #include <torch/library.h>
