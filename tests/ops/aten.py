@@ -4,12 +4,14 @@ operators lack, the names under which the device would record a stand-in, errors
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import pytest
 import torch
 import torch.utils._pytree as pytree
 from metalops import debug
+from metalops.testing import to_device
 from torch import Tensor
 
 NARROW = (torch.float16, torch.bfloat16)
@@ -113,6 +115,19 @@ def served_by_us(call: Callable[[], Any]) -> list[str]:
         for name in served
         if any(name == ours or name.startswith((ours + ".", ours + "_")) for ours in OUR_OVERLOADS)
     ]
+
+
+def assert_refused_as_on_the_cpu(
+    calls: Iterable[Callable[[Callable[[Tensor], Tensor]], Any]], *errors: type[Exception]
+) -> None:
+    """Each call takes a function that moves its tensors. On the CPU it raises one of `errors`, and on the device the
+    same one with the same message."""
+    for number, call in enumerate(calls):
+        with pytest.raises(errors) as expected:
+            call(lambda tensor: tensor)
+        with pytest.raises(type(expected.value)) as actual:
+            call(lambda tensor: to_device(tensor, "mps"))
+        assert str(actual.value) == str(expected.value), number
 
 
 def relative_error(actual: Tensor, exact: Tensor, scale: Tensor | None = None) -> Tensor:

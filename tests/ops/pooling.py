@@ -13,6 +13,15 @@ from torch import Tensor
 
 from .aten import reference
 
+# Of adaptive pooling, input and output: smaller, larger, both, of one element, the same.
+ADAPTIVE_SIZES_3D = [
+    ((5, 6, 7), (2, 4, 3)),
+    ((2, 3, 4), (5, 7, 6)),
+    ((4, 1, 9), (3, 5, 9)),
+    ((6, 4, 10), (3, 2, 5)),
+    ((1, 1, 1), (2, 1, 3)),
+    ((3, 4, 70), (1, 2, 33)),
+]
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
