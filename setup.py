@@ -20,34 +20,6 @@ def import_from_source_tree() -> None:
     sys.modules["metalops"] = shell
 
 
-def gather_headers() -> None:
-    """Puts the headers <metalops/...> into the package, where this build and other packages' builds find them, and on
-    the software device those of torch's headers that only a Mac could read. Unchanged files keep their time, so that
-    nothing is compiled again for them."""
-    from metalops.build.kernels import write_if_changed
-    from metalops.build.paths import software_device
-
-    public = find(
-        "csrc/runtime/*.h",
-        "csrc/runtime/library.cpp",
-        "kernels/registration.h",
-        "kernels/backward.h",
-        "kernels/strided.h",
-    )
-    wanted = {f"metalops/{os.path.basename(path)}": path for path in public}
-    if software_device():
-        stand_ins = "csrc/host/metal/include"
-        for path in find(f"{stand_ins}/**/*.h"):
-            wanted["software_device/" + os.path.relpath(path, stand_ins)] = path
-    folder = os.path.join(PACKAGE, "include")
-    for path in find("python/metalops/include/**/*.*"):
-        if os.path.relpath(path, "python/metalops/include") not in wanted:
-            os.remove(path)
-    for name, source in wanted.items():
-        with open(source, encoding="utf-8") as f:
-            write_if_changed(os.path.join(folder, name), f.read())
-
-
 def find(*patterns: str) -> list[str]:
     return sorted(
         path for pattern in patterns for path in glob(pattern, root_dir=ROOT, recursive=True)
@@ -67,14 +39,18 @@ def extensions() -> list:
             find("csrc/host/**/*.cpp", "csrc/host/**/*.S"),
             include_dirs=[
                 os.path.join(ROOT, folder)
-                for folder in ("csrc", "csrc/host", "python/metalops/msl/include")
+                for folder in (
+                    "csrc/host",
+                    "python/metalops/include/software_device",
+                    "python/metalops/msl/include",
+                )
             ],
             extra_compile_args=flags,
             # Operators and other packages' extensions find the device by this name once it is loaded.
             extra_link_args=["-Wl,-soname,libmetalops_host.so"],
         )
         result.append(host)
-    sources = find("csrc/ops/*.mm", "csrc/*.cpp", "kernels/*.metal")
+    sources = find("csrc/ops/*.mm", "csrc/python/*.cpp", "kernels/*.metal")
     result.append(
         MetalExtension("metalops._C", sources, include_dirs=[ROOT], extra_compile_args=flags)
     )
@@ -85,7 +61,6 @@ if sys.platform not in ("linux", "darwin"):
     sys.exit("metalops builds on Linux and macOS only.")
 os.chdir(ROOT)
 import_from_source_tree()
-gather_headers()
 
 import torch
 from metalops.build import BuildExtension, compilers

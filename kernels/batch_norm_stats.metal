@@ -5,8 +5,8 @@
 // mean that the first one finds.
 #include <c10/metal/reduction_utils.h>
 
-#include <metal_stdlib>
 #include <metalops/strided.h>
+#include <metal_stdlib>
 
 #include "batch_norm_stats.h"
 #include "blocks.h"
@@ -88,13 +88,14 @@ kernel void batch_norm_stats_short_rows(
 }
 
 template <typename T, typename P>
-kernel void batch_norm_stats_rows(
-    device P* means [[buffer(0)]], device P* variances [[buffer(1)]],
-    device P* running_mean [[buffer(2)]], device P* running_var [[buffer(3)]],
-    constant T* input [[buffer(4)]], constant BatchNormStatsParameters& parameters [[buffer(5)]],
-    uint channel [[threadgroup_position_in_grid]],
-    uint lane [[thread_position_in_threadgroup]],
-    uint lanes [[threads_per_threadgroup]]) {
+kernel void batch_norm_stats_rows(device P* means [[buffer(0)]], device P* variances [[buffer(1)]],
+                                  device P* running_mean [[buffer(2)]],
+                                  device P* running_var [[buffer(3)]],
+                                  constant T* input [[buffer(4)]],
+                                  constant BatchNormStatsParameters& parameters [[buffer(5)]],
+                                  uint channel [[threadgroup_position_in_grid]],
+                                  uint lane [[thread_position_in_threadgroup]],
+                                  uint lanes [[threads_per_threadgroup]]) {
   threadgroup float sums[c10::metal::simdgroup_size];
   threadgroup float square_sums[c10::metal::simdgroup_size];
   const float count = static_cast<float>(parameters.outer * parameters.inner);
@@ -109,12 +110,12 @@ kernel void batch_norm_stats_rows(
 
 // ---- instantiations -----------------------------------------------------------------------------
 
-#define REGISTER_BATCH_NORM_STATS(T, P)                                                          \
-  template [[host_name("batch_norm_stats_short_rows_" #T "_" #P)]] kernel void                   \
-  batch_norm_stats_short_rows<T, P>(device P*, device P*, device P*, device P*, constant T*,     \
-                                    constant BatchNormStatsParameters&, uint2, uint2);           \
-  template [[host_name("batch_norm_stats_rows_" #T "_" #P)]] kernel void                         \
-  batch_norm_stats_rows<T, P>(device P*, device P*, device P*, device P*, constant T*,           \
+#define REGISTER_BATCH_NORM_STATS(T, P)                                                      \
+  template [[host_name("batch_norm_stats_short_rows_" #T "_" #P)]] kernel void               \
+  batch_norm_stats_short_rows<T, P>(device P*, device P*, device P*, device P*, constant T*, \
+                                    constant BatchNormStatsParameters&, uint2, uint2);       \
+  template [[host_name("batch_norm_stats_rows_" #T "_" #P)]] kernel void                     \
+  batch_norm_stats_rows<T, P>(device P*, device P*, device P*, device P*, constant T*,       \
                               constant BatchNormStatsParameters&, uint, uint, uint)
 
 REGISTER_BATCH_NORM_STATS(float, float);

@@ -7,8 +7,8 @@
 // gradient has a thread for each of its elements.
 #include <c10/metal/error.h>
 
-#include <metal_stdlib>
 #include <metalops/strided.h>
+#include <metal_stdlib>
 
 #include "ctc_loss.h"
 using namespace metal;
@@ -21,8 +21,8 @@ inline bool is_label(int64_t label, constant CtcLossParameters& parameters) {
 
 inline void report_label(int64_t label, constant CtcLossParameters& parameters,
                          device ErrorMessages* errors) {
-  TORCH_REPORT_ERROR(errors, "ctc_loss(): target out of range: label ", label,
-                     ", but there are ", parameters.labels, " labels");
+  TORCH_REPORT_ERROR(errors, "ctc_loss(): target out of range: label ", label, ", but there are ",
+                     parameters.labels, " labels");
 }
 
 // A sample of the batch. lengths: of the inputs, of the targets, and where each target begins.
@@ -76,8 +76,8 @@ inline float log_sum_exp(float a, float b, float c) {
     return a + b + c;
   }
   const float one = 1.0f + (a - a);
-  const float others = (b == -INFINITY ? 0.0f : precise::exp(b - a)) +
-                       (c == -INFINITY ? 0.0f : precise::exp(c - a));
+  const float others =
+      (b == -INFINITY ? 0.0f : precise::exp(b - a)) + (c == -INFINITY ? 0.0f : precise::exp(c - a));
   return precise::log(one + others) + a;
 }
 
@@ -199,26 +199,19 @@ struct LogSum {
   float sum = 0.0f;
 
   void compare(float value) { largest = value > largest || isnan(value) ? value : largest; }
-  void add(float value) {
-    sum += value == -INFINITY ? 0.0f : precise::exp(value - largest);
-  }
+  void add(float value) { sum += value == -INFINITY ? 0.0f : precise::exp(value - largest); }
   float result() const { return precise::log(sum) + largest; }
 };
 
 // Equation 16: the derivative by log_probs, laid out as grad_input: step, sample, label.
-kernel void ctc_loss_backward(device float* grad_input [[buffer(0)]],
-                              constant float* grad_output [[buffer(1)]],
-                              constant float* losses [[buffer(2)]],
-                              constant float* log_alphas [[buffer(3)]],
-                              constant float* log_betas [[buffer(4)]],
-                              constant int* all_last [[buffer(5)]],
-                              constant int* all_previous [[buffer(6)]],
-                              constant float* log_probs [[buffer(7)]],
-                              constant long* targets [[buffer(8)]],
-                              constant long* lengths [[buffer(9)]],
-                              constant CtcLossParameters& parameters [[buffer(10)]],
-                              uint2 position [[thread_position_in_grid]],
-                              uint2 grid [[threads_per_grid]]) {
+kernel void ctc_loss_backward(
+    device float* grad_input [[buffer(0)]], constant float* grad_output [[buffer(1)]],
+    constant float* losses [[buffer(2)]], constant float* log_alphas [[buffer(3)]],
+    constant float* log_betas [[buffer(4)]], constant int* all_last [[buffer(5)]],
+    constant int* all_previous [[buffer(6)]], constant float* log_probs [[buffer(7)]],
+    constant long* targets [[buffer(8)]], constant long* lengths [[buffer(9)]],
+    constant CtcLossParameters& parameters [[buffer(10)]],
+    uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]]) {
   const int64_t element = thread_index(position, grid);
   const int64_t label = element % parameters.labels;
   const int64_t index = element / parameters.labels % parameters.batch;

@@ -1,9 +1,9 @@
 // Elementwise ATen operators that are no special functions: heaviside, logit, frexp.
 #include <c10/metal/indexing.h>
 #include <c10/metal/utils.h>
-#include <metal_stdlib>
 #include <metalops/registration.h>
 #include <metalops/strided.h>
+#include <metal_stdlib>
 #include "numerics.h"
 using namespace metal;
 using namespace metalops;

@@ -1,7 +1,7 @@
 // Activations that are fused with the sum before them.
 #include <c10/metal/indexing.h>
-#include <metal_stdlib>
 #include <metalops/registration.h>
+#include <metal_stdlib>
 
 #include "wrapping.h"
 using namespace metal;

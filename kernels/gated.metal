@@ -65,7 +65,8 @@ inline float clamp_or_nan(float x, float low, float high) {
   return x < low ? low : (x > high ? high : x);
 }
 
-// ---- forward -------------------------------------------------------------------------------------
+// ---- forward
+// -------------------------------------------------------------------------------------
 
 struct swiglu_functor {
   template <typename T>
@@ -136,7 +137,8 @@ REGISTER_INTEGER_BINARY_ALPHA_OP_NO_BOOL(fatreglu);
 REGISTER_FLOAT_BINARY_ALPHA_OP(swiglu_clamped);
 REGISTER_INT2FLOAT_BINARY_ALPHA_OP(swiglu_clamped);
 
-// ---- backward ------------------------------------------------------------------------------------
+// ---- backward
+// ------------------------------------------------------------------------------------
 
 inline gradients2 gate_gradients(float grad_output, activated gate, float b) {
   return {grad_output * b * gate.derivative, grad_output * gate.value};

@@ -2,8 +2,8 @@
 // floating-point numbers, as the bits of doubles of their values.
 //
 // A piece of a row is the work of a threadgroup, or of a single thread where it is short.
-#include <metal_stdlib>
 #include <metalops/strided.h>
+#include <metal_stdlib>
 
 #include "blocks.h"
 #include "hash_tensor.h"
@@ -136,10 +136,10 @@ kernel void hash_tensor_rows(device ulong* hashes [[buffer(0)]],
 
 // ---- instantiations -----------------------------------------------------------------------------
 
-#define REGISTER_HASH_TENSOR(T)                                                                  \
-  template [[host_name("hash_tensor_short_rows_" #T)]] kernel void hash_tensor_short_rows<T>(    \
-      device ulong*, constant stored_t<T>*, constant HashTensorParameters&, uint2, uint2);       \
-  template [[host_name("hash_tensor_rows_" #T)]] kernel void hash_tensor_rows<T>(                \
+#define REGISTER_HASH_TENSOR(T)                                                               \
+  template [[host_name("hash_tensor_short_rows_" #T)]] kernel void hash_tensor_short_rows<T>( \
+      device ulong*, constant stored_t<T>*, constant HashTensorParameters&, uint2, uint2);    \
+  template [[host_name("hash_tensor_rows_" #T)]] kernel void hash_tensor_rows<T>(             \
       device ulong*, constant stored_t<T>*, constant HashTensorParameters&, uint, uint, uint)
 
 REGISTER_HASH_TENSOR(float);

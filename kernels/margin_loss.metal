@@ -7,8 +7,8 @@
 #include <c10/metal/error.h>
 #include <c10/metal/reduction_utils.h>
 
-#include <metal_stdlib>
 #include <metalops/strided.h>
+#include <metal_stdlib>
 
 #include "margin_loss.h"
 using namespace metal;
@@ -80,12 +80,14 @@ inline void report_target(MultiMarginRow<T> row, constant MarginLossParameters& 
 }
 
 template <typename T>
-kernel void multi_margin_loss_short_rows(
-    device float* losses [[buffer(0)]], constant T* input [[buffer(1)]],
-    constant long* targets [[buffer(2)]], constant T* weights [[buffer(3)]],
-    constant MarginLossParameters& parameters [[buffer(4)]],
-    device ErrorMessages* errors [[buffer(5)]], uint2 position [[thread_position_in_grid]],
-    uint2 grid [[threads_per_grid]]) {
+kernel void multi_margin_loss_short_rows(device float* losses [[buffer(0)]],
+                                         constant T* input [[buffer(1)]],
+                                         constant long* targets [[buffer(2)]],
+                                         constant T* weights [[buffer(3)]],
+                                         constant MarginLossParameters& parameters [[buffer(4)]],
+                                         device ErrorMessages* errors [[buffer(5)]],
+                                         uint2 position [[thread_position_in_grid]],
+                                         uint2 grid [[threads_per_grid]]) {
   const int64_t index = thread_index(position, grid);
   if (index >= parameters.rows) {
     return;
@@ -101,8 +103,7 @@ kernel void multi_margin_loss_rows(
     constant long* targets [[buffer(2)]], constant T* weights [[buffer(3)]],
     constant MarginLossParameters& parameters [[buffer(4)]],
     device ErrorMessages* errors [[buffer(5)]], uint index [[threadgroup_position_in_grid]],
-    uint lane [[thread_position_in_threadgroup]],
-    uint lanes [[threads_per_threadgroup]]) {
+    uint lane [[thread_position_in_threadgroup]], uint lanes [[threads_per_threadgroup]]) {
   threadgroup float shared[c10::metal::simdgroup_size];
   const MultiMarginRow<T> row(index, input, targets, weights, parameters);
   const float part = multi_margin_part(row, parameters, lane, lanes);
@@ -140,8 +141,7 @@ kernel void multi_margin_loss_backward_rows(
     constant T* input [[buffer(2)]], constant long* targets [[buffer(3)]],
     constant T* weights [[buffer(4)]], constant MarginLossParameters& parameters [[buffer(5)]],
     device ErrorMessages* errors [[buffer(6)]], uint index [[threadgroup_position_in_grid]],
-    uint lane [[thread_position_in_threadgroup]],
-    uint lanes [[threads_per_threadgroup]]) {
+    uint lane [[thread_position_in_threadgroup]], uint lanes [[threads_per_threadgroup]]) {
   threadgroup float shared[c10::metal::simdgroup_size];
   const MultiMarginRow<T> row(index, input, targets, weights, parameters);
   device T* grad_row = grad_input + index * parameters.classes;
@@ -216,8 +216,7 @@ kernel void multilabel_margin_loss_rows(
     constant T* input [[buffer(2)]], constant long* targets [[buffer(3)]],
     constant MarginLossParameters& parameters [[buffer(4)]],
     device ErrorMessages* errors [[buffer(5)]], uint row [[threadgroup_position_in_grid]],
-    uint lane [[thread_position_in_threadgroup]],
-    uint lanes [[threads_per_threadgroup]]) {
+    uint lane [[thread_position_in_threadgroup]], uint lanes [[threads_per_threadgroup]]) {
   threadgroup float shared[c10::metal::simdgroup_size];
   const float part =
       multilabel_margin_part(row, is_target, input, targets, parameters, errors, lane, lanes);
@@ -292,33 +291,33 @@ kernel void sum_losses(device float* result [[buffer(0)]], constant float* losse
 
 // ---- instantiations -----------------------------------------------------------------------------
 
-#define REGISTER_MARGIN_LOSSES(T)                                                                 \
-  template [[host_name("multi_margin_loss_short_rows_" #T)]] kernel void                          \
-  multi_margin_loss_short_rows<T>(device float*, constant T*, constant long*, constant T*,        \
-                                  constant MarginLossParameters&, device ErrorMessages*, uint2,   \
-                                  uint2);                                                         \
-  template [[host_name("multi_margin_loss_rows_" #T)]] kernel void multi_margin_loss_rows<T>(     \
-      device float*, constant T*, constant long*, constant T*, constant MarginLossParameters&,    \
-      device ErrorMessages*, uint, uint, uint);                                             \
-  template [[host_name("multi_margin_loss_backward_short_rows_" #T)]] kernel void                 \
-  multi_margin_loss_backward_short_rows<T>(device T*, constant T*, constant T*, constant long*,   \
-                                           constant T*, constant MarginLossParameters&,           \
-                                           device ErrorMessages*, uint2, uint2);                  \
-  template [[host_name("multi_margin_loss_backward_rows_" #T)]] kernel void                       \
-  multi_margin_loss_backward_rows<T>(device T*, constant T*, constant T*, constant long*,         \
-                                     constant T*, constant MarginLossParameters&,                 \
-                                     device ErrorMessages*, uint, uint, uint);              \
-  template [[host_name("multilabel_margin_loss_short_rows_" #T)]] kernel void                     \
-  multilabel_margin_loss_short_rows<T>(device float*, device T*, constant T*, constant long*,     \
-                                       constant MarginLossParameters&, device ErrorMessages*,     \
-                                       uint2, uint2);                                             \
-  template [[host_name("multilabel_margin_loss_rows_" #T)]] kernel void                           \
-  multilabel_margin_loss_rows<T>(device float*, device T*, constant T*, constant long*,           \
-                                 constant MarginLossParameters&, device ErrorMessages*, uint,     \
-                                 uint, uint);                                               \
-  template [[host_name("multilabel_margin_loss_backward_" #T)]] kernel void                       \
-  multilabel_margin_loss_backward<T>(device T*, constant T*, constant T*, constant long*,         \
-                                     constant T*, constant MarginLossParameters&,                 \
+#define REGISTER_MARGIN_LOSSES(T)                                                               \
+  template [[host_name("multi_margin_loss_short_rows_" #T)]] kernel void                        \
+  multi_margin_loss_short_rows<T>(device float*, constant T*, constant long*, constant T*,      \
+                                  constant MarginLossParameters&, device ErrorMessages*, uint2, \
+                                  uint2);                                                       \
+  template [[host_name("multi_margin_loss_rows_" #T)]] kernel void multi_margin_loss_rows<T>(   \
+      device float*, constant T*, constant long*, constant T*, constant MarginLossParameters&,  \
+      device ErrorMessages*, uint, uint, uint);                                                 \
+  template [[host_name("multi_margin_loss_backward_short_rows_" #T)]] kernel void               \
+  multi_margin_loss_backward_short_rows<T>(device T*, constant T*, constant T*, constant long*, \
+                                           constant T*, constant MarginLossParameters&,         \
+                                           device ErrorMessages*, uint2, uint2);                \
+  template [[host_name("multi_margin_loss_backward_rows_" #T)]] kernel void                     \
+  multi_margin_loss_backward_rows<T>(device T*, constant T*, constant T*, constant long*,       \
+                                     constant T*, constant MarginLossParameters&,               \
+                                     device ErrorMessages*, uint, uint, uint);                  \
+  template [[host_name("multilabel_margin_loss_short_rows_" #T)]] kernel void                   \
+  multilabel_margin_loss_short_rows<T>(device float*, device T*, constant T*, constant long*,   \
+                                       constant MarginLossParameters&, device ErrorMessages*,   \
+                                       uint2, uint2);                                           \
+  template [[host_name("multilabel_margin_loss_rows_" #T)]] kernel void                         \
+  multilabel_margin_loss_rows<T>(device float*, device T*, constant T*, constant long*,         \
+                                 constant MarginLossParameters&, device ErrorMessages*, uint,   \
+                                 uint, uint);                                                   \
+  template [[host_name("multilabel_margin_loss_backward_" #T)]] kernel void                     \
+  multilabel_margin_loss_backward<T>(device T*, constant T*, constant T*, constant long*,       \
+                                     constant T*, constant MarginLossParameters&,               \
                                      device ErrorMessages*, uint2, uint2)
 
 REGISTER_MARGIN_LOSSES(float);

@@ -7,8 +7,8 @@
 // the tensors are.
 #include <c10/metal/reduction_utils.h>
 
-#include <metal_stdlib>
 #include <metalops/strided.h>
+#include <metal_stdlib>
 
 #include "masked_softmax.h"
 using namespace metal;

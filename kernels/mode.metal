@@ -6,8 +6,8 @@
 // elements.
 #include <c10/metal/reduction_utils.h>
 
-#include <metal_stdlib>
 #include <metalops/strided.h>
+#include <metal_stdlib>
 
 #include "mode.h"
 using namespace metal;
@@ -94,13 +94,13 @@ kernel void mode_rows(device T* values [[buffer(0)]], device long* indices [[buf
 
 // ---- instantiations -----------------------------------------------------------------------------
 
-#define REGISTER_MODE(T)                                                                         \
-  template [[host_name("mode_short_rows_" #T)]] kernel void mode_short_rows<T>(                  \
-      device T*, device long*, constant T*, constant long*, constant ModeParameters&, uint2,     \
-      uint2);                                                                                    \
-  template [[host_name("mode_rows_" #T)]] kernel void mode_rows<T>(                              \
-      device T*, device long*, constant T*, constant long*, constant ModeParameters&, uint,      \
-      uint, uint)
+#define REGISTER_MODE(T)                                                                          \
+  template [[host_name("mode_short_rows_" #T)]] kernel void mode_short_rows<T>(                   \
+      device T*, device long*, constant T*, constant long*, constant ModeParameters&, uint2,      \
+      uint2);                                                                                     \
+  template [[host_name("mode_rows_" #T)]] kernel void mode_rows<T>(                               \
+      device T*, device long*, constant T*, constant long*, constant ModeParameters&, uint, uint, \
+      uint)
 
 REGISTER_MODE(float);
 REGISTER_MODE(half);

@@ -1,7 +1,7 @@
 // pdist: the p-norm distances between all pairs of rows, (0, 1), (0, 2), ..., (1, 2), ... in this
 // order, and the gradient. Coordinates are taken eight at a time.
-#include <metal_stdlib>
 #include <metalops/strided.h>
+#include <metal_stdlib>
 
 #include "pdist.h"
 using namespace metal;
@@ -196,13 +196,13 @@ kernel void pdist_backward(device float* grad_input [[buffer(0)]],
 
 // ---- instantiations -----------------------------------------------------------------------------
 
-#define REGISTER_PDIST(NAME, NORM)                                                             \
-  template [[host_name("pdist_" #NAME)]] kernel void pdist<NORM>(                              \
-      device float*, constant float*, constant PdistParameters&, uint2)
-#define REGISTER_PDIST_BACKWARD(NAME, NORM)                                                    \
-  template [[host_name("pdist_backward_" #NAME)]] kernel void pdist_backward<NORM>(            \
-      device float*, constant float*, constant float*, constant float*,                        \
-      constant PdistParameters&, uint2, uint2)
+#define REGISTER_PDIST(NAME, NORM)                                                               \
+  template [[host_name("pdist_" #NAME)]] kernel void pdist<NORM>(device float*, constant float*, \
+                                                                 constant PdistParameters&, uint2)
+#define REGISTER_PDIST_BACKWARD(NAME, NORM)                                                        \
+  template [[host_name("pdist_backward_" #NAME)]] kernel void pdist_backward<NORM>(                \
+      device float*, constant float*, constant float*, constant float*, constant PdistParameters&, \
+      uint2, uint2)
 
 REGISTER_PDIST(zero, ZeroNorm);
 REGISTER_PDIST(one, OneNorm);

@@ -7,8 +7,8 @@
 // two-term recurrence (W. Gautschi, Computational aspects of three-term recurrence relations, SIAM
 // Review 9, 1967).
 #include <c10/metal/indexing.h>
-#include <metal_stdlib>
 #include <metalops/registration.h>
+#include <metal_stdlib>
 using namespace metal;
 using metalops::float_result_t;
 

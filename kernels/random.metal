@@ -11,8 +11,8 @@
 #include <c10/metal/expm1f.h>
 #include <c10/metal/random.h>
 #include <c10/metal/utils.h>
-#include <metal_stdlib>
 #include <metalops/strided.h>
+#include <metal_stdlib>
 
 #include "numerics.h"
 #include "random.h"
@@ -74,8 +74,8 @@ inline float stirling_error(float x) {
     sum += fma(x + 0.5f, c10::metal::log1p(1.0f / x), -1.0f);
   }
   const float inverse = 1.0f / x;
-  return sum + inverse * polynomial(inverse * inverse, 8.33333333e-2f, -2.77777778e-3f,
-                                    7.93650794e-4f);
+  return sum +
+         inverse * polynomial(inverse * inverse, 8.33333333e-2f, -2.77777778e-3f, 7.93650794e-4f);
 }
 
 // k log(k / mean) + mean - k, of deviation = k - mean.
@@ -217,8 +217,10 @@ kernel void poisson(device T* output [[buffer(0)]], constant T* rates [[buffer(1
   const float rate = static_cast<float>(element_at(rates, offsets[1]));
   const bool valid = rate >= 0.0f;
   if (!valid) {
-    TORCH_REPORT_ERROR(errors, "poisson(): invalid Poisson rate, expected rate to be non-negative,"
-                       " but that of element ", element, " is not");
+    TORCH_REPORT_ERROR(errors,
+                       "poisson(): invalid Poisson rate, expected rate to be non-negative,"
+                       " but that of element ",
+                       element, " is not");
   }
   RandomNumbers numbers(parameters.seed, parameters.offset + element);
   element_at(output, offsets[0]) = static_cast<T>(valid ? draw_poisson(rate, numbers) : NAN);
@@ -314,13 +316,13 @@ kernel void binomial(device T* output [[buffer(0)]], constant T* counts [[buffer
 
 // ---- instantiations -----------------------------------------------------------------------------
 
-#define REGISTER_RANDOM(T)                                                            \
-  template [[host_name("poisson_" #T)]] kernel void poisson<T>(                       \
-      device T*, constant T*, constant RandomParameters&, constant StridedLayout<2>&, \
-      device ErrorMessages*, uint2, uint2);                                           \
-  template [[host_name("binomial_" #T)]] kernel void binomial<T>(                     \
-      device T*, constant T*, constant T*, constant RandomParameters&,                \
-      constant StridedLayout<3>&, uint2, uint2)
+#define REGISTER_RANDOM(T)                                                                         \
+  template [[host_name("poisson_" #T)]] kernel void poisson<T>(                                    \
+      device T*, constant T*, constant RandomParameters&, constant StridedLayout<2>&,              \
+      device ErrorMessages*, uint2, uint2);                                                        \
+  template [[host_name("binomial_" #T)]] kernel void binomial<T>(                                  \
+      device T*, constant T*, constant T*, constant RandomParameters&, constant StridedLayout<3>&, \
+      uint2, uint2)
 
 REGISTER_RANDOM(float);
 REGISTER_RANDOM(half);

@@ -3,8 +3,8 @@
 // exact up to about 2^40: powers of an integer are multiplied out, and what is very close to an
 // integer is that integer, whatever the rounding of the exponent did.
 #include <c10/metal/utils.h>
-#include <metal_stdlib>
 #include <metalops/strided.h>
+#include <metal_stdlib>
 #include "numerics.h"
 #include "range.h"
 using namespace metal;

@@ -2,9 +2,9 @@
 // the bounds otherwise.
 #include <c10/metal/indexing.h>
 #include <c10/metal/random.h>
-#include <metal_stdlib>
 #include <metalops/registration.h>
 #include <metalops/strided.h>
+#include <metal_stdlib>
 #include "rrelu.h"
 using namespace metal;
 using namespace metalops;

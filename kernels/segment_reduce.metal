@@ -6,8 +6,8 @@
 #include <c10/metal/error.h>
 #include <c10/metal/reduction_utils.h>
 
-#include <metal_stdlib>
 #include <metalops/strided.h>
+#include <metal_stdlib>
 
 #include "blocks.h"
 #include "segment_reduce.h"
@@ -254,9 +254,9 @@ struct ProductGradient {
     tally.product *= x == 0.0f || isnan(x) ? 1.0f : x;
   }
   static Tally combine_threads(threadgroup SharedTally& shared, Tally part, uint lane, uint lanes) {
-    const auto counts = c10::metal::threadgroup_sum2(
-        shared.matches, shared.nans, static_cast<float>(part.matches),
-        static_cast<float>(part.nans), lane, lanes);
+    const auto counts =
+        c10::metal::threadgroup_sum2(shared.matches, shared.nans, static_cast<float>(part.matches),
+                                     static_cast<float>(part.nans), lane, lanes);
     const float product = c10::metal::threadgroup_prod(shared.product, part.product, lane, lanes);
     return {product, static_cast<int64_t>(counts[0]), static_cast<int64_t>(counts[1])};
   }
@@ -287,9 +287,7 @@ struct AddToTally {
   float result;
   Tally tally;
 
-  void operator()(int64_t place) {
-    Reduction::add(tally, static_cast<float>(data[place]), result);
-  }
+  void operator()(int64_t place) { Reduction::add(tally, static_cast<float>(data[place]), result); }
 };
 
 template <typename Reduction, typename T>
@@ -303,8 +301,8 @@ struct WriteGradient {
   int64_t length;
 
   void operator()(int64_t place) {
-    grad_data[place] = static_cast<T>(Reduction::gradient(
-        grad, static_cast<float>(data[place]), result, tally, initial, length));
+    grad_data[place] = static_cast<T>(
+        Reduction::gradient(grad, static_cast<float>(data[place]), result, tally, initial, length));
   }
 };
 
@@ -324,20 +322,21 @@ kernel void segment_reduce_backward_short_rows(
   const float result = static_cast<float>(results[index]);
   AddToTally<Reduction, T> add{data, result, {}};
   for_elements(segment, add);
-  WriteGradient<Reduction, T> write{grad_data,          data, grad, result, add.tally,
+  WriteGradient<Reduction, T> write{grad_data,          data,          grad, result, add.tally,
                                     parameters.initial, segment.length};
   for_elements(segment, write);
 }
 
 template <typename Reduction, typename T>
-kernel void segment_reduce_backward_rows(
-    device T* grad_data [[buffer(0)]], constant T* grads [[buffer(1)]],
-    constant T* results [[buffer(2)]], constant T* data [[buffer(3)]],
-    constant long* offsets [[buffer(4)]],
-    constant SegmentReduceParameters& parameters [[buffer(5)]],
-    uint index [[threadgroup_position_in_grid]],
-    uint lane [[thread_position_in_threadgroup]],
-    uint lanes [[threads_per_threadgroup]]) {
+kernel void segment_reduce_backward_rows(device T* grad_data [[buffer(0)]],
+                                         constant T* grads [[buffer(1)]],
+                                         constant T* results [[buffer(2)]],
+                                         constant T* data [[buffer(3)]],
+                                         constant long* offsets [[buffer(4)]],
+                                         constant SegmentReduceParameters& parameters [[buffer(5)]],
+                                         uint index [[threadgroup_position_in_grid]],
+                                         uint lane [[thread_position_in_threadgroup]],
+                                         uint lanes [[threads_per_threadgroup]]) {
   threadgroup SharedTally shared;
   const Segment segment(index, offsets, parameters);
   const float grad = static_cast<float>(grads[index]);
@@ -345,40 +344,40 @@ kernel void segment_reduce_backward_rows(
   AddToTally<Reduction, T> add{data, result, {}};
   for_blocks(segment.first, segment.length, segment.stride, lane, lanes, add);
   const Tally tally = Reduction::combine_threads(shared, add.tally, lane, lanes);
-  WriteGradient<Reduction, T> write{grad_data,          data, grad, result, tally,
+  WriteGradient<Reduction, T> write{grad_data,          data,          grad, result, tally,
                                     parameters.initial, segment.length};
   for_blocks(segment.first, segment.length, segment.stride, lane, lanes, write);
 }
 
 // ---- instantiations -----------------------------------------------------------------------------
 
-#define REGISTER_FORWARD(NAME, REDUCTION, T)                                                     \
-  template [[host_name("segment_reduce_" #NAME "_short_rows_" #T)]] kernel void                  \
-  segment_reduce_short_rows<REDUCTION, T>(device T*, constant T*, constant long*,                \
-                                          constant SegmentReduceParameters&, uint2, uint2);      \
-  template [[host_name("segment_reduce_" #NAME "_rows_" #T)]] kernel void                        \
-  segment_reduce_rows<REDUCTION, T>(device T*, constant T*, constant long*,                      \
+#define REGISTER_FORWARD(NAME, REDUCTION, T)                                                \
+  template [[host_name("segment_reduce_" #NAME "_short_rows_" #T)]] kernel void             \
+  segment_reduce_short_rows<REDUCTION, T>(device T*, constant T*, constant long*,           \
+                                          constant SegmentReduceParameters&, uint2, uint2); \
+  template [[host_name("segment_reduce_" #NAME "_rows_" #T)]] kernel void                   \
+  segment_reduce_rows<REDUCTION, T>(device T*, constant T*, constant long*,                 \
                                     constant SegmentReduceParameters&, uint, uint, uint)
 
-#define REGISTER_BACKWARD(NAME, REDUCTION, T)                                                    \
-  template [[host_name("segment_reduce_backward_" #NAME "_short_rows_" #T)]] kernel void         \
-  segment_reduce_backward_short_rows<REDUCTION, T>(                                              \
-      device T*, constant T*, constant T*, constant T*, constant long*,                          \
-      constant SegmentReduceParameters&, uint2, uint2);                                          \
-  template [[host_name("segment_reduce_backward_" #NAME "_rows_" #T)]] kernel void               \
-  segment_reduce_backward_rows<REDUCTION, T>(device T*, constant T*, constant T*, constant T*,   \
-                                             constant long*, constant SegmentReduceParameters&,  \
+#define REGISTER_BACKWARD(NAME, REDUCTION, T)                                                   \
+  template [[host_name("segment_reduce_backward_" #NAME "_short_rows_" #T)]] kernel void        \
+  segment_reduce_backward_short_rows<REDUCTION, T>(                                             \
+      device T*, constant T*, constant T*, constant T*, constant long*,                         \
+      constant SegmentReduceParameters&, uint2, uint2);                                         \
+  template [[host_name("segment_reduce_backward_" #NAME "_rows_" #T)]] kernel void              \
+  segment_reduce_backward_rows<REDUCTION, T>(device T*, constant T*, constant T*, constant T*,  \
+                                             constant long*, constant SegmentReduceParameters&, \
                                              uint, uint, uint)
 
-#define REGISTER_SEGMENT_REDUCE(T)               \
-  REGISTER_FORWARD(sum, Sum, T);                 \
-  REGISTER_FORWARD(mean, Mean, T);               \
-  REGISTER_FORWARD(prod, Product, T);            \
-  REGISTER_FORWARD(max, Maximum, T);             \
-  REGISTER_FORWARD(min, Minimum, T);             \
-  REGISTER_BACKWARD(sum, SumGradient, T);        \
-  REGISTER_BACKWARD(mean, MeanGradient, T);      \
-  REGISTER_BACKWARD(prod, ProductGradient, T);   \
+#define REGISTER_SEGMENT_REDUCE(T)             \
+  REGISTER_FORWARD(sum, Sum, T);               \
+  REGISTER_FORWARD(mean, Mean, T);             \
+  REGISTER_FORWARD(prod, Product, T);          \
+  REGISTER_FORWARD(max, Maximum, T);           \
+  REGISTER_FORWARD(min, Minimum, T);           \
+  REGISTER_BACKWARD(sum, SumGradient, T);      \
+  REGISTER_BACKWARD(mean, MeanGradient, T);    \
+  REGISTER_BACKWARD(prod, ProductGradient, T); \
   REGISTER_BACKWARD(extremum, ExtremumGradient, T)
 
 REGISTER_SEGMENT_REDUCE(float);

@@ -5,8 +5,8 @@
 // For the gradient the table is transposed: every input pixel is the sum of the output pixels that
 // it contributed to, in a fixed order, without atomics.
 #include <c10/metal/reduction_utils.h>
-#include <metal_stdlib>
 #include <metalops/strided.h>
+#include <metal_stdlib>
 
 #include "numerics.h"
 #include "upsample_aa.h"
@@ -126,14 +126,11 @@ inline int64_t windows_until(int64_t pixel, constant Window* windows, int64_t ou
 
 // A thread for each input pixel: the weights that it has in the windows that it lies in. taps: of
 // the transposed table.
-kernel void transposed_weights(device float* weights [[buffer(0)]],
-                               device Window* windows [[buffer(1)]],
-                               constant float* original_weights [[buffer(2)]],
-                               constant Window* original_windows [[buffer(3)]],
-                               constant AxisParameters& axis [[buffer(4)]],
-                               constant int64_t& taps [[buffer(5)]],
-                               uint2 position [[thread_position_in_grid]],
-                               uint2 grid [[threads_per_grid]]) {
+kernel void transposed_weights(
+    device float* weights [[buffer(0)]], device Window* windows [[buffer(1)]],
+    constant float* original_weights [[buffer(2)]], constant Window* original_windows [[buffer(3)]],
+    constant AxisParameters& axis [[buffer(4)]], constant int64_t& taps [[buffer(5)]],
+    uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]]) {
   const int64_t input = thread_index(position, grid);
   if (input >= axis.inputs) {
     return;

@@ -10,7 +10,7 @@ import torch
 from hypothesis import settings
 from metalops.msl import sanitizers
 
-# A package of its own: tests/build/test_extension_example.py installs it and runs its tests.
+# A package of its own: tests/building/test_extension_example.py installs it and runs its tests.
 collect_ignore = ["extension_example"]
 
 # Of random tests: a few examples, always the same; --hypothesis-profile=thorough takes many new ones.

@@ -3,15 +3,15 @@
 #include <metal_stdlib>
 using namespace metal;
 
-#define UNARY(NAME)                                     \
-  struct NAME##_functor {                               \
-    template <typename T>                               \
-    inline T operator()(const T x) {                    \
-      return static_cast<T>(precise::NAME(float(x)));   \
-    }                                                   \
-  };                                                    \
-  REGISTER_UNARY_OP(NAME, float, float);                \
-  REGISTER_UNARY_OP(NAME, half, half);                  \
+#define UNARY(NAME)                                   \
+  struct NAME##_functor {                             \
+    template <typename T>                             \
+    inline T operator()(const T x) {                  \
+      return static_cast<T>(precise::NAME(float(x))); \
+    }                                                 \
+  };                                                  \
+  REGISTER_UNARY_OP(NAME, float, float);              \
+  REGISTER_UNARY_OP(NAME, half, half);                \
   REGISTER_UNARY_OP(NAME, bfloat, bfloat)
 
 UNARY(exp);

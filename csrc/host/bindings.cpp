@@ -8,7 +8,9 @@ void bind_exec(pybind11::module_& m);    // exec/bindings.cpp
 }  // namespace metalops
 
 PYBIND11_MODULE(_host, m) {
-  m.doc() = "The software Metal device: an mps device in host memory and the runtime of Metal kernels on the CPU.";
+  m.doc() =
+      "The software Metal device: an mps device in host memory and the runtime of Metal kernels on "
+      "the CPU.";
   metalops::bind_exec(m);
   metalops::bind_metal(m);
   metalops::bind_device(m);

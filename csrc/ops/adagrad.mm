@@ -2,13 +2,11 @@
 // counts, grad_scale, found_inf and a learning rate on the device are read there.
 #include <ATen/ops/full.h>
 #include <kernels/adagrad.h>
-#include <metalops/device_check.h>
-#include <metalops/dtype_check.h>
+#include <metalops/checks.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
-#include <metalops/same_layout.h>
-#include <metalops/tensor_view.h>
+#include <metalops/views.h>
 #include <torch/library.h>
 
 #include <algorithm>

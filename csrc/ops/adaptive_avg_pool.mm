@@ -6,14 +6,12 @@
 #include <ATen/ops/empty.h>
 #include <csrc/ops/pooling.h>
 #include <kernels/adaptive_avg_pool.h>
-#include <metalops/contiguous_output.h>
-#include <metalops/device_check.h>
-#include <metalops/dtype_check.h>
+#include <metalops/checks.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
-#include <metalops/override.h>
-#include <metalops/stock_kernel.h>
+#include <metalops/stock.h>
+#include <metalops/views.h>
 #include <torch/library.h>
 
 #include <string>

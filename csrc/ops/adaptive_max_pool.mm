@@ -4,7 +4,7 @@
 #include <ATen/ops/adaptive_max_pool3d_backward_meta.h>
 #include <ATen/ops/adaptive_max_pool3d_meta.h>
 #include <csrc/ops/max_pooling.h>
-#include <metalops/device_check.h>
+#include <metalops/checks.h>
 #include <metalops/library.h>
 #include <metalops/structured.h>
 #include <torch/library.h>

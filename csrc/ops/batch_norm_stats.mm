@@ -4,11 +4,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <kernels/batch_norm_stats.h>
-#include <metalops/device_check.h>
-#include <metalops/dtype_check.h>
+#include <metalops/checks.h>
+#include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
-#include <metalops/reduction_launch.h>
 #include <torch/library.h>
 
 #include <string>
@@ -35,9 +34,8 @@ std::tuple<Tensor, Tensor> update_stats(const Tensor& input, const MaybeTensor& 
   constexpr const char* kName = "batch_norm_update_stats";
   const auto running_mean = maybe_running_mean.value_or(Tensor());
   const auto running_var = maybe_running_var.value_or(Tensor());
-  metalops::check_same_device(kName, {{input, "input"},
-                                      {running_mean, "running_mean"},
-                                      {running_var, "running_var"}});
+  metalops::check_same_device(
+      kName, {{input, "input"}, {running_mean, "running_mean"}, {running_var, "running_var"}});
   const auto type = input.scalar_type();
   metalops::check_dtype(type == at::kFloat || type == at::kHalf || type == at::kBFloat16, kName,
                         type);
@@ -52,8 +50,7 @@ std::tuple<Tensor, Tensor> update_stats(const Tensor& input, const MaybeTensor& 
   }
   const auto channels = input.size(1);
   TORCH_CHECK(input.numel() != 0,
-              "input tensor must have at least one element, but got input_sizes = ",
-              input.sizes());
+              "input tensor must have at least one element, but got input_sizes = ", input.sizes());
 
   metalops::BatchNormStatsParameters parameters{};
   parameters.running_mean_stride = check_average(running_mean, "running_mean", channels);

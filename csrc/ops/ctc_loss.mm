@@ -3,8 +3,7 @@
 #include <ATen/TensorUtils.h>
 #include <ATen/ops/empty.h>
 #include <kernels/ctc_loss.h>
-#include <metalops/device_check.h>
-#include <metalops/dtype_check.h>
+#include <metalops/checks.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <torch/library.h>

@@ -2,7 +2,7 @@
 // has logit and logit.out).
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/heaviside_meta.h>
-#include <metalops/dtype_check.h>
+#include <metalops/checks.h>
 #include <metalops/library.h>
 #include <metalops/strided_launch.h>
 #include <metalops/structured.h>

@@ -8,7 +8,7 @@
 #include <ATen/ops/fractional_max_pool3d_meta.h>
 #include <csrc/ops/max_pooling.h>
 #include <kernels/fractional_max_pool.h>
-#include <metalops/device_check.h>
+#include <metalops/checks.h>
 #include <metalops/library.h>
 #include <metalops/structured.h>
 #include <torch/library.h>

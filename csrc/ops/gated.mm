@@ -1,5 +1,5 @@
 // Host side of kernels/gated.metal: gated linear units of two inputs, or of the two halves of one.
-#include <metalops/backward_launch.h>
+#include <metalops/elementwise_launch.h>
 #include <metalops/library.h>
 #include <metalops/pointwise.h>
 
@@ -45,13 +45,12 @@ const Gate kRelu{
     Integers::kStay};
 
 const Gate kFatRelu{[](TensorIteratorBase& iter, Scalars scalars) {
-                          kernels().exec_binary_kernel(iter, "fatreglu", scalars[0], at::kFloat);
-                        },
-                        [](TensorIteratorBase& iter, Scalars scalars) {
-                          launch_backward(kernels(), iter, "fatreglu_backward",
-                                          scalars[0].toFloat());
-                        },
-                        Integers::kStay};
+                      kernels().exec_binary_kernel(iter, "fatreglu", scalars[0], at::kFloat);
+                    },
+                    [](TensorIteratorBase& iter, Scalars scalars) {
+                      launch_backward(kernels(), iter, "fatreglu_backward", scalars[0].toFloat());
+                    },
+                    Integers::kStay};
 
 const Gate kClampedSilu{
     [](TensorIteratorBase& iter, Scalars scalars) {

@@ -3,12 +3,11 @@
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/empty.h>
 #include <kernels/glu.h>
-#include <metalops/device_check.h>
-#include <metalops/dtype_check.h>
+#include <metalops/checks.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
-#include <metalops/same_layout.h>
+#include <metalops/views.h>
 #include <torch/library.h>
 
 #include <initializer_list>

@@ -4,11 +4,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/hash_tensor_meta.h>
 #include <kernels/hash_tensor.h>
-#include <metalops/device_check.h>
-#include <metalops/dtype_check.h>
+#include <metalops/checks.h>
+#include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
-#include <metalops/reduction_launch.h>
 #include <metalops/structured.h>
 #include <torch/library.h>
 

@@ -8,10 +8,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <kernels/indexing.h>
-#include <metalops/device_check.h>
-#include <metalops/dtype_check.h>
+#include <metalops/checks.h>
 #include <metalops/library.h>
-#include <metalops/override.h>
+#include <metalops/stock.h>
 #include <metalops/strided_launch.h>
 #include <torch/library.h>
 

@@ -1,5 +1,5 @@
 // Host side of kernels/interpolation.metal: fused multiply-add and clamped linear interpolation.
-#include <metalops/backward_launch.h>
+#include <metalops/elementwise_launch.h>
 #include <metalops/library.h>
 #include <metalops/pointwise.h>
 

@@ -4,8 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <kernels/jagged.h>
-#include <metalops/device_check.h>
-#include <metalops/dtype_check.h>
+#include <metalops/checks.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>

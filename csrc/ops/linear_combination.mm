@@ -3,8 +3,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/zeros.h>
 #include <kernels/linear_combination.h>
-#include <metalops/device_check.h>
-#include <metalops/dtype_check.h>
+#include <metalops/checks.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>

@@ -7,13 +7,11 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
 #include <kernels/margin_loss.h>
-#include <metalops/contiguous_output.h>
-#include <metalops/device_check.h>
-#include <metalops/dtype_check.h>
+#include <metalops/checks.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
-#include <metalops/reduction_launch.h>
+#include <metalops/views.h>
 #include <torch/library.h>
 
 #include <string>
@@ -194,8 +192,7 @@ std::tuple<Tensor&, Tensor&> multilabel_margin_loss_forward_out(const Tensor& se
                                                                 Tensor& is_target) {
   constexpr const char* kName = "multilabel_margin_loss";
   metalops::check_same_device(
-      kName,
-      {{output, "output"}, {is_target, "is_target"}, {self, "self"}, {target, "target"}});
+      kName, {{output, "output"}, {is_target, "is_target"}, {self, "self"}, {target, "target"}});
   const auto parameters = check_multilabel_margin(self, target, reduction);
   check_scalar_type(output, self.scalar_type());
   check_scalar_type(is_target, self.scalar_type());

@@ -4,13 +4,11 @@
 #include <ATen/ops/empty.h>
 #include <csrc/ops/masked_softmax.h>
 #include <kernels/masked_softmax.h>
-#include <metalops/device_check.h>
-#include <metalops/dtype_check.h>
+#include <metalops/checks.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
-#include <metalops/reduction_launch.h>
-#include <metalops/same_layout.h>
+#include <metalops/views.h>
 #include <torch/library.h>
 
 #include <string>

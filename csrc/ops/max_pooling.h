@@ -2,9 +2,9 @@
 #pragma once
 #include <ATen/MemoryOverlap.h>
 #include <csrc/ops/pooling.h>
-#include <metalops/contiguous_output.h>
-#include <metalops/dtype_check.h>
+#include <metalops/checks.h>
 #include <metalops/metal_type.h>
+#include <metalops/views.h>
 
 #include <string>
 

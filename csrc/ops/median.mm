@@ -1,10 +1,9 @@
 // median and nanmedian of bool, which stock MPS refuses: they are those of zeros and ones.
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
-#include <metalops/device_check.h>
+#include <metalops/checks.h>
 #include <metalops/library.h>
-#include <metalops/override.h>
-#include <metalops/stock_kernel.h>
+#include <metalops/stock.h>
 #include <torch/library.h>
 
 #include <tuple>
@@ -40,8 +39,8 @@ std::tuple<Tensor&, Tensor&> median_out(const Tensor& self, int64_t dim, bool ke
                                         Tensor& values, Tensor& indices) {
   const auto& stock = kStock().of_dim;
   if (self.scalar_type() == at::kBool) {
-    metalops::check_same_device(
-        "median", {{values, "values"}, {indices, "indices"}, {self, "self"}});
+    metalops::check_same_device("median",
+                                {{values, "values"}, {indices, "indices"}, {self, "self"}});
     TORCH_CHECK(values.scalar_type() == at::kBool, "expected scalar type '", at::kBool,
                 "' but got '", values.scalar_type(), "' for values output");
     const auto bytes = at::empty({0}, values.options().dtype(at::kByte));

@@ -6,11 +6,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sort.h>
 #include <kernels/mode.h>
-#include <metalops/device_check.h>
-#include <metalops/dtype_check.h>
+#include <metalops/checks.h>
+#include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
-#include <metalops/reduction_launch.h>
 #include <torch/library.h>
 
 #include <cstdint>
@@ -52,10 +51,9 @@ std::tuple<Tensor, Tensor> modes(const Tensor& self, int64_t dim, bool keepdim) 
   return {values, indices};
 }
 
-std::tuple<Tensor&, Tensor&> modes_out(const Tensor& self, int64_t dim, bool keepdim, Tensor& values,
-                                      Tensor& indices) {
-  metalops::check_same_device("mode",
-                              {{values, "values"}, {indices, "indices"}, {self, "self"}});
+std::tuple<Tensor&, Tensor&> modes_out(const Tensor& self, int64_t dim, bool keepdim,
+                                       Tensor& values, Tensor& indices) {
+  metalops::check_same_device("mode", {{values, "values"}, {indices, "indices"}, {self, "self"}});
   TORCH_CHECK(self.scalar_type() == values.scalar_type(), "expected scalar type '",
               self.scalar_type(), "' but got '", values.scalar_type(), "' for values output");
   TORCH_CHECK(indices.scalar_type() == at::kLong, "expected scalar type '", at::kLong,

@@ -4,8 +4,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
 #include <kernels/pdist.h>
-#include <metalops/device_check.h>
-#include <metalops/dtype_check.h>
+#include <metalops/checks.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <torch/library.h>
@@ -21,11 +20,11 @@ at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("pdist
 
 // As the kernels are called. The backward function has none for p = 0.
 std::string kernel_of(const std::string& name, double p) {
-  const auto* norm = p == 0           ? "zero"
-                     : p == 1         ? "one"
-                     : p == 2         ? "two"
-                     : std::isinf(p)  ? "infinity"
-                                      : "general";
+  const auto* norm = p == 0          ? "zero"
+                     : p == 1        ? "one"
+                     : p == 2        ? "two"
+                     : std::isinf(p) ? "infinity"
+                                     : "general";
   return name + "_" + norm;
 }
 
@@ -47,8 +46,8 @@ Tensor pdist_forward(const Tensor& self, double p) {
   const auto parameters = check(self, p);
   const auto n = parameters.points;
   const auto distances = at::empty({number_of_pairs(n)}, self.options());
-  metalops::launch_rows(kernels(), kernel_of("pdist", p), n - 1 + n % 2, n / 2,
-                        distances, self, parameters);
+  metalops::launch_rows(kernels(), kernel_of("pdist", p), n - 1 + n % 2, n / 2, distances, self,
+                        parameters);
   return distances;
 }
 

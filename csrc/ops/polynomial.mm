@@ -2,7 +2,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/special_laguerre_polynomial_l_meta.h>
 #include <ATen/ops/special_legendre_polynomial_p_meta.h>
-#include <metalops/dtype_check.h>
+#include <metalops/checks.h>
 #include <metalops/library.h>
 #include <metalops/structured.h>
 #include <torch/library.h>

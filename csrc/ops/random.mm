@@ -4,8 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <kernels/random.h>
-#include <metalops/device_check.h>
-#include <metalops/dtype_check.h>
+#include <metalops/checks.h>
 #include <metalops/generator.h>
 #include <metalops/library.h>
 #include <metalops/strided_launch.h>

@@ -3,7 +3,7 @@
 #include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
 #include <kernels/range.h>
-#include <metalops/dtype_check.h>
+#include <metalops/checks.h>
 #include <metalops/library.h>
 #include <metalops/strided_launch.h>
 #include <torch/library.h>

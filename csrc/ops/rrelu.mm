@@ -6,8 +6,7 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty_like.h>
 #include <kernels/rrelu.h>
-#include <metalops/device_check.h>
-#include <metalops/dtype_check.h>
+#include <metalops/checks.h>
 #include <metalops/generator.h>
 #include <metalops/library.h>
 #include <metalops/strided_launch.h>

@@ -6,11 +6,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <kernels/segment_reduce.h>
-#include <metalops/device_check.h>
-#include <metalops/dtype_check.h>
+#include <metalops/checks.h>
+#include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
-#include <metalops/reduction_launch.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -137,8 +136,8 @@ void check_axis(const Tensor& data, const Tensor& bounds, int64_t axis, const ch
   TORCH_CHECK(data.dim() >= bounds.dim(), "segment_reduce(): Expected data.dim() >= ", argument,
               ".dim(), but got ", data.dim(), " and ", bounds.dim());
   TORCH_CHECK(bounds.dim() - 1 == axis,
-              "segment_reduce(): Expected axis to be the last dimension of ", argument,
-              " but got ", axis, ".");
+              "segment_reduce(): Expected axis to be the last dimension of ", argument, " but got ",
+              axis, ".");
 }
 
 Tensor segment_reduce(const Tensor& data, std::string_view reduce, const MaybeTensor& maybe_lengths,

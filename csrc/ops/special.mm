@@ -2,8 +2,7 @@
 #include <ATen/ops/special_airy_ai_meta.h>
 #include <ATen/ops/special_log_ndtr_meta.h>
 #include <ATen/ops/special_ndtri_meta.h>
-#include <metalops/device_check.h>
-#include <metalops/dtype_check.h>
+#include <metalops/checks.h>
 #include <metalops/library.h>
 #include <metalops/structured.h>
 #include <torch/library.h>

@@ -7,7 +7,7 @@
 #include <ATen/ops/min.h>
 #include <ATen/ops/std.h>
 #include <ATen/ops/var.h>
-#include <metalops/device_check.h>
+#include <metalops/checks.h>
 #include <metalops/library.h>
 #include <torch/library.h>
 

@@ -13,7 +13,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
 #include <csrc/ops/masked_softmax.h>
-#include <metalops/device_check.h>
+#include <metalops/checks.h>
 #include <metalops/library.h>
 #include <torch/library.h>
 

@@ -8,8 +8,7 @@
 #include <ATen/ops/_upsample_lanczos2d_aa_meta.h>
 #include <ATen/ops/empty.h>
 #include <kernels/upsample_aa.h>
-#include <metalops/device_check.h>
-#include <metalops/dtype_check.h>
+#include <metalops/checks.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>

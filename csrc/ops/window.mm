@@ -2,7 +2,7 @@
 // stock MPS lacks.
 #include <ATen/ops/empty.h>
 #include <kernels/window.h>
-#include <metalops/dtype_check.h>
+#include <metalops/checks.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>

@@ -167,9 +167,14 @@ def names(count):
 def test_31_buffers_are_the_most():
     total = " + ".join(f"{name}[0]" for name in names(30))
     inputs = [torch.ones(4, device="mps")] * 30
-    (out,) = run(make(input_names=names(30), source=f"out[thread_position_in_grid.x] = {total};"), inputs=inputs)
+    (out,) = run(
+        make(input_names=names(30), source=f"out[thread_position_in_grid.x] = {total};"),
+        inputs=inputs,
+    )
     assert out[0].item() == 30
-    kernel = make(input_names=names(30), source=f"out[thread_position_in_grid.x] = x3_shape[0] + {total};")
+    kernel = make(
+        input_names=names(30), source=f"out[thread_position_in_grid.x] = x3_shape[0] + {total};"
+    )
     message = (
         r"needs 32 buffers \(30 inputs, 1 outputs, 1 shapes, strides and ndims\), but Metal has 31"
     )

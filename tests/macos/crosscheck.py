@@ -12,7 +12,7 @@ Without an SDK the same files are compiled as plain C++, as far as that goes, ag
 Zig, which carries the C++ headers of macOS (pip install ziglang). What Objective-C alone sees stays unchecked.
 
 In both cases every kernel file is prepared as a Mac would embed it, one ASCII text without includes of ours, and goes
-through the strict checker. The tree must have been built once (headers are gathered by that).
+through the strict checker.
 """
 
 from __future__ import annotations
@@ -158,20 +158,18 @@ def main() -> int:
     parser.add_argument("--clang", help="the clang++ to use with the SDK")
     arguments = parser.parse_args()
     toolchain = find_toolchain(arguments.sdk, arguments.clang)
-    gathered = os.path.join(ROOT, "python", "metalops", "include")
-    if not os.path.isdir(os.path.join(gathered, "metalops")):
-        sys.exit("crosscheck: build the tree first (pip install .), which gathers its headers.")
+    headers = os.path.join(ROOT, "python", "metalops", "include")
     import_metalops()
 
     faults = 0
     with tempfile.TemporaryDirectory() as folder:
         torch_folder = unpack(arguments.torch_wheel, folder)
         include = os.path.join(torch_folder, "include")
-        metal_includes = [ROOT, gathered, include]
+        metal_includes = [ROOT, headers, include]
         faults += check_kernels(metal_includes)
         flags = ["-std=c++20", "-O1", "-Wall", "-DFMT_HEADER_ONLY=1", "-fvisibility=default"]
         flags += ["-DTORCH_EXTENSION_NAME=_C", "-DTORCH_API_INCLUDE_EXTENSION_H"]
-        flags += [f"-I{ROOT}", f"-I{gathered}", "-isystem", include]
+        flags += [f"-I{ROOT}", f"-I{headers}", "-isystem", include]
         flags += ["-isystem", os.path.join(include, "torch", "csrc", "api", "include")]
         flags += ["-isystem", sysconfig.get_paths()["include"]]
         objects = []

@@ -40,6 +40,7 @@ PACKAGE = os.path.dirname(os.path.abspath(metalops.__file__))
 HERE = os.path.dirname(os.path.abspath(__file__))
 LIBRARIES = "_C.kernels"
 HEADERS = os.path.join("include", "metalops")
+PUBLIC_HEADERS = os.path.join("python", "metalops", HEADERS)
 # Which of the compiler's sanitizers sees what a mutant does wrong, if results do not show it.
 SANITIZERS = {"barrier": "thread", "bound check": "address"}
 FOLDERS_WITH_MUTANTS = (LIBRARIES, HEADERS)
@@ -73,11 +74,10 @@ def stages(family: str, mutant: Mutant) -> list[Stage]:
 class Family:
     """A kernel file and its mutants."""
 
-    def __init__(self, name: str, headers: str):
-        """headers: a folder in which <metalops/...> are the headers of kernels/."""
+    def __init__(self, name: str):
         self.name = name
         self.path = os.path.join(ROOT, "kernels", f"{name}.metal")
-        include_dirs = [headers, ROOT, *paths.include_paths()]
+        include_dirs = [ROOT, *paths.include_paths()]
         self._preprocessed = preprocess(path=self.path, include_dirs=include_dirs)
 
     def mutants(self, thorough: bool) -> list[Mutant]:
@@ -93,8 +93,8 @@ class Family:
 
 
 def _name_of_kernel_file(path: str) -> str | None:
-    real = os.path.relpath(os.path.realpath(path), ROOT)
-    return real if os.path.dirname(real) == "kernels" else None
+    name = os.path.relpath(os.path.realpath(path), ROOT)
+    return name if os.path.dirname(name) in ("kernels", PUBLIC_HEADERS) else None
 
 
 class Package:
@@ -255,7 +255,7 @@ def equivalents() -> dict[tuple[str, str, str], str]:
     return result
 
 
-def _families(wanted: list[str], headers: str) -> list[Family]:
+def _families(wanted: list[str]) -> list[Family]:
     known = sorted(
         os.path.basename(path)[: -len(".metal")]
         for path in glob(os.path.join(ROOT, "kernels", "*.metal"))
@@ -263,7 +263,7 @@ def _families(wanted: list[str], headers: str) -> list[Family]:
     for name in wanted:
         if name not in known:
             sys.exit(f"no kernels/{name}.metal; there are {', '.join(known)}")
-    return [Family(name, headers) for name in wanted or known]
+    return [Family(name) for name in wanted or known]
 
 
 def main() -> int:
@@ -282,10 +282,7 @@ def main() -> int:
     arguments = parser.parse_args()
 
     with tempfile.TemporaryDirectory(prefix="metalops-mutation") as folder:
-        headers = os.path.join(folder, "include")
-        os.mkdir(headers)
-        os.symlink(os.path.join(ROOT, "kernels"), os.path.join(headers, "metalops"))
-        families = _families(arguments.families, headers)
+        families = _families(arguments.families)
         chosen = [(f, m) for f in families for m in f.mutants(arguments.all)]
         if arguments.at:
             chosen = [(f, m) for f, m in chosen if f"{m.file}:{m.line}" == arguments.at]

@@ -27,7 +27,7 @@ def kernels(family: str):
 
 
 def strided_layout(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> torch.Tensor:
-    """A StridedLayout of kernels/strided.h, as bytes: the sizes, the fastest first, and each tensor's strides in bytes."""
+    """A StridedLayout of <metalops/strided.h>, as bytes: the sizes, the fastest first, and each tensor's strides in bytes."""
     padding = [0] * (_MAX_DIMENSIONS - len(sizes))
     count = torch.tensor(sizes).prod().item()
     numbers = [count, *sizes, *padding]

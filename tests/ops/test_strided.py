@@ -1,4 +1,4 @@
-"""How kernels find their elements: kernels/strided.h, compiled into a kernel of its own, so that the indices may be far
+"""How kernels find their elements: <metalops/strided.h>, compiled into a kernel of its own, so that the indices may be far
 larger than any tensor."""
 
 import itertools

@@ -5,8 +5,8 @@
 #include <c10/util/Exception.h>
 #include <device/allocator.h>
 #include <device/device.h>
-#include <exec/fresh_outputs.h>
-#include <exec/red_zones.h>
+#include <exec/sanitize/fresh_outputs.h>
+#include <exec/sanitize/red_zones.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 #include <c10/util/Exception.h>
 #include <device/device.h>
-#include <exec/findings.h>
+#include <exec/sanitize/findings.h>
 #include <metal/error_buffer.h>
 
 namespace metalops::device {

@@ -4,8 +4,8 @@
 #include <device/aliases.h>
 #include <device/device.h>
 #include <device/generator.h>
+#include <device/mac_refusals.h>
 #include <device/recorder.h>
-#include <device/refusals.h>
 #include <device/stand_in.h>
 #include <device/widen.h>
 #include <torch/library.h>

@@ -9,8 +9,8 @@
 
 #include "cpu_features.h"
 #include "exec.h"
-#include "findings.h"
-#include "shuffled_order.h"
+#include "sanitize/findings.h"
+#include "sanitize/shuffled_order.h"
 
 namespace metalops {
 namespace {
@@ -218,8 +218,9 @@ void bind_exec(py::module_& m) {
           "Instruction set extensions it needs.")
       .def("specialise", &specialise, py::arg("values"),
            "A copy in which function constants have the given values ({index: bytes}).")
-      .def("launch", torch::wrap_pybind_function(&launch), py::arg("name"), py::arg("buffers"), py::arg("grid"),
-           py::arg("group"), py::arg("threadgroup_bytes") = std::map<uint32_t, uint32_t>(),
+      .def("launch", torch::wrap_pybind_function(&launch), py::arg("name"), py::arg("buffers"),
+           py::arg("grid"), py::arg("group"),
+           py::arg("threadgroup_bytes") = std::map<uint32_t, uint32_t>(),
            py::arg("engine") = "auto", py::arg("threads") = 0,
            "Runs one kernel. buffers: tensors (their data at the storage offset), bytes or None; "
            "grid and group: an "

@@ -1,5 +1,5 @@
-// Running compiled Metal kernels on the CPU with Metal's execution model. This is the only header of exec/ that the
-// rest of csrc/host includes.
+// Running compiled Metal kernels on the CPU with Metal's execution model. This is the only header
+// of exec/ that the rest of csrc/host includes.
 #pragma once
 #include <msl/abi.h>
 
@@ -14,11 +14,12 @@ namespace metalops::exec {
 using msl::abi::Kernel;
 using msl::abi::Launch;
 
-// A kernel library: a shared object that exports metalops_library. Kernels live as long as the Library does.
+// A kernel library: a shared object that exports metalops_library. Kernels live as long as the
+// Library does.
 class Library {
  public:
-  // Throws c10::Error when the file is not a kernel library, was emitted for another ABI version, or needs
-  // instructions that this CPU lacks (the message says which).
+  // Throws c10::Error when the file is not a kernel library, was emitted for another ABI version,
+  // or needs instructions that this CPU lacks (the message says which).
   static std::shared_ptr<Library> open(const std::string& path);
   static std::shared_ptr<Library> from_bytes(const void* data, size_t size);
   ~Library();
@@ -46,15 +47,15 @@ enum class Engine { kAutomatic, kLoop, kFiber };
 // What is bound to each buffer, for the reports of sanitizers: "float32 [30]", "16 bytes by value".
 using BufferDescriptions = std::array<std::string, msl::abi::kMaxBuffers>;
 
-// Runs every thread of the launch; returns when all are done. Fills in launch.groups. threads: CPU threads to use (0: at::get_num_threads()).
-// Throws what a kernel or the runtime throws (remaining threadgroups are not started), and what `check_interrupt`
-// throws; the device stays usable in both cases.
-// Only a sanitized launch looks at `buffers`.
+// Runs every thread of the launch; returns when all are done. Fills in launch.groups. threads: CPU
+// threads to use (0: at::get_num_threads()). Throws what a kernel or the runtime throws (remaining
+// threadgroups are not started), and what `check_interrupt` throws; the device stays usable in both
+// cases. Only a sanitized launch looks at `buffers`.
 void run(const Kernel& kernel, Launch& launch, Engine engine = Engine::kAutomatic, int threads = 0,
          const BufferDescriptions* buffers = nullptr);
 
-// Called now and then from the launching thread between threadgroups; may throw. Set by the Python bindings to look
-// for Ctrl-C. Null by default.
+// Called now and then from the launching thread between threadgroups; may throw. Set by the Python
+// bindings to look for Ctrl-C. Null by default.
 extern void (*check_interrupt)();
 
 }  // namespace metalops::exec

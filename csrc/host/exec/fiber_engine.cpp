@@ -12,7 +12,7 @@
 
 #include "fiber_worker.h"
 #include "runtime.h"
-#include "sanitize_engine.h"
+#include "sanitize/engine.h"
 
 namespace metalops::exec {
 namespace {

@@ -7,10 +7,10 @@
 #include <cstring>
 #include <optional>
 
-#include "address_reports.h"
-#include "findings.h"
 #include "runtime.h"
-#include "wild_access.h"
+#include "sanitize/address_reports.h"
+#include "sanitize/findings.h"
+#include "sanitize/wild_access.h"
 
 namespace metalops::exec {
 

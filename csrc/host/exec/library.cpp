@@ -16,8 +16,8 @@
 #include <unordered_map>
 
 #include "cpu_features.h"
-#include "findings.h"
 #include "runtime.h"
+#include "sanitize/findings.h"
 
 namespace metalops::exec {
 namespace {
@@ -174,7 +174,7 @@ struct Library::Impl {
   void (*bind)(const msl::abi::Runtime*) = nullptr;
   std::string path;                         // for libraries opened from a file
   std::shared_ptr<const std::string> data;  // for libraries opened from memory
-  std::string on_disk;  // a copy of these for the reader of debug information
+  std::string on_disk;                      // a copy of these for the reader of debug information
   std::unordered_map<std::string, const Kernel*> kernels;
 
   ~Impl() {

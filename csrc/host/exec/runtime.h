@@ -16,9 +16,10 @@ std::string describe(const Kernel& kernel, msl::abi::Site site);
 
 // The kernel library that an instruction belongs to.
 struct Module {
-  uintptr_t base = 0;               // where it is loaded; 0 for instructions of none
-  std::string file;                 // that has its debug information
-  const void* positions = nullptr;  // see positions.cpp; null when built without a sanitizer
+  uintptr_t base = 0;  // where it is loaded; 0 for instructions of none
+  std::string file;    // that has its debug information
+  const void* positions =
+      nullptr;  // see sanitize/source_positions.h; null when built without a sanitizer
 };
 Module module_of(const void* instruction);
 // Only its base, without allocating.

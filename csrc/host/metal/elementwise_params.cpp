@@ -1,8 +1,8 @@
 // exec_unary_kernel_with_params and exec_binary_kernel_with_params: elementwise kernels with a
 // structure of parameters. torch ships their bodies as templates in OperationUtils.h; ours forward
 // to the functions here.
+#include <ATen/native/mps/OperationUtils.h>
 #include "metal/elementwise.h"
-#include "metal/include/ATen/native/mps/OperationUtils.h"
 
 namespace at::native::mps {
 using namespace metalops;

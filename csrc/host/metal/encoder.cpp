@@ -10,7 +10,7 @@
 #include <limits>
 #include <sstream>
 
-#include "exec/findings.h"
+#include "exec/sanitize/findings.h"
 
 namespace metalops {
 namespace {

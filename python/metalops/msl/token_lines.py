@@ -2,7 +2,7 @@
 
 Debug information of g++ reaches us (through addr2line) as lines only. In this layout a line is a
 place in the Metal source to the column, whichever compiler and reader there is. What a line stands
-for is kept in a table that becomes part of the kernel library (see csrc/host/exec/positions.cpp).
+for is kept in a table that becomes part of the kernel library (see csrc/host/exec/sanitize/source_positions.cpp).
 """
 
 from __future__ import annotations

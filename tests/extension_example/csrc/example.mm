@@ -43,13 +43,16 @@ const char* metal_type(at::ScalarType type) {
 // The kernel reads the matrix through its strides, so any view of two dimensions will do.
 at::Tensor row_max_abs(const at::Tensor& matrix) {
   TORCH_CHECK(matrix.dim() == 2, "row_max_abs expects a matrix, got ", matrix.dim(), " dimensions");
-  TORCH_CHECK(matrix.numel() <= std::numeric_limits<unsigned>::max(), "row_max_abs: the matrix is too large");
-  const auto kernel = kernels().getKernelFunction(std::string("row_max_abs_") + metal_type(matrix.scalar_type()));
+  TORCH_CHECK(matrix.numel() <= std::numeric_limits<unsigned>::max(),
+              "row_max_abs: the matrix is too large");
+  const auto kernel =
+      kernels().getKernelFunction(std::string("row_max_abs_") + metal_type(matrix.scalar_type()));
   auto result = at::empty({matrix.size(0)}, matrix.options());
   if (result.numel() == 0) {
     return result;
   }
-  const RowParams params{static_cast<unsigned>(matrix.size(1)), static_cast<unsigned>(matrix.stride(0)),
+  const RowParams params{static_cast<unsigned>(matrix.size(1)),
+                         static_cast<unsigned>(matrix.stride(0)),
                          static_cast<unsigned>(matrix.stride(1))};
   kernel->runCommandBlock([&] {
     kernel->startEncoding();

@@ -1,8 +1,8 @@
 // What the kernels of example.metal and their host stubs in example.mm both need to know.
 #pragma once
 
-// Threads in a threadgroup of row_max_abs; a power of two. An enumerator, because Metal and C++ spell constants
-// differently.
+// Threads in a threadgroup of row_max_abs; a power of two. An enumerator, because Metal and C++
+// spell constants differently.
 enum { kThreads = 64 };
 
 struct RowParams {

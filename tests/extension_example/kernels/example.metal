@@ -1,4 +1,5 @@
-// The kernels of metal_example: a unary and a binary operator as functors, and a kernel of its own kind.
+// The kernels of metal_example: a unary and a binary operator as functors, and a kernel of its own
+// kind.
 #include <c10/metal/indexing.h>
 #include <metal_stdlib>
 
@@ -31,14 +32,13 @@ REGISTER_BINARY_OP(squared_difference, float, float);
 REGISTER_BINARY_OP(squared_difference, half, half);
 REGISTER_BINARY_OP(squared_difference, bfloat, bfloat);
 
-// The largest magnitude of each row: one threadgroup per row, kThreads threads, a tree in threadgroup memory.
+// The largest magnitude of each row: one threadgroup per row, kThreads threads, a tree in
+// threadgroup memory.
 template <typename T>
-kernel void row_max_abs(
-    device T* result [[buffer(0)]],
-    constant T* matrix [[buffer(1)]],
-    constant RowParams& params [[buffer(2)]],
-    uint row [[threadgroup_position_in_grid]],
-    uint thread_index [[thread_position_in_threadgroup]]) {
+kernel void row_max_abs(device T* result [[buffer(0)]], constant T* matrix [[buffer(1)]],
+                        constant RowParams& params [[buffer(2)]],
+                        uint row [[threadgroup_position_in_grid]],
+                        uint thread_index [[thread_position_in_threadgroup]]) {
   threadgroup float largest[kThreads];
   float mine = 0;
   for (uint column = thread_index; column < params.columns; column += kThreads) {
@@ -57,8 +57,8 @@ kernel void row_max_abs(
   }
 }
 
-#define REGISTER_ROW_MAX_ABS(T)                                                \
-  template [[host_name("row_max_abs_" #T)]] kernel void row_max_abs<T>(        \
+#define REGISTER_ROW_MAX_ABS(T)                                         \
+  template [[host_name("row_max_abs_" #T)]] kernel void row_max_abs<T>( \
       device T*, constant T*, constant RowParams&, uint, uint)
 
 REGISTER_ROW_MAX_ABS(float);

@@ -1,5 +1,5 @@
-// Functors registered in every way that c10/metal/indexing.h knows. On the small whole numbers of the tests they are
-// exact in every dtype, and no operand can be mistaken for another.
+// Functors registered in every way that c10/metal/indexing.h knows. On the small whole numbers of
+// the tests they are exact in every dtype, and no operand can be mistaken for another.
 #include <c10/metal/error.h>
 #include <c10/metal/indexing.h>
 #include <metal_stdlib>
@@ -108,24 +108,20 @@ REGISTER_OPMATH_TERNARY_OP(select_sum, bfloat, bfloat);
 
 // Kernels with a structure of parameters, named as exec_*_kernel_with_params names them.
 template <typename T>
-kernel void affine_dense(
-    device T* output [[buffer(0)]],
-    constant T* input [[buffer(1)]],
-    constant AffineParams& params [[buffer(2)]],
-    uint index [[thread_position_in_grid]]) {
+kernel void affine_dense(device T* output [[buffer(0)]], constant T* input [[buffer(1)]],
+                         constant AffineParams& params [[buffer(2)]],
+                         uint index [[thread_position_in_grid]]) {
   output[index] = static_cast<T>(input[index] * params.scale + params.shift);
 }
 
 template <typename T>
-kernel void affine_strided(
-    device void* output [[buffer(0)]],
-    constant void* input [[buffer(1)]],
-    constant long* sizes [[buffer(2)]],
-    constant long* input_strides [[buffer(3)]],
-    constant long* output_strides [[buffer(4)]],
-    constant uint& ndim [[buffer(5)]],
-    constant AffineParams& params [[buffer(6)]],
-    uint2 thread_pos [[thread_position_in_grid]]) {
+kernel void affine_strided(device void* output [[buffer(0)]], constant void* input [[buffer(1)]],
+                           constant long* sizes [[buffer(2)]],
+                           constant long* input_strides [[buffer(3)]],
+                           constant long* output_strides [[buffer(4)]],
+                           constant uint& ndim [[buffer(5)]],
+                           constant AffineParams& params [[buffer(6)]],
+                           uint2 thread_pos [[thread_position_in_grid]]) {
   int pos[max_ndim];
   pos_from_thread_index(thread_pos, pos, sizes, ndim);
   const auto x = val_at_offs<T>(input, offset_from_coord(pos, input_strides, ndim));
@@ -134,77 +130,68 @@ kernel void affine_strided(
 }
 
 template <typename T>
-kernel void affine_sum_dense(
-    device T* output [[buffer(0)]],
-    constant T* input [[buffer(1)]],
-    constant T* other [[buffer(2)]],
-    constant AffineParams& params [[buffer(3)]],
-    uint index [[thread_position_in_grid]]) {
+kernel void affine_sum_dense(device T* output [[buffer(0)]], constant T* input [[buffer(1)]],
+                             constant T* other [[buffer(2)]],
+                             constant AffineParams& params [[buffer(3)]],
+                             uint index [[thread_position_in_grid]]) {
   output[index] = static_cast<T>(input[index] * params.scale + other[index] + params.shift);
 }
 
 template <typename T>
-kernel void affine_sum_dense_cast(
-    device T* output [[buffer(0)]],
-    constant void* input [[buffer(1)]],
-    constant void* other [[buffer(2)]],
-    constant AffineParams& params [[buffer(3)]],
-    constant uint4& sizes_types [[buffer(4)]],
-    uint index [[thread_position_in_grid]]) {
-  const auto a = val_at_offs<T>(input, index * sizes_types.x, static_cast<ScalarType>(sizes_types.z));
-  const auto b = val_at_offs<T>(other, index * sizes_types.y, static_cast<ScalarType>(sizes_types.w));
+kernel void affine_sum_dense_cast(device T* output [[buffer(0)]],
+                                  constant void* input [[buffer(1)]],
+                                  constant void* other [[buffer(2)]],
+                                  constant AffineParams& params [[buffer(3)]],
+                                  constant uint4& sizes_types [[buffer(4)]],
+                                  uint index [[thread_position_in_grid]]) {
+  const auto a =
+      val_at_offs<T>(input, index * sizes_types.x, static_cast<ScalarType>(sizes_types.z));
+  const auto b =
+      val_at_offs<T>(other, index * sizes_types.y, static_cast<ScalarType>(sizes_types.w));
   output[index] = static_cast<T>(a * params.scale + b + params.shift);
 }
 
 template <typename T>
 kernel void affine_sum_strided(
-    device void* output [[buffer(0)]],
-    constant void* input [[buffer(1)]],
-    constant void* other [[buffer(2)]],
-    constant AffineParams& params [[buffer(3)]],
-    constant long* sizes [[buffer(4)]],
-    constant long* output_strides [[buffer(5)]],
-    constant long* input_strides [[buffer(6)]],
-    constant long* other_strides [[buffer(7)]],
-    constant uint4& ndim_types [[buffer(8)]],
-    uint index [[thread_position_in_grid]]) {
+    device void* output [[buffer(0)]], constant void* input [[buffer(1)]],
+    constant void* other [[buffer(2)]], constant AffineParams& params [[buffer(3)]],
+    constant long* sizes [[buffer(4)]], constant long* output_strides [[buffer(5)]],
+    constant long* input_strides [[buffer(6)]], constant long* other_strides [[buffer(7)]],
+    constant uint4& ndim_types [[buffer(8)]], uint index [[thread_position_in_grid]]) {
   int pos[max_ndim];
   pos_from_thread_index(int(index), pos, sizes, ndim_types.x);
-  const auto a = val_at_offs<T>(
-      input, offset_from_coord(pos, input_strides, ndim_types.x), static_cast<ScalarType>(ndim_types.y));
-  const auto b = val_at_offs<T>(
-      other, offset_from_coord(pos, other_strides, ndim_types.x), static_cast<ScalarType>(ndim_types.z));
+  const auto a = val_at_offs<T>(input, offset_from_coord(pos, input_strides, ndim_types.x),
+                                static_cast<ScalarType>(ndim_types.y));
+  const auto b = val_at_offs<T>(other, offset_from_coord(pos, other_strides, ndim_types.x),
+                                static_cast<ScalarType>(ndim_types.z));
   ref_at_offs<T>(output, offset_from_coord(pos, output_strides, ndim_types.x)) =
       static_cast<T>(a * params.scale + b + params.shift);
 }
 
-#define INSTANTIATE_AFFINE(T)                                                                        \
-  template [[host_name("affine_dense_" #T "_" #T "_AffineParams")]] kernel void affine_dense<T>(     \
-      device T*, constant T*, constant AffineParams&, uint);                                         \
-  template [[host_name("affine_strided_" #T "_" #T "_AffineParams")]] kernel void affine_strided<T>( \
-      device void*, constant void*, constant long*, constant long*, constant long*, constant uint&,  \
-      constant AffineParams&, uint2);                                                                \
-  template [[host_name("affine_sum_dense_" #T "_" #T "_AffineParams")]] kernel void                  \
-  affine_sum_dense<T>(device T*, constant T*, constant T*, constant AffineParams&, uint);            \
-  template [[host_name("affine_sum_dense_cast_" #T "_AffineParams")]] kernel void                    \
-  affine_sum_dense_cast<T>(                                                                          \
-      device T*, constant void*, constant void*, constant AffineParams&, constant uint4&, uint);     \
-  template [[host_name("affine_sum_strided_" #T "_" #T "_AffineParams")]] kernel void                \
-  affine_sum_strided<T>(                                                                             \
-      device void*, constant void*, constant void*, constant AffineParams&, constant long*,          \
-      constant long*, constant long*, constant long*, constant uint4&, uint);                        \
-  template [[host_name("affine_sum_strided_cast_" #T "_AffineParams")]] kernel void                  \
-  affine_sum_strided<T>(                                                                             \
-      device void*, constant void*, constant void*, constant AffineParams&, constant long*,          \
-      constant long*, constant long*, constant long*, constant uint4&, uint);
+#define INSTANTIATE_AFFINE(T)                                                                     \
+  template [[host_name("affine_dense_" #T "_" #T "_AffineParams")]] kernel void affine_dense<T>(  \
+      device T*, constant T*, constant AffineParams&, uint);                                      \
+  template [[host_name("affine_strided_" #T "_" #T "_AffineParams")]] kernel void                 \
+  affine_strided<T>(device void*, constant void*, constant long*, constant long*, constant long*, \
+                    constant uint&, constant AffineParams&, uint2);                               \
+  template [[host_name("affine_sum_dense_" #T "_" #T "_AffineParams")]] kernel void               \
+  affine_sum_dense<T>(device T*, constant T*, constant T*, constant AffineParams&, uint);         \
+  template [[host_name("affine_sum_dense_cast_" #T "_AffineParams")]] kernel void                 \
+  affine_sum_dense_cast<T>(device T*, constant void*, constant void*, constant AffineParams&,     \
+                           constant uint4&, uint);                                                \
+  template [[host_name("affine_sum_strided_" #T "_" #T "_AffineParams")]] kernel void             \
+  affine_sum_strided<T>(device void*, constant void*, constant void*, constant AffineParams&,     \
+                        constant long*, constant long*, constant long*, constant long*,           \
+                        constant uint4&, uint);                                                   \
+  template [[host_name("affine_sum_strided_cast_" #T "_AffineParams")]] kernel void               \
+  affine_sum_strided<T>(device void*, constant void*, constant void*, constant AffineParams&,     \
+                        constant long*, constant long*, constant long*, constant long*,           \
+                        constant uint4&, uint);
 
 INSTANTIATE_AFFINE(float)
 INSTANTIATE_AFFINE(half)
 
-kernel void fill(
-    device float* out [[buffer(0)]],
-    constant float& value [[buffer(1)]],
-    constant long* increments [[buffer(2)]],
-    uint index [[thread_position_in_grid]]) {
+kernel void fill(device float* out [[buffer(0)]], constant float& value [[buffer(1)]],
+                 constant long* increments [[buffer(2)]], uint index [[thread_position_in_grid]]) {
   out[index] = value + increments[0];
 }

@@ -1,5 +1,6 @@
-// Gives Python the C++ interface of torch's Metal classes, so that the tests can reach every flavour of the elementwise
-// calls and every member of MetalKernelFunction. Objective-C++ on macOS, C++ elsewhere.
+// Gives Python the C++ interface of torch's Metal classes, so that the tests can reach every
+// flavour of the elementwise calls and every member of MetalKernelFunction. Objective-C++ on macOS,
+// C++ elsewhere.
 #include <ATen/TensorIterator.h>
 #include <ATen/native/mps/OperationUtils.h>
 #include <metalops/library.h>
@@ -39,20 +40,23 @@ std::optional<uint32_t> threshold(std::optional<int64_t> value) {
 }
 
 void unary(const Tensor& out, const Tensor& input, std::string library, std::string name,
-           const std::optional<Scalar>& alpha, std::optional<ScalarType> alpha_type, std::optional<int64_t> ilp) {
+           const std::optional<Scalar>& alpha, std::optional<ScalarType> alpha_type,
+           std::optional<int64_t> ilp) {
   auto iter = iterate(out, {input});
   metalops::library(library).exec_unary_kernel(iter, name, alpha, alpha_type, threshold(ilp));
 }
 
-void binary(const Tensor& out, const Tensor& a, const Tensor& b, std::string library, std::string name,
-            const std::optional<Scalar>& alpha, std::optional<ScalarType> alpha_type,
-            std::optional<ScalarType> natural, std::optional<int64_t> ilp) {
+void binary(const Tensor& out, const Tensor& a, const Tensor& b, std::string library,
+            std::string name, const std::optional<Scalar>& alpha,
+            std::optional<ScalarType> alpha_type, std::optional<ScalarType> natural,
+            std::optional<int64_t> ilp) {
   auto iter = iterate(out, {a, b});
-  metalops::library(library).exec_binary_kernel(iter, name, alpha, alpha_type, natural, threshold(ilp));
+  metalops::library(library).exec_binary_kernel(iter, name, alpha, alpha_type, natural,
+                                                threshold(ilp));
 }
 
-void ternary(const Tensor& out, const Tensor& a, const Tensor& b, const Tensor& c, std::string library,
-             std::string name) {
+void ternary(const Tensor& out, const Tensor& a, const Tensor& b, const Tensor& c,
+             std::string library, std::string name) {
   auto iter = iterate(out, {a, b, c});
   metalops::library(library).exec_ternary_kernel(iter, name);
 }
@@ -60,20 +64,25 @@ void ternary(const Tensor& out, const Tensor& a, const Tensor& b, const Tensor& 
 void unary_affine(const Tensor& out, const Tensor& input, double scale, double shift) {
   auto iter = iterate(out, {input});
   const AffineParams params{static_cast<float>(scale), static_cast<float>(shift)};
-  metalops::library("metal_tests").exec_unary_kernel_with_params(iter, "affine", params, "AffineParams");
+  metalops::library("metal_tests")
+      .exec_unary_kernel_with_params(iter, "affine", params, "AffineParams");
 }
 
-void binary_affine(const Tensor& out, const Tensor& a, const Tensor& b, double scale, double shift) {
+void binary_affine(const Tensor& out, const Tensor& a, const Tensor& b, double scale,
+                   double shift) {
   auto iter = iterate(out, {a, b});
   const AffineParams params{static_cast<float>(scale), static_cast<float>(shift)};
-  metalops::library("metal_tests").exec_binary_kernel_with_params(iter, "affine_sum", params, "AffineParams");
+  metalops::library("metal_tests")
+      .exec_binary_kernel_with_params(iter, "affine_sum", params, "AffineParams");
 }
 
-void unary_raw(const Tensor& out, const Tensor& input, std::string name, std::optional<int64_t> ilp) {
+void unary_raw(const Tensor& out, const Tensor& input, std::string name,
+               std::optional<int64_t> ilp) {
   using at::native::mps::getMTLBufferStorage;
   metalops::library("metal_tests")
-      .exec_unary_kernel_raw(name, getMTLBufferStorage(input), input.storage_offset() * input.element_size(),
-                             input.scalar_type(), getMTLBufferStorage(out), out.storage_offset() * out.element_size(),
+      .exec_unary_kernel_raw(name, getMTLBufferStorage(input),
+                             input.storage_offset() * input.element_size(), input.scalar_type(),
+                             getMTLBufferStorage(out), out.storage_offset() * out.element_size(),
                              out.scalar_type(), out.numel(), threshold(ilp));
 }
 
@@ -90,7 +99,8 @@ double time_unary(const Tensor& out, const Tensor& input, std::string name, int6
   return taken.count() / calls;
 }
 
-// Runs fill(out, value, increments) step by step; `mistake` leaves a step out or puts it where it must not be.
+// Runs fill(out, value, increments) step by step; `mistake` leaves a step out or puts it where it
+// must not be.
 void fill(const Tensor& out, double value, std::vector<int64_t> increments, std::string mistake) {
   MetalKernelFunction* kernel = metalops::library("metal_tests").getCachedKernelFunctionPtr("fill");
   if (mistake == "start outside") {
@@ -132,11 +142,13 @@ void fill_twice(const Tensor& out, double first, double second) {
 
 bool gpu_address_counts_the_offset(const Tensor& tensor) {
   const auto* address = static_cast<char*>(at::native::mps::get_tensor_gpu_address(tensor));
-  const auto* whole = static_cast<char*>(at::native::mps::get_tensor_gpu_address(tensor.as_strided({1}, {1}, 0)));
+  const auto* whole =
+      static_cast<char*>(at::native::mps::get_tensor_gpu_address(tensor.as_strided({1}, {1}, 0)));
   return address - whole == tensor.storage_offset() * tensor.element_size();
 }
 
-// A kernel that stays usable after its library is gone, and a library with parameters in its source.
+// A kernel that stays usable after its library is gone, and a library with parameters in its
+// source.
 void from_source(const Tensor& out, std::string source) {
   std::shared_ptr<MetalKernelFunction> kernel;
   {
@@ -152,7 +164,8 @@ void from_source(const Tensor& out, std::string source) {
 
 bool parametrised_source(std::string source, std::string parameter) {
   MetalShaderLibrary library(source, 1);
-  return library.getPipelineStateForFunc("run", {parameter}) == library.getPipelineStateForFunc("run", {parameter}) &&
+  return library.getPipelineStateForFunc("run", {parameter}) ==
+             library.getPipelineStateForFunc("run", {parameter}) &&
          library.hasFunction("run") && !library.hasFunction("walk");
 }
 
@@ -174,25 +187,28 @@ std::string type_name(ScalarType type) { return at::native::mps::scalarToMetalTy
 }  // namespace
 
 TORCH_LIBRARY(metal_tests, m) {
-  m.def(
-      "unary(Tensor(a!) out, Tensor input, str library, str name, Scalar? alpha=None, ScalarType? alpha_type=None, "
-      "int? ilp_threshold=None) -> ()",
-      unary);
-  m.def(
-      "binary(Tensor(a!) out, Tensor a, Tensor b, str library, str name, Scalar? alpha=None, "
-      "ScalarType? alpha_type=None, ScalarType? natural=None, int? ilp_threshold=None) -> ()",
-      binary);
-  m.def("ternary(Tensor(a!) out, Tensor a, Tensor b, Tensor c, str library, str name) -> ()", ternary);
+  m.def("unary(Tensor(a!) out, Tensor input, str library, str name, Scalar? alpha=None, "
+        "ScalarType? alpha_type=None, "
+        "int? ilp_threshold=None) -> ()",
+        unary);
+  m.def("binary(Tensor(a!) out, Tensor a, Tensor b, str library, str name, Scalar? alpha=None, "
+        "ScalarType? alpha_type=None, ScalarType? natural=None, int? ilp_threshold=None) -> ()",
+        binary);
+  m.def("ternary(Tensor(a!) out, Tensor a, Tensor b, Tensor c, str library, str name) -> ()",
+        ternary);
   m.def("unary_affine(Tensor(a!) out, Tensor input, float scale, float shift) -> ()", unary_affine);
-  m.def("binary_affine(Tensor(a!) out, Tensor a, Tensor b, float scale, float shift) -> ()", binary_affine);
-  m.def("unary_raw(Tensor(a!) out, Tensor input, str name, int? ilp_threshold=None) -> ()", unary_raw);
+  m.def("binary_affine(Tensor(a!) out, Tensor a, Tensor b, float scale, float shift) -> ()",
+        binary_affine);
+  m.def("unary_raw(Tensor(a!) out, Tensor input, str name, int? ilp_threshold=None) -> ()",
+        unary_raw);
   m.def("time_unary(Tensor(a!) out, Tensor input, str name, int calls) -> float", time_unary);
   m.def("fill(Tensor(a!) out, float value, int[] increments, str mistake='') -> ()", fill);
   m.def("fill_twice(Tensor(a!) out, float first, float second) -> ()", fill_twice);
   m.def("gpu_address_counts_the_offset(Tensor tensor) -> bool", gpu_address_counts_the_offset);
   m.def("from_source(Tensor(a!) out, str source) -> ()", from_source);
   m.def("parametrised_source(str source, str parameter) -> bool", parametrised_source);
-  m.def("wrong_source_throws_c10_syntax_error(str source) -> bool", wrong_source_throws_c10_syntax_error);
+  m.def("wrong_source_throws_c10_syntax_error(str source) -> bool",
+        wrong_source_throws_c10_syntax_error);
   m.def("number_of_functions(str source) -> int", number_of_functions);
   m.def("type_name(ScalarType type) -> str", type_name);
 }

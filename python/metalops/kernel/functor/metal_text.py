@@ -1,6 +1,6 @@
 """The Metal text of a functor: for each dtype of its inputs one source with the forward and the backward kernels.
 
-Which kernels there are is decided here and in csrc/functor.cpp alike: those that torch's exec_unary_kernel,
+Which kernels there are is decided here and in csrc/python/functor.cpp alike: those that torch's exec_unary_kernel,
 exec_binary_kernel and exec_ternary_kernel look for, registered with torch's own macros, where these serve the
 operator's numbers of inputs, results and scalars; else three of our own, launched by <metalops/elementwise_launch.h>.
 """

@@ -1,6 +1,6 @@
 // Preloaded in front of the compiler's sanitizer runtimes, which call the functions of this file
 // when they report something. They pass reports on to whoever has set the pointers below
-// (csrc/host/exec), and can be told to report the same place again.
+// (csrc/host/exec/sanitize), and can be told to report the same place again.
 //
 // UndefinedBehaviorSanitizer reports each place once in the life of a process: it overwrites the
 // column in the compiler's description of the place. Here the column is put back between launches,
@@ -76,18 +76,18 @@ EXPORT void metalops_report_again() {
 
 // The handlers that the compiler's code calls: the first argument describes the place, up to three
 // more are values. The runtime's own handler does the work.
-#define HANDLER(NAME)                                                                              \
-  EXPORT void __ubsan_handle_##NAME(void* data, uintptr_t a, uintptr_t b, uintptr_t c) {           \
-    typedef void (*Handler)(void*, uintptr_t, uintptr_t, uintptr_t);                               \
-    static Handler real = nullptr;                                                                 \
-    if (real == nullptr) real = (Handler)dlsym(RTLD_NEXT, "__ubsan_handle_" #NAME);                \
-    struct Place* place = static_cast<struct Place*>(data);                                        \
-    const uint32_t column = __atomic_load_n(&place->column, __ATOMIC_RELAXED);                     \
-    if (column == kReported || real == nullptr) return;                                            \
-    caller = __builtin_return_address(0);                                                          \
-    caller_frame = __builtin_frame_address(0);                                                     \
-    real(data, a, b, c);                                                                           \
-    if (__atomic_load_n(&place->column, __ATOMIC_RELAXED) == kReported) remember(place, column);   \
+#define HANDLER(NAME)                                                                            \
+  EXPORT void __ubsan_handle_##NAME(void* data, uintptr_t a, uintptr_t b, uintptr_t c) {         \
+    typedef void (*Handler)(void*, uintptr_t, uintptr_t, uintptr_t);                             \
+    static Handler real = nullptr;                                                               \
+    if (real == nullptr) real = (Handler)dlsym(RTLD_NEXT, "__ubsan_handle_" #NAME);              \
+    struct Place* place = static_cast<struct Place*>(data);                                      \
+    const uint32_t column = __atomic_load_n(&place->column, __ATOMIC_RELAXED);                   \
+    if (column == kReported || real == nullptr) return;                                          \
+    caller = __builtin_return_address(0);                                                        \
+    caller_frame = __builtin_frame_address(0);                                                   \
+    real(data, a, b, c);                                                                         \
+    if (__atomic_load_n(&place->column, __ATOMIC_RELAXED) == kReported) remember(place, column); \
   }
 
 HANDLER(type_mismatch_v1)

@@ -1,5 +1,5 @@
-// complex64 as kernels written for MLX see it: a pair with complex arithmetic. float2, which torch's own kernels use,
-// multiplies each part by itself.
+// complex64 as kernels written for MLX see it: a pair with complex arithmetic. float2, which
+// torch's own kernels use, multiplies each part by itself.
 
 struct complex64_t {
   float real;

@@ -1,5 +1,6 @@
-// From a row-major element number, or a position (x innermost, then y, the rest folded into z), to the offset of that
-// element in a strided tensor: the functions that kernels written for MLX call. Strides count elements.
+// From a row-major element number, or a position (x innermost, then y, the rest folded into z), to
+// the offset of that element in a strided tensor: the functions that kernels written for MLX call.
+// Strides count elements.
 
 template <typename IdxT, typename = enable_if_t<is_integral_v<IdxT>>>
 inline IdxT elem_to_loc(IdxT elem, constant const int* shape, constant const int64_t* strides,
@@ -60,8 +61,9 @@ inline vec<IdxT, 3> elem_to_loc_3_nd(uint3 elem, constant const int* shape,
                       elem_to_loc<IdxT>(elem, shape, c_strides, ndim));
 }
 
-// The offsets of elements one after another, beginning at element 0: next() goes on by one or by n elements. The
-// parameters are those that MLX's kernels give; DIM and General only choose between implementations there.
+// The offsets of elements one after another, beginning at element 0: next() goes on by one or by n
+// elements. The parameters are those that MLX's kernels give; DIM and General only choose between
+// implementations there.
 template <int DIM, typename OffsetT = size_t, bool General = true>
 struct LoopedElemToLoc {
   int ndim;

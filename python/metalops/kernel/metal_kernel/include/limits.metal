@@ -1,5 +1,5 @@
-// The least and the greatest values of a type: Limits<T>::min and ::max, infinities included, and finite_min and
-// finite_max, as kernels written for MLX call them.
+// The least and the greatest values of a type: Limits<T>::min and ::max, infinities included, and
+// finite_min and finite_max, as kernels written for MLX call them.
 
 template <typename U>
 struct Limits {

@@ -1,7 +1,8 @@
-// The binary interface between a kernel library (C++ that metalops.msl emits from Metal source, compiled by
-// whatever compiler is at hand) and the software Metal device that runs it. Both sides include this file and
-// nothing else of each other. No standard header is included here, because emitted code lives in a namespace that
-// must stay free of libc's names. Any change of layout raises kAbiVersion.
+// The binary interface between a kernel library (C++ that metalops.msl emits from Metal source,
+// compiled by whatever compiler is at hand) and the software Metal device that runs it. Both sides
+// include this file and nothing else of each other. No standard header is included here, because
+// emitted code lives in a namespace that must stay free of libc's names. Any change of layout
+// raises kAbiVersion.
 #pragma once
 
 namespace msl::abi {
@@ -12,32 +13,36 @@ typedef __UINT32_TYPE__ u32;
 typedef __UINT64_TYPE__ u64;
 
 constexpr u32 kAbiVersion = 2;
-constexpr u32 kMaxBuffers = 31;             // Metal's buffer argument table
-constexpr u32 kSimdWidth = 32;              // every Apple GPU
-constexpr u32 kMaxThreadgroupBytes = 32768; // Apple GPUs, family 4 and later
+constexpr u32 kMaxBuffers = 31;              // Metal's buffer argument table
+constexpr u32 kSimdWidth = 32;               // every Apple GPU
+constexpr u32 kMaxThreadgroupBytes = 32768;  // Apple GPUs, family 4 and later
 
-// ---- what the device tells a kernel -------------------------------------------------------------------------
+// ---- what the device tells a kernel
+// -------------------------------------------------------------------------
 
 // One dispatchThreads call. The same for all its threads.
 struct Launch {
-  void* buffers[kMaxBuffers];     // device addresses, offset already applied; null where nothing is bound
+  void* buffers[kMaxBuffers];     // device addresses, offset already applied; null where nothing is
+                                  // bound
   u64 buffer_bytes[kMaxBuffers];  // bytes from that address to the end of the allocation
   u32 threadgroup_bytes[kMaxBuffers];  // length set for each dynamic [[threadgroup(i)]] argument
-  u32 grid[3];                    // threads_per_grid
-  u32 group[3];                   // dispatch_threads_per_threadgroup
-  u32 groups[3];                  // threadgroups_per_grid, partial groups counted
+  u32 grid[3];                         // threads_per_grid
+  u32 group[3];                        // dispatch_threads_per_threadgroup
+  u32 groups[3];                       // threadgroups_per_grid, partial groups counted
 };
 
-// The threadgroup being run: its place, its actual size (smaller than Launch::group at the grid's end), its memory.
+// The threadgroup being run: its place, its actual size (smaller than Launch::group at the grid's
+// end), its memory.
 struct Group {
   const Launch* launch;
-  u32 position[3];  // threadgroup_position_in_grid
-  u32 size[3];      // threads_per_threadgroup
+  u32 position[3];                    // threadgroup_position_in_grid
+  u32 size[3];                        // threads_per_threadgroup
   void* dynamic_memory[kMaxBuffers];  // one block for each dynamic [[threadgroup(i)]] argument
-  // Static threadgroup variables: variable number n of the kernel lives at static_memory + offsets[n]. An offset of
-  // ~0u means "not yet placed": the first thread to reach the declaration has it placed (Runtime::place_variable).
+  // Static threadgroup variables: variable number n of the kernel lives at static_memory +
+  // offsets[n]. An offset of ~0u means "not yet placed": the first thread to reach the declaration
+  // has it placed (Runtime::place_variable).
   u8* static_memory;
-  u32 static_bytes;   // size of that block: Kernel::static_threadgroup_bytes
+  u32 static_bytes;  // size of that block: Kernel::static_threadgroup_bytes
   u32 static_used;
   u32 offsets[64];
 };
@@ -49,10 +54,11 @@ struct Thread {
   u32 index;        // thread_index_in_threadgroup, over the actual size of the group
 };
 
-// ---- what a kernel asks of the device -----------------------------------------------------------------------
+// ---- what a kernel asks of the device
+// -----------------------------------------------------------------------
 
-// The place of a synchronising call in the Metal source. Ids grow with the position in the source, which is what
-// orders divergent simdgroup operations; Library::sites maps an id to a line.
+// The place of a synchronising call in the Metal source. Ids grow with the position in the source,
+// which is what orders divergent simdgroup operations; Library::sites maps an id to a line.
 struct Site {
   u32 id;
   u32 mem_flags;  // of barriers: the memory that they order (metal::mem_flags)
@@ -65,14 +71,16 @@ typedef void (*SimdFunction)(const void* const* in, void* const* out, u32 mask);
 enum class Undefined : u32 {
   kAbsentLane,  // the value of a lane that takes no part (value: that lane)
   kNoSuchLane,  // the value of a lane beyond the simdgroup or quadgroup (value: what was asked for)
-  kNotUniform,  // an amount that must be the same for all lanes and is not (value: the other amount)
+  kNotUniform,  // an amount that must be the same for all lanes and is not (value: the other
+                // amount)
   kNotAll,      // an operation that all lanes must take part in (value: how many do)
 };
 
 enum class Access : u32 { kRead, kWrite, kUpdate };  // kUpdate: an atomic read and write
 
-// Filled in by the device and handed to metalops_bind before any kernel of the library runs. These functions may
-// throw (C++ exceptions cross kernel frames), for instance when a kernel without a fiber reaches a barrier.
+// Filled in by the device and handed to metalops_bind before any kernel of the library runs. These
+// functions may throw (C++ exceptions cross kernel frames), for instance when a kernel without a
+// fiber reaches a barrier.
 struct Runtime {
   u32 abi_version;
   void (*threadgroup_barrier)(Site);
@@ -87,8 +95,8 @@ struct Runtime {
   void (*log)(const char* text, u32 length);
   void (*fail)(const char* message);  // throws; does not return
 
-  // Called by code that was compiled with a sanitizer (msl/instrument.h). `place` is an address of machine code just
-  // behind the access. These do not throw.
+  // Called by code that was compiled with a sanitizer (msl/instrument.h). `place` is an address of
+  // machine code just behind the access. These do not throw.
   void (*access)(const void* address, u64 bytes, Access, const void* place);
   void (*atomic)(const void* address, u64 bytes, Access, i32 order, const void* place);
   void (*fence)(u32 mem_flags, i32 order);
@@ -96,7 +104,8 @@ struct Runtime {
   void (*fill)(void* to, i32 byte, u64 bytes, const void* place);
 };
 
-// ---- what a library tells the device ------------------------------------------------------------------------
+// ---- what a library tells the device
+// ------------------------------------------------------------------------
 
 enum class ArgumentKind : u32 {
   kBuffer,       // device or constant pointer or reference; index: [[buffer(n)]]
@@ -112,9 +121,9 @@ struct Argument {
   const char* attribute;  // "buffer", "threadgroup" or the builtin's attribute name
   const char* type;       // as written, e.g. "constant float *"
   ArgumentKind kind;
-  i32 index;              // buffer or threadgroup index; -1 for builtins
-  u32 element_bytes;      // sizeof the pointee or referent; 0 for void
-  u32 writable;           // 1 for device pointers and references that are not const
+  i32 index;          // buffer or threadgroup index; -1 for builtins
+  u32 element_bytes;  // sizeof the pointee or referent; 0 for void
+  u32 writable;       // 1 for device pointers and references that are not const
   Variation variation;
 };
 
@@ -124,8 +133,9 @@ struct Kernel {
   u32 argument_count;
   u32 static_threadgroup_bytes;
   u32 max_threads_per_threadgroup;  // 1024, or [[max_total_threads_per_threadgroup(n)]]
-  // Engines, null where one cannot run this kernel. `loop` runs threads [begin, end) of the flattened grid (x
-  // fastest) and exists for kernels that never synchronise; `thread` runs one thread and always exists.
+  // Engines, null where one cannot run this kernel. `loop` runs threads [begin, end) of the
+  // flattened grid (x fastest) and exists for kernels that never synchronise; `thread` runs one
+  // thread and always exists.
   void (*loop)(const Launch*, u64 begin, u64 end);
   void (*thread)(const Launch*, const Thread*);
 };
@@ -134,8 +144,8 @@ struct FunctionConstant {
   const char* name;
   i32 index;
   u32 bytes;
-  void* value;      // storage of the constant in the library
-  u8* is_defined;   // storage behind is_function_constant_defined(name)
+  void* value;     // storage of the constant in the library
+  u8* is_defined;  // storage behind is_function_constant_defined(name)
 };
 
 struct SourceLocation {
@@ -144,9 +154,23 @@ struct SourceLocation {
   u32 column;
 };
 
-// Instruction set extensions the library was compiled for; the device refuses a library its CPU cannot run.
-enum CpuFeature : u32 { kAvx = 1, kAvx2 = 2, kFma = 4, kF16c = 8, kAvx512f = 16, kAvx512bw = 32, kAvx512vl = 64, kAvx512dq = 128,
-                        kAvx512vnni = 256, kAvx512bf16 = 512, kAvx512fp16 = 1024, kAvx512vbmi = 2048, kBmi2 = 4096 };
+// Instruction set extensions the library was compiled for; the device refuses a library its CPU
+// cannot run.
+enum CpuFeature : u32 {
+  kAvx = 1,
+  kAvx2 = 2,
+  kFma = 4,
+  kF16c = 8,
+  kAvx512f = 16,
+  kAvx512bw = 32,
+  kAvx512vl = 64,
+  kAvx512dq = 128,
+  kAvx512vnni = 256,
+  kAvx512bf16 = 512,
+  kAvx512fp16 = 1024,
+  kAvx512vbmi = 2048,
+  kBmi2 = 4096
+};
 
 struct Library {
   u32 abi_version;

@@ -1,7 +1,7 @@
 // metal_atomic: atomic<T> for int, uint, bool, float, ulong (and long), and the functions on it.
 //
-// Threadgroups run on several CPU threads, so device memory needs real atomics. Address spaces are erased by now: the
-// same functions serve device and threadgroup memory.
+// Threadgroups run on several CPU threads, so device memory needs real atomics. Address spaces are
+// erased by now: the same functions serve device and threadgroup memory.
 #pragma once
 
 #include <msl/instrument.h>
@@ -88,8 +88,8 @@ MSL_INLINE constexpr int load_order(metal::memory_order order) {
 
 // The compiler's builtins take integers: the unsigned integer of the same size.
 template <class T>
-using atomic_bits = metal::conditional_t<
-    sizeof(T) == 1, uchar, metal::conditional_t<sizeof(T) == 4, uint, ulong>>;
+using atomic_bits =
+    metal::conditional_t<sizeof(T) == 1, uchar, metal::conditional_t<sizeof(T) == 4, uint, ulong>>;
 template <class T>
 MSL_INLINE atomic_bits<T>* bits_of(const volatile metal::atomic<T>* object) {
   return reinterpret_cast<atomic_bits<T>*>(const_cast<T*>(&object->value));
@@ -103,13 +103,14 @@ template <class T>
 MSL_INLINE bool atomic_compare_exchange(volatile metal::atomic<T>* object, T* expected, T desired,
                                         metal::memory_order success, metal::memory_order failure) {
   auto seen = bit_cast<atomic_bits<T>>(*expected);
-  const bool done = MSL_ATOMIC(compare_exchange_n)(bits_of(object), &seen,
-                                                bit_cast<atomic_bits<T>>(desired), false,
-                                                builtin_order(success), load_order(failure));
+  const bool done =
+      MSL_ATOMIC(compare_exchange_n)(bits_of(object), &seen, bit_cast<atomic_bits<T>>(desired),
+                                     false, builtin_order(success), load_order(failure));
   if (!done) *expected = bit_cast<T>(seen);
   return done;
 }
-// Replaces the value by update(value); the old value. No store happens when that would change nothing.
+// Replaces the value by update(value); the old value. No store happens when that would change
+// nothing.
 template <class T, class F>
 MSL_INLINE T atomic_update(volatile metal::atomic<T>* object, metal::memory_order order, F update) {
   T old = atomic_load(object, metal::memory_order_relaxed);
@@ -131,8 +132,9 @@ namespace msl::metal {
 
 template <class T, class U>
 MSL_INLINE void atomic_store_explicit(volatile atomic<T>* object, U desired, memory_order order) {
-  MSL_ATOMIC(store_n)(msl_impl::bits_of(object), msl_impl::bit_cast<msl_impl::atomic_bits<T>>(T(desired)),
-                   msl_impl::load_order(order));
+  MSL_ATOMIC(store_n)(msl_impl::bits_of(object),
+                      msl_impl::bit_cast<msl_impl::atomic_bits<T>>(T(desired)),
+                      msl_impl::load_order(order));
 }
 template <class T>
 MSL_INLINE T atomic_load_explicit(const volatile atomic<T>* object, memory_order order) {
@@ -140,9 +142,9 @@ MSL_INLINE T atomic_load_explicit(const volatile atomic<T>* object, memory_order
 }
 template <class T, class U>
 MSL_INLINE T atomic_exchange_explicit(volatile atomic<T>* object, U desired, memory_order order) {
-  return msl_impl::bit_cast<T>(
-      MSL_ATOMIC(exchange_n)(msl_impl::bits_of(object), msl_impl::bit_cast<msl_impl::atomic_bits<T>>(T(desired)),
-                          msl_impl::builtin_order(order)));
+  return msl_impl::bit_cast<T>(MSL_ATOMIC(exchange_n)(
+      msl_impl::bits_of(object), msl_impl::bit_cast<msl_impl::atomic_bits<T>>(T(desired)),
+      msl_impl::builtin_order(order)));
 }
 template <class T, class U>
 MSL_INLINE bool atomic_compare_exchange_weak_explicit(volatile atomic<T>* object, T* expected,
@@ -151,24 +153,24 @@ MSL_INLINE bool atomic_compare_exchange_weak_explicit(volatile atomic<T>* object
   return msl_impl::atomic_compare_exchange(object, expected, T(desired), success, failure);
 }
 
-#define MSL_FETCH(NAME, ...)                                                                  \
-  template <class T, class U>                                                                 \
-  MSL_INLINE T atomic_fetch_##NAME##_explicit(volatile atomic<T>* object, U operand,          \
-                                              memory_order order) {                           \
-    const T b = T(operand);                                                                   \
-    return msl_impl::atomic_update(object, order, [=](T a) { return T(__VA_ARGS__); });           \
+#define MSL_FETCH(NAME, ...)                                                            \
+  template <class T, class U>                                                           \
+  MSL_INLINE T atomic_fetch_##NAME##_explicit(volatile atomic<T>* object, U operand,    \
+                                              memory_order order) {                     \
+    const T b = T(operand);                                                             \
+    return msl_impl::atomic_update(object, order, [=](T a) { return T(__VA_ARGS__); }); \
   }
-#define MSL_FETCH_BUILTIN(NAME, ...)                                                          \
-  template <class T, class U>                                                                 \
-  MSL_INLINE T atomic_fetch_##NAME##_explicit(volatile atomic<T>* object, U operand,          \
-                                              memory_order order) {                           \
-    const T b = T(operand);                                                                   \
-    if constexpr (is_integral_v<T> && !is_same_v<T, bool>) {                                  \
-      return T(MSL_ATOMIC(fetch_##NAME)(msl_impl::bits_of(object), msl_impl::atomic_bits<T>(b),          \
-                                     msl_impl::builtin_order(order)));                            \
-    } else {                                                                                  \
-      return msl_impl::atomic_update(object, order, [=](T a) { return T(__VA_ARGS__); });         \
-    }                                                                                         \
+#define MSL_FETCH_BUILTIN(NAME, ...)                                                            \
+  template <class T, class U>                                                                   \
+  MSL_INLINE T atomic_fetch_##NAME##_explicit(volatile atomic<T>* object, U operand,            \
+                                              memory_order order) {                             \
+    const T b = T(operand);                                                                     \
+    if constexpr (is_integral_v<T> && !is_same_v<T, bool>) {                                    \
+      return T(MSL_ATOMIC(fetch_##NAME)(msl_impl::bits_of(object), msl_impl::atomic_bits<T>(b), \
+                                        msl_impl::builtin_order(order)));                       \
+    } else {                                                                                    \
+      return msl_impl::atomic_update(object, order, [=](T a) { return T(__VA_ARGS__); });       \
+    }                                                                                           \
   }
 MSL_FETCH_BUILTIN(add, a + b)
 MSL_FETCH_BUILTIN(sub, a - b)

@@ -1,5 +1,5 @@
-// Builtins of Apple's Metal compiler that headers in the wild call directly (MLX's bf16_math.h). The bool that some
-// take says whether fast math is allowed; it changes nothing here.
+// Builtins of Apple's Metal compiler that headers in the wild call directly (MLX's bf16_math.h).
+// The bool that some take says whether fast math is allowed; it changes nothing here.
 #pragma once
 
 #include <msl/simd.h>
@@ -10,9 +10,9 @@ namespace msl {
   MSL_INLINE float __metal_##NAME(float x, bool = false) { return metal::NAME(x); }
 #define MSL_BUILTIN2(NAME) \
   MSL_INLINE float __metal_##NAME(float x, float y, bool = false) { return metal::NAME(x, y); }
-#define MSL_BUILTIN3(NAME)                                                    \
-  MSL_INLINE float __metal_##NAME(float x, float y, float z, bool = false) {  \
-    return metal::NAME(x, y, z);                                              \
+#define MSL_BUILTIN3(NAME)                                                   \
+  MSL_INLINE float __metal_##NAME(float x, float y, float z, bool = false) { \
+    return metal::NAME(x, y, z);                                             \
   }
 MSL_BUILTIN1(acos)
 MSL_BUILTIN1(acosh)
@@ -69,7 +69,9 @@ MSL_INLINE int __metal_ilogb(float x) { return metal::ilogb(x); }
 MSL_INLINE float __metal_sincos(float x, float* cosine, bool = false) {
   return metal::sincos(x, *cosine);
 }
-MSL_INLINE float __metal_modf(float x, float* whole, bool = false) { return metal::modf(x, *whole); }
+MSL_INLINE float __metal_modf(float x, float* whole, bool = false) {
+  return metal::modf(x, *whole);
+}
 template <class E>
 MSL_INLINE float __metal_frexp(float x, E* exponent, bool = false) {
   int e = 0;
@@ -85,10 +87,10 @@ MSL_INLINE bool __metal_isnormal(float x, bool = false) { return __builtin_isnor
 MSL_INLINE ushort __metal_get_simdgroup_size(ushort) { return 32; }
 
 // The bitwise ones are asked for floats too (as their bits) in overload sets that are never called.
-#define MSL_COLLECTIVE(NAME)                                          \
-  template <class T>                                                  \
-  MSL_INLINE T __metal_##NAME(T value, abi::Site site = {}) {         \
-    return metal::NAME(value, site);                                  \
+#define MSL_COLLECTIVE(NAME)                                  \
+  template <class T>                                          \
+  MSL_INLINE T __metal_##NAME(T value, abi::Site site = {}) { \
+    return metal::NAME(value, site);                          \
   }
 MSL_COLLECTIVE(simd_sum)
 MSL_COLLECTIVE(simd_product)
@@ -109,10 +111,10 @@ MSL_INLINE T __metal_simd_xor(T value, abi::Site site = {}) {
     return as_type<T>(metal::simd_xor(as_type<int>(value), site));
   }
 }
-#define MSL_COLLECTIVE(NAME)                                                      \
-  template <class T>                                                              \
-  MSL_INLINE T __metal_##NAME(T value, ushort amount, abi::Site site = {}) {      \
-    return metal::NAME(value, amount, site);                                      \
+#define MSL_COLLECTIVE(NAME)                                                 \
+  template <class T>                                                         \
+  MSL_INLINE T __metal_##NAME(T value, ushort amount, abi::Site site = {}) { \
+    return metal::NAME(value, amount, site);                                 \
   }
 MSL_COLLECTIVE(simd_broadcast)
 MSL_COLLECTIVE(simd_shuffle)
@@ -122,10 +124,11 @@ MSL_COLLECTIVE(simd_shuffle_xor)
 MSL_COLLECTIVE(simd_shuffle_rotate_down)
 MSL_COLLECTIVE(simd_shuffle_rotate_up)
 #undef MSL_COLLECTIVE
-#define MSL_COLLECTIVE(NAME)                                                                        \
-  template <class T>                                                                                \
-  MSL_INLINE T __metal_##NAME(T value, T filling, ushort amount, ushort modulo, abi::Site site = {}) { \
-    return metal::NAME(value, filling, amount, modulo, site);                                       \
+#define MSL_COLLECTIVE(NAME)                                                    \
+  template <class T>                                                            \
+  MSL_INLINE T __metal_##NAME(T value, T filling, ushort amount, ushort modulo, \
+                              abi::Site site = {}) {                            \
+    return metal::NAME(value, filling, amount, modulo, site);                   \
   }
 MSL_COLLECTIVE(simd_shuffle_and_fill_down)
 MSL_COLLECTIVE(simd_shuffle_and_fill_up)

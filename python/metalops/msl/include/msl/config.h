@@ -1,7 +1,8 @@
 // What the host compiler offers. Included first by every other header of Metal's standard library.
 //
-// No standard header is ever included: emitted Metal code must not see libc's names (::div, ::index, ::abs ...). What
-// the library needs from the compiler it takes from builtins and predefined macros.
+// No standard header is ever included: emitted Metal code must not see libc's names (::div,
+// ::index, ::abs ...). What the library needs from the compiler it takes from builtins and
+// predefined macros.
 #pragma once
 
 #include <msl/abi.h>
@@ -9,8 +10,8 @@
 // Small functions that must disappear into their callers, or loops over the grid do not vectorise.
 #define MSL_INLINE inline __attribute__((always_inline))
 
-// half is the compiler's own 16-bit float where loops over it vectorise. g++ for x86-64 has no vector conversion between
-// it and float, except on CPUs that compute in half.
+// half is the compiler's own 16-bit float where loops over it vectorise. g++ for x86-64 has no
+// vector conversion between it and float, except on CPUs that compute in half.
 #if defined(__FLT16_MANT_DIG__) && \
     (defined(__clang__) || !defined(__x86_64__) || defined(__AVX512FP16__))
 #define MSL_NATIVE_HALF 1
@@ -18,14 +19,16 @@
 #define MSL_NATIVE_HALF 0
 #endif
 
-// glibc's vector math library: g++ calls it through the declarations in math_scalar.h, clang through -fveclib.
+// glibc's vector math library: g++ calls it through the declarations in math_scalar.h, clang
+// through -fveclib.
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
 #define MSL_SIMD_DECLARATIONS 1
 #else
 #define MSL_SIMD_DECLARATIONS 0
 #endif
 
-// Whether a sanitizer's instrumentation is compiled in (sanitizers.py): then msl/instrument.h takes its calls.
+// Whether a sanitizer's instrumentation is compiled in (sanitizers.py): then msl/instrument.h takes
+// its calls.
 #if defined(MSL_SANITIZE_THREAD) || defined(MSL_SANITIZE_ADDRESS)
 #define MSL_INSTRUMENTED 1
 #else

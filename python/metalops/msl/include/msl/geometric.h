@@ -15,7 +15,8 @@ MSL_INLINE constexpr T dot(const vec<T, N>& a, const vec<T, N>& b) {
     return T(a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w);
   }
 }
-// The second argument converts; apart from the form above, which is preferred to a template dot(T, T) of the user's.
+// The second argument converts; apart from the form above, which is preferred to a template dot(T,
+// T) of the user's.
 template <class T, int N>
 MSL_INLINE constexpr T dot(const vec<T, N>& a, const msl_impl::as_is<vec<T, N>>& b) {
   const vec<T, N>& second = b;
@@ -81,19 +82,19 @@ MSL_INLINE constexpr vec<T, N> faceforward(const vec<T, N>& n, const msl_impl::a
   return dot(reference, i) < T(0) ? n : -n;
 }
 
-#define MSL_UNPACKED(NAME)                                  \
-  template <class T, int N>                                 \
-  MSL_INLINE auto NAME(const packed_vec<T, N>& a) {         \
-    return NAME(vec<T, N>(a));                              \
+#define MSL_UNPACKED(NAME)                          \
+  template <class T, int N>                         \
+  MSL_INLINE auto NAME(const packed_vec<T, N>& a) { \
+    return NAME(vec<T, N>(a));                      \
   }
 MSL_UNPACKED(length_squared)
 MSL_UNPACKED(length)
 MSL_UNPACKED(normalize)
 #undef MSL_UNPACKED
-#define MSL_UNPACKED(NAME)                                      \
-  template <class T, int N, class B>                            \
-  MSL_INLINE T NAME(const packed_vec<T, N>& a, const B& b) {    \
-    return NAME(vec<T, N>(a), vec<T, N>(b));                    \
+#define MSL_UNPACKED(NAME)                                   \
+  template <class T, int N, class B>                         \
+  MSL_INLINE T NAME(const packed_vec<T, N>& a, const B& b) { \
+    return NAME(vec<T, N>(a), vec<T, N>(b));                 \
   }
 MSL_UNPACKED(distance_squared)
 MSL_UNPACKED(distance)

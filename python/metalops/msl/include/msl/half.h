@@ -1,8 +1,9 @@
 // half and bfloat, and as_type.
 //
-// Metal converts bfloat to float (and further) by itself, and floats to bfloat only when asked; both types round after
-// every operation, and mixed with float they give float. bfloat is a struct everywhere, because the compilers' own __bf16
-// converts too freely; half is the compiler's _Float16, or else a struct.
+// Metal converts bfloat to float (and further) by itself, and floats to bfloat only when asked;
+// both types round after every operation, and mixed with float they give float. bfloat is a struct
+// everywhere, because the compilers' own __bf16 converts too freely; half is the compiler's
+// _Float16, or else a struct.
 #pragma once
 
 #include <msl/traits.h>
@@ -26,7 +27,8 @@ MSL_INLINE constexpr ushort bfloat_bits(float value) {
 }
 
 #if !MSL_NATIVE_HALF
-// Without branches, so that loops over arrays of half vectorise, and in as few vector instructions as possible.
+// Without branches, so that loops over arrays of half vectorise, and in as few vector instructions
+// as possible.
 MSL_INLINE constexpr float half_value(ushort bits) {
   const uint magnitude_and_sign = (uint(int(short(bits))) << 13) & 0x8fffe000u;
   // half's exponent is 112 less than float's; the product is exact also for denormals.
@@ -42,7 +44,8 @@ MSL_INLINE constexpr ushort half_bits(float value) {
   const int rounded = int(magnitude + ((magnitude >> 13) & 1u) + (0xfffu - 0x38000000u)) >> 13;
   const int infinity_or_nan = int(magnitude) > 0x7f800000 ? 0x7e00 : 0x7c00;
   const int normal = rounded < infinity_or_nan ? rounded : infinity_or_nan;
-  // Adding 0.5 to a small number puts the unit of float's last place at 2^-24, the unit of half's denormals.
+  // Adding 0.5 to a small number puts the unit of float's last place at 2^-24, the unit of half's
+  // denormals.
   const int denormal = int(bit_cast<uint>(bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u);
   const int result = int(magnitude) < 0x38800000 ? denormal : normal;
   return ushort(((bits >> 16) & 0x8000u) | uint(result));
@@ -62,69 +65,69 @@ using if_converts_to_float =
 
 }  // namespace msl_impl
 
-#define MSL_SMALL_FLOAT_OPERATOR(Self, op)                                                      \
-  friend MSL_INLINE constexpr Self operator op(Self a, Self b) {                                \
-    return Self(a.value() op b.value());                                                        \
-  }                                                                                             \
-  friend MSL_INLINE constexpr float operator op(Self a, float b) { return a.value() op b; }     \
-  friend MSL_INLINE constexpr float operator op(float a, Self b) { return a op b.value(); }     \
-  template <class T, class = msl_impl::if_integer<T>>                                               \
-  friend MSL_INLINE constexpr Self operator op(Self a, T b) {                                   \
-    return Self(a.value() op float(b));                                                         \
-  }                                                                                             \
-  template <class T, class = msl_impl::if_integer<T>>                                               \
-  friend MSL_INLINE constexpr Self operator op(T a, Self b) {                                   \
-    return Self(float(a) op b.value());                                                         \
-  }                                                                                             \
-  template <class T, class = msl_impl::if_arithmetic<T>>                                            \
-  MSL_INLINE constexpr Self& operator op##=(T b) {                                              \
-    return *this = Self(value() op float(b));                                                   \
+#define MSL_SMALL_FLOAT_OPERATOR(Self, op)                                                  \
+  friend MSL_INLINE constexpr Self operator op(Self a, Self b) {                            \
+    return Self(a.value() op b.value());                                                    \
+  }                                                                                         \
+  friend MSL_INLINE constexpr float operator op(Self a, float b) { return a.value() op b; } \
+  friend MSL_INLINE constexpr float operator op(float a, Self b) { return a op b.value(); } \
+  template <class T, class = msl_impl::if_integer<T>>                                       \
+  friend MSL_INLINE constexpr Self operator op(Self a, T b) {                               \
+    return Self(a.value() op float(b));                                                     \
+  }                                                                                         \
+  template <class T, class = msl_impl::if_integer<T>>                                       \
+  friend MSL_INLINE constexpr Self operator op(T a, Self b) {                               \
+    return Self(float(a) op b.value());                                                     \
+  }                                                                                         \
+  template <class T, class = msl_impl::if_arithmetic<T>>                                    \
+  MSL_INLINE constexpr Self& operator op## = (T b) {                                        \
+    return *this = Self(value() op float(b));                                               \
   }
 
-#define MSL_SMALL_FLOAT_COMPARISON(Self, op)                                                       \
-  friend MSL_INLINE constexpr bool operator op(Self a, Self b) { return a.value() op b.value(); }  \
-  template <class T, class = msl_impl::if_arithmetic<T>,                                               \
-            class = metal::enable_if_t<!msl_impl::same<T, Self>>>                                      \
-  friend MSL_INLINE constexpr bool operator op(Self a, T b) {                                      \
-    return a.value() op float(b);                                                                  \
-  }                                                                                                \
-  template <class T, class = msl_impl::if_arithmetic<T>,                                               \
-            class = metal::enable_if_t<!msl_impl::same<T, Self>>>                                      \
-  friend MSL_INLINE constexpr bool operator op(T a, Self b) {                                      \
-    return float(a) op b.value();                                                                  \
+#define MSL_SMALL_FLOAT_COMPARISON(Self, op)                                                      \
+  friend MSL_INLINE constexpr bool operator op(Self a, Self b) { return a.value() op b.value(); } \
+  template <class T, class = msl_impl::if_arithmetic<T>,                                          \
+            class = metal::enable_if_t<!msl_impl::same<T, Self>>>                                 \
+  friend MSL_INLINE constexpr bool operator op(Self a, T b) {                                     \
+    return a.value() op float(b);                                                                 \
+  }                                                                                               \
+  template <class T, class = msl_impl::if_arithmetic<T>,                                          \
+            class = metal::enable_if_t<!msl_impl::same<T, Self>>>                                 \
+  friend MSL_INLINE constexpr bool operator op(T a, Self b) {                                     \
+    return float(a) op b.value();                                                                 \
   }
 
-#define MSL_SMALL_FLOAT(Self)                                                            \
-  /* And so to every other arithmetic type. */                                            \
-  MSL_INLINE constexpr operator float() const { return value(); }                        \
-  MSL_SMALL_FLOAT_OPERATOR(Self, +)                                                      \
-  MSL_SMALL_FLOAT_OPERATOR(Self, -)                                                      \
-  MSL_SMALL_FLOAT_OPERATOR(Self, *)                                                      \
-  MSL_SMALL_FLOAT_OPERATOR(Self, /)                                                      \
-  MSL_SMALL_FLOAT_COMPARISON(Self, <)                                                    \
-  MSL_SMALL_FLOAT_COMPARISON(Self, >)                                                    \
-  MSL_SMALL_FLOAT_COMPARISON(Self, <=)                                                   \
-  MSL_SMALL_FLOAT_COMPARISON(Self, >=)                                                   \
-  MSL_SMALL_FLOAT_COMPARISON(Self, ==)                                                   \
-  MSL_SMALL_FLOAT_COMPARISON(Self, !=)                                                   \
-  MSL_INLINE constexpr Self operator+() const { return *this; }                          \
+#define MSL_SMALL_FLOAT(Self)                                                              \
+  /* And so to every other arithmetic type. */                                             \
+  MSL_INLINE constexpr operator float() const { return value(); }                          \
+  MSL_SMALL_FLOAT_OPERATOR(Self, +)                                                        \
+  MSL_SMALL_FLOAT_OPERATOR(Self, -)                                                        \
+  MSL_SMALL_FLOAT_OPERATOR(Self, *)                                                        \
+  MSL_SMALL_FLOAT_OPERATOR(Self, /)                                                        \
+  MSL_SMALL_FLOAT_COMPARISON(Self, <)                                                      \
+  MSL_SMALL_FLOAT_COMPARISON(Self, >)                                                      \
+  MSL_SMALL_FLOAT_COMPARISON(Self, <=)                                                     \
+  MSL_SMALL_FLOAT_COMPARISON(Self, >=)                                                     \
+  MSL_SMALL_FLOAT_COMPARISON(Self, ==)                                                     \
+  MSL_SMALL_FLOAT_COMPARISON(Self, !=)                                                     \
+  MSL_INLINE constexpr Self operator+() const { return *this; }                            \
   MSL_INLINE constexpr Self operator-() const { return from_bits(ushort(bits ^ 0x8000)); } \
-  MSL_INLINE constexpr Self& operator++() { return *this = Self(value() + 1.0f); }       \
-  MSL_INLINE constexpr Self& operator--() { return *this = Self(value() - 1.0f); }       \
-  MSL_INLINE constexpr Self operator++(int) {                                            \
-    const Self before = *this;                                                           \
-    ++*this;                                                                             \
-    return before;                                                                       \
-  }                                                                                      \
-  MSL_INLINE constexpr Self operator--(int) {                                            \
-    const Self before = *this;                                                           \
-    --*this;                                                                             \
-    return before;                                                                       \
-  }                                                                                      \
-  static MSL_INLINE constexpr Self from_bits(ushort b) {                                 \
-    Self result{};                                                                       \
-    result.bits = b;                                                                     \
-    return result;                                                                       \
+  MSL_INLINE constexpr Self& operator++() { return *this = Self(value() + 1.0f); }         \
+  MSL_INLINE constexpr Self& operator--() { return *this = Self(value() - 1.0f); }         \
+  MSL_INLINE constexpr Self operator++(int) {                                              \
+    const Self before = *this;                                                             \
+    ++*this;                                                                               \
+    return before;                                                                         \
+  }                                                                                        \
+  MSL_INLINE constexpr Self operator--(int) {                                              \
+    const Self before = *this;                                                             \
+    --*this;                                                                               \
+    return before;                                                                         \
+  }                                                                                        \
+  static MSL_INLINE constexpr Self from_bits(ushort b) {                                   \
+    Self result{};                                                                         \
+    result.bits = b;                                                                       \
+    return result;                                                                         \
   }
 
 #if !MSL_NATIVE_HALF
@@ -135,9 +138,10 @@ struct half {
   template <class T, class = msl_impl::if_arithmetic<T>,
             class = metal::enable_if_t<!msl_impl::same<T, half> && !msl_impl::same<T, bfloat>>>
   MSL_INLINE constexpr half(T v) : bits(msl_impl::half_bits(float(v))) {}
-  template <class T, class = msl_impl::if_converts_to_float<T>,
-            class = metal::enable_if_t<!msl_impl::is_arithmetic_scalar<T> || msl_impl::same<T, bfloat>>,
-            int = 0>
+  template <
+      class T, class = msl_impl::if_converts_to_float<T>,
+      class = metal::enable_if_t<!msl_impl::is_arithmetic_scalar<T> || msl_impl::same<T, bfloat>>,
+      int = 0>
   MSL_INLINE explicit constexpr half(const T& v) : bits(msl_impl::half_bits(float(v))) {}
 
   MSL_INLINE constexpr float value() const { return msl_impl::half_value(bits); }
@@ -164,8 +168,10 @@ struct bfloat {
   MSL_INLINE constexpr float value() const { return msl_impl::bit_cast<float>(uint(bits) << 16); }
   MSL_SMALL_FLOAT(bfloat)
   // bfloat with half: both become float.
-#define MSL_WITH_HALF(op)                                                                             \
-  friend MSL_INLINE constexpr float operator op(bfloat a, half b) { return a.value() op float(b); }   \
+#define MSL_WITH_HALF(op)                                           \
+  friend MSL_INLINE constexpr float operator op(bfloat a, half b) { \
+    return a.value() op float(b);                                   \
+  }                                                                 \
   friend MSL_INLINE constexpr float operator op(half a, bfloat b) { return float(a) op b.value(); }
   MSL_WITH_HALF(+)
   MSL_WITH_HALF(-)
@@ -173,8 +179,10 @@ struct bfloat {
   MSL_WITH_HALF(/)
 #undef MSL_WITH_HALF
 #if !MSL_NATIVE_HALF
-#define MSL_WITH_HALF(op)                                                                            \
-  friend MSL_INLINE constexpr bool operator op(bfloat a, half b) { return a.value() op b.value(); }  \
+#define MSL_WITH_HALF(op)                                          \
+  friend MSL_INLINE constexpr bool operator op(bfloat a, half b) { \
+    return a.value() op b.value();                                 \
+  }                                                                \
   friend MSL_INLINE constexpr bool operator op(half a, bfloat b) { return a.value() op b.value(); }
   MSL_WITH_HALF(<)
   MSL_WITH_HALF(>)
@@ -195,8 +203,9 @@ namespace msl_impl {
 // Whether a scalar of type From becomes a To without being asked.
 template <class From, class To>
 inline constexpr bool converts_silently =
-    same<From, To> || (kind<To> == Kind::kBfloat ? is_integer_scalar<From>
-                                                 : (kind<From> != Kind::kBfloat || same<To, float>));
+    same<From, To> ||
+    (kind<To> == Kind::kBfloat ? is_integer_scalar<From>
+                               : (kind<From> != Kind::kBfloat || same<To, float>));
 
 // float for half and bfloat, the type itself otherwise: what arithmetic on T is done in.
 template <class T>

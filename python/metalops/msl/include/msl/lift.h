@@ -1,7 +1,8 @@
 // Macros that turn a function of scalars into the same function of vectors, element by element.
 //
-// Metal's vector overloads are not templates: a scalar in one place is splatted when another place holds a vector. The
-// same comes out of templates that deduce the vector from one argument only and let the others convert to it.
+// Metal's vector overloads are not templates: a scalar in one place is splatted when another place
+// holds a vector. The same comes out of templates that deduce the vector from one argument only and
+// let the others convert to it.
 #pragma once
 
 #include <msl/vector.h>
@@ -18,70 +19,71 @@ using as_is = metal::type_identity_t<T>;
 #define MSL_LIFT_TERM2(c) f(a.c, b.c)
 #define MSL_LIFT_TERM3(c) f(a.c, b.c, d.c)
 
-#define MSL_LIFT1(NAME)                                                           \
-  template <class T, int N>                                                       \
-  MSL_INLINE constexpr auto NAME(const vec<T, N>& a) {                            \
-    const auto f = [](T x) __attribute__((always_inline)) { return NAME(x); };    \
-    using R = vec<decltype(f(a.x)), N>;                                           \
-    MSL_EACH_COMPONENT(N, R, MSL_LIFT_TERM1)                                      \
-  }                                                                               \
-  template <class T, int N>                                                       \
-  MSL_INLINE constexpr auto NAME(const packed_vec<T, N>& a) {                     \
-    return NAME(vec<T, N>(a));                                                    \
-  }                                                                               \
-  template <class T, int N, bool P, int... I>                                     \
-  MSL_INLINE constexpr auto NAME(const swizzle_reference<T, N, P, I...>& a) {     \
-    return NAME(a.load());                                                        \
+#define MSL_LIFT1(NAME)                                                        \
+  template <class T, int N>                                                    \
+  MSL_INLINE constexpr auto NAME(const vec<T, N>& a) {                         \
+    const auto f = [](T x) __attribute__((always_inline)) { return NAME(x); }; \
+    using R = vec<decltype(f(a.x)), N>;                                        \
+    MSL_EACH_COMPONENT(N, R, MSL_LIFT_TERM1)                                   \
+  }                                                                            \
+  template <class T, int N>                                                    \
+  MSL_INLINE constexpr auto NAME(const packed_vec<T, N>& a) {                  \
+    return NAME(vec<T, N>(a));                                                 \
+  }                                                                            \
+  template <class T, int N, bool P, int... I>                                  \
+  MSL_INLINE constexpr auto NAME(const swizzle_reference<T, N, P, I...>& a) {  \
+    return NAME(a.load());                                                     \
   }
 
-// All vectors; a scalar in the second place; a scalar in the first place; a packed vector first. The first form is there
-// beside the second so that it is preferred to a template f(T, T) of the user's.
-#define MSL_LIFT2(NAME)                                                                          \
+// All vectors; a scalar in the second place; a scalar in the first place; a packed vector first.
+// The first form is there beside the second so that it is preferred to a template f(T, T) of the
+// user's.
+#define MSL_LIFT2(NAME)                                                                     \
+  template <class T, int N>                                                                 \
+  MSL_INLINE constexpr auto NAME(const vec<T, N>& a, const vec<T, N>& b) {                  \
+    const auto f = [](T x, T y) __attribute__((always_inline)) { return NAME(x, y); };      \
+    using R = vec<decltype(f(a.x, b.x)), N>;                                                \
+    MSL_EACH_COMPONENT(N, R, MSL_LIFT_TERM2)                                                \
+  }                                                                                         \
+  template <class T, int N>                                                                 \
+  MSL_INLINE constexpr auto NAME(const vec<T, N>& a, const msl_impl::as_is<vec<T, N>>& b) { \
+    const vec<T, N>& second = b;                                                            \
+    return NAME(a, second);                                                                 \
+  }                                                                                         \
+  template <class S, class T, int N, class = msl_impl::if_scalar<S>>                        \
+  MSL_INLINE constexpr auto NAME(S a, const vec<T, N>& b) {                                 \
+    return NAME(vec<T, N>(a), b);                                                           \
+  }                                                                                         \
+  template <class T, int N, class B>                                                        \
+  MSL_INLINE constexpr auto NAME(const packed_vec<T, N>& a, const B& b) {                   \
+    return NAME(vec<T, N>(a), vec<T, N>(b));                                                \
+  }
+
+#define MSL_LIFT3(NAME)                                                                          \
   template <class T, int N>                                                                      \
-  MSL_INLINE constexpr auto NAME(const vec<T, N>& a, const vec<T, N>& b) {                       \
-    const auto f = [](T x, T y) __attribute__((always_inline)) { return NAME(x, y); };           \
-    using R = vec<decltype(f(a.x, b.x)), N>;                                                     \
-    MSL_EACH_COMPONENT(N, R, MSL_LIFT_TERM2)                                                     \
+  MSL_INLINE constexpr auto NAME(const vec<T, N>& a, const vec<T, N>& b, const vec<T, N>& d) {   \
+    const auto f = [](T x, T y, T z) __attribute__((always_inline)) { return NAME(x, y, z); };   \
+    using R = vec<decltype(f(a.x, b.x, d.x)), N>;                                                \
+    MSL_EACH_COMPONENT(N, R, MSL_LIFT_TERM3)                                                     \
   }                                                                                              \
   template <class T, int N>                                                                      \
-  MSL_INLINE constexpr auto NAME(const vec<T, N>& a, const msl_impl::as_is<vec<T, N>>& b) {      \
+  MSL_INLINE constexpr auto NAME(const vec<T, N>& a, const msl_impl::as_is<vec<T, N>>& b,        \
+                                 const msl_impl::as_is<vec<T, N>>& d) {                          \
     const vec<T, N>& second = b;                                                                 \
-    return NAME(a, second);                                                                      \
+    const vec<T, N>& third = d;                                                                  \
+    return NAME(a, second, third);                                                               \
   }                                                                                              \
   template <class S, class T, int N, class = msl_impl::if_scalar<S>>                             \
-  MSL_INLINE constexpr auto NAME(S a, const vec<T, N>& b) {                                      \
-    return NAME(vec<T, N>(a), b);                                                                \
+  MSL_INLINE constexpr auto NAME(S a, const vec<T, N>& b, const msl_impl::as_is<vec<T, N>>& d) { \
+    const vec<T, N>& third = d;                                                                  \
+    return NAME(vec<T, N>(a), b, third);                                                         \
   }                                                                                              \
-  template <class T, int N, class B>                                                             \
-  MSL_INLINE constexpr auto NAME(const packed_vec<T, N>& a, const B& b) {                        \
-    return NAME(vec<T, N>(a), vec<T, N>(b));                                                     \
-  }
-
-#define MSL_LIFT3(NAME)                                                                            \
-  template <class T, int N>                                                                        \
-  MSL_INLINE constexpr auto NAME(const vec<T, N>& a, const vec<T, N>& b, const vec<T, N>& d) {     \
-    const auto f = [](T x, T y, T z) __attribute__((always_inline)) { return NAME(x, y, z); };     \
-    using R = vec<decltype(f(a.x, b.x, d.x)), N>;                                                  \
-    MSL_EACH_COMPONENT(N, R, MSL_LIFT_TERM3)                                                       \
-  }                                                                                                \
-  template <class T, int N>                                                                        \
-  MSL_INLINE constexpr auto NAME(const vec<T, N>& a, const msl_impl::as_is<vec<T, N>>& b,          \
-                                 const msl_impl::as_is<vec<T, N>>& d) {                            \
-    const vec<T, N>& second = b;                                                                   \
-    const vec<T, N>& third = d;                                                                    \
-    return NAME(a, second, third);                                                                 \
-  }                                                                                                \
-  template <class S, class T, int N, class = msl_impl::if_scalar<S>>                               \
-  MSL_INLINE constexpr auto NAME(S a, const vec<T, N>& b, const msl_impl::as_is<vec<T, N>>& d) {   \
-    const vec<T, N>& third = d;                                                                    \
-    return NAME(vec<T, N>(a), b, third);                                                           \
-  }                                                                                                \
-  template <class S, class R, class T, int N, class = msl_impl::if_scalar<S>,                      \
-            class = msl_impl::if_scalar<R>>                                                        \
-  MSL_INLINE constexpr auto NAME(S a, R b, const vec<T, N>& d) {                                   \
-    return NAME(vec<T, N>(a), vec<T, N>(b), d);                                                    \
-  }                                                                                                \
-  template <class T, int N, class B, class D>                                                      \
-  MSL_INLINE constexpr auto NAME(const packed_vec<T, N>& a, const B& b, const D& d) {              \
-    return NAME(vec<T, N>(a), vec<T, N>(b), vec<T, N>(d));                                         \
+  template <class S, class R, class T, int N, class = msl_impl::if_scalar<S>,                    \
+            class = msl_impl::if_scalar<R>>                                                      \
+  MSL_INLINE constexpr auto NAME(S a, R b, const vec<T, N>& d) {                                 \
+    return NAME(vec<T, N>(a), vec<T, N>(b), d);                                                  \
+  }                                                                                              \
+  template <class T, int N, class B, class D>                                                    \
+  MSL_INLINE constexpr auto NAME(const packed_vec<T, N>& a, const B& b, const D& d) {            \
+    return NAME(vec<T, N>(a), vec<T, N>(b), vec<T, N>(d));                                       \
   }

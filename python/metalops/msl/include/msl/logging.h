@@ -110,8 +110,10 @@ inline const char* log_text(LogLine& line, const char* format, LogFormat& conver
           conversion.precision = conversion.precision * 10 + uint(*format - '0');
         }
       }
-      // Vector counts (v4) and length modifiers (h, hh, hl, l) say what the argument's type says already.
-      while (*format == 'v' || *format == 'h' || *format == 'l' || (*format >= '0' && *format <= '9')) {
+      // Vector counts (v4) and length modifiers (h, hh, hl, l) say what the argument's type says
+      // already.
+      while (*format == 'v' || *format == 'h' || *format == 'l' ||
+             (*format >= '0' && *format <= '9')) {
         ++format;
       }
       conversion.conversion = *format;
@@ -166,10 +168,10 @@ struct os_log {
     msl_impl::log_arguments(line, format, arguments...);
     line.send();
   }
-#define MSL_LOG(NAME, TYPE)                                  \
-  template <class... Args>                                   \
-  void NAME(const char* format, Args... arguments) const {   \
-    log_with_type(TYPE, format, arguments...);               \
+#define MSL_LOG(NAME, TYPE)                                \
+  template <class... Args>                                 \
+  void NAME(const char* format, Args... arguments) const { \
+    log_with_type(TYPE, format, arguments...);             \
   }
   MSL_LOG(log, OS_LOG_TYPE_DEFAULT)
   MSL_LOG(log_info, OS_LOG_TYPE_INFO)

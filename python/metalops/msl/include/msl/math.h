@@ -1,8 +1,8 @@
 // metal_math and metal_common: functions of floating-point numbers.
 //
-// Overloads are plain functions for each type, as in Metal: kernels in the wild add their own overloads next to them
-// (MLX for bfloat, c10 for bool), which templates would make ambiguous. There are none for bfloat, which converts to
-// float. half is computed in float and rounded once.
+// Overloads are plain functions for each type, as in Metal: kernels in the wild add their own
+// overloads next to them (MLX for bfloat, c10 for bool), which templates would make ambiguous.
+// There are none for bfloat, which converts to float. half is computed in float and rounded once.
 #pragma once
 
 #include <msl/lift.h>
@@ -10,7 +10,8 @@
 
 namespace msl::msl_impl {
 
-// fmax and fmin: a NaN loses to a number. (Written out: the compilers vectorise this, and not the builtins.)
+// fmax and fmin: a NaN loses to a number. (Written out: the compilers vectorise this, and not the
+// builtins.)
 MSL_INLINE constexpr float fmax(float a, float b) { return a != a ? b : (b > a ? b : a); }
 MSL_INLINE constexpr float fmin(float a, float b) { return a != a ? b : (b < a ? b : a); }
 
@@ -40,10 +41,10 @@ MSL_INLINE constexpr float fdim(float x, float y) { return x <= y ? 0.0f : x - y
 MSL_INLINE constexpr float divide(float x, float y) { return x / y; }
 MSL_INLINE float powr(float x, float y) {
   // pow for x >= 0: NaN where pow would have a special case without a limit.
-  const bool undefined = x < 0.0f || (x == 0.0f && y == 0.0f) ||
-                         (x == __builtin_inff() && y == 0.0f) ||
-                         (x == 1.0f && (y == __builtin_inff() || y == -__builtin_inff() || y != y)) ||
-                         (y == 0.0f && x != x);
+  const bool undefined =
+      x < 0.0f || (x == 0.0f && y == 0.0f) || (x == __builtin_inff() && y == 0.0f) ||
+      (x == 1.0f && (y == __builtin_inff() || y == -__builtin_inff() || y != y)) ||
+      (y == 0.0f && x != x);
   return undefined ? __builtin_nanf("") : pow(x, y);
 }
 
@@ -102,21 +103,23 @@ namespace msl::metal {
   MSL_INLINE half NAME(half x) { return half(msl_impl::NAME(float(x))); }
 #define MSL_HALF2(NAME) \
   MSL_INLINE half NAME(half x, half y) { return half(msl_impl::NAME(float(x), float(y))); }
-#define MSL_HALF3(NAME)                         \
-  MSL_INLINE half NAME(half x, half y, half z) { \
+#define MSL_HALF3(NAME)                                        \
+  MSL_INLINE half NAME(half x, half y, half z) {               \
     return half(msl_impl::NAME(float(x), float(y), float(z))); \
   }
 
 // Functions of one argument, of two, of three.
-#define MSL_MATH1(MACRO)                                                                         \
-  MACRO(acos) MACRO(acosh) MACRO(asin) MACRO(asinh) MACRO(atan) MACRO(atanh) MACRO(ceil)         \
-  MACRO(cos) MACRO(cosh) MACRO(cospi) MACRO(exp) MACRO(exp10) MACRO(exp2) MACRO(fabs)            \
-  MACRO(floor) MACRO(log) MACRO(log10) MACRO(log2) MACRO(rint) MACRO(round) MACRO(rsqrt)         \
-  MACRO(sin) MACRO(sinh) MACRO(sinpi) MACRO(sqrt) MACRO(tan) MACRO(tanh) MACRO(tanpi)            \
-  MACRO(trunc) MACRO(sign) MACRO(saturate)
-#define MSL_MATH2(MACRO)                                                                         \
-  MACRO(atan2) MACRO(copysign) MACRO(divide) MACRO(fdim) MACRO(fmax) MACRO(fmin) MACRO(fmod)     \
-  MACRO(pow) MACRO(powr) MACRO(step)
+#define MSL_MATH1(MACRO)                                                                       \
+  MACRO(acos)                                                                                  \
+  MACRO(acosh) MACRO(asin) MACRO(asinh) MACRO(atan) MACRO(atanh) MACRO(ceil) MACRO(cos)        \
+      MACRO(cosh) MACRO(cospi) MACRO(exp) MACRO(exp10) MACRO(exp2) MACRO(fabs) MACRO(floor)    \
+          MACRO(log) MACRO(log10) MACRO(log2) MACRO(rint) MACRO(round) MACRO(rsqrt) MACRO(sin) \
+              MACRO(sinh) MACRO(sinpi) MACRO(sqrt) MACRO(tan) MACRO(tanh) MACRO(tanpi)         \
+                  MACRO(trunc) MACRO(sign) MACRO(saturate)
+#define MSL_MATH2(MACRO)                                                                   \
+  MACRO(atan2)                                                                             \
+  MACRO(copysign) MACRO(divide) MACRO(fdim) MACRO(fmax) MACRO(fmin) MACRO(fmod) MACRO(pow) \
+      MACRO(powr) MACRO(step)
 #define MSL_MATH3(MACRO) \
   MACRO(fma) MACRO(fmax3) MACRO(fmin3) MACRO(fmedian3) MACRO(mix) MACRO(smoothstep)
 
@@ -142,22 +145,27 @@ MSL_INLINE half nextafter(half x, half y) { return msl_impl::next_half(x, y); }
 MSL_LIFT2(nextafter)
 
 // max, min, clamp and their kin for floating point; integer.h has the others and the vector forms.
-#define MSL_ORDER(T)                                                                             \
-  MSL_INLINE constexpr T max(T x, T y) { return T(msl_impl::fmax(float(x), float(y))); }             \
-  MSL_INLINE constexpr T min(T x, T y) { return T(msl_impl::fmin(float(x), float(y))); }             \
-  MSL_INLINE constexpr T max3(T x, T y, T z) { return T(msl_impl::fmax3(float(x), float(y), float(z))); } \
-  MSL_INLINE constexpr T min3(T x, T y, T z) { return T(msl_impl::fmin3(float(x), float(y), float(z))); } \
-  MSL_INLINE constexpr T median3(T x, T y, T z) {                                                \
-    return T(msl_impl::fmedian3(float(x), float(y), float(z)));                                      \
-  }                                                                                              \
-  MSL_INLINE constexpr T clamp(T x, T low, T high) {                                             \
-    return T(msl_impl::clamp(float(x), float(low), float(high)));                                    \
+#define MSL_ORDER(T)                                                                     \
+  MSL_INLINE constexpr T max(T x, T y) { return T(msl_impl::fmax(float(x), float(y))); } \
+  MSL_INLINE constexpr T min(T x, T y) { return T(msl_impl::fmin(float(x), float(y))); } \
+  MSL_INLINE constexpr T max3(T x, T y, T z) {                                           \
+    return T(msl_impl::fmax3(float(x), float(y), float(z)));                             \
+  }                                                                                      \
+  MSL_INLINE constexpr T min3(T x, T y, T z) {                                           \
+    return T(msl_impl::fmin3(float(x), float(y), float(z)));                             \
+  }                                                                                      \
+  MSL_INLINE constexpr T median3(T x, T y, T z) {                                        \
+    return T(msl_impl::fmedian3(float(x), float(y), float(z)));                          \
+  }                                                                                      \
+  MSL_INLINE constexpr T clamp(T x, T low, T high) {                                     \
+    return T(msl_impl::clamp(float(x), float(low), float(high)));                        \
   }
 MSL_ORDER(float)
 MSL_ORDER(half)
 #undef MSL_ORDER
 
-// ---- results by reference, integer exponents ------------------------------------------------------------------
+// ---- results by reference, integer exponents
+// ------------------------------------------------------------------
 
 MSL_INLINE float sincos(float x, float& cosine) {
   cosine = msl_impl::cos(x);
@@ -188,12 +196,12 @@ MSL_INLINE int ilogb(float x) { return __builtin_ilogbf(x); }
 MSL_INLINE int ilogb(half x) { return __builtin_ilogbf(float(x)); }
 MSL_LIFT1(ilogb)
 
-#define MSL_LIFT_BY_REFERENCE(NAME, OUT)                                       \
-  template <class T, int N>                                                    \
-  MSL_INLINE vec<T, N> NAME(const vec<T, N>& x, vec<OUT, N>& out) {            \
-    vec<T, N> result;                                                          \
-    for (int i = 0; i < N; ++i) result[i] = NAME(x[i], out[i]);                \
-    return result;                                                             \
+#define MSL_LIFT_BY_REFERENCE(NAME, OUT)                            \
+  template <class T, int N>                                         \
+  MSL_INLINE vec<T, N> NAME(const vec<T, N>& x, vec<OUT, N>& out) { \
+    vec<T, N> result;                                               \
+    for (int i = 0; i < N; ++i) result[i] = NAME(x[i], out[i]);     \
+    return result;                                                  \
   }
 MSL_LIFT_BY_REFERENCE(sincos, T)
 MSL_LIFT_BY_REFERENCE(modf, T)
@@ -205,74 +213,77 @@ MSL_INLINE vec<T, N> ldexp(const vec<T, N>& x, const msl_impl::as_is<vec<int, N>
   return result;
 }
 
-// ---- precise and fast -------------------------------------------------------------------------------------------
-// Both exist for float only (c10's functors rely on that), and here both are as exact as the plain functions.
+// ---- precise and fast
+// ------------------------------------------------------------------------------------------- Both
+// exist for float only (c10's functors rely on that), and here both are as exact as the plain
+// functions.
 
-#define MSL_FLOAT_VECTOR1(NAME)                            \
+#define MSL_FLOAT_VECTOR1(NAME)                                \
   MSL_INLINE float NAME(float x) { return msl_impl::NAME(x); } \
-  template <int N>                                         \
-  MSL_INLINE vec<float, N> NAME(const vec<float, N>& x) {  \
-    return metal::NAME(x);                                 \
+  template <int N>                                             \
+  MSL_INLINE vec<float, N> NAME(const vec<float, N>& x) {      \
+    return metal::NAME(x);                                     \
   }
-#define MSL_FLOAT_VECTOR2(NAME)                                                             \
-  MSL_INLINE float NAME(float x, float y) { return msl_impl::NAME(x, y); }                      \
-  template <int N>                                                                          \
+#define MSL_FLOAT_VECTOR2(NAME)                                                                    \
+  MSL_INLINE float NAME(float x, float y) { return msl_impl::NAME(x, y); }                         \
+  template <int N>                                                                                 \
   MSL_INLINE vec<float, N> NAME(const vec<float, N>& x, const msl_impl::as_is<vec<float, N>>& y) { \
-    return metal::NAME(x, y);                                                               \
+    return metal::NAME(x, y);                                                                      \
   }
-#define MSL_FLOAT_VECTOR3(NAME)                                                                \
-  MSL_INLINE float NAME(float x, float y, float z) { return msl_impl::NAME(x, y, z); }             \
-  template <int N>                                                                             \
-  MSL_INLINE vec<float, N> NAME(const vec<float, N>& x, const msl_impl::as_is<vec<float, N>>& y,   \
-                                const msl_impl::as_is<vec<float, N>>& z) {                         \
-    return metal::NAME(x, y, z);                                                               \
+#define MSL_FLOAT_VECTOR3(NAME)                                                                  \
+  MSL_INLINE float NAME(float x, float y, float z) { return msl_impl::NAME(x, y, z); }           \
+  template <int N>                                                                               \
+  MSL_INLINE vec<float, N> NAME(const vec<float, N>& x, const msl_impl::as_is<vec<float, N>>& y, \
+                                const msl_impl::as_is<vec<float, N>>& z) {                       \
+    return metal::NAME(x, y, z);                                                                 \
   }
-#define MSL_SINGLE_PRECISION                                                                   \
-  MSL_MATH1(MSL_FLOAT_VECTOR1)                                                                 \
-  MSL_MATH2(MSL_FLOAT_VECTOR2)                                                                 \
-  MSL_MATH3(MSL_FLOAT_VECTOR3)                                                                 \
-  MSL_INLINE constexpr float abs(float x) { return msl_impl::fabs(x); }                            \
-  MSL_INLINE float fract(float x) { return metal::fract(x); }                                  \
-  MSL_INLINE float nextafter(float x, float y) { return metal::nextafter(x, y); }              \
-  MSL_INLINE constexpr float max(float x, float y) { return msl_impl::fmax(x, y); }                \
-  MSL_INLINE constexpr float min(float x, float y) { return msl_impl::fmin(x, y); }                \
-  MSL_INLINE constexpr float max3(float x, float y, float z) { return msl_impl::fmax3(x, y, z); }  \
-  MSL_INLINE constexpr float min3(float x, float y, float z) { return msl_impl::fmin3(x, y, z); }  \
-  MSL_INLINE constexpr float median3(float x, float y, float z) {                              \
-    return msl_impl::fmedian3(x, y, z);                                                            \
-  }                                                                                            \
-  MSL_INLINE constexpr float clamp(float x, float low, float high) {                           \
-    return msl_impl::clamp(x, low, high);                                                          \
-  }                                                                                            \
-  MSL_INLINE float sincos(float x, float& cosine) { return metal::sincos(x, cosine); }         \
-  MSL_INLINE float modf(float x, float& whole) { return metal::modf(x, whole); }               \
-  MSL_INLINE float frexp(float x, int& exponent) { return metal::frexp(x, exponent); }         \
-  MSL_INLINE float ldexp(float x, int exponent) { return metal::ldexp(x, exponent); }          \
-  MSL_INLINE int ilogb(float x) { return metal::ilogb(x); }                                    \
-  template <int N>                                                                             \
-  MSL_INLINE vec<float, N> abs(const vec<float, N>& x) {                                       \
-    return metal::fabs(x);                                                                     \
-  }                                                                                            \
-  template <int N>                                                                             \
-  MSL_INLINE vec<float, N> fract(const vec<float, N>& x) {                                     \
-    return metal::fract(x);                                                                    \
-  }                                                                                            \
-  template <int N>                                                                             \
-  MSL_INLINE vec<float, N> max(const vec<float, N>& x, const msl_impl::as_is<vec<float, N>>& y) {  \
-    return metal::fmax(x, y);                                                                  \
-  }                                                                                            \
-  template <int N>                                                                             \
-  MSL_INLINE vec<float, N> min(const vec<float, N>& x, const msl_impl::as_is<vec<float, N>>& y) {  \
-    return metal::fmin(x, y);                                                                  \
-  }                                                                                            \
-  template <int N>                                                                             \
-  MSL_INLINE vec<float, N> clamp(const vec<float, N>& x, const msl_impl::as_is<vec<float, N>>& low, \
-                                 const msl_impl::as_is<vec<float, N>>& high) {                     \
-    return metal::fmin(metal::fmax(x, low), high);                                             \
-  }                                                                                            \
-  template <int N>                                                                             \
-  MSL_INLINE vec<float, N> sincos(const vec<float, N>& x, vec<float, N>& cosine) {             \
-    return metal::sincos(x, cosine);                                                           \
+#define MSL_SINGLE_PRECISION                                                                      \
+  MSL_MATH1(MSL_FLOAT_VECTOR1)                                                                    \
+  MSL_MATH2(MSL_FLOAT_VECTOR2)                                                                    \
+  MSL_MATH3(MSL_FLOAT_VECTOR3)                                                                    \
+  MSL_INLINE constexpr float abs(float x) { return msl_impl::fabs(x); }                           \
+  MSL_INLINE float fract(float x) { return metal::fract(x); }                                     \
+  MSL_INLINE float nextafter(float x, float y) { return metal::nextafter(x, y); }                 \
+  MSL_INLINE constexpr float max(float x, float y) { return msl_impl::fmax(x, y); }               \
+  MSL_INLINE constexpr float min(float x, float y) { return msl_impl::fmin(x, y); }               \
+  MSL_INLINE constexpr float max3(float x, float y, float z) { return msl_impl::fmax3(x, y, z); } \
+  MSL_INLINE constexpr float min3(float x, float y, float z) { return msl_impl::fmin3(x, y, z); } \
+  MSL_INLINE constexpr float median3(float x, float y, float z) {                                 \
+    return msl_impl::fmedian3(x, y, z);                                                           \
+  }                                                                                               \
+  MSL_INLINE constexpr float clamp(float x, float low, float high) {                              \
+    return msl_impl::clamp(x, low, high);                                                         \
+  }                                                                                               \
+  MSL_INLINE float sincos(float x, float& cosine) { return metal::sincos(x, cosine); }            \
+  MSL_INLINE float modf(float x, float& whole) { return metal::modf(x, whole); }                  \
+  MSL_INLINE float frexp(float x, int& exponent) { return metal::frexp(x, exponent); }            \
+  MSL_INLINE float ldexp(float x, int exponent) { return metal::ldexp(x, exponent); }             \
+  MSL_INLINE int ilogb(float x) { return metal::ilogb(x); }                                       \
+  template <int N>                                                                                \
+  MSL_INLINE vec<float, N> abs(const vec<float, N>& x) {                                          \
+    return metal::fabs(x);                                                                        \
+  }                                                                                               \
+  template <int N>                                                                                \
+  MSL_INLINE vec<float, N> fract(const vec<float, N>& x) {                                        \
+    return metal::fract(x);                                                                       \
+  }                                                                                               \
+  template <int N>                                                                                \
+  MSL_INLINE vec<float, N> max(const vec<float, N>& x, const msl_impl::as_is<vec<float, N>>& y) { \
+    return metal::fmax(x, y);                                                                     \
+  }                                                                                               \
+  template <int N>                                                                                \
+  MSL_INLINE vec<float, N> min(const vec<float, N>& x, const msl_impl::as_is<vec<float, N>>& y) { \
+    return metal::fmin(x, y);                                                                     \
+  }                                                                                               \
+  template <int N>                                                                                \
+  MSL_INLINE vec<float, N> clamp(const vec<float, N>& x,                                          \
+                                 const msl_impl::as_is<vec<float, N>>& low,                       \
+                                 const msl_impl::as_is<vec<float, N>>& high) {                    \
+    return metal::fmin(metal::fmax(x, low), high);                                                \
+  }                                                                                               \
+  template <int N>                                                                                \
+  MSL_INLINE vec<float, N> sincos(const vec<float, N>& x, vec<float, N>& cosine) {                \
+    return metal::sincos(x, cosine);                                                              \
   }
 namespace precise {
 MSL_SINGLE_PRECISION

@@ -1,9 +1,10 @@
 // The mathematical functions of one float that this library computes itself.
 //
-// They are straight-line code, so that a loop over the grid vectorises with any compiler on any CPU; a call of libm
-// would stop that. Every one is within 2 ulp of the true value over all floats (tanpi: 5; tests/exec/test_math.py), with libm's
-// values for zeros, infinities and NaN, and gradual underflow. No step depends on fused multiply-add or forbids it.
-// The rest goes to libm; sin, cos and pow, whose exact argument reduction or extra precision needs branches, go to the
+// They are straight-line code, so that a loop over the grid vectorises with any compiler on any
+// CPU; a call of libm would stop that. Every one is within 2 ulp of the true value over all floats
+// (tanpi: 5; tests/exec/test_math.py), with libm's values for zeros, infinities and NaN, and
+// gradual underflow. No step depends on fused multiply-add or forbids it. The rest goes to libm;
+// sin, cos and pow, whose exact argument reduction or extra precision needs branches, go to the
 // vector version of libm where there is one.
 #pragma once
 
@@ -12,8 +13,8 @@
 namespace msl::msl_impl {
 
 #if MSL_SIMD_DECLARATIONS
-// g++ may replace calls in a loop by calls of libmvec (_ZGVdN8v_sinf and so on). The asm names keep libc's own names
-// out of sight.
+// g++ may replace calls in a loop by calls of libmvec (_ZGVdN8v_sinf and so on). The asm names keep
+// libc's own names out of sight.
 extern "C" {
 #define MSL_LIBMVEC __attribute__((simd("notinbranch"), const, nothrow))
 MSL_LIBMVEC float msl_libm_sinf(float) __asm__("sinf");
@@ -30,7 +31,8 @@ MSL_INLINE float cos(float x) { return __builtin_cosf(x); }
 MSL_INLINE float pow(float x, float y) { return __builtin_powf(x, y); }
 #endif
 
-// The nearest integer of |x| < 2^22, as a float and as an int: adding 1.5 * 2^23 leaves no room for a fraction.
+// The nearest integer of |x| < 2^22, as a float and as an int: adding 1.5 * 2^23 leaves no room for
+// a fraction.
 struct Rounded {
   float value;
   int integer;
@@ -40,7 +42,8 @@ MSL_INLINE Rounded round_small(float x) {
   return {shifted - 12582912.0f, int(bit_cast<uint>(shifted) - 0x4b400000u)};
 }
 
-// x * 2^n for |n| <= 252, rounding once: the first factor never leaves the normal range when x is near 1.
+// x * 2^n for |n| <= 252, rounding once: the first factor never leaves the normal range when x is
+// near 1.
 MSL_INLINE float scale(float x, int n) {
   const int first = n >> 1;
   const int second = n - first;
@@ -58,7 +61,8 @@ MSL_INLINE float exp_tail(float r) {
   return p;
 }
 
-constexpr float kLn2High = 0x1.62e4p-1f;  // 13 significant bits: its product with any exponent is exact
+constexpr float kLn2High =
+    0x1.62e4p-1f;  // 13 significant bits: its product with any exponent is exact
 constexpr float kLn2Low = 0x1.7f7d1cp-20f;
 constexpr float kLog2E = 0x1.715476p+0f;
 
@@ -173,7 +177,8 @@ MSL_INLINE float log10(float x) {
 
 MSL_INLINE float tanh(float x) {
   const float magnitude = __builtin_fabsf(x);
-  // Near zero an odd polynomial; elsewhere 1 - 2 / (e^(2|x|) + 1), where the subtraction loses at most a bit.
+  // Near zero an odd polynomial; elsewhere 1 - 2 / (e^(2|x|) + 1), where the subtraction loses at
+  // most a bit.
   const float square = x * x;
   float p = -5.70498872745e-3f;
   p = p * square + 2.06390887954e-2f;
@@ -187,7 +192,8 @@ MSL_INLINE float tanh(float x) {
 
 MSL_INLINE float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 
-// ---- trigonometric functions of pi * x ------------------------------------------------------------------------
+// ---- trigonometric functions of pi * x
+// ------------------------------------------------------------------------
 
 // sin and cos for |x| <= pi / 4.
 MSL_INLINE float sin_quadrant(float x) {
@@ -205,8 +211,8 @@ MSL_INLINE float cos_quadrant(float x) {
   return (1.0f - 0.5f * square) + square * square * p;
 }
 
-// x in units of pi: the nearest multiple of 1/2, counted modulo 4, and the remainder times pi. Exact but for the last
-// product. Floats from 2^24 on are even integers.
+// x in units of pi: the nearest multiple of 1/2, counted modulo 4, and the remainder times pi.
+// Exact but for the last product. Floats from 2^24 on are even integers.
 struct Turn {
   int quarter;
   float remainder;

@@ -23,8 +23,8 @@ struct matrix {
                                             conjunction_v<is_convertible<V, column>...> &&
                                             !conjunction_v<is_scalar<V>...>>>
   MSL_INLINE constexpr matrix(const V&... v) : columns{column(v)...} {}
-  template <class... S, class = enable_if_t<sizeof...(S) == C * R && conjunction_v<is_scalar<S>...>>,
-            int = 0>
+  template <class... S,
+            class = enable_if_t<sizeof...(S) == C * R && conjunction_v<is_scalar<S>...>>, int = 0>
   MSL_INLINE constexpr matrix(const S&... s) : columns{} {
     const T elements[] = {static_cast<T>(s)...};
     for (int c = 0; c < C; ++c) {
@@ -40,18 +40,18 @@ struct matrix {
   MSL_INLINE constexpr const column& operator[](size_t c) const { return columns[c]; }
 };
 
-#define MSL_ELEMENTWISE(op)                                                                 \
-  template <class T, int C, int R>                                                          \
-  MSL_INLINE constexpr matrix<T, C, R> operator op(const matrix<T, C, R>& a,                \
-                                                   const matrix<T, C, R>& b) {              \
-    matrix<T, C, R> result(T(0));                                                           \
-    for (int c = 0; c < C; ++c) result[c] = a[c] op b[c];                                   \
-    return result;                                                                          \
-  }                                                                                         \
-  template <class T, int C, int R>                                                          \
-  MSL_INLINE constexpr matrix<T, C, R>& operator op##=(matrix<T, C, R>& a,                  \
-                                                       const matrix<T, C, R>& b) {          \
-    return a = a op b;                                                                      \
+#define MSL_ELEMENTWISE(op)                                                    \
+  template <class T, int C, int R>                                             \
+  MSL_INLINE constexpr matrix<T, C, R> operator op(const matrix<T, C, R>& a,   \
+                                                   const matrix<T, C, R>& b) { \
+    matrix<T, C, R> result(T(0));                                              \
+    for (int c = 0; c < C; ++c) result[c] = a[c] op b[c];                      \
+    return result;                                                             \
+  }                                                                            \
+  template <class T, int C, int R>                                             \
+  MSL_INLINE constexpr matrix<T, C, R>& operator op## =                        \
+      (matrix<T, C, R> & a, const matrix<T, C, R>& b) {                        \
+    return a = a op b;                                                         \
   }
 MSL_ELEMENTWISE(+)
 MSL_ELEMENTWISE(-)
@@ -74,13 +74,15 @@ MSL_INLINE constexpr matrix<T, C, R> operator*(msl_impl::as_is<T> s, const matri
   return a * s;
 }
 template <class T, int C, int R>
-MSL_INLINE constexpr vec<T, R> operator*(const matrix<T, C, R>& m, const msl_impl::as_is<vec<T, C>>& v) {
+MSL_INLINE constexpr vec<T, R> operator*(const matrix<T, C, R>& m,
+                                         const msl_impl::as_is<vec<T, C>>& v) {
   vec<T, R> result = m[0] * v[0];
   for (int c = 1; c < C; ++c) result = result + m[c] * v[c];
   return result;
 }
 template <class T, int C, int R>
-MSL_INLINE constexpr vec<T, C> operator*(const msl_impl::as_is<vec<T, R>>& v, const matrix<T, C, R>& m) {
+MSL_INLINE constexpr vec<T, C> operator*(const msl_impl::as_is<vec<T, R>>& v,
+                                         const matrix<T, C, R>& m) {
   vec<T, C> result(T(0));
   for (int c = 0; c < C; ++c) result[c] = dot(v, m[c]);
   return result;
@@ -129,21 +131,23 @@ MSL_INLINE constexpr T determinant(const matrix<T, 3, 3>& m) {
 template <class T>
 MSL_INLINE constexpr T determinant(const matrix<T, 4, 4>& m) {
   // Laplace expansion by 2 x 2 minors of the first two columns against those of the last two.
-  const auto minor2 = [&](int c, int r, int s) { return T(m[c][r] * m[c + 1][s] - m[c][s] * m[c + 1][r]); };
+  const auto minor2 = [&](int c, int r, int s) {
+    return T(m[c][r] * m[c + 1][s] - m[c][s] * m[c + 1][r]);
+  };
   return T(minor2(0, 0, 1) * minor2(2, 2, 3) - minor2(0, 0, 2) * minor2(2, 1, 3) +
            minor2(0, 0, 3) * minor2(2, 1, 2) + minor2(0, 1, 2) * minor2(2, 0, 3) -
            minor2(0, 1, 3) * minor2(2, 0, 2) + minor2(0, 2, 3) * minor2(2, 0, 1));
 }
 
-#define MSL_MATRIX_TYPES(T)         \
-  typedef matrix<T, 2, 2> T##2x2;   \
-  typedef matrix<T, 2, 3> T##2x3;   \
-  typedef matrix<T, 2, 4> T##2x4;   \
-  typedef matrix<T, 3, 2> T##3x2;   \
-  typedef matrix<T, 3, 3> T##3x3;   \
-  typedef matrix<T, 3, 4> T##3x4;   \
-  typedef matrix<T, 4, 2> T##4x2;   \
-  typedef matrix<T, 4, 3> T##4x3;   \
+#define MSL_MATRIX_TYPES(T)       \
+  typedef matrix<T, 2, 2> T##2x2; \
+  typedef matrix<T, 2, 3> T##2x3; \
+  typedef matrix<T, 2, 4> T##2x4; \
+  typedef matrix<T, 3, 2> T##3x2; \
+  typedef matrix<T, 3, 3> T##3x3; \
+  typedef matrix<T, 3, 4> T##3x4; \
+  typedef matrix<T, 4, 2> T##4x2; \
+  typedef matrix<T, 4, 3> T##4x3; \
   typedef matrix<T, 4, 4> T##4x4;
 MSL_MATRIX_TYPES(half)
 MSL_MATRIX_TYPES(float)

@@ -18,12 +18,12 @@ MSL_INLINE constexpr bool isordered(float x, float y) { return !isunordered(x, y
 
 namespace msl::metal {
 
-#define MSL_TEST1(NAME)                                                                \
-  MSL_INLINE constexpr bool NAME(float x) { return msl_impl::NAME(x); }                    \
-  MSL_INLINE constexpr bool NAME(half x) { return msl_impl::NAME(float(x)); }              \
+#define MSL_TEST1(NAME)                                                       \
+  MSL_INLINE constexpr bool NAME(float x) { return msl_impl::NAME(x); }       \
+  MSL_INLINE constexpr bool NAME(half x) { return msl_impl::NAME(float(x)); } \
   MSL_LIFT1(NAME)
-#define MSL_TEST2(NAME)                                                                \
-  MSL_INLINE constexpr bool NAME(float x, float y) { return msl_impl::NAME(x, y); }        \
+#define MSL_TEST2(NAME)                                                                         \
+  MSL_INLINE constexpr bool NAME(float x, float y) { return msl_impl::NAME(x, y); }             \
   MSL_INLINE constexpr bool NAME(half x, half y) { return msl_impl::NAME(float(x), float(y)); } \
   MSL_LIFT2(NAME)
 MSL_TEST1(isfinite)

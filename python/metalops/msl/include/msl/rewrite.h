@@ -151,9 +151,9 @@ MSL_ASSIGNMENT(divide, /=)
 MSL_ASSIGNMENT(remainder, %=)
 #undef MSL_ASSIGNMENT
 
-// What an arm of type A of a conditional expression is cast to, opposite others of types B. Where some are half or
-// bfloat and the rest other numbers, it is the type that Metal's arithmetic conversions give; else A, which changes
-// nothing. A literal 0 stays a null pointer.
+// What an arm of type A of a conditional expression is cast to, opposite others of types B. Where
+// some are half or bfloat and the rest other numbers, it is the type that Metal's arithmetic
+// conversions give; else A, which changes nothing. A literal 0 stays a null pointer.
 template <class... T>
 struct arm_types {
   template <class S>
@@ -161,7 +161,8 @@ struct arm_types {
   static constexpr bool is_mixed =
       (msl_impl::is_arithmetic_scalar<T> && ...) && (some<half> || some<bfloat>);
   static constexpr bool is_float = (some<half> && some<bfloat>) || some<float> || some<double>;
-  typedef metal::conditional_t<is_float, float, metal::conditional_t<some<half>, half, bfloat>> type;
+  typedef metal::conditional_t<is_float, float, metal::conditional_t<some<half>, half, bfloat>>
+      type;
 };
 template <class A, class... B>
 inline constexpr bool all_like = (msl_impl::same<A, B> && ...);
@@ -177,10 +178,10 @@ struct arm_type<int, false, P> {
   typedef metal::conditional_t<metal::is_pointer_v<T>, T, int> type;
 };
 template <class A, class... B>
-using arm = typename arm_type<
-    A,
-    !all_like<typename plain<A>::type, typename plain<B>::type...> &&
-        arm_types<typename plain<A>::type, typename plain<B>::type...>::is_mixed,
-    B...>::type;
+using arm =
+    typename arm_type<A,
+                      !all_like<typename plain<A>::type, typename plain<B>::type...> &&
+                          arm_types<typename plain<A>::type, typename plain<B>::type...>::is_mixed,
+                      B...>::type;
 
 }  // namespace msl::msl_support

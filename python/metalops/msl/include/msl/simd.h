@@ -1,16 +1,18 @@
-// metal_compute, metal_simdgroup, metal_quadgroup: barriers, and functions in which the threads of a simdgroup or of a
-// quadgroup work together.
+// metal_compute, metal_simdgroup, metal_quadgroup: barriers, and functions in which the threads of
+// a simdgroup or of a quadgroup work together.
 //
-// Each of them hands its operand to the runtime, which waits until every lane that can come has come, and then lets one
-// lane compute the results of all (abi::SimdFunction). Lanes that do not exist, have returned or are elsewhere take no
-// part. There are overloads for each type, without bool, bfloat and 64-bit integers, as in Metal: c10 and MLX add theirs.
+// Each of them hands its operand to the runtime, which waits until every lane that can come has
+// come, and then lets one lane compute the results of all (abi::SimdFunction). Lanes that do not
+// exist, have returned or are elsewhere take no part. There are overloads for each type, without
+// bool, bfloat and 64-bit integers, as in Metal: c10 and MLX add theirs.
 #pragma once
 
 #include <msl/atomic.h>
 
 namespace msl::metal {
 
-// ---- barriers -----------------------------------------------------------------------------------------------
+// ---- barriers
+// -----------------------------------------------------------------------------------------------
 
 MSL_INLINE void threadgroup_barrier(mem_flags flags, abi::Site site = {}) {
   msl_runtime->threadgroup_barrier({site.id, uint(flags)});
@@ -54,10 +56,11 @@ MSL_INLINE T& result_of(void* const* out, u32 lane) {
   return *static_cast<T*>(out[lane]);
 }
 
-// ---- how two values combine ---------------------------------------------------------------------------------
+// ---- how two values combine
+// ---------------------------------------------------------------------------------
 
-// Sums and products of integers wrap around. Smaller types are computed in int, which is wide enough but for products
-// of ushort.
+// Sums and products of integers wrap around. Smaller types are computed in int, which is wide
+// enough but for products of ushort.
 template <class T, bool Wraps = metal::is_integral_v<T> && sizeof(metal::make_scalar_t<T>) >= 4>
 struct wrapping {
   typedef T type;
@@ -79,7 +82,9 @@ struct Sum {
     return T(U(a) + U(b));
   }
   template <class T>
-  static T identity() { return T(0); }
+  static T identity() {
+    return T(0);
+  }
 };
 struct Product {
   template <class T>
@@ -88,27 +93,39 @@ struct Product {
     return T(U(a) * U(b));
   }
   template <class T>
-  static T identity() { return T(1); }
+  static T identity() {
+    return T(1);
+  }
 };
 struct Maximum {
   template <class T>
-  static T combine(const T& a, const T& b) { return T(metal::max(a, b)); }
+  static T combine(const T& a, const T& b) {
+    return T(metal::max(a, b));
+  }
 };
 struct Minimum {
   template <class T>
-  static T combine(const T& a, const T& b) { return T(metal::min(a, b)); }
+  static T combine(const T& a, const T& b) {
+    return T(metal::min(a, b));
+  }
 };
 struct And {
   template <class T>
-  static T combine(const T& a, const T& b) { return T(a & b); }
+  static T combine(const T& a, const T& b) {
+    return T(a & b);
+  }
 };
 struct Or {
   template <class T>
-  static T combine(const T& a, const T& b) { return T(a | b); }
+  static T combine(const T& a, const T& b) {
+    return T(a | b);
+  }
 };
 struct Xor {
   template <class T>
-  static T combine(const T& a, const T& b) { return T(a ^ b); }
+  static T combine(const T& a, const T& b) {
+    return T(a ^ b);
+  }
 };
 
 // Width: how many neighbouring lanes work together, 32 (simdgroup) or 4 (quadgroup).
@@ -124,9 +141,8 @@ struct Reduction {
       const u32 lanes = mask & lanes_of<Width>(part);
       if (lanes == 0) continue;
       T total = operand_of<T>(in, u32(__builtin_ctz(lanes)));
-      for_lanes(lanes & (lanes - 1), [&](u32 lane) {
-        total = Op::combine(total, operand_of<T>(in, lane));
-      });
+      for_lanes(lanes & (lanes - 1),
+                [&](u32 lane) { total = Op::combine(total, operand_of<T>(in, lane)); });
       for_lanes(lanes, [&](u32 lane) { result_of<T>(out, lane) = total; });
     }
   }
@@ -146,7 +162,8 @@ struct Prefix {
   }
 };
 
-// ---- shuffles -----------------------------------------------------------------------------------------------
+// ---- shuffles
+// -----------------------------------------------------------------------------------------------
 
 enum class Shuffle { kDirect, kBroadcast, kXor, kUp, kDown, kRotateUp, kRotateDown };
 
@@ -155,7 +172,8 @@ struct Moved {
   T value;
   ushort amount;  // the lane asked for, or the distance
 };
-// The value of lane `source` for lane `lane`. One that takes no part gives an undefined value in Metal; here zeros.
+// The value of lane `source` for lane `lane`. One that takes no part gives an undefined value in
+// Metal; here zeros.
 template <class T>
 MSL_INLINE T value_at(const void* const* in, u32 mask, u32 lane, u32 source) {
   if ((mask >> source) & 1u) return operand_of<Moved<T>>(in, source).value;
@@ -226,7 +244,8 @@ struct Filled {
   ushort amount;
   ushort modulo;
 };
-// The lanes that a shift empties take, in order, the values that fall out of the other end of `filling`.
+// The lanes that a shift empties take, in order, the values that fall out of the other end of
+// `filling`.
 template <class T, bool Down>
 struct ShiftedAndFilled {
   static void run(const void* const* in, void* const* out, u32 mask) {
@@ -266,7 +285,8 @@ struct First {
   }
 };
 
-// ---- votes --------------------------------------------------------------------------------------------------
+// ---- votes
+// --------------------------------------------------------------------------------------------------
 
 struct Votes {
   u32 yes;      // lanes that voted true
@@ -328,7 +348,9 @@ MSL_INLINE simd_vote simd_ballot(bool yes, abi::Site site = {}) {
 MSL_INLINE simd_vote simd_active_threads_mask(abi::Site site = {}) {
   return simd_vote(msl_impl::vote(true, site).present);
 }
-MSL_INLINE bool simd_any(bool yes, abi::Site site = {}) { return msl_impl::vote(yes, site).yes != 0; }
+MSL_INLINE bool simd_any(bool yes, abi::Site site = {}) {
+  return msl_impl::vote(yes, site).yes != 0;
+}
 MSL_INLINE bool simd_all(bool yes, abi::Site site = {}) {
   const msl_impl::Votes votes = msl_impl::vote(yes, site);
   return votes.yes == votes.present;
@@ -358,86 +380,87 @@ MSL_INLINE bool quad_is_first(abi::Site site = {}) {
 }
 MSL_INLINE bool quad_is_helper_thread(abi::Site = {}) { return false; }
 
-// ---- the functions, for each type ---------------------------------------------------------------------------
+// ---- the functions, for each type
+// ---------------------------------------------------------------------------
 
-// FORM: SCALAR, with the type T; or VECTOR, a template over vec<E, N>. PREFIX and WIDTH: simd, 32 or quad, 4.
-// Templates with nothing to deduce: they convert their arguments as plain functions do, and give way to a plain function
-// of the user's with the same parameters.
+// FORM: SCALAR, with the type T; or VECTOR, a template over vec<E, N>. PREFIX and WIDTH: simd, 32
+// or quad, 4. Templates with nothing to deduce: they convert their arguments as plain functions do,
+// and give way to a plain function of the user's with the same parameters.
 #define MSL_HEAD_SCALAR template <int = 0>
 #define MSL_HEAD_VECTOR template <class E, int N>
 #define MSL_TYPE_SCALAR(T) T
 #define MSL_TYPE_VECTOR(T) vec<E, N>
 
-#define MSL_REDUCE(FORM, T, PREFIX, WIDTH, NAME, OP)                                            \
-  MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T)                                                 \
-      PREFIX##_##NAME(MSL_TYPE_##FORM(T) value, abi::Site site = {}) {                          \
-    using R = MSL_TYPE_##FORM(T);                                                               \
-    return msl_impl::together<msl_impl::Reduction<msl_impl::OP, R, WIDTH>, R>(site, value);                 \
+#define MSL_REDUCE(FORM, T, PREFIX, WIDTH, NAME, OP)                                        \
+  MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T)                                             \
+      PREFIX##_##NAME(MSL_TYPE_##FORM(T) value, abi::Site site = {}) {                      \
+    using R = MSL_TYPE_##FORM(T);                                                           \
+    return msl_impl::together<msl_impl::Reduction<msl_impl::OP, R, WIDTH>, R>(site, value); \
   }
-#define MSL_SCAN(FORM, T, PREFIX, WIDTH, NAME, OP, INCLUSIVE)                                   \
-  MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T)                                                 \
-      PREFIX##_prefix_##NAME(MSL_TYPE_##FORM(T) value, abi::Site site = {}) {                   \
-    using R = MSL_TYPE_##FORM(T);                                                               \
-    return msl_impl::together<msl_impl::Prefix<msl_impl::OP, R, WIDTH, INCLUSIVE>, R>(site, value);         \
+#define MSL_SCAN(FORM, T, PREFIX, WIDTH, NAME, OP, INCLUSIVE)                                 \
+  MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T)                                               \
+      PREFIX##_prefix_##NAME(MSL_TYPE_##FORM(T) value, abi::Site site = {}) {                 \
+    using R = MSL_TYPE_##FORM(T);                                                             \
+    return msl_impl::together<msl_impl::Prefix<msl_impl::OP, R, WIDTH, INCLUSIVE>, R>(site,   \
+                                                                                      value); \
   }
-#define MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, NAME, KIND)                                         \
-  MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T)                                                 \
-      PREFIX##_##NAME(MSL_TYPE_##FORM(T) value, ushort amount, abi::Site site = {}) {           \
-    using R = MSL_TYPE_##FORM(T);                                                               \
-    return msl_impl::together<msl_impl::Shuffled<msl_impl::Shuffle::KIND, R, WIDTH>, R>(                    \
-        site, msl_impl::Moved<R>{value, amount});                                                   \
+#define MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, NAME, KIND)                                  \
+  MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T)                                          \
+      PREFIX##_##NAME(MSL_TYPE_##FORM(T) value, ushort amount, abi::Site site = {}) {    \
+    using R = MSL_TYPE_##FORM(T);                                                        \
+    return msl_impl::together<msl_impl::Shuffled<msl_impl::Shuffle::KIND, R, WIDTH>, R>( \
+        site, msl_impl::Moved<R>{value, amount});                                        \
   }
-#define MSL_SHIFT_AND_FILL(FORM, T, PREFIX, WIDTH, NAME, DOWN)                                  \
-  MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T) PREFIX##_shuffle_and_fill_##NAME(               \
-      MSL_TYPE_##FORM(T) value, MSL_TYPE_##FORM(T) filling, ushort amount, ushort modulo,       \
-      abi::Site site = {}) {                                                                    \
-    using R = MSL_TYPE_##FORM(T);                                                               \
-    return msl_impl::together<msl_impl::ShiftedAndFilled<R, DOWN>, R>(                                  \
-        site, msl_impl::Filled<R>{value, filling, amount, modulo});                                 \
-  }                                                                                             \
-  MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T) PREFIX##_shuffle_and_fill_##NAME(               \
-      MSL_TYPE_##FORM(T) value, MSL_TYPE_##FORM(T) filling, ushort amount,                      \
-      abi::Site site = {}) {                                                                    \
-    return PREFIX##_shuffle_and_fill_##NAME(value, filling, amount, ushort(WIDTH), site);       \
+#define MSL_SHIFT_AND_FILL(FORM, T, PREFIX, WIDTH, NAME, DOWN)                                    \
+  MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T)                                                   \
+      PREFIX##_shuffle_and_fill_##NAME(MSL_TYPE_##FORM(T) value, MSL_TYPE_##FORM(T) filling,      \
+                                       ushort amount, ushort modulo, abi::Site site = {}) {       \
+    using R = MSL_TYPE_##FORM(T);                                                                 \
+    return msl_impl::together<msl_impl::ShiftedAndFilled<R, DOWN>, R>(                            \
+        site, msl_impl::Filled<R>{value, filling, amount, modulo});                               \
+  }                                                                                               \
+  MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T) PREFIX##_shuffle_and_fill_##NAME(                 \
+      MSL_TYPE_##FORM(T) value, MSL_TYPE_##FORM(T) filling, ushort amount, abi::Site site = {}) { \
+    return PREFIX##_shuffle_and_fill_##NAME(value, filling, amount, ushort(WIDTH), site);         \
   }
 
-#define MSL_MOVING(FORM, T, PREFIX, WIDTH)                                                      \
-  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle, kDirect)                                         \
-  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, broadcast, kBroadcast)                                      \
-  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle_xor, kXor)                                        \
-  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle_up, kUp)                                          \
-  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle_down, kDown)                                      \
-  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle_rotate_up, kRotateUp)                             \
-  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle_rotate_down, kRotateDown)                         \
-  MSL_SHIFT_AND_FILL(FORM, T, PREFIX, WIDTH, up, false)                                         \
-  MSL_SHIFT_AND_FILL(FORM, T, PREFIX, WIDTH, down, true)                                        \
-  MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T)                                                 \
-      PREFIX##_broadcast_first(MSL_TYPE_##FORM(T) value, abi::Site site = {}) {                 \
-    using R = MSL_TYPE_##FORM(T);                                                               \
-    return msl_impl::together<msl_impl::First<R, WIDTH>, R>(site, value);                               \
+#define MSL_MOVING(FORM, T, PREFIX, WIDTH)                                      \
+  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle, kDirect)                         \
+  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, broadcast, kBroadcast)                    \
+  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle_xor, kXor)                        \
+  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle_up, kUp)                          \
+  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle_down, kDown)                      \
+  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle_rotate_up, kRotateUp)             \
+  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle_rotate_down, kRotateDown)         \
+  MSL_SHIFT_AND_FILL(FORM, T, PREFIX, WIDTH, up, false)                         \
+  MSL_SHIFT_AND_FILL(FORM, T, PREFIX, WIDTH, down, true)                        \
+  MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T)                                 \
+      PREFIX##_broadcast_first(MSL_TYPE_##FORM(T) value, abi::Site site = {}) { \
+    using R = MSL_TYPE_##FORM(T);                                               \
+    return msl_impl::together<msl_impl::First<R, WIDTH>, R>(site, value);       \
   }
-#define MSL_ARITHMETIC(FORM, T, PREFIX, WIDTH)                                                  \
-  MSL_REDUCE(FORM, T, PREFIX, WIDTH, sum, Sum)                                                  \
-  MSL_REDUCE(FORM, T, PREFIX, WIDTH, product, Product)                                          \
-  MSL_REDUCE(FORM, T, PREFIX, WIDTH, max, Maximum)                                              \
-  MSL_REDUCE(FORM, T, PREFIX, WIDTH, min, Minimum)                                              \
-  MSL_SCAN(FORM, T, PREFIX, WIDTH, inclusive_sum, Sum, true)                                    \
-  MSL_SCAN(FORM, T, PREFIX, WIDTH, exclusive_sum, Sum, false)                                   \
-  MSL_SCAN(FORM, T, PREFIX, WIDTH, inclusive_product, Product, true)                            \
+#define MSL_ARITHMETIC(FORM, T, PREFIX, WIDTH)                       \
+  MSL_REDUCE(FORM, T, PREFIX, WIDTH, sum, Sum)                       \
+  MSL_REDUCE(FORM, T, PREFIX, WIDTH, product, Product)               \
+  MSL_REDUCE(FORM, T, PREFIX, WIDTH, max, Maximum)                   \
+  MSL_REDUCE(FORM, T, PREFIX, WIDTH, min, Minimum)                   \
+  MSL_SCAN(FORM, T, PREFIX, WIDTH, inclusive_sum, Sum, true)         \
+  MSL_SCAN(FORM, T, PREFIX, WIDTH, exclusive_sum, Sum, false)        \
+  MSL_SCAN(FORM, T, PREFIX, WIDTH, inclusive_product, Product, true) \
   MSL_SCAN(FORM, T, PREFIX, WIDTH, exclusive_product, Product, false)
-#define MSL_BITWISE(FORM, T, PREFIX, WIDTH)                                                     \
-  MSL_REDUCE(FORM, T, PREFIX, WIDTH, and, And)                                                  \
-  MSL_REDUCE(FORM, T, PREFIX, WIDTH, or, Or)                                                    \
+#define MSL_BITWISE(FORM, T, PREFIX, WIDTH)    \
+  MSL_REDUCE(FORM, T, PREFIX, WIDTH, and, And) \
+  MSL_REDUCE(FORM, T, PREFIX, WIDTH, or, Or)   \
   MSL_REDUCE(FORM, T, PREFIX, WIDTH, xor, Xor)
 
-#define MSL_FLOATING(FORM, T)          \
-  MSL_MOVING(FORM, T, simd, 32)        \
-  MSL_MOVING(FORM, T, quad, 4)         \
-  MSL_ARITHMETIC(FORM, T, simd, 32)    \
+#define MSL_FLOATING(FORM, T)       \
+  MSL_MOVING(FORM, T, simd, 32)     \
+  MSL_MOVING(FORM, T, quad, 4)      \
+  MSL_ARITHMETIC(FORM, T, simd, 32) \
   MSL_ARITHMETIC(FORM, T, quad, 4)
-#define MSL_INTEGRAL(FORM, T)          \
-  MSL_FLOATING(FORM, T)                \
-  MSL_BITWISE(FORM, T, simd, 32)       \
+#define MSL_INTEGRAL(FORM, T)    \
+  MSL_FLOATING(FORM, T)          \
+  MSL_BITWISE(FORM, T, simd, 32) \
   MSL_BITWISE(FORM, T, quad, 4)
 MSL_INTEGRAL(SCALAR, char)
 MSL_INTEGRAL(SCALAR, int8_t)

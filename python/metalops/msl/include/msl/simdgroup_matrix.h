@@ -1,7 +1,8 @@
-// metal_simdgroup_matrix: 8 x 8 matrices spread over the lanes of a simdgroup, two elements in each.
+// metal_simdgroup_matrix: 8 x 8 matrices spread over the lanes of a simdgroup, two elements in
+// each.
 //
-// The layout is that of Apple GPUs, which code in the wild takes for granted: within each 4 x 4 quadrant pair, a lane
-// holds two neighbours in a row.
+// The layout is that of Apple GPUs, which code in the wild takes for granted: within each 4 x 4
+// quadrant pair, a lane holds two neighbours in a row.
 #pragma once
 
 #include <msl/simd.h>
@@ -97,7 +98,8 @@ struct MultiplyAccumulate {
   static void run(const void* const* in, void* const* out, u32 mask) {
     using Operands = MatrixOperands<A, B, C>;
     if (mask != ~0u) {
-      msl_runtime->undefined(abi::Undefined::kNotAll, u32(__builtin_ctz(mask)), u32(__builtin_popcount(mask)));
+      msl_runtime->undefined(abi::Undefined::kNotAll, u32(__builtin_ctz(mask)),
+                             u32(__builtin_popcount(mask)));
     }
     float a[8][8] = {}, b[8][8] = {}, d[8][8] = {};
     for_lanes(mask, [&](u32 lane) {
@@ -133,8 +135,9 @@ MSL_INLINE void simdgroup_load(simdgroup_matrix<T, 8, 8>& d, const U* source,
                                bool transpose_matrix = false, abi::Site = {}) {
   const uint lane = msl_runtime->lane();
   for (uint i = 0; i < 2; ++i) {
-    const ulong index = msl_impl::matrix_index(msl_impl::matrix_row(lane), msl_impl::matrix_column(lane) + i,
-                                           elements_per_row, matrix_origin, transpose_matrix);
+    const ulong index =
+        msl_impl::matrix_index(msl_impl::matrix_row(lane), msl_impl::matrix_column(lane) + i,
+                               elements_per_row, matrix_origin, transpose_matrix);
     d.thread_elements()[i] = T(source[index]);
   }
 }
@@ -144,8 +147,9 @@ MSL_INLINE void simdgroup_store(const simdgroup_matrix<T, 8, 8>& a, U* destinati
                                 bool transpose_matrix = false, abi::Site = {}) {
   const uint lane = msl_runtime->lane();
   for (uint i = 0; i < 2; ++i) {
-    const ulong index = msl_impl::matrix_index(msl_impl::matrix_row(lane), msl_impl::matrix_column(lane) + i,
-                                           elements_per_row, matrix_origin, transpose_matrix);
+    const ulong index =
+        msl_impl::matrix_index(msl_impl::matrix_row(lane), msl_impl::matrix_column(lane) + i,
+                               elements_per_row, matrix_origin, transpose_matrix);
     destination[index] = U(a.thread_elements()[i]);
   }
 }

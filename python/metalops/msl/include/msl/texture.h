@@ -109,10 +109,10 @@ struct texture {
 
 namespace msl::metal {
 
-#define MSL_COLOR(NAME)                                                                       \
+#define MSL_COLOR(NAME)                                                                            \
   template <class T, access A = access::sample, memory_coherence C = memory_coherence_threadgroup> \
   struct NAME : msl_support::texture<T, vec<T, 4>> {};
-#define MSL_DEPTH(NAME)                                                                       \
+#define MSL_DEPTH(NAME)                                                                            \
   template <class T, access A = access::sample, memory_coherence C = memory_coherence_threadgroup> \
   struct NAME : msl_support::texture<T, T> {};
 MSL_COLOR(texture1d)

@@ -1,8 +1,9 @@
 // Variables in threadgroup memory.
 //
-// `threadgroup T x[N];` in a kernel becomes a reference obtained here. Storage belongs to the group, not to the
-// library, so that any engine can run the same code; it is zero when the group starts (filled with a pattern where a sanitizer watches). A variable finds its place when
-// the first thread of the group reaches its declaration.
+// `threadgroup T x[N];` in a kernel becomes a reference obtained here. Storage belongs to the
+// group, not to the library, so that any engine can run the same code; it is zero when the group
+// starts (filled with a pattern where a sanitizer watches). A variable finds its place when the
+// first thread of the group reaches its declaration.
 #pragma once
 
 #include <msl/config.h>

@@ -1,7 +1,9 @@
-// metal_type_traits: Metal's subset of <type_traits>, which answers for vectors as for their elements.
+// metal_type_traits: Metal's subset of <type_traits>, which answers for vectors as for their
+// elements.
 //
-// Code in the wild declares forward, void_t, make_void, is_empty, is_static and pointer_element in namespace metal
-// itself, where Metal has none: they stay absent here. It also uses Apple's internal names _disjunction, _conjunction.
+// Code in the wild declares forward, void_t, make_void, is_empty, is_static and pointer_element in
+// namespace metal itself, where Metal has none: they stay absent here. It also uses Apple's
+// internal names _disjunction, _conjunction.
 #pragma once
 
 #include <msl/config.h>
@@ -56,7 +58,8 @@ using bool_constant = integral_constant<bool, B>;
 using true_type = bool_constant<true>;
 using false_type = bool_constant<false>;
 
-// ---- changes of type ----------------------------------------------------------------------------------------
+// ---- changes of type
+// ----------------------------------------------------------------------------------------
 
 template <bool B, class T = void>
 struct enable_if {};
@@ -83,12 +86,12 @@ using conditional_t = typename conditional<B, T, F>::type;
   struct name<from> {                   \
     using type = to;                    \
   };
-#define MSL_TYPE_CHANGES(name)               \
-  template <class T>                         \
-  using name##_t = typename name<T>::type;   \
-  template <class T>                         \
-  struct name {                              \
-    using type = T;                          \
+#define MSL_TYPE_CHANGES(name)             \
+  template <class T>                       \
+  using name##_t = typename name<T>::type; \
+  template <class T>                       \
+  struct name {                            \
+    using type = T;                        \
   };
 template <class T>
 struct remove_const;
@@ -205,17 +208,18 @@ struct underlying_type {
 template <class T>
 using underlying_type_t = typename underlying_type<T>::type;
 
-// ---- questions ----------------------------------------------------------------------------------------------
+// ---- questions
+// ----------------------------------------------------------------------------------------------
 
-#define MSL_QUESTION(name, ...)                       \
-  template <class T>                                  \
-  struct name : bool_constant<bool(__VA_ARGS__)> {};  \
-  template <class T>                                  \
+#define MSL_QUESTION(name, ...)                      \
+  template <class T>                                 \
+  struct name : bool_constant<bool(__VA_ARGS__)> {}; \
+  template <class T>                                 \
   inline constexpr bool name##_v = bool(__VA_ARGS__);
-#define MSL_QUESTION2(name, ...)                      \
-  template <class T, class U>                         \
-  struct name : bool_constant<bool(__VA_ARGS__)> {};  \
-  template <class T, class U>                         \
+#define MSL_QUESTION2(name, ...)                     \
+  template <class T, class U>                        \
+  struct name : bool_constant<bool(__VA_ARGS__)> {}; \
+  template <class T, class U>                        \
   inline constexpr bool name##_v = bool(__VA_ARGS__);
 
 }  // namespace metal
@@ -255,7 +259,8 @@ template <class T, size_t N>
 inline constexpr bool is_array<T[N]> = true;
 // const applied to a function or a reference type changes nothing; only these two behave so.
 template <class T>
-inline constexpr bool is_function = !is_const<const T> && !is_lvalue_reference<T> && !is_rvalue_reference<T>;
+inline constexpr bool is_function =
+    !is_const<const T> && !is_lvalue_reference<T> && !is_rvalue_reference<T>;
 
 // The kinds of scalar. (Keyed by unqualified type.)
 enum class Kind { kNone, kBool, kSigned, kUnsigned, kFloat, kHalf, kBfloat };
@@ -366,8 +371,9 @@ MSL_QUESTION(is_floating_point, msl_impl::element_kind<T> == msl_impl::Kind::kFl
                                     msl_impl::element_kind<T> == msl_impl::Kind::kHalf ||
                                     msl_impl::element_kind<T> == msl_impl::Kind::kBfloat)
 MSL_QUESTION(is_arithmetic, msl_impl::element_kind<T> != msl_impl::Kind::kNone)
-MSL_QUESTION(is_signed, is_floating_point_v<T> || msl_impl::element_kind<T> == msl_impl::Kind::kSigned)
-MSL_QUESTION(is_unsigned, is_integral_v<T> && msl_impl::element_kind<T> != msl_impl::Kind::kSigned)
+MSL_QUESTION(is_signed,
+             is_floating_point_v<T> || msl_impl::element_kind<T> == msl_impl::Kind::kSigned)
+MSL_QUESTION(is_unsigned, is_integral_v<T>&& msl_impl::element_kind<T> != msl_impl::Kind::kSigned)
 MSL_QUESTION(is_fundamental, is_arithmetic_v<T> || is_void_v<T>)
 MSL_QUESTION(is_scalar,
              msl_impl::is_arithmetic_scalar<remove_cv_t<T>> || is_enum_v<T> || is_pointer_v<T>)
@@ -443,9 +449,9 @@ inline constexpr bool negation_v = negation<B>::value;
 template <class T>
 struct decay {
   using bare = remove_reference_t<T>;
-  using type = conditional_t<
-      is_array_v<bare>, remove_extent_t<bare>*,
-      conditional_t<is_function_v<bare>, add_pointer_t<bare>, remove_cv_t<bare>>>;
+  using type =
+      conditional_t<is_array_v<bare>, remove_extent_t<bare>*,
+                    conditional_t<is_function_v<bare>, add_pointer_t<bare>, remove_cv_t<bare>>>;
 };
 template <class T>
 using decay_t = typename decay<T>::type;
@@ -502,14 +508,14 @@ template <class T>
 struct make_signed {
   using type = T;
 };
-#define MSL_SIGNS(S, U)      \
-  template <>                \
-  struct make_unsigned<S> {  \
-    using type = U;          \
-  };                         \
-  template <>                \
-  struct make_signed<U> {    \
-    using type = S;          \
+#define MSL_SIGNS(S, U)     \
+  template <>               \
+  struct make_unsigned<S> { \
+    using type = U;         \
+  };                        \
+  template <>               \
+  struct make_signed<U> {   \
+    using type = S;         \
   };
 MSL_SIGNS(signed char, unsigned char)
 MSL_SIGNS(short, unsigned short)

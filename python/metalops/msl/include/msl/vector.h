@@ -17,8 +17,7 @@ using if_scalar = metal::enable_if_t<metal::is_scalar_v<metal::remove_cv_t<T>>>;
 template <class From, class To>
 using if_silent = metal::enable_if_t<converts_silently<From, To>>;
 template <class From, class To>
-using if_on_request =
-    metal::enable_if_t<metal::is_scalar_v<From> && !converts_silently<From, To>>;
+using if_on_request = metal::enable_if_t<metal::is_scalar_v<From> && !converts_silently<From, To>>;
 template <class T, class U>
 using if_different = metal::enable_if_t<!same<T, U>>;
 template <class T, class U>
@@ -53,9 +52,9 @@ MSL_INLINE constexpr auto& at(V& v, size_t i) {
   return (&v.x)[i];
 }
 
-// Integer division never traps on a GPU: by zero it gives all ones, the one quotient that does not fit wraps around,
-// and the remainder by zero is the dividend. Of a shift count only as many bits count as the promoted type needs.
-// (rewrite.h does the same for scalars.)
+// Integer division never traps on a GPU: by zero it gives all ones, the one quotient that does not
+// fit wraps around, and the remainder by zero is the dividend. Of a shift count only as many bits
+// count as the promoted type needs. (rewrite.h does the same for scalars.)
 template <class T>
 MSL_INLINE constexpr T quotient(T a, T b) {
   if constexpr (is_integer_scalar<T>) {
@@ -79,34 +78,34 @@ MSL_INLINE constexpr int shift_count(C count) {
   return int(count) & int(sizeof(decltype(T(0) << 0)) * 8 - 1);
 }
 
-// Calls the macro with "x", "y", ... for the components of an N-vector, in a context of its own for each N. The
-// results are listed, not looped over, so that they are constant expressions and vanish at any optimisation level.
-#define MSL_EACH_COMPONENT(N, V, EXPRESSION)                                                        \
-  if constexpr (N == 2) {                                                                           \
-    return V(EXPRESSION(x), EXPRESSION(y));                                                         \
-  } else if constexpr (N == 3) {                                                                    \
-    return V(EXPRESSION(x), EXPRESSION(y), EXPRESSION(z));                                          \
-  } else {                                                                                          \
-    return V(EXPRESSION(x), EXPRESSION(y), EXPRESSION(z), EXPRESSION(w));                           \
+// Calls the macro with "x", "y", ... for the components of an N-vector, in a context of its own for
+// each N. The results are listed, not looped over, so that they are constant expressions and vanish
+// at any optimisation level.
+#define MSL_EACH_COMPONENT(N, V, EXPRESSION)                              \
+  if constexpr (N == 2) {                                                 \
+    return V(EXPRESSION(x), EXPRESSION(y));                               \
+  } else if constexpr (N == 3) {                                          \
+    return V(EXPRESSION(x), EXPRESSION(y), EXPRESSION(z));                \
+  } else {                                                                \
+    return V(EXPRESSION(x), EXPRESSION(y), EXPRESSION(z), EXPRESSION(w)); \
   }
 
-// The operators of vec and packed_vec. They are friends that only argument-dependent lookup finds, of a base class of
-// both, and take vec: so a scalar, a packed vector or a swizzle on either side converts by itself.
+// The operators of vec and packed_vec. They are friends that only argument-dependent lookup finds,
+// of a base class of both, and take vec: so a scalar, a packed vector or a swizzle on either side
+// converts by itself.
 template <class T, int N>
 struct vector_operators {
   using V = metal::vec<T, N>;
   using B = metal::vec<bool, N>;
 
-#define MSL_ARITHMETIC(op)                                               \
-  friend MSL_INLINE constexpr V operator op(const V& a, const V& b) {    \
-    MSL_EACH_COMPONENT(N, V, MSL_TERM)                                   \
-  }                                                                      \
-  friend MSL_INLINE constexpr V& operator op##=(V& a, const V& b) {      \
-    return a = a op b;                                                   \
-  }                                                                      \
-  friend MSL_INLINE constexpr metal::packed_vec<T, N>& operator op##=(   \
-      metal::packed_vec<T, N>& a, const V& b) {                          \
-    return a = V(a) op b;                                                \
+#define MSL_ARITHMETIC(op)                                                                  \
+  friend MSL_INLINE constexpr V operator op(const V& a, const V& b) {                       \
+    MSL_EACH_COMPONENT(N, V, MSL_TERM)                                                      \
+  }                                                                                         \
+  friend MSL_INLINE constexpr V& operator op## = (V & a, const V& b) { return a = a op b; } \
+  friend MSL_INLINE constexpr metal::packed_vec<T, N>& operator op## =                      \
+      (metal::packed_vec<T, N> & a, const V& b) {                                           \
+    return a = V(a) op b;                                                                   \
   }
 #define MSL_TERM(c) T(a.c + b.c)
   MSL_ARITHMETIC(+)
@@ -114,7 +113,7 @@ struct vector_operators {
 #define MSL_TERM(c) T(a.c - b.c)
   MSL_ARITHMETIC(-)
 #undef MSL_TERM
-#define MSL_TERM(c) T(a.c * b.c)
+#define MSL_TERM(c) T(a.c* b.c)
   MSL_ARITHMETIC(*)
 #undef MSL_TERM
 #define MSL_TERM(c) T(quotient<T>(a.c, b.c))
@@ -141,14 +140,14 @@ struct vector_operators {
 #undef MSL_ARITHMETIC
 
   // The counts of a shift may have another element type.
-#define MSL_SHIFT(op)                                                                      \
-  template <class U, class = if_different<T, U>>                                           \
-  friend MSL_INLINE constexpr V operator op(const V& a, const metal::vec<U, N>& b) {       \
-    MSL_EACH_COMPONENT(N, V, MSL_TERM)                                                     \
-  }                                                                                        \
-  template <class U, class = if_different<T, U>>                                           \
-  friend MSL_INLINE constexpr V& operator op##=(V& a, const metal::vec<U, N>& b) {         \
-    return a = a op b;                                                                     \
+#define MSL_SHIFT(op)                                                                 \
+  template <class U, class = if_different<T, U>>                                      \
+  friend MSL_INLINE constexpr V operator op(const V& a, const metal::vec<U, N>& b) {  \
+    MSL_EACH_COMPONENT(N, V, MSL_TERM)                                                \
+  }                                                                                   \
+  template <class U, class = if_different<T, U>>                                      \
+  friend MSL_INLINE constexpr V& operator op## = (V & a, const metal::vec<U, N>& b) { \
+    return a = a op b;                                                                \
   }
 #define MSL_TERM(c) T(a.c << shift_count<T>(b.c))
   MSL_SHIFT(<<)
@@ -158,9 +157,9 @@ struct vector_operators {
 #undef MSL_TERM
 #undef MSL_SHIFT
 
-#define MSL_COMPARISON(op)                                             \
-  friend MSL_INLINE constexpr B operator op(const V& a, const V& b) {  \
-    MSL_EACH_COMPONENT(N, B, MSL_TERM)                                 \
+#define MSL_COMPARISON(op)                                            \
+  friend MSL_INLINE constexpr B operator op(const V& a, const V& b) { \
+    MSL_EACH_COMPONENT(N, B, MSL_TERM)                                \
   }
 #define MSL_TERM(c) (a.c < b.c)
   MSL_COMPARISON(<)
@@ -189,13 +188,15 @@ struct vector_operators {
 #undef MSL_COMPARISON
 
 #define MSL_TERM(c) T(-a.c)
-  friend MSL_INLINE constexpr V operator-(const V& a) { MSL_EACH_COMPONENT(N, V, MSL_TERM) }
+  friend MSL_INLINE constexpr V operator-(const V& a){MSL_EACH_COMPONENT(N, V, MSL_TERM)}
 #undef MSL_TERM
 #define MSL_TERM(c) T(~a.c)
-  friend MSL_INLINE constexpr V operator~(const V& a) { MSL_EACH_COMPONENT(N, V, MSL_TERM) }
+  friend MSL_INLINE constexpr V operator~(const V& a){MSL_EACH_COMPONENT(N, V, MSL_TERM)}
 #undef MSL_TERM
 #define MSL_TERM(c) (!a.c)
-  friend MSL_INLINE constexpr B operator!(const V& a) { MSL_EACH_COMPONENT(N, B, MSL_TERM) }
+  friend MSL_INLINE constexpr B operator!(const V& a) {
+    MSL_EACH_COMPONENT(N, B, MSL_TERM)
+  }
 #undef MSL_TERM
   friend MSL_INLINE constexpr V operator+(const V& a) { return a; }
   friend MSL_INLINE constexpr V& operator++(V& a) { return a = a + V(T(1)); }
@@ -219,27 +220,27 @@ struct splat {};  // picks the constructor that fills every component
 namespace metal {
 
 // What vectors of every width have: element access, splat, conversion of the element type.
-#define MSL_VECTOR_COMMON(N, ...)                                                             \
-  using value_type = T;                                                                       \
-  using element_type = T;                                                                     \
-  vec() = default;                                                                            \
-  template <class S, class = msl_impl::if_silent<S, T>, class = msl_impl::if_scalar<S>>               \
-  MSL_INLINE constexpr vec(S s) : vec(msl_impl::splat{}, static_cast<T>(s)) {}                    \
-  template <class S, class = msl_impl::if_on_request<S, T>, int = 0>                              \
-  MSL_INLINE explicit constexpr vec(S s) : vec(msl_impl::splat{}, static_cast<T>(s)) {}           \
-  template <class U, class = msl_impl::if_different<T, U>>                                        \
-  MSL_INLINE explicit constexpr vec(const vec<U, N>& v) : __VA_ARGS__ {}                      \
-  MSL_INLINE constexpr vec(const packed_vec<T, N>& v) : __VA_ARGS__ {}                        \
-  template <class U, class = msl_impl::if_different<T, U>>                                        \
-  MSL_INLINE explicit constexpr vec(const packed_vec<U, N>& v) : __VA_ARGS__ {}               \
-  /* Templates, so that vectors stay trivially copyable. */                                      \
-  template <class U, class = msl_impl::if_same<T, U>>                                             \
-  MSL_INLINE constexpr vec(const volatile vec<U, N>& v) : __VA_ARGS__ {}                      \
-  template <int = 0>                                                                          \
-  MSL_INLINE constexpr void operator=(const vec& v) volatile {                                \
-    for (int i = 0; i < N; ++i) (&this->x)[i] = v[i];                                         \
-  }                                                                                           \
-  MSL_INLINE constexpr T& operator[](size_t i) { return msl_impl::at<N>(*this, i); }              \
+#define MSL_VECTOR_COMMON(N, ...)                                                       \
+  using value_type = T;                                                                 \
+  using element_type = T;                                                               \
+  vec() = default;                                                                      \
+  template <class S, class = msl_impl::if_silent<S, T>, class = msl_impl::if_scalar<S>> \
+  MSL_INLINE constexpr vec(S s) : vec(msl_impl::splat{}, static_cast<T>(s)) {}          \
+  template <class S, class = msl_impl::if_on_request<S, T>, int = 0>                    \
+  MSL_INLINE explicit constexpr vec(S s) : vec(msl_impl::splat{}, static_cast<T>(s)) {} \
+  template <class U, class = msl_impl::if_different<T, U>>                              \
+  MSL_INLINE explicit constexpr vec(const vec<U, N>& v) : __VA_ARGS__ {}                \
+  MSL_INLINE constexpr vec(const packed_vec<T, N>& v) : __VA_ARGS__ {}                  \
+  template <class U, class = msl_impl::if_different<T, U>>                              \
+  MSL_INLINE explicit constexpr vec(const packed_vec<U, N>& v) : __VA_ARGS__ {}         \
+  /* Templates, so that vectors stay trivially copyable. */                             \
+  template <class U, class = msl_impl::if_same<T, U>>                                   \
+  MSL_INLINE constexpr vec(const volatile vec<U, N>& v) : __VA_ARGS__ {}                \
+  template <int = 0>                                                                    \
+  MSL_INLINE constexpr void operator=(const vec& v) volatile {                          \
+    for (int i = 0; i < N; ++i) (&this->x)[i] = v[i];                                   \
+  }                                                                                     \
+  MSL_INLINE constexpr T& operator[](size_t i) { return msl_impl::at<N>(*this, i); }    \
   MSL_INLINE constexpr const T& operator[](size_t i) const { return msl_impl::at<N>(*this, i); }
 
 template <class T>
@@ -256,8 +257,8 @@ struct alignas(4 * sizeof(T)) vec<T, 3> : msl_impl::vector_operators<T, 3> {
   T x, y, z;
   MSL_VECTOR_COMMON(3, x(static_cast<T>(v.x)), y(static_cast<T>(v.y)), z(static_cast<T>(v.z)))
   MSL_INLINE constexpr vec(msl_impl::splat, T s) : x(s), y(s), z(s) {}
-  template <class A, class B, class C, class = msl_impl::if_scalar<A>, class = msl_impl::if_scalar<B>,
-            class = msl_impl::if_scalar<C>>
+  template <class A, class B, class C, class = msl_impl::if_scalar<A>,
+            class = msl_impl::if_scalar<B>, class = msl_impl::if_scalar<C>>
   MSL_INLINE constexpr vec(A a, B b, C c)
       : x(static_cast<T>(a)), y(static_cast<T>(b)), z(static_cast<T>(c)) {}
   // {a, b}: the rest is zero.
@@ -274,7 +275,8 @@ struct alignas(4 * sizeof(T)) vec<T, 4> : msl_impl::vector_operators<T, 4> {
                     w(static_cast<T>(v.w)))
   MSL_INLINE constexpr vec(msl_impl::splat, T s) : x(s), y(s), z(s), w(s) {}
   template <class A, class B, class C, class D, class = msl_impl::if_scalar<A>,
-            class = msl_impl::if_scalar<B>, class = msl_impl::if_scalar<C>, class = msl_impl::if_scalar<D>>
+            class = msl_impl::if_scalar<B>, class = msl_impl::if_scalar<C>,
+            class = msl_impl::if_scalar<D>>
   MSL_INLINE constexpr vec(A a, B b, C c, D d)
       : x(static_cast<T>(a)), y(static_cast<T>(b)), z(static_cast<T>(c)), w(static_cast<T>(d)) {}
   // {a, b} and {a, b, c}: the rest is zero.
@@ -305,22 +307,21 @@ struct vec<T, 1> {
 };
 
 // packed_vec<T, N> has the layout of T[N]; in expressions it is a vec.
-#define MSL_PACKED_COMMON(N, ...)                                                \
-  using value_type = T;                                                          \
-  packed_vec() = default;                                                        \
-  MSL_INLINE constexpr packed_vec(const vec<T, N>& v) : __VA_ARGS__ {}           \
-  template <class S, class = msl_impl::if_silent<S, T>, class = msl_impl::if_scalar<S>>  \
-  MSL_INLINE constexpr packed_vec(S s) : packed_vec(vec<T, N>(s)) {}             \
-  template <class A, class B, class... C>                                        \
-  MSL_INLINE constexpr packed_vec(const A& a, const B& b, const C&... c)         \
-      : packed_vec(vec<T, N>(a, b, c...)) {}                                     \
-  template <class U, class = msl_impl::if_different<T, U>>                           \
-  MSL_INLINE explicit constexpr packed_vec(const vec<U, N>& v)                   \
-      : packed_vec(vec<T, N>(v)) {}                                              \
-  template <int M, bool Packed, int... I>                                        \
-  MSL_INLINE constexpr packed_vec(const swizzle_reference<T, M, Packed, I...>& v) \
-      : packed_vec(v.load()) {}                                                  \
-  MSL_INLINE constexpr T& operator[](size_t i) { return msl_impl::at<N>(*this, i); } \
+#define MSL_PACKED_COMMON(N, ...)                                                            \
+  using value_type = T;                                                                      \
+  packed_vec() = default;                                                                    \
+  MSL_INLINE constexpr packed_vec(const vec<T, N>& v) : __VA_ARGS__ {}                       \
+  template <class S, class = msl_impl::if_silent<S, T>, class = msl_impl::if_scalar<S>>      \
+  MSL_INLINE constexpr packed_vec(S s) : packed_vec(vec<T, N>(s)) {}                         \
+  template <class A, class B, class... C>                                                    \
+  MSL_INLINE constexpr packed_vec(const A& a, const B& b, const C&... c)                     \
+      : packed_vec(vec<T, N>(a, b, c...)) {}                                                 \
+  template <class U, class = msl_impl::if_different<T, U>>                                   \
+  MSL_INLINE explicit constexpr packed_vec(const vec<U, N>& v) : packed_vec(vec<T, N>(v)) {} \
+  template <int M, bool Packed, int... I>                                                    \
+  MSL_INLINE constexpr packed_vec(const swizzle_reference<T, M, Packed, I...>& v)            \
+      : packed_vec(v.load()) {}                                                              \
+  MSL_INLINE constexpr T& operator[](size_t i) { return msl_impl::at<N>(*this, i); }         \
   MSL_INLINE constexpr const T& operator[](size_t i) const { return msl_impl::at<N>(*this, i); }
 
 template <class T>
@@ -358,7 +359,8 @@ struct swizzle_reference : msl_impl::vector_operators<T, sizeof...(I)> {
   using V = vec<T, sizeof...(I)>;
   msl_impl::vector_t<Packed, T, N>& vector;
 
-  MSL_INLINE constexpr explicit swizzle_reference(msl_impl::vector_t<Packed, T, N>& v) : vector(v) {}
+  MSL_INLINE constexpr explicit swizzle_reference(msl_impl::vector_t<Packed, T, N>& v)
+      : vector(v) {}
   swizzle_reference(const swizzle_reference&) = default;
   MSL_INLINE constexpr V load() const { return V(msl_impl::component<I>(vector)...); }
   MSL_INLINE constexpr operator V() const { return load(); }
@@ -370,9 +372,9 @@ struct swizzle_reference : msl_impl::vector_operators<T, sizeof...(I)> {
   MSL_INLINE constexpr const swizzle_reference& operator=(const swizzle_reference& other) const {
     return *this = other.load();
   }
-#define MSL_COMPOUND(op)                                                                \
-  MSL_INLINE constexpr const swizzle_reference& operator op##=(const V& value) const {  \
-    return *this = load() op value;                                                     \
+#define MSL_COMPOUND(op)                                                                 \
+  MSL_INLINE constexpr const swizzle_reference& operator op## = (const V& value) const { \
+    return *this = load() op value;                                                      \
   }
   MSL_COMPOUND(+)
   MSL_COMPOUND(-)
@@ -387,14 +389,15 @@ struct swizzle_reference : msl_impl::vector_operators<T, sizeof...(I)> {
 #undef MSL_COMPOUND
 };
 
-// ---- the named types ----------------------------------------------------------------------------------------
+// ---- the named types
+// ----------------------------------------------------------------------------------------
 
-#define MSL_VECTOR_TYPES(T)                 \
-  typedef vec<T, 2> T##2;                   \
-  typedef vec<T, 3> T##3;                   \
-  typedef vec<T, 4> T##4;                   \
-  typedef packed_vec<T, 2> packed_##T##2;   \
-  typedef packed_vec<T, 3> packed_##T##3;   \
+#define MSL_VECTOR_TYPES(T)               \
+  typedef vec<T, 2> T##2;                 \
+  typedef vec<T, 3> T##3;                 \
+  typedef vec<T, 4> T##4;                 \
+  typedef packed_vec<T, 2> packed_##T##2; \
+  typedef packed_vec<T, 3> packed_##T##3; \
   typedef packed_vec<T, 4> packed_##T##4;
 #define MSL_GLOBAL_VECTOR_TYPES(T) \
   using metal::T##2;               \
@@ -425,7 +428,8 @@ MSL_FOR_ELEMENT_TYPES(MSL_GLOBAL_VECTOR_TYPES)
 
 namespace msl_impl {
 
-// ---- swizzles -----------------------------------------------------------------------------------------------
+// ---- swizzles
+// -----------------------------------------------------------------------------------------------
 
 // v.xy as a value; with one index, the component itself.
 template <int... I, class T, int N>

@@ -1,4 +1,5 @@
-// Shader code that shares headers with the host includes this; its vector types are Metal's own by other names.
+// Shader code that shares headers with the host includes this; its vector types are Metal's own by
+// other names.
 #include <metal_stdlib>
 #define simd_float2 float2
 #define simd_float3 float3

@@ -1,0 +1,111 @@
+// The engine of sanitized launches: every kernel on fibers, one threadgroup after the other on one
+// CPU thread, threadgroups and threads in a shuffled order. It sees every access to memory of
+// kernels that were compiled with a sanitizer (msl/instrument.h).
+//
+// Its own checks, whichever sanitizer there is:
+//  - reads of threadgroup memory that no thread has written;
+//  - barriers that not all threads of a threadgroup reach;
+//  - simdgroup operations whose result Metal leaves undefined;
+//  - elements of fresh outputs that no thread has written (a warning).
+// With ThreadSanitizer also races (race_detector.h), with AddressSanitizer what it reports of the
+// same accesses (address_reports.h).
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "exec/fiber_worker.h"
+#include "fresh_outputs.h"
+#include "race_detector.h"
+#include "shuffled_order.h"
+#include "threadgroup_memory.h"
+
+namespace metalops::exec {
+
+// One CPU thread's sanitized threadgroup.
+class SanitizingWorker final : public FiberWorker<SanitizingWorker> {
+ public:
+  // Null where this CPU thread runs no sanitized fiber.
+  static constinit thread_local SanitizingWorker* running;
+  static SanitizingWorker& of_this_thread();
+
+  // Runs the whole launch.
+  void run(const Kernel& kernel, const Launch& launch);
+
+  // Called by the running fiber.
+  void threadgroup_barrier(msl::abi::Site site);
+  void simdgroup_barrier(msl::abi::Site site);
+  uint32_t place_variable(uint32_t bytes, uint32_t alignment);
+  void undefined(msl::abi::Undefined what, uint32_t lane, uint32_t value);
+  void access(const void* address, uint64_t bytes, bool write, const void* place);
+  void atomic(const void* address, uint64_t bytes, msl::abi::Access kind, int order,
+              const void* place);
+  void fence(uint32_t mem_flags, int order);
+
+ private:
+  friend class FiberWorker<SanitizingWorker>;
+  SanitizingWorker();
+
+  // ---- what it refines
+  // ---------------------------------------------------------------------------
+  void lay_out_memory();
+  void group_begins();
+  void group_ends();
+  Place choose_first() { return choose_other(); }
+  Place choose_own() { return choose_other(); }
+  Place choose_other();
+  void leaves(const Place* to, bool done);
+  void arrives();
+  void runs();
+  void barrier_completes();
+  void finds_different_barriers(uint32_t) {}  // barrier_completes has
+  void simd_completes(Simdgroup& simdgroup, uint32_t lanes);
+
+  bool is_private(const void* address) const;
+  void check_threadgroup_access(const void* address, uint64_t bytes, bool write, const void* place);
+  void let_others_run(const void* address_read);
+  std::string describe_thread(uint32_t index) const;
+  std::string describe_absence(uint32_t index, uint32_t* where) const;
+  bool is_new(uint32_t site, uint32_t other);
+
+  std::optional<Shuffle> shuffle_;
+  std::unique_ptr<RaceDetector> races_;  // with ThreadSanitizer
+  ThreadgroupMemory memory_;
+  FreshOutputs outputs_;
+  uint64_t order_ = 0;  // groups begun
+  uint64_t group_index_ = 0;
+  std::array<uint32_t, kMaxThreads> barrier_site_;  // where each thread waits, or last did
+  // The simdgroup operation in progress.
+  Simdgroup* operation_ = nullptr;
+  uint32_t operation_lanes_ = 0;
+  uint32_t operation_site_ = 0;
+  // Pairs of places that were reported in this launch.
+  std::vector<std::pair<uint32_t, uint32_t>> known_;
+  // A thread that does nothing but read one address.
+  const void* last_read_ = nullptr;
+  uint64_t spins_ = 0;
+  uint64_t yields_ = 0;
+  // What AddressSanitizer knows of the stacks.
+  bool on_host_stack_ = true;
+  bool knows_own_stack_ = false;
+  void* fake_stack_ = nullptr;
+  std::array<void*, kMaxThreads> fake_stacks_;
+  const void* own_bottom_ = nullptr;
+  size_t own_bytes_ = 0;
+  alignas(256) uint8_t own_memory_[ThreadgroupMemory::kBytes];  // without ThreadSanitizer
+};
+
+// ---- what kernels call, besides what both engines serve
+// ------------------------------------------
+
+void on_undefined(msl::abi::Undefined what, uint32_t lane, uint32_t value);
+void on_access(const void* address, uint64_t bytes, msl::abi::Access kind, const void* place);
+void on_atomic(const void* address, uint64_t bytes, msl::abi::Access kind, int order,
+               const void* place);
+void on_fence(uint32_t mem_flags, int order);
+void on_copy(void* to, const void* from, uint64_t bytes, const void* place);
+void on_fill(void* to, int byte, uint64_t bytes, const void* place);
+
+}  // namespace metalops::exec

@@ -1,0 +1,100 @@
+// What sanitized launches find, and how it reaches the user: collected while a launch runs, raised
+// when it ends (or, without halting, at torch.mps.synchronize()).
+#pragma once
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "exec/exec.h"
+#include "source_positions.h"
+
+namespace metalops::exec {
+
+// Which checks launches run under. Kernels must have been compiled with the compiler's sanitizer of
+// the same name, and its runtime must be part of the process.
+enum class SanitizeMode { kOff, kAddress, kThread };
+
+namespace detail {
+extern std::atomic<SanitizeMode> sanitize_mode;
+}
+inline SanitizeMode sanitize_mode() {
+  return detail::sanitize_mode.load(std::memory_order_relaxed);
+}
+void set_sanitize_mode(SanitizeMode mode);
+
+struct Finding {
+  std::string kind;     // e.g. "heap-buffer-overflow", "missing-barrier"
+  std::string message;  // what happened and where, for people; may have several lines
+  bool warning = false;
+  // Instructions that the message is about: "{0}" in it becomes the place of stacks[0] in the
+  // Metal source, and so on, once the launch is over.
+  std::vector<Stack> stacks = {};
+};
+
+// The GPU thread that this CPU thread runs; set by the engine whenever it switches. `thread` is
+// null between GPU threads.
+struct RunningThread {
+  const Kernel* kernel = nullptr;
+  const msl::abi::Thread* thread = nullptr;
+};
+extern thread_local RunningThread running_thread;
+
+// "thread (5, 0, 0) of the grid, threadgroup (1, 0, 0)".
+std::string describe(const msl::abi::Thread& thread);
+
+// Adds to what the launch in progress found, from any CPU thread, also from a sanitizer's
+// callback. Findings of one kind at the same instructions, or with the same message where no
+// instructions are given, count as one; the message is the first one's.
+void add_finding(Finding finding);
+
+// The scope of one sanitized launch. Launches take turns; nested ones (a kernel never launches)
+// do not exist.
+class SanitizedLaunch {
+ public:
+  SanitizedLaunch(const Kernel& kernel, const Launch& launch, const BufferDescriptions* buffers);
+  ~SanitizedLaunch();
+  SanitizedLaunch(const SanitizedLaunch&) = delete;
+
+  const Kernel& kernel() const { return kernel_; }
+  const Launch& launch() const { return launch_; }
+  // "buffer 1 ('in', float32 [30])".
+  std::string describe_buffer(unsigned index) const;
+
+  // The launch in progress; null outside of one.
+  static const SanitizedLaunch* current();
+
+  // Passes warnings on and, when launches halt, raises the errors; else keeps them for
+  // raise_kept_findings().
+  void finish();
+
+ private:
+  friend void add_finding(Finding finding);
+  std::unique_lock<std::mutex> turn_;
+  const Kernel& kernel_;
+  const Launch& launch_;
+  const BufferDescriptions* const buffers_;
+  std::mutex mutex_;
+  struct Counted {
+    Finding finding;
+    uint64_t count;
+  };
+  std::vector<Counted> findings_;
+};
+
+// Whether a launch with findings raises at once (METALOPS_SANITIZE_HALT); otherwise they are kept.
+// Returns what was before.
+bool set_sanitize_halt(bool halt);
+
+// Raises what launches have found since the last time and did not raise. Called where the host
+// waits for the device.
+void raise_kept_findings();
+// The same without raising, for the end of the process.
+std::vector<Finding> take_kept_findings();
+
+// How findings reach the user. Set by the Python bindings; without them errors are c10::Error and
+// warnings go through torch's warning handler.
+extern void (*raise_findings)(const std::vector<Finding>& errors);
+extern void (*warn_of_finding)(const Finding& warning);
+
+}  // namespace metalops::exec

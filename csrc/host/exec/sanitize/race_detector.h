@@ -1,0 +1,129 @@
+// ThreadSanitizer over GPU threads: what each thread of a launch reads and writes, and what orders
+// it, told to the sanitizer's runtime.
+//
+// The runtime knows threads whose memory accesses are ordered by releases and acquires of variables
+// (it calls them fibers when a program switches between them itself). Every GPU thread is two of
+// them, its views: one accesses device memory, the other threadgroup memory. So a barrier can order
+// the one and not the other, as its mem_flags say:
+//
+//  - threadgroup_barrier and simdgroup_barrier order, within their group, the memory that the flags
+//    name (mem_none: none).
+//  - Atomic operations do not race with each other. Relaxed ones order nothing; others do for both
+//    views, and so do relaxed ones after and before an atomic_thread_fence, for the memory it
+//    names.
+//  - Simdgroup operations order nothing. Threadgroups are not ordered but by atomic operations.
+//    Launches follow each other.
+//
+// A view costs about a megabyte and a millisecond (with g++ 12), so views are kept, and
+// threadgroups take turns with a few sets of them. Two threadgroups that get the same set, which is
+// chosen at random, look ordered; there are at least two sets, and as many as threadgroups where
+// these are few and small. The runtime itself tells about 250 fibers apart at a time: beyond that,
+// two threads of which one takes the other's slot look ordered. Both depend on the seed, so another
+// one finds what one misses.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "exec/exec.h"
+#include "sanitizer_runtime.h"
+#include "shuffled_order.h"
+#include "source_positions.h"
+#include "threadgroup_memory.h"
+
+namespace metalops::exec {
+
+class RaceDetector {
+ public:
+  // Null where the runtime of ThreadSanitizer is not part of the process.
+  static std::unique_ptr<RaceDetector> create();
+  ~RaceDetector();
+
+  void launch_begins(const Kernel& kernel, const Launch& launch, Shuffle& shuffle);
+  void launch_ends();
+  // The order-th group to run. Returns fresh memory for it, ThreadgroupMemory::kBytes.
+  uint8_t* group_begins(uint64_t order, uint64_t index, bool needs_memory);
+  void group_ends();
+
+  enum View : uint32_t { kDevice, kThreadgroup, kViews };
+
+  // `thread` is thread_index_in_threadgroup. `place`: behind the instruction.
+  void access(uint32_t thread, View view, const void* address, uint64_t bytes, bool write,
+              const void* place);
+  void atomic(uint32_t thread, View view, const void* address, uint64_t bytes, bool write,
+              int order, const void* place);
+  void fence(uint32_t thread, uint32_t mem_flags, int order);
+
+  // A thread arrives at a barrier; every thread that takes part has; a thread leaves it.
+  enum Scope : uint32_t { kGroup, kSimdgroup };
+  void arrives(uint32_t thread, Scope scope, uint32_t mem_flags);
+  void completes(Scope scope, uint32_t simdgroup);
+  void leaves(uint32_t thread, Scope scope, uint32_t mem_flags);
+
+ private:
+  struct Runtime;
+  // One of the runtime's threads.
+  struct Fiber {
+    void* handle = nullptr;
+    uint64_t launch = 0;  // the last one it took part in
+    uint64_t name = 0;    // whose view it is, in the runtime's call stack
+  };
+  // What the barriers of one kind order: a variable for each time that some thread released to it.
+  struct Phases {
+    std::vector<void*> variables;
+    bool released = false;  // to the variable after those
+  };
+  static constexpr uint32_t kMaxThreads = 1024;
+  static constexpr uint32_t kScopes = 1 + kMaxThreads / msl::abi::kSimdWidth;
+  // What one view of a thread has done in its group.
+  struct State {
+    bool dirty[2];          // accessed memory since it was released to the scope
+    uint32_t acquired[2];   // phases that it has acquired
+    uint32_t passed[2];     // phases that it has to acquire before its next access
+    bool releases_atomics;  // since a fence
+  };
+
+  explicit RaceDetector(std::unique_ptr<Runtime> runtime);
+  static uint32_t index_of(Scope scope, uint32_t thread) {
+    return scope == kGroup ? 0 : 1 + thread / msl::abi::kSimdWidth;
+  }
+  Fiber& fiber(uint32_t thread, View view);
+  // Lets the runtime take this thread for the view, with everything that is ordered before.
+  void become(uint32_t thread, View view);
+  void acquire(uint32_t thread, View view, Scope scope, uint32_t phases);
+  void begin_epoch();
+  void become_host();
+  void* variable();  // a new one that nothing was released to
+  void take_report();
+
+  std::unique_ptr<Runtime> runtime_;
+  std::optional<QuietSanitizers> quiet_;
+  void* host_ = nullptr;
+  uint64_t launch_ = 0;
+  bool synchronises_ = false;
+  uint32_t group_threads_ = 0;
+  uint64_t sets_ = 1;
+  Shuffle* shuffle_ = nullptr;
+  uint64_t threads_begun_ = 0;  // for kernels that do not synchronise
+
+  uint64_t group_ = 0;
+  uint64_t set_ = 0;
+  uint8_t* memory_ = nullptr;
+  uint32_t variables_ = 0;
+  std::vector<Fiber> device_fibers_;
+  std::vector<Fiber> threadgroup_fibers_;
+  std::vector<Fiber*> took_part_;
+  State states_[kMaxThreads][kViews];
+  Phases phases_[kScopes][kViews];
+  std::vector<const void*> atomics_read_[kMaxThreads];
+  std::vector<const void*> silenced_;  // places whose races in this launch are known
+  // Their addresses are variables of the runtime: the one orders launches, whichever detector
+  // follows them; the other is never acquired.
+  static inline char launches_[8];
+  char epochs_[8];
+};
+
+}  // namespace metalops::exec

@@ -1,0 +1,44 @@
+// The Python module metalops._C. Loading it registers the operators; what it offers to Python is
+// for `python -m metalops info` and metalops.ops.
+#include <metalops/library.h>
+#include <metalops/python_call.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "functor.h"
+
+namespace py = pybind11;
+
+PYBIND11_MODULE(_C, m) {
+  m.doc() = "The operators of metalops.";
+  m.def(
+      "kernel_libraries",
+      [](bool open) {
+        py::list result;
+        for (const auto& state : metalops::libraries()) {
+          if (open) {
+            py::gil_scoped_release release;
+            metalops::library(state.family);
+          }
+        }
+        for (const auto& state : metalops::libraries()) {
+          py::dict entry;
+          entry["family"] = state.family;
+          entry["prebuilt"] = state.prebuilt;
+          entry["origin"] = state.origin;
+          entry["problem"] = state.problem;
+          result.append(entry);
+        }
+        return result;
+      },
+      py::arg("open") = false,
+      "Every kernel file of this extension with the path of its prebuilt library, where it was "
+      "opened from "
+      "('prebuilt', 'source', or '' if nothing has used it) and why not from the prebuilt library. "
+      "open: open those that nothing has used.");
+  m.def("direct_call", &metalops::direct_call, py::arg("name"), py::arg("fallback"),
+        py::arg("numbers") = false,
+        "A function that calls the operator `name` (\"metalops::...\") like a built-in one; see "
+        "<metalops/python_call.h>.");
+  metalops::bind_functor(m);
+}

@@ -1,0 +1,143 @@
+// Launching kernels that are written for their grid, not for a TensorIterator: what such a kernel
+// takes is bound to its buffers 0, 1, 2 and so on.
+//
+//   metalops::launch_threads(library("range"), "logspace_float", layout.count, out, parameters,
+//                            layout);
+//
+// Arguments are tensors (bound where they start, whatever their strides), numbers other than
+// double, parameter structs, containers of numbers, and kErrorBuffer.
+#pragma once
+#include <ATen/core/TensorBase.h>
+#include <c10/metal/common.h>
+#include <c10/util/ArrayRef.h>
+#include <c10/util/Exception.h>
+#include <metalops/library.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <type_traits>
+
+namespace metalops {
+
+// The buffer (c10::metal::ErrorMessages) of what kernels report with TORCH_REPORT_ERROR. The host
+// raises it when it next waits for the device.
+struct ErrorBuffer {};
+inline constexpr ErrorBuffer kErrorBuffer{};
+
+namespace detail {
+
+template <class... Arguments>
+METALOPS_HIDDEN inline void bind(at::native::mps::MetalKernelFunction& kernel,
+                                 const Arguments&... arguments) {
+  unsigned index = 0;
+  const auto bind_one = [&](const auto& argument) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(argument)>, ErrorBuffer>) {
+      kernel.setErrorBufferIndex(index++);
+    } else {
+      kernel.setArg(index++, argument);
+    }
+  };
+  (bind_one(arguments), ...);
+}
+
+}  // namespace detail
+
+// At least `threads` threads: whole simdgroups, in rows of 2^30. A kernel finds its number with
+// thread_index() of <metalops/strided.h> and has nothing to do beyond the last one.
+template <class... Arguments>
+METALOPS_HIDDEN inline void launch_threads(at::native::mps::MetalShaderLibrary& library,
+                                           const std::string& name, uint64_t threads,
+                                           const Arguments&... arguments) {
+  constexpr uint64_t kRow = uint64_t{1} << 30;
+  if (threads == 0) {
+    return;
+  }
+  const auto kernel = library.getKernelFunction(name);
+  kernel->runCommandBlock([&] {
+    kernel->startEncoding();
+    detail::bind(*kernel, arguments...);
+    if (threads <= kRow) {
+      kernel->dispatch(c10::metal::round_up<uint64_t>(threads, c10::metal::simdgroup_size));
+    } else {
+      const std::array<uint64_t, 2> grid{kRow, c10::metal::ceil_div(threads, kRow)};
+      kernel->dispatch(grid);
+    }
+  });
+}
+
+// `groups` threadgroups of `size` threads each, in one dimension. Together they must be fewer than
+// 2^32: a kernel for any number of rows strides over them by threadgroups_per_grid.
+template <class... Arguments>
+METALOPS_HIDDEN inline void launch_threadgroups(at::native::mps::MetalShaderLibrary& library,
+                                                const std::string& name, uint64_t groups,
+                                                uint64_t size, const Arguments&... arguments) {
+  if (groups == 0) {
+    return;
+  }
+  const auto kernel = library.getKernelFunction(name);
+  kernel->runCommandBlock([&] {
+    kernel->startEncoding();
+    detail::bind(*kernel, arguments...);
+    kernel->dispatch(groups * size, size);
+  });
+}
+
+// A grid of `columns` times `rows` times `layers` threads. Threadgroups are as wide as a row, or as
+// wide as they can be, and hold several rows where these are short, and several layers of few rows.
+template <class... Arguments>
+METALOPS_HIDDEN inline void launch_grid(at::native::mps::MetalShaderLibrary& library,
+                                        const std::string& name,
+                                        const std::array<uint64_t, 3>& grid,
+                                        const Arguments&... arguments) {
+  if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) {
+    return;
+  }
+  constexpr uint64_t kLongest = (uint64_t{1} << 32) - 1;
+  TORCH_CHECK(std::max({grid[0], grid[1], grid[2]}) <= kLongest, name, ": a grid of ", grid[0],
+              " times ", grid[1], " times ", grid[2], " threads is too large for MPS");
+  const auto kernel = library.getKernelFunction(name);
+  kernel->runCommandBlock([&] {
+    kernel->startEncoding();
+    detail::bind(*kernel, arguments...);
+    const auto most = kernel->getMaxThreadsPerThreadgroup();
+    const auto width = std::min(grid[0], most);
+    const auto height = std::min(grid[1], most / width);
+    const std::array<uint64_t, 3> group{width, height, std::min(grid[2], most / (width * height))};
+    kernel->dispatch(grid, c10::ArrayRef<uint64_t>(group));
+  });
+}
+
+// A grid of one layer.
+template <class... Arguments>
+METALOPS_HIDDEN inline void launch_rows(at::native::mps::MetalShaderLibrary& library,
+                                        const std::string& name, uint64_t columns, uint64_t rows,
+                                        const Arguments&... arguments) {
+  launch_grid(library, name, {columns, rows, 1}, arguments...);
+}
+
+// Threadgroups have a power of two of threads, whole simdgroups and at most 1024, and are numbered
+// by threadgroup_position_in_grid; the threads for short rows by thread_index().
+template <class... Arguments>
+METALOPS_HIDDEN inline void launch_reduction(at::native::mps::MetalShaderLibrary& library,
+                                             const std::string& name, const std::string& type,
+                                             int64_t rows, int64_t length,
+                                             const Arguments&... arguments) {
+  constexpr int64_t kShort = 64;
+  constexpr int64_t kLeastElements = 32;     // that a thread should have to itself
+  constexpr int64_t kManyThreads = 1 << 15;  // enough for any GPU
+  constexpr int64_t kMostInGroup = 1024;
+  constexpr int64_t kLargestGrid = (int64_t{1} << 32) - 1;
+  int64_t threads = c10::metal::simdgroup_size;
+  while (threads < kMostInGroup && threads * rows < kManyThreads &&
+         threads * kLeastElements < length) {
+    threads *= 2;
+  }
+  if (length <= kShort || rows > kLargestGrid / threads) {
+    launch_threads(library, name + "_short_rows_" + type, rows, arguments...);
+  } else {
+    launch_threadgroups(library, name + "_rows_" + type, rows, threads, arguments...);
+  }
+}
+
+}  // namespace metalops

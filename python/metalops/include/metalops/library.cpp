@@ -1,0 +1,118 @@
+// The registry of an extension's kernel files. The build helper compiles this file into every
+// extension.
+#include <c10/util/Exception.h>
+#include <dlfcn.h>
+#include <metalops/kernel_source.h>
+#include <metalops/library.h>
+#include <sys/stat.h>
+
+#include <memory>
+
+namespace metalops {
+
+using at::native::mps::DynamicMetalShaderLibrary;
+using at::native::mps::MetalShaderLibrary;
+using at::native::mps::PrecompiledMetalShaderLibrary;
+
+// Never destroyed: the device may be gone when the process runs its destructors.
+struct detail::OpenedLibrary {
+  std::unique_ptr<MetalShaderLibrary> library;
+  std::string origin;
+  std::string problem;
+};
+
+namespace {
+
+// Kernel files register themselves while the extension is being loaded, in any order.
+detail::KernelSource* first_source = nullptr;
+
+std::string extension_folder() {
+  Dl_info info{};
+  TORCH_CHECK(dladdr(&first_source, &info) != 0 && info.dli_fname != nullptr,
+              "metalops: the path of this extension is unknown");
+  const std::string path = info.dli_fname;
+  const auto slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash);
+}
+
+std::string prebuilt_path(const detail::KernelSource& source) {
+  return *source.prebuilt == '\0' ? std::string() : extension_folder() + "/" + source.prebuilt;
+}
+
+bool exists(const std::string& path) {
+  struct stat status{};
+  return stat(path.c_str(), &status) == 0;
+}
+
+std::unique_ptr<detail::OpenedLibrary> open(const detail::KernelSource& source) {
+  auto result = std::make_unique<detail::OpenedLibrary>();
+  const auto path = prebuilt_path(source);
+  if (path.empty()) {
+    result->problem = "the build had no Metal compiler";
+  } else if (!exists(path)) {
+    result->problem = "the file is missing";
+  } else {
+    try {
+      result->library = std::make_unique<PrecompiledMetalShaderLibrary>(path);
+      result->library
+          ->getFunctionNames();  // a library that loads lazily fails here, not at the first kernel
+      result->origin = "prebuilt";
+      return result;
+    } catch (const c10::Error& error) {
+      result->problem = error.what_without_backtrace();
+    }
+  }
+  result->library = std::make_unique<DynamicMetalShaderLibrary>(source.text);
+  result->origin = "source";
+  return result;
+}
+
+}  // namespace
+
+namespace detail {
+
+KernelSource::KernelSource(const char* family, const char* text, const char* prebuilt)
+    : family(family), text(text), prebuilt(prebuilt), next(first_source) {
+  first_source = this;
+}
+
+}  // namespace detail
+
+MetalShaderLibrary& library(std::string_view family) {
+  for (auto* source = first_source; source != nullptr; source = source->next) {
+    if (source->family != family) {
+      continue;
+    }
+    auto* current = source->opened.load(std::memory_order_acquire);
+    if (current == nullptr) {
+      // No lock is held while compiling, which may take Python's interpreter lock. Two threads may
+      // compile the same file at once; the first to finish wins.
+      auto mine = open(*source);
+      if (source->opened.compare_exchange_strong(current, mine.get(), std::memory_order_acq_rel)) {
+        current = mine.release();
+      }
+    }
+    return *current->library;
+  }
+  std::string known;
+  for (auto* source = first_source; source != nullptr; source = source->next) {
+    known += (known.empty() ? "" : ", ") + std::string(source->family);
+  }
+  TORCH_CHECK(false, "metalops: this extension has no kernel file ", family,
+              ".metal; it was built with ", known.empty() ? "none" : known);
+}
+
+std::vector<LibraryState> libraries() {
+  std::vector<LibraryState> result;
+  for (auto* source = first_source; source != nullptr; source = source->next) {
+    LibraryState state{source->family, prebuilt_path(*source), "", ""};
+    if (const auto* current = source->opened.load(std::memory_order_acquire)) {
+      state.origin = current->origin;
+      state.problem = current->problem;
+    }
+    result.push_back(std::move(state));
+  }
+  return result;
+}
+
+}  // namespace metalops

@@ -1,0 +1,61 @@
+// Views and layouts of device tensors, made without a call through the dispatcher where that is
+// possible. For kernels below autograd only: a view made here shares the storage and nothing else
+// (no version counter, no autograd history).
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/util/DimVector.h>
+#include <metalops/library.h>
+
+namespace metalops {
+
+// sizes, strides and offset (of the storage) are counted in elements.
+METALOPS_HIDDEN inline at::Tensor view_storage(const at::TensorBase& tensor, c10::IntArrayRef sizes,
+                                               c10::IntArrayRef strides, int64_t offset) {
+  auto view = at::detail::make_tensor<c10::TensorImpl>(
+      c10::TensorImpl::VIEW, c10::Storage(tensor.storage()), tensor.key_set(), tensor.dtype());
+  auto* impl = view.unsafeGetTensorImpl();
+  impl->set_storage_offset(offset);
+  impl->set_sizes_and_strides(sizes, strides);
+  return view;
+}
+
+// The first (index 0) or second (index 1) half of the last dimension, which has even size.
+METALOPS_HIDDEN inline at::Tensor half_of_last_dimension(const at::Tensor& tensor, int64_t index) {
+  c10::DimVector sizes(tensor.sizes());
+  sizes.back() /= 2;
+  return view_storage(tensor, sizes, tensor.strides(),
+                      tensor.storage_offset() + index * sizes.back() * tensor.strides().back());
+}
+
+// `tensor`, or a copy of it that lies in memory as `dense` does, a tensor of its sizes without
+// gaps.
+METALOPS_HIDDEN inline at::Tensor in_layout_of(const at::Tensor& dense, const at::Tensor& tensor) {
+  return tensor.strides() == dense.strides()
+             ? tensor
+             : at::empty_strided(dense.sizes(), dense.strides(), tensor.options()).copy_(tensor);
+}
+
+// `result` with the strides of a tensor that is made like `tensor`.
+METALOPS_HIDDEN inline at::Tensor laid_out_like(const at::Tensor& tensor,
+                                                const at::Tensor& result) {
+  const auto out = at::empty_like(tensor);
+  return out.strides() == result.strides() ? result : out.copy_(result);
+}
+
+// Calls write(result) with `out` or, if that is not contiguous, with a tensor that is copied to it.
+template <class Write>
+METALOPS_HIDDEN inline void write_contiguous(
+    const at::Tensor& out, const Write& write,
+    at::MemoryFormat format = at::MemoryFormat::Contiguous) {
+  const bool direct = out.is_contiguous(format);
+  const auto result = direct ? out : at::empty(out.sizes(), out.options().memory_format(format));
+  write(result);
+  if (!direct) {
+    out.copy_(result);
+  }
+}
+
+}  // namespace metalops
