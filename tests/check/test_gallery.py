@@ -19,9 +19,7 @@ def _cases():
     for file in sorted(os.listdir(GALLERY)):
         with open(os.path.join(GALLERY, file)) as stream:
             text = stream.read()
-        for title, rule, what, body in re.findall(
-            r"(?ms)^=== ((\S+): (.*?))\n(.*?)(?=^=== |\Z)", text
-        ):
+        for title, rule, body in re.findall(r"(?ms)^=== ((\S+): .*?)\n(.*?)(?=^=== |\Z)", text):
             wrong, right = body.split("\n---\n")
             yield pytest.param(rule, HEADER + wrong, HEADER + right, id=re.sub(r"\W+", "-", title))
 

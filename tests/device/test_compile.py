@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 

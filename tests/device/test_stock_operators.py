@@ -1,10 +1,9 @@
 """The truth about a Mac: which operators the device serves, and what it says about the others."""
 
+import metalops
 import pytest
 import torch
 from metalops import _device, _stock
-
-import metalops
 
 
 def registered_on_mps(overload: str) -> bool:

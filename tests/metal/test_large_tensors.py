@@ -90,19 +90,19 @@ def test_dense_operands_of_more_than_2_to_the_32_elements(metal_tests):
         operand[places] = value.to("mps")
     a, b, c = operands
 
-    def check(expected):
+    def check(out, expected):
         assert torch.equal(out[places].cpu(), expected)
 
     metal_tests.unary(out, a, "metal_tests", "scale", alpha=5)
-    check(5 * values[0])
+    check(out, 5 * values[0])
     metal_tests.binary(out, a, b, "metal_tests", "minus_scaled", alpha=3)
-    check(values[0] - 3 * values[1])
+    check(out, values[0] - 3 * values[1])
     metal_tests.binary(out, a[:1], b, "metal_tests", "minus_twice")
-    check(values[0, 0] - 2 * values[1])
+    check(out, values[0, 0] - 2 * values[1])
     metal_tests.ternary(out, a, b, c, "metal_tests", "select_sum")
-    check(values[0] + 2 * values[1] - values[2])
+    check(out, values[0] + 2 * values[1] - values[2])
     metal_tests.ternary(out, a, b[:1], c, "metal_tests", "select_sum")
-    check(values[0] + 2 * values[1, 0] - values[2])
+    check(out, values[0] + 2 * values[1, 0] - values[2])
     del a, b, c, operands, out
     torch.mps.empty_cache()
 

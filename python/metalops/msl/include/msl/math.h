@@ -109,17 +109,17 @@ namespace msl::metal {
   }
 
 // Functions of one argument, of two, of three.
-#define MSL_MATH1(MACRO)                                                                       \
-  MACRO(acos)                                                                                  \
-  MACRO(acosh) MACRO(asin) MACRO(asinh) MACRO(atan) MACRO(atanh) MACRO(ceil) MACRO(cos)        \
-      MACRO(cosh) MACRO(cospi) MACRO(exp) MACRO(exp10) MACRO(exp2) MACRO(fabs) MACRO(floor)    \
-          MACRO(log) MACRO(log10) MACRO(log2) MACRO(rint) MACRO(round) MACRO(rsqrt) MACRO(sin) \
-              MACRO(sinh) MACRO(sinpi) MACRO(sqrt) MACRO(tan) MACRO(tanh) MACRO(tanpi)         \
-                  MACRO(trunc) MACRO(sign) MACRO(saturate)
-#define MSL_MATH2(MACRO)                                                                   \
-  MACRO(atan2)                                                                             \
-  MACRO(copysign) MACRO(divide) MACRO(fdim) MACRO(fmax) MACRO(fmin) MACRO(fmod) MACRO(pow) \
-      MACRO(powr) MACRO(step)
+// clang-format off: of lists it makes stairs that grow with every run
+#define MSL_MATH1(MACRO) \
+  MACRO(acos) MACRO(acosh) MACRO(asin) MACRO(asinh) MACRO(atan) MACRO(atanh) MACRO(ceil) \
+  MACRO(cos) MACRO(cosh) MACRO(cospi) MACRO(exp) MACRO(exp10) MACRO(exp2) MACRO(fabs) \
+  MACRO(floor) MACRO(log) MACRO(log10) MACRO(log2) MACRO(rint) MACRO(round) MACRO(rsqrt) \
+  MACRO(sin) MACRO(sinh) MACRO(sinpi) MACRO(sqrt) MACRO(tan) MACRO(tanh) MACRO(tanpi) \
+  MACRO(trunc) MACRO(sign) MACRO(saturate)
+#define MSL_MATH2(MACRO) \
+  MACRO(atan2) MACRO(copysign) MACRO(divide) MACRO(fdim) MACRO(fmax) MACRO(fmin) MACRO(fmod) \
+  MACRO(pow) MACRO(powr) MACRO(step)
+// clang-format on
 #define MSL_MATH3(MACRO) \
   MACRO(fma) MACRO(fmax3) MACRO(fmin3) MACRO(fmedian3) MACRO(mix) MACRO(smoothstep)
 
