@@ -27,6 +27,10 @@ VARIABLES: dict[str, tuple[str, str]] = {
         "1",
         "0: what a sanitizer finds is raised at `torch.mps.synchronize()` instead of at the launch",
     ),
+    "METALOPS_SANITIZE_SEED": (
+        "random",
+        "the order in which sanitized launches run threadgroups and threads; 0: that of their positions",
+    ),
     "PYTORCH_ENABLE_MPS_FALLBACK": (
         "0",
         "1: operators that stock PyTorch lacks on `mps` run on the CPU instead of raising, as on a Mac",

@@ -47,7 +47,10 @@ def _library_lines() -> list[str]:
 def _cache_line() -> str:
     from metalops.msl import cache
 
-    size = cache.total_size() / 2**20
+    try:
+        size = cache.total_size() / 2**20
+    except PermissionError as error:
+        return str(error)
     return f"{cache.directory()}: {len(cache.entries())} libraries, {size:.1f} MiB"
 
 

@@ -1,5 +1,5 @@
-"""Kernels under the compiler's sanitizers: starting the interpreter with their runtime, and turning
-the checks on.
+"""Kernels under the compiler's sanitizers, as METALOPS_SANITIZE says: starting the interpreter with
+their runtime, and turning the checks on. The checks themselves are metalops.debug's.
 
 A sanitizer's runtime must be part of a process from its beginning. METALOPS_SANITIZE asks for it:
 `import metalops` then starts the interpreter anew, once, with the runtime preloaded and the same
@@ -8,7 +8,6 @@ arguments. `python -m metalops sanitize` does the same from outside.
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import marshal
 import os
@@ -203,9 +202,9 @@ def turn_on() -> None:
     mode = wanted()
     if not mode:
         return
-    set_up()
-    from . import _host
+    from . import _host, debug
 
+    debug._prepare_sanitizing()
     _host.set_sanitizer_halt(_halt_from_environment())
     _host.set_sanitizer(mode)
 
@@ -215,38 +214,6 @@ def _halt_from_environment() -> bool:
     if text not in ("", "0", "1"):
         raise ValueError(f"METALOPS_SANITIZE_HALT is 0 or 1, not {text!r}")
     return text != "0"
-
-
-_is_set_up = False
-
-
-def set_up() -> None:
-    """What sanitized launches need of this process, once."""
-    global _is_set_up
-    if _is_set_up:
-        return
-    from . import _host
-    from .msl import sanitizers
-    from .msl.compiler import find
-
-    reader = sanitizers.address_reader(find())
-    if reader is not None:
-        _host.set_address_reader(reader)
-    atexit.register(_fail_at_exit)
-    _is_set_up = True
-
-
-def _fail_at_exit() -> None:
-    """Findings that nobody has waited for: shown, and the process ends with status 1."""
-    from . import _host
-
-    findings = _host.take_kept_findings()
-    if not findings:
-        return
-    from .debug import SanitizerError
-
-    print(f"metalops.debug.SanitizerError: {SanitizerError(findings)}", file=sys.stderr)
-    _host.fail_at_exit()
 
 
 _USAGE = """\

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
+import functools
+import sys
 from collections.abc import Iterator, Sequence
 
 from . import _is_software
@@ -77,7 +80,6 @@ def sanitize(
     METALOPS_SANITIZE, or use `python -m metalops sanitize`. Without the block, METALOPS_SANITIZE
     alone puts every launch of the process under the sanitizer.
     """
-    from . import _sanitize
     from .msl import sanitizers
 
     wanted = None if mode is None else sanitizers.mode_of(mode)
@@ -91,7 +93,7 @@ def sanitize(
         )
     from . import _host
 
-    _sanitize.set_up()
+    _prepare_sanitizing()
     mode_before = _host.set_sanitizer(present)
     halt_before = _host.set_sanitizer_halt(halt)
     seed_before = _host.sanitizer_seed()
@@ -106,3 +108,26 @@ def sanitize(
             _host.set_sanitizer_seed(seed_before)
         _host.set_sanitizer_halt(halt_before)
         _host.set_sanitizer(mode_before)
+
+
+@functools.cache
+def _prepare_sanitizing() -> None:
+    """What sanitized launches need of this process, once."""
+    from . import _host
+    from .msl import compiler, sanitizers
+
+    reader = sanitizers.address_reader(compiler.find())
+    if reader is not None:
+        _host.set_address_reader(reader)
+    atexit.register(_fail_at_exit)
+
+
+def _fail_at_exit() -> None:
+    """Findings that nobody has waited for: shown, and the process ends with status 1."""
+    from . import _host
+
+    findings = _host.take_kept_findings()
+    if not findings:
+        return
+    print(f"metalops.debug.SanitizerError: {SanitizerError(findings)}", file=sys.stderr)
+    _host.fail_at_exit()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -189,3 +190,182 @@ def test_a_folder_that_cannot_be_written(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("METALOPS_CACHE_DIR", str(tmp_path / "file" / "cache"))
     assert os.path.exists(msl.compile_source(SOURCE % 30))
+
+
+# ---- who may have written what is loaded
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """An empty temporary folder, and a process that has not looked for its cache yet."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(cache.tempfile, "tempdir", str(folder))
+    _forget()
+    yield folder
+    _forget()
+
+
+def _forget():
+    cache._usable_folders.cache_clear()
+    cache._temporary_folder.cache_clear()
+
+
+@pytest.fixture
+def no_home(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.delenv("METALOPS_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+
+
+@pytest.fixture
+def foreign(monkeypatch):
+    """foreign(path): from now on the path belongs to another user."""
+    real, theirs = os.lstat, set()
+
+    def status_of(real):
+        def status(path, *args, **kwargs):
+            found = real(path, *args, **kwargs)
+            if str(path) not in theirs:
+                return found
+            return os.stat_result([*found[:4], 12345, *found[5:]])
+
+        return status
+
+    monkeypatch.setattr(os, "lstat", status_of(real))
+    monkeypatch.setattr(os, "stat", status_of(os.stat))
+    return lambda path: theirs.add(str(path))
+
+
+def _mode(path):
+    return stat.S_IMODE(os.stat(path).st_mode)
+
+
+@pytest.mark.usefixtures("no_home")
+def test_the_fallback_folder_is_this_users_alone(temporary):
+    expected = temporary / f"metalops-{os.geteuid()}"
+    assert cache.directory() == str(expected)
+    assert _mode(expected) == 0o700
+
+
+@pytest.mark.usefixtures("no_home")
+@pytest.mark.parametrize("trap", ["link", "foreign", "for all to write", "for a group to write"])
+def test_a_fallback_folder_that_others_have_made_is_not_used(temporary, tmp_path, foreign, trap):
+    usual = temporary / f"metalops-{os.geteuid()}"
+    if trap == "link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        usual.symlink_to(tmp_path / "elsewhere")
+    else:
+        usual.mkdir(mode=0o700)
+        usual.chmod({"for all to write": 0o777, "for a group to write": 0o770}.get(trap, 0o755))
+        if trap == "foreign":
+            foreign(usual)
+    chosen = cache.directory()
+    assert chosen != str(usual) and os.path.dirname(chosen) == str(temporary)
+    assert _mode(chosen) == 0o700
+    assert cache.directory() == chosen
+    path = msl.compile_source(SOURCE % 31)
+    assert os.path.dirname(path) == chosen and os.listdir(usual) == []
+
+
+def test_a_fresh_fallback_folder_goes_when_the_process_ends(tmp_path):
+    program = """
+import os, sys, types
+shell = types.ModuleType("metalops"); shell.__path__ = [sys.argv[1]]; sys.modules["metalops"] = shell
+from metalops.msl import cache
+os.makedirs(os.path.join(os.environ["TMPDIR"], f"metalops-{os.geteuid()}"))
+os.chmod(os.path.join(os.environ["TMPDIR"], f"metalops-{os.geteuid()}"), 0o777)
+if os.fork() == 0: cache.directory(); sys.exit()
+os.wait()
+folder = cache.directory()
+if os.fork() == 0: sys.exit()
+os.wait()
+assert os.path.isdir(folder)
+"""
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "METALOPS_CACHE_DIR": "/dev/null/cache"}
+    package = os.path.dirname(os.path.dirname(msl.__file__))
+    subprocess.run([sys.executable, "-c", program, package], env=environment, check=True)
+    assert os.listdir(tmp_path) == [f"metalops-{os.geteuid()}"]
+
+
+def test_a_new_cache_folder_is_this_users_alone(folder):
+    before = os.umask(0o002)
+    try:
+        cache.directory()
+    finally:
+        os.umask(before)
+    assert _mode(folder) == 0o700
+
+
+@pytest.mark.parametrize(
+    "mode, owner, reason",
+    [
+        (0o777, None, "can be written by everyone (its mode is 777)"),
+        (0o1777, None, "can be written by everyone"),
+        (0o770, "group", "can be written by its group (its mode is 770)"),
+        (0o755, "user", "belongs to user 12345"),
+    ],
+)
+def test_a_chosen_folder_that_others_may_write_is_an_error(
+    folder, foreign, monkeypatch, mode, owner, reason
+):
+    folder.mkdir()
+    folder.chmod(mode)
+    if owner == "user":
+        foreign(folder)
+    if owner == "group":
+        monkeypatch.setattr(cache, "_is_private_group", lambda group, user: False)
+    with pytest.raises(PermissionError) as caught:
+        msl.compile_source(SOURCE % 32)
+    message = str(caught.value)
+    assert f"METALOPS_CACHE_DIR={folder} {reason}" in message and "chmod go-w" in message
+
+
+def test_a_folder_that_a_private_group_may_write_is_fine(folder, monkeypatch):
+    folder.mkdir()
+    folder.chmod(0o775)
+    user = cache._user_name(os.geteuid())
+    entry = cache.grp.struct_group((user, "x", os.getegid(), []))
+    monkeypatch.setattr(cache.grp, "getgrgid", lambda group: entry)
+    assert cache.directory() == str(folder)
+    shared = cache.grp.struct_group((user, "x", os.getegid(), ["somebody"]))
+    monkeypatch.setattr(cache.grp, "getgrgid", lambda group: shared)
+    cache._usable_folders.cache_clear()
+    with pytest.raises(PermissionError):
+        cache.directory()
+
+
+@pytest.mark.parametrize("part", ["", ".json"])
+@pytest.mark.parametrize("trap", ["link", "foreign", "for all to write"])
+def test_entries_that_others_may_have_written_are_built_again(
+    compiles, tmp_path, foreign, trap, part
+):
+    path = msl.compile_source(SOURCE % 33)
+    if trap == "link":
+        os.rename(path + part, tmp_path / "there")
+        os.symlink(tmp_path / "there", path + part)
+    elif trap == "foreign":
+        foreign(path + part)
+        assert cache.lookup(os.path.basename(path)[:-3]) is None
+        return
+    else:
+        os.chmod(path + part, 0o666)
+    assert msl.compile_source(SOURCE % 33) == path
+    assert len(compiles) == 2
+    assert stat.S_ISREG(os.lstat(path + part).st_mode) and not _mode(path + part) & 0o022
+
+
+def test_a_folder_that_can_only_be_read_is_read(folder, temporary, monkeypatch, compiles):
+    """As an administrator may provide one for all users."""
+    path = msl.compile_source(SOURCE % 34)
+    for file in (path, path + ".json"):
+        assert _mode(file) & 0o444 == 0o444
+    real = os.access
+    monkeypatch.setattr(
+        os, "access", lambda at, mode: real(at, mode) and not (at == str(folder) and mode & os.W_OK)
+    )
+    _forget()
+    assert msl.compile_source(SOURCE % 34) == path and len(compiles) == 1
+    other = msl.compile_source(SOURCE % 35)
+    assert os.path.dirname(os.path.dirname(other)) == str(temporary)
+    assert msl.compile_source(SOURCE % 35) == other and len(compiles) == 2

@@ -16,6 +16,8 @@ SOURCE = (
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("METALOPS_CACHE_DIR", str(tmp_path / "cache"))
+    yield
+    compiler._find.cache_clear()
 
 
 def script(folder, name, text):
@@ -81,6 +83,45 @@ def test_probes_are_remembered_on_disk(monkeypatch, tmp_path):
             warnings.simplefilter("error")
             assert compiler.find().command[0] == wrapper
     assert log.read_text().count("run") == 2  # its version, and one trial
+
+
+@pytest.mark.parametrize(
+    "failure", ["the disk is full", "it cannot be started", "it takes too long", "it dies"]
+)
+def test_probes_that_fail_are_made_again(monkeypatch, tmp_path, failure):
+    """The reason may be gone: only success is remembered."""
+    real = compiler.find().command[0]
+    trouble = tmp_path / "trouble"
+    trouble.touch()
+    behaviour = {"the disk is full": "echo 'error: No space left on device' >&2; exit 1"}
+    behave = behaviour.get(failure, "kill -9 $$")
+    text = f'if [ -e {trouble} ]; then {behave}; fi; exec {real} "$@"\n'
+    wrapper = script(tmp_path / "tools", "wrapper", text)
+    monkeypatch.setenv("CXX", wrapper)
+    run = compiler.subprocess.run
+
+    def failing(command, *args, **kwargs):
+        if trouble.exists() and command[0] == wrapper and failure == "it cannot be started":
+            raise OSError("no memory")
+        if trouble.exists() and command[0] == wrapper and failure == "it takes too long":
+            raise compiler.subprocess.TimeoutExpired(command, 60)
+        return run(command, *args, **kwargs)
+
+    monkeypatch.setattr(compiler.subprocess, "run", failing)
+    with pytest.warns(UserWarning, match="because"):
+        assert compiler.find().command[0] != wrapper
+    trouble.unlink()
+    compiler._find.cache_clear()
+    assert compiler.find().command[0] == wrapper
+
+
+@pytest.mark.parametrize("content", ["[]", "{", '{"%s": {"error": "x"}}', '{"%s": "x"}'])
+def test_what_is_remembered_wrongly_is_asked_again(content):
+    found = compiler.find()
+    with open(compiler._memory_file(), "w") as stream:
+        stream.write(content.replace("%s", found.identity))
+    compiler._find.cache_clear()
+    assert compiler.find() == found
 
 
 @pytest.mark.parametrize("name", ["g++", "clang++", "clang++-19"])

@@ -5,17 +5,25 @@ torch and this front end. Included files are part of an entry too: they are list
 their contents' hash, and looked at on every use. Entries are written beside and renamed into place,
 so that several processes may share a folder. The least recently used go when the folder grows past
 METALOPS_CACHE_SIZE (bytes, with K, M or G; default 2G).
+
+Entries are code that this process runs, so nobody but this user and root may have written them:
+folders and files that others own or may write, and files that are links, are not used.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
+import grp
 import hashlib
 import json
 import os
 import platform
+import pwd
 import re
+import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,24 +32,101 @@ DEFAULT_SIZE = 2 * 1024**3
 _SUFFIX = ".so"
 
 
-@functools.cache
-def _make_directory(path: str) -> str:
-    os.makedirs(path, exist_ok=True)
-    return path
-
-
 def directory() -> str:
-    """The cache folder: METALOPS_CACHE_DIR, else metalops under the user's cache folder. It exists
-    on return.
+    """The folder that entries are written to: METALOPS_CACHE_DIR, else metalops under the user's
+    cache folder; where that cannot be written, one in the temporary folder. It exists on return.
+
+    Raises PermissionError when METALOPS_CACHE_DIR is a folder that other users may write.
     """
-    chosen = os.environ.get("METALOPS_CACHE_DIR")
-    if not chosen:
-        base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        chosen = os.path.join(base, "metalops")
+    return _folders()[0]
+
+
+def _folders() -> tuple[str, ...]:
+    """Where entries are looked for. The first one is also written to; another one is a folder to
+    read from only, as an administrator may have filled it.
+    """
+    chosen = os.environ.get("METALOPS_CACHE_DIR", "")
+    if chosen:
+        return _usable_folders(os.path.abspath(chosen), is_chosen=True)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return _usable_folders(os.path.join(base, "metalops"), is_chosen=False)
+
+
+@functools.cache
+def _usable_folders(wanted: str, is_chosen: bool) -> tuple[str, ...]:
     try:
-        return _make_directory(chosen)
+        os.makedirs(wanted, mode=0o700, exist_ok=True)
+        reason = _why_unsafe(os.stat(wanted))
     except OSError:
-        return _make_directory(os.path.join(tempfile.gettempdir(), f"metalops-{os.getuid()}"))
+        return (_temporary_folder(),)
+    if reason is not None and is_chosen:
+        raise PermissionError(
+            f"METALOPS_CACHE_DIR={wanted} {reason}, and this process would run the code in it. "
+            f"Take that away (chown, chmod go-w), or name a folder of your own."
+        )
+    if reason is not None:
+        return (_temporary_folder(),)
+    if not os.access(wanted, os.W_OK | os.X_OK):
+        return (_temporary_folder(), wanted)
+    return (wanted,)
+
+
+@functools.cache
+def _temporary_folder() -> str:
+    """A folder of this user's in the temporary folder, where anyone may have made one of that name
+    before; then a fresh one, which goes when the process ends.
+    """
+    usual = os.path.join(tempfile.gettempdir(), f"metalops-{os.geteuid()}")
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(usual, 0o700)
+    status = os.lstat(usual)
+    own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    if own and not status.st_mode & 0o022:
+        return usual
+    fresh = tempfile.mkdtemp(prefix="metalops-")
+    owner = os.getpid()  # not a forked child
+    atexit.register(
+        lambda: os.getpid() == owner and shutil.rmtree(fresh, ignore_errors=True),
+    )
+    return fresh
+
+
+def _why_unsafe(status: os.stat_result) -> str | None:
+    """What lets other users write a file or folder; None when nothing does."""
+    if status.st_uid not in (0, os.geteuid()):
+        return f"belongs to {_user_name(status.st_uid)}"
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & stat.S_IWOTH:
+        return f"can be written by everyone (its mode is {mode:o})"
+    if mode & stat.S_IWGRP and not _is_private_group(status.st_gid, status.st_uid):
+        return f"can be written by its group (its mode is {mode:o})"
+    return None
+
+
+def _user_name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"user {user}"
+
+
+def _is_private_group(group: int, user: int) -> bool:
+    """Whether a user is alone in a group that has the same name, as on systems whose umask is 002."""
+    try:
+        entry = grp.getgrgid(group)
+    except KeyError:
+        return False
+    name = _user_name(user)
+    return entry.gr_name == name and set(entry.gr_mem) <= {name}
+
+
+def is_trusted(path: str) -> bool:
+    """Whether a file is one that only this user and root can have written, and no link."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and _why_unsafe(status) is None
 
 
 def size_limit() -> int:
@@ -88,7 +173,14 @@ def file_hash(path: str) -> str:
 
 def lookup(key: str) -> str | None:
     """The library of an entry whose included files are unchanged, or None."""
-    path = os.path.join(directory(), key + _SUFFIX)
+    found = (_lookup_in(folder, key) for folder in _folders())
+    return next((path for path in found if path is not None), None)
+
+
+def _lookup_in(folder: str, key: str) -> str | None:
+    path = os.path.join(folder, key + _SUFFIX)
+    if not is_trusted(path) or not is_trusted(path + ".json"):
+        return None
     try:
         with open(path + ".json", "rb") as stream:
             note = json.load(stream)
@@ -138,6 +230,7 @@ def _place(library: str, path: str, note: bytes) -> None:
     handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".tmp")
     with os.fdopen(handle, "wb") as stream:
         stream.write(note)
+    os.chmod(temporary, 0o644)  # a folder that root has filled may be for all to read
     os.chmod(library, 0o755)
     os.replace(library, path)
     os.replace(temporary, path + ".json")

@@ -1,8 +1,9 @@
 """The host C++ compiler that builds kernels: which one, how it is called, what it says.
 
 $CXX if it can build kernels, else the first clang++ or g++ that can. clang is preferred because it
-vectorises half-precision arithmetic and group loops better than g++ 12. Answers are remembered on
-disk by the compiler's path, size and time.
+vectorises half-precision arithmetic and group loops better than g++ 12. That a compiler works is
+remembered on disk by its path, size and time; that it does not is not, because the reason may be
+gone the next time (a full disk, a busy machine).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import tempfile
 import warnings
 from dataclasses import dataclass
 
+from . import cache
 from .errors import CompilerNotFound
 
 HEADERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "include")
@@ -111,9 +113,7 @@ def _identity(path: str) -> str:
 
 
 def _memory_file() -> str:
-    from .cache import directory
-
-    return os.path.join(directory(), "compilers.json")
+    return os.path.join(cache.directory(), "compilers.json")
 
 
 def _probe(command: list[str]) -> Compiler | str:
@@ -122,22 +122,21 @@ def _probe(command: list[str]) -> Compiler | str:
     if path is None:
         return f"{command[0]} is not installed"
     identity = hashlib.sha256((_identity(path) + repr(command[1:])).encode()).hexdigest()[:16]
-    remembered = _read_memory().get(identity)
-    if remembered is None:
-        remembered = _try(command)
-        _remember(identity, remembered)
-    if "error" in remembered:
-        return remembered["error"]
-    return Compiler((path, *command[1:]), remembered["kind"], remembered["version"], identity)
+    facts = _read_memory().get(identity)
+    if not isinstance(facts, dict) or not {"kind", "version"} <= facts.keys():
+        try:
+            facts = _try(command)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"{command[0]} does not run ({error})"
+        if isinstance(facts, str):
+            return facts
+        _remember(identity, facts)
+    return Compiler((path, *command[1:]), facts["kind"], facts["version"], identity)
 
 
-def _try(command: list[str]) -> dict:
-    try:
-        version = subprocess.run(
-            [*command, "--version"], capture_output=True, text=True, timeout=60
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return {"error": f"{command[0]} does not run ({error})"}
+def _try(command: list[str]) -> dict[str, str] | str:
+    """What is remembered of a compiler, or the reason why it cannot build kernels."""
+    version = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60)
     kind = "clang" if "clang" in version.stdout.lower() else "gnu"
     number = re.search(r"(\d+\.\d+(?:\.\d+)?)", version.stdout.split("\n")[0])
     number = number.group(1) if number else "0"
@@ -146,9 +145,8 @@ def _try(command: list[str]) -> dict:
         source = os.path.join(folder, "probe.cpp")
         with open(source, "w") as stream:
             stream.write(_PROBE)
-        result = trial.run(
-            [*trial.flags(1), "-shared", source, "-o", os.path.join(folder, "probe.so"), "-lm"]
-        )
+        output = os.path.join(folder, "probe.so")
+        result = trial.run([*trial.flags(1), "-shared", source, "-o", output, "-lm"], timeout=60)
     if result.returncode:
         first = next(
             (x for x in result.stderr.decode(errors="replace").splitlines() if "error" in x), ""
@@ -158,13 +156,16 @@ def _try(command: list[str]) -> dict:
             if "_Float16" in first
             else f"cannot build a shared library ({first.strip()})"
         )
-        return {"error": f"{command[0]} {number} {reason}"}
+        return f"{command[0]} {number} {reason}"
     return {"kind": kind, "version": number}
 
 
 def _read_memory() -> dict:
+    path = _memory_file()
+    if not cache.is_trusted(path):
+        return {}
     try:
-        with open(_memory_file()) as stream:
+        with open(path) as stream:
             memory = json.load(stream)
     except (OSError, ValueError):
         return {}
