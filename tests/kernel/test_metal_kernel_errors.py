@@ -51,7 +51,13 @@ def run(kernel, **changed):
         ({"header": 1}, TypeError, "header must be a string of Metal code"),
         ({"compile_options": {"fast": True}}, ValueError, "the key 'math_mode' alone, got 'fast'"),
         ({"compile_options": {"math_mode": "quick"}}, ValueError, "safe, relaxed or fast, but got"),
-        ({"compile_options": "fast"}, TypeError, "compile_options must be a dict"),
+        ({"compile_options": "fast"}, ValueError, "compile_options must be a dict, but got 'fast'"),
+        (
+            {"compile_options": [("math_mode", "fast")]},
+            ValueError,
+            "compile_options must be a dict",
+        ),
+        ({"compile_options": 5}, ValueError, "compile_options must be a dict, but got 5"),
         ({"backward": "x"}, TypeError, "backward must be a function, but got 'x'"),
     ],
 )

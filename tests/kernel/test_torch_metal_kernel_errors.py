@@ -270,12 +270,49 @@ def test_a_reference_that_returns_something_else():
             kernel(torch.ones(4, device=device), **LAUNCH)
 
 
-def test_one_name_for_the_types_of_two_inputs():
+@pytest.mark.parametrize("device", ["mps", "cpu", "meta"])
+@pytest.mark.parametrize("size", [4, 0])
+def test_one_name_for_the_types_of_two_inputs(device, size):
     kernel = build("one_type", template_dtypes={"x": "T", "y": "T"})
+    x = torch.ones(size, device=device)
+    launch = {**LAUNCH, "result_shapes": [[size]]}
+    assert kernel(x, x, **launch).shape == (size,)
+    message = (
+        r"TorchMetalKernel 'one_type': template_dtypes makes 'T' the type of several inputs, but 'y' is half "
+        r"\(torch.float16\) and 'x' is float \(torch.float32\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        kernel(x, x.half(), **launch)
+
+
+def test_one_name_for_the_types_of_two_inputs_is_refused_when_a_graph_is_recorded():
+    kernel = build("one_type_recorded", template_dtypes={"x": "T", "y": "T"})
+
+    class Module(torch.nn.Module):
+        def forward(self, x, y):
+            return kernel(x, y, **LAUNCH)
+
     x = torch.ones(4, device="mps")
-    assert kernel(x, x, **LAUNCH).tolist() == [2.0] * 4
-    with pytest.raises(ValueError, match="'T' the type of several inputs, but 'y' is half"):
-        kernel(x, x.half(), **LAUNCH)
+    torch.export.export(Module(), (x, x))
+    with pytest.raises(Exception, match="'y' is half .* and 'x' is float"):
+        torch.export.export(Module(), (x, x.half()))
+
+
+def test_one_name_for_the_type_of_a_tensor_and_of_a_number():
+    def scaled(x: Tensor, n: int) -> Tensor:
+        return x * n
+
+    kernel = build(
+        "tensor_and_number",
+        input_names=["x", "n"],
+        src="out[id] = T(x[id]) * T(n);",
+        torch_defn=scaled,
+        template_dtypes={"x": "T", "n": "T"},
+    )
+    x = torch.ones(4, device="mps")
+    assert kernel(x.int(), 3, **LAUNCH).tolist() == [3] * 4
+    with pytest.raises(ValueError, match=r"'n' is int \(int\) and 'x' is float \(torch.float32\)"):
+        kernel(x, 3, **LAUNCH)
 
 
 def test_metal_that_does_not_compile_shows_the_users_line_and_column():

@@ -75,19 +75,24 @@ def prepare(
     compile, ValueError for a threadgroup that is too large.
     """
     call = _Call(definition, words, inputs, arguments)
-    return Launch(
-        _kernel(call),
-        arguments,
-        tuple(
-            position
-            for position, name in enumerate(definition.inputs)
-            if name not in definition.inouts and _needs_conversion(definition, inputs[position])
-        ),
-        tuple(
-            _metadata_value(definition, definition.inputs[position], inputs[position], ending)
-            for position, ending in call.metadata
-        ),
+    converted = tuple(
+        position
+        for position, name in enumerate(definition.inputs)
+        if name not in definition.inouts and _needs_conversion(definition, inputs[position])
     )
+    metadata = tuple(
+        _metadata_value(
+            definition,
+            definition.inputs[position],
+            tuple(inputs[position].shape),
+            _row_strides(inputs[position].shape)
+            if position in converted
+            else inputs[position].stride(),
+            ending,
+        )
+        for position, ending in call.metadata
+    )
+    return Launch(_kernel(call), arguments, converted, metadata)
 
 
 class _Call:
@@ -156,21 +161,27 @@ def _bindable(value: torch.Tensor | complex) -> torch.Tensor | list[float]:
     return value.contiguous()
 
 
-def _metadata_value(definition: Definition, name: str, tensor: torch.Tensor, ending: str):
-    """As a kernel of torch.mps.compile_shader takes it.
+def _metadata_value(
+    definition: Definition,
+    name: str,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    ending: str,
+) -> int | list[int]:
+    """As a kernel of torch.mps.compile_shader takes it. shape, strides: of the tensor that is bound.
 
     An int becomes 64 bits there. Apple's and the host's processors have the low bits first, so that Metal code that asks
     for an int, or a bool, finds it; calls with casts instead cost a third more.
     """
     if ending == "ndim":
-        return tensor.dim()
+        return len(shape)
     if ending == "strides":
-        return list(tensor.stride())
-    if max(tensor.shape) >= 2**31:
+        return list(strides)
+    if max(shape) >= 2**31:
         raise ValueError(
-            f"{definition.owner}: {name}_shape holds 32-bit integers, but the shape is {tuple(tensor.shape)}"
+            f"{definition.owner}: {name}_shape holds 32-bit integers, but the shape is {shape}"
         )
-    padded = [*tensor.shape, 0][: len(tensor.shape) + len(tensor.shape) % 2]
+    padded = [*shape, 0][: len(shape) + len(shape) % 2]
     return [low | high << 32 for low, high in zip(padded[::2], padded[1::2], strict=True)]
 
 

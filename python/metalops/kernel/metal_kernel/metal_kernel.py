@@ -377,7 +377,7 @@ def _math_mode(owner: str, options: object) -> str:
     if options is None:
         return _MATH_MODES[0]
     if not isinstance(options, dict):
-        raise TypeError(f"{owner}: compile_options must be a dict, but got {options!r}")
+        raise ValueError(f"{owner}: compile_options must be a dict, but got {options!r}")
     for key in options:
         if key != "math_mode":
             raise ValueError(f"{owner}: compile_options has the key 'math_mode' alone, got {key!r}")

@@ -150,8 +150,8 @@ class Definition:
         )
 
     def _checked_inputs(self, inputs) -> list[object]:
-        """The inputs as the kernel takes them. TypeError or ValueError for values of wrong types, RuntimeError for
-        tensors of several devices.
+        """The inputs as the kernel takes them. TypeError or ValueError for values of wrong types, also of several under
+        one name for them, RuntimeError for tensors of several devices.
         """
         checked = []
         devices = set()
@@ -175,7 +175,16 @@ class Definition:
             raise RuntimeError(
                 f"{self.code.owner}: all tensors must be on one device, but got {places}"
             )
+        self._check_templates(checked)
         return checked
+
+    def _check_templates(self, inputs) -> None:
+        self.code.check_templates(
+            [
+                value.dtype if kind is torch.Tensor else kind
+                for value, kind in zip(inputs, self._kinds, strict=True)
+            ]
+        )
 
     def trace(self, inputs, grid, group, shapes) -> list[torch.Tensor]:
         """The results by way of the operator, for torch.compile, other tracing, modes and autograd."""
@@ -196,6 +205,7 @@ class Definition:
     def fake(self, inputs, grid, group, shapes, device) -> list[torch.Tensor]:
         """The results for fake tensors: their shapes and dtypes, on the inputs' device."""
         self._check_counts(inputs, grid, group, shapes)
+        self._check_templates(inputs)
         results = self._reference.infer(inputs, device)
         self._check_shapes(results, shapes)
         devices = [value.device for value in inputs if isinstance(value, torch.Tensor)]

@@ -10,7 +10,7 @@ import torch
 
 from ...msl.restrictions import MAX_BUFFERS
 from ..compile import generated_text, user_text
-from ..dtypes import metal_type
+from ..dtypes import METAL_TYPES, metal_type
 from ..identifiers import check_distinct, check_identifier, check_text
 from .metal_parameter import MetalParameter
 from .subscripts import as_calls
@@ -86,8 +86,9 @@ class MetalCode(NamedTuple):
         else:
             values = ", ".join(map(str, extents))
             text += f"constant metalops_sizes metalops_extents = {{{{{values}}}}};\n"
-        for placeholder, element in self._templates(inputs).items():
-            text += f"using {placeholder} = {element};\n"
+        types = dict(zip(self.input_names, inputs, strict=True))
+        for placeholder, name in {p: name for name, p in self.template_dtypes}.items():
+            text += f"using {placeholder} = {self._metal_type(name, types[name])};\n"
         if self.helper_src is not None:
             text += user_text(f"{self.name}.helper_src", as_calls(self.helper_src))
         parameters += map(str, self.metal_params)
@@ -108,17 +109,28 @@ class MetalCode(NamedTuple):
         role = f"input {name!r}" if name in self.input_names else f"result {name!r}"
         return metal_type(self.owner, role, operand.dtype)
 
-    def _templates(self, inputs: Sequence[Operand]) -> dict[str, str]:
-        """The Metal type for each placeholder."""
-        types: dict[str, str] = {}
+    def check_templates(self, types: Sequence[torch.dtype | type]) -> None:
+        """Raises ValueError if a name in template_dtypes stands for two types. types: of each input, int, float or bool
+        for a scalar.
+        """
+        given = dict(zip(self.input_names, types, strict=True))
+        first: dict[str, str] = {}
         for name, placeholder in self.template_dtypes:
-            element = self._metal_type(name, inputs[self.input_names.index(name)])
-            if types.setdefault(placeholder, element) != element:
+            other = first.setdefault(placeholder, name)
+            if _in_metal(given[name]) != _in_metal(given[other]):
                 raise ValueError(
                     f"{self.owner}: template_dtypes makes {placeholder!r} the type of several inputs, but {name!r} is "
-                    f"{element} and another {types[placeholder]}"
+                    f"{_described(given[name])} and {other!r} is {_described(given[other])}"
                 )
-        return types
+
+
+def _in_metal(kind: torch.dtype | type) -> str:
+    """The Metal type of such elements or scalars; of dtypes that Metal lacks, which references may take, their name."""
+    return _SCALARS[kind][1] if kind in _SCALARS else METAL_TYPES.get(kind, str(kind))
+
+
+def _described(kind: torch.dtype | type) -> str:
+    return f"{_in_metal(kind)} ({kind if isinstance(kind, torch.dtype) else kind.__name__})"
 
 
 def checked_code(

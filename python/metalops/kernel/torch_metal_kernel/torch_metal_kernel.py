@@ -39,7 +39,8 @@ class TorchMetalKernel:
             of the kernel the same. It decides about the results' dtypes, by running on fake tensors.
         metal_params: the thread attributes that the body uses.
         helper_src: Metal code before the kernel: functions, types, includes.
-        template_dtypes: names for the Metal types of inputs in src and helper_src: ``{"A": "TYPE"}``.
+        template_dtypes: names for the Metal types of inputs in src and helper_src: ``{"A": "TYPE"}``. Inputs that share
+            a name must be of one dtype.
         backward: the gradient, ``backward(grad_outputs, inputs, outputs)`` -> a list with one gradient or None for each
             input, where scalars may be left out. It may call other kernels. Without it, backward through the kernel
             raises NotImplementedError.
@@ -141,9 +142,10 @@ class TorchMetalKernel:
                 uninitialised.
 
         Raises:
-            TypeError, ValueError: wrong numbers or types of inputs, integers beyond 32 bits, shapes that differ from
-                torch_defn's, threads that are not three integers, a threadgroup beyond the kernel's limit, no threads
-                for results that are not empty, dtypes that Metal has no type for.
+            TypeError, ValueError: wrong numbers or types of inputs, inputs of two dtypes under one name of
+                template_dtypes, integers beyond 32 bits, shapes that differ from torch_defn's, threads that are not
+                three integers, a threadgroup beyond the kernel's limit, no threads for results that are not empty,
+                dtypes that Metal has no type for.
             RuntimeError: tensors on several devices.
             SyntaxError: the Metal code does not compile; it counts lines from the first of src or helper_src.
         """
