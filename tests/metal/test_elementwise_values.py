@@ -98,6 +98,7 @@ def test_empty_tensors_do_nothing(metal_tests, shape):
     metal_tests.unary(x, x, "metal_tests", "no such kernel")
     metal_tests.binary(x, x, x, "metal_tests", "no such kernel")
     metal_tests.ternary(x, x, x, x, "metal_tests", "no such kernel")
+    assert x.shape == shape
 
 
 @pytest.mark.parametrize("pinned", ["", "ilp"])

@@ -1,6 +1,7 @@
 """Compile errors are SyntaxErrors at the user's own file, line and column."""
 
 import pytest
+import torch
 from metalops import msl
 
 HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
@@ -242,7 +243,7 @@ def test_program_scope_variables_are_constant(source, needle):
 
 
 def test_program_scope_declarations_that_are_allowed(program):
-    program("""
+    built = program("""
         constant float table[2] = {1, 2};
         static constexpr constant int count = 3;
         constexpr sampler nearest(filter::nearest);
@@ -255,6 +256,9 @@ def test_program_scope_declarations_that_are_allowed(program):
         struct Box { static constexpr int size = 4; };
         kernel void k(device float* out) { out[0] = helper(table[0]) + count + Box::size + is_small<half>; }
     """)
+    out = torch.zeros(1)
+    built.launch("k", out, grid=1)
+    assert out.item() == 1 + 3 + 4 + 1
 
 
 def test_thread_limits_stand_before_the_kernel():

@@ -295,7 +295,7 @@ def _compare_observed(x, state, switches, arguments):
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_observed_ranges_scales_and_zero_points(low, high, symmetric):
     if symmetric and high - low == 1:
-        return  # there is nothing above the middle
+        pytest.skip("there is nothing above the middle of two numbers")
     on = torch.tensor([1])
     for seed, (lowest, highest) in enumerate(
         [(-3, 7), (-7, 3), (0.1, 7), (-7, -0.1), (0, 1), (-1e-5, 2e-5), (-1e20, 1e15), (-2, 2)] * 5

@@ -434,7 +434,7 @@ def test_narrow_copy_out_makes_no_host_copy():
 @pytest.mark.parametrize("name", _calls())
 def test_forward_derivative(name):
     if name == "embedding":
-        return  # torch has none
+        pytest.skip("torch has no forward derivative of embedding")
     call, x = _calls()[name]
     tangent = torch.randn_like(x)
     _, actual = torch.func.jvp(call, (x,), (tangent,))

@@ -21,10 +21,16 @@ from torch.testing._internal.opinfo.core import SampleInput
 
 from . import strategies
 from .subjects import SUBJECTS
-from .test_aten_opinfo import OPERATORS, _compare, _dtypes
+from .test_aten_opinfo import OPERATORS, _compare, _dtypes, _is_random
 from .test_aten_opinfo import _samples as _samples_of
 
 by_subject = pytest.mark.parametrize("subject", SUBJECTS, ids=str)
+by_subject_with_out = pytest.mark.parametrize(
+    "subject", [s for s in SUBJECTS if s.has_out], ids=str
+)
+by_subject_in_place = pytest.mark.parametrize(
+    "subject", [s for s in SUBJECTS if s.inplace is not None], ids=str
+)
 OVERLAP = "single memory location|unsupported operation"
 
 
@@ -60,11 +66,9 @@ def _cotangent(data, shape, dtype):
     return data.draw(strategies.operands(shape, dtype, -2, 2))
 
 
-@by_subject
+@by_subject_with_out
 @given(data=st.data())
 def test_out_may_lie_anywhere_and_nothing_else_is_written(subject, data):
-    if not subject.has_out:
-        return
     operands, arguments = data.draw(calls(subject, FLOATS))
     tensors = to_device([x.tensor() for x in operands], "mps")
     expected = subject.function(*tensors, **arguments)
@@ -123,12 +127,10 @@ def _is_hazard(inputs, out):
     return any(bool(((w >= 0) & (w != elements)).any()) for w in writers)
 
 
-@by_subject
+@by_subject_with_out
 @given(data=st.data())
 def test_out_that_shares_memory_with_an_operand(subject, data):
     """The same, a part of it, or with itself: refused where torch refuses it, else right."""
-    if not subject.has_out:
-        return
     shape = data.draw(strategies.shapes(even_last=subject.halving))
     dtype = data.draw(st.sampled_from(FLOATS))
     operands = [
@@ -178,11 +180,9 @@ def test_out_that_shares_memory_with_an_operand(subject, data):
         )
 
 
-@by_subject
+@by_subject_in_place
 @given(data=st.data())
 def test_in_place(subject, data):
-    if subject.inplace is None:
-        return
     operands, arguments = data.draw(calls(subject, FLOATS))
     first = data.draw(
         strategies.operands(
@@ -224,7 +224,7 @@ BY_NAME = {op.formatted_name: op for op in OPERATORS}
 
 @functools.cache
 def _samples(name, dtype):
-    return list(_samples_of(BY_NAME[name], dtype))
+    return [s for s in _samples_of(BY_NAME[name], dtype) if not _is_random(s)]
 
 
 @pytest.mark.slow
