@@ -1,6 +1,7 @@
 """What every test needs: the device, before torch's testing modules look for it."""
 
 import importlib.util
+import os
 from pathlib import Path
 
 # torch.testing._internal reads at import whether there is an mps device.
@@ -21,6 +22,19 @@ settings.register_profile(
 settings.load_profile("quick")
 
 
+def pytest_xdist_auto_num_workers(config):
+    """Single files run in this process: others would take longer to start than most files to run."""
+    if config.args and all(Path(argument.split("::")[0]).is_file() for argument in config.args):
+        return 0
+    return None  # as many as there are CPUs
+
+
+def pytest_configure():
+    # Workers share the CPUs. Tests that are about several threads ask for them.
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    torch.set_num_threads(max(1, torch.get_num_threads() // workers))
+
+
 def pytest_collection_modifyitems(items):
     mode = sanitizers.loaded() if metalops._is_software else ""
     for item in items:
@@ -33,6 +47,13 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True)
 def _same_random_numbers_in_every_test():
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory):
+    """A folder of this run that all workers of pytest-xdist share."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
 
 @pytest.fixture(scope="session")

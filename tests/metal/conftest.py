@@ -12,19 +12,25 @@ EXTENSION = Path(__file__).parent / "extension"
 
 
 @pytest.fixture(scope="session")
-def metal_tests(tmp_path_factory):
-    """torch.ops.metal_tests, built once for a whole run."""
+def metal_tests(shared_folder):
+    """torch.ops.metal_tests, built once for a whole run: the first worker builds it, the others wait."""
+    from filelock import FileLock
     from metalops import build
 
-    folder = tmp_path_factory.mktemp("metal_tests")
+    folder = shared_folder / "metal_tests"
+    folder.mkdir(exist_ok=True)
     markers = folder / "markers.metal"
-    markers.write_text("#include <metal_stdlib>\nusing namespace metal;\n" + marker_source())
     sources = [
         str(EXTENSION / "metal_tests.metal"),
         str(markers),
         str(EXTENSION / "metal_tests.mm"),
     ]
-    build.load("metal_tests", sources, build_directory=str(folder / "build"))
+    with FileLock(folder / "lock"):
+        if not markers.exists():
+            markers.write_text(
+                "#include <metal_stdlib>\nusing namespace metal;\n" + marker_source()
+            )
+        build.load("metal_tests", sources, build_directory=str(folder / "build"))
     return torch.ops.metal_tests
 
 
