@@ -31,6 +31,7 @@ def bring_up() -> None:
     torch._C._has_mps = True
     _forget_cached_answers()
     _add_missing_functions()
+    _replace_compile_shader()
     _patch_storages()
     atexit.register(_finish_autograd)
 
@@ -95,6 +96,22 @@ def _start_capture(name: str) -> None:
         f"metal_capture({name!r}): the software mps device has no Metal capture; "
         "it needs an Apple GPU."
     )
+
+
+def _replace_compile_shader() -> None:
+    """Torch's own function writes its headers into the source; here the front end includes them, and so knows the lines
+    that the user wrote.
+    """
+
+    @functools.wraps(torch.mps.compile_shader)
+    def compile_shader(source: str):
+        if not isinstance(source, str):
+            raise TypeError(
+                f"compile_shader(): argument 'source' must be str, not {type(source).__name__}"
+            )
+        return torch._C._mps_compileShader(source)
+
+    torch.mps.compile_shader = compile_shader
 
 
 def _patch_storages() -> None:

@@ -35,6 +35,11 @@ VARIABLES: dict[str, tuple[str, str]] = {
         "0",
         "1: operators that stock PyTorch lacks on `mps` run on the CPU instead of raising, as on a Mac",
     ),
+    "PYTORCH_MPS_FAST_MATH": (
+        "0",
+        "1: Metal sources compiled at run time are compiled in the fast math mode, unless they choose theirs; on the "
+        "software device all that changes is that `__FAST_MATH__` is defined",
+    ),
     "PYTORCH_MPS_HIGH_WATERMARK_RATIO": (
         "4 (macOS: 1.7)",
         "how much memory tensors may take, in units of what is recommended",

@@ -555,6 +555,47 @@ def test_math_mode_reaches_the_compiler_where_metal_has_it(mode):
     torch.testing.assert_close(out.cpu(), torch.tensor([1.0]).exp())
 
 
+FAST_MATH = """
+#ifdef __FAST_MATH__
+  out[0] = __FAST_MATH__;
+#else
+  out[0] = -1;
+#endif
+"""
+
+
+@pytest.mark.parametrize("environment", ["0", "1"])
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (None, -1),
+        ({}, -1),
+        ({"math_mode": "safe"}, -1),
+        ({"math_mode": "relaxed"}, -1),  # honours infinities and NaN
+        ({"math_mode": "fast"}, 1),
+    ],
+)
+def test_the_fast_mode_alone_defines_its_macro(options, expected, environment, monkeypatch):
+    monkeypatch.setenv("PYTORCH_MPS_FAST_MATH", environment)
+    kernel = metalops.metal_kernel(
+        "mode",
+        [],
+        ["out"],
+        f"// {environment}\n{FAST_MATH}  out[1] = mode;",
+        FAST_MATH.replace("out[0]", "constant int mode"),
+        compile_options=options,
+    )
+    for same in (kernel, pickle.loads(pickle.dumps(kernel)), copy.deepcopy(kernel)):
+        (out,) = same(
+            inputs=[],
+            output_shapes=[(2,)],
+            output_dtypes=[torch.int32],
+            grid=(1, 1, 1),
+            threadgroup=(1, 1, 1),
+        )
+        assert out.tolist() == [expected, expected]
+
+
 def test_the_same_name_with_another_source_is_another_kernel():
     x = mps([1.0, 2.0])
     results = []

@@ -284,7 +284,7 @@ def test_an_exported_program_is_saved_loaded_and_run(strict, dynamic):
 
 @pytest.mark.slow
 def test_an_exported_program_runs_in_another_process(tmp_path):
-    """There it needs the kernel's definition, as any custom operator."""
+    """There it needs the kernel's definition, as any custom operator; the math mode is part of it."""
     program = tmp_path / "program.py"
     program.write_text(
         textwrap.dedent(
@@ -293,19 +293,25 @@ def test_an_exported_program_runs_in_another_process(tmp_path):
             import metalops
             import torch
 
-            kernel = metalops.metal_kernel("exported", ["x"], ["y"], {BODY!r} + "y[i] = x[i] * 3;")
+            SOURCE = {BODY!r} + "\\n#if __FAST_MATH__ == 1\\ny[i] = x[i] * 3;\\n#endif\\n"
+            fast = metalops.metal_kernel(
+                "exported", ["x"], ["y"], SOURCE, compile_options={{"math_mode": "fast"}}
+            )
+            safe = metalops.metal_kernel("exported", ["x"], ["y"], SOURCE)
 
             class Model(torch.nn.Module):
                 def forward(self, x):
-                    (y,) = kernel(inputs=[x], output_shapes=[x.shape], output_dtypes=[x.dtype],
-                                  grid=(x.numel(), 1, 1), threadgroup=(64, 1, 1))
-                    return y
+                    return [
+                        kernel(inputs=[x], output_shapes=[x.shape], output_dtypes=[x.dtype], init_value=7,
+                               grid=(x.numel(), 1, 1), threadgroup=(64, 1, 1))[0]
+                        for kernel in (fast, safe)
+                    ]
 
             x = torch.arange(3.0, device="mps")
             if sys.argv[1] == "save":
                 torch.export.save(torch.export.export(Model(), (x,)), sys.argv[2])
             else:
-                print(torch.export.load(sys.argv[2]).module()(x).tolist())
+                print([y.tolist() for y in torch.export.load(sys.argv[2]).module()(x)])
             """
         )
     )
@@ -316,7 +322,24 @@ def test_an_exported_program_runs_in_another_process(tmp_path):
             capture_output=True,
             text=True,
         ).stdout
-    assert output == "[0.0, 3.0, 6.0]\n"
+    assert output == "[[0.0, 3.0, 6.0], [7.0, 7.0, 7.0]]\n"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_math_mode_reaches_recorded_calls(backend):
+    source = "#ifdef __FAST_MATH__\nout[0] = __FAST_MATH__;\n#else\nout[0] = -1;\n#endif"
+    kernels = [
+        metalops.metal_kernel("mode", [], ["out"], source, compile_options={"math_mode": mode})
+        for mode in ("safe", "relaxed", "fast")
+    ]
+
+    def function():
+        call = {"output_shapes": [(1,)], "output_dtypes": [torch.int32]}
+        grid = {"grid": (1, 1, 1), "threadgroup": (1, 1, 1)}
+        return [kernel(inputs=[], **call, **grid)[0] for kernel in kernels]
+
+    outputs = torch.compile(function, backend=backend, fullgraph=True)()
+    assert [out.item() for out in outputs] == [-1, -1, 1]
 
 
 def test_fake_tensors_have_the_shapes_and_dtypes_of_the_outputs():

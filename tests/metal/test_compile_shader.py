@@ -146,6 +146,35 @@ def test_wrong_source_is_a_syntax_error_with_metals_text(source, line, column):
     assert (caught.value.lineno, caught.value.offset) == (line, column)
 
 
+@pytest.mark.parametrize("source", [5, None, b"kernel void k() {}", ["kernel void k() {}"]])
+def test_a_source_that_is_no_string_is_a_type_error(source):
+    with pytest.raises(TypeError, match=f"'source' must be str, not {type(source).__name__}"):
+        torch.mps.compile_shader(source)
+
+
+def test_an_error_below_an_include_is_at_the_line_that_the_user_wrote():
+    source = "#include <c10/metal/utils.h>\nkernel void k(device float* x) {\n  x[0] = missing;\n}"
+    with pytest.raises(SyntaxError, match=r"^program_source:3:10: error: .*missing"):
+        torch.mps.compile_shader(source)
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"), [(None, "0"), ("0", "0"), ("1", "1"), ("yes", "1"), ("", "1")]
+)
+def test_the_fast_math_mode_is_chosen_as_on_a_mac(setting, expected, monkeypatch):
+    monkeypatch.delenv("PYTORCH_MPS_FAST_MATH", raising=False)
+    if setting is not None:
+        monkeypatch.setenv("PYTORCH_MPS_FAST_MATH", setting)
+    source = """
+    #ifndef __FAST_MATH__
+    #define __FAST_MATH__ 0
+    #endif
+    kernel void mode(device int* out) { out[0] = __FAST_MATH__; }"""
+    x = zeros(1, dtype=torch.int32)
+    torch.mps.compile_shader(source).mode(x)
+    assert x.item() == int(expected)
+
+
 def test_headers_of_torch_are_found():
     source = """
     #include <c10/metal/utils.h>

@@ -29,10 +29,14 @@ def compile_source(source: str, name: str | None = None, *, options: Options | N
     """Compiles Metal source and returns the path of the kernel library, from the cache where it is
     there already.
 
-    name: what errors call the source (default "program_source"). Raises SyntaxError with the user's
-    file, line, column and source line; CompilerNotFound without a host compiler.
+    name: what errors call the source (default "program_source"). options: by default those that
+    torch compiles with on a Mac, where PYTORCH_MPS_FAST_MATH chooses the math mode. Raises
+    SyntaxError with the user's file, line, column and source line; CompilerNotFound without a host
+    compiler.
     """
-    return compile_text(source, name, options or Options())
+    if options is None:
+        options = Options(fast_math=os.environ.get("PYTORCH_MPS_FAST_MATH", "0") != "0")
+    return compile_text(source, name, options)
 
 
 def compile_file(

@@ -34,14 +34,17 @@ class Options:
 
     kernels: names of those to build (default: all). debug keeps line tables of the Metal source for
     debuggers. sanitize names the compiler's sanitizer ("address", "thread") that is built in,
-    without most optimisations; None stands for that whose runtime this process has, if any. arch is
-    what -march is given; flags go to the host compiler last.
+    without most optimisations; None stands for that whose runtime this process has, if any.
+    fast_math is what the kernels see of the math mode, `__FAST_MATH__`: they are compiled for IEEE
+    arithmetic in either, which the fast mode allows. arch is what -march is given; flags go to the
+    host compiler last.
     """
 
     optimize: int = 3
     include_dirs: tuple[str, ...] = ()
     defines: tuple[str, ...] = ()
     metal_version: int = METAL_VERSION
+    fast_math: bool = False
     arch: str = "native"
     debug: bool = False
     sanitize: str | None = None
@@ -255,6 +258,7 @@ def compile_text(source: str, name: str | None, options: Options) -> str:
         include_dirs=options.include_dirs,
         defines=options.defines,
         metal_version=options.metal_version,
+        fast_math=options.fast_math,
     )
     dependencies = [f for f in preprocessed.dependencies if f != preprocessed.name]
     return cache.store(key, dependencies, lambda path: _build(preprocessed, path, options) and None)
@@ -267,6 +271,7 @@ def compile_path(path: str, output: str, options: Options) -> str:
         include_dirs=options.include_dirs,
         defines=options.defines,
         metal_version=options.metal_version,
+        fast_math=options.fast_math,
     )
     temporary = f"{output}.{os.getpid()}.tmp"
     try:

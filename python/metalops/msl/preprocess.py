@@ -81,6 +81,7 @@ def preprocess(
     include_dirs: Iterable[str] = (),
     defines: Iterable[str] = (),
     metal_version: int = METAL_VERSION,
+    fast_math: bool = False,
 ) -> Preprocessed:
     """Preprocesses a source text, or the file at `path`. Raises SyntaxError."""
     host = compiler.find()
@@ -110,6 +111,7 @@ def preprocess(
         "-D__AIR64__=1",
         *_TARGET,
         *_LANGUAGE_FEATURES,
+        *(["-D__FAST_MATH__=1"] if fast_math else []),
         f"-I{_STUBS}",
         *(f"-I{d}" for d in include_path(include_dirs)),
         *(f"-D{d}" for d in defines),

@@ -68,7 +68,9 @@ def metal_kernel(
             strides.
         atomic_outputs: outputs are ``device atomic<T>*``, for int32, uint32, float32, uint64 or bool.
         compile_options: ``{"math_mode": mode}`` with mode "safe" (the default), "relaxed" or "fast": what the compiler
-            may assume of floating-point numbers. Before Metal 3.2, and on the software device, all are "safe".
+            may assume of floating-point numbers. In the fast mode alone, where there are no infinities and NaN,
+            ``__FAST_MATH__`` is defined, as 1. Before Metal 3.2, and on the software device, the arithmetic is that of
+            the safe mode in all.
         inout_names: tensors that the kernel reads and writes in place, ``device T*``. They come after the inputs (a
             name that is also one of the input_names keeps its place there), must be row-contiguous where
             ensure_row_contiguous holds, and are not among the outputs that a call returns.

@@ -42,6 +42,13 @@ _HELPERS = {
 _ALIASES = {"bfloat16_t": "bfloat", "float16_t": "half"}
 
 
+# torch.mps.compile_shader has no option for the math mode, which a pragma chooses from Metal 3.2 on; below, safe, torch's
+# default, then holds for all, which the other two modes allow. The macro that goes with the fast mode promises that there
+# are no infinities and NaN, which the relaxed mode honours: it is that of the kernel's mode, not of the environment's.
+_FAST_MATH = "#ifndef __FAST_MATH__\n#define __FAST_MATH__ 1\n#endif\n"
+_NO_FAST_MATH = "#undef __FAST_MATH__\n"
+
+
 @dataclass(frozen=True)
 class Definition:
     """What a metal_kernel is made of; ``inputs`` are read, ``inouts`` read and written, both in the call's order."""
@@ -161,9 +168,8 @@ def _template_value(value: bool | int | torch.dtype) -> str:
 
 
 def _preamble(math_mode: str, words: frozenset[str]) -> str:
-    # torch.mps.compile_shader has no option for the mode. Metal below 3.2 has no such pragma; safe, torch's default,
-    # then holds for all, which the other two modes allow.
     parts = [
+        _FAST_MATH if math_mode == "fast" else _NO_FAST_MATH,
         "#include <metal_stdlib>\nusing namespace metal;\n",
         f"#if __METAL_VERSION__ >= 320\n#pragma METAL fp math_mode({math_mode})\n#endif\n",
     ]
