@@ -7,9 +7,9 @@
 namespace metalops {
 
 // A tensor x whose dimension `dim` is halved into a and b: for each index of the dimensions before
-// it, `half` elements of a are followed by as many of b.
+// it, `half_size` elements of a are followed by as many of b.
 struct GluParameters {
-  int64_t half;
+  int64_t half_size;
 };
 
 }  // namespace metalops

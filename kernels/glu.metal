@@ -15,9 +15,9 @@ kernel void glu_jvp(device T* tangent [[buffer(0)]], constant T* result [[buffer
                     constant T* x [[buffer(2)]], constant T* dx [[buffer(3)]],
                     constant GluParameters& parameters [[buffer(4)]],
                     uint2 position [[thread_position_in_grid]]) {
-  const int64_t element = position.y * parameters.half + position.x;
-  const int64_t first = 2 * position.y * parameters.half + position.x;
-  const int64_t second = first + parameters.half;
+  const int64_t element = position.y * parameters.half_size + position.x;
+  const int64_t first = 2 * position.y * parameters.half_size + position.x;
+  const int64_t second = first + parameters.half_size;
   const float gate = sigmoid(static_cast<float>(x[second]));
   const float da = static_cast<float>(dx[first]);
   const float db = static_cast<float>(dx[second]);
@@ -33,9 +33,9 @@ kernel void glu_backward_jvp(device T* tangent [[buffer(0)]], constant T* grad [
                              constant T* dx [[buffer(4)]],
                              constant GluParameters& parameters [[buffer(5)]],
                              uint2 position [[thread_position_in_grid]]) {
-  const int64_t element = position.y * parameters.half + position.x;
-  const int64_t first = 2 * position.y * parameters.half + position.x;
-  const int64_t second = first + parameters.half;
+  const int64_t element = position.y * parameters.half_size + position.x;
+  const int64_t first = 2 * position.y * parameters.half_size + position.x;
+  const int64_t second = first + parameters.half_size;
   const float a = static_cast<float>(x[first]);
   const float da = static_cast<float>(dx[first]);
   const float db = static_cast<float>(dx[second]);

@@ -44,7 +44,8 @@ kernel void take(device T* output [[buffer(0)]], constant T* input [[buffer(1)]]
                        " on a tensor of ", input_layout.count, " elements.");
     return;
   }
-  element_at(output, offsets[0]) = element_at(input, offsets_of(index, input_layout)[0]);
+  const auto input_offsets = offsets_of(index, input_layout);
+  element_at(output, offsets[0]) = element_at(input, input_offsets[0]);
 }
 
 // Where put_ writes the source's element `element`, in bytes; negative if its index is out of
@@ -57,7 +58,8 @@ inline int64_t put_offset(thread array<int64_t, 2>& offsets, constant long* indi
                        " on a tensor of ", self_layout.count, " elements.");
     return -1;
   }
-  return offsets_of(index, self_layout)[0];
+  const auto self_offsets = offsets_of(index, self_layout);
+  return self_offsets[0];
 }
 
 template <typename T>
@@ -191,7 +193,8 @@ kernel void embedding_renorm(device T* weight [[buffer(0)]], constant Index* ind
                              uint lane [[thread_index_in_simdgroup]]) {
   using W = typename wide<T>::type;
   for (int64_t element = group; element < layout.count; element += groups) {
-    const int64_t given = element_at(indices, offsets_of(element, layout)[0]);
+    const auto offsets = offsets_of(element, layout);
+    const int64_t given = element_at(indices, offsets[0]);
     int64_t index = given;
     if (!wrap_index(index, parameters.rows)) {
       if (lane == 0) {

@@ -201,7 +201,8 @@ kernel void logspace(device T* output [[buffer(0)]],
                      uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]]) {
   const int64_t index = thread_index(position, grid);
   if (index < layout.count) {
-    element_at(output, offsets_of(index, layout)[0]) = logspace_value<T>(index, parameters);
+    const auto offsets = offsets_of(index, layout);
+    element_at(output, offsets[0]) = logspace_value<T>(index, parameters);
   }
 }
 

@@ -49,9 +49,9 @@ void check(const char* name, std::initializer_list<NamedTensor> halves,
 template <class... Arguments>
 void launch(const char* name, const Tensor& x, int64_t dim, const Arguments&... arguments) {
   const metalops::GluParameters parameters{x.size(dim) / 2 * x.stride(dim)};
-  const auto rows = x.numel() == 0 ? 0 : x.numel() / (2 * parameters.half);
+  const auto rows = x.numel() == 0 ? 0 : x.numel() / (2 * parameters.half_size);
   metalops::launch_rows(kernels(), std::string(name) + "_" + metalops::metal_type(x.scalar_type()),
-                        parameters.half, rows, arguments..., parameters);
+                        parameters.half_size, rows, arguments..., parameters);
 }
 
 Tensor glu_jvp(const Tensor& glu, const Tensor& x, const Tensor& dx, int64_t dim) {

@@ -18,11 +18,12 @@ HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
 ON_PURPOSE = {
     "tests/exec/test_barriers.py": {"divergent-barrier", "maybe-divergent-barrier"},
     "tests/exec/test_launches.py": {"recursion"},  # the stack of a fiber
+    "tests/fuzz/test_front_end.py": {"unknown-attribute"},
     "tests/msl/test_address_spaces.py": {"address-space-conversion"},
     "tests/msl/test_command_line.py": {"kernel-argument"},
     "tests/msl/test_errors.py": {"threadgroup-variable", "kernel-argument"},
     "tests/msl/test_expressions.py": {"cpp17"},
-    "tests/msl/test_threadgroup.py": {"cpp17"},
+    "tests/msl/test_threadgroup.py": {"cpp17", "threadgroup-variable"},
 }
 
 
@@ -85,11 +86,12 @@ def test_nothing_is_found_in_torchs_kernel_headers(folder, capsys):
     "file", sorted(f for f in _python_files() if list(_strings(os.path.join(ROOT, f))))
 )
 def test_nothing_is_found_in_the_metal_sources_of_python_tests(file):
+    """By reading: the tests themselves compile these sources."""
     on_purpose = ON_PURPOSE.get(file, set())
     found, seen = [], set()
     for line, text in _strings(os.path.join(ROOT, file)):
         source = text if "#include" in text else HEADER + text
-        for finding in check_source(source, language=320):
+        for finding in check_source(source, language=320, compiles=False):
             seen.add(finding.rule)
             # The tests write the headers that some sources include.
             if finding.rule not in {"preprocessor", *on_purpose}:

@@ -73,7 +73,9 @@ def find_toolchain(sdk: str | None, clang: str | None) -> Toolchain:
         linker = shutil.which("ld64.lld") or shutil.which("ld64.lld-19")
         if linker is None:
             sys.exit("crosscheck: ld64.lld is not installed (package lld).")
-        link = [*base, f"-fuse-ld={linker}", "-dynamiclib", "-Wl,-undefined,warning"]
+        # Every undefined symbol is named, not only the first twenty.
+        link = [*base, "-fuse-ld=lld", f"--ld-path={linker}", "-dynamiclib"]
+        link += ["-Wl,-undefined,error", "-Wl,--error-limit=0"]
         link += ["-framework", "Metal", "-framework", "Foundation"]
         return Toolchain("SDK", [*base, "-Wunguarded-availability"], link)
     if importlib.util.find_spec("ziglang") is None:

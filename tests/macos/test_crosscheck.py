@@ -1,6 +1,7 @@
 """The parts of the check of the macOS build that need neither torch's macOS wheel nor a compiler for macOS."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -40,3 +41,47 @@ def test_it_says_what_is_missing(tmp_path):
         result.stderr
         == f"crosscheck: {tmp_path} is not a macOS SDK (it has no System/Library/Frameworks).\n"
     )
+
+
+STUB = """--- !tapi-tbd
+tbd-version: 4
+targets: [ arm64-macos ]
+install-name: '/usr/lib/{name}.dylib'
+exports:
+  - targets: [ arm64-macos ]
+    symbols: [ {symbols} ]
+...
+"""
+
+
+@pytest.fixture
+def empty_sdk(tmp_path, crosscheck):
+    """The parts of an SDK that linking needs, and libraries of torch's names, all of them nearly empty."""
+    sdk, libraries = tmp_path / "MacOSX.sdk", tmp_path / "lib"
+    frameworks = sdk / "System" / "Library" / "Frameworks"
+    files = {sdk / "usr" / "lib" / "libSystem.tbd": "dyld_stub_binder, _printf"}
+    files[sdk / "usr" / "lib" / "libc++.tbd"] = ""
+    files |= {frameworks / f"{n}.framework" / f"{n}.tbd": "" for n in ("Metal", "Foundation")}
+    files |= {libraries / f"lib{n}.tbd": "" for n in crosscheck.LIBRARIES}
+    for path, symbols in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(STUB.format(name=path.stem, symbols=symbols))
+    return str(sdk), str(libraries)
+
+
+@pytest.mark.skipif(
+    not (shutil.which("ld64.lld") or shutil.which("ld64.lld-19"))
+    or not (shutil.which("clang++") or shutil.which("clang++-19")),
+    reason="needs clang++ and ld64.lld",
+)
+def test_linking_with_an_sdk_names_every_undefined_symbol(crosscheck, empty_sdk, tmp_path):
+    sdk, libraries = empty_sdk
+    toolchain = crosscheck.find_toolchain(sdk, None)
+    missing = [f"missing_{i}" for i in range(25)]  # more than the linker names by itself
+    calls = "".join(f"  {name}();\n" for name in [*missing, "PyList_New", "printf"])
+    names = ", ".join(f"{name}()" for name in [*missing, "PyList_New", "printf"])
+    source = tmp_path / "one.cpp"
+    source.write_text(f'extern "C" {{ int {names}; }}\nvoid f() {{\n{calls}}}\n')
+    assert toolchain.compile(str(source), str(tmp_path / "one.o"), []) == ""
+    undefined = toolchain.link([str(tmp_path / "one.o")], str(tmp_path / "one.so"), libraries)
+    assert sorted(undefined) == sorted(missing)

@@ -5,21 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-# The words that C++17 and Metal keep for themselves (Metal Shading Language Specification, sections 1.4 and 4) and the
-# scalar types of Metal, which a parameter of the same name would hide.
-RESERVED = frozenset(
-    """
-    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t class compl const
-    const_cast constexpr continue decltype default delete do double dynamic_cast else enum explicit export extern false
-    float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq
-    private protected public register reinterpret_cast return short signed sizeof static static_assert static_cast
-    struct switch template this thread_local throw true try typedef typeid typename union unsigned using virtual void
-    volatile wchar_t while xor xor_eq
-    constant device fragment kernel metal object_data ray_data sampler thread threadgroup threadgroup_imageblock vertex
-    bfloat half ptrdiff_t size_t uchar uint ulong ushort
-    int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t
-    """.split()
-)
+from ..msl.vocabulary import HIDDEN_BY_NAMES, KEYWORDS
+
+RESERVED = KEYWORDS | HIDDEN_BY_NAMES
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # A number may end in letters (1.0h, 0x1F, 2u), which are not names.

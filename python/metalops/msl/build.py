@@ -180,7 +180,7 @@ def explain(output: str, path: str, emitted: Emitted) -> list[Diagnostic]:
         if "error" in match["kind"]:
             if match["file"] == path and position is None and context is None:
                 position = emitted.position_before(int(match["line"]), int(match["column"]))
-            message = _readable(match["message"])
+            message = readable(match["message"])
             pending = None
             position = position or context
             if position is None:
@@ -201,12 +201,12 @@ def explain(output: str, path: str, emitted: Emitted) -> list[Diagnostic]:
     text = next((x for x in last if "error" in x), last[-1] if last else "the host compiler failed")
     if pending is not None:  # in a header of ours, and nothing leads to the user's code
         text = pending
-    return [Diagnostic(emitted.lines.main_file, 1, 0, _readable(text))]
+    return [Diagnostic(emitted.lines.main_file, 1, 0, readable(text))]
 
 
 def _undefined(symbol: str, emitted: Emitted) -> Diagnostic:
     """What the linker misses, at its declaration."""
-    message = f"'{_readable(symbol)}' is declared and used, but never defined"
+    message = f"'{readable(symbol)}' is declared and used, but never defined"
     match = re.search(r"([A-Za-z_]\w*)(?:<[^()]*>)?(?:\(|$)", symbol)
     for function in emitted.program.functions:
         if match and function.body is None and function.name == match.group(1):
@@ -221,7 +221,8 @@ def _diagnostic(position, message: str, emitted: Emitted) -> Diagnostic:
     return Diagnostic(position.file, position.line, position.column, message, source_line)
 
 
-def _readable(message: str) -> str:
+def readable(message: str) -> str:
+    """A compiler's message about emitted code in words of the user's source."""
     message = message.replace("‘", "'").replace("’", "'")
     message = re.sub(r"'(?:[\w:]*::)?msl_\w+' [({]aka ('[^']*')[)}]", r"\1", message)
     message = re.sub(r"; did you mean '(?:[\w:]*::)?msl_\w+'\?", "", message)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .parse import Attribute, Source, split_arguments, string_value
+from .vocabulary import THREAD_ATTRIBUTES
 
 
 @dataclass
@@ -110,31 +111,6 @@ class ClassScope:
     template_headers: list
     end: int  # past the ';'
 
-
-# Builtin attributes of compute kernels: how each varies (Variation of abi.h).
-BUILTINS = {
-    "thread_position_in_grid": "kAffineLane",
-    "threads_per_grid": "kUniformGrid",
-    "grid_size": "kUniformGrid",
-    "grid_origin": "kUniformGrid",
-    "threads_per_threadgroup": "kUniformGroup",
-    "dispatch_threads_per_threadgroup": "kUniformGrid",
-    "threadgroup_position_in_grid": "kUniformGroup",
-    "threadgroups_per_grid": "kUniformGrid",
-    "thread_position_in_threadgroup": "kAffineLane",
-    "thread_index_in_threadgroup": "kAffineLane",
-    "thread_index_in_simdgroup": "kPerLane",
-    "simdgroup_index_in_threadgroup": "kPerLane",
-    "simdgroups_per_threadgroup": "kUniformGroup",
-    "dispatch_simdgroups_per_threadgroup": "kUniformGrid",
-    "threads_per_simdgroup": "kUniformGrid",
-    "thread_execution_width": "kUniformGrid",
-    "thread_index_in_quadgroup": "kPerLane",
-    "quadgroup_index_in_threadgroup": "kPerLane",
-    "quadgroups_per_threadgroup": "kUniformGroup",
-    "dispatch_quadgroups_per_threadgroup": "kUniformGrid",
-    "quadgroup_index_in_simdgroup": "kPerLane",
-}
 
 _UNSUPPORTED_ATTRIBUTES = {
     "texture",
@@ -354,7 +330,7 @@ class Program:
         )
         parameter.is_pointer = bool(kinds) and kinds[0] in ("pointer", "array")
         parameter.is_reference = bool(kinds) and kinds[0] == "reference"
-        builtin = next((a for a in attributes if a.name in BUILTINS), None)
+        builtin = next((a for a in attributes if a.name in THREAD_ATTRIBUTES), None)
         unsupported = next((a for a in attributes if a.name in _UNSUPPORTED_ATTRIBUTES), None)
         base_type = source.masked[start : declarator.start_byte if declarator else end]
         if builtin:
@@ -678,7 +654,6 @@ def integer_value(text: str) -> int | None:
 
 
 __all__ = [
-    "BUILTINS",
     "Function",
     "FunctionConstant",
     "Instance",

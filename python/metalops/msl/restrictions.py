@@ -5,23 +5,12 @@ from __future__ import annotations
 import re
 
 from .kernels import Kernel, Program, ProgramError, declarator_kinds, integer_value
+from .vocabulary import THREAD_ATTRIBUTES
 
 # A Metal function takes no more buffers (Metal Feature Set Tables, "Maximum number of entries in the
 # buffer argument table, per compute command").
 MAX_BUFFERS = 31
 
-# Of these a kernel takes all as scalars, or all as vectors of one width.
-_POSITIONS = {
-    "dispatch_threads_per_threadgroup",
-    "grid_origin",
-    "grid_size",
-    "thread_position_in_grid",
-    "thread_position_in_threadgroup",
-    "threadgroup_position_in_grid",
-    "threadgroups_per_grid",
-    "threads_per_grid",
-    "threads_per_threadgroup",
-}
 _POSITION_TYPE = re.compile(r"(?:const )?(?:metal::)?u?(?:short|int)([234]?)(?: const)?$")
 
 
@@ -68,10 +57,12 @@ def _thread_limit(program: Program, kernel: Kernel) -> None:
 
 
 def _widths_of_positions(program: Program, kernel: Kernel) -> None:
+    """A kernel takes all positions and sizes as scalars, or all as vectors of one width."""
     first = None
     for parameter in kernel.parameters:
         match = _POSITION_TYPE.match(parameter.type)
-        if parameter.attribute not in _POSITIONS or match is None:
+        attribute = THREAD_ATTRIBUTES.get(parameter.attribute)
+        if attribute is None or not attribute.is_position or match is None:
             continue
         if first is None:
             first = parameter, match[1]

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from . import names
 from .calls import CallGraph
 from .kernels import (
-    BUILTINS,
     Instance,
     Kernel,
     Parameter,
@@ -26,6 +25,7 @@ from .kernels import (
 from .locations import LineMap
 from .rewrite import Rewritten
 from .threadgroup import size_block
+from .vocabulary import THREAD_ATTRIBUTES
 
 _ABI = names.ABI
 _SUPPORT = names.SUPPORT
@@ -65,7 +65,6 @@ def _group_builtins(group: str, size: str, position: str, index: str) -> dict[st
         "thread_index_in_quadgroup": f"({index}) & 3",
         "quadgroup_index_in_threadgroup": f"({index}) / 4",
         "quadgroups_per_threadgroup": _divide_up(size, "4"),
-        "quadgroup_index_in_simdgroup": f"(({index}) & {_SUPPORT}::kSimdMask) / 4",
     }
 
 
@@ -230,7 +229,7 @@ class Thunks:
             writable = "0"
             if p.kind == "buffer" and "constant" not in p.type.split():
                 writable = f"{_SUPPORT}::is_writable<{parameter}>"
-            variation = BUILTINS[p.attribute] if is_builtin else "kNone"
+            variation = THREAD_ATTRIBUTES[p.attribute].variation if is_builtin else "kNone"
             rows.append(
                 f"{{{json.dumps(p.name or '')}, {json.dumps(p.attribute)}, {json.dumps(p.type)}, "
                 f"{_ABI}::ArgumentKind::{kind}, {index}, {size}, {writable}, "

@@ -160,6 +160,21 @@ kernel void affine_sum_strided(
     constant uint4& ndim_types [[buffer(8)]], uint index [[thread_position_in_grid]]) {
   int pos[max_ndim];
   pos_from_thread_index(int(index), pos, sizes, ndim_types.x);
+  const auto a = val_at_offs<T>(input, offset_from_coord(pos, input_strides, ndim_types.x));
+  const auto b = val_at_offs<T>(other, offset_from_coord(pos, other_strides, ndim_types.x));
+  ref_at_offs<T>(output, offset_from_coord(pos, output_strides, ndim_types.x)) =
+      static_cast<T>(a * params.scale + b + params.shift);
+}
+
+template <typename T>
+kernel void affine_sum_strided_cast(
+    device void* output [[buffer(0)]], constant void* input [[buffer(1)]],
+    constant void* other [[buffer(2)]], constant AffineParams& params [[buffer(3)]],
+    constant long* sizes [[buffer(4)]], constant long* output_strides [[buffer(5)]],
+    constant long* input_strides [[buffer(6)]], constant long* other_strides [[buffer(7)]],
+    constant uint4& ndim_types [[buffer(8)]], uint index [[thread_position_in_grid]]) {
+  int pos[max_ndim];
+  pos_from_thread_index(int(index), pos, sizes, ndim_types.x);
   const auto a = val_at_offs<T>(input, offset_from_coord(pos, input_strides, ndim_types.x),
                                 static_cast<ScalarType>(ndim_types.y));
   const auto b = val_at_offs<T>(other, offset_from_coord(pos, other_strides, ndim_types.x),
@@ -168,25 +183,25 @@ kernel void affine_sum_strided(
       static_cast<T>(a * params.scale + b + params.shift);
 }
 
-#define INSTANTIATE_AFFINE(T)                                                                     \
-  template [[host_name("affine_dense_" #T "_" #T "_AffineParams")]] kernel void affine_dense<T>(  \
-      device T*, constant T*, constant AffineParams&, uint);                                      \
-  template [[host_name("affine_strided_" #T "_" #T "_AffineParams")]] kernel void                 \
-  affine_strided<T>(device void*, constant void*, constant long*, constant long*, constant long*, \
-                    constant uint&, constant AffineParams&, uint2);                               \
-  template [[host_name("affine_sum_dense_" #T "_" #T "_AffineParams")]] kernel void               \
-  affine_sum_dense<T>(device T*, constant T*, constant T*, constant AffineParams&, uint);         \
-  template [[host_name("affine_sum_dense_cast_" #T "_AffineParams")]] kernel void                 \
-  affine_sum_dense_cast<T>(device T*, constant void*, constant void*, constant AffineParams&,     \
-                           constant uint4&, uint);                                                \
-  template [[host_name("affine_sum_strided_" #T "_" #T "_AffineParams")]] kernel void             \
-  affine_sum_strided<T>(device void*, constant void*, constant void*, constant AffineParams&,     \
-                        constant long*, constant long*, constant long*, constant long*,           \
-                        constant uint4&, uint);                                                   \
-  template [[host_name("affine_sum_strided_cast_" #T "_AffineParams")]] kernel void               \
-  affine_sum_strided<T>(device void*, constant void*, constant void*, constant AffineParams&,     \
-                        constant long*, constant long*, constant long*, constant long*,           \
-                        constant uint4&, uint);
+#define INSTANTIATE_AFFINE(T)                                                                      \
+  template [[host_name("affine_dense_" #T "_" #T "_AffineParams")]] kernel void affine_dense<T>(   \
+      device T*, constant T*, constant AffineParams&, uint);                                       \
+  template [[host_name("affine_strided_" #T "_" #T "_AffineParams")]] kernel void                  \
+  affine_strided<T>(device void*, constant void*, constant long*, constant long*, constant long*,  \
+                    constant uint&, constant AffineParams&, uint2);                                \
+  template [[host_name("affine_sum_dense_" #T "_" #T "_AffineParams")]] kernel void                \
+  affine_sum_dense<T>(device T*, constant T*, constant T*, constant AffineParams&, uint);          \
+  template [[host_name("affine_sum_dense_cast_" #T "_AffineParams")]] kernel void                  \
+  affine_sum_dense_cast<T>(device T*, constant void*, constant void*, constant AffineParams&,      \
+                           constant uint4&, uint);                                                 \
+  template [[host_name("affine_sum_strided_" #T "_" #T "_AffineParams")]] kernel void              \
+  affine_sum_strided<T>(device void*, constant void*, constant void*, constant AffineParams&,      \
+                        constant long*, constant long*, constant long*, constant long*,            \
+                        constant uint4&, uint);                                                    \
+  template [[host_name("affine_sum_strided_cast_" #T "_AffineParams")]] kernel void                \
+  affine_sum_strided_cast<T>(device void*, constant void*, constant void*, constant AffineParams&, \
+                             constant long*, constant long*, constant long*, constant long*,       \
+                             constant uint4&, uint);
 
 INSTANTIATE_AFFINE(float)
 INSTANTIATE_AFFINE(half)

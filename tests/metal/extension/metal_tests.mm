@@ -158,7 +158,8 @@ void from_source(const Tensor& out, std::string source) {
   kernel->runCommandBlock([&] {
     kernel->startEncoding();
     kernel->setArg(0, out);
-    kernel->dispatch({static_cast<uint64_t>(out.numel())});
+    const uint64_t length = out.numel();
+    kernel->dispatch(at::ArrayRef<uint64_t>(length));
   });
 }
 

@@ -8,10 +8,10 @@ from importlib import resources
 
 import torch
 
+from ...msl.vocabulary import THREAD_ATTRIBUTES
 from ..compile import generated_text, user_text
 from ..dtypes import METAL_TYPES
 from ..identifiers import mentioned
-from ..thread_attributes import THREAD_ATTRIBUTES
 
 # What a kernel can ask about an input of at least one dimension, by the ending of the name.
 METADATA = {
@@ -121,7 +121,9 @@ def generate(
         buffers.append(f"{METADATA[ending]} {definition.inputs[position]}_{ending}")
     parameters = [f"{text} [[buffer({index})]]" for index, text in enumerate(buffers)]
     parameters += [
-        f"{kind} {name} [[{name}]]" for name, kind in THREAD_ATTRIBUTES.items() if name in words
+        f"{attribute.type} {name} [[{name}]]"
+        for name, attribute in THREAD_ATTRIBUTES.items()
+        if name in words
     ]
     function = definition.function
     signature = f"[[kernel]] void {function}(\n    " + ",\n    ".join(parameters) + ") {"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ...msl.vocabulary import THREAD_ATTRIBUTES
 from ..identifiers import check_identifier
-from ..thread_attributes import THREAD_ATTRIBUTES
 
 _TYPES = {
     "uint": re.compile(r"(metal::)?(uint|ushort|uint32_t|uint16_t)"),
@@ -44,7 +44,7 @@ class MetalParameter:
                 f"{owner}: {self.attribute!r} is not a thread attribute of Metal; "
                 f"those are {', '.join(THREAD_ATTRIBUTES)}"
             )
-        widest = THREAD_ATTRIBUTES[self.attribute]
+        widest = THREAD_ATTRIBUTES[self.attribute].type
         if not _TYPES[widest].fullmatch(self.msl_type):
             vectors = ", or a vector of 2 or 3 of them" if widest == "uint3" else ""
             raise ValueError(

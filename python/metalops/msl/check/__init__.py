@@ -1,18 +1,20 @@
 """A strict checker: what Apple's Metal compiler would reject and the host build would let through.
 
-check_file and check_source return findings; the command line is cli.py. Nothing is compiled.
+check_file and check_source return findings; the command line is cli.py. First come rules of our own,
+which read the source; then compilers, which know what rules cannot: names and types.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 from ..kernels import Program
 from ..locations import LineMap
 from ..parse import Source
 from ..preprocess import Preprocessed, preprocess
-from . import address_spaces, atomics, divergence, kernels, language
+from . import address_spaces, atomics, compiled, divergence, kernels, language, names
 from .program import Checked, Finding
 from .rules import RULES, Rule, rule
 from .sources import PACKAGE_HEADERS, Wanted
@@ -21,7 +23,7 @@ PREPROCESSOR = rule(
     "preprocessor", "1.5.3", "Every #include is found and every directive is well formed."
 )
 
-GROUPS = (language, address_spaces, kernels, atomics, divergence)
+GROUPS = (names, language, address_spaces, kernels, atomics, divergence)
 
 
 def check_source(
@@ -31,9 +33,10 @@ def check_source(
     language: int = 310,
     include_dirs: Iterable[str | os.PathLike] = (),
     defines: Iterable[str] = (),
+    compiles: bool = True,
 ) -> list[Finding]:
     """Findings in a Metal source text, in order of position. language: __METAL_VERSION__, such as
-    310.
+    310. compiles: compilers are asked too.
     """
     return _check(
         lambda: preprocess(
@@ -45,6 +48,7 @@ def check_source(
         ),
         language,
         Wanted([]),
+        compiles,
     )
 
 
@@ -57,7 +61,8 @@ def check_file(
     is_checked: Callable[[str], bool] | None = None,
 ) -> list[Finding]:
     """Findings in a Metal file and in the user's headers that it includes. is_checked: in which
-    files; default: all but torch's, metalops' and the standard library's headers.
+    files; default: all but torch's, metalops' and the standard library's headers. A header by
+    itself is not compiled: it may need what stands before it where it is included.
     """
     path = os.fspath(path)
     return _check(
@@ -69,10 +74,13 @@ def check_file(
         ),
         language,
         is_checked or Wanted([path]),
+        path.endswith(".metal"),
     )
 
 
-def _check(read: Callable[[], Preprocessed], language: int, is_checked) -> list[Finding]:
+def _check(
+    read: Callable[[], Preprocessed], language: int, is_checked, compiles: bool
+) -> list[Finding]:
     try:
         preprocessed = read()
     except SyntaxError as error:
@@ -94,9 +102,32 @@ def _check(read: Callable[[], Preprocessed], language: int, is_checked) -> list[
         language,
         is_checked,
     )
-    for group in GROUPS:
-        group.check(checked)
-    return in_order(checked.findings)
+    with ThreadPoolExecutor() as pool:
+        opinions = []
+        if compiles:
+            opinions.append(pool.submit(compiled.check, preprocessed, is_checked))
+        for group in GROUPS:
+            group.check(checked)
+        findings = _without_consequences(checked.findings)
+        for opinion in opinions:
+            findings = _with_opinion(findings, opinion.result())
+    return in_order(findings)
+
+
+def _with_opinion(findings: list[Finding], others: list[Finding]) -> list[Finding]:
+    """Findings, and what a compiler says of other lines: of the same line, in its own words, it
+    would say the same.
+    """
+    said = {(f.file, f.line) for f in findings if f.is_error}
+    return findings + [f for f in others if (f.file, f.line) not in said]
+
+
+def _without_consequences(findings: list[Finding]) -> list[Finding]:
+    """Findings but for those at lines where a word of the language is a name: there it is taken for
+    what it means.
+    """
+    misread = {(f.file, f.line) for f in findings if f.rule == names.RESERVED.name}
+    return [f for f in findings if f.rule == names.RESERVED.name or (f.file, f.line) not in misread]
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 
 from ..kernels import declared_identifier, function_declarator, last_name
-from ..threadgroup import ZERO
 from .program import Checked, ancestor
 from .rules import rule
 from .types import Type, Types
@@ -276,15 +275,12 @@ class _Declarations:
                         "it there and pass "
                         "a threadgroup pointer on",
                     )
-                elif _has_initialiser(declarator) and not ZERO.match(
-                    self.source.masked_text(declarator.child_by_field_name("value"))
-                ):
+                elif _has_initialiser(declarator):
                     self.checked.report(
                         THREADGROUP_VARIABLE,
                         identifier,
-                        f"the threadgroup variable {name} cannot have an initialiser other than "
-                        "zero; let one thread write it, "
-                        "then call threadgroup_barrier",
+                        f"the threadgroup variable {name} cannot have an initialiser, which no "
+                        "thread would run; let one thread write it, then call threadgroup_barrier",
                     )
 
 
@@ -300,12 +296,6 @@ def _has_initialiser(declarator) -> bool:
     return declarator.type == "init_declarator" or (
         declarator.parent is not None and declarator.parent.child_by_field_name("value") is not None
     )
-
-
-def _is_zero(source, declarator) -> bool:
-    """Whether a declarator has no initialiser, or one of zeros, which Apple's compiler takes."""
-    value = declarator.child_by_field_name("value")
-    return value is None or bool(ZERO.match(source.masked_text(value)))
 
 
 class _Body:

@@ -7,6 +7,9 @@ import re
 from .program import Checked, ancestor
 from .rules import rule
 
+PLAIN = rule(
+    "plain-memory", "6.15", "Atomic operations work on atomics, not on plain numbers in memory."
+)
 TYPE = rule("atomic-type", "2.6", "Atomics are of int, uint, bool, ulong or float.")
 OPERATION = rule("atomic-operation", "6.15", "Each atomic type has its own operations.")
 ORDER = rule("memory-order", "6.15.1", "Before Metal 3.2 atomics are memory_order_relaxed.")
@@ -123,6 +126,15 @@ def _call(checked: Checked, node, own: set[str], variables: dict[str, str]) -> N
         return
     arguments = node.child_by_field_name("arguments").named_children
     kind = _kind(checked, arguments[0], variables) if arguments else None
+    if kind is not None and kind.startswith("plain "):
+        plain = kind.removeprefix("plain ")
+        checked.report(
+            PLAIN,
+            node,
+            f"{name} needs a pointer to atomic<{plain}>, and {checked.text(arguments[0])} is plain "
+            f"{plain}; declare it atomic, or cast the pointer",
+        )
+        return
     operation = name.removeprefix("atomic_").removesuffix("_explicit")
     if kind in _ALLOWED and operation not in _ALLOWED[kind]:
         instead = (
@@ -145,12 +157,12 @@ _ATOMIC = re.compile(
 
 
 def _kind(checked: Checked, argument, variables) -> str | None:
-    """The type of the atomic that a pointer argument points at."""
+    """The type of the atomic that a pointer argument points at; "plain T" for a number that is none."""
     text = checked.text(argument)
     match = _ATOMIC.search(text)
     if match:
         return match[1] or match[2]
-    word = re.match(r"[&(]*\s*(\w+)", text)
+    word = re.match(r"[&(]*\s*(\w+)(?!\s*[\w(<])", text)
     function = ancestor(argument, "function_definition")
     if word is None or function is None:
         return None
@@ -158,18 +170,26 @@ def _kind(checked: Checked, argument, variables) -> str | None:
 
 
 def _variables(checked: Checked) -> dict[tuple[int, str], str]:
-    """The types of atomics that functions declare, by function and name."""
+    """The types of atomics, and as "plain T" of numbers, that functions declare, by function and name."""
     found: dict[tuple[int, str], str] = {}
     for node in checked.source.find("[(parameter_declaration) (declaration)] @d"):
         type_node = node.child_by_field_name("type")
         declarator = node.child_by_field_name("declarator")
         if type_node is None or declarator is None:
             continue
-        match = _ATOMIC.fullmatch(checked.source.masked_text(type_node).removeprefix("metal::"))
+        name = checked.text(type_node).removeprefix("metal::")
+        match = _ATOMIC.fullmatch(name)
         function = ancestor(node, "function_definition")
-        if match is None or function is None:
+        if function is None:
             continue
         identifier = re.match(r"[*&\s]*(\w+)", checked.source.masked_text(declarator))
-        if identifier is not None:
-            found[function.start_byte, identifier[1]] = match[1] or match[2]
+        if identifier is None:
+            continue
+        key = function.start_byte, identifier[1]
+        if match is not None:
+            found[key] = match[1] or match[2]
+        elif key not in found:
+            found[key] = f"plain {name}" if _BUILTIN_TYPE.match(name) else ""
+        elif found[key] != f"plain {name}":
+            found[key] = ""  # another variable of the same name, in another block
     return found

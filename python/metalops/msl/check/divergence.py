@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from ..kernels import declared_identifier
+from ..vocabulary import THREAD_ATTRIBUTES
 from .program import Checked, ancestor, descendants
 from .rules import rule
 
@@ -24,15 +25,6 @@ SUSPECT = rule(
 )
 
 _UNIFORM, _MAY, _VARIES = 0, 1, 2
-_IN_GROUP = {
-    "thread_position_in_threadgroup",
-    "thread_index_in_threadgroup",
-    "thread_index_in_simdgroup",
-    "simdgroup_index_in_threadgroup",
-    "thread_index_in_quadgroup",
-    "quadgroup_index_in_threadgroup",
-    "quadgroup_index_in_simdgroup",
-}
 _STRING = re.compile(r'"(?:\\.|[^"\\])*"')  # may mention functions that it does not call
 _LOOPS = ("for_statement", "while_statement", "do_statement", "for_range_loop")
 _CONDITIONALS = ("if_statement", "switch_statement", *_LOOPS)
@@ -69,6 +61,14 @@ def _contains(outer, inner) -> bool:
     return outer.start_byte <= inner.start_byte < outer.end_byte
 
 
+def _without_parentheses(node):
+    """The expression in parentheses or in the condition of a statement."""
+    while node is not None and node.type in ("parenthesized_expression", "condition_clause"):
+        named = [c for c in node.named_children if c.type != "comment"]
+        node = named[-1] if named else None
+    return node
+
+
 class _Kernel:
     def __init__(self, checked: Checked, kernel, barriers: set[str]):
         self.checked = checked
@@ -81,10 +81,9 @@ class _Kernel:
         self.in_grid: set[object] = set()
         for parameter in kernel.parameters:
             if parameter.kind == "builtin" and parameter.name:
-                if parameter.attribute in _IN_GROUP:
+                if THREAD_ATTRIBUTES[parameter.attribute].differs_in_group:
                     self.values[parameter.name] = _VARIES
-                elif parameter.attribute == "thread_position_in_grid":
-                    self.values[parameter.name] = _VARIES
+                if parameter.attribute == "thread_position_in_grid":
                     self.in_grid.add(parameter.name)
 
     def run(self) -> None:
@@ -208,9 +207,12 @@ class _Kernel:
                     if parent.type == "switch_statement" and node.type == "break_statement":
                         worst = _UNIFORM
                         break
-                    value = self._value(parent.child_by_field_name("condition"))
+                    condition = parent.child_by_field_name("condition")
+                    value = self._value(condition)
+                    if node.type == "return_statement" and self._is_bound_of_position(condition):
+                        value = _VARIES
                     if value > worst:
-                        worst, why = value, parent.child_by_field_name("condition")
+                        worst, why = value, condition
                 if parent.type in _LOOPS and node.type != "return_statement":
                     scope = parent
                     break
@@ -218,6 +220,41 @@ class _Kernel:
             if worst and why is not None:
                 found.append((node, scope, why, worst))
         return found
+
+    def _is_bound_of_position(self, condition) -> bool:
+        """Whether a condition compares a thread's position with a literal or with what a buffer
+        holds, as in `if (i >= n) return;`: some grids of some sizes have threads on either side.
+        """
+        condition = _without_parentheses(condition)
+        if condition is None:
+            return False
+        if condition.type == "unary_expression":
+            return self._is_bound_of_position(condition.child_by_field_name("argument"))
+        if condition.type != "binary_expression":
+            return False
+        sides = [condition.child_by_field_name(side) for side in ("left", "right")]
+        operator = self.source.node_text(condition.child_by_field_name("operator"))
+        if operator in ("&&", "||"):
+            check_all = all if operator == "&&" else any
+            return check_all(map(self._is_bound_of_position, sides))
+        if operator not in ("<", "<=", ">", ">=", "==", "!="):
+            return False
+        positions = [side for side in sides if self._value(side) == _VARIES]
+        limits = [side for side in sides if self._is_fixed(side)]
+        return len(positions) == len(limits) == 1
+
+    def _is_fixed(self, node) -> bool:
+        """Whether an expression is a number, or what a buffer or a constant holds for all threads."""
+        node = _without_parentheses(node)
+        if node.type in ("number_literal", "char_literal", "true", "false"):
+            return True
+        buffers = {p.name for p in self.kernel.parameters if p.kind == "buffer"}
+        names = [n for n in descendants(node) if n.type == "identifier"]
+        return (
+            bool(names)
+            and not self._value(node)
+            and all(self.source.masked_text(n) in buffers for n in names)
+        )
 
     # ---- values ----------------------------------------------------------------------------------
 

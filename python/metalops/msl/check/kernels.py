@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import re
 
-from ..kernels import BUILTINS, Kernel
+from ..kernels import Kernel
+from ..vocabulary import THREAD_ATTRIBUTES
 from .constants import Constants
 from .program import Checked, ancestor
 from .rules import rule
@@ -21,6 +22,9 @@ REDEFINITION = rule(
 )
 INSTANTIATION = rule(
     "instantiation", "1.5.2", "An explicit instantiation repeats the parameters of its template."
+)
+DUPLICATE = rule(
+    "duplicate-instantiation", "1.5.2", "A template is instantiated once for the same arguments."
 )
 HOST_NAME = rule("host-name", "5.1.10", "Every kernel has a name of its own.")
 INDEX = rule(
@@ -47,17 +51,6 @@ MEMORY = rule(
 
 MEMORY_LIMIT = 32 * 1024
 _LIMITS = {"buffer": 31, "threadgroup": 31, "texture": 128, "sampler": 16}
-_POSITIONS = {
-    "thread_position_in_grid",
-    "threads_per_grid",
-    "grid_size",
-    "grid_origin",
-    "threads_per_threadgroup",
-    "dispatch_threads_per_threadgroup",
-    "threadgroup_position_in_grid",
-    "threadgroups_per_grid",
-    "thread_position_in_threadgroup",
-}
 _POSITION_TYPES = re.compile(
     r"(?:metal::)?(?:uint|ushort|unsigned int|unsigned short|unsigned|uint32_t|uint16_t)([23]?)$"
 )
@@ -79,6 +72,7 @@ def check(checked: Checked) -> None:
             _memory(checked, constants, kernel)
     _names(checked)
     _instantiations(checked, types)
+    _duplicates(checked)
     _calls(checked)
     _overloads(checked, types)
 
@@ -128,7 +122,7 @@ class _Arguments:
             for attribute in attributes:
                 if attribute.name in _LIMITS:
                     self._index(parameter, attribute, taken)
-                elif attribute.name in BUILTINS:
+                elif attribute.name in THREAD_ATTRIBUTES:
                     self._builtin(parameter, attribute, positions)
             self._space(parameter, attributes)
         for parameter, components in positions[1:]:
@@ -182,7 +176,7 @@ class _Arguments:
         if type_ is None or type_.is_open:
             return
         name = type_.name if type_.kind == "value" else type_.written()
-        if attribute.name in _POSITIONS:
+        if THREAD_ATTRIBUTES[attribute.name].is_position:
             match = _POSITION_TYPES.match(name)
             if match is None:
                 allowed = "uint, uint2, uint3, ushort, ushort2 or ushort3"
@@ -307,6 +301,32 @@ def _instantiations(checked: Checked, types: Types) -> None:
         if all(problems):
             place, sentence = problems[0]
             checked.report(INSTANTIATION, place or instance.signature, sentence)
+
+
+def _duplicates(checked: Checked) -> None:
+    """Explicit instantiations of the same function, under whatever host names."""
+    seen: dict[tuple, object] = {}
+    for instance in checked.program.instances:
+        function = instance.kernel.function
+        if not function.template_headers or function.is_specialisation:
+            continue
+        name = re.sub(r"\s+", "", checked.source.text[slice(*instance.expression)])
+        parameters = (
+            None
+            if instance.signature is None
+            else re.sub(r"\s+", "", checked.source.masked_text(instance.signature))
+        )
+        first = seen.setdefault(
+            (instance.path, function.node.start_byte, name, parameters), instance
+        )
+        if first is not instance and first.name != instance.name:
+            _, line = checked.lines.place(first.offset)
+            checked.report(
+                DUPLICATE,
+                instance.expression[0],
+                f"{name} is instantiated at line {line} already, as {first.name}; one kernel "
+                "has one host_name",
+            )
 
 
 def _difference(given, wanted) -> tuple | None:

@@ -1,0 +1,76 @@
+"""The host's C++ compiler: whether what the source is translated to compiles, with every kernel and
+every instantiation. It knows names and types and what braces narrow; address spaces are erased.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+
+from .. import compiler
+from ..build import readable
+from ..emit import Emitted, emit
+from ..preprocess import Preprocessed
+from .messages import errors, place_of
+from .program import Finding
+from .rules import rule
+
+COMPILES = rule(
+    "compile",
+    "1.5",
+    "Names are declared, types agree, and braces narrow nothing, in every kernel and instantiation.",
+)
+
+_MAX_ERRORS = 100
+# Metal compilers refuse a narrowing conversion in braces; kernels are built without that.
+_LENIENT = ("-w", "-Wno-narrowing", "-Wno-c++11-narrowing")
+
+
+def check(preprocessed: Preprocessed, is_wanted: Callable[[str], bool]) -> list[Finding]:
+    """The errors of the host's compiler about a source, those of generated text left out if there
+    are others.
+    """
+    try:
+        emitted = emit(preprocessed)
+    except SyntaxError as error:
+        return [
+            Finding(d.file, d.line, max(d.column, 1), COMPILES.name, d.message)
+            for d in error.diagnostics
+        ]
+    found, elsewhere = [], []
+    output, path = _compile(emitted)
+    for message in errors(output, path):
+        at = place_of(message, emitted.position, is_wanted)
+        if at is None and message.places:
+            at = emitted.position_before(*message.places[0])
+            place = elsewhere
+        else:
+            place = found
+        file, line, column = (
+            (preprocessed.name, 1, 1) if at is None else (at.file, at.line, at.column)
+        )
+        place.append(Finding(file, line, column, COMPILES.name, readable(message.text)))
+    return found or elsewhere
+
+
+def _compile(emitted: Emitted) -> tuple[str, str]:
+    """What the compiler says of emitted text, and the name of the file that it stood in."""
+    host = compiler.find()
+    flags = [flag for flag in host.flags(0) if flag not in _LENIENT]
+    flags += [f"-I{compiler.HEADERS}", "-fdiagnostics-color=never"]
+    if host.kind == "gnu":
+        flags += [
+            "-Werror=narrowing",
+            f"-fmax-errors={_MAX_ERRORS}",
+            "-fdiagnostics-column-unit=byte",
+            "-fno-diagnostics-show-caret",
+        ]
+    else:
+        flags += [f"-ferror-limit={_MAX_ERRORS}", "-fno-caret-diagnostics"]
+    with tempfile.TemporaryDirectory(prefix="metalops") as folder:
+        path = os.path.join(folder, "kernels.cpp")
+        with open(path, "w", encoding="latin-1") as stream:
+            stream.write(emitted.without_markers())
+        result = host.run([*flags, "-fsyntax-only", path])
+    return result.stderr.decode(errors="replace"), path

@@ -1,0 +1,62 @@
+"""What a C++ compiler says of a text, and to which place in the user's source it belongs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..locations import Position
+
+_LINE = re.compile(
+    r"(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+): +"
+    r"(?:(?P<kind>(?:fatal )?error|warning|note): )?(?P<text>.*)"
+)
+# g++ says where an instance of a template comes from before the error, clang behind it.
+_GNU_TRAIL = re.compile(r"required (?:from|by)|in .constexpr. expansion of")
+_CLANG_TRAIL = re.compile(r"in (?:instantiation|evaluation|call)|requested here|while substituting")
+
+
+@dataclass(frozen=True)
+class Message:
+    """An error: what it says, and the lines and columns of the compiled text that it may belong to,
+    the most exact first. Places in other files are left out.
+    """
+
+    text: str
+    places: tuple[tuple[int, int], ...]
+
+
+def errors(output: str, file: str) -> list[Message]:
+    """The errors in a compiler's output about the text in `file`."""
+    found: list[tuple[str, list[tuple[int, int]]]] = []
+    trail: list[tuple[int, int]] = []  # of g++, before the error
+    for line in output.splitlines():
+        match = _LINE.match(line)
+        if match is None:
+            continue
+        here = [(int(match["line"]), int(match["column"]))] if match["file"] == file else []
+        kind, text = match["kind"], match["text"]
+        if kind is None:
+            if _GNU_TRAIL.search(text):
+                trail += here
+        elif "error" in kind:
+            found.append((re.sub(r" \[-W[^\]]*\]$", "", text), [*here, *trail]))
+            trail = []
+        elif kind == "note" and found and _CLANG_TRAIL.search(text):
+            found[-1][1].extend(here)
+        elif kind == "warning":
+            trail = []
+    return [Message(text, tuple(places)) for text, places in found]
+
+
+def place_of(
+    message: Message,
+    position: Callable[[int, int], Position | None],
+    is_wanted: Callable[[str], bool],
+) -> Position | None:
+    """Where to report a message: at its first place in a file that is wanted, else at its first
+    place in any file; None where all of it is in generated text.
+    """
+    places = [p for p in (position(*place) for place in message.places) if p is not None]
+    return next((p for p in places if is_wanted(p.file)), places[0] if places else None)

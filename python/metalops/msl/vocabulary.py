@@ -1,0 +1,119 @@
+"""The words of the Metal language: attributes and keywords. Said once, for the front end, the checker and kernels
+written in Python.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ThreadAttribute:
+    """What a kernel can ask about the thread that runs it.
+
+    variation: how the value varies over a launch (Variation of abi.h). is_position: a position or a size, which may
+    have up to three components; else an index or a count, one number.
+    """
+
+    variation: str
+    is_position: bool
+
+    @property
+    def type(self) -> str:
+        """The widest type: "uint3" or "uint"."""
+        return "uint3" if self.is_position else "uint"
+
+    @property
+    def differs_in_group(self) -> bool:
+        """Whether threads of one threadgroup see different values."""
+        return self.variation in ("kAffineLane", "kPerLane")
+
+
+def _position(variation: str) -> ThreadAttribute:
+    return ThreadAttribute(variation, is_position=True)
+
+
+def _number(variation: str) -> ThreadAttribute:
+    return ThreadAttribute(variation, is_position=False)
+
+
+# All there are (Metal Shading Language Specification, section 5.2.3.6).
+THREAD_ATTRIBUTES = {
+    "dispatch_quadgroups_per_threadgroup": _number("kUniformGrid"),
+    "dispatch_simdgroups_per_threadgroup": _number("kUniformGrid"),
+    "dispatch_threads_per_threadgroup": _position("kUniformGrid"),
+    "grid_origin": _position("kUniformGrid"),
+    "grid_size": _position("kUniformGrid"),
+    "quadgroup_index_in_threadgroup": _number("kPerLane"),
+    "quadgroups_per_threadgroup": _number("kUniformGroup"),
+    "simdgroup_index_in_threadgroup": _number("kPerLane"),
+    "simdgroups_per_threadgroup": _number("kUniformGroup"),
+    "thread_execution_width": _number("kUniformGrid"),
+    "thread_index_in_quadgroup": _number("kPerLane"),
+    "thread_index_in_simdgroup": _number("kPerLane"),
+    "thread_index_in_threadgroup": _number("kAffineLane"),
+    "thread_position_in_grid": _position("kAffineLane"),
+    "thread_position_in_threadgroup": _position("kAffineLane"),
+    "threadgroup_position_in_grid": _position("kUniformGroup"),
+    "threadgroups_per_grid": _position("kUniformGrid"),
+    "threads_per_grid": _position("kUniformGrid"),
+    "threads_per_simdgroup": _number("kUniformGrid"),
+    "threads_per_threadgroup": _position("kUniformGroup"),
+}
+
+# Attributes of compute kernels and what goes with them.
+_COMPUTE = """
+    buffer texture sampler threadgroup id function_constant host_name kernel visible stitchable
+    max_total_threads_per_threadgroup required_threads_per_threadgroup user_annotation
+    imageblock_data implicit_imageblock alias_implicit_imageblock alias_implicit_imageblock_color
+    raster_order_group
+"""
+# Of vertex, fragment, mesh and tile functions and of their inputs and outputs.
+_GRAPHICS = """
+    vertex fragment mesh object patch early_fragment_tests stage_in attribute user payload
+    vertex_id instance_id base_vertex base_instance amplification_id amplification_count
+    patch_id position_in_patch position point_size point_coord clip_distance invariant shared
+    render_target_array_index viewport_array_index color depth stencil index front_facing
+    primitive_id primitive_culled barycentric_coord sample_id sample_mask
+    flat center_perspective center_no_perspective centroid_perspective centroid_no_perspective
+    sample_perspective sample_no_perspective pixel_position_in_tile pixels_per_tile tile_index
+    max_total_threadgroups_per_mesh_grid
+"""
+# Of intersection functions.
+_RAY_TRACING = """
+    intersection origin direction min_distance max_distance distance accept_intersection
+    continue_search ray_data user_instance_id geometry_id primitive_data instance_index
+    world_space_origin world_space_direction object_to_world_transform world_to_object_transform
+    geometry_intersection_function_table_offset instance_intersection_function_table_offset
+    opaque time motion_start_time motion_end_time key_frame_count curve_parameter
+    user_data_buffer
+"""
+# Of C++ (an attribute with a namespace before it, such as clang::noinline, is the compiler's affair).
+_CPP = "carries_dependency deprecated fallthrough likely maybe_unused nodiscard noreturn unlikely"
+
+ATTRIBUTES = frozenset(
+    [*THREAD_ATTRIBUTES, *f"{_COMPUTE} {_GRAPHICS} {_RAY_TRACING} {_CPP}".split()]
+)
+
+# What C++17 and Metal keep for themselves (sections 1.4 and 4): nothing can be called so.
+KEYWORDS = frozenset(
+    """
+    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t
+    class compl const const_cast constexpr continue decltype default delete do double dynamic_cast
+    else enum explicit export extern false float for friend goto if inline int long mutable
+    namespace new noexcept not not_eq nullptr operator or or_eq private protected public register
+    reinterpret_cast return short signed sizeof static static_assert static_cast struct switch
+    template this thread_local throw true try typedef typeid typename union unsigned using virtual
+    void volatile wchar_t while xor xor_eq
+    bfloat half constant device fragment kernel object_data ray_data thread threadgroup
+    threadgroup_imageblock vertex
+    """.split()
+)
+
+# Names of Metal's own that a name of the same spelling would hide in generated text.
+HIDDEN_BY_NAMES = frozenset(
+    """
+    metal sampler ptrdiff_t size_t uchar uint ulong ushort
+    int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t
+    """.split()
+)
