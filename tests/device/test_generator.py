@@ -1,9 +1,13 @@
 """Random numbers: MPS's Philox generator, and streams that its state repeats."""
 
+import concurrent.futures
+import functools
 import struct
+import threading
 
 import pytest
 import torch
+from metalops import _device, _stock
 from torch import nn
 
 
@@ -100,12 +104,155 @@ def test_dropout_follows_the_generator():
     assert native.tolist() != first.tolist()
 
 
-def test_the_cpu_generator_is_left_alone():
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    torch.randn(10, device="mps")
-    torch.native_dropout(torch.ones(10, device="mps"), 0.5, True)
-    assert torch.equal(torch.get_rng_state(), before)
+def ones(*shape):
+    return torch.ones(shape, device="mps")
+
+
+aten = torch.ops.aten
+# Every random operator of stock MPS, by its overload.
+RANDOM = {
+    "_sample_dirichlet": lambda: aten._sample_dirichlet(ones(9, 3)),
+    "_scaled_dot_product_attention_math_for_mps": lambda: (
+        aten._scaled_dot_product_attention_math_for_mps(
+            ones(1, 2, 8, 4), ones(1, 2, 8, 4), ones(1, 2, 8, 4), None, 0.5
+        )[1]
+    ),
+    "_standard_gamma": lambda: aten._standard_gamma(ones(20)),
+    "bernoulli.out": lambda: aten.bernoulli.out(ones(99) / 2, out=ones(99)),
+    "bernoulli_.Tensor": lambda: aten.bernoulli_.Tensor(ones(99), ones(99) / 2),
+    "bernoulli_.float": lambda: aten.bernoulli_.float(ones(99), 0.5),
+    "cauchy_": lambda: aten.cauchy_(ones(20)),
+    "exponential_": lambda: aten.exponential_(ones(20)),
+    "geometric_": lambda: aten.geometric_(ones(99), 0.1),
+    "log_normal_": lambda: aten.log_normal_(ones(20)),
+    "multinomial": lambda: aten.multinomial(ones(200), 20),
+    "multinomial.out": lambda: aten.multinomial.out(ones(200), 20, out=ones(0).long()),
+    "native_dropout": lambda: aten.native_dropout(ones(99), 0.5, True)[0],
+    "normal.Tensor_Tensor": lambda: aten.normal.Tensor_Tensor(ones(20), ones(20)),
+    "normal.Tensor_Tensor_out": lambda: aten.normal.Tensor_Tensor_out(
+        ones(20), ones(20), out=ones(20)
+    ),
+    "normal.Tensor_float": lambda: aten.normal.Tensor_float(ones(20), 1.0),
+    "normal.Tensor_float_out": lambda: aten.normal.Tensor_float_out(ones(20), 1.0, out=ones(20)),
+    "normal.float_Tensor": lambda: aten.normal.float_Tensor(1.0, ones(20)),
+    "normal.float_Tensor_out": lambda: aten.normal.float_Tensor_out(1.0, ones(20), out=ones(20)),
+    "normal_": lambda: aten.normal_(ones(20)),
+    "random_": lambda: aten.random_(ones(20)),
+    "random_.from": lambda: getattr(aten.random_, "from")(ones(20), 5, 5000),
+    "random_.to": lambda: aten.random_.to(ones(20), 5000),
+    "randperm.generator_out": lambda: aten.randperm.generator_out(
+        200, generator=None, out=ones(0).long()
+    ),
+    "uniform_": lambda: aten.uniform_(ones(20)),
+    # compositions and operators of ours that draw
+    "dropout": lambda: aten.dropout(ones(99), 0.5, True),
+    "feature_dropout": lambda: aten.feature_dropout(ones(99, 2), 0.5, True),
+    "alpha_dropout": lambda: aten.alpha_dropout(ones(99), 0.5, True),
+    "rrelu": lambda: aten.rrelu(-ones(20), 0.1, 0.9, True),
+    "rand": lambda: torch.rand(20, device="mps"),
+    "randint_like": lambda: torch.randint_like(ones(20), 5000),
+    "scaled_dot_product_attention": lambda: nn.functional.scaled_dot_product_attention(
+        ones(1, 2, 8, 4), ones(1, 2, 8, 4), ones(1, 2, 8, 4), dropout_p=0.5
+    ),
+    "lstm": lambda: nn.LSTM(2, 3, num_layers=2, dropout=0.5, device="mps")(ones(5, 9, 2))[0],
+}
+
+
+def random_stock_overloads() -> set[str]:
+    found = set()
+    for name in _stock.stock_overloads() - _device.stock_operators_without_kernel():
+        packet, _, overload = name.removeprefix("aten::").partition(".")
+        op = getattr(getattr(aten, packet), overload or "default")
+        takes_generator = any("Generator" in str(a.type) for a in op._schema.arguments)
+        if takes_generator or torch.Tag.nondeterministic_seeded in op.tags:
+            found.add(name.removeprefix("aten::"))
+    return found
+
+
+def test_every_random_operator_is_listed():
+    assert random_stock_overloads() <= set(RANDOM)
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_operators_draw_from_the_mps_generator_alone(name):
+    cpu = torch.get_rng_state()
+    torch.mps.manual_seed(11)
+    before = torch.mps.get_rng_state()
+    first = RANDOM[name]().tolist()
+    assert not torch.equal(torch.mps.get_rng_state(), before)
+    assert RANDOM[name]().tolist() != first
+    torch.mps.manual_seed(11)
+    assert RANDOM[name]().tolist() == first
+    assert torch.equal(torch.get_rng_state(), cpu)
+
+
+THREADS = 4
+
+
+def together(*functions):
+    """Runs each in a thread of its own, all starting at once; their results."""
+    meet = threading.Barrier(len(functions))
+
+    def run(function):
+        meet.wait()
+        return threading.get_ident(), function()
+
+    with concurrent.futures.ThreadPoolExecutor(len(functions)) as pool:
+        idents, results = zip(*pool.map(run, functions), strict=True)
+    assert len(set(idents)) == len(functions)
+    return results
+
+
+SAME_TIME = {
+    "native_dropout": lambda x: torch.native_dropout(x, 0.5, True)[0],
+    "normal_": lambda x: x.normal_(),
+    "randperm": lambda x: torch.randperm(x.numel(), device="mps"),
+    "rrelu": lambda x: nn.functional.rrelu(-x, training=True),
+}
+
+
+@pytest.mark.parametrize("name", SAME_TIME)
+def test_threads_draw_different_numbers_and_leave_the_cpu_generator_alone(name):
+    calls, elements = 100, 5000  # long enough for calls to overlap
+
+    def on_mps():
+        return [bytes(SAME_TIME[name](ones(elements)).cpu().numpy()) for _ in range(calls)]
+
+    def on_cpu():
+        return [bytes(torch.rand(elements).numpy()) for _ in range(calls)]
+
+    torch.manual_seed(5)
+    alone = on_cpu()
+    torch.manual_seed(5)
+    *drawn, beside = together(*[on_mps] * (THREADS - 1), on_cpu)
+    assert beside == alone
+    every = [numbers for one in drawn for numbers in one]
+    assert len(set(every)) == len(every) == (THREADS - 1) * calls
+
+
+def test_threads_with_generators_of_their_own_repeat_their_numbers():
+    def stream(seed):
+        generator = torch.Generator("mps").manual_seed(seed)
+        return [draw(generator).tolist() for _ in range(20) for draw in DRAWS.values()]
+
+    alone = [stream(seed) for seed in range(THREADS)]
+    assert list(together(*[functools.partial(stream, seed) for seed in range(THREADS)])) == alone
+
+
+def test_dropout_gives_the_numbers_of_the_cpu_after_the_same_seed():
+    x = torch.randn(5, 7)
+    for p in (0.0, 0.3, 1.0):
+        torch.manual_seed(2)
+        expected = torch.native_dropout(x, p, True)
+        torch.manual_seed(2)
+        actual = torch.native_dropout(x.to("mps"), p, True)
+        for a, b in zip(actual, expected, strict=True):
+            assert a.dtype == b.dtype
+            assert torch.equal(a.cpu(), b)
+    output, mask = torch.native_dropout(x.to("mps"), 0.3, False)
+    assert torch.equal(output.cpu(), x)
+    assert mask.all()
+    assert torch.native_dropout(torch.ones(0, device="mps"), 0.3, True)[1].dtype == torch.bool
 
 
 def test_fork_rng():

@@ -95,6 +95,37 @@ def test_high_watermark_of_the_environment():
     assert run(code, PYTORCH_MPS_HIGH_WATERMARK_RATIO="0.0").stdout.strip() == ""
 
 
+@pytest.mark.parametrize("ratio", ["5", "-1", "abc", "1,7", "", "nan"])
+def test_an_invalid_high_watermark_raises_at_the_first_allocation(ratio):
+    code = (
+        "import torch, metalops\n"
+        "for _ in range(2):\n"
+        "    try: torch.ones(2, device='mps')\n"
+        "    except RuntimeError as e: print(e)\n"
+        "torch.mps.set_per_process_memory_fraction(1.0)\n"
+        "print(torch.ones(2, device='mps').tolist())\n"
+    )
+    result = run(code, PYTORCH_MPS_HIGH_WATERMARK_RATIO=ratio)
+    message = (
+        f"invalid high watermark ratio '{ratio}' in PYTORCH_MPS_HIGH_WATERMARK_RATIO: "
+        "expected a number from 0.0 to 4"
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [message, message, "[1.0, 1.0]"]
+    assert result.stderr == ""
+
+
+def test_an_invalid_fallback_switch_raises_where_it_is_read():
+    code = (
+        "import torch, metalops\n"
+        "try: torch.linalg.matrix_exp(torch.ones(1, 1, device='mps'))\n"
+        "except RuntimeError as e: print(str(e).splitlines()[0])\n"
+    )
+    result = run(code, PYTORCH_ENABLE_MPS_FALLBACK="yes")
+    message = "PYTORCH_ENABLE_MPS_FALLBACK: expected an integer, but got 'yes'"
+    assert result.stdout.strip() == message
+
+
 AUTOLOAD = (
     "import sys, torch, metalops_autoload\n"
     "metalops_autoload.bring_up()\n"

@@ -1,5 +1,9 @@
 """Dtypes that MPS takes and CPU kernels refuse: computed in a wider type and cast back."""
 
+import concurrent.futures
+import threading
+import timeit
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -116,6 +120,85 @@ def test_in_place_and_out_views_are_written():
     expected = torch.special.bessel_j0(x(torch.float16).float()[:3]).half()
     assert torch.equal(base[::2].cpu(), expected)
     assert base[1::2].tolist() == [0, 0, 0]
+
+
+def test_integers_keep_every_digit_of_32_bits():
+    x = torch.tensor([16777217, -2147483647], dtype=torch.int32, device="mps")
+    assert torch.equal(torch.lerp(x, x, 0.5), x)
+
+
+def test_integers_join_float32_tensors():
+    x = torch.tensor([1, 2, 3], dtype=torch.int32, device="mps")
+    weight = torch.tensor([0.0, 0.5, 1.0], device="mps")
+    with pytest.raises(RuntimeError, match="expected .*dtype"):
+        torch.lerp(x, x + 2, weight)
+
+
+def test_a_kernel_that_wrote_before_it_refused_runs_once():
+    """The CPU's kernel updates the first parameter and then refuses the second one's dtype."""
+    for _ in range(2):  # when it is tried, and when it is remembered
+        first = torch.tensor([1.0, 2.0], device="mps")
+        second = torch.tensor([8, 16], dtype=torch.int32, device="mps")
+        parameters, gradients = (
+            [first, second],
+            [torch.ones_like(first), 2 * torch.ones_like(second)],
+        )
+        torch._fused_sgd_(
+            parameters,
+            gradients,
+            [],
+            weight_decay=0.0,
+            momentum=0.0,
+            lr=0.5,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=True,
+        )
+        assert first.tolist() == [0.5, 1.5]
+        assert second.tolist() == [7, 15]
+
+
+def test_what_a_kernel_takes_is_remembered():
+    """A refusal costs several times what the casts do; only the first call pays for it."""
+    half = x(torch.float16).to("mps")
+
+    def seconds(function):
+        def calls():
+            for _ in range(50):
+                function()
+
+        return min(timeit.repeat(calls, number=1, repeat=20))
+
+    widened = seconds(lambda: torch.special.bessel_y1(half))
+    by_hand = seconds(lambda: torch.special.bessel_y1(half.float()).half())
+    assert widened < 2.5 * by_hand
+
+
+def test_threads_that_meet_a_dtype_at_the_same_time_agree():
+    functions = [torch.special.modified_bessel_i0, torch.special.bessel_j1, torch.special.erfcx]
+    dtypes = [torch.float16, torch.bfloat16, torch.int32, torch.bool]
+    expected = {
+        (f, dtype): f(x(torch.float32).to(dtype).float().to("mps"))
+        for f in functions
+        for dtype in dtypes
+    }
+    meet = threading.Barrier(4)
+
+    def work(_):
+        meet.wait()
+        return [
+            (f(x(dtype).to("mps")).float() - expected[f, dtype]).abs().max().item()
+            for f in functions
+            for dtype in dtypes
+            for _ in range(20)
+        ]
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        errors = list(pool.map(work, range(4)))
+    assert len(errors) == 4
+    assert all(one == errors[0] for one in errors)
+    assert max(errors[0]) < 0.2
 
 
 def test_refusals_without_a_wider_type_stay():

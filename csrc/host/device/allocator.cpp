@@ -13,12 +13,14 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 namespace metalops::device {
 namespace {
@@ -31,6 +33,9 @@ constexpr size_t kMappedFrom = size_t{32} << 20;
 // Mac stops at 1.7.
 constexpr double kDefaultHighWatermark = 4.0;
 constexpr double kMaxHighWatermark = 4.0;
+constexpr const char* kHighWatermarkVariable = "PYTORCH_MPS_HIGH_WATERMARK_RATIO";
+
+bool is_high_watermark(double ratio) { return ratio >= 0.0 && ratio <= kMaxHighWatermark; }
 
 size_t page_size() {
   static const size_t size = sysconf(_SC_PAGE_SIZE);
@@ -42,9 +47,21 @@ size_t physical_memory() {
   return size;
 }
 
+// The number that a text is as a whole, or NaN.
+double parse_number(std::string_view text) {
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && stop == end ? value : std::numeric_limits<double>::quiet_NaN();
+}
+
 double high_watermark_from_environment() {
-  const char* text = std::getenv("PYTORCH_MPS_HIGH_WATERMARK_RATIO");
-  return text == nullptr ? kDefaultHighWatermark : std::strtod(text, nullptr);
+  const char* text = std::getenv(kHighWatermarkVariable);
+  if (text == nullptr) return kDefaultHighWatermark;
+  const double ratio = parse_number(text);
+  TORCH_CHECK(is_high_watermark(ratio), "invalid high watermark ratio '", text, "' in ",
+              kHighWatermarkVariable, ": expected a number from 0.0 to ", kMaxHighWatermark);
+  return ratio;
 }
 
 // One number of the allocation statistics, as c10::CachingAllocator::Stat but updated by several
@@ -81,11 +98,15 @@ class Counter {
   std::atomic<int64_t> current_{0}, peak_{0}, allocated_{0}, freed_{0};
 };
 
+// Of live bytes: none, and not yet known, because nothing has asked for it.
+constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
+constexpr size_t kUnsetLimit = 0;
+
 struct Statistics {
   Counter blocks;
   Counter bytes;
   std::atomic<int64_t> out_of_memory{0};
-  std::atomic<size_t> limit{0};  // 0: none
+  std::atomic<size_t> limit{kUnsetLimit};
 };
 
 Statistics& statistics() {
@@ -93,9 +114,26 @@ Statistics& statistics() {
   return s;
 }
 
+size_t limit_of(double high_watermark) {
+  if (high_watermark == 0.0) return kNoLimit;
+  const double bytes = high_watermark * static_cast<double>(physical_memory());
+  return std::max(size_t{1}, static_cast<size_t>(bytes));
+}
+
 void set_high_watermark(double ratio) {
-  TORCH_CHECK(ratio >= 0.0 && ratio <= kMaxHighWatermark, "invalid high watermark ratio ", ratio);
-  statistics().limit = static_cast<size_t>(ratio * static_cast<double>(physical_memory()));
+  TORCH_CHECK(is_high_watermark(ratio), "invalid high watermark ratio ", ratio);
+  statistics().limit = limit_of(ratio);
+}
+
+// The environment is read when a limit is first needed: an error in it is raised where Python can
+// catch it, not while the library is loaded.
+size_t memory_limit() {
+  std::atomic<size_t>& limit = statistics().limit;
+  size_t now = limit;
+  if (now != kUnsetLimit) return now;
+  const size_t from_environment = limit_of(high_watermark_from_environment());
+  // What a program has set in the meantime stays.
+  return limit.compare_exchange_strong(now, from_environment) ? from_environment : now;
 }
 
 std::string format_size(size_t bytes) {
@@ -114,8 +152,8 @@ std::string format_size(size_t bytes) {
 [[noreturn]] void raise_out_of_memory(size_t bytes) {
   Statistics& s = statistics();
   ++s.out_of_memory;
-  const size_t limit = s.limit;
-  const std::string max_allowed = limit == 0 ? "unlimited" : format_size(limit);
+  const size_t limit = memory_limit();
+  const std::string max_allowed = limit == kNoLimit ? "unlimited" : format_size(limit);
   TORCH_CHECK_WITH(
       OutOfMemoryError, false,
       "MPS backend out of memory (MPS allocated: ", format_size(s.bytes.current()),
@@ -126,10 +164,9 @@ std::string format_size(size_t bytes) {
 }
 
 void check_limit(size_t bytes) {
-  const Statistics& s = statistics();
-  const size_t limit = s.limit;
-  if (limit != 0 && (bytes > limit || s.bytes.current() + bytes > limit))
-    raise_out_of_memory(bytes);
+  const size_t limit = memory_limit();
+  const size_t live = statistics().bytes.current();
+  if (bytes > limit || live + bytes > limit) raise_out_of_memory(bytes);
 }
 
 void count(size_t bytes) {
@@ -223,8 +260,6 @@ void release_storage(void* context) {
 
 class HostAllocator final : public at::mps::IMPSAllocator {
  public:
-  HostAllocator() { set_high_watermark(high_watermark_from_environment()); }
-
   c10::DataPtr allocate(size_t bytes) override { return allocate_block(bytes); }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void* destination, const void* source, size_t bytes) const override {
@@ -277,10 +312,7 @@ class HostAllocator final : public at::mps::IMPSAllocator {
   void setHighWatermarkRatio(double ratio) const override { set_high_watermark(ratio); }
   ssize_t getLowWatermarkValue() const override { return std::numeric_limits<ssize_t>::max(); }
   size_t getLowWatermarkLimit() const override { return std::numeric_limits<size_t>::max(); }
-  size_t getHighWatermarkLimit() const override {
-    const size_t limit = statistics().limit;
-    return limit == 0 ? std::numeric_limits<size_t>::max() : limit;
-  }
+  size_t getHighWatermarkLimit() const override { return memory_limit(); }
   size_t getTotalAllocatedMemory() const override { return getCurrentAllocatedMemory(); }
   size_t getCurrentAllocatedMemory() const override { return statistics().bytes.current(); }
   size_t getDriverAllocatedMemory() const override { return getCurrentAllocatedMemory(); }

@@ -140,8 +140,10 @@ RandomStream::RandomStream(const std::optional<at::Generator>& generator)
     std::lock_guard<std::mutex> lock(mps_.mutex());
     auto* impl = mps_.get<at::MPSGeneratorImpl>();
     const uint64_t offset = impl->get_offset();
-    cpu->set_engine(cpu_engine(impl->current_seed(), offset));
-    impl->set_offset(offset + 1);  // nobody else gets the same numbers
+    seed_ = impl->current_seed();
+    after_ = offset + 1;
+    cpu->set_engine(cpu_engine(seed_, offset));
+    impl->set_offset(after_);  // nobody else gets the same numbers
   }
   cpu_ = at::Generator(std::move(cpu));
 }
@@ -151,27 +153,9 @@ void RandomStream::advance(int64_t elements) {
   if (groups <= 1) return;  // taken by the constructor
   std::lock_guard<std::mutex> lock(mps_.mutex());
   auto* impl = mps_.get<at::MPSGeneratorImpl>();
-  impl->set_offset(impl->get_offset() + static_cast<uint64_t>(groups - 1));
-}
-
-DefaultCpuGeneratorSwap::DefaultCpuGeneratorSwap(const RandomStream& stream) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  std::lock_guard<std::mutex> lock(generator.mutex());
-  saved_ = generator.clone();
-  auto* impl = at::check_generator<at::CPUGeneratorImpl>(generator);
-  impl->set_engine(at::check_generator<at::CPUGeneratorImpl>(stream.cpu())->engine());
-  impl->set_next_float_normal_sample(std::nullopt);
-  impl->set_next_double_normal_sample(std::nullopt);
-}
-
-DefaultCpuGeneratorSwap::~DefaultCpuGeneratorSwap() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  std::lock_guard<std::mutex> lock(generator.mutex());
-  auto* impl = at::check_generator<at::CPUGeneratorImpl>(generator);
-  auto* saved = at::check_generator<at::CPUGeneratorImpl>(saved_);
-  impl->set_engine(saved->engine());
-  impl->set_next_float_normal_sample(saved->next_float_normal_sample());
-  impl->set_next_double_normal_sample(saved->next_double_normal_sample());
+  const uint64_t offset = impl->get_offset();
+  if (impl->current_seed() != seed_ || offset < after_) return;
+  impl->set_offset(offset + static_cast<uint64_t>(groups - 1));
 }
 
 }  // namespace metalops::device

@@ -2,8 +2,11 @@
 //
 // Kernels use it as on a Mac: lock the generator, read current_seed() and get_offset(), and advance
 // with set_offset(offset + how many groups of four 32-bit numbers the kernel takes). A CPU kernel
-// that stands in for a stock operator needs a CPU generator instead; RandomStream makes one whose
-// numbers depend on seed and offset alone, so that restoring the state repeats them.
+// that stands in for a stock operator needs a CPU generator instead; RandomStream makes one, for
+// one call, whose numbers depend on seed and offset alone, so that restoring the state repeats
+// them. torch's default CPU generator is left alone: it belongs to the program's CPU tensors and
+// its other threads. So an operator that draws without a generator argument has no stand-in
+// (operators_without_stand_in.cpp).
 #pragma once
 #include <ATen/core/Generator.h>
 
@@ -21,25 +24,14 @@ class RandomStream {
   const at::Generator& cpu() const { return cpu_; }
 
   // Advances the mps generator past the numbers that `elements` outputs take; the constructor has
-  // advanced it by one group of four.
+  // advanced it by one group of four. A generator that was seeded anew meanwhile stays as it is.
   void advance(int64_t elements);
 
  private:
   at::Generator mps_;
   at::Generator cpu_;
-};
-
-// While it lives, the default CPU generator is in the state of a RandomStream's: for kernels
-// without a generator argument (native_dropout).
-class DefaultCpuGeneratorSwap {
- public:
-  explicit DefaultCpuGeneratorSwap(const RandomStream& stream);
-  ~DefaultCpuGeneratorSwap();
-  DefaultCpuGeneratorSwap(const DefaultCpuGeneratorSwap&) = delete;
-  DefaultCpuGeneratorSwap& operator=(const DefaultCpuGeneratorSwap&) = delete;
-
- private:
-  at::Generator saved_;
+  uint64_t seed_;
+  uint64_t after_;  // the offset after this stream's first group
 };
 
 }  // namespace metalops::device

@@ -1,6 +1,6 @@
 // Operators that on a Mac have an MPS kernel of their own and in a Linux build of torch reach no
 // CPU kernel by themselves, or that check their arguments first: convolution, attention, linear,
-// ldexp.
+// ldexp; and native_dropout, whose CPU kernel draws from torch's default CPU generator.
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/linear_native.h>
@@ -64,6 +64,10 @@ std::tuple<Tensor, Tensor> attention_math(const Tensor& query, const Tensor& key
                                           double dropout, bool causal,
                                           const optional<Tensor>& dropout_mask,
                                           optional<double> scale, bool enable_gqa) {
+  if (dropout > 0) {  // composed here, so that it draws from the mps generator
+    return at::_scaled_dot_product_attention_math(query, key, value, mask, dropout, causal,
+                                                  dropout_mask, scale, enable_gqa);
+  }
   record_stand_in("aten::_scaled_dot_product_attention_math_for_mps");
   Aliases aliases;
   at::AutoDispatchBelowADInplaceOrView guard;
@@ -115,6 +119,17 @@ int64_t attention_choice(const Tensor&, const Tensor&, const Tensor&, const opti
   return 0;  // math
 }
 
+// torch's own composition, with the device's generator.
+std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, optional<bool> train) {
+  const auto mask_options = input.options().dtype(at::kBool);
+  if (input.numel() == 0) return {input, at::empty_like(input, mask_options)};
+  if (!train.value_or(true)) return {input.clone(), at::ones_like(input, mask_options)};
+  const double kept = 1 - p;
+  Tensor mask = at::empty_like(input, mask_options).bernoulli_(kept);
+  Tensor output = input.mul(mask).mul_(kept == 0 ? 0.0 : 1 / kept);
+  return {std::move(output), std::move(mask)};
+}
+
 void check_linear_argument(const Tensor& tensor, const char* name, const char* plural) {
   TORCH_CHECK(tensor.is_floating_point() || tensor.is_complex(),
               "MPS device does not support linear for non-float ", plural);
@@ -136,6 +151,7 @@ TORCH_LIBRARY_IMPL(aten, MPS, m) {
   m.impl("_scaled_dot_product_attention_math_for_mps", attention_math);
   m.impl("scaled_dot_product_attention", attention);
   m.impl("_fused_sdp_choice", attention_choice);
+  m.impl("native_dropout", native_dropout);
   m.impl("linear", linear);
   m.impl("ldexp.Tensor", ldexp);
   m.impl("ldexp.out", ldexp_out);

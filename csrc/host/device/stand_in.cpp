@@ -10,7 +10,9 @@
 #include <device/widen.h>
 #include <torch/library.h>
 
+#include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <set>
@@ -47,7 +49,7 @@ class StandIn final : public c10::OperatorKernel {
         takes_indices_(takes_indices(op.schema().name())),
         refusal_(find_refusal(op.schema().name())),
         mutable_(op.schema().is_mutable()),
-        seeded_(op.hasTag(at::Tag::nondeterministic_seeded)) {
+        kernel_(op) {
     const auto& arguments = op.schema().arguments();
     for (size_t i = 0; i < arguments.size(); ++i) {
       if (is_generator(arguments[i])) generator_at_ = i;
@@ -66,18 +68,13 @@ class StandIn final : public c10::OperatorKernel {
     aliases.check_same_device();
 
     std::optional<RandomStream> random;
-    std::optional<DefaultCpuGeneratorSwap> swap;
-    if (seeded_ || generator_at_) {
-      const c10::IValue given = generator_at_ ? (*stack)[first + *generator_at_] : c10::IValue();
-      random.emplace(given.isGenerator() ? std::optional<at::Generator>(given.toGenerator())
-                                         : std::nullopt);
-      if (generator_at_) {
-        (*stack)[first + *generator_at_] = random->cpu();
-      } else {
-        swap.emplace(*random);
-      }
+    if (generator_at_) {
+      c10::IValue& generator = (*stack)[first + *generator_at_];
+      random.emplace(generator.isGenerator() ? std::optional<at::Generator>(generator.toGenerator())
+                                             : std::nullopt);
+      generator = random->cpu();
     }
-    call_cpu_kernel(op, stack);
+    kernel_.call(op, stack);
     if (mutable_) aliases.write_back();
     const size_t returns = op.schema().returns().size();
     const size_t first_return = stack->size() - returns;
@@ -140,7 +137,7 @@ class StandIn final : public c10::OperatorKernel {
   const bool takes_indices_;
   const Refusal refusal_;
   const bool mutable_;
-  const bool seeded_;
+  CpuKernel kernel_;
   std::optional<size_t> generator_at_;
 };
 
@@ -160,7 +157,13 @@ void no_software_kernel(const c10::OperatorHandle& op, torch::jit::Stack*) {
 bool fallback_enabled() {
   static const bool enabled = [] {
     const char* text = std::getenv("PYTORCH_ENABLE_MPS_FALLBACK");
-    return text != nullptr && std::stoi(text) != 0;
+    if (text == nullptr) return false;
+    int value = 0;
+    const char* const end = text + std::strlen(text);
+    const auto [stop, error] = std::from_chars(text, end, value);
+    TORCH_CHECK(error == std::errc() && stop == end,
+                "PYTORCH_ENABLE_MPS_FALLBACK: expected an integer, but got '", text, "'");
+    return value != 0;
   }();
   return enabled;
 }

@@ -3,9 +3,13 @@
 #include <c10/util/SmallVector.h>
 #include <device/widen.h>
 
+#include <algorithm>
 #include <array>
+#include <cstdlib>
+#include <exception>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace metalops::device {
@@ -15,23 +19,24 @@ using c10::IValue;
 using c10::ScalarType;
 
 // Types to try in the place of a refused one. Bool goes through integers first, so that integer
-// semantics stay.
+// semantics stay; integers through double, which holds every digit of 32 bits, unless they must
+// join float32 tensors.
 c10::ArrayRef<ScalarType> wider(ScalarType refused) {
   static constexpr std::array kFloat = {ScalarType::Float};
   static constexpr std::array kComplex = {ScalarType::ComplexFloat};
+  static constexpr std::array kInteger = {ScalarType::Double, ScalarType::Float};
   static constexpr std::array kBool = {ScalarType::Byte, ScalarType::Float};
-  static constexpr std::array kUnsigned = {ScalarType::Long, ScalarType::Float};
-  static constexpr std::array kLong = {ScalarType::Double};
+  static constexpr std::array kUnsigned = {ScalarType::Long, ScalarType::Double};
   switch (refused) {
     case ScalarType::Half:
     case ScalarType::BFloat16:
+      return kFloat;
     case ScalarType::Byte:
     case ScalarType::Char:
     case ScalarType::Short:
     case ScalarType::Int:
-      return kFloat;
     case ScalarType::Long:
-      return kLong;
+      return kInteger;
     case ScalarType::Bool:
       return kBool;
     case ScalarType::UInt16:
@@ -74,6 +79,16 @@ bool may_be_refused(const IValue& value) {
     }
   }
   return false;
+}
+
+bool is_written(const c10::Argument& argument) {
+  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
+
+bool is_dtype(const c10::Argument& argument) {
+  c10::TypePtr type = argument.real_type();
+  if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  return type->kind() == c10::TypeKind::ScalarTypeType;
 }
 
 void redispatch(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -138,7 +153,7 @@ class WideCall {
   }
 
   IValue widen(const IValue& value, const c10::Argument& argument) {
-    const bool written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+    const bool written = is_written(argument);
     if (value.isTensor()) return widen(value.toTensor(), written);
     if (value.isTensorList()) {
       c10::List<at::Tensor> list;
@@ -161,12 +176,6 @@ class WideCall {
       }
     }
     return value;
-  }
-
-  static bool is_dtype(const c10::Argument& argument) {
-    c10::TypePtr type = argument.real_type();
-    if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
-    return type->kind() == c10::TypeKind::ScalarTypeType;
   }
 
   at::Tensor narrow(const at::Tensor& result) const {
@@ -199,9 +208,142 @@ class WideCall {
   std::vector<at::Tensor> unchanged_;
 };
 
+// What the operands that an operator writes hold, to be put back after a kernel that wrote some of
+// it and then refused a dtype.
+class WrittenOperands {
+ public:
+  WrittenOperands(const c10::OperatorHandle& op, c10::ArrayRef<IValue> arguments) {
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (!is_written(op.schema().arguments()[i])) continue;
+      if (arguments[i].isTensor()) add(arguments[i].toTensor());
+      if (arguments[i].isTensorList()) {
+        for (const at::Tensor& tensor : arguments[i].toTensorVector()) add(tensor);
+      }
+    }
+    if (bytes_ > kMostBytes) return;
+    for (Saved& saved : saved_) saved.copy = saved.tensor.clone();
+  }
+
+  bool can_restore() const { return bytes_ <= kMostBytes; }
+
+  void restore() const {
+    for (const Saved& saved : saved_) {
+      saved.tensor.unsafeGetTensorImpl()->set_sizes_and_strides(saved.sizes, saved.strides);
+      saved.tensor.copy_(saved.copy);
+    }
+  }
+
+ private:
+  // Filling a tensor of many gigabytes must not take twice its memory.
+  static constexpr size_t kMostBytes = size_t{1} << 30;
+
+  struct Saved {
+    at::Tensor tensor;
+    at::Tensor copy;
+    c10::DimVector sizes;
+    c10::DimVector strides;
+  };
+
+  void add(const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    saved_.push_back(Saved{tensor, at::Tensor(), c10::DimVector(tensor.sizes()),
+                           c10::DimVector(tensor.strides())});
+    bytes_ += tensor.nbytes();
+  }
+
+  c10::SmallVector<Saved, 2> saved_;
+  size_t bytes_ = 0;
+};
+
+// Bounds the integers that are taken for modes (reductions, dimensions): larger ones are sizes.
+constexpr int64_t kLargestMode = 16;
+
+// What of a tensor may decide which of a kernel's paths is taken.
+uint64_t code(const at::Tensor& tensor) {
+  if (!tensor.defined()) return 0;
+  return 1 | static_cast<uint64_t>(tensor.scalar_type()) << 1 |
+         static_cast<uint64_t>(std::min<int64_t>(tensor.dim(), 31)) << 8 |
+         static_cast<uint64_t>(tensor.numel() == 0) << 13 |
+         static_cast<uint64_t>(tensor.is_contiguous()) << 14 |
+         static_cast<uint64_t>(tensor.unsafeGetTensorImpl()->is_wrapped_number()) << 15;
+}
+
+// Each kind of tensor in a list once, so that lists of every length have few signatures.
+template <typename Tensors>
+void append_list(c10::SmallVectorImpl<uint8_t>& out, const Tensors& tensors) {
+  c10::SmallVector<uint64_t, 4> codes;
+  for (const auto& tensor : tensors) {
+    const uint64_t one = code(tensor);
+    if (std::find(codes.begin(), codes.end(), one) != codes.end()) continue;
+    codes.push_back(one);
+    out.push_back(static_cast<uint8_t>(one));
+    out.push_back(static_cast<uint8_t>(one >> 8));
+  }
+}
+
 }  // namespace
 
-void call_cpu_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+CpuKernel::CpuKernel(const c10::OperatorHandle& op) {
+  for (const c10::Argument& argument : op.schema().arguments()) {
+    is_dtype_.push_back(is_dtype(argument));
+    in_place_ |= is_written(argument) && !argument.is_out();
+  }
+}
+
+CpuKernel::~CpuKernel() {
+  for (const Remembered* one = remembered_; one != nullptr;) {
+    delete std::exchange(one, one->next);
+  }
+}
+
+CpuKernel::Signature CpuKernel::signature(c10::ArrayRef<IValue> arguments) const {
+  Signature out;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const IValue& value = arguments[i];
+    if (value.isTensor()) {
+      const uint64_t one = code(value.toTensor());
+      out.push_back(static_cast<uint8_t>(one));
+      out.push_back(static_cast<uint8_t>(one >> 8));
+    } else if (value.isTensorList()) {
+      append_list(out, value.toTensorVector());
+      out.push_back(0);
+    } else if (value.isOptionalTensorList()) {
+      c10::SmallVector<at::Tensor, 4> tensors;
+      for (const auto& tensor : value.toOptionalTensorVector())
+        tensors.push_back(tensor.value_or(at::Tensor()));
+      append_list(out, tensors);
+      out.push_back(0);
+    } else if (value.isBool()) {
+      out.push_back(value.toBool());
+    } else if (value.isInt()) {
+      const int64_t number = value.toInt();
+      const bool counts = is_dtype_[i] || std::abs(number) <= kLargestMode;
+      out.push_back(counts ? static_cast<uint8_t>(number) : 0x80);
+    } else if (value.isString()) {
+      for (const char letter : value.toStringView()) out.push_back(static_cast<uint8_t>(letter));
+      out.push_back(0);
+    } else {
+      out.push_back(value.isNone() ? 0 : value.isComplexDouble() ? 2 : 1);
+    }
+  }
+  return out;
+}
+
+const CpuKernel::Remembered* CpuKernel::find(const Signature& signature) const {
+  for (const Remembered* one = remembered_.load(std::memory_order_acquire); one != nullptr;
+       one = one->next) {
+    if (one->signature == signature) return one;
+  }
+  return nullptr;
+}
+
+void CpuKernel::remember(Signature signature, std::optional<Widening> widening) {
+  auto* one = new Remembered{std::move(signature), widening, remembered_};
+  while (!remembered_.compare_exchange_weak(one->next, one, std::memory_order_acq_rel)) {
+  }
+}
+
+void CpuKernel::call(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   at::AutoDispatchBelowADInplaceOrView guard;
   const size_t first = stack->size() - op.schema().arguments().size();
   bool keep = false;
@@ -210,21 +352,39 @@ void call_cpu_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
   const c10::SmallVector<IValue, 8> arguments(stack->begin() + static_cast<int64_t>(first),
                                               stack->end());
+  Signature this_one = signature(arguments);
+  const Remembered* known = find(this_one);
+  if (known != nullptr && known->widening) {
+    stack->resize(first);
+    return WideCall(op, known->widening->refused, known->widening->wide).run(arguments, stack);
+  }
+
+  std::optional<WrittenOperands> written;
+  if (known == nullptr) written.emplace(op, arguments);
   std::optional<ScalarType> refused;
+  std::exception_ptr refusal;
   try {
-    return redispatch(op, stack);
+    redispatch(op, stack);
+    if (known == nullptr) remember(std::move(this_one), std::nullopt);
+    return;
   } catch (const c10::Error& error) {
     refused = refused_dtype(error.what_without_backtrace());
     if (!refused || wider(*refused).empty()) throw;
+    // The kernel may have written some of what another run would read.
+    if (written ? !written->can_restore() : in_place_) throw;
+    refusal = std::current_exception();
   }
   const auto candidates = wider(*refused);
   for (size_t i = 0; i < candidates.size(); ++i) {
+    if (written) written->restore();
     stack->resize(first);
     try {
-      return WideCall(op, *refused, candidates[i]).run(arguments, stack);
+      WideCall(op, *refused, candidates[i]).run(arguments, stack);
+      return remember(std::move(this_one), Widening{*refused, candidates[i]});
     } catch (const c10::Error& error) {
-      const bool refused_again = refused_dtype(error.what_without_backtrace()).has_value();
-      if (!refused_again || i + 1 == candidates.size()) throw;
+      if (i + 1 != candidates.size()) continue;
+      if (refused_dtype(error.what_without_backtrace())) std::rethrow_exception(refusal);
+      throw;
     }
   }
 }

@@ -1,15 +1,54 @@
-// Retrying a CPU kernel in a wider type, for dtypes that the stock MPS kernel takes and torch's CPU
-// kernel refuses.
+// One operator's CPU kernel, run in a wider type for dtypes that the stock MPS kernel takes and
+// torch's CPU kernel refuses.
 #pragma once
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
-#include <c10/util/Exception.h>
+#include <c10/util/SmallVector.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
 
 namespace metalops::device {
 
-// Calls the CPU kernel of `op` with the CPU arguments on top of the stack. When the kernel refuses
-// a dtype ("not implemented for 'Half'"), the arguments of that dtype are computed in a wider one
-// and the results are cast back; arguments that the operator writes get the cast result.
-void call_cpu_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+// Calls the CPU kernel of `op` with CPU arguments. When the kernel refuses a dtype ("not
+// implemented for 'Half'"), the arguments of that dtype are computed in a wider one and the results
+// are cast back; arguments that the operator writes get the cast result. What a kernel takes is
+// tried once and remembered for each combination of dtypes, kinds of shape and modes. Threads may
+// call at the same time.
+class CpuKernel {
+ public:
+  explicit CpuKernel(const c10::OperatorHandle& op);
+  ~CpuKernel();
+  CpuKernel(const CpuKernel&) = delete;
+  CpuKernel& operator=(const CpuKernel&) = delete;
+
+  // The arguments are on top of the stack; results take their place.
+  void call(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
+ private:
+  using Signature = c10::SmallVector<uint8_t, 48>;
+  // What is computed instead of what.
+  struct Widening {
+    c10::ScalarType refused;
+    c10::ScalarType wide;
+  };
+  struct Remembered {
+    Signature signature;
+    std::optional<Widening> widening;  // none: the kernel takes the arguments as they are
+    const Remembered* next;
+  };
+
+  Signature signature(c10::ArrayRef<c10::IValue> arguments) const;
+  const Remembered* find(const Signature& signature) const;
+  void remember(Signature signature, std::optional<Widening> widening);
+
+  // Only ever grows at its head, so that reading it takes no lock.
+  std::atomic<const Remembered*> remembered_{nullptr};
+  std::vector<bool> is_dtype_;  // of each argument
+  bool in_place_ = false;       // some argument is both read and written
+};
 
 }  // namespace metalops::device
