@@ -2,6 +2,8 @@
 #include <metalops/library.h>
 #include <metalops/pointwise.h>
 
+#include <cmath>
+
 namespace {
 
 using at::TensorIteratorBase;

@@ -1,11 +1,13 @@
 // Operators of metalops.functor: those of <metalops/pointwise.h>, with kernels that Python writes.
 #include "functor.h"
 
+#include <ATen/TensorIterator.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/native/mps/MetalShaderLibrary.h>
+#include <metalops/boxed.h>
 #include <metalops/elementwise_launch.h>
+#include <metalops/metal_type.h>
 #include <metalops/pointwise.h>
-#include <metalops/strided_launch.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
@@ -238,8 +240,7 @@ void define_functor(const std::string& schema, const std::string& backward,
   pointwise::define(library, schema, op);
   if (autocast != "promote") {
     const bool lower = choice<bool>(autocast, {{"lower_precision", true}, {"float32", false}});
-    pointwise::detail::implement<AutocastKernel>(library, name, c10::DispatchKey::AutocastMPS,
-                                                 lower);
+    implement_boxed<AutocastKernel>(library, name, c10::DispatchKey::AutocastMPS, lower);
   }
 }
 

@@ -119,4 +119,4 @@ def test_an_extension_links_metal_and_no_host_library(apple, source, tmp_path, m
     assert not any("arc" in flag for flag in linked["compile"])
     assert list(linked["language"]) == ["c++"]
     names = [os.path.basename(path) for path in linked["sources"]]
-    assert names == ["stub.mm", "family_registration.cpp", "metalops_registry.cpp"]
+    assert names == ["stub.mm", "family_registration.cpp", "metalops_runtime.cpp"]

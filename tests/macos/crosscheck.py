@@ -101,14 +101,13 @@ def metal_sources() -> list[str]:
 
 def host_sources(folder: str, include_dirs: list[str]) -> list[str]:
     """What a macOS build compiles: the files of the tree and those that the build helper generates."""
-    from metalops.build import kernels
-    from metalops.build.extension import write_registry
+    from metalops.build import kernels, runtime
 
     listed = glob(os.path.join(ROOT, "csrc", "ops", "*.mm")) + glob(
         os.path.join(ROOT, "csrc", "*.cpp")
     )
     generated = kernels.write_registrations(metal_sources(), include_dirs, "_C.kernels", folder)
-    return [*sorted(listed), *generated, write_registry(folder)]
+    return [*sorted(listed), *generated, runtime.write_runtime(listed, include_dirs[:-1], folder)]
 
 
 def check_kernels(include_dirs: list[str]) -> int:

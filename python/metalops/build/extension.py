@@ -11,7 +11,7 @@ import setuptools
 from setuptools.errors import CompileError
 from torch.utils import cpp_extension
 
-from metalops.build import compilers, kernels, paths
+from metalops.build import compilers, kernels, paths, runtime
 
 
 def host_flags() -> list[str]:
@@ -36,13 +36,6 @@ def split_sources(sources: list[str]) -> tuple[list[str], list[str]]:
     metal = [source for source in sources if source.endswith(".metal")]
     kernels.check_families(metal)
     return metal, [source for source in sources if not source.endswith(".metal")]
-
-
-def write_registry(build_folder: str) -> str:
-    """Generates the C++ file that brings the implementation of <metalops/library.h> into the extension."""
-    path = os.path.join(build_folder, "metalops_registry.cpp")
-    kernels.write_if_changed(path, "#include <metalops/library.cpp>\n")
-    return path
 
 
 def MetalExtension(name: str, sources: list[str], **kwargs: Any) -> setuptools.Extension:
@@ -101,7 +94,8 @@ class BuildExtension(cpp_extension.BuildExtension):
         for flag in host_flags():
             self._add_compile_flag(ext, flag)
         try:
-            ext.sources = [*others, *generated, write_registry(build_folder)]
+            own = runtime.write_runtime(others, ext.metal_include_dirs[:-1], build_folder)
+            ext.sources = [*others, *generated, own]
             ext.extra_link_args = [*(ext.extra_link_args or []), *link_flags(self._host_library())]
             if paths.software_device():
                 # Only options before the file name decide its language, and extra_compile_args come after it.

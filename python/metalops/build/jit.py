@@ -12,7 +12,7 @@ from types import ModuleType
 import torch
 from torch.utils import cpp_extension
 
-from metalops.build import compilers, extension, kernels, paths
+from metalops.build import compilers, extension, kernels, paths, runtime
 
 
 def _default_folder(name: str) -> str:
@@ -75,14 +75,16 @@ def load(
         fcntl.flock(lock, fcntl.LOCK_EX)
         if paths.software_device():
             _compile_libraries(metal, metal_include_dirs, os.path.join(folder, kernels_folder))
+        generated_folder = os.path.join(folder, "generated")
         generated = kernels.write_registrations(
-            metal, metal_include_dirs, kernels_folder, os.path.join(folder, "generated")
+            metal, metal_include_dirs, kernels_folder, generated_folder
         )
+        generated.append(runtime.write_runtime(others, include_dirs, generated_folder))
         language = ["-x", "c++"] if paths.software_device() else []
         with compilers.build_environment():
             return cpp_extension.load(
                 name,
-                [*others, *generated, extension.write_registry(os.path.join(folder, "generated"))],
+                [*others, *generated],
                 extra_cflags=["-O2", *extension.host_flags(), *extra_cflags, *language],
                 extra_ldflags=[*extension.link_flags(paths.host_library()), *extra_ldflags],
                 extra_include_paths=include_dirs,

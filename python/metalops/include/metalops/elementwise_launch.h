@@ -6,120 +6,27 @@
 //   NAME_rows_TYPE      matrices whose rows are contiguous
 //   NAME_strided_TYPE   everything else
 #pragma once
-#include <ATen/TensorIterator.h>
-#include <c10/metal/common.h>
+#include <c10/util/FunctionRef.h>
 #include <metalops/library.h>
-#include <metalops/strided_launch.h>
-#include <metalops/views.h>
 
-#include <algorithm>
-#include <array>
 #include <string>
-#include <vector>
 
 namespace metalops {
 
-namespace detail {
+// Binds a kernel's scalars to its buffers from `index` on and returns the index of the next buffer.
+using SetScalars =
+    c10::function_ref<unsigned(at::native::mps::MetalKernelFunction& kernel, unsigned index)>;
 
-// Whether the iterator walks matrices whose rows are contiguous.
-METALOPS_HIDDEN inline bool has_contiguous_rows(const at::TensorIteratorBase& iter) {
-  if (iter.ndim() != 2) {
-    return false;
-  }
-  for (int i = 0; i < iter.ntensors(); ++i) {
-    const auto bytes = static_cast<int64_t>(iter.element_size(i));
-    if (iter.strides(i)[0] != bytes || iter.strides(i)[1] % bytes != 0) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// An operand of an iterator that may be part of a larger one (with_32bit_indexing): the tensor
-// starts where the iterator does.
-METALOPS_HIDDEN inline at::Tensor operand_at_start(const at::TensorIteratorBase& iter, int index) {
-  const auto& tensor = iter.tensor(index);
-  const auto bytes = static_cast<const char*>(iter.data_ptr(index)) -
-                     static_cast<const char*>(tensor.const_data_ptr());
-  if (bytes == 0) {
-    return tensor;
-  }
-  return view_storage(
-      tensor, {1}, {1},
-      tensor.storage_offset() + bytes / static_cast<int64_t>(tensor.element_size()));
-}
-
-}  // namespace detail
-
-// The buffers of a kernel are the iterator's operands, the outputs first; what set_scalars(kernel,
-// index) binds from `index` on, which it returns increased by the number of buffers it took; and
-// the layout (none, the row strides, or the sizes, strides and number of dimensions).
-template <class SetScalars>
-METALOPS_HIDDEN inline void launch_elementwise(at::native::mps::MetalShaderLibrary& library,
-                                               at::TensorIteratorBase& iter,
-                                               const std::string& name, const std::string& type,
-                                               const SetScalars& set_scalars) {
-  if (iter.numel() == 0) {
-    return;
-  }
-  if (!iter.can_use_32bit_indexing()) {
-    for (auto&& part : iter.with_32bit_indexing()) {
-      launch_elementwise(library, part, name, type, set_scalars);
-    }
-    return;
-  }
-  TORCH_CHECK(iter.ndim() <= static_cast<int>(c10::metal::max_ndim),
-              "MPS supports tensors with dimensions <= ", c10::metal::max_ndim);
-  const bool dense = iter.is_contiguous();
-  const bool rows = !dense && detail::has_contiguous_rows(iter);
-  const auto kernel = library.getKernelFunction(
-      name + (dense ? "_dense_" : (rows ? "_rows_" : "_strided_")) + type);
-  const auto operands = iter.ntensors();
-  kernel->runCommandBlock([&] {
-    kernel->startEncoding();
-    for (int i = 0; i < operands; ++i) {
-      kernel->setArg(i, detail::operand_at_start(iter, i));
-    }
-    const unsigned next = set_scalars(*kernel, static_cast<unsigned>(operands));
-    if (dense) {
-      kernel->dispatch(static_cast<uint64_t>(iter.numel()));
-      return;
-    }
-    std::vector<int64_t> strides;
-    for (int i = 0; i < operands; ++i) {
-      if (rows) {
-        strides.push_back(iter.strides(i)[1] / static_cast<int64_t>(iter.element_size(i)));
-      } else {
-        strides.insert(strides.end(), iter.strides(i).begin(), iter.strides(i).end());
-      }
-    }
-    if (rows) {
-      kernel->setArg(next, strides);
-    } else {
-      kernel->setArg(next, iter.shape());
-      kernel->setArg(next + 1, strides);
-      kernel->setArg(next + 2, static_cast<uint32_t>(iter.ndim()));
-    }
-    const auto inner = static_cast<uint64_t>(iter.shape()[0]);
-    const auto outer = static_cast<uint64_t>(iter.numel()) / inner;
-    const auto most = kernel->getMaxThreadsPerThreadgroup();
-    const auto width = std::min(inner, most);
-    const std::array<uint64_t, 2> grid{inner, outer};
-    const std::array<uint64_t, 2> group{width, std::min(outer, most / width)};
-    kernel->dispatch(grid, c10::ArrayRef<uint64_t>(group));
-  });
-}
+// The buffers of a kernel are the iterator's operands, the outputs first; the scalars; and the
+// layout (none, the row strides, or the sizes, strides and number of dimensions).
+METALOPS_HIDDEN void launch_elementwise(at::native::mps::MetalShaderLibrary& library,
+                                        at::TensorIteratorBase& iter, const std::string& name,
+                                        const std::string& type, SetScalars set_scalars);
 
 // name: as registered in the kernel file. The iterator's operands are the gradients, grad_output
 // and the inputs, in this order, all of the same floating dtype and on the device.
-METALOPS_HIDDEN inline void launch_backward(at::native::mps::MetalShaderLibrary& library,
-                                            at::TensorIteratorBase& iter, const std::string& name,
-                                            float alpha = 0) {
-  launch_elementwise(library, iter, name, metal_type(iter.dtype(0)),
-                     [&](at::native::mps::MetalKernelFunction& kernel, unsigned index) {
-                       kernel.setArg(index, alpha);
-                       return index + 1;
-                     });
-}
+METALOPS_HIDDEN void launch_backward(at::native::mps::MetalShaderLibrary& library,
+                                     at::TensorIteratorBase& iter, const std::string& name,
+                                     float alpha = 0);
 
 }  // namespace metalops

@@ -1,0 +1,55 @@
+"""What an extension compiles of metalops itself, besides its own sources.
+
+A header <metalops/X.h> may have a file X.cpp beside it, which has to be part of every extension that includes the header:
+of each one's own, with hidden symbols, so that two extensions never meet. One C++ file is generated that includes all
+of them that an extension needs, which is faster than to compile them one by one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+
+from metalops.build import kernels, paths
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*(?:include|import)[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
+_HEADERS = os.path.join(paths.PACKAGE, "include")
+_LIBRARY = os.path.join(_HEADERS, "metalops", "library.h")  # registrations of kernels need it
+
+
+def _included(source: str, include_dirs: Sequence[str]) -> list[str]:
+    """The files that a source includes, as far as they are found beside it or in the folders."""
+    with open(source, encoding="utf-8", errors="replace") as f:
+        names = _INCLUDE.findall(f.read())
+    folders = [os.path.dirname(source), *include_dirs]
+    candidates = (os.path.join(folder, name) for name in names for folder in folders)
+    return [os.path.abspath(path) for path in candidates if os.path.isfile(path)]
+
+
+def _parts(sources: Iterable[str], include_dirs: Sequence[str]) -> list[str]:
+    """The `.cpp` files beside metalops's headers that the sources include, directly or through other files."""
+    waiting = [_LIBRARY, *map(os.path.abspath, sources)]
+    seen = set(waiting)
+    parts = []
+    while waiting:
+        path = waiting.pop()
+        part = os.path.splitext(path)[0] + ".cpp"
+        needed = _included(path, include_dirs)
+        if path.startswith(_HEADERS + os.sep) and path != part and os.path.isfile(part):
+            parts.append(part)
+            needed.append(part)
+        waiting += {*needed} - seen
+        seen.update(needed)
+    return sorted(parts)
+
+
+def write_runtime(sources: Iterable[str], include_dirs: Sequence[str], build_folder: str) -> str:
+    """Generates that C++ file for an extension of these C++ and Objective-C++ sources and returns its path.
+
+    include_dirs: where the extension's own headers lie, and metalops's; torch's headers include none of either.
+    """
+    names = [os.path.relpath(part, _HEADERS) for part in _parts(sources, include_dirs)]
+    path = os.path.join(build_folder, "metalops_runtime.cpp")
+    kernels.write_if_changed(path, "".join(f"#include <{name}>\n" for name in names))
+    return path

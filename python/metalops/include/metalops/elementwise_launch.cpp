@@ -1,0 +1,107 @@
+#include <ATen/TensorIterator.h>
+#include <c10/metal/common.h>
+#include <metalops/elementwise_launch.h>
+#include <metalops/metal_type.h>
+#include <metalops/views.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+namespace metalops {
+
+namespace {
+
+// Whether the iterator walks matrices whose rows are contiguous.
+bool has_contiguous_rows(const at::TensorIteratorBase& iter) {
+  if (iter.ndim() != 2) {
+    return false;
+  }
+  for (int i = 0; i < iter.ntensors(); ++i) {
+    const auto bytes = static_cast<int64_t>(iter.element_size(i));
+    if (iter.strides(i)[0] != bytes || iter.strides(i)[1] % bytes != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// An operand of an iterator that may be part of a larger one (with_32bit_indexing): the tensor
+// starts where the iterator does.
+at::Tensor operand_at_start(const at::TensorIteratorBase& iter, int index) {
+  const auto& tensor = iter.tensor(index);
+  const auto bytes = static_cast<const char*>(iter.data_ptr(index)) -
+                     static_cast<const char*>(tensor.const_data_ptr());
+  if (bytes == 0) {
+    return tensor;
+  }
+  return view_storage(
+      tensor, {1}, {1},
+      tensor.storage_offset() + bytes / static_cast<int64_t>(tensor.element_size()));
+}
+
+}  // namespace
+
+void launch_elementwise(at::native::mps::MetalShaderLibrary& library, at::TensorIteratorBase& iter,
+                        const std::string& name, const std::string& type, SetScalars set_scalars) {
+  if (iter.numel() == 0) {
+    return;
+  }
+  if (!iter.can_use_32bit_indexing()) {
+    for (auto&& part : iter.with_32bit_indexing()) {
+      launch_elementwise(library, part, name, type, set_scalars);
+    }
+    return;
+  }
+  TORCH_CHECK(iter.ndim() <= static_cast<int>(c10::metal::max_ndim),
+              "MPS supports tensors with dimensions <= ", c10::metal::max_ndim);
+  const bool dense = iter.is_contiguous();
+  const bool rows = !dense && has_contiguous_rows(iter);
+  const auto kernel = library.getKernelFunction(
+      name + (dense ? "_dense_" : (rows ? "_rows_" : "_strided_")) + type);
+  const auto operands = iter.ntensors();
+  kernel->runCommandBlock([&] {
+    kernel->startEncoding();
+    for (int i = 0; i < operands; ++i) {
+      kernel->setArg(i, operand_at_start(iter, i));
+    }
+    const unsigned next = set_scalars(*kernel, static_cast<unsigned>(operands));
+    if (dense) {
+      kernel->dispatch(static_cast<uint64_t>(iter.numel()));
+      return;
+    }
+    std::vector<int64_t> strides;
+    for (int i = 0; i < operands; ++i) {
+      if (rows) {
+        strides.push_back(iter.strides(i)[1] / static_cast<int64_t>(iter.element_size(i)));
+      } else {
+        strides.insert(strides.end(), iter.strides(i).begin(), iter.strides(i).end());
+      }
+    }
+    if (rows) {
+      kernel->setArg(next, strides);
+    } else {
+      kernel->setArg(next, iter.shape());
+      kernel->setArg(next + 1, strides);
+      kernel->setArg(next + 2, static_cast<uint32_t>(iter.ndim()));
+    }
+    const auto inner = static_cast<uint64_t>(iter.shape()[0]);
+    const auto outer = static_cast<uint64_t>(iter.numel()) / inner;
+    const auto most = kernel->getMaxThreadsPerThreadgroup();
+    const auto width = std::min(inner, most);
+    const std::array<uint64_t, 2> grid{inner, outer};
+    const std::array<uint64_t, 2> group{width, std::min(outer, most / width)};
+    kernel->dispatch(grid, c10::ArrayRef<uint64_t>(group));
+  });
+}
+
+void launch_backward(at::native::mps::MetalShaderLibrary& library, at::TensorIteratorBase& iter,
+                     const std::string& name, float alpha) {
+  launch_elementwise(library, iter, name, metal_type(iter.dtype(0)),
+                     [&](at::native::mps::MetalKernelFunction& kernel, unsigned index) {
+                       kernel.setArg(index, alpha);
+                       return index + 1;
+                     });
+}
+
+}  // namespace metalops

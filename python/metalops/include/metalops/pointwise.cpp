@@ -1,0 +1,345 @@
+#include <ATen/MemoryOverlap.h>
+#include <ATen/TensorIterator.h>
+#include <ATen/native/TypeProperties.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <metalops/autograd.h>
+#include <metalops/boxed.h>
+#include <metalops/checks.h>
+#include <metalops/functionalize.h>
+#include <metalops/pointwise.h>
+#include <metalops/views.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace metalops::pointwise {
+namespace {
+
+bool supports(const Operator& op, at::ScalarType type) {
+  if (op.dtypes.any()) {
+    return op.dtypes[static_cast<size_t>(type)];
+  }
+  return type == at::kFloat || type == at::kHalf || type == at::kBFloat16 || type == at::kLong ||
+         type == at::kInt || type == at::kShort || type == at::kChar || type == at::kByte ||
+         (type == at::kBool && op.integers == Integers::kToFloat);
+}
+
+using Tensors = c10::SmallVector<at::Tensor, 4>;
+
+// Tensors of a CPU with no dimensions may stand among device tensors, as everywhere in torch.
+void move_cpu_scalars(at::TensorList outputs, Tensors& inputs) {
+  const auto is_cpu_scalar = [](const at::Tensor& t) { return t.is_cpu() && t.dim() == 0; };
+  if (std::none_of(inputs.begin(), inputs.end(), is_cpu_scalar)) {
+    return;
+  }
+  std::optional<at::Device> device;
+  for (const auto& output : outputs) {
+    if (!output.is_cpu()) {
+      device = output.device();
+    }
+  }
+  for (const auto& input : inputs) {
+    if (!input.is_cpu()) {
+      device = input.device();
+    }
+  }
+  for (auto& input : inputs) {
+    if (device && is_cpu_scalar(input)) {
+      // The device has no float64; a tensor without dimensions does not make its result one either.
+      const auto type = input.scalar_type();
+      const bool is_number = input.unsafeGetTensorImpl()->is_wrapped_number();
+      input = input.to(*device, type == at::kDouble          ? at::kFloat
+                                : type == at::kComplexDouble ? at::kComplexFloat
+                                                             : type);
+      input.unsafeGetTensorImpl()->set_wrapped_number(is_number);
+    }
+  }
+}
+
+// natural: the outputs' dtype where they are not defined, if it is not the common one.
+at::TensorIterator build_iterator(at::TensorList outputs, at::TensorList inputs, const Operator& op,
+                                  at::ScalarType natural) {
+  at::TensorIteratorConfig config;
+  config.set_check_mem_overlap(true)
+      .allow_cpu_scalars(true)
+      .promote_inputs_to_common_dtype(true)
+      .promote_integer_inputs_to_float(op.integers == Integers::kToFloat);
+  if (op.result == Result::kPromoted) {
+    config.cast_common_dtype_to_outputs(true).enforce_safe_casting_to_output(true);
+  } else if (!outputs[0].defined()) {
+    config.declare_static_dtype(natural);
+  }
+  for (const auto& output : outputs) {
+    config.add_output(output);
+  }
+  for (const auto& input : inputs) {
+    config.add_const_input(input);
+  }
+  return config.build();
+}
+
+bool have_one_dtype(at::TensorList tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& t) {
+    return t.scalar_type() == tensors[0].scalar_type();
+  });
+}
+
+// The dtype in which TensorIterator has the inputs computed.
+at::ScalarType common_dtype(at::TensorList inputs, Integers integers) {
+  const auto common = at::native::result_type(inputs);
+  return integers == Integers::kToFloat && at::isIntegralType(common, /*includeBool=*/true)
+             ? c10::typeMetaToScalarType(c10::get_default_dtype())
+             : common;
+}
+
+// The dtype in which the kernels deliver, whatever the outputs' are. common: a function that gives
+// the common dtype.
+template <class Common>
+at::ScalarType natural_dtype(const Operator& op, at::TensorList inputs, const Common& common) {
+  if (op.result == Result::kBool) {
+    return at::kBool;
+  }
+  const bool all_integers = std::all_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) {
+    return at::isIntegralType(t.scalar_type(), /*includeBool=*/true);
+  });
+  const auto promoted = all_integers && op.integers == Integers::kToFloat ? at::kFloat : common();
+  return op.result == Result::kReal ? c10::toRealValueType(promoted) : promoted;
+}
+
+void check_halves(const std::string& name, const at::Tensor& self) {
+  TORCH_CHECK(self.dim() > 0, unqualified(name), " does not support 0-dimensional tensors");
+  TORCH_CHECK(self.size(-1) % 2 == 0, "Halving dimension must be even, but dimension ",
+              self.dim() - 1, " is size ", self.size(-1));
+}
+
+template <class Tensors>
+void push_halves(Tensors& tensors, const at::Tensor& whole, Halves halves) {
+  const int first = halves == Halves::kFirstSecond ? 0 : 1;
+  tensors.push_back(half_of_last_dimension(whole, first));
+  tensors.push_back(half_of_last_dimension(whole, 1 - first));
+}
+
+// The kernel of every overload for device tensors.
+class Kernel final : public c10::OperatorKernel {
+ public:
+  enum class Form { kFunctional, kOut, kInplace, kBackward };
+
+  Kernel(const Operator& op, Form form) : op_(op), form_(form) {}
+
+  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet,
+                  torch::jit::Stack* stack) {
+    const auto& schema = handle.schema();
+    const auto arguments = torch::jit::last(*stack, schema.arguments().size());
+    Tensors inputs;
+    c10::SmallVector<c10::Scalar, 2> scalars;
+    for (const auto& argument : arguments) {
+      if (argument.isTensor()) {
+        inputs.push_back(argument.toTensor());
+      } else {
+        scalars.push_back(argument.toScalar());
+      }
+    }
+    Tensors outputs;
+    if (form_ == Form::kOut) {
+      const auto first = inputs.end() - static_cast<int64_t>(schema.returns().size());
+      outputs.append(std::make_move_iterator(first), std::make_move_iterator(inputs.end()));
+      inputs.erase(first, inputs.end());
+    } else if (form_ == Form::kInplace) {
+      outputs.push_back(inputs[0]);
+    }
+    move_cpu_scalars(outputs, inputs);
+    for (const auto& input : inputs) {
+      check_dtype(supports(op_, input.scalar_type()), schema.name(), input.scalar_type());
+    }
+    if (form_ == Form::kBackward) {
+      outputs = run_backward(schema, std::move(inputs), scalars);
+    } else {
+      if (op_.halves != Halves::kNone) {
+        check_halves(schema.name(), inputs[0]);
+        if (!outputs.empty()) {
+          // The iterator compares it with the halves, of which it cannot tell in general.
+          at::assert_no_overlap(outputs[0], inputs[0]);
+        }
+        const auto self = inputs.pop_back_val();
+        push_halves(inputs, self, op_.halves);
+      }
+      outputs.resize(schema.returns().size());
+      run(outputs, std::move(inputs), scalars);
+    }
+    torch::jit::drop(*stack, arguments.size());
+    for (auto& output : outputs) {
+      stack->emplace_back(std::move(output));
+    }
+  }
+
+ private:
+  // Undefined outputs are allocated.
+  void run(Tensors& outputs, Tensors inputs, c10::ArrayRef<c10::Scalar> scalars) const {
+    if (op_.uniform && !have_one_dtype(inputs)) {
+      const auto common = common_dtype(inputs, op_.integers);
+      for (auto& input : inputs) {
+        input = input.to(common);
+      }
+    }
+    auto natural = at::kFloat;
+    if (op_.result != Result::kPromoted) {
+      natural = natural_dtype(op_, inputs, [&] { return common_dtype(inputs, op_.integers); });
+      for (const auto& output : outputs) {
+        TORCH_CHECK(!output.defined() || c10::canCast(natural, output.scalar_type()),
+                    "result type ", natural, " can't be cast to the desired output type ",
+                    output.scalar_type());
+      }
+    }
+    for (size_t i = 1; i < outputs.size() && outputs[0].defined(); ++i) {
+      for (size_t j = 0; j < i; ++j) {
+        at::assert_no_overlap(outputs[i], outputs[j]);
+      }
+    }
+    auto iter = build_iterator(outputs, inputs, op_, natural);
+    if (op_.result == Result::kPromoted) {
+      natural = natural_dtype(op_, inputs, [&] { return iter.common_dtype(); });
+    }
+    bool converts = false;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      auto& output = iter.output(static_cast<int64_t>(i));
+      converts |= output.scalar_type() != natural;
+      if (!outputs[i].defined()) {
+        outputs[i] = output;
+      }
+    }
+    if (!converts) {
+      op_.launch(iter, scalars);
+      return;
+    }
+    Tensors computed;
+    for (const auto& output : outputs) {
+      computed.push_back(at::empty(output.sizes(), output.options().dtype(natural)));
+    }
+    auto natural_iter = build_iterator(computed, inputs, op_, natural);
+    op_.launch(natural_iter, scalars);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      outputs[i].copy_(computed[i]);
+    }
+  }
+
+  // All operands of a backward kernel have the same dtype.
+  Tensors run_backward(const c10::FunctionSchema& schema, Tensors inputs,
+                       c10::ArrayRef<c10::Scalar> scalars) const {
+    auto common = inputs[0].scalar_type();
+    for (const auto& input : inputs) {
+      common = c10::promoteTypes(common, input.scalar_type());
+    }
+    for (auto& input : inputs) {
+      input = input.to(common);
+    }
+    Tensors results;
+    if (op_.halves == Halves::kNone) {
+      const Tensors outputs(schema.returns().size());
+      auto iter = build_iterator(outputs, inputs, op_, common);
+      op_.launch(iter, scalars);
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        results.push_back(iter.output(static_cast<int64_t>(i)));
+      }
+    } else {
+      check_halves(schema.name(), inputs[1]);
+      results.push_back(at::empty_like(inputs[1]));
+      const auto self = inputs.pop_back_val();
+      Tensors outputs;
+      push_halves(outputs, results[0], op_.halves);
+      push_halves(inputs, self, op_.halves);
+      auto iter = build_iterator(outputs, inputs, op_, common);
+      op_.launch(iter, scalars);
+    }
+    return results;
+  }
+
+  const Operator op_;
+  const Form form_;
+};
+
+void define_overload(torch::Library& m, const std::string& schema, bool pointwise) {
+  using at::Tag;
+  const auto tags = pointwise ? std::vector<Tag>{Tag::pt2_compliant_tag, Tag::pointwise}
+                              : std::vector<Tag>{Tag::pt2_compliant_tag};
+  m.def(schema.c_str(), tags);
+}
+
+// arguments: of the functional overload, without their parentheses.
+std::string out_schema(const std::string& name, const std::string& arguments, size_t results) {
+  std::string outputs;
+  std::string returns;
+  for (size_t i = 0; i < results; ++i) {
+    const std::string type = std::string("Tensor(") + static_cast<char>('a' + i) + "!)";
+    outputs += ", " + type + " out" + (results > 1 ? std::to_string(i) : "");
+    returns += (i > 0 ? ", " : "") + type;
+  }
+  const bool keywords = arguments.find("*, ") != std::string::npos;
+  return name + ".out(" + arguments + (keywords ? "" : ", *") + outputs + ") -> " +
+         (results > 1 ? "(" + returns + ")" : returns);
+}
+
+}  // namespace
+
+void define_backward(torch::Library& m, const std::string& schema, const Operator& op) {
+  define_overload(m, schema, op.halves == Halves::kNone);
+  const auto name = schema.substr(0, schema.find('('));
+  implement_boxed<Kernel>(m, name, c10::DispatchKey::MPS, op, Kernel::Form::kBackward);
+  autograd::implement_not_differentiable(m, name, "derivative for " + name + " is not implemented",
+                                         /*inplace=*/false);
+}
+
+void define(torch::Library& m, const std::string& schema, const Operator& op) {
+  using c10::DispatchKey;
+  const auto open = schema.find('(');
+  const auto name = schema.substr(0, open);
+  const auto arguments = schema.substr(open + 1, schema.rfind(") ->") - open - 1);
+  const bool pointwise = op.halves == Halves::kNone;
+  define_overload(m, schema, pointwise);
+  const auto functional = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), "");
+  const auto results = functional.schema().returns().size();
+  const auto count = functional.schema().arguments().size();
+  const bool has_inplace = pointwise && results == 1 && op.result == Result::kPromoted;
+  const auto out = name + ".out";
+  const auto inplace = name + "_";
+
+  implement_boxed<Kernel>(m, name, DispatchKey::MPS, op, Kernel::Form::kFunctional);
+
+  define_overload(m, out_schema(name, arguments, results), pointwise);
+  implement_boxed<Kernel>(m, out, DispatchKey::MPS, op, Kernel::Form::kOut);
+  autograd::implement_out(m, out);
+  autograd::implement_in_place_or_view(m, out);
+  implement_functionalization(m, out, functional, /*written=*/count, /*resizes=*/true);
+
+  if (has_inplace) {
+    const auto others = arguments.substr(arguments.find(' '));  // without its type, Tensor
+    define_overload(m, inplace + "(Tensor(a!)" + others + ") -> Tensor(a!)", pointwise);
+    implement_boxed<Kernel>(m, inplace, DispatchKey::MPS, op, Kernel::Form::kInplace);
+    autograd::implement_in_place_or_view(m, inplace);
+    implement_functionalization(m, inplace, functional, /*written=*/0, /*resizes=*/false);
+  }
+
+  if (op.result == Result::kBool) {
+    m.impl(name.c_str(),
+           torch::dispatch(DispatchKey::Autograd, torch::CppFunction::makeFallthrough()));
+    return;
+  }
+  if (op.backward.empty()) {
+    const auto message =
+        "derivative for " + name + " is not implemented: it was defined without a gradient";
+    autograd::implement_not_differentiable(m, name, message, /*inplace=*/false);
+    if (has_inplace) {
+      autograd::implement_not_differentiable(m, inplace, message, /*inplace=*/true);
+    }
+    return;
+  }
+  const auto ns = name.substr(0, name.find(':'));
+  const auto backward =
+      c10::Dispatcher::singleton().findSchemaOrThrow((ns + "::" + op.backward).c_str(), "");
+  autograd::implement_differentiable(m, name, functional, backward, /*inplace=*/false);
+  if (has_inplace) {
+    autograd::implement_differentiable(m, inplace, functional, backward, /*inplace=*/true);
+  }
+}
+
+}  // namespace metalops::pointwise

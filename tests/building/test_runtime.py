@@ -1,0 +1,38 @@
+"""What an extension compiles of metalops itself."""
+
+import pytest
+from metalops.build import paths, runtime
+
+
+@pytest.fixture
+def parts(tmp_path):
+    """Which of metalops's files an extension with a stub of this text compiles."""
+
+    def compiled(text):
+        stub = tmp_path / "stub.mm"
+        stub.write_text(text)
+        include_dirs = [str(tmp_path / "include"), *paths.include_paths()]
+        with open(runtime.write_runtime([str(stub)], include_dirs, str(tmp_path / "build"))) as f:
+            return f.read().replace("#include <metalops/", "").replace(".cpp>", "").split()
+
+    return compiled
+
+
+def test_kernels_are_registered_whatever_the_stub_includes(parts):
+    assert parts("") == ["library"]
+
+
+def test_what_a_header_needs_is_compiled_and_nothing_else(parts):
+    assert parts("#include <metalops/elementwise_launch.h>\n") == ["elementwise_launch", "library"]
+    needed = ["autograd", "functionalize", "library", "pointwise"]
+    assert parts("  #  import <metalops/pointwise.h>\n") == needed
+    assert parts("// #include <metalops/pointwise.h>\n") == ["library"]
+
+
+def test_headers_of_the_extension_are_looked_through(parts, tmp_path):
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "one.h").write_text('#include "two.h"\n')
+    (tmp_path / "include" / "two.h").write_text(
+        '#include "one.h"\n#include <metalops/functionalize.h>\n'
+    )
+    assert parts("#include <one.h>\n") == ["functionalize", "library"]
