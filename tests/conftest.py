@@ -1,13 +1,14 @@
 """What every test needs: the device, before torch's testing modules look for it."""
 
 import importlib.util
-import os
+import json
 from pathlib import Path
 
 # torch.testing._internal reads at import whether there is an mps device.
 import metalops
 import pytest
 import torch
+from filelock import FileLock
 from hypothesis import settings
 from metalops.msl import sanitizers
 
@@ -29,10 +30,16 @@ def pytest_xdist_auto_num_workers(config):
     return None  # as many as there are CPUs
 
 
-def pytest_configure():
-    # Workers share the CPUs. Tests that are about several threads ask for them.
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    torch.set_num_threads(max(1, torch.get_num_threads() // workers))
+def pytest_configure(config):
+    if is_xdist_worker(config):
+        # They share the CPUs. Tests that are about several threads ask for them.
+        threads = torch.get_num_threads() // config.workerinput["workercount"]
+        torch.set_num_threads(max(1, threads))
+
+
+def is_xdist_worker(config):
+    """Not by xdist's environment variables: pytest started by a test has them too."""
+    return hasattr(config, "workerinput")
 
 
 def pytest_collection_modifyitems(items):
@@ -50,10 +57,24 @@ def _same_random_numbers_in_every_test():
 
 
 @pytest.fixture(scope="session")
-def shared_folder(tmp_path_factory):
+def shared_folder(tmp_path_factory, pytestconfig):
     """A folder of this run that all workers of pytest-xdist share."""
     folder = tmp_path_factory.getbasetemp()
-    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    return folder.parent if is_xdist_worker(pytestconfig) else folder
+
+
+@pytest.fixture(scope="session")
+def once(shared_folder):
+    """once(name, make): what make() returns, which JSON can hold. The first worker that asks makes it, others wait."""
+
+    def result(name, make):
+        path = shared_folder / f"{name}.json"
+        with FileLock(f"{path}.lock"):
+            if not path.exists():
+                path.write_text(json.dumps(make()))
+        return json.loads(path.read_text())
+
+    return result
 
 
 @pytest.fixture(scope="session")

@@ -12,12 +12,8 @@ pytestmark = pytest.mark.slow
 EXAMPLE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "extension_example")
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """(folder of a copy of the example's sources, folder where it is installed)"""
-    sources = tmp_path_factory.mktemp("sources") / "example"
+def install(sources, target):
     shutil.copytree(EXAMPLE, sources)
-    target = tmp_path_factory.mktemp("target")
     command = [
         sys.executable,
         "-m",
@@ -32,6 +28,13 @@ def installed(tmp_path_factory):
         [*command, "--target", target, sources], capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.fixture(scope="module")
+def installed(shared_folder, once):
+    """(folder of a copy of the example's sources, folder where it is installed)"""
+    sources, target = shared_folder / "example" / "sources", shared_folder / "example" / "target"
+    once("extension_example", lambda: install(sources, target))
     return sources, target
 
 

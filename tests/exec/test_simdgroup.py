@@ -213,7 +213,7 @@ def shuffle_cases():
         yield pytest.param(op, group, threads, uniform, marks=marks, id=name)
 
 
-@pytest.mark.parametrize(("op", "group", "threads", "uniform"), shuffle_cases())
+@pytest.mark.parametrize(("op", "group", "threads", "uniform"), list(shuffle_cases()))
 def test_shuffles(op, group, threads, uniform):
     width = WIDTH[group]
     amounts = shuffle_amounts(uniform, group, threads)

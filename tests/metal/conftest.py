@@ -12,25 +12,23 @@ EXTENSION = Path(__file__).parent / "extension"
 
 
 @pytest.fixture(scope="session")
-def metal_tests(shared_folder):
-    """torch.ops.metal_tests, built once for a whole run: the first worker builds it, the others wait."""
-    from filelock import FileLock
+def metal_tests(shared_folder, once):
+    """torch.ops.metal_tests, built once for a whole run."""
     from metalops import build
 
-    folder = shared_folder / "metal_tests"
-    folder.mkdir(exist_ok=True)
-    markers = folder / "markers.metal"
-    sources = [
-        str(EXTENSION / "metal_tests.metal"),
-        str(markers),
-        str(EXTENSION / "metal_tests.mm"),
-    ]
-    with FileLock(folder / "lock"):
-        if not markers.exists():
-            markers.write_text(
-                "#include <metal_stdlib>\nusing namespace metal;\n" + marker_source()
-            )
-        build.load("metal_tests", sources, build_directory=str(folder / "build"))
+    def make():
+        folder = shared_folder / "metal_tests"
+        folder.mkdir()
+        markers = folder / "markers.metal"
+        markers.write_text("#include <metal_stdlib>\nusing namespace metal;\n" + marker_source())
+        sources = [
+            str(EXTENSION / "metal_tests.metal"),
+            str(markers),
+            str(EXTENSION / "metal_tests.mm"),
+        ]
+        return build.load("metal_tests", sources, build_directory=str(folder))
+
+    torch.ops.load_library(once("metal_tests", make))
     return torch.ops.metal_tests
 
 

@@ -20,8 +20,8 @@ def mode(request):
     return request.param
 
 
-@pytest.fixture(scope="module")
-def results(mode):
+def run_engine(mode):
+    """What run_engine.py prints."""
     process = subprocess.run(
         [sys.executable, os.path.join(HERE, "run_engine.py")],
         env={**os.environ, "METALOPS_SANITIZE": mode, "METALOPS_SANITIZE_SEED": "7"},
@@ -34,6 +34,11 @@ def results(mode):
     for line in process.stdout.splitlines():
         found.update(json.loads(line))
     return found
+
+
+@pytest.fixture(scope="module")
+def results(once, mode):
+    return once(f"engine_{mode}", lambda: run_engine(mode))
 
 
 def groups_in_order(places):

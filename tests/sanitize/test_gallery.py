@@ -2,6 +2,7 @@
 twin is silent (see gallery.py). One process for each sanitizer runs all of them.
 """
 
+import functools
 import json
 import os
 import re
@@ -18,25 +19,23 @@ PLACE = re.compile(r"program_source:(\d+):(\d+)")
 pytestmark = pytest.mark.slow
 
 
+def run_gallery(mode):
+    """The findings of all cases of a mode, the exit status and what was printed on standard error."""
+    process = subprocess.run(
+        [sys.executable, os.path.join(HERE, "run_gallery.py"), mode],
+        env={**os.environ, "METALOPS_SANITIZE": mode},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = [json.loads(line) for line in process.stdout.splitlines()]
+    return {line.pop("case"): line for line in lines}, process.returncode, process.stderr
+
+
 @pytest.fixture(scope="module")
-def results():
-    """A function from a mode to the findings of all its cases."""
-    known = {}
-
-    def of(mode):
-        if mode not in known:
-            process = subprocess.run(
-                [sys.executable, os.path.join(HERE, "run_gallery.py"), mode],
-                env={**os.environ, "METALOPS_SANITIZE": mode},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            lines = [json.loads(line) for line in process.stdout.splitlines()]
-            known[mode] = {line.pop("case"): line for line in lines}, process
-        return known[mode]
-
-    return of
+def results(once):
+    """A function from a mode to what run_gallery returns."""
+    return functools.cache(lambda mode: once(f"gallery_{mode}", lambda: run_gallery(mode)))
 
 
 CASES = [
@@ -47,8 +46,8 @@ CASES = [
 
 
 def findings(results, mode, name, which):
-    found, process = results(mode)
-    assert name in found, f"the run ended before this case: {process.returncode}\n{process.stderr}"
+    found, status, errors = results(mode)
+    assert name in found, f"the run ended before this case: {status}\n{errors}"
     return found[name][which]
 
 
@@ -73,5 +72,5 @@ def test_the_corrected_kernel_is_silent(results, mode, case):
 
 def test_the_runs_end_well(results):
     for mode in {param.values[0] for param in CASES}:
-        _, process = results(mode)
-        assert process.returncode == 0, process.stderr
+        _, status, errors = results(mode)
+        assert status == 0, errors
