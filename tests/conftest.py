@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import sys
+import unittest
 from pathlib import Path
 
 # torch.testing._internal reads at import whether there is an mps device.
@@ -35,6 +37,31 @@ def pytest_configure(config):
         # They share the CPUs. Tests that are about several threads ask for them.
         threads = torch.get_num_threads() // config.workerinput["workercount"]
         torch.set_num_threads(max(1, threads))
+
+
+def _leave_out_devices_that_are_not_there():
+    # torch keeps seeds for them until they are there, each with a printed stack: milliseconds, thousands of times.
+    for device in (torch.cuda, torch.mtia, torch.xpu):
+        if not device.is_available():
+            device.manual_seed_all = lambda seed: None
+
+
+def _test_function():
+    """What torch's extract_test_fn returns, which takes 0.1 s for it: inspect.stack() reads the source of all frames."""
+    frame = sys._getframe()
+    while frame is not None:
+        test = frame.f_locals.get("self")
+        if isinstance(test, unittest.TestCase):
+            return getattr(test, test._testMethodName).__func__
+        frame = frame.f_back
+    return None
+
+
+def pytest_collection_finish():
+    _leave_out_devices_that_are_not_there()
+    for name in ("torch.testing._internal.common_utils", "torch.testing._internal.opinfo.core"):
+        if name in sys.modules:
+            sys.modules[name].extract_test_fn = _test_function
 
 
 def is_xdist_worker(config):
