@@ -90,13 +90,16 @@ def _kernels_in(path: str) -> list[Source]:
 
 @cache
 def large_sources() -> list[Source]:
-    """Our kernel files and headers, and torch's."""
+    """Our kernel files and the headers for them, and torch's."""
     folders = [
         os.path.join(ROOT, "kernels"),
         os.path.join(ROOT, "tests", "metal", "extension"),
         os.path.join(torch_include() or "", "c10", "metal"),
     ]
-    return [_read(path, os.path.basename(path)) for folder in folders for path in _files(folder)]
+    headers = os.path.join(ROOT, "python", "metalops", "include", "metalops")
+    found = [_read(path, os.path.basename(path)) for folder in folders for path in _files(folder)]
+    ours = [_read(path, os.path.basename(path)) for path in _files(headers)]
+    return found + [s for s in ours if "__METAL__" in s.text or "metal_stdlib" in s.text]
 
 
 def tokens(text: str) -> list[str]:

@@ -85,6 +85,17 @@ def test_probes_are_remembered_on_disk(monkeypatch, tmp_path):
     assert log.read_text().count("run") == 2  # its version, and one trial
 
 
+def test_one_program_of_several_names_is_several_compilers(tmp_path):
+    """As ccache and links to it are."""
+    answer = "case $0 in */clang++) echo clang version 19.1;; *) echo g++ 12.2;; esac\n"
+    gnu = script(tmp_path, "g++", answer)
+    clang = tmp_path / "clang++"
+    clang.symlink_to(gnu)
+    found = [compiler._probe([str(path)]) for path in (gnu, clang)]
+    assert [host.kind for host in found] == ["gnu", "clang"]
+    assert found[0].identity != found[1].identity
+
+
 @pytest.mark.parametrize(
     "failure", ["the disk is full", "it cannot be started", "it takes too long", "it dies"]
 )

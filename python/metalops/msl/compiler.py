@@ -121,7 +121,9 @@ def _probe(command: list[str]) -> Compiler | str:
     path = shutil.which(command[0])
     if path is None:
         return f"{command[0]} is not installed"
-    identity = hashlib.sha256((_identity(path) + repr(command[1:])).encode()).hexdigest()[:16]
+    # By its name too: ccache is all the compilers that link to it.
+    known_by = repr([path, *command[1:]])
+    identity = hashlib.sha256((_identity(path) + known_by).encode()).hexdigest()[:16]
     facts = _read_memory().get(identity)
     if not isinstance(facts, dict) or not {"kind", "version"} <= facts.keys():
         try:
