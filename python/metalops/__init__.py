@@ -17,12 +17,18 @@ _check.check()
 _is_software = sys.platform != "darwin"
 
 if _is_software:
+    from . import _host
+
+    _check.check_names(_host)
+
     from . import _device
 
     _device.bring_up()
 
 try:
     from . import _C
+
+    _check.check_names(_C)
 except ImportError as error:
     raise ImportError(
         f"metalops cannot load its operators ({error}); install it again with `pip install .`."

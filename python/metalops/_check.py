@@ -1,25 +1,32 @@
 """Whether this copy of metalops can be used here, decided before anything of it is loaded.
 
 A library built for another torch or platform fails in ways nobody can read (missing symbols, crashes), so the package
-refuses with one sentence first.
+refuses with one sentence first. So does an extension without something that the Python sources ask it for.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from types import ModuleType
+
+_BUILD_AGAIN = (
+    "run `pip install .` in the folder that has setup.py, or `python setup.py build_ext --inplace` there to use "
+    "its sources where they are."
+)
 
 
 def problem(torch_version: str, platform: str = sys.platform) -> str | None:
     """One sentence that says why metalops cannot be imported with this torch on this platform, or None."""
     if platform not in ("linux", "darwin"):
         return f"metalops works on macOS and Linux, not on {platform}."
-    try:
-        from metalops import _build_info
-    except ImportError:
-        return (
-            "metalops has not been built: this is its source tree; run `pip install .` in the folder that has "
-            "setup.py, and start python from elsewhere."
-        )
+    here = os.path.dirname(os.path.abspath(__file__))
+    needed = ["_build_info.py", "_C.so", *(["_host.so"] if platform == "linux" else [])]
+    missing = [name for name in needed if not os.path.exists(os.path.join(here, name))]
+    if missing:
+        return f"metalops has not been built: {here} is its source tree, without {', '.join(missing)}; {_BUILD_AGAIN}"
+    from metalops import _build_info
+
     # What follows a plus (cpu, cu130) names a build of the same version with the same interface.
     version = torch_version.split("+")[0]
     if version != _build_info.TORCH_VERSION:
@@ -39,3 +46,16 @@ def check() -> None:
     message = problem(torch.__version__)
     if message is not None:
         raise ImportError(message)
+
+
+def check_names(extension: ModuleType) -> None:
+    """From now on, asking the extension for a name that it lacks raises ImportError with what to do."""
+
+    def __getattr__(name: str):
+        if name.startswith("__"):  # Python itself asks for these
+            raise AttributeError(f"module {extension.__name__!r} has no attribute {name!r}")
+        raise ImportError(
+            f"{extension.__name__} has no {name}: it is older than metalops's Python sources; {_BUILD_AGAIN}"
+        )
+
+    extension.__getattr__ = __getattr__

@@ -1,6 +1,8 @@
 """What the build helper does on macOS, tried anywhere: the commands it runs, with stand-ins for Apple's tools."""
 
 import os
+import platform
+import shutil
 import sys
 
 import pytest
@@ -120,3 +122,59 @@ def test_an_extension_links_metal_and_no_host_library(apple, source, tmp_path, m
     assert list(linked["language"]) == ["c++"]
     names = [os.path.basename(path) for path in linked["sources"]]
     assert names == ["stub.mm", "family_registration.cpp", "metalops_runtime.cpp"]
+
+
+def test_clang_is_preferred_to_a_gcc_on_the_path(apple, monkeypatch, tmp_path):
+    apple(works=False)
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(compilers.shutil, "which", lambda name, path=None: f"/usr/bin/{name}")
+    monkeypatch.setattr(compilers, "_cxx_works", lambda command: True)
+    assert compilers.find_cxx() == "clang++"
+    monkeypatch.setattr(paths, "software_device", lambda: True)
+    assert compilers.find_cxx() == "g++"
+
+
+def test_a_missing_compiler_is_installed_with_xcode_select(apple, monkeypatch, tmp_path):
+    apple(works=False)
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(compilers.MissingCompiler, match="xcode-select --install"):
+        compilers.find_cxx()
+
+
+def test_one_architecture_and_macos_14_are_built_for(apple, monkeypatch):
+    apple(works=False)
+    monkeypatch.delenv("ARCHFLAGS", raising=False)
+    monkeypatch.delenv("MACOSX_DEPLOYMENT_TARGET", raising=False)
+    monkeypatch.setattr(compilers, "find_cxx", lambda: "c++")
+    with compilers.build_environment() as environment:
+        assert os.environ["ARCHFLAGS"] == f"-arch {platform.machine()}"
+        assert os.environ["MACOSX_DEPLOYMENT_TARGET"] == "14.0"
+        assert environment["ARCHFLAGS"] == os.environ["ARCHFLAGS"]
+    assert "ARCHFLAGS" not in os.environ
+
+
+@pytest.mark.parametrize(
+    "chosen, pythons, expected",
+    [("15.1", "10.9", "15.1"), (None, "10.13", "14.0"), (None, "15", "15")],
+)
+def test_the_macos_that_is_chosen_or_that_python_needs_is_kept(
+    monkeypatch, chosen, pythons, expected
+):
+    monkeypatch.setattr(compilers.sysconfig, "get_config_var", lambda name: pythons)
+    environment = {"MACOSX_DEPLOYMENT_TARGET": chosen} if chosen else {}
+    compilers.set_macos_target(environment)
+    assert environment["MACOSX_DEPLOYMENT_TARGET"] == expected
+
+
+def test_ninja_of_a_user_installation_is_found(monkeypatch, tmp_path):
+    scripts = tmp_path / "user scripts"
+    scripts.mkdir()
+    (scripts / "ninja").write_text("#!/bin/sh\n")
+    (scripts / "ninja").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    monkeypatch.setattr(compilers, "find_cxx", lambda: "c++")
+    monkeypatch.setattr(compilers.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(compilers.sysconfig, "get_path", lambda name, scheme: str(scripts))
+    with compilers.build_environment():
+        assert shutil.which("ninja") == str(scripts / "ninja")

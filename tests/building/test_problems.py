@@ -1,9 +1,12 @@
 """What a user reads when metalops cannot be built or imported: one sentence."""
 
 import os
+import shutil
 import subprocess
 import sys
+import types
 
+import metalops
 import pytest
 import torch
 from metalops import _build_info, _check
@@ -72,3 +75,42 @@ def test_another_platform_is_refused():
 def test_a_library_built_for_another_platform_is_refused(monkeypatch):
     monkeypatch.setattr(_build_info, "PLATFORM", "darwin" if sys.platform == "linux" else "linux")
     assert "cannot be used on" in _check.problem(torch.__version__)
+
+
+def test_a_source_tree_that_is_not_built_says_how_to_build_it(tmp_path):
+    built = shutil.ignore_patterns("*.so", "_C.kernels", "_build_info.py", "__pycache__")
+    shutil.copytree(os.path.dirname(metalops.__file__), tmp_path / "metalops", ignore=built)
+    script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import metalops"
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: metalops has not been built")
+    assert "`pip install .`" in last and "`python setup.py build_ext --inplace`" in last
+
+
+def test_a_half_built_tree_names_what_is_missing(monkeypatch, tmp_path):
+    (tmp_path / "_build_info.py").write_text("")
+    (tmp_path / "_C.so").write_text("")
+    monkeypatch.setattr(_check, "__file__", str(tmp_path / "_check.py"))
+    assert "without _host.so;" in _check.problem(torch.__version__, "linux")
+
+
+def test_an_extension_older_than_the_python_sources_says_so():
+    old = types.ModuleType("metalops._old")
+    old.present = 1
+    _check.check_names(old)
+    assert old.present == 1
+    assert not hasattr(old, "__path__")
+    with pytest.raises(ImportError, match=r"metalops\._old has no added: .* `pip install \.`"):
+        _ = old.added
+
+
+def test_the_extensions_of_metalops_are_checked():
+    with pytest.raises(ImportError, match="metalops._C has no such_function"):
+        _ = metalops._C.such_function

@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import platform
 import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 
 from setuptools.errors import CompileError
+
+from metalops.build import paths
 
 # Exercises C++20 and the standard library, which torch's headers need.
 _CPP_PROGRAM = """\
@@ -56,7 +60,8 @@ def _cxx_works(command: str) -> bool:
 
 def find_cxx() -> str:
     """The C++ compiler for an extension's host code: $CXX if it is set, else the first of g++, clang++ and c++ that
-    works. g++ comes first because torch itself is built with it."""
+    works. First comes what torch itself is built with: g++, and clang++ on macOS, where g++ has no Objective-C++ that
+    suits Apple's headers."""
     chosen = os.environ.get("CXX")
     if chosen:
         if _cxx_works(chosen):
@@ -64,25 +69,53 @@ def find_cxx() -> str:
         raise MissingCompiler(
             f"metalops: the C++ compiler CXX={chosen} cannot compile a C++20 program."
         )
-    for name in ("g++", "clang++", "c++"):
+    first, second = ("g++", "clang++") if paths.software_device() else ("clang++", "g++")
+    for name in (first, second, "c++"):
         if shutil.which(name) and _cxx_works(name):
             return name
-    raise MissingCompiler(
-        "metalops: no working C++20 compiler was found; install g++ (11 or newer) or clang++ (14 or newer), "
-        "or set CXX to one."
-    )
+    missing = "metalops: no working C++20 compiler was found; "
+    if paths.software_device():
+        missing += "install g++ (11 or newer) or clang++ (14 or newer), or set CXX to one."
+    else:
+        missing += "install Xcode's Command Line Tools (xcode-select --install), or set CXX to one."
+    raise MissingCompiler(missing)
+
+
+def set_macos_target(environment: MutableMapping[str, str]) -> None:
+    """What is built on macOS is for this machine's architecture alone, where a Python for two architectures would build
+    all twice, and for macOS 14 or newer, unless the environment says otherwise or Python itself needs a newer one."""
+    environment.setdefault("ARCHFLAGS", f"-arch {platform.machine()}")
+    pythons = str(sysconfig.get_config_var("MACOSX_DEPLOYMENT_TARGET") or "")
+    newest = max("14.0", pythons, key=lambda text: [int(n) for n in text.split(".") if n])
+    environment.setdefault("MACOSX_DEPLOYMENT_TARGET", newest)
+
+
+def _find_ninja() -> None:
+    """Puts ninja on the PATH where it lies beside the interpreter of a virtual environment that is not activated, or
+    where `pip install --user` has put it."""
+    if shutil.which("ninja"):
+        return
+    folders = [
+        os.path.dirname(sys.executable),
+        sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user")),
+    ]
+    for folder in folders:
+        if shutil.which("ninja", path=folder):
+            os.environ["PATH"] = folder + os.pathsep + os.environ["PATH"]
+            return
 
 
 @contextlib.contextmanager
 def build_environment() -> Iterator[dict[str, str]]:
-    """While the block runs, CXX is the compiler found and ninja is on the PATH, because torch and setuptools look there.
+    """While the block runs, CXX is the compiler found, ninja is on the PATH and macOS's target is set, because torch and
+    setuptools look there.
 
     Yields the environment with the user's own CXX: kernels are compiled by a compiler of their own choice.
     """
     before = dict(os.environ)
-    if not shutil.which("ninja"):
-        # The interpreter of a virtual environment that is not activated: ninja lies beside it.
-        os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
+    _find_ninja()
+    if not paths.software_device():
+        set_macos_target(os.environ)
     kernels_environment = dict(os.environ)
     os.environ["CXX"] = find_cxx()
     try:
