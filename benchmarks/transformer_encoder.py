@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import metalops  # noqa: F401
+import metalops
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -54,7 +54,8 @@ def fast_path(enabled: bool) -> Iterator[None]:
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(enabled)
     try:
-        yield
+        with metalops.enable_transformer_fast_path():
+            yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
 

@@ -6,8 +6,8 @@
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
+#include <metalops/stock.h>
 #include <metalops/views.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <string>
@@ -30,8 +30,7 @@ void check(const Tensor& param, const Tensor& grad, const Tensor& state_sum, con
   metalops::check_same_device(
       kName, {{param, "self"}, {grad, "grads"}, {state_sum, "state_sums"}, {step, "state_steps"}});
   const auto type = param.scalar_type();
-  metalops::check_dtype(type == at::kFloat || type == at::kHalf || type == at::kBFloat16, kName,
-                        type);
+  metalops::check_metal_float(kName, type);
   for (const auto& other : {grad, state_sum}) {
     TORCH_CHECK(other.scalar_type() == type, "expected scalar type ", type, " but found ",
                 other.scalar_type());
@@ -124,7 +123,8 @@ void fused_adagrad_tensor_lr_(TensorList params, TensorList grads, TensorList st
   }
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("_fused_adagrad_", fused_adagrad_);
   m.impl("_fused_adagrad_.tensor_lr", fused_adagrad_tensor_lr_);
 }

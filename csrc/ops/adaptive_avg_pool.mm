@@ -12,7 +12,6 @@
 #include <metalops/metal_type.h>
 #include <metalops/stock.h>
 #include <metalops/views.h>
-#include <torch/library.h>
 
 #include <string>
 
@@ -43,10 +42,7 @@ at::MemoryFormat memory_format(const Dimensions& dimensions, const Tensor& input
   return dimensions.count == 2 ? input.suggest_memory_format() : at::MemoryFormat::Contiguous;
 }
 
-void check_dtype(const char* name, at::ScalarType type) {
-  metalops::check_dtype(type == at::kFloat || type == at::kHalf || type == at::kBFloat16, name,
-                        type);
-}
+void check_dtype(const char* name, at::ScalarType type) { metalops::check_metal_float(name, type); }
 
 void check_sizes(const Dimensions& dimensions, const Tensor& input, IntArrayRef output_size) {
   const auto count = dimensions.count;
@@ -212,16 +208,17 @@ Tensor pool2d_backward(const Tensor& grad_output, const Tensor& self) {
              : stock().backward(grad_output, self);
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("adaptive_avg_pool3d.out", pool3d_out);
   m.impl("_adaptive_avg_pool3d", pool3d);
   m.impl("adaptive_avg_pool3d_backward.grad_input", pool3d_backward_out);
   m.impl("_adaptive_avg_pool3d_backward", pool3d_backward);
   stock();  // before ours take their place
-  const metalops::Override override;
-  m.impl("adaptive_avg_pool2d.out", pool2d_out);
-  m.impl("_adaptive_avg_pool2d", pool2d);
-  m.impl("_adaptive_avg_pool2d_backward", pool2d_backward);
+  constexpr auto kReason = "refuses output sizes that do not divide those of the input";
+  m.replace("adaptive_avg_pool2d.out", pool2d_out, kReason);
+  m.replace("_adaptive_avg_pool2d", pool2d, kReason);
+  m.replace("_adaptive_avg_pool2d_backward", pool2d_backward, kReason);
 }
 
 }  // namespace

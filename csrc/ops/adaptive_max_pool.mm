@@ -6,8 +6,8 @@
 #include <csrc/ops/max_pooling.h>
 #include <metalops/checks.h>
 #include <metalops/library.h>
+#include <metalops/stock.h>
 #include <metalops/structured.h>
-#include <torch/library.h>
 
 #include <string>
 #include <tuple>
@@ -66,7 +66,8 @@ Tensor& pool_backward_out(const Tensor& grad_output, const Tensor& self, const T
   return grad_input;
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("adaptive_max_pool3d.out", pool_out);
   m.impl("adaptive_max_pool3d_backward.grad_input", pool_backward_out);
 }

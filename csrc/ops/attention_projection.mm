@@ -7,7 +7,7 @@
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
-#include <torch/library.h>
+#include <metalops/stock.h>
 
 #include <cmath>
 #include <string>
@@ -34,8 +34,7 @@ std::tuple<Tensor, Tensor, Tensor> transform_bias_rescale_qkv(const Tensor& qkv,
   TORCH_CHECK(qkv.dim() == 3 && qkv.size(2) % 3 == 0,
               "Expected _3D % 3 == 0 to be true, but got false: qkv has sizes ", qkv.sizes());
   const auto type = qkv.scalar_type();
-  metalops::check_dtype(type == at::kFloat || type == at::kHalf || type == at::kBFloat16, kName,
-                        type);
+  metalops::check_metal_float(kName, type);
   TORCH_CHECK(qkv_bias.scalar_type() == type, "expected scalar type ", type, " but found ",
               qkv_bias.scalar_type());
   TORCH_CHECK(qkv_bias.numel() == qkv.size(2), kName, ": expected qkv_bias to have ", qkv.size(2),
@@ -54,7 +53,8 @@ std::tuple<Tensor, Tensor, Tensor> transform_bias_rescale_qkv(const Tensor& qkv,
   return {result[0], result[1], result[2]};
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("_transform_bias_rescale_qkv", transform_bias_rescale_qkv);
 }
 

@@ -8,7 +8,7 @@
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
-#include <torch/library.h>
+#include <metalops/stock.h>
 
 #include <string>
 #include <tuple>
@@ -37,8 +37,7 @@ std::tuple<Tensor, Tensor> update_stats(const Tensor& input, const MaybeTensor& 
   metalops::check_same_device(
       kName, {{input, "input"}, {running_mean, "running_mean"}, {running_var, "running_var"}});
   const auto type = input.scalar_type();
-  metalops::check_dtype(type == at::kFloat || type == at::kHalf || type == at::kBFloat16, kName,
-                        type);
+  metalops::check_metal_float(kName, type);
   const bool mixed = at::native::is_mixed_type(input, running_mean, running_var);
   if (mixed) {
     at::native::check_mixed_data_type(input, running_mean, running_var);
@@ -84,6 +83,9 @@ std::tuple<Tensor, Tensor> update_stats(const Tensor& input, const MaybeTensor& 
   return {means, variances};
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) { m.impl("batch_norm_update_stats", update_stats); }
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
+  m.impl("batch_norm_update_stats", update_stats);
+}
 
 }  // namespace

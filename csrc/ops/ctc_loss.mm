@@ -6,7 +6,7 @@
 #include <metalops/checks.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
-#include <torch/library.h>
+#include <metalops/stock.h>
 
 #include <algorithm>
 #include <string>
@@ -190,7 +190,8 @@ Tensor ctc_loss_backward_tensor(const Tensor& grad, const Tensor& log_probs, con
                            blank, zero_infinity);
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("_ctc_loss", ctc_loss);
   m.impl("_ctc_loss.Tensor", ctc_loss_tensor);
   m.impl("_ctc_loss_backward", ctc_loss_backward);

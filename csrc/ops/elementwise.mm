@@ -4,9 +4,9 @@
 #include <ATen/ops/heaviside_meta.h>
 #include <metalops/checks.h>
 #include <metalops/library.h>
+#include <metalops/stock.h>
 #include <metalops/strided_launch.h>
 #include <metalops/structured.h>
-#include <torch/library.h>
 
 #include <string>
 #include <tuple>
@@ -53,7 +53,8 @@ std::tuple<at::Tensor&, at::Tensor&> frexp_out(const at::Tensor& self, at::Tenso
   return {mantissa, exponent};
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("heaviside.out", heaviside_out);
   m.impl("logit_", logit_);
   m.impl("frexp.Tensor_out", frexp_out);

@@ -7,8 +7,8 @@
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
+#include <metalops/stock.h>
 #include <metalops/views.h>
-#include <torch/library.h>
 
 #include <string>
 #include <tuple>
@@ -24,8 +24,7 @@ at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("fake_
 
 void check_dtype(const char* name, const Tensor& self) {
   const auto type = self.scalar_type();
-  metalops::check_dtype(type == at::kFloat || type == at::kHalf || type == at::kBFloat16, name,
-                        type);
+  metalops::check_metal_float(name, type);
 }
 
 void check_range(int64_t quant_min, int64_t quant_max) {
@@ -335,7 +334,8 @@ std::tuple<Tensor, Tensor> fused_moving_average(const Tensor& self, const Tensor
                    quant_max);
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("fake_quantize_per_tensor_affine_cachemask", per_tensor_cachemask);
   m.impl("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
          per_tensor_cachemask_tensor_qparams);

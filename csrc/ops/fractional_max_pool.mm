@@ -10,8 +10,8 @@
 #include <kernels/fractional_max_pool.h>
 #include <metalops/checks.h>
 #include <metalops/library.h>
+#include <metalops/stock.h>
 #include <metalops/structured.h>
-#include <torch/library.h>
 
 #include <string>
 #include <tuple>
@@ -162,7 +162,8 @@ Tensor pool3d_backward(const Tensor& grad_output, const Tensor& self, IntArrayRe
   return pool3d_backward_out(grad_output, self, kernel_size, output_size, indices, grad_input);
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("fractional_max_pool2d.output", pool2d_out);
   m.impl("fractional_max_pool2d_backward.grad_input", pool2d_backward_out);
   m.impl("fractional_max_pool3d.output", pool3d_out);

@@ -2,7 +2,7 @@
 // their order; stock MPS lacks both.
 #include <ATen/ops/_assert_async.h>
 #include <ATen/ops/empty.h>
-#include <torch/library.h>
+#include <metalops/stock.h>
 
 namespace {
 
@@ -20,7 +20,8 @@ Tensor functional_assert_async(const Tensor& self, c10::string_view message,
   return dep_token.clone();
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("_make_dep_token", make_dep_token);
   m.impl("_functional_assert_async.msg", functional_assert_async);
 }

@@ -7,7 +7,7 @@
 #include <ATen/ops/relu.h>
 #include <metalops/checks.h>
 #include <metalops/library.h>
-#include <torch/library.h>
+#include <metalops/stock.h>
 
 namespace {
 
@@ -56,7 +56,8 @@ Tensor& addmm_activation_out(const Tensor& self, const Tensor& mat1, const Tenso
   return use_gelu ? at::gelu_(out) : at::relu_(out);
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("_add_relu.Tensor", add_relu);
   m.impl("_add_relu.out", add_relu_out);
   m.impl("_add_relu_.Tensor", add_relu_);

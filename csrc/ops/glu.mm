@@ -7,8 +7,8 @@
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
+#include <metalops/stock.h>
 #include <metalops/views.h>
-#include <torch/library.h>
 
 #include <initializer_list>
 #include <string>
@@ -25,8 +25,7 @@ void check(const char* name, std::initializer_list<NamedTensor> halves,
            std::initializer_list<NamedTensor> wholes, int64_t dim) {
   const auto& x = wholes.begin()->tensor;
   const auto type = x.scalar_type();
-  metalops::check_dtype(type == at::kFloat || type == at::kHalf || type == at::kBFloat16, name,
-                        type);
+  metalops::check_metal_float(name, type);
   TORCH_CHECK(x.size(dim) % 2 == 0, "Halving dimension must be even, but dimension ", dim,
               " is size ", x.size(dim));
   auto half = x.sizes().vec();
@@ -79,7 +78,8 @@ Tensor glu_backward_jvp(const Tensor& grad_x, const Tensor& grad_glu, const Tens
   return metalops::laid_out_like(grad_x, tangent);
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("glu_jvp", glu_jvp);
   m.impl("glu_backward_jvp", glu_backward_jvp);
 }

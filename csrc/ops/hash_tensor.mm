@@ -8,8 +8,8 @@
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
+#include <metalops/stock.h>
 #include <metalops/structured.h>
-#include <torch/library.h>
 
 namespace {
 
@@ -63,6 +63,9 @@ Tensor& hash_tensor_out(const Tensor& self, at::IntArrayRef dim, bool keepdim, i
   return out;
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) { m.impl("hash_tensor.out", hash_tensor_out); }
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
+  m.impl("hash_tensor.out", hash_tensor_out);
+}
 
 }  // namespace

@@ -12,7 +12,6 @@
 #include <metalops/library.h>
 #include <metalops/stock.h>
 #include <metalops/strided_launch.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <limits>
@@ -156,14 +155,14 @@ Tensor& narrow_copy_out(const Tensor& self, int64_t dim, int64_t start, int64_t 
   return out.copy_(part);
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("take", take);
   m.impl("take.out", take_out);
   m.impl("put_", put_);
   m.impl("channel_shuffle", channel_shuffle);
   m.impl("narrow_copy.out", narrow_copy_out);
-  const metalops::Override override;  // torch runs it on the CPU
-  m.impl("embedding_renorm_", embedding_renorm_);
+  m.replace("embedding_renorm_", embedding_renorm_, "runs on the CPU");
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
-#include <torch/library.h>
+#include <metalops/stock.h>
 
 #include <algorithm>
 #include <string>
@@ -88,7 +88,8 @@ Tensor padded_to_jagged(const Tensor& padded, at::TensorList offsets_list,
   return values;
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("_jagged_to_padded_dense_forward", jagged_to_padded);
   m.impl("_padded_dense_to_jagged_forward", padded_to_jagged);
 }

@@ -7,7 +7,7 @@
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
-#include <torch/library.h>
+#include <metalops/stock.h>
 
 #include <string>
 #include <vector>
@@ -72,7 +72,8 @@ Tensor linear_combination(const Tensor& input, const Tensor& coefficients) {
   return output;
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("_compute_linear_combination", linear_combination);
   m.impl("_compute_linear_combination.out", linear_combination_out);
 }

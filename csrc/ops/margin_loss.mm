@@ -11,8 +11,8 @@
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
+#include <metalops/stock.h>
 #include <metalops/views.h>
-#include <torch/library.h>
 
 #include <string>
 #include <tuple>
@@ -26,10 +26,7 @@ using MaybeTensor = std::optional<Tensor>;
 
 at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("margin_loss"); }
 
-void check_dtype(const char* name, at::ScalarType type) {
-  metalops::check_dtype(type == at::kFloat || type == at::kHalf || type == at::kBFloat16, name,
-                        type);
-}
+void check_dtype(const char* name, at::ScalarType type) { metalops::check_metal_float(name, type); }
 
 void check_scalar_type(const Tensor& tensor, at::ScalarType expected) {
   TORCH_CHECK(tensor.scalar_type() == expected, "expected scalar type ", expected, " but found ",
@@ -257,7 +254,8 @@ Tensor multilabel_margin_loss_backward(const Tensor& grad_output, const Tensor& 
                                              grad_input);
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("multi_margin_loss", multi_margin_loss);
   m.impl("multi_margin_loss.out", multi_margin_loss_out);
   m.impl("multi_margin_loss_backward", multi_margin_loss_backward);

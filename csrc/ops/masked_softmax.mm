@@ -8,8 +8,8 @@
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
+#include <metalops/stock.h>
 #include <metalops/views.h>
-#include <torch/library.h>
 
 #include <string>
 
@@ -26,8 +26,7 @@ enum MaskType : int64_t {
 };
 
 void check_is_floating(const char* name, at::ScalarType type) {
-  metalops::check_dtype(type == at::kFloat || type == at::kHalf || type == at::kBFloat16, name,
-                        type);
+  metalops::check_metal_float(name, type);
 }
 
 // Arguments: the result, tensors of its sizes and the mask, rows last, all contiguous. types: of
@@ -138,7 +137,8 @@ Tensor masked_softmax_backward(const Tensor& grad_output, const Tensor& output, 
   return with_rows_at(grad_input, wrapped).contiguous();
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("_masked_softmax", masked_softmax);
   m.impl("_masked_softmax_backward", masked_softmax_backward);
 }

@@ -11,7 +11,7 @@
 namespace metalops {
 
 METALOPS_HIDDEN inline void check_pooled_dtype(const char* name, at::ScalarType type) {
-  check_dtype(type == at::kFloat || type == at::kHalf || type == at::kBFloat16, name, type);
+  check_metal_float(name, type);
 }
 
 // Calls write(result, result_indices) with contiguous tensors.

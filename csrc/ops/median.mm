@@ -4,7 +4,6 @@
 #include <metalops/checks.h>
 #include <metalops/library.h>
 #include <metalops/stock.h>
-#include <torch/library.h>
 
 #include <tuple>
 
@@ -53,14 +52,15 @@ std::tuple<Tensor&, Tensor&> median_out(const Tensor& self, int64_t dim, bool ke
   return {values, indices};
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   stock_median();  // before ours take their place
   stock_nanmedian();
-  const metalops::Override override;
-  m.impl("median", median<stock_median>);
-  m.impl("median.dim_values", median_out<stock_median>);
-  m.impl("nanmedian", median<stock_nanmedian>);
-  m.impl("nanmedian.dim_values", median_out<stock_nanmedian>);
+  constexpr auto kReason = "refuses bool";
+  m.replace("median", median<stock_median>, kReason);
+  m.replace("median.dim_values", median_out<stock_median>, kReason);
+  m.replace("nanmedian", median<stock_nanmedian>, kReason);
+  m.replace("nanmedian.dim_values", median_out<stock_nanmedian>, kReason);
 }
 
 }  // namespace

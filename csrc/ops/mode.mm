@@ -10,7 +10,7 @@
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
-#include <torch/library.h>
+#include <metalops/stock.h>
 
 #include <cstdint>
 #include <limits>
@@ -68,7 +68,8 @@ std::tuple<Tensor&, Tensor&> modes_out(const Tensor& self, int64_t dim, bool kee
   return {values, indices};
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("mode", modes);
   m.impl("mode.values", modes_out);
 }

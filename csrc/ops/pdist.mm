@@ -7,7 +7,7 @@
 #include <metalops/checks.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
-#include <torch/library.h>
+#include <metalops/stock.h>
 
 #include <cmath>
 #include <string>
@@ -76,7 +76,8 @@ Tensor pdist_backward(const Tensor& grad, const Tensor& self, double p, const Te
   return grad_input;
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("_pdist_forward", pdist_forward);
   m.impl("_pdist_backward", pdist_backward);
 }

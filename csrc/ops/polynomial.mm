@@ -4,8 +4,8 @@
 #include <ATen/ops/special_legendre_polynomial_p_meta.h>
 #include <metalops/checks.h>
 #include <metalops/library.h>
+#include <metalops/stock.h>
 #include <metalops/structured.h>
-#include <torch/library.h>
 
 namespace {
 
@@ -46,7 +46,8 @@ at::Tensor& legendre_polynomial_p_out(const at::Tensor& x, const at::Tensor& n, 
       "special_legendre_polynomial_p", x, n, out);
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("special_laguerre_polynomial_l.out", laguerre_polynomial_l_out);
   m.impl("special_legendre_polynomial_p.out", legendre_polynomial_p_out);
 }

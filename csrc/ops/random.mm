@@ -7,8 +7,8 @@
 #include <metalops/checks.h>
 #include <metalops/generator.h>
 #include <metalops/library.h>
+#include <metalops/stock.h>
 #include <metalops/strided_launch.h>
-#include <torch/library.h>
 
 #include <string>
 
@@ -21,8 +21,7 @@ at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("rando
 
 std::string kernel_name(const char* name, const Tensor& tensor) {
   const auto type = tensor.scalar_type();
-  metalops::check_dtype(type == at::kFloat || type == at::kHalf || type == at::kBFloat16, name,
-                        type);
+  metalops::check_metal_float(name, type);
   return std::string(name) + "_" + metalops::metal_type(type);
 }
 
@@ -62,7 +61,8 @@ Tensor binomial(const Tensor& count, const Tensor& prob, MaybeGenerator generato
   return result;
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("poisson", poisson);
   m.impl("binomial", binomial);
 }

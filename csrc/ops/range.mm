@@ -5,8 +5,8 @@
 #include <kernels/range.h>
 #include <metalops/checks.h>
 #include <metalops/library.h>
+#include <metalops/stock.h>
 #include <metalops/strided_launch.h>
-#include <torch/library.h>
 
 #include <cmath>
 #include <string>
@@ -86,6 +86,9 @@ at::Tensor& logspace_out(const c10::Scalar& start, const c10::Scalar& end, int64
   return out;
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) { m.impl("logspace.out", logspace_out); }
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
+  m.impl("logspace.out", logspace_out);
+}
 
 }  // namespace

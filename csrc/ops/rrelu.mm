@@ -9,8 +9,8 @@
 #include <metalops/checks.h>
 #include <metalops/generator.h>
 #include <metalops/library.h>
+#include <metalops/stock.h>
 #include <metalops/strided_launch.h>
-#include <torch/library.h>
 
 #include <string>
 
@@ -25,10 +25,7 @@ double mean_slope(const Scalar& lower, const Scalar& upper) {
   return (lower.toDouble() + upper.toDouble()) / 2;
 }
 
-void check_dtype(const char* name, at::ScalarType type) {
-  metalops::check_dtype(type == at::kFloat || type == at::kHalf || type == at::kBFloat16, name,
-                        type);
-}
+void check_dtype(const char* name, at::ScalarType type) { metalops::check_metal_float(name, type); }
 
 void run_training(const at::Tensor& self, const at::Tensor& noise, const at::Tensor& out,
                   const Scalar& lower, const Scalar& upper, const MaybeGenerator& generator) {
@@ -107,7 +104,8 @@ at::Tensor rrelu_with_noise_backward(const at::Tensor& grad_output, const at::Te
   return iter.output();
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("rrelu_with_noise", rrelu_with_noise);
   m.impl("rrelu_with_noise.out", rrelu_with_noise_out);
   m.impl("rrelu_with_noise_", rrelu_with_noise_);

@@ -10,7 +10,7 @@
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
-#include <torch/library.h>
+#include <metalops/stock.h>
 
 #include <algorithm>
 #include <limits>
@@ -92,9 +92,7 @@ struct Segmentation {
     const auto type = bounds.scalar_type();
     metalops::check_dtype(type == at::kInt || type == at::kLong, "segment_reduce", type);
     const auto data_type = data.scalar_type();
-    metalops::check_dtype(
-        data_type == at::kFloat || data_type == at::kHalf || data_type == at::kBFloat16,
-        "segment_reduce", data_type);
+    metalops::check_dtype(metalops::is_metal_float(data_type), "segment_reduce", data_type);
     parameters.outer = c10::multiply_integers(data.sizes().slice(0, axis));
     parameters.size = data.size(axis);
     parameters.inner = c10::multiply_integers(data.sizes().slice(axis + 1));
@@ -220,7 +218,8 @@ Tensor segment_reduce_backward(const Tensor& grad, const Tensor& output, const T
   return grad_data;
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("segment_reduce", segment_reduce);
   m.impl("_segment_reduce_backward", segment_reduce_backward);
 }

@@ -4,8 +4,8 @@
 #include <ATen/ops/special_ndtri_meta.h>
 #include <metalops/checks.h>
 #include <metalops/library.h>
+#include <metalops/stock.h>
 #include <metalops/structured.h>
-#include <torch/library.h>
 
 namespace {
 
@@ -31,7 +31,8 @@ at::Tensor& log_ndtr_out(const at::Tensor& self, at::Tensor& out) {
   return special_function_out<at::meta::structured_special_log_ndtr>("special_log_ndtr", self, out);
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("special_airy_ai.out", airy_ai_out);
   m.impl("special_ndtri.out", ndtri_out);
   m.impl("special_log_ndtr.out", log_ndtr_out);

@@ -9,7 +9,7 @@
 #include <ATen/ops/var.h>
 #include <metalops/checks.h>
 #include <metalops/library.h>
-#include <torch/library.h>
+#include <metalops/stock.h>
 
 #include <limits>
 #include <tuple>
@@ -87,7 +87,8 @@ Tensor& deviation_out(const Tensor& self, OptionalIntArrayRef dim,
   return out.copy_(result);
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("_aminmax", aminmax_of_all);
   m.impl("_aminmax.dim", aminmax_of_dim);
   m.impl("min.unary_out", extremum_out<at::min, /*kLargestIfEmpty=*/true>);

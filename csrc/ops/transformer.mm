@@ -15,7 +15,7 @@
 #include <csrc/ops/masked_softmax.h>
 #include <metalops/checks.h>
 #include <metalops/library.h>
-#include <torch/library.h>
+#include <metalops/stock.h>
 
 #include <tuple>
 
@@ -161,7 +161,8 @@ bool mask_is_left_aligned(const Tensor& t, const Tensor& mask) {
   return !token.logical_and(padding_before).any().item<bool>();
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("_native_multi_head_attention", native_multi_head_attention);
   m.impl("_fused_sdp_choice", fused_sdp_choice);
   m.impl("_transformer_encoder_layer_fwd", transformer_encoder_layer);

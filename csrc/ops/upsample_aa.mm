@@ -12,8 +12,8 @@
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
+#include <metalops/stock.h>
 #include <metalops/structured.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <cmath>
@@ -174,9 +174,7 @@ void check_overlap(const Tensor& out, const Tensor& input) {
 
 void check_dtype(const char* name, const Tensor& tensor, bool bytes) {
   const auto type = tensor.scalar_type();
-  metalops::check_dtype(type == at::kFloat || type == at::kHalf || type == at::kBFloat16 ||
-                            (bytes && type == at::kByte),
-                        name, type);
+  metalops::check_dtype(metalops::is_metal_float(type) || (bytes && type == at::kByte), name, type);
 }
 
 // ---- operators ----------------------------------------------------------------------------------
@@ -254,7 +252,8 @@ Tensor lanczos_backward(const Tensor& grad_output, at::IntArrayRef output_size,
       grad_output, output_size, input_size, align_corners, scales_h, scales_w, grad_input);
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("_upsample_lanczos2d_aa.out", lanczos_out);
   m.impl("_upsample_lanczos2d_aa_backward", lanczos_backward);
   m.impl("_upsample_lanczos2d_aa_backward.grad_input",

@@ -6,7 +6,7 @@
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
-#include <torch/library.h>
+#include <metalops/stock.h>
 
 #include <string>
 
@@ -55,7 +55,8 @@ Tensor kaiser_window(int64_t window_length, std::optional<at::ScalarType> dtype,
                                 pin_memory);
 }
 
-TORCH_LIBRARY_IMPL(aten, MPS, m) {
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
   m.impl("kaiser_window", kaiser_window);
   m.impl("kaiser_window.periodic", kaiser_window_periodic);
   m.impl("kaiser_window.beta", kaiser_window_beta);

@@ -2,6 +2,7 @@
 // for `python -m metalops info` and metalops.ops.
 #include <metalops/library.h>
 #include <metalops/python_call.h>
+#include <metalops/stock.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -36,6 +37,17 @@ PYBIND11_MODULE(_C, m) {
       "opened from "
       "('prebuilt', 'source', or '' if nothing has used it) and why not from the prebuilt library. "
       "open: open those that nothing has used.");
+  m.def(
+      "shared_overloads",
+      [] {
+        std::vector<std::pair<std::string, std::string>> result;
+        for (const auto& overload : metalops::shared_overloads()) {
+          result.emplace_back(overload.name, overload.reason);
+        }
+        return result;
+      },
+      "(overload, reason) of every ATen overload of which torch has an MPS kernel too. reason: why "
+      "that of metalops took its place; empty where torch's stayed.");
   m.def("direct_call", &metalops::direct_call, py::arg("name"), py::arg("fallback"),
         py::arg("numbers") = false,
         "A function that calls the operator `name` (\"metalops::...\") like a built-in one; see "

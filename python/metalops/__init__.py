@@ -7,6 +7,7 @@ elsewhere it first makes ``torch.device("mps")`` real.
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 from . import _check, _sanitize
 
@@ -34,10 +35,35 @@ except ImportError as error:
         f"metalops cannot load its operators ({error}); install it again with `pip install .`."
     ) from error
 
-from . import _fast_path, _inductor, debug, ops  # noqa: E402
-from ._coverage import coverage  # noqa: E402
-from .kernel import MetalParameter, TorchMetalKernel, functor, metal_kernel  # noqa: E402
+from . import _inductor, debug, ops  # noqa: E402
 
 _inductor.install()
-_fast_path.install()
 _sanitize.turn_on()
+
+# What is loaded when it is first used, because it takes longer than all of the above: a name and its module, ...
+_FROM_MODULES = {
+    "MetalParameter": "kernel",
+    "TorchMetalKernel": "kernel",
+    "coverage": "_coverage",
+    "enable_transformer_fast_path": "_fast_path",
+    "functor": "kernel",
+    "metal_kernel": "kernel",
+}
+# ... and modules.
+_MODULES = ("build", "kernel", "msl", "testing")
+
+__all__ = ["debug", "ops", *_FROM_MODULES, *_MODULES]
+
+
+def __getattr__(name: str):
+    if name in _MODULES:
+        return import_module(f".{name}", __name__)
+    if name in _FROM_MODULES:
+        value = getattr(import_module(f".{_FROM_MODULES[name]}", __name__), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -10,12 +10,14 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from . import _stock
+from . import _C, _stock
 
 # status -> what it means
 STATUSES = {
     "stock": "PyTorch has a Metal kernel",
     "ours": "metalops has a Metal kernel",
+    "replaced": "both have one, and that of metalops is used",
+    "left to torch": "both have one, and that of PyTorch is used",
     "composite": "made of other operators",
     "missing": "has a CPU kernel and none for mps",
     "cpu only": "has a CPU kernel and no use on mps",
@@ -57,7 +59,10 @@ _OUR_FILE = re.compile(r"^MPS: registered at \S*csrc/ops/", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Coverage:
-    """An operator overload ("aten::sin.out") and its status, one of STATUSES. reason: why it is "cpu only"; else empty."""
+    """An operator overload ("aten::sin.out") and its status, one of STATUSES.
+
+    reason: why it is "cpu only", or what is wrong with PyTorch's kernel that is "replaced"; else empty.
+    """
 
     name: str
     status: str
@@ -68,7 +73,8 @@ def coverage() -> list[Coverage]:
     """Every overload of ATen with its status, in the order of torch's native_functions.yaml.
 
     Read from the dispatcher and from that file at each call, so operators that other packages register count as
-    missing, those of metalops as ours.
+    missing, those of metalops as ours. With a torch that has a Metal kernel for an operator of metalops, torch's is used
+    ("left to torch"), except where there is something wrong with it ("replaced").
 
         >>> import metalops
         >>> statuses = {entry.name: entry.status for entry in metalops.coverage()}
@@ -77,22 +83,25 @@ def coverage() -> list[Coverage]:
     """
     text = _stock.native_functions_file().read_text(encoding="utf-8")
     delegates = _stock.delegates(text)
+    shared = dict(_C.shared_overloads())
     entries = []
     for name in _stock.overloads(text):
-        status = _status(name, delegates)
-        reason = _CPU_ONLY[name] if status == "cpu only" else ""
+        status = _status(name, delegates, shared)
+        reason = _CPU_ONLY[name] if status == "cpu only" else shared.get(name, "")
         entries.append(Coverage(name, status, reason))
     return entries
 
 
-def _status(name: str, delegates: dict[str, str]) -> str:
+def _status(name: str, delegates: dict[str, str], shared: dict[str, str]) -> str:
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    if name in shared:
+        return "replaced" if shared[name] else "left to torch"
     if name in _stock.stock_overloads() and name not in _stock.FORCED_CPU_FALLBACK:
         return "stock"
     if has_kernel(name, "MPS") and _OUR_FILE.search(torch._C._dispatch_dump(name)):
         return "ours"
     if name in delegates:  # torch generates it from the other overload's kernel, for every device
-        return _status(delegates[name], delegates)
+        return _status(delegates[name], delegates, shared)
     if name not in _COMPOSITE_WITHOUT_KERNEL and any(has_kernel(name, k) for k in _COMPOSITE_KEYS):
         return "composite"
     if has_kernel(name, "CPU") or name in _COMPOSITE_WITHOUT_KERNEL:
@@ -127,9 +136,10 @@ def main(arguments: list[str]) -> int:
     else:
         counts = Counter(x.status for x in entries)
         for status, meaning in STATUSES.items():
-            print(f"{status:10} {counts[status]:5}  {meaning}")
-        print("\nours:")
-        print("\n".join(f"  {x.name}" for x in entries if x.status == "ours"))
-        print("\ncpu only:")
-        print("\n".join(f"  {x.name}: {x.reason}" for x in entries if x.reason))
+            print(f"{status:13} {counts[status]:5}  {meaning}")
+        for status in ("ours", "replaced", "left to torch", "cpu only"):
+            print(f"\n{status}:")
+            for x in entries:
+                if x.status == status:
+                    print(f"  {x.name}: {x.reason}" if x.reason else f"  {x.name}")
     return 0

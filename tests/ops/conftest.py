@@ -1,9 +1,7 @@
-"""Test classes with a class attribute `family` get a parameter `operator`: each operator of that kernel file."""
-
-from metalops.testing.operators import family
+"""Test classes with a class attribute `operators` get a parameter `operator`: each of them."""
 
 
 def pytest_generate_tests(metafunc):
-    name = getattr(metafunc.cls, "family", None)
-    if name is not None and "operator" in metafunc.fixturenames:
-        metafunc.parametrize("operator", family(name), ids=str)
+    operators = getattr(metafunc.cls, "operators", None)
+    if operators is not None and "operator" in metafunc.fixturenames:
+        metafunc.parametrize("operator", operators, ids=str)

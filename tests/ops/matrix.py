@@ -1,11 +1,12 @@
 """The matrix that every operator of ours goes through: layouts, shapes, dtypes, out=, in place, gradients.
 
-A test file of a family inherits from Matrix and names the family.
+A test file of a family inherits from Matrix and gives it the operators.
 """
 
 import pytest
 import torch
 from metalops.testing import (
+    Operator,
     check_forward,
     check_gradient,
     check_inplace,
@@ -19,7 +20,7 @@ by_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 
 
 class Matrix:
-    family: str
+    operators: tuple[Operator, ...]
 
     @pytest.mark.parametrize("dtype", (*FLOATS, *INTEGERS, torch.bool), ids=str)
     def test_values_in_every_layout_shape_and_promotion(self, operator, dtype):

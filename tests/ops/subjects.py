@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from metalops.testing.operators import OPERATORS
 from metalops.testing.samples import FLOATS, INTEGERS
 
 from .aten import reference
+from .families import gather
 
 _NUMBERS = (*FLOATS, *INTEGERS, torch.bool)
 
@@ -60,7 +60,7 @@ def _ours() -> list[Subject]:
             halving=op.halving,
             integers_stay=op.integers_stay,
         )
-        for op in OPERATORS
+        for op in gather("POINTWISE")
     ]
 
 

@@ -6,12 +6,73 @@ import metalops
 import pytest
 import torch
 from metalops import ops
+from metalops.testing import Operator
+from metalops.testing.promotion import floating
+from torch import Tensor
+from torch.nn import functional
 
+from .benchmark import Benchmark
 from .matrix import Matrix
+
+# ---- references ----------------------------------------------------------------------------------
+
+
+def gelu_new(x: Tensor) -> Tensor:
+    x = floating(x)
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def gelu_fast(x: Tensor) -> Tensor:
+    x = floating(x)
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * x * (1 + 0.044715 * x**2)))
+
+
+def gelu_quick(x: Tensor) -> Tensor:
+    x = floating(x)
+    return x * torch.sigmoid(1.702 * x)
+
+
+def relu_squared(x: Tensor) -> Tensor:
+    return torch.square(torch.relu(x))
+
+
+def softcap(x: Tensor, cap: float) -> Tensor:
+    return cap * torch.tanh(floating(x) / cap)
+
+
+POINTWISE = (
+    Operator(gelu_new),
+    Operator(gelu_fast),
+    Operator(gelu_quick),
+    Operator(relu_squared),
+    Operator(
+        softcap,
+        arguments=({"cap": 2.0}, {"cap": 30.0}),
+        low=-20,
+        high=20,
+        bad_arguments=tuple(({"cap": cap}, "cap must be") for cap in (0.0, math.inf, math.nan)),
+    ),
+)
+
+
+def _gelu_tanh(x: Tensor, out: Tensor) -> Tensor:
+    return torch.ops.aten.gelu.out(x, approximate="tanh", out=out)
+
+
+BENCHMARKS = (
+    Benchmark.of(gelu_new, _gelu_tanh, composed=False),
+    Benchmark.of(gelu_fast, _gelu_tanh, composed=False),
+    Benchmark.of(gelu_quick, lambda x, out: torch.mul(x, torch.sigmoid(1.702 * x), out=out)),
+    Benchmark.of(relu_squared, lambda x, out: torch.square(functional.relu(x), out=out)),
+    Benchmark.of(softcap, lambda x, out: torch.mul(torch.tanh(x / 2.0), 2.0, out=out), 2.0),
+)
 
 
 class TestActivation(Matrix):
-    family = "activation"
+    operators = POINTWISE
+
+
+# ---- what is particular to each ------------------------------------------------------------------
 
 
 def test_gelu_new_and_gelu_fast_are_the_same_function():

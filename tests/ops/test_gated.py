@@ -1,15 +1,122 @@
 """Gated linear units: kernels/gated.metal."""
 
+import math
+
 import pytest
 import torch
 from metalops import ops
+from metalops.testing import Operator
+from metalops.testing.promotion import floating, halves
+from torch import Tensor
 from torch.nn import functional
 
+from .benchmark import Benchmark
 from .matrix import Matrix
+
+# ---- references ----------------------------------------------------------------------------------
+
+
+def _gelu(x: Tensor) -> Tensor:
+    return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
+
+
+def _silu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(x)
+
+
+def swiglu(a: Tensor, b: Tensor) -> Tensor:
+    return _silu(floating(a, b)) * floating(b, a)
+
+
+def geglu(a: Tensor, b: Tensor) -> Tensor:
+    return _gelu(floating(a, b)) * floating(b, a)
+
+
+def reglu(a: Tensor, b: Tensor) -> Tensor:
+    return torch.relu(a) * b
+
+
+def swiglu_clamped(a: Tensor, b: Tensor, limit: float = 7.0) -> Tensor:
+    gate = torch.clamp(floating(a, b), max=limit)
+    return (torch.clamp(floating(b, a), -limit, limit) + 1) * (gate * torch.sigmoid(1.702 * gate))
+
+
+def silu_and_mul(x: Tensor) -> Tensor:
+    return swiglu(*halves(x))
+
+
+def mul_and_silu(x: Tensor) -> Tensor:
+    a, b = halves(x)
+    return swiglu(b, a)
+
+
+def gelu_and_mul(x: Tensor) -> Tensor:
+    return geglu(*halves(x))
+
+
+def gelu_tanh_and_mul(x: Tensor) -> Tensor:
+    a, b = halves(floating(x))
+    return 0.5 * a * (1 + torch.tanh(math.sqrt(2 / math.pi) * (a + 0.044715 * a**3))) * b
+
+
+def fatrelu_and_mul(x: Tensor, threshold: float = 0.0) -> Tensor:
+    a, b = halves(x)
+    threshold = torch.tensor(threshold, dtype=torch.float32).item()
+    return torch.where(a > threshold, a, 0) * b
+
+
+POINTWISE = (
+    Operator(silu_and_mul),
+    Operator(mul_and_silu),
+    Operator(gelu_and_mul),
+    Operator(gelu_tanh_and_mul),
+    Operator(fatrelu_and_mul, arguments=({}, {"threshold": 1.25})),
+    Operator(swiglu),
+    Operator(geglu),
+    Operator(reglu),
+    Operator(swiglu_clamped, arguments=({}, {"limit": 2.5}), low=-9, high=9),
+)
+
+
+def _clamped(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+    gate = a.clamp(max=7.0)
+    return torch.mul((b.clamp(-7.0, 7.0) + 1) * gate, torch.sigmoid(1.702 * gate), out=out)
+
+
+def _times(activation):
+    """activation(a) b, of two tensors."""
+    return lambda a, b, out: torch.mul(activation(a), b, out=out)
+
+
+def _of_halves(function):
+    return lambda x, out: function(*halves(x), out)
+
+
+BENCHMARKS = (
+    Benchmark.of(silu_and_mul, _of_halves(_times(functional.silu))),
+    Benchmark.of(gelu_and_mul, _of_halves(_times(functional.gelu))),
+    Benchmark.of(
+        gelu_tanh_and_mul, _of_halves(_times(lambda a: functional.gelu(a, approximate="tanh")))
+    ),
+    Benchmark.of(
+        mul_and_silu,
+        _of_halves(lambda a, b, out: torch.mul(functional.silu(b), a, out=out)),
+    ),
+    Benchmark.of(
+        fatrelu_and_mul, _of_halves(_times(lambda a: functional.threshold(a, 0.1, 0.0))), 0.1
+    ),
+    Benchmark.of(swiglu, _times(functional.silu)),
+    Benchmark.of(geglu, _times(functional.gelu)),
+    Benchmark.of(reglu, _times(functional.relu)),
+    Benchmark.of(swiglu_clamped, _clamped, 7.0),
+)
 
 
 class TestGated(Matrix):
-    family = "gated"
+    operators = POINTWISE
+
+
+# ---- what is particular to each ------------------------------------------------------------------
 
 
 HALVING = [
@@ -129,3 +236,33 @@ def test_half_precision_with_float32_gives_float32_and_gradients_of_their_own_dt
     assert y.dtype == torch.float32
     y.sum().backward()
     assert a.grad.dtype == torch.float16 and b.grad.dtype == torch.float32
+
+
+def test_vmap_aligns_operands_as_one_element_of_the_batch_does():
+    a = torch.randn(5, 3, 4, device="mps")
+    b = torch.randn(5, 4, device="mps")
+    s = torch.randn(5, device="mps")
+    expected = torch.stack([ops.swiglu(x, y) for x, y in zip(a, b)])
+    torch.testing.assert_close(torch.vmap(ops.swiglu)(a, b), expected)
+    half = a.half()
+    expected = torch.stack([ops.swiglu(x, y) for x, y in zip(half, s)])
+    actual = torch.vmap(ops.swiglu)(half, s)
+    assert actual.dtype == expected.dtype == torch.float16
+    torch.testing.assert_close(actual, expected)
+    with pytest.raises(RuntimeError, match="0-dimensional"):
+        torch.vmap(ops.silu_and_mul)(torch.ones(4, device="mps"))
+
+
+@pytest.mark.slow
+def test_inductor_keeps_the_operator_among_its_own_kernels():
+    x = torch.randn(6, 16, device="mps", requires_grad=True)
+
+    def function(x):
+        return (ops.silu_and_mul(x * 2) + 1).sum(-1).exp()
+
+    expected = function(x)
+    torch._dynamo.reset()
+    actual = torch.compile(function, fullgraph=True)(x)
+    torch.testing.assert_close(actual, expected)
+    (gradient,) = torch.autograd.grad(expected.sum(), x)
+    torch.testing.assert_close(torch.autograd.grad(actual.sum(), x)[0], gradient)

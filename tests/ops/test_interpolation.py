@@ -5,14 +5,60 @@ from fractions import Fraction
 import pytest
 import torch
 from metalops import ops
-from metalops.testing import references
+from metalops.testing import Operator
 from metalops.testing.checks import rounded_once
+from metalops.testing.promotion import promoted
+from torch import Tensor
 
+from .benchmark import HALVES_ONE_BY_ONE, Benchmark
 from .matrix import Matrix, by_dtype
+
+# ---- references ----------------------------------------------------------------------------------
+
+
+def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """In float64, of operands that are float32 or narrower: rounded to odd, so that rounding to the operands' dtype
+    gives what one rounding of the exact value gives. In other dtypes only the result's dtype means something.
+
+    Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd" (2008).
+    """
+    a, b, c = promoted(a, b, c)
+    result = a * b + c
+    if result.dtype != torch.float64:
+        return result
+    product = a * b
+    from_c = result - product
+    error = (product - (result - from_c)) + (c - from_c)
+    bits = result.detach().view(torch.int64)
+    step = torch.where((error > 0) == (result > 0), 1, -1)
+    adjust = torch.isfinite(error) & (error != 0) & ((bits & 1) == 0) & torch.isfinite(result)
+    odd = torch.where(adjust, bits + step, bits).view(torch.float64)
+    # The adjustment is of no consequence for the gradient.
+    return result + (odd - result).detach() if result.requires_grad else odd
+
+
+def lerp_clamped(a: Tensor, b: Tensor, w: Tensor) -> Tensor:
+    a, b, w = promoted(a, b, w)
+    return a + torch.clamp(w, 0, 1) * (b - a)
+
+
+POINTWISE = (Operator(fma), Operator(lerp_clamped, low=-2, high=3))
+BENCHMARKS = (
+    Benchmark.of(
+        fma,
+        lambda a, b, c, out: torch.addcmul(c, a, b, out=out),
+        composed=False,
+        reason=HALVES_ONE_BY_ONE,
+    ),
+    Benchmark.of(lerp_clamped, lambda a, b, w, out: torch.lerp(a, b, w.clamp(0, 1), out=out)),
+)
 
 
 class TestInterpolation(Matrix):
-    family = "interpolation"
+    operators = POINTWISE
+
+
+# ---- what is particular to each ------------------------------------------------------------------
 
 
 def _nearest(value: Fraction, dtype: torch.dtype) -> float:
@@ -64,7 +110,7 @@ def test_the_reference_of_fma_rounds_once(dtype):
 
 
 def _reference(a, b, c):
-    return rounded_once(references.fma(a.double(), b.double(), c.double()), a.dtype)
+    return rounded_once(fma(a.double(), b.double(), c.double()), a.dtype)
 
 
 def _near_ties(dtype):
@@ -93,7 +139,7 @@ def test_fma_of_half_precision_rounds_once_where_float32_sees_a_tie(dtype):
         assert len(a) > 20
         actual = ops.fma(a.to("mps"), b.to("mps"), c.to("mps")).cpu()
         assert torch.equal(actual, _reference(a, b, c))
-        in_float32 = references.fma(a.double(), b.double(), c.double()).float()
+        in_float32 = fma(a.double(), b.double(), c.double()).float()
         told_apart += (actual != in_float32.to(dtype)).sum().item()
     assert told_apart > 0, "the operands do not tell one rounding from two"
 

@@ -1,8 +1,11 @@
 """Attention and encoder layers as single operators, and torch.nn's way to them: csrc/ops/transformer.mm."""
 
 import copy
+import subprocess
+import sys
 from pathlib import Path
 
+import metalops
 import pytest
 import torch
 from metalops import testing
@@ -34,8 +37,15 @@ def _assert_close(actual, expected, name, dtype):
     torch.testing.assert_close(actual.cpu(), expected.to(dtype), rtol=rtol, atol=atol)
 
 
+@pytest.fixture
+def enabled():
+    """Layers and attention of torch.nn may take the fast path."""
+    with metalops.enable_transformer_fast_path():
+        yield
+
+
 @pytest.fixture(params=[True, False], ids=["fast path", "slow path"])
-def fast_path(request):
+def fast_path(request, enabled):
     torch.backends.mha.set_fastpath_enabled(request.param)
     yield request.param
     torch.backends.mha.set_fastpath_enabled(True)
@@ -290,6 +300,50 @@ def _masks():
     yield {"mask": causal, "src_key_padding_mask": padding}
 
 
+def _layers_that_took_the_fast_path():
+    """Of an encoder of two."""
+    encoder = nn.TransformerEncoder(_layer(), 2).to("mps").eval()
+    with torch.no_grad(), _Record() as record:
+        encoder(torch.zeros(SAMPLES, TOKENS, WIDTH, device="mps"))
+    return record.names.count("aten::_transformer_encoder_layer_fwd")
+
+
+def test_the_fast_path_is_off_until_it_is_enabled_and_after_it_is_disabled():
+    assert _layers_that_took_the_fast_path() == 0
+    fast_path = metalops.enable_transformer_fast_path()
+    try:
+        assert _layers_that_took_the_fast_path() == 2
+        metalops.enable_transformer_fast_path()
+        assert _layers_that_took_the_fast_path() == 2
+    finally:
+        fast_path.disable()
+    assert _layers_that_took_the_fast_path() == 0
+    fast_path.disable()
+
+
+def test_a_block_enables_the_fast_path_and_leaves_it_as_it_was():
+    code = nn.TransformerEncoderLayer.forward.__code__
+    with metalops.enable_transformer_fast_path():
+        with metalops.enable_transformer_fast_path():
+            assert _layers_that_took_the_fast_path() == 2
+        assert _layers_that_took_the_fast_path() == 2
+    assert nn.TransformerEncoderLayer.forward.__code__ is code
+    with pytest.raises(ZeroDivisionError), metalops.enable_transformer_fast_path():
+        _ = 1 / 0
+    assert nn.TransformerEncoderLayer.forward.__code__ is code
+
+
+def test_import_leaves_the_code_of_torch_nn_alone():
+    script = """if True:
+        from torch.nn.modules import activation, transformer
+        functions = transformer.TransformerEncoderLayer.forward, activation._check_arg_device
+        before = [function.__code__ for function in functions]
+        import metalops
+        assert all(f.__code__ is code for f, code in zip(functions, before))"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.usefixtures("enabled")
 @pytest.mark.parametrize("nested", [True, False])
 @pytest.mark.parametrize("options", range(7))
 def test_an_encoder_takes_the_fast_path_with_the_slow_paths_result(options, nested):
@@ -322,6 +376,7 @@ def test_multi_head_attention_takes_the_fast_path(fast_path):
     torch.testing.assert_close(weights.cpu(), expected_weights.detach(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.usefixtures("enabled")
 @pytest.mark.parametrize("why", ["gradients", "training", "tokens first", "odd heads"])
 def test_what_else_torch_asks_for_before_the_fast_path_still_counts(why):
     heads = 1 if why == "odd heads" else HEADS
@@ -333,6 +388,7 @@ def test_what_else_torch_asks_for_before_the_fast_path_still_counts(why):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("enabled")
 def test_the_fast_path_compiles():
     encoder = nn.TransformerEncoder(_layer(), 2).to("mps").eval()
     x = make((SAMPLES, TOKENS, WIDTH), torch.float32).to("mps")
@@ -342,6 +398,7 @@ def test_the_fast_path_compiles():
         torch.testing.assert_close(compiled(x, src_key_padding_mask=_padding()), expected)
 
 
+@pytest.mark.usefixtures("enabled")
 def test_a_layer_can_still_be_scripted():
     layer, x = _layer(), make((SAMPLES, TOKENS, WIDTH), torch.float32)
     torch.testing.assert_close(torch.jit.script(layer)(x), layer(x))

@@ -114,11 +114,6 @@ Tensor& ldexp_(Tensor& self, const Tensor& exponent) {
   return self.mul_(power_of_two(self, exponent));
 }
 
-int64_t attention_choice(const Tensor&, const Tensor&, const Tensor&, const optional<Tensor>&,
-                         double, bool, optional<double>, bool) {
-  return 0;  // math
-}
-
 // torch's own composition, with the device's generator.
 std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, optional<bool> train) {
   const auto mask_options = input.options().dtype(at::kBool);
@@ -150,7 +145,6 @@ TORCH_LIBRARY_IMPL(aten, MPS, m) {
   m.impl("convolution_backward_overrideable", convolution_backward);
   m.impl("_scaled_dot_product_attention_math_for_mps", attention_math);
   m.impl("scaled_dot_product_attention", attention);
-  m.impl("_fused_sdp_choice", attention_choice);
   m.impl("native_dropout", native_dropout);
   m.impl("linear", linear);
   m.impl("ldexp.Tensor", ldexp);

@@ -4,9 +4,17 @@ They run on ``mps`` tensors and are ordinary PyTorch operators too (``torch.ops.
 fake kernels, so torch.compile and torch.export take them.
 """
 
-from . import activation, gated, interpolation
-from .activation import *  # noqa: F403
-from .gated import *  # noqa: F403
-from .interpolation import *  # noqa: F403
+import pkgutil
+from importlib import import_module
 
-__all__ = [*activation.__all__, *gated.__all__, *interpolation.__all__]
+from ._pointwise import declared as _declared
+
+for _module in pkgutil.iter_modules(__path__):
+    import_module(f".{_module.name}", __name__)
+
+__all__ = []
+for _name, _operator in _declared.items():
+    for _function in (_operator.function, _operator.inplace):
+        if _function is not None:
+            globals()[_function.__name__] = _function
+            __all__.append(_function.__name__)

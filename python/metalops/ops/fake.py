@@ -8,6 +8,7 @@ Other packages that define operators with ``<metalops/pointwise.h>`` use :func:`
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -64,6 +65,16 @@ def _check_cast(result: Tensor, out: Tensor) -> None:
     )
 
 
+@functools.cache
+def fragment(namespace: str) -> torch.library.Library:
+    """Through which rules for the operators of a namespace are registered; torch takes its time to make one."""
+    return torch.library.Library(namespace, "FRAGMENT")
+
+
+def _register(name: str, kernel: Callable) -> None:
+    torch.library.register_fake(name, kernel, lib=fragment(name.partition("::")[0]))
+
+
 def register(name: str, result: Callable[..., Tensor], *, inplace: bool, results: int = 1) -> None:
     """Registers the fake kernels of all overloads of the operator ``name`` ("namespace::name").
 
@@ -94,10 +105,10 @@ def register(name: str, result: Callable[..., Tensor], *, inplace: bool, results
         )
         return args[0]
 
-    torch.library.register_fake(name, functional)
-    torch.library.register_fake(f"{name}.out", out_overload)
+    _register(name, functional)
+    _register(f"{name}.out", out_overload)
     if inplace:
-        torch.library.register_fake(f"{name}_", inplace_overload)
+        _register(f"{name}_", inplace_overload)
 
 
 def register_pointwise(
@@ -129,7 +140,7 @@ def register_halving(name: str, *, integers_to_float: bool = True) -> None:
         return torch.empty_like(input, dtype=torch.promote_types(grad_output.dtype, input.dtype))
 
     register(name, result, inplace=False)
-    torch.library.register_fake(f"{name}_backward", backward)
+    _register(f"{name}_backward", backward)
 
 
 def register_backward(name: str, tensors: int, gradients: int) -> None:
@@ -142,4 +153,4 @@ def register_backward(name: str, tensors: int, gradients: int) -> None:
         results = tuple(pointwise_result(*args[:tensors]) for _ in range(gradients))
         return results if gradients > 1 else results[0]
 
-    torch.library.register_fake(name, backward)
+    _register(name, backward)

@@ -51,4 +51,4 @@ def register_vmap(name: str, tensors: int, *, needs_dimension: bool = False) -> 
         result = op(*_batch_first(operands, dims), *others, **scalars)
         return result, tuple(0 for _ in result) if isinstance(result, tuple) else 0
 
-    torch.library.register_vmap(name, rule)
+    torch.library.register_vmap(name, rule, lib=fake.fragment(namespace))

@@ -1,5 +1,5 @@
 """What tests of operators need: sample tensors in every layout, checks against references on the CPU, one tolerance policy,
-and OpInfo entries of our own operators and of ATen operators that torch has none for.
+and OpInfo entries.
 
 Everything is made on the CPU and copied to the device with its layout, so the tests run unchanged on a Mac. This package
 is for other packages' operators as much as for ours: a test calls ``check_forward(op, reference, case, device)`` for each
@@ -9,6 +9,7 @@ of ``elementwise_cases(...)``.
 from __future__ import annotations
 
 from .checks import (
+    assert_close,
     check_forward,
     check_gradient,
     check_inplace,
@@ -17,12 +18,15 @@ from .checks import (
     no_host_copies,
     no_standins,
 )
+from .operators import Operator
 from .samples import Case, elementwise_cases, layouts, make, special_values, to_device
 from .tolerances import tolerance
 
 __all__ = [
     "Case",
+    "Operator",
     "aten_op_db",
+    "assert_close",
     "check_forward",
     "check_gradient",
     "check_inplace",
@@ -33,7 +37,7 @@ __all__ = [
     "make",
     "no_host_copies",
     "no_standins",
-    "op_db",
+    "opinfo",
     "special_values",
     "to_device",
     "tolerance",
@@ -42,10 +46,10 @@ __all__ = [
 
 def __getattr__(name: str):
     # torch.testing._internal costs seconds to import, and only OpInfo entries need it.
-    if name == "op_db":
-        from .opinfos import op_db
+    if name == "opinfo":
+        from .opinfos import opinfo
 
-        return op_db
+        return opinfo
     if name == "aten_op_db":
         from .aten_opinfos import aten_op_db
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -78,16 +78,71 @@ def expected_result(reference: Callable[..., Any], case: Case) -> Any:
     )
 
 
-def _assert_close(actual: Tensor, expected: Tensor, name: str) -> None:
-    rtol, atol = tolerance(name, expected.dtype)
-    torch.testing.assert_close(
-        actual.detach().cpu(),
-        expected,
-        rtol=rtol,
-        atol=atol,
-        equal_nan=True,
-        check_stride=False,
+def _is_floating(x: Tensor) -> bool:
+    return x.is_floating_point() or x.is_complex()
+
+
+def assert_close(
+    actual: Tensor,
+    expected: Tensor,
+    name: str,
+    *,
+    operands: Sequence[Tensor] = (),
+    gradient: bool = False,
+    dtype: torch.dtype | None = None,
+    terms: float = 1,
+) -> None:
+    """Raises AssertionError unless shapes and dtypes are equal and values as close as the tolerance policy asks for.
+
+    name: the operator's. expected: on the CPU. operands: on the CPU, from which both were computed. dtype: in which the operator computed, if not the result's; the
+    coarser of the two counts. terms: how many rounded ones were added up.
+
+    The message has the first mismatch and, where operands and result have a common shape, the operands there. It says
+    whether the reference overflowed where the operator did not, which is not the operator's fault: the reference is to
+    be mended then.
+    """
+    actual = actual.detach().cpu()
+    expected = expected.detach()
+    assert actual.dtype == expected.dtype, f"dtype {actual.dtype}, expected {expected.dtype}"
+    assert actual.shape == expected.shape, (
+        f"shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
     )
+    coarser = expected.dtype
+    if dtype is not None and _is_floating(expected):
+        coarser = max(dtype, coarser, key=lambda dtype: torch.finfo(dtype).eps)
+    rtol, atol = tolerance(name, coarser, gradient)
+    wrong = ~torch.isclose(actual, expected, rtol=rtol, atol=terms * atol, equal_nan=True)
+    if not wrong.any():
+        return
+    index = tuple(wrong.nonzero()[0].tolist())
+    there = [_element(x, expected.shape, index) for x in operands]
+    lines = [
+        f"{name}: {int(wrong.sum())} of {wrong.numel()} elements are wrong, the first at {index}: "
+        f"{actual[index].item()!r}, expected {expected[index].item()!r} "
+        f"(rtol {rtol:.2g}, atol {terms * atol:.2g})"
+    ]
+    if there and None not in there:
+        lines.append(f"of the operands {', '.join(repr(x.item()) for x in there)}")
+    if _is_floating(expected) and _overflowed(actual[index], expected[index], there):
+        lines.append("The reference overflows there and the operator does not: mend the reference.")
+    raise AssertionError("\n".join(lines))
+
+
+def _element(x: Tensor, shape: torch.Size, index: tuple[int, ...]) -> Tensor | None:
+    """Of what is broadcast to a shape; None if it cannot be."""
+    try:
+        return x.detach().expand(shape)[index]
+    except RuntimeError:
+        return None
+
+
+def _overflowed(actual: Tensor, expected: Tensor, operands: Iterable[Tensor | None]) -> bool:
+    finite = all(x is None or bool(x.isfinite()) for x in operands)
+    return finite and bool(actual.isfinite()) and not bool(expected.isfinite())
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [x for x in pytree.tree_leaves(tree) if isinstance(x, Tensor)]
 
 
 def _naming_the_case(check: Callable[..., None]) -> Callable[..., None]:
@@ -118,7 +173,7 @@ def check_forward(
     expected = expected_result(reference, case)
     for a, e in zip(pytree.tree_leaves(actual), pytree.tree_leaves(expected), strict=True):
         assert a.device.type == torch.device(device).type, f"result on {a.device}"
-        _assert_close(a, e, name)
+        assert_close(a, e, name, operands=_tensors((case.args, case.kwargs)))
 
 
 def _differentiable(tree: Any) -> list[int]:
@@ -163,7 +218,7 @@ def check_gradient(
 ) -> None:
     """Vector-Jacobian products with random cotangents, for all floating-point tensors of the case."""
     native = reference(*case.args, **case.kwargs)
-    inputs = [x for x in pytree.tree_leaves((case.args, case.kwargs)) if isinstance(x, Tensor)]
+    inputs = _tensors((case.args, case.kwargs))
     wanted = [x for x in inputs if x.is_floating_point()]
     wide = pytree.tree_map_only(Tensor, _wider, (case.args, case.kwargs))
     for layout, cotangent in cotangents(native):
@@ -172,13 +227,15 @@ def check_gradient(
         actual = _gradients(op, on_device, to_device(cotangent, device))
         for i, (a, e, x) in enumerate(zip(actual, expected, wanted, strict=True)):
             try:
-                assert a.dtype == x.dtype and a.shape == x.shape
                 # It is computed in the result's dtype; of a broadcast operand it is a sum of rounded terms.
-                coarser = max(x.dtype, native.dtype, key=lambda dtype: torch.finfo(dtype).eps)
-                rtol, atol = tolerance(name, coarser, gradient=True)
-                atol *= max(1, native.numel() // max(1, x.numel()))
-                torch.testing.assert_close(
-                    a.cpu(), e.to(x.dtype), rtol=rtol, atol=atol, check_stride=False
+                assert_close(
+                    a,
+                    e.to(x.dtype),
+                    name,
+                    operands=inputs,
+                    gradient=True,
+                    dtype=native.dtype,
+                    terms=max(1, native.numel() // max(1, x.numel())),
                 )
             except AssertionError as error:
                 raise AssertionError(f"gradient {i}, cotangent {layout}: {error}") from None
@@ -226,6 +283,10 @@ def check_out(
     expected = expected_result(reference, case)
     args, kwargs = to_device((case.args, case.kwargs), device)
     shape, dtype = expected.shape, expected.dtype
+    operands = _tensors((case.args, case.kwargs))
+
+    def close(actual: Tensor) -> None:
+        assert_close(actual, expected, name, operands=operands)
 
     def run(out: Tensor) -> Tensor:
         result = op(*args, **kwargs, out=out)
@@ -235,20 +296,20 @@ def check_out(
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        _assert_close(run(torch.empty(shape, dtype=dtype, device=device)), expected, name)
-        _assert_close(run(torch.empty(0, dtype=dtype, device=device)), expected, name)
+        close(run(torch.empty(shape, dtype=dtype, device=device)))
+        close(run(torch.empty(0, dtype=dtype, device=device)))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        _assert_close(run(torch.empty(3, 2, 1, dtype=dtype, device=device)), expected, name)
+        close(run(torch.empty(3, 2, 1, dtype=dtype, device=device)))
     assert any("was resized" in str(w.message) for w in caught), "no warning about the resized out"
 
     view, whole = _with_border(shape, dtype, device)
-    _assert_close(run(view), expected, name)
+    close(run(view))
     _assert_only_view_changed(whole, shape)
     transposed = torch.empty(shape[::-1], dtype=dtype, device=device).permute(
         *range(len(shape) - 1, -1, -1)
     )
-    _assert_close(run(transposed), expected, name)
+    close(run(transposed))
 
     for other in (torch.float32, torch.float16, torch.bfloat16):
         if other != dtype:
@@ -295,15 +356,16 @@ def check_inplace(
     """
     expected = expected_result(reference, case)
     args, kwargs = to_device((case.args, case.kwargs), device)
+    operands = _tensors((case.args, case.kwargs))
     first = args[0].clone()
     version = first._version
     assert op(first, *args[1:], **kwargs) is first, "the changed tensor was not returned"
     assert first._version == version + 1, "the version counter did not advance by one"
-    _assert_close(first, expected, name)
+    assert_close(first, expected, name, operands=operands)
     view, whole = _with_border(expected.shape, expected.dtype, device)
     view.copy_(args[0])
     op(view, *args[1:], **kwargs)
-    _assert_close(view, expected, name)
+    assert_close(view, expected, name, operands=operands)
     _assert_only_view_changed(whole, expected.shape)
 
 

@@ -1,4 +1,4 @@
-"""What the tests know about each of our operators: how to call it, what it should return, and for which dtypes."""
+"""How a test tries a pointwise operator of ``metalops.ops``: its reference, and the operands with which both are called."""
 
 from __future__ import annotations
 
@@ -9,42 +9,54 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import ops
-from . import references
+from ..ops._pointwise import declared
 from .samples import FLOATS, INTEGERS, Case, elementwise_cases, make, special_values
 
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator of ours.
+    """An operator of ``metalops.ops`` as tests see it; what its declaration says is taken from there.
 
-    arguments: keyword arguments with which it is tried. halving: whether it takes the two halves of its only operand.
-    low, high: the range of its samples.
+    reference: a function of the operator's name that computes the same of CPU tensors, in the operands' dtypes and exactly
+    in float64. arguments: keyword arguments with which both are tried. low, high: the range of its samples. bad_arguments:
+    keyword arguments that raise ValueError, and what its message has.
     """
 
-    name: str
-    operands: int = 1
+    reference: Callable[..., Tensor]
     arguments: tuple[dict[str, Any], ...] = ({},)
-    halving: bool = False
-    integers_stay: bool = False
     low: float = -5
     high: float = 5
-    family: str = ""
+    bad_arguments: tuple[tuple[dict[str, Any], str], ...] = ()
 
     def __str__(self) -> str:
         return self.name
 
     @property
+    def name(self) -> str:
+        return self.reference.__name__
+
+    @property
     def function(self) -> Callable[..., Tensor]:
-        return getattr(ops, self.name)
+        return declared[self.name].function
 
     @property
     def inplace(self) -> Callable[..., Tensor] | None:
-        return getattr(ops, f"{self.name}_", None)
+        return declared[self.name].inplace
 
     @property
-    def reference(self) -> Callable[..., Tensor]:
-        return getattr(references, self.name)
+    def operands(self) -> int:
+        """How many tensors it takes."""
+        return declared[self.name].operands
+
+    @property
+    def halving(self) -> bool:
+        """Whether it takes the two halves of its only operand."""
+        return declared[self.name].halving
+
+    @property
+    def integers_stay(self) -> bool:
+        """Whether integers stay integers, and bool is refused."""
+        return declared[self.name].integers_stay
 
     @property
     def overload(self) -> torch._ops.OpOverload:
@@ -108,40 +120,3 @@ def halving_cases(dtype: torch.dtype, *, low: float, high: float) -> Iterator[Ca
     values = special_values(dtype)
     first, second = torch.meshgrid(values, values, indexing="ij")
     yield Case("special values", (torch.cat([first, second], dim=-1),), precise=False)
-
-
-OPERATORS = (
-    Operator("gelu_new", family="activation"),
-    Operator("gelu_fast", family="activation"),
-    Operator("gelu_quick", family="activation"),
-    Operator("relu_squared", integers_stay=True, family="activation"),
-    Operator(
-        "softcap", arguments=({"cap": 2.0}, {"cap": 30.0}), low=-20, high=20, family="activation"
-    ),
-    Operator("silu_and_mul", halving=True, family="gated"),
-    Operator("mul_and_silu", halving=True, family="gated"),
-    Operator("gelu_and_mul", halving=True, family="gated"),
-    Operator("gelu_tanh_and_mul", halving=True, family="gated"),
-    Operator(
-        "fatrelu_and_mul",
-        halving=True,
-        integers_stay=True,
-        arguments=({}, {"threshold": 1.25}),
-        family="gated",
-    ),
-    Operator("swiglu", operands=2, family="gated"),
-    Operator("geglu", operands=2, family="gated"),
-    Operator("reglu", operands=2, integers_stay=True, family="gated"),
-    Operator(
-        "swiglu_clamped", operands=2, arguments=({}, {"limit": 2.5}), low=-9, high=9, family="gated"
-    ),
-    Operator("fma", operands=3, integers_stay=True, family="interpolation"),
-    Operator(
-        "lerp_clamped", operands=3, integers_stay=True, low=-2, high=3, family="interpolation"
-    ),
-)
-
-
-def family(name: str) -> tuple[Operator, ...]:
-    """The operators of kernels/``name``.metal."""
-    return tuple(op for op in OPERATORS if op.family == name)

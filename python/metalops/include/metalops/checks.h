@@ -39,6 +39,15 @@ METALOPS_HIDDEN inline void check_dtype(bool has_kernel, std::string_view name,
                               "'");
 }
 
+// Whether it is one of Metal's floating-point types: float32, float16 or bfloat16.
+METALOPS_HIDDEN inline bool is_metal_float(at::ScalarType type) {
+  return type == at::kFloat || type == at::kHalf || type == at::kBFloat16;
+}
+
+METALOPS_HIDDEN inline void check_metal_float(std::string_view name, at::ScalarType type) {
+  check_dtype(is_metal_float(type), name, type);
+}
+
 METALOPS_HIDDEN inline void check_not_complex(std::string_view name, at::ScalarType type) {
   check_dtype(!at::isComplexType(type), name, type);
 }

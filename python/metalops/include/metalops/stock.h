@@ -1,14 +1,84 @@
-// torch's own kernels on the MPS key: calling them from operators that we override in the cases
-// that torch refuses and leave to it in all others, and registering beside them.
+// torch's own kernels on the MPS key: registering ours beside them, and calling theirs from
+// operators that we replace in the cases that torch refuses and leave to it in all others.
 #pragma once
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/util/Exception.h>
 #include <metalops/library.h>
+#include <torch/library.h>
 
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 namespace metalops {
+
+// An ATen overload ("aten::take.out") of which both torch and this extension have an MPS kernel.
+// reason: why ours took the place of torch's; empty where torch's stays.
+struct SharedOverload {
+  std::string name;
+  std::string reason;
+};
+
+// Of this extension, in the order of registration.
+METALOPS_HIDDEN inline std::vector<SharedOverload>& shared_overloads() {
+  static std::vector<SharedOverload> overloads;
+  return overloads;
+}
+
+// Registers kernels of ATen operators: those that torch lacks. With a later torch that has one of
+// them itself, torch's stays.
+//
+//   TORCH_LIBRARY_IMPL(aten, MPS, library) {
+//     metalops::AtenKernels m(library);
+//     m.impl("take.out", take_out);
+//   }
+class METALOPS_HIDDEN AtenKernels {
+ public:
+  explicit AtenKernels(torch::Library& library) : library_(library) {}
+
+  template <class Function>
+  void impl(const char* name, Function&& function) {
+    if (is_in_torch(name)) {
+      shared_overloads().push_back({qualified(name), ""});
+    } else {
+      library_.impl(name, std::forward<Function>(function));
+    }
+  }
+
+  // In the place of torch's kernel, if there is one. reason: what is wrong with that.
+  template <class Function>
+  void replace(const char* name, Function&& function, const char* reason) {
+    if (is_in_torch(name)) {
+      shared_overloads().push_back({qualified(name), reason});
+      // The dispatcher warns of every kernel that takes another one's place.
+      Silent silent;
+      const c10::WarningUtils::WarningHandlerGuard guard(&silent);
+      library_.impl(name, std::forward<Function>(function));
+    } else {
+      library_.impl(name, std::forward<Function>(function));
+    }
+  }
+
+ private:
+  class Silent final : public c10::WarningHandler {
+    void process(const c10::Warning&) override {}
+  };
+
+  static std::string qualified(std::string_view name) { return "aten::" + std::string(name); }
+
+  // On the software device: whether a Mac has one, in whose place a stand-in is registered.
+  static bool is_in_torch(std::string_view name) {
+    const auto dot = name.find('.');
+    const auto overload = dot == std::string_view::npos ? "" : name.substr(dot + 1);
+    const auto handle = c10::Dispatcher::singleton().findOp(
+        {qualified(name.substr(0, dot)), std::string(overload)});
+    return handle && handle->hasKernelForDispatchKey(c10::DispatchKey::MPS);
+  }
+
+  torch::Library& library_;
+};
 
 // To be made before ours is registered.
 class METALOPS_HIDDEN StockKernel {
@@ -29,21 +99,6 @@ class METALOPS_HIDDEN StockKernel {
  private:
   c10::OperatorHandle operator_;
   c10::SafeKernelFunction kernel_;
-};
-
-// As long as one lives, this thread registers kernels where torch has some already without the
-// dispatcher's warning.
-class METALOPS_HIDDEN Override {
- public:
-  Override() : guard_(&silent_) {}
-
- private:
-  class Silent final : public c10::WarningHandler {
-    void process(const c10::Warning&) override {}
-  };
-
-  Silent silent_;
-  c10::WarningUtils::WarningHandlerGuard guard_;
 };
 
 }  // namespace metalops

@@ -1,0 +1,40 @@
+"""metalops.testing.assert_close: what its message says of the first mismatch."""
+
+import pytest
+import torch
+from metalops.testing import assert_close
+
+
+def test_the_message_has_the_first_mismatch_and_the_operands_there():
+    a, b = torch.arange(6.0).view(2, 3), torch.tensor([10.0, 20.0, 30.0])
+    expected = a + b
+    wrong = expected.clone()
+    wrong[1, 1:] += 0.5
+    with pytest.raises(AssertionError) as error:
+        assert_close(wrong, expected, "add", operands=(a, b))
+    first, operands = str(error.value).split("\n")
+    assert "add: 2 of 6 elements are wrong, the first at (1, 1): 24.5, expected 24.0" in first
+    assert operands == "of the operands 4.0, 20.0"
+
+
+def test_a_reference_that_overflows_is_named_as_the_one_at_fault():
+    x = torch.tensor([1.0, 3e38])
+    reference, operator = (x * x) / x, x.clone()
+    with pytest.raises(AssertionError, match="The reference overflows there and the operator"):
+        assert_close(operator, reference, "twice", operands=(x,))
+    infinity = torch.tensor([1.0, torch.inf])
+    for actual, operand in ((torch.full((2,), torch.nan), x), (operator, infinity)):
+        with pytest.raises(AssertionError) as error:
+            assert_close(actual, reference, "twice", operands=(operand,))
+        assert "overflows" not in str(error.value)
+
+
+def test_shapes_and_dtypes_are_equal_and_nan_is_nan():
+    x = torch.tensor([1.0, torch.nan])
+    assert_close(x, x.clone(), "same")
+    with pytest.raises(AssertionError, match="dtype torch.float16, expected torch.float32"):
+        assert_close(x.half(), x, "same")
+    with pytest.raises(AssertionError, match=r"shape \(1, 2\), expected \(2,\)"):
+        assert_close(x[None], x, "same")
+    with pytest.raises(AssertionError, match="1 of 2 elements are wrong"):
+        assert_close(torch.zeros(2, dtype=torch.int32), torch.arange(2).int(), "integers")
