@@ -4,80 +4,45 @@ operators lack, the names under which the device would record a stand-in, errors
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
+import metalops
 import pytest
 import torch
 import torch.utils._pytree as pytree
 from metalops import debug
 from metalops.testing import to_device
+from metalops.testing.samples import FLOATS
 from torch import Tensor
 
 NARROW = (torch.float16, torch.bfloat16)
 
-# Every overload that we register.
-OUR_OVERLOADS = (
-    "aten::special_airy_ai",
-    "aten::special_ndtri",
-    "aten::special_log_ndtr",
-    "aten::special_laguerre_polynomial_l",
-    "aten::special_legendre_polynomial_p",
-    "aten::heaviside",
-    "aten::frexp",
-    "aten::logit_",
-    "aten::logspace",
-    "aten::rrelu",
-    "aten::multi_margin_loss",
-    "aten::multilabel_margin_loss",
-    "aten::_pdist",
-    "aten::_ctc_loss",
-    "aten::adaptive_avg_pool3d",
-    "aten::_adaptive_avg_pool3d",
-    "aten::adaptive_max_pool3d",
-    "aten::fractional_max_pool2d",
-    "aten::fractional_max_pool3d",
-    "aten::take",
-    "aten::put",
-    "aten::channel_shuffle",
-    "aten::embedding_renorm",
-    "aten::narrow_copy",
-    "aten::fake_quantize",
-    "aten::_fake_quantize",
-    "aten::_fused_moving_avg_obs_fq_helper",
-    "aten::glu_jvp",
-    "aten::glu_backward_jvp",
-    "aten::kaiser_window",
-    "aten::_fused_adagrad_",
-    "aten::_compute_linear_combination",
-    "aten::_aminmax",
-    "aten::batch_norm_update_stats",
-    "aten::min.unary_out",
-    "aten::max.unary_out",
-    "aten::std.correction_out",
-    "aten::var.correction_out",
-    "aten::hash_tensor",
-    "aten::mode",
-    "aten::segment_reduce",
-    "aten::_segment_reduce",
-    "aten::_masked_softmax",
-    "aten::poisson",
-    "aten::binomial",
-    "aten::_upsample_bilinear2d_aa_backward",
-    "aten::_upsample_bicubic2d_aa_backward",
-    "aten::_upsample_lanczos2d_aa",
-    "aten::_transform_bias_rescale_qkv",
-    "aten::_add_relu",
-    "aten::_functional_assert_async",
-    "aten::_make_dep_token",
-    "aten::_native_multi_head_attention",
-    "aten::_transformer_encoder_layer_fwd",
-    "aten::_fused_sdp_choice",
-    "aten::_nested_tensor_from_mask_left_aligned",
-    "aten::_addmm_activation",
-    "aten::_jagged_to_padded_dense_forward",
-    "aten::_padded_dense_to_jagged_forward",
-)
+# The floating-point dtypes of the CPU, and shapes of operands that say little in themselves.
+CPU_FLOATS = frozenset({*FLOATS, torch.float64})
+OPINFO_SHAPES = ((4, 6), (8,), (2, 3, 4), (), (0, 2), (33, 5))
+
+# Arguments and keyword arguments, on the CPU.
+Calls = Iterator[tuple[tuple[Any, ...], dict[str, Any]]]
+
+
+class OpInfoSamples(NamedTuple):
+    """What an OpInfo entry of an ATen operator says, where torch's own list, op_db, has none.
+
+    calls: of a dtype. Where CPU kernels refuse float64 scales, steps and the like, references run in float32, and gradients,
+    which are compared in float64, are left to the operators' own tests.
+    """
+
+    name: str
+    op: Callable[..., Any]
+    dtypes: frozenset[torch.dtype]
+    calls: Callable[[torch.dtype], Calls]
+
+
+@functools.cache
+def our_overloads() -> frozenset[str]:
+    """The overloads that only we have a kernel for."""
+    return frozenset(entry.name for entry in metalops.coverage() if entry.status == "ours")
 
 
 def reference(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -110,11 +75,7 @@ def served_by_us(call: Callable[[], Any]) -> list[str]:
     """
     with debug.standins() as served:
         call()
-    return [
-        name
-        for name in served
-        if any(name == ours or name.startswith((ours + ".", ours + "_")) for ours in OUR_OVERLOADS)
-    ]
+    return [name for name in served if name in our_overloads()]
 
 
 def assert_refused_as_on_the_cpu(

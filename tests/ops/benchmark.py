@@ -109,7 +109,7 @@ def ones(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 @functools.cache
-def classes(rows: int, columns: int, count: int, device: torch.device) -> Tensor:
+def random_classes(rows: int, columns: int, count: int, device: torch.device) -> Tensor:
     """`count` random classes for each row of `columns` values; one alone without a dimension."""
     shape = (rows,) if count == 1 else (rows, count)
     return torch.randint(columns, shape).to(device)

@@ -1,7 +1,8 @@
 """What the test files of this folder say of their families' operators, gathered for tests and benchmarks of all of them.
 
-A file test_X.py may have POINTWISE, how to try the operators of ``metalops.ops`` of its family (metalops.testing.Operator),
-and BENCHMARKS, how to time its operators (benchmark.Benchmark).
+A file test_X.py may have POINTWISE, how to try the operators of ``metalops.ops`` of its family (metalops.testing.Operator);
+OPINFOS, the names of its ATen operators in torch's op_db; OPINFO_SAMPLES, those that have no entry there
+(aten.OpInfoSamples); and BENCHMARKS, how to time its operators (benchmark.Benchmark).
 """
 
 from __future__ import annotations

@@ -7,10 +7,43 @@ import torch
 from metalops import testing
 from metalops.testing.samples import FLOATS, layouts, make, to_device
 
-from .aten import served_by_us
+from .aten import CPU_FLOATS, OPINFO_SHAPES, Calls, OpInfoSamples, served_by_us
+from .benchmark import HALVES_ONE_BY_ONE, Benchmark, ones
 
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 OPTIONS = {"lr": 0.1, "lr_decay": 0.0, "weight_decay": 0.0, "eps": 1e-8, "maximize": False}
+
+
+def _opinfo_adagrad(dtype: torch.dtype) -> Calls:
+    params = [make(shape, dtype, seed=i) for i, shape in enumerate(OPINFO_SHAPES)]
+    grads = [make(p.shape, dtype, seed=10) for p in params]
+    sums = [make(p.shape, dtype, low=1, high=3, seed=20) for p in params]
+    steps = [torch.tensor(3.0) for _ in params]
+    options = {"lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.1, "eps": 1e-8}
+    for maximize in (False, True):
+        yield (params, grads, sums, steps), {**options, "maximize": maximize}
+        scaled = {"grad_scale": torch.tensor(2.0), "found_inf": torch.tensor(0.0)}
+        yield (params, grads, sums, steps), {**options, **scaled, "maximize": maximize}
+
+
+def _opinfo_functional_adagrad(params, grads, sums, steps, **options):
+    # The step counts, which come last, stay as they are.
+    return torch.ops.aten._fused_adagrad(params, grads, sums, steps, **options)[:3]
+
+
+OPINFO_SAMPLES = (
+    OpInfoSamples("_fused_adagrad", _opinfo_functional_adagrad, CPU_FLOATS, _opinfo_adagrad),
+)
+
+
+def _step(x, out):
+    sums = ones(*x.shape, dtype=x.dtype, device=x.device)
+    step = ones(dtype=torch.float32, device=x.device)
+    options = {"lr": 0.1, "lr_decay": 0.0, "weight_decay": 0.1, "eps": 1e-8, "maximize": False}
+    torch._fused_adagrad_([out], [x], [sums], [step], **options)
+
+
+BENCHMARKS = (Benchmark.same("_fused_adagrad_", _step, reason=HALVES_ONE_BY_ONE),)
 
 
 def _lists(tensors, step=3.0):

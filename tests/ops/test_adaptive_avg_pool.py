@@ -11,6 +11,7 @@ from metalops.testing.samples import FLOATS, make
 from torch.ops import aten
 
 from .aten import assert_refused_as_on_the_cpu, served_by_us
+from .benchmark import WINDOWS, Benchmark, adaptive
 from .pooling import ADAPTIVE_SIZES_3D, both, check, layouts, outs
 
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -21,6 +22,29 @@ SIZES_2D = [
     ((4, 70), (3, 33)),
     ((5, 3), (1, 2)),
 ]
+
+
+# In torch's op_db.
+OPINFOS = (
+    "nn.functional.adaptive_avg_pool1d",
+    "nn.functional.adaptive_avg_pool2d",
+    "nn.functional.adaptive_avg_pool3d",
+)
+
+
+BENCHMARKS = (
+    *Benchmark.with_gradient(
+        "adaptive_avg_pool2d", lambda x: adaptive(F.adaptive_avg_pool2d, x, 2, 2.3), reason=WINDOWS
+    ),
+    *Benchmark.with_gradient(
+        "adaptive_avg_pool2d, few",
+        lambda x: adaptive(F.adaptive_avg_pool2d, x, 2, 7),
+        reason=WINDOWS,
+    ),
+    *Benchmark.with_gradient(
+        "adaptive_avg_pool3d", lambda x: adaptive(F.adaptive_avg_pool3d, x, 3, 2.3), reason=WINDOWS
+    ),
+)
 
 
 def _pool(size):

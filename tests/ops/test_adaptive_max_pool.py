@@ -10,9 +10,26 @@ from metalops.testing.samples import FLOATS, make, to_device
 from torch.ops import aten
 
 from .aten import assert_refused_as_on_the_cpu, reference, served_by_us
+from .benchmark import WINDOWS, Benchmark, adaptive
 from .pooling import ADAPTIVE_SIZES_3D, assert_same, both, check, layouts, outs
 
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
+
+
+# In torch's op_db.
+OPINFOS = ("nn.functional.adaptive_max_pool3d",)
+
+
+BENCHMARKS = (
+    *Benchmark.with_gradient(
+        "adaptive_max_pool3d", lambda x: adaptive(F.adaptive_max_pool3d, x, 3, 2.3), reason=WINDOWS
+    ),
+    *Benchmark.with_gradient(
+        "adaptive_max_pool3d, few",
+        lambda x: adaptive(F.adaptive_max_pool3d, x, 3, 7),
+        reason=WINDOWS,
+    ),
+)
 
 
 def _pool(size):

@@ -8,42 +8,35 @@ import torch.utils._pytree as pytree
 from metalops import testing
 from metalops.testing.samples import FLOATS
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 from .aten import NARROW, reference, served_by_us
+from .families import gather
 
-NAMES = (
-    "special.airy_ai",
-    "special.ndtri",
-    "special.log_ndtr",
-    "special.laguerre_polynomial_l",
-    "special.legendre_polynomial_p",
-    "heaviside",
-    "frexp",
-    "logit",
-    "logspace",
-    "nn.functional.rrelu",
-    "nn.functional.ctc_loss",
-    "nn.functional.multi_margin_loss",
-    "nn.functional.multilabel_margin_loss",
-    "nn.functional.pdist",
-    "nn.functional.adaptive_avg_pool1d",
-    "nn.functional.adaptive_avg_pool2d",
-    "nn.functional.adaptive_avg_pool3d",
-    "nn.functional.adaptive_max_pool3d",
-    "nn.functional.fractional_max_pool2d",
-    "nn.functional.fractional_max_pool3d",
-    "take",
-    "put",
-    "narrow_copy",
-    "nn.functional.channel_shuffle",
-    "signal.windows.kaiser",
-    "_upsample_bilinear2d_aa",
-    "_segment_reduce",
-    "mode",
-    "hash_tensor",
-)
-OURS = [op.name for op in testing.aten_op_db]
-OPERATORS = [op for op in op_db if op.name in NAMES] + testing.aten_op_db
+
+def _opinfo(entry):
+    def samples(info, device, dtype, requires_grad, **kwargs):
+        for args, options in entry.calls(dtype):
+            first, *others = testing.to_device(args, device)
+            options = testing.to_device(options, device)
+            yield SampleInput(first, args=tuple(others), kwargs=options)
+
+    return OpInfo(
+        entry.name,
+        op=entry.op,
+        dtypes=set(entry.dtypes),
+        sample_inputs_func=samples,
+        supports_out=False,
+        supports_autograd=False,
+        supports_forward_ad=False,
+        supports_gradgrad=False,
+    )
+
+
+NAMES = gather("OPINFOS")
+OUR_ENTRIES = [_opinfo(entry) for entry in gather("OPINFO_SAMPLES")]
+OURS = [op.name for op in OUR_ENTRIES]
+OPERATORS = [op for op in op_db if op.name in NAMES] + OUR_ENTRIES
 IN_PLACE = [op for op in OPERATORS if op.inplace_variant is not None]
 WITHOUT_HALF_PRECISION = ("nn.functional.ctc_loss", "nn.functional.pdist")
 # In torch. The shape of what ctc_loss keeps for the gradient depends on the targets.
@@ -165,8 +158,7 @@ def _compare(op, sample, variant=None):
         expected = testing.checks.expected_result(reference(function), case)
     for a, e in zip(pytree.tree_leaves(actual), pytree.tree_leaves(expected), strict=True):
         assert a.device.type == "mps"
-        rtol, atol = testing.tolerance(op.name, e.dtype)
-        torch.testing.assert_close(a.cpu(), e, rtol=rtol, atol=atol, equal_nan=True)
+        testing.assert_close(a, e, op.name, operands=_tensors(sample))
 
 
 @by_operator_and_dtype

@@ -5,11 +5,39 @@ import torch
 from metalops import testing
 from metalops.testing.samples import FLOATS, make, to_device
 
-from .aten import served_by_us
+from .aten import CPU_FLOATS, Calls, OpInfoSamples, served_by_us
+from .benchmark import HALVES_ONE_BY_ONE, Benchmark, ones
 
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 # Samples, tokens, heads, features of a head: below and beyond a simdgroup.
 SIZES = [(1, 1, 1, 1), (2, 3, 2, 5), (3, 7, 4, 8), (1, 40, 3, 33), (2, 2, 1, 70), (5, 1, 6, 2)]
+
+
+def _opinfo_projection(dtype: torch.dtype) -> Calls:
+    for samples, tokens, heads, width in ((2, 3, 2, 10), (1, 40, 3, 33)):
+        qkv = make((samples, tokens, 3 * width), dtype)
+        yield (qkv, make((3 * width,), dtype, seed=1), heads), {}
+
+
+OPINFO_SAMPLES = (
+    OpInfoSamples(
+        "_transform_bias_rescale_qkv",
+        torch._transform_bias_rescale_qkv,
+        CPU_FLOATS,
+        _opinfo_projection,
+    ),
+)
+
+
+def _project(x, out):
+    width = 192 if x.numel() >= 192 else 6
+    tokens = x.numel() // width
+    qkv = x.reshape(-1)[: tokens * width].view(1, tokens, width)
+    bias = ones(width, dtype=x.dtype, device=x.device)
+    return torch._transform_bias_rescale_qkv(qkv, bias, 2)
+
+
+BENCHMARKS = (Benchmark.same("_transform_bias_rescale_qkv", _project, reason=HALVES_ONE_BY_ONE),)
 
 
 def _operands(samples, tokens, heads, head_size, dtype):

@@ -6,7 +6,8 @@ from metalops import testing
 from metalops.testing.samples import FLOATS, make, to_device
 from torch import batch_norm_update_stats
 
-from .aten import assert_refused_as_on_the_cpu, served_by_us
+from .aten import CPU_FLOATS, Calls, OpInfoSamples, assert_refused_as_on_the_cpu, served_by_us
+from .benchmark import FIBERS, HALVES_ONE_BY_ONE, Benchmark
 
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 # Channels for one thread, a simdgroup, several; short and long rows in each; whole blocks and parts.
@@ -22,6 +23,42 @@ SHAPES = [
     (1, 2, 9000),
     (2, 4, 3, 5, 2),
 ]
+
+
+def _opinfo_batch_norm(dtype: torch.dtype) -> Calls:
+    for shape in ((4, 3), (2, 3, 70), (2, 5, 4, 4)):
+        averages = make(shape[1:2], dtype), make(shape[1:2], dtype, low=0, high=1)
+        yield (make(shape, dtype), *averages, 0.1), {}
+        yield (make(shape, dtype), None, None, 0.1), {}
+
+
+def _opinfo_functional_batch_norm_stats(x, running_mean, running_var, momentum):
+    averages = [None if a is None else a.clone() for a in (running_mean, running_var)]
+    stats = torch.batch_norm_update_stats(x, *averages, momentum)
+    return stats if running_mean is None else (*stats, *averages)
+
+
+OPINFO_SAMPLES = (
+    OpInfoSamples(
+        "batch_norm_update_stats",
+        _opinfo_functional_batch_norm_stats,
+        CPU_FLOATS,
+        _opinfo_batch_norm,
+    ),
+)
+
+
+def _stats_of_images(x, out):
+    """Of 64 channels and up to 32 x 32 pixels."""
+    images = x.reshape(-1, min(64, x.numel()), min(1024, max(1, x.numel() // 64)))
+    return batch_norm_update_stats(images, None, None, 0.1)
+
+
+BENCHMARKS = (
+    Benchmark.same(
+        "batch_norm_update_stats", _stats_of_images, reason=f"{FIBERS}; and {HALVES_ONE_BY_ONE}"
+    ),
+)
 
 
 def _tolerance(dtype):

@@ -13,6 +13,7 @@ from metalops.testing.samples import make, to_device
 from torch.ops import aten
 
 from .aten import served_by_us
+from .benchmark import FIBERS, Benchmark, random_classes
 
 STEPS, LABELS = 14, 6
 INPUT_LENGTHS = [14, 9, 3, 1, 0, 12, 4, 0]
@@ -20,6 +21,26 @@ INPUT_LENGTHS = [14, 9, 3, 1, 0, 12, 4, 0]
 TARGET_LENGTHS = [5, 0, 3, 2, 0, 6, 2, 1]
 by_reduction = pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 by_blank = pytest.mark.parametrize("blank", range(LABELS))
+
+
+# In torch's op_db.
+OPINFOS = ("nn.functional.ctc_loss",)
+
+
+def _loss_of_blocks(x):
+    """Samples of up to 64 steps and 32 labels, with targets a quarter as long."""
+    labels = min(32, x.numel() // 2)
+    steps = min(64, x.numel() // labels)
+    batch = x.numel() // (labels * steps)
+    log_probs = x.reshape(steps, batch, labels)
+    length = steps // 4
+    targets = random_classes(batch, labels, max(2, length), x.device)
+    return F.ctc_loss(log_probs, targets, [steps] * batch, [length] * batch, reduction="sum")
+
+
+BENCHMARKS = Benchmark.with_gradient(
+    "ctc_loss", _loss_of_blocks, low=-6, high=-2, only_dtype="float32", reason=FIBERS
+)
 
 
 def _log_probs(steps, batch, labels, seed=0):

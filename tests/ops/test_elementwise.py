@@ -9,9 +9,25 @@ from metalops.testing.samples import FLOATS, INTEGERS
 
 from . import direct
 from .aten import relative_error, served_by_us, uniform
+from .benchmark import HALVES_ONE_BY_ONE, Benchmark
 
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 by_dtype = pytest.mark.parametrize("dtype", (*FLOATS, *INTEGERS, torch.bool), ids=str)
+
+
+# In torch's op_db.
+OPINFOS = (
+    "heaviside",
+    "frexp",
+    "logit",
+)
+
+
+BENCHMARKS = (
+    Benchmark.same("heaviside", lambda a, b, out: torch.heaviside(a, b, out=out), inputs=2),
+    Benchmark.same("frexp", lambda x, out: torch.frexp(x), reason=HALVES_ONE_BY_ONE),
+    Benchmark.same("logit_", lambda x, out: out.copy_(x).logit_(), low=0.01, high=0.99),
+)
 
 
 # ---- heaviside -----------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ from metalops import testing
 from metalops.testing.samples import FLOATS, layouts, make, to_device
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from .aten import served_by_us
+from .aten import CPU_FLOATS, OPINFO_SHAPES, Calls, OpInfoSamples, served_by_us
+from .benchmark import Benchmark, ones
 
 aten = torch.ops.aten
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -25,6 +26,83 @@ learnable_per_tensor_backward = aten._fake_quantize_learnable_per_tensor_affine_
 learnable_per_channel = aten._fake_quantize_learnable_per_channel_affine
 learnable_per_channel_backward = aten._fake_quantize_learnable_per_channel_affine_backward
 observe_and_quantize = aten._fused_moving_avg_obs_fq_helper
+
+
+def _opinfo_per_tensor(dtype: torch.dtype) -> Calls:
+    for shape in OPINFO_SHAPES:
+        x = make(shape, dtype)
+        yield (x, 0.25, 1, -8, 7), {}
+        zero_point = torch.tensor([-3], dtype=torch.int32)
+        yield (x, torch.tensor([0.5]), zero_point, -8, 7), {}
+    for _, x in layouts(dtype):
+        yield (x, 0.125, 0, -128, 127), {}
+
+
+def _opinfo_channels(dtype: torch.dtype):
+    for shape, axis in (((4, 6), 0), ((4, 6), 1), ((3, 5, 40), 1), ((8,), 0), ((2, 3, 4, 5), 1)):
+        x = make(shape, dtype)
+        scale = 0.25 * (1 + torch.arange(shape[axis]) % 2)
+        zero_point = torch.arange(shape[axis]) % 5 - 2
+        yield x, scale, zero_point, axis
+        if x.dim() == 4:
+            yield x.to(memory_format=torch.channels_last), scale, zero_point, axis
+
+
+def _opinfo_per_channel(dtype: torch.dtype) -> Calls:
+    for x, scale, zero_point, axis in _opinfo_channels(dtype):
+        yield (x, scale, zero_point.int(), axis, -8, 7), {}
+
+
+def _opinfo_learnable_per_tensor(dtype: torch.dtype) -> Calls:
+    for shape in OPINFO_SHAPES:
+        yield (make(shape, dtype), torch.tensor([0.25]), torch.tensor([1.3]), -8, 7, 0.5), {}
+
+
+def _opinfo_learnable_per_channel(dtype: torch.dtype) -> Calls:
+    for x, scale, zero_point, axis in _opinfo_channels(dtype):
+        yield (x, scale, zero_point + 0.3, axis, -8, 7, 0.5), {}
+
+
+OPINFO_SAMPLES = (
+    OpInfoSamples(
+        "fake_quantize_per_tensor_affine",
+        torch.fake_quantize_per_tensor_affine,
+        CPU_FLOATS,
+        _opinfo_per_tensor,
+    ),
+    OpInfoSamples(
+        "fake_quantize_per_channel_affine",
+        torch.fake_quantize_per_channel_affine,
+        CPU_FLOATS,
+        _opinfo_per_channel,
+    ),
+    OpInfoSamples(
+        "_fake_quantize_learnable_per_tensor_affine",
+        torch._fake_quantize_learnable_per_tensor_affine,
+        CPU_FLOATS,
+        _opinfo_learnable_per_tensor,
+    ),
+    OpInfoSamples(
+        "_fake_quantize_learnable_per_channel_affine",
+        torch._fake_quantize_learnable_per_channel_affine,
+        CPU_FLOATS,
+        _opinfo_learnable_per_channel,
+    ),
+)
+
+
+def _quantize_per_channel(x, out):
+    scale = ones(len(x), dtype=torch.float32, device=x.device)
+    zero_point = ones(len(x), dtype=torch.int32, device=x.device)
+    return torch.fake_quantize_per_channel_affine(x, scale, zero_point, 0, -128, 127)
+
+
+BENCHMARKS = (
+    Benchmark.same(
+        "fake_quantize", lambda x, out: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -8, 7)
+    ),
+    Benchmark.same("fake_quantize per channel", _quantize_per_channel),
+)
 
 
 def _compare(function, *args, exact=True):

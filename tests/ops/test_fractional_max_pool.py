@@ -1,5 +1,6 @@
 """fractional_max_pool2d and fractional_max_pool3d: kernels/fractional_max_pool.metal."""
 
+import functools
 import math
 
 import pytest
@@ -10,6 +11,7 @@ from metalops.testing.samples import FLOATS, make, to_device
 from torch.ops import aten
 
 from .aten import assert_refused_as_on_the_cpu, served_by_us
+from .benchmark import WINDOWS, Benchmark, images
 from .pooling import assert_same, both, check, layouts, outs
 
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -25,6 +27,39 @@ CASES = [
     ((6, 7, 70), (5, 1, 2), (1, 5, 34)),
 ]
 SHAPES = [(2, 3, 6, 7, 8), (3, 6, 7, 8), (2, 1, 6, 7, 8), (2, 3, 7, 8), (3, 7, 8), (1, 1, 7, 8)]
+
+
+# In torch's op_db.
+OPINFOS = (
+    "nn.functional.fractional_max_pool2d",
+    "nn.functional.fractional_max_pool3d",
+)
+
+
+@functools.lru_cache(maxsize=4)
+def _random_samples(planes, dimensions, dtype, device):
+    return torch.rand(1, planes, dimensions).to(device, dtype)
+
+
+def _pool_images(function, x, dimensions):
+    x = images(x, dimensions)
+    samples = _random_samples(x.shape[1], dimensions, x.dtype, x.device)
+    size = max(1, x.shape[-1] * 3 // 7)
+    return function(x, min(2, x.shape[-1] - size), size, _random_samples=samples)
+
+
+BENCHMARKS = (
+    *Benchmark.with_gradient(
+        "fractional_max_pool2d",
+        lambda x: _pool_images(F.fractional_max_pool2d, x, 2),
+        reason=WINDOWS,
+    ),
+    *Benchmark.with_gradient(
+        "fractional_max_pool3d",
+        lambda x: _pool_images(F.fractional_max_pool3d, x, 3),
+        reason=WINDOWS,
+    ),
+)
 
 
 def _operator(dimensions):

@@ -10,11 +10,48 @@ from metalops.testing.samples import FLOATS, make, to_device
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.ops import aten
 
-from .aten import served_by_us
+from .aten import CPU_FLOATS, OPINFO_SHAPES, Calls, OpInfoSamples, served_by_us
+from .benchmark import Benchmark
 
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 SIGNED = (torch.int64, torch.int32, torch.int16, torch.int8)
 by_number = pytest.mark.parametrize("dtype", (*FLOATS, *SIGNED), ids=str)
+
+
+def _opinfo_add_relu(dtype: torch.dtype) -> Calls:
+    for shape in OPINFO_SHAPES:
+        x = make(shape, dtype)
+        yield (x, make(shape[-1:], dtype, seed=1)), {"alpha": -2}
+        yield (x, 3), {}
+
+
+def _opinfo_addmm_activation(dtype: torch.dtype) -> Calls:
+    operands = make((5,), dtype), make((4, 6), dtype, low=-1, high=1), make((6, 5), dtype, seed=1)
+    yield operands, {}
+    yield operands, {"beta": 0.5, "alpha": 2, "use_gelu": True}
+
+
+OPINFO_SAMPLES = (
+    OpInfoSamples(
+        "_add_relu",
+        torch._add_relu,
+        {*CPU_FLOATS, torch.int8, torch.int16, torch.int32, torch.int64},
+        _opinfo_add_relu,
+    ),
+    OpInfoSamples(
+        "_addmm_activation", torch._addmm_activation, CPU_FLOATS, _opinfo_addmm_activation
+    ),
+)
+
+
+BENCHMARKS = (
+    Benchmark.same(
+        "_add_relu",
+        lambda a, b, out: torch._add_relu(a, b, out=out),
+        inputs=2,
+        only_dtype="float32",
+    ),
+)
 
 
 def _add_relu(a, b, alpha=1):

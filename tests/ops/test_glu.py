@@ -7,10 +7,41 @@ from metalops import testing
 from metalops.testing.samples import FLOATS, layouts, make, to_device
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from .aten import served_by_us
+from .aten import CPU_FLOATS, Calls, OpInfoSamples, served_by_us
+from .benchmark import Benchmark
 
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 aten = torch.ops.aten
+
+
+def _opinfo_glu(dtype: torch.dtype):
+    for shape, dim in (((4, 6), 0), ((4, 6), -1), ((8,), 0), ((2, 4, 3), 1), ((0, 2), 1)):
+        yield make(shape, dtype), dim
+
+
+def _opinfo_glu_jvp(dtype: torch.dtype) -> Calls:
+    for x, dim in _opinfo_glu(dtype):
+        y = torch.nn.functional.glu(x.float(), dim).to(dtype)
+        yield (y, x, make(x.shape, dtype, seed=1), dim), {}
+
+
+def _opinfo_glu_backward_jvp(dtype: torch.dtype) -> Calls:
+    for x, dim in _opinfo_glu(dtype):
+        grad = make(torch.nn.functional.glu(x.float(), dim).shape, dtype, low=-1, high=1, seed=2)
+        grad_x = torch.ops.aten.glu_backward(grad.float(), x.float(), dim).to(dtype)
+        tangents = make(grad.shape, dtype, seed=3), make(x.shape, dtype, seed=4)
+        yield (grad_x, grad, x, *tangents, dim), {}
+
+
+OPINFO_SAMPLES = (
+    OpInfoSamples("glu_jvp", torch.ops.aten.glu_jvp, CPU_FLOATS, _opinfo_glu_jvp),
+    OpInfoSamples(
+        "glu_backward_jvp", torch.ops.aten.glu_backward_jvp, CPU_FLOATS, _opinfo_glu_backward_jvp
+    ),
+)
+
+
+BENCHMARKS = (Benchmark.same("glu_jvp", lambda x, out: aten.glu_jvp(out, x, x, -1), halves=True),)
 
 
 def _halvable(dtype):

@@ -8,9 +8,21 @@ from metalops import testing
 from metalops.testing.samples import FLOATS, INTEGERS, layouts, make, special_values, to_device
 
 from .aten import assert_refused_as_on_the_cpu, served_by_us
+from .benchmark import FIBERS, Benchmark
 
 DTYPES = (*FLOATS, *INTEGERS, torch.bool)
 by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+
+# In torch's op_db.
+OPINFOS = ("hash_tensor",)
+
+
+_SLOW = FIBERS + ", while torch's loop takes 16 elements at once"
+BENCHMARKS = (
+    Benchmark.same("hash_tensor", lambda x, out: torch.hash_tensor(x), reason=_SLOW),
+    Benchmark.same("hash_tensor, rows", lambda x, out: torch.hash_tensor(x, 1), reason=_SLOW),
+)
 
 
 def _check(x, *args, **options):

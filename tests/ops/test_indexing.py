@@ -9,13 +9,63 @@ from metalops import testing
 from metalops.testing.samples import FLOATS, INTEGERS, layouts, make, to_device
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from .aten import served_by_us
+from .aten import CPU_FLOATS, Calls, OpInfoSamples, served_by_us
+from .benchmark import FIBERS, Benchmark, permutation
 
 MOVED = (*FLOATS, *INTEGERS, torch.bool, torch.complex64)
 by_moved_dtype = pytest.mark.parametrize("dtype", MOVED, ids=str)
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 # What fills a new tensor with zeros, and what takes a strided index into the shape of the source.
 STOCK = {"aten::zero_", "aten::fill_.Scalar"}
+
+
+# In torch's op_db.
+OPINFOS = (
+    "take",
+    "put",
+    "narrow_copy",
+    "nn.functional.channel_shuffle",
+)
+
+
+def _opinfo_embedding_renorm(dtype: torch.dtype) -> Calls:
+    weight = make((10, 7), dtype)
+    for indices in (torch.tensor([0, 3, 3, 9]), torch.tensor([[1, 2], [2, 1]]), torch.tensor(4)):
+        for norm_type in (1.0, 2.0, float("inf")):
+            yield (weight, indices, 2.0, norm_type), {}
+            yield (weight.t().contiguous().t(), indices.int(), 2.0, norm_type), {}
+
+
+OPINFO_SAMPLES = (
+    OpInfoSamples(
+        "embedding_renorm",
+        torch.ops.aten.embedding_renorm,
+        {*CPU_FLOATS, torch.complex64},
+        _opinfo_embedding_renorm,
+    ),
+)
+
+
+BENCHMARKS = (
+    Benchmark.same("take", lambda x, out: torch.take(x, permutation(x.shape, x.device), out=out)),
+    Benchmark.same("put_", lambda x, out: out.put_(permutation(x.shape, x.device), x)),
+    Benchmark.same(
+        "put_ and add",
+        lambda x, out: out.put_(permutation(x.shape, x.device), x, True),
+        reason="a sum of 16 bits is a loop of compare-and-exchange on the word around it, as GPUs need it",
+    ),
+    Benchmark.same(
+        "channel_shuffle", lambda x, out: torch.channel_shuffle(x.unflatten(1, (4, -1)), 2)
+    ),
+    Benchmark.same("narrow_copy", lambda x, out: torch.narrow_copy(x, 1, 0, x.shape[1], out=out)),
+    Benchmark.same(
+        "embedding_renorm_",
+        lambda x, out: torch.embedding_renorm_(
+            out.copy_(x), permutation(x.shape[:1], x.device), 1.0, 2.0
+        ),
+        reason=FIBERS,
+    ),
+)
 
 
 def _indices(count, size, seed=0):

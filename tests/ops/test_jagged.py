@@ -1,5 +1,7 @@
 """_jagged_to_padded_dense_forward and _padded_dense_to_jagged_forward: kernels/jagged.metal."""
 
+import functools
+
 import pytest
 import torch
 from metalops import testing
@@ -7,12 +9,65 @@ from metalops.testing.samples import FLOATS, INTEGERS, make, to_device
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.ops import aten
 
-from .aten import served_by_us
+from .aten import CPU_FLOATS, Calls, OpInfoSamples, served_by_us
+from .benchmark import Benchmark
 
 to_padded = aten._jagged_to_padded_dense_forward
 to_jagged = aten._padded_dense_to_jagged_forward
 LENGTHS = ([3], [0, 2, 0, 5, 1, 0], [1] * 40, [0, 0], [100, 1, 70], [])
 REAL = (*FLOATS, *INTEGERS, torch.bool)
+
+
+def _opinfo_to_padded(dtype: torch.dtype) -> Calls:
+    for shape in ((9, 4), (9,), (9, 2, 3)):
+        for offsets in (torch.tensor([0, 2, 2, 9]), torch.tensor([1, 9], dtype=torch.int32)):
+            yield (make(shape, dtype), [offsets], [5], 1.0), {}
+
+
+def _opinfo_to_jagged(dtype: torch.dtype) -> Calls:
+    for shape in ((3, 7, 4), (4, 7), (3, 9, 2, 3)):
+        yield (make(shape, dtype), [torch.tensor([0, 2, 2, 9])], 9), {}
+
+
+OPINFO_SAMPLES = (
+    OpInfoSamples(
+        "_jagged_to_padded_dense_forward",
+        torch.ops.aten._jagged_to_padded_dense_forward,
+        {*CPU_FLOATS, *INTEGERS, torch.bool},
+        _opinfo_to_padded,
+    ),
+    OpInfoSamples(
+        "_padded_dense_to_jagged_forward",
+        torch.ops.aten._padded_dense_to_jagged_forward,
+        {*CPU_FLOATS, *INTEGERS, torch.bool, torch.complex64},
+        _opinfo_to_jagged,
+    ),
+)
+
+
+@functools.lru_cache(maxsize=4)
+def _offsets_of_rows(rows, device):
+    """Where sequences of up to 16 rows begin, and where the last one ends."""
+    return torch.tensor([*range(0, rows, 16), rows]).to(device)
+
+
+def _pad(x, out):
+    values = x.reshape(-1, min(64, x.numel()))
+    return to_padded(values, [_offsets_of_rows(len(values), x.device)], [16])
+
+
+def _unpad(x, out):
+    width = min(64, x.numel())
+    length = min(16, x.numel() // width)
+    padded = x.reshape(-1, length, width)
+    rows = len(padded) * length
+    return to_jagged(padded, [_offsets_of_rows(rows, x.device)], rows)
+
+
+BENCHMARKS = (
+    Benchmark.same("_jagged_to_padded_dense_forward", _pad),
+    Benchmark.same("_padded_dense_to_jagged_forward", _unpad),
+)
 
 
 def _offsets(lengths, first=0):

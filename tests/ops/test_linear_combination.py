@@ -6,10 +6,34 @@ from metalops import testing
 from metalops.testing.samples import FLOATS, INTEGERS, make, to_device
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from .aten import served_by_us
+from .aten import CPU_FLOATS, Calls, OpInfoSamples, served_by_us
+from .benchmark import Benchmark, ones
 
 combine = torch._compute_linear_combination
 DTYPES = (*FLOATS, torch.complex64, *INTEGERS, torch.bool)
+
+
+def _opinfo_linear_combination(dtype: torch.dtype) -> Calls:
+    for shape, rows in (((3, 5), 4), ((1, 2, 3), 2), ((4,), 1)):
+        yield (make(shape, dtype), make((rows, shape[0]), dtype, seed=1)), {}
+
+
+OPINFO_SAMPLES = (
+    OpInfoSamples(
+        "_compute_linear_combination",
+        torch._compute_linear_combination,
+        {*CPU_FLOATS, *INTEGERS, torch.bool},
+        _opinfo_linear_combination,
+    ),
+)
+
+
+def _combine_in_four_rows(x, out):
+    coefficients = ones(4, 4, dtype=x.dtype, device=x.device)
+    return combine(x.reshape(4, -1), coefficients)
+
+
+BENCHMARKS = (Benchmark.same("_compute_linear_combination", _combine_in_four_rows),)
 
 
 def _exact(x, coefficients):

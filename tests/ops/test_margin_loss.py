@@ -1,5 +1,6 @@
 """multi_margin_loss and multilabel_margin_loss: kernels/margin_loss.metal."""
 
+import functools
 import itertools
 import math
 
@@ -11,11 +12,43 @@ from metalops.testing.samples import FLOATS, make, to_device
 from torch.ops import aten
 
 from .aten import reference, served_by_us
+from .benchmark import Benchmark, random_classes
 
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 by_reduction = pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 # One and several threads a row, one and several threadgroups, rows longer than a threadgroup.
 SHAPES = [(1, 1), (3, 4), (5, 64), (4, 65), (2, 3000), (300, 7)]
+
+
+# In torch's op_db.
+OPINFOS = (
+    "nn.functional.multi_margin_loss",
+    "nn.functional.multilabel_margin_loss",
+)
+
+
+@functools.cache
+def _label_lists(rows, columns, device):
+    """Targets of multilabel_margin_loss: four classes for each row."""
+    lists = torch.full((rows, columns), -1)
+    lists[:, :4] = torch.randint(columns, (rows, min(4, columns)))
+    return lists.to(device)
+
+
+BENCHMARKS = (
+    *Benchmark.with_gradient(
+        "multi_margin_loss",
+        lambda x: F.multi_margin_loss(x, random_classes(len(x), x.shape[1], 1, x.device)),
+        low=-6,
+        high=-2,
+    ),
+    *Benchmark.with_gradient(
+        "multilabel_margin_loss",
+        lambda x: F.multilabel_margin_loss(x, _label_lists(len(x), x.shape[1], x.device)),
+        low=-6,
+        high=-2,
+    ),
+)
 
 
 def _classes(rows, classes, seed=0):

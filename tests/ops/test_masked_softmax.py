@@ -1,5 +1,6 @@
 """_masked_softmax and its gradient: kernels/masked_softmax.metal."""
 
+import functools
 import itertools
 import math
 
@@ -9,13 +10,41 @@ from metalops import testing
 from metalops.testing.samples import FLOATS, make, to_device
 from torch.ops import aten
 
-from .aten import reference, served_by_us
+from .aten import CPU_FLOATS, Calls, OpInfoSamples, reference, served_by_us
+from .benchmark import Benchmark
 
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 # Rows of less than a pack, of a pack, of several, for one thread and for a simdgroup; the second and third pack of a lane.
 SIZES = (1, 5, 16, 17, 33, 128, 129, 200, 600, 1100)
 SCORES = (3, 4, 5, 5)  # batch, heads, queries, keys
 MASK_TYPES = {0: (5, 5), 1: (3, 5), 2: SCORES}
+
+
+def _opinfo_masked_softmax(dtype: torch.dtype) -> Calls:
+    for mask_type, mask_shape in enumerate(((5, 5), (2, 5), (2, 4, 5, 5))):
+        mask = make(mask_shape, torch.bool)
+        mask[..., 0] = False
+        yield (make((2, 4, 5, 5), dtype), mask, 3, mask_type), {}
+    for shape, dim in (((4, 300), 1), ((6, 3, 2), 0)):
+        mask = make(shape, torch.bool)
+        mask.select(dim, 0).fill_(False)
+        yield (make(shape, dtype), mask, dim), {}
+
+
+OPINFO_SAMPLES = (
+    OpInfoSamples("_masked_softmax", torch._masked_softmax, CPU_FLOATS, _opinfo_masked_softmax),
+)
+
+
+@functools.lru_cache(maxsize=4)
+def _half_masked(shape, device):
+    return (torch.rand(shape) > 0.5).to(device)
+
+
+BENCHMARKS = Benchmark.with_gradient(
+    "_masked_softmax",
+    lambda x: torch._masked_softmax(x, _half_masked(x.shape, x.device), x.dim() - 1),
+)
 
 
 def _mask(shape, seed=0):

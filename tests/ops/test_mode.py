@@ -9,11 +9,19 @@ from metalops import testing
 from metalops.testing.samples import FLOATS, INTEGERS, layouts, make, special_values, to_device
 
 from .aten import assert_refused_as_on_the_cpu, served_by_us
+from .benchmark import Benchmark
 
 DTYPES = (*FLOATS, *INTEGERS, torch.bool)
 by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 # Rows for one thread, a simdgroup, several of them.
 by_columns = pytest.mark.parametrize("columns", [1, 2, 16, 64, 65, 200, 3000])
+
+
+# In torch's op_db.
+OPINFOS = ("mode",)
+
+
+BENCHMARKS = (Benchmark.same("mode", lambda x, out: torch.mode(x)),)
 
 
 def _row_mode(row):

@@ -9,10 +9,33 @@ from metalops.testing.samples import make
 from torch.ops import aten
 
 from .aten import assert_refused_as_on_the_cpu, served_by_us
+from .benchmark import Benchmark
 
 by_norm = pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 7.5, math.inf])
 # Columns around the four and eight that a thread takes at once.
 SHAPES = [(2, 1), (3, 2), (5, 3), (4, 4), (6, 7), (7, 8), (5, 13), (33, 40), (1, 3), (4, 0)]
+
+
+# In torch's op_db.
+OPINFOS = ("nn.functional.pdist",)
+
+
+def _points(x):
+    """As many points of up to 16 coordinates as have about as many distances as x has elements."""
+    points = max(2, math.isqrt(2 * x.numel()))
+    columns = min(16, x.numel() // points)
+    return x.reshape(-1)[: points * columns].view(points, columns)
+
+
+BENCHMARKS = Benchmark.with_gradient(
+    "pdist",
+    lambda x: torch.pdist(_points(x)),
+    low=-6,
+    high=-2,
+    only_dtype="float32",
+    gradient_reason="each coordinate sums over all other points, in parallel and without atomics, so each pair is "
+    "computed twice",
+)
 
 
 def _distances(p):

@@ -8,6 +8,7 @@ from metalops import testing
 from metalops.testing.samples import FLOATS, INTEGERS
 
 from .aten import reference, relative_error, served_by_us, uniform
+from .benchmark import Benchmark
 
 FUNCTIONS = {
     "laguerre_polynomial_l": torch.special.laguerre_polynomial_l,
@@ -15,6 +16,27 @@ FUNCTIONS = {
 }
 by_name = pytest.mark.parametrize("name", FUNCTIONS)
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
+
+
+# In torch's op_db.
+OPINFOS = (
+    "special.laguerre_polynomial_l",
+    "special.legendre_polynomial_p",
+)
+
+
+BENCHMARKS = (
+    Benchmark.same(
+        "special.laguerre_polynomial_l",
+        lambda x, out: torch.special.laguerre_polynomial_l(x, 5, out=out),
+    ),
+    Benchmark.same(
+        "special.legendre_polynomial_p",
+        lambda x, out: torch.special.legendre_polynomial_p(x, 5, out=out),
+        low=-1,
+        high=1,
+    ),
+)
 
 
 @by_name

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 from metalops import testing
-from metalops.testing.samples import FLOATS, layouts
+from metalops.testing.samples import FLOATS, layouts, make
 from scipy import stats
 
 from . import direct
-from .aten import served_by_us
+from .aten import CPU_FLOATS, Calls, OpInfoSamples, served_by_us
+from .benchmark import Benchmark
 
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 INFINITY, NAN = math.inf, math.nan
@@ -33,6 +34,38 @@ COUNTS_AND_PROBABILITIES = [
     (1e6, 0.5),
     (1.5e7, 0.75),
 ]
+
+
+def _opinfo_poisson(dtype: torch.dtype) -> Calls:
+    for _, x in layouts(dtype):
+        yield (torch.zeros_like(x),), {}
+
+
+def _opinfo_binomial(dtype: torch.dtype) -> Calls:
+    for _, x in layouts(dtype):
+        yield (x, (make(x.shape, torch.float32, seed=1) > 0).to(dtype)), {}
+    for shapes in (((3, 4), (4,)), ((5,), ()), ((2, 0), (2, 1)), ((2, 3, 4), (3, 1))):
+        count, probability = (make(shape, dtype, seed=i) for i, shape in enumerate(shapes))
+        yield (count.abs(), (probability > 0).to(dtype)), {}
+
+
+OPINFO_SAMPLES = (
+    OpInfoSamples("poisson", torch.poisson, CPU_FLOATS, _opinfo_poisson),
+    OpInfoSamples("binomial", torch.binomial, CPU_FLOATS, _opinfo_binomial),
+)
+
+
+def _binomial_of_counts(x, out):
+    return torch.binomial(x, torch.full_like(x, 0.3))
+
+
+# With inversion for the small means and rejection for the large ones.
+BENCHMARKS = (
+    Benchmark.same("poisson of small rates", lambda x, out: torch.poisson(x), low=0, high=10),
+    Benchmark.same("poisson of large rates", lambda x, out: torch.poisson(x), low=10, high=1000),
+    Benchmark.same("binomial of small counts", _binomial_of_counts, low=1, high=30),
+    Benchmark.same("binomial of large counts", _binomial_of_counts, low=40, high=1000),
+)
 
 
 def _poisson(rate, count, **options):

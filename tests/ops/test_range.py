@@ -8,9 +8,23 @@ from metalops.testing.samples import FLOATS, INTEGERS
 
 from . import direct
 from .aten import served_by_us
+from .benchmark import Benchmark
 
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 by_dtype = pytest.mark.parametrize("dtype", (*FLOATS, *INTEGERS), ids=str)
+
+
+# In torch's op_db.
+OPINFOS = ("logspace",)
+
+
+BENCHMARKS = (
+    Benchmark.same(
+        "logspace",
+        lambda x, out: torch.logspace(0, 1, out.numel(), out=out.view(-1)),
+        reason="computed in pairs of floats, as Metal has no double",
+    ),
+)
 
 
 def _both(*args, **kwargs):

@@ -10,9 +10,17 @@ from metalops.testing.samples import FLOATS, INTEGERS
 
 from . import direct
 from .aten import served_by_us
+from .benchmark import HALVES_ONE_BY_ONE, Benchmark
 
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 LOWER, UPPER = 0.125, 1 / 3
+
+
+# In torch's op_db.
+OPINFOS = ("nn.functional.rrelu",)
+
+
+BENCHMARKS = (Benchmark.same("rrelu", lambda x, out: F.rrelu(x), reason=HALVES_ONE_BY_ONE),)
 
 
 def _with_noise(x, lower=LOWER, upper=UPPER, training=True, generator=None):

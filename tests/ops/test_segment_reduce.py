@@ -1,5 +1,6 @@
 """segment_reduce and its gradient: kernels/segment_reduce.metal."""
 
+import functools
 import itertools
 import math
 
@@ -10,7 +11,8 @@ from metalops.testing.checks import rounded_once
 from metalops.testing.samples import FLOATS, make, to_device
 from torch.ops import aten
 
-from .aten import served_by_us
+from .aten import CPU_FLOATS, Calls, OpInfoSamples, served_by_us
+from .benchmark import FIBERS, Benchmark
 
 REDUCTIONS = ("sum", "mean", "prod", "max", "min")
 by_reduction = pytest.mark.parametrize("reduce", REDUCTIONS)
@@ -40,6 +42,55 @@ by_case = pytest.mark.parametrize(
     [(*case, torch.float32) for case in CASES]
     + [(*case, dtype) for case in CASES_OF_ALL_TYPES for dtype in FLOATS[1:]],
     ids=lambda value: str(value)[:20],
+)
+
+
+# In torch's op_db.
+OPINFOS = ("_segment_reduce",)
+
+
+def _opinfo_segment_reduce_backward(dtype: torch.dtype) -> Calls:
+    x = make((2, 6, 3), dtype, low=0.5, high=2)
+    lengths = torch.tensor([[1, 0, 5], [2, 2, 2]])
+    for reduce in ("sum", "mean", "max", "min", "prod"):
+        output = torch.segment_reduce(x.float(), reduce, lengths=lengths, axis=1).to(dtype)
+        grad = make(output.shape, dtype, seed=1)
+        yield (grad, output, x, reduce), {"lengths": lengths, "axis": 1}
+
+
+OPINFO_SAMPLES = (
+    OpInfoSamples(
+        "_segment_reduce_backward",
+        torch.ops.aten._segment_reduce_backward,
+        CPU_FLOATS,
+        _opinfo_segment_reduce_backward,
+    ),
+)
+
+
+@functools.lru_cache(maxsize=4)
+def _lengths(count, total, device):
+    """Of `count` segments that cover `total` elements and differ by one at most."""
+    return torch.arange(total, total + count).div(count, rounding_mode="floor").to(device)
+
+
+def _segments(x, length, reduce="sum", columns=1):
+    x = x.reshape(-1, columns)
+    lengths = _lengths(max(1, len(x) // length), len(x), x.device)
+    return torch.segment_reduce(x, reduce, lengths=lengths, unsafe=True)
+
+
+_SLOW = FIBERS + "; short segments share no vector instructions"
+BENCHMARKS = (
+    *Benchmark.with_gradient("segment_reduce", lambda x: _segments(x, 4096), reason=_SLOW),
+    *Benchmark.with_gradient(
+        "segment_reduce, short segments", lambda x: _segments(x, 8), reason=_SLOW
+    ),
+    *Benchmark.with_gradient(
+        "segment_reduce max, columns",
+        lambda x: _segments(x, 256, "max", min(8, x.numel())),
+        reason=_SLOW,
+    ),
 )
 
 

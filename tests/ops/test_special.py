@@ -2,15 +2,15 @@
 
 import math
 
+import mpmath
 import pytest
 import torch
 from metalops import testing
 from metalops.testing.samples import FLOATS, INTEGERS
+from scipy import special
 
 from .aten import reference, relative_error, served_by_us, uniform
-
-mpmath = pytest.importorskip("mpmath", reason="the reference far down the negative axis")
-special = pytest.importorskip("scipy.special", reason="the references in float64")
+from .benchmark import Benchmark
 
 FUNCTIONS = {
     "airy_ai": (-12, 8),
@@ -19,6 +19,23 @@ FUNCTIONS = {
 }
 by_name = pytest.mark.parametrize("name", FUNCTIONS)
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
+
+
+# In torch's op_db.
+OPINFOS = (
+    "special.airy_ai",
+    "special.ndtri",
+    "special.log_ndtr",
+)
+
+
+BENCHMARKS = (
+    Benchmark.same("special.airy_ai", lambda x, out: torch.special.airy_ai(x, out=out)),
+    Benchmark.same(
+        "special.ndtri", lambda x, out: torch.special.ndtri(x, out=out), low=0.001, high=0.999
+    ),
+    Benchmark.same("special.log_ndtr", lambda x, out: torch.special.log_ndtr(x, out=out)),
+)
 
 
 def _function(name):

@@ -14,12 +14,49 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .aten import served_by_us
+from .aten import CPU_FLOATS, Calls, OpInfoSamples, served_by_us
 
 SAMPLES, TOKENS, WIDTH, HEADS = 3, 7, 16, 4
 MASK_SHAPES = {0: (TOKENS, TOKENS), 1: (SAMPLES, TOKENS), 2: (SAMPLES, HEADS, TOKENS, TOKENS)}
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 by_mask = pytest.mark.parametrize("mask_type", [None, *MASK_SHAPES])
+
+
+def _opinfo_attention(dtype: torch.dtype) -> Calls:
+    query, key, value = (make((2, 5, 8), dtype, low=-1, high=1, seed=i) for i in range(3))
+    shapes = ((24, 8), (24,), (8, 8), (8,))
+    weights = [make(shape, dtype, low=-1, high=1, seed=4 + i) for i, shape in enumerate(shapes)]
+    padding = torch.arange(5) >= torch.tensor([[5], [3]])
+    for operands in ((query, query, query), (query, key, value)):
+        yield (*operands, 8, 2, *weights), {}
+        yield (*operands, 8, 4, *weights, padding, True, False, 1), {}
+
+
+def _opinfo_encoder_layer(dtype: torch.dtype) -> Calls:
+    x = make((2, 5, 8), dtype, low=-1, high=1)
+    shapes = ((24, 8), (24,), (8, 8), (8,), (8,), (8,), (8,), (8,), (12, 8), (12,), (8, 12), (8,))
+    weights = [make(shape, dtype, low=-1, high=1, seed=i) for i, shape in enumerate(shapes)]
+    causal = torch.ones(5, 5).triu(1).bool()
+    for use_gelu, norm_first in ((False, False), (True, True)):
+        arguments = (x, 8, 2, *weights[:4], use_gelu, norm_first, 1e-3, *weights[4:])
+        yield arguments, {}
+        yield (*arguments, causal, 0), {}
+
+
+OPINFO_SAMPLES = (
+    OpInfoSamples(
+        "_native_multi_head_attention",
+        torch._native_multi_head_attention,
+        CPU_FLOATS,
+        _opinfo_attention,
+    ),
+    OpInfoSamples(
+        "_transformer_encoder_layer_fwd",
+        torch._transformer_encoder_layer_fwd,
+        CPU_FLOATS,
+        _opinfo_encoder_layer,
+    ),
+)
 
 
 def _mask(mask_type):

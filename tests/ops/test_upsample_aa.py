@@ -1,5 +1,6 @@
 """Antialiased resizing: kernels/upsample_aa.metal."""
 
+import functools
 import itertools
 
 import pytest
@@ -10,7 +11,8 @@ from metalops.testing.samples import FLOATS, make
 from torch.ops import aten
 
 from . import direct
-from .aten import reference, served_by_us
+from .aten import CPU_FLOATS, Calls, OpInfoSamples, reference, served_by_us
+from .benchmark import Benchmark
 
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 MODES = ("bilinear", "bicubic", "lanczos")
@@ -30,6 +32,85 @@ SIZES = [
 ]
 FORMATS = [torch.contiguous_format, torch.channels_last]
 by_format = pytest.mark.parametrize("memory_format", FORMATS, ids=str)
+
+
+# In torch's op_db.
+OPINFOS = ("_upsample_bilinear2d_aa",)
+
+
+def _opinfo_resized(
+    dtype: torch.dtype,
+):
+    """Images, what sizes they are resized to, and by what factors if not by those of the sizes."""
+    for size, other, scales in (
+        ((6, 8), (3, 12), (None, None)),
+        ((5, 7), (8, 4), (1.6, 0.6)),
+        ((1, 9), (4, 9), (None, None)),
+    ):
+        x = make((2, 3, *size), dtype)
+        for image in (x, x.to(memory_format=torch.channels_last), x[:, ::2]):
+            yield image, other, scales
+
+
+def _opinfo_upsample(dtype: torch.dtype) -> Calls:
+    for x, size, scales in _opinfo_resized(dtype):
+        yield (x, size, False, *scales), {}
+
+
+def _opinfo_upsample_backward(dtype: torch.dtype) -> Calls:
+    for x, size, scales in _opinfo_resized(dtype):
+        for align_corners in (False, True):
+            yield (x, x.shape[2:], (*x.shape[:2], *size), align_corners, *scales), {}
+
+
+OPINFO_SAMPLES = (
+    OpInfoSamples(
+        "_upsample_lanczos2d_aa",
+        torch.ops.aten._upsample_lanczos2d_aa.default,
+        CPU_FLOATS,
+        _opinfo_upsample,
+    ),
+    *(
+        OpInfoSamples(
+            f"_upsample_{mode}2d_aa_backward",
+            getattr(torch.ops.aten, f"_upsample_{mode}2d_aa_backward").default,
+            CPU_FLOATS,
+            _opinfo_upsample_backward,
+        )
+        for mode in ("bilinear", "bicubic", "lanczos")
+    ),
+)
+
+
+def _quarter(x):
+    return [max(1, n // 2) for n in x.shape]
+
+
+def _lanczos(x):
+    """One image resized to a quarter."""
+    return aten._upsample_lanczos2d_aa(x[None, None], _quarter(x), False)
+
+
+@functools.lru_cache(maxsize=4)
+def _bytes(x):
+    return (32 * x + 128).to(torch.uint8)
+
+
+def _gradient(mode):
+    """The gradient of resizing to an image from a quarter of it."""
+    operator = getattr(aten, f"_upsample_{mode}2d_aa_backward")
+    return Benchmark.same(
+        f"{mode}, antialiased, gradient",
+        lambda x, out: operator(x[None, None], x.shape, [1, 1, *_quarter(x)], False),
+        only_dtype="float32",
+    )
+
+
+BENCHMARKS = (
+    Benchmark.same("lanczos", lambda x, out: _lanczos(x), only_dtype="float32"),
+    Benchmark.same("lanczos of bytes", lambda x, out: _lanczos(_bytes(x)), only_dtype="float32"),
+    *map(_gradient, ("bilinear", "bicubic", "lanczos")),
+)
 
 
 def _operator(mode):

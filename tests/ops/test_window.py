@@ -8,8 +8,23 @@ from metalops import testing
 from metalops.testing.samples import FLOATS
 
 from .aten import served_by_us
+from .benchmark import Benchmark
 
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
+
+
+# In torch's op_db.
+OPINFOS = ("signal.windows.kaiser",)
+
+
+BENCHMARKS = (
+    Benchmark.same(
+        "kaiser_window",
+        lambda x, out: torch.kaiser_window(
+            out.numel(), False, 12.0, dtype=out.dtype, device=out.device
+        ),
+    ),
+)
 
 
 def _exact(length, periodic, beta):

@@ -25,7 +25,6 @@ from .tolerances import tolerance
 __all__ = [
     "Case",
     "Operator",
-    "aten_op_db",
     "assert_close",
     "check_forward",
     "check_gradient",
@@ -50,8 +49,4 @@ def __getattr__(name: str):
         from .opinfos import opinfo
 
         return opinfo
-    if name == "aten_op_db":
-        from .aten_opinfos import aten_op_db
-
-        return aten_op_db
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,78 @@
+"""An operator lives in four files: kernels/X.metal, csrc/ops/X.mm, python/metalops/ops/X.py, tests/ops/test_X.py."""
+
+import inspect
+import re
+from pathlib import Path
+
+import metalops
+import pytest
+import torch
+from metalops.ops._pointwise import declared
+
+from .families import gather
+
+ROOT = Path(__file__).parents[2]
+ALL = gather("BENCHMARKS")
+SOURCES = {".py", ".md", ".toml", ".h", ".cpp", ".mm", ".metal", ".txt", ""}
+FOLDERS = ("benchmarks", "csrc", "docs", "kernels", "python", "tests", ".ci")
+GENERATED = {"_stock_overloads.py"}
+
+
+def _files():
+    """Every source file of the tree, with its text."""
+    for path in [*ROOT.glob("*"), *(x for folder in FOLDERS for x in (ROOT / folder).rglob("*"))]:
+        if path.suffix in SOURCES and path.is_file() and path.name not in GENERATED:
+            if "__pycache__" not in path.parts:
+                yield path, path.read_text(encoding="utf-8", errors="replace")
+
+
+def _family(name):
+    return Path(inspect.getfile(declared[name].function)).stem
+
+
+def test_nothing_lists_the_operators_a_second_time():
+    """Where a new operator would have to be named too, most others are; examples name a few."""
+    names = {name: re.compile(rf"\b{name}_?\b") for name in declared}
+    for path, text in _files():
+        foreign = [
+            name for name in declared if path.stem not in (_family(name), f"test_{_family(name)}")
+        ]
+        named = [name for name in foreign if names[name].search(text)]
+        assert len(named) <= 0.75 * len(foreign), f"{path} names {', '.join(named)}"
+
+
+@pytest.mark.parametrize("name", declared)
+def test_an_operator_has_its_four_files_and_is_tested_and_timed(name):
+    family = _family(name)
+    assert (ROOT / f"kernels/{family}.metal").exists()
+    for path in (
+        f"csrc/ops/{family}.mm",
+        f"python/metalops/ops/{family}.py",
+        f"tests/ops/test_{family}.py",
+    ):
+        assert re.search(rf"\b{name}\b", (ROOT / path).read_text(encoding="utf-8")), path
+    assert name in [operator.name for operator in gather("POINTWISE")]
+    assert name in [benchmark.name for benchmark in ALL]
+    assert name in metalops.ops.__all__
+
+
+def test_every_family_has_a_test_file():
+    families = {path.stem for path in (ROOT / "csrc/ops").glob("*.mm")}
+    tests = {path.stem.removeprefix("test_") for path in (ROOT / "tests/ops").glob("test_*.py")}
+    assert families - tests == set()
+    kernels = {path.stem for path in (ROOT / "kernels").glob("*.metal")}
+    assert kernels - families == set()
+
+
+@pytest.mark.parametrize("benchmark", ALL, ids=lambda benchmark: benchmark.name)
+def test_a_benchmark_calls_both_sides_with_the_same_result(benchmark):
+    shape = (4, 64)
+    inputs = [
+        torch.empty(shape).uniform_(benchmark.low, benchmark.high) for _ in range(benchmark.inputs)
+    ]
+    out_shape = (4, 32) if benchmark.halves else shape
+    theirs = benchmark.theirs(*inputs, torch.zeros(out_shape))
+    ours = benchmark.ours(*(x.to("mps") for x in inputs), torch.zeros(out_shape, device="mps"))
+    assert type(ours) is type(theirs)
+    if isinstance(ours, torch.Tensor):
+        assert (ours.shape, ours.dtype, ours.device.type) == (theirs.shape, theirs.dtype, "mps")
