@@ -9,11 +9,12 @@ import os
 import re
 
 import pytest
-from metalops.msl.check import RULES, check_source
+from metalops.msl.check import RULES, check_source, opencl
 
 GALLERY = os.path.join(os.path.dirname(__file__), "gallery")
-COMPILERS = {"compile"}  # rules that are a compiler's; others are shown without it
+COMPILERS = {"compile", "opencl"}  # rules that are a compiler's; others are shown without it
 HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
+needs_clang = pytest.mark.skipif(opencl.find() is None, reason="needs clang 15 or newer")
 
 
 def _cases():
@@ -22,7 +23,9 @@ def _cases():
             text = stream.read()
         for title, rule, body in re.findall(r"(?ms)^=== ((\S+): .*?)\n(.*?)(?=^=== |\Z)", text):
             wrong, right = body.split("\n---\n")
-            yield pytest.param(rule, HEADER + wrong, HEADER + right, id=re.sub(r"\W+", "-", title))
+            marks = [needs_clang] if rule == "opencl" else []
+            name = re.sub(r"\W+", "-", title)
+            yield pytest.param(rule, HEADER + wrong, HEADER + right, id=name, marks=marks)
 
 
 CASES = list(_cases())

@@ -12,6 +12,7 @@ from metalops.msl.check.cli import main
 from metalops.msl.preprocess import torch_include
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+METAL_KERNEL = os.path.join(ROOT, "python", "metalops", "kernel", "metal_kernel")
 HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
 
 # Sources in tests that are wrong on purpose, or that test what only newer Metal takes.
@@ -28,9 +29,11 @@ ON_PURPOSE = {
 
 
 def _metal_folders():
-    """Every folder of the repository that holds Metal files, the gallery of wrong kernels aside."""
+    """Every folder of the repository that holds Metal files, the gallery of wrong kernels and parts of files aside."""
     for folder, folders, files in os.walk(ROOT):
         folders[:] = [f for f in folders if not f.startswith(".") and f not in ("build", "gallery")]
+        if folder == METAL_KERNEL:
+            folders.clear()
         if any(f.endswith(".metal") for f in files):
             yield os.path.relpath(folder, ROOT)
 
@@ -64,6 +67,20 @@ def _python_files():
 @pytest.mark.parametrize("folder", sorted(_metal_folders()))
 def test_nothing_is_found_in_the_metal_files_of_the_repository(folder, capsys):
     assert main([os.path.join(ROOT, folder)]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_nothing_is_found_in_the_parts_that_metal_kernel_puts_together():
+    folder = os.path.join(METAL_KERNEL, "include")
+    text = HEADER
+    for file in sorted(os.listdir(folder)):
+        with open(os.path.join(folder, file), encoding="utf-8") as stream:
+            text += stream.read()
+    assert check_source(text) == []
+
+
+def test_nothing_is_found_in_the_headers_for_kernels(capsys):
+    assert main([os.path.join(ROOT, "python", "metalops", "include")]) == 0
     assert capsys.readouterr().out == ""
 
 

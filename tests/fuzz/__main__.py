@@ -32,7 +32,7 @@ def fault_of(text: str, with_compiler: bool) -> tuple[str, str]:
     """(the stage that was reached, what is wrong or "")."""
     try:
         stage = front_end.check(text, with_compiler)
-        front_end.check_checker(text)
+        front_end.check_checker(text, with_compiler)
     except front_end.Fault as fault:
         return "", str(fault)
     return stage, ""

@@ -65,11 +65,11 @@ def check(text: str, with_compiler: bool) -> str:
     return "compiles"
 
 
-def check_checker(text: str) -> None:
+def check_checker(text: str, with_compiler: bool) -> None:
     """Findings have places in the text. Raises Fault."""
     with _time_limit():
         try:
-            findings = check_source(text)
+            findings = check_source(text, compiles=with_compiler)
         except Exception as error:
             raise Fault(f"checker: {type(error).__name__}: {error}") from error
     for finding in findings:

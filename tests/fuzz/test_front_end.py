@@ -27,7 +27,7 @@ FOUND = {
 @pytest.mark.parametrize("what", FOUND)
 def test_texts_that_once_went_wrong(what):
     front_end.check(FOUND[what], with_compiler=True)
-    front_end.check_checker(FOUND[what])
+    front_end.check_checker(FOUND[what], with_compiler=True)
 
 
 @pytest.mark.slow
@@ -38,7 +38,7 @@ def test_random_texts(first):
         with_compiler = is_small and seed % 10 == 0
         try:
             front_end.check(text, with_compiler)
-            front_end.check_checker(text)
+            front_end.check_checker(text, with_compiler)
         except front_end.Fault as fault:
             shown = smaller(text, with_compiler)
             pytest.fail(f"seed {seed}, from {name}: {fault}\n{shown}", pytrace=False)

@@ -24,7 +24,7 @@ _DIAGNOSTIC = re.compile(
 )
 _GNU_CONTEXT = re.compile(r"^(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+):\s+required from")
 _UNDEFINED = re.compile(r"undefined (?:reference to [`']|symbol: )([^'\n]+)")
-_GENERATED_NAME = re.compile(r"\bmsl_\w")
+GENERATED_NAME = re.compile(r"\bmsl_\w")
 _MAX_ERRORS = 20
 
 
@@ -193,7 +193,7 @@ def explain(output: str, path: str, emitted: Emitted) -> list[Diagnostic]:
             pending = None
     found += [_undefined(m.group(1), emitted) for m in _UNDEFINED.finditer(output)]
     # What is said of generated names only follows from other errors.
-    plain = [d for d in found if not _GENERATED_NAME.search(d.message)]
+    plain = [d for d in found if not GENERATED_NAME.search(d.message)]
     unique = list(dict.fromkeys(plain or found))
     if unique:
         return unique[:_MAX_ERRORS]

@@ -14,7 +14,7 @@ from ..kernels import Program
 from ..locations import LineMap
 from ..parse import Source
 from ..preprocess import Preprocessed, preprocess
-from . import address_spaces, atomics, compiled, divergence, kernels, language, names
+from . import address_spaces, atomics, compiled, divergence, kernels, language, names, opencl
 from .program import Checked, Finding
 from .rules import RULES, Rule, rule
 from .sources import PACKAGE_HEADERS, Wanted
@@ -105,7 +105,8 @@ def _check(
     with ThreadPoolExecutor() as pool:
         opinions = []
         if compiles:
-            opinions.append(pool.submit(compiled.check, preprocessed, is_checked))
+            for compiler in (compiled, opencl):
+                opinions.append(pool.submit(compiler.check, preprocessed, is_checked))
         for group in GROUPS:
             group.check(checked)
         findings = _without_consequences(checked.findings)

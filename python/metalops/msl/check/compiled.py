@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable
 
 from .. import compiler
-from ..build import readable
+from ..build import GENERATED_NAME, readable
 from ..emit import Emitted, emit
 from ..preprocess import Preprocessed
 from .messages import errors, place_of
@@ -46,7 +46,8 @@ def check(preprocessed: Preprocessed, is_wanted: Callable[[str], bool]) -> list[
             at = emitted.position_before(*message.places[0])
             place = elsewhere
         else:
-            place = found
+            # What is said of generated names only follows from other errors.
+            place = elsewhere if GENERATED_NAME.search(message.text) else found
         file, line, column = (
             (preprocessed.name, 1, 1) if at is None else (at.file, at.line, at.column)
         )

@@ -20,16 +20,17 @@ _CLANG_TRAIL = re.compile(r"in (?:instantiation|evaluation|call)|requested here|
 @dataclass(frozen=True)
 class Message:
     """An error: what it says, and the lines and columns of the compiled text that it may belong to,
-    the most exact first. Places in other files are left out.
+    the most exact first. Places in other files are left out. notes: what it says besides.
     """
 
     text: str
     places: tuple[tuple[int, int], ...]
+    notes: tuple[str, ...]
 
 
 def errors(output: str, file: str) -> list[Message]:
     """The errors in a compiler's output about the text in `file`."""
-    found: list[tuple[str, list[tuple[int, int]]]] = []
+    found: list[tuple[str, list[tuple[int, int]], list[str]]] = []
     trail: list[tuple[int, int]] = []  # of g++, before the error
     for line in output.splitlines():
         match = _LINE.match(line)
@@ -41,13 +42,15 @@ def errors(output: str, file: str) -> list[Message]:
             if _GNU_TRAIL.search(text):
                 trail += here
         elif "error" in kind:
-            found.append((re.sub(r" \[-W[^\]]*\]$", "", text), [*here, *trail]))
+            found.append((re.sub(r" \[-W[^\]]*\]$", "", text), [*here, *trail], []))
             trail = []
-        elif kind == "note" and found and _CLANG_TRAIL.search(text):
-            found[-1][1].extend(here)
+        elif kind == "note" and found:
+            found[-1][2].append(text)
+            if _CLANG_TRAIL.search(text):
+                found[-1][1].extend(here)
         elif kind == "warning":
             trail = []
-    return [Message(text, tuple(places)) for text, places in found]
+    return [Message(text, tuple(places), tuple(notes)) for text, places, notes in found]
 
 
 def place_of(

@@ -19,7 +19,7 @@ _METAL_HEADER = re.compile(
 )
 _HOST_HEADER = re.compile(
     r"#\s*(?:include|import)\s*"
-    r"<(?:ATen/(?!native/mps/kernels/)|torch/|Foundation/|Metal/|vector|string|memory)"
+    r"<(?:ATen/(?!native/mps/kernels/)|c10/(?!metal/)|torch/|Foundation/|Metal/|vector|string|memory)"
 )
 
 

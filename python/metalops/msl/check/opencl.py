@@ -1,0 +1,281 @@
+"""A second opinion: clang's OpenCL C++ mode, whose address spaces and overload rules are Metal's.
+
+The source is read with a small metal_stdlib of ours (include/metal_opencl.h). What OpenCL writes in another way is
+rewritten first, and messages that only tell where the two languages differ are left out.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .. import compiler
+from ..edits import Edits
+from ..emit import Emitted
+from ..kernels import Program
+from ..locations import LineMap
+from ..parse import STAGES, Source
+from ..preprocess import Preprocessed
+from .messages import errors, place_of
+from .program import Finding
+from .rules import rule
+
+OPENCL = rule(
+    "opencl",
+    "4",
+    "clang's OpenCL C++ mode, whose address spaces are Metal's, accepts the source (where there is "
+    "clang 15 or newer).",
+)
+
+_HEADER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "include", "metal_opencl.h")
+_EXTENSIONS = "+all,+__cl_clang_function_pointers,+__cl_clang_variadic_functions"
+_FLAGS = [
+    "-x",
+    "clcpp",
+    "-cl-std=clc++2021",
+    "-cl-no-stdinc",
+    "-cl-single-precision-constant",
+    "-fsyntax-only",
+    "-w",
+    "-target",
+    "x86_64-linux-gnu",
+    "-Xclang",
+    "-ffake-address-space-map",
+    "-Xclang",
+    f"-cl-ext={_EXTENSIONS}",
+    "-fno-caret-diagnostics",
+    "-fdiagnostics-color=never",
+    "-ferror-limit=0",
+]
+# The same name in clang's words and in Metal's.
+_NAMES = [
+    (re.compile(r"'[^']*' \(aka ('[^']*')\)"), r"\1"),
+    (re.compile(r"__global\b"), "device"),
+    (re.compile(r"__local\b"), "threadgroup"),
+    (re.compile(r"__constant\b"), "constant"),
+    (re.compile(r"(?<=[*&])__private\b"), ""),
+    (re.compile(r"__private\b"), "thread"),
+    (re.compile(r"\b(\w+) __attribute__\(\(ext_vector_type\((\d)\)\)\)"), r"\1\2"),
+    (re.compile(r" \(vector of \d+ '[^']*' values\)"), ""),
+    (re.compile(r"\bmetal_(?=generic|global|local|pipe|read_|write_|atomic_)"), ""),
+    (re.compile(r"__bf16\b"), "bfloat"),
+]
+_VECTOR = re.compile(
+    r"(?:metal::)?(?:packed_)?(?:bool|u?char|u?short|u?int|u?long|half|float|bfloat)[234]$"
+)
+_NUMBER = r"'(?:thread )?(?:const )?(?:u?char|u?short|u?int|u?long|half|float|bfloat)[234]?'"
+
+
+@dataclass(frozen=True)
+class _Filter:
+    """Messages that only tell where the languages differ: their text, what a note about
+    a candidate says, and the difference.
+    """
+
+    text: re.Pattern
+    difference: str
+    candidates: re.Pattern | None = None
+
+    def leaves_out(self, text: str, notes: list[str]) -> bool:
+        if not self.text.search(text):
+            return False
+        candidates = [n for n in notes if n.startswith("candidate")]
+        return self.candidates is None or any(map(self.candidates.search, candidates))
+
+
+_FILTERS = [
+    _Filter(
+        re.compile(r"^excess elements in (?:scalar|vector) initializer$"),
+        "Metal makes a vector of several values under any name, also a template parameter's.",
+    ),
+    _Filter(
+        re.compile(rf"^(?:static_cast|functional-style cast) from {_NUMBER} to {_NUMBER} is"),
+        "Metal converts vectors of as many components, and half and bfloat, into one another.",
+    ),
+    _Filter(
+        re.compile(r"^no matching function for call to"),
+        "The same, where a template asks whether a conversion exists.",
+        re.compile(
+            r"substitution failure \[with \w+ = "
+            r"(?:half, \w+ = bfloat\b|bfloat, \w+ = half\b|\w+[234],|[\w ]+, \w+ = \w+[234]\b)"
+        ),
+    ),
+    _Filter(
+        re.compile(r"'(?:const )?(?:thread )?int([234])' .*'(?:char|short|long)\1'"),
+        "A comparison of vectors is a vector of bool in Metal, of integers of their size in OpenCL.",
+    ),
+    _Filter(
+        re.compile(r"^non-defining declaration of enumeration with a fixed underlying type"),
+        "Metal takes what the NS_ENUM of Apple's headers stands for.",
+    ),
+    _Filter(
+        re.compile(r"to value of type '__generic .*' changes address space$"),
+        "The object of a method without an address space is in thread memory in Metal, anywhere in "
+        "OpenCL.",
+    ),
+    _Filter(
+        re.compile(r"^no matching constructor for initialization of"),
+        "Metal copies a structure out of any address space.",
+        re.compile(r"implicit copy constructor.* cannot bind reference in address space"),
+    ),
+    _Filter(
+        re.compile(r"^no viable overloaded '='$"),
+        "The same, where a structure is assigned.",
+        re.compile(r"implicit copy assignment operator.* cannot bind reference in address space"),
+    ),
+]
+
+
+def check(preprocessed: Preprocessed, is_wanted: Callable[[str], bool]) -> list[Finding]:
+    """What clang says of a source, in the user's terms; nothing without a clang that can read it."""
+    command = find()
+    if command is None:
+        return []
+    source = Source(preprocessed.text)
+    program = Program(source, forbid=lambda message, offset: None)
+    lines = LineMap(preprocessed.text, preprocessed.name, dict(preprocessed.sources))
+    text, runs = _rewritten(source, program)
+    emitted = Emitted(text, program, lines, runs)
+    found = []
+    output, path = _compile(command, text)
+    messages = errors(output, path)
+    if any(_is_left_out(message.text) for message in messages):
+        return []
+    for message in messages:
+        at = place_of(message, emitted.position, is_wanted)
+        text, notes = _readable(message.text), [_readable(note) for note in message.notes]
+        if at is not None and not any(f.leaves_out(text, notes) for f in _FILTERS):
+            found.append(Finding(at.file, at.line, at.column, OPENCL.name, text))
+    return found
+
+
+_UNKNOWN = re.compile(
+    r"^(?:use of undeclared identifier|unknown type name|no (?:type|template|member) named) '(\w+)'"
+)
+_MATRIX = re.compile(r"(?:packed_|simdgroup_)?(?:half|float|bfloat)[2348]x[2348]$")
+
+
+def _is_left_out(text: str) -> bool:
+    """Whether a message is about what Metal has and our small metal_stdlib lacks (textures,
+    matrices, vec<bool, N> ...): what else is said of such a source may follow from it.
+    """
+    if text == "invalid vector element type 'bool'":
+        return True
+    match = _UNKNOWN.match(text)
+    return match is not None and bool(_MATRIX.match(match[1]) or match[1] in _library_names())
+
+
+@functools.cache
+def _library_names() -> frozenset[str]:
+    """Every word of the headers that kernels are compiled with on the software device."""
+    names: set[str] = set()
+    folder = os.path.join(compiler.HEADERS, "msl")
+    for file in os.listdir(folder):
+        with open(os.path.join(folder, file), encoding="utf-8") as stream:
+            names.update(re.findall(r"\b[A-Za-z_]\w*", stream.read()))
+    return frozenset(names)
+
+
+def find() -> tuple[str, ...] | None:
+    """The command of a clang that reads our metal_stdlib, or None."""
+    return _find(os.environ.get("PATH", ""))
+
+
+@functools.cache
+def _find(path: str) -> tuple[str, ...] | None:
+    names = [f"clang-{number}" for number in range(30, 14, -1)]
+    for name in ("clang", *names):
+        command = shutil.which(name, path=path)
+        if command is not None and not _compile((command,), "")[0]:
+            return (command,)
+    return None
+
+
+def _compile(command: tuple[str, ...], text: str) -> tuple[str, str]:
+    """What clang says of a text, and the name of the file that it stood in."""
+    with tempfile.TemporaryDirectory(prefix="metalops") as folder:
+        path = os.path.join(folder, "kernels.clcpp")
+        with open(path, "w", encoding="latin-1") as stream:
+            stream.write(text)
+        result = subprocess.run(
+            [*command, *_FLAGS, "-include", _HEADER, path],
+            capture_output=True,
+            env={**os.environ, "LC_ALL": "C"},
+            check=False,
+        )
+    return result.stderr.decode(errors="replace"), path
+
+
+def _readable(message: str) -> str:
+    for pattern, name in _NAMES:
+        message = pattern.sub(name, message)
+    return message
+
+
+_DIRECTIVE = re.compile(r"^[ \t]*#[^\n]*", re.MULTILINE)
+
+
+def _rewritten(source: Source, program: Program) -> tuple[str, list[tuple[int, int, bool]]]:
+    """The source as OpenCL C++ writes it, and the way back (see Emitted)."""
+    edits = Edits(source.text)
+    for directive in _DIRECTIVE.finditer(source.text):
+        edits.blank(*directive.span())
+    for attributes in source.attribute_lists:
+        edits.blank(attributes.start, attributes.end)
+    for word in source.words:
+        if word.text in STAGES:
+            edits.blank(word.start, word.end)
+    for literal in source.literals:
+        if literal.suffix == "bf":
+            edits.replace(literal.start, literal.end, f"((bfloat){literal.digits})")
+    _function_constants(source, program, edits)
+    _threadgroup_variables(source, program, edits)
+    for node in source.find("(call_expression function: (_) @f)"):
+        if _VECTOR.match(source.masked_text(node)):
+            edits.wrap(node.start_byte, node.end_byte, "::metal::make<", ">")
+    return edits.apply()
+
+
+def _function_constants(source: Source, program: Program, edits: Edits) -> None:
+    """Gives function constants a value, which OpenCL asks of every constant."""
+    for node, _, head in program.declarations:
+        names = {a.name for a in source.attributes_in(head, node.end_byte)}
+        if "function_constant" in names:
+            for declarator in node.children_by_field_name("declarator"):
+                edits.append(declarator.end_byte, "{}")
+
+
+def _threadgroup_variables(source: Source, program: Program, edits: Edits) -> None:
+    """Makes them references: OpenCL has such variables in the outermost block of what it calls a
+    kernel, which can be no template.
+    """
+    for kernel in program.kernels:
+        by_declaration: dict[int, list] = {}
+        for variable in kernel.threadgroup_variables:
+            by_declaration.setdefault(variable.declaration.start_byte, []).append(variable)
+        for variables in by_declaration.values():
+            declaration = variables[0].declaration
+            if len(variables) != len(declaration.children_by_field_name("declarator")):
+                continue
+            type_node = declaration.child_by_field_name("type")
+            pieces = []
+            for variable in variables:
+                declarator = variable.declarator
+                if declarator.type == "init_declarator":
+                    declarator = declarator.child_by_field_name("declarator")
+                name = source.node_text(variable.identifier)
+                before = source.text[declarator.start_byte : variable.identifier.start_byte]
+                after = source.text[variable.identifier.end_byte : declarator.end_byte]
+                alias = f"threadgroup_{name}_type"
+                pieces.append(
+                    f"typedef {source.node_text(type_node)} {before}{alias}{after}; "
+                    f"threadgroup {alias}& {name} = *(threadgroup {alias}*)0;"
+                )
+            start = min(declaration.start_byte, variables[0].space_word.start)
+            edits.replace(start, declaration.end_byte, " ".join(pieces).replace("\n", " "))

@@ -1,0 +1,166 @@
+"""The second opinion: clang's OpenCL C++ mode with a metal_stdlib of ours."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+from metalops.msl.check import opencl
+from metalops.msl.check.sources import Wanted
+from metalops.msl.preprocess import preprocess
+
+HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
+
+needs_clang = pytest.mark.skipif(opencl.find() is None, reason="needs clang 15 or newer")
+
+
+def check(text, include_dirs=()):
+    source = preprocess(HEADER + text, include_dirs=include_dirs, metal_version=310)
+    return [(f.line, f.sentence) for f in opencl.check(source, Wanted([]))]
+
+
+def _newest_clang():
+    names = ["clang", *(f"clang-{number}" for number in range(15, 31))]
+    commands = [[name, "--version"] for name in names if shutil.which(name)]
+    outputs = [
+        subprocess.run(c, capture_output=True, text=True, check=True).stdout for c in commands
+    ]
+    return max((int(re.search(r"version (\d+)", o)[1]) for o in outputs), default=0)
+
+
+def test_a_clang_that_is_new_enough_reads_our_metal_stdlib():
+    assert (opencl.find() is not None) == (_newest_clang() >= 15)
+
+
+# What is right in Metal and would be wrong, or is written in another way, in OpenCL.
+RIGHT = {
+    "vectors of several values": """
+        template <typename T> inline T twice(float x) { return T(x, x); }
+        kernel void k(device float4* out, constant uchar3& c) {
+          out[0] = float4(twice<float2>(1), float2(2));
+          out[1] = float4(float3(c), half(1));
+          out[2] = float4(vec<float, 2>(1, 2), 3, 4);
+        }""",
+    "conversions of vectors and of half and bfloat": """
+        kernel void k(device half2* out, device bfloat* b) {
+          out[0] = static_cast<half2>(float2(1, 2));
+          b[0] = static_cast<bfloat>(out[0].x);
+        }""",
+    "threadgroup variables, also in templates and in blocks": """
+        template <typename T, int N> kernel void k(device T* out) {
+          threadgroup T all[N][2], last;
+          for (int i = 0; i < N; ++i) {
+            threadgroup vec<T, 2> pair;
+            pair.x = T(i);
+            all[i][0] = pair.x;
+          }
+          threadgroup_barrier(mem_flags::mem_threadgroup);
+          last = all[0][0];
+          out[0] = last;
+        }
+        template [[host_name("k_float")]] kernel void k<float, 4>(device float*);""",
+    "comparisons of vectors": """
+        kernel void k(device half2* out) {
+          const bool2 less = out[0] < out[1];
+          out[0] = select(out[0], out[1], less);
+          out[1] = select(out[0], out[1], out[0] == out[1]);
+          if (any(less) || all(isnan(out[0]))) out[2] = half2(0);
+        }""",
+    "copies of structures": """
+        struct Place { float x; int i; };
+        kernel void k(device Place* out, constant Place* in) {
+          threadgroup Place shared;
+          const Place place = in[0];
+          out[0] = place;
+          shared = out[0];
+          out[1] = in[1];
+        }""",
+    "a method that returns its object": """
+        struct Sum {
+          float x;
+          thread Sum& add(float y) { x += y; return *this; }
+        };
+        kernel void k(device float* out) {
+          Sum sum = {0};
+          out[0] = sum.add(1).add(2).x;
+        }""",
+    "an enumeration as NS_ENUM declares it": """
+        typedef enum Shade : int Shade; enum Shade : int { dark, light };
+        kernel void k(device int* out) { out[0] = light; }""",
+    "conversions of half and bfloat that a template asks for": """
+        template <typename T, typename U, enable_if_t<(sizeof(T(U(1))) > 1), bool> = true>
+        inline T cast_to(U x) { return T(x); }
+        kernel void k(device half* out, device bfloat* b, device half2* c) {
+          out[0] = cast_to<half>(b[0]);
+          b[0] = cast_to<bfloat>(out[0]);
+        }""",
+    "widths of vectors that are deduced": """
+        template <typename T, uint N> inline T first(vec<T, N> v) { return v[0]; }
+        kernel void k(device float* out) { out[0] = first(float3(1, 2, 3)); }""",
+    "pragmas": """
+        kernel void k(device float* out) {
+          #pragma unroll(MAX(COUNT, 2))
+          for (int i = 0; i < 4; i++) out[0] += i;
+        }""",
+    "function constants": """
+        constant bool flag [[function_constant(0)]];
+        constant uint size [[function_constant(1)]];
+        kernel void k(device float* out) { if (flag) out[0] = size; }""",
+    "literals of half and bfloat": """
+        kernel void k(device half* h, device bfloat* b) { h[0] = 1.5h; b[0] = 2.5bf; }""",
+    "words of OpenCL": """
+        kernel void k(device int* out) {
+          int local = 1, global = 2, generic = 3, pipe = 4;
+          out[0] = local + global + generic + pipe;
+        }""",
+    "atomics of both address spaces": """
+        kernel void k(device atomic_uint* out, device atomic<float>* sum) {
+          threadgroup atomic_int count;
+          uint expected = 0;
+          atomic_fetch_add_explicit(&count, 1, memory_order_relaxed);
+          atomic_compare_exchange_weak_explicit(out, &expected, 1, memory_order_relaxed,
+                                                memory_order_relaxed);
+          atomic_fetch_add_explicit(sum, 1, memory_order_relaxed);
+        }""",
+}
+
+
+@needs_clang
+@pytest.mark.parametrize("text", RIGHT.values(), ids=RIGHT)
+def test_what_differs_between_the_languages_is_no_finding(text):
+    assert check(text) == []
+
+
+@needs_clang
+def test_messages_speak_of_metal_and_of_the_users_lines():
+    found = check(
+        "kernel void k(device half2* out, uint i [[thread_position_in_grid]]) {\n"
+        "  threadgroup half2 shared[4];\n"
+        "  thread half2* p = i > 1 ? shared : shared + 1;\n}\n"
+    )
+    assert found == [
+        (5, "cannot initialize a variable of type 'thread half2 *' with an rvalue of type "
+            "'threadgroup half2 *'")
+    ]  # fmt: skip
+
+
+@needs_clang
+def test_an_error_inside_a_template_of_others_is_at_the_line_that_uses_it(tmp_path):
+    header = tmp_path / "c10" / "metal" / "others.h"
+    header.parent.mkdir(parents=True)
+    header.write_text("template <typename T> inline void clear(T x) { thread float* p = x; }\n")
+    text = "#include <c10/metal/others.h>\nkernel void k(device float* out) {\n  clear(out);\n}\n"
+    assert [line for line, _ in check(text, [tmp_path])] == [5]
+
+
+@needs_clang
+def test_a_source_with_what_our_metal_stdlib_lacks_is_left_alone():
+    wrong = "  thread float* p = out;\n}\n"
+    assert len(check("kernel void k(device float* out) {\n" + wrong)) == 1
+    for type_ in ("float4x4", "simdgroup_float8x8", "texture2d<float>", "vec<bool, 2>"):
+        assert check(f"kernel void k(device float* out) {{\n  {type_} x;\n" + wrong) == []
+
+
+def test_without_clang_there_is_no_second_opinion(monkeypatch):
+    monkeypatch.setattr(opencl, "find", lambda: None)
+    assert check("kernel void k(device float* out) { thread float* p = out; }\n") == []
