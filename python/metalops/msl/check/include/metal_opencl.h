@@ -49,8 +49,20 @@ typedef __bf16 bfloat;
   typedef T##2 packed_##T##2;                                  \
   typedef T packed_##T##3 __attribute__((ext_vector_type(3))); \
   typedef T##4 packed_##T##4;
-#define MSL_INTEGERS(M) M(char) M(uchar) M(short) M(ushort) M(int) M(uint) M(long) M(ulong)
-#define MSL_NUMBERS(M) MSL_INTEGERS(M) M(half) M(float) M(bfloat)
+#define MSL_INTEGERS(M) \
+  M(char);              \
+  M(uchar);             \
+  M(short);             \
+  M(ushort);            \
+  M(int);               \
+  M(uint);              \
+  M(long);              \
+  M(ulong)
+#define MSL_NUMBERS(M) \
+  MSL_INTEGERS(M);     \
+  M(half);             \
+  M(float);            \
+  M(bfloat)
 MSL_NUMBERS(MSL_VECTORS)
 // Comparisons of vectors are vectors of integers in OpenCL.
 typedef int2 bool2;
@@ -162,7 +174,10 @@ struct msl_components {
     typedef T type;                            \
     static constexpr __constant int count = N; \
   };
-#define MSL_COMPONENTS(T) MSL_COMPONENTS_OF(T, 2) MSL_COMPONENTS_OF(T, 3) MSL_COMPONENTS_OF(T, 4)
+#define MSL_COMPONENTS(T)  \
+  MSL_COMPONENTS_OF(T, 2); \
+  MSL_COMPONENTS_OF(T, 3); \
+  MSL_COMPONENTS_OF(T, 4)
 MSL_NUMBERS(MSL_COMPONENTS)
 template <typename T, int N>
 using vec = T __attribute__((ext_vector_type(N)));
@@ -286,12 +301,12 @@ struct numeric_limits {
 
 // The `T4(...)` of Metal, which OpenCL writes `(T4)(...)`: from a number, from components and
 // parts, from a vector of as many components.
-template <typename V, typename T, typename... Rest>
+template <typename T, typename... Rest>
 constexpr int msl_count() {
   if constexpr (sizeof...(Rest) == 0) {
     return msl_components<T>::count;
   } else {
-    return msl_components<T>::count + msl_count<V, Rest...>();
+    return msl_components<T>::count + msl_count<Rest...>();
   }
 }
 template <typename V>
@@ -301,7 +316,7 @@ constexpr V make() {
 template <typename V, typename T, typename... Rest>
 constexpr V make(T, Rest...) {
   constexpr int wanted = msl_components<V>::count;
-  constexpr int given = msl_count<V, T, Rest...>();
+  constexpr int given = msl_count<T, Rest...>();
   static_assert(given == wanted || (given == 1 && sizeof...(Rest) == 0),
                 "a vector is made of one number or of as many as it has components");
   return V{};
@@ -326,22 +341,40 @@ struct array {
 // ---- math
 
 // M(function, type, type of integers with as many components)
-#define MSL_OF_FLOAT(M, F) M(F, float, int) M(F, float2, int2) M(F, float3, int3) M(F, float4, int4)
+#define MSL_OF_FLOAT(M, F) \
+  M(F, float, int);        \
+  M(F, float2, int2);      \
+  M(F, float3, int3);      \
+  M(F, float4, int4)
 #define MSL_OF_FLOATS(M, F) \
-  MSL_OF_FLOAT(M, F)        \
-  M(F, half, int)           \
-  M(F, half2, int2)         \
-  M(F, half3, int3)         \
-  M(F, half4, int4) M(F, bfloat, int) M(F, bfloat2, int2) M(F, bfloat3, int3) M(F, bfloat4, int4)
-#define MSL_OF_INTEGER(M, F, T) M(F, T, T) M(F, T##2, T##2) M(F, T##3, T##3) M(F, T##4, T##4)
+  MSL_OF_FLOAT(M, F);       \
+  M(F, half, int);          \
+  M(F, half2, int2);        \
+  M(F, half3, int3);        \
+  M(F, half4, int4);        \
+  M(F, bfloat, int);        \
+  M(F, bfloat2, int2);      \
+  M(F, bfloat3, int3);      \
+  M(F, bfloat4, int4)
+#define MSL_OF_INTEGER(M, F, T) \
+  M(F, T, T);                   \
+  M(F, T##2, T##2);             \
+  M(F, T##3, T##3);             \
+  M(F, T##4, T##4)
 #define MSL_OF_SMALL_INTEGERS(M, F) \
-  MSL_OF_INTEGER(M, F, char)        \
-  MSL_OF_INTEGER(M, F, uchar)       \
-  MSL_OF_INTEGER(M, F, short)       \
-  MSL_OF_INTEGER(M, F, ushort) MSL_OF_INTEGER(M, F, int) MSL_OF_INTEGER(M, F, uint)
-#define MSL_OF_INTEGERS(M, F) \
-  MSL_OF_SMALL_INTEGERS(M, F) MSL_OF_INTEGER(M, F, long) MSL_OF_INTEGER(M, F, ulong)
-#define MSL_OF_NUMBERS(M, F) MSL_OF_FLOATS(M, F) MSL_OF_INTEGERS(M, F)
+  MSL_OF_INTEGER(M, F, char);       \
+  MSL_OF_INTEGER(M, F, uchar);      \
+  MSL_OF_INTEGER(M, F, short);      \
+  MSL_OF_INTEGER(M, F, ushort);     \
+  MSL_OF_INTEGER(M, F, int);        \
+  MSL_OF_INTEGER(M, F, uint)
+#define MSL_OF_INTEGERS(M, F)  \
+  MSL_OF_SMALL_INTEGERS(M, F); \
+  MSL_OF_INTEGER(M, F, long);  \
+  MSL_OF_INTEGER(M, F, ulong)
+#define MSL_OF_NUMBERS(M, F) \
+  MSL_OF_FLOATS(M, F);       \
+  MSL_OF_INTEGERS(M, F)
 #define MSL_1(F, T, I) \
   constexpr T F(T x) { return x; }
 #define MSL_2(F, T, I) \
@@ -352,32 +385,65 @@ struct array {
 #define MSL_OUT_INTEGER(F, T, I) T F(T, __private I&);
 #define MSL_INTEGER_OF(F, T, I) I F(T);
 #define MSL_WITH_INTEGER(F, T, I) T F(T, I);
-#define MSL_SELECT(F, T, I) T F(T, T, I);
-#define MSL_SELECT_BOOL(F, T, I) T F(T, T, bool);
-#define MSL_UNARY(OF)                                                                              \
-  OF(MSL_1, acos)                                                                                  \
-  OF(MSL_1, acosh)                                                                                 \
-  OF(MSL_1, asin)                                                                                  \
-  OF(MSL_1, asinh) OF(MSL_1, atan) OF(MSL_1, atanh) OF(MSL_1, ceil) OF(MSL_1, cos) OF(MSL_1, cosh) \
-      OF(MSL_1, cospi) OF(MSL_1, exp) OF(MSL_1, exp2) OF(MSL_1, exp10) OF(MSL_1, fabs)             \
-          OF(MSL_1, floor) OF(MSL_1, fract) OF(MSL_1, log) OF(MSL_1, log2) OF(MSL_1, log10)        \
-              OF(MSL_1, rint) OF(MSL_1, round) OF(MSL_1, rsqrt) OF(MSL_1, sign)                    \
-                  OF(MSL_1, saturate) OF(MSL_1, sin) OF(MSL_1, sinh) OF(MSL_1, sinpi)              \
-                      OF(MSL_1, sqrt) OF(MSL_1, tan) OF(MSL_1, tanh) OF(MSL_1, tanpi)              \
-                          OF(MSL_1, trunc)
-#define MSL_BINARY(OF)                                                                 \
-  OF(MSL_2, atan2)                                                                     \
-  OF(MSL_2, copysign)                                                                  \
-  OF(MSL_2, divide)                                                                    \
-  OF(MSL_2, fdim) OF(MSL_2, fmax) OF(MSL_2, fmin) OF(MSL_2, fmod) OF(MSL_2, nextafter) \
-      OF(MSL_2, pow) OF(MSL_2, powr) OF(MSL_2, step)
-#define MSL_MATH(OF)                                                                               \
-  MSL_UNARY(OF)                                                                                    \
-  MSL_BINARY(OF)                                                                                   \
-  OF(MSL_3, fma)                                                                                   \
-  OF(MSL_3, fmax3) OF(MSL_3, fmin3) OF(MSL_3, mix) OF(MSL_3, smoothstep) OF(MSL_3, fmedian3)       \
-      OF(MSL_OUT, modf) OF(MSL_OUT, sincos) OF(MSL_OUT_INTEGER, frexp) OF(MSL_WITH_INTEGER, ldexp) \
-          OF(MSL_INTEGER_OF, ilogb)
+#define MSL_UNARY(OF)  \
+  OF(MSL_1, acos);     \
+  OF(MSL_1, acosh);    \
+  OF(MSL_1, asin);     \
+  OF(MSL_1, asinh);    \
+  OF(MSL_1, atan);     \
+  OF(MSL_1, atanh);    \
+  OF(MSL_1, ceil);     \
+  OF(MSL_1, cos);      \
+  OF(MSL_1, cosh);     \
+  OF(MSL_1, cospi);    \
+  OF(MSL_1, exp);      \
+  OF(MSL_1, exp2);     \
+  OF(MSL_1, exp10);    \
+  OF(MSL_1, fabs);     \
+  OF(MSL_1, floor);    \
+  OF(MSL_1, fract);    \
+  OF(MSL_1, log);      \
+  OF(MSL_1, log2);     \
+  OF(MSL_1, log10);    \
+  OF(MSL_1, rint);     \
+  OF(MSL_1, round);    \
+  OF(MSL_1, rsqrt);    \
+  OF(MSL_1, sign);     \
+  OF(MSL_1, saturate); \
+  OF(MSL_1, sin);      \
+  OF(MSL_1, sinh);     \
+  OF(MSL_1, sinpi);    \
+  OF(MSL_1, sqrt);     \
+  OF(MSL_1, tan);      \
+  OF(MSL_1, tanh);     \
+  OF(MSL_1, tanpi);    \
+  OF(MSL_1, trunc)
+#define MSL_BINARY(OF)  \
+  OF(MSL_2, atan2);     \
+  OF(MSL_2, copysign);  \
+  OF(MSL_2, divide);    \
+  OF(MSL_2, fdim);      \
+  OF(MSL_2, fmax);      \
+  OF(MSL_2, fmin);      \
+  OF(MSL_2, fmod);      \
+  OF(MSL_2, nextafter); \
+  OF(MSL_2, pow);       \
+  OF(MSL_2, powr);      \
+  OF(MSL_2, step)
+#define MSL_MATH(OF)           \
+  MSL_UNARY(OF);               \
+  MSL_BINARY(OF);              \
+  OF(MSL_3, fma);              \
+  OF(MSL_3, fmax3);            \
+  OF(MSL_3, fmin3);            \
+  OF(MSL_3, mix);              \
+  OF(MSL_3, smoothstep);       \
+  OF(MSL_3, fmedian3);         \
+  OF(MSL_OUT, modf);           \
+  OF(MSL_OUT, sincos);         \
+  OF(MSL_OUT_INTEGER, frexp);  \
+  OF(MSL_WITH_INTEGER, ldexp); \
+  OF(MSL_INTEGER_OF, ilogb)
 MSL_MATH(MSL_OF_FLOATS)
 namespace precise {
 MSL_MATH(MSL_OF_FLOAT)
@@ -418,8 +484,10 @@ MSL_OF_INTEGERS(MSL_SHIFT_OUT, extract_bits)
   I##2 F(T##2);                   \
   I##3 F(T##3);                   \
   I##4 F(T##4);
-#define MSL_PREDICATE(F) \
-  MSL_PREDICATE_OF(F, float, int) MSL_PREDICATE_OF(F, half, int) MSL_PREDICATE_OF(F, bfloat, int)
+#define MSL_PREDICATE(F)           \
+  MSL_PREDICATE_OF(F, float, int); \
+  MSL_PREDICATE_OF(F, half, int);  \
+  MSL_PREDICATE_OF(F, bfloat, int)
 MSL_PREDICATE(isfinite)
 MSL_PREDICATE(isinf)
 MSL_PREDICATE(isnan)
@@ -430,8 +498,10 @@ MSL_PREDICATE(signbit)
   I##2 F(T##2, T##2);              \
   I##3 F(T##3, T##3);              \
   I##4 F(T##4, T##4);
-#define MSL_PREDICATE2(F) \
-  MSL_PREDICATE2_OF(F, float, int) MSL_PREDICATE2_OF(F, half, int) MSL_PREDICATE2_OF(F, bfloat, int)
+#define MSL_PREDICATE2(F)           \
+  MSL_PREDICATE2_OF(F, float, int); \
+  MSL_PREDICATE2_OF(F, half, int);  \
+  MSL_PREDICATE2_OF(F, bfloat, int)
 MSL_PREDICATE2(isordered)
 MSL_PREDICATE2(isunordered)
 #define MSL_ANY_ALL(T) \
@@ -460,7 +530,9 @@ bool all(bool);
   T##2 select(T##2, T##2, int2); \
   T##3 select(T##3, T##3, int3); \
   T##4 select(T##4, T##4, int4);
-#define MSL_SELECT_OF_SIZE(T, I) MSL_SELECT_OF(T, I) MSL_SELECT_BY_BOOL(T)
+#define MSL_SELECT_OF_SIZE(T, I) \
+  MSL_SELECT_OF(T, I);           \
+  MSL_SELECT_BY_BOOL(T)
 MSL_SELECT_OF_SIZE(char, char)
 MSL_SELECT_OF_SIZE(uchar, char)
 MSL_SELECT_OF_SIZE(short, short)
@@ -483,8 +555,10 @@ bool select(bool, bool, bool);
   V normalize(V);             \
   V reflect(V, V);            \
   V faceforward(V, V, V);
-#define MSL_GEOMETRY(T) \
-  MSL_GEOMETRY_OF(T, T##2) MSL_GEOMETRY_OF(T, T##3) MSL_GEOMETRY_OF(T, T##4) T##3 cross(T##3, T##3);
+#define MSL_GEOMETRY(T)     \
+  MSL_GEOMETRY_OF(T, T##2); \
+  MSL_GEOMETRY_OF(T, T##3); \
+  MSL_GEOMETRY_OF(T, T##4) T##3 cross(T##3, T##3);
 MSL_GEOMETRY(half)
 MSL_GEOMETRY(float)
 MSL_GEOMETRY(bfloat)
@@ -573,8 +647,12 @@ bool quad_is_first();
   T GROUP##_and(T);        \
   T GROUP##_or(T);         \
   T GROUP##_xor(T);
-#define MSL_LANE_FUNCTIONS(F, T, I) MSL_LANES(simd, T) MSL_LANES(quad, T)
-#define MSL_LANE_BITS(F, T, I) MSL_BITS(simd, T) MSL_BITS(quad, T)
+#define MSL_LANE_FUNCTIONS(F, T, I) \
+  MSL_LANES(simd, T);               \
+  MSL_LANES(quad, T)
+#define MSL_LANE_BITS(F, T, I) \
+  MSL_BITS(simd, T);           \
+  MSL_BITS(quad, T)
 MSL_OF_FLOATS(MSL_LANE_FUNCTIONS, )
 MSL_OF_SMALL_INTEGERS(MSL_LANE_FUNCTIONS, )
 MSL_OF_SMALL_INTEGERS(MSL_LANE_BITS, )
@@ -615,13 +693,13 @@ using msl_operand = typename msl_identity<T>::type;
   template <typename T>                                                                   \
   bool atomic_compare_exchange_weak_explicit(volatile SPACE atomic<T>*, __private T*,     \
                                              msl_operand<T>, memory_order, memory_order); \
-  MSL_ATOMIC_OPERATION(SPACE, exchange)                                                   \
-  MSL_ATOMIC_OPERATION(SPACE, fetch_add)                                                  \
-  MSL_ATOMIC_OPERATION(SPACE, fetch_and)                                                  \
-  MSL_ATOMIC_OPERATION(SPACE, fetch_max)                                                  \
-  MSL_ATOMIC_OPERATION(SPACE, fetch_min)                                                  \
-  MSL_ATOMIC_OPERATION(SPACE, fetch_or)                                                   \
-  MSL_ATOMIC_OPERATION(SPACE, fetch_sub)                                                  \
+  MSL_ATOMIC_OPERATION(SPACE, exchange);                                                  \
+  MSL_ATOMIC_OPERATION(SPACE, fetch_add);                                                 \
+  MSL_ATOMIC_OPERATION(SPACE, fetch_and);                                                 \
+  MSL_ATOMIC_OPERATION(SPACE, fetch_max);                                                 \
+  MSL_ATOMIC_OPERATION(SPACE, fetch_min);                                                 \
+  MSL_ATOMIC_OPERATION(SPACE, fetch_or);                                                  \
+  MSL_ATOMIC_OPERATION(SPACE, fetch_sub);                                                 \
   MSL_ATOMIC_OPERATION(SPACE, fetch_xor)
 MSL_ATOMICS(__global)
 MSL_ATOMICS(__local)
