@@ -163,7 +163,7 @@ _MATRIX = re.compile(r"(?:packed_|simdgroup_)?(?:half|float|bfloat)[2348]x[2348]
 
 def _is_left_out(text: str) -> bool:
     """Whether a message is about what Metal has and our small metal_stdlib lacks (textures,
-    matrices, vec<bool, N> ...): what else is said of such a source may follow from it.
+    matrices, vec<bool, N>, bfloat where clang has none ...): what else is said of such a source may follow from it.
     """
     if text == "invalid vector element type 'bool'":
         return True

@@ -40,7 +40,15 @@ typedef uint uint32_t;
 typedef ulong uint64_t;
 typedef ulong size_t;
 typedef long ptrdiff_t;
+
+// Before version 17 clang has no arithmetic on __bf16: a source that mentions bfloat then gets no
+// second opinion.
+#if __clang_major__ >= 17
 typedef __bf16 bfloat;
+#define MSL_IF_BFLOAT(...) __VA_ARGS__
+#else
+#define MSL_IF_BFLOAT(...)
+#endif
 
 #define MSL_VECTORS(T)                                         \
   typedef T T##2 __attribute__((ext_vector_type(2)));          \
@@ -62,7 +70,7 @@ typedef __bf16 bfloat;
   MSL_INTEGERS(M);     \
   M(half);             \
   M(float);            \
-  M(bfloat)
+  MSL_IF_BFLOAT(M(bfloat))
 MSL_NUMBERS(MSL_VECTORS)
 // Comparisons of vectors are vectors of integers in OpenCL.
 typedef int2 bool2;
@@ -82,7 +90,7 @@ using ::bool4;
   using ::packed_##T##3; \
   using ::packed_##T##4;
 MSL_NUMBERS(MSL_USING)
-using ::bfloat;
+MSL_IF_BFLOAT(using ::bfloat;)
 using ::int16_t;
 using ::int32_t;
 using ::int64_t;
@@ -133,32 +141,61 @@ using void_t = void;
 template <typename T>
 T declval();
 
+// Not the compiler's own: clang 15 has none of them.
 template <typename T>
-struct remove_cv {
-  typedef __remove_cv(T) type;
+struct remove_const {
+  typedef T type;
+};
+template <typename T>
+struct remove_const<const T> {
+  typedef T type;
+};
+template <typename T>
+struct remove_volatile {
+  typedef T type;
+};
+template <typename T>
+struct remove_volatile<volatile T> {
+  typedef T type;
 };
 template <typename T>
 struct remove_reference {
-  typedef __remove_reference_t(T) type;
+  typedef T type;
+};
+template <typename T>
+struct remove_reference<T&> {
+  typedef T type;
+};
+template <typename T>
+struct remove_reference<T&&> {
+  typedef T type;
 };
 template <typename T>
 struct remove_pointer {
-  typedef __remove_pointer(T) type;
+  typedef T type;
 };
 template <typename T>
-struct decay {
-  typedef __remove_cv(__remove_reference_t(T)) type;
+struct remove_pointer<T*> {
+  typedef T type;
 };
 template <typename T>
-using remove_cv_t = typename remove_cv<T>::type;
+using remove_const_t = typename remove_const<T>::type;
 template <typename T>
-using remove_const_t = __remove_const(T);
-template <typename T>
-using remove_volatile_t = __remove_volatile(T);
+using remove_volatile_t = typename remove_volatile<T>::type;
 template <typename T>
 using remove_reference_t = typename remove_reference<T>::type;
 template <typename T>
 using remove_pointer_t = typename remove_pointer<T>::type;
+template <typename T>
+struct remove_cv {
+  typedef remove_const_t<remove_volatile_t<T>> type;
+};
+template <typename T>
+using remove_cv_t = typename remove_cv<T>::type;
+template <typename T>
+struct decay {
+  typedef remove_cv_t<remove_reference_t<T>> type;
+};
 template <typename T>
 using decay_t = typename decay<T>::type;
 
@@ -184,20 +221,20 @@ using vec = T __attribute__((ext_vector_type(N)));
 template <typename T, int N>
 using packed_vec = vec<T, N>;
 template <typename T>
-using msl_component = typename msl_components<__remove_cv(T)>::type;
+using msl_component = typename msl_components<remove_cv_t<T>>::type;
 
 template <typename T, typename U>
 constexpr __constant bool is_same_v = __is_same(T, U);
 template <typename T>
 constexpr __constant bool is_floating_point_v =
-    __is_same(msl_component<T>, float) || __is_same(msl_component<T>, half) ||
-    __is_same(msl_component<T>, bfloat);
+    __is_same(msl_component<T>, float) || __is_same(msl_component<T>, half)
+                                              MSL_IF_BFLOAT(|| __is_same(msl_component<T>, bfloat));
 template <typename T>
 constexpr __constant bool is_integral_v = __is_integral(msl_component<T>);
 template <typename T>
 constexpr __constant bool is_arithmetic_v = is_floating_point_v<T> || is_integral_v<T>;
 template <typename T>
-constexpr __constant bool is_vector_v = msl_components<__remove_cv(T)>::count > 1;
+constexpr __constant bool is_vector_v = msl_components<remove_cv_t<T>>::count > 1;
 template <typename T>
 constexpr __constant bool is_scalar_v = is_arithmetic_v<T> && !is_vector_v<T>;
 template <typename T>
@@ -352,10 +389,7 @@ struct array {
   M(F, half2, int2);        \
   M(F, half3, int3);        \
   M(F, half4, int4);        \
-  M(F, bfloat, int);        \
-  M(F, bfloat2, int2);      \
-  M(F, bfloat3, int3);      \
-  M(F, bfloat4, int4)
+  MSL_IF_BFLOAT(M(F, bfloat, int); M(F, bfloat2, int2); M(F, bfloat3, int3); M(F, bfloat4, int4))
 #define MSL_OF_INTEGER(M, F, T) \
   M(F, T, T);                   \
   M(F, T##2, T##2);             \
@@ -487,7 +521,7 @@ MSL_OF_INTEGERS(MSL_SHIFT_OUT, extract_bits)
 #define MSL_PREDICATE(F)           \
   MSL_PREDICATE_OF(F, float, int); \
   MSL_PREDICATE_OF(F, half, int);  \
-  MSL_PREDICATE_OF(F, bfloat, int)
+  MSL_IF_BFLOAT(MSL_PREDICATE_OF(F, bfloat, int))
 MSL_PREDICATE(isfinite)
 MSL_PREDICATE(isinf)
 MSL_PREDICATE(isnan)
@@ -501,7 +535,7 @@ MSL_PREDICATE(signbit)
 #define MSL_PREDICATE2(F)           \
   MSL_PREDICATE2_OF(F, float, int); \
   MSL_PREDICATE2_OF(F, half, int);  \
-  MSL_PREDICATE2_OF(F, bfloat, int)
+  MSL_IF_BFLOAT(MSL_PREDICATE2_OF(F, bfloat, int))
 MSL_PREDICATE2(isordered)
 MSL_PREDICATE2(isunordered)
 #define MSL_ANY_ALL(T) \
@@ -538,7 +572,7 @@ MSL_SELECT_OF_SIZE(uchar, char)
 MSL_SELECT_OF_SIZE(short, short)
 MSL_SELECT_OF_SIZE(ushort, short)
 MSL_SELECT_OF_SIZE(half, short)
-MSL_SELECT_OF_SIZE(bfloat, short)
+MSL_IF_BFLOAT(MSL_SELECT_OF_SIZE(bfloat, short))
 MSL_SELECT_OF(int, int)
 MSL_SELECT_OF(uint, int)
 MSL_SELECT_OF(float, int)
@@ -561,7 +595,7 @@ bool select(bool, bool, bool);
   MSL_GEOMETRY_OF(T, T##4) T##3 cross(T##3, T##3);
 MSL_GEOMETRY(half)
 MSL_GEOMETRY(float)
-MSL_GEOMETRY(bfloat)
+MSL_IF_BFLOAT(MSL_GEOMETRY(bfloat))
 
 // ---- threads
 
