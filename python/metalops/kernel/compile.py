@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable
 
 import torch
+
+from ..msl.locations import is_generated
 
 # How long a compile may take before a line on stderr says what is going on, in seconds.
 _PATIENCE = 2.0
@@ -20,15 +23,16 @@ _guard = threading.Lock()
 def user_text(label: str, text: str) -> str:
     """``text`` as part of a generated source, such that compile errors in it show its own lines.
 
-    label: what the errors call it instead of a file name, for instance "blur.header".
+    label: what the errors call it instead of a file name, for instance "blur.header"; in angle brackets it is no text of
+    the user's (metalops.msl.locations.is_generated).
     """
     label = label.replace("\\", "\\\\").replace('"', '\\"')
     return f'#line 1 "{label}"\n{text.rstrip()}\n'
 
 
 def generated_text(label: str, text: str) -> str:
-    """The counterpart of user_text for the parts around it, after user text."""
-    return user_text(f"{label}.generated", text)
+    """The counterpart of user_text for the parts around it: errors there that follow from the user's are left out."""
+    return user_text(f"<{label}>", text)
 
 
 def compile_library(owner: str, text: str, compiler: Callable[[str], object] | None = None):
@@ -58,8 +62,32 @@ def _compile(owner: str, text: str, compiler: Callable[[str], object]):
     timer.start()
     try:
         return compiler(text)
+    except SyntaxError as error:
+        # The front end of the software device knows more about the text than its errors say, and has left them out.
+        if not hasattr(error, "diagnostics"):
+            error.msg = _own_errors(error.msg)
+        raise
     finally:
         timer.cancel()
+
+
+_PLACE = re.compile(r"(?P<file>[^\n:]+):\d+:(?:\d+:)? (?P<kind>(?:fatal )?error|warning|note): ")
+
+
+def _own_errors(message: str) -> str:
+    """What a compiler said, without the errors outside the user's text if there are some in it."""
+    parts: list[
+        tuple[bool, list[str]]
+    ] = []  # an error or a warning with its notes, and whether it is kept
+    for line in message.split("\n"):
+        place = _PLACE.match(line)
+        if place and place["kind"] != "note":
+            kept = place["kind"] != "warning" and not is_generated(place["file"])
+            parts.append((kept, [line]))
+        elif parts:
+            parts[-1][1].append(line)
+    own = [line for kept, lines in parts if kept for line in lines]
+    return "\n".join(own) or message
 
 
 def _report(owner: str) -> None:
