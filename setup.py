@@ -31,7 +31,8 @@ def extensions() -> list:
     from metalops.build.paths import software_device
     from torch.utils.cpp_extension import CppExtension
 
-    flags = ["-O2", "-g0"]
+    # pybind11 hides its own names, and torch's classes that have a binding are exported all the same.
+    flags = ["-O2", "-g0", "-Wno-attributes"]
     result = []
     if software_device():
         host = CppExtension(
@@ -54,6 +55,8 @@ def extensions() -> list:
     result.append(
         MetalExtension("metalops._C", sources, include_dirs=[ROOT], extra_compile_args=flags)
     )
+    for extension in result:
+        extension.precompiled_header = "csrc/precompiled.h"
     return result
 
 
@@ -65,7 +68,7 @@ import_from_source_tree()
 import torch
 from metalops import _stock
 from metalops.build import BuildExtension, compilers
-from metalops.build.kernels import write_if_changed
+from metalops.build.ninja import write_if_changed
 
 
 class BuildMetalops(BuildExtension):

@@ -2,11 +2,14 @@
 
 import os
 import platform
+import shlex
 import shutil
 import sys
+import types
 
 import pytest
-from metalops.build import BuildExtension, MetalExtension, compilers, kernels, paths
+from metalops.build import BuildExtension, MetalExtension, compilers, kernels, ninja, paths
+from metalops.build import extension as build_extension
 from setuptools import Distribution
 
 # Stands in for xcrun: records its arguments and writes the file named after -o.
@@ -47,6 +50,26 @@ def source(tmp_path):
     path = tmp_path / "family.metal"
     path.write_text("kernel void nothing(device float* x [[buffer(0)]]) { x[0] = 0; }\n")
     return str(path)
+
+
+def commands_of(extension, folder):
+    """The commands that building the extension runs, as lists of words; none of them is run."""
+    command = BuildExtension(Distribution({"ext_modules": [extension]}))
+    command.build_temp = str(folder / "temp")
+    command.build_lib = str(folder / "lib")
+    command.ensure_finalized()
+    graph = {}
+
+    class Recorder(ninja.Graph):
+        def run(self, *_):
+            graph.update(self._steps)
+            return 0.0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build_extension, "Graph", Recorder)
+        command.run()
+    words = [step.split("words = ")[1].splitlines()[0] for step in graph.values()]
+    return [shlex.split(line.replace("$$", "$")) for line in words]
 
 
 def test_the_metal_compiler_is_tried_with_the_oldest_metal_and_macos(apple):
@@ -110,10 +133,8 @@ def test_an_extension_links_metal_and_no_host_library(apple, source, tmp_path, m
             language=self.compiler.compiler_so,
         )
 
-    class Compiler:
-        compiler_so = ("c++",)
-
-    command.compiler = Compiler()
+    command.compiler = types.SimpleNamespace(compiler_so=("c++",))
+    command._graph = ninja.Graph()
     monkeypatch.setattr(BuildExtension.__mro__[1], "build_extension", build)
     command.build_extension(extension)
     assert linked["link"] == ["-framework", "Metal", "-framework", "Foundation"]
@@ -121,7 +142,21 @@ def test_an_extension_links_metal_and_no_host_library(apple, source, tmp_path, m
     assert not any("arc" in flag for flag in linked["compile"])
     assert list(linked["language"]) == ["c++"]
     names = [os.path.basename(path) for path in linked["sources"]]
-    assert names == ["stub.mm", "family_registration.cpp", "metalops_runtime.cpp"]
+    assert names == ["stub.mm", "kernel_sources.cpp", "metalops_runtime.cpp"]
+
+
+def test_sources_keep_their_language_and_no_header_is_precompiled(apple, tmp_path):
+    apple(works=False)
+    stub = tmp_path / "stub.mm"
+    stub.write_text("#include <torch/library.h>\n")
+    header = tmp_path / "header.h"
+    header.write_text("#include <torch/library.h>\n")
+    extension = MetalExtension("package.name", [str(stub)])
+    extension.precompiled_header = str(header)
+    commands = commands_of(extension, tmp_path)
+    (compile,) = [words for words in commands if str(stub) in words]
+    assert "-x" not in compile and "-include" not in compile
+    assert not any("header.h" in word for words in commands for word in words)
 
 
 def test_clang_is_preferred_to_a_gcc_on_the_path(apple, monkeypatch, tmp_path):

@@ -1,9 +1,12 @@
-"""Which kernel libraries a build compiles again."""
+"""What a build makes again, and what it prints."""
 
 import os
+import re
+import subprocess
+import sys
 
 import pytest
-from metalops.build import kernels
+from metalops.build import kernels, ninja
 from setuptools.errors import CompileError
 
 KERNEL = """\
@@ -68,3 +71,90 @@ def test_a_kernel_that_does_not_compile_is_reported_with_its_line(project, capfd
     assert f"{folder}/one.metal:4:" in printed
     assert "undeclared_name" in printed
     assert "Traceback" not in printed
+
+
+SETUP = """\
+from metalops.build import BuildExtension
+from setuptools import Extension, setup
+
+extensions = [
+    Extension("one", ["one.cpp", "used.cpp"], include_dirs=["include"]),
+    Extension("two", ["two.cpp"], include_dirs=["include"]),
+]
+for extension in extensions:
+    extension.precompiled_header = "all.h"
+setup(
+    name="project",
+    ext_modules=extensions,
+    cmdclass={"build_ext": BuildExtension.with_options(no_python_abi_suffix=True)},
+    script_args=["build_ext", "--build-lib", "lib", "--build-temp", "temp"],
+)
+"""
+
+
+@pytest.fixture
+def extensions(tmp_path):
+    """The folder of two extensions, of which one uses the precompiled header, and a function that builds them and
+    returns what is printed."""
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "heavy.h").write_text(
+        "#pragma once\ninline int heavy() { return 1; }\n"
+    )
+    (tmp_path / "include" / "own.h").write_text("#include <heavy.h>\n")
+    (tmp_path / "all.h").write_text("#include <heavy.h>\n")
+    (tmp_path / "used.cpp").write_text("#include <own.h>\nint used() { return heavy(); }\n")
+    (tmp_path / "one.cpp").write_text("int one() { return 1; }\n")
+    (tmp_path / "two.cpp").write_text("int two() { return 2; }\n")
+
+    def build():
+        result = subprocess.run(
+            [sys.executable, "-c", SETUP],
+            cwd=tmp_path,
+            env={**os.environ, "TORCH_NO_COMPILER_WRAPPER": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert "warning" not in result.stdout + result.stderr
+        return re.findall(r"^\[\d+/\d+\] (.*)$", result.stdout, re.MULTILINE), result.stdout
+
+    return tmp_path, build
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "darwin", reason="headers are precompiled on Linux only")
+def test_a_build_prints_one_line_a_file_and_makes_only_what_changed(extensions):
+    folder, build = extensions
+    lines, printed = build()
+    objects = {"c++ one.cpp", "c++ used.cpp", "c++ two.cpp", "c++ all.h"}
+    assert {*lines} == objects | {"link one", "link two"} and len(lines) == 6
+    assert re.search(r"^metalops: the compilers took \d+ s of CPU time$", printed, re.MULTILINE)
+    assert build()[0] == []
+    (folder / "two.cpp").write_text("int two() { return 3; }\n")
+    assert build()[0] == ["c++ two.cpp", "link two"]
+    (folder / "include" / "heavy.h").write_text("#pragma once\ninline int heavy() { return 2; }\n")
+    assert build()[0] == ["c++ all.h", "c++ used.cpp", "link one"]
+
+
+def test_a_step_is_repeated_when_its_command_changes(tmp_path):
+    output, source = str(tmp_path / "a b$c"), tmp_path / "source"
+    source.write_text("")
+
+    def run(text):
+        graph = ninja.Graph()
+        command = ["sh", "-c", 'printf "%s" "$1" > "$2"', "sh", text, output]
+        graph.add(output, [str(source)], command, "step $")
+        graph.run(str(tmp_path / "build"), os.environ, "failed")
+        with open(output) as f:
+            return f.read()
+
+    assert run("it's $5") == "it's $5"
+    assert run("another") == "another"
+
+
+def test_a_failed_step_is_an_error(tmp_path):
+    graph = ninja.Graph()
+    graph.add(str(tmp_path / "x"), [], ["false"], "step")
+    with pytest.raises(CompileError, match="it failed"):
+        graph.run(str(tmp_path / "build"), os.environ, "it failed")

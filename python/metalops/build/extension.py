@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
+import re
+import shlex
 import shutil
-from collections.abc import Mapping
 from typing import Any
 
 import setuptools
@@ -12,6 +15,8 @@ from setuptools.errors import CompileError
 from torch.utils import cpp_extension
 
 from metalops.build import compilers, kernels, paths, runtime
+from metalops.build.compile_kernel import included_files
+from metalops.build.ninja import Graph, write_if_changed
 
 
 def host_flags() -> list[str]:
@@ -55,12 +60,28 @@ def MetalExtension(name: str, sources: list[str], **kwargs: Any) -> setuptools.E
     return extension
 
 
-class BuildExtension(cpp_extension.BuildExtension):
-    """torch's BuildExtension, which also builds what a `MetalExtension` lists. It takes ordinary extensions as well."""
+def _includes_any(source: str, header: str, include_dirs: list[str]) -> bool:
+    """Whether a source, or a header of its own project that it includes, includes a header that `header` lists."""
+    include = re.compile(r"^#include (<.*>)", re.MULTILINE)
+    own = [folder for folder in include_dirs if not folder.startswith(paths.torch_include())]
+    files = [header, source, *included_files(source, own)]
+    listed, *others = (include.findall(_read(file)) for file in files)
+    return any(set(listed) & set(names) for names in others)
 
-    def initialize_options(self) -> None:
-        super().initialize_options()
-        self._environment: Mapping[str, str] = os.environ  # what kernels are compiled in; see run()
+
+@functools.cache
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8") as f:
+        return f.read()
+
+
+class BuildExtension(cpp_extension.BuildExtension):
+    """torch's BuildExtension, which also builds what a `MetalExtension` lists. It takes ordinary extensions as well.
+
+    Everything is one graph of commands, whose last line says how much CPU time the compilers took. An extension with a
+    `precompiled_header`, a file of #include lines, has these headers compiled once for all the sources that include any
+    of them, where that pays and the compiler can.
+    """
 
     def run(self) -> None:
         if not self.extensions:
@@ -72,37 +93,138 @@ class BuildExtension(cpp_extension.BuildExtension):
         self.compiler.src_extensions += [
             suffix for suffix in (".mm", ".S") if suffix not in self.compiler.src_extensions
         ]
+        self._graph = Graph()
         super().build_extensions()
+        seconds = self._graph.run(
+            os.path.abspath(self.build_temp),
+            self._environment,
+            "metalops: the build failed; the messages are above.",
+        )
+        print(f"metalops: the compilers took {seconds:.0f} s of CPU time", flush=True)
 
     def build_extension(self, ext: setuptools.Extension) -> None:
-        if not hasattr(ext, "metal_include_dirs"):
-            super().build_extension(ext)
+        if any(source.endswith((".cu", ".hip", ".sycl")) for source in ext.sources):
+            super().build_extension(ext)  # torch knows how
             return
-        listed = ext.sources, ext.extra_link_args, self.compiler.compiler_so
+        listed = ext.sources, ext.extra_link_args
+        compiler = dict(vars(self.compiler))
+        try:
+            if hasattr(ext, "metal_include_dirs"):
+                self._prepare(ext)
+            # What setuptools would run joins the graph.
+            self.compiler.compile = functools.partial(self._add_objects, ext)
+            self.compiler.call = functools.partial(self._add_link, ext)
+            self.compiler.spawn = self.compiler.call  # its name in older versions of setuptools
+            super().build_extension(ext)
+        finally:
+            ext.sources, ext.extra_link_args = listed
+            vars(self.compiler).clear()
+            vars(self.compiler).update(compiler)
+
+    def _prepare(self, ext: setuptools.Extension) -> None:
+        """Makes an ordinary extension of a MetalExtension."""
         metal, others = split_sources(ext.sources)
-        build_folder = os.path.join(self.build_temp, ext.name)
-        kernels.build_libraries(
-            metal,
-            ext.metal_include_dirs,
-            self._kernels_folder(ext),
-            os.path.join(build_folder, "kernels"),
-            self._environment,
-        )
+        folder = os.path.join(self.build_temp, ext.name)
+        kernels_folder = self._kernels_folder(ext)
+        kernels.add_libraries(self._graph, metal, ext.metal_include_dirs, kernels_folder)
         generated = kernels.write_registrations(
-            metal, ext.metal_include_dirs, os.path.basename(self._kernels_folder(ext)), build_folder
+            metal, ext.metal_include_dirs, os.path.basename(kernels_folder), folder
         )
         for flag in host_flags():
             self._add_compile_flag(ext, flag)
-        try:
-            own = runtime.write_runtime(others, ext.metal_include_dirs[:-1], build_folder)
-            ext.sources = [*others, *generated, own]
-            ext.extra_link_args = [*(ext.extra_link_args or []), *link_flags(self._host_library())]
-            if paths.software_device():
-                # Only options before the file name decide its language, and extra_compile_args come after it.
-                self.compiler.compiler_so = [*self.compiler.compiler_so, "-x", "c++"]
-            super().build_extension(ext)
-        finally:
-            ext.sources, ext.extra_link_args, self.compiler.compiler_so = listed
+        own = runtime.write_runtime(others, ext.metal_include_dirs[:-1], folder)
+        ext.sources = [*others, *generated, own]
+        ext.extra_link_args = [*(ext.extra_link_args or []), *link_flags(self._host_library())]
+
+    def _add_objects(
+        self,
+        ext: setuptools.Extension,
+        sources: list[str],
+        output_dir: str,
+        macros: list | None = None,
+        include_dirs: list[str] | None = None,
+        debug: bool = False,
+        extra_preargs: list[str] | None = None,
+        extra_postargs: list[str] | dict | None = None,
+        depends: list[str] | None = None,
+    ) -> list[str]:
+        """Stands for the compiler's `compile`."""
+        folders = [os.path.abspath(folder) for folder in include_dirs or []]
+        self.compiler.include_dirs = [os.path.abspath(path) for path in self.compiler.include_dirs]
+        _, objects, last, macros_and_folders, _ = self.compiler._setup_compile(
+            os.path.abspath(output_dir), macros, folders, sources, depends, extra_postargs
+        )
+        last = list(last["cxx"] if isinstance(last, dict) else last)
+        if not any(flag.startswith("-std=") for flag in last):
+            last.append("-std=c++20")
+        flags = [
+            *self.compiler.compiler_so[1:],
+            *self.compiler._get_cc_args(macros_and_folders, debug, extra_preargs),
+        ]
+        cxx = shlex.split(os.environ["CXX"])
+        compiler = cpp_extension._wrap_compiler(cxx)
+        header = None
+        if compiler == cxx:  # ccache does not keep what is compiled with a precompiled header
+            header = self._add_precompiled_header(ext, [*cxx, *flags, *last])
+        for source, output in zip(sources, objects):
+            os.makedirs(os.path.dirname(output), exist_ok=True)
+            path, options, needs = os.path.abspath(source), [], []
+            if header and _includes_any(source, ext.precompiled_header, folders):
+                # Torch's headers turn this warning off themselves, which g++ forgets in a precompiled header.
+                options = ["-include", header.removesuffix(".gch"), "-Wno-sign-compare"]
+                needs = [header]
+            if paths.software_device() and source.endswith(".mm"):
+                options += ["-x", "c++"]
+            command = [
+                *compiler,
+                "-MMD",
+                "-MF",
+                output + ".d",
+                *flags,
+                *options,
+                path,
+                "-o",
+                output,
+            ]
+            name = os.path.relpath(path)
+            self._graph.add(
+                output, [path], [*command, *last], f"c++ {name}", needs=needs, depfile=True
+            )
+        return objects
+
+    def _add_precompiled_header(self, ext: setuptools.Extension, command: list[str]) -> str | None:
+        """The compiled form of the extension's `precompiled_header`. On macOS it is not tried: sources there are of two
+        languages, and a header compiled for one does not suit the other.
+        """
+        listed = getattr(ext, "precompiled_header", None)
+        if listed is None or not paths.software_device():
+            return None
+        # The extension's name says nothing to the headers, so extensions with the same flags share the file.
+        command = [word for word in command if not word.startswith("-DTORCH_EXTENSION_NAME=")]
+        flags = [word for word in command if not word.startswith("-I")]
+        digest = hashlib.sha256(repr(flags).encode()).hexdigest()[:8]
+        folder = os.path.abspath(os.path.join(self.build_temp, f"precompiled-{digest}"))
+        header = os.path.join(folder, os.path.basename(listed))
+        with open(listed, encoding="utf-8") as f:
+            write_if_changed(header, f.read())
+        output = header + ".gch"
+        if output not in self._graph:
+            command += ["-MMD", "-MF", output + ".d", "-x", "c++-header", header, "-o", output]
+            self._graph.add(output, [header], command, f"c++ {listed}", depfile=True)
+        return output
+
+    def _add_link(self, ext: setuptools.Extension, command: list[str], **_: Any) -> None:
+        """Stands for what the compiler's `link` runs its command with."""
+        output = os.path.abspath(self.get_ext_fullpath(ext.name))
+        objects = [word for word in command if word.endswith(".o")]
+        libraries = [word for word in command if os.path.isabs(word) and word in self._graph]
+        self._graph.add(
+            output,
+            objects,
+            command,
+            f"link {ext.name}",
+            after=[path for path in libraries if path not in (output, *objects)],
+        )
 
     def get_outputs(self) -> list[str]:
         return [

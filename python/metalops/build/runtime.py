@@ -11,7 +11,8 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 
-from metalops.build import kernels, paths
+from metalops.build import paths
+from metalops.build.ninja import write_if_changed
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*(?:include|import)[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
 _HEADERS = os.path.join(paths.PACKAGE, "include")
@@ -51,5 +52,5 @@ def write_runtime(sources: Iterable[str], include_dirs: Sequence[str], build_fol
     """
     names = [os.path.relpath(part, _HEADERS) for part in _parts(sources, include_dirs)]
     path = os.path.join(build_folder, "metalops_runtime.cpp")
-    kernels.write_if_changed(path, "".join(f"#include <{name}>\n" for name in names))
+    write_if_changed(path, "".join(f"#include <{name}>\n" for name in names))
     return path

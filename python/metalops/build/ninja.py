@@ -1,0 +1,104 @@
+"""A build as a graph of commands that ninja runs: only what changed is made again, with one line for each file."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shlex
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+
+from setuptools.errors import CompileError
+
+_RULES = """\
+ninja_required_version = 1.5
+
+rule step
+  command = $words
+  description = $what
+
+rule step_with_depfile
+  command = $words
+  description = $what
+  depfile = $out.d
+  deps = gcc
+
+"""
+
+
+def write_if_changed(path: str, text: str) -> None:
+    """Leaves the file's time alone when the text is the same, so that nothing is compiled again for it."""
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as f:
+            if f.read() == text:
+                return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+
+
+class Graph:
+    """Commands, each of which makes one file. Paths are absolute, or relative to the folder in which ninja is started."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, str] = {}
+
+    def __contains__(self, output: str) -> bool:
+        return output in self._steps
+
+    def add(
+        self,
+        output: str,
+        inputs: Iterable[str],
+        command: Sequence[str],
+        what: str,
+        *,
+        needs: Iterable[str] = (),
+        after: Iterable[str] = (),
+        depfile: bool = False,
+    ) -> None:
+        """Adds the step that makes `output` of `inputs`, which the command names itself.
+
+        what: the line that is printed. needs: other files that make the output out of date. after: files that must be
+        there first. depfile: whether the command writes `<output>.d`, with which files it has read, in make's language.
+        """
+        line = f"build {_path(output)}: step{'_with_depfile' if depfile else ''}"
+        for sign, paths in (("", inputs), (" |", needs), (" ||", after)):
+            names = [_path(path) for path in paths]
+            line += f"{sign} {' '.join(names)}" if names else ""
+        words = shlex.join(command).replace("$", "$$")
+        self._steps[output] = f"{line}\n  words = {words}\n  what = {what.replace('$', '$$')}\n"
+
+    def run(self, folder: str, environment: Mapping[str, str], error: str) -> float:
+        """Makes what is out of date and returns the CPU seconds of all commands. Raises CompileError(error) when one
+        fails, whose messages are printed; ninja's own files are kept in `folder`.
+        """
+        if not self._steps:
+            return 0.0
+        file = os.path.join(folder, "build.ninja")
+        write_if_changed(
+            file, f"{_RULES}builddir = {_path(folder)}\n\n" + "\n".join(self._steps.values())
+        )
+        command = ["ninja", "-f", file]
+        if environment.get("MAX_JOBS"):
+            command += ["-j", environment["MAX_JOBS"]]
+        before = _seconds_of_children()
+        try:
+            result = subprocess.run(command, env=environment, check=False)
+        except FileNotFoundError:
+            raise CompileError(
+                "metalops: building needs ninja, which is not on the PATH (pip install ninja)."
+            ) from None
+        if result.returncode != 0:
+            raise CompileError(error)
+        return _seconds_of_children() - before
+
+
+def _path(path: str) -> str:
+    return re.sub(r"([$ :])", r"$\1", path)
+
+
+def _seconds_of_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
