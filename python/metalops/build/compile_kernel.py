@@ -65,7 +65,7 @@ def _compile_for_host(source: str, output: str, include_dirs: list[str]) -> None
     from metalops import msl
 
     try:
-        msl.compile_file(source, output, include_dirs=include_dirs)
+        msl.compile_file(source, output, include_dirs=include_dirs, arch="portable")
     except msl.CompilerNotFound as error:
         sys.exit(str(error))
 

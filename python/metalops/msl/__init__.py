@@ -45,17 +45,19 @@ def compile_file(
     include_dirs: Iterable[str | os.PathLike] = (),
     defines: Iterable[str] = (),
     optimize: int = 3,
+    arch: str = "native",
 ) -> str:
     """Compiles a Metal file into a kernel library at `output` (default: beside it, with the suffix
     .so).
 
-    defines: "NAME" or "NAME=VALUE". Raises as compile_source does, and OSError for files.
+    defines: "NAME" or "NAME=VALUE". arch: the CPU that it is for, as the compiler calls it, or
+    "portable": most there are. Raises as compile_source does, and OSError for files.
     """
     path = os.fspath(path)
     if not os.path.isfile(path):
         raise FileNotFoundError(f"no Metal source at {path}")
     output = os.fspath(output) if output is not None else os.path.splitext(path)[0] + ".so"
-    return compile_path(path, output, with_options(optimize, include_dirs, defines))
+    return compile_path(path, output, with_options(optimize, include_dirs, defines, arch=arch))
 
 
 def emit_source(

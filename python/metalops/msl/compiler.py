@@ -43,6 +43,9 @@ _GNU = [
     "-Wno-narrowing",
     "--param=inline-unit-growth=400",
 ]
+# What kernels gain by -O3, in two thirds of its time: loops become vectors whatever the trip count, and short ones are
+# unrolled first.
+_GNU_OPTIMIZE = ["-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-fpeel-loops"]
 _CLANG = ["-Wno-c++11-narrowing", "-Xclang", "-ffloat16-excess-precision=none"]
 
 _PROBE = """
@@ -63,7 +66,11 @@ class Compiler:
     identity: str  # changes when another compiler stands at the same path
 
     def flags(self, optimize: int = 3, arch: str = "native") -> list[str]:
+        if arch == "portable" and self.kind == "clang":
+            arch = "native"  # clang loses inlined functions of loops that it compiles twice
         flags = [f"-O{optimize}", *_COMMON, *architecture_flags(arch)]
+        if self.kind == "gnu" and optimize == 3:
+            flags = [*_GNU_OPTIMIZE, *flags[1:]]
         if self.kind == "clang":
             flags += _CLANG
             if _is_glibc_x86():
@@ -83,10 +90,13 @@ class Compiler:
 
 
 def architecture_flags(arch: str = "native") -> list[str]:
+    """Flags for a CPU by the compiler's name, for the one at hand ("native"), or for most there are ("portable"): with
+    AVX2 on x86-64, where the loops that matter are compiled for AVX-512 too.
+    """
     machine = platform.machine()
     if machine in ("x86_64", "AMD64", "i686"):
-        return [f"-march={arch}"]
-    return [f"-mcpu={arch}"]
+        return ["-march=x86-64-v3", "-DMSL_PORTABLE"] if arch == "portable" else [f"-march={arch}"]
+    return ["-mcpu=generic" if arch == "portable" else f"-mcpu={arch}"]
 
 
 def _is_glibc_x86() -> bool:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from . import names
+from . import flavours, names
 from .calls import CallGraph
 from .kernels import (
     Instance,
@@ -111,6 +111,7 @@ class Thunks:
         self.lines = lines
         self.calls = CallGraph(program)
         self.instances = [i for i in program.instances if not i.kernel.unsupported]
+        self._left_alone = flavours.left_alone({i.name for i in self.instances})
         self._placed: dict[int, set[str]] = {}
         self.names = [
             f"{names.PROGRAM}::{'::'.join([*_named(i.path), ''])}" for i in self.instances
@@ -283,7 +284,8 @@ class Thunks:
         rows = "group_rows" if in_group else "rows"
         body = "\n  ".join(lines)
         return (
-            f"static void msl_loop_{number}(const {_ABI}::Launch* msl_launch, "
+            f"{self._effort(instance.name)} static void msl_loop_{number}("
+            f"const {_ABI}::Launch* msl_launch, "
             f"{_ABI}::u64 msl_begin, "
             f"{_ABI}::u64 msl_end) {{\n  {body}\n"
             f"  for ({_SUPPORT}::{rows} msl_row(msl_launch, msl_begin, msl_end); "
@@ -293,6 +295,11 @@ class Thunks:
             f"      {expression}({', '.join(values)});\n    }}\n  }}\n}}"
         )
 
+    def _effort(self, name: str) -> str:
+        if name in self._left_alone:
+            return "MSL_COLD"
+        return "" if flavours.is_rare(name) else "MSL_HOT"
+
     def _thread(self, number: int, instance: Instance, expression: str, synchronises: bool) -> str:
         head = (
             f"static void msl_thread_{number}(const {_ABI}::Launch* msl_launch, "
@@ -300,7 +307,7 @@ class Thunks:
         )
         if not synchronises:
             return (
-                head + f"const {_ABI}::u64 msl_at = "
+                f"MSL_COLD {head}const {_ABI}::u64 msl_at = "
                 f"{_SUPPORT}::flat_position(msl_launch, msl_thread);\n"
                 f"  msl_loop_{number}(msl_launch, msl_at, msl_at + 1);\n}}"
             )

@@ -13,6 +13,15 @@
 #define MSL_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
+// What matters for speed is compiled a second time for CPUs with wider registers, if the library is
+// not for this CPU alone. What hardly ever runs takes less time to compile.
+#ifdef MSL_PORTABLE
+#define MSL_HOT __attribute__((target_clones("arch=x86-64-v4", "default")))
+#else
+#define MSL_HOT
+#endif
+#define MSL_COLD __attribute__((cold))
+
 namespace msl::msl_support {
 
 using abi::Launch;

@@ -1,0 +1,35 @@
+"""Which kernels of an elementwise operator matter for speed on a CPU, by the names that <c10/metal/indexing.h> gives
+them. Only how hard the compiler tries depends on it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+_RARE = re.compile(
+    r"_strided(?:_|$)|_dense_(?:castout|cast|broadcast|scalar_lhs|scalar_cast)"
+    r"|_(?:long|int|short|uchar|char|bool)$"
+)
+
+
+def left_alone(names: Collection[str]) -> set[str]:
+    """Those of `names` that the software device never picks by itself: the flavours that compute several elements a
+    thread, where the flavour of one element is there.
+    """
+    siblings = {}
+    for name in names:
+        if "_dense_ilp" in name:
+            siblings[name] = re.sub(r"_dense_ilp\d+", "_dense", name)
+        elif "_castout_ilp_" in name:
+            siblings[name] = name.replace("_castout_ilp_", "_castout_")
+        elif re.search(r"_dense_(?!scalar|cast|broadcast)", name):
+            binary = any(name.replace("_dense_", f"_dense_ilp{n}_") in names for n in (2, 4, 8))
+            if not binary:
+                siblings[name] = name.replace("_dense_", "_dense_scalar_")
+    return {name for name, sibling in siblings.items() if sibling in names}
+
+
+def is_rare(name: str) -> bool:
+    """Whether it is a flavour for operands that are strided, cast or broadcast, or for integers."""
+    return _RARE.search(name) is not None

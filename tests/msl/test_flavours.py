@@ -1,0 +1,70 @@
+"""How hard the compiler tries for which kernel of an elementwise operator."""
+
+import platform
+import re
+import shutil
+
+import pytest
+from metalops import msl
+from metalops.msl import compiler, flavours
+
+UNARY = [
+    f"f_{flavour}"
+    for flavour in (
+        "dense_float_float",
+        "dense_scalar_float_float",
+        "strided_float_float",
+        "dense_castout_float",
+        "dense_castout_ilp_float",
+        "strided_castout_float",
+    )
+]
+BINARY = [
+    f"f_{flavour}_half_half"
+    for flavour in (
+        "dense",
+        "dense_ilp4",
+        "dense_scalar",
+        "dense_scalar_lhs",
+        "dense_cast",
+        "dense_broadcast_rhs_cast",
+        "strided",
+        "strided_cast",
+    )
+]
+
+
+def test_flavours_of_several_elements_a_thread_are_left_alone():
+    assert flavours.left_alone(UNARY) == {"f_dense_float_float", "f_dense_castout_ilp_float"}
+    assert flavours.left_alone(BINARY) == {"f_dense_ilp4_half_half"}
+
+
+def test_they_are_not_where_nothing_else_serves():
+    assert flavours.left_alone(["f_dense_float_float", "f_dense_ilp4_half_half", "fill"]) == set()
+
+
+def test_dense_operands_of_one_floating_dtype_are_not_rare():
+    assert [name for name in BINARY if not flavours.is_rare(name)] == [
+        "f_dense_half_half",
+        "f_dense_ilp4_half_half",
+        "f_dense_scalar_half_half",
+    ]
+    assert flavours.is_rare("f_dense_scalar_float_long")
+    assert not flavours.is_rare("masked_softmax_rows_float")
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="about x86-64's instruction sets")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="clang compiles for this CPU alone")
+def test_a_portable_library_asks_for_avx2_alone_and_brings_loops_for_avx_512(tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", "g++")
+    source = tmp_path / "twice.metal"
+    source.write_text(
+        "kernel void twice(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]]) { x[i] *= 2; }\n"
+    )
+    path = msl.compile_file(source, tmp_path / "twice.so", arch="portable")
+    with open(path, "rb") as f:
+        text = f.read()
+    assert b"arch_x86_64_v4" in text
+    assert re.search(rb"\S+ [\d.]+ -O3 portable", text)
+    assert str(tmp_path).encode() not in text
+    assert "-march=x86-64-v3" in compiler.architecture_flags("portable")
