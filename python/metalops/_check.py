@@ -21,7 +21,12 @@ def problem(torch_version: str, platform: str = sys.platform) -> str | None:
     if platform not in ("linux", "darwin"):
         return f"metalops works on macOS and Linux, not on {platform}."
     here = os.path.dirname(os.path.abspath(__file__))
-    needed = ["_build_info.py", "_C.so", *(["_host.so"] if platform == "linux" else [])]
+    needed = [
+        "_build_info.py",
+        "_stock_overloads.py",
+        "_C.so",
+        *(["_host.so"] if platform == "linux" else []),
+    ]
     missing = [name for name in needed if not os.path.exists(os.path.join(here, name))]
     if missing:
         return f"metalops has not been built: {here} is its source tree, without {', '.join(missing)}; {_BUILD_AGAIN}"

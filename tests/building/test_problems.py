@@ -95,8 +95,8 @@ def test_a_source_tree_that_is_not_built_says_how_to_build_it(tmp_path):
 
 
 def test_a_half_built_tree_names_what_is_missing(monkeypatch, tmp_path):
-    (tmp_path / "_build_info.py").write_text("")
-    (tmp_path / "_C.so").write_text("")
+    for name in ("_build_info.py", "_stock_overloads.py", "_C.so"):
+        (tmp_path / name).write_text("")
     monkeypatch.setattr(_check, "__file__", str(tmp_path / "_check.py"))
     assert "without _host.so;" in _check.problem(torch.__version__, "linux")
 
