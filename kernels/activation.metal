@@ -99,8 +99,9 @@ struct softcap_functor {
 struct softcap_backward_functor {
   template <typename T>
   inline T operator()(const T grad_output, const T value, const float cap) {
-    const float t = precise::tanh(static_cast<float>(value) / cap);
-    return static_cast<T>(static_cast<float>(grad_output) * (1.0f - t * t));
+    // 1 - tanh(z)^2 without the difference, which has few digits where tanh is close to 1.
+    const float e = precise::exp(-2.0f * fabs(static_cast<float>(value) / cap));
+    return static_cast<T>(static_cast<float>(grad_output) * (4.0f * e / ((1.0f + e) * (1.0f + e))));
   }
 };
 

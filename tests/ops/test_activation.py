@@ -207,3 +207,11 @@ def test_operators_are_known_under_torch_ops():
     x = torch.ones(3, device="mps")
     assert torch.equal(torch.ops.metalops.gelu_new(x), metalops.ops.gelu_new(x))
     assert torch.Tag.pt2_compliant_tag in torch.ops.metalops.gelu_new.default.tags
+
+
+def test_softcap_gradient_keeps_its_digits_far_from_zero():
+    x = torch.tensor([0.0, 1.0, 9.02, -30.0, 80.0, math.inf], dtype=torch.float64)
+    expected = 1 / torch.cosh(x / 2) ** 2
+    leaf = x.float().to("mps").requires_grad_()
+    ops.softcap(leaf, 2.0).sum().backward()
+    torch.testing.assert_close(leaf.grad.cpu(), expected.float(), rtol=1e-5, atol=0)
