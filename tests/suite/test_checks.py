@@ -71,7 +71,13 @@ class Module:
             if isinstance(statement, ast.Return):
                 yield statement
             if not isinstance(statement, ast.FunctionDef | ast.ClassDef):
-                handlers = (handler.body for handler in getattr(statement, "handlers", ()))
+                # Where no exception is a failure, to be in a handler has checked something.
+                must_raise = any(
+                    not checking.isdisjoint(self.called(other))
+                    for other in getattr(statement, "orelse", ())
+                )
+                found = () if must_raise else getattr(statement, "handlers", ())
+                handlers = (handler.body for handler in found)
                 parts = (getattr(statement, p, ()) for p in ("body", "orelse", "finalbody"))
                 for part in (*parts, *handlers):
                     yield from self._early_returns(part, checking)
@@ -109,6 +115,13 @@ def test_also_good(x):
     agrees(x)
     if x: return
     assert not x
+def test_good_if_it_raises(x):
+    try:
+        f(x)
+    except ValueError:
+        return
+    else:
+        assert False
 def test_early(x):
     if x:
         return
@@ -119,7 +132,7 @@ def test_result_is_lost(x):
     torch.equal(x, x)
 """)
     assert list(module.faults(checking_functions([module]))) == [
-        (10, "test_early returns before it has checked anything"),
-        (12, "test_nothing checks nothing"),
-        (14, "test_result_is_lost checks nothing"),
+        (17, "test_early returns before it has checked anything"),
+        (19, "test_nothing checks nothing"),
+        (21, "test_result_is_lost checks nothing"),
     ]
