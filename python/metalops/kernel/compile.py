@@ -3,36 +3,41 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import threading
+import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 
 import torch
 
-from ..msl.locations import is_generated
+from .. import _locks
 
 # How long a compile may take before a line on stderr says what is going on, in seconds.
 _PATIENCE = 2.0
 
-_libraries: dict[tuple[str, Callable | None], object] = {}
-_locks: dict[tuple[str, Callable | None], threading.Lock] = {}
-_guard = threading.Lock()
+# Libraries kept for their next use. Each takes about five of the 65,530 mappings that a process may have.
+_KEPT = 1024
+
+# The least recently asked for first.
+_libraries: OrderedDict[tuple[str, Callable | None], object] = OrderedDict()
+_holders: list[weakref.WeakMethod] = []
+_compiling: dict[tuple[str, Callable | None], threading.Lock] = {}
+_guard = _locks.lock()
 
 
 def user_text(label: str, text: str) -> str:
     """``text`` as part of a generated source, such that compile errors in it show its own lines.
 
-    label: what the errors call it instead of a file name, for instance "blur.header"; in angle brackets it is no text of
-    the user's (metalops.msl.locations.is_generated).
+    label: what the errors call it instead of a file name, for instance "blur.header".
     """
     label = label.replace("\\", "\\\\").replace('"', '\\"')
     return f'#line 1 "{label}"\n{text.rstrip()}\n'
 
 
 def generated_text(label: str, text: str) -> str:
-    """The counterpart of user_text for the parts around it: errors there that follow from the user's are left out."""
-    return user_text(f"<{label}>", text)
+    """The counterpart of user_text for the parts around it, after user text."""
+    return user_text(f"{label}.generated", text)
 
 
 def compile_library(owner: str, text: str, compiler: Callable[[str], object] | None = None):
@@ -45,15 +50,37 @@ def compile_library(owner: str, text: str, compiler: Callable[[str], object] | N
     key = (text, compiler)
     with _guard:
         library = _libraries.get(key)
-        lock = _locks.setdefault(key, threading.Lock()) if library is None else None
+        if library is not None:
+            _libraries.move_to_end(key)
+        lock = _compiling.setdefault(key, _locks.lock()) if library is None else None
     if library is not None:
         return library
     with lock:
-        if key not in _libraries:
-            _libraries[key] = _compile(owner, text, compiler or torch.mps.compile_shader)
+        library = _libraries.get(key)
+        if library is None:
+            library = _libraries[key] = _compile(owner, text, compiler or torch.mps.compile_shader)
+            _forget_some()
         with _guard:
-            _locks.pop(key, None)
-        return _libraries[key]
+            _compiling.pop(key, None)
+        return library
+
+
+def when_forgotten(forget: Callable[[str], None]) -> None:
+    """Has a bound method called with the text of each library that is no longer kept, so that its owner lets go of
+    the library's kernels too. Kernels that are still held work on."""
+    _holders.append(weakref.WeakMethod(forget))
+
+
+def _forget_some() -> None:
+    while True:
+        with _guard:
+            if len(_libraries) <= _KEPT:
+                return
+            (text, _), _ = _libraries.popitem(last=False)
+        for holder in _holders:
+            forget = holder()
+            if forget is not None:
+                forget(text)
 
 
 def _compile(owner: str, text: str, compiler: Callable[[str], object]):
@@ -62,32 +89,8 @@ def _compile(owner: str, text: str, compiler: Callable[[str], object]):
     timer.start()
     try:
         return compiler(text)
-    except SyntaxError as error:
-        # The front end of the software device knows more about the text than its errors say, and has left them out.
-        if not hasattr(error, "diagnostics"):
-            error.msg = _own_errors(error.msg)
-        raise
     finally:
         timer.cancel()
-
-
-_PLACE = re.compile(r"(?P<file>[^\n:]+):\d+:(?:\d+:)? (?P<kind>(?:fatal )?error|warning|note): ")
-
-
-def _own_errors(message: str) -> str:
-    """What a compiler said, without the errors outside the user's text if there are some in it."""
-    parts: list[
-        tuple[bool, list[str]]
-    ] = []  # an error or a warning with its notes, and whether it is kept
-    for line in message.split("\n"):
-        place = _PLACE.match(line)
-        if place and place["kind"] != "note":
-            kept = place["kind"] != "warning" and not is_generated(place["file"])
-            parts.append((kept, [line]))
-        elif parts:
-            parts[-1][1].append(line)
-    own = [line for kept, lines in parts if kept for line in lines]
-    return "\n".join(own) or message
 
 
 def _report(owner: str) -> None:

@@ -89,23 +89,17 @@ class Definition:
     @property
     def schema(self) -> str:
         """Of the functional overload."""
-        return self.schema_of(self.name)
-
-    def schema_of(self, name: str) -> str:
-        """Of the functional overload if the operator has another name."""
         arguments = [f"Tensor {x}" for x in self.inputs]
         if self.parameters:
             arguments += ["*", *(p.schema for p in self.parameters)]
-        returns = _returns(len(self.outputs))
-        return f"{self.namespace}::{name}({', '.join(arguments)}) -> {returns}"
+        return f"{self.qualified_name}({', '.join(arguments)}) -> {_returns(len(self.outputs))}"
 
-    def backward_schema(self, name: str, needed: Sequence[str]) -> str:
+    def backward_schema(self, needed: Sequence[str]) -> str:
         """Of the operator that differentiates. needed: the inputs and parameters that it takes."""
         arguments = [f"Tensor {x}" for x in (*self.gradient_names, *self.inputs)]
         arguments = [x for x in arguments if x.split()[1] in (*self.gradient_names, *needed)]
         arguments += [f"{p.kind.__name__} {p.name}" for p in self.parameters if p.name in needed]
-        returns = _returns(len(self.inputs))
-        return f"{self.namespace}::{name}({', '.join(arguments)}) -> {returns}"
+        return f"{self.qualified_name}_backward({', '.join(arguments)}) -> {_returns(len(self.inputs))}"
 
 
 def _returns(count: int) -> str:

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
-import threading
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from ... import _C
+from ... import _C, _locks
 from ...ops import fake
 from ...ops.vmap import register_vmap
 from ..compile import compile_library
 from . import metal_text
 from .definition import Definition, define, dtypes
-from .torch_ops import forget_compiled, is_operator, note_results, refresh_operator
 
-# What the names mean, and the functors whose names mean others.
 _functors: dict[str, Functor] = {}
-_replaced: dict[Definition, Functor] = {}
-_lock = threading.RLock()
+_lock = _locks.recursive_lock()
 
 
 def functor(
@@ -60,10 +55,9 @@ def functor(
     tensors on the CPU without dimensions, ``out=``, runs in place (``mish.inplace``), can be differentiated, and works
     under autocast, torch.vmap, torch.compile and torch.export (as ``torch.ops.<namespace>.<name>``).
 
-    name: "mish", or "ns::mish" for another namespace than ``metalops_functors``. The same definition again returns the
-    same functor. Another one, as from an edited cell of a notebook, takes the name over, whatever its signature:
-    ``torch.ops``, code that torch.compile made and saved programs know an operator by its name, and mean the new functor
-    from then on. The old functor and autograd graphs recorded with it compute what they did.
+    name: "mish", or "ns::mish" for another namespace than ``metalops_functors``. Operators live as long as the
+    process: the same definition again returns the same functor, another one of the same name is a ValueError, because
+    compiled graphs and saved programs know an operator by its name.
 
     text: a Metal expression over the inputs and the parameters; or one for each of several results; or a functor as
     Metal files have it, the text of a ``struct <name>_functor`` with an ``operator()`` that takes the inputs and then the
@@ -94,64 +88,27 @@ def functor(
     definition = define(
         name, text, inputs, params, grad, outputs, header, integers, complex, result, autocast, doc
     )
-    return _define(definition)
-
-
-def _define(definition: Definition) -> Functor:
-    """The functor of a definition, which its name means from now on."""
-    name = definition.qualified_name
-    with _lock:
-        known = _functors.get(name)
-        if known is not None and known.definition == definition:
-            return known
-        _check_names(definition, known)
-        if known is not None:
-            known._give_name_up()
-            _replaced[known.definition] = known
-        defined = _functors[name] = Functor(definition, definition.name)
-        if known is not None:
-            forget_compiled()
-        return defined
+    return _functor_of(definition)
 
 
 def _functor_of(definition: Definition) -> Functor:
-    """The functor of a definition, wherever it was made. It has its name if that means nothing else here."""
+    """The functor of a definition, made unless there is one."""
+    name = definition.qualified_name
     with _lock:
-        known = _functors.get(definition.qualified_name)
+        known = _functors.get(name)
         if known is None:
-            return _define(definition)
-        if known.definition == definition:
-            return known
-        if definition not in _replaced:
-            _replaced[definition] = Functor(definition, _free_name(definition))
-        return _replaced[definition]
+            known = _functors[name] = Functor(definition)
+    if known.definition != definition:
+        raise ValueError(
+            f"functor {definition.name!r} is already defined in this process as something else ({_difference(known.definition, definition)}); "
+            f"operators cannot be redefined, choose another name"
+        )
+    return known
 
 
-def _check_names(definition: Definition, known: Functor | None) -> None:
-    """Raises ValueError if there is an operator of one of the names that a functor needs. known: the functor that has
-    the name so far.
-    """
-    d = definition
-    names = [d.name, *([f"{d.name}_"] if d.has_inplace else [])]
-    if known is None:
-        names.append(f"{d.name}_backward")
-    else:
-        own = [d.name, *([f"{d.name}_"] if known.definition.has_inplace else [])]
-        names = [name for name in names if name not in own]
-    for name in names:
-        if is_operator(f"{d.namespace}::{name}"):
-            raise ValueError(
-                f"functor {d.name!r}: there already is an operator {d.namespace}::{name}"
-            )
-
-
-def _free_name(definition: Definition) -> str:
-    """A name for the operators of a functor whose own name means another one."""
-    for number in itertools.count(1):
-        name = f"{definition.name}__{number}"
-        all_names = (name, f"{name}_", f"{name}_backward")
-        if not any(is_operator(f"{definition.namespace}::{one}") for one in all_names):
-            return name
+def _difference(one: Definition, other: Definition) -> str:
+    names = [x for x in one.__dataclass_fields__ if getattr(one, x) != getattr(other, x)]
+    return f"with other {' and '.join(names)}"
 
 
 class Functor:
@@ -161,68 +118,34 @@ class Functor:
     results). Functors are pickled by their definition.
     """
 
-    def __init__(self, definition: Definition, name: str):
-        """name: of its operators, in the definition's namespace."""
+    def __init__(self, definition: Definition):
         d = definition
         self.definition = d
         self.__name__ = self.__qualname__ = d.name
         self.__doc__ = d.doc or f"{d.schema}, elementwise:\n\n{', '.join(d.expressions)}"
-        self._out_names = (
-            ("out",) if len(d.outputs) == 1 else tuple(f"out{i}" for i in range(len(d.outputs)))
-        )
-        self._backward = ""
-        if d.grad is not None:
-            backward = f"{name}_backward"
-            if is_operator(f"{d.namespace}::{backward}"):  # that of a functor which had the name
-                backward = f"{_free_name(d)}_backward"
-            self._backward = d.backward_schema(backward, metal_text.needed_by_gradient(d))
-        self._register(name)
-        if self._backward:
-            _register_backward_rules(self._backward, len(d.inputs))
-
-    def _register(self, name: str) -> None:
-        """Makes the operators, all but the one that differentiates under names of their own."""
-        d = self.definition
-        qualified = f"{d.namespace}::{name}"
-        self._registration = _C.define_functor(
-            d.schema_of(name),
-            self._backward,
-            d.name,
-            dtypes(d),
-            d.integers,
-            d.result,
-            d.autocast,
-            self._compiled,
-        )
-        refresh_operator(qualified)
-        refresh_operator(f"{qualified}_")
-        note_results(qualified, d.integers, d.result)
-        self._rules = torch.library.Library(d.namespace, "FRAGMENT")
-        fake.register_pointwise(
-            qualified,
-            len(d.inputs),
-            integers_to_float=d.integers == "float",
-            results=len(d.outputs),
-            kind=d.result,
-            lib=self._rules,
-        )
-        register_vmap(qualified, len(d.inputs), lib=self._rules)
         namespace = getattr(torch.ops, d.namespace)
-        self.op = getattr(namespace, name)
-        self._direct = _C.direct_call(qualified, self._general, numbers=True)
-        self._inplace_op = getattr(namespace, f"{name}_").default if d.has_inplace else None
+        for name in (d.name, f"{d.name}_", f"{d.name}_backward"):
+            if torch._C._jit_get_schemas_for_operator(f"{d.namespace}::{name}"):
+                raise ValueError(
+                    f"functor {d.name!r}: there already is an operator {d.namespace}::{name}"
+                )
+        needed = metal_text.needed_by_gradient(d)
+        backward = "" if d.grad is None else d.backward_schema(needed)
+        _C.define_functor(
+            d.schema, backward, dtypes(d), d.integers, d.result, d.autocast, self._compiled
+        )
+        _register_rules(d, backward)
+        self.op = getattr(namespace, d.name)
+        self._direct = _C.direct_call(d.qualified_name, self._general, numbers=True)
+        self._inplace_op = getattr(namespace, f"{d.name}_").default if d.has_inplace else None
         self._direct_inplace = (
-            _C.direct_call(f"{qualified}_", self._general_inplace, numbers=True)
+            _C.direct_call(f"{d.qualified_name}_", self._general_inplace, numbers=True)
             if d.has_inplace
             else None
         )
-
-    def _give_name_up(self) -> None:
-        """Goes on under another name, so that an other functor can have this one's."""
-        registration, rules = self._registration, self._rules
-        self._register(_free_name(self.definition))
-        rules._destroy()
-        registration.remove()
+        self._out_names = (
+            ("out",) if len(d.outputs) == 1 else tuple(f"out{i}" for i in range(len(d.outputs)))
+        )
 
     def __call__(self, *args, **kwargs):
         if is_dynamo_compiling():
@@ -348,9 +271,18 @@ def _is_number(value: object, kind: type) -> bool:
     return isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
 
 
-def _register_backward_rules(schema: str, inputs: int) -> None:
-    """The fake kernel and the vmap rule of an operator that differentiates."""
-    name = schema[: schema.index("(")]
-    tensors = schema.count("Tensor ") - schema.count("-> Tensor")
-    fake.register_backward(name, tensors, inputs)
-    register_vmap(name, tensors)
+def _register_rules(d: Definition, backward: str) -> None:
+    """Fake kernels and vmap rules of all overloads."""
+    name, inputs = d.qualified_name, len(d.inputs)
+    fake.register_pointwise(
+        name,
+        inputs,
+        integers_to_float=d.integers == "float",
+        results=len(d.outputs),
+        kind=d.result,
+    )
+    register_vmap(name, inputs)
+    if backward:
+        tensors = backward.count("Tensor ") - backward.count("-> Tensor")
+        fake.register_backward(f"{name}_backward", tensors, inputs)
+        register_vmap(f"{name}_backward", tensors)

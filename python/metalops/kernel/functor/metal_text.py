@@ -66,7 +66,7 @@ def source(definition: Definition, element: str) -> str:
     includes = [x.strip() for text in texts for x in _INCLUDE.findall(text)]
     if "c10" in mentioned(" ".join([d.header, *d.expressions, *(d.grad or ())])):
         includes.append("#include <c10/metal/special_math.h>")  # too large to be there always
-    parts = [generated_text(d.name, _prelude(tuple(includes)))]
+    parts = [_prelude(tuple(includes))]
     for label, text in zip((f"{d.name}.header", f"{d.name}.functor"), texts, strict=False):
         if text.strip():
             parts.append(user_text(label, _INCLUDE.sub("", text)))

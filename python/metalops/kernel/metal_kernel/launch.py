@@ -18,15 +18,16 @@ _MPS = torch.device("mps")
 class Launch:
     """A prepared call.
 
-    kernel: runs on the inputs, outputs and metadata; None where there is nothing to do. converted: the inputs that
+    kernel: runs on the inputs, outputs and metadata; None where there is nothing to do. text: its Metal source. converted: the inputs that
     cannot be bound as they are.
     """
 
-    __slots__ = ("_converted", "_empty", "_full", "_kernel", "_metadata")
+    __slots__ = ("_converted", "_empty", "_full", "_kernel", "_metadata", "text")
 
     def __init__(
         self,
         kernel: Callable | None,
+        text: str,
         arguments: CallArguments,
         converted: tuple[int, ...],
         metadata: tuple[int | list[int], ...],
@@ -41,6 +42,7 @@ class Launch:
             partial(torch.full, shape, dtype=dtype, device=_MPS) for shape, dtype in outputs
         ]
         self._kernel = kernel
+        self.text = text
         self._converted = converted
         self._metadata = metadata
 
@@ -92,7 +94,7 @@ def prepare(
         )
         for position, ending in call.metadata
     )
-    return Launch(_kernel(call), arguments, converted, metadata)
+    return Launch(_kernel(call), call.text, arguments, converted, metadata)
 
 
 class _Call:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import astuple
 
@@ -13,6 +12,8 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from torch.library import Library
 
+from ... import _locks
+from ..compile import when_forgotten
 from ..identifiers import mentioned
 from .call_arguments import CallArguments, describe
 from .differentiable import differentiable
@@ -27,7 +28,7 @@ _KEPT = 1024
 
 _library = Library(NAMESPACE, "FRAGMENT")
 _programs: dict[Definition, list[Program]] = {}
-_guard = threading.Lock()
+_guard = _locks.lock()
 
 
 def program_of(definition: Definition, backward: Callable | None) -> Program:
@@ -58,6 +59,7 @@ class Program:
             position for position, name in enumerate(definition.inputs) if name in definition.inouts
         )
         self.launches: dict[tuple, Launch] = {}
+        when_forgotten(self._forget)
         self.operator = self._register(_operator_name(definition, variant))
 
     def launch(self, key: tuple, inputs: Sequence, arguments: CallArguments) -> Launch:
@@ -69,6 +71,11 @@ class Program:
                 self.launches.clear()
             self.launches[key] = launch
         return launch
+
+    def _forget(self, text: str) -> None:
+        """Lets go of the kernels of a library."""
+        for key in [key for key, launch in list(self.launches.items()) if launch.text == text]:
+            self.launches.pop(key, None)
 
     def _register(self, name: str):
         inputs = ", ".join(

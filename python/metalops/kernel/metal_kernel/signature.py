@@ -135,7 +135,7 @@ def generate(
         instance = f"{function}<{values}>"
         end += f'\ntemplate [[host_name("{function}")]] [[kernel]] decltype({instance}) {instance};'
     called_for = words | mentioned(definition.header) | mentioned(f"{signature} {end}")
-    parts = [generated_text(definition.name, _preamble(definition.math_mode, called_for))]
+    parts = [_preamble(definition.math_mode, called_for)]
     if definition.header.strip():
         parts.append(user_text(f"{definition.name}.header", definition.header))
     parts += [

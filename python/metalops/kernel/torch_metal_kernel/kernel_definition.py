@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -12,7 +11,8 @@ from typing import NamedTuple
 import torch
 from torch.autograd import forward_ad
 
-from ..compile import compile_library
+from ... import _locks
+from ..compile import compile_library, when_forgotten
 from ..dtypes import metal_type
 from .annotations import INT32, Signature, scalar
 from .metal_code import MetalCode, Operand
@@ -66,9 +66,11 @@ class Definition:
         self.signature = signature
         self._kinds = signature.kinds
         self._did_not_compile = False
+        self._has_compiled = False
         self._kernels: dict[str, Callable] = {}
         self._plans: dict[tuple, _Plan] = {}
-        self._lock = threading.Lock()
+        self._lock = _locks.lock()
+        when_forgotten(self._forget)
         self.operator = TorchOperator(code, signature, self.compute, self.fake)
 
     def set_functions(self, torch_defn: Callable, backward: Callable | None) -> None:
@@ -79,7 +81,7 @@ class Definition:
     @property
     def is_replaceable(self) -> bool:
         """Whether all that came of the code so far are errors of the compiler."""
-        return self._did_not_compile and not self._kernels
+        return self._did_not_compile and not self._has_compiled
 
     def call(self, inputs, grid, group, shapes) -> list[torch.Tensor]:
         """The results, outside torch.compile. Raises what TorchMetalKernel.__call__ does."""
@@ -312,8 +314,15 @@ class Definition:
                 except SyntaxError:
                     self._did_not_compile = True
                     raise
+                self._has_compiled = True
                 kernel = self._kernels[text] = getattr(library, self.code.function)
             return kernel
+
+    def _forget(self, text: str) -> None:
+        """Lets go of the kernel of a library, and of what is planned with it."""
+        kernel = self._kernels.pop(text, None)
+        if kernel is not None:
+            self._plans = {key: x for key, x in self._plans.items() if x and x.kernel is not kernel}
 
     def _check_shapes(self, results, shapes) -> None:
         for name, result, shape in zip(self.code.result_names, results, shapes, strict=True):
@@ -362,7 +371,7 @@ def _is_symbolic(kind: type) -> bool:
 
 
 _definitions: dict[str, Definition] = {}
-_registry_lock = threading.Lock()
+_registry_lock = _locks.lock()
 
 
 def define(

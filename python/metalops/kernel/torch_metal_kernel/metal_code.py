@@ -89,7 +89,6 @@ class MetalCode(NamedTuple):
         types = dict(zip(self.input_names, inputs, strict=True))
         for placeholder, name in {p: name for name, p in self.template_dtypes}.items():
             text += f"using {placeholder} = {self._metal_type(name, types[name])};\n"
-        text = generated_text(self.name, text)
         if self.helper_src is not None:
             text += user_text(f"{self.name}.helper_src", as_calls(self.helper_src))
         parameters += map(str, self.metal_params)
