@@ -26,6 +26,13 @@ def find(*patterns: str) -> list[str]:
     )
 
 
+def parallel_flags() -> list[str]:
+    """What makes at::parallel_for use several CPU threads. Only compiled with, not linked with: torch has loaded the
+    OpenMP runtime that it is to be, and its functions are found there. clang's code needs another one; built with it,
+    kernels run on one CPU thread."""
+    return [] if "clang" in compilers.cxx_version(compilers.find_cxx()) else ["-fopenmp"]
+
+
 def extensions() -> list:
     from metalops.build import MetalExtension
     from metalops.build.paths import software_device
@@ -46,7 +53,7 @@ def extensions() -> list:
                     "python/metalops/msl/include",
                 )
             ],
-            extra_compile_args=flags,
+            extra_compile_args=[*flags, *parallel_flags()],
             # Operators and other packages' extensions find the device by this name once it is loaded.
             extra_link_args=["-Wl,-soname,libmetalops_host.so"],
         )

@@ -110,7 +110,7 @@ unsigned set_scalars(MetalKernelFunction& kernel, unsigned index, Scalars scalar
 
 // Runs a kernel through torch's class where that has a flavour for it: one result, and at most two
 // inputs with a scalar or three without. The kernels that Python writes have the same rule, see
-// python/metalops/kernel/functor/metal_text.py.
+// python/metalops/kernel/functor_text.py.
 class Launcher {
  public:
   // name: the operator's. Kernels have a prefix, so that the user's text may use the name itself.
@@ -193,57 +193,25 @@ T choice(const std::string& name, std::initializer_list<std::pair<const char*, T
   TORCH_CHECK_VALUE(false, "unknown choice ", name);
 }
 
-// The overloads of a functor's operator in the dispatcher. They stay there, as compiled graphs may
-// hold them, unless they make room for another operator of the name.
-class Registration {
- public:
-  Registration(torch::Library* library, std::string name)
-      : library_(library), name_(std::move(name)) {}
-
-  void remove() {
-    // What the dispatcher has under the names stays in its place, for those who point to it, and so
-    // do kernels, which other threads may be running.
-    static auto& kept = *new std::vector<c10::RegistrationHandleRAII>;
-    static auto& kernels = *new std::vector<c10::SafeKernelFunction>;
-    auto& dispatcher = c10::Dispatcher::singleton();
-    for (const auto& [name, overload] : std::initializer_list<std::pair<std::string, std::string>>{
-             {name_, ""}, {name_, "out"}, {name_ + "_", ""}}) {
-      if (const auto op = dispatcher.findSchema({name, overload})) {
-        kept.push_back(dispatcher.registerName({name, overload}));
-        for (const auto key : {c10::DispatchKey::MPS, c10::DispatchKey::AutogradMPS,
-                               c10::DispatchKey::AutocastMPS, c10::DispatchKey::Functionalize}) {
-          if (op->hasKernelForDispatchKey(key)) {
-            kernels.push_back(op->getComputedKernelForDispatchKey(key));
-          }
-        }
-      }
-    }
-    library_->reset();
-  }
-
- private:
-  torch::Library* const library_;
-  const std::string name_;
-};
-
 // schema: of the functional overload. backward: schema of the operator that differentiates it, or
-// empty; it is defined too if there is none of that name. kernel: what the kernels are called
-// after. dtypes: of the inputs. compile: see Kernels.
-Registration define_functor(const std::string& schema, const std::string& backward,
-                            const std::string& kernel, const std::vector<ScalarType>& dtypes,
-                            const std::string& integers, const std::string& result,
-                            const std::string& autocast, const py::object& compile) {
+// empty. dtypes: of the inputs. compile: see Kernels.
+void define_functor(const std::string& schema, const std::string& backward,
+                    const std::vector<ScalarType>& dtypes, const std::string& integers,
+                    const std::string& result, const std::string& autocast,
+                    const py::object& compile) {
   const auto name = schema.substr(0, schema.find('('));
   const auto ns = name.substr(0, name.find(':'));
-  const auto backward_name = backward.substr(0, backward.find('('));
+  const auto base = name.substr(ns.size() + 2);
+  const auto backward_base =
+      backward.empty() ? "" : backward.substr(0, backward.find('(')).substr(ns.size() + 2);
   auto kernels = std::make_shared<Kernels>(compile);
 
   pointwise::Operator op{
-      .launch = Launcher(kernels, kernel),
+      .launch = Launcher(kernels, base),
       .integers = choice<Integers>(
           integers,
           {{"float", Integers::kToFloat}, {"stay", Integers::kStay}, {"refuse", Integers::kStay}}),
-      .backward = backward.empty() ? "" : backward_name.substr(ns.size() + 2),
+      .backward = backward_base,
       .result = choice<Result>(
           result,
           {{"promote", Result::kPromoted}, {"bool", Result::kBool}, {"real", Result::kReal}}),
@@ -252,18 +220,15 @@ Registration define_functor(const std::string& schema, const std::string& backwa
     op.dtypes.set(static_cast<size_t>(dtype));
   }
 
-  const auto fragment = [&ns] {
-    return new torch::Library(torch::Library::FRAGMENT, ns, std::nullopt, __FILE__,
-                              static_cast<uint32_t>(__LINE__));
-  };
-  if (!backward.empty() && !c10::Dispatcher::singleton().findSchema({backward_name, ""})) {
-    pointwise::Operator backward_op{.launch = Launcher(kernels, kernel + "_backward"),
+  // Operators are never removed: compiled graphs may hold them.
+  auto& library = *new torch::Library(torch::Library::FRAGMENT, ns, std::nullopt, __FILE__,
+                                      static_cast<uint32_t>(__LINE__));
+  if (!backward.empty()) {
+    pointwise::Operator backward_op{.launch = Launcher(kernels, backward_base),
                                     .integers = Integers::kStay};
     backward_op.dtypes.set();
-    // Never removed: autograd graphs hold it.
-    pointwise::define_backward(*fragment(), backward, backward_op);
+    pointwise::define_backward(library, backward, backward_op);
   }
-  auto& library = *fragment();
   const auto parsed = torch::jit::parseSchema(schema);
   const auto operands = static_cast<size_t>(std::count_if(
       parsed.arguments().begin(), parsed.arguments().end(), [](const c10::Argument& argument) {
@@ -277,7 +242,6 @@ Registration define_functor(const std::string& schema, const std::string& backwa
     const bool lower = choice<bool>(autocast, {{"lower_precision", true}, {"float32", false}});
     implement_boxed<AutocastKernel>(library, name, c10::DispatchKey::AutocastMPS, lower);
   }
-  return {&library, name};
 }
 
 }  // namespace
@@ -291,12 +255,9 @@ void bind_functor(py::module_& m) {
            py::arg("source"),
            "Compiles Metal source without includes of other than Metal's own headers. Wrong source "
            "is a SyntaxError.");
-  py::class_<Registration>(m, "FunctorRegistration")
-      .def("remove", torch::wrap_pybind_function(&Registration::remove),
-           "Frees the operator's name for another one; its backward operator stays.");
   m.def("define_functor", torch::wrap_pybind_function(&define_functor), py::arg("schema"),
-        py::arg("backward"), py::arg("kernel"), py::arg("dtypes"), py::arg("integers"),
-        py::arg("result"), py::arg("autocast"), py::arg("compile"),
+        py::arg("backward"), py::arg("dtypes"), py::arg("integers"), py::arg("result"),
+        py::arg("autocast"), py::arg("compile"),
         "Defines the operator of a metalops.functor with all its overloads; see "
         "csrc/python/functor.cpp.");
 }

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from metalops import _host, msl
+from metalops.msl import sanitizers
 
 HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
 
@@ -23,9 +24,17 @@ def engine(request):
 
 
 @pytest.fixture
-def two_threads():
-    """torch's thread pool with two CPU threads, whatever the machine has."""
+def several_threads():
+    """torch's thread pool with four CPU threads, whatever the machine has.
+
+    A function that asserts that the last launch has used all of them.
+    """
     before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
+    torch.set_num_threads(4)
+    yield assert_several_ran
     torch.set_num_threads(before)
+
+
+def assert_several_ran(threads=4):
+    # Sanitized launches run on one.
+    assert _host.threads_of_last_launch() == (1 if sanitizers.loaded() else threads)

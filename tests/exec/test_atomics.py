@@ -86,7 +86,7 @@ def launch(name, buffers, grid, group=256, **options):
 
 @pytest.mark.parametrize("name", list(NAMES))
 @pytest.mark.parametrize("op", FETCH)
-def test_fetch_and_modify(op, name, engine, two_threads):
+def test_fetch_and_modify(op, name, engine, several_threads):
     n = 100_000
     v = torch.randint(-(2**30), 2**30, (n,), dtype=torch.int32).view(NAMES[name])
     a = torch.tensor([-1 if op == "and" else 1000], dtype=torch.int32).view(NAMES[name])
@@ -102,29 +102,33 @@ def test_fetch_and_modify(op, name, engine, two_threads):
             "xor": lambda: start ^ np.bitwise_xor.reduce(x),
         }[op]()
     launch(f"fetch_{op}_{name}", [a, v], n, engine=engine)
+    several_threads()
     assert a.numpy()[0] == expected
 
 
 @pytest.mark.parametrize("name", list(NAMES))
-def test_each_thread_sees_another_old_value(name, two_threads):
+def test_each_thread_sees_another_old_value(name, several_threads):
     a = torch.zeros(1, dtype=torch.int32)
     out = torch.zeros(200_000, dtype=torch.int32)
     launch(f"old_values_{name}", [a, out], 200_000)
+    several_threads()
     assert torch.equal(out.sort().values, torch.arange(200_000, dtype=torch.int32))
 
 
-def test_float_add_and_sub(two_threads):
+def test_float_add_and_sub(several_threads):
     v = torch.randint(-100, 100, (100_000,)).float()
     a = torch.zeros(1)
     launch("float_sum", [a, v], 100_000)
+    several_threads()
     assert a.item() == v.sum().item()
 
 
-def test_64_bit_max_and_min(two_threads):
+def test_64_bit_max_and_min(several_threads):
     v = torch.randint(-(2**63), 2**63 - 1, (100_000,))
     unsigned = v.numpy().view(np.uint64)
     a = torch.tensor([0, -1])
     launch("ulong_extremes", [a, v], 100_000)
+    several_threads()
     assert a.numpy().view(np.uint64).tolist() == [unsigned.max(), unsigned.min()]
 
 
@@ -147,15 +151,17 @@ def test_load_store_exchange_compare():
     assert a[1:].view(torch.float32).item() == 4.5
 
 
-def test_a_lock_excludes_other_threads(two_threads):
+def test_a_lock_excludes_other_threads(several_threads):
     lock, counter = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
     launch("spin_lock", [lock, counter], 200_000)
+    several_threads()
     assert counter.item() == 200_000
 
 
 @pytest.mark.parametrize("group", [32, 100, 256])
-def test_threadgroup_atomics(group, two_threads):
+def test_threadgroup_atomics(group, several_threads):
     x = torch.randint(0, 256, (12_345,), dtype=torch.uint8)
     bins = torch.zeros(256, dtype=torch.int32)
     launch("histogram", [x, bins, torch.tensor([12_345], dtype=torch.int32)], 13 * group, group)
+    several_threads()
     assert torch.equal(bins.long(), torch.bincount(x.int(), minlength=256))

@@ -42,6 +42,28 @@ kernel void recursive(device int* out [[buffer(0)]], constant int& n [[buffer(1)
   threadgroup_barrier(mem_flags::mem_threadgroup);
   out[i] = deep(n, out);
 }
+kernel void large_frame(device int* out [[buffer(0)]], uint i [[thread_position_in_grid]],
+                        uint n [[threads_per_grid]]) {
+  volatile int local[90000];
+  for (uint k = 0; k < n * 351; ++k) local[k] = k;
+  out[i] = local[i];
+}
+kernel void large_frame_and_barrier(device int* out [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  volatile int local[100000];
+  local[i] = 1;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  out[i] = local[i];
+}
+kernel void group_sums_of_1024(device const float* in, device float* out, uint i [[thread_position_in_grid]],
+                               uint t [[thread_index_in_threadgroup]], uint group [[threadgroup_position_in_grid]]) {
+  threadgroup float s[1024];
+  s[t] = in[i];
+  for (uint k = 512; k > 0; k /= 2) {
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (t < k) s[t] += s[t + k];
+  }
+  if (t == 0) out[group] = s[0];
+}
 kernel void waits_for_the_group_before(device atomic_uint* flags [[buffer(0)]], uint group [[threadgroup_position_in_grid]],
                                        uint t [[thread_index_in_threadgroup]]) {
   threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -91,17 +113,19 @@ def by_hand(folder, version="msl::abi::kAbiVersion", features=0):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 31, 33, 1000, 32768, 32769, 100_003, 3_000_001])
-def test_every_thread_runs_once(threads, engine, two_threads):
+def test_every_thread_runs_once(threads, engine, several_threads):
     if engine == "fiber" and threads > 200_000:
         threads //= 10
     out = torch.zeros(threads, dtype=torch.int32)
     build(SOURCE).launch("mark", [out], threads, 256, engine=engine)
+    if threads > 32768:
+        several_threads()
     assert torch.equal(out, torch.arange(threads, dtype=torch.int32) * 3 + 1)
 
 
 @pytest.mark.parametrize("shape", [(7, 5, 3), (1, 1000, 1), (100, 1, 9), (64, 64, 16)])
 @pytest.mark.parametrize("group", [(1, 1, 1), (4, 4, 4), (32, 8, 1), (3, 5, 7)])
-def test_three_dimensions(shape, group, engine, two_threads):
+def test_three_dimensions(shape, group, engine, several_threads):
     x, y, z = shape
     out = torch.zeros(z, y, x, dtype=torch.int32)
     build(SOURCE).launch("mark_3d", [out], list(shape), list(group), engine=engine)
@@ -156,17 +180,19 @@ def test_zero_group_and_unknown_names():
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
-def test_any_number_of_cpu_threads(threads, two_threads):
+def test_any_number_of_cpu_threads(threads, several_threads):
     x = torch.randint(-9, 9, (128 * 300,)).float()
     out = torch.zeros(300)
     build(SOURCE).launch("group_sums", [x, out], 128 * 300, 128, threads=threads)
+    several_threads(min(threads, 4))
     assert torch.equal(out, x.reshape(300, 128).sum(1))
 
 
 @pytest.mark.reported("threadgroups have no order")
-def test_groups_run_in_order_enough_to_wait_for_an_earlier_one(two_threads):
+def test_groups_run_in_order_enough_to_wait_for_an_earlier_one(several_threads):
     flags = torch.zeros(500, dtype=torch.int32)
     build(SOURCE).launch("waits_for_the_group_before", [flags], 32 * 500, 32)
+    several_threads()
     assert torch.equal(flags, torch.arange(1, 501, dtype=torch.int32))
 
 
@@ -232,7 +258,7 @@ def test_synchronising_in_a_loop_is_an_error_with_the_line(tmp_path):
         library.launch("misused", [], 1_000_000, 10, threads=2)
 
 
-def test_stack_overflow_is_an_error_and_the_device_goes_on(two_threads):
+def test_stack_overflow_is_an_error_and_the_device_goes_on(several_threads):
     out = torch.zeros(256, dtype=torch.int32)
     library = build(SOURCE)
     shallow, endless = torch.tensor([10], dtype=torch.int32), torch.tensor([-1], dtype=torch.int32)
@@ -242,7 +268,37 @@ def test_stack_overflow_is_an_error_and_the_device_goes_on(two_threads):
         ):
             library.launch("recursive", [out, endless], 256, 64)
         library.launch("recursive", [out, shallow], 256, 64)
+        several_threads()
         assert (out == 55).all()
+
+
+def test_a_stack_that_overflows_a_little_is_an_error(several_threads):
+    """By a large local array, which ends on the stack of another thread of the group."""
+    out = torch.zeros(256, dtype=torch.int32)
+    library = build(SOURCE)
+    for kernel in ("large_frame", "large_frame_and_barrier"):
+        message = f"kernel '{kernel}': a thread used more than 256 KiB of stack"
+        with pytest.raises(RuntimeError, match=message):
+            library.launch(kernel, [out], 256, 64, engine="fiber")
+    shallow = torch.tensor([10], dtype=torch.int32)
+    library.launch("recursive", [out, shallow], 256, 64, engine="fiber")
+    assert (out == 55).all()
+
+
+def test_the_stacks_of_many_cpu_threads_take_few_mappings():
+    """A process may have 65,530 of them."""
+    script = """
+    x, out = torch.ones(1024 * 256), torch.zeros(256)
+    count = lambda: len(open("/proc/self/maps").readlines())
+    torch.set_num_threads(32)
+    before = count()
+    library.launch("group_sums_of_1024", [x, out], 1024 * 256, 1024)
+    assert _host.threads_of_last_launch() == 32 and (out == 1024).all()
+    print(count() - before)
+    """
+    result = in_subprocess(launching(textwrap.dedent(script)))
+    assert result.returncode == 0, result.stderr
+    assert int(result.stdout) < 32 * 100
 
 
 def test_a_fault_elsewhere_still_ends_the_process():
@@ -254,7 +310,7 @@ def test_a_fault_elsewhere_still_ends_the_process():
     assert result.stdout == "so far\n" and result.returncode == -11
 
 
-def test_after_an_error_the_remaining_groups_do_not_start(two_threads):
+def test_after_an_error_the_remaining_groups_do_not_start(several_threads):
     n = 3_000
     out = torch.zeros(n * 32, dtype=torch.int32)
     library = build(SOURCE)

@@ -62,8 +62,14 @@ def test_wrong_definitions_are_refused(error, message, arguments):
         define(**arguments)
 
 
-def test_equal_names_in_two_namespaces_are_two_functors():
-    first = define("tests::twice", "x + 1")
+def test_the_same_definition_is_the_same_functor_and_another_one_is_refused():
+    first = define("tests::twice", "x + 1", inputs=["x"])
+    assert define("tests::twice", "x + 1") is first
+    with pytest.raises(
+        ValueError,
+        match=r"already defined in this process as something else \(with other expressions\)",
+    ):
+        define("tests::twice", "x + 2")
     assert define("other::twice", "x + 2")(torch.ones(1, device="mps")).item() == 3
     assert first(torch.ones(1, device="mps")).item() == 2
 

@@ -9,6 +9,9 @@ import time
 import pytest
 import torch
 
+if sys.platform != "darwin":
+    from metalops import _host
+
 pytestmark = pytest.mark.skipif(
     sys.platform == "darwin", reason="a GPU's command buffer runs to its end"
 )
@@ -31,6 +34,31 @@ kernel void spin_together(
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
   atomic_fetch_xor_explicit(out, x, memory_order_relaxed);
+}
+kernel void count(device atomic_uint* out, uint i [[thread_position_in_grid]]) {
+  uint x = i;
+  for (int n = 0; n < 20000; ++n) x = x * 1664525u + 1013904223u;
+  atomic_fetch_xor_explicit(out + 64, x, memory_order_relaxed);
+  atomic_fetch_add_explicit(out + i % 64, 1, memory_order_relaxed);
+}
+kernel void count_together(
+    device atomic_uint* out, uint i [[thread_position_in_grid]], uint lane [[thread_index_in_threadgroup]]) {
+  threadgroup uint shared[64];
+  uint x = i;
+  for (int n = 0; n < 500; ++n) {
+    shared[lane] = x;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    x = x * 1664525u + shared[63 - lane];
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+  atomic_fetch_xor_explicit(out + 64, x, memory_order_relaxed);
+  atomic_fetch_add_explicit(out + i % 64, 1, memory_order_relaxed);
+}
+kernel void reversed(device uint* out, uint i [[thread_position_in_grid]], uint lane [[thread_index_in_threadgroup]]) {
+  threadgroup uint shared[64];
+  shared[lane] = i;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  out[i] = shared[63 - lane];
 }
 kernel void one(device uint* out, uint i [[thread_position_in_grid]]) { out[i] = 1; }
 """
@@ -64,6 +92,96 @@ def test_control_c_ends_a_launch(lib, kernel):
     assert out.tolist() == [1] * 64
 
 
+@pytest.fixture(params=[1, 4])
+def cpu_threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def every_tenth_second():
+    """every_tenth_second(function): runs it in a signal handler until the test is over."""
+    before = []
+
+    def install(function):
+        before.append(signal.signal(signal.SIGALRM, lambda *_: function()))
+        signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+
+    yield install
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    for handler in before:
+        signal.signal(signal.SIGALRM, handler)
+
+
+THREADS = {"count": 1 << 19, "count_together": 1 << 15}
+
+
+@pytest.mark.parametrize("kernel", THREADS)
+def test_signal_handlers_launch_kernels_during_a_launch(
+    lib, kernel, cpu_threads, every_tenth_second
+):
+    """The launch and those of the handlers are whole, those of the same kernel too."""
+    expected = torch.zeros(65, dtype=torch.uint32, device="mps")
+    threads = THREADS[kernel]
+    getattr(lib, kernel)(expected, threads=threads, group_size=64)
+    assert _host.threads_of_last_launch() == cpu_threads
+    assert expected[0].item() == threads // 64
+    small = torch.zeros(65, dtype=torch.uint32, device="mps")
+    getattr(lib, kernel)(small, threads=64, group_size=64)
+    handled = []
+
+    def handler():
+        order, again = torch.zeros(640, dtype=torch.uint32, device="mps"), torch.zeros_like(small)
+        lib.reversed(order, threads=640, group_size=64)
+        getattr(lib, kernel)(again, threads=64, group_size=64)
+        x = torch.full((3,), 2.0, device="mps", requires_grad=True)
+        (x * x).sum().backward()
+        handled.append((time.monotonic(), order.tolist(), again.tolist(), x.grad.tolist()))
+
+    out = torch.zeros_like(expected)
+    every_tenth_second(handler)
+    began = time.monotonic()
+    getattr(lib, kernel)(out, threads=threads, group_size=64)
+    ended = time.monotonic()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    assert out.tolist() == expected.tolist()
+    assert any(began < when < ended - 0.05 for when, *_ in handled)
+    for _, order, again, gradient in handled:
+        assert order == [i // 64 * 64 + 63 - i % 64 for i in range(640)]
+        assert again == small.tolist()
+        assert gradient == [4, 4, 4]
+
+
+def test_signal_handlers_launch_kernels_during_a_strided_operator(cpu_threads, every_tenth_second):
+    x = torch.linspace(-5, 5, 3_000_000, device="mps").reshape(3000, 1000)[:, 100:900]
+    expected, few = torch.special.airy_ai(x), torch.special.airy_ai(x[:10])
+    handled = []
+    every_tenth_second(lambda: handled.append(torch.equal(torch.special.airy_ai(x[:10]), few)))
+    for _ in range(10):
+        assert torch.equal(torch.special.airy_ai(x), expected)
+    assert handled and all(handled)
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("kernel", ["spin", "spin_together"])
+def test_what_a_signal_handler_raises_ends_the_launch(lib, kernel, cpu_threads, every_tenth_second):
+    def stop():
+        raise Stop
+
+    out = torch.zeros(64, dtype=torch.uint32, device="mps")
+    every_tenth_second(stop)
+    with pytest.raises(Stop):
+        getattr(lib, kernel)(out, threads=1 << 24, group_size=64)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    lib.one(out)
+    assert out.tolist() == [1] * 64
+
+
 def test_other_python_threads_run_during_a_launch(lib):
     ticks = []
     done = threading.Event()
@@ -75,7 +193,7 @@ def test_other_python_threads_run_during_a_launch(lib):
     thread = threading.Thread(target=tick)
     thread.start()
     began = time.monotonic()
-    lib.spin(torch.zeros(1, dtype=torch.uint32, device="mps"), threads=1 << 12)
+    lib.spin(torch.zeros(1, dtype=torch.uint32, device="mps"), threads=1 << 15)
     taken = time.monotonic() - began
     done.set()
     thread.join()

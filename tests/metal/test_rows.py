@@ -2,8 +2,10 @@
 
 import itertools
 
+import metalops
 import pytest
 import torch
+from metalops.msl import sanitizers
 
 from .test_elementwise_values import to_mps, whole
 
@@ -101,6 +103,8 @@ def test_several_cpu_threads_share_the_rows(metal_tests):
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
             metal_tests.unary(out.zero_(), base.to("mps")[:, 50:250], "metal_tests", "triple")
+            if metalops._is_software and not sanitizers.loaded():
+                assert metalops._host.threads_of_last_launch() == threads
             assert torch.equal(out.cpu(), 3 * base[:, 50:250])
     finally:
         torch.set_num_threads(before)

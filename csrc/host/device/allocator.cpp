@@ -7,6 +7,7 @@
 #include <device/device.h>
 #include <exec/sanitize/fresh_outputs.h>
 #include <exec/sanitize/red_zones.h>
+#include <locks.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -18,7 +19,6 @@
 #include <cstring>
 #include <limits>
 #include <map>
-#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -345,8 +345,8 @@ class PinnedAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     const size_t size = std::max<size_t>(bytes, 1);
     void* memory = c10::alloc_cpu(size);
-    std::lock_guard<std::mutex> lock(mutex());
-    ranges()[static_cast<const char*>(memory)] = size;
+    std::lock_guard<ForkSafeMutex> lock(mutex);
+    ranges[static_cast<const char*>(memory)] = size;
     return {memory, memory, &release, c10::Device(c10::kCPU)};
   }
   void copy_data(void* destination, const void* source, size_t bytes) const override {
@@ -355,26 +355,20 @@ class PinnedAllocator final : public c10::Allocator {
 
   static bool owns(const void* pointer) {
     const auto* address = static_cast<const char*>(pointer);
-    std::lock_guard<std::mutex> lock(mutex());
-    auto after = ranges().upper_bound(address);
-    if (after == ranges().begin()) return false;
+    std::lock_guard<ForkSafeMutex> lock(mutex);
+    auto after = ranges.upper_bound(address);
+    if (after == ranges.begin()) return false;
     const auto& [begin, size] = *--after;
     return address < begin + size;
   }
 
  private:
-  static std::mutex& mutex() {
-    static std::mutex m;
-    return m;
-  }
-  static std::map<const char*, size_t>& ranges() {
-    static std::map<const char*, size_t> r;
-    return r;
-  }
+  static inline ForkSafeMutex& mutex = *new ForkSafeMutex;
+  static inline auto& ranges = *new std::map<const char*, size_t>;
   static void release(void* memory) {
     {
-      std::lock_guard<std::mutex> lock(mutex());
-      ranges().erase(static_cast<const char*>(memory));
+      std::lock_guard<ForkSafeMutex> lock(mutex);
+      ranges.erase(static_cast<const char*>(memory));
     }
     c10::free_cpu(memory);
   }

@@ -1,9 +1,9 @@
 #include <c10/util/Exception.h>
 #include <device/device.h>
 #include <device/events.h>
+#include <locks.h>
 
 #include <chrono>
-#include <mutex>
 #include <unordered_map>
 
 namespace metalops::device {
@@ -27,7 +27,7 @@ namespace event_pool {
 namespace {
 
 struct Pool {
-  std::mutex mutex;
+  ForkSafeMutex mutex;
   std::unordered_map<uint32_t, Event> events;
   uint32_t last = 0;
 
@@ -38,43 +38,40 @@ struct Pool {
   }
 };
 
-Pool& pool() {
-  static Pool p;
-  return p;
-}
+Pool& pool = *new Pool;
 
 }  // namespace
 
 uint32_t acquire(bool timed) {
-  std::lock_guard<std::mutex> lock(pool().mutex);
-  const uint32_t id = ++pool().last;
-  pool().events[id].timed = timed;
+  std::lock_guard<ForkSafeMutex> lock(pool.mutex);
+  const uint32_t id = ++pool.last;
+  pool.events[id].timed = timed;
   return id;
 }
 
 void release(uint32_t id) {
-  std::lock_guard<std::mutex> lock(pool().mutex);
-  TORCH_CHECK(pool().events.erase(id) == 1, "Invalid Event ID: ", id);
+  std::lock_guard<ForkSafeMutex> lock(pool.mutex);
+  TORCH_CHECK(pool.events.erase(id) == 1, "Invalid Event ID: ", id);
 }
 
 void record(uint32_t id) {
-  std::lock_guard<std::mutex> lock(pool().mutex);
-  pool().get(id).record();
+  std::lock_guard<ForkSafeMutex> lock(pool.mutex);
+  pool.get(id).record();
 }
 
 void wait(uint32_t id) {
-  std::lock_guard<std::mutex> lock(pool().mutex);
-  pool().get(id);
+  std::lock_guard<ForkSafeMutex> lock(pool.mutex);
+  pool.get(id);
 }
 
 bool query(uint32_t id) {
-  std::lock_guard<std::mutex> lock(pool().mutex);
-  return pool().get(id).recorded;
+  std::lock_guard<ForkSafeMutex> lock(pool.mutex);
+  return pool.get(id).recorded;
 }
 
 double elapsed(uint32_t start, uint32_t end) {
-  std::lock_guard<std::mutex> lock(pool().mutex);
-  return elapsed_milliseconds(pool().get(start), pool().get(end));
+  std::lock_guard<ForkSafeMutex> lock(pool.mutex);
+  return elapsed_milliseconds(pool.get(start), pool.get(end));
 }
 
 }  // namespace event_pool

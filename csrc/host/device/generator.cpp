@@ -5,6 +5,7 @@
 #include <ATen/mps/MPSGeneratorImpl.h>
 #include <device/device.h>
 #include <device/generator.h>
+#include <locks.h>
 
 #include <cstring>
 #include <mutex>
@@ -13,8 +14,12 @@ namespace at {
 namespace mps::detail {
 
 const Generator& getDefaultMPSGenerator() {
-  static const Generator generator = createMPSGenerator(c10::detail::getNonDeterministicRandom());
-  return generator;
+  struct Default {
+    Generator generator = createMPSGenerator(c10::detail::getNonDeterministicRandom());
+    metalops::ForkSafeReference lock{generator.mutex()};
+  };
+  static const auto& chosen = *new Default;
+  return chosen.generator;
 }
 
 Generator createMPSGenerator(uint64_t seed) {

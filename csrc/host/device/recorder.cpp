@@ -13,12 +13,12 @@ StandInRecord* current() {
 }  // namespace
 
 void StandInRecord::add(const std::string& operator_name) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<ForkSafeMutex> lock(mutex_);
   ++counts_[operator_name];
 }
 
 std::map<std::string, int64_t> StandInRecord::counts() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<ForkSafeMutex> lock(mutex_);
   return counts_;
 }
 

@@ -2,11 +2,11 @@
 // belongs to the thread that starts it and to the autograd threads that work for it.
 #pragma once
 #include <c10/util/ThreadLocalDebugInfo.h>
+#include <locks.h>
 
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 
 namespace metalops::device {
@@ -17,7 +17,7 @@ class StandInRecord final : public c10::DebugInfoBase {
   std::map<std::string, int64_t> counts() const;
 
  private:
-  mutable std::mutex mutex_;
+  mutable ForkSafeMutex mutex_;
   std::map<std::string, int64_t> counts_;
 };
 

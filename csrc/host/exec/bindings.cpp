@@ -1,8 +1,8 @@
 // Python bindings of the execution engine: kernel libraries and single launches, as the tests use
 // them. Kernels reach users by way of torch.mps.compile_shader and the operators (csrc/host/metal).
-#include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
-#include <sys/syscall.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/extension.h>
 #include <unistd.h>
@@ -21,12 +21,22 @@ using exec::Launch;
 using exec::Library;
 using msl::abi::kMaxBuffers;
 
-// Raises KeyboardInterrupt (or what a signal handler raises) when Ctrl-C was pressed. Python
-// handles signals in its main thread only; other threads must not even wait for the interpreter
-// lock, which their waiter may hold.
+// The dispatcher's view of this thread outside of any operator, where Python code expects to run:
+// an operator that launches has turned autograd off for what it calls.
+c10::impl::LocalDispatchKeySet outside_of_operators() {
+  c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+  if (!c10::InferenceMode::is_enabled()) {
+    keys.excluded_ = keys.excluded_ - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
+    keys.included_ = keys.included_.add(c10::DispatchKey::ADInplaceOrView);
+  }
+  return keys;
+}
+
+// Runs Python's signal handlers; raises what they raise (for Ctrl-C KeyboardInterrupt).
 void check_python_interrupt() {
-  if (syscall(SYS_gettid) != getpid() || Py_IsInitialized() == 0) return;
+  if (Py_IsInitialized() == 0) return;
   py::gil_scoped_acquire gil;
+  c10::impl::ForceDispatchKeyGuard keys(outside_of_operators());
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
@@ -226,6 +236,8 @@ void bind_exec(py::module_& m) {
            "grid and group: an "
            "int or up to three; threadgroup_bytes: {index: bytes} of dynamic threadgroup "
            "arguments.");
+  m.def("threads_of_last_launch", &exec::threads_of_last_launch,
+        "How many CPU threads have worked for this thread's last launch.");
   m.def(
       "cpu_features", [] { return exec::describe_cpu_features(exec::cpu_features()); },
       "Instruction set extensions of this CPU.");

@@ -54,8 +54,12 @@ using BufferDescriptions = std::array<std::string, msl::abi::kMaxBuffers>;
 void run(const Kernel& kernel, Launch& launch, Engine engine = Engine::kAutomatic, int threads = 0,
          const BufferDescriptions* buffers = nullptr);
 
-// Called now and then from the launching thread between threadgroups; may throw. Set by the Python
-// bindings to look for Ctrl-C. Null by default.
+// How many CPU threads have worked for the last launch of this one.
+int threads_of_last_launch();
+
+// Runs what the host's signal handlers have to do; may throw, and may launch kernels. Called now
+// and then in a long launch of the process's main thread, while no thread works for it; the launch
+// goes on when it returns. Set by the Python bindings. Null by default.
 extern void (*check_interrupt)();
 
 }  // namespace metalops::exec

@@ -3,33 +3,41 @@
 
 #include <signal.h>
 
-#include <mutex>
+#include "locks.h"
 
 namespace metalops::exec {
+
+template <bool (*handle)(const siginfo_t*, void*)>
+struct FaultHandler {
+  static inline ForkSafeMutex mutex;
+  static inline bool is_installed = false;
+  static inline struct sigaction before;
+};
 
 // Installs `handle`, once. It returns whether the fault was its own; then it has redirected the
 // machine state (the second argument). flags: of sigaction, besides those that every handler has.
 template <bool (*handle)(const siginfo_t*, void*)>
 void install_fault_handler(int flags = 0) {
-  static struct sigaction before;
-  static std::once_flag once;
-  std::call_once(once, [flags] {
-    struct sigaction action = {};
-    action.sa_sigaction = [](int signal, siginfo_t* info, void* signal_context) {
-      if (handle(info, signal_context)) return;
-      // Not ours: as if this handler had never been installed.
-      if (before.sa_flags & SA_SIGINFO) {
-        before.sa_sigaction(signal, info, signal_context);
-      } else if (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN) {
-        sigaction(signal, &before, nullptr);  // the instruction faults again
-      } else {
-        before.sa_handler(signal);
-      }
-    };
-    action.sa_flags = SA_SIGINFO | SA_ONSTACK | flags;
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGSEGV, &action, &before);
-  });
+  using Handler = FaultHandler<handle>;
+  std::lock_guard<ForkSafeMutex> lock(Handler::mutex);
+  if (Handler::is_installed) return;
+  struct sigaction action = {};
+  action.sa_sigaction = [](int signal, siginfo_t* info, void* signal_context) {
+    if (handle(info, signal_context)) return;
+    // Not ours: as if this handler had never been installed.
+    const struct sigaction& before = Handler::before;
+    if (before.sa_flags & SA_SIGINFO) {
+      before.sa_sigaction(signal, info, signal_context);
+    } else if (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN) {
+      sigaction(signal, &before, nullptr);  // the instruction faults again
+    } else {
+      before.sa_handler(signal);
+    }
+  };
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | flags;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGSEGV, &action, &Handler::before);
+  Handler::is_installed = true;
 }
 
 }  // namespace metalops::exec

@@ -1,11 +1,9 @@
 // The engine for kernels whose threads synchronise. A CPU thread runs one threadgroup at a time. A
 // thread that waits hands over to the next runnable lane of its own simdgroup, so that the lanes of
 // a simdgroup stay together as on a GPU.
-#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -13,6 +11,7 @@
 #include "fiber_worker.h"
 #include "runtime.h"
 #include "sanitize/engine.h"
+#include "share_out.h"
 
 namespace metalops::exec {
 namespace {
@@ -126,56 +125,38 @@ void on_fail(const char* message) {
 }  // namespace
 
 const msl::abi::Runtime& runtime() {
-  static const msl::abi::Runtime table = {msl::abi::kAbiVersion,
-                                          on_threadgroup_barrier,
-                                          on_simdgroup_barrier,
-                                          on_simd,
-                                          on_lane,
-                                          on_active_mask,
-                                          on_place_variable,
-                                          on_undefined,
-                                          on_log,
-                                          on_fail,
-                                          on_access,
-                                          on_atomic,
-                                          on_fence,
-                                          on_copy,
-                                          on_fill};
+  static constexpr msl::abi::Runtime table = {msl::abi::kAbiVersion,
+                                              on_threadgroup_barrier,
+                                              on_simdgroup_barrier,
+                                              on_simd,
+                                              on_lane,
+                                              on_active_mask,
+                                              on_place_variable,
+                                              on_undefined,
+                                              on_log,
+                                              on_fail,
+                                              on_access,
+                                              on_atomic,
+                                              on_fence,
+                                              on_copy,
+                                              on_fill};
   return table;
 }
 
 void run_fibers(const Kernel& kernel, const Launch& launch, int threads) {
   const uint64_t groups = uint64_t(launch.groups[0]) * launch.groups[1] * launch.groups[2];
-  const uint64_t tasks = std::min<uint64_t>(threads, groups);
-  if (tasks <= 1 || threads_in_grid(launch) < 256) {
-    Worker& worker = worker_of_this_thread();
-    worker.begin(kernel, launch);
-    InterruptPoll poll;
-    for (uint64_t group = 0; group < groups; ++group) {
-      worker.run_group(group);
-      poll();
-    }
-    return;
-  }
+  if (threads_in_grid(launch) < 256) threads = 1;
   // Groups start in the order of their positions: kernels that wait for a group before them make
   // progress.
-  std::atomic<uint64_t> next{0};
-  at::parallel_for(0, int64_t(tasks), 1, [&](int64_t first, int64_t) {
-    const bool launching = first == 0;
+  share_out(0, groups, 1, int(std::min<uint64_t>(threads, groups)), [&] {
     Worker& worker = worker_of_this_thread();
     worker.begin(kernel, launch);
-    InterruptPoll poll;
-    for (;;) {
-      const uint64_t group = next.fetch_add(1, std::memory_order_relaxed);
-      if (group >= groups) break;
-      try {
-        worker.run_group(group);
-        if (launching) poll();
-      } catch (...) {
-        next.store(groups, std::memory_order_relaxed);  // no further groups start
-        throw;
-      }
-    }
+    struct Groups {
+      Worker& worker;
+      void operator()(uint64_t group, uint64_t) { worker.run_group(group); }
+      void finish() { worker.finish(); }
+    };
+    return Groups{worker};
   });
 }
 

@@ -25,21 +25,28 @@ class FiberStacks {
 
   uint32_t used() const { return fresh_; }
   bool contains(const void* address) const {
-    return size_t(static_cast<const char*>(address) - region_) < stride_ * kMaxStacks;
+    return size_t(static_cast<const char*>(address) - region_) < region_bytes_;
   }
   void* bottom(uint32_t index) const;
   void* top(uint32_t index) const;
   // Whether a fault at this address means that one of the stacks has overflowed.
   bool is_guard(const void* address) const;
+  // Whether one of the stacks used since the last call has overflowed without a fault.
+  bool has_overflowed();
+  // After a fault.
+  void mark_again();
 
  private:
   uint32_t take_fresh();
 
   char* region_;
-  size_t guard_bytes_;
+  size_t region_bytes_;
+  size_t slack_bytes_;
   size_t stride_;
+  size_t block_stride_;
   uint32_t fresh_ = 0;      // stacks below were acquired since the last reset
-  uint32_t committed_ = 0;  // stacks below are readable and writable
+  uint32_t marked_ = 0;     // stacks below have a mark at their end
+  uint32_t most_used_ = 0;  // since has_overflowed()
   uint32_t free_count_ = 0;
   uint32_t free_[kMaxStacks];
 };

@@ -39,9 +39,14 @@ class FiberWorker : public OverflowHandler {
     self().lay_out_memory();
   }
   void run_group(uint64_t index);
+  // After the last group. Throws when the stack of a thread has overflowed.
+  void finish() {
+    if (stacks_.has_overflowed()) report_overflow();
+  }
 
   // Called by the running fiber.
   void threadgroup_barrier(msl::abi::Site site) {
+    check_stack();
     Simdgroup& simdgroup = *simdgroup_;
     if (simdgroup.at_barrier == 0) simdgroup.barrier_site = simdgroup.other_barrier_site = site.id;
     if (C10_UNLIKELY(simdgroup.barrier_site != site.id)) simdgroup.other_barrier_site = site.id;
@@ -51,6 +56,7 @@ class FiberWorker : public OverflowHandler {
   }
   void simdgroup_barrier(msl::abi::Site site) { simd(site, nullptr, nullptr, nullptr); }
   void simd(msl::abi::Site site, const void* in, void* out, msl::abi::SimdFunction function) {
+    check_stack();
     Simdgroup& simdgroup = *simdgroup_;
     simdgroup.site[lane_] = site.id;
     simdgroup.function[lane_] = function;
@@ -146,6 +152,12 @@ class FiberWorker : public OverflowHandler {
   uint32_t thread_index() const { return index_of(simdgroup_) * kSimdWidth + lane_; }
   const msl::abi::Thread& thread() const { return gpu_threads_[thread_index()]; }
   [[noreturn]] void report_different_barriers(uint32_t simdgroup);
+  [[noreturn]] void report_overflow() const;
+  // A thread must not let others run while it stands on their stacks.
+  void check_stack() const {
+    const void* const bottom = stacks_.bottom(simdgroup_->stack[lane_]);
+    if (C10_UNLIKELY(__builtin_frame_address(0) < bottom)) report_overflow();
+  }
 
   // The running fiber.
   Simdgroup* simdgroup_ = nullptr;
@@ -242,9 +254,8 @@ void FiberWorker<Engine>::run_group(uint64_t index) {
 
   if (overflowed_) {
     error_ = nullptr;
-    TORCH_CHECK(false, "kernel '", kernel_->name, "': a thread used more than ",
-                FiberStacks::kStackBytes / 1024,
-                " KiB of stack (endless recursion, or large local arrays)");
+    stacks_.mark_again();
+    report_overflow();
   }
   if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));
 }
@@ -355,6 +366,13 @@ bool FiberWorker<Engine>::release_barrier() {
     ready_ |= 1u << s;
   }
   return ready_ != 0;
+}
+
+template <class Engine>
+void FiberWorker<Engine>::report_overflow() const {
+  TORCH_CHECK(false, "kernel '", kernel_->name, "': a thread used more than ",
+              FiberStacks::kStackBytes / 1024,
+              " KiB of stack (endless recursion, or large local arrays)");
 }
 
 // A GPU would count such a simdgroup twice and hang.

@@ -1,8 +1,6 @@
 // run(): checks a launch and hands it to an engine.
-#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -11,18 +9,17 @@
 #include "sanitize/address_reports.h"
 #include "sanitize/findings.h"
 #include "sanitize/wild_access.h"
+#include "share_out.h"
 
 namespace metalops::exec {
 
 using msl::abi::kMaxBuffers;
 using msl::abi::kMaxThreadgroupBytes;
 
-void (*check_interrupt)() = nullptr;
-
 namespace {
 
 // METALOPS_ENGINE=loop|fiber|auto overrides what a caller leaves open; for tests and for debugging.
-Engine engine_from_environment() {
+Engine preferred_engine() {
   const char* value = std::getenv("METALOPS_ENGINE");
   if (value == nullptr || *value == 0 || std::strcmp(value, "auto") == 0) return Engine::kAutomatic;
   if (std::strcmp(value, "loop") == 0) return Engine::kLoop;
@@ -67,22 +64,9 @@ uint64_t threads_in_grid(const Launch& launch) {
   return uint64_t(launch.grid[0]) * launch.grid[1] * launch.grid[2];
 }
 
-void InterruptPoll::operator()() {
-  if (check_interrupt == nullptr) return;
-  const int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
-  if (next_nanoseconds_ == 0) {
-    // Most launches are over before the first poll is due.
-    next_nanoseconds_ = now + 20'000'000;
-  } else if (now >= next_nanoseconds_) {
-    next_nanoseconds_ = now + 20'000'000;
-    check_interrupt();
-  }
-}
-
 void run(const Kernel& kernel, Launch& launch, Engine engine, int threads,
          const BufferDescriptions* buffers) {
-  static const Engine preferred = engine_from_environment();
-  if (engine == Engine::kAutomatic) engine = preferred;
+  if (engine == Engine::kAutomatic) engine = preferred_engine();
 
   uint64_t group_threads = 1;
   for (int axis = 0; axis < 3; ++axis) {
@@ -98,7 +82,7 @@ void run(const Kernel& kernel, Launch& launch, Engine engine, int threads,
                     " threads is too large for kernel '", kernel.name, "', which allows ",
                     kernel.max_threads_per_threadgroup);
   check_memory(kernel, launch);
-  if (threads <= 0) threads = at::get_num_threads();
+  threads = threads_to_use(threads);
 
   TORCH_CHECK_VALUE(engine != Engine::kLoop || kernel.loop != nullptr, "kernel '", kernel.name,
                     "' synchronises its threads and cannot run as a plain loop");

@@ -9,13 +9,14 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <map>
-#include <mutex>
 #include <sstream>
 #include <unordered_map>
 
 #include "cpu_features.h"
+#include "locks.h"
 #include "runtime.h"
 #include "sanitize/findings.h"
 
@@ -26,16 +27,16 @@ namespace {
 class Registry {
  public:
   void add(const msl::abi::Library& library) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<ForkSafeMutex> lock(mutex_);
     by_first_kernel_[library.kernels] = &library;
   }
   void remove(const msl::abi::Library& library) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<ForkSafeMutex> lock(mutex_);
     by_first_kernel_.erase(library.kernels);
   }
   // "file:line:column", or "" when the kernel or the site is not known.
   std::string place(const Kernel& kernel, uint32_t site) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<ForkSafeMutex> lock(mutex_);
     auto after = by_first_kernel_.upper_bound(&kernel);
     if (after == by_first_kernel_.begin()) return "";
     const msl::abi::Library& library = *std::prev(after)->second;
@@ -47,13 +48,10 @@ class Registry {
   }
 
  private:
-  std::mutex mutex_;
+  ForkSafeMutex mutex_;
   std::map<const Kernel*, const msl::abi::Library*> by_first_kernel_;
 };
-Registry& registry() {
-  static Registry* const the_registry = new Registry;  // outlives every library
-  return *the_registry;
-}
+Registry& registry = *new Registry;  // outlives every library
 
 uintptr_t base_of(const void* address) {
   Dl_info info;
@@ -64,23 +62,20 @@ uintptr_t base_of(const void* address) {
 class SanitizedModules {
  public:
   void add(Module module) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<ForkSafeMutex> lock(mutex_);
     modules_[module.base] = std::move(module);
   }
   Module find(uintptr_t base) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<ForkSafeMutex> lock(mutex_);
     const auto found = modules_.find(base);
     return found != modules_.end() ? found->second : Module();
   }
 
  private:
-  std::mutex mutex_;
+  ForkSafeMutex mutex_;
   std::map<uintptr_t, Module> modules_;  // these libraries are never unloaded
 };
-SanitizedModules& sanitized_modules() {
-  static auto* const modules = new SanitizedModules;
-  return *modules;
-}
+SanitizedModules& sanitized_modules = *new SanitizedModules;
 
 // What the user has to do when a library and this process do not have the same sanitizer.
 void check_sanitizer(const std::string& name, const char* built_with) {
@@ -160,10 +155,10 @@ std::string read_file(const std::string& path) {
 
 uintptr_t library_base(const void* instruction) { return base_of(instruction); }
 
-Module module_of(const void* instruction) { return sanitized_modules().find(base_of(instruction)); }
+Module module_of(const void* instruction) { return sanitized_modules.find(base_of(instruction)); }
 
 std::string describe(const Kernel& kernel, msl::abi::Site site) {
-  const std::string place = registry().place(kernel, site.id);
+  const std::string place = registry.place(kernel, site.id);
   return place.empty() ? "an unknown line" : place;
 }
 
@@ -178,7 +173,7 @@ struct Library::Impl {
   std::unordered_map<std::string, const Kernel*> kernels;
 
   ~Impl() {
-    if (table != nullptr) registry().remove(*table);
+    if (table != nullptr) registry.remove(*table);
     // AddressSanitizer keeps pointers to what it knows of a library's variables.
     if (handle != nullptr && !sanitized) dlclose(handle);
     if (!on_disk.empty()) unlink(on_disk.c_str());
@@ -218,7 +213,7 @@ struct Library::Impl {
     for (uint32_t i = 0; i < table->kernel_count; ++i) {
       kernels.emplace(table->kernels[i].name, &table->kernels[i]);
     }
-    registry().add(*table);
+    registry.add(*table);
   }
 
   void add_sanitized_module() {
@@ -227,15 +222,16 @@ struct Library::Impl {
     module.file = path;
     module.positions = dlsym(handle, "metalops_positions");
     if (path.empty()) {
-      char name[] = "/tmp/metalops-XXXXXX";
-      const int descriptor = mkstemp(name);
-      TORCH_CHECK(descriptor >= 0, "cannot write a kernel library to /tmp: ", std::strerror(errno));
-      on_disk = name;
+      std::string name = std::filesystem::temp_directory_path() / "metalops-XXXXXX";
+      const int descriptor = mkstemp(name.data());
+      TORCH_CHECK(descriptor >= 0, "cannot write a kernel library to ", name, ": ",
+                  std::strerror(errno));
+      on_disk = std::move(name);
       write_all(descriptor, *data);
       close(descriptor);
       module.file = on_disk;
     }
-    sanitized_modules().add(std::move(module));
+    sanitized_modules.add(std::move(module));
   }
 };
 

@@ -1,12 +1,10 @@
 // The engine for kernels that never synchronise: a loop over the grid, cut into pieces for the CPU
 // threads.
-#include <ATen/Parallel.h>
-
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 
 #include "runtime.h"
+#include "share_out.h"
 
 namespace metalops::exec {
 
@@ -38,35 +36,13 @@ constexpr double kWorthSharing = 20e3;  // nanoseconds of work
 // for Ctrl-C.
 constexpr double kPiece = 2e6;  // nanoseconds
 
-// Runs [begin, end) on several CPU threads, which take the next piece when they are done with one.
-void run_shared(const Kernel& kernel, const Launch& launch, uint64_t begin, uint64_t end,
-                uint64_t piece, int threads) {
-  std::atomic<uint64_t> next{begin};
-  at::parallel_for(0, threads, 1, [&](int64_t first, int64_t) {
-    // A pool smaller than `threads` gives several shares to one CPU thread; the first of them does
-    // all the work.
-    const bool launching = first == 0;
-    InterruptPoll poll;
-    for (;;) {
-      const uint64_t from = next.fetch_add(piece, std::memory_order_relaxed);
-      if (from >= end) break;
-      try {
-        run_piece(kernel, launch, from, std::min(from + piece, end));
-        if (launching) poll();
-      } catch (...) {
-        next.store(end, std::memory_order_relaxed);  // the others stop after their piece
-        throw;
-      }
-    }
-  });
-}
-
 }  // namespace
 
 void run_loop(const Kernel& kernel, const Launch& launch, int threads) {
   const uint64_t total = threads_in_grid(launch);
   if (total < kTimed || (threads == 1 && total <= kGrain)) {
     run_piece(kernel, launch, 0, total);
+    note_threads(1);
     return;
   }
   // Threads cost from less than a nanosecond to milliseconds (one for each row, say): time the
@@ -85,16 +61,11 @@ void run_loop(const Kernel& kernel, const Launch& launch, int threads) {
     const uint64_t piece = timed < double(largest) ? uint64_t(timed) : largest;
     return piece > 64 ? (piece + 63) / 64 * 64 : piece;
   };
-  if (threads > 1 && (total > kGrain || each * double(rest) > kWorthSharing)) {
-    run_shared(kernel, launch, sample, total, piece_for((rest + threads - 1) / threads), threads);
-    return;
-  }
-  const uint64_t piece = piece_for(rest);
-  InterruptPoll poll;
-  for (uint64_t begin = sample; begin < total; begin += piece) {
-    run_piece(kernel, launch, begin, std::min(begin + piece, total));
-    poll();
-  }
+  const bool shared = threads > 1 && (total > kGrain || each * double(rest) > kWorthSharing);
+  const uint64_t piece = piece_for(shared ? (rest + threads - 1) / threads : rest);
+  share_out(sample, total, piece, shared ? threads : 1, [&] {
+    return [&](uint64_t from, uint64_t to) { run_piece(kernel, launch, from, to); };
+  });
 }
 
 }  // namespace metalops::exec

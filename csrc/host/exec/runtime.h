@@ -28,15 +28,6 @@ uintptr_t library_base(const void* instruction);
 // The number of threads in the launch's grid.
 uint64_t threads_in_grid(const Launch& launch);
 
-// Calls check_interrupt from the thread that launched, at most every few milliseconds.
-class InterruptPoll {
- public:
-  void operator()();
-
- private:
-  int64_t next_nanoseconds_ = 0;
-};
-
 // The engines. Launch::groups is filled in and sizes are checked already.
 void run_loop(const Kernel& kernel, const Launch& launch, int threads);
 void run_fibers(const Kernel& kernel, const Launch& launch, int threads);

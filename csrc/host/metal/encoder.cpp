@@ -43,10 +43,7 @@ size_t room_for(size_t size) {
 
 }  // namespace
 
-GilSafeMutex& Stream::mutex() {
-  static auto* const mutex = new GilSafeMutex;
-  return *mutex;
-}
+GilSafeMutex& Stream::mutex = *new GilSafeMutex;
 
 void Encoder::bind(unsigned index, void* address, uint64_t bytes) {
   TORCH_CHECK(index < msl::abi::kMaxBuffers, "Metal kernels have buffers 0 to ",

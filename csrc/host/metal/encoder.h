@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "exec/exec.h"
-#include "metal/gil.h"
+#include "locks.h"
 #include "metal/scalar_types.h"
 
 namespace at {
@@ -90,8 +90,8 @@ class Encoder {
 // from several CPU threads take turns.
 class Stream {
  private:
-  GilSafeLock lock_{mutex()};
-  static GilSafeMutex& mutex();
+  static GilSafeMutex& mutex;
+  std::lock_guard<GilSafeMutex> lock_{mutex};
 };
 
 // torch's choice of group size for one-dimensional elementwise launches, and for two-dimensional

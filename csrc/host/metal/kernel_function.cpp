@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <utility>
 
 #include "metal/encoder.h"
 #include "metal/error_buffer.h"
@@ -22,16 +23,32 @@ using metalops::Pipeline;
 // to dispatch before the next one starts. Here each thread has its own encoder, so that one kernel
 // object can serve several threads; launches take turns (Encoder::dispatch).
 struct CommandBlock {
-  bool active = false;
   const MetalKernelFunction* encoding = nullptr;
   std::optional<Encoder> encoder;
 };
-thread_local CommandBlock block;
+thread_local CommandBlock* block = nullptr;
+
+// Makes a block that of this thread, and restores the one before.
+class InBlock {
+ public:
+  explicit InBlock(CommandBlock* now) : before_(std::exchange(block, now)) {}
+  ~InBlock() { block = before_; }
+  InBlock(const InBlock&) = delete;
+
+ private:
+  CommandBlock* const before_;
+};
 
 Encoder& encoder_of(const MetalKernelFunction* function, const char* method) {
-  TORCH_CHECK(block.active && block.encoding == function, "MetalKernelFunction::", method,
+  TORCH_CHECK(block != nullptr && block->encoding == function, "MetalKernelFunction::", method,
               " must be called after this kernel's startEncoding, inside runCommandBlock");
-  return *block.encoder;
+  return *block->encoder;
+}
+
+void launch(Encoder& encoder, const Pipeline& pipeline, std::array<uint64_t, 3> threads,
+            std::array<uint64_t, 3> group) {
+  InBlock outside(nullptr);  // signal handlers that run meanwhile have blocks of their own
+  encoder.dispatch(*pipeline.kernel, threads, group);
 }
 
 const Pipeline& pipeline_of(MTLComputePipelineState_t state) {
@@ -61,23 +78,17 @@ uint64_t MetalKernelFunction::getStaticThreadGroupMemoryLength() const {
 
 void MetalKernelFunction::runCommandBlock(std::function<void(void)> f) {
   TORCH_CHECK(
-      !block.active,
+      block == nullptr,
       "runCommandBlock was called inside another command block; on a Mac this blocks forever");
-  block.active = true;
-  struct Leave {
-    ~Leave() {
-      block.active = false;
-      block.encoding = nullptr;
-      block.encoder.reset();
-    }
-  } leave;
+  CommandBlock mine;
+  InBlock inside(&mine);
   f();
 }
 
 void MetalKernelFunction::startEncoding() {
-  TORCH_CHECK(block.active, "startEncoding must be called inside runCommandBlock");
-  block.encoder.emplace();
-  block.encoding = this;
+  TORCH_CHECK(block != nullptr, "startEncoding must be called inside runCommandBlock");
+  block->encoder.emplace();
+  block->encoding = this;
 }
 
 void MetalKernelFunction::setArg(unsigned idx, const at::TensorBase& t) {
@@ -97,7 +108,7 @@ void MetalKernelFunction::dispatch(uint64_t length, std::optional<uint64_t> grou
   const uint64_t limit = getMaxThreadsPerThreadgroup();
   const uint64_t group = groupSize.value_or(std::min(length, limit));
   TORCH_CHECK_VALUE(group <= limit, "Threadgroup size exceeds ", limit, " limit");
-  encoder_of(this, "dispatch").dispatch(*pipeline_of(cps).kernel, {length, 1, 1}, {group, 1, 1});
+  launch(encoder_of(this, "dispatch"), pipeline_of(cps), {length, 1, 1}, {group, 1, 1});
 }
 
 void MetalKernelFunction::dispatch(c10::ArrayRef<uint64_t> length,
@@ -118,7 +129,7 @@ void MetalKernelFunction::dispatch(c10::ArrayRef<uint64_t> length,
   const bool fits = group[0] <= limit && (group[0] == 0 || group[1] <= limit / group[0]) &&
                     (group[0] * group[1] == 0 || group[2] <= limit / (group[0] * group[1]));
   TORCH_CHECK_VALUE(fits, "Threadgroup size exceeds ", limit, " limit");
-  encoder_of(this, "dispatch").dispatch(*pipeline_of(cps).kernel, threads, group);
+  launch(encoder_of(this, "dispatch"), pipeline_of(cps), threads, group);
 }
 
 void* get_tensor_gpu_address(const at::TensorBase& t) {

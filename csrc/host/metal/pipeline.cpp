@@ -16,7 +16,7 @@ const exec::Kernel& CompiledLibrary::kernel(const std::string& name) const {
 }
 
 ElementwiseKernel CompiledLibrary::find(const std::string& name, uint64_t signature) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<ForkSafeMutex> lock(mutex_);
   auto entry = elementwise_.find(name);
   if (entry == elementwise_.end()) return {};
   // An operator is called with few different signatures: a short scan is faster than a second hash.
@@ -28,7 +28,7 @@ ElementwiseKernel CompiledLibrary::find(const std::string& name, uint64_t signat
 
 void CompiledLibrary::remember(const std::string& name, uint64_t signature,
                                ElementwiseKernel kernel) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<ForkSafeMutex> lock(mutex_);
   elementwise_[name].emplace_back(signature, kernel);
 }
 

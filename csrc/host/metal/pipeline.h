@@ -5,12 +5,12 @@
 
 #include <array>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "exec/exec.h"
+#include "locks.h"
 
 namespace metalops {
 
@@ -58,7 +58,7 @@ class CompiledLibrary {
   void remember(const std::string& name, uint64_t signature, ElementwiseKernel kernel);
 
   std::shared_ptr<exec::Library> library_;
-  std::mutex mutex_;
+  ForkSafeMutex mutex_;
   std::unordered_map<std::string, std::vector<std::pair<uint64_t, ElementwiseKernel>>> elementwise_;
 };
 

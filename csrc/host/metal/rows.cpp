@@ -1,12 +1,12 @@
 // See rows.h.
 #include "metal/rows.h"
 
-#include <ATen/Parallel.h>
 #include <c10/util/SmallVector.h>
 
 #include <cstring>
 #include <memory>
 
+#include "exec/share_out.h"
 #include "metal/elementwise.h"
 
 namespace metalops {
@@ -16,7 +16,6 @@ constexpr int64_t kShortestRow = 64;  // shorter ones are not worth a launch eac
 constexpr int64_t kPiece =
     2048;  // elements; the buffers of a few operands stay in the first caches
 constexpr int64_t kElementsPerThread = 32768;  // as ATen's own loops
-constexpr int64_t kPiecesBetweenPolls = 1024;
 
 // An operand along the innermost dimension.
 struct Operand {
@@ -153,24 +152,22 @@ void run_rows(at::TensorIteratorBase& iter, const exec::Kernel& kernel,
   const int64_t pieces = (length + kPiece - 1) / kPiece;  // in a row
   const int64_t total = iter.numel() / length * pieces;
   const int64_t grain = std::max<int64_t>(1, kElementsPerThread / std::min(length, kPiece));
+  const auto threads = std::min<int64_t>(exec::threads_to_use(0), (total + grain - 1) / grain);
   Stream turn;
-  at::parallel_for(0, total, grain, [&](int64_t begin, int64_t end) {
-    Worker worker(iter, kernel, set_arguments);
-    Outer outer(iter, begin / pieces);
-    int64_t piece = begin % pieces;
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t first = piece * kPiece;
-      worker.run(outer, first, std::min(kPiece, length - first));
-      if (++piece == pieces) {
-        piece = 0;
-        outer.next();
+  exec::share_out(0, total, grain, static_cast<int>(threads), [&] {
+    return [&, worker = std::make_unique<Worker>(iter, kernel, set_arguments)](uint64_t begin,
+                                                                               uint64_t end) {
+      Outer outer(iter, int64_t(begin) / pieces);
+      int64_t piece = int64_t(begin) % pieces;
+      for (uint64_t i = begin; i < end; ++i) {
+        const int64_t first = piece * kPiece;
+        worker->run(outer, first, std::min(kPiece, length - first));
+        if (++piece == pieces) {
+          piece = 0;
+          outer.next();
+        }
       }
-      // The first share is the calling thread's.
-      if (begin == 0 && i % kPiecesBetweenPolls == kPiecesBetweenPolls - 1 &&
-          exec::check_interrupt) {
-        exec::check_interrupt();
-      }
-    }
+    };
   });
 }
 

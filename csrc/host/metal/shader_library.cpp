@@ -14,23 +14,22 @@
 #include <mutex>
 #include <string_view>
 
+#include "locks.h"
 #include "metal/compile.h"
-#include "metal/gil.h"
 #include "metal/pipeline.h"
 
 namespace at::native::mps {
 namespace {
 
 using metalops::CompiledLibrary;
-using metalops::GilSafeLock;
+using metalops::ForkSafeMutex;
 using metalops::GilSafeMutex;
 using metalops::Pipeline;
 
-// Guards the members of every MetalShaderLibrary. Compiling runs Python, hence the kind of lock.
-GilSafeMutex& libraries_mutex() {
-  static auto* const mutex = new GilSafeMutex;
-  return *mutex;
-}
+// Held while a library is compiled, which runs Python, so that it is compiled once.
+GilSafeMutex& compiling = *new GilSafeMutex;
+// Guards the maps of every MetalShaderLibrary.
+ForkSafeMutex& maps = *new ForkSafeMutex;
 
 CompiledLibrary& compiled(MTLLibrary_t library) { return *static_cast<CompiledLibrary*>(library); }
 
@@ -68,7 +67,7 @@ MTLLibrary_t MetalShaderLibrary::getLibrary() {
   // null.
   MTLLibrary_t ready = __atomic_load_n(&library, __ATOMIC_ACQUIRE);
   if (C10_LIKELY(ready != nullptr)) return ready;
-  GilSafeLock lock(libraries_mutex());
+  std::lock_guard<GilSafeMutex> once(compiling);
   if (!library) {
     TORCH_INTERNAL_ASSERT(nparams == 0);
     __atomic_store_n(&library, compileLibrary(shaderSource), __ATOMIC_RELEASE);
@@ -84,12 +83,15 @@ MTLLibrary_t MetalShaderLibrary::getLibrary(const std::initializer_list<std::str
     key += ':';
     key += param;
   }
-  GilSafeLock lock(libraries_mutex());
+  std::lock_guard<GilSafeMutex> once(compiling);
   if (auto found = libMap.find(key); found != libMap.end()) return found->second;
   fmt::dynamic_format_arg_store<fmt::format_context> arguments;
   for (const std::string& param : params) arguments.push_back(param);
   MTLLibrary_t result = compileLibrary(fmt::vformat(shaderSource, arguments));
-  libMap.emplace(std::move(key), result);
+  {
+    std::lock_guard<ForkSafeMutex> lock(maps);
+    libMap.emplace(std::move(key), result);
+  }
   __atomic_store_n(&library, result, __ATOMIC_RELEASE);
   return result;
 }
@@ -97,7 +99,7 @@ MTLLibrary_t MetalShaderLibrary::getLibrary(const std::initializer_list<std::str
 std::pair<MTLComputePipelineState_t, MTLFunction_t> MetalShaderLibrary::getLibraryPipelineState(
     MTLLibrary_t lib, const std::string& fname) {
   const std::string key = fmt::format("{}:{}", lib, fname);
-  GilSafeLock lock(libraries_mutex());
+  std::lock_guard<ForkSafeMutex> lock(maps);
   if (auto found = cplMap.find(key); found != cplMap.end()) return found->second;
   const auto& loaded = compiled(lib);
   auto pipeline = c10::make_intrusive<Pipeline>(loaded.library(), &loaded.kernel(fname));
@@ -124,7 +126,7 @@ std::shared_ptr<MetalKernelFunction> MetalShaderLibrary::getKernelFunction(
 
 MetalKernelFunction* MetalShaderLibrary::getCachedKernelFunctionPtr(const std::string& name) {
   auto [state, function] = getLibraryPipelineState(getLibrary(), name);
-  GilSafeLock lock(libraries_mutex());
+  std::lock_guard<ForkSafeMutex> lock(maps);
   auto& cached = kernelCache[name];
   if (!cached) cached = std::make_unique<MetalKernelFunction>(state, function);
   return cached.get();

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from . import cache, compiler, sanitizers
 from .emit import Emitted, emit
 from .errors import Diagnostic, syntax_error
-from .locations import Position, is_generated
 from .preprocess import METAL_VERSION, Preprocessed, preprocess, torch_include
 from .token_lines import one_token_a_line
 
@@ -27,8 +26,6 @@ _GNU_CONTEXT = re.compile(r"^(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+):\s+
 _UNDEFINED = re.compile(r"undefined (?:reference to [`']|symbol: )([^'\n]+)")
 GENERATED_NAME = re.compile(r"\bmsl_\w")
 _MAX_ERRORS = 20
-# The headers that metalops ships for Metal sources.
-_INCLUDE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "include")
 
 
 @dataclass(frozen=True)
@@ -163,82 +160,48 @@ def _write(path: str, text: str) -> None:
 
 
 def explain(output: str, path: str, emitted: Emitted) -> list[Diagnostic]:
-    """What the host compiler said about emitted code, as errors of the user's source.
-
-    Errors outside the user's text, in headers and in text that was generated around it, are said of the place in it that
-    led there. Those without such a place, and those of what launches a kernel, follow from others; where there are no
-    others, they are said of their own.
-    """
+    """What the host compiler said about emitted code, as errors of the user's source."""
     found: list[Diagnostic] = []
-    elsewhere: list[Diagnostic] = []
-    context = None  # where the user's code led out of it (g++ says it before the error)
-    chain: list[tuple[int, int]] = []  # the places that led there, in the emitted text
-    pending = None  # an error outside the user's code (clang leads to that after it)
-
-    def position_of(match: re.Match) -> Position | None:
-        if match["file"] != path:
-            return None
-        return emitted.position(int(match["line"]), int(match["column"]))
-
+    context = None  # where the user's code led into a header of ours (g++ says it before the error)
+    pending = None  # an error inside a header of ours (clang leads to the user's code after it)
     for line in output.splitlines():
         leading = _GNU_CONTEXT.match(line)
         if leading and leading["file"] == path:
-            position = position_of(leading)
-            context = position if _is_users(position) else context
-            chain.append((int(leading["line"]), int(leading["column"])))
+            context = emitted.position(int(leading["line"]), int(leading["column"])) or context
             continue
         match = _DIAGNOSTIC.match(line)
         if not match:
             if line.startswith(path) and "In " in line:
-                context, chain = None, []
+                context = None
             continue
-        position = position_of(match)
+        position = None
+        if match["file"] == path:
+            position = emitted.position(int(match["line"]), int(match["column"]))
         if "error" in match["kind"]:
+            if match["file"] == path and position is None and context is None:
+                position = emitted.position_before(int(match["line"]), int(match["column"]))
             message = readable(match["message"])
-            is_entry = match["file"] == path and emitted.is_entry(int(match["line"]))
-            if not is_entry and (_is_users(position) or context is not None):
-                position = position if _is_users(position) else context
-                found.append(_diagnostic(position, message, emitted))
-                pending = None
+            pending = None
+            position = position or context
+            if position is None:
+                pending = message
             else:
-                pending = None if is_entry else message
-                if match["file"] == path and (position is None or is_generated(position.file)):
-                    chain.insert(0, (int(match["line"]), int(match["column"])))
-                before = next(filter(None, (emitted.position_before(*c) for c in chain)), None)
-                position = position if _is_users(position) else before or position
-                if position is None:
-                    elsewhere.append(Diagnostic(emitted.lines.main_file, 1, 0, message))
-                else:
-                    elsewhere.append(_diagnostic(position, message, emitted))
-            context, chain = None, []
-        elif pending is not None and _is_users(position):
+                found.append(_diagnostic(position, message, emitted))
+            context = None
+        elif pending is not None and position is not None:
             found.append(_diagnostic(position, pending, emitted))
             pending = None
-        elif (
-            pending is not None and match["file"] == path and not _is_users_file(elsewhere[-1].file)
-        ):
-            before = emitted.position_before(int(match["line"]), int(match["column"]))
-            if before is not None:
-                elsewhere[-1] = _diagnostic(before, pending, emitted)
     found += [_undefined(m.group(1), emitted) for m in _UNDEFINED.finditer(output)]
     # What is said of generated names only follows from other errors.
     plain = [d for d in found if not GENERATED_NAME.search(d.message)]
-    unique = list(dict.fromkeys(plain or found or elsewhere))
+    unique = list(dict.fromkeys(plain or found))
     if unique:
         return unique[:_MAX_ERRORS]
     last = [x for x in output.strip().splitlines() if x.strip()]
     text = next((x for x in last if "error" in x), last[-1] if last else "the host compiler failed")
+    if pending is not None:  # in a header of ours, and nothing leads to the user's code
+        text = pending
     return [Diagnostic(emitted.lines.main_file, 1, 0, readable(text))]
-
-
-def _is_users(position: Position | None) -> bool:
-    return position is not None and _is_users_file(position.file)
-
-
-def _is_users_file(file: str) -> bool:
-    """Whether a file is the user's: no text generated around the user's, and no header of torch or metalops."""
-    folders = (torch_include(), _INCLUDE)
-    return not is_generated(file) and not any(f and file.startswith(f + os.sep) for f in folders)
 
 
 def _undefined(symbol: str, emitted: Emitted) -> Diagnostic:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from . import restrictions
 from .errors import Diagnostic, syntax_error
 from .kernels import Program, ProgramError
-from .locations import LineMap, Position, is_generated
+from .locations import LineMap, Position
 from .parse import Source, unbalanced_bracket
 from .preprocess import Preprocessed
 from .rewrite import rewrite
@@ -65,27 +65,20 @@ class Emitted:
         offset = None if offset is None else self.source_offset(offset)
         return None if offset is None else self.lines.position(offset)
 
-    def is_entry(self, line: int) -> bool:
-        """Whether a line of the emitted text is behind the user's code, in what launches the kernels."""
-        offset = self._offset(line, 1)
-        return offset is not None and offset >= self.thunks_at
-
     def position_before(self, line: int, column: int) -> Position | None:
-        """The user's position next to a line and column of the emitted text that nothing of the user's stands behind: what
-        is missing at the end of the user's text is noticed only in what follows it.
+        """The user's last position before a line and column of the emitted text that nothing of the user's stands
+        behind: what is missing at the end of the user's text is noticed only in what follows it.
         """
         offset = self._offset(line, column)
         if offset is None:
             return None
-        source = self.source_offset(offset)
-        if source is None:
-            before = [run for run in self.runs if run[0] <= offset and run[1] >= 0 and run[2]]
-            if not before:
-                return None
-            start = before[-1][0]
-            end = next((run[0] for run in self.runs if run[0] > start), len(self.text))
-            source = before[-1][1] + len(self.text[start:end].rstrip())
-        return self.lines.users_place(source)
+        before = [run for run in self.runs if run[0] <= offset and run[1] >= 0 and run[2]]
+        if not before:
+            return None
+        start = before[-1][0]
+        end = next((run[0] for run in self.runs if run[0] > start), len(self.text))
+        written = self.text[start:end].rstrip()
+        return self.lines.position(before[-1][1] + max(len(written) - 1, 0))
 
     def without_markers(self) -> str:
         """The text with line markers blanked, so that compilers report lines and columns of the
@@ -107,12 +100,6 @@ def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> Emitted:
     try:
         fault = unbalanced_bracket(source.masked)
         if fault is not None:
-            # What the user's own text lacks is noticed only in what is around it.
-            for start, end in lines.user_sections():
-                within = unbalanced_bracket(source.masked[start:end])
-                if within is not None:
-                    fault = within[0], start + within[1]
-                    break
             raise ProgramError(*fault)
         program = Program(source)
         if only:
@@ -127,8 +114,6 @@ def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> Emitted:
         pieces = list(thunks.pieces())
     except ProgramError as error:
         position = lines.position(error.offset)
-        if is_generated(position.file):
-            position = lines.users_place(error.offset) or position
         raise syntax_error(
             [
                 Diagnostic(

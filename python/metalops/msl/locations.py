@@ -25,31 +25,6 @@ class Position:
     column: int
 
 
-def is_generated(file: str) -> bool:
-    """Whether a file's name says that its text was generated around the user's, as `#line 1 "<name>"` does."""
-    return file.startswith("<") and file.endswith(">")
-
-
-def labelled_texts(text: str) -> dict[str, str]:
-    """What a source has after its `#line` directives, by the names that these give; names whose numbers of lines go
-    beyond what the source can have are left out.
-    """
-    lines: dict[str, dict[int, str]] = {}
-    number, name = 0, None
-    for line in text.split("\n"):
-        marker = marker_of(line) if re.match(r"\s*#\s*line\b", line) else None
-        if marker:
-            number, name = marker[0], marker[1] or name
-        elif name is not None:
-            lines.setdefault(name, {})[number] = line
-            number += 1
-    return {
-        name: "\n".join(found.get(n, "") for n in range(1, max(found) + 1))
-        for name, found in lines.items()
-        if max(found) <= len(text)
-    }
-
-
 def marker_of(line: str) -> tuple[int, str | None] | None:
     """The line number and file of a line marker, or None for any other line."""
     match = MARKER.match(line)
@@ -98,45 +73,6 @@ class LineMap:
         original = self.source_line(file, line)
         column = column_in_line(self.text[start:end], offset - start, original) + 1
         return Position(file, line, column)
-
-    def users_place(self, offset: int) -> Position | None:
-        """The place in a text of the user's that what stands at `offset` belongs to: where generated text goes on in the
-        user's within a statement, or else the last one before. None if there is none.
-        """
-        index = self.line_index(offset)
-        if is_generated(self.places[index][0]):
-            rest = self.text[offset : self.starts[index + 1] - 1]
-            for following in range(index + 1, len(self.places)):
-                if re.search("[;{}]", rest):
-                    break
-                start, end = self.starts[following], self.starts[following + 1] - 1
-                rest = "" if marker_of(self.text[start:end]) else self.text[start:end]
-                if rest.strip() and not is_generated(self.places[following][0]):
-                    return self.position(start + len(rest) - len(rest.lstrip()))
-        for before in range(index, -1, -1):
-            file, _ = self.places[before]
-            start, end = self.starts[before], min(self.starts[before + 1] - 1, offset)
-            written = self.text[start:end].rstrip()
-            if written and not marker_of(written) and not is_generated(file):
-                return self.position(start + len(written) - 1)
-        return None
-
-    def user_sections(self) -> list[tuple[int, int]]:
-        """The parts of the text, from one offset to another, that generated ones surround; none if there are none of those."""
-        sections: list[tuple[int, int]] = []
-        if not any(is_generated(file) for file, _ in self.places):
-            return sections
-        inside = False
-        for index, (file, _) in enumerate(self.places):
-            start, end = self.starts[index], self.starts[index + 1]
-            if is_generated(file) or marker_of(self.text[start:end]):
-                inside = False
-            elif inside:
-                sections[-1] = (sections[-1][0], end)
-            else:
-                inside = True
-                sections.append((start, end))
-        return sections
 
     def source_line(self, file: str, line: int) -> str:
         """Line `line` (from 1) of a file, or an empty string where it cannot be read."""

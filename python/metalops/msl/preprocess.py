@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from . import compiler
 from .errors import PROGRAM_SOURCE, Diagnostic, syntax_error
-from .locations import labelled_texts, marker_of
+from .locations import marker_of
 
 METAL_VERSION = 320
 
@@ -120,7 +120,7 @@ def preprocess(
     if path is None:
         name = name or PROGRAM_SOURCE
         text = (source or "").removeprefix("\ufeff")
-        sources.update({name: text, **labelled_texts(text)})
+        sources[name] = text
         quoted = name.replace("\\", "\\\\").replace('"', '\\"')
         result = host.run([*arguments, "-"], input=f'# 1 "{quoted}"\n{text}\n'.encode())
     else:

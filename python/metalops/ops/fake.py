@@ -71,22 +71,14 @@ def fragment(namespace: str) -> torch.library.Library:
     return torch.library.Library(namespace, "FRAGMENT")
 
 
-def _register(name: str, kernel: Callable, lib: torch.library.Library | None = None) -> None:
-    torch.library.register_fake(name, kernel, lib=lib or fragment(name.partition("::")[0]))
+def _register(name: str, kernel: Callable) -> None:
+    torch.library.register_fake(name, kernel, lib=fragment(name.partition("::")[0]))
 
 
-def register(
-    name: str,
-    result: Callable[..., Tensor],
-    *,
-    inplace: bool,
-    results: int = 1,
-    lib: torch.library.Library | None = None,
-) -> None:
+def register(name: str, result: Callable[..., Tensor], *, inplace: bool, results: int = 1) -> None:
     """Registers the fake kernels of all overloads of the operator ``name`` ("namespace::name").
 
     result: takes the operator's arguments and returns a tensor like its result; like each of them if there are several.
-    lib: what the registrations live as long as; by default for ever.
     """
 
     def functional(*args, **scalars):
@@ -113,10 +105,10 @@ def register(
         )
         return args[0]
 
-    _register(name, functional, lib)
-    _register(f"{name}.out", out_overload, lib)
+    _register(name, functional)
+    _register(f"{name}.out", out_overload)
     if inplace:
-        _register(f"{name}_", inplace_overload, lib)
+        _register(f"{name}_", inplace_overload)
 
 
 def register_pointwise(
@@ -126,18 +118,16 @@ def register_pointwise(
     integers_to_float: bool = True,
     results: int = 1,
     kind: str = "promote",
-    lib: torch.library.Library | None = None,
 ) -> None:
     """Registers the fake kernels of a pointwise operator whose first ``tensors`` arguments are its operands.
 
-    kind: see pointwise_result. lib: see register.
+    kind: see pointwise_result.
     """
 
     def result(*args, **scalars) -> Tensor:
         return pointwise_result(*args[:tensors], integers_to_float=integers_to_float, kind=kind)
 
-    inplace = results == 1 and kind == "promote"
-    register(name, result, inplace=inplace, results=results, lib=lib)
+    register(name, result, inplace=results == 1 and kind == "promote", results=results)
 
 
 def register_halving(name: str, *, integers_to_float: bool = True) -> None:

@@ -34,17 +34,10 @@ def _batch_first(tensors: Sequence[Tensor], dims: Sequence[int | None]) -> list[
     return result
 
 
-def register_vmap(
-    name: str,
-    tensors: int,
-    *,
-    needs_dimension: bool = False,
-    lib: torch.library.Library | None = None,
-) -> None:
+def register_vmap(name: str, tensors: int, *, needs_dimension: bool = False) -> None:
     """Registers the rule for the operator ``name`` ("namespace::name"), whose first ``tensors`` arguments are operands.
 
-    needs_dimension: whether it refuses operands without dimensions, as those that halve the last one do. lib: what the
-    registration lives as long as; by default for ever.
+    needs_dimension: whether it refuses operands without dimensions, as those that halve the last one do.
     """
     namespace, base = name.split("::")
     op = getattr(getattr(torch.ops, namespace), base).default
@@ -58,4 +51,4 @@ def register_vmap(
         result = op(*_batch_first(operands, dims), *others, **scalars)
         return result, tuple(0 for _ in result) if isinstance(result, tuple) else 0
 
-    torch.library.register_vmap(name, rule, lib=lib or fake.fragment(namespace))
+    torch.library.register_vmap(name, rule, lib=fake.fragment(namespace))

@@ -184,16 +184,14 @@ void on_undefined(void* pc, void* frame) {
 }  // namespace
 
 AddressReports::AddressReports() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    using SetCallback = void (*)(void (*)(const char*));
-    if (const auto set = sanitizer_symbol<SetCallback>("__asan_set_error_report_callback")) {
-      set(&on_address_error);
-    }
-    if (auto* hook = sanitizer_symbol<void (**)(void*, void*)>("metalops_on_undefined")) {
-      *hook = &on_undefined;
-    }
-  });
+  // Every time: it is always the same.
+  using SetCallback = void (*)(void (*)(const char*));
+  if (const auto set = sanitizer_symbol<SetCallback>("__asan_set_error_report_callback")) {
+    set(&on_address_error);
+  }
+  if (auto* hook = sanitizer_symbol<void (**)(void*, void*)>("metalops_on_undefined")) {
+    *hook = &on_undefined;
+  }
 }
 
 AddressReports::~AddressReports() {

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "c_library.h"
+#include "exec/share_out.h"
 #include "findings.h"
 #include "red_zones.h"
 #include "sanitizer_runtime.h"
@@ -45,14 +46,19 @@ FinishSwitch finish_switch() {
 
 SanitizingWorker::SanitizingWorker() : races_(RaceDetector::create()) {}
 
-SanitizingWorker& SanitizingWorker::of_this_thread() {
-  static thread_local std::unique_ptr<SanitizingWorker> worker;
-  if (worker == nullptr) worker.reset(new SanitizingWorker);
-  return *worker;
+void run_sanitizing(const Kernel& kernel, const Launch& launch) {
+  SanitizingWorker::launch(kernel, launch);
 }
 
-void run_sanitizing(const Kernel& kernel, const Launch& launch) {
-  SanitizingWorker::of_this_thread().run(kernel, launch);
+void SanitizingWorker::launch(const Kernel& kernel, const Launch& launch) {
+  static constinit thread_local std::unique_ptr<SanitizingWorker> kept;
+  // A launch inside of this one, from a signal handler, has a worker of its own.
+  struct Lent {
+    std::unique_ptr<SanitizingWorker> worker = std::move(kept);
+    ~Lent() { kept = std::move(worker); }
+  } lent;
+  if (lent.worker == nullptr) lent.worker.reset(new SanitizingWorker);
+  lent.worker->run(kernel, launch);
 }
 
 void SanitizingWorker::run(const Kernel& kernel, const Launch& launch) {
@@ -69,13 +75,15 @@ void SanitizingWorker::run(const Kernel& kernel, const Launch& launch) {
       if (worker.races_ != nullptr) worker.races_->launch_ends();
     }
   } end{*this};
-  InterruptPoll poll;
-  for (order_ = 0; order_ < groups; ++order_) {
-    group_index_ = shuffle_seed() == 0 ? order_ : permutation[order_];
-    run_group(group_index_);
-    poll();
-  }
+  share_out(0, groups, 1, /*threads=*/1, [&] {
+    return [&](uint64_t order, uint64_t) {
+      order_ = order;
+      group_index_ = shuffle_seed() == 0 ? order : permutation[order];
+      run_group(group_index_);
+    };
+  });
   outputs_.end();
+  finish();
 }
 
 // ---- threadgroup memory

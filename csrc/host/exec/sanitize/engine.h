@@ -29,10 +29,9 @@ class SanitizingWorker final : public FiberWorker<SanitizingWorker> {
  public:
   // Null where this CPU thread runs no sanitized fiber.
   static constinit thread_local SanitizingWorker* running;
-  static SanitizingWorker& of_this_thread();
 
   // Runs the whole launch.
-  void run(const Kernel& kernel, const Launch& launch);
+  static void launch(const Kernel& kernel, const Launch& launch);
 
   // Called by the running fiber.
   void threadgroup_barrier(msl::abi::Site site);
@@ -47,6 +46,7 @@ class SanitizingWorker final : public FiberWorker<SanitizingWorker> {
  private:
   friend class FiberWorker<SanitizingWorker>;
   SanitizingWorker();
+  void run(const Kernel& kernel, const Launch& launch);
 
   // ---- what it refines
   // ---------------------------------------------------------------------------

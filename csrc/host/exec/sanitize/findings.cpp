@@ -26,31 +26,25 @@ namespace {
 std::atomic<bool> halt{true};
 std::atomic<SanitizedLaunch*> launch_in_progress{nullptr};
 
-std::mutex& turn() {
-  static auto* const mutex = new std::mutex;
-  return *mutex;
-}
+GilSafeMutex& turn = *new GilSafeMutex;
 
 // Findings of launches that did not raise them.
 class Kept {
  public:
   void add(std::vector<Finding> findings) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<ForkSafeMutex> lock(mutex_);
     std::move(findings.begin(), findings.end(), std::back_inserter(findings_));
   }
   std::vector<Finding> take() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<ForkSafeMutex> lock(mutex_);
     return std::exchange(findings_, {});
   }
 
  private:
-  std::mutex mutex_;
+  ForkSafeMutex mutex_;
   std::vector<Finding> findings_;
 };
-Kept& kept() {
-  static auto* const the_kept = new Kept;
-  return *the_kept;
-}
+Kept& kept = *new Kept;
 
 bool same(const Finding& a, const Finding& b) {
   if (a.kind != b.kind || a.stacks.size() != b.stacks.size()) return false;
@@ -111,12 +105,12 @@ std::string describe(const msl::abi::Thread& thread) {
 
 SanitizedLaunch::SanitizedLaunch(const Kernel& kernel, const Launch& launch,
                                  const BufferDescriptions* buffers)
-    : turn_(turn()), kernel_(kernel), launch_(launch), buffers_(buffers) {
+    : turn_(turn), outer_(launch_in_progress), kernel_(kernel), launch_(launch), buffers_(buffers) {
   launch_in_progress = this;
 }
 
 SanitizedLaunch::~SanitizedLaunch() {
-  if (turn_.owns_lock()) launch_in_progress = nullptr;
+  if (turn_.owns_lock()) launch_in_progress = outer_;
 }
 
 std::string SanitizedLaunch::describe_buffer(unsigned index) const {
@@ -140,10 +134,10 @@ const SanitizedLaunch* SanitizedLaunch::current() { return launch_in_progress; }
 void add_finding(Finding finding) {
   SanitizedLaunch* const launch = launch_in_progress;
   if (launch == nullptr) {
-    kept().add({std::move(finding)});
+    kept.add({std::move(finding)});
     return;
   }
-  std::lock_guard<std::mutex> lock(launch->mutex_);
+  std::lock_guard<ForkSafeMutex> lock(launch->mutex_);
   const auto known = std::find_if(launch->findings_.begin(), launch->findings_.end(),
                                   [&](const auto& other) { return same(other.finding, finding); });
   if (known != launch->findings_.end()) {
@@ -155,7 +149,7 @@ void add_finding(Finding finding) {
 
 void SanitizedLaunch::finish() {
   // Python takes over below, and may let another thread launch.
-  launch_in_progress = nullptr;
+  launch_in_progress = outer_;
   turn_.unlock();
   // Compilers copy code: one place in the source may be several instructions.
   std::map<std::pair<std::string, std::string>, size_t> known;
@@ -184,11 +178,11 @@ void SanitizedLaunch::finish() {
   if (halt) {
     raise(errors);
   } else {
-    kept().add(std::move(errors));
+    kept.add(std::move(errors));
   }
 }
 
-std::vector<Finding> take_kept_findings() { return kept().take(); }
+std::vector<Finding> take_kept_findings() { return kept.take(); }
 
 void raise_kept_findings() { raise(take_kept_findings()); }
 

@@ -2,11 +2,11 @@
 // when it ends (or, without halting, at torch.mps.synchronize()).
 #pragma once
 #include <atomic>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "exec/exec.h"
+#include "locks.h"
 #include "source_positions.h"
 
 namespace metalops::exec {
@@ -48,8 +48,8 @@ std::string describe(const msl::abi::Thread& thread);
 // instructions are given, count as one; the message is the first one's.
 void add_finding(Finding finding);
 
-// The scope of one sanitized launch. Launches take turns; nested ones (a kernel never launches)
-// do not exist.
+// The scope of one sanitized launch. Those of several CPU threads take turns; one inside of another
+// comes from a signal handler.
 class SanitizedLaunch {
  public:
   SanitizedLaunch(const Kernel& kernel, const Launch& launch, const BufferDescriptions* buffers);
@@ -70,11 +70,12 @@ class SanitizedLaunch {
 
  private:
   friend void add_finding(Finding finding);
-  std::unique_lock<std::mutex> turn_;
+  std::unique_lock<GilSafeMutex> turn_;
+  SanitizedLaunch* const outer_;
   const Kernel& kernel_;
   const Launch& launch_;
   const BufferDescriptions* const buffers_;
-  std::mutex mutex_;
+  ForkSafeMutex mutex_;
   struct Counted {
     Finding finding;
     uint64_t count;

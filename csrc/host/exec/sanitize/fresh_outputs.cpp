@@ -5,11 +5,11 @@
 #include <atomic>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <sstream>
 
 #include "c_library.h"
 #include "findings.h"
+#include "locks.h"
 #include "threadgroup_memory.h"
 
 namespace metalops::exec {
@@ -22,18 +22,18 @@ class Allocations {
  public:
   bool any() const { return any_.load(std::memory_order_relaxed); }
   void add(void* memory, uint64_t bytes) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<ForkSafeMutex> lock(mutex_);
     any_ = true;
     bytes_[static_cast<uint8_t*>(memory)] = bytes;
   }
   void remove(const void* memory) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<ForkSafeMutex> lock(mutex_);
     bytes_.erase(static_cast<const uint8_t*>(memory));
   }
   // Whether an address lies in an allocation of which nothing was written. Once it was, the
   // allocation is forgotten.
   bool is_fresh(const void* address) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<ForkSafeMutex> lock(mutex_);
     auto after = bytes_.upper_bound(static_cast<const uint8_t*>(address));
     if (after == bytes_.begin()) return false;
     const auto found = std::prev(after);
@@ -46,24 +46,21 @@ class Allocations {
 
  private:
   std::atomic<bool> any_{false};  // ever
-  std::mutex mutex_;
+  ForkSafeMutex mutex_;
   std::map<const uint8_t*, uint64_t> bytes_;
 };
-Allocations& allocations() {
-  static auto* const the_allocations = new Allocations;
-  return *the_allocations;
-}
+Allocations& allocations = *new Allocations;
 
 }  // namespace
 
 void note_allocation(void* memory, uint64_t bytes) {
   if (sanitize_mode() == SanitizeMode::kOff || bytes > kLargest) return;
   c_library::fill(memory, kPoison, bytes);
-  allocations().add(memory, bytes);
+  allocations.add(memory, bytes);
 }
 
 void note_free(const void* memory) {
-  if (allocations().any()) allocations().remove(memory);
+  if (allocations.any()) allocations.remove(memory);
 }
 
 void FreshOutputs::begin(const Kernel& kernel, const Launch& launch) {
@@ -73,7 +70,7 @@ void FreshOutputs::begin(const Kernel& kernel, const Launch& launch) {
     if (argument.kind != msl::abi::ArgumentKind::kBuffer || argument.writable == 0) continue;
     const uint64_t bytes = launch.buffer_bytes[argument.index];
     const void* memory = launch.buffers[argument.index];
-    if (memory == nullptr || bytes == 0 || bytes > kLargest || !allocations().is_fresh(memory)) {
+    if (memory == nullptr || bytes == 0 || bytes > kLargest || !allocations.is_fresh(memory)) {
       continue;
     }
     outputs_.push_back({uint32_t(argument.index), std::max(argument.element_bytes, 1u),
