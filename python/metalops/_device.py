@@ -33,6 +33,7 @@ def bring_up() -> None:
     _add_missing_functions()
     _replace_compile_shader()
     _patch_storages()
+    _compose_attention()
     atexit.register(_finish_autograd)
 
 
@@ -56,6 +57,25 @@ def _forget_cached_answers() -> None:
         mps.get_core_count,
     ):
         function.cache_clear()
+
+
+def _compose_attention() -> None:
+    """Lets fake mps tensors in inference mode reach attention's composition.
+
+    They miss the kernels of the MPS keys, and torch's own composition chooses among fused kernels
+    with a table that has no entry for MPS.
+    """
+    attention = torch.ops.aten.scaled_dot_product_attention.default
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+
+    @attention.py_impl(composite)
+    def compose(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **keywords):
+        if query.device.type != "mps":
+            return attention._op_dk(
+                composite, query, key, value, attn_mask, dropout_p, is_causal, **keywords
+            )
+        math = torch.ops.aten._scaled_dot_product_attention_math.default
+        return math(query, key, value, attn_mask, dropout_p, is_causal, **keywords)[0]
 
 
 def _finish_autograd() -> None:

@@ -8,6 +8,7 @@ import io
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -75,3 +76,27 @@ def test_fake_tensors_of_the_device():
         y = F.linear(x, torch.empty(5, 4, device="mps")).softmax(-1)
     assert y.device.type == "mps"
     assert y.shape == (3, 5)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+@pytest.mark.parametrize("device", ["mps", "cpu"])
+def test_attention_of_fake_tensors(device, mode):
+    with FakeTensorMode(), mode():
+        q = torch.empty(1, 2, 8, 4, device=device)
+        mask = torch.empty(8, 8, dtype=torch.bool, device=device)
+        for result in (
+            F.scaled_dot_product_attention(q, q, q),
+            F.scaled_dot_product_attention(q, q, q, mask, scale=0.5),
+            F.scaled_dot_product_attention(q, q, q, dropout_p=0.5, is_causal=True),
+        ):
+            assert result.shape == q.shape
+            assert result.device.type == device
+
+
+def test_compiled_attention_in_inference_mode():
+    q = torch.randn(1, 2, 8, 4, device="mps")
+    attention = torch.compile(
+        lambda q: F.scaled_dot_product_attention(q, q, q), backend="aot_eager"
+    )
+    with torch.inference_mode():
+        torch.testing.assert_close(attention(q), F.scaled_dot_product_attention(q, q, q))

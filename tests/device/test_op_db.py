@@ -1,20 +1,25 @@
-"""torch's whole op_db on the device: results and gradients against the CPU, in MPS's dtypes.
+"""torch's whole op_db on the device: results, gradients and errors against the CPU, in MPS's dtypes.
+
+A stand-in is the CPU's kernel on the same memory: its results are the CPU's bit for bit, strides
+included. Where an operator of ours took part, where the CPU refuses the dtype and the device widens
+it, and for what BITS_DIFFER lists, results agree within tolerances. Where the CPU raises, the device
+raises the same.
 
 What a Mac refuses is not listed here but computed: an operator that stock PyTorch lacks on MPS must
 raise torch's NotImplementedError, and whatever needs float64 must raise MPS's TypeError. Everything
 else that fails is in KNOWN_FAILURES with its reason, and must go on failing.
 """
 
-import contextlib
+import functools
 import itertools
 import re
-import unittest.mock
 
 import pytest
 import torch
 from metalops import _stock
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 # Some operators have thousands of samples: no more than this are made.
 GENERATED = 32
@@ -42,6 +47,57 @@ REFUSALS = (
     "linalg_inv: not supported for complex types yet!",
 )
 
+# They draw more than once: the device's generator has moved on in another way than the CPU's.
+RANDOM = {
+    "nn.functional.rrelu": "a kernel of ours, with numbers of its own",
+}
+
+LINEAR_REASON = "torch.nn chooses by the device how it accumulates the chunks"
+
+# Stand-ins whose results are the CPU's within tolerances only: in which dtypes, and why.
+BITS_DIFFER = {
+    "inner": (
+        (torch.float32, torch.complex64),
+        "torch multiplies vectors by dot on the CPU and by mm elsewhere",
+    ),
+    "linalg.lu_solve": ((torch.float32,), "torch composes it of triangular solves on MPS"),
+    "nn.functional.linear_cross_entropy.chunked": ((torch.float16,), LINEAR_REASON),
+    "nn.functional.linear_cross_entropy.chunked_none": ((torch.float16,), LINEAR_REASON),
+    "nn.functional.scaled_dot_product_attention": (
+        (torch.float16, torch.bfloat16),
+        "the CPU takes its flash kernel, the device the composition",
+    ),
+    "tensordot": (
+        (torch.float16, torch.complex64),
+        "torch sums products on the CPU and multiplies matrices elsewhere, where one number results",
+    ),
+}
+
+# The same for gradients in float32.
+SOLVED = "the gradient solves a linear system, which torch composes of triangular solves on MPS"
+GRADIENT_BITS_DIFFER = {
+    "linalg.det": SOLVED,
+    "linalg.lu_solve": SOLVED,
+    "linalg.slogdet": SOLVED,
+    "linalg.solve": SOLVED,
+    "linalg.solve_ex": SOLVED,
+    "linalg.tensorsolve": SOLVED,
+    "logdet": SOLVED,
+    "lu_solve": SOLVED,
+    "renorm": "torch's formula accumulates in float64 on the CPU and in float32 elsewhere",
+    "tensordot": BITS_DIFFER["tensordot"][1],
+}
+
+# What an operator of ours says instead of what the CPU says.
+OTHER_ERRORS = {
+    "narrow_copy": (
+        # the CPU: "Expected dim < static_cast<int64_t>(self_sizes.size()) to be true"
+        "Dimension out of range (expected to be in range of [-3, 2], but got 3)",
+        # the CPU: "start (0) + length (-1) exceeds dimension size (10)."
+        "narrow(): length must be non-negative.",
+    ),
+}
+
 # Their values are whatever was in memory.
 UNINITIALISED = {
     "empty",
@@ -57,7 +113,6 @@ UNINITIALISED = {
 # name -> reason. Strict: a test of these that passes is an error.
 KNOWN_FAILURES = {
     "tensor_split": "torch wants the indices on the CPU, and the samples are moved as a whole",
-    "as_strided.partial_views": "the samples view memory beside the tensor that is moved",
     "sparse.mm.reduce": "sparse compressed tensors cannot be moved to the device",
     "sparse.sampled_addmm": "sparse compressed tensors cannot be moved to the device",
     "to_sparse": "the device has no sparse tensors",
@@ -77,6 +132,8 @@ DTYPES = {
     "bool": torch.bool,
     "complex64": torch.complex64,
 }
+# An integer as wide as a floating-point number of so many bytes.
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -97,8 +154,21 @@ def cases(dtypes, supported) -> list:
 
 
 def move(tree, device, keep_gradient=False):
+    """A copy on the device in which tensors share memory, and lie in it, as they do in `tree`."""
+    storages = {}
+
     def one(tensor):
-        moved = tensor.detach().to(device)
+        if tensor.layout != torch.strided or tensor._is_zerotensor():
+            return tensor.detach().to(device)
+        storage = tensor.untyped_storage()
+        if storage._cdata not in storages:
+            whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+            storages[storage._cdata] = whole.to(device, copy=True).untyped_storage()
+        moved = torch.empty(0, dtype=tensor.dtype, device=device).set_(
+            storages[storage._cdata], tensor.storage_offset(), tensor.shape, tensor.stride()
+        )
+        moved = moved.conj() if tensor.is_conj() else moved
+        moved = torch._neg_view(moved) if tensor.is_neg() else moved
         return moved.requires_grad_(tensor.requires_grad) if keep_gradient else moved
 
     return pytree.tree_map_only(torch.Tensor, one, tree)
@@ -116,6 +186,30 @@ def call(op, tree):
     result = op(tree[0], *tree[1], **tree[2])
     # torch leaves open which place of the most frequent value the index is.
     return result.values if op.name == "mode" else result
+
+
+@functools.cache
+def delegates() -> dict[str, str]:
+    return _stock.delegates(_stock.native_functions_file().read_text(encoding="utf-8"))
+
+
+@functools.cache
+def is_ours(overload: str) -> bool:
+    """Whether we registered it, or the overload from whose kernel torch makes it."""
+    dump = "".join(
+        torch._C._dispatch_dump(n) for n in {overload, delegates().get(overload, overload)}
+    )
+    return re.search(r"^(Autograd)?MPS: registered at \S*csrc/ops/", dump, re.MULTILINE) is not None
+
+
+class OperatorsOfOurs(TorchDispatchMode):
+    """Notes whether an operator of ours was called."""
+
+    called = False
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.called = self.called or is_ours(func.name())
+        return func(*args, **(kwargs or {}))
 
 
 def call_on_mps(op, sample):
@@ -156,39 +250,69 @@ def wants_float64(tree) -> bool:
     )
 
 
-def comparable(tensor):
-    return tensor.to(torch.complex64) if tensor.dtype == torch.complex32 else tensor
+def bits(tensor):
+    """What two tensors must share to be equal: NaNs of every kind are one, zeros have signs."""
+    tensor = tensor.resolve_conj().resolve_neg()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    if not tensor.is_floating_point():
+        return tensor
+    return torch.where(tensor.isnan(), torch.nan, tensor).contiguous().view(BITS[tensor.itemsize])
 
 
-@contextlib.contextmanager
-def other_seeds():
-    """Every seed becomes another, also those that an OpInfo sets itself."""
-    original = torch.manual_seed
-    with unittest.mock.patch.object(torch, "manual_seed", lambda seed: original(seed + 1)):
-        yield
+def assert_same_bits(actual, expected) -> None:
+    assert_same_kind(actual, expected)
+    for a, b in zip(tensors(move(actual, "cpu")), tensors(expected), strict=True):
+        if not torch.equal(bits(a), bits(b.detach())):
+            raise AssertionError(f"not bit for bit the same: {a} and {b}")
+    others = [
+        [leaf for leaf in pytree.tree_leaves(tree) if not isinstance(leaf, torch.Tensor)]
+        for tree in (actual, expected)
+    ]
+    assert repr(others[0]).replace("mps:0", "cpu") == repr(others[1])
 
 
-def assert_agrees(actual, expected, on_the_cpu, **tolerances) -> None:
-    """Values agree, or the CPU too gives others with another seed: then shapes and dtypes agree."""
-    try:
-        torch.testing.assert_close(
-            move(actual, "cpu"), expected, equal_nan=True, check_stride=False, **tolerances
-        )
-    except AssertionError:
-        with other_seeds():
-            first, second = tensors(expected), tensors(on_the_cpu())
-        if len(first) == len(second) and all(
-            a.shape == b.shape and torch.allclose(comparable(a), comparable(b), equal_nan=True)
-            for a, b in zip(first, second, strict=True)
-        ):
-            raise
-        assert_same_kind(actual, expected)
+def assert_agrees(actual, expected, **tolerances) -> None:
+    torch.testing.assert_close(
+        move(actual, "cpu"), expected, equal_nan=True, check_stride=False, **tolerances
+    )
 
 
 def assert_same_kind(actual, expected) -> None:
-    assert [(t.shape, t.dtype) for t in tensors(actual)] == [
-        (t.shape, t.dtype) for t in tensors(expected)
-    ]
+    """Shapes, dtypes and strides are the same."""
+
+    def kind(tensor):
+        strides = [
+            stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1
+        ]
+        return tensor.shape, tensor.dtype, strides if tensor.numel() else None
+
+    assert [kind(t) for t in tensors(actual)] == [kind(t) for t in tensors(expected)]
+
+
+def normalised(error: Exception) -> str:
+    """An error's text with every device's name read as the CPU's."""
+    text = re.sub(r"\bmps(:0)?\b", "cpu", str(error))
+    return re.sub(r"\bMPS(?=\w*Type\b)", "CPU", text)
+
+
+def refused_dtype(error: Exception) -> bool:
+    return "not implemented for '" in str(error)
+
+
+def assert_same_error(actual, expected) -> None:
+    assert isinstance(actual, Exception), f"the CPU raises {expected!r}"
+    assert (type(actual), normalised(actual)) == (type(expected), normalised(expected))
+
+
+def refused_by_a_mac(error, expected, sample) -> bool:
+    """Whether the device refuses what a Mac refuses, for a reason that the CPU does not have."""
+    if not isinstance(error, Exception):
+        return False
+    if str(error).startswith(FLOAT64_MESSAGES):
+        assert wants_float64((expected, arguments(sample, "cpu")))
+        return True
+    return lacked_by_stock(error) or str(error).startswith(REFUSALS)
 
 
 def tolerances(op, dtype) -> dict[str, float]:
@@ -200,6 +324,14 @@ def tolerances(op, dtype) -> dict[str, float]:
     if dtype in HALVES:
         return {"rtol": 2e-2, "atol": 2e-2}
     return {"rtol": 1e-4, "atol": 1e-5}
+
+
+# What a refused dtype is computed in.
+WIDER = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.complex32: torch.complex64,
+}
 
 
 def widened_reference(op, sample, dtype):
@@ -217,33 +349,44 @@ def widened_reference(op, sample, dtype):
     return pytree.tree_map_only(torch.Tensor, narrow, result)
 
 
-def check_forward(op, dtype, sample) -> None:
+def ours_takes_part(function) -> bool:
+    """Whether the call reaches an operator of ours. Its result may not be that of other calls: torch
+    composes some operators in another way while a mode looks on.
+    """
+    with OperatorsOfOurs() as ours:
+        outcome(function)
+    return ours.called
+
+
+def check_forward(op, dtype, sample) -> str:
+    """How the results agree: "bits", "close" or, where there is nothing to compare, ""."""
     expected = outcome(lambda: call(op, arguments(sample, "cpu")))
     actual = outcome(lambda: call_on_mps(op, sample))
+    if refused_by_a_mac(actual, expected, sample):
+        return ""
+    if isinstance(expected, Exception):
+        if isinstance(actual, Exception) or not refused_dtype(expected):
+            assert_same_error(actual, expected)
+        elif dtype in HALVES:
+            assert_agrees(actual, widened_reference(op, sample, dtype), **tolerances(op, dtype))
+        return ""
     if isinstance(actual, Exception):
-        if lacked_by_stock(actual):
-            return
-        if str(actual).startswith(FLOAT64_MESSAGES):
-            assert wants_float64((expected, arguments(sample, "cpu")))
-            return
-        if isinstance(expected, Exception) or str(actual).startswith(REFUSALS):
-            return
         raise actual
     assert all(tensor.device.type == "mps" for tensor in tensors(actual))
-    if isinstance(expected, Exception):
-        if dtype not in HALVES:
-            return
-        expected = widened_reference(op, sample, dtype)
-        assert_agrees(actual, expected, lambda: expected, **tolerances(op, dtype))
-    elif op.name in UNINITIALISED:
+    if op.name in UNINITIALISED or op.name in RANDOM:
         assert_same_kind(actual, expected)
-    else:
-        assert_agrees(
-            actual,
-            expected,
-            lambda: call(op, arguments(sample, "cpu")),
-            **tolerances(op, dtype),
-        )
+        return ""
+    again = functools.partial(call_on_mps, op, sample)
+    return compare(actual, expected, again, **tolerances(op, dtype))
+
+
+def compare(actual, expected, again, **tolerances) -> str:
+    try:
+        assert_same_bits(actual, expected)
+        return "bits"
+    except AssertionError:
+        assert_agrees(actual, expected, **tolerances)
+        return "" if ours_takes_part(again) else "close"
 
 
 def gradients(op, sample, device):
@@ -260,22 +403,22 @@ def gradients(op, sample, device):
     return torch.autograd.grad(outputs, leaves, cotangents, allow_unused=True)
 
 
-def check_gradient(op, dtype, sample) -> None:
+def check_gradient(op, dtype, sample) -> str:
     expected = outcome(lambda: gradients(op, sample, "cpu"))
     actual = outcome(lambda: gradients(op, sample, "mps"))
-    if isinstance(actual, Exception):
-        if lacked_by_stock(actual) or isinstance(expected, Exception):
-            return
-        if str(actual).startswith(REFUSALS):
-            return
-        if str(actual).startswith(FLOAT64_MESSAGES):
-            wide = outcome(lambda: call(op, arguments(sample, "cpu")))
-            assert wants_float64((wide, arguments(sample, "cpu")))
-            return
-        raise actual
+    forward = outcome(lambda: call(op, arguments(sample, "cpu")))
+    if refused_by_a_mac(actual, forward, sample):
+        return ""
     if isinstance(expected, Exception):
-        return
-    assert_agrees(actual, expected, lambda: gradients(op, sample, "cpu"), rtol=1e-4, atol=1e-4)
+        assert_same_error(actual, expected)
+        return ""
+    if isinstance(actual, Exception):
+        raise actual
+    if op.name in RANDOM:
+        assert_same_kind(actual, expected)
+        return ""
+    again = functools.partial(gradients, op, sample, "mps")
+    return compare(actual, expected, again, rtol=1e-4, atol=1e-4)
 
 
 def samples(op, dtype, requires_grad):
@@ -288,23 +431,30 @@ def samples(op, dtype, requires_grad):
     return first[:: max(1, -(-len(first) // most))]
 
 
-def run(check, op, dtype, requires_grad, known):
+def run(check, op, dtype, requires_grad, known, bits_differ):
     name = name_of(op)
+    found = set()
     try:
         for sample in samples(op, dtype, requires_grad):
-            check(op, dtype, sample)
+            found.add(check(op, dtype, sample))
     except Exception:
         if name in known:
             return
         raise
     if name in known:
         pytest.fail(f"{name} works; take it out of the list of known failures ({known[name]})")
+    if "close" in found and not bits_differ:
+        pytest.fail(f"{name} is served by the CPU's kernels and its results differ from theirs")
+    if "close" not in found and bits_differ:
+        pytest.fail(f"{name} agrees bit for bit; take it out of the list ({bits_differ})")
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("op", "dtype"), cases(DTYPES, lambda op: op.supported_dtypes("mps")))
 def test_result_agrees_with_the_cpu(op, dtype):
-    run(check_forward, op, dtype, False, KNOWN_FAILURES | KNOWN_RESULT_FAILURES)
+    dtypes, reason = BITS_DIFFER.get(name_of(op), ((), ""))
+    differ = reason if dtype in dtypes else ""
+    run(check_forward, op, dtype, False, KNOWN_FAILURES | KNOWN_RESULT_FAILURES, differ)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -316,10 +466,36 @@ def test_result_agrees_with_the_cpu(op, dtype):
     ),
 )
 def test_gradient_agrees_with_the_cpu(op, dtype):
-    run(check_gradient, op, dtype, True, KNOWN_FAILURES)
+    run(check_gradient, op, dtype, True, KNOWN_FAILURES, GRADIENT_BITS_DIFFER.get(name_of(op), ""))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "op", [pytest.param(op, id=name_of(op)) for op in op_db if op.error_inputs_func is not None]
+)
+def test_errors_are_those_of_the_cpu(op):
+    others = 0
+    for wrong in op.error_inputs("cpu"):
+        sample = wrong.sample_input
+        expected = outcome(lambda sample=sample: call(op, arguments(sample, "cpu")))
+        actual = outcome(lambda sample=sample: call_on_mps(op, sample))
+        if not isinstance(expected, Exception) or refused_by_a_mac(actual, expected, sample):
+            continue
+        if name_of(op) in OTHER_ERRORS and normalised(actual) in OTHER_ERRORS[name_of(op)]:
+            others += 1
+            continue
+        assert_same_error(actual, expected)
+    assert others == len(OTHER_ERRORS.get(name_of(op), ()))
 
 
 def test_lists_name_operators_that_exist():
     names = {name_of(op) for op in op_db}
-    assert set(KNOWN_FAILURES) | set(KNOWN_RESULT_FAILURES) <= names
-    assert UNINITIALISED <= {op.name for op in op_db}
+    for table in (
+        KNOWN_FAILURES,
+        KNOWN_RESULT_FAILURES,
+        BITS_DIFFER,
+        GRADIENT_BITS_DIFFER,
+        OTHER_ERRORS,
+    ):
+        assert set(table) <= names
+    assert UNINITIALISED | set(RANDOM) <= {op.name for op in op_db}

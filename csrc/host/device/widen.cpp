@@ -383,7 +383,12 @@ void CpuKernel::call(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       return remember(std::move(this_one), Widening{*refused, candidates[i]});
     } catch (const c10::Error& error) {
       if (i + 1 != candidates.size()) continue;
-      if (refused_dtype(error.what_without_backtrace())) std::rethrow_exception(refusal);
+      // Integers may be indices or targets as well: what a kernel says of them as floating-point
+      // numbers is not the caller's error.
+      if (at::isIntegralType(*refused, /*includeBool=*/true) ||
+          refused_dtype(error.what_without_backtrace())) {
+        std::rethrow_exception(refusal);
+      }
       throw;
     }
   }
