@@ -41,10 +41,13 @@ def test_float8_is_stored_and_not_computed(dtype):
     x = torch.ones(2).to(dtype)
     on_mps = x.to("mps")
     assert torch.equal(on_mps.cpu().view(torch.uint8), x.view(torch.uint8))
+    assert torch.equal(on_mps.clone().cpu().view(torch.uint8), x.view(torch.uint8))
     for call in (
         lambda: on_mps.float(),
         lambda: torch.ones(2, device="mps").to(dtype),
         lambda: torch.add(on_mps, on_mps),
+        lambda: on_mps.expand(2, 2).contiguous(),
+        lambda: on_mps[::2].expand(2).clone(memory_format=torch.contiguous_format),
     ):
         with pytest.raises(TypeError, match="Trying to convert Float8_.* to the MPS backend"):
             call()
@@ -135,6 +138,14 @@ def ones(*shape, dtype=torch.float32):
         (
             lambda: F.conv_transpose3d(ones(1, 1, 2, 2, 2).half(), ones(1, 1, 2, 2, 2).half()),
             "ConvTranspose 3D with BF16 or FP16 types is not supported on MPS",
+        ),
+        (
+            lambda: torch.linalg.qr(complex_matrix()),
+            "linalg_qr: MPS currently supports float32 only",
+        ),
+        (
+            lambda: torch.cholesky_solve(complex_matrix(), complex_matrix()),
+            "linalg.solve.triangular.*; Not supported for complex yet!",
         ),
         (
             lambda: torch.linalg.inv(complex_matrix()),

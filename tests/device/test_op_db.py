@@ -44,6 +44,7 @@ REFUSALS = (
     "linalg.cholesky: Input tensor must be float32",
     "linalg.lu_factor(): MPS doesn't ",
     "linalg.solve.triangular(); Not supported for complex yet!",
+    "linalg_qr: MPS currently supports float32 only",
     "linalg_inv: not supported for complex types yet!",
 )
 

@@ -175,6 +175,12 @@ def test_what_a_kernel_takes_is_remembered():
     assert widened < 2.5 * by_hand
 
 
+def test_numbers_that_the_remembered_type_cannot_hold_take_the_next_one():
+    for start in (0, -2.0, 0):
+        result = torch.linspace(start, 3, 2, dtype=torch.bool, device="mps")
+        assert result.tolist() == [start != 0, True]
+
+
 def test_threads_that_meet_a_dtype_at_the_same_time_agree():
     functions = [torch.special.modified_bessel_i0, torch.special.bessel_j1, torch.special.erfcx]
     dtypes = [torch.float16, torch.bfloat16, torch.int32, torch.bool]

@@ -21,10 +21,18 @@ void before_copy_to_host() {
   before_host_read();
 }
 
+// Whether a Mac copies between these tensors of one dtype by a kernel: bytes that lie in the same
+// order it copies as they are, and what comes from the CPU it orders there.
+bool is_reordered(const at::Tensor& self, const at::Tensor& source) {
+  if (!source.device().is_mps() && self.is_contiguous()) return false;
+  return !self.is_non_overlapping_and_dense() || self.sizes() != source.sizes() ||
+         self.strides() != source.strides();
+}
+
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
   if (self.is_same(source)) return self;
   if (source.device().is_mps() && !self.device().is_mps()) before_copy_to_host();
-  if (source.scalar_type() != self.scalar_type()) {
+  if (source.scalar_type() != self.scalar_type() || is_reordered(self, source)) {
     check_computable(source.scalar_type());
     check_computable(self.scalar_type());
   }

@@ -39,6 +39,11 @@ void triangular_solve(Arguments arguments) {
               "linalg.solve.triangular(); Not supported for complex yet!");
 }
 
+void qr(Arguments arguments) {
+  TORCH_CHECK(arguments[0].toTensor().scalar_type() == at::kFloat,
+              "linalg_qr: MPS currently supports float32 only");
+}
+
 void index_reduce(Arguments arguments) {
   TORCH_CHECK(arguments[0].toTensor().scalar_type() != at::kLong,
               "index_reduce for MPS does not support torch.long");
@@ -65,6 +70,8 @@ Refusal find_refusal(const std::string& operator_name) {
       {"aten::cholesky_inverse", &cholesky_inverse},
       {"aten::linalg_solve_triangular", &triangular_solve},
       {"aten::triangular_solve", &triangular_solve},
+      {"aten::_cholesky_solve_helper", &triangular_solve},
+      {"aten::linalg_qr", &qr},
       {"aten::index_reduce", &index_reduce},
       {"aten::index_reduce_", &index_reduce},
       {"aten::median", &median_of_bool},

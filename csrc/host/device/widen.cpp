@@ -355,8 +355,17 @@ void CpuKernel::call(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   Signature this_one = signature(arguments);
   const Remembered* known = find(this_one);
   if (known != nullptr && known->widening) {
-    stack->resize(first);
-    return WideCall(op, known->widening->refused, known->widening->wide).run(arguments, stack);
+    const auto [narrow, wide] = *known->widening;
+    const auto candidates = wider(narrow);
+    for (const ScalarType* type = std::find(candidates.begin(), candidates.end(), wide);; ++type) {
+      stack->resize(first);
+      try {
+        return WideCall(op, narrow, *type).run(arguments, stack);
+      } catch (const std::exception&) {
+        // Other numbers may need the next type: a bool's negative ones do not fit in a byte.
+        if (in_place_ || type + 1 == candidates.end()) throw;
+      }
+    }
   }
 
   std::optional<WrittenOperands> written;
@@ -381,12 +390,11 @@ void CpuKernel::call(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     try {
       WideCall(op, *refused, candidates[i]).run(arguments, stack);
       return remember(std::move(this_one), Widening{*refused, candidates[i]});
-    } catch (const c10::Error& error) {
+    } catch (const std::exception& error) {
       if (i + 1 != candidates.size()) continue;
       // Integers may be indices or targets as well: what a kernel says of them as floating-point
       // numbers is not the caller's error.
-      if (at::isIntegralType(*refused, /*includeBool=*/true) ||
-          refused_dtype(error.what_without_backtrace())) {
+      if (at::isIntegralType(*refused, /*includeBool=*/true) || refused_dtype(error.what())) {
         std::rethrow_exception(refusal);
       }
       throw;
