@@ -1,9 +1,18 @@
 // Host side of kernels/gated.metal: gated linear units of two inputs, or of the two halves of one.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/clamp.h>
+#include <ATen/ops/clamp_max.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/where.h>
 #include <metalops/elementwise_launch.h>
 #include <metalops/library.h>
 #include <metalops/pointwise.h>
 
+#include <functional>
 #include <string>
+#include <vector>
+
+#include "gelu.h"
 
 namespace {
 
@@ -18,30 +27,57 @@ using Scalars = c10::ArrayRef<c10::Scalar>;
 
 at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("gated"); }
 
-// A gate's kernels; the operators of two inputs and those of one halved input share them.
+using Gradients = std::vector<at::Tensor>;
+
+// A gate's kernels; the operators of two inputs and those of one halved input share them. formula:
+// the gradients of a and b in operators of ATen.
 struct Gate {
   Launch forward;
   Launch backward;
+  std::function<Gradients(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b,
+                          Scalars scalars)>
+      formula;
   Integers integers = Integers::kToFloat;
 };
 
 const Gate kSilu{
     [](TensorIteratorBase& iter, Scalars) { kernels().exec_binary_kernel(iter, "swiglu"); },
-    [](TensorIteratorBase& iter, Scalars) { launch_backward(kernels(), iter, "swiglu_backward"); }};
+    [](TensorIteratorBase& iter, Scalars) { launch_backward(kernels(), iter, "swiglu_backward"); },
+    [](const auto& grad, const auto& a, const auto& b, Scalars) {
+      const auto s = at::sigmoid(a);
+      return Gradients{grad * b * s * (1 + a * (1 - s)), grad * a * s};
+    }};
 
 const Gate kGelu{
     [](TensorIteratorBase& iter, Scalars) { kernels().exec_binary_kernel(iter, "geglu"); },
-    [](TensorIteratorBase& iter, Scalars) { launch_backward(kernels(), iter, "geglu_backward"); }};
+    [](TensorIteratorBase& iter, Scalars) { launch_backward(kernels(), iter, "geglu_backward"); },
+    [](const auto& grad, const auto& a, const auto& b, Scalars) {
+      const auto [value, derivative] = gelu_erf(a);
+      return Gradients{grad * b * derivative, grad * value};
+    }};
 
 const Gate kGeluTanh{
     [](TensorIteratorBase& iter, Scalars) { kernels().exec_binary_kernel(iter, "geglu_tanh"); },
     [](TensorIteratorBase& iter, Scalars) {
       launch_backward(kernels(), iter, "geglu_tanh_backward");
+    },
+    [](const auto& grad, const auto& a, const auto& b, Scalars) {
+      const auto [value, derivative] = gelu_tanh(a);
+      return Gradients{grad * b * derivative, grad * value};
     }};
+
+// The gradients of passing(a) b, where passing(a) is a where `passes` and 0 elsewhere.
+Gradients passing_gradients(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b,
+                            const at::Tensor& passes) {
+  return {at::where(passes, grad * b, 0), at::where(passes, grad * a, 0)};
+}
 
 const Gate kRelu{
     [](TensorIteratorBase& iter, Scalars) { kernels().exec_binary_kernel(iter, "reglu"); },
     [](TensorIteratorBase& iter, Scalars) { launch_backward(kernels(), iter, "reglu_backward"); },
+    [](const auto& grad, const auto& a, const auto& b, Scalars) {
+      return passing_gradients(grad, a, b, a > 0);
+    },
     Integers::kStay};
 
 const Gate kFatRelu{[](TensorIteratorBase& iter, Scalars scalars) {
@@ -49,6 +85,9 @@ const Gate kFatRelu{[](TensorIteratorBase& iter, Scalars scalars) {
                     },
                     [](TensorIteratorBase& iter, Scalars scalars) {
                       launch_backward(kernels(), iter, "fatreglu_backward", scalars[0].toFloat());
+                    },
+                    [](const auto& grad, const auto& a, const auto& b, Scalars scalars) {
+                      return passing_gradients(grad, a, b, a > scalars[0].toFloat());
                     },
                     Integers::kStay};
 
@@ -58,7 +97,22 @@ const Gate kClampedSilu{
     },
     [](TensorIteratorBase& iter, Scalars scalars) {
       launch_backward(kernels(), iter, "swiglu_clamped_backward", scalars[0].toFloat());
+    },
+    [](const auto& grad, const auto& a, const auto& b, Scalars scalars) {
+      const auto limit = scalars[0].toFloat();
+      const auto gate = at::clamp_max(a, limit);
+      const auto linear = at::clamp(b, -limit, limit) + 1;
+      const auto s = at::sigmoid(1.702 * gate);
+      const auto derivative = s + 1.702 * gate * s * (1 - s);
+      const auto inside = (b >= -limit).logical_and(b <= limit);
+      return Gradients{at::where(a <= limit, grad * linear * derivative, 0),
+                       at::where(inside, grad * gate * s, 0)};
     }};
+
+auto formula(const Gate& gate) {
+  return
+      [gate](at::TensorList x, Scalars scalars) { return gate.formula(x[0], x[1], x[2], scalars); };
+}
 
 // scalar: the declaration of a scalar argument, ", float threshold=0.0", or nothing.
 void define_two_inputs(torch::Library& m, const std::string& name, const Gate& gate,
@@ -67,7 +121,7 @@ void define_two_inputs(torch::Library& m, const std::string& name, const Gate& g
   define_backward(m,
                   "metalops::" + backward + "(Tensor grad_output, Tensor a, Tensor b" + scalar +
                       ") -> (Tensor, Tensor)",
-                  {.launch = gate.backward});
+                  {.launch = gate.backward, .formula = formula(gate)});
   define(m, "metalops::" + name + "(Tensor a, Tensor b" + scalar + ") -> Tensor",
          {.launch = gate.forward, .integers = gate.integers, .backward = backward.c_str()});
 }
@@ -77,7 +131,7 @@ void define_halved_input(torch::Library& m, const std::string& name, const Gate&
   const auto backward = name + "_backward";
   define_backward(
       m, "metalops::" + backward + "(Tensor grad_output, Tensor self" + scalar + ") -> Tensor",
-      {.launch = gate.backward, .halves = halves});
+      {.launch = gate.backward, .halves = halves, .formula = formula(gate)});
   define(m, "metalops::" + name + "(Tensor self" + scalar + ") -> Tensor",
          {.launch = gate.forward,
           .integers = gate.integers,

@@ -353,11 +353,53 @@ def test_backward_without_grad_is_an_error_that_names_the_functor():
         assert not port("gelu_tanh").function(x).requires_grad
 
 
-def test_forward_mode_is_an_error_that_names_the_functor():
-    with torch.autograd.forward_ad.dual_level():
-        x = torch.autograd.forward_ad.make_dual(*(torch.ones(3, device="mps") for _ in range(2)))
-        with pytest.raises(NotImplementedError, match="forward AD with ports::silu"):
-            port("silu").function(x)
+def test_forward_mode():
+    x = torch.linspace(-3, 3, 7)
+    tangent = torch.linspace(1, 2, 7)
+    actual = torch.func.jvp(port("silu").function, (x.to("mps"),), (tangent.to("mps"),))
+    expected = torch.func.jvp(torch.nn.functional.silu, (x,), (tangent,))
+    torch.testing.assert_close([y.cpu() for y in actual], list(expected))
+
+
+def test_forward_mode_of_several_results():
+    polar = metalops.functor(
+        "tests::polar_tangents",
+        ["r * cos(phi)", "r * sin(phi)"],
+        inputs=["r", "phi"],
+        grad=[
+            "grad_out0 * cos(phi) + grad_out1 * sin(phi)",
+            "r * (grad_out1 * cos(phi) - grad_out0 * sin(phi))",
+        ],
+    )
+    point = (torch.tensor([1.0, 2.0]), torch.tensor([[0.5], [1.5]]))
+    tangents = (torch.tensor([0.3, -0.2]), torch.tensor([[1.0], [2.0]]))
+
+    def reference(r, phi):
+        return r * phi.cos(), r * phi.sin()
+
+    _, expected = torch.func.jvp(reference, point, tangents)
+    on_mps = [tuple(x.to("mps") for x in xs) for xs in (point, tangents)]
+    _, actual = torch.func.jvp(polar, *on_mps)
+    torch.testing.assert_close([y.cpu() for y in actual], list(expected))
+
+
+def test_forward_mode_of_complex_tensors_is_an_error_that_names_the_functor():
+    square = metalops.functor(
+        "tests::complex_tangents",
+        "c10::metal::mul(x, x)",
+        inputs=["x"],
+        complex="only",
+        grad=["c10::metal::mul(grad, 2 * x)"],
+    )
+    x = torch.ones(3, device="mps", dtype=torch.complex64)
+    with pytest.raises(NotImplementedError, match="tests::complex_tangents of complex tensors"):
+        torch.func.jvp(square, (x,), (x,))
+
+
+def test_forward_mode_without_grad_is_an_error_that_names_the_functor():
+    x = torch.ones(3, device="mps")
+    with pytest.raises(NotImplementedError, match="forward AD with ports::gelu_tanh"):
+        torch.func.jvp(port("gelu_tanh").function, (x,), (x,))
 
 
 def test_the_default_dtype_decides_what_integers_become():

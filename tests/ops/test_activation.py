@@ -129,22 +129,6 @@ def test_relu_squared_of_integers_wraps_around_like_square():
     assert torch.equal(ops.relu_squared(x.to("mps")).cpu(), torch.square(x.clamp(min=0)))
 
 
-def test_the_second_derivative_is_an_error_that_names_the_operator():
-    x = torch.ones(3, device="mps", requires_grad=True)
-    (gradient,) = torch.autograd.grad(ops.gelu_new(x).sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="gelu_new_backward is not implemented"):
-        gradient.sum().backward()
-
-
-def test_forward_mode_is_an_error_that_names_the_operator():
-    with torch.autograd.forward_ad.dual_level():
-        x = torch.autograd.forward_ad.make_dual(
-            torch.ones(3, device="mps"), torch.ones(3, device="mps")
-        )
-        with pytest.raises(NotImplementedError, match="forward AD with metalops::gelu_new"):
-            ops.gelu_new(x)
-
-
 def test_functorch_transforms():
     x = torch.linspace(-2, 2, 12, device="mps").view(3, 4)
     gradient = torch.func.grad(lambda t: ops.gelu_quick(t).sum())(x)

@@ -3,8 +3,8 @@
 All take a tensor of any shape and layout on ``mps`` and return one of the same shape. Dtypes: float32, float16, bfloat16
 (half precision computes in float32 and rounds once) and the integers; where nothing else is said these are promoted to
 the default dtype, as torch.sigmoid does. ``out=`` is resized and cast to as with torch's own functions; the names with a
-trailing underscore work in place. All are differentiable once; forward-mode and second derivatives raise
-NotImplementedError and RuntimeError. Complex tensors and tensors that are not on ``mps`` raise NotImplementedError.
+trailing underscore work in place. Derivatives of any order and forward mode are there as for
+torch's own functions. Complex tensors and tensors that are not on ``mps`` raise NotImplementedError.
 """
 
 from __future__ import annotations

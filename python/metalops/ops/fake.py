@@ -137,7 +137,12 @@ def register_halving(name: str, *, integers_to_float: bool = True) -> None:
         return pointwise_result(*halves(input), integers_to_float=integers_to_float)
 
     def backward(grad_output: Tensor, input: Tensor, *args) -> Tensor:
-        return torch.empty_like(input, dtype=torch.promote_types(grad_output.dtype, input.dtype))
+        dtype = torch.promote_types(grad_output.dtype, input.dtype)
+        shape = list(torch.broadcast_shapes(grad_output.shape, halves(input)[0].shape))
+        shape[-1] = input.shape[-1]
+        if shape != list(input.shape):
+            return input.new_empty(shape, dtype=dtype)
+        return torch.empty_like(input, dtype=dtype)
 
     register(name, result, inplace=False)
     _register(f"{name}_backward", backward)

@@ -6,9 +6,9 @@ features gives. An odd last dimension, or none, raises RuntimeError. The others 
 and are promoted as torch.mul does it; they have an in-place form (a trailing underscore) that writes to ``a``.
 
 Dtypes: float32, float16, bfloat16 (half precision computes in float32 and rounds once) and the integers; where nothing
-else is said these are promoted to the default dtype. ``out=`` is resized and cast to as with torch's own functions. All
-are differentiable once; forward-mode and second derivatives raise NotImplementedError and RuntimeError. Complex tensors
-and tensors that are not on ``mps`` raise NotImplementedError.
+else is said these are promoted to the default dtype. ``out=`` is resized and cast to as with torch's own functions.
+Derivatives of any order and forward mode are there as for torch's own functions. Complex tensors and tensors that are
+not on ``mps`` raise NotImplementedError.
 
 Gated linear units are from Dauphin et al., "Language Modeling with Gated Convolutional Networks" (2016); their variants
 from Shazeer, "GLU Variants Improve Transformer" (2020).

@@ -3,8 +3,8 @@
 Both take three tensors on ``mps``, which broadcast and are promoted as torch.add does it, and have ``out=``, which is
 resized and cast to as with torch's own functions, and an in-place form (a trailing underscore) that writes to ``a``.
 Dtypes: float32, float16, bfloat16 and the integers, which stay integers; bool and complex tensors, and tensors that are
-not on ``mps``, raise NotImplementedError. Both are differentiable once; forward-mode and second derivatives raise
-NotImplementedError and RuntimeError.
+not on ``mps``, raise NotImplementedError. Derivatives of any order and forward mode are there as for
+torch's own functions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
+#include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/zeros_like.h>
 #include <metalops/autograd.h>
 #include <metalops/boxed.h>
 #include <metalops/checks.h>
@@ -6,6 +8,7 @@
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/dynamo/compiled_autograd.h>
 
 #include <algorithm>
 #include <memory>
@@ -15,10 +18,15 @@
 namespace metalops::autograd {
 namespace {
 
+using torch::autograd::variable_list;
+using torch::dynamo::autograd::CompiledNodeArgs;
+using torch::dynamo::autograd::SwapSavedVariables;
+
 // How to call the backward operator of an operator.
 struct BackwardCall {
-  BackwardCall(const c10::FunctionSchema& forward, const c10::OperatorHandle& backward)
-      : op(backward) {
+  BackwardCall(const c10::FunctionSchema& forward, const c10::OperatorHandle& backward,
+               bool is_halved)
+      : op(backward), name(forward.name()), is_halved(is_halved) {
     const auto& arguments = backward.schema().arguments();
     for (size_t i = forward.returns().size(); i < arguments.size(); ++i) {  // after grad_output
       const auto position = forward.argumentIndexWithName(arguments[i].name());
@@ -33,10 +41,59 @@ struct BackwardCall {
                 " returns more gradients than ", forward.name(), " has tensor arguments");
   }
 
+  // The parts of an argument that are operands of their own.
+  std::vector<at::Tensor> parts(const at::Tensor& argument) const {
+    return is_halved ? argument.chunk(2, /*dim=*/-1) : std::vector<at::Tensor>{argument};
+  }
+
   c10::OperatorHandle op;
+  std::string name;  // of the forward operator
+  bool is_halved;
   std::vector<size_t> positions;  // of its arguments after grad_output, in the forward operator's
   size_t gradients = 0;
 };
+
+// The gradients of an operator's tensor arguments, undefined where `wanted` is false. gradients:
+// one for each result, of which at least one is defined. arguments: the backward operator's after
+// these. is_complex: of the operator's tensor arguments. zeros(i) stands for gradient i if that is
+// not defined.
+template <class Zeros>
+variable_list run_backward(const BackwardCall& call, const variable_list& gradients,
+                           c10::ArrayRef<c10::IValue> arguments, const std::vector<bool>& wanted,
+                           const std::vector<bool>& is_complex, const Zeros& zeros) {
+  variable_list result(call.gradients);
+  const auto computed = call.op.schema().returns().size();
+  if (std::any_of(wanted.begin(), wanted.begin() + static_cast<int64_t>(computed),
+                  [](bool is_wanted) { return is_wanted; })) {
+    torch::jit::Stack stack;
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      stack.emplace_back(gradients[i].defined() ? gradients[i] : zeros(i));
+    }
+    stack.insert(stack.end(), arguments.begin(), arguments.end());
+    call.op.callBoxed(stack);
+    for (size_t i = 0; i < computed; ++i) {
+      result[i] = std::move(stack[i]).toTensor();
+    }
+  }
+  for (size_t i = 0; i < result.size(); ++i) {
+    if (!wanted[i]) {
+      result[i].reset();
+      continue;
+    }
+    if (i >= computed) {
+      result[i] = gradients[0];
+    }
+    if (result[i].is_complex() && !is_complex[i]) {
+      result[i] = at::real(result[i]);
+    }
+  }
+  return result;
+}
+
+bool any_defined(const variable_list& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [](const at::Tensor& tensor) { return tensor.defined(); });
+}
 
 class BackwardNode final : public torch::autograd::Node {
  public:
@@ -64,36 +121,62 @@ class BackwardNode final : public torch::autograd::Node {
     }
   }
 
-  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
-    if (std::none_of(gradients.begin(), gradients.end(),
-                     [](const at::Tensor& gradient) { return gradient.defined(); })) {
-      return torch::autograd::variable_list(call_->gradients);
+  variable_list apply(variable_list&& gradients) override {
+    if (!any_defined(gradients)) {
+      return variable_list(call_->gradients);
     }
-    torch::jit::Stack stack;
+    return run_backward(*call_, gradients, saved_arguments(), wanted(), is_complex_,
+                        [this](size_t i) { return metadata(i).zeros_like(); });
+  }
+
+  // Compiled autograd keeps one graph for all nodes of which this collects the same.
+  void compiled_args(CompiledNodeArgs& args) const override {
+    TORCH_CHECK(!released_, torch::autograd::ERR_BACKWARD_TWICE);
+    args.collect(call_->op.schema().name());
+    args.collect(tensors_, /*is_output=*/false);
+    for (const auto& other : others_) {
+      if (!other.isNone()) {
+        args.collect(other.toScalar());
+      }
+    }
+    args.collect(is_complex_);
+    args.collect(wanted());
+  }
+
+  // Puts a call of run_backward() into the graph.
+  variable_list apply_with_saved(const variable_list& gradients,
+                                 SwapSavedVariables& saved) override {
+    namespace dynamo = torch::dynamo::autograd;
+    using Metadata = std::vector<std::optional<torch::autograd::InputMetadata>>;
+    saved.before(tensors_);
+    Metadata results;
     for (size_t i = 0; i < gradients.size(); ++i) {
-      stack.emplace_back(gradients[i].defined()
-                             ? gradients[i]
-                             : input_metadata(static_cast<uint32_t>(i)).zeros_like());
+      results.emplace_back(metadata(i));
     }
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      TORCH_CHECK(!released_, torch::autograd::ERR_BACKWARD_TWICE);
-      auto tensor = tensors_.begin();
-      for (const auto& other : others_) {
-        stack.push_back(other.isNone() ? c10::IValue((tensor++)->unpack()) : other);
-      }
+    auto arguments = saved_arguments();
+    arguments.push_back(dynamo::IValuePacker<Metadata>::pack(results));
+    std::vector<at::TypePtr> types;
+    for (const auto& argument : arguments) {
+      types.push_back(argument.isTensor() ? at::TensorType::get() : argument.type());
     }
-    call_->op.callBoxed(stack);
-    torch::autograd::variable_list result;
-    for (auto& gradient : stack) {
-      result.push_back(std::move(gradient).toTensor());
-    }
-    result.resize(call_->gradients, gradients[0]);
-    for (size_t i = 0; i < result.size(); ++i) {
-      if (result[i].is_complex() && !is_complex_[i]) {
-        result[i] = at::real(result[i]);
-      }
-    }
+    const auto& compiler = dynamo::getPyCompilerInterface();
+    const auto function = compiler->bind_function(
+        saved.get_py_compiler(), name(),
+        [call = call_, wanted = wanted(), is_complex = is_complex_](
+            const variable_list& gradients, const std::vector<c10::IValue>& arguments) {
+          if (!any_defined(gradients)) {
+            return variable_list(call->gradients);
+          }
+          const auto results = dynamo::IValuePacker<Metadata>::unpack(arguments.back());
+          return run_backward(*call, gradients,
+                              c10::ArrayRef(arguments).slice(0, arguments.size() - 1), wanted,
+                              is_complex, [&](size_t i) { return results[i]->zeros_like(); });
+        },
+        types, /*is_custom_function=*/true, /*is_traceable=*/true);
+    auto result = compiler->call_function(
+        saved.get_py_compiler(), "apply_functional", function, gradients, arguments,
+        dynamo::IValuePacker<Metadata>::pack(dynamo::get_input_metadata(next_edges())));
+    saved.after(tensors_);
     return result;
   }
 
@@ -120,6 +203,30 @@ class BackwardNode final : public torch::autograd::Node {
   }
 
  private:
+  // What the backward operator takes after the gradients.
+  std::vector<c10::IValue> saved_arguments() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    TORCH_CHECK(!released_, torch::autograd::ERR_BACKWARD_TWICE);
+    std::vector<c10::IValue> result;
+    auto tensor = tensors_.begin();
+    for (const auto& other : others_) {
+      result.push_back(other.isNone() ? c10::IValue((tensor++)->unpack()) : other);
+    }
+    return result;
+  }
+
+  std::vector<bool> wanted() const {
+    std::vector<bool> result;
+    for (size_t i = 0; i < call_->gradients; ++i) {
+      result.push_back(task_should_compute_output(i));
+    }
+    return result;
+  }
+
+  const torch::autograd::InputMetadata& metadata(size_t result) const {
+    return input_metadata(static_cast<uint32_t>(result));
+  }
+
   std::shared_ptr<const BackwardCall> call_;
   std::vector<torch::autograd::SavedVariable> tensors_;
   std::vector<c10::IValue> others_;  // None stands for the next of tensors_
@@ -139,14 +246,17 @@ bool any_requires_grad(c10::ArrayRef<c10::IValue> arguments) {
   return false;
 }
 
+bool has_tangent(c10::ArrayRef<c10::IValue> arguments) {
+  return std::any_of(arguments.begin(), arguments.end(), [](const c10::IValue& argument) {
+    return argument.isTensor() && torch::autograd::isFwGradDefined(argument.toTensor());
+  });
+}
+
 void check_no_forward_gradient(const c10::OperatorHandle& op,
                                c10::ArrayRef<c10::IValue> arguments) {
-  for (const auto& argument : arguments) {
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        !argument.isTensor() || !torch::autograd::isFwGradDefined(argument.toTensor()),
-        "Trying to use forward AD with ", op.schema().name(),
-        " that does not support it because it has not been implemented yet.");
-  }
+  TORCH_CHECK_NOT_IMPLEMENTED(!has_tangent(arguments), "Trying to use forward AD with ",
+                              op.schema().name(),
+                              " that does not support it because it has not been implemented yet.");
 }
 
 // Runs an operator whose arguments require gradients and makes `node` the origin of its results.
@@ -166,6 +276,66 @@ void run_recorded(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch
   }
 }
 
+// The tangents of an operator's results. Gradients are linear in grad_output and belong to one
+// element each, so the operator that computes them computes tangents as well: what it makes of
+// argument i's tangent in the place of grad_output, as gradient i, is that argument's share.
+class Tangents {
+ public:
+  // arguments: the forward operator's, with the values from before the call.
+  Tangents(const BackwardCall& call, c10::ArrayRef<c10::IValue> arguments) : call_(call) {
+    for (const auto& argument : arguments) {
+      if (argument.isTensor()) {
+        const auto& tensor = argument.toTensor();
+        TORCH_CHECK_NOT_IMPLEMENTED(!tensor.is_complex(), "Trying to use forward AD with ",
+                                    call.name, " of complex tensors, which it does not support.");
+        tangents_.push_back(tensor._fw_grad(/*level=*/0));
+      }
+    }
+    for (const auto position : call.positions) {
+      const auto& argument = arguments[position];
+      const bool has_primal = has_tangent(argument);
+      arguments_.push_back(has_primal ? c10::IValue(argument.toTensor()._fw_primal(/*level=*/0))
+                                      : argument);
+    }
+  }
+
+  // results: the forward operator's.
+  at::Tensor operator()(c10::ArrayRef<c10::IValue> results, size_t index) const {
+    const auto& result = results[index].toTensor();
+    const auto computed = call_.op.schema().returns().size();
+    at::Tensor sum;
+    for (size_t i = 0; i < tangents_.size(); ++i) {
+      if (!tangents_[i].defined()) {
+        continue;
+      }
+      const auto share = i < computed ? this->share(i, results.size(), index) : tangents_[i];
+      sum = sum.defined() ? sum + share : share;
+    }
+    return sum.to(result.scalar_type()).expand_as(result);
+  }
+
+ private:
+  at::Tensor share(size_t argument, size_t results, size_t index) const {
+    const auto parts = call_.parts(tangents_[argument]);
+    at::Tensor sum;
+    for (size_t part = 0; part < parts.size(); ++part) {
+      torch::jit::Stack stack;
+      for (size_t i = 0; i < results; ++i) {
+        stack.emplace_back(i == index ? parts[part] : at::zeros_like(parts[part]));
+      }
+      stack.insert(stack.end(), arguments_.begin(), arguments_.end());
+      call_.op.callBoxed(stack);
+      const auto term = call_.parts(stack[argument].toTensor())[part];
+      sum = sum.defined() ? sum + term : term;
+    }
+    return sum;
+  }
+
+  const BackwardCall& call_;
+  variable_list tangents_;              // of the tensor arguments; undefined if they have none
+  std::vector<c10::IValue> arguments_;  // of the backward operator, after the gradients
+};
+
 // Kernel of the functional and the in-place overload.
 class DifferentiableKernel final : public c10::OperatorKernel {
  public:
@@ -175,7 +345,33 @@ class DifferentiableKernel final : public c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                   torch::jit::Stack* stack) {
     const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
-    check_no_forward_gradient(op, arguments);
+    std::optional<Tangents> tangents;
+    if (has_tangent(arguments)) {
+      auto originals = arguments.vec();
+      if (inplace_) {
+        originals[0] = originals[0].toTensor().clone();  // with its tangent
+      }
+      tangents.emplace(*call_, originals);
+    }
+    run(op, keys, stack);
+    if (tangents) {
+      const auto results = torch::jit::last(*stack, op.schema().returns().size());
+      for (size_t i = 0; i < results.size(); ++i) {
+        const auto& result = results[i].toTensor();
+        const auto tangent = (*tangents)(results, i);
+        if (inplace_ && torch::autograd::isFwGradDefined(result)) {
+          result._fw_grad(/*level=*/0).copy_(tangent);
+        } else {
+          result._set_fw_grad(tangent, /*level=*/0, inplace_);
+        }
+      }
+    }
+  }
+
+ private:
+  void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+           torch::jit::Stack* stack) const {
+    const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
     if (!any_requires_grad(arguments)) {
       at::AutoDispatchBelowAutograd guard;
       op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
@@ -190,9 +386,42 @@ class DifferentiableKernel final : public c10::OperatorKernel {
     run_recorded(op, keys, stack, changed, std::move(node));
   }
 
- private:
   const std::shared_ptr<const BackwardCall> call_;
   const bool inplace_;
+};
+
+// Kernel of a backward operator: its own kernel runs where nothing has to be recorded.
+class FormulaKernel final : public c10::OperatorKernel {
+ public:
+  explicit FormulaKernel(Formula formula) : formula_(std::move(formula)) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) {
+    const auto count = op.schema().arguments().size();
+    const auto arguments = torch::jit::last(*stack, count);
+    if (!any_requires_grad(arguments) && !has_tangent(arguments)) {
+      at::AutoDispatchBelowAutograd guard;
+      op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+      return;
+    }
+    std::vector<at::Tensor> tensors;
+    std::vector<c10::Scalar> scalars;
+    for (const auto& argument : arguments) {
+      if (argument.isTensor()) {
+        tensors.push_back(argument.toTensor());
+      } else {
+        scalars.push_back(argument.toScalar());
+      }
+    }
+    auto results = formula_(tensors, scalars);
+    torch::jit::drop(*stack, count);
+    for (auto& result : results) {
+      stack->emplace_back(std::move(result));
+    }
+  }
+
+ private:
+  const Formula formula_;
 };
 
 // Raises when gradients arrive.
@@ -261,10 +490,14 @@ class OutKernel final : public c10::OperatorKernel {
 
 void implement_differentiable(torch::Library& m, const std::string& overload,
                               const c10::OperatorHandle& functional,
-                              const c10::OperatorHandle& backward, bool inplace) {
+                              const c10::OperatorHandle& backward, bool is_halved, bool inplace) {
   implement_boxed<DifferentiableKernel>(
       m, overload, c10::DispatchKey::Autograd,
-      std::make_shared<const BackwardCall>(functional.schema(), backward), inplace);
+      std::make_shared<const BackwardCall>(functional.schema(), backward, is_halved), inplace);
+}
+
+void implement_formula(torch::Library& m, const std::string& overload, const Formula& formula) {
+  implement_boxed<FormulaKernel>(m, overload, c10::DispatchKey::Autograd, formula);
 }
 
 void implement_not_differentiable(torch::Library& m, const std::string& overload,

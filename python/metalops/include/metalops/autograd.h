@@ -2,7 +2,8 @@
 // operator: operator X is differentiated by an operator that takes grad_output (one for each result
 // of X) and those of X's arguments that it names, and returns the gradients of X's tensor arguments
 // in order. Trailing tensors for which it returns none are summands of the result: their gradient
-// is grad_output. The engine itself sums gradients of broadcast arguments and casts them.
+// is grad_output. The engine itself sums gradients of broadcast arguments and casts them. Tangents
+// (forward mode) come from the same operator.
 //
 // What is registered here is boxed, so one kernel serves every signature. <metalops/pointwise.h>
 // registers it.
@@ -10,15 +11,28 @@
 #include <metalops/library.h>
 #include <torch/library.h>
 
+#include <functional>
 #include <string>
+#include <vector>
 
 namespace metalops::autograd {
 
+// What a backward operator computes, in differentiable operators of ATen. Its arguments in order:
+// first the tensors, then the numbers.
+using Formula = std::function<std::vector<at::Tensor>(at::TensorList, c10::ArrayRef<c10::Scalar>)>;
+
 // The functional overload ("ns::name") and the in-place one ("ns::name_"), which backward
-// differentiates. functional: the former's.
+// differentiates. functional: the former's. is_halved: whether the operands are the two halves of
+// each argument's last dimension, not the arguments themselves.
 METALOPS_HIDDEN void implement_differentiable(torch::Library& m, const std::string& overload,
                                               const c10::OperatorHandle& functional,
-                                              const c10::OperatorHandle& backward, bool inplace);
+                                              const c10::OperatorHandle& backward, bool is_halved,
+                                              bool inplace);
+
+// A backward operator. Where its own gradients or tangents are wanted, of whatever order, `formula`
+// takes the place of its kernel.
+METALOPS_HIDDEN void implement_formula(torch::Library& m, const std::string& overload,
+                                       const Formula& formula);
 
 // Overloads without a derivative: backward through them raises NotImplementedError with `message`.
 METALOPS_HIDDEN void implement_not_differentiable(torch::Library& m, const std::string& overload,

@@ -1,6 +1,8 @@
+#include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/native/TypeProperties.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <metalops/autograd.h>
@@ -120,6 +122,37 @@ void push_halves(Tensors& tensors, const at::Tensor& whole, Halves halves) {
   tensors.push_back(half_of_last_dimension(whole, 1 - first));
 }
 
+// op.formula as a function of the backward operator's arguments: computed in float32 like the
+// kernels, with the results in the arguments' common dtype.
+autograd::Formula formula_of_arguments(const Operator& op) {
+  return [formula = op.formula, halves = op.halves](at::TensorList tensors,
+                                                    c10::ArrayRef<c10::Scalar> scalars) {
+    auto common = tensors[0].scalar_type();
+    std::vector<at::Tensor> operands;
+    for (const auto& tensor : tensors) {
+      common = c10::promoteTypes(common, tensor.scalar_type());
+      operands.push_back(tensor.to(tensors[0].device(), at::kFloat));
+    }
+    const bool reversed = halves == Halves::kSecondFirst;
+    if (halves != Halves::kNone) {
+      auto parts = operands.back().chunk(2, /*dim=*/-1);
+      operands.back() = parts[reversed ? 1 : 0];
+      operands.push_back(parts[reversed ? 0 : 1]);
+    }
+    auto gradients = formula(operands, scalars);
+    if (halves != Halves::kNone) {
+      if (reversed) {
+        std::swap(gradients[0], gradients[1]);
+      }
+      gradients = {at::cat(gradients, /*dim=*/-1)};
+    }
+    for (auto& gradient : gradients) {
+      gradient = gradient.to(common);
+    }
+    return gradients;
+  };
+}
+
 // The kernel of every overload for device tensors.
 class Kernel final : public c10::OperatorKernel {
  public:
@@ -176,12 +209,6 @@ class Kernel final : public c10::OperatorKernel {
  private:
   // Undefined outputs are allocated.
   void run(Tensors& outputs, Tensors inputs, c10::ArrayRef<c10::Scalar> scalars) const {
-    if (op_.uniform && !have_one_dtype(inputs)) {
-      const auto common = common_dtype(inputs, op_.integers);
-      for (auto& input : inputs) {
-        input = input.to(common);
-      }
-    }
     auto natural = at::kFloat;
     if (op_.result != Result::kPromoted) {
       natural = natural_dtype(op_, inputs, [&] { return common_dtype(inputs, op_.integers); });
@@ -196,6 +223,7 @@ class Kernel final : public c10::OperatorKernel {
         at::assert_no_overlap(outputs[i], outputs[j]);
       }
     }
+    // Made of the tensors as they were given: what is written in place must be recognised.
     auto iter = build_iterator(outputs, inputs, op_, natural);
     if (op_.result == Result::kPromoted) {
       natural = natural_dtype(op_, inputs, [&] { return iter.common_dtype(); });
@@ -208,17 +236,25 @@ class Kernel final : public c10::OperatorKernel {
         outputs[i] = output;
       }
     }
-    if (!converts) {
+    const bool casts = op_.uniform && !have_one_dtype(inputs);
+    if (!converts && !casts) {
       op_.launch(iter, scalars);
       return;
     }
+    if (casts) {
+      const auto common = common_dtype(inputs, op_.integers);
+      for (auto& input : inputs) {
+        input = input.to(common);
+      }
+    }
     Tensors computed;
     for (const auto& output : outputs) {
-      computed.push_back(at::empty(output.sizes(), output.options().dtype(natural)));
+      computed.push_back(converts ? at::empty(output.sizes(), output.options().dtype(natural))
+                                  : output);
     }
     auto natural_iter = build_iterator(computed, inputs, op_, natural);
     op_.launch(natural_iter, scalars);
-    for (size_t i = 0; i < outputs.size(); ++i) {
+    for (size_t i = 0; i < outputs.size() && converts; ++i) {
       outputs[i].copy_(computed[i]);
     }
   }
@@ -243,8 +279,14 @@ class Kernel final : public c10::OperatorKernel {
       }
     } else {
       check_halves(schema.name(), inputs[1]);
-      results.push_back(at::empty_like(inputs[1]));
       const auto self = inputs.pop_back_val();
+      // Under vmap, which calls with a batch of either, the shapes broadcast.
+      c10::DimVector half(self.sizes());
+      half.back() /= 2;
+      auto sizes = at::infer_size_dimvector(inputs[0].sizes(), half);
+      sizes.back() *= 2;
+      results.push_back(self.sizes() == sizes ? at::empty_like(self)
+                                              : at::empty(sizes, self.options()));
       Tensors outputs;
       push_halves(outputs, results[0], op_.halves);
       push_halves(inputs, self, op_.halves);
@@ -285,8 +327,13 @@ void define_backward(torch::Library& m, const std::string& schema, const Operato
   define_overload(m, schema, op.halves == Halves::kNone);
   const auto name = schema.substr(0, schema.find('('));
   implement_boxed<Kernel>(m, name, c10::DispatchKey::MPS, op, Kernel::Form::kBackward);
-  autograd::implement_not_differentiable(m, name, "derivative for " + name + " is not implemented",
-                                         /*inplace=*/false);
+  if (op.formula) {
+    autograd::implement_formula(m, name, formula_of_arguments(op));
+  } else {
+    autograd::implement_not_differentiable(m, name,
+                                           "derivative for " + name + " is not implemented",
+                                           /*inplace=*/false);
+  }
 }
 
 void define(torch::Library& m, const std::string& schema, const Operator& op) {
@@ -336,9 +383,11 @@ void define(torch::Library& m, const std::string& schema, const Operator& op) {
   const auto ns = name.substr(0, name.find(':'));
   const auto backward =
       c10::Dispatcher::singleton().findSchemaOrThrow((ns + "::" + op.backward).c_str(), "");
-  autograd::implement_differentiable(m, name, functional, backward, /*inplace=*/false);
+  const bool is_halved = op.halves != Halves::kNone;
+  autograd::implement_differentiable(m, name, functional, backward, is_halved, /*inplace=*/false);
   if (has_inplace) {
-    autograd::implement_differentiable(m, inplace, functional, backward, /*inplace=*/true);
+    autograd::implement_differentiable(m, inplace, functional, backward, is_halved,
+                                       /*inplace=*/true);
   }
 }
 

@@ -10,11 +10,14 @@
 //                                 }});
 //   }
 //
-// Without .backward the operator cannot be differentiated and says so. An operator may have several
+// Without .backward the operator cannot be differentiated and says so. With it, gradients and
+// tangents (forward mode) are computed; second derivatives need the backward operator's .formula.
+// An operator may have several
 // results, "-> (Tensor, Tensor)"; it then has no in-place overload, and its out= overload takes
 // out0, out1 and so on. Fake kernels, which torch.compile needs, are written in Python: see
 // metalops.ops.fake.
 #pragma once
+#include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/ArrayRef.h>
@@ -24,6 +27,7 @@
 #include <bitset>
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace metalops::pointwise {
 
@@ -62,13 +66,20 @@ struct METALOPS_HIDDEN Operator {
   // The operator that differentiates this one, defined before; see autograd.h.
   std::string backward;
   Result result = Result::kPromoted;
+  // Of a backward operator: its results once more, in differentiable operators of ATen. With it,
+  // derivatives of any order exist. Its tensors are float32, one for each operand, halves included;
+  // its results are the gradients that the launch would find as outputs.
+  std::function<std::vector<at::Tensor>(at::TensorList operands,
+                                        c10::ArrayRef<c10::Scalar> scalars)>
+      formula;
   Dtypes dtypes;         // of the inputs; none stands for the floats and, as `integers` says, those
   bool uniform = false;  // the kernels exist for inputs of equal dtypes only
 };
 
 // Defines an operator that only autograd calls: "ns::name(Tensor grad_output, ...) -> Tensor" or
 // "-> (Tensor, ...)". With more than one result all operands have the same dtype (see
-// elementwise_launch.h). Differentiating it in turn raises an error that names it.
+// elementwise_launch.h). Differentiating it in turn takes op.formula; without one it raises an
+// error that names the operator.
 METALOPS_HIDDEN void define_backward(torch::Library& m, const std::string& schema,
                                      const Operator& op);
 

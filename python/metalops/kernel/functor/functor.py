@@ -71,7 +71,8 @@ def functor(
     grad: for each input an expression for its gradient, over the inputs, the parameters, ``out`` (computed again) and
     ``grad``, the gradient of the result. With several results these are called ``out0``, ``out1`` ... or as
     ``outputs`` says, and their gradients ``grad_out0`` ... . For complex inputs the gradient is that of torch, the
-    conjugate one. Without grad, backward raises NotImplementedError; so does the second derivative.
+    conjugate one. Tangents (forward mode) of real inputs come from it as well. Without grad, both raise
+    NotImplementedError; so does the second derivative.
 
     header: Metal text before all else: helper functions, constants, ``#include`` lines.
 
