@@ -118,6 +118,20 @@ def test_an_unknown_kernel(lib):
         lib.missing  # noqa: B018
 
 
+def test_an_unknown_kernel_with_names_like_it():
+    kernels = "".join(
+        f"kernel void {name}(device int* x) {{}}" for name in ("blur", "blurs", "sharpen")
+    )
+    library = torch.mps.compile_shader(kernels)
+    message = "Failed to create function state object for: {}"
+    with pytest.raises(RuntimeError, match=message.format(r"blurr, did you mean blur or blurs\?$")):
+        library.blurr  # noqa: B018
+    with pytest.raises(RuntimeError, match=message.format(r"sharpem, did you mean sharpen\?$")):
+        library.sharpem  # noqa: B018
+    with pytest.raises(RuntimeError, match=message.format("edges$")):
+        library.edges  # noqa: B018
+
+
 def test_a_kernel_outlives_its_library():
     kernel = torch.mps.compile_shader("kernel void one(device int* x) { x[0] = 1; }").one
     x = zeros(1, dtype=torch.int32)

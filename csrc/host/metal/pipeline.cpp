@@ -3,7 +3,46 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
 namespace metalops {
+namespace {
+
+// How many characters must be added, removed or replaced to make one name of the other.
+size_t distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i] != b[j]);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
+    }
+  }
+  return row.back();
+}
+
+// ", did you mean A, B or C?", with the names nearest to `name`; empty if none is near.
+std::string suggestion(const std::string& name, const std::vector<std::string>& names) {
+  std::vector<std::pair<size_t, std::string>> near;
+  for (const auto& other : names) {
+    const size_t changes = distance(name, other);
+    if (changes <= std::max<size_t>(1, name.size() / 3)) near.emplace_back(changes, other);
+  }
+  std::sort(near.begin(), near.end());
+  if (near.size() > 3) near.resize(3);
+  std::string text;
+  for (size_t i = 0; i < near.size(); ++i) {
+    text += i == 0 ? ", did you mean " : i + 1 < near.size() ? ", " : " or ";
+    text += near[i].second;
+  }
+  return near.empty() ? "" : text + "?";
+}
+
+}  // namespace
 
 void throw_missing_kernel(const std::string& name) {
   TORCH_CHECK(false, "Failed to create function state object for: ", name);
@@ -12,6 +51,12 @@ void throw_missing_kernel(const std::string& name) {
 const exec::Kernel& CompiledLibrary::kernel(const std::string& name) const {
   const exec::Kernel* found = library_->find(name);
   if (!found) throw_missing_kernel(name);
+  return *found;
+}
+
+const exec::Kernel& CompiledLibrary::named_kernel(const std::string& name) const {
+  const exec::Kernel* found = library_->find(name);
+  if (!found) throw_missing_kernel(name + suggestion(name, library_->names()));
   return *found;
 }
 

@@ -42,6 +42,8 @@ class CompiledLibrary {
 
   // The kernel of that name; torch's RuntimeError when there is none.
   const exec::Kernel& kernel(const std::string& name) const;
+  // The same for a name that somebody wrote, as the error tells which ones are like it.
+  const exec::Kernel& named_kernel(const std::string& name) const;
 
   // Remembers what `resolve()` returns for (operator name, signature). The signature is the
   // caller's own encoding of everything else that the choice depends on; it must not be zero.

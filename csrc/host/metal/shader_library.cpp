@@ -102,7 +102,7 @@ std::pair<MTLComputePipelineState_t, MTLFunction_t> MetalShaderLibrary::getLibra
   std::lock_guard<ForkSafeMutex> lock(maps);
   if (auto found = cplMap.find(key); found != cplMap.end()) return found->second;
   const auto& loaded = compiled(lib);
-  auto pipeline = c10::make_intrusive<Pipeline>(loaded.library(), &loaded.kernel(fname));
+  auto pipeline = c10::make_intrusive<Pipeline>(loaded.library(), &loaded.named_kernel(fname));
   Pipeline* state = pipeline.release();
   return cplMap.try_emplace(key, state, state).first->second;
 }
