@@ -38,3 +38,11 @@ def test_shapes_and_dtypes_are_equal_and_nan_is_nan():
         assert_close(x[None], x, "same")
     with pytest.raises(AssertionError, match="1 of 2 elements are wrong"):
         assert_close(torch.zeros(2, dtype=torch.int32), torch.arange(2).int(), "integers")
+
+
+def test_small_results_are_compared_as_closely_as_others():
+    x = torch.linspace(1, 2, 8)
+    for scale in (1.0, 1e-6, 1e-30):
+        assert_close(scale * x * (1 + 5e-7), scale * x, "close")
+        with pytest.raises(AssertionError, match="8 of 8 elements are wrong"):
+            assert_close(scale * x * (1 + 1e-5), scale * x, "too far")

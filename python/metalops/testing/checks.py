@@ -78,6 +78,24 @@ def expected_result(reference: Callable[..., Any], case: Case) -> Any:
     )
 
 
+def _largest(x: Tensor) -> float:
+    """The largest finite magnitude."""
+    magnitudes = (x if x.is_complex() else x.double()).detach().abs()
+    finite = magnitudes[magnitudes.isfinite()]
+    return finite.max().item() if finite.numel() else 0.0
+
+
+def _scale(expected: Tensor, operands: Sequence[Tensor]) -> float:
+    """What atol is in proportion to: the sample's largest result, or, where that may be what is left of terms that
+    cancelled, the largest operand: where results are few, or smaller than a step between numbers like the operands.
+    """
+    result = _largest(expected)
+    terms = max(map(_largest, operands), default=0.0)
+    few = expected.numel() < 16
+    cancelled = _is_floating(expected) and result <= torch.finfo(expected.dtype).eps * terms
+    return max(result, terms) if few or cancelled else result
+
+
 def _is_floating(x: Tensor) -> bool:
     return x.is_floating_point() or x.is_complex()
 
@@ -94,8 +112,8 @@ def assert_close(
 ) -> None:
     """Raises AssertionError unless shapes and dtypes are equal and values as close as the tolerance policy asks for.
 
-    name: the operator's. expected: on the CPU. operands: on the CPU, from which both were computed. dtype: in which the operator computed, if not the result's; the
-    coarser of the two counts. terms: how many rounded ones were added up.
+    name: the operator's. expected: on the CPU. operands: on the CPU, from which both were computed. dtype: in which the
+    operator computed, if not the result's; the coarser of the two counts. terms: how many rounded ones were added up.
 
     The message has the first mismatch and, where operands and result have a common shape, the operands there. It says
     whether the reference overflowed where the operator did not, which is not the operator's fault: the reference is to
@@ -110,7 +128,7 @@ def assert_close(
     coarser = expected.dtype
     if dtype is not None and _is_floating(expected):
         coarser = max(dtype, coarser, key=lambda dtype: torch.finfo(dtype).eps)
-    rtol, atol = tolerance(name, coarser, gradient)
+    rtol, atol = tolerance(name, coarser, gradient, _scale(expected, operands))
     wrong = ~torch.isclose(actual, expected, rtol=rtol, atol=terms * atol, equal_nan=True)
     if not wrong.any():
         return
@@ -315,7 +333,9 @@ def check_out(
         if other != dtype:
             out = run(torch.empty(shape, dtype=other, device=device))
             # Both the computed value and its cast are rounded.
-            rtol, atol = (max(pair) for pair in zip(tolerance(name, dtype), tolerance(name, other)))
+            scale = _largest(expected)
+            pairs = zip(tolerance(name, dtype, scale=scale), tolerance(name, other, scale=scale))
+            rtol, atol = (max(pair) for pair in pairs)
             torch.testing.assert_close(out.cpu(), expected.to(other), rtol=2 * rtol, atol=2 * atol)
     with _raises("can't be cast to the desired output type"):
         run(torch.empty(shape, dtype=torch.int32, device=device))
