@@ -57,13 +57,14 @@ def extensions() -> list:
             # Operators and other packages' extensions find the device by this name once it is loaded.
             extra_link_args=["-Wl,-soname,libmetalops_host.so"],
         )
+        host.precompiled_header = "csrc/host/precompiled.h"
         result.append(host)
     sources = find("csrc/ops/*.mm", "csrc/python/*.cpp", "kernels/*.metal")
-    result.append(
-        MetalExtension("metalops._C", sources, include_dirs=[ROOT], extra_compile_args=flags)
+    operators = MetalExtension(
+        "metalops._C", sources, include_dirs=[ROOT], extra_compile_args=flags
     )
-    for extension in result:
-        extension.precompiled_header = "csrc/precompiled.h"
+    operators.precompiled_header = "csrc/ops/precompiled.h"
+    result.append(operators)
     return result
 
 

@@ -1,5 +1,5 @@
 // The Python module metalops._host: the software Metal device. Each part binds its own functions.
-#include <torch/extension.h>
+#include <torch/csrc/utils/pybind.h>
 
 namespace metalops {
 void bind_device(pybind11::module_& m);  // device/bindings.cpp

@@ -1,11 +1,15 @@
 // What python/metalops/_device.py and metalops.debug need of the device.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/neg.h>
+#include <ATen/ops/zeros.h>
 #include <device/allocator.h>
 #include <device/copy.h>
 #include <device/device.h>
 #include <device/recorder.h>
 #include <device/stand_in.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/utils/pybind.h>
-#include <torch/extension.h>
 
 namespace metalops {
 namespace {

@@ -46,7 +46,8 @@ void describe(const at::TensorIteratorBase& iter, Operands& operands) {
 // Counts through the outer dimensions of an iterator and keeps every operand's byte offset.
 class Outer {
  public:
-  Outer(const at::TensorIteratorBase& iter, int64_t row)
+  // Inlined, g++ 12 warns that SmallVector reads its own storage before it is set.
+  C10_NOINLINE Outer(const at::TensorIteratorBase& iter, int64_t row)
       : iter_(iter), index_(iter.ndim() - 1), offsets_(iter.ntensors()) {
     for (size_t axis = 0; axis < index_.size(); ++axis) {
       const int64_t size = iter.shape()[axis + 1];

@@ -202,11 +202,11 @@ class BuildExtension(cpp_extension.BuildExtension):
         # The extension's name says nothing to the headers, so extensions with the same flags share the file.
         command = [word for word in command if not word.startswith("-DTORCH_EXTENSION_NAME=")]
         flags = [word for word in command if not word.startswith("-I")]
-        digest = hashlib.sha256(repr(flags).encode()).hexdigest()[:8]
+        text = _read(listed)
+        digest = hashlib.sha256(repr((flags, text)).encode()).hexdigest()[:8]
         folder = os.path.abspath(os.path.join(self.build_temp, f"precompiled-{digest}"))
         header = os.path.join(folder, os.path.basename(listed))
-        with open(listed, encoding="utf-8") as f:
-            write_if_changed(header, f.read())
+        write_if_changed(header, text)
         output = header + ".gch"
         if output not in self._graph:
             command += ["-MMD", "-MF", output + ".d", "-x", "c++-header", header, "-o", output]

@@ -1,0 +1,6 @@
+// Headers of the software device that take longest to read, compiled once for all sources that
+// include one of them. No source includes this file: each names what it needs. (With pybind11's it
+// would take longer to load than the few sources that use these save.)
+#include <ATen/TensorIterator.h>
+#include <ATen/core/Tensor.h>
+#include <torch/library.h>
