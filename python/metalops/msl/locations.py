@@ -32,7 +32,8 @@ def marker_of(line: str) -> tuple[int, str | None] | None:
         return None
     if match.group(2) is None:
         return int(match.group(1)), None
-    name = ast.literal_eval(match.group(2))  # bytes, one character each
+    quoted = match.group(2)  # bytes, one character each
+    name = ast.literal_eval(quoted) if "\\" in quoted else quoted[1:-1]
     return int(match.group(1)), name.encode("latin-1", "ignore").decode("utf-8", "surrogateescape")
 
 

@@ -292,8 +292,13 @@ def _attributes(text: str, start: int, end: int) -> Iterator[Attribute]:
         yield Attribute(match.group(2), arguments, match.start(2))
 
 
+_PLAIN_LITERALS = re.compile(r'\s*(?:"[^"\\\n]*"\s*)+')  # without escapes
+
+
 def string_value(literals: str) -> str | None:
     """The value of adjacent string literals, or None where the text is something else."""
+    if _PLAIN_LITERALS.fullmatch(literals):
+        return "".join(literals.split('"')[1::2])
     import ast
 
     try:
