@@ -77,7 +77,9 @@ class Family:
     def __init__(self, name: str):
         self.name = name
         self.path = os.path.join(ROOT, "kernels", f"{name}.metal")
-        include_dirs = [ROOT, *paths.include_paths()]
+        # The headers of this tree, also where an installed package has its own.
+        headers = os.path.join(ROOT, os.path.dirname(PUBLIC_HEADERS))
+        include_dirs = [ROOT, headers, *paths.include_paths()]
         self._preprocessed = preprocess(path=self.path, include_dirs=include_dirs)
 
     def mutants(self, thorough: bool) -> list[Mutant]:
