@@ -104,7 +104,7 @@ def host_sources(folder: str, include_dirs: list[str]) -> list[str]:
     from metalops.build import kernels, runtime
 
     listed = glob(os.path.join(ROOT, "csrc", "ops", "*.mm")) + glob(
-        os.path.join(ROOT, "csrc", "*.cpp")
+        os.path.join(ROOT, "csrc", "python", "*.cpp")
     )
     generated = kernels.write_registrations(metal_sources(), include_dirs, "_C.kernels", folder)
     return [*sorted(listed), *generated, runtime.write_runtime(listed, include_dirs[:-1], folder)]
