@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from metalops.build import kernels, ninja
+from metalops.build import metal_sources, ninja
 from setuptools.errors import CompileError
 
 KERNEL = """\
@@ -30,11 +30,11 @@ def project(tmp_path):
     def build():
         times = {path: os.stat(path).st_mtime_ns for path in build.outputs}
         sources = [str(tmp_path / f"{name}.metal") for name in ("one", "two")]
-        build.outputs = kernels.build_libraries(
+        build.outputs = metal_sources.build_libraries(
             sources, [], str(tmp_path / "out"), str(tmp_path / "build")
         )
         return {
-            kernels.family(path)
+            metal_sources.family(path)
             for path in build.outputs
             if times.get(path) != os.stat(path).st_mtime_ns
         }
@@ -48,7 +48,7 @@ def touch(path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(kernels.library_suffix() is None, reason="no Metal compiler is installed")
+@pytest.mark.skipif(metal_sources.library_suffix() is None, reason="no Metal compiler is installed")
 def test_only_what_changed_is_compiled_again(project):
     folder, build = project
     assert build() == {"one", "two"}
@@ -61,7 +61,7 @@ def test_only_what_changed_is_compiled_again(project):
     assert build() == {"two"}
 
 
-@pytest.mark.skipif(kernels.library_suffix() is None, reason="no Metal compiler is installed")
+@pytest.mark.skipif(metal_sources.library_suffix() is None, reason="no Metal compiler is installed")
 def test_a_kernel_that_does_not_compile_is_reported_with_its_line(project, capfd):
     folder, build = project
     (folder / "one.h").write_text("#define VALUE undeclared_name\n")

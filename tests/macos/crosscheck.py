@@ -95,18 +95,20 @@ def import_metalops() -> None:
     sys.modules["metalops"] = shell
 
 
-def metal_sources() -> list[str]:
+def kernel_files() -> list[str]:
     return sorted(glob(os.path.join(ROOT, "kernels", "*.metal")))
 
 
 def host_sources(folder: str, include_dirs: list[str]) -> list[str]:
     """What a macOS build compiles: the files of the tree and those that the build helper generates."""
-    from metalops.build import kernels, runtime
+    from metalops.build import metal_sources, runtime
 
     listed = glob(os.path.join(ROOT, "csrc", "ops", "*.mm")) + glob(
         os.path.join(ROOT, "csrc", "python", "*.cpp")
     )
-    generated = kernels.write_registrations(metal_sources(), include_dirs, "_C.kernels", folder)
+    generated = metal_sources.write_registrations(
+        kernel_files(), include_dirs, "_C.kernels", folder
+    )
     return [*sorted(listed), *generated, runtime.write_runtime(listed, include_dirs[:-1], folder)]
 
 
@@ -117,7 +119,7 @@ def check_kernels(include_dirs: list[str]) -> int:
     from metalops.msl.preprocess import preprocess
 
     faults = 0
-    for path in metal_sources():
+    for path in kernel_files():
         text = flatten(path, include_dirs)
         name = os.path.relpath(path, ROOT)
         # The front end defines what Apple's compiler defines, and has Metal's own headers built in.
@@ -190,7 +192,7 @@ def main() -> int:
         faults += len(undefined)
     print(
         f"{len(objects)} files compiled and linked with the {toolchain.kind}, "
-        f"{len(metal_sources())} kernel files flattened: {faults or 'no'} faults"
+        f"{len(kernel_files())} kernel files flattened: {faults or 'no'} faults"
     )
     if toolchain.kind == "Zig":
         print(

@@ -20,14 +20,14 @@ def test_every_kernel_file_can_be_embedded(crosscheck, capsys):
     from metalops.build import paths
 
     include_dirs = [crosscheck.ROOT, *paths.include_paths(), paths.torch_include()]
-    assert len(crosscheck.metal_sources()) >= 8
+    assert len(crosscheck.kernel_files()) >= 8
     assert crosscheck.check_kernels(include_dirs) == 0, capsys.readouterr().out
 
 
 def test_an_include_that_cannot_be_embedded_is_a_fault(crosscheck, capsys, monkeypatch, tmp_path):
     (tmp_path / "k.metal").write_text('#include "hidden.h"\nkernel void f() {}\n')
     (tmp_path / "hidden.h").write_text("constant int x = 1;\n")
-    monkeypatch.setattr(crosscheck, "metal_sources", lambda: [str(tmp_path / "k.metal")])
+    monkeypatch.setattr(crosscheck, "kernel_files", lambda: [str(tmp_path / "k.metal")])
     monkeypatch.setattr("metalops.msl.flatten", lambda *_: f'#include "{tmp_path}/hidden.h"\n')
     assert crosscheck.check_kernels([]) == 1
     assert f"still includes {tmp_path}/hidden.h" in capsys.readouterr().out

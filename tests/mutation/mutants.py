@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from metalops.msl.check.program import ancestor, descendants
+from metalops.msl.check.checked import ancestor, descendants
 from metalops.msl.kernels import declared_identifier, last_name
 from metalops.msl.locations import LineMap, Position
 from metalops.msl.parse import Source

@@ -14,7 +14,7 @@ import setuptools
 from setuptools.errors import CompileError
 from torch.utils import cpp_extension
 
-from metalops.build import compilers, kernels, paths, runtime
+from metalops.build import compilers, metal_sources, paths, runtime
 from metalops.build.compile_kernel import included_files
 from metalops.build.ninja import Graph, write_if_changed
 
@@ -39,7 +39,7 @@ def split_sources(sources: list[str]) -> tuple[list[str], list[str]]:
         if not os.path.isfile(source):
             raise CompileError(f"metalops: the source file {source} does not exist.")
     metal = [source for source in sources if source.endswith(".metal")]
-    kernels.check_families(metal)
+    metal_sources.check_families(metal)
     return metal, [source for source in sources if not source.endswith(".metal")]
 
 
@@ -126,8 +126,8 @@ class BuildExtension(cpp_extension.BuildExtension):
         metal, others = split_sources(ext.sources)
         folder = os.path.join(self.build_temp, ext.name)
         kernels_folder = self._kernels_folder(ext)
-        kernels.add_libraries(self._graph, metal, ext.metal_include_dirs, kernels_folder)
-        generated = kernels.write_registrations(
+        metal_sources.add_libraries(self._graph, metal, ext.metal_include_dirs, kernels_folder)
+        generated = metal_sources.write_registrations(
             metal, ext.metal_include_dirs, os.path.basename(kernels_folder), folder
         )
         for flag in host_flags():
@@ -256,7 +256,7 @@ class BuildExtension(cpp_extension.BuildExtension):
 
     def _built_libraries(self, ext: setuptools.Extension) -> list[str]:
         metal = [source for source in ext.sources if source.endswith(".metal")]
-        suffix = kernels.library_suffix() if metal else None
+        suffix = metal_sources.library_suffix() if metal else None
         if suffix is None or not hasattr(ext, "metal_include_dirs"):
             return []
         inplace, self.inplace = self.inplace, False
@@ -264,7 +264,7 @@ class BuildExtension(cpp_extension.BuildExtension):
             folder = self._kernels_folder(ext)
         finally:
             self.inplace = inplace
-        return [os.path.join(folder, kernels.family(source) + suffix) for source in metal]
+        return [os.path.join(folder, metal_sources.family(source) + suffix) for source in metal]
 
     def _host_library(self) -> str:
         """The software device to link against: this build's own while metalops itself is built."""

@@ -12,7 +12,7 @@ from types import ModuleType
 import torch
 from torch.utils import cpp_extension
 
-from metalops.build import compilers, extension, kernels, paths, runtime
+from metalops.build import compilers, extension, metal_sources, paths, runtime
 
 
 def _default_folder(name: str) -> str:
@@ -31,7 +31,7 @@ def _compile_libraries(sources: list[str], include_dirs: list[str], folder: str)
 
     os.makedirs(folder, exist_ok=True)
     for source in sources:
-        library = os.path.join(folder, kernels.family(source) + ".so")
+        library = os.path.join(folder, metal_sources.family(source) + ".so")
         text = msl.flatten(source, include_dirs)
         stamp = hashlib.sha256((text + msl.version()).encode()).hexdigest()
         stamp_file = library + ".stamp"
@@ -76,7 +76,7 @@ def load(
         if paths.software_device():
             _compile_libraries(metal, metal_include_dirs, os.path.join(folder, kernels_folder))
         generated_folder = os.path.join(folder, "generated")
-        generated = kernels.write_registrations(
+        generated = metal_sources.write_registrations(
             metal, metal_include_dirs, kernels_folder, generated_folder
         )
         generated.append(runtime.write_runtime(others, include_dirs, generated_folder))

@@ -14,8 +14,8 @@ from ..kernels import Program
 from ..locations import LineMap
 from ..parse import Source
 from ..preprocess import Preprocessed, preprocess
-from . import address_spaces, atomics, compiled, divergence, kernels, language, names, opencl
-from .program import Checked, Finding
+from . import address_spaces, atomics, compiled, divergence, language, names, opencl, signatures
+from .checked import Checked, Finding
 from .rules import RULES, Rule, rule
 from .sources import PACKAGE_HEADERS, Wanted
 
@@ -23,7 +23,7 @@ PREPROCESSOR = rule(
     "preprocessor", "1.5.3", "Every #include is found and every directive is well formed."
 )
 
-GROUPS = (names, language, address_spaces, kernels, atomics, divergence)
+GROUPS = (names, language, address_spaces, signatures, atomics, divergence)
 
 
 def check_source(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from ..kernels import declared_identifier, function_declarator, last_name
-from .program import Checked, ancestor
+from .checked import Checked, ancestor
 from .rules import rule
 from .types import Type, Types
 

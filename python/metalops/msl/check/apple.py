@@ -8,7 +8,7 @@ import shutil
 import subprocess
 
 from ..preprocess import include_path
-from .program import Finding
+from .checked import Finding
 from .rules import rule
 from .sources import PACKAGE_HEADERS
 

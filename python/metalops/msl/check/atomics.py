@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .program import Checked, ancestor
+from .checked import Checked, ancestor
 from .rules import rule
 
 PLAIN = rule(

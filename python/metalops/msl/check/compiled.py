@@ -12,8 +12,8 @@ from .. import compiler
 from ..build import GENERATED_NAME, readable
 from ..emit import Emitted, emit
 from ..preprocess import Preprocessed
+from .checked import Finding
 from .messages import errors, place_of
-from .program import Finding
 from .rules import rule
 
 COMPILES = rule(

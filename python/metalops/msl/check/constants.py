@@ -6,7 +6,7 @@ import ast
 import re
 
 from ..kernels import declared_identifier, parameter_ranges
-from .program import Checked
+from .checked import Checked
 from .types import Type, Types
 
 _SIZES = {

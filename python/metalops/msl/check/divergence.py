@@ -11,7 +11,7 @@ import re
 
 from ..kernels import declared_identifier
 from ..vocabulary import THREAD_ATTRIBUTES
-from .program import Checked, ancestor, descendants
+from .checked import Checked, ancestor, descendants
 from .rules import rule
 
 DIVERGENT = rule(

@@ -8,7 +8,7 @@ import re
 
 from .. import compiler
 from ..kernels import declarator_kinds, function_declarator
-from .program import Checked, ancestor, descendants
+from .checked import Checked, ancestor, descendants
 from .rules import rule
 
 _RESTRICTIONS = "1.5.4"

@@ -8,7 +8,7 @@ import re
 from ..kernels import declared_identifier
 from ..parse import ADDRESS_SPACES, STAGES
 from ..vocabulary import ATTRIBUTES, KEYWORDS
-from .program import Checked
+from .checked import Checked
 from .rules import rule
 
 UNKNOWN = rule("unknown-attribute", "5.2", "An attribute is one of Metal's or of C++'s.")

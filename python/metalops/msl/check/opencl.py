@@ -22,8 +22,8 @@ from ..kernels import Program
 from ..locations import LineMap
 from ..parse import STAGES, Source
 from ..preprocess import Preprocessed
+from .checked import Finding
 from .messages import errors, place_of
-from .program import Finding
 from .rules import rule
 
 OPENCL = rule(

@@ -8,8 +8,8 @@ import re
 
 from ..kernels import Kernel
 from ..vocabulary import THREAD_ATTRIBUTES
+from .checked import Checked, ancestor
 from .constants import Constants
-from .program import Checked, ancestor
 from .rules import rule
 from .types import Types
 
