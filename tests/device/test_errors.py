@@ -145,7 +145,7 @@ def ones(*shape, dtype=torch.float32):
         ),
         (
             lambda: torch.cholesky_solve(complex_matrix(), complex_matrix()),
-            "linalg.solve.triangular.*; Not supported for complex yet!",
+            "linalg.solve.triangular.*; Only float is supported!",
         ),
         (
             lambda: torch.linalg.inv(complex_matrix()),
@@ -165,17 +165,75 @@ def ones(*shape, dtype=torch.float32):
         ),
         (
             lambda: torch.cholesky_inverse(complex_matrix()),
-            "cholesky_inverse: MPS only supports float type",
+            "cholesky_inverse: MPS only supports float type!",
         ),
         (
             lambda: torch.linalg.solve_triangular(complex_matrix(), complex_matrix(), upper=True),
-            "linalg.solve.triangular.*; Not supported for complex yet!",
+            "linalg.solve.triangular.*; Only float is supported!",
         ),
         (
             lambda: ones(2, dtype=torch.long).index_reduce(
                 0, torch.tensor([0], device="mps"), ones(1, dtype=torch.long), "prod"
             ),
-            "index_reduce for MPS does not support torch.long",
+            "index_reduce for MPS does not support torch.long dtype",
+        ),
+        (
+            lambda: complex_matrix().index_reduce(
+                0, torch.tensor([0], device="mps"), complex_matrix()[:1], "prod"
+            ),
+            "index_reduce for MPS does not support torch.cfloat dtype",
+        ),
+        (
+            lambda: torch.linalg.solve(complex_matrix(), complex_matrix()),
+            "linalg.lu_factor.*: MPS only supports floats.",
+        ),
+        (
+            lambda: torch.linalg.lu(complex_matrix()),
+            "linalg.lu_factor.*: MPS doesn't support complex types.",
+        ),
+        (
+            lambda: torch.linalg.lu(ones(2, 2), pivot=False),
+            "linalg.lu_factor.*: MPS doesn't allow pivot == False.",
+        ),
+        (
+            lambda: torch.addmm(*[complex_matrix()] * 3, alpha=1j),
+            "value cannot be converted to type double without overflow",
+        ),
+        (
+            lambda: torch.addr(complex_matrix(), *[complex_matrix()[0]] * 2, beta=1j),
+            "value cannot be converted to type double without overflow",
+        ),
+        (
+            lambda: torch.addr(ones(2, 2), ones(2, dtype=torch.int), ones(2)),
+            "MPS device does not support addr for non-float input",
+        ),
+        (
+            lambda: torch.renorm(complex_matrix(), 2, 0, 1),
+            "Failed to create function state object for: renorm_float2",
+        ),
+        (
+            lambda: F.silu(complex_matrix().t()),
+            "Failed to create function state object for: silu_dense_castout_float2",
+        ),
+        (
+            lambda: torch.round(ones(2, dtype=torch.short), decimals=1),
+            "Failed to create function state object for: round_decimals_dense_short_short_long",
+        ),
+        (
+            lambda: F.interpolate(ones(1, 1, 2, 2, dtype=torch.uint8), 4, mode="bicubic"),
+            "Failed to create function state object for: upsample_bicubic2d_uchar",
+        ),
+        (
+            lambda: F.interpolate(
+                ones(1, 1, 2, 2, dtype=torch.uint8), 4, mode="bilinear", antialias=True
+            ),
+            "_upsample_bilineard2d_aa_out_mps only supports floating-point dtypes",
+        ),
+        (
+            lambda: F.interpolate(
+                ones(1, 1, 2, 2, dtype=torch.uint8), 4, mode="bicubic", antialias=True
+            ),
+            "_upsample_bicubic2d_aa_out_mps only supports floating-point dtypes",
         ),
     ],
 )

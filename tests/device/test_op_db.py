@@ -38,14 +38,19 @@ FLOAT64_MESSAGES = (
 REFUSALS = (
     "ConvTranspose 3D with BF16 or FP16 types is not supported on MPS",
     "Convolution is supported only for Floating types",
+    "Failed to create function state object for: ",
+    "MPS device does not support addr for non-float input",
     "MPS device does not support linear for non-float",
-    "cholesky_inverse: MPS only supports float type",
-    "index_reduce for MPS does not support torch.long",
+    "_upsample_bilineard2d_aa_out_mps only supports floating-point dtypes",
+    "cholesky_inverse: MPS only supports float type!",
+    "index_reduce for MPS does not support torch.",
     "linalg.cholesky: Input tensor must be float32",
     "linalg.lu_factor(): MPS doesn't ",
-    "linalg.solve.triangular(); Not supported for complex yet!",
-    "linalg_qr: MPS currently supports float32 only",
+    "linalg.lu_factor(): MPS only supports floats.",
+    "linalg.solve.triangular(); Only float is supported!",
     "linalg_inv: not supported for complex types yet!",
+    "linalg_qr: MPS currently supports float32 only",
+    "value cannot be converted to type double without overflow",
 )
 
 # They draw more than once: the device's generator has moved on in another way than the CPU's.

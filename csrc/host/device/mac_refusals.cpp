@@ -1,17 +1,31 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 #include <device/mac_refusals.h>
+#include <metal/scalar_types.h>
 
 #include <map>
+#include <string>
 
 namespace metalops::device {
 namespace {
 
 using Arguments = c10::ArrayRef<c10::IValue>;
 
+const at::Tensor& tensor(Arguments arguments, size_t i) { return arguments[i].toTensor(); }
+
+bool is_float(Arguments arguments, size_t i) {
+  return tensor(arguments, i).scalar_type() == at::kFloat;
+}
+
+bool is_complex(Arguments arguments, size_t i) { return tensor(arguments, i).is_complex(); }
+
+// The Metal type of an element as it stands in the names of torch's kernels.
+std::string metal_type(const at::Tensor& tensor) {
+  return at::native::mps::scalarToMetalTypeString(tensor.scalar_type());
+}
+
 void lu_of_complex(Arguments arguments) {
-  TORCH_CHECK(!arguments[0].toTensor().is_complex(),
-              "linalg.lu_factor(): MPS doesn't support complex types.");
+  TORCH_CHECK(!is_complex(arguments, 0), "linalg.lu_factor(): MPS doesn't support complex types.");
 }
 
 void lu_without_pivots(Arguments arguments) {
@@ -19,40 +33,92 @@ void lu_without_pivots(Arguments arguments) {
   TORCH_CHECK(arguments[1].toBool(), "linalg.lu_factor(): MPS doesn't allow pivot == False.");
 }
 
-void inverse_of_complex(Arguments arguments) {
-  TORCH_CHECK(!arguments[0].toTensor().is_complex(),
-              "linalg_inv: not supported for complex types yet!");
+void solve(Arguments arguments) {
+  TORCH_CHECK(!is_complex(arguments, 0), "linalg.lu_factor(): MPS only supports floats.");
 }
 
+void inverse_of_complex(Arguments arguments) {
+  TORCH_CHECK(!is_complex(arguments, 0), "linalg_inv: not supported for complex types yet!");
+}
+
+// A Mac reads complex matrices as real ones, with results of no use. This is what it said before.
 void cholesky_of_complex(Arguments arguments) {
-  TORCH_CHECK(!arguments[0].toTensor().is_complex(),
-              "linalg.cholesky: Input tensor must be float32");
+  TORCH_CHECK(!is_complex(arguments, 0), "linalg.cholesky: Input tensor must be float32");
 }
 
 void cholesky_inverse(Arguments arguments) {
-  TORCH_CHECK(arguments[0].toTensor().scalar_type() == at::kFloat,
-              "cholesky_inverse: MPS only supports float type");
+  TORCH_CHECK(is_float(arguments, 0), "cholesky_inverse: MPS only supports float type!");
 }
 
 void triangular_solve(Arguments arguments) {
-  TORCH_CHECK(!arguments[0].toTensor().is_complex() && !arguments[1].toTensor().is_complex(),
-              "linalg.solve.triangular(); Not supported for complex yet!");
+  TORCH_CHECK(!is_complex(arguments, 0) && !is_complex(arguments, 1),
+              "linalg.solve.triangular(); Only float is supported!");
 }
 
 void qr(Arguments arguments) {
-  TORCH_CHECK(arguments[0].toTensor().scalar_type() == at::kFloat,
-              "linalg_qr: MPS currently supports float32 only");
+  TORCH_CHECK(is_float(arguments, 0), "linalg_qr: MPS currently supports float32 only");
 }
 
 void index_reduce(Arguments arguments) {
-  TORCH_CHECK(arguments[0].toTensor().scalar_type() != at::kLong,
-              "index_reduce for MPS does not support torch.long");
+  const auto type = tensor(arguments, 0).scalar_type();
+  TORCH_CHECK(type != at::kLong, "index_reduce for MPS does not support torch.long dtype");
+  TORCH_CHECK(type != at::kComplexFloat,
+              "index_reduce for MPS does not support torch.cfloat dtype");
 }
 
-// In torch's list of what fails on a Mac, torch/testing/_internal/common_mps.py.
-void median_of_bool(Arguments arguments) {
-  TORCH_CHECK(arguments[0].toTensor().scalar_type() != at::kBool,
-              "median: MPS does not support torch.bool");
+// Raises for factors with an imaginary part: the MPS kernel takes double.
+void factors_of_sum(Arguments arguments) {
+  arguments[3].toScalar().toDouble();
+  arguments[4].toScalar().toDouble();
+}
+
+void addmm(Arguments arguments) {
+  if (tensor(arguments, 1).numel() != 0 && tensor(arguments, 2).numel() != 0)
+    factors_of_sum(arguments);
+}
+
+void addr(Arguments arguments) {
+  TORCH_CHECK(tensor(arguments, 1).is_floating_point() || is_complex(arguments, 1),
+              "MPS device does not support addr for non-float input");
+  addmm(arguments);
+}
+
+void renorm(Arguments arguments) {
+  TORCH_CHECK(!is_complex(arguments, 0), "Failed to create function state object for: renorm_",
+              metal_type(tensor(arguments, 0)));
+}
+
+void silu_of_complex(Arguments arguments) {
+  const auto& self = tensor(arguments, 0);
+  TORCH_CHECK(!self.is_complex(), "Failed to create function state object for: silu_",
+              self.is_non_overlapping_and_dense() ? "dense" : "strided", "_castout_",
+              metal_type(self));
+}
+
+// round.decimals; the other overload takes no number.
+void round_to_decimals(Arguments arguments) {
+  if (arguments.size() < 2 || !arguments[1].isInt() || arguments[1].toInt() == 0) return;
+  const auto& self = tensor(arguments, 0);
+  TORCH_CHECK(self.is_floating_point(),
+              "Failed to create function state object for: round_decimals_",
+              self.is_non_overlapping_and_dense() ? "dense" : "strided", "_", metal_type(self), "_",
+              metal_type(self), "_long");
+}
+
+void bicubic(Arguments arguments) {
+  TORCH_CHECK(tensor(arguments, 0).is_floating_point(),
+              "Failed to create function state object for: upsample_bicubic2d_",
+              metal_type(tensor(arguments, 0)));
+}
+
+void bilinear_antialiased(Arguments arguments) {
+  TORCH_CHECK(tensor(arguments, 0).is_floating_point(),
+              "_upsample_bilineard2d_aa_out_mps only supports floating-point dtypes");
+}
+
+void bicubic_antialiased(Arguments arguments) {
+  TORCH_CHECK(tensor(arguments, 0).is_floating_point(),
+              "_upsample_bicubic2d_aa_out_mps only supports floating-point dtypes");
 }
 
 }  // namespace
@@ -61,7 +127,8 @@ Refusal find_refusal(const std::string& operator_name) {
   static const std::map<std::string, Refusal> kRefusals = {
       {"aten::_linalg_det", &lu_of_complex},
       {"aten::_linalg_slogdet", &lu_of_complex},
-      {"aten::_linalg_solve_ex", &lu_of_complex},
+      {"aten::_linalg_solve_ex", &solve},
+      {"aten::linalg_lu", &lu_without_pivots},
       {"aten::linalg_lu_factor_ex", &lu_without_pivots},
       {"aten::linalg_lu_factor", &lu_without_pivots},
       {"aten::linalg_inv_ex", &inverse_of_complex},
@@ -74,8 +141,18 @@ Refusal find_refusal(const std::string& operator_name) {
       {"aten::linalg_qr", &qr},
       {"aten::index_reduce", &index_reduce},
       {"aten::index_reduce_", &index_reduce},
-      {"aten::median", &median_of_bool},
-      {"aten::nanmedian", &median_of_bool},
+      {"aten::addmm", &addmm},
+      {"aten::addmm_", &addmm},
+      {"aten::addr", &addr},
+      {"aten::renorm", &renorm},
+      {"aten::renorm_", &renorm},
+      {"aten::silu", &silu_of_complex},
+      {"aten::silu_", &silu_of_complex},
+      {"aten::round", &round_to_decimals},
+      {"aten::round_", &round_to_decimals},
+      {"aten::upsample_bicubic2d", &bicubic},
+      {"aten::_upsample_bilinear2d_aa", &bilinear_antialiased},
+      {"aten::_upsample_bicubic2d_aa", &bicubic_antialiased},
   };
   const auto found = kRefusals.find(operator_name);
   return found == kRefusals.end() ? nullptr : found->second;
