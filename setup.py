@@ -3,6 +3,7 @@
 import os
 import sys
 import types
+import zlib
 from glob import glob
 
 from setuptools import setup
@@ -33,6 +34,14 @@ def parallel_flags() -> list[str]:
     return [] if "clang" in compilers.cxx_version(compilers.find_cxx()) else ["-fopenmp"]
 
 
+def units(sources: list[str], count: int = 6) -> list[list[str]]:
+    """Parts of the sources, which stay the same when there is another source."""
+    parts = [[] for _ in range(count)]
+    for source in sources:
+        parts[zlib.crc32(source.encode()) % count].append(source)
+    return [part for part in parts if part]
+
+
 def extensions() -> list:
     from metalops.build import MetalExtension
     from metalops.build.paths import software_device
@@ -58,12 +67,20 @@ def extensions() -> list:
             extra_link_args=["-Wl,-soname,libmetalops_host.so"],
         )
         host.precompiled_header = "csrc/host/precompiled.h"
+        host.units = [
+            find(
+                "csrc/host/**/bindings.cpp",
+                "csrc/host/metal/compile.cpp",
+                "csrc/host/metal/python_call.cpp",
+            )
+        ]
         result.append(host)
     sources = find("csrc/ops/*.mm", "csrc/python/*.cpp", "kernels/*.metal")
     operators = MetalExtension(
         "metalops._C", sources, include_dirs=[ROOT], extra_compile_args=flags
     )
     operators.precompiled_header = "csrc/ops/precompiled.h"
+    operators.units = [*units(find("csrc/ops/*.mm")), find("csrc/python/*.cpp")]
     result.append(operators)
     return result
 

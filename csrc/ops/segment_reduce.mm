@@ -42,6 +42,7 @@ const char* name_of(ReductionType reduction) {
     case ReductionType::MIN:
       return "min";
   }
+  TORCH_INTERNAL_ASSERT(false, "no such reduction");
 }
 
 const char* gradient_name_of(ReductionType reduction) {
@@ -62,6 +63,7 @@ float identity_of(ReductionType reduction) {
     case ReductionType::MIN:
       return kInfinity;
   }
+  TORCH_INTERNAL_ASSERT(false, "no such reduction");
 }
 
 // The number as an element of that type; raises if it is too large.

@@ -8,7 +8,7 @@ import sys
 import types
 
 import pytest
-from metalops.build import BuildExtension, MetalExtension, compilers, kernels, ninja, paths
+from metalops.build import BuildExtension, MetalExtension, compilers, metal_sources, ninja, paths
 from metalops.build import extension as build_extension
 from setuptools import Distribution
 
@@ -74,16 +74,16 @@ def commands_of(extension, folder):
 
 def test_the_metal_compiler_is_tried_with_the_oldest_metal_and_macos(apple):
     log = apple(works=True)
-    assert kernels.library_suffix() == ".metallib"
+    assert metal_sources.library_suffix() == ".metallib"
     assert "-std=metal3.1 -mmacosx-version-min=14.0 -fno-fast-math" in log.read_text()
 
 
 def test_a_metallib_is_built_with_the_same_flags(apple, source, tmp_path):
     log = apple(works=True)
-    kernels.library_suffix()
+    metal_sources.library_suffix()
     log.write_text("")
     out, build = tmp_path / "out", tmp_path / "build"
-    (library,) = kernels.build_libraries([source], ["headers"], str(out), str(build))
+    (library,) = metal_sources.build_libraries([source], ["headers"], str(out), str(build))
     assert library == str(out / "family.metallib")
     assert os.path.exists(library)
     compile, link = log.read_text().splitlines()
@@ -97,9 +97,9 @@ def test_a_metallib_is_built_with_the_same_flags(apple, source, tmp_path):
 def test_without_a_working_metal_compiler_only_the_source_is_embedded(apple, source, tmp_path):
     apple(works=False)
     out = str(tmp_path / "out")
-    assert kernels.library_suffix() is None
-    assert kernels.build_libraries([source], [], out, str(tmp_path / "build")) == []
-    (registration,) = kernels.write_registrations(
+    assert metal_sources.library_suffix() is None
+    assert metal_sources.build_libraries([source], [], out, str(tmp_path / "build")) == []
+    (registration,) = metal_sources.write_registrations(
         [source], [], "x.kernels", str(tmp_path / "build")
     )
     with open(registration) as f:
@@ -110,7 +110,7 @@ def test_without_a_working_metal_compiler_only_the_source_is_embedded(apple, sou
 
 def test_with_one_the_registration_names_the_metallib(apple, source, tmp_path):
     apple(works=True)
-    (registration,) = kernels.write_registrations([source], [], "x.kernels", str(tmp_path))
+    (registration,) = metal_sources.write_registrations([source], [], "x.kernels", str(tmp_path))
     with open(registration) as f:
         assert f.read().rstrip().endswith('"x.kernels/family.metallib");')
 

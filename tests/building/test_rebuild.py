@@ -1,12 +1,13 @@
 """What a build makes again, and what it prints."""
 
+import ctypes
 import os
 import re
 import subprocess
 import sys
 
 import pytest
-from metalops.build import metal_sources, ninja
+from metalops.build import metal_sources, ninja, units
 from setuptools.errors import CompileError
 
 KERNEL = """\
@@ -135,6 +136,85 @@ def test_a_build_prints_one_line_a_file_and_makes_only_what_changed(extensions):
     assert build()[0] == ["c++ two.cpp", "link two"]
     (folder / "include" / "heavy.h").write_text("#pragma once\ninline int heavy() { return 2; }\n")
     assert build()[0] == ["c++ all.h", "c++ used.cpp", "link one"]
+
+
+UNNAMED = """\
+#include <own.h>
+#include "beside.h"
+
+namespace {{
+
+int value() {{ return heavy() + {value}; }}
+const bool registered = add(&value);
+
+}}  // namespace
+"""
+NAMED = """\
+// The list.
+#include "beside.h"
+#include <vector>
+
+static std::vector<int (*)()> values;
+bool add(int (*function)()) { values.push_back(function); return true; }
+int sum() {
+  int result = 0;
+  for (auto* value : values) result += value();
+  return result;
+}
+"""
+SETUP_OF_A_UNIT = """\
+import sys
+from metalops.build import BuildExtension
+from setuptools import Extension, setup
+
+sources = ["list.cpp", "one.cpp", "two.cpp", "alone.cpp"]
+extension = Extension("unit", sources, include_dirs=["include"])
+extension.units = [["list.cpp", "one.cpp", "two.cpp"]]
+setup(
+    name="project",
+    ext_modules=[extension],
+    cmdclass={"build_ext": BuildExtension.with_options(no_python_abi_suffix=True)},
+    script_args=["build_ext", "--build-lib", "lib", "--build-temp", "temp"],
+)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "darwin", reason="sources are compiled together on Linux only")
+def test_sources_of_a_unit_are_compiled_together_and_may_use_the_same_names(tmp_path):
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "own.h").write_text("#pragma once\ninline int heavy() { return 1; }\n")
+    (tmp_path / "beside.h").write_text("#pragma once\nbool add(int (*)());\n")
+    (tmp_path / "list.cpp").write_text(NAMED)
+    (tmp_path / "one.cpp").write_text(UNNAMED.format(value=10))
+    (tmp_path / "two.cpp").write_text(UNNAMED.format(value=100))
+    (tmp_path / "alone.cpp").write_text(
+        'int sum();\nextern "C" int of_unit() { return sum(); }\nextern "C" void PyInit_unit() {}\n'
+    )
+
+    def build():
+        result = subprocess.run(
+            [sys.executable, "-c", SETUP_OF_A_UNIT],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return re.findall(r"^\[\d+/\d+\] (.*)$", result.stdout, re.MULTILINE), result.stdout
+
+    unit = "c++ list.cpp, one.cpp, two.cpp"
+    assert sorted(build()[0]) == ["c++ alone.cpp", unit, "link unit"]
+    assert ctypes.CDLL(str(tmp_path / "lib" / "unit.so")).of_unit() == 112
+    assert build()[0] == []
+    (tmp_path / "two.cpp").write_text(UNNAMED.format(value="undeclared_name"))
+    lines, printed = build()
+    assert lines == [unit]
+    assert re.search(r"^\S*/two.cpp:6:\d+: error: .undeclared_name.", printed, re.MULTILINE)
+
+
+def test_a_unit_of_sources_that_the_extension_lacks_is_an_error(tmp_path):
+    with pytest.raises(CompileError, match=r"missing\.cpp is in a unit"):
+        units.write_units(["one.cpp"], [["missing.cpp"]], str(tmp_path))
 
 
 def test_a_step_is_repeated_when_its_command_changes(tmp_path):

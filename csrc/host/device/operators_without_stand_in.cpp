@@ -1,9 +1,18 @@
 // Operators that on a Mac have an MPS kernel of their own and in a Linux build of torch reach no
 // CPU kernel by themselves, or that check their arguments first: convolution, attention, linear,
 // ldexp; and native_dropout, whose CPU kernel draws from torch's default CPU generator.
-#include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_scaled_dot_product_attention_math.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/linear_native.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/zeros_like.h>
 #include <device/aliases.h>
 #include <device/recorder.h>
 #include <torch/library.h>

@@ -1,11 +1,12 @@
 // Operators that make tensors and storages or only change how a tensor looks at its storage.
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
-#include <ATen/NativeFunctions.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_efficientzerotensor_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/is_set_to_native.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>

@@ -1,5 +1,5 @@
-#include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
 #include <device/widen.h>
 

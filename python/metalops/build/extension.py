@@ -17,6 +17,7 @@ from torch.utils import cpp_extension
 from metalops.build import compilers, metal_sources, paths, runtime
 from metalops.build.compile_kernel import included_files
 from metalops.build.ninja import Graph, write_if_changed
+from metalops.build.units import write_units
 
 
 def host_flags() -> list[str]:
@@ -80,7 +81,8 @@ class BuildExtension(cpp_extension.BuildExtension):
 
     Everything is one graph of commands, whose last line says how much CPU time the compilers took. An extension with a
     `precompiled_header`, a file of #include lines, has these headers compiled once for all the sources that include any
-    of them, where that pays and the compiler can.
+    of them, where that pays and the compiler can. Of an extension with `units`, lists of some of its sources, the
+    sources of each list are compiled together, except on macOS.
     """
 
     def run(self) -> None:
@@ -149,10 +151,12 @@ class BuildExtension(cpp_extension.BuildExtension):
         depends: list[str] | None = None,
     ) -> list[str]:
         """Stands for the compiler's `compile`."""
+        units = getattr(ext, "units", ()) if paths.software_device() else ()
+        held = write_units(sources, units, os.path.join(self.build_temp, ext.name))
         folders = [os.path.abspath(folder) for folder in include_dirs or []]
         self.compiler.include_dirs = [os.path.abspath(path) for path in self.compiler.include_dirs]
         _, objects, last, macros_and_folders, _ = self.compiler._setup_compile(
-            os.path.abspath(output_dir), macros, folders, sources, depends, extra_postargs
+            os.path.abspath(output_dir), macros, folders, [*held], depends, extra_postargs
         )
         last = list(last["cxx"] if isinstance(last, dict) else last)
         if not any(flag.startswith("-std=") for flag in last):
@@ -166,7 +170,7 @@ class BuildExtension(cpp_extension.BuildExtension):
         header = None
         if compiler == cxx:  # ccache does not keep what is compiled with a precompiled header
             header = self._add_precompiled_header(ext, [*cxx, *flags, *last])
-        for source, output in zip(sources, objects):
+        for source, output in zip(held, objects):
             os.makedirs(os.path.dirname(output), exist_ok=True)
             path, options, needs = os.path.abspath(source), [], []
             if header and _includes_any(source, ext.precompiled_header, folders):
@@ -186,9 +190,9 @@ class BuildExtension(cpp_extension.BuildExtension):
                 "-o",
                 output,
             ]
-            name = os.path.relpath(path)
+            names = ", ".join(os.path.relpath(name) for name in held[source])
             self._graph.add(
-                output, [path], [*command, *last], f"c++ {name}", needs=needs, depfile=True
+                output, [path], [*command, *last], f"c++ {names}", needs=needs, depfile=True
             )
         return objects
 
