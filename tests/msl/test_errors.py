@@ -290,3 +290,13 @@ def test_there_are_31_buffers(index):
     first = "".join(f"device float* x{i}, " for i in range(31)) if not index else ""
     source = HEADER + f"kernel void k({first}\n  constant float* last {index}) {{}}\n"
     check(source, "float* last", "out of bounds: must be between 0 and 30, but is 31")
+
+
+def test_instantiation_of_a_template_that_is_not_there():
+    check(
+        HEADER
+        + "template <typename T> kernel void scale(device T* x) { x[0] *= 2; }\n"
+        + 'template [[host_name("k")]] [[kernel]] decltype(scal<float>) (scal<float>);\n',
+        "scal<float>);",
+        "there is no kernel template scal",
+    )

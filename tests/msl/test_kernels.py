@@ -137,18 +137,29 @@ def test_templates_instantiated_in_every_style(program):
         template [[host_name("c")]] kernel scale_t scale<int, 4>;
         template [[host_name("d" "_" "e")]] kernel void scale(device short* out [[buffer(0)]],
             constant short* in [[buffer(1)]], uint i [[thread_position_in_grid]]);
+        #define instantiate_kernel(name, function, ...) \\
+          template [[host_name(name)]] [[kernel]] decltype(function<__VA_ARGS__>) function<__VA_ARGS__>;
+        instantiate_kernel("scale_" "uchar_6", scale, uchar, 2 * 3)
+        template [[kernel, host_name("f")]] decltype(::scale<float, 7>) (::scale<float, 7>);
+        template kernel void (scale<float, (9 > 8) + 7>) [[host_name("g")]] (device float*, constant float*, uint);
+        template [[kernel]] decltype(scale<float>) scale<float>;
         [[kernel]] void plain(device float* out) { out[0] = 5; }
         [[host_name("renamed")]] kernel void original(device float* out) { out[0] = 6; }
         namespace inner { kernel void nested(device float* out) { out[0] = 7; } }
         namespace { [[host_name("hidden")]] kernel void anonymous(device float* out) { out[0] = 8; } }
         template <typename T> kernel void never(device T* out) { out[0] = T::nothing; }
     """)
-    assert list(p.table()) == ["a", "b", "c", "d_e", "plain", "renamed", "inner::nested", "hidden"]
+    templates = ["a", "b", "c", "d_e", "scale_uchar_6", "f", "g", "scale<float>"]
+    assert list(p.table()) == [*templates, "plain", "renamed", "inner::nested", "hidden"]
     for name, dtype, factor in [
         ("a", torch.float, 2),
         ("b", torch.half, 3),
         ("c", torch.int32, 4),
         ("d_e", torch.int16, 1),
+        ("scale_uchar_6", torch.uint8, 6),
+        ("f", torch.float, 7),
+        ("g", torch.float, 8),
+        ("scale<float>", torch.float, 1),
     ]:
         x = torch.arange(5).to(dtype)
         out = torch.zeros(5, dtype=dtype)
@@ -174,6 +185,36 @@ def test_instantiations_inside_namespaces_see_their_names(program):
         x = torch.arange(4.0)
         p.launch(name, x, grid=4)
         assert x.tolist() == [i**power for i in range(4)]
+
+
+def test_templates_of_one_name_in_several_namespaces(program):
+    p = program("""
+        template <typename T> kernel void f(device T* x, uint i [[thread_position_in_grid]]) { x[i] = 1; }
+        namespace a {
+          template <typename T> kernel void f(uint i [[thread_position_in_grid]], device T* x) { x[i] = 2; }
+          namespace b { template <typename T> kernel void f(device T* x, ushort i [[thread_position_in_grid]]) { x[i] = 3; } }
+          template [[host_name("inside")]] [[kernel]] decltype(f<float>) f<float>;
+          template [[host_name("below")]] [[kernel]] decltype(b::f<float>) b::f<float>;
+          template [[host_name("outside")]] [[kernel]] decltype(::f<float>) (::f<float>);
+        }
+        template [[host_name("global")]] [[kernel]] decltype(f<half>) f<half>;
+        template [[host_name("qualified")]] [[kernel]] decltype(a::f<half>) a::f<half>;
+        template [[host_name("deep")]] kernel void a::b::f<half>(device half*, ushort);
+        namespace c = a::b;
+        template [[host_name("alias")]] [[kernel]] decltype(c::f<int>) c::f<int>;
+    """)
+    for name, dtype, value in [
+        ("inside", torch.float, 2),
+        ("below", torch.float, 3),
+        ("outside", torch.float, 1),
+        ("global", torch.half, 1),
+        ("qualified", torch.half, 2),
+        ("deep", torch.half, 3),
+        ("alias", torch.int32, 3),
+    ]:
+        x = torch.zeros(3, dtype=dtype)
+        p.launch(name, x, grid=3)
+        assert x.tolist() == [value] * 3, name
 
 
 def test_overloaded_kernel_templates(program):

@@ -163,6 +163,7 @@ class Program:
             tuple[object, tuple[str, ...], int]
         ] = []  # namespace-scope variables
         self.instantiations: list[tuple[object, tuple[str, ...], int]] = []
+        self.namespace_aliases: dict[str, tuple[str, ...]] = {}
         self._walk(source.root.children, (), False, 0)
         self._local_classes()
         self._collect_kernels()
@@ -184,7 +185,7 @@ class Program:
         kind = node.type
         if kind == "namespace_definition":
             name = node.child_by_field_name("name")
-            names = tuple(re.split(r"\s*::\s*", self.source.masked_text(name))) if name else ("",)
+            names = self._names(name) if name else ("",)
             body = node.child_by_field_name("body")
             if body:
                 self._walk(body.children, path + names, False, body.start_byte)
@@ -217,10 +218,17 @@ class Program:
                 self._function(node, outer, path, in_class, head, headers, None)
             elif not in_class:
                 self.declarations.append((node, path, head))
+        elif kind == "namespace_alias_definition":
+            alias, meant = node.named_children
+            self.namespace_aliases[self.source.masked_text(alias)] = self._names(meant)
         elif kind == "friend_declaration":
             for inner in node.named_children:
                 if inner.type in ("function_definition", "declaration"):
                     self._declaration(inner, outer, path, in_class, head, headers)
+
+    def _names(self, node) -> tuple[str, ...]:
+        """The names in a::b::c."""
+        return tuple(re.split(r"\s*::\s*", self.source.masked_text(node).strip()))
 
     def _class(self, specifier, outer, path, head, headers) -> None:
         body = specifier.child_by_field_name("body")
@@ -409,8 +417,10 @@ class Program:
             declarator = node.child_by_field_name("declarator")
             if declarator is None:
                 continue
-            called = function_declarator(declarator)
+            called = function_declarator(declarator, may_be_in_parentheses=True)
             name_node = called.child_by_field_name("declarator") if called else declarator
+            while name_node.type == "parenthesized_declarator":
+                name_node = name_node.named_children[0]
             signature = called.child_by_field_name("parameters") if called else None
             attributes = self.source.attributes_in(head, name_node.start_byte)
             attributes += self.source.attributes_in(name_node.end_byte, node.end_byte)
@@ -422,9 +432,10 @@ class Program:
                 candidates = [k for k in candidates if len(k.parameters) == count] or candidates
             candidates = [k for k in candidates if k.function.template_headers] or candidates
             if not candidates:
+                if host_name and all(f.name != name for f in self.functions):
+                    self._forbid(f"there is no kernel template {name}", name_node.start_byte)
                 continue
-            exact = [k for k in candidates if k.function.path == path]
-            kernel = (exact or candidates)[0]
+            kernel = self._visible(candidates, path, name_node)
             host = string_value(host_name.arguments or "") if host_name else None
             arguments = next(
                 iter(
@@ -446,6 +457,26 @@ class Program:
                 )
             )
         self.instances.sort(key=lambda i: i.offset)
+
+    def _visible(self, kernels: list[Kernel], path: tuple[str, ...], name_node) -> Kernel:
+        """Of kernels of one name, the one that the name means in the namespace `path`; the first if that hangs on
+        using-directives.
+        """
+        scopes: list[str] = []
+        while name_node.type == "qualified_identifier":
+            scope = name_node.child_by_field_name("scope")
+            if scope is None:
+                path = ()  # ::name
+            else:
+                name = self.source.masked_text(scope).strip()
+                scopes += self.namespace_aliases.get(name, (name,))
+            name_node = name_node.child_by_field_name("name")
+        for count in range(len(path), -1, -1):
+            wanted = (*path[:count], *scopes)
+            for kernel in kernels:
+                if tuple(filter(None, kernel.function.path)) == tuple(filter(None, wanted)):
+                    return kernel
+        return kernels[0]
 
     # ---- threadgroup variables -------------------------------------------------------------------
 
@@ -527,15 +558,18 @@ class Program:
 # ---- helpers over nodes --------------------------------------------------------------------------
 
 
-def function_declarator(node):
+def function_declarator(node, may_be_in_parentheses: bool = False):
     """The function declarator inside pointer and reference declarators, or None for a variable.
 
-    For a conversion function it is an abstract one, which has parameters and no name.
+    For a conversion function it is an abstract one, which has parameters and no name. may_be_in_parentheses: whether
+    `(name)(parameters)` declares a function, as where there are no pointers to functions.
     """
     while node is not None:
         if node.type == "function_declarator":
             inner = node.child_by_field_name("declarator")
             if inner is not None and inner.type == "parenthesized_declarator":
+                if may_be_in_parentheses:
+                    return node
                 return None  # pointer or reference to function
             return node
         if node.type == "operator_cast":
