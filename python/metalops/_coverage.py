@@ -8,9 +8,8 @@ import re
 from collections import Counter
 from dataclasses import asdict, dataclass
 
-import torch
-
 from . import _C, _stock
+from ._torch_internals import describe_kernels, has_kernel_for_key
 
 # status -> what it means
 STATUSES = {
@@ -93,18 +92,19 @@ def coverage() -> list[Coverage]:
 
 
 def _status(name: str, delegates: dict[str, str], shared: dict[str, str]) -> str:
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     if name in shared:
         return "replaced" if shared[name] else "left to torch"
     if name in _stock.stock_overloads() and name not in _stock.FORCED_CPU_FALLBACK:
         return "stock"
-    if has_kernel(name, "MPS") and _OUR_FILE.search(torch._C._dispatch_dump(name)):
+    if has_kernel_for_key(name, "MPS") and _OUR_FILE.search(describe_kernels(name)):
         return "ours"
     if name in delegates:  # torch generates it from the other overload's kernel, for every device
         return _status(delegates[name], delegates, shared)
-    if name not in _COMPOSITE_WITHOUT_KERNEL and any(has_kernel(name, k) for k in _COMPOSITE_KEYS):
+    if name not in _COMPOSITE_WITHOUT_KERNEL and any(
+        has_kernel_for_key(name, k) for k in _COMPOSITE_KEYS
+    ):
         return "composite"
-    if has_kernel(name, "CPU") or name in _COMPOSITE_WITHOUT_KERNEL:
+    if has_kernel_for_key(name, "CPU") or name in _COMPOSITE_WITHOUT_KERNEL:
         return "cpu only" if name in _CPU_ONLY else "missing"
     return "elsewhere"
 

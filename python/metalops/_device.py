@@ -1,7 +1,7 @@
 """Brings up the software mps device on the Python side of torch.
 
 The shared library registers the device with torch's C++ side when it is loaded. What is left is
-Python: torch._C lacks the functions that PyTorch compiles only on a Mac, torch.backends.mps caches
+Python: torch lacks the functions that PyTorch compiles only on a Mac, torch.backends.mps caches
 answers, and storages know no mps case.
 """
 
@@ -16,6 +16,7 @@ import platform
 import torch
 
 from . import _host, _stock
+from ._torch_internals import DispatchKey, add_mps, call_with_key, mps_function
 
 _stand_ins: frozenset[str] = frozenset()
 _without_kernel: frozenset[str] = frozenset()
@@ -28,7 +29,6 @@ def bring_up() -> None:
         return
     served, unserved = _host.register_stock_operators(sorted(_stock.stock_overloads()))
     _stand_ins, _without_kernel = frozenset(served), frozenset(unserved)
-    torch._C._has_mps = True
     _forget_cached_answers()
     _add_missing_functions()
     _replace_compile_shader()
@@ -66,13 +66,13 @@ def _compose_attention() -> None:
     with a table that has no entry for MPS.
     """
     attention = torch.ops.aten.scaled_dot_product_attention.default
-    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    composite = DispatchKey.CompositeImplicitAutograd
 
     @attention.py_impl(composite)
     def compose(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **keywords):
         if query.device.type != "mps":
-            return attention._op_dk(
-                composite, query, key, value, attn_mask, dropout_p, is_causal, **keywords
+            return call_with_key(
+                attention, composite, query, key, value, attn_mask, dropout_p, is_causal, **keywords
             )
         math = torch.ops.aten._scaled_dot_product_attention_math.default
         return math(query, key, value, attn_mask, dropout_p, is_causal, **keywords)[0]
@@ -97,14 +97,15 @@ def _processor_name() -> str:
 
 
 def _add_missing_functions() -> None:
-    module = torch._C
-    module._mps_get_name = lambda: f"metalops software device ({_processor_name()})"
-    module._mps_get_core_count = lambda: len(os.sched_getaffinity(0))
-    module._mps_host_alias_storage = _host_alias_storage
-    module._mps_isCaptureEnabled = lambda: False
-    module._mps_isCapturing = lambda: False
-    module._mps_startCapture = _start_capture
-    module._mps_stopCapture = lambda: None
+    add_mps(
+        get_name=lambda: f"metalops software device ({_processor_name()})",
+        get_core_count=lambda: len(os.sched_getaffinity(0)),
+        host_alias_storage=_host_alias_storage,
+        isCaptureEnabled=lambda: False,
+        isCapturing=lambda: False,
+        startCapture=_start_capture,
+        stopCapture=lambda: None,
+    )
 
 
 def _host_alias_storage(storage: torch.UntypedStorage) -> torch.UntypedStorage:
@@ -129,7 +130,7 @@ def _replace_compile_shader() -> None:
             raise TypeError(
                 f"compile_shader(): argument 'source' must be str, not {type(source).__name__}"
             )
-        return torch._C._mps_compileShader(source)
+        return mps_function("compileShader")(source)
 
     torch.mps.compile_shader = compile_shader
 

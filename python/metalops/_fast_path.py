@@ -15,9 +15,11 @@ import textwrap
 from collections.abc import Sequence
 from types import CodeType, FunctionType
 
-from torch.nn.modules import activation, transformer
+from torch.nn.modules import transformer
 
-_FUNCTIONS = (transformer.TransformerEncoderLayer.forward, activation._check_arg_device)
+from ._torch_internals import attention_device_check
+
+_FUNCTIONS = (transformer.TransformerEncoderLayer.forward, attention_device_check)
 _STOCK_CODE = [function.__code__ for function in _FUNCTIONS]
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import importlib.util
 import sys
 from importlib.abc import Loader, MetaPathFinder
-from types import ModuleType
 
 import torch
 
-_LOWERING = "torch._inductor.lowering"
+from ._torch_internals import INDUCTOR_LOWERING, InductorLowering, inductor_lowering
+
 _OPERATORS = (
     torch.ops.aten.frexp,
     torch.ops.aten.special_airy_ai,
@@ -26,27 +26,27 @@ _OPERATORS = (
 
 def install() -> None:
     """Does it now if Inductor is loaded, else when it will be: loading it takes seconds."""
-    module = sys.modules.get(_LOWERING)
-    if module is None:
-        sys.meta_path.insert(0, _WhenLoaded())
+    if INDUCTOR_LOWERING in sys.modules:
+        _replace_lowerings()
     else:
-        _replace_lowerings(module)
+        sys.meta_path.insert(0, _WhenLoaded())
 
 
-def _replace_lowerings(lowering: ModuleType) -> None:
+def _replace_lowerings() -> None:
+    inductor = inductor_lowering()
     for packet in _OPERATORS:
         for name in packet.overloads():
             overload = getattr(packet, name)
-            if overload in lowering.lowerings:
-                original = lowering.lowerings[overload]
-                lowering.lowerings[overload] = _call_on_mps(lowering, overload, original)
+            if overload in inductor.lowerings:
+                original = inductor.lowerings[overload]
+                inductor.lowerings[overload] = _call_on_mps(inductor, overload, original)
 
 
-def _call_on_mps(lowering: ModuleType, overload, original):
-    call = lowering.fallback_handler(overload, add_to_fallback_set=False)
+def _call_on_mps(inductor: InductorLowering, overload, original):
+    call = inductor.fallback_handler(overload, add_to_fallback_set=False)
 
     def lower(*args, **kwargs):
-        nodes = (x for x in args if isinstance(x, lowering.ir.IRNode))
+        nodes = (x for x in args if isinstance(x, inductor.IRNode))
         on_mps = any(x.get_device().type == "mps" for x in nodes)
         return (call if on_mps else original)(*args, **kwargs)
 
@@ -57,7 +57,7 @@ class _WhenLoaded(MetaPathFinder, Loader):
     """Loads the module as usual and then replaces the lowerings."""
 
     def find_spec(self, name, path=None, target=None):
-        if name != _LOWERING:
+        if name != INDUCTOR_LOWERING:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -70,4 +70,4 @@ class _WhenLoaded(MetaPathFinder, Loader):
     def exec_module(self, module):
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
-        _replace_lowerings(module)
+        _replace_lowerings()

@@ -14,6 +14,7 @@ import setuptools
 from setuptools.errors import CompileError
 from torch.utils import cpp_extension
 
+from metalops._torch_internals import wrapped_compiler
 from metalops.build import compilers, metal_sources, paths, runtime
 from metalops.build.compile_kernel import included_files
 from metalops.build.ninja import Graph, write_if_changed
@@ -166,7 +167,7 @@ class BuildExtension(cpp_extension.BuildExtension):
             *self.compiler._get_cc_args(macros_and_folders, debug, extra_preargs),
         ]
         cxx = shlex.split(os.environ["CXX"])
-        compiler = cpp_extension._wrap_compiler(cxx)
+        compiler = wrapped_compiler(cxx)
         header = None
         if compiler == cxx:  # ccache does not keep what is compiled with a precompiled header
             header = self._add_precompiled_header(ext, [*cxx, *flags, *last])

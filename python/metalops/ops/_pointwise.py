@@ -23,6 +23,7 @@ from types import FunctionType
 import torch
 from torch import Tensor
 
+from .._torch_internals import OpOverload, has_kernel, schema
 from . import fake
 from ._call import direct, is_dynamo_compiling, through_torch_ops
 from .vmap import register_vmap
@@ -78,18 +79,18 @@ def pointwise(
         overload = getattr(torch.ops.metalops, backward).default
         if not halving:
             fake.register_backward(
-                f"metalops::{backward}", _tensors(overload), len(overload._schema.returns)
+                f"metalops::{backward}", _tensors(overload), len(schema(overload).returns)
             )
         register_vmap(f"metalops::{backward}", _tensors(overload), needs_dimension=halving)
     return function
 
 
 def _is_defined(name: str) -> bool:
-    return torch._C._dispatch_has_kernel(f"metalops::{name}")
+    return has_kernel(f"metalops::{name}")
 
 
-def _tensors(overload: torch._ops.OpOverload) -> int:
-    return sum(str(argument.type) == "Tensor" for argument in overload._schema.arguments)
+def _tensors(overload: OpOverload) -> int:
+    return sum(str(argument.type) == "Tensor" for argument in schema(overload).arguments)
 
 
 def _face(declaration: FunctionType, name: str, doc: str | None) -> FunctionType:

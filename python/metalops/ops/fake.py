@@ -13,15 +13,15 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch._prims_common import (
-    ELEMENTWISE_TYPE_PROMOTION_KIND as PromotionKind,
-)
-from torch._prims_common import (
+
+from .._torch_internals import (
+    PromotionKind,
+    check,
     compute_elementwise_output_strides,
     elementwise_dtypes,
     is_cpu_scalar_tensor,
+    maybe_resize_out,
 )
-from torch._prims_common.wrappers import _maybe_resize_out
 
 
 def pointwise_result(
@@ -47,8 +47,8 @@ def pointwise_result(
 
 def halves(input: Tensor) -> tuple[Tensor, Tensor]:
     """``input[..., :d]`` and ``input[..., d:]`` where the last dimension of ``input`` has size ``2 d``."""
-    torch._check(input.dim() > 0, lambda: "0-dimensional tensors cannot be halved")
-    torch._check(
+    check(input.dim() > 0, lambda: "0-dimensional tensors cannot be halved")
+    check(
         input.shape[-1] % 2 == 0,
         lambda: (
             f"Halving dimension must be even, but dimension {input.dim() - 1} is size {input.shape[-1]}"
@@ -59,7 +59,7 @@ def halves(input: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _check_cast(result: Tensor, out: Tensor) -> None:
-    torch._check(
+    check(
         torch.can_cast(result.dtype, out.dtype),
         lambda: f"result type {result.dtype} can't be cast to the desired output type {out.dtype}",
     )
@@ -91,13 +91,13 @@ def register(name: str, result: Callable[..., Tensor], *, inplace: bool, results
         expected = result(*args, **keywords)
         for out in outs:
             _check_cast(expected, out)
-            _maybe_resize_out(out, expected.shape)
+            maybe_resize_out(out, expected.shape)
         return outs[0] if results == 1 else tuple(outs)
 
     def inplace_overload(*args, **scalars) -> Tensor:
         expected = result(*args, **scalars)
         _check_cast(expected, args[0])
-        torch._check(
+        check(
             expected.shape == args[0].shape,
             lambda: (
                 f"output with shape {list(args[0].shape)} doesn't match the broadcast shape {list(expected.shape)}"

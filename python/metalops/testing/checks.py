@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor
 
+from .._torch_internals import pytree, version
 from .samples import Case, make, to_device
 from .tolerances import tolerance
 
@@ -378,9 +378,9 @@ def check_inplace(
     args, kwargs = to_device((case.args, case.kwargs), device)
     operands = _tensors((case.args, case.kwargs))
     first = args[0].clone()
-    version = first._version
+    before = version(first)
     assert op(first, *args[1:], **kwargs) is first, "the changed tensor was not returned"
-    assert first._version == version + 1, "the version counter did not advance by one"
+    assert version(first) == before + 1, "the version counter did not advance by one"
     assert_close(first, expected, name, operands=operands)
     view, whole = _with_border(expected.shape, expected.dtype, device)
     view.copy_(args[0])

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._torch_internals import OpOverload
 from ..ops._pointwise import declared
 from .samples import FLOATS, INTEGERS, Case, elementwise_cases, make, special_values
 
@@ -59,7 +60,7 @@ class Operator:
         return declared[self.name].integers_stay
 
     @property
-    def overload(self) -> torch._ops.OpOverload:
+    def overload(self) -> OpOverload:
         return getattr(torch.ops.metalops, self.name).default
 
     @property

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
 
+from .._torch_internals import opinfo_classes
 from .operators import Operator
 from .samples import FLOATS, Case, to_device
 
 __all__ = ["MetalOpInfo", "opinfo"]
+
+ErrorInput, OpInfo, SampleInput = opinfo_classes()
 
 
 class MetalOpInfo(OpInfo):

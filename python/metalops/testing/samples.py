@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor
+
+from .._torch_internals import pytree
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)

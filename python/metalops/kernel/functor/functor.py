@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
 from ... import _C, _locks
+from ..._torch_internals import schemas_of
 from ...ops import fake
 from ...ops.vmap import register_vmap
 from ..compile import compile_library
@@ -126,7 +127,7 @@ class Functor:
         self.__doc__ = d.doc or f"{d.schema}, elementwise:\n\n{', '.join(d.expressions)}"
         namespace = getattr(torch.ops, d.namespace)
         for name in (d.name, f"{d.name}_", f"{d.name}_backward"):
-            if torch._C._jit_get_schemas_for_operator(f"{d.namespace}::{name}"):
+            if schemas_of(f"{d.namespace}::{name}"):
                 raise ValueError(
                     f"functor {d.name!r}: there already is an operator {d.namespace}::{name}"
                 )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch._functorch.utils import enable_single_level_autograd_function
-from torch.autograd.function import _SingleLevelFunction
 
+from ..._torch_internals import SingleLevelFunction, single_level_functions
 from ..no_backward import no_backward
 from .signature import Definition
 
@@ -25,12 +24,12 @@ def differentiable(
                 f"{definition.owner}: {name!r} is a leaf tensor that requires grad, which cannot be written in place"
             )
     # Under torch.func's transforms the dispatcher comes here once for each level.
-    with enable_single_level_autograd_function():
+    with single_level_functions():
         results = _Kernel.apply(definition, backward, run, *inputs)
     return list(results[: len(definition.outputs)])
 
 
-class _Kernel(_SingleLevelFunction):
+class _Kernel(SingleLevelFunction):
     """Its outputs are the kernel's outputs, then the tensors written in place."""
 
     @staticmethod

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from torch.compiler import is_compiling
 from torch.nn import Parameter
 
+from ..._torch_internals import is_view, is_watched
 from ..identifiers import check_distinct, check_identifier, check_text
 from .call_arguments import (
     Scalar,
@@ -31,8 +31,6 @@ _MATH_MODES = ("safe", "relaxed", "fast")
 _NUMBERS = (int, float)
 _THROUGH_DISPATCHER = (None, None, False)
 
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_functorch_level = torch._C._functorch.peek_interpreter_stack
 _is_grad_enabled = torch.is_grad_enabled
 
 
@@ -276,7 +274,7 @@ class MetalKernel:
 
         _THROUGH_DISPATCHER for calls that the dispatcher must see, and for wrong ones.
         """
-        if _dispatch_modes() or _functorch_level() is not None or forward_ad._current_level >= 0:
+        if is_watched():
             return _THROUGH_DISPATCHER
         grad = _is_grad_enabled()
         graph = False
@@ -300,7 +298,7 @@ class MetalKernel:
             for position in self._inouts:
                 x = inputs[position]
                 # Writes in place about which autograd and the dispatcher know more.
-                if x.is_inference() or graph or (grad and x._is_view()):
+                if x.is_inference() or graph or (grad and is_view(x)):
                     return _THROUGH_DISPATCHER
             key = (
                 tuple(facts),

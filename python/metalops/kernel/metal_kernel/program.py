@@ -7,12 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple
 
 import torch
-from torch import _C
 from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from torch.library import Library
 
 from ... import _locks
+from ..._torch_internals import (
+    below_autograd,
+    forward_mode,
+    keys_after_autograd,
+    keys_after_inplace_or_view,
+)
 from ..compile import when_forgotten
 from ..identifiers import mentioned
 from .call_arguments import CallArguments, describe
@@ -125,14 +130,12 @@ class Program:
 
     def _differentiate(self, keyset, *args):
         inputs, _ = self._split(args)
-        if forward_ad._current_level >= 0 and any(
-            forward_ad.unpack_dual(x).tangent is not None for x in inputs
-        ):
+        if forward_mode() and any(forward_ad.unpack_dual(x).tangent is not None for x in inputs):
             raise NotImplementedError(f"{self.definition.owner} has no forward-mode gradient")
 
         def run():
-            with _C._AutoDispatchBelowAutograd():
-                return self.operator.redispatch(keyset & _C._after_autograd_keyset, *args)
+            with below_autograd():
+                return self.operator.redispatch(keyset & keys_after_autograd, *args)
 
         if not (torch.is_grad_enabled() and any(x.requires_grad for x in inputs)):
             return run()
@@ -143,7 +146,7 @@ class Program:
     def _bump_versions(self, keyset, *args):
         for position in self.inouts:
             increment_version(args[position])
-        return self.operator.redispatch(keyset & _C._after_ADInplaceOrView_keyset, *args)
+        return self.operator.redispatch(keyset & keys_after_inplace_or_view, *args)
 
 
 def outputs_of(results: torch.Tensor | tuple[torch.Tensor, ...] | None) -> list[torch.Tensor]:

@@ -9,9 +9,9 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch.autograd import forward_ad
 
 from ... import _locks
+from ..._torch_internals import constant_to_dynamo, is_watched_or_traced
 from ..compile import compile_library, when_forgotten
 from ..dtypes import metal_type
 from .annotations import INT32, Signature, scalar
@@ -30,10 +30,6 @@ _MPS = torch.device("mps")
 # For how many combinations of shapes and dtypes a kernel remembers what to do.
 _PLANS = 4096
 
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_function_modes = torch._C._len_torch_function_stack
-_functorch_level = torch._C._functorch.peek_interpreter_stack
-_tracing_state = torch._C._get_tracing_state
 _is_grad_enabled = torch.is_grad_enabled
 
 
@@ -85,13 +81,7 @@ class Definition:
 
     def call(self, inputs, grid, group, shapes) -> list[torch.Tensor]:
         """The results, outside torch.compile. Raises what TorchMetalKernel.__call__ does."""
-        if (
-            _dispatch_modes()
-            or _function_modes()
-            or _functorch_level() is not None
-            or forward_ad._current_level >= 0
-            or _tracing_state() is not None
-        ):
+        if is_watched_or_traced():
             return self.trace(inputs, grid, group, shapes)
         with_gradients = _is_grad_enabled()
         is_recorded = False
@@ -357,12 +347,9 @@ class Definition:
         return counts
 
 
+@constant_to_dynamo
 def _default_device() -> torch.device:
     return torch.get_default_device()
-
-
-# What torch.compiler.assume_constant_result does, which imports the compiler.
-_default_device._dynamo_marked_constant = True
 
 
 def _is_symbolic(kind: type) -> bool:

@@ -7,8 +7,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch._guards import detect_fake_mode
-from torch._subclasses.fake_tensor import FakeTensorMode
+
+from ..._torch_internals import FakeTensorMode, detect_fake_mode, is_alias_of
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Reference:
             returned = self.function(*inputs)
         for result in self._results(returned):
             result = result.contiguous()
-            if any(torch._C._is_alias_of(result, other) for other in used):
+            if any(is_alias_of(result, other) for other in used):
                 result = result.clone(memory_format=torch.contiguous_format)
             results.append(result)
             used.append(result)

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
-from torch.autograd.function import _SingleLevelFunction
 
+from ..._torch_internals import (
+    SingleLevelFunction,
+    below_autograd,
+    forward_mode,
+    keys_after_autograd,
+    remove_library,
+    single_level_functions,
+)
 from ..no_backward import no_backward
 from .annotations import Signature
 from .metal_code import MetalCode
@@ -56,7 +62,7 @@ class TorchOperator:
 
     def remove(self) -> None:
         """Takes the operator out of the dispatcher again."""
-        self._library._destroy()
+        remove_library(self._library)
 
     def __call__(self, inputs, grid, group, shapes, device) -> list[torch.Tensor]:
         results = self.overload(*inputs, grid, group, *shapes, device)
@@ -75,14 +81,14 @@ class TorchOperator:
 
     def _differentiate(self, keyset, *arguments):
         tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
-        if forward_ad._current_level >= 0 and any(
+        if forward_mode() and any(
             forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors
         ):
             raise NotImplementedError(f"{self._owner} has no forward-mode gradient")
 
         def run():
-            with torch._C._AutoDispatchBelowAutograd():
-                below = keyset & torch._C._after_autograd_keyset
+            with below_autograd():
+                below = keyset & keys_after_autograd
                 return self._listed(self.overload.redispatch(below, *arguments))
 
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
@@ -94,7 +100,7 @@ class TorchOperator:
     def record(self, run: Callable, inputs) -> list[torch.Tensor]:
         """The results of run(), which runs the kernel on the inputs, as part of the autograd graph."""
         # Under torch.func's transforms the dispatcher comes here once for each level.
-        with enable_single_level_autograd_function():
+        with single_level_functions():
             return list(_Recorded.apply(self, run, *inputs))
 
     def refused_gradients(self, grad_outputs, described) -> list[torch.Tensor | None]:
@@ -136,7 +142,7 @@ class TorchOperator:
         return gradients
 
 
-class _Recorded(_SingleLevelFunction):
+class _Recorded(SingleLevelFunction):
     """A call of a TorchOperator in the autograd graph."""
 
     @staticmethod

@@ -1,0 +1,204 @@
+"""What metalops uses of torch that is not its public interface, each thing once and under a plain name.
+
+Other modules of the package take it from here, so this is what there is to go through for another version of torch. All of
+it holds for the versions in VERSIONS. A name that the installed torch lacks is an ImportError that says so: at the
+import of this module, or of what takes long to import when it is asked for. What csrc uses stands in
+csrc/host/torch_internals.h and <metalops/torch_internals.h>.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import torch
+from torch.autograd import forward_ad
+
+VERSIONS = ("2.13",)
+
+_missing: list[str] = []
+
+
+def _raise_if_missing() -> None:
+    if _missing:
+        names = ", ".join(_missing)
+        _missing.clear()
+        raise ImportError(
+            f"torch {torch.__version__} lacks what metalops uses of its internals: {names}; this metalops knows torch "
+            f"{', '.join(VERSIONS)}, so install torch=={VERSIONS[-1]}.* or a metalops for your torch."
+        )
+
+
+def _find(module: str, name: str) -> Any:
+    """module.name; notes what is missing, and then returns None."""
+    try:
+        found: Any = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+        return found
+    except (AttributeError, ImportError):
+        _missing.append(f"{module}.{name}")
+        return None
+
+
+# ---- the dispatcher ------------------------------------------------------------------------------
+
+DispatchKey = _find("torch._C", "DispatchKey")
+OpOverload = _find("torch._ops", "OpOverload")
+
+# Whether an operator ("namespace::name.overload") exists with any kernel, or with one for a key (its name).
+has_kernel = _find("torch._C", "_dispatch_has_kernel")
+has_kernel_for_key = _find("torch._C", "_dispatch_has_kernel_for_dispatch_key")
+# A text with the kernels of an operator, and the files that registered them.
+describe_kernels = _find("torch._C", "_dispatch_dump")
+# The schemas of all overloads of an operator; none if there is no such operator.
+schemas_of = _find("torch._C", "_jit_get_schemas_for_operator")
+
+# A context in which operators skip autograd, and the keys behind it and behind ADInplaceOrView, for a kernel that calls
+# its operator again.
+below_autograd = _find("torch._C", "_AutoDispatchBelowAutograd")
+keys_after_autograd = _find("torch._C", "_after_autograd_keyset")
+keys_after_inplace_or_view = _find("torch._C", "_after_ADInplaceOrView_keyset")
+
+# Takes the definitions and kernels of a torch.library.Library back.
+remove_library = _find("torch.library", "Library._destroy")
+
+
+def schema(overload: OpOverload) -> torch.FunctionSchema:
+    """The schema of an overload."""
+    return overload._schema
+
+
+def call_with_key(overload: OpOverload, key: DispatchKey, *args, **keywords):
+    """Calls the kernel that the overload has for a key."""
+    return overload._op_dk(key, *args, **keywords)
+
+
+# ---- who sees operators besides the dispatcher ---------------------------------------------------
+
+_dispatch_modes = _find("torch._C", "_len_torch_dispatch_stack")
+_function_modes = _find("torch._C", "_len_torch_function_stack")
+_functorch_level = _find("torch._C", "_functorch.peek_interpreter_stack")
+_tracing_state = _find("torch._C", "_get_tracing_state")
+_find("torch.autograd.forward_ad", "_current_level")
+
+
+def forward_mode() -> bool:
+    """Whether forward-mode differentiation is on."""
+    return forward_ad._current_level >= 0
+
+
+def is_watched() -> bool:
+    """Whether a mode for operators, a transform of torch.func or forward-mode differentiation has to see every call."""
+    return _dispatch_modes() > 0 or _functorch_level() is not None or forward_ad._current_level >= 0
+
+
+def is_watched_or_traced() -> bool:
+    """The same, or a mode for functions, or torch.jit.trace."""
+    return is_watched() or _function_modes() > 0 or _tracing_state() is not None
+
+
+def constant_to_dynamo(function: Callable) -> Callable:
+    """Lets torch.compile call a function while it traces, as torch.compiler.assume_constant_result does, which imports
+    the compiler.
+    """
+    function._dynamo_marked_constant = True
+    return function
+
+
+# ---- tensors -------------------------------------------------------------------------------------
+
+is_alias_of = _find("torch._C", "_is_alias_of")
+is_view = _find("torch", "Tensor._is_view")
+pytree = _find("torch.utils", "_pytree")
+
+
+def version(tensor: torch.Tensor) -> int:
+    """How often a tensor has been written in place."""
+    return tensor._version
+
+
+# ---- fake tensors and their dtypes and strides ---------------------------------------------------
+
+# check(condition, message): RuntimeError with what message() returns; also where the condition is symbolic.
+check = _find("torch", "_check")
+FakeTensorMode = _find("torch._subclasses.fake_tensor", "FakeTensorMode")
+detect_fake_mode = _find("torch._guards", "detect_fake_mode")
+PromotionKind = _find("torch._prims_common", "ELEMENTWISE_TYPE_PROMOTION_KIND")
+compute_elementwise_output_strides = _find(
+    "torch._prims_common", "compute_elementwise_output_strides"
+)
+elementwise_dtypes = _find("torch._prims_common", "elementwise_dtypes")
+is_cpu_scalar_tensor = _find("torch._prims_common", "is_cpu_scalar_tensor")
+maybe_resize_out = _find("torch._prims_common.wrappers", "_maybe_resize_out")
+
+# ---- autograd ------------------------------------------------------------------------------------
+
+# torch.autograd.Function without torch.func's support, under whose transforms the dispatcher calls for each level; and
+# the context that allows one there.
+SingleLevelFunction = _find("torch.autograd.function", "_SingleLevelFunction")
+single_level_functions = _find("torch._functorch.utils", "enable_single_level_autograd_function")
+
+# ---- torch.nn ------------------------------------------------------------------------------------
+
+# Whether nn.MultiheadAttention's fast path takes tensors of a device.
+attention_device_check = _find("torch.nn.modules.activation", "_check_arg_device")
+
+# ---- torch.mps -----------------------------------------------------------------------------------
+
+
+def add_mps(**functions: Callable) -> None:
+    """Gives torch._C what it has on a Mac only: these functions, whose names have the prefix _mps_ there."""
+    torch._C._has_mps = True
+    for name, function in functions.items():
+        setattr(torch._C, f"_mps_{name}", function)
+
+
+def mps_function(name: str) -> Callable:
+    """One of these functions."""
+    return getattr(torch._C, f"_mps_{name}")
+
+
+# ---- what takes long to import -------------------------------------------------------------------
+
+INDUCTOR_LOWERING = "torch._inductor.lowering"
+
+
+class InductorLowering(NamedTuple):
+    """lowerings: by overload. fallback_handler(overload) makes the one that calls the operator's kernel. IRNode: the class
+    of arguments that are tensors.
+    """
+
+    lowerings: dict
+    fallback_handler: Callable
+    IRNode: type
+
+
+def inductor_lowering() -> InductorLowering:
+    """How Inductor translates operators."""
+    found = InductorLowering(
+        _find(INDUCTOR_LOWERING, "lowerings"),
+        _find(INDUCTOR_LOWERING, "fallback_handler"),
+        _find("torch._inductor.ir", "IRNode"),
+    )
+    _raise_if_missing()
+    return found
+
+
+def opinfo_classes() -> tuple[type, type, type]:
+    """ErrorInput, OpInfo and SampleInput: of torch's entries for tests of operators."""
+    module = "torch.testing._internal.opinfo.core"
+    found = _find(module, "ErrorInput"), _find(module, "OpInfo"), _find(module, "SampleInput")
+    _raise_if_missing()
+    return found
+
+
+def wrapped_compiler(command: list[str]) -> list[str]:
+    """A compiler's command as torch.utils.cpp_extension runs it, which is with ccache where that is asked for."""
+    wrap = _find("torch.utils.cpp_extension", "_wrap_compiler")
+    _raise_if_missing()
+    return wrap(command)
+
+
+_raise_if_missing()
