@@ -14,6 +14,7 @@
 #include <metalops/metal_type.h>
 #include <metalops/stock.h>
 #include <metalops/structured.h>
+#include <metalops/torch_internals.h>
 
 #include <algorithm>
 #include <cmath>
@@ -247,7 +248,7 @@ Tensor lanczos_backward(const Tensor& grad_output, at::IntArrayRef output_size,
   auto grad_input = at::empty({0}, grad_output.options());
   metalops::StructuredOut<Meta>(grad_input)
       .meta(grad_output, output_size, input_size, align_corners, scales_h, scales_w);
-  grad_input.unsafeGetTensorImpl()->empty_tensor_restride(grad_output.suggest_memory_format());
+  metalops::internals::set_memory_format(grad_input, grad_output.suggest_memory_format());
   return backward_out<Meta, metalops::kLanczos, kLanczosBackward>(
       grad_output, output_size, input_size, align_corners, scales_h, scales_w, grad_input);
 }

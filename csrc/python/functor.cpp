@@ -8,6 +8,7 @@
 #include <metalops/elementwise_launch.h>
 #include <metalops/metal_type.h>
 #include <metalops/pointwise.h>
+#include <metalops/torch_internals.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
@@ -166,7 +167,7 @@ class AutocastKernel final : public c10::OperatorKernel {
   explicit AutocastKernel(bool lower_precision) : lower_precision_(lower_precision) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(
+    const internals::ExcludeDispatchKeyGuard no_autocast(
         at::autocast::get_autocast_dispatch_key_from_device_type(at::kMPS));
     const auto type =
         lower_precision_ ? at::autocast::get_autocast_dtype(at::kMPS) : ScalarType::Float;

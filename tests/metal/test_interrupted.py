@@ -18,40 +18,35 @@ pytestmark = pytest.mark.skipif(
 
 # Each thread takes a while, so the grid as a whole takes minutes.
 SLOW = """
-kernel void spin(device atomic_uint* out, uint i [[thread_position_in_grid]]) {
-  uint x = i;
-  for (int n = 0; n < 100000; ++n) x = x * 1664525u + 1013904223u;
-  atomic_fetch_xor_explicit(out, x, memory_order_relaxed);
+uint spun(uint x, int rounds) {
+  for (int n = 0; n < rounds; ++n) x = x * 1664525u + 1013904223u;
+  return x;
 }
-kernel void spin_together(
-    device atomic_uint* out, uint i [[thread_position_in_grid]], uint lane [[thread_index_in_threadgroup]]) {
-  threadgroup uint shared[64];
-  uint x = i;
-  for (int n = 0; n < 2000; ++n) {
+uint spun_together(uint x, int rounds, threadgroup uint* shared, uint lane) {
+  for (int n = 0; n < rounds; ++n) {
     shared[lane] = x;
     threadgroup_barrier(mem_flags::mem_threadgroup);
     x = x * 1664525u + shared[63 - lane];
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
-  atomic_fetch_xor_explicit(out, x, memory_order_relaxed);
+  return x;
+}
+kernel void spin(device atomic_uint* out, uint i [[thread_position_in_grid]]) {
+  atomic_fetch_xor_explicit(out, spun(i, 100000), memory_order_relaxed);
+}
+kernel void spin_together(
+    device atomic_uint* out, uint i [[thread_position_in_grid]], uint lane [[thread_index_in_threadgroup]]) {
+  threadgroup uint shared[64];
+  atomic_fetch_xor_explicit(out, spun_together(i, 2000, shared, lane), memory_order_relaxed);
 }
 kernel void count(device atomic_uint* out, uint i [[thread_position_in_grid]]) {
-  uint x = i;
-  for (int n = 0; n < 20000; ++n) x = x * 1664525u + 1013904223u;
-  atomic_fetch_xor_explicit(out + 64, x, memory_order_relaxed);
+  atomic_fetch_xor_explicit(out + 64, spun(i, 20000), memory_order_relaxed);
   atomic_fetch_add_explicit(out + i % 64, 1, memory_order_relaxed);
 }
 kernel void count_together(
     device atomic_uint* out, uint i [[thread_position_in_grid]], uint lane [[thread_index_in_threadgroup]]) {
   threadgroup uint shared[64];
-  uint x = i;
-  for (int n = 0; n < 500; ++n) {
-    shared[lane] = x;
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    x = x * 1664525u + shared[63 - lane];
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-  }
-  atomic_fetch_xor_explicit(out + 64, x, memory_order_relaxed);
+  atomic_fetch_xor_explicit(out + 64, spun_together(i, 500, shared, lane), memory_order_relaxed);
   atomic_fetch_add_explicit(out + i % 64, 1, memory_order_relaxed);
 }
 kernel void reversed(device uint* out, uint i [[thread_position_in_grid]], uint lane [[thread_index_in_threadgroup]]) {

@@ -147,3 +147,60 @@ def test_the_installed_torch_is_one_that_is_known():
     assert torch.__version__.startswith(
         tuple(f"{version}." for version in _torch_internals.VERSIONS)
     )
+
+
+ROOT = Path(__file__).parents[2]
+HEADERS = {"csrc/host/torch_internals.h", "python/metalops/include/metalops/torch_internals.h"}
+
+CXX_EXCEPTIONS = {
+    "csrc/host/device/generator.cpp": "defines functions that torch declares in mps::detail",
+    "python/metalops/include/metalops/autograd.cpp": "nodes and edges of the graph are what it is about",
+}
+
+# Namespaces that are not for users, objects behind tensors and storages, members and functions with an underscore.
+CXX_INTERNAL = re.compile(
+    r"(?:\b(?:at|c10|torch)::(?:\w+::)*|(?<![\w:])(?:mps|autograd|functionalization)::)(?:detail|impl|internal|raw)\b"
+    r"|\bunsafeGet\w*Impl\b|(?:->|\.)_[a-z]\w*(?=\()|\bc10::(?:\w+::)*_\w+|\bcaffe2\b"
+    r"|#include <(?:ATen|c10|torch)/(?:\w+/)*(?:detail|impl)/"
+)
+
+
+def cxx_internals(text):
+    """What a C++ source uses of torch's internals, comments aside."""
+    return CXX_INTERNAL.findall(re.sub(r"//.*", "", text))
+
+
+@pytest.mark.skipif(not (ROOT / "csrc").is_dir(), reason="the sources are not here")
+def test_cxx_takes_torchs_internals_from_two_headers():
+    folders = (ROOT / "csrc", ROOT / "python/metalops/include/metalops")
+    paths = [
+        p for folder in folders for p in folder.rglob("*") if p.suffix in (".cpp", ".h", ".mm")
+    ]
+    used = {
+        path.relative_to(ROOT).as_posix(): cxx_internals(path.read_text(encoding="utf-8"))
+        for path in paths
+    }
+    found = {file: names for file, names in used.items() if names}
+    allowed = HEADERS | CXX_EXCEPTIONS.keys()
+    assert {file: names for file, names in found.items() if file not in allowed} == {}
+    assert allowed <= found.keys(), "exceptions that nothing needs"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "c10::impl::ExcludeDispatchKeyGuard guard;",
+        "return at::detail::empty_cpu(sizes);",
+        "torch::autograd::impl::gradient_edge(x)",
+        "x.unsafeGetTensorImpl()",
+        "impl->_set_conj(true);",
+        "c10::ThreadLocalDebugInfo::_pop(kind)",
+        "#include <c10/core/impl/LocalDispatchKeySet.h>",
+    ],
+)
+def test_cxx_internals_are_noticed(text):
+    assert cxx_internals(text)
+
+
+def test_cxx_operators_and_own_names_are_not_internals():
+    assert not cxx_internals("at::_softmax(x); metalops::detail::f(); // c10::impl::f()")

@@ -1,19 +1,10 @@
 #include <device/aliases.h>
 #include <device/allocator.h>
 #include <device/device.h>
+#include <torch_internals.h>
 
 namespace metalops::device {
 namespace {
-
-at::Tensor make_tensor(const c10::Storage& storage, c10::DispatchKey key, const at::Tensor& like) {
-  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(storage), c10::DispatchKeySet(key),
-                                                   like.dtype());
-  impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
-  if (like.is_conj()) impl->_set_conj(true);
-  if (like.is_neg()) impl->_set_neg(true);
-  if (like.unsafeGetTensorImpl()->is_wrapped_number()) impl->set_wrapped_number(true);
-  return at::Tensor(std::move(impl));
-}
 
 bool same_geometry(const at::Tensor& a, const at::Tensor& b) {
   return a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
@@ -42,7 +33,7 @@ at::Tensor Aliases::to_cpu(const at::Tensor& tensor) {
     storages_.push_back({storage, cpu_alias(storage), storage.data()});
     cpu = &storages_.back().cpu;
   }
-  tensors_.push_back({tensor, make_tensor(*cpu, c10::DispatchKey::CPU, tensor)});
+  tensors_.push_back({tensor, internals::tensor_on(*cpu, c10::DispatchKey::CPU, tensor)});
   return tensors_.back().cpu;
 }
 
@@ -64,12 +55,12 @@ at::Tensor Aliases::to_mps(const at::Tensor& result) {
   check_dtype(result.scalar_type());
   for (const StoragePair& pair : storages_) {
     if (pair.cpu.is_alias_of(result.storage()))
-      return make_tensor(pair.mps, c10::DispatchKey::MPS, result);
+      return internals::tensor_on(pair.mps, c10::DispatchKey::MPS, result);
   }
   check_dimensions(result.dim());
   c10::Storage mps = adopt_storage(result.storage());
   storages_.push_back({mps, result.storage(), mps.data()});
-  return make_tensor(mps, c10::DispatchKey::MPS, result);
+  return internals::tensor_on(mps, c10::DispatchKey::MPS, result);
 }
 
 void Aliases::check_same_device() const {
@@ -86,14 +77,13 @@ void Aliases::write_back() {
   for (StoragePair& pair : storages_) {
     if (pair.cpu.data() == pair.memory && pair.cpu.nbytes() == pair.mps.nbytes()) continue;
     const size_t bytes = pair.cpu.nbytes();
-    pair.mps.unsafeGetStorageImpl()->set_data_ptr_noswap(adopt(pair.cpu));
-    pair.mps.set_nbytes(bytes);
+    internals::replace_memory(pair.mps, adopt(pair.cpu), bytes);
     pair.memory = pair.mps.data();
   }
   for (const TensorPair& pair : tensors_) {
     if (same_geometry(pair.mps, pair.cpu)) continue;
-    pair.mps.unsafeGetTensorImpl()->set_sizes_and_strides(pair.cpu.sizes(), pair.cpu.strides(),
-                                                          pair.cpu.storage_offset());
+    internals::set_geometry(pair.mps, pair.cpu.sizes(), pair.cpu.strides(),
+                            pair.cpu.storage_offset());
   }
 }
 

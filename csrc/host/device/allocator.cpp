@@ -1,7 +1,6 @@
 #include <ATen/Context.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
-#include <c10/core/impl/alloc_cpu.h>
 #include <c10/util/Exception.h>
 #include <device/allocator.h>
 #include <device/device.h>
@@ -9,6 +8,7 @@
 #include <exec/sanitize/red_zones.h>
 #include <locks.h>
 #include <sys/mman.h>
+#include <torch_internals.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -254,9 +254,7 @@ void free_adopted(void* context) {
   delete adopted;
 }
 
-void release_storage(void* context) {
-  c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(context));
-}
+void release_storage(void* context) { internals::release(static_cast<c10::StorageImpl*>(context)); }
 
 class HostAllocator final : public at::mps::IMPSAllocator {
  public:
@@ -344,7 +342,7 @@ class PinnedAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     const size_t size = std::max<size_t>(bytes, 1);
-    void* memory = c10::alloc_cpu(size);
+    void* memory = internals::alloc_cpu(size);
     std::lock_guard<ForkSafeMutex> lock(mutex);
     ranges[static_cast<const char*>(memory)] = size;
     return {memory, memory, &release, c10::Device(c10::kCPU)};
@@ -370,7 +368,7 @@ class PinnedAllocator final : public c10::Allocator {
       std::lock_guard<ForkSafeMutex> lock(mutex);
       ranges.erase(static_cast<const char*>(memory));
     }
-    c10::free_cpu(memory);
+    internals::free_cpu(memory);
   }
 };
 
@@ -384,8 +382,8 @@ c10::Allocator& pinned_allocator() {
 }
 
 c10::Storage cpu_alias(const c10::Storage& mps_storage) {
-  auto* impl = mps_storage.unsafeGetStorageImpl();
-  c10::raw::intrusive_ptr::incref(impl);
+  auto* impl = internals::impl(mps_storage);
+  internals::hold(impl);
   c10::DataPtr data(impl->mutable_data(), impl, &release_storage, c10::Device(c10::kCPU));
   return c10::Storage(c10::Storage::use_byte_size_t(), impl->nbytes(), std::move(data),
                       c10::GetCPUAllocator(),
@@ -413,13 +411,12 @@ c10::Storage adopt_storage(c10::Storage cpu_storage) {
 }
 
 void resize(const c10::Storage& mps_storage, size_t bytes) {
-  auto* impl = mps_storage.unsafeGetStorageImpl();
+  auto* impl = internals::impl(mps_storage);
   TORCH_CHECK(impl->resizable(), "Trying to resize storage that is not resizable");
   c10::DataPtr memory = allocate_block(bytes);
   const size_t kept = std::min(bytes, impl->nbytes());
   if (kept != 0) std::memcpy(memory.get(), impl->data(), kept);
-  impl->set_data_ptr_noswap(std::move(memory));
-  impl->set_nbytes(bytes);
+  internals::replace_memory(mps_storage, std::move(memory), bytes);
 }
 
 void zero(void* begin, size_t bytes, const c10::DataPtr& owner) {

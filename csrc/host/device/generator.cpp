@@ -1,21 +1,21 @@
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/EmptyTensor.h>
-#include <ATen/Utils.h>
 #include <ATen/core/PhiloxRNGEngine.h>
-#include <ATen/mps/MPSGeneratorImpl.h>
 #include <device/device.h>
 #include <device/generator.h>
 #include <locks.h>
+#include <torch_internals.h>
 
 #include <cstring>
 #include <mutex>
 
 namespace at {
+namespace internals = metalops::internals;
+
 namespace mps::detail {
 
 const Generator& getDefaultMPSGenerator() {
   struct Default {
-    Generator generator = createMPSGenerator(c10::detail::getNonDeterministicRandom());
+    Generator generator = createMPSGenerator(internals::getNonDeterministicRandom());
     metalops::ForkSafeReference lock{generator.mutex()};
   };
   static const auto& chosen = *new Default;
@@ -33,7 +33,7 @@ Generator createMPSGenerator(uint64_t seed) {
 namespace {
 
 // Where the parts of a saved state lie: the Philox words, the seed, the offset.
-constexpr size_t kWordBytes = mps::detail::PHILOX_STATE_N * sizeof(uint32_t);
+constexpr size_t kWordBytes = internals::PHILOX_STATE_N * sizeof(uint32_t);
 constexpr size_t kSeedAt = kWordBytes;
 constexpr size_t kOffsetAt = kSeedAt + sizeof(uint64_t);
 constexpr size_t kStateBytes = kOffsetAt + sizeof(uint64_t);
@@ -61,7 +61,7 @@ uint64_t MPSGeneratorImpl::get_offset() const { return engine_.get_offset(); }
 uint64_t MPSGeneratorImpl::current_seed() const { return data_.seed; }
 
 uint64_t MPSGeneratorImpl::seed() {
-  const uint64_t seed = c10::detail::getNonDeterministicRandom();
+  const uint64_t seed = internals::getNonDeterministicRandom();
   set_current_seed(seed);
   return seed;
 }
@@ -71,8 +71,8 @@ void MPSGeneratorImpl::update_philox_counters() {
 }
 
 c10::intrusive_ptr<c10::TensorImpl> MPSGeneratorImpl::get_state() const {
-  auto state = at::detail::empty_cpu({static_cast<int64_t>(kStateBytes)}, kByte, std::nullopt,
-                                     std::nullopt, std::nullopt, std::nullopt);
+  auto state = internals::empty_cpu({static_cast<int64_t>(kStateBytes)}, kByte, std::nullopt,
+                                    std::nullopt, std::nullopt, std::nullopt);
   auto* bytes = state.mutable_data_ptr<uint8_t>();
   const uint64_t seed = current_seed();
   const uint64_t offset = get_offset();
@@ -83,7 +83,7 @@ c10::intrusive_ptr<c10::TensorImpl> MPSGeneratorImpl::get_state() const {
 }
 
 void MPSGeneratorImpl::set_state(const c10::TensorImpl& state) {
-  at::detail::check_rng_state(state);
+  internals::check_rng_state(state);
   TORCH_CHECK(state.numel() == static_cast<int64_t>(kStateBytes), "RNG state is wrong size");
   const auto* bytes = state.data_dtype_initialized<uint8_t>();
   uint64_t seed = 0;
@@ -136,8 +136,7 @@ at::mt19937 cpu_engine(uint64_t seed, uint64_t offset) {
 }  // namespace
 
 RandomStream::RandomStream(const std::optional<at::Generator>& generator)
-    : mps_(generator && generator->defined() ? *generator
-                                             : at::mps::detail::getDefaultMPSGenerator()) {
+    : mps_(generator && generator->defined() ? *generator : internals::getDefaultMPSGenerator()) {
   TORCH_CHECK(mps_.device().is_mps(), "Expected a 'mps' device type for generator but found '",
               mps_.device().type(), "'");
   auto cpu = c10::make_intrusive<at::CPUGeneratorImpl>();

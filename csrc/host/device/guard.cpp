@@ -1,14 +1,14 @@
 // The device guard: one device, one stream, generic events (torch.Event).
-#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <device/device.h>
 #include <device/events.h>
+#include <torch_internals.h>
 
 namespace metalops::device {
 namespace {
 
 c10::Stream default_stream() { return c10::Stream(c10::Stream::DEFAULT, kDevice); }
 
-struct HostGuard final : c10::impl::DeviceGuardImplInterface {
+struct HostGuard final : internals::DeviceGuard {
   c10::DeviceType type() const override { return c10::DeviceType::MPS; }
   c10::Device exchangeDevice(c10::Device) const override { return kDevice; }
   c10::Device getDevice() const override { return kDevice; }

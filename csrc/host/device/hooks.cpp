@@ -1,15 +1,12 @@
 // torch's hooks into the MPS backend: what torch.mps, torch.backends.mps and torch.accelerator ask.
-#include <ATen/detail/MPSHooksInterface.h>
-#include <ATen/mps/MPSGeneratorImpl.h>
 #include <device/allocator.h>
 #include <device/device.h>
 #include <device/events.h>
-
-#include <new>
+#include <torch_internals.h>
 
 namespace metalops::device {
 
-// Has no data members: see install_hooks.
+// Has no data members: see internals::install_hooks.
 struct HostHooks final : at::MPSHooksInterface {
   void init() const override {}
   bool hasMPS() const override { return true; }
@@ -19,7 +16,7 @@ struct HostHooks final : at::MPSHooksInterface {
   bool isOnMacOSorNewer(unsigned, unsigned) const override { return true; }
 
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
-    return at::mps::detail::getDefaultMPSGenerator();
+    return internals::getDefaultMPSGenerator();
   }
   at::Generator getNewGenerator(c10::DeviceIndex) const override {
     return at::make_generator<at::MPSGeneratorImpl>();
@@ -86,23 +83,7 @@ C10_REGISTER_CLASS(MPSHooksRegistry, MPSHooks, metalops_HostHooks)
 namespace metalops::device {
 namespace {
 
-// torch makes its hooks object at the first question (torch.backends.mps.is_available(), for
-// instance) and keeps it. When that came before this library was loaded, the object is the
-// interface itself, which is nothing but a pointer to its virtual functions: ours is made in its
-// place.
-bool install_hooks() {
-  static_assert(sizeof(HostHooks) == sizeof(at::MPSHooksInterface),
-                "the hooks must not have data members");
-  const at::MPSHooksInterface& hooks = at::detail::getMPSHooks();
-  if (!hooks.hasMPS()) {
-    auto* place = const_cast<at::MPSHooksInterface*>(&hooks);
-    place->~MPSHooksInterface();
-    new (place) HostHooks();
-  }
-  return true;
-}
-
-const bool installed = install_hooks();
+const bool installed = (internals::install_hooks<HostHooks>(), true);
 
 }  // namespace
 }  // namespace metalops::device

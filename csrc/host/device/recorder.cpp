@@ -1,4 +1,5 @@
 #include <device/recorder.h>
+#include <torch_internals.h>
 
 namespace metalops::device {
 namespace {
@@ -24,12 +25,12 @@ std::map<std::string, int64_t> StandInRecord::counts() const {
 
 std::shared_ptr<StandInRecord> push_stand_in_record() {
   auto record = std::make_shared<StandInRecord>();
-  c10::ThreadLocalDebugInfo::_push(kKind, record);
+  internals::push_debug_info(kKind, record);
   return record;
 }
 
 void pop_stand_in_record() {
-  auto popped = std::static_pointer_cast<StandInRecord>(c10::ThreadLocalDebugInfo::_pop(kKind));
+  auto popped = std::static_pointer_cast<StandInRecord>(internals::pop_debug_info(kKind));
   if (StandInRecord* outer = current()) {
     for (const auto& [name, count] : popped->counts()) {
       for (int64_t i = 0; i < count; ++i) outer->add(name);

@@ -1,6 +1,5 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/CPUFallback.h>
-#include <caffe2/core/common.h>
 #include <device/aliases.h>
 #include <device/device.h>
 #include <device/generator.h>
@@ -9,6 +8,7 @@
 #include <device/stand_in.h>
 #include <device/widen.h>
 #include <torch/library.h>
+#include <torch_internals.h>
 
 #include <charconv>
 #include <cstdlib>
@@ -168,12 +168,6 @@ bool fallback_enabled() {
   return enabled;
 }
 
-std::string torch_commit() {
-  const auto& options = caffe2::GetBuildOptions();
-  const auto commit = options.find("COMMIT_SHA");
-  return commit == options.end() ? "unknown" : commit->second;
-}
-
 // For what has no kernel on the MPS key: an operator that stock MPS lacks.
 void missing_operator(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (fallback_enabled()) {
@@ -191,7 +185,7 @@ void missing_operator(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
                               "comment on https://github.com/pytorch/pytorch/issues/141287 and "
                               "mention use-case, that resulted in missing op as "
                               "well as commit hash ",
-                              torch_commit(),
+                              internals::torch_commit(),
                               ". As a temporary fix, you can set the environment variable "
                               "`PYTORCH_ENABLE_MPS_FALLBACK=1` to use the CPU as a fallback for "
                               "this op. WARNING: this will be slower than "

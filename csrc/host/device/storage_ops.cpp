@@ -1,6 +1,5 @@
 // Operators that make tensors and storages or only change how a tensor looks at its storage.
 #include <ATen/Context.h>
-#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
@@ -15,6 +14,7 @@
 #include <device/allocator.h>
 #include <device/device.h>
 #include <torch/library.h>
+#include <torch_internals.h>
 
 namespace metalops::device {
 namespace {
@@ -50,7 +50,7 @@ Tensor empty(IntArrayRef size, optional<at::ScalarType> dtype, optional<at::Layo
              optional<at::MemoryFormat> memory_format) {
   check_layout(layout);
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
-  return filled_if_deterministic(at::detail::empty_generic(
+  return filled_if_deterministic(internals::empty_generic(
       size, &allocator(), kKeys, checked_dtype(dtype, size), memory_format));
 }
 
@@ -59,14 +59,14 @@ Tensor empty_strided(IntArrayRef size, IntArrayRef stride, optional<at::ScalarTy
                      optional<bool> pin_memory) {
   check_layout(layout);
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
-  return filled_if_deterministic(at::detail::empty_strided_generic(
-      size, stride, &allocator(), kKeys, checked_dtype(dtype, size)));
+  return filled_if_deterministic(internals::empty_strided_generic(size, stride, &allocator(), kKeys,
+                                                                  checked_dtype(dtype, size)));
 }
 
 // A tensor that is all zero and has no memory.
 struct NoMemory final : c10::Allocator {
   c10::DataPtr allocate(size_t) override {
-    return {nullptr, nullptr, &c10::detail::deleteNothing, kDevice};
+    return {nullptr, nullptr, internals::kNoDeleter, kDevice};
   }
   void copy_data(void*, const void*, size_t) const override {}
 };
@@ -74,9 +74,9 @@ struct NoMemory final : c10::Allocator {
 Tensor efficient_zero_tensor(IntArrayRef size, optional<at::ScalarType> dtype, optional<at::Layout>,
                              optional<c10::Device>, optional<bool>) {
   static NoMemory no_memory;
-  return at::detail::empty_generic(size, &no_memory,
-                                   kKeys | c10::DispatchKeySet(c10::DispatchKey::ZeroTensor),
-                                   checked_dtype(dtype, size), std::nullopt);
+  return internals::empty_generic(size, &no_memory,
+                                  kKeys | c10::DispatchKeySet(c10::DispatchKey::ZeroTensor),
+                                  checked_dtype(dtype, size), std::nullopt);
 }
 
 Tensor as_strided(const Tensor& self, IntArrayRef size, IntArrayRef stride,

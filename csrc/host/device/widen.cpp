@@ -2,6 +2,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
 #include <device/widen.h>
+#include <torch_internals.h>
 
 #include <algorithm>
 #include <array>
@@ -52,7 +53,7 @@ c10::ArrayRef<ScalarType> wider(ScalarType refused) {
 
 // The dtype that a CPU kernel says it is not implemented for.
 std::optional<ScalarType> refused_dtype(const std::string& message) {
-  static const std::string kPhrase = "not implemented for '";
+  static const std::string kPhrase = internals::kNotImplementedFor;
   const size_t at = message.find(kPhrase);
   if (at == std::string::npos) return std::nullopt;
   const size_t begin = at + kPhrase.size();
@@ -141,8 +142,7 @@ class WideCall {
     for (Pair& pair : pairs_) {
       if (tensor.scalar_type() == pair.narrow) {
         at::Tensor copy = tensor.to(pair.wide);
-        if (tensor.unsafeGetTensorImpl()->is_wrapped_number())
-          copy.unsafeGetTensorImpl()->set_wrapped_number(true);
+        if (internals::is_wrapped_number(tensor)) internals::set_wrapped_number(copy);
         if (written) written_.emplace_back(tensor, copy);
         return copy;
       }
@@ -228,7 +228,7 @@ class WrittenOperands {
 
   void restore() const {
     for (const Saved& saved : saved_) {
-      saved.tensor.unsafeGetTensorImpl()->set_sizes_and_strides(saved.sizes, saved.strides);
+      internals::set_geometry(saved.tensor, saved.sizes, saved.strides);
       saved.tensor.copy_(saved.copy);
     }
   }
@@ -265,7 +265,7 @@ uint64_t code(const at::Tensor& tensor) {
          static_cast<uint64_t>(std::min<int64_t>(tensor.dim(), 31)) << 8 |
          static_cast<uint64_t>(tensor.numel() == 0) << 13 |
          static_cast<uint64_t>(tensor.is_contiguous()) << 14 |
-         static_cast<uint64_t>(tensor.unsafeGetTensorImpl()->is_wrapped_number()) << 15;
+         static_cast<uint64_t>(internals::is_wrapped_number(tensor)) << 15;
 }
 
 // Each kind of tensor in a list once, so that lists of every length have few signatures.

@@ -1,12 +1,11 @@
 // Python bindings of the execution engine: kernel libraries and single launches, as the tests use
 // them. Kernels reach users by way of torch.mps.compile_shader and the operators (csrc/host/metal).
-#include <c10/core/InferenceMode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
+#include <torch_internals.h>
 #include <unistd.h>
 
 #include "cpu_features.h"
@@ -23,22 +22,11 @@ using exec::Launch;
 using exec::Library;
 using msl::abi::kMaxBuffers;
 
-// The dispatcher's view of this thread outside of any operator, where Python code expects to run:
-// an operator that launches has turned autograd off for what it calls.
-c10::impl::LocalDispatchKeySet outside_of_operators() {
-  c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
-  if (!c10::InferenceMode::is_enabled()) {
-    keys.excluded_ = keys.excluded_ - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
-    keys.included_ = keys.included_.add(c10::DispatchKey::ADInplaceOrView);
-  }
-  return keys;
-}
-
 // Runs Python's signal handlers; raises what they raise (for Ctrl-C KeyboardInterrupt).
 void check_python_interrupt() {
   if (Py_IsInitialized() == 0) return;
   py::gil_scoped_acquire gil;
-  c10::impl::ForceDispatchKeyGuard keys(outside_of_operators());
+  const internals::OutsideOfOperators keys;
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 

@@ -11,6 +11,7 @@
 #include "metal/encoder.h"
 #include "metal/error_buffer.h"
 #include "metal/pipeline.h"
+#include "torch_internals.h"
 
 namespace at::native::mps {
 namespace {
@@ -59,11 +60,11 @@ const Pipeline& pipeline_of(MTLComputePipelineState_t state) {
 
 MetalKernelFunction::MetalKernelFunction(MTLComputePipelineState_t cps_, MTLFunction_t f_)
     : cps(cps_), func(f_) {
-  c10::raw::intrusive_ptr::incref(static_cast<Pipeline*>(cps));
+  metalops::internals::hold(static_cast<Pipeline*>(cps));
 }
 
 MetalKernelFunction::~MetalKernelFunction() {
-  c10::raw::intrusive_ptr::decref(static_cast<Pipeline*>(cps));
+  metalops::internals::release(static_cast<Pipeline*>(cps));
 }
 
 uint64_t MetalKernelFunction::getMaxThreadsPerThreadgroup() const {

@@ -17,6 +17,7 @@
 #include "locks.h"
 #include "metal/compile.h"
 #include "metal/pipeline.h"
+#include "torch_internals.h"
 
 namespace at::native::mps {
 namespace {
@@ -47,7 +48,7 @@ constexpr std::string_view kAppleMetallib =
 
 MetalShaderLibrary::~MetalShaderLibrary() {
   for (const auto& [key, states] : cplMap) {
-    c10::raw::intrusive_ptr::decref(static_cast<Pipeline*>(states.first));
+    metalops::internals::release(static_cast<Pipeline*>(states.first));
   }
   // `library` may also be in the map: compileLibrary leaves the last one there, as torch does.
   bool deleted = false;

@@ -1,10 +1,10 @@
 // Checks of arguments, with the messages of torch's own operators.
 #pragma once
 #include <ATen/core/Tensor.h>
-#include <ATen/core/op_registration/adaption.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 #include <metalops/library.h>
+#include <metalops/torch_internals.h>
 
 #include <initializer_list>
 #include <optional>
@@ -28,7 +28,7 @@ METALOPS_HIDDEN inline void check_same_device(const char* name,
                                               std::initializer_list<NamedTensor> tensors) {
   std::optional<at::Device> device;
   for (const auto& [tensor, argument] : tensors) {
-    c10::impl::check_and_update_common_device(device, tensor, name, argument);
+    internals::check_and_update_common_device(device, tensor, name, argument);
   }
 }
 

@@ -1,7 +1,7 @@
-#include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <metalops/boxed.h>
 #include <metalops/functionalize.h>
+#include <metalops/torch_internals.h>
 
 #include <utility>
 
@@ -14,14 +14,13 @@ class FunctionalizeKernel final : public c10::OperatorKernel {
       : functional_(std::move(functional)), written_(written), resizes_(resizes) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    namespace impl = at::functionalization::impl;
     const auto count = op.schema().arguments().size();
     const auto arguments = torch::jit::last(*stack, count);
     const auto results = op.schema().returns().size();
     const auto written = arguments.slice(written_, results);
-    if (!impl::isFunctionalTensor(written[0].toTensor())) {
+    if (!internals::isFunctionalTensor(written[0].toTensor())) {
       for (const auto& argument : arguments) {
-        TORCH_CHECK(!argument.isTensor() || !impl::isFunctionalTensor(argument.toTensor()),
+        TORCH_CHECK(!argument.isTensor() || !internals::isFunctionalTensor(argument.toTensor()),
                     "mutating a non-functional tensor with a functional tensor is not allowed.");
       }
       at::AutoDispatchSkipFunctionalize guard;
@@ -31,9 +30,9 @@ class FunctionalizeKernel final : public c10::OperatorKernel {
     torch::jit::Stack inner;
     for (size_t i = 0; i < functional_.schema().arguments().size(); ++i) {
       inner.push_back(arguments[i]);
-      if (arguments[i].isTensor() && impl::isFunctionalTensor(arguments[i].toTensor())) {
-        impl::sync(arguments[i].toTensor());
-        inner.back() = impl::from_functional_tensor(arguments[i].toTensor());
+      if (arguments[i].isTensor() && internals::isFunctionalTensor(arguments[i].toTensor())) {
+        internals::sync(arguments[i].toTensor());
+        inner.back() = internals::from_functional_tensor(arguments[i].toTensor());
       }
     }
     {
@@ -52,15 +51,14 @@ class FunctionalizeKernel final : public c10::OperatorKernel {
 
  private:
   void replace(const at::Tensor& output, const at::Tensor& result) const {
-    namespace impl = at::functionalization::impl;
     TORCH_CHECK(c10::canCast(result.scalar_type(), output.scalar_type()), "result type ",
                 result.scalar_type(), " can't be cast to the desired output type ",
                 output.scalar_type());
     TORCH_CHECK(resizes_ || result.sym_sizes() == output.sym_sizes(), "output with shape ",
                 output.sym_sizes(), " doesn't match the broadcast shape ", result.sym_sizes());
-    impl::replace_(output, result);
-    impl::commit_update(output);
-    impl::sync(output);
+    internals::replace_(output, result);
+    internals::commit_update(output);
+    internals::sync(output);
   }
 
   const c10::OperatorHandle functional_;

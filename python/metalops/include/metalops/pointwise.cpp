@@ -10,6 +10,7 @@
 #include <metalops/checks.h>
 #include <metalops/functionalize.h>
 #include <metalops/pointwise.h>
+#include <metalops/torch_internals.h>
 #include <metalops/views.h>
 
 #include <algorithm>
@@ -50,11 +51,11 @@ void move_cpu_scalars(at::TensorList outputs, Tensors& inputs) {
     if (device && is_cpu_scalar(input)) {
       // The device has no float64; a tensor without dimensions does not make its result one either.
       const auto type = input.scalar_type();
-      const bool is_number = input.unsafeGetTensorImpl()->is_wrapped_number();
+      const bool is_number = internals::is_wrapped_number(input);
       input = input.to(*device, type == at::kDouble          ? at::kFloat
                                 : type == at::kComplexDouble ? at::kComplexFloat
                                                              : type);
-      input.unsafeGetTensorImpl()->set_wrapped_number(is_number);
+      internals::set_wrapped_number(input, is_number);
     }
   }
 }

@@ -2,11 +2,11 @@
 // argument handling takes several times as long as dispatching a small operator, and with C++
 // warnings as Python warnings.
 #pragma once
-#include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/SmallVector.h>
 #include <metalops/library.h>
+#include <metalops/torch_internals.h>
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -68,7 +68,7 @@ class METALOPS_HIDDEN DirectCall {
   PyObject* dispatch(PyObject* const* arguments, size_t count, PyObject* keywords) const {
     torch::jit::Stack stack;
     bool writes = false;
-    if (at::impl::torch_function_mode_enabled() ||
+    if (internals::torch_function_mode_enabled() ||
         !push_all(stack, arguments, count, keywords, writes)) {
       return PyObject_Vectorcall(fallback_.ptr(), arguments, count, keywords);
     }

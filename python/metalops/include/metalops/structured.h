@@ -20,6 +20,7 @@
 #include <ATen/ops/as_strided.h>
 #include <c10/util/SmallVector.h>
 #include <metalops/library.h>
+#include <metalops/torch_internals.h>
 
 #include <type_traits>
 
@@ -48,7 +49,7 @@ class METALOPS_HIDDEN StructuredOut final : public Meta {
       if (!strides.empty()) {
         out.as_strided_(sizes, strides);
       } else if (options.memory_format_opt()) {
-        out.unsafeGetTensorImpl()->empty_tensor_restride(*options.memory_format_opt());
+        internals::set_memory_format(out, *options.memory_format_opt());
       }
     }
     if constexpr (std::is_base_of_v<at::TensorIteratorBase, Meta>) {

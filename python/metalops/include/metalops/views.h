@@ -8,18 +8,14 @@
 #include <ATen/ops/empty_strided.h>
 #include <c10/util/DimVector.h>
 #include <metalops/library.h>
+#include <metalops/torch_internals.h>
 
 namespace metalops {
 
 // sizes, strides and offset (of the storage) are counted in elements.
 METALOPS_HIDDEN inline at::Tensor view_storage(const at::TensorBase& tensor, c10::IntArrayRef sizes,
                                                c10::IntArrayRef strides, int64_t offset) {
-  auto view = at::detail::make_tensor<c10::TensorImpl>(
-      c10::TensorImpl::VIEW, c10::Storage(tensor.storage()), tensor.key_set(), tensor.dtype());
-  auto* impl = view.unsafeGetTensorImpl();
-  impl->set_storage_offset(offset);
-  impl->set_sizes_and_strides(sizes, strides);
-  return view;
+  return internals::view(tensor, sizes, strides, offset);
 }
 
 // The first (index 0) or second (index 1) half of the last dimension, which has even size.

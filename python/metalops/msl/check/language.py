@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import os
 import re
 
-from .. import compiler
 from ..kernels import declarator_kinds, function_declarator
 from .checked import Checked, ancestor, descendants
 from .rules import rule
+from .sources import library_words
 
 _RESTRICTIONS = "1.5.4"
 
@@ -45,6 +43,8 @@ CPP17 = rule("cpp17", "1.5", "if constexpr and the rest of C++17 need Metal 4.")
 STRING = rule("string-literal", "6.19", "String literals belong to os_log and to error reporting.")
 
 _ELEMENTS = "bool|char|uchar|short|ushort|int|uint|long|ulong|half|float|bfloat|size_t|ptrdiff_t"
+# Names that metal_stdlib may declare: an overload of the program's may call the library's.
+_LIBRARY_FUNCTION = r"\b[a-z]\w*(?=\s*[(,)])"
 _ASM = re.compile(r"[;{}]\s*((?:__)?asm(?:__)?\b\s*(?:volatile\b\s*)?\()")
 _VECTOR_NAME = re.compile(rf"(?:packed_)?(?:{_ELEMENTS})(?:\d+)(?:x\d+)?$")
 _GOOD_VECTOR = re.compile(
@@ -416,17 +416,6 @@ def _is_declared_around(source, node, name: str) -> bool:
     )
 
 
-@functools.cache
-def _library_functions() -> frozenset[str]:
-    """Names that metal_stdlib may declare: an overload of the program's may call the library's."""
-    names: set[str] = set()
-    folder = os.path.join(compiler.HEADERS, "msl")
-    for file in os.listdir(folder):
-        with open(os.path.join(folder, file), encoding="utf-8") as stream:
-            names.update(re.findall(r"\b[a-z]\w*(?=\s*[(,)])", stream.read()))
-    return frozenset(names)
-
-
 class _Recursion:
     """Cycles of calls. Only functions whose name has a single definition count, so that an overload
     or another instance of a template is never taken for the caller.
@@ -443,7 +432,7 @@ class _Recursion:
             defined = [f for f in found if f.body is not None]
             if len(defined) != 1 or len(found) > 2 or name.startswith("operator"):
                 continue
-            if name in types or name in _library_functions():
+            if name in types or name in library_words(_LIBRARY_FUNCTION):
                 continue
             if defined[0].stage is not None:
                 continue  # a call of that name means another function

@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .. import compiler
 from ..edits import Edits
 from ..emit import Emitted
 from ..kernels import Program
@@ -25,6 +24,7 @@ from ..preprocess import Preprocessed
 from .checked import Finding
 from .messages import errors, place_of
 from .rules import rule
+from .sources import library_words
 
 OPENCL = rule(
     "opencl",
@@ -168,18 +168,9 @@ def _is_left_out(text: str) -> bool:
     if text == "invalid vector element type 'bool'":
         return True
     match = _UNKNOWN.match(text)
-    return match is not None and bool(_MATRIX.match(match[1]) or match[1] in _library_names())
-
-
-@functools.cache
-def _library_names() -> frozenset[str]:
-    """Every word of the headers that kernels are compiled with on the software device."""
-    names: set[str] = set()
-    folder = os.path.join(compiler.HEADERS, "msl")
-    for file in os.listdir(folder):
-        with open(os.path.join(folder, file), encoding="utf-8") as stream:
-            names.update(re.findall(r"\b[A-Za-z_]\w*", stream.read()))
-    return frozenset(names)
+    return match is not None and bool(
+        _MATRIX.match(match[1]) or match[1] in library_words(r"\b[A-Za-z_]\w*")
+    )
 
 
 def find() -> tuple[str, ...] | None:

@@ -4,6 +4,7 @@ is somebody else's.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 
@@ -48,6 +49,17 @@ def holds_metal(header: str) -> bool:
     with open(header, encoding="utf-8", errors="replace") as stream:
         text = stream.read()
     return bool(_METAL_HEADER.search(text)) and not _HOST_HEADER.search(text)
+
+
+@functools.cache
+def library_words(pattern: str) -> frozenset[str]:
+    """What matches the regular expression in the headers that kernels are compiled with on the software device."""
+    words: set[str] = set()
+    folder = os.path.join(compiler.HEADERS, "msl")
+    for file in os.listdir(folder):
+        with open(os.path.join(folder, file), encoding="utf-8") as stream:
+            words.update(re.findall(pattern, stream.read()))
+    return frozenset(words)
 
 
 class Wanted:

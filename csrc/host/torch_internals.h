@@ -1,0 +1,164 @@
+// What the software device uses of torch that is not its public interface, each thing once and
+// under a plain name. Other sources of csrc/host take it from here, so this is what there is to go
+// through for another version of torch. (<metalops/torch_internals.h> is the same for operators,
+// metalops/_torch_internals.py for Python.)
+#pragma once
+#include <ATen/EmptyTensor.h>
+#include <ATen/Utils.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/detail/MPSHooksInterface.h>
+#include <ATen/mps/MPSGeneratorImpl.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/Storage.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/alloc_cpu.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <caffe2/core/common.h>
+#include <torch/version.h>
+
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <utility>
+
+#if TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR != 13
+#warning "metalops knows the internals of torch 2.13; what follows may not suit this version"
+#endif
+
+namespace metalops::internals {
+
+// ---- memory -------------------------------------------------------------------------------------
+
+// Adds and takes away a reference to what somebody holds by a plain pointer.
+template <class T>
+void hold(T* object) {
+  c10::raw::intrusive_ptr::incref(object);
+}
+template <class T>
+void release(T* object) {
+  c10::raw::intrusive_ptr::decref(object);
+}
+
+// The memory of CPU tensors.
+using c10::alloc_cpu;
+using c10::free_cpu;
+
+inline c10::StorageImpl* impl(const c10::Storage& storage) {
+  return storage.unsafeGetStorageImpl();
+}
+
+// A deleter of memory that nobody owns.
+inline constexpr c10::DeleterFnPtr kNoDeleter = &c10::detail::deleteNothing;
+
+// The former memory goes.
+inline void replace_memory(const c10::Storage& storage, c10::DataPtr memory, size_t bytes) {
+  c10::StorageImpl* storage_impl = impl(storage);
+  storage_impl->set_data_ptr_noswap(std::move(memory));
+  storage_impl->set_nbytes(bytes);
+}
+
+// ---- tensors ------------------------------------------------------------------------------------
+
+using at::detail::empty_cpu;
+using at::detail::empty_generic;
+using at::detail::empty_strided_generic;
+
+// Whether a tensor without dimensions stands for a Python number, which does not decide about
+// dtypes.
+inline bool is_wrapped_number(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->is_wrapped_number();
+}
+inline void set_wrapped_number(const at::Tensor& tensor) {
+  tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+}
+
+// Without regard to the storage's size. Without an offset it stays what it is.
+inline void set_geometry(const at::Tensor& tensor, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                         std::optional<int64_t> offset = std::nullopt) {
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
+}
+
+// What looks at another storage as `like` looks at its own.
+inline at::Tensor tensor_on(const c10::Storage& storage, c10::DispatchKey key,
+                            const at::Tensor& like) {
+  auto tensor = c10::make_intrusive<c10::TensorImpl>(c10::Storage(storage),
+                                                     c10::DispatchKeySet(key), like.dtype());
+  tensor->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
+  if (like.is_conj()) tensor->_set_conj(true);
+  if (like.is_neg()) tensor->_set_neg(true);
+  if (is_wrapped_number(like)) tensor->set_wrapped_number(true);
+  return at::Tensor(std::move(tensor));
+}
+
+// ---- the dispatcher -----------------------------------------------------------------------------
+
+// While it lives, the dispatcher sees this thread as it does outside of any operator, where Python
+// code expects to run: an operator that launches has turned autograd off for what it calls.
+class OutsideOfOperators {
+ public:
+  OutsideOfOperators() : keys_(keys()) {}
+
+ private:
+  static c10::impl::LocalDispatchKeySet keys() {
+    c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+    if (!c10::InferenceMode::is_enabled()) {
+      keys.excluded_ = keys.excluded_ - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
+      keys.included_ = keys.included_.add(c10::DispatchKey::ADInplaceOrView);
+    }
+    return keys;
+  }
+
+  c10::impl::ForceDispatchKeyGuard keys_;
+};
+
+// What stands before the dtype, in quotes, in the message of a CPU kernel that has no code for it.
+inline constexpr const char* kNotImplementedFor = "not implemented for '";
+
+// ---- what a thread carries along, and the threads that work for it ------------------------------
+
+inline void push_debug_info(c10::DebugInfoKind kind, std::shared_ptr<c10::DebugInfoBase> info) {
+  c10::ThreadLocalDebugInfo::_push(kind, std::move(info));
+}
+inline std::shared_ptr<c10::DebugInfoBase> pop_debug_info(c10::DebugInfoKind kind) {
+  return c10::ThreadLocalDebugInfo::_pop(kind);
+}
+
+// ---- the device ---------------------------------------------------------------------------------
+
+using DeviceGuard = c10::impl::DeviceGuardImplInterface;
+
+// torch makes its hooks object at the first question (torch.backends.mps.is_available(), for
+// instance) and keeps it. When that came before this library was loaded, the object is the
+// interface itself, which is nothing but a pointer to its virtual functions: ours is made in its
+// place.
+template <class Hooks>
+void install_hooks() {
+  static_assert(sizeof(Hooks) == sizeof(at::MPSHooksInterface),
+                "the hooks must not have data members");
+  const at::MPSHooksInterface& hooks = at::detail::getMPSHooks();
+  if (!hooks.hasMPS()) {
+    auto* place = const_cast<at::MPSHooksInterface*>(&hooks);
+    place->~MPSHooksInterface();
+    new (place) Hooks();
+  }
+}
+
+// ---- generators ---------------------------------------------------------------------------------
+
+using at::detail::check_rng_state;
+using at::mps::detail::getDefaultMPSGenerator;
+using at::mps::detail::PHILOX_STATE_N;
+using c10::detail::getNonDeterministicRandom;
+
+// ---- the build ----------------------------------------------------------------------------------
+
+// The commit of torch's sources.
+inline std::string torch_commit() {
+  const auto& options = caffe2::GetBuildOptions();
+  const auto commit = options.find("COMMIT_SHA");
+  return commit == options.end() ? "unknown" : commit->second;
+}
+
+}  // namespace metalops::internals

@@ -1,0 +1,67 @@
+// What operators' sources and these headers use of torch that is not its public interface, each
+// thing once and under a plain name, so that this is what there is to go through for another
+// version of torch. (csrc/host/torch_internals.h is the same for the software device,
+// metalops/_torch_internals.py for Python.)
+#pragma once
+#include <ATen/FunctionalTensorWrapper.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/op_registration/adaption.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <metalops/library.h>
+#include <torch/version.h>
+
+#if TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR != 13
+#warning "metalops knows the internals of torch 2.13; what follows may not suit this version"
+#endif
+
+namespace metalops::internals {
+
+// ---- tensors ------------------------------------------------------------------------------------
+
+// A tensor of the same dtype and device on the same storage, without a version counter and without
+// autograd's history. offset: in elements of the storage.
+METALOPS_HIDDEN inline at::Tensor view(const at::TensorBase& tensor, c10::IntArrayRef sizes,
+                                       c10::IntArrayRef strides, int64_t offset) {
+  auto result = at::detail::make_tensor<c10::TensorImpl>(
+      c10::TensorImpl::VIEW, c10::Storage(tensor.storage()), tensor.key_set(), tensor.dtype());
+  auto* impl = result.unsafeGetTensorImpl();
+  impl->set_storage_offset(offset);
+  impl->set_sizes_and_strides(sizes, strides);
+  return result;
+}
+
+// Gives a tensor without gaps the strides of a memory format.
+METALOPS_HIDDEN inline void set_memory_format(const at::Tensor& tensor, at::MemoryFormat format) {
+  tensor.unsafeGetTensorImpl()->empty_tensor_restride(format);
+}
+
+// Whether a tensor without dimensions stands for a Python number, which does not decide about
+// dtypes.
+METALOPS_HIDDEN inline bool is_wrapped_number(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->is_wrapped_number();
+}
+METALOPS_HIDDEN inline void set_wrapped_number(const at::Tensor& tensor, bool is_number) {
+  tensor.unsafeGetTensorImpl()->set_wrapped_number(is_number);
+}
+
+// What torch's generated code checks: raises RuntimeError that names operator and argument unless
+// all tensors that it is called for are on one device.
+using c10::impl::check_and_update_common_device;
+
+// ---- functionalization --------------------------------------------------------------------------
+
+using at::functionalization::impl::commit_update;
+using at::functionalization::impl::from_functional_tensor;
+using at::functionalization::impl::isFunctionalTensor;
+using at::functionalization::impl::replace_;
+using at::functionalization::impl::sync;
+
+// ---- the dispatcher -----------------------------------------------------------------------------
+
+using c10::impl::ExcludeDispatchKeyGuard;
+
+// Whether a Python mode for functions (torch.overrides) has to see every call.
+using at::impl::torch_function_mode_enabled;
+
+}  // namespace metalops::internals
