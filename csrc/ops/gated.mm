@@ -42,7 +42,9 @@ struct Gate {
 
 const Gate kSilu{
     [](TensorIteratorBase& iter, Scalars) { kernels().exec_binary_kernel(iter, "swiglu"); },
-    [](TensorIteratorBase& iter, Scalars) { launch_backward(kernels(), iter, "swiglu_backward"); },
+    [](TensorIteratorBase& iter, Scalars scalars) {
+      launch_backward(kernels(), iter, "swiglu_backward", scalars);
+    },
     [](const auto& grad, const auto& a, const auto& b, Scalars) {
       const auto s = at::sigmoid(a);
       return Gradients{grad * b * s * (1 + a * (1 - s)), grad * a * s};
@@ -50,7 +52,9 @@ const Gate kSilu{
 
 const Gate kGelu{
     [](TensorIteratorBase& iter, Scalars) { kernels().exec_binary_kernel(iter, "geglu"); },
-    [](TensorIteratorBase& iter, Scalars) { launch_backward(kernels(), iter, "geglu_backward"); },
+    [](TensorIteratorBase& iter, Scalars scalars) {
+      launch_backward(kernels(), iter, "geglu_backward", scalars);
+    },
     [](const auto& grad, const auto& a, const auto& b, Scalars) {
       const auto [value, derivative] = gelu_erf(a);
       return Gradients{grad * b * derivative, grad * value};
@@ -58,8 +62,8 @@ const Gate kGelu{
 
 const Gate kGeluTanh{
     [](TensorIteratorBase& iter, Scalars) { kernels().exec_binary_kernel(iter, "geglu_tanh"); },
-    [](TensorIteratorBase& iter, Scalars) {
-      launch_backward(kernels(), iter, "geglu_tanh_backward");
+    [](TensorIteratorBase& iter, Scalars scalars) {
+      launch_backward(kernels(), iter, "geglu_tanh_backward", scalars);
     },
     [](const auto& grad, const auto& a, const auto& b, Scalars) {
       const auto [value, derivative] = gelu_tanh(a);
@@ -74,7 +78,9 @@ Gradients passing_gradients(const at::Tensor& grad, const at::Tensor& a, const a
 
 const Gate kRelu{
     [](TensorIteratorBase& iter, Scalars) { kernels().exec_binary_kernel(iter, "reglu"); },
-    [](TensorIteratorBase& iter, Scalars) { launch_backward(kernels(), iter, "reglu_backward"); },
+    [](TensorIteratorBase& iter, Scalars scalars) {
+      launch_backward(kernels(), iter, "reglu_backward", scalars);
+    },
     [](const auto& grad, const auto& a, const auto& b, Scalars) {
       return passing_gradients(grad, a, b, a > 0);
     },
@@ -84,30 +90,30 @@ const Gate kFatRelu{[](TensorIteratorBase& iter, Scalars scalars) {
                       kernels().exec_binary_kernel(iter, "fatreglu", scalars[0], at::kFloat);
                     },
                     [](TensorIteratorBase& iter, Scalars scalars) {
-                      launch_backward(kernels(), iter, "fatreglu_backward", scalars[0].toFloat());
+                      launch_backward(kernels(), iter, "fatreglu_backward", scalars);
                     },
                     [](const auto& grad, const auto& a, const auto& b, Scalars scalars) {
                       return passing_gradients(grad, a, b, a > scalars[0].toFloat());
                     },
                     Integers::kStay};
 
-const Gate kClampedSilu{
-    [](TensorIteratorBase& iter, Scalars scalars) {
-      kernels().exec_binary_kernel(iter, "swiglu_clamped", scalars[0], at::kFloat);
-    },
-    [](TensorIteratorBase& iter, Scalars scalars) {
-      launch_backward(kernels(), iter, "swiglu_clamped_backward", scalars[0].toFloat());
-    },
-    [](const auto& grad, const auto& a, const auto& b, Scalars scalars) {
-      const auto limit = scalars[0].toFloat();
-      const auto gate = at::clamp_max(a, limit);
-      const auto linear = at::clamp(b, -limit, limit) + 1;
-      const auto s = at::sigmoid(1.702 * gate);
-      const auto derivative = s + 1.702 * gate * s * (1 - s);
-      const auto inside = (b >= -limit).logical_and(b <= limit);
-      return Gradients{at::where(a <= limit, grad * linear * derivative, 0),
-                       at::where(inside, grad * gate * s, 0)};
-    }};
+const Gate kClampedSilu{[](TensorIteratorBase& iter, Scalars scalars) {
+                          kernels().exec_binary_kernel(iter, "swiglu_clamped", scalars[0],
+                                                       at::kFloat);
+                        },
+                        [](TensorIteratorBase& iter, Scalars scalars) {
+                          launch_backward(kernels(), iter, "swiglu_clamped_backward", scalars);
+                        },
+                        [](const auto& grad, const auto& a, const auto& b, Scalars scalars) {
+                          const auto limit = scalars[0].toFloat();
+                          const auto gate = at::clamp_max(a, limit);
+                          const auto linear = at::clamp(b, -limit, limit) + 1;
+                          const auto s = at::sigmoid(1.702 * gate);
+                          const auto derivative = s + 1.702 * gate * s * (1 - s);
+                          const auto inside = (b >= -limit).logical_and(b <= limit);
+                          return Gradients{at::where(a <= limit, grad * linear * derivative, 0),
+                                           at::where(inside, grad * gate * s, 0)};
+                        }};
 
 auto formula(const Gate& gate) {
   return

@@ -24,22 +24,23 @@ TORCH_LIBRARY_FRAGMENT(metalops, m) {
   define_backward(
       m, "metalops::fma_backward(Tensor grad_output, Tensor a, Tensor b) -> (Tensor, Tensor)",
       {.launch = [](TensorIteratorBase& iter,
-                    Scalars) { launch_backward(kernels(), iter, "fma_backward"); },
+                    Scalars scalars) { launch_backward(kernels(), iter, "fma_backward", scalars); },
        .formula = [](at::TensorList x, Scalars) { return Gradients{x[0] * x[2], x[0] * x[1]}; }});
-  define_backward(
-      m,
-      "metalops::lerp_clamped_backward(Tensor grad_output, Tensor a, Tensor b, Tensor "
-      "w) -> (Tensor, Tensor, Tensor)",
-      {.launch = [](TensorIteratorBase& iter,
-                    Scalars) { launch_backward(kernels(), iter, "lerp_clamped_backward"); },
-       .formula =
-           [](at::TensorList x, Scalars) {
-             const auto& grad = x[0];
-             const auto weight = at::clamp(x[3], 0, 1);
-             const auto inside = (x[3] >= 0).logical_and(x[3] <= 1);
-             return Gradients{grad * (1 - weight), grad * weight,
-                              at::where(inside, grad * (x[2] - x[1]), 0)};
-           }});
+  define_backward(m,
+                  "metalops::lerp_clamped_backward(Tensor grad_output, Tensor a, Tensor b, Tensor "
+                  "w) -> (Tensor, Tensor, Tensor)",
+                  {.launch =
+                       [](TensorIteratorBase& iter, Scalars scalars) {
+                         launch_backward(kernels(), iter, "lerp_clamped_backward", scalars);
+                       },
+                   .formula =
+                       [](at::TensorList x, Scalars) {
+                         const auto& grad = x[0];
+                         const auto weight = at::clamp(x[3], 0, 1);
+                         const auto inside = (x[3] >= 0).logical_and(x[3] <= 1);
+                         return Gradients{grad * (1 - weight), grad * weight,
+                                          at::where(inside, grad * (x[2] - x[1]), 0)};
+                       }});
 
   define(m, "metalops::fma(Tensor a, Tensor b, Tensor c) -> Tensor",
          {.launch = [](TensorIteratorBase& iter,

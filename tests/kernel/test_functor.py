@@ -1,8 +1,11 @@
 """metalops.functor: values, dtypes, layouts and gradients of functors against torch."""
 
+import itertools
+
 import metalops
 import pytest
 import torch
+from metalops.kernel.functor.metal_text import needed_by_gradient
 from metalops.msl.check import check_source
 from metalops.testing import check_forward, check_gradient, check_inplace, check_out, no_standins
 from metalops.testing.samples import FLOATS, INTEGERS, Case, elementwise_cases, make
@@ -160,6 +163,26 @@ def test_only_one_of_several_results_needs_a_gradient():
     p.reference(*expected)[1].sum().backward()
     for a, e in zip(actual, expected, strict=True):
         torch.testing.assert_close(a.grad.cpu(), e.grad.float())
+
+
+@by_kind
+def test_an_unwanted_gradient_is_not_allocated(p):
+    args = [x.to("mps") for x in simple_case(p).args]
+    count = len(args)
+    if count == 1:
+        pytest.skip("there is one gradient only")
+    needed = [
+        x for x in p.function.definition.inputs if x in needed_by_gradient(p.function.definition)
+    ]
+    tensors = [args[p.function.definition.inputs.index(x)] for x in needed]
+    cotangents = [torch.randn_like(args[0]) for _ in p.function.definition.outputs]
+    scalars = [1.0 for _ in p.params]
+    backward = getattr(torch.ops.ports, f"{p.name}_backward")
+    expected = backward(*cotangents, *tensors, *scalars)
+    for mask in itertools.product([False, True], repeat=count):
+        actual = backward(*cotangents, *tensors, *scalars, list(mask))
+        for x, y, wanted in zip(actual, expected, mask, strict=True):
+            assert torch.equal(x, y) if wanted else x is None
 
 
 def test_parameters_have_defaults_and_reach_the_kernel_unrounded():

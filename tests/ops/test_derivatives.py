@@ -1,11 +1,13 @@
 """Derivatives of the pointwise operators beyond the first gradient, against torch's autograd of the formulas in float64."""
 
+import itertools
 from functools import partial
 
 import pytest
 import torch
 from metalops import ops
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from .families import gather
 
@@ -165,6 +167,68 @@ def test_an_unwanted_gradient_does_not_arrive(operator, wanted):
     reference[wanted].requires_grad_()
     (expected,) = torch.autograd.grad(formula(*reference).sum(), reference[wanted])
     torch.testing.assert_close(gradient.cpu().double(), expected, rtol=1e-6, atol=1e-6)
+
+
+class BackwardResults(TorchDispatchMode):
+    """What backward operators of ours return."""
+
+    def __init__(self):
+        super().__init__()
+        self.results = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        results = func(*args, **(kwargs or {}))
+        if func.name().startswith("metalops::") and func.name().endswith("_backward"):
+            self.results += results if isinstance(results, tuple) else [results]
+        return results
+
+
+def test_an_unwanted_gradient_is_not_allocated(operator):
+    function, _, count = operator
+    for wanted in range(count):
+        tensors = [x.to("mps") for x in operands(count)]
+        tensors[wanted].requires_grad_()
+        total = function(*tensors).sum()
+        with BackwardResults() as backward:
+            torch.autograd.grad(total, tensors[wanted])
+        assert sum(x is not None for x in backward.results) <= 1
+
+
+@pytest.mark.parametrize("layout", ["dense", "rows", "strided"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("name", "count"), [("swiglu", 2), ("swiglu_clamped", 2), ("lerp_clamped", 3)]
+)
+def test_wanted_gradients_are_those_of_all(name, count, dtype, layout):
+    backward = getattr(torch.ops.metalops, f"{name}_backward")
+    tensors = [numbers(6, 5, 8, seed=i).to("mps", dtype) for i in range(count + 1)]
+    if layout == "rows":
+        tensors = [x[..., :4] for x in tensors]
+    elif layout == "strided":
+        tensors = [x.permute(*order) for x, order in zip(tensors, [(0, 1, 2), (0, 2, 1)] * 2)]
+        tensors = [x[:5, :5, :5] for x in tensors]
+    scalars = [0.5] if name == "swiglu_clamped" else []
+    expected = backward(*tensors, *scalars)
+    for mask in itertools.product([False, True], repeat=count):
+        actual = backward(*tensors, *scalars, list(mask))
+        for x, y, wanted in zip(actual, expected, mask, strict=True):
+            assert torch.equal(x, y) if wanted else x is None
+
+
+def test_wanted_gradients_under_vmap_and_torch_compile():
+    a, b = (numbers(3, 4, seed=i).to("mps") for i in range(2))
+
+    def gradient(x, y):
+        return torch.func.grad(lambda s: ops.swiglu(s, y).square().sum())(x)
+
+    expected = gradient(a, b)
+    torch.testing.assert_close(torch.vmap(gradient)(a, b), expected)
+    for backend in ("aot_eager", "inductor"):
+        torch._dynamo.reset()
+        torch.testing.assert_close(torch.compile(gradient, backend=backend)(a, b), expected)
+    leaf = b.clone().requires_grad_()
+    torch.compile(ops.swiglu, backend="inductor")(a, leaf).sum().backward()
+    torch.testing.assert_close(leaf.grad, torch.nn.functional.silu(a))
 
 
 def test_the_gradient_of_a_summand_takes_no_kernel():

@@ -9,7 +9,7 @@ Other packages that define operators with ``<metalops/pointwise.h>`` use :func:`
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -151,11 +151,16 @@ def register_halving(name: str, *, integers_to_float: bool = True) -> None:
 def register_backward(name: str, tensors: int, gradients: int) -> None:
     """Registers the fake kernel of a backward operator.
 
-    tensors: how many of its first arguments are tensors, ``grad_output`` included. gradients: how many it returns.
+    tensors: how many of its first arguments are tensors, ``grad_output`` included. gradients: how many it
+    returns; of several, those that its ``output_mask`` does not want are None.
     """
 
-    def backward(*args):
-        results = tuple(pointwise_result(*args[:tensors]) for _ in range(gradients))
+    def backward(*args, output_mask=(True,) * gradients):
+        if isinstance(args[-1], Sequence):
+            output_mask = args[-1]
+        results = tuple(
+            pointwise_result(*args[:tensors]) if wanted else None for wanted in output_mask
+        )
         return results if gradients > 1 else results[0]
 
     _register(name, backward)

@@ -49,6 +49,8 @@ def register_vmap(name: str, tensors: int, *, needs_dimension: bool = False) -> 
         if needs_dimension and operands[-1].dim() == int(dims[-1] is not None):
             raise RuntimeError(f"{base} does not support 0-dimensional tensors")
         result = op(*_batch_first(operands, dims), *others, **scalars)
-        return result, tuple(0 for _ in result) if isinstance(result, tuple) else 0
+        if not isinstance(result, tuple):
+            return result, 0
+        return result, tuple(None if x is None else 0 for x in result)
 
     torch.library.register_vmap(name, rule, lib=fake.fragment(namespace))

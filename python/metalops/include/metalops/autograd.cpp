@@ -28,7 +28,9 @@ struct BackwardCall {
                bool is_halved)
       : op(backward), name(forward.name()), is_halved(is_halved) {
     const auto& arguments = backward.schema().arguments();
-    for (size_t i = forward.returns().size(); i < arguments.size(); ++i) {  // after grad_output
+    has_mask = arguments.back().name() == kOutputMask;
+    // After grad_output.
+    for (size_t i = forward.returns().size(); i < arguments.size() - has_mask; ++i) {
       const auto position = forward.argumentIndexWithName(arguments[i].name());
       TORCH_CHECK(position.has_value(), backward.schema().name(), ": ", forward.name(),
                   " has no argument ", arguments[i].name());
@@ -41,6 +43,28 @@ struct BackwardCall {
                 " returns more gradients than ", forward.name(), " has tensor arguments");
   }
 
+  // Runs the operator. arguments: those after grad_output. wanted: which of the gradients that it
+  // returns; the others are undefined where it can leave them out.
+  variable_list operator()(const variable_list& grad_outputs, c10::ArrayRef<c10::IValue> arguments,
+                           const std::vector<bool>& wanted) const {
+    torch::jit::Stack stack(grad_outputs.begin(), grad_outputs.end());
+    stack.insert(stack.end(), arguments.begin(), arguments.end());
+    const auto returned = op.schema().returns().size();
+    if (has_mask) {
+      c10::List<bool> mask;
+      for (size_t i = 0; i < returned; ++i) {
+        mask.push_back(wanted[i]);
+      }
+      stack.emplace_back(std::move(mask));
+    }
+    op.callBoxed(stack);
+    variable_list gradients;
+    for (auto& gradient : stack) {
+      gradients.push_back(std::move(gradient).toTensor());
+    }
+    return gradients;
+  }
+
   // The parts of an argument that are operands of their own.
   std::vector<at::Tensor> parts(const at::Tensor& argument) const {
     return is_halved ? argument.chunk(2, /*dim=*/-1) : std::vector<at::Tensor>{argument};
@@ -49,6 +73,7 @@ struct BackwardCall {
   c10::OperatorHandle op;
   std::string name;  // of the forward operator
   bool is_halved;
+  bool has_mask;
   std::vector<size_t> positions;  // of its arguments after grad_output, in the forward operator's
   size_t gradients = 0;
 };
@@ -65,15 +90,12 @@ variable_list run_backward(const BackwardCall& call, const variable_list& gradie
   const auto computed = call.op.schema().returns().size();
   if (std::any_of(wanted.begin(), wanted.begin() + static_cast<int64_t>(computed),
                   [](bool is_wanted) { return is_wanted; })) {
-    torch::jit::Stack stack;
+    variable_list grad_outputs;
     for (size_t i = 0; i < gradients.size(); ++i) {
-      stack.emplace_back(gradients[i].defined() ? gradients[i] : zeros(i));
+      grad_outputs.push_back(gradients[i].defined() ? gradients[i] : zeros(i));
     }
-    stack.insert(stack.end(), arguments.begin(), arguments.end());
-    call.op.callBoxed(stack);
-    for (size_t i = 0; i < computed; ++i) {
-      result[i] = std::move(stack[i]).toTensor();
-    }
+    auto returned = call(grad_outputs, arguments, wanted);
+    std::move(returned.begin(), returned.end(), result.begin());
   }
   for (size_t i = 0; i < result.size(); ++i) {
     if (!wanted[i]) {
@@ -259,15 +281,30 @@ void check_no_forward_gradient(const c10::OperatorHandle& op,
                               " that does not support it because it has not been implemented yet.");
 }
 
-// Runs an operator whose arguments require gradients and makes `node` the origin of its results.
-// changed: the argument that it overwrites, if any.
+void run_below_autograd(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                        torch::jit::Stack* stack) {
+  at::AutoDispatchBelowAutograd guard;
+  op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+}
+
+// Runs an operator. If its arguments require gradients, what make_node(arguments, changed) returns
+// becomes the origin of its results; changed: the argument that it overwrites, or null.
+template <class MakeNode>
 void run_recorded(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
-                  const at::Tensor& changed, c10::intrusive_ptr<torch::autograd::Node> node) {
-  {
-    at::AutoDispatchBelowAutograd guard;
-    op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+                  bool inplace, const MakeNode& make_node) {
+  const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+  if (!any_requires_grad(arguments)) {
+    run_below_autograd(op, keys, stack);
+    return;
   }
-  if (changed.defined()) {
+  const at::Tensor changed = inplace ? arguments[0].toTensor() : at::Tensor();
+  if (inplace) {
+    torch::autograd::check_inplace(changed, /*requires_grad=*/true);
+  }
+  c10::intrusive_ptr<torch::autograd::Node> node =
+      make_node(arguments, inplace ? changed.unsafeGetTensorImpl() : nullptr);
+  run_below_autograd(op, keys, stack);
+  if (inplace) {
     torch::autograd::rebase_history(stack->back().toTensor(), std::move(node));
     return;
   }
@@ -318,14 +355,14 @@ class Tangents {
   at::Tensor share(size_t argument, size_t results, size_t index) const {
     const auto parts = call_.parts(tangents_[argument]);
     at::Tensor sum;
+    std::vector<bool> wanted(call_.gradients);
+    wanted[argument] = true;
     for (size_t part = 0; part < parts.size(); ++part) {
-      torch::jit::Stack stack;
+      variable_list grad_outputs;
       for (size_t i = 0; i < results; ++i) {
-        stack.emplace_back(i == index ? parts[part] : at::zeros_like(parts[part]));
+        grad_outputs.push_back(i == index ? parts[part] : at::zeros_like(parts[part]));
       }
-      stack.insert(stack.end(), arguments_.begin(), arguments_.end());
-      call_.op.callBoxed(stack);
-      const auto term = call_.parts(stack[argument].toTensor())[part];
+      const auto term = call_.parts(call_(grad_outputs, arguments_, wanted)[argument])[part];
       sum = sum.defined() ? sum + term : term;
     }
     return sum;
@@ -353,7 +390,12 @@ class DifferentiableKernel final : public c10::OperatorKernel {
       }
       tangents.emplace(*call_, originals);
     }
-    run(op, keys, stack);
+    run_recorded(op, keys, stack, inplace_,
+                 [this](c10::ArrayRef<c10::IValue> inputs, const c10::TensorImpl* changed) {
+                   auto node = c10::make_intrusive<BackwardNode>(call_);
+                   node->save(inputs, changed);
+                   return node;
+                 });
     if (tangents) {
       const auto results = torch::jit::last(*stack, op.schema().returns().size());
       for (size_t i = 0; i < results.size(); ++i) {
@@ -369,23 +411,6 @@ class DifferentiableKernel final : public c10::OperatorKernel {
   }
 
  private:
-  void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-           torch::jit::Stack* stack) const {
-    const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
-    if (!any_requires_grad(arguments)) {
-      at::AutoDispatchBelowAutograd guard;
-      op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
-      return;
-    }
-    const at::Tensor changed = inplace_ ? arguments[0].toTensor() : at::Tensor();
-    if (inplace_) {
-      torch::autograd::check_inplace(changed, /*requires_grad=*/true);
-    }
-    auto node = c10::make_intrusive<BackwardNode>(call_);
-    node->save(arguments, inplace_ ? changed.unsafeGetTensorImpl() : nullptr);
-    run_recorded(op, keys, stack, changed, std::move(node));
-  }
-
   const std::shared_ptr<const BackwardCall> call_;
   const bool inplace_;
 };
@@ -400,8 +425,7 @@ class FormulaKernel final : public c10::OperatorKernel {
     const auto count = op.schema().arguments().size();
     const auto arguments = torch::jit::last(*stack, count);
     if (!any_requires_grad(arguments) && !has_tangent(arguments)) {
-      at::AutoDispatchBelowAutograd guard;
-      op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+      run_below_autograd(op, keys, stack);
       return;
     }
     std::vector<at::Tensor> tensors;
@@ -410,10 +434,16 @@ class FormulaKernel final : public c10::OperatorKernel {
       if (argument.isTensor()) {
         tensors.push_back(argument.toTensor());
       } else {
-        scalars.push_back(argument.toScalar());
+        scalars.push_back(as_scalar(argument));
       }
     }
     auto results = formula_(tensors, scalars);
+    const auto& last = arguments.back();
+    for (size_t i = 0; i < results.size() && last.isBoolList(); ++i) {
+      if (!last.toBoolList()[i]) {
+        results[i].reset();
+      }
+    }
     torch::jit::drop(*stack, count);
     for (auto& result : results) {
       stack->emplace_back(std::move(result));
@@ -447,22 +477,16 @@ class NotDifferentiableKernel final : public c10::OperatorKernel {
                   torch::jit::Stack* stack) {
     const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
     check_no_forward_gradient(op, arguments);
-    if (!any_requires_grad(arguments)) {
-      at::AutoDispatchBelowAutograd guard;
-      op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
-      return;
-    }
-    const at::Tensor changed = inplace_ ? arguments[0].toTensor() : at::Tensor();
-    if (inplace_) {
-      torch::autograd::check_inplace(changed, /*requires_grad=*/true);
-    }
-    auto node = c10::make_intrusive<NotDifferentiableNode>(message_);
-    for (const auto& argument : arguments) {
-      if (argument.isTensor()) {
-        node->add_next_edge(torch::autograd::impl::gradient_edge(argument.toTensor()));
-      }
-    }
-    run_recorded(op, keys, stack, changed, std::move(node));
+    run_recorded(op, keys, stack, inplace_,
+                 [this](c10::ArrayRef<c10::IValue> inputs, const c10::TensorImpl*) {
+                   auto node = c10::make_intrusive<NotDifferentiableNode>(message_);
+                   for (const auto& input : inputs) {
+                     if (input.isTensor()) {
+                       node->add_next_edge(torch::autograd::impl::gradient_edge(input.toTensor()));
+                     }
+                   }
+                   return node;
+                 });
   }
 
  private:
@@ -481,12 +505,23 @@ class OutKernel final : public c10::OperatorKernel {
       const auto& name = op.schema().name();
       torch::autograd::throw_error_out_requires_grad(std::string(unqualified(name)).c_str());
     }
-    at::AutoDispatchBelowAutograd guard;
-    op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+    run_below_autograd(op, keys, stack);
   }
 };
 
 }  // namespace
+
+c10::Scalar as_scalar(const c10::IValue& argument) {
+  if (!argument.isBoolList()) {
+    return argument.toScalar();
+  }
+  int64_t bits = 0;
+  const auto flags = argument.toBoolList();
+  for (size_t i = 0; i < flags.size(); ++i) {
+    bits |= static_cast<int64_t>(flags[i]) << i;
+  }
+  return bits;
+}
 
 void implement_differentiable(torch::Library& m, const std::string& overload,
                               const c10::OperatorHandle& functional,

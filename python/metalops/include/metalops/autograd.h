@@ -1,9 +1,10 @@
 // Autograd of operators outside ATen, from their schemas alone and at the cost of a built-in
 // operator: operator X is differentiated by an operator that takes grad_output (one for each result
 // of X) and those of X's arguments that it names, and returns the gradients of X's tensor arguments
-// in order. Trailing tensors for which it returns none are summands of the result: their gradient
-// is grad_output. The engine itself sums gradients of broadcast arguments and casts them. Tangents
-// (forward mode) come from the same operator.
+// in order. One that returns several has a last argument `output_mask` that says which of them are
+// wanted; the others are undefined. Trailing tensors for which it returns none are summands of the
+// result: their gradient is grad_output. The engine itself sums gradients of broadcast arguments
+// and casts them. Tangents (forward mode) come from the same operator.
 //
 // What is registered here is boxed, so one kernel serves every signature. <metalops/pointwise.h>
 // registers it.
@@ -17,8 +18,14 @@
 
 namespace metalops::autograd {
 
+inline constexpr char kOutputMask[] = "output_mask";
+
+// The number that stands for an argument that is not a tensor: of a list of bools the one whose bit
+// i is element i.
+METALOPS_HIDDEN c10::Scalar as_scalar(const c10::IValue& argument);
+
 // What a backward operator computes, in differentiable operators of ATen. Its arguments in order:
-// first the tensors, then the numbers.
+// first the tensors, then the numbers. Gradients that are not wanted are dropped.
 using Formula = std::function<std::vector<at::Tensor>(at::TensorList, c10::ArrayRef<c10::Scalar>)>;
 
 // The functional overload ("ns::name") and the in-place one ("ns::name_"), which backward

@@ -9,9 +9,10 @@
 // returns gradients3.
 //
 // Everything is float; alpha is a scalar that is the same for all elements (0 for operators without
-// one). All tensors have the same dtype. The kernels are called NAME_dense_<dtype>,
-// NAME_rows_<dtype> (for matrices whose rows are contiguous, such as the halves of a tensor's last
-// dimension) and NAME_strided_<dtype>.
+// one). Bit i of `wanted` says whether gradient i is; in the place of the others the kernel finds
+// the first wanted one's buffer. All tensors have the same dtype. The kernels are called
+// NAME_dense_<dtype>, NAME_rows_<dtype> (for matrices whose rows are contiguous, such as the halves
+// of a tensor's last dimension) and NAME_strided_<dtype>.
 #pragma once
 #include <c10/metal/indexing.h>
 
@@ -30,14 +31,28 @@ struct gradients3 {
   float c;
 };
 
+// What is to be written where the buffers of unwanted gradients are that of the first wanted one.
+// Without branches, so that loops over threads stay vector loops.
+inline gradients2 only(uint wanted, gradients2 x) {
+  const float first = wanted & 1 ? x.a : x.b;
+  return {first, wanted & 2 ? x.b : first};
+}
+
+inline gradients3 only(uint wanted, gradients3 x) {
+  const float first = wanted & 1 ? x.a : wanted & 2 ? x.b : x.c;
+  return {first, wanted & 2 ? x.b : first, wanted & 4 ? x.c : first};
+}
+
 template <typename T, typename F>
 kernel void binary_backward_dense(device T* grad_a [[buffer(0)]], device T* grad_b [[buffer(1)]],
                                   constant T* grad_output [[buffer(2)]],
                                   constant T* a [[buffer(3)]], constant T* b [[buffer(4)]],
                                   constant float& alpha [[buffer(5)]],
+                                  constant uint& wanted [[buffer(6)]],
                                   uint index [[thread_position_in_grid]]) {
   F f;
-  const gradients2 result = f(float(grad_output[index]), float(a[index]), float(b[index]), alpha);
+  const gradients2 result =
+      only(wanted, f(float(grad_output[index]), float(a[index]), float(b[index]), alpha));
   grad_a[index] = T(result.a);
   grad_b[index] = T(result.b);
 }
@@ -48,10 +63,11 @@ kernel void ternary_backward_dense(device T* grad_a [[buffer(0)]], device T* gra
                                    constant T* grad_output [[buffer(3)]],
                                    constant T* a [[buffer(4)]], constant T* b [[buffer(5)]],
                                    constant T* c [[buffer(6)]], constant float& alpha [[buffer(7)]],
+                                   constant uint& wanted [[buffer(8)]],
                                    uint index [[thread_position_in_grid]]) {
   F f;
-  const gradients3 result =
-      f(float(grad_output[index]), float(a[index]), float(b[index]), float(c[index]), alpha);
+  const gradients3 result = only(wanted, f(float(grad_output[index]), float(a[index]),
+                                           float(b[index]), float(c[index]), alpha));
   grad_a[index] = T(result.a);
   grad_b[index] = T(result.b);
   grad_c[index] = T(result.c);
@@ -63,14 +79,15 @@ template <typename T, typename F>
 kernel void binary_backward_rows(device T* grad_a [[buffer(0)]], device T* grad_b [[buffer(1)]],
                                  constant T* grad_output [[buffer(2)]], constant T* a [[buffer(3)]],
                                  constant T* b [[buffer(4)]], constant float& alpha [[buffer(5)]],
-                                 constant long* row_strides [[buffer(6)]],
+                                 constant uint& wanted [[buffer(6)]],
+                                 constant long* row_strides [[buffer(7)]],
                                  uint2 position [[thread_position_in_grid]]) {
   F f;
   const long x = position.x;
   const long y = position.y;
   const gradients2 result =
-      f(float(grad_output[y * row_strides[2] + x]), float(a[y * row_strides[3] + x]),
-        float(b[y * row_strides[4] + x]), alpha);
+      only(wanted, f(float(grad_output[y * row_strides[2] + x]), float(a[y * row_strides[3] + x]),
+                     float(b[y * row_strides[4] + x]), alpha));
   grad_a[y * row_strides[0] + x] = T(result.a);
   grad_b[y * row_strides[1] + x] = T(result.b);
 }
@@ -81,14 +98,15 @@ kernel void ternary_backward_rows(device T* grad_a [[buffer(0)]], device T* grad
                                   constant T* grad_output [[buffer(3)]],
                                   constant T* a [[buffer(4)]], constant T* b [[buffer(5)]],
                                   constant T* c [[buffer(6)]], constant float& alpha [[buffer(7)]],
-                                  constant long* row_strides [[buffer(8)]],
+                                  constant uint& wanted [[buffer(8)]],
+                                  constant long* row_strides [[buffer(9)]],
                                   uint2 position [[thread_position_in_grid]]) {
   F f;
   const long x = position.x;
   const long y = position.y;
   const gradients3 result =
-      f(float(grad_output[y * row_strides[3] + x]), float(a[y * row_strides[4] + x]),
-        float(b[y * row_strides[5] + x]), float(c[y * row_strides[6] + x]), alpha);
+      only(wanted, f(float(grad_output[y * row_strides[3] + x]), float(a[y * row_strides[4] + x]),
+                     float(b[y * row_strides[5] + x]), float(c[y * row_strides[6] + x]), alpha));
   grad_a[y * row_strides[0] + x] = T(result.a);
   grad_b[y * row_strides[1] + x] = T(result.b);
   grad_c[y * row_strides[2] + x] = T(result.c);
@@ -102,16 +120,18 @@ kernel void binary_backward_strided(
     device void* grad_a [[buffer(0)]], device void* grad_b [[buffer(1)]],
     constant void* grad_output [[buffer(2)]], constant void* a [[buffer(3)]],
     constant void* b [[buffer(4)]], constant float& alpha [[buffer(5)]],
-    constant long* sizes [[buffer(6)]], constant long* strides [[buffer(7)]],
-    constant uint& ndim [[buffer(8)]], uint2 position [[thread_position_in_grid]]) {
+    constant uint& wanted [[buffer(6)]], constant long* sizes [[buffer(7)]],
+    constant long* strides [[buffer(8)]], constant uint& ndim [[buffer(9)]],
+    uint2 position [[thread_position_in_grid]]) {
   using namespace c10::metal;
   F f;
   int pos[max_ndim];
   pos_from_thread_index(position, pos, sizes, ndim);
   const gradients2 result =
-      f(float(val_at_offs<T>(grad_output, offset_from_coord(pos, strides + 2 * ndim, ndim))),
-        float(val_at_offs<T>(a, offset_from_coord(pos, strides + 3 * ndim, ndim))),
-        float(val_at_offs<T>(b, offset_from_coord(pos, strides + 4 * ndim, ndim))), alpha);
+      only(wanted,
+           f(float(val_at_offs<T>(grad_output, offset_from_coord(pos, strides + 2 * ndim, ndim))),
+             float(val_at_offs<T>(a, offset_from_coord(pos, strides + 3 * ndim, ndim))),
+             float(val_at_offs<T>(b, offset_from_coord(pos, strides + 4 * ndim, ndim))), alpha));
   ref_at_offs<T>(grad_a, offset_from_coord(pos, strides, ndim)) = T(result.a);
   ref_at_offs<T>(grad_b, offset_from_coord(pos, strides + ndim, ndim)) = T(result.b);
 }
@@ -121,18 +141,19 @@ kernel void ternary_backward_strided(
     device void* grad_a [[buffer(0)]], device void* grad_b [[buffer(1)]],
     device void* grad_c [[buffer(2)]], constant void* grad_output [[buffer(3)]],
     constant void* a [[buffer(4)]], constant void* b [[buffer(5)]], constant void* c [[buffer(6)]],
-    constant float& alpha [[buffer(7)]], constant long* sizes [[buffer(8)]],
-    constant long* strides [[buffer(9)]], constant uint& ndim [[buffer(10)]],
-    uint2 position [[thread_position_in_grid]]) {
+    constant float& alpha [[buffer(7)]], constant uint& wanted [[buffer(8)]],
+    constant long* sizes [[buffer(9)]], constant long* strides [[buffer(10)]],
+    constant uint& ndim [[buffer(11)]], uint2 position [[thread_position_in_grid]]) {
   using namespace c10::metal;
   F f;
   int pos[max_ndim];
   pos_from_thread_index(position, pos, sizes, ndim);
   const gradients3 result =
-      f(float(val_at_offs<T>(grad_output, offset_from_coord(pos, strides + 3 * ndim, ndim))),
-        float(val_at_offs<T>(a, offset_from_coord(pos, strides + 4 * ndim, ndim))),
-        float(val_at_offs<T>(b, offset_from_coord(pos, strides + 5 * ndim, ndim))),
-        float(val_at_offs<T>(c, offset_from_coord(pos, strides + 6 * ndim, ndim))), alpha);
+      only(wanted,
+           f(float(val_at_offs<T>(grad_output, offset_from_coord(pos, strides + 3 * ndim, ndim))),
+             float(val_at_offs<T>(a, offset_from_coord(pos, strides + 4 * ndim, ndim))),
+             float(val_at_offs<T>(b, offset_from_coord(pos, strides + 5 * ndim, ndim))),
+             float(val_at_offs<T>(c, offset_from_coord(pos, strides + 6 * ndim, ndim))), alpha));
   ref_at_offs<T>(grad_a, offset_from_coord(pos, strides, ndim)) = T(result.a);
   ref_at_offs<T>(grad_b, offset_from_coord(pos, strides + ndim, ndim)) = T(result.b);
   ref_at_offs<T>(grad_c, offset_from_coord(pos, strides + 2 * ndim, ndim)) = T(result.c);
@@ -144,34 +165,37 @@ kernel void ternary_backward_strided(
   template [[host_name(#NAME "_dense_" #DTYPE)]] kernel void ::metalops::binary_backward_dense<    \
       DTYPE, NAME##_functor>(device DTYPE * grad_a, device DTYPE * grad_b,                         \
                              constant DTYPE * grad_output, constant DTYPE * a, constant DTYPE * b, \
-                             constant float& alpha, uint index);                                   \
+                             constant float& alpha, constant uint& wanted, uint index);            \
   template [[host_name(#NAME "_rows_" #DTYPE)]] kernel void ::metalops::binary_backward_rows<      \
       DTYPE, NAME##_functor>(device DTYPE * grad_a, device DTYPE * grad_b,                         \
                              constant DTYPE * grad_output, constant DTYPE * a, constant DTYPE * b, \
-                             constant float& alpha, constant long* row_strides, uint2 position);   \
+                             constant float& alpha, constant uint& wanted,                         \
+                             constant long* row_strides, uint2 position);                          \
   template [[host_name(                                                                            \
       #NAME "_strided_" #DTYPE)]] kernel void ::metalops::binary_backward_strided<DTYPE,           \
                                                                                   NAME##_functor>( \
       device void* grad_a, device void* grad_b, constant void* grad_output, constant void* a,      \
-      constant void* b, constant float& alpha, constant long* sizes, constant long* strides,       \
-      constant uint& ndim, uint2 position)
+      constant void* b, constant float& alpha, constant uint& wanted, constant long* sizes,        \
+      constant long* strides, constant uint& ndim, uint2 position)
 
 #define REGISTER_TERNARY_BACKWARD_OP(NAME, DTYPE)                                                  \
   template [[host_name(#NAME "_dense_" #DTYPE)]] kernel void ::metalops::ternary_backward_dense<   \
       DTYPE, NAME##_functor>(device DTYPE * grad_a, device DTYPE * grad_b, device DTYPE * grad_c,  \
                              constant DTYPE * grad_output, constant DTYPE * a, constant DTYPE * b, \
-                             constant DTYPE * c, constant float& alpha, uint index);               \
+                             constant DTYPE * c, constant float& alpha, constant uint& wanted,     \
+                             uint index);                                                          \
   template [[host_name(#NAME "_rows_" #DTYPE)]] kernel void ::metalops::ternary_backward_rows<     \
       DTYPE, NAME##_functor>(device DTYPE * grad_a, device DTYPE * grad_b, device DTYPE * grad_c,  \
                              constant DTYPE * grad_output, constant DTYPE * a, constant DTYPE * b, \
-                             constant DTYPE * c, constant float& alpha,                            \
+                             constant DTYPE * c, constant float& alpha, constant uint& wanted,     \
                              constant long* row_strides, uint2 position);                          \
   template                                                                                         \
       [[host_name(#NAME "_strided_" #DTYPE)]] kernel void ::metalops::ternary_backward_strided<    \
           DTYPE, NAME##_functor>(device void* grad_a, device void* grad_b, device void* grad_c,    \
                                  constant void* grad_output, constant void* a, constant void* b,   \
-                                 constant void* c, constant float& alpha, constant long* sizes,    \
-                                 constant long* strides, constant uint& ndim, uint2 position)
+                                 constant void* c, constant float& alpha, constant uint& wanted,   \
+                                 constant long* sizes, constant long* strides,                     \
+                                 constant uint& ndim, uint2 position)
 
 #define REGISTER_FLOAT_BINARY_BACKWARD_OP(NAME) \
   REGISTER_BINARY_BACKWARD_OP(NAME, float);     \

@@ -96,11 +96,14 @@ void launch_elementwise(at::native::mps::MetalShaderLibrary& library, at::Tensor
 }
 
 void launch_backward(at::native::mps::MetalShaderLibrary& library, at::TensorIteratorBase& iter,
-                     const std::string& name, float alpha) {
+                     const std::string& name, c10::ArrayRef<c10::Scalar> scalars) {
+  const float alpha = scalars.size() > 1 ? scalars[0].toFloat() : 0;
+  const auto wanted = static_cast<uint32_t>(scalars.back().toLong());
   launch_elementwise(library, iter, name, metal_type(iter.dtype(0)),
                      [&](at::native::mps::MetalKernelFunction& kernel, unsigned index) {
                        kernel.setArg(index, alpha);
-                       return index + 1;
+                       kernel.setArg(index + 1, wanted);
+                       return index + 2;
                      });
 }
 

@@ -6,6 +6,8 @@
 //   NAME_rows_TYPE      matrices whose rows are contiguous
 //   NAME_strided_TYPE   everything else
 #pragma once
+#include <c10/core/Scalar.h>
+#include <c10/util/ArrayRef.h>
 #include <c10/util/FunctionRef.h>
 #include <metalops/library.h>
 
@@ -24,9 +26,10 @@ METALOPS_HIDDEN void launch_elementwise(at::native::mps::MetalShaderLibrary& lib
                                         const std::string& type, SetScalars set_scalars);
 
 // name: as registered in the kernel file. The iterator's operands are the gradients, grad_output
-// and the inputs, in this order, all of the same floating dtype and on the device.
+// and the inputs, in this order, all of the same floating dtype and on the device. scalars: as
+// pointwise::Launch has them, of which the kernel knows a first number as alpha.
 METALOPS_HIDDEN void launch_backward(at::native::mps::MetalShaderLibrary& library,
                                      at::TensorIteratorBase& iter, const std::string& name,
-                                     float alpha = 0);
+                                     c10::ArrayRef<c10::Scalar> scalars);
 
 }  // namespace metalops

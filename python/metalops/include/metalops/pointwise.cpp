@@ -14,6 +14,7 @@
 #include <metalops/views.h>
 
 #include <algorithm>
+#include <bitset>
 #include <utility>
 
 namespace metalops::pointwise {
@@ -29,6 +30,9 @@ bool supports(const Operator& op, at::ScalarType type) {
 }
 
 using Tensors = c10::SmallVector<at::Tensor, 4>;
+
+// The output_mask of operators on halves, which have no such argument.
+constexpr int64_t kBothHalves = 3;
 
 // Tensors of a CPU with no dimensions may stand among device tensors, as everywhere in torch.
 void move_cpu_scalars(at::TensorList outputs, Tensors& inputs) {
@@ -171,7 +175,7 @@ class Kernel final : public c10::OperatorKernel {
       if (argument.isTensor()) {
         inputs.push_back(argument.toTensor());
       } else {
-        scalars.push_back(argument.toScalar());
+        scalars.push_back(autograd::as_scalar(argument));
       }
     }
     Tensors outputs;
@@ -187,7 +191,7 @@ class Kernel final : public c10::OperatorKernel {
       check_dtype(supports(op_, input.scalar_type()), schema.name(), input.scalar_type());
     }
     if (form_ == Form::kBackward) {
-      outputs = run_backward(schema, std::move(inputs), scalars);
+      outputs = run_backward(schema, std::move(inputs), std::move(scalars));
     } else {
       if (op_.halves != Halves::kNone) {
         check_halves(schema.name(), inputs[0]);
@@ -262,7 +266,7 @@ class Kernel final : public c10::OperatorKernel {
 
   // All operands of a backward kernel have the same dtype.
   Tensors run_backward(const c10::FunctionSchema& schema, Tensors inputs,
-                       c10::ArrayRef<c10::Scalar> scalars) const {
+                       c10::SmallVector<c10::Scalar, 2> scalars) const {
     auto common = inputs[0].scalar_type();
     for (const auto& input : inputs) {
       common = c10::promoteTypes(common, input.scalar_type());
@@ -272,12 +276,29 @@ class Kernel final : public c10::OperatorKernel {
     }
     Tensors results;
     if (op_.halves == Halves::kNone) {
-      const Tensors outputs(schema.returns().size());
-      auto iter = build_iterator(outputs, inputs, op_, common);
-      op_.launch(iter, scalars);
-      for (size_t i = 0; i < outputs.size(); ++i) {
-        results.push_back(iter.output(static_cast<int64_t>(i)));
+      const auto count = schema.returns().size();
+      const std::bitset<64> wanted(count > 1 ? scalars.back().toLong() : 1);
+      results.resize(count);
+      if (wanted.none()) {
+        return results;
       }
+      auto iter = build_iterator(Tensors(wanted.count()), inputs, op_, common);
+      int64_t next = 0;
+      for (size_t i = 0; i < count; ++i) {
+        if (wanted[i]) {
+          results[i] = iter.output(next++);
+        }
+      }
+      if (wanted.count() == count) {
+        op_.launch(iter, scalars);
+        return results;
+      }
+      Tensors outputs = results;
+      for (auto& output : outputs) {
+        output = output.defined() ? output : iter.output(0);
+      }
+      auto whole_iter = build_iterator(outputs, inputs, op_, common);
+      op_.launch(whole_iter, scalars);
     } else {
       check_halves(schema.name(), inputs[1]);
       const auto self = inputs.pop_back_val();
@@ -292,6 +313,7 @@ class Kernel final : public c10::OperatorKernel {
       push_halves(outputs, results[0], op_.halves);
       push_halves(inputs, self, op_.halves);
       auto iter = build_iterator(outputs, inputs, op_, common);
+      scalars.push_back(kBothHalves);
       op_.launch(iter, scalars);
     }
     return results;
@@ -322,10 +344,25 @@ std::string out_schema(const std::string& name, const std::string& arguments, si
          (results > 1 ? "(" + returns + ")" : returns);
 }
 
+// The schema of a backward operator, with output_mask if it has several results.
+std::string with_output_mask(const std::string& schema) {
+  const auto close = schema.rfind(") ->");
+  const auto commas = std::count(schema.begin() + static_cast<int64_t>(close), schema.end(), ',');
+  if (commas == 0) {
+    return schema;
+  }
+  std::string all = "True";
+  for (int64_t i = 0; i < commas; ++i) {
+    all += ", True";
+  }
+  return schema.substr(0, close) + ", bool[" + std::to_string(commas + 1) + "] " +
+         autograd::kOutputMask + "=[" + all + "]" + schema.substr(close);
+}
+
 }  // namespace
 
 void define_backward(torch::Library& m, const std::string& schema, const Operator& op) {
-  define_overload(m, schema, op.halves == Halves::kNone);
+  define_overload(m, with_output_mask(schema), op.halves == Halves::kNone);
   const auto name = schema.substr(0, schema.find('('));
   implement_boxed<Kernel>(m, name, c10::DispatchKey::MPS, op, Kernel::Form::kBackward);
   if (op.formula) {

@@ -32,9 +32,11 @@
 namespace metalops::pointwise {
 
 // Runs the kernel of an operator. The iterator has the outputs first, then the inputs in the
-// schema's order; scalars are the arguments that are not tensors, in the schema's order. Inputs may
-// be of different dtypes and any of them a broadcast one; the outputs have the dtype that the
-// kernels naturally give: see Result.
+// schema's order; scalars are the arguments that are not tensors, in the schema's order, and, with
+// several outputs of a backward operator, a last one whose bit i is set if output i is wanted. In
+// the place of the others stands the first wanted one, to be written as such. Inputs may be of
+// different dtypes and any of them a broadcast one; the outputs have the dtype that the kernels
+// naturally give: see Result.
 using Launch =
     std::function<void(at::TensorIteratorBase& iter, c10::ArrayRef<c10::Scalar> scalars)>;
 
@@ -78,8 +80,9 @@ struct METALOPS_HIDDEN Operator {
 
 // Defines an operator that only autograd calls: "ns::name(Tensor grad_output, ...) -> Tensor" or
 // "-> (Tensor, ...)". With more than one result all operands have the same dtype (see
-// elementwise_launch.h). Differentiating it in turn takes op.formula; without one it raises an
-// error that names the operator.
+// elementwise_launch.h), and the schema gets an argument output_mask, by default all true:
+// gradients that are not wanted are undefined, neither allocated nor written. Differentiating it in
+// turn takes op.formula; without one it raises an error that names the operator.
 METALOPS_HIDDEN void define_backward(torch::Library& m, const std::string& schema,
                                      const Operator& op);
 

@@ -319,8 +319,8 @@ def _check_names(owner: str, d: Definition) -> None:
 def _check_buffers(owner: str, d: Definition) -> None:
     forward = len(d.outputs) + len(d.inputs)
     backward = 0 if d.grad is None else 2 * len(d.inputs) + len(d.outputs)
-    for role, operands in (("", forward), ("its gradient, ", backward)):
-        buffers = operands + len(d.parameters) + _LAYOUT_BUFFERS
+    for role, operands, mask in (("", forward, 0), ("its gradient, ", backward, len(d.inputs) > 1)):
+        buffers = operands + len(d.parameters) + mask + _LAYOUT_BUFFERS
         if buffers > MAX_BUFFERS:
             raise ValueError(
                 f"{owner}: {role}{operands} tensors and {len(d.parameters)} parameters, takes {buffers} buffers with "

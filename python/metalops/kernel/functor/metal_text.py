@@ -28,7 +28,8 @@ class _Operator:
     """One of the two operators, for one dtype of its inputs.
 
     element, compute, result: the Metal types of an input's elements, of the variables that the expressions see and of
-    the results. lines: the expressions, each between lines of its own that number it for the compiler.
+    the results. lines: the expressions, each between lines of its own that number it for the compiler. has_mask: whether
+    the last scalar says by its bits which results are wanted, as in <metalops/backward.h>.
     """
 
     name: str
@@ -39,6 +40,7 @@ class _Operator:
     parameters: tuple[Parameter, ...]
     before: str
     lines: tuple[str, ...]
+    has_mask: bool = False
 
     @property
     def uses_torch(self) -> bool:
@@ -124,7 +126,15 @@ def _backward(d: Definition, element: str) -> _Operator:
     )
     compute = _compute_type(d, element)
     return _Operator(
-        f"metalops_{d.name}_backward", element, compute, element, inputs, parameters, before, lines
+        f"metalops_{d.name}_backward",
+        element,
+        compute,
+        element,
+        inputs,
+        parameters,
+        before,
+        lines,
+        has_mask=len(lines) > 1,
     )
 
 
@@ -217,6 +227,7 @@ def _own_kernel(o: _Operator, variant: str) -> str:
     types = [f"device {o.result}*"] * outputs + [f"constant {o.element}*"] * inputs
     buffers = [f"{type} metalops_p{i}" for i, type in enumerate(types)]
     buffers += [f"constant {_SCALAR_TYPES[p.kind]}& {p.name}" for p in o.parameters]
+    buffers += ["constant long& metalops_wanted"] * o.has_mask
     if variant == "dense":
         place = "const uint metalops_i{n} = metalops_position;"
         thread = "uint"
@@ -261,6 +272,10 @@ def _own_kernel(o: _Operator, variant: str) -> str:
     body += [f"{o.result} {result};" for result in results]
     values = [*reads, *(p.name for p in o.parameters), *results]
     body.append(f"{o.name}_values({', '.join(values)});")
+    if o.has_mask:
+        wanted = [f"metalops_wanted & {1 << n} ? {result} : " for n, result in enumerate(results)]
+        body.append(f"const {o.result} metalops_first = {''.join(wanted[:-1])}{results[-1]};")
+        results = [f"{choice}metalops_first" for choice in wanted]
     body += [f"{write} = {result};" for write, result in zip(writes, results, strict=True)]
     lines = "".join(f"  {line}\n" for line in body)
     return f"kernel void {o.name}_{variant}_{o.element}({', '.join(parameters)}) {{\n{lines}}}\n"
