@@ -10,6 +10,7 @@ from pathlib import Path
 import metalops
 import pytest
 import torch
+import torch.testing._internal.common_utils  # loads a profile of hypothesis of its own, so it comes before ours
 from filelock import FileLock
 from hypothesis import settings
 from metalops.msl import sanitizers

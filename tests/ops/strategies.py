@@ -62,7 +62,8 @@ def shapes(even_last: bool = False) -> st.SearchStrategy[tuple[int, ...]]:
     result = st.lists(sizes(), min_size=int(even_last), max_size=MOST_DIMENSIONS).map(tuple)
     if even_last:
         result = result.map(lambda shape: (*shape[:-1], 2 * shape[-1]))
-    return result.filter(lambda shape: math.prod(shape) <= MOST_ELEMENTS)
+    # Not the product alone: what is broadcast to an empty shape need not be empty.
+    return result.filter(lambda shape: math.prod(max(size, 1) for size in shape) <= MOST_ELEMENTS)
 
 
 @st.composite
@@ -71,8 +72,9 @@ def strides(draw, shape: tuple[int, ...], overlapping: bool) -> tuple[int, ...]:
     expanded tensor or a sliding window."""
     result = [0] * len(shape)
     next_free = 1
+    widest = 3 if math.prod(shape) <= MOST_ELEMENTS else 1  # gaps in each dimension multiply
     for dimension in draw(_orders(len(shape))):
-        step = draw(st.integers(1, 3))
+        step = draw(st.integers(1, widest))
         result[dimension] = next_free * step
         next_free = result[dimension] * max(shape[dimension] - 1, 0) + next_free
     if overlapping:

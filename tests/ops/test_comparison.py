@@ -46,3 +46,13 @@ def test_small_results_are_compared_as_closely_as_others():
         assert_close(scale * x * (1 + 5e-7), scale * x, "close")
         with pytest.raises(AssertionError, match="8 of 8 elements are wrong"):
             assert_close(scale * x * (1 + 1e-5), scale * x, "too far")
+
+
+def test_an_operand_of_few_elements_may_make_all_results_what_cancellation_left():
+    a, b = torch.tensor([-4.389467239379883]), torch.linspace(-5, 5, 28)
+    expected = (torch.nn.functional.gelu(a.double()) * b.double()).float()
+    rounded = 0.5 * a * (1 + torch.erf(a / 2**0.5)) * b  # 1 + erf is off by 1e-3 of itself there
+    assert not torch.allclose(rounded, expected, rtol=1e-4, atol=0)
+    assert_close(rounded, expected, "geglu", operands=(a, b))
+    with pytest.raises(AssertionError, match="28 of 28 elements are wrong"):
+        assert_close(rounded + 1e-4, expected, "geglu", operands=(a, b))

@@ -87,11 +87,12 @@ def _largest(x: Tensor) -> float:
 
 def _scale(expected: Tensor, operands: Sequence[Tensor]) -> float:
     """What atol is in proportion to: the sample's largest result, or, where that may be what is left of terms that
-    cancelled, the largest operand: where results are few, or smaller than a step between numbers like the operands.
+    cancelled, the largest operand: where an operand or the result has few elements, or all results are smaller than a
+    step between numbers like the operands.
     """
     result = _largest(expected)
     terms = max(map(_largest, operands), default=0.0)
-    few = expected.numel() < 16
+    few = min(x.numel() for x in (expected, *operands)) < 16
     cancelled = _is_floating(expected) and result <= torch.finfo(expected.dtype).eps * terms
     return max(result, terms) if few or cancelled else result
 
