@@ -16,7 +16,13 @@ import platform
 import torch
 
 from . import _host, _stock
-from ._torch_internals import DispatchKey, add_mps, call_with_key, mps_function
+from ._torch_internals import (
+    DispatchKey,
+    add_mps,
+    call_with_key,
+    mps_function,
+    remembered_mps_answers,
+)
 
 _stand_ins: frozenset[str] = frozenset()
 _without_kernel: frozenset[str] = frozenset()
@@ -48,14 +54,7 @@ def stock_operators_without_kernel() -> frozenset[str]:
 
 
 def _forget_cached_answers() -> None:
-    mps = torch.backends.mps
-    for function in (
-        mps.is_available,
-        mps.is_macos_or_newer,
-        mps.is_macos13_or_newer,
-        mps.get_name,
-        mps.get_core_count,
-    ):
+    for function in remembered_mps_answers:
         function.cache_clear()
 
 

@@ -160,6 +160,19 @@ def mps_function(name: str) -> Callable:
     return getattr(torch._C, f"_mps_{name}")
 
 
+# What torch.backends.mps asks torch._C once and remembers.
+remembered_mps_answers = [
+    _find("torch.backends.mps", name)
+    for name in (
+        "is_available",
+        "is_macos_or_newer",
+        "is_macos13_or_newer",
+        "get_name",
+        "get_core_count",
+    )
+]
+
+
 # ---- what takes long to import -------------------------------------------------------------------
 
 INDUCTOR_LOWERING = "torch._inductor.lowering"
