@@ -42,6 +42,14 @@ struct ShaderLibrary {
   DynamicMetalShaderLibrary library;
 };
 
+// As torch's own exception a Python one may cross threads that do not have the interpreter's lock.
+[[noreturn]] void raise_as_torch(py::error_already_set& error) {
+  error.restore();
+  python_error raised;
+  raised.persist();
+  throw raised;
+}
+
 // The kernels of a functor: a library for each dtype of the inputs, compiled when it is first
 // needed. Lives as long as the process, as operators do.
 class Kernels {
@@ -68,11 +76,7 @@ class Kernels {
       library.inc_ref();
       return &library.cast<ShaderLibrary&>().library;
     } catch (py::error_already_set& error) {
-      // As torch's own exception it may cross threads that do not have the interpreter's lock.
-      error.restore();
-      python_error raised;
-      raised.persist();
-      throw raised;
+      raise_as_torch(error);
     }
   }
 
@@ -111,7 +115,7 @@ unsigned set_scalars(MetalKernelFunction& kernel, unsigned index, Scalars scalar
 
 // Runs a kernel through torch's class where that has a flavour for it: one result, and at most two
 // inputs with a scalar or three without. The kernels that Python writes have the same rule, see
-// python/metalops/kernel/functor_text.py.
+// python/metalops/kernel/functor/metal_text.py.
 class Launcher {
  public:
   // name: the operator's. Kernels have a prefix, so that the user's text may use the name itself.
@@ -194,12 +198,32 @@ T choice(const std::string& name, std::initializer_list<std::pair<const char*, T
   TORCH_CHECK_VALUE(false, "unknown choice ", name);
 }
 
+// The formula of a backward operator, computed by a Python function of its tensors and its numbers.
+// Like the operator, it lives as long as the process.
+auto formula_of(const py::object& function) {
+  return
+      [function = py::object(function).release().ptr()](at::TensorList operands, Scalars scalars) {
+        py::gil_scoped_acquire gil;
+        try {
+          py::list numbers;
+          for (const auto& scalar : scalars) {
+            numbers.append(py::cast(scalar));
+          }
+          return py::reinterpret_borrow<py::object>(function)(operands.vec(), numbers)
+              .cast<std::vector<at::Tensor>>();
+        } catch (py::error_already_set& error) {
+          raise_as_torch(error);
+        }
+      };
+}
+
 // schema: of the functional overload. backward: schema of the operator that differentiates it, or
-// empty. dtypes: of the inputs. compile: see Kernels.
+// empty. dtypes: of the inputs. compile: see Kernels. formula: of the backward operator, or the
+// reason why it has none.
 void define_functor(const std::string& schema, const std::string& backward,
                     const std::vector<ScalarType>& dtypes, const std::string& integers,
                     const std::string& result, const std::string& autocast,
-                    const py::object& compile) {
+                    const py::object& compile, const py::object& formula) {
   const auto name = schema.substr(0, schema.find('('));
   const auto ns = name.substr(0, name.find(':'));
   const auto base = name.substr(ns.size() + 2);
@@ -228,7 +252,13 @@ void define_functor(const std::string& schema, const std::string& backward,
     pointwise::Operator backward_op{.launch = Launcher(kernels, backward_base),
                                     .integers = Integers::kStay};
     backward_op.dtypes.set();
-    pointwise::define_backward(library, backward, backward_op);
+    std::string without_formula;
+    if (py::isinstance<py::str>(formula)) {
+      without_formula = formula.cast<std::string>();
+    } else {
+      backward_op.formula = formula_of(formula);
+    }
+    pointwise::define_backward(library, backward, backward_op, without_formula);
   }
   const auto parsed = torch::jit::parseSchema(schema);
   const auto operands = static_cast<size_t>(std::count_if(
@@ -258,7 +288,7 @@ void bind_functor(py::module_& m) {
            "is a SyntaxError.");
   m.def("define_functor", torch::wrap_pybind_function(&define_functor), py::arg("schema"),
         py::arg("backward"), py::arg("dtypes"), py::arg("integers"), py::arg("result"),
-        py::arg("autocast"), py::arg("compile"),
+        py::arg("autocast"), py::arg("compile"), py::arg("formula"),
         "Defines the operator of a metalops.functor with all its overloads; see "
         "csrc/python/functor.cpp.");
 }

@@ -1,6 +1,7 @@
 """metalops.functor: values, dtypes, layouts and gradients of functors against torch."""
 
 import itertools
+import pickle
 
 import metalops
 import pytest
@@ -358,11 +359,175 @@ def test_empty_tensors():
         assert all(g.shape == (0, 3) for g in torch.autograd.grad([y.sum() for y in results], args))
 
 
-def test_the_second_derivative_is_an_error_that_names_the_functor():
+# For references without second derivatives.
+FORMULAS = {"hardsigmoid": lambda x: (x + 3).clamp(0, 6) / 6}
+DIFFERENTIABLE = pytest.mark.parametrize("p", [p for p in PORTS if p.grad is not None], ids=str)
+
+
+def tuple_of(results):
+    return results if isinstance(results, tuple) else (results,)
+
+
+def second_gradients(function, args):
+    """Of all gradients together: those of the cotangents and of the inputs."""
+    args = [x.detach().requires_grad_() for x in args]
+    results = tuple_of(function(*args))
+    cotangents = [(0.5 + 0.5 * y.detach()).requires_grad_() for y in results]
+    gradients = torch.autograd.grad(results, args, cotangents, create_graph=True)
+    weights = [
+        torch.linspace(1, 2 + i, g.numel(), device=g.device) for i, g in enumerate(gradients)
+    ]
+    total = sum((g * w.view_as(g)).sum().real for g, w in zip(gradients, weights, strict=True))
+    return gradients + torch.autograd.grad(total, [*cotangents, *args], materialize_grads=True)
+
+
+@DIFFERENTIABLE
+def test_second_derivatives(p):
+    args = [
+        sample(p, torch.float32, *shape, seed=i) for i, shape in enumerate([(4, 6), (6,), (4, 1)])
+    ]
+    args = args[: len(p.inputs)]
+    actual = second_gradients(p.function, [x.to("mps") for x in args])
+    reference = FORMULAS.get(p.name, p.reference)
+    expected = second_gradients(reference, [x.double() for x in args])
+    for a, e in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a.cpu().double(), e, rtol=1e-4, atol=1e-4)
+
+
+@by_dtype
+def test_second_derivatives_have_the_dtype_of_the_inputs(dtype):
+    p = port("swiglu")
+    args = [sample(p, dtype, 4, 6, seed=i) for i in range(2)]
+    actual = second_gradients(p.function, [x.to("mps") for x in args])
+    expected = second_gradients(p.reference, [x.double() for x in args])
+    tolerance = 8 * torch.finfo(dtype).eps
+    for a, e in zip(actual, expected, strict=True):
+        assert a.dtype == dtype
+        torch.testing.assert_close(
+            a.cpu().double(), e, rtol=0, atol=tolerance * e.abs().max().item()
+        )
+
+
+@by_kind
+def test_forward_mode_and_hessians(p):
+    args = [sample(p, torch.float32, 3, seed=i) for i in range(len(p.inputs))]
+
+    def measure(function, args):
+        def loss(x):
+            return sum((y * y).sum() for y in tuple_of(function(x, *args[1:])))
+
+        x = args[0]
+        tangents = tuple(torch.ones_like(x) * 0.5 for x in args)
+        return (
+            torch.func.hessian(loss)(x),  # forward over reverse
+            torch.func.jacrev(torch.func.jacrev(loss))(x),
+            torch.func.jacrev(torch.func.jacrev(torch.func.jacfwd(loss)))(x),
+            *tuple_of(torch.func.jvp(function, tuple(args), tangents)[1]),
+        )
+
+    actual = measure(p.function, [x.to("mps") for x in args])
+    expected = measure(p.reference, [x.double() for x in args])
+    for a, e in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a.cpu().double(), e, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("text", "grad", "reference"),
+    [
+        ("x > 0 ? log(x) : x", "grad * (x > 0 ? 1 / x : 1.0f)", lambda x: torch.where(x > 0, torch.log(x.clamp(min=1e-3)), x)),
+        ("select(x, sqrt(x), x > 0)", "x > 0 ? grad * 0.5f * rsqrt(x) : grad", lambda x: torch.where(x > 0, x.clamp(min=1e-3).sqrt(), x)),
+    ],
+)  # fmt: skip
+def test_an_arm_of_a_condition_leaves_other_elements_alone(text, grad, reference):
+    f = metalops.functor(f"tests::arms_{len(text)}", text, grad=grad)
+    x = torch.tensor([-2.0, 0.0, 0.5, 3.0])
+
+    def second(function, x):
+        return torch.func.jacrev(torch.func.jacrev(lambda t: function(t).sum()))(x)
+
+    actual = second(f, x.to("mps")).cpu()
+    torch.testing.assert_close(actual.double(), second(reference, x.double()))
+    torch.testing.assert_close(second(f, x[1].to("mps")).cpu(), torch.tensor(0.0))
+
+
+def test_integers_in_a_gradient_are_those_of_metal():
+    f = metalops.functor(
+        "tests::halves", "n / 2 * x * x + 1 / 2 * x", params={"n": 3}, grad="grad * (n / 2 * 2 * x + 1 / 2)"
+    )  # fmt: skip
+    x = torch.tensor([1.0, -2.0], device="mps", requires_grad=True)
+    (gradient,) = torch.autograd.grad(f(x, n=5).sum(), x, create_graph=True)
+    assert gradient.tolist() == [4, -8]
+    assert torch.autograd.grad(gradient.sum(), x)[0].tolist() == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("grad", "header", "reason"),
+    [
+        ("grad * x * (half)2", "", "'half' is not known"),
+        ("grad * twice(x)", "inline float twice(float x) { float y = x; return y + y; }", "'twice' with 1 arg"),
+        ("grad * TWICE(x)", "#define TWICE(x) (2 * x)", "its header has macros"),
+        ("grad * as_type<float>(x)", "", "'as_type' is not known"),
+        ("grad * fmod(x, 2.0f)", "", "'fmod' with 2 arguments is not known"),
+    ],
+)  # fmt: skip
+def test_a_gradient_that_cannot_be_read_has_no_derivative_and_says_why(grad, header, reason):
+    name = f"unreadable_{len(grad)}_{len(header)}"
+    f = metalops.functor(f"tests::{name}", "x * x", grad=grad, header=header)
     x = torch.ones(3, device="mps", requires_grad=True)
-    (gradient,) = torch.autograd.grad(port("silu").function(x).sum(), x, create_graph=True)
-    with pytest.raises(NotImplementedError, match="ports::silu_backward is not implemented"):
+    (gradient,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
+    message = (
+        f"tests::{name}_backward is not implemented: it cannot be derived from grad, as {reason}"
+    )
+    with pytest.raises(NotImplementedError, match=f"{message}.*; give '{name}' a torch_grad"):
         gradient.sum().backward()
+
+
+def cubed_gradient(grad, x, *, scale):
+    return grad * 3 * scale * x * x
+
+
+def test_torch_grad_gives_derivatives_of_a_gradient_that_cannot_be_read():
+    f = metalops.functor(
+        "tests::cubed",
+        "scale * x * x * x",
+        params={"scale": 1.0},
+        grad="grad * 3 * scale * fma(x, as_type<float>(x), 0.0f)",
+        torch_grad=cubed_gradient,
+    )
+    x = torch.tensor([1.0, -2.0], device="mps", requires_grad=True)
+    (gradient,) = torch.autograd.grad(f(x, scale=0.5).sum(), x, create_graph=True)
+    torch.testing.assert_close(gradient, 1.5 * x * x)
+    torch.testing.assert_close(torch.autograd.grad(gradient.sum(), x)[0], 3 * x)
+    assert pickle.loads(pickle.dumps(f)) is f
+
+
+def test_torch_grad_of_complex_inputs():
+    f = metalops.functor(
+        "tests::complex_square",
+        "c10::metal::mul(z, z)",
+        inputs="z",
+        complex="only",
+        grad="c10::metal::mul(grad, 2 * float2(z.x, -z.y))",
+        torch_grad=lambda grad, z: grad * 2 * z.conj(),
+    )
+    z = torch.tensor([1 + 2j, -0.5j])
+    actual = second_gradients(f, [z.to("mps")])
+    expected = second_gradients(torch.square, [z.to(torch.complex128)])
+    for a, e in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a.cpu(), e.to(torch.complex64))
+
+
+def test_errors_of_torch_grad():
+    with pytest.raises(TypeError, match="functor 'f': torch_grad must be a function, but got 3"):
+        metalops.functor("f", "x", grad="grad", torch_grad=3)
+    with pytest.raises(ValueError, match="what grad does, which is not given"):
+        metalops.functor("f", "x", torch_grad=torch.sin)
+    f = metalops.functor(
+        "tests::two_for_one", "x", grad="grad", torch_grad=lambda grad, x: (grad, grad)
+    )
+    x = torch.ones(3, device="mps", requires_grad=True)
+    with pytest.raises(ValueError, match="two_for_one: torch_grad must return the gradients of 1"):
+        torch.autograd.grad(f(x).sum(), x, create_graph=True)
 
 
 def test_backward_without_grad_is_an_error_that_names_the_functor():

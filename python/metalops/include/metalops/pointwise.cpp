@@ -136,7 +136,8 @@ autograd::Formula formula_of_arguments(const Operator& op) {
     std::vector<at::Tensor> operands;
     for (const auto& tensor : tensors) {
       common = c10::promoteTypes(common, tensor.scalar_type());
-      operands.push_back(tensor.to(tensors[0].device(), at::kFloat));
+      operands.push_back(
+          tensor.to(tensors[0].device(), tensor.is_complex() ? at::kComplexFloat : at::kFloat));
     }
     const bool reversed = halves == Halves::kSecondFirst;
     if (halves != Halves::kNone) {
@@ -361,16 +362,17 @@ std::string with_output_mask(const std::string& schema) {
 
 }  // namespace
 
-void define_backward(torch::Library& m, const std::string& schema, const Operator& op) {
+void define_backward(torch::Library& m, const std::string& schema, const Operator& op,
+                     const std::string& without_formula) {
   define_overload(m, with_output_mask(schema), op.halves == Halves::kNone);
   const auto name = schema.substr(0, schema.find('('));
   implement_boxed<Kernel>(m, name, c10::DispatchKey::MPS, op, Kernel::Form::kBackward);
   if (op.formula) {
     autograd::implement_formula(m, name, formula_of_arguments(op));
   } else {
-    autograd::implement_not_differentiable(m, name,
-                                           "derivative for " + name + " is not implemented",
-                                           /*inplace=*/false);
+    autograd::implement_not_differentiable(
+        m, name, "derivative for " + name + " is not implemented: " + without_formula,
+        /*inplace=*/false);
   }
 }
 

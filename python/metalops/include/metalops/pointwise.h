@@ -69,7 +69,8 @@ struct METALOPS_HIDDEN Operator {
   std::string backward;
   Result result = Result::kPromoted;
   // Of a backward operator: its results once more, in differentiable operators of ATen. With it,
-  // derivatives of any order exist. Its tensors are float32, one for each operand, halves included;
+  // derivatives of any order exist. Its tensors are float32, or complex64 for complex ones, one for
+  // each operand, halves included;
   // its results are the gradients that the launch would find as outputs.
   std::function<std::vector<at::Tensor>(at::TensorList operands,
                                         c10::ArrayRef<c10::Scalar> scalars)>
@@ -82,9 +83,11 @@ struct METALOPS_HIDDEN Operator {
 // "-> (Tensor, ...)". With more than one result all operands have the same dtype (see
 // elementwise_launch.h), and the schema gets an argument output_mask, by default all true:
 // gradients that are not wanted are undefined, neither allocated nor written. Differentiating it in
-// turn takes op.formula; without one it raises an error that names the operator.
-METALOPS_HIDDEN void define_backward(torch::Library& m, const std::string& schema,
-                                     const Operator& op);
+// turn takes op.formula; without one it raises an error that names the operator and says why:
+// without_formula.
+METALOPS_HIDDEN void define_backward(
+    torch::Library& m, const std::string& schema, const Operator& op,
+    const std::string& without_formula = "it was defined without a formula");
 
 // schema: of the functional overload, with the namespace: "ns::name(Tensor self, ...) -> Tensor".
 // All its tensors are operands; the other arguments are numbers. Operators on halves have no

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -60,6 +60,7 @@ class Definition:
     parameters: tuple[Parameter, ...]
     outputs: tuple[str, ...]
     grad: tuple[str, ...] | None
+    torch_grad: Callable | None
     header: str
     integers: str
     complex: bool | str
@@ -112,6 +113,7 @@ def define(
     inputs: str | Sequence[str],
     params: Mapping[str, object] | None,
     grad: str | Sequence[str] | None,
+    torch_grad: Callable | None,
     outputs: str | Sequence[str] | None,
     header: str,
     integers: str,
@@ -164,6 +166,7 @@ def define(
         parameters=parameters,
         outputs=outputs,
         grad=_gradients(owner, grad, inputs, result),
+        torch_grad=_torch_gradient(owner, torch_grad, grad),
         header=header,
         integers=integers,
         complex=complex,
@@ -291,6 +294,14 @@ def _gradients(
     for i, expression in enumerate(grad):
         _check_expression(owner, f"grad[{i}]", expression)
     return grad
+
+
+def _torch_gradient(owner: str, function: object, grad: object) -> Callable | None:
+    if function is not None and not callable(function):
+        raise TypeError(f"{owner}: torch_grad must be a function, but got {function!r}")
+    if function is not None and grad is None:
+        raise ValueError(f"{owner}: torch_grad says once more what grad does, which is not given")
+    return function
 
 
 def _check_names(owner: str, d: Definition) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from ..._torch_internals import schemas_of
 from ...ops import fake
 from ...ops.vmap import register_vmap
 from ..compile import compile_library
-from . import metal_text
+from . import metal_text, torch_formula
 from .definition import Definition, define, dtypes
 
 _functors: dict[str, Functor] = {}
@@ -29,6 +29,7 @@ def functor(
     inputs: str | Sequence[str] = ("x",),
     params: Mapping[str, bool | int | float | type] | None = None,
     grad: str | Sequence[str] | None = None,
+    torch_grad: Callable[..., Tensor | Sequence[Tensor]] | None = None,
     outputs: str | Sequence[str] | None = None,
     header: str = "",
     integers: str = "float",
@@ -73,7 +74,13 @@ def functor(
     ``grad``, the gradient of the result. With several results these are called ``out0``, ``out1`` ... or as
     ``outputs`` says, and their gradients ``grad_out0`` ... . For complex inputs the gradient is that of torch, the
     conjugate one. Tangents (forward mode) of real inputs come from it as well. Without grad, both raise
-    NotImplementedError; so does the second derivative.
+    NotImplementedError.
+
+    torch_grad: what grad computes once more, in differentiable operators of torch, for derivatives of the gradient. It
+    takes the gradients of the results, the inputs, in float32 or complex64, and the parameters by keyword, and returns the
+    inputs' gradients, one or a sequence. Needed only where grad cannot be read: expressions of real inputs that consist of
+    arithmetic, comparisons, ``?:``, Metal's mathematical functions and those of the header that return one expression, all
+    in float, have derivatives of any order without it. The others raise NotImplementedError.
 
     header: Metal text before all else: helper functions, constants, ``#include`` lines.
 
@@ -88,7 +95,19 @@ def functor(
     call, at the line and column of ``<name>.expression``, ``<name>.grad[0]``, ``<name>.functor`` or ``<name>.header``.
     """
     definition = define(
-        name, text, inputs, params, grad, outputs, header, integers, complex, result, autocast, doc
+        name,
+        text,
+        inputs,
+        params,
+        grad,
+        torch_grad,
+        outputs,
+        header,
+        integers,
+        complex,
+        result,
+        autocast,
+        doc,
     )
     return _functor_of(definition)
 
@@ -134,7 +153,14 @@ class Functor:
         needed = metal_text.needed_by_gradient(d)
         backward = "" if d.grad is None else d.backward_schema(needed)
         _C.define_functor(
-            d.schema, backward, dtypes(d), d.integers, d.result, d.autocast, self._compiled
+            d.schema,
+            backward,
+            dtypes(d),
+            d.integers,
+            d.result,
+            d.autocast,
+            self._compiled,
+            torch_formula.formula(d, needed) if backward else "",
         )
         _register_rules(d, backward)
         self.op = getattr(namespace, d.name)

@@ -49,8 +49,10 @@ class _Operator:
 
 
 def needed_by_gradient(definition: Definition) -> frozenset[str]:
-    """The inputs and parameters that the expressions of the gradient depend on."""
+    """The inputs and parameters that the expressions of the gradient depend on; with torch_grad, which takes them, all."""
     everything = frozenset(definition.inputs) | {p.name for p in definition.parameters}
+    if definition.torch_grad is not None:
+        return everything
     names = mentioned(" ".join(definition.grad or ()))
     if names & set(definition.outputs):
         # These are computed again.
