@@ -2,10 +2,10 @@
 
 import platform
 import re
-import shutil
 
 import pytest
-from metalops import msl
+import torch
+from metalops import _host, msl
 from metalops.msl import compiler, flavours
 
 UNARY = [
@@ -54,9 +54,13 @@ def test_dense_operands_of_one_floating_dtype_are_not_rare():
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="about x86-64's instruction sets")
-@pytest.mark.skipif(shutil.which("g++") is None, reason="clang compiles for this CPU alone")
-def test_a_portable_library_asks_for_avx2_alone_and_brings_loops_for_avx_512(tmp_path, monkeypatch):
-    monkeypatch.setenv("CXX", "g++")
+@pytest.mark.parametrize("name", ["g++", "clang++", "clang++-19"])
+def test_a_portable_library_asks_for_avx2_alone_and_brings_loops_for_avx_512(
+    tmp_path, monkeypatch, name
+):
+    if not isinstance(compiler._probe([name]), compiler.Compiler):
+        pytest.skip(f"{name} builds no kernels here")
+    monkeypatch.setenv("CXX", name)
     source = tmp_path / "twice.metal"
     source.write_text(
         "kernel void twice(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]]) { x[i] *= 2; }\n"
@@ -64,7 +68,33 @@ def test_a_portable_library_asks_for_avx2_alone_and_brings_loops_for_avx_512(tmp
     path = msl.compile_file(source, tmp_path / "twice.so", arch="portable")
     with open(path, "rb") as f:
         text = f.read()
-    assert b"arch_x86_64_v4" in text
+    assert (b"arch_x86_64_v4" if name == "g++" else b"_wide") in text
     assert re.search(rb"\S+ [\d.]+ -O3 portable", text)
     assert str(tmp_path).encode() not in text
-    assert "-march=x86-64-v3" in compiler.architecture_flags("portable")
+    library = _host.Library(path)
+    assert library.cpu_features == "AVX, AVX2, FMA, F16C, BMI2"
+    x = torch.arange(100.0)
+    library.launch("twice", [x], 100, 64)
+    assert x.equal(torch.arange(100.0) * 2)
+
+
+def test_a_library_names_files_without_the_folders_they_were_found_in(tmp_path):
+    (tmp_path / "include" / "own").mkdir(parents=True)
+    (tmp_path / "include" / "own" / "wait.h").write_text(
+        "inline void wait() { threadgroup_barrier(metal::mem_flags::mem_none); }\n"
+        "constant char* place = __FILE__;\n"
+    )
+    source = tmp_path / "waiting.metal"
+    source.write_text(
+        "#include <metal_stdlib>\n#include <own/wait.h>\n"
+        "kernel void waiting(device char* x [[buffer(0)]]) {\n"
+        "  metal::threadgroup_barrier(metal::mem_flags::mem_none);\n"
+        "  wait(); x[0] = place[0]; x[1] = __FILE__[0]; }\n"
+    )
+    path = msl.compile_file(
+        source, tmp_path / "waiting.so", include_dirs=[tmp_path / "include"], optimize=1
+    )
+    with open(path, "rb") as f:
+        text = f.read()
+    assert str(tmp_path).encode() not in text
+    assert b"\0own/wait.h\0" in text and b"\0waiting.metal\0" in text

@@ -25,7 +25,6 @@ _DIAGNOSTIC = re.compile(
 _GNU_CONTEXT = re.compile(r"^(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+):\s+required from")
 _UNDEFINED = re.compile(r"undefined (?:reference to [`']|symbol: )([^'\n]+)")
 GENERATED_NAME = re.compile(r"\bmsl_\w")
-_MAX_ERRORS = 20
 
 
 @dataclass(frozen=True)
@@ -110,15 +109,7 @@ def compile_emitted(emitted: Emitted, output: str, options: Options) -> None:
         flags.append(
             "-Wl,-z,defs"
         )  # what is declared and never defined is an error here, not when it is loaded
-    flags += ["-fdiagnostics-color=never"]
-    if host.kind == "gnu":
-        flags += [
-            f"-fmax-errors={_MAX_ERRORS}",
-            "-fdiagnostics-column-unit=byte",
-            "-fno-diagnostics-show-caret",
-        ]
-    else:
-        flags += [f"-ferror-limit={_MAX_ERRORS}", "-fno-caret-diagnostics"]
+    flags += host.diagnostic_flags()
     with tempfile.TemporaryDirectory(prefix="metalops") as folder:
         source = os.path.join(folder, "kernels.cpp")
         if options.sanitize:
@@ -196,7 +187,7 @@ def explain(output: str, path: str, emitted: Emitted) -> list[Diagnostic]:
     plain = [d for d in found if not GENERATED_NAME.search(d.message)]
     unique = list(dict.fromkeys(plain or found))
     if unique:
-        return unique[:_MAX_ERRORS]
+        return unique[: compiler.MAX_ERRORS]
     last = [x for x in output.strip().splitlines() if x.strip()]
     text = next((x for x in last if "error" in x), last[-1] if last else "the host compiler failed")
     if pending is not None:  # in a header of ours, and nothing leads to the user's code

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from . import cache
 from .errors import CompilerNotFound
 
+MAX_ERRORS = 20  # of a source that are told
 HEADERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "include")
 
 # Safe math: no reassociation, NaN and infinity kept. Contraction is off, although Metal would allow
@@ -66,13 +67,13 @@ class Compiler:
     identity: str  # changes when another compiler stands at the same path
 
     def flags(self, optimize: int = 3, arch: str = "native") -> list[str]:
-        if arch == "portable" and self.kind == "clang":
-            arch = "native"  # clang loses inlined functions of loops that it compiles twice
         flags = [f"-O{optimize}", *_COMMON, *architecture_flags(arch)]
         if self.kind == "gnu" and optimize == 3:
             flags = [*_GNU_OPTIMIZE, *flags[1:]]
         if self.kind == "clang":
             flags += _CLANG
+            if arch == "portable" and platform.machine() == "x86_64":
+                flags.append("-mprefer-vector-width=512")  # in the loops for AVX-512
             if _is_glibc_x86():
                 flags.append("-fveclib=libmvec")
         else:
@@ -80,6 +81,21 @@ class Compiler:
             if int(self.version.split(".")[0]) >= 13:
                 flags.append("-fexcess-precision=16")
         return flags
+
+    def diagnostic_flags(self, max_errors: int = MAX_ERRORS) -> list[str]:
+        """Flags for errors in a line each, with columns in bytes."""
+        if self.kind == "gnu":
+            return [
+                "-fdiagnostics-color=never",
+                f"-fmax-errors={max_errors}",
+                "-fdiagnostics-column-unit=byte",
+                "-fno-diagnostics-show-caret",
+            ]
+        return [
+            "-fdiagnostics-color=never",
+            f"-ferror-limit={max_errors}",
+            "-fno-caret-diagnostics",
+        ]
 
     def run(self, arguments: list[str], **options) -> subprocess.CompletedProcess:
         environment = {**os.environ, "LC_ALL": "C"}

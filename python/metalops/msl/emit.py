@@ -109,7 +109,7 @@ def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> Emitted:
             program.instances = [i for i in program.instances if i.name in only]
         restrictions.check(program)
         rewritten = rewrite(program)
-        thunks = Thunks(program, rewritten, lines)
+        thunks = Thunks(program, rewritten, lines, preprocessed.recorded)
         body, runs = rewritten.edits.apply()
         pieces = list(thunks.pieces())
     except ProgramError as error:

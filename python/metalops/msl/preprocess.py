@@ -48,13 +48,19 @@ _ERROR = re.compile(
 @dataclass
 class Preprocessed:
     """text: latin-1 decoded, so that offsets are byte offsets. dependencies: the files it came
-    from.
+    from. folders: those that compiled libraries leave out of file names, the longest last.
     """
 
     text: str
     name: str
     dependencies: list[str]
     sources: dict[str, str]
+    folders: tuple[str, ...] = ()
+
+    def recorded(self, file: str) -> str:
+        """What a compiled library calls a file, on any machine."""
+        folder = next((f for f in reversed(self.folders) if file.startswith(f)), "")
+        return file.removeprefix(folder)
 
 
 @functools.cache
@@ -93,14 +99,12 @@ def preprocess(
         "-nostdinc",
         "-undef",
         "-w",
-        "-fno-diagnostics-show-caret",
+        *host.diagnostic_flags(),
     ]
     if host.kind == "gnu":
-        arguments.append("-fdiagnostics-column-unit=byte")
         arguments += ["-nostdinc++", "-D__has_feature(x)=0", "-D__has_extension(x)=0"]
     else:
-        arguments[-1] = "-fno-caret-diagnostics"
-        arguments += ["-Wno-builtin-macro-redefined", "-ferror-limit=20"]
+        arguments.append("-Wno-builtin-macro-redefined")
     cpp_version = 201703 if metal_version >= 400 else 201402
     arguments += [
         "-U__cplusplus",
@@ -117,6 +121,7 @@ def preprocess(
         *(f"-D{d}" for d in defines),
     ]
     sources: dict[str, str] = {}
+    folders: tuple[str, ...] = ()
     if path is None:
         name = name or PROGRAM_SOURCE
         text = (source or "").removeprefix("\ufeff")
@@ -125,11 +130,15 @@ def preprocess(
         result = host.run([*arguments, "-"], input=f'# 1 "{quoted}"\n{text}\n'.encode())
     else:
         name = os.fspath(path)
+        found_in = {os.path.dirname(name), *include_path(include_dirs)} - {""}
+        folders = tuple(sorted((os.path.join(f, "") for f in found_in), key=len))
+        # The last that fits counts.
+        arguments += [f"-fmacro-prefix-map={folder}=" for folder in folders]
         result = host.run([*arguments, name])
     if result.returncode:
         raise syntax_error(_diagnostics(result.stderr.decode(errors="replace"), name, sources))
     text = result.stdout.decode("latin-1")
-    return Preprocessed(text, name, _dependencies(text), sources)
+    return Preprocessed(text, name, _dependencies(text), sources, folders)
 
 
 def _diagnostics(output: str, name: str, sources: dict[str, str]) -> list[Diagnostic]:

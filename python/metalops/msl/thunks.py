@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from . import flavours, names
@@ -103,12 +103,19 @@ class Piece:
 
 
 class Thunks:
-    def __init__(self, program: Program, rewritten: Rewritten, lines: LineMap):
+    def __init__(
+        self,
+        program: Program,
+        rewritten: Rewritten,
+        lines: LineMap,
+        recorded: Callable[[str], str],
+    ):
         self.program = program
         self.source = program.source
         self.rewritten = rewritten
         self.edits = rewritten.edits
         self.lines = lines
+        self._recorded = recorded
         self.calls = CallGraph(program)
         self.instances = [i for i in program.instances if not i.kernel.unsupported]
         self._left_alone = flavours.left_alone({i.name for i in self.instances})
@@ -284,10 +291,7 @@ class Thunks:
         rows = "group_rows" if in_group else "rows"
         body = "\n  ".join(lines)
         return (
-            f"{self._effort(instance.name)} static void msl_loop_{number}("
-            f"const {_ABI}::Launch* msl_launch, "
-            f"{_ABI}::u64 msl_begin, "
-            f"{_ABI}::u64 msl_end) {{\n  {body}\n"
+            f"{self._effort(instance.name)}(msl_loop_{number}) {{\n  {body}\n"
             f"  for ({_SUPPORT}::{rows} msl_row(msl_launch, msl_begin, msl_end); "
             "msl_row.next();) {\n"
             f"    {independent}for ({_ABI}::u32 msl_x = msl_row.first; "
@@ -297,8 +301,8 @@ class Thunks:
 
     def _effort(self, name: str) -> str:
         if name in self._left_alone:
-            return "MSL_COLD"
-        return "" if flavours.is_rare(name) else "MSL_HOT"
+            return "MSL_COLD_LOOP"
+        return "MSL_LOOP" if flavours.is_rare(name) else "MSL_HOT_LOOP"
 
     def _thread(self, number: int, instance: Instance, expression: str, synchronises: bool) -> str:
         head = (
@@ -358,7 +362,8 @@ class Thunks:
         sites = []
         for offset in self.rewritten.sites:
             position = self.lines.position(offset)
-            sites.append(f"  {{{json.dumps(position.file)}, {position.line}, {position.column}}},")
+            file = json.dumps(self._recorded(position.file))
+            sites.append(f"  {{{file}, {position.line}, {position.column}}},")
         derive = " ".join(
             f"{_qualified(d.path, f'msl_derive_{d.number}')}();" for d in self.rewritten.derived
         )

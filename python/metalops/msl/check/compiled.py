@@ -59,16 +59,9 @@ def _compile(emitted: Emitted) -> tuple[str, str]:
     """What the compiler says of emitted text, and the name of the file that it stood in."""
     host = compiler.find()
     flags = [flag for flag in host.flags(0) if flag not in _LENIENT]
-    flags += [f"-I{compiler.HEADERS}", "-fdiagnostics-color=never"]
+    flags += [f"-I{compiler.HEADERS}", *host.diagnostic_flags(_MAX_ERRORS)]
     if host.kind == "gnu":
-        flags += [
-            "-Werror=narrowing",
-            f"-fmax-errors={_MAX_ERRORS}",
-            "-fdiagnostics-column-unit=byte",
-            "-fno-diagnostics-show-caret",
-        ]
-    else:
-        flags += [f"-ferror-limit={_MAX_ERRORS}", "-fno-caret-diagnostics"]
+        flags.append("-Werror=narrowing")
     with tempfile.TemporaryDirectory(prefix="metalops") as folder:
         path = os.path.join(folder, "kernels.cpp")
         with open(path, "w", encoding="latin-1") as stream:

@@ -13,12 +13,32 @@
 #define MSL_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
+// The loop over a part of a launch's threads.
+#define MSL_LOOP(name)                                                              \
+  static void name(const ::msl::abi::Launch* msl_launch, ::msl::abi::u64 msl_begin, \
+                   ::msl::abi::u64 msl_end)
+#define MSL_COLD_LOOP(name) MSL_COLD MSL_LOOP(name)
+
 // What matters for speed is compiled a second time for CPUs with wider registers, if the library is
 // not for this CPU alone. What hardly ever runs takes less time to compile.
-#ifdef MSL_PORTABLE
-#define MSL_HOT __attribute__((target_clones("arch=x86-64-v4", "default")))
+#if !defined(MSL_PORTABLE)
+#define MSL_HOT_LOOP(name) MSL_LOOP(name)
+#elif defined(__clang__)
+// With target_clones clang forgets the inline functions that nothing else calls.
+#define MSL_HOT_LOOP(name)                                                                        \
+  __attribute__((always_inline)) inline MSL_LOOP(name##_body);                                    \
+  __attribute__((target("arch=x86-64-v4"))) MSL_LOOP(name##_wide) {                               \
+    name##_body(msl_launch, msl_begin, msl_end);                                                  \
+  }                                                                                               \
+  MSL_LOOP(name##_narrow) { name##_body(msl_launch, msl_begin, msl_end); }                        \
+  MSL_LOOP(name) {                                                                                \
+    (::msl::msl_support::has_wide_registers() ? name##_wide : name##_narrow)(msl_launch,          \
+                                                                             msl_begin, msl_end); \
+  }                                                                                               \
+  __attribute__((always_inline)) inline MSL_LOOP(name##_body)
 #else
-#define MSL_HOT
+#define MSL_HOT_LOOP(name) \
+  __attribute__((target_clones("arch=x86-64-v4", "default"))) MSL_LOOP(name)
 #endif
 #define MSL_COLD __attribute__((cold))
 
@@ -30,6 +50,18 @@ using abi::u64;
 using abi::u8;
 
 constexpr u32 kSimdMask = abi::kSimdWidth - 1;
+
+#if defined(MSL_PORTABLE) && defined(__clang__)
+inline bool has_wide_registers() {
+  static const bool has = [] {
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+  }();
+  return has;
+}
+#endif
 
 // Instruction set extensions that this translation unit may use.
 constexpr u32 kCpuFeatures = 0
