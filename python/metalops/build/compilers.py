@@ -32,7 +32,7 @@ _METAL_PROGRAM = "kernel void probe(device float* x [[buffer(0)]], uint i [[thre
 METAL_FLAGS = ("-std=metal3.1", "-mmacosx-version-min=14.0", "-fno-fast-math")
 
 
-class MissingCompiler(CompileError):
+class MissingCompiler(CompileError, RuntimeError):
     """No compiler works. setuptools prints the message without a traceback."""
 
 

@@ -163,6 +163,7 @@ class BuildExtension(cpp_extension.BuildExtension):
         if not any(flag.startswith("-std=") for flag in last):
             last.append("-std=c++20")
         flags = [
+            *paths.message_flags(),
             *self.compiler.compiler_so[1:],
             *self.compiler._get_cc_args(macros_and_folders, debug, extra_preargs),
         ]

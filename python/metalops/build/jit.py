@@ -23,17 +23,19 @@ def _default_folder(name: str) -> str:
 
 
 def _compile_libraries(sources: list[str], include_dirs: list[str], folder: str) -> None:
-    """Compiles the Metal sources whose text or compiler changed. A compile error is a SyntaxError at the user's line.
+    """Compiles the Metal sources whose text, compiler or CPU changed. A compile error is a SyntaxError at the user's line.
 
     On macOS nothing is compiled ahead: Metal compiles the embedded source when it is first used.
     """
     from metalops import msl
+    from metalops.msl import cache
 
     os.makedirs(folder, exist_ok=True)
+    version = msl.version() + cache.cpu_identity()
     for source in sources:
         library = os.path.join(folder, metal_sources.family(source) + ".so")
         text = msl.flatten(source, include_dirs)
-        stamp = hashlib.sha256((text + msl.version()).encode()).hexdigest()
+        stamp = hashlib.sha256((text + version).encode()).hexdigest()
         stamp_file = library + ".stamp"
         if os.path.exists(library) and os.path.exists(stamp_file):
             with open(stamp_file) as f:

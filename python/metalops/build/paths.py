@@ -31,6 +31,14 @@ def torch_include() -> str:
     return os.path.join(next(iter(spec.submodule_search_locations)), "include")
 
 
+def message_flags() -> list[str]:
+    """Compiler flags for file names in messages without this machine's folders: those of the project, of the package
+    and of torch's headers."""
+    folders = {os.getcwd(), os.path.dirname(PACKAGE), torch_include()}
+    # The last that fits counts.
+    return [f"-fmacro-prefix-map={os.path.join(f, '')}=" for f in sorted(folders, key=len)]
+
+
 def host_library() -> str:
     """The library that defines torch's Metal classes where torch's own do not exist (not on macOS).
 
