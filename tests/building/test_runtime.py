@@ -1,5 +1,7 @@
 """What an extension compiles of metalops itself."""
 
+import re
+
 import pytest
 from metalops.build import paths, runtime
 
@@ -13,7 +15,7 @@ def parts(tmp_path):
         stub.write_text(text)
         include_dirs = [str(tmp_path / "include"), *paths.include_paths()]
         with open(runtime.write_runtime([str(stub)], include_dirs, str(tmp_path / "build"))) as f:
-            return f.read().replace("#include <metalops/", "").replace(".cpp>", "").split()
+            return re.findall(r"#include <metalops/(\w+)\.cpp>", f.read())
 
     return compiled
 

@@ -16,6 +16,12 @@ from metalops.build.ninja import write_if_changed
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*(?:include|import)[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
 _HEADERS = os.path.join(paths.PACKAGE, "include")
+# g++ 12 thinks that torch's packing of values for compiled autograd reads behind an array.
+_NO_FALSE_WARNINGS = """\
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Warray-bounds"
+#endif
+"""
 _LIBRARY = os.path.join(_HEADERS, "metalops", "library.h")  # registrations of kernels need it
 
 
@@ -52,5 +58,6 @@ def write_runtime(sources: Iterable[str], include_dirs: Sequence[str], build_fol
     """
     names = [os.path.relpath(part, _HEADERS) for part in _parts(sources, include_dirs)]
     path = os.path.join(build_folder, "metalops_runtime.cpp")
-    write_if_changed(path, "".join(f"#include <{name}>\n" for name in names))
+    includes = "".join(f"#include <{name}>\n" for name in names)
+    write_if_changed(path, _NO_FALSE_WARNINGS + includes)
     return path

@@ -4,13 +4,14 @@
 #pragma once
 #include <ATen/ScalarOps.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <c10/util/SmallVector.h>
 #include <metalops/library.h>
 #include <metalops/torch_internals.h>
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
+#include <array>
 #include <optional>
 #include <string>
 #include <utility>
@@ -92,10 +93,10 @@ class METALOPS_HIDDEN DirectCall {
   bool push_all(torch::jit::Stack& stack, PyObject* const* arguments, size_t count,
                 PyObject* keywords, bool& writes) const {
     const auto expected = parameters_.size();
-    if (count > positional_) {
+    std::array<PyObject*, 24> given = {};  // the one behind the last is `out`
+    if (count > positional_ || expected >= given.size()) {
       return false;
     }
-    c10::SmallVector<PyObject*, 8> given(expected + 1, nullptr);  // the last is `out`
     std::copy(arguments, arguments + count, given.begin());
     const auto keyword_count = keywords == nullptr ? 0 : PyTuple_GET_SIZE(keywords);
     for (Py_ssize_t i = 0; i < keyword_count; ++i) {
