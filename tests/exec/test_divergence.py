@@ -1,5 +1,6 @@
 """Simdgroup operations that not all lanes reach: those at the same call take part, and the simdgroup comes together again."""
 
+import pytest
 import torch
 
 from .conftest import build
@@ -61,6 +62,52 @@ kernel void some_wait_at_a_barrier(device uint* out, PARAMETERS, uint t [[thread
   shared[t] = r;
   threadgroup_barrier(mem_flags::mem_threadgroup);
   out[i] = shared[t ^ 1];
+}
+inline uint count_lanes() { return simd_sum(1u); }
+kernel void helper_above_the_branch(device uint* out, PARAMETERS) {
+  uint r = 0;
+  if (lane < 16) r = simd_sum(1u);
+  out[i] = r * 100 + count_lanes();
+}
+kernel void branch_in_a_loop(device uint* out, PARAMETERS) {
+  uint r = 0;
+  for (uint k = 0; k < 3; ++k) {
+    r = r * 100 + simd_sum(1u);
+    if (lane < 16) r += simd_sum(1u);
+  }
+  out[i] = r;
+}
+kernel void continue_before_an_operation(device uint* out, PARAMETERS) {
+  uint r = 0;
+  for (uint k = 0; k < 3; ++k) {
+    r = r * 100 + simd_sum(1u);
+    if (lane % 4 == k) continue;
+    r += simd_sum(1u);
+  }
+  out[i] = r;
+}
+kernel void operation_in_an_operand(device uint* out, PARAMETERS) {
+  uint r = lane < 16 ? simd_sum(simd_max(lane)) : simd_sum(simd_min(lane));
+  out[i] = r + 1000 * count_lanes();
+}
+struct Counter {
+  uint operator()(uint from) const;
+};
+inline uint Counter::operator()(uint from) const { return from + simd_sum(1u); }
+kernel void functor_in_its_own_argument(device uint* out, PARAMETERS) {
+  Counter count;
+  uint r = 0;
+  if (lane & 1) r = count(1000);
+  out[i] = r + count(lane < 8 ? count(0) : 0);
+}
+struct Pair {
+  uint a, b;
+};
+inline Pair operator+(Pair x, Pair y) { return {x.a + y.a + simd_sum(1u), x.b + y.b}; }
+kernel void free_operator(device uint* out, PARAMETERS) {
+  Pair p{lane, 1};
+  for (uint k = 0; k < (lane & 3); ++k) p = p + p;
+  out[i] = (p + p).a - 2 * p.a;
 }
 kernel void active_lanes(device uint* out, PARAMETERS) {
   out[i * 2] = 0;
@@ -147,3 +194,61 @@ def test_votes_among_active_lanes():
             assert out[lane].tolist() == [0b111110000, (lane == 4) + 40 + 1000]
         else:
             assert out[lane].tolist() == [0, 0]
+
+
+def test_a_helper_that_stands_above_the_branch():
+    assert torch.equal(run("helper_above_the_branch"), torch.where(lanes() < 16, 1632, 32).int())
+
+
+def test_a_branch_in_a_loop():
+    assert torch.equal(run("branch_in_a_loop"), torch.where(lanes() < 16, 484848, 323232).int())
+
+
+def test_continue_before_an_operation():
+    expected = [
+        sum((32 + 24 * (lane % 4 != k)) * 100 ** (2 - k) for k in range(3)) for lane in lanes()
+    ]
+    assert run("continue_before_an_operation").tolist() == expected
+
+
+def test_an_operation_in_the_operand_of_another():
+    expected = torch.where(lanes() < 16, 16 * 15, 16 * 16) + 32000
+    assert torch.equal(run("operation_in_an_operand"), expected.int())
+
+
+def test_a_functor_in_its_own_argument():
+    lane = lanes()
+    expected = torch.where(lane % 2 == 1, 1016, 0) + torch.where(lane < 8, 8, 0) + 32
+    assert torch.equal(run("functor_in_its_own_argument"), expected.int())
+
+
+def test_an_operator_outside_of_any_class():
+    assert run("free_operator").tolist() == [32] * 64
+
+
+def test_the_reduction_of_torch_after_a_branch():
+    source = """
+    #include <c10/metal/reduction_utils.h>
+    kernel void k(device float* out, uint t [[thread_position_in_threadgroup]], uint n [[threads_per_threadgroup]]) {
+      threadgroup float shared[32];
+      float v = 1;
+      if (t < 16) v += simd_sum(0.0f);
+      out[t] = c10::metal::threadgroup_sum(shared, v, t, n);
+    }
+    """
+    for threads in (32, 64):
+        out = torch.zeros(threads)
+        build(source).launch("k", [out], threads, threads)
+        assert torch.equal(out, torch.full((threads,), float(threads)))
+
+
+def test_calls_and_loops_nested_too_deeply_say_so():
+    calls = "".join(
+        f"inline uint f{n}(uint x) {{ return f{n - 1}(x) + 1; }}\n" for n in range(1, 70)
+    )
+    source = (
+        f"inline uint f0(uint x) {{ return simd_sum(x); }}\n{calls}"
+        "kernel void k(device uint* out) { out[0] = f69(1); }"
+    )
+    with pytest.raises(RuntimeError, match="kernel 'k': calls and loops .* nested too deeply"):
+        build(source).launch("k", [torch.zeros(1, dtype=torch.int32)], 1, 1)

@@ -105,6 +105,12 @@ uint32_t on_lane() {
 uint32_t on_active_mask() {
   return with_worker(kSimd, kNoSite, [](auto& worker) { return worker.active_mask(); });
 }
+msl::abi::Path* on_path() {
+  if (C10_LIKELY(Worker::running != nullptr)) return &Worker::running->path();
+  if (SanitizingWorker::running != nullptr) return &SanitizingWorker::running->path();
+  static thread_local msl::abi::Path of_no_fiber;  // where nothing waits for others
+  return &of_no_fiber;
+}
 uint32_t on_place_variable(msl::abi::Group*, uint32_t bytes, uint32_t alignment) {
   return with_worker("a threadgroup variable", kNoSite,
                      [=](auto& worker) { return worker.place_variable(bytes, alignment); });
@@ -131,6 +137,7 @@ const msl::abi::Runtime& runtime() {
                                               on_simd,
                                               on_lane,
                                               on_active_mask,
+                                              on_path,
                                               on_place_variable,
                                               on_undefined,
                                               on_log,

@@ -4,9 +4,9 @@
 // Scheduling is by lane masks, 32 threads of a simdgroup in a word.
 //
 //  - A simdgroup operation completes when no lane of the simdgroup can run any more. If all of them
-//    wait at the same call, they take part together. If control flow diverged, the lanes at the
-//    call that comes first in the source do, and go on; the others keep waiting for them. That is
-//    how a GPU reconverges.
+//    wait at the same point of the run, they take part together. If control flow diverged, the
+//    lanes at the point that comes first do (see msl::abi::Path), and go on; the others keep
+//    waiting for them. That is how a GPU reconverges.
 //  - A threadgroup barrier completes when every thread of the group waits at one or has returned.
 #pragma once
 
@@ -68,6 +68,7 @@ class FiberWorker : public OverflowHandler {
   }
   uint32_t lane() const { return lane_; }
   uint32_t active_mask() const { return simdgroup_->alive; }
+  msl::abi::Path& path() { return paths_[thread_index()]; }
   uint32_t place_variable(uint32_t bytes, uint32_t alignment);
 
   const Kernel& kernel() const { return *kernel_; }
@@ -174,6 +175,7 @@ class FiberWorker : public OverflowHandler {
   // As much as possible of what a switch touches in one cache line.
   alignas(64) Simdgroup simdgroups_[kMaxSimdgroups];
   msl::abi::Thread gpu_threads_[kMaxThreads];
+  msl::abi::Path paths_[kMaxThreads];
   Context main_;
   FiberStacks stacks_;
   std::exception_ptr error_;
@@ -188,6 +190,7 @@ class FiberWorker : public OverflowHandler {
   void finish_current();
   C10_NOINLINE Place next();
   C10_NOINLINE void complete_simd(Simdgroup& simdgroup);
+  int compare_points(const Simdgroup& simdgroup, uint32_t a, uint32_t b) const;
   C10_NOINLINE bool release_barrier();
 
   SignalStack signal_stack_;
@@ -292,6 +295,7 @@ void FiberWorker<Engine>::fiber_main() {
 template <class Engine>
 void FiberWorker<Engine>::run_fibers_on_this_stack() {
   for (;;) {
+    path().depth = 0;
     kernel_->thread(launch_, &thread());
     const uint32_t stack = simdgroup_->stack[lane_];
     Context& finished = simdgroup_->context[lane_];
@@ -386,26 +390,38 @@ void FiberWorker<Engine>::report_different_barriers(uint32_t s) {
               ". All threads of a threadgroup must reach the same threadgroup_barrier.");
 }
 
-// Lets the lanes go on that wait at the first call in the source, after combining their operands.
+// Which of two waiting lanes has come less far: below, above or equal to zero.
+template <class Engine>
+int FiberWorker<Engine>::compare_points(const Simdgroup& simdgroup, uint32_t a, uint32_t b) const {
+  const msl::abi::Path* const paths = paths_ + index_of(&simdgroup) * kSimdWidth;
+  const msl::abi::Path& x = paths[a];
+  const msl::abi::Path& y = paths[b];
+  const uint32_t common = std::min(x.depth, y.depth);
+  uint32_t i = 0;
+  while (i < common && x.steps[i] == y.steps[i]) ++i;
+  const uint32_t in_x = i < x.depth ? x.steps[i] : simdgroup.site[a] + 1;
+  const uint32_t in_y = i < y.depth ? y.steps[i] : simdgroup.site[b] + 1;
+  return in_x < in_y ? -1 : in_x > in_y;
+}
+
+// Lets the lanes go on that wait at the first point of the run, after combining their operands.
 template <class Engine>
 void FiberWorker<Engine>::complete_simd(Simdgroup& simdgroup) {
-  uint32_t first = kNone;
-  msl::abi::SimdFunction function = nullptr;
+  uint32_t first = uint32_t(__builtin_ctz(simdgroup.at_simd));
   uint32_t lanes = 0;
   for (uint32_t rest = simdgroup.at_simd; rest != 0; rest &= rest - 1) {
     const uint32_t lane = uint32_t(__builtin_ctz(rest));
-    // One call in the source is several functions when lanes run different instantiations of a
-    // template.
-    const bool same = simdgroup.site[lane] == first && simdgroup.function[lane] == function;
-    if (!same && (lanes == 0 || simdgroup.site[lane] < first)) {
-      first = simdgroup.site[lane];
-      function = simdgroup.function[lane];
+    const int order = compare_points(simdgroup, lane, first);
+    if (order < 0) {
+      first = lane;
       lanes = 0;
     }
-    if (same || lanes == 0) lanes |= 1u << lane;
+    // One call in the source is several functions when lanes run different instantiations of a
+    // template.
+    if (order <= 0 && simdgroup.function[lane] == simdgroup.function[first]) lanes |= 1u << lane;
   }
   self().simd_completes(simdgroup, lanes);
-  if (function != nullptr) function(simdgroup.in, simdgroup.out, lanes);
+  if (const auto function = simdgroup.function[first]) function(simdgroup.in, simdgroup.out, lanes);
   simdgroup.at_simd &= ~lanes;
   simdgroup.runnable |= lanes;
 }

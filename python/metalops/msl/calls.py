@@ -7,6 +7,7 @@ is taken to synchronise when anything it may call does.
 from __future__ import annotations
 
 import bisect
+import functools
 import re
 
 from .kernels import (
@@ -15,6 +16,7 @@ from .kernels import (
     declarator_kinds,
     declared_identifier,
     function_declarator,
+    name_of,
     parameter_ranges,
 )
 
@@ -41,6 +43,11 @@ _SYNCHRONISING_CALL = re.compile(
     + r"|simdgroup_\w+|__metal_(?:simd|quad)\w*)\b\s*[(<]"
     r"|\bsimdgroup_(?:matrix|float\d|half\d|bfloat\d)"
 )
+_SIMD_CALL = re.compile(
+    r"\b(?:"
+    + "|".join(sorted(SYNCHRONISING - {"threadgroup_barrier"}))
+    + r")\b|\b__metal_(?:simd|quad)"
+)
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -48,10 +55,16 @@ class CallGraph:
     def __init__(self, program: Program):
         self.source = program.source
         self._bodies: dict[str, list[tuple[int, int]]] = {}
+        self._free_operators: set[str] = set()  # whose use has no name
         for function in program.functions:
-            if function.body is not None:
-                start = function.node.start_byte
-                self._bodies.setdefault(function.name, []).append((start, function.body.end_byte))
+            if function.body is None:
+                continue
+            span = (function.node.start_byte, function.body.end_byte)
+            scopes = self._written_scopes(function)
+            for name in {function.name, *scopes}:
+                self._bodies.setdefault(name, []).append(span)
+            if function.name.startswith("operator") and not (function.in_class or scopes):
+                self._free_operators.add(function.name)
         for scope in program.classes:
             name = scope.name.split("<")[0].split("::")[-1].strip()
             self._bodies.setdefault(name, []).append((scope.specifier.start_byte, scope.end))
@@ -59,6 +72,11 @@ class CallGraph:
         self._indexed: list[int] | None = None
         self._meets: dict[tuple[int, int], bool] = {}
         self._reached: dict[tuple[str, ...], set[tuple[int, int]]] = {}
+
+    def _written_scopes(self, function) -> list[str]:
+        """Of `F::operator()` and the like: the classes and namespaces whose member it defines."""
+        name = self.source.masked_text(name_of(function.declarator))
+        return _WORD.findall(name.rpartition("::")[0])
 
     def _words_of(self, span: tuple[int, int]) -> frozenset[str]:
         if span not in self._words:
@@ -68,7 +86,7 @@ class CallGraph:
 
     def reached(self, instance: Instance) -> set[tuple[int, int]]:
         """Ranges of the kernel and of every function and class whose name it may use."""
-        roots = {instance.kernel.function.name}
+        roots = {instance.kernel.function.name, *self._free_operators}
         roots.update(_WORD.findall(self.source.masked, *instance.expression))
         if instance.signature is not None:
             node = instance.signature
@@ -88,6 +106,63 @@ class CallGraph:
                     waiting.extend(self._words_of(span) - seen)
             self._reached[key] = spans
         return self._reached[key]
+
+    @functools.cached_property
+    def simd_names(self) -> frozenset[str]:
+        """Names of the functions, classes and functors through which a simdgroup operation may be reached."""
+        found = {
+            name
+            for name, spans in self._bodies.items()
+            if any(_SIMD_CALL.search(self.source.masked, *span) for span in spans)
+        }
+        if not found:
+            return frozenset()
+        users: dict[str, set[str]] = {}
+        for name, spans in self._bodies.items():
+            for used in frozenset().union(*map(self._words_of, spans)):
+                users.setdefault(used, set()).add(name)
+        self._add_users(found, users)
+        operators = [name[8:] for name in found if re.fullmatch(r"operator\W+", name)]
+        for name, spans in self._bodies.items() if operators else ():
+            if any(op in self.source.masked[a:b] for op in operators for a, b in spans):
+                found.add(name)
+        self._add_users(found, users)
+        if "operator()" in found or self._has_lambda_that_reaches(found):
+            functors = self._called_variables()
+            calls_functor = re.compile(r"\b(?:" + "|".join(sorted(functors)) + r")\s*\(")
+            for name, spans in self._bodies.items() if functors else ():
+                if any(calls_functor.search(self.source.masked, *span) for span in spans):
+                    found.add(name)
+            self._add_users(found, users)
+            found |= functors
+        return frozenset(found)
+
+    def _add_users(self, found: set[str], users: dict[str, set[str]]) -> None:
+        waiting = list(found)
+        while waiting:
+            new = users.get(waiting.pop(), set()) - found
+            found |= new
+            waiting.extend(new)
+
+    def _has_lambda_that_reaches(self, names: set[str]) -> bool:
+        for node in self.source.find("(lambda_expression) @l"):
+            text = self.source.masked_text(node)
+            if _SIMD_CALL.search(text) or not names.isdisjoint(_WORD.findall(text)):
+                return True
+        return False
+
+    def _called_variables(self) -> set[str]:
+        """Names of variables and parameters that are called: functors, lambdas, pointers to functions."""
+        called = {
+            self.source.masked_text(x)
+            for x in self.source.find("(call_expression function: (identifier) @f)")
+        }
+        declarators = self.source.find(
+            "(parameter_declaration declarator: (_) @d) (declaration declarator: (_) @d)"
+            " (field_declaration declarator: (_) @d)"
+        )
+        identifiers = map(declared_identifier, declarators)
+        return called & {self.source.masked_text(x) for x in identifiers if x is not None}
 
     def synchronises(self, instance: Instance) -> bool:
         """Whether threads of this kernel may meet, or share memory, during the launch."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from . import names
 from .address_spaces import AddressSpaces
+from .calls import CallGraph
 from .duplicates import remove_duplicates
 from .edits import Edits
 from .expressions import Expressions
@@ -28,7 +29,8 @@ class Rewritten:
 
     program: Program
     edits: Edits
-    sites: list[int] = field(default_factory=list)  # offsets of synchronising calls, by site id
+    calls: CallGraph
+    sites: list[int] = field(default_factory=list)  # offsets, by site id
     swizzles: set[str] = field(default_factory=set)  # names that need an accessor
     derived: list[Derived] = field(default_factory=list)
     removed: list[tuple[int, int]] = field(default_factory=list)
@@ -46,10 +48,10 @@ class Rewritten:
 
 def rewrite(program: Program) -> Rewritten:
     """Edits for the whole program. Raises ProgramError for what Metal forbids."""
-    rewritten = Rewritten(program, Edits(program.source.text))
+    rewritten = Rewritten(program, Edits(program.source.text), CallGraph(program))
     _erase_attributes(rewritten)
     AddressSpaces(rewritten).run()
-    add_sites(rewritten)
+    add_sites(rewritten, rewritten.calls)
     Expressions(rewritten).run()
     FunctionConstants(rewritten).run()
     _class_scope_specialisations(rewritten)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from . import flavours, names
-from .calls import CallGraph
 from .kernels import (
     Instance,
     Kernel,
@@ -116,7 +115,7 @@ class Thunks:
         self.edits = rewritten.edits
         self.lines = lines
         self._recorded = recorded
-        self.calls = CallGraph(program)
+        self.calls = rewritten.calls
         self.instances = [i for i in program.instances if not i.kernel.unsupported]
         self._left_alone = flavours.left_alone({i.name for i in self.instances})
         self._placed: dict[int, set[str]] = {}

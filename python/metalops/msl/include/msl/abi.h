@@ -12,7 +12,7 @@ typedef __INT32_TYPE__ i32;
 typedef __UINT32_TYPE__ u32;
 typedef __UINT64_TYPE__ u64;
 
-constexpr u32 kAbiVersion = 2;
+constexpr u32 kAbiVersion = 3;
 constexpr u32 kMaxBuffers = 31;              // Metal's buffer argument table
 constexpr u32 kSimdWidth = 32;               // every Apple GPU
 constexpr u32 kMaxThreadgroupBytes = 32768;  // Apple GPUs, family 4 and later
@@ -57,11 +57,23 @@ struct Thread {
 // ---- what a kernel asks of the device
 // -----------------------------------------------------------------------
 
-// The place of a synchronising call in the Metal source. Ids grow with the position in the source,
-// which is what orders divergent simdgroup operations; Library::sites maps an id to a line.
+// The place of a synchronising call, or of a call or loop in which there is one, in the Metal
+// source. Ids grow in the order in which a function's places are run; Library::sites maps an id to
+// a line.
 struct Site {
   u32 id;
   u32 mem_flags;  // of barriers: the memory that they order (metal::mem_flags)
+};
+
+// The calls and loops that a thread is in, the outermost first: the id of each plus one, or zero in
+// the arguments of a call; behind a loop's the number of its iterations that are over. With the id
+// of the operation it waits at, that is the point of the run where a thread is, and such points are
+// in lexicographic order: the lanes at the first one are those that a GPU would run now, and lanes
+// that diverged meet again where the if, loop or call ends that parted them.
+struct Path {
+  static constexpr u32 kMaxDepth = 63;
+  u32 depth;
+  u32 steps[kMaxDepth];
 };
 
 // Combines the operands of the lanes in `mask` (in[l], out[l] are valid for those lanes only).
@@ -88,6 +100,7 @@ struct Runtime {
   void (*simd)(Site, const void* in, void* out, SimdFunction);
   u32 (*lane)();         // thread_index_in_simdgroup of the running thread
   u32 (*active_mask)();  // lanes of its simdgroup that exist and have not returned
+  Path* (*path)();       // of the running thread; the same during all its run
   // The offset in Group::static_memory of a variable that has none yet.
   u32 (*place_variable)(Group*, u32 bytes, u32 alignment);
   // Called by SimdFunctions, for one of their lanes.

@@ -15,6 +15,7 @@
 #include <msl/math.h>
 #include <msl/matrix.h>
 #include <msl/pack.h>
+#include <msl/path.h>
 #include <msl/relational.h>
 #include <msl/simd.h>
 #include <msl/simdgroup_matrix.h>

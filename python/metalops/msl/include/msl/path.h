@@ -1,0 +1,60 @@
+// What emitted code puts around loops and calls in which there may be a simdgroup operation: they
+// keep the thread's Path.
+#pragma once
+
+#include <msl/config.h>
+
+namespace msl::msl_support {
+
+// Something that the thread is in, from the constructor to leave().
+class Inside {
+ public:
+  MSL_INLINE explicit Inside(abi::u32 step) : path_(msl_runtime->path()), depth_(path_->depth) {
+    push(step);
+  }
+  Inside(const Inside&) = delete;
+  MSL_INLINE ~Inside() { leave(); }
+
+  MSL_INLINE void leave() {
+    if (path_ != nullptr) path_->depth = depth_;
+    path_ = nullptr;
+  }
+
+ protected:
+  MSL_INLINE void push(abi::u32 step) {
+    if (path_->depth == abi::Path::kMaxDepth) {
+      msl_runtime->fail("calls and loops around simdgroup operations are nested too deeply");
+    }
+    path_->steps[path_->depth++] = step;
+  }
+
+  abi::Path* path_;
+  const abi::u32 depth_;
+};
+
+class Loop : public Inside {
+ public:
+  MSL_INLINE explicit Loop(abi::u32 id) : Inside(id + 1) { push(0); }
+  // An iteration is over.
+  MSL_INLINE void next() { ++path_->steps[depth_ + 1]; }
+  MSL_INLINE bool next(bool again) {
+    next();
+    return again;
+  }
+};
+
+// `(Call(id), f((Call(), x)))` is f(x), inside; its arguments come before everything in it. Where f
+// returns nothing, C++'s own comma leaves the call at the end of the whole expression.
+class Call : public Inside {
+ public:
+  MSL_INLINE explicit Call(abi::u32 id) : Inside(id + 1) {}
+  MSL_INLINE Call() : Inside(0) {}
+};
+
+template <class T>
+MSL_INLINE T operator,(Call&& call, T&& value) {
+  call.leave();
+  return static_cast<T&&>(value);
+}
+
+}  // namespace msl::msl_support

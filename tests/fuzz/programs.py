@@ -1,0 +1,561 @@
+"""Random structured programs for a simdgroup, and a model of how its lanes run them.
+
+A program is a tree of ifs, loops, switches, conditional expressions and calls of helpers and functors, any of which lanes
+take or leave on their own, with simdgroup operations everywhere. Each node can write itself as Metal and run itself for
+the lanes of a mask, the way a GPU does: the lanes that diverge in a construct are together again at its end.
+
+    python -m tests.fuzz.programs [--count N] [--seed N]
+
+runs new ones on the device, prints the first that differs, and exits with status 1 then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from metalops import _host, msl
+
+LANES = 32
+WORD = 0xFFFFFFFF
+
+Mask = int
+Values = list[int]  # of all lanes; those of the mask count
+
+
+def lanes_of(mask: Mask) -> list[int]:
+    return [lane for lane in range(LANES) if mask >> lane & 1]
+
+
+def mask_where(mask: Mask, values: Values) -> Mask:
+    return sum(1 << lane for lane in lanes_of(mask) if values[lane])
+
+
+class Frame:
+    """A call: its variables, and the lanes that have left a construct of it."""
+
+    def __init__(self, variables: dict[str, Values]):
+        self.variables = variables
+        self.results: Values = [0] * LANES
+        self.breaks: list[Mask] = []
+        self.continues: list[Mask] = []
+
+    def assign(self, name: str, mask: Mask, values: Values) -> None:
+        variable = self.variables.setdefault(name, [0] * LANES)
+        for lane in lanes_of(mask):
+            variable[lane] = values[lane] & WORD
+
+
+# ---- expressions ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Plain:
+    """Without simdgroup operations: the lanes compute it each for itself."""
+
+    text: str
+    compute: Callable[..., int]  # of the variables of one lane, by name
+
+    def run(self, mask: Mask, frame: Frame) -> Values:
+        result = [0] * LANES
+        for lane in lanes_of(mask):
+            here = {name: values[lane] for name, values in frame.variables.items()}
+            result[lane] = self.compute(here) & WORD
+        return result
+
+
+_OPERATIONS = {
+    "simd_sum({})": lambda values: [sum(values)] * len(values),
+    "simd_max({})": lambda values: [max(values)] * len(values),
+    "simd_broadcast_first({})": lambda values: [values[0]] * len(values),
+    "simd_prefix_exclusive_sum({})": lambda values: [sum(values[:i]) for i in range(len(values))],
+}
+
+
+@dataclass
+class Operation:
+    """A simdgroup operation of the lanes that are there."""
+
+    form: str
+    operand: Expression
+
+    @property
+    def text(self) -> str:
+        return self.form.format(self.operand.text)
+
+    def run(self, mask: Mask, frame: Frame) -> Values:
+        values = self.operand.run(mask, frame)
+        lanes = lanes_of(mask)
+        result = [0] * LANES
+        combined = _OPERATIONS[self.form]([values[lane] for lane in lanes]) if lanes else []
+        for lane, value in zip(lanes, combined, strict=True):
+            result[lane] = value & WORD
+        return result
+
+
+@dataclass
+class Choice:
+    """condition ? yes : no; or, with `no` or `yes` constant, what && and || make of it."""
+
+    condition: Expression
+    yes: Expression
+    no: Expression
+    form: str = "({} ? {} : {})"
+
+    @property
+    def text(self) -> str:
+        return self.form.format(self.condition.text, self.yes.text, self.no.text)
+
+    def run(self, mask: Mask, frame: Frame) -> Values:
+        taken = mask_where(mask, self.condition.run(mask, frame))
+        yes = self.yes.run(taken, frame)
+        no = self.no.run(mask & ~taken, frame)
+        return [yes[lane] if taken >> lane & 1 else no[lane] for lane in range(LANES)]
+
+
+@dataclass
+class Call:
+    """A call of a helper: function(r, lane)."""
+
+    function: Function
+    argument: Expression
+
+    @property
+    def text(self) -> str:
+        return f"{self.function.name}({self.argument.text}, lane)"
+
+    def run(self, mask: Mask, frame: Frame) -> Values:
+        argument = self.argument.run(mask, frame)
+        return self.function.run(mask, {"r": argument, "lane": frame.variables["lane"]})
+
+
+@dataclass
+class Apply:
+    """A functor that a template calls in a loop: `repeat` of HEADER."""
+
+    count: Expression
+    body: Block
+    result: Expression
+
+    @property
+    def text(self) -> str:
+        return (
+            f"repeat([&](uint k) {{ uint r = k;\n{self.body.text} return {self.result.text}; }}, "
+            f"{self.count.text})"
+        )
+
+    def run(self, mask: Mask, frame: Frame) -> Values:
+        count = self.count.run(mask, frame)
+        total = [0] * LANES
+        k = 0
+        while mask := mask_where(mask, [k < n for n in count]):
+            inner = Frame({**frame.variables, "r": [k] * LANES, "k": [k] * LANES})
+            self.body.run(mask, inner)
+            for lane, value in enumerate(self.result.run(mask, inner)):
+                total[lane] += value
+            k += 1
+        return [value & WORD for value in total]
+
+
+Expression = Plain | Operation | Choice | Call | Apply
+
+# ---- statements: run() returns the lanes that go on behind it -------------------------------------
+
+
+@dataclass
+class Block:
+    statements: list
+
+    @property
+    def text(self) -> str:
+        return "\n".join(s.text for s in self.statements)
+
+    def run(self, mask: Mask, frame: Frame) -> Mask:
+        for statement in self.statements:
+            if not mask:
+                break
+            mask = statement.run(mask, frame)
+        return mask
+
+
+@dataclass
+class Assign:
+    value: Expression
+
+    @property
+    def text(self) -> str:
+        return f"r = r * 31u + {self.value.text};"
+
+    def run(self, mask: Mask, frame: Frame) -> Mask:
+        value = self.value.run(mask, frame)
+        r = frame.variables["r"]
+        frame.assign("r", mask, [r[lane] * 31 + value[lane] for lane in range(LANES)])
+        return mask
+
+
+@dataclass
+class If:
+    condition: Expression
+    yes: Block
+    no: Block | None
+
+    @property
+    def text(self) -> str:
+        otherwise = f" else {{\n{self.no.text}\n}}" if self.no else ""
+        return f"if ({self.condition.text}) {{\n{self.yes.text}\n}}{otherwise}"
+
+    def run(self, mask: Mask, frame: Frame) -> Mask:
+        taken = mask_where(mask, self.condition.run(mask, frame))
+        rest = mask & ~taken
+        after = self.yes.run(taken, frame) if taken else 0
+        return after | (self.no.run(rest, frame) if self.no and rest else rest)
+
+
+@dataclass
+class Leave:
+    """`if (condition) break;`, continue or return."""
+
+    condition: Expression
+    how: str
+
+    @property
+    def text(self) -> str:
+        return f"if ({self.condition.text}) {{ {self.how} }}"
+
+    def run(self, mask: Mask, frame: Frame) -> Mask:
+        leaving = mask_where(mask, self.condition.run(mask, frame))
+        if self.how == "break;":
+            frame.breaks[-1] |= leaving
+        elif self.how == "continue;":
+            frame.continues[-1] |= leaving
+        else:
+            for lane in lanes_of(leaving):
+                frame.results[lane] = frame.variables["r"][lane]
+        return mask & ~leaving
+
+
+@dataclass
+class Loop:
+    kind: str  # for, while, do
+    counter: str
+    condition: Expression
+    body: Block
+    step: Expression  # of value 1
+
+    @property
+    def text(self) -> str:
+        i, condition, body = self.counter, self.condition.text, self.body.text
+        count = f"{i} += {self.step.text};"
+        if self.kind == "for":
+            return f"for (uint {i} = 0; {condition}; {count[:-1]}) {{\n{body}\n}}"
+        if self.kind == "while":
+            return f"uint {i} = 0;\nwhile ({condition}) {{\n{count}\n{body}\n}}"
+        return f"uint {i} = 0;\ndo {{\n{count}\n{body}\n}} while ({condition});"
+
+    def run(self, mask: Mask, frame: Frame) -> Mask:
+        frame.assign(self.counter, mask, [0] * LANES)
+        frame.breaks.append(0)
+        after = 0
+        first = True
+        while mask:
+            if self.kind != "do" or not first:
+                again = mask_where(mask, self.condition.run(mask, frame))
+                after |= mask & ~again
+                mask = again
+            first = False
+            frame.continues.append(0)
+            if self.kind != "for":
+                self._count(mask, frame)
+            mask = self.body.run(mask, frame) | frame.continues.pop()
+            if self.kind == "for":
+                self._count(mask, frame)
+        return after | frame.breaks.pop()
+
+    def _count(self, mask: Mask, frame: Frame) -> None:
+        step = self.step.run(mask, frame)
+        before = frame.variables[self.counter]
+        frame.assign(self.counter, mask, [before[lane] + step[lane] for lane in range(LANES)])
+
+
+@dataclass
+class Switch:
+    """Cases 0 to n - 1, the last of them `default`; some fall through to the next."""
+
+    value: Expression
+    cases: list[tuple[Block, bool]]  # and whether it ends with break
+
+    @property
+    def text(self) -> str:
+        lines = []
+        for number, (block, ends) in enumerate(self.cases):
+            last = number == len(self.cases) - 1
+            lines.append("default: {" if last else f"case {number}: {{")
+            lines += [block.text, "}", *(["break;"] if ends else [])]
+        return f"switch ({self.value.text}) {{\n" + "\n".join(lines) + "\n}"
+
+    def run(self, mask: Mask, frame: Frame) -> Mask:
+        value = self.value.run(mask, frame)
+        last = len(self.cases) - 1
+        after = running = 0
+        for number, (block, ends) in enumerate(self.cases):
+            running |= mask_where(mask, [min(v, last) == number for v in value])
+            running = block.run(running, frame) if running else 0
+            if ends:
+                after |= running
+                running = 0
+        return after | running
+
+
+# ---- programs ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Function:
+    name: str
+    body: Block = field(default_factory=lambda: Block([]))
+
+    @property
+    def text(self) -> str:
+        return f"inline uint {self.name}(uint r, uint lane) {{\n{self.body.text}\nreturn r;\n}}\n"
+
+    def run(self, mask: Mask, variables: dict[str, Values]) -> Values:
+        frame = Frame({name: list(values) for name, values in variables.items()})
+        for lane in lanes_of(self.body.run(mask, frame)):
+            frame.results[lane] = frame.variables["r"][lane]
+        return frame.results
+
+
+HEADER = """\
+template <typename F>
+inline uint repeat(F f, uint count) {
+  uint total = 0;
+  for (uint k = 0; k < count; ++k) total += f(k);
+  return total;
+}
+"""
+
+
+@dataclass
+class Program:
+    """`kernel`: out[i] = the last helper's result for r = i."""
+
+    name: str
+    functions: list[Function]
+
+    @property
+    def text(self) -> str:
+        return (
+            "".join(f.text for f in self.functions)
+            + f"kernel void {self.name}(device uint* out, uint i [[thread_position_in_grid]], "
+            "uint lane [[thread_index_in_simdgroup]]) {\n"
+            f"  out[i] = {self.functions[-1].name}(i, lane);\n}}\n"
+        )
+
+    def run(self, threads: int) -> torch.Tensor:
+        """What a launch of one threadgroup of so many threads leaves in `out`."""
+        result = []
+        for first in range(0, threads, LANES):
+            there = min(LANES, threads - first)
+            variables = {"r": list(range(first, first + LANES)), "lane": list(range(LANES))}
+            result += self.functions[-1].run((1 << there) - 1, variables)[:there]
+        return torch.tensor(result, dtype=torch.int64)
+
+
+class Writer:
+    """Makes a program of a seed."""
+
+    def __init__(self, seed: int):
+        self.chance = random.Random(seed)
+        self.seed = seed
+        self.functions: list[Function] = []
+        self.counters = 0
+        self.statements = 0
+
+    def program(self) -> Program:
+        for number in range(self.chance.randint(1, 4)):
+            function = Function(f"f{self.seed}_{number}")
+            self.statements = self.chance.randint(4, 12)
+            function.body = self.block(depth=0, in_loop=False, may_return=True)
+            self.functions.append(function)
+        return Program(f"k{self.seed}", self.functions)
+
+    def plain(self) -> Plain:
+        a, b, c = (self.chance.randint(1, 9) for _ in range(3))
+        return Plain(f"(r / {a}u + lane * {b}u + {c}u)", lambda v: v["r"] // a + v["lane"] * b + c)
+
+    def condition(self) -> Expression:
+        modulus = self.chance.randint(2, 7)
+        limit = self.chance.randint(1, modulus)
+        of = self.plain()
+        plain = Plain(
+            f"({of.text} % {modulus}u < {limit}u)",
+            lambda v: (of.compute(v) & WORD) % modulus < limit,
+        )
+        kind = self.chance.random()
+        if kind < 0.7:
+            return plain
+        other = self.operation()
+        odd = _Odd(other)
+        if kind < 0.85:
+            return Choice(plain, odd, _constant(0), "({} && {})")
+        return Choice(plain, _constant(1), odd, "({0} || {2})")
+
+    def operation(self) -> Operation:
+        return Operation(self.chance.choice(list(_OPERATIONS)), self.plain())
+
+    def value(self, depth: int) -> Expression:
+        kind = self.chance.random()
+        if kind < 0.5 or depth > 3:
+            return self.operation()
+        if kind < 0.6:
+            return Operation(self.chance.choice(list(_OPERATIONS)), self.value(depth + 1))
+        if kind < 0.75:
+            return Choice(self.condition(), self.value(depth + 1), self.value(depth + 1))
+        if kind < 0.92 and self.functions:
+            return Call(self.chance.choice(self.functions), self.value(depth + 1))
+        if depth == 0:
+            body = Block([Assign(self.operation())])
+            if self.chance.random() < 0.5:
+                body.statements.insert(
+                    0, If(self.condition(), Block([Assign(self.operation())]), None)
+                )
+            return Apply(self.few(), body, self.operation())
+        return self.operation()
+
+    def few(self) -> Plain:
+        of, modulus = self.plain(), self.chance.randint(2, 4)
+        return Plain(f"({of.text} % {modulus}u)", lambda v: (of.compute(v) & WORD) % modulus)
+
+    def block(self, depth: int, in_loop: bool, may_return: bool) -> Block:
+        return Block(
+            [
+                self.statement(depth, in_loop, may_return)
+                for _ in range(self.chance.randint(1, 4 if depth == 0 else 3))
+            ]
+        )
+
+    def statement(self, depth: int, in_loop: bool, may_return: bool):
+        self.statements -= 1
+        kind = self.chance.random()
+        if self.statements < 0 or depth > 3 or kind < 0.35:
+            return Assign(self.value(0))
+        if kind < 0.45 and in_loop:
+            return Leave(self.condition(), self.chance.choice(("break;", "continue;")))
+        if kind < 0.5 and may_return:
+            return Leave(self.condition(), "return r;")
+        if kind < 0.7:
+            yes = self.block(depth + 1, in_loop, may_return)
+            no = self.block(depth + 1, in_loop, may_return) if self.chance.random() < 0.5 else None
+            return If(self.condition(), yes, no)
+        if kind < 0.8:
+            cases = [
+                (self.block(depth + 1, False, may_return), self.chance.random() < 0.6)
+                for _ in range(self.chance.randint(2, 4))
+            ]
+            modulus = len(cases) + 1
+            of = self.plain()
+            value = Plain(f"({of.text} % {modulus}u)", lambda v: (of.compute(v) & WORD) % modulus)
+            return Switch(value, cases)
+        return self.loop(depth, may_return)
+
+    def loop(self, depth: int, may_return: bool) -> Loop:
+        counter = f"i{self.counters}"
+        self.counters += 1
+        a, modulus = self.chance.randint(1, 9), self.chance.randint(2, 4)
+        condition: Expression = Plain(
+            f"({counter} < (lane * {a}u + 1u) % {modulus}u)",
+            lambda v: v[counter] < (v["lane"] * a + 1) % modulus,
+        )
+        if self.chance.random() < 0.2:
+            condition = Choice(condition, _NotZero(self.operation()), _constant(0), "({} && {})")
+        step: Expression = _constant(1)
+        if self.chance.random() < 0.2:
+            step = Choice(_NotZero(self.operation()), step, step)
+        kind = self.chance.choice(("for", "while", "do"))
+        body = self.block(depth + 1, True, may_return)
+        return Loop(kind, counter, condition, body, step)
+
+
+def _constant(value: int) -> Plain:
+    return Plain(f"{value}u", lambda v: value)
+
+
+@dataclass
+class _Odd:
+    operation: Operation
+
+    @property
+    def text(self) -> str:
+        return f"({self.operation.text} % 2u == 1u)"
+
+    def run(self, mask: Mask, frame: Frame) -> Values:
+        return [value % 2 for value in self.operation.run(mask, frame)]
+
+
+@dataclass
+class _NotZero:
+    """Always true, but an operation all the same."""
+
+    operation: Operation
+
+    @property
+    def text(self) -> str:
+        return f"(({self.operation.text} | 1u) != 0u)"
+
+    def run(self, mask: Mask, frame: Frame) -> Values:
+        self.operation.run(mask, frame)
+        return [1] * LANES
+
+
+def program_of(seed: int) -> Program:
+    return Writer(seed).program()
+
+
+def source_of(programs: list[Program]) -> str:
+    return (
+        "#include <metal_stdlib>\nusing namespace metal;\n"
+        + HEADER
+        + "".join(p.text for p in programs)
+    )
+
+
+THREADS = 52  # a whole simdgroup and a part of one
+
+
+def differences(seeds: list[int]) -> list[tuple[int, list[int]]]:
+    """Of the programs of these seeds, compiled as one library, those that ran differently from the model: the seed and
+    the threads with other results."""
+    options = msl.Options(optimize=1)
+    programs = [program_of(seed) for seed in seeds]
+    library = _host.Library(str(msl.compile_source(source_of(programs), options=options)))
+    result = []
+    for seed, program in zip(seeds, programs, strict=True):
+        out = torch.zeros(THREADS, dtype=torch.int32)
+        library.launch(program.name, [out], THREADS, THREADS)
+        wrong = (out.long() & WORD) != program.run(THREADS)
+        if wrong.any():
+            result.append((seed, wrong.nonzero().flatten().tolist()))
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.programs")
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1000)
+    arguments = parser.parse_args()
+    seeds = list(range(arguments.seed, arguments.seed + arguments.count))
+    for first in range(0, len(seeds), 20):
+        for seed, threads in differences(seeds[first : first + 20]):
+            print(f"seed {seed} differs from the model in threads {threads}:")
+            print(source_of([program_of(seed)]))
+            return 1
+    print(f"{len(seeds)} programs run as the model does")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
