@@ -67,13 +67,13 @@ def extensions() -> list:
             extra_link_args=["-Wl,-soname,libmetalops_host.so"],
         )
         host.precompiled_header = "csrc/host/precompiled.h"
-        host.units = [
-            find(
-                "csrc/host/**/bindings.cpp",
-                "csrc/host/metal/compile.cpp",
-                "csrc/host/metal/python_call.cpp",
-            )
-        ]
+        bindings = find(
+            "csrc/host/**/bindings.cpp",
+            "csrc/host/metal/compile.cpp",
+            "csrc/host/metal/python_call.cpp",
+        )
+        device = [source for source in find("csrc/host/device/*.cpp") if source not in bindings]
+        host.units = [bindings, device]
         result.append(host)
     sources = find("csrc/ops/*.mm", "csrc/python/*.cpp", "kernels/*.metal")
     operators = MetalExtension(

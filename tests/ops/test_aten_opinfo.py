@@ -56,6 +56,10 @@ def _dtypes(op):
         return FLOATS
     if op.name == "signal.windows.kaiser":  # a Python function that refuses half precision
         return (torch.float32,)
+    if (
+        op.name == "_upsample_bilinear2d_aa"
+    ):  # stock, and refuses the CPU's uint8; its backward is ours
+        return FLOATS
     floats = () if op.name in WITHOUT_HALF_PRECISION else FLOATS
     return sorted({*op.dtypes, *floats} - set(LARGE_DTYPES), key=str)
 
