@@ -15,9 +15,7 @@ from .kernels import (
     Program,
     declarator_kinds,
     declared_identifier,
-    function_declarator,
     name_of,
-    parameter_ranges,
 )
 
 _SIMD_OPERATIONS = (
@@ -69,7 +67,7 @@ class CallGraph:
             name = scope.name.split("<")[0].split("::")[-1].strip()
             self._bodies.setdefault(name, []).append((scope.specifier.start_byte, scope.end))
         self._words: dict[tuple[int, int], frozenset[str]] = {}
-        self._indexed: list[int] | None = None
+        self._computed: list[int] | None = None
         self._meets: dict[tuple[int, int], bool] = {}
         self._reached: dict[tuple[str, ...], set[tuple[int, int]]] = {}
 
@@ -177,50 +175,73 @@ class CallGraph:
         return self._meets[span]
 
     def keeps_private_memory(self, instance: Instance) -> bool:
-        """Whether a thread of this kernel may use indexed memory of its own.
+        """Whether a thread of this kernel may use memory of its own at addresses that it computes.
 
         A compiler told that iterations are independent would let vector lanes share such memory.
         """
-        if self._indexed is None:
-            self._indexed = self._indexed_memory()
+        if self._computed is None:
+            self._computed = self._computed_accesses()
         for start, end in self.reached(instance):
-            at = bisect.bisect_left(self._indexed, start)
-            if at < len(self._indexed) and self._indexed[at] < end:
+            at = bisect.bisect_left(self._computed, start)
+            if at < len(self._computed) and self._computed[at] < end:
                 return True
         return False
 
-    def _indexed_memory(self) -> list[int]:
-        """Offsets of array declarations, and of subscripts of anything but a pointer parameter."""
+    def _computed_accesses(self) -> list[int]:
+        """Offsets of arrays that are declared, and of accesses through anything but the name of a pointer that is
+        declared to point to device or constant memory."""
         found = [
             d.start_byte
             for d in self.source.find("(array_declarator) @a")
             if d.parent.type in ("declaration", "init_declarator", "field_declaration")
         ]
-        pointers: dict[int, set[str]] = {}
-        for subscript in self.source.find("(subscript_expression) @s"):
-            base = subscript.child_by_field_name("argument")
-            function = subscript.parent
+        found += [loop.start_byte for loop in self.source.find("(for_range_loop) @l")]
+        shared: dict[int, set[str]] = {}
+        for access in self.source.find(
+            '(subscript_expression) @x (pointer_expression operator: "*") @x'
+            ' (field_expression operator: "->") @x'
+        ):
+            base = access.child_by_field_name("argument")
+            while base.type in ("parenthesized_expression", "binary_expression"):
+                base = base.child_by_field_name("left") or base.named_children[0]
+            if base.type == "this" or self._is_cast_to_shared_memory(base):
+                continue
+            function = access.parent
             while function is not None and function.type != "function_definition":
                 function = function.parent
-            if function is None or base is None or base.type != "identifier":
-                found.append(subscript.start_byte)
+            if function is None or base.type != "identifier":
+                found.append(access.start_byte)
                 continue
-            if function.start_byte not in pointers:
-                pointers[function.start_byte] = self._pointer_parameters(function)
-            if self.source.node_text(base) not in pointers[function.start_byte]:
-                found.append(subscript.start_byte)
+            if function.start_byte not in shared:
+                shared[function.start_byte] = self._pointers_to_shared_memory(function)
+            if self.source.node_text(base) not in shared[function.start_byte]:
+                found.append(access.start_byte)
         return sorted(found)
 
-    def _pointer_parameters(self, function) -> set[str]:
-        declarator = function_declarator(function.child_by_field_name("declarator"))
-        if declarator is None:
-            return set()
-        names = set()
-        for node, start, end in parameter_ranges(declarator.child_by_field_name("parameters")):
-            if any(w.text == "thread" for w in self.source.words_in(start, end)):
-                continue  # may point at a variable of the caller
-            inner = node.child_by_field_name("declarator")
-            identifier = declared_identifier(inner)
-            if identifier is not None and declarator_kinds(inner)[:1] == ["pointer"]:
-                names.add(self.source.node_text(identifier))
-        return names
+    def _is_cast_to_shared_memory(self, node) -> bool:
+        """Whether an expression names the address space that it points to."""
+        if node.type not in ("cast_expression", "call_expression"):
+            return False
+        type_node = node.child_by_field_name("type") or node.child_by_field_name("function")
+        words = {w.text for w in self.source.words_in(node.start_byte, type_node.end_byte)}
+        return words in ({"device"}, {"constant"})
+
+    def _pointers_to_shared_memory(self, function) -> set[str]:
+        """Names that stand for a pointer to device or constant memory wherever the function declares them."""
+        shared, others = set(), set()
+        for declaration in self.source.find(
+            "(parameter_declaration) @d (declaration) @d", node=function
+        ):
+            start = self.source.previous_code(declaration.start_byte) + 1
+            for declarator in declaration.children_by_field_name("declarator"):
+                identifier = declared_identifier(declarator)
+                if identifier is None:
+                    continue
+                words = {w.text for w in self.source.words_in(start, identifier.start_byte)}
+                is_shared = (
+                    declarator_kinds(declarator)[:1] == ["pointer"]
+                    and words & {"device", "constant"}
+                    and not words & {"thread", "threadgroup"}
+                )
+                (shared if is_shared else others).add(self.source.node_text(identifier))
+        return shared - others

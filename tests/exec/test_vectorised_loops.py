@@ -1,0 +1,79 @@
+"""Kernels that run as loops over the grid: threads do not share memory of their own, however it is addressed, at any width
+of the compiler's vectors."""
+
+import shutil
+
+import pytest
+import torch
+from metalops import _host, msl
+
+from .conftest import HEADER
+
+THREADS = 4096
+# Straight-line code, as compilers vectorise it: each thread writes one of four numbers of its own, and reads one.
+NUMBERS = "{x, x * x, x * x * x, 1}"
+PREFIX = """
+struct Four {
+  float a, b, c, d;
+};
+struct Numbers {
+  float values[4];
+};
+inline Numbers operator+(Numbers v, uint n) {
+  v.values[n] = 7;
+  return v;
+}
+inline float operator|(Numbers v, uint n) { return v.values[n]; }
+struct Functor {
+  float operator()(float x, uint to, uint from) const;
+};
+inline float Functor::operator()(float x, uint to, uint from) const {
+  float v[4] = NUMBERS;
+  v[to] = 7;
+  return v[from];
+}
+inline void write(thread float* v, uint n) { *(v + n) = 7; }
+inline float read(thread const float* v, uint n) { return *(v + n); }
+template <typename P>
+inline void write_any(P v, uint n) { v[n] = 7; }
+template <typename P>
+inline float read_any(P v, uint n) { return v[n]; }
+""".replace("NUMBERS", NUMBERS)
+BODIES = {
+    "an array": f"float v[4] = {NUMBERS}; v[to] = 7; y = v[from];",
+    "a free operator": f"y = Numbers{{{NUMBERS}}} + to | from;",
+    "a member defined outside of its class": "y = Functor()(x, to, from);",
+    "pointer arithmetic": f"Four v = {NUMBERS}; thread float* p = &v.a; *(p + to) = 7; y = *(p + from);",
+    "pointer arithmetic in helpers": f"Four v = {NUMBERS}; write(&v.a, to); y = read(&v.a, from);",
+    "pointers of a template": f"Four v = {NUMBERS}; write_any(&v.a, to); y = read_any(&v.a, from);",
+    "an array object": f"array<float, 4> v = {NUMBERS}; v[to] = 7; y = v[from];",
+    "components by their numbers": f"float4 v = {NUMBERS}; v[to] = 7; y = v[from];",
+    "a variable with the name of a parameter": f"""Four v = {NUMBERS};
+        {{ thread float* in = &v.a; in[to] = 7; y = in[from]; }}""",
+}
+
+
+def _expected(x):
+    numbers = torch.stack([x, x * x, x * x * x, torch.ones(THREADS)], 1)
+    i = torch.arange(THREADS)
+    numbers[i, (i >> 2) & 3] = 7
+    return numbers[i, i & 3]
+
+
+@pytest.fixture(params=["g++", "clang++-19"])
+def each_compiler(request, monkeypatch):
+    if not shutil.which(request.param):
+        pytest.skip(f"{request.param} is not installed")
+    monkeypatch.setenv("CXX", request.param)
+
+
+@pytest.mark.parametrize("what", BODIES)
+def test_memory_of_a_thread_is_its_own(what, each_compiler):
+    source = (
+        f"{HEADER}{PREFIX}\nkernel void k(device float* out, device const float* in, "
+        "uint i [[thread_position_in_grid]]) { float x = in[i]; uint from = uint(x) & 3, to = (uint(x) >> 2) & 3; "
+        f"float y; {BODIES[what]} out[i] = y + sqrt(x) * x; }}"
+    )
+    x, out = torch.arange(THREADS).float(), torch.zeros(THREADS)
+    _host.Library(str(msl.compile_source(source))).launch("k", [out, x], THREADS, 256)
+    torch.testing.assert_close(out, _expected(x) + x.sqrt() * x)
