@@ -161,7 +161,33 @@ class Apply:
         return [value & WORD for value in total]
 
 
-Expression = Plain | Operation | Choice | Call | Apply
+_COMBINATIONS = {
+    "({} + {})": lambda a, b: a + b,
+    "({} / ({} | 1u))": lambda a, b: a // (b | 1),
+    "either({}, {})": lambda a, b: max(a, b),
+    "(uint2({}, 1u) * uint2({}, 2u)).x": lambda a, b: a * b,
+}
+
+
+@dataclass
+class Both:
+    """Two operands that are evaluated in any order."""
+
+    form: str
+    left: Expression
+    right: Expression
+
+    @property
+    def text(self) -> str:
+        return self.form.format(self.left.text, self.right.text)
+
+    def run(self, mask: Mask, frame: Frame) -> Values:
+        combine = _COMBINATIONS[self.form]
+        left, right = self.left.run(mask, frame), self.right.run(mask, frame)
+        return [combine(a, b) & WORD for a, b in zip(left, right, strict=True)]
+
+
+Expression = Plain | Operation | Choice | Call | Apply | Both
 
 # ---- statements: run() returns the lanes that go on behind it -------------------------------------
 
@@ -330,6 +356,7 @@ class Function:
 
 
 HEADER = """\
+inline uint either(uint a, uint b) { return max(a, b); }
 template <typename F>
 inline uint repeat(F f, uint count) {
   uint total = 0;
@@ -415,7 +442,10 @@ class Writer:
             return Operation(self.chance.choice(list(_OPERATIONS)), self.value(depth + 1))
         if kind < 0.75:
             return Choice(self.condition(), self.value(depth + 1), self.value(depth + 1))
-        if kind < 0.92 and self.functions:
+        if kind < 0.83:
+            form = self.chance.choice(list(_COMBINATIONS))
+            return Both(form, self.value(depth + 1), self.value(depth + 1))
+        if kind < 0.95 and self.functions:
             return Call(self.chance.choice(self.functions), self.value(depth + 1))
         if depth == 0:
             body = Block([Assign(self.operation())])

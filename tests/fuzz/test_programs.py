@@ -13,6 +13,6 @@ def test_random_programs_run_as_the_model_of_a_simdgroup(first):
 
 def test_random_programs_diverge_in_every_way():
     text = "".join(programs.program_of(seed).text for seed in range(100))
-    constructs = "if (|else {|for (|while (|do {|switch (|default: {| ? | && |break; }|continue; }|return r; }|repeat([&]|_0("
+    constructs = "if (|else {|for (|while (|do {|switch (|default: {| ? | && |break; }|continue; }|return r; }|repeat([&]|_0(|either(|uint2("
     for construct in [*constructs.split("|"), " || "]:
         assert text.count(construct) > 5, construct

@@ -51,8 +51,8 @@ def rewrite(program: Program) -> Rewritten:
     rewritten = Rewritten(program, Edits(program.source.text), CallGraph(program))
     _erase_attributes(rewritten)
     AddressSpaces(rewritten).run()
-    add_sites(rewritten, rewritten.calls)
     Expressions(rewritten).run()
+    add_sites(rewritten, rewritten.calls)  # around what expressions have become
     FunctionConstants(rewritten).run()
     _class_scope_specialisations(rewritten)
     _enumerations(rewritten)

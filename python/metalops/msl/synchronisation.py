@@ -130,11 +130,10 @@ class _Places:
             field = leaf.child_by_field_name("field") or leaf.child_by_field_name("name")
             leaf = field or leaf.named_children[-1]
         name = self.source.masked_text(leaf).strip()
-        is_inside = name in self.calls.simd_names
         operands = [*arguments.named_children]
         if callee.type == "field_expression":
             operands.insert(0, callee.child_by_field_name("argument"))
-        self._visit_operands(operands, is_inside)
+        is_inside = self._visit_operands(operands, name in self.calls.simd_names)
         if name in SYNCHRONISING:
             self.seen.add(leaf.start_byte)
             self.pass_site(leaf.start_byte, arguments.start_byte)
@@ -142,25 +141,35 @@ class _Places:
             self._enter(node, leaf.start_byte)
 
     def _visit_operator(self, node) -> None:
-        """An operator may be a function of the program."""
+        """An operator may be a function of the program, and becomes one for some types."""
         operator = node.child_by_field_name("operator")
         text = "[]" if operator is None else self.source.masked_text(operator)
         operands = node.named_children
         if node.type == "assignment_expression":  # the right operand is evaluated first
             operands = operands[::-1]
-        is_inside = f"operator{text}" in self.calls.simd_names
-        self._visit_operands(operands, is_inside)
-        if is_inside:
+        is_function = f"operator{text}" in self.calls.simd_names
+        if not is_function and (node.type == "assignment_expression" or text in ("&&", "||")):
+            for operand in operands:
+                self._visit(operand)
+        elif self._visit_operands(operands, is_function):
             self._enter(node, node.start_byte)
 
-    def _visit_operands(self, operands, of_call: bool) -> None:
+    def _visit_operands(self, operands, is_function: bool) -> bool:
+        """Whether what has these operands is something to be in: a function with simdgroup operations, or several
+        operands with such, whose order is the compiler's."""
+        found = []
         for operand in operands:
             before = len(self.sites)
             self._visit(operand)
-            if of_call and len(self.sites) > before and operand.type not in _LISTS:
-                self.edits.wrap(
-                    operand.start_byte, operand.end_byte, f"({names.SUPPORT}::Call(), ", ")"
-                )
+            if len(self.sites) > before and operand.type not in _LISTS:
+                found.append(operand)
+        if not is_function and len(found) < 2:
+            return False
+        for operand in found:
+            self.edits.wrap(
+                operand.start_byte, operand.end_byte, f"({names.SUPPORT}::Operand(), ", ")"
+            )
+        return True
 
     def _enter(self, node, offset: int) -> None:
         before = f"({names.SUPPORT}::Call({self._number(offset)}), "

@@ -65,13 +65,13 @@ struct Site {
   u32 mem_flags;  // of barriers: the memory that they order (metal::mem_flags)
 };
 
-// The calls and loops that a thread is in, the outermost first: the id of each plus one, or zero in
-// the arguments of a call; behind a loop's the number of its iterations that are over. With the id
-// of the operation it waits at, that is the point of the run where a thread is, and such points are
-// in lexicographic order: the lanes at the first one are those that a GPU would run now, and lanes
+// The calls and loops that a thread is in, the outermost first, two steps each: the id plus one,
+// and how many iterations of the loop, or operands of the call, are over. With the id of the
+// operation it waits at, that is the point of the run where a thread is, and such points are in
+// lexicographic order: the lanes at the first one are those that a GPU would run now, and lanes
 // that diverged meet again where the if, loop or call ends that parted them.
 struct Path {
-  static constexpr u32 kMaxDepth = 63;
+  static constexpr u32 kMaxDepth = 126;
   u32 depth;
   u32 steps[kMaxDepth];
 };

@@ -43,17 +43,26 @@ class Loop : public Inside {
   }
 };
 
-// `(Call(id), f((Call(), x)))` is f(x), inside; its arguments come before everything in it. Where f
-// returns nothing, C++'s own comma leaves the call at the end of the whole expression.
+// `(Call(id), f((Operand(), x), (Operand(), y)))` is f(x, y), inside. Where f returns nothing,
+// C++'s own comma leaves the call at the end of the whole expression.
 class Call : public Inside {
  public:
-  MSL_INLINE explicit Call(abi::u32 id) : Inside(id + 1) {}
-  MSL_INLINE Call() : Inside(0) {}
+  MSL_INLINE explicit Call(abi::u32 id) : Inside(id + 1) { push(0); }
 };
 
 template <class T>
 MSL_INLINE T operator,(Call&& call, T&& value) {
   call.leave();
+  return static_cast<T&&>(value);
+}
+
+// Operands are counted as they are evaluated, because each compiler has an order of its own.
+struct Operand {};
+
+template <class T>
+MSL_INLINE T operator,(Operand&&, T&& value) {
+  abi::Path* const path = msl_runtime->path();
+  ++path->steps[path->depth - 1];
   return static_cast<T&&>(value);
 }
 
