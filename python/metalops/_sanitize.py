@@ -53,6 +53,10 @@ _OPTIONS = {
         # Each launch of a wrong kernel fails.
         "suppress_equal_stacks": 0,
         "suppress_equal_addresses": 0,
+        # GPU threads have none; a report of one that a library locks when the process forks would
+        # wait for the runtime's own locks for ever.
+        "detect_deadlocks": 0,
+        "report_mutex_bugs": 0,
         # Of each GPU thread; more would take more memory.
         "history_size": 2,
     },

@@ -30,5 +30,6 @@ def test_our_own_tests_are_clean(path, mode):
         capture_output=True,
         text=True,
         check=False,
+        timeout=300,
     )
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-2000:]
