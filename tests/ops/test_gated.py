@@ -33,7 +33,7 @@ def geglu(a: Tensor, b: Tensor) -> Tensor:
 
 
 def reglu(a: Tensor, b: Tensor) -> Tensor:
-    return torch.relu(a) * b
+    return torch.relu(a.to(torch.result_type(a, b))) * b
 
 
 def swiglu_clamped(a: Tensor, b: Tensor, limit: float = 7.0) -> Tensor:
