@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from metalops.msl.check.checked import ancestor, descendants
-from metalops.msl.kernels import declared_identifier, last_name
 from metalops.msl.locations import LineMap, Position
 from metalops.msl.parse import Source
 from metalops.msl.preprocess import Preprocessed
+from metalops.msl.program import declared_identifier, last_name
 
 BARRIERS = ("threadgroup_barrier", "simdgroup_barrier")
 LIMITS = ("min", "max", "clamp")

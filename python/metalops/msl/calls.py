@@ -10,7 +10,7 @@ import bisect
 import functools
 import re
 
-from .kernels import (
+from .program import (
     Instance,
     Program,
     declarator_kinds,

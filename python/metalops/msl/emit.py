@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 from . import restrictions
 from .errors import Diagnostic, syntax_error
-from .kernels import Program, ProgramError
 from .locations import LineMap, Position
 from .parse import Source, unbalanced_bracket
 from .preprocess import Preprocessed
+from .program import Program, ProgramError
 from .rewrite import rewrite
 from .thunks import Thunks
 

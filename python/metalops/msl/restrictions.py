@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .kernels import Kernel, Program, ProgramError, declarator_kinds, integer_value
+from .program import Kernel, Program, ProgramError, declarator_kinds, integer_value
 from .vocabulary import THREAD_ATTRIBUTES
 
 # A Metal function takes no more buffers (Metal Feature Set Tables, "Maximum number of entries in the

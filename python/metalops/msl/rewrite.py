@@ -16,7 +16,7 @@ from .duplicates import remove_duplicates
 from .edits import Edits
 from .expressions import Expressions
 from .function_constants import Derived, FunctionConstants
-from .kernels import Kernel, Program, declared_identifier, name_of, parameter_ranges
+from .program import Kernel, Program, declared_identifier, name_of, parameter_ranges
 from .synchronisation import add_sites
 from .threadgroup import rewrite_variables
 

@@ -12,8 +12,8 @@ import re
 
 from . import names
 from .calls import SYNCHRONISING, CallGraph
-from .kernels import name_of
 from .parse import closing_bracket
+from .program import name_of
 
 _NAMES = re.compile(r"\b(?:" + "|".join(sorted(SYNCHRONISING)) + r")\b")
 _LOOPS = {"for_statement", "while_statement", "do_statement", "for_range_loop"}

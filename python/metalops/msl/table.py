@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .kernels import Instance, Program
+from .program import Instance, Program
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from . import flavours, names
-from .kernels import (
+from .locations import LineMap
+from .program import (
     Instance,
     Kernel,
     Parameter,
@@ -21,7 +22,6 @@ from .kernels import (
     integer_value,
     parameter_ranges,
 )
-from .locations import LineMap
 from .rewrite import Rewritten
 from .threadgroup import size_block
 from .vocabulary import THREAD_ATTRIBUTES

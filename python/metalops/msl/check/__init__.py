@@ -10,10 +10,10 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from ..kernels import Program
 from ..locations import LineMap
 from ..parse import Source
 from ..preprocess import Preprocessed, preprocess
+from ..program import Program
 from . import address_spaces, atomics, compiled, divergence, language, names, opencl, signatures
 from .checked import Checked, Finding
 from .rules import RULES, Rule, rule

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from ..kernels import declared_identifier, function_declarator, last_name
+from ..program import declared_identifier, function_declarator, last_name
 from .checked import Checked, ancestor
 from .rules import rule
 from .types import Type, Types

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from ..kernels import Program
 from ..locations import LineMap
 from ..parse import Source
+from ..program import Program
 from .rules import Rule
 
 

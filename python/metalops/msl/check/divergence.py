@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from ..kernels import declared_identifier
+from ..program import declared_identifier
 from ..vocabulary import THREAD_ATTRIBUTES
 from .checked import Checked, ancestor, descendants
 from .rules import rule

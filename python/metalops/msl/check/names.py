@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import re
 
-from ..kernels import declared_identifier
 from ..parse import ADDRESS_SPACES, STAGES
+from ..program import declared_identifier
 from ..vocabulary import ATTRIBUTES, KEYWORDS
 from .checked import Checked
 from .rules import rule

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 from ..edits import Edits
 from ..emit import Emitted
-from ..kernels import Program
 from ..locations import LineMap
 from ..parse import STAGES, Source
 from ..preprocess import Preprocessed
+from ..program import Program
 from .checked import Finding
 from .messages import errors, place_of
 from .rules import rule

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from ..kernels import Kernel
+from ..program import Kernel
 from ..vocabulary import THREAD_ATTRIBUTES
 from .checked import Checked, ancestor
 from .constants import Constants

@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from ..kernels import Program, parameter_ranges
 from ..parse import Source
+from ..program import Program, parameter_ranges
 
 _CLASSES = ("struct_specifier", "class_specifier", "union_specifier")
 DATA_SPACES = ("device", "constant", "threadgroup", "thread")
