@@ -40,9 +40,12 @@ class ForkHandlers {
                    [] { all().after_fork(/*is_child=*/true); });
   }
 
+  // Holds nothing between attempts: who holds a lock may be about to make another one.
   void before_fork() {
-    mutex_.lock();
-    while (!take_all()) sched_yield();
+    for (mutex_.lock(); !take_all(); mutex_.lock()) {
+      mutex_.unlock();
+      sched_yield();
+    }
   }
   // Holds none while it waits for one: others may want several, in another order.
   bool take_all() {
@@ -72,9 +75,9 @@ class ForkHandlers {
   ForkAware* first_ = nullptr;
 };
 
-ForkAware::ForkAware(bool waits) : waits_(waits) { ForkHandlers::all().add(*this); }
+ForkAware::Known::Known(ForkAware& lock) : lock_(lock) { ForkHandlers::all().add(lock); }
 
-ForkAware::~ForkAware() { ForkHandlers::all().remove(*this); }
+ForkAware::Known::~Known() { ForkHandlers::all().remove(lock_); }
 
 void GilSafeMutex::lock_contended() {
   if (Py_IsInitialized() && PyGILState_Check()) {

@@ -17,8 +17,19 @@ class ForkAware {
  protected:
   // waits: fork() takes the lock first, so that a child finds what it guards as it should be. Else
   // a lock that another thread holds is simply free in the child.
-  explicit ForkAware(bool waits);
-  ~ForkAware();
+  explicit ForkAware(bool waits) : waits_(waits) {}
+
+  // The last member of every lock: fork() knows the lock while all of it is there. Another thread
+  // may fork at any moment, also while a lock is being made or destroyed.
+  class Known {
+   public:
+    explicit Known(ForkAware& lock);
+    ~Known();
+    Known(const Known&) = delete;
+
+   private:
+    ForkAware& lock_;
+  };
 
   virtual bool try_to_take() = 0;
   virtual void give_back() = 0;
@@ -45,6 +56,7 @@ class ForkSafeMutex final : public ForkAware {
   void give_back() override { mutex_.unlock(); }
   void make_free() override {}
   std::mutex mutex_;
+  const Known known_{*this};
 };
 
 // For long sections, in which Python may run: whoever waits for it lets go of Python's global
@@ -80,6 +92,7 @@ class GilSafeMutex final : public ForkAware {
   std::mutex mutex_;
   std::atomic<std::thread::id> owner_{};
   uint32_t depth_ = 0;
+  const Known known_{*this};
 };
 
 // A mutex of torch's that is part of an object of ours, which lives as long as the process.
@@ -92,6 +105,7 @@ class ForkSafeReference final : public ForkAware {
   void give_back() override { mutex_.unlock(); }
   void make_free() override;
   std::mutex& mutex_;
+  const Known known_{*this};
 };
 
 // Whether this process is a forked child of one that had the device.

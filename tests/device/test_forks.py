@@ -3,7 +3,9 @@
 import os
 import re
 import signal
+import subprocess
 import sys
+import sysconfig
 import threading
 from pathlib import Path
 
@@ -186,9 +188,31 @@ def test_children_run_kernels_of_which_their_parent_has_run_one_on_several_threa
         torch.set_num_threads(before)
 
 
-@pytest.mark.skipif(
+needs_sources = pytest.mark.skipif(
     not (Path(__file__).parents[2] / "csrc").exists(), reason="needs the sources of the device"
 )
+
+
+@needs_sources
+def test_a_process_forks_while_other_threads_make_and_destroy_locks(tmp_path):
+    from metalops.msl.compiler import find
+
+    here, host = Path(__file__).parent, Path(__file__).parents[2] / "csrc" / "host"
+    library = str(tmp_path / "locks_test.so")
+    includes = [f"-I{host}", f"-I{sysconfig.get_paths()['include']}"]
+    sources = [str(here / "locks_test.cpp"), str(host / "locks.cpp")]
+    built = find().run(
+        ["-std=c++20", "-O1", "-fPIC", "-shared", "-pthread", *includes, *sources, "-o", library]
+    )
+    assert built.returncode == 0, built.stderr.decode()
+    program = f"import ctypes; print(ctypes.CDLL({library!r}).forks_that_fail(50))"
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "0\n", "")
+
+
+@needs_sources
 def test_every_lock_of_the_device_is_one_that_fork_knows():
     plain = re.compile(
         r"std::(recursive_|shared_|timed_)*mutex\b|std::once_flag|std::condition_variable"
