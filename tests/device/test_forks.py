@@ -83,6 +83,13 @@ def pinned_memory():
         yield
 
 
+def kept_memory():
+    while True:
+        torch.empty(64 << 20, dtype=torch.uint8, device="mps")
+        torch.mps.empty_cache()
+        yield
+
+
 def random_numbers():
     x = torch.zeros(1000, device="mps")
     while True:
@@ -119,6 +126,7 @@ WORK = [
     recorded_stand_ins,
     events,
     pinned_memory,
+    kept_memory,
     random_numbers,
     kernels_from_python,
 ]

@@ -1,6 +1,7 @@
 """Memory of the device: what is counted, what is refused, and memory that is never committed."""
 
 import resource
+import threading
 
 import pytest
 import torch
@@ -13,6 +14,15 @@ GIB = 1 << 30
 
 def allocated() -> int:
     return torch.mps.current_allocated_memory()
+
+
+def kept() -> int:
+    """What freed tensors have left for the next ones."""
+    return torch.mps.driver_allocated_memory() - allocated()
+
+
+def page_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def resident_bytes() -> int:
@@ -144,3 +154,115 @@ def test_no_memory_is_lost_over_many_calls():
         (x.sin() * x).sum().backward()
     assert allocated() == before
     assert resident_bytes() - resident < 8 * MIB
+
+
+def large(mib: int = 64) -> torch.Tensor:
+    return torch.empty(mib * MIB, dtype=torch.uint8, device="mps")
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        lambda x: torch.special.airy_ai(x),
+        lambda x: x + x,
+        lambda x: x.clone(),
+        lambda x: torch.zeros(0, device="mps").resize_(x.numel()).fill_(1),
+    ],
+    ids=["kernel", "stand-in", "copy", "resized"],
+)
+def test_large_results_take_the_memory_of_freed_ones(result):
+    x = torch.ones(16 * MIB, device="mps")
+    address = result(x).data_ptr()
+    faults = page_faults()
+    for _ in range(4):
+        assert result(x).data_ptr() == address
+    # A page is at most 4 KiB: without reuse they were 16 Ki or, with huge pages, 32 each time.
+    assert page_faults() - faults < 64
+
+
+def test_freed_large_tensors_are_kept_until_the_cache_is_emptied():
+    before = allocated()
+    x = large()
+    assert allocated() - before == x.nbytes
+    assert kept() == 0
+    del x
+    assert allocated() == before
+    assert kept() == 64 * MIB
+    statistics = torch.accelerator.memory.memory_stats()
+    assert statistics["reserved_bytes.all.current"] == torch.mps.driver_allocated_memory()
+    assert statistics["allocated_bytes.all.current"] == before
+    torch.mps.empty_cache()
+    assert kept() == 0
+
+
+def test_kept_memory_serves_sizes_that_waste_little():
+    address = large(64).data_ptr()
+    assert large(32).data_ptr() != address
+    torch.mps.empty_cache()
+    x = large(64)
+    address = x.data_ptr()
+    del x
+    y = large(60)
+    assert y.data_ptr() == address
+    assert kept() == 4 * MIB
+    y.fill_(1)
+    del y
+    assert kept() == 64 * MIB
+
+
+def test_kept_memory_makes_room_under_the_limit(limit):
+    start = allocated()
+    limit((start + 257 * MIB) / torch.mps.recommended_max_memory())
+    tensors = [large(48) for _ in range(5)]
+    del tensors
+    assert kept() == 240 * MIB
+    # The oldest are given back, no more of them than it takes.
+    x = large(100)
+    assert kept() == 144 * MIB
+    y = large(156)
+    assert kept() == 0
+    del x, y
+    assert kept() == 256 * MIB
+    limit((start + 128 * MIB) / torch.mps.recommended_max_memory())
+    assert kept() <= 128 * MIB
+
+
+def test_small_tensors_take_the_room_of_kept_memory(limit):
+    limit((allocated() + 65 * MIB) / torch.mps.recommended_max_memory())
+    del [large(64)][0]
+    assert kept() == 64 * MIB
+    x = torch.empty(2 * MIB, dtype=torch.uint8, device="mps")
+    assert kept() == 0
+    assert x.nbytes == 2 * MIB
+
+
+def test_threads_do_not_share_kept_memory():
+    failures = []
+
+    def work(number: int) -> None:
+        for _ in range(20):
+            x = torch.full((8 * MIB,), number, dtype=torch.int32, device="mps")
+            y = x + x
+            if not (x == number).all() or not (y == 2 * number).all():
+                failures.append(number)
+            del x, y
+            if number == 0:
+                torch.mps.empty_cache()
+
+    before = allocated()
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert allocated() == before
+    torch.mps.empty_cache()
+    assert kept() == 0
+
+
+def test_large_results_on_the_cpu_are_torchs_own():
+    x = torch.ones(16 * MIB)
+    x = x + x
+    del x
+    assert kept() == 0

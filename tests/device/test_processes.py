@@ -95,24 +95,45 @@ def test_high_watermark_of_the_environment():
     assert run(code, PYTORCH_MPS_HIGH_WATERMARK_RATIO="0.0").stdout.strip() == ""
 
 
+def test_low_watermark_of_the_environment_bounds_kept_memory():
+    code = (
+        "import torch, metalops\n"
+        "del [torch.empty(1 << 26, dtype=torch.uint8, device='mps') for _ in range(4)][0]\n"
+        "print(torch.mps.driver_allocated_memory() - torch.mps.current_allocated_memory() >> 20)\n"
+    )
+    for mib, kept in [(32, "0"), (130, "128"), (512, "256")]:
+        ratio = str(mib * 2**20 / torch.mps.recommended_max_memory())
+        assert run(code, PYTORCH_MPS_LOW_WATERMARK_RATIO=ratio).stdout.strip() == kept
+    assert run(code, PYTORCH_MPS_LOW_WATERMARK_RATIO="0.0").stdout.strip() == "256"
+
+
 @pytest.mark.parametrize("ratio", ["5", "-1", "abc", "1,7", "", "nan"])
-def test_an_invalid_high_watermark_raises_at_the_first_allocation(ratio):
+@pytest.mark.parametrize("which", ["high", "low"])
+def test_an_invalid_watermark_raises_at_the_first_allocation(which, ratio):
+    variable = f"PYTORCH_MPS_{which.upper()}_WATERMARK_RATIO"
     code = (
         "import torch, metalops\n"
         "for _ in range(2):\n"
         "    try: torch.ones(2, device='mps')\n"
         "    except RuntimeError as e: print(e)\n"
+    )
+    result = run(code, **{variable: ratio})
+    message = (
+        f"invalid {which} watermark ratio '{ratio}' in {variable}: expected a number from 0.0 to 4"
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [message, message]
+    assert result.stderr == ""
+
+
+def test_a_memory_fraction_stands_in_for_an_invalid_high_watermark():
+    code = (
+        "import torch, metalops\n"
         "torch.mps.set_per_process_memory_fraction(1.0)\n"
         "print(torch.ones(2, device='mps').tolist())\n"
     )
-    result = run(code, PYTORCH_MPS_HIGH_WATERMARK_RATIO=ratio)
-    message = (
-        f"invalid high watermark ratio '{ratio}' in PYTORCH_MPS_HIGH_WATERMARK_RATIO: "
-        "expected a number from 0.0 to 4"
-    )
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines() == [message, message, "[1.0, 1.0]"]
-    assert result.stderr == ""
+    result = run(code, PYTORCH_MPS_HIGH_WATERMARK_RATIO="abc")
+    assert result.stdout.strip() == "[1.0, 1.0]", result.stderr
 
 
 def test_an_invalid_fallback_switch_raises_where_it_is_read():

@@ -137,6 +137,20 @@ def test_the_users_options_come_after_ours():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mode", ["address,undefined", "thread"])
+def test_freed_memory_is_not_kept_for_reuse(mode):
+    result = python(
+        "-c",
+        "import torch, metalops\n"
+        "torch.empty(1 << 26, dtype=torch.uint8, device='mps')\n"
+        "torch.ones(1 << 24, device='mps').sin()\n"
+        "print(torch.mps.driver_allocated_memory() - torch.mps.current_allocated_memory())\n",
+        sanitize=mode,
+    )
+    assert result.stdout.strip() == "0", result.stderr
+
+
+@pytest.mark.slow
 def test_a_finding_is_raised_at_the_launch_and_names_everything():
     result = python(WRONG)
     assert result.returncode == 1

@@ -1,5 +1,4 @@
 #include <device/aliases.h>
-#include <device/allocator.h>
 #include <device/device.h>
 #include <torch_internals.h>
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
+#include <device/allocator.h>
 
 namespace metalops::device {
 
@@ -34,6 +35,7 @@ class Aliases {
     at::Tensor mps;
     at::Tensor cpu;
   };
+  const ServesDevice serves_device_;
   c10::SmallVector<StoragePair, 4> storages_;
   c10::SmallVector<TensorPair, 4> tensors_;
   // Which argument was the first mps tensor and which the first CPU tensor with dimensions, counted

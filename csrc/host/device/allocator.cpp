@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 #include <device/allocator.h>
 #include <device/device.h>
+#include <device/large_blocks.h>
 #include <exec/sanitize/fresh_outputs.h>
 #include <exec/sanitize/red_zones.h>
 #include <locks.h>
@@ -21,21 +22,23 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace metalops::device {
 namespace {
 
 constexpr size_t kAlignment = 64;
-// From this size on memory comes straight from mmap, without reservation: pages are committed when
-// they are touched.
-constexpr size_t kMappedFrom = size_t{32} << 20;
 // Live bytes may exceed physical memory, for large allocations that are never touched as a whole; a
 // Mac stops at 1.7.
 constexpr double kDefaultHighWatermark = 4.0;
 constexpr double kMaxHighWatermark = 4.0;
+// As long as live and kept bytes are fewer, freed blocks are kept. A Mac, where little else needs
+// the memory, begins to free at 1.4.
+constexpr double kDefaultLowWatermark = 0.5;
 constexpr const char* kHighWatermarkVariable = "PYTORCH_MPS_HIGH_WATERMARK_RATIO";
+constexpr const char* kLowWatermarkVariable = "PYTORCH_MPS_LOW_WATERMARK_RATIO";
 
-bool is_high_watermark(double ratio) { return ratio >= 0.0 && ratio <= kMaxHighWatermark; }
+bool is_watermark(double ratio) { return ratio >= 0.0 && ratio <= kMaxHighWatermark; }
 
 size_t page_size() {
   static const size_t size = sysconf(_SC_PAGE_SIZE);
@@ -55,14 +58,17 @@ double parse_number(std::string_view text) {
   return error == std::errc() && stop == end ? value : std::numeric_limits<double>::quiet_NaN();
 }
 
-double high_watermark_from_environment() {
-  const char* text = std::getenv(kHighWatermarkVariable);
-  if (text == nullptr) return kDefaultHighWatermark;
+// `which`: "high" or "low".
+double watermark_from_environment(const char* which, const char* variable, double otherwise) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr) return otherwise;
   const double ratio = parse_number(text);
-  TORCH_CHECK(is_high_watermark(ratio), "invalid high watermark ratio '", text, "' in ",
-              kHighWatermarkVariable, ": expected a number from 0.0 to ", kMaxHighWatermark);
+  TORCH_CHECK(is_watermark(ratio), "invalid ", which, " watermark ratio '", text, "' in ", variable,
+              ": expected a number from 0.0 to ", kMaxHighWatermark);
   return ratio;
 }
+
+constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
 
 // One number of the allocation statistics, as c10::CachingAllocator::Stat but updated by several
 // threads.
@@ -98,15 +104,10 @@ class Counter {
   std::atomic<int64_t> current_{0}, peak_{0}, allocated_{0}, freed_{0};
 };
 
-// Of live bytes: none, and not yet known, because nothing has asked for it.
-constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
-constexpr size_t kUnsetLimit = 0;
-
 struct Statistics {
   Counter blocks;
   Counter bytes;
   std::atomic<int64_t> out_of_memory{0};
-  std::atomic<size_t> limit{kUnsetLimit};
 };
 
 Statistics& statistics() {
@@ -114,27 +115,41 @@ Statistics& statistics() {
   return s;
 }
 
-size_t limit_of(double high_watermark) {
-  if (high_watermark == 0.0) return kNoLimit;
-  const double bytes = high_watermark * static_cast<double>(physical_memory());
-  return std::max(size_t{1}, static_cast<size_t>(bytes));
-}
+// A number of bytes that is a part of the physical memory, 0.0 meaning no limit. The environment is
+// read when it is first needed: an error in it is raised where Python can catch it, not while the
+// library is loaded.
+class Watermark {
+ public:
+  constexpr Watermark(const char* name, const char* variable, double otherwise)
+      : name_(name), variable_(variable), otherwise_(otherwise) {}
 
-void set_high_watermark(double ratio) {
-  TORCH_CHECK(is_high_watermark(ratio), "invalid high watermark ratio ", ratio);
-  statistics().limit = limit_of(ratio);
-}
+  size_t bytes() {
+    size_t now = bytes_;
+    if (now != kUnset) return now;
+    const size_t read = of(watermark_from_environment(name_, variable_, otherwise_));
+    // What a program has set in the meantime stays.
+    return bytes_.compare_exchange_strong(now, read) ? read : now;
+  }
+  void set(double ratio) {
+    TORCH_CHECK(is_watermark(ratio), "invalid ", name_, " watermark ratio ", ratio);
+    bytes_ = of(ratio);
+  }
 
-// The environment is read when a limit is first needed: an error in it is raised where Python can
-// catch it, not while the library is loaded.
-size_t memory_limit() {
-  std::atomic<size_t>& limit = statistics().limit;
-  size_t now = limit;
-  if (now != kUnsetLimit) return now;
-  const size_t from_environment = limit_of(high_watermark_from_environment());
-  // What a program has set in the meantime stays.
-  return limit.compare_exchange_strong(now, from_environment) ? from_environment : now;
-}
+ private:
+  static constexpr size_t kUnset = 0;
+  static size_t of(double ratio) {
+    if (ratio == 0.0) return kNoLimit;
+    return std::max(size_t{1}, static_cast<size_t>(ratio * static_cast<double>(physical_memory())));
+  }
+
+  const char* const name_;
+  const char* const variable_;
+  const double otherwise_;
+  std::atomic<size_t> bytes_{kUnset};
+};
+
+constinit Watermark high_watermark("high", kHighWatermarkVariable, kDefaultHighWatermark);
+constinit Watermark low_watermark("low", kLowWatermarkVariable, kDefaultLowWatermark);
 
 std::string format_size(size_t bytes) {
   static constexpr std::array<const char*, 4> kUnits = {"bytes", "KiB", "MiB", "GiB"};
@@ -152,7 +167,7 @@ std::string format_size(size_t bytes) {
 [[noreturn]] void raise_out_of_memory(size_t bytes) {
   Statistics& s = statistics();
   ++s.out_of_memory;
-  const size_t limit = memory_limit();
+  const size_t limit = high_watermark.bytes();
   const std::string max_allowed = limit == kNoLimit ? "unlimited" : format_size(limit);
   TORCH_CHECK_WITH(
       OutOfMemoryError, false,
@@ -163,15 +178,25 @@ std::string format_size(size_t bytes) {
       "allocations (may cause system failure).");
 }
 
+// How much may be kept beside `live` bytes.
+size_t most_kept(size_t live) {
+  const size_t limit = std::min(low_watermark.bytes(), high_watermark.bytes());
+  return live < limit ? limit - live : 0;
+}
+
 void check_limit(size_t bytes) {
-  const size_t limit = memory_limit();
+  low_watermark.bytes();  // raises what is wrong with it
+  const size_t limit = high_watermark.bytes();
   const size_t live = statistics().bytes.current();
   if (bytes > limit || live + bytes > limit) raise_out_of_memory(bytes);
 }
 
+// Blocks that are kept make room for this one.
 void count(size_t bytes) {
-  statistics().blocks.add(1);
-  statistics().bytes.add(static_cast<int64_t>(bytes));
+  Statistics& s = statistics();
+  s.blocks.add(1);
+  s.bytes.add(static_cast<int64_t>(bytes));
+  if (kept_bytes() != 0) release_kept(most_kept(s.bytes.current()));
 }
 
 void uncount(size_t bytes) {
@@ -192,11 +217,9 @@ void free_block(void* context) {
   delete block;
 }
 
-void free_mapped_block(void* context) {
-  auto* block = static_cast<Block*>(context);
-  uncount(block->bytes);
-  munmap(block->memory, block->bytes);
-  delete block;
+void free_large_block(void* memory) {
+  uncount(large_bytes(memory));
+  free_large(memory, most_kept(statistics().bytes.current()));
 }
 
 // On either side of each allocation where there is AddressSanitizer, whose own red zones are
@@ -228,19 +251,17 @@ c10::DataPtr allocate_block(size_t bytes) {
   if (bytes == 0) return {nullptr, kDevice};
   check_limit(bytes);
   if (exec::has_red_zones()) return allocate_guarded_block(bytes);
-  const bool mapped = bytes >= kMappedFrom;
-  void* memory = nullptr;
-  if (mapped) {
-    memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) raise_out_of_memory(bytes);
-    madvise(memory, bytes, MADV_HUGEPAGE);
-  } else if (posix_memalign(&memory, kAlignment, bytes) != 0) {
-    raise_out_of_memory(bytes);
+  if (bytes >= kLargeFrom) {
+    void* memory = allocate_large(bytes);
+    if (memory == nullptr) raise_out_of_memory(bytes);
+    count(bytes);
+    return {memory, memory, &free_large_block, kDevice};
   }
-  if (!mapped) exec::note_allocation(memory, bytes);
+  void* memory = nullptr;
+  if (posix_memalign(&memory, kAlignment, bytes) != 0) raise_out_of_memory(bytes);
+  exec::note_allocation(memory, bytes);
   count(bytes);
-  return {memory, new Block{memory, bytes}, mapped ? &free_mapped_block : &free_block, kDevice};
+  return {memory, new Block{memory, bytes}, &free_block, kDevice};
 }
 
 struct Adopted {
@@ -265,16 +286,19 @@ class HostAllocator final : public at::mps::IMPSAllocator {
   }
 
   bool initialized() override { return true; }
-  void emptyCache(c10::MempoolId_t) override {}
+  void emptyCache(c10::MempoolId_t) override { release_kept(0); }
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
     const Statistics& s = statistics();
     c10::CachingDeviceAllocator::DeviceStats out;
     const auto blocks = s.blocks.stat();
     const auto bytes = s.bytes.stat();
+    auto reserved = bytes;
+    reserved.current = static_cast<int64_t>(getDriverAllocatedMemory());
+    reserved.peak = std::max(reserved.peak, reserved.current);
     out.allocation[0] = out.segment[0] = out.active[0] = blocks;
-    out.allocated_bytes[0] = out.reserved_bytes[0] = out.active_bytes[0] = out.requested_bytes[0] =
-        bytes;
+    out.allocated_bytes[0] = out.active_bytes[0] = out.requested_bytes[0] = bytes;
+    out.reserved_bytes[0] = reserved;
     out.num_ooms = s.out_of_memory;
     out.num_device_alloc = blocks.allocated;
     out.num_device_free = blocks.freed;
@@ -294,7 +318,7 @@ class HostAllocator final : public at::mps::IMPSAllocator {
     return {used < total ? total - used : 0, total};
   }
 
-  void freeInactiveBuffers() const override {}
+  void freeInactiveBuffers() const override { release_kept(0); }
   ssize_t getUnalignedBufferSize(const void*) const override { return -1; }
   c10::IntArrayRef getBufferShape(const void*) const override { return {}; }
   id_t getBufferId(const void*) const override { return 0; }
@@ -306,14 +330,26 @@ class HostAllocator final : public at::mps::IMPSAllocator {
     return data;
   }
   std::string formatSize(size_t bytes) const override { return format_size(bytes); }
-  void setLowWatermarkRatio(double) const override {}
-  void setHighWatermarkRatio(double ratio) const override { set_high_watermark(ratio); }
-  ssize_t getLowWatermarkValue() const override { return std::numeric_limits<ssize_t>::max(); }
-  size_t getLowWatermarkLimit() const override { return std::numeric_limits<size_t>::max(); }
-  size_t getHighWatermarkLimit() const override { return memory_limit(); }
+  void setLowWatermarkRatio(double ratio) const override {
+    low_watermark.set(ratio);
+    release_kept(most_kept(getCurrentAllocatedMemory()));
+  }
+  void setHighWatermarkRatio(double ratio) const override {
+    high_watermark.set(ratio);
+    release_kept(most_kept(getCurrentAllocatedMemory()));
+  }
+  ssize_t getLowWatermarkValue() const override {
+    const size_t most = std::numeric_limits<ssize_t>::max();
+    return static_cast<ssize_t>(std::min(getLowWatermarkLimit(), most)) -
+           static_cast<ssize_t>(getCurrentAllocatedMemory());
+  }
+  size_t getLowWatermarkLimit() const override { return low_watermark.bytes(); }
+  size_t getHighWatermarkLimit() const override { return high_watermark.bytes(); }
   size_t getTotalAllocatedMemory() const override { return getCurrentAllocatedMemory(); }
   size_t getCurrentAllocatedMemory() const override { return statistics().bytes.current(); }
-  size_t getDriverAllocatedMemory() const override { return getCurrentAllocatedMemory(); }
+  size_t getDriverAllocatedMemory() const override {
+    return getCurrentAllocatedMemory() + large_bytes_beyond_use();
+  }
   size_t getRecommendedMaxMemory() const override { return physical_memory(); }
   std::pair<const void*, uint32_t> getSharedBufferPtr(const void* pointer) const override {
     return {pointer, 1};
@@ -336,6 +372,48 @@ HostAllocator& host_allocator() {
 const struct Registration {
   Registration() { c10::SetAllocator(c10::DeviceType::MPS, &host_allocator()); }
 } registration;
+
+thread_local bool serves_device = false;
+
+// torch's allocator of CPU tensors, but for large tensors that CPU kernels make for the device:
+// these take blocks as device tensors do.
+class CpuAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    void* memory = nullptr;
+    if (bytes >= kLargeFrom && serves_device && !exec::has_red_zones()) {
+      memory = allocate_large(bytes);
+    }
+    if (memory == nullptr) return others.allocate(bytes);
+    c10::profiledCPUMemoryReporter().New(memory, bytes);
+    return {memory, memory, &free_large_result, c10::Device(c10::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override {
+    return others.raw_deleter() == nullptr ? nullptr : &free_any;
+  }
+  void copy_data(void* destination, const void* source, size_t bytes) const override {
+    others.copy_data(destination, source, bytes);
+  }
+
+ private:
+  static inline c10::Allocator& others = *c10::GetCPUAllocator();
+
+  static void free_large_result(void* memory) {
+    c10::profiledCPUMemoryReporter().Delete(memory);
+    free_large(memory, most_kept(statistics().bytes.current()));
+  }
+  static void free_any(void* memory) {
+    if (large_bytes(memory) != 0) {
+      free_large_result(memory);
+    } else {
+      others.raw_deleter()(memory);
+    }
+  }
+};
+
+const struct CpuRegistration {
+  CpuRegistration() { c10::SetCPUAllocator(new CpuAllocator); }
+} cpu_registration;
 
 // Pinned memory is ordinary host memory that remembers having been pinned.
 class PinnedAllocator final : public c10::Allocator {
@@ -375,6 +453,10 @@ class PinnedAllocator final : public c10::Allocator {
 }  // namespace
 
 at::mps::IMPSAllocator& allocator() { return host_allocator(); }
+
+ServesDevice::ServesDevice() : before_(std::exchange(serves_device, true)) {}
+
+ServesDevice::~ServesDevice() { serves_device = before_; }
 
 c10::Allocator& pinned_allocator() {
   static PinnedAllocator a;
@@ -422,7 +504,7 @@ void resize(const c10::Storage& mps_storage, size_t bytes) {
 void zero(void* begin, size_t bytes, const c10::DataPtr& owner) {
   auto* first = static_cast<char*>(begin);
   auto* last = first + bytes;
-  if (owner.get_deleter() == &free_mapped_block) {
+  if (owner.get_deleter() == &free_large_block) {
     const uintptr_t page = page_size();
     auto* first_page =
         reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(first) + page - 1) / page * page);

@@ -9,6 +9,17 @@ namespace metalops::device {
 at::mps::IMPSAllocator& allocator();
 c10::Allocator& pinned_allocator();
 
+// As long as it lives, what CPU kernels allocate on this thread is for the device.
+class ServesDevice {
+ public:
+  ServesDevice();
+  ~ServesDevice();
+  ServesDevice(const ServesDevice&) = delete;
+
+ private:
+  const bool before_;
+};
+
 // A CPU storage over the memory of an mps storage, which it keeps alive.
 c10::Storage cpu_alias(const c10::Storage& mps_storage);
 

@@ -26,7 +26,7 @@ struct HostHooks final : at::MPSHooksInterface {
   c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator(); }
   bool isPinnedPtr(const void* data) const override { return at::mps::isMPSPinnedPtr(data); }
   c10::Device getDeviceFromPtr(void*) const override { return kDevice; }
-  void emptyCache() const override {}
+  void emptyCache() const override { allocator().freeInactiveBuffers(); }
   size_t getCurrentAllocatedMemory() const override {
     return allocator().getCurrentAllocatedMemory();
   }
