@@ -27,13 +27,6 @@ def find(*patterns: str) -> list[str]:
     )
 
 
-def parallel_flags() -> list[str]:
-    """What makes at::parallel_for use several CPU threads. Only compiled with, not linked with: torch has loaded the
-    OpenMP runtime that it is to be, and its functions are found there. clang's code needs another one; built with it,
-    kernels run on one CPU thread."""
-    return [] if "clang" in compilers.cxx_version(compilers.find_cxx()) else ["-fopenmp"]
-
-
 def units(sources: list[str], count: int = 6) -> list[list[str]]:
     """Parts of the sources, which stay the same when there is another source."""
     parts = [[] for _ in range(count)]
@@ -62,7 +55,7 @@ def extensions() -> list:
                     "python/metalops/msl/include",
                 )
             ],
-            extra_compile_args=[*flags, *parallel_flags()],
+            extra_compile_args=flags,
             # Operators and other packages' extensions find the device by this name once it is loaded.
             extra_link_args=["-Wl,-soname,libmetalops_host.so"],
         )

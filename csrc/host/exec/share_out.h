@@ -1,7 +1,7 @@
 // Sharing a launch out among CPU threads, with pauses for the host's signal handlers.
 #pragma once
 
-#include <ATen/Parallel.h>
+#include <c10/util/FunctionRef.h>
 
 #include <algorithm>
 #include <atomic>
@@ -32,8 +32,9 @@ class Pauses {
 void note_threads(int threads);
 // How many CPU threads to use, at most `threads` (0: as many as torch uses).
 int threads_to_use(int threads);
-// This thread is about to use others.
-void note_sharing();
+// Calls do_shares(first, last) for parts of the range [0, shares), each on another of torch's CPU
+// threads, this one among them. Throws what one of the calls throws, when all are done.
+void on_cpu_threads(int64_t shares, c10::function_ref<void(int64_t, int64_t)> do_shares);
 
 // Does the work [begin, end) on at most `threads` CPU threads. Each of them takes one `piece`, and
 // when it is done the next one; pieces begin in order, or are about to begin on a thread that is at
@@ -76,8 +77,7 @@ void share_out(uint64_t begin, uint64_t end, uint64_t piece, int threads,
     if (threads == 1) {
       do_shares(0, 1);
     } else {
-      note_sharing();
-      at::parallel_for(0, threads, 1, do_shares);
+      on_cpu_threads(threads, do_shares);
     }
     most = std::max(most, working.load(std::memory_order_relaxed));
     begin = std::min(next.load(std::memory_order_relaxed), end);
