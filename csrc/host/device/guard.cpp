@@ -1,4 +1,5 @@
 // The device guard: one device, one stream, generic events (torch.Event).
+#include <ATen/Parallel.h>
 #include <device/device.h>
 #include <device/events.h>
 #include <torch_internals.h>
@@ -35,7 +36,12 @@ struct HostGuard final : internals::DeviceGuard {
   c10::Stream getStream(c10::Device) const override { return default_stream(); }
   c10::Stream getDefaultStream(c10::Device) const override { return default_stream(); }
   c10::Stream getNewStream(c10::Device, int) const override { return default_stream(); }
-  c10::Stream exchangeStream(c10::Stream) const override { return default_stream(); }
+  // Autograd calls this in its own thread before each step of a backward. The number of CPU threads
+  // is one of each thread, and nobody tells that one what torch.set_num_threads says meanwhile.
+  c10::Stream exchangeStream(c10::Stream) const override {
+    at::init_num_threads();
+    return default_stream();
+  }
   bool queryStream(const c10::Stream&) const override { return true; }
   void synchronizeStream(const c10::Stream&) const override { synchronize(); }
   void synchronizeDevice(const c10::DeviceIndex) const override { synchronize(); }

@@ -3,6 +3,7 @@
 // C++ elsewhere.
 #include <ATen/TensorIterator.h>
 #include <ATen/native/mps/OperationUtils.h>
+#include <ATen/ops/empty.h>
 #include <metalops/library.h>
 #include <torch/library.h>
 
@@ -84,6 +85,21 @@ void unary_raw(const Tensor& out, const Tensor& input, std::string name,
                              input.storage_offset() * input.element_size(), input.scalar_type(),
                              getMTLBufferStorage(out), out.storage_offset() * out.element_size(),
                              out.scalar_type(), out.numel(), threshold(ilp));
+}
+
+// For each of the outputs, on torch's CPU threads as its own operators use them.
+void unary_on_cpu_threads(at::TensorList outs, const Tensor& input, std::string library,
+                          std::string name) {
+  const Tensor each = at::empty({static_cast<int64_t>(outs.size())}, at::kByte);
+  const char* const begin = static_cast<const char*>(each.const_data_ptr());
+  at::TensorIterator::borrowing_nullary_op(each).for_each(
+      [&](char** data, const int64_t*, int64_t size) {
+        for (int64_t i = 0; i < size; ++i) {
+          auto iter = iterate(outs[data[0] - begin + i], {input});
+          metalops::library(library).exec_unary_kernel(iter, name);
+        }
+      },
+      /*grain_size=*/1);
 }
 
 // Microseconds for one call of exec_unary_kernel, the iterator's construction not counted.
@@ -202,6 +218,8 @@ TORCH_LIBRARY(metal_tests, m) {
         binary_affine);
   m.def("unary_raw(Tensor(a!) out, Tensor input, str name, int? ilp_threshold=None) -> ()",
         unary_raw);
+  m.def("unary_on_cpu_threads(Tensor(a!)[] outs, Tensor input, str library, str name) -> ()",
+        unary_on_cpu_threads);
   m.def("time_unary(Tensor(a!) out, Tensor input, str name, int calls) -> float", time_unary);
   m.def("fill(Tensor(a!) out, float value, int[] increments, str mistake='') -> ()", fill);
   m.def("fill_twice(Tensor(a!) out, float first, float second) -> ()", fill_twice);
