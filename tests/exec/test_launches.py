@@ -89,11 +89,15 @@ kernel void waits_for_the_group_before(device atomic_uint* flags [[buffer(0)]], 
 }
 """
 
-# What the front end never emits: a loop that synchronises.
+# What the front end never emits: a loop that synchronises. Its threads below a number only count themselves.
 MISUSED = """
 #include <msl/metal.h>
 const msl::abi::Runtime* msl_runtime;
-static void loop(const msl::abi::Launch*, msl::abi::u64, msl::abi::u64) {
+static void loop(const msl::abi::Launch* launch, msl::abi::u64 begin, msl::abi::u64 end) {
+  if (begin < *static_cast<const msl::abi::u64*>(launch->buffers[1])) {
+    __atomic_fetch_add(static_cast<msl::abi::u64*>(launch->buffers[0]), end - begin, __ATOMIC_RELAXED);
+    return;
+  }
   msl::metal::threadgroup_barrier(msl::metal::mem_flags::mem_none, msl::abi::Site{1});
 }
 static void thread(const msl::abi::Launch*, const msl::abi::Thread*) {}
@@ -290,15 +294,23 @@ def test_the_engine_can_be_chosen_by_environment():
 
 
 @pytest.mark.reported("a library without a sanitizer")
-def test_synchronising_in_a_loop_is_an_error_with_the_line(tmp_path):
+def test_synchronising_in_a_loop_is_an_error_with_the_line(tmp_path, several_threads):
     library = _host.Library(by_hand(tmp_path))
     message = (
         "kernel 'misused' reached threadgroup_barrier at b.metal:12:5 while running as a plain loop"
     )
+    counted, none = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    for n in (10, 1_000_000):
+        with pytest.raises(RuntimeError, match=message):
+            library.launch("misused", [counted, none], n, 10)
+    # In one of the CPU threads that share the launch.
+    half, all_of_them = torch.tensor([500_000]), torch.tensor([1_000_000])
     with pytest.raises(RuntimeError, match=message):
-        library.launch("misused", [], 10, 10)
-    with pytest.raises(RuntimeError, match=message):
-        library.launch("misused", [], 1_000_000, 10, threads=2)
+        library.launch("misused", [counted, half], 1_000_000, 10)
+    assert 0 < counted.item() < 1_000_000
+    library.launch("misused", [counted.zero_(), all_of_them], 1_000_000, 10)
+    several_threads()
+    assert counted.item() == 1_000_000
 
 
 def test_stack_overflow_is_an_error_and_the_device_goes_on(several_threads):
