@@ -33,6 +33,14 @@ def pytest_xdist_auto_num_workers(config):
     return None  # as many as there are CPUs
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--compare-engines",
+        action="store_true",
+        help="run each launch on every engine that takes its kernel, and fail tests where they differ",
+    )
+
+
 def pytest_configure(config):
     if is_xdist_worker(config):
         # They share the CPUs. Tests that are about several threads ask for them.
@@ -82,6 +90,18 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True)
 def _same_random_numbers_in_every_test():
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _launches_are_compared(pytestconfig):
+    if not pytestconfig.getoption("compare_engines"):
+        yield
+        return
+    from .exec.engines import compared
+
+    with compared() as record:
+        yield
+    assert not record.differences, "\n".join(record.differences)
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,9 @@
 #include <torch_internals.h>
 #include <unistd.h>
 
+#include <array>
+#include <utility>
+
 #include "cpu_features.h"
 #include "exec.h"
 #include "sanitize/findings.h"
@@ -151,6 +154,76 @@ void launch(const Library& library, const std::string& name, const py::list& buf
   exec::run(*kernel, launch, chosen, threads);
 }
 
+// Python's function in place of launches, null when there is none.
+PyObject* python_launch_hook = nullptr;
+
+// A launch in the hands of that function, as long as it runs.
+struct HookedLaunch {
+  const exec::Kernel& kernel;
+  Launch& launch;
+  int threads;
+};
+
+void call_python_launch_hook(const exec::Kernel& kernel, Launch& launch, int threads) {
+  py::gil_scoped_acquire gil;
+  const internals::OutsideOfOperators keys;
+  const py::object hook = py::reinterpret_borrow<py::object>(python_launch_hook);
+  hook(HookedLaunch{kernel, launch, threads});
+}
+
+std::vector<std::string> engines_of(const HookedLaunch& hooked) {
+  if (hooked.kernel.loop == nullptr) return {"fiber"};
+  return {"loop", "fiber"};
+}
+
+// (address, bytes, whether the kernel may write to them) of each buffer that is bound.
+py::list buffers_of(const HookedLaunch& hooked) {
+  py::list buffers;
+  for (uint32_t a = 0; a < hooked.kernel.argument_count; ++a) {
+    const auto& argument = hooked.kernel.arguments[a];
+    if (argument.kind != msl::abi::ArgumentKind::kBuffer) continue;
+    const void* address = hooked.launch.buffers[argument.index];
+    if (address == nullptr) continue;
+    buffers.append(py::make_tuple(reinterpret_cast<uintptr_t>(address),
+                                  hooked.launch.buffer_bytes[argument.index],
+                                  argument.writable != 0));
+  }
+  return buffers;
+}
+
+void bind_launch_hook(py::module_& m) {
+  py::class_<HookedLaunch>(m, "HookedLaunch", "A launch, as long as the hook runs that it is for.")
+      .def_property_readonly("name", [](const HookedLaunch& self) { return self.kernel.name; })
+      .def_property_readonly(
+          "engines", &engines_of,
+          "Those that take the kernel, the one that it runs on by default first.")
+      .def_property_readonly(
+          "grid", [](const HookedLaunch& self) { return std::to_array(self.launch.grid); })
+      .def_property_readonly(
+          "group", [](const HookedLaunch& self) { return std::to_array(self.launch.group); })
+      .def_property_readonly("threads", [](const HookedLaunch& self) { return self.threads; })
+      .def_property_readonly(
+          "buffers", &buffers_of,
+          "(address, bytes, whether the kernel may write to them) of each that is bound.")
+      .def("run",
+           torch::wrap_pybind_function_no_gil(
+               [](HookedLaunch& self, const std::string& engine, int threads) {
+                 exec::run(self.kernel, self.launch, parse_engine(engine), threads);
+               }),
+           py::arg("engine"), py::arg("threads"));
+  m.def(
+      "set_launch_hook",
+      [](const py::object& hook) {
+        PyObject* const next = hook.is_none() ? nullptr : hook.inc_ref().ptr();
+        exec::launch_hook = next == nullptr ? nullptr : &call_python_launch_hook;
+        PyObject* const before = std::exchange(python_launch_hook, next);
+        return before == nullptr ? py::none() : py::reinterpret_steal<py::object>(before);
+      },
+      py::arg("hook"),
+      "hook(launch) is called in place of every launch that leaves the engine open, and runs it as "
+      "often as it likes; None: there is no hook. Returns what was before.");
+}
+
 // One dict for each kernel.
 py::list kernel_table(const Library& library) {
   static constexpr const char* kKinds[] = {"buffer", "threadgroup", "builtin"};
@@ -196,6 +269,7 @@ std::shared_ptr<Library> specialise(const Library& library,
 void bind_exec(py::module_& m) {
   exec::check_interrupt = &check_python_interrupt;
   bind_sanitizers(m);
+  bind_launch_hook(m);
   py::class_<Library, std::shared_ptr<Library>>(m, "Library", "A compiled kernel library.")
       .def(py::init(&Library::open), py::arg("path"))
       .def_static(

@@ -54,6 +54,10 @@ using BufferDescriptions = std::array<std::string, msl::abi::kMaxBuffers>;
 void run(const Kernel& kernel, Launch& launch, Engine engine = Engine::kAutomatic, int threads = 0,
          const BufferDescriptions* buffers = nullptr);
 
+// Called in place of every launch that leaves the engine open, unless it is sanitized; may run() it
+// on the engines of its choice. For tests that compare engines. Null by default.
+extern void (*launch_hook)(const Kernel& kernel, Launch& launch, int threads);
+
 // How many CPU threads have worked for the last launch of this one.
 int threads_of_last_launch();
 

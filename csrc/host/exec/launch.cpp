@@ -16,6 +16,8 @@ namespace metalops::exec {
 using msl::abi::kMaxBuffers;
 using msl::abi::kMaxThreadgroupBytes;
 
+void (*launch_hook)(const Kernel&, Launch&, int) = nullptr;
+
 namespace {
 
 // METALOPS_ENGINE=loop|fiber|auto overrides what a caller leaves open; for tests and for debugging.
@@ -66,6 +68,11 @@ uint64_t threads_in_grid(const Launch& launch) {
 
 void run(const Kernel& kernel, Launch& launch, Engine engine, int threads,
          const BufferDescriptions* buffers) {
+  if (C10_UNLIKELY(launch_hook != nullptr) && engine == Engine::kAutomatic &&
+      sanitize_mode() == SanitizeMode::kOff) {
+    launch_hook(kernel, launch, threads);
+    return;
+  }
   if (engine == Engine::kAutomatic) engine = preferred_engine();
 
   uint64_t group_threads = 1;
