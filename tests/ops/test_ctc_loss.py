@@ -34,7 +34,8 @@ def _loss_of_blocks(x):
     batch = x.numel() // (labels * steps)
     log_probs = x.reshape(steps, batch, labels)
     length = steps // 4
-    targets = random_classes(batch, labels, max(2, length), x.device)
+    # Targets have no blank, 0.
+    targets = 1 + random_classes(batch, labels - 1, max(2, length), x.device)
     return F.ctc_loss(log_probs, targets, [steps] * batch, [length] * batch, reduction="sum")
 
 
