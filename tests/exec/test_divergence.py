@@ -109,6 +109,36 @@ kernel void free_operator(device uint* out, PARAMETERS) {
   for (uint k = 0; k < (lane & 3); ++k) p = p + p;
   out[i] = (p + p).a - 2 * p.a;
 }
+struct Counted {
+  uint count, lowest;
+  Counted(uint from) : count(from + simd_sum(1u)) { lowest = simd_min(from); }
+};
+kernel void constructor_above_the_branch(device uint* out, PARAMETERS) {
+  uint r = 0;
+  if (lane & 1) {
+    Counted here(100);
+    r = here.count;
+  }
+  Counted all(lane & 1), braced{lane};
+  r += 1000 * all.count + Counted(lane).lowest + Counted{lane}.lowest;
+  out[i] = r + 100000 * all.lowest + 1000000 * braced.count;
+}
+struct Two {
+  uint a, b;
+  Two(uint x, uint y) : a(x), b(y) {}
+};
+inline uint lowest(uint x) { return simd_min(x); }
+kernel void operands_of_a_constructor(device uint* out, PARAMETERS) {
+  uint r = 0;
+  Two t(lane < 16 ? simd_sum(1u) : 0, count_lanes() + (lane < 8 ? simd_sum(1u) : 0)), u(lane, r);
+  uint single(lowest(lane)), named(simd_max(lane));
+  out[i] = t.a + 100 * t.b + 10000 * u.a + 1000000 * single + 1000000 * named;
+}
+kernel void names_of_its_own(device uint* out, PARAMETERS) {
+  auto simd_sum = [](uint x) { return x; };
+  uint simd_max = 2;
+  out[i] = simd_sum(1u) + simd_max;
+}
 kernel void active_lanes(device uint* out, PARAMETERS) {
   out[i * 2] = 0;
   out[i * 2 + 1] = 0;
@@ -220,6 +250,46 @@ def test_a_functor_in_its_own_argument():
     lane = lanes()
     expected = torch.where(lane % 2 == 1, 1016, 0) + torch.where(lane < 8, 8, 0) + 32
     assert torch.equal(run("functor_in_its_own_argument"), expected.int())
+
+
+def test_constructors():
+    lane = lanes()
+    count = torch.where(lane % 2 == 1, 116, 0) + 1000 * (lane % 2 + 32)
+    assert torch.equal(run("constructor_above_the_branch").long(), count + 1000000 * (lane + 32))
+
+
+def test_operands_of_a_constructor():
+    lane = lanes()
+    first = torch.where(lane < 16, 16, 0)
+    second = 32 + torch.where(lane < 8, 8, 0)
+    expected = first + 100 * second + 10000 * lane + 31000000
+    assert torch.equal(run("operands_of_a_constructor").long(), expected)
+
+
+def test_variables_with_the_names_of_operations():
+    assert run("names_of_its_own").tolist() == [3] * 64
+
+
+def test_long_expressions():
+    source = (
+        "inline uint f(uint x) { return simd_sum(x); }\n"
+        "kernel void k(device uint* out, uint lane [[thread_index_in_simdgroup]]) "
+        f"{{ out[lane] = {' + '.join(['f(1)'] * 60)} + {' + '.join(['lane'] * 2000)}; }}"
+    )
+    out = torch.zeros(32, dtype=torch.int32)
+    build(source).launch("k", [out], 32, 32)
+    assert torch.equal(out, 60 * 32 + 2000 * torch.arange(32, dtype=torch.int32))
+
+
+@pytest.mark.parametrize("what", ["operator uint() const", "~Counted()"])
+def test_what_is_run_without_a_word_has_no_operations(what):
+    body = "return simd_sum(1u);" if "uint" in what else "simd_sum(1u);"
+    source = (
+        f"struct Counted {{ uint v; {what} {{ {body} }} }};\n"
+        "kernel void k(device uint* out) { Counted c{1}; out[0] = c.v; }"
+    )
+    with pytest.raises(SyntaxError, match="(conversion|destructor) cannot have simdgroup operations"):
+        build(source)
 
 
 def test_an_operator_outside_of_any_class():

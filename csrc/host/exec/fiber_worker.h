@@ -399,8 +399,8 @@ int FiberWorker<Engine>::compare_points(const Simdgroup& simdgroup, uint32_t a, 
   const uint32_t common = std::min(x.depth, y.depth);
   uint32_t i = 0;
   while (i < common && x.steps[i] == y.steps[i]) ++i;
-  const uint32_t in_x = i < x.depth ? x.steps[i] : simdgroup.site[a] + 1;
-  const uint32_t in_y = i < y.depth ? y.steps[i] : simdgroup.site[b] + 1;
+  const uint32_t in_x = i < x.depth ? x.steps[i] : simdgroup.site[a];
+  const uint32_t in_y = i < y.depth ? y.steps[i] : simdgroup.site[b];
   return in_x < in_y ? -1 : in_x > in_y;
 }
 

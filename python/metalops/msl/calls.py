@@ -1,247 +1,446 @@
-"""Which functions a kernel can reach, by name, and what that says about how it may be run.
+"""The call graph: which functions a kernel or a function can come to, and what that says about how it may be run.
 
-Names are compared without types or scopes, so the answer is safe but may be too careful: a kernel
-is taken to synchronise when anything it may call does.
+Names are resolved by scope (scopes.py, lookup.py). A kernel runs members of those classes alone that it mentions, or
+that what it comes to mentions; what is said of a function, whoever calls it, counts the members of all classes.
 """
 
 from __future__ import annotations
 
-import bisect
 import functools
 import re
+from collections.abc import Callable
 
-from .program import (
-    Instance,
-    Program,
-    declarator_kinds,
-    declared_identifier,
-    name_of,
-)
+from .lookup import CALL_OPERATOR, CONSTRUCTOR, CONVERSION, Lookup, Member, Place
+from .private_memory import has_arrays, has_computed_accesses
+from .program import ClassScope, Function, Instance, Program, name_node, name_of
+from .scopes import FunctionScopes
+from .vocabulary import BARRIER, SYNCHRONISING, is_simdgroup_name
 
-_SIMD_OPERATIONS = (
-    "sum product max min and or xor any all ballot is_first active_threads_mask broadcast "
-    "broadcast_first shuffle shuffle_up shuffle_down shuffle_xor "
-    "shuffle_rotate_up shuffle_rotate_down "
-    "shuffle_and_fill_up shuffle_and_fill_down prefix_exclusive_sum prefix_inclusive_sum "
-    "prefix_exclusive_product prefix_inclusive_product"
-).split()
-
-# Functions whose callers meet other threads there. Each takes a trailing Site.
-SYNCHRONISING = {
-    *(f"{group}_{name}" for group in ("simd", "quad") for name in _SIMD_OPERATIONS),
-    "threadgroup_barrier",
-    "simdgroup_barrier",
-    "simdgroup_multiply",
-    "simdgroup_multiply_accumulate",
-}
-
-_SYNCHRONISING_CALL = re.compile(
-    r"\b(?:"
-    + "|".join(sorted(SYNCHRONISING))
-    + r"|simdgroup_\w+|__metal_(?:simd|quad)\w*)\b\s*[(<]"
-    r"|\bsimdgroup_(?:matrix|float\d|half\d|bfloat\d)"
-)
-_SIMD_CALL = re.compile(
-    r"\b(?:"
-    + "|".join(sorted(SYNCHRONISING - {"threadgroup_barrier"}))
-    + r")\b|\b__metal_(?:simd|quad)"
-)
+_CALLS = """
+(call_expression) @call
+[(field_identifier) (operator_name)] @name
+"""
+_OPERATORS = """
+(_ operator: _ @operator)
+(subscript_expression) @subscript
+(comma_expression) @comma
+(for_range_loop) @range
+"""
+_IMPLICIT = (CONSTRUCTOR, CONVERSION, "operator=")  # and destructors
+_OF_RANGES = ("begin", "end", "operator++", "operator!=", "operator*")
+# Where functions, classes and variables stand that are none of a function.
+_ROOMS = {"translation_unit", "declaration_list", "field_declaration_list"}
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
-class CallGraph:
-    def __init__(self, program: Program):
-        self.source = program.source
-        self._bodies: dict[str, list[tuple[int, int]]] = {}
-        self._free_operators: set[str] = set()  # whose use has no name
-        for function in program.functions:
-            if function.body is None:
-                continue
-            span = (function.node.start_byte, function.body.end_byte)
-            scopes = self._written_scopes(function)
-            for name in {function.name, *scopes}:
-                self._bodies.setdefault(name, []).append(span)
-            if function.name.startswith("operator") and not (function.in_class or scopes):
-                self._free_operators.add(function.name)
-        for scope in program.classes:
-            name = scope.name.split("<")[0].split("::")[-1].strip()
-            self._bodies.setdefault(name, []).append((scope.specifier.start_byte, scope.end))
-        self._words: dict[tuple[int, int], frozenset[str]] = {}
-        self._computed: list[int] | None = None
-        self._meets: dict[tuple[int, int], bool] = {}
-        self._reached: dict[tuple[str, ...], set[tuple[int, int]]] = {}
+class _Part:
+    """A function, class, variable or alias of the program, or a lambda: what it runs and mentions, once it is read.
 
-    def _written_scopes(self, function) -> list[str]:
-        """Of `F::operator()` and the like: the classes and namespaces whose member it defines."""
-        name = self.source.masked_text(name_of(function.declarator))
-        return _WORD.findall(name.rpartition("::")[0])
+    item: a Function, a ClassScope or a node. runs: other parts. members: member functions of classes that the source does
+    not tell. takes: functions that it mentions and does not call. has_operation: whether it has a barrier, a simdgroup operation or a simdgroup_matrix of its own;
+    has_simd_operation: an operation or a barrier of a simdgroup.
+    """
 
-    def _words_of(self, span: tuple[int, int]) -> frozenset[str]:
-        if span not in self._words:
-            words = _WORD.findall(self.source.masked, *span)
-            self._words[span] = frozenset(w for w in words if w in self._bodies)
-        return self._words[span]
+    def __init__(self, graph: CallGraph, item):
+        self.item = item
+        self.runs: list[_Part] = []
+        self.members: set[Member] = set()
+        self.takes: set[Function] = set()
+        self.has_operation = False
+        self.has_simd_operation = False
+        self._graph = graph
+        self._place: Place | None = None
 
-    def reached(self, instance: Instance) -> set[tuple[int, int]]:
-        """Ranges of the kernel and of every function and class whose name it may use."""
-        roots = {instance.kernel.function.name, *self._free_operators}
-        roots.update(_WORD.findall(self.source.masked, *instance.expression))
-        if instance.signature is not None:
-            node = instance.signature
-            roots.update(_WORD.findall(self.source.masked, node.start_byte, node.end_byte))
-        key = tuple(sorted(r for r in roots if r in self._bodies))
-        if key not in self._reached:
-            seen: set[str] = set()
-            spans: set[tuple[int, int]] = set()
-            waiting = list(key)
-            while waiting:
-                name = waiting.pop()
-                if name in seen:
-                    continue
-                seen.add(name)
-                for span in self._bodies[name]:
-                    spans.add(span)
-                    waiting.extend(self._words_of(span) - seen)
-            self._reached[key] = spans
-        return self._reached[key]
+    def read(self) -> _Part:
+        if self._place is None:
+            self._place, nodes = self._graph.extent(self.item)
+            for node in nodes:
+                self._read(node, self._graph.scopes(node))
+            self.runs += map(self._graph.part, self._graph.implicit(self.item))
+        return self
 
     @functools.cached_property
-    def simd_names(self) -> frozenset[str]:
-        """Names of the functions, classes and functors through which a simdgroup operation may be reached."""
-        found = {
-            name
-            for name, spans in self._bodies.items()
-            if any(_SIMD_CALL.search(self.source.masked, *span) for span in spans)
-        }
-        if not found:
-            return frozenset()
-        users: dict[str, set[str]] = {}
-        for name, spans in self._bodies.items():
-            for used in frozenset().union(*map(self._words_of, spans)):
-                users.setdefault(used, set()).add(name)
-        self._add_users(found, users)
-        operators = [name[8:] for name in found if re.fullmatch(r"operator\W+", name)]
-        for name, spans in self._bodies.items() if operators else ():
-            if any(op in self.source.masked[a:b] for op in operators for a, b in spans):
-                found.add(name)
-        self._add_users(found, users)
-        if "operator()" in found or self._has_lambda_that_reaches(found):
-            functors = self._called_variables()
-            calls_functor = re.compile(r"\b(?:" + "|".join(sorted(functors)) + r")\s*\(")
-            for name, spans in self._bodies.items() if functors else ():
-                if any(calls_functor.search(self.source.masked, *span) for span in spans):
-                    found.add(name)
-            self._add_users(found, users)
-            found |= functors
-        return frozenset(found)
-
-    def _add_users(self, found: set[str], users: dict[str, set[str]]) -> None:
-        waiting = list(found)
-        while waiting:
-            new = users.get(waiting.pop(), set()) - found
-            found |= new
-            waiting.extend(new)
-
-    def _has_lambda_that_reaches(self, names: set[str]) -> bool:
-        for node in self.source.find("(lambda_expression) @l"):
-            text = self.source.masked_text(node)
-            if _SIMD_CALL.search(text) or not names.isdisjoint(_WORD.findall(text)):
-                return True
-        return False
-
-    def _called_variables(self) -> set[str]:
-        """Names of variables and parameters that are called: functors, lambdas, pointers to functions."""
-        called = {
-            self.source.masked_text(x)
-            for x in self.source.find("(call_expression function: (identifier) @f)")
-        }
-        declarators = self.source.find(
-            "(parameter_declaration declarator: (_) @d) (declaration declarator: (_) @d)"
-            " (field_declaration declarator: (_) @d)"
+    def keeps_private_memory(self) -> bool:
+        graph = self._graph
+        nodes = graph.extent(self.item)[1]
+        if isinstance(self.item, Function):
+            return has_computed_accesses(graph.source, graph.scopes(*nodes))
+        return isinstance(self.item, ClassScope) and any(
+            has_arrays(graph.source, node) for node in nodes
         )
-        identifiers = map(declared_identifier, declarators)
-        return called & {self.source.masked_text(x) for x in identifiers if x is not None}
+
+    def _read(self, node, scopes: FunctionScopes) -> None:
+        graph = self._graph
+        captures = graph.source.captures(_CALLS, node)
+        called = set()
+        for call in captures.get("call", ()):
+            meaning = graph.lookup.call(call, scopes, self._place)
+            self.runs += map(graph.part, meaning.functions)
+            if meaning.member is not None:
+                self.members.add(meaning.member)
+            called.add(name_node(call.child_by_field_name("function")).start_byte)
+        for name in scopes.free:
+            if node.start_byte <= name.start_byte < node.end_byte:
+                self._mention(name, name.start_byte in called)
+        for name in captures.get("name", ()):
+            # Else a data member, or a member function that is called.
+            if name.start_byte not in called and (
+                name.type == "operator_name" or graph.has_template_arguments(name)
+            ):
+                self._take(name)
+        if graph.operators:
+            self._use_operators(node)
+
+    def _mention(self, node, is_called: bool) -> None:
+        graph = self._graph
+        name = graph.source.masked_text(node)
+        if name in graph.types_and_variables:
+            self.runs += map(graph.part, graph.types_and_variables[name])
+        if not is_called and name in graph.lookup.functions:
+            self._take(node)
+        if graph.is_operation(name, self._place):
+            self.has_operation = True
+            self.has_simd_operation |= name in SYNCHRONISING and name != BARRIER
+
+    def _take(self, node) -> None:
+        """A function is mentioned and not called: it may be called wherever there is a call of something unknown."""
+        graph = self._graph
+        name = "".join(graph.source.masked_text(node).split())
+        if name not in graph.lookup.functions or node.start_byte in graph.declaring:
+            return
+        if graph.lookup.field(self._place, name) is None or graph.has_template_arguments(node):
+            functions = graph.lookup.named(name)
+            self.takes.update(functions)
+            self.runs += map(graph.part, functions)
+
+    def _use_operators(self, node) -> None:
+        graph = self._graph
+        captures = graph.source.captures(_OPERATORS, node)
+        used = {f"operator{graph.source.masked_text(o)}" for o in captures.get("operator", ())}
+        if "subscript" in captures:
+            used.add("operator[]")
+        if "comma" in captures:
+            used.add("operator,")
+        if "range" in captures:
+            used.update(_OF_RANGES)
+        for name in used & graph.operators:
+            self.members.add(Member(name))
+            self.runs += map(graph.part, graph.lookup.free(name))
+
+
+class CallGraph:
+    """Who calls whom in a program. Functions are read when they are asked for."""
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.source = program.source
+        self.lookup = Lookup(program)
+        self._parts: dict[object, _Part] = {}
+        self._scopes: dict[object, FunctionScopes] = {}
+        self._reached: dict[tuple, set[_Part]] = {}
+        self._any: dict[Member, list[_Part]] = {}
+
+    # ---- questions about kernels -----------------------------------------------------------------
 
     def synchronises(self, instance: Instance) -> bool:
         """Whether threads of this kernel may meet, or share memory, during the launch."""
         kernel = instance.kernel
         if kernel.threadgroup_variables or any(p.kind == "threadgroup" for p in kernel.parameters):
             return True
-        return any(self._span_synchronises(span) for span in self.reached(instance))
-
-    def _span_synchronises(self, span: tuple[int, int]) -> bool:
-        if span not in self._meets:
-            self._meets[span] = bool(_SYNCHRONISING_CALL.search(self.source.masked, *span))
-        return self._meets[span]
+        return any(part.has_operation for part in self._reached_by(instance))
 
     def keeps_private_memory(self, instance: Instance) -> bool:
         """Whether a thread of this kernel may use memory of its own at addresses that it computes.
 
         A compiler told that iterations are independent would let vector lanes share such memory.
         """
-        if self._computed is None:
-            self._computed = self._computed_accesses()
-        for start, end in self.reached(instance):
-            at = bisect.bisect_left(self._computed, start)
-            if at < len(self._computed) and self._computed[at] < end:
-                return True
-        return False
+        return any(part.keeps_private_memory for part in self._reached_by(instance))
 
-    def _computed_accesses(self) -> list[int]:
-        """Offsets of arrays that are declared, and of accesses through anything but the name of a pointer that is
-        declared to point to device or constant memory."""
-        found = [
-            d.start_byte
-            for d in self.source.find("(array_declarator) @a")
-            if d.parent.type in ("declaration", "init_declarator", "field_declaration")
-        ]
-        found += [loop.start_byte for loop in self.source.find("(for_range_loop) @l")]
-        shared: dict[int, set[str]] = {}
-        for access in self.source.find(
-            '(subscript_expression) @x (pointer_expression operator: "*") @x'
-            ' (field_expression operator: "->") @x'
-        ):
-            base = access.child_by_field_name("argument")
-            while base.type in ("parenthesized_expression", "binary_expression"):
-                base = base.child_by_field_name("left") or base.named_children[0]
-            if base.type == "this" or self._is_cast_to_shared_memory(base):
-                continue
-            function = access.parent
-            while function is not None and function.type != "function_definition":
-                function = function.parent
-            if function is None or base.type != "identifier":
-                found.append(access.start_byte)
-                continue
-            if function.start_byte not in shared:
-                shared[function.start_byte] = self._pointers_to_shared_memory(function)
-            if self.source.node_text(base) not in shared[function.start_byte]:
-                found.append(access.start_byte)
-        return sorted(found)
+    # ---- questions about functions and calls -----------------------------------------------------
 
-    def _is_cast_to_shared_memory(self, node) -> bool:
-        """Whether an expression names the address space that it points to."""
-        if node.type not in ("cast_expression", "call_expression"):
+    def callees(self, call) -> list[Function]:
+        """The functions of the program, with a body, that a call_expression may mean: none for the library's, and all of
+        a name where the source does not say which."""
+        items = (part.item for part in self._parts_called(call))
+        return [i for i in items if isinstance(i, Function) and i.body is not None]
+
+    def function_synchronises(self, function: Function) -> bool:
+        """Whether a function may come to a barrier, a simdgroup operation or a simdgroup_matrix, whoever calls it."""
+        return self.part(function) in self._synchronising
+
+    def call_synchronises(self, call) -> bool:
+        """Whether a call_expression itself, its arguments left out, may come to any of these."""
+        return self.is_operation_call(call) or not self._synchronising.isdisjoint(
+            self._parts_called(call)
+        )
+
+    def is_operation_call(self, call) -> bool:
+        """Whether a call_expression names a barrier or another operation of Metal that needs other threads."""
+        scopes, place = self._around(call)
+        name = name_node(call.child_by_field_name("function"))
+        return (
+            name.type == "identifier"
+            and scopes.declaration_of(name) is None
+            and self.is_operation(self.source.masked_text(name), place)
+        )
+
+    def function_has_simd_operation(self, function: Function) -> bool:
+        """Whether a function may come to an operation or barrier of a simdgroup, whoever calls it."""
+        return self.part(function) in self._with_simd_operations
+
+    def call_has_simd_operation(self, call) -> bool:
+        """Whether what a call_expression calls may come to an operation or barrier of a simdgroup."""
+        return not self._with_simd_operations.isdisjoint(self._parts_called(call))
+
+    @functools.cached_property
+    def simd_operators(self) -> frozenset[str]:
+        """Operators (`operator+` and the like) that may come to an operation or barrier of a simdgroup."""
+        return frozenset(
+            name for name in (*self.operators, "operator=") if self.name_has_simd_operation(name)
+        )
+
+    def name_has_simd_operation(self, name: str) -> bool:
+        """Whether a function of that name may come to an operation or barrier of a simdgroup."""
+        return any(map(self.function_has_simd_operation, self.lookup.functions.get(name, ())))
+
+    @functools.cached_property
+    def classes_with_simd_constructors(self) -> frozenset[str]:
+        """Names of the classes with a constructor that may come to an operation or barrier of a simdgroup."""
+        constructor = Member(CONSTRUCTOR)
+        return frozenset(
+            name
+            for name in self.lookup.members
+            if any(map(self.function_has_simd_operation, self.lookup.members_of(name, constructor)))
+        )
+
+    def class_named(self, type_node) -> str | None:
+        """The class of the program that the node of a type in a function means, where that is certain."""
+        if type_node is None:
+            return None
+        return self.lookup.class_named(type_node, self.scopes_around(type_node))
+
+    def reaches(self, instance: Instance, function: Function) -> bool:
+        """Whether a kernel may come to a function."""
+        return self.part(function) in self._reached_by(instance)
+
+    def takes_reference(self, call, index: int) -> bool:
+        """Whether a function of the program that is called may write argument number `index` through a reference."""
+        return any(self.lookup.takes_reference(f, index) for f in self.callees(call))
+
+    def scopes_around(self, node) -> FunctionScopes:
+        """The scopes of the function that a node stands in."""
+        return self._around(node)[0]
+
+    # ---- what a kernel comes to ------------------------------------------------------------------
+
+    def _reached_by(self, instance: Instance) -> set[_Part]:
+        """The kernel and what it may come to: members of the classes that are mentioned on the way, and of no others."""
+        words = set(_WORD.findall(self.source.masked, *instance.expression))
+        words = {w for w in words if w in self.types_and_variables or w in self.lookup.functions}
+        parameters = instance.kernel.function.declarator.child_by_field_name("parameters")
+        if instance.signature is not None and instance.signature != parameters:
+            types = _WORD.findall(self.source.masked_text(instance.signature))
+            words.update(w for w in types if w in self.types_and_variables)
+        name = instance.kernel.function.name
+        key = (name, *sorted(words - {name}))
+        if key not in self._reached:
+            roots = [*self.lookup.functions[name]]
+            for word in words:
+                roots += self.types_and_variables.get(word, ())
+                roots += self.lookup.functions.get(word, ())
+            self._reached[key] = self._closure(roots)
+        return self._reached[key]
+
+    def _closure(self, roots) -> set[_Part]:
+        waiting = [*map(self.part, roots)]
+        reached: set[_Part] = set()
+        members: set[Member] = set()
+        classes: set[str] = set()
+        while waiting:
+            part = waiting.pop()
+            if part in reached:
+                continue
+            reached.add(part)
+            part.read()
+            waiting += part.runs
+            if isinstance(part.item, ClassScope):
+                name = self.lookup.name_of(part.item)
+                if name not in classes:
+                    classes.add(name)
+                    for member in members:
+                        waiting += map(self.part, self.lookup.members_of(name, member))
+            for member in part.members - members:
+                members.add(member)
+                for name in classes:
+                    waiting += map(self.part, self.lookup.members_of(name, member))
+        return reached
+
+    # ---- what may come to an operation -----------------------------------------------------------
+
+    @functools.cached_property
+    def _synchronising(self) -> set[_Part]:
+        return self._coming_to(lambda part: part.has_operation)
+
+    @functools.cached_property
+    def _with_simd_operations(self) -> set[_Part]:
+        return self._coming_to(lambda part: part.has_simd_operation)
+
+    @functools.cached_property
+    def _all_parts(self) -> list[_Part]:
+        """Everything there is, read."""
+        items = [*self.program.functions, *self.program.classes, *self.lookup.lambdas]
+        for declarations in self.types_and_variables.values():
+            items += declarations
+        return [self.part(item).read() for item in dict.fromkeys(items)]
+
+    def _coming_to(self, has: Callable[[_Part], bool]) -> set[_Part]:
+        if not any(map(is_simdgroup_name, self.source.identifiers)):
+            return set()
+        found = {part for part in self._all_parts if has(part)}
+        if not found:
+            return found
+        users: dict[_Part, list[_Part]] = {}
+        for part in self._all_parts:
+            for other in part.runs:
+                users.setdefault(other, []).append(part)
+            for member in part.members:
+                for other in self._any_member(member):
+                    users.setdefault(other, []).append(part)
+        waiting = [*found]
+        while waiting:
+            new = set(users.get(waiting.pop(), ())) - found
+            found |= new
+            waiting += new
+        return found
+
+    @functools.cached_property
+    def _taken(self) -> list[Function]:
+        return [*{function: None for part in self._all_parts for function in part.takes}]
+
+    def _any_member(self, member: Member) -> list[_Part]:
+        """What a member function of an unknown class may be; if objects are called, also lambdas and pointers."""
+        if member not in self._any:
+            items = [
+                f for owner in self.lookup.members for f in self.lookup.members_of(owner, member)
+            ]
+            if member.name == CALL_OPERATOR:
+                items += self.lookup.taking(self._taken, member.count)
+                items += self.lookup.lambdas
+            self._any[member] = [*map(self.part, items)]
+        return self._any[member]
+
+    def _parts_called(self, call) -> list[_Part]:
+        scopes, place = self._around(call)
+        meaning = self.lookup.call(call, scopes, place)
+        found = [*map(self.part, meaning.functions)]
+        if meaning.member is not None:
+            found += self._any_member(meaning.member)
+        callee = call.child_by_field_name("function")
+        declaration = scopes.declaration_of(callee)
+        if callee.type == "identifier" and declaration is not None:
+            callee = declaration.lambda_expression
+        if callee is not None and callee.type == "lambda_expression":
+            found.append(self.part(callee))
+        return [*dict.fromkeys(found)]
+
+    # ---- the program -----------------------------------------------------------------------------
+
+    def part(self, item) -> _Part:
+        """What is known of a function or class, of a lambda, or of the declaration of a variable or alias."""
+        part = self._parts.get(item)
+        if part is None:
+            part = self._parts[item] = _Part(self, item)
+        return part
+
+    def scopes(self, node) -> FunctionScopes:
+        """The scopes of a function, or of what else stands by itself; of a lambda, those of the function around it."""
+        if node.type == "lambda_expression":
+            return self._around(node)[0]
+        if node not in self._scopes:
+            self._scopes[node] = FunctionScopes(self.source, node)
+        return self._scopes[node]
+
+    def extent(self, item) -> tuple[Place, list]:
+        """Where the names of a part stand, and the nodes that it consists of."""
+        if isinstance(item, Function):
+            return self.lookup.place(item), [item.node]
+        if isinstance(item, ClassScope):  # what it says outside of functions
+            path = (*(p.removeprefix("class ") for p in item.path if p), self.lookup.name_of(item))
+            children = item.specifier.child_by_field_name("body").named_children
+            nodes = [c for c in item.specifier.children if c.type == "base_class_clause"]
+            nodes += [h for h in item.template_headers if h.named_children]
+            return Place(path), [*nodes, *(c for c in children if not _is_defined_here(c))]
+        if item.type == "lambda_expression":
+            return self._around(item)[1], [item]
+        while item.parent.type == "template_declaration":
+            item = item.parent
+        return Place((), False), [item]
+
+    def implicit(self, item) -> list:
+        """What comes with a part without a word: the functions that objects of a class run by themselves, and the class
+        that `typedef struct { ... } name;` declares."""
+        if isinstance(item, ClassScope):
+            members = self.lookup.members.get(self.lookup.name_of(item), {})
+            names = [n for n in members if n in _IMPLICIT or n.startswith("~")]
+            return [function for name in names for function in members[name]]
+        if isinstance(item, Function):
+            return []
+        return [s for s in self.program.classes if s.specifier == item.child_by_field_name("type")]
+
+    def _around(self, node) -> tuple[FunctionScopes, Place]:
+        """The scopes and the place of the function that a node stands in."""
+        while node.type != "function_definition" and node.parent.type not in _ROOMS:
+            node = node.parent
+        body = node.child_by_field_name("body")
+        function = self._by_body.get(body.start_byte) if body is not None else None
+        if function is None:
+            return self.scopes(node), Place((), False)
+        return self.scopes(function.node), self.lookup.place(function)
+
+    @functools.cached_property
+    def _by_body(self) -> dict[int, Function]:
+        return {f.body.start_byte: f for f in self.program.functions if f.body is not None}
+
+    @functools.cached_property
+    def types_and_variables(self) -> dict[str, list]:
+        """What a name means at namespace and class scope, functions left out: classes, aliases, variables."""
+        found: dict[str, list] = {}
+        for declared in (self.lookup.classes, self.lookup.aliases, self.lookup.variables):
+            for name, items in declared.items():
+                found[name] = found.get(name, []) + items
+        return found
+
+    @functools.cached_property
+    def declaring(self) -> set[int]:
+        """Where functions have their names."""
+        names = [name_of(f.declarator) for f in self.program.functions]
+        return {node.start_byte for name in names for node in (name, name_node(name))}
+
+    @functools.cached_property
+    def operators(self) -> frozenset[str]:
+        """The operators that are functions of the program: those that are used without a name."""
+        named = {"operator()", "operator="}
+        return frozenset(
+            name
+            for name in self.lookup.functions
+            if name in _OF_RANGES or (re.fullmatch(r"operator\W+", name) and name not in named)
+        )
+
+    def has_template_arguments(self, node) -> bool:
+        """Whether `<` stands behind a name, in an expression that the parser may not have understood."""
+        return self.source.masked.startswith("<", self.source.next_code(node.end_byte))
+
+    def is_operation(self, name: str, place: Place) -> bool:
+        """Whether a name that no function declares is that of something in Metal that needs other threads."""
+        if not is_simdgroup_name(name) or self.lookup.field(place, name) is not None:
             return False
-        type_node = node.child_by_field_name("type") or node.child_by_field_name("function")
-        words = {w.text for w in self.source.words_in(node.start_byte, type_node.end_byte)}
-        return words in ({"device"}, {"constant"})
+        return name in SYNCHRONISING or not (
+            name in self.lookup.functions or name in self.types_and_variables
+        )
 
-    def _pointers_to_shared_memory(self, function) -> set[str]:
-        """Names that stand for a pointer to device or constant memory wherever the function declares them."""
-        shared, others = set(), set()
-        for declaration in self.source.find(
-            "(parameter_declaration) @d (declaration) @d", node=function
-        ):
-            start = self.source.previous_code(declaration.start_byte) + 1
-            for declarator in declaration.children_by_field_name("declarator"):
-                identifier = declared_identifier(declarator)
-                if identifier is None:
-                    continue
-                words = {w.text for w in self.source.words_in(start, identifier.start_byte)}
-                is_shared = (
-                    declarator_kinds(declarator)[:1] == ["pointer"]
-                    and words & {"device", "constant"}
-                    and not words & {"thread", "threadgroup"}
-                )
-                (shared if is_shared else others).add(self.source.node_text(identifier))
-        return shared - others
+
+def _is_defined_here(node) -> bool:
+    """Whether a member of a class is a function with a body."""
+    while node.type in ("template_declaration", "friend_declaration"):
+        node = node.named_children[-1]
+    return node.type == "function_definition"

@@ -113,6 +113,11 @@ class Source:
         low = bisect.bisect_left(self._word_starts, start)
         return self.words[low : bisect.bisect_left(self._word_starts, end)]
 
+    @functools.cached_property
+    def identifiers(self) -> frozenset[str]:
+        """All words that the parser sees."""
+        return frozenset(re.findall(r"[A-Za-z_]\w*", self.masked))
+
     # ---- nodes -----------------------------------------------------------------------------------
 
     def node_text(self, node) -> str:
@@ -126,11 +131,14 @@ class Source:
 
     def find(self, query: str, node=None) -> Iterator:
         """Nodes captured by a tree-sitter query, in order of position."""
+        nodes = [n for group in self.captures(query, node).values() for n in group]
+        return iter(sorted(nodes, key=lambda n: n.start_byte))
+
+    def captures(self, query: str, node=None) -> dict[str, list]:
+        """Nodes captured by a tree-sitter query, by the names that it gives them."""
         import tree_sitter
 
-        captures = tree_sitter.QueryCursor(_query(query)).captures(node or self.root)
-        nodes = [n for group in captures.values() for n in group]
-        return iter(sorted(nodes, key=lambda n: n.start_byte))
+        return tree_sitter.QueryCursor(_query(query)).captures(node or self.root)
 
     def next_code(self, offset: int) -> int:
         """Offset of the first character at or after `offset` that the parser sees."""

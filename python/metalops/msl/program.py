@@ -13,7 +13,7 @@ from .parse import Attribute, Source, split_arguments, string_value
 from .vocabulary import THREAD_ATTRIBUTES
 
 
-@dataclass
+@dataclass(eq=False)
 class Function:
     """A function declaration or definition at namespace or class scope."""
 
@@ -32,6 +32,11 @@ class Function:
     def is_specialisation(self) -> bool:
         """Whether it is an explicit specialisation: `template <> ...`."""
         return any(not header.named_children for header in self.template_headers)
+
+    @property
+    def is_conversion(self) -> bool:
+        """Whether it converts its object into another type; its name is that type's text."""
+        return self.declarator.type == "abstract_function_declarator"
 
 
 @dataclass
@@ -101,7 +106,7 @@ class FunctionConstant:
     index: str
 
 
-@dataclass
+@dataclass(eq=False)
 class ClassScope:
     name: str
     path: tuple[str, ...]
@@ -130,6 +135,7 @@ _UNSUPPORTED_TYPES = re.compile(
 )
 _STAGE_ATTRIBUTES = {"kernel", "vertex", "fragment", "mesh", "object", "intersection"}
 _BODIES = {"class_specifier", "struct_specifier", "union_specifier"}
+_WITH_BODIES = f"[{' '.join(f'({kind} body: (_))' for kind in sorted(_BODIES))}] @c"
 
 
 class ProgramError(Exception):
@@ -246,10 +252,9 @@ class Program:
     def _local_classes(self) -> None:
         """Classes in function bodies."""
         known = {scope.specifier.start_byte for scope in self.classes}
-        for kind in _BODIES:
-            for specifier in self.source.find(f"({kind} body: (_)) @c"):
-                if specifier.start_byte not in known:
-                    self._class(specifier, specifier, (), specifier.start_byte, [])
+        for specifier in self.source.find(_WITH_BODIES):
+            if specifier.start_byte not in known:
+                self._class(specifier, specifier, (), specifier.start_byte, [])
 
     def _function(self, node, outer, path, in_class, head, headers, body) -> None:
         declarator = function_declarator(node.child_by_field_name("declarator"))
@@ -579,6 +584,9 @@ def function_declarator(node, may_be_in_parentheses: bool = False):
                     iter(inner.named_children), None
                 )
             return inner
+        if node.type == "qualified_identifier":  # of a conversion function outside of its class
+            node = node.child_by_field_name("name")
+            continue
         if node.type not in ("pointer_declarator", "reference_declarator", "attributed_declarator"):
             return None
         node = node.child_by_field_name("declarator") or (node.named_children or [None])[-1]
@@ -641,14 +649,30 @@ def name_of(declarator):
     return declarator.child_by_field_name("declarator")
 
 
+_NAMES_IN = {
+    "dependent_name",
+    "field_expression",
+    "qualified_identifier",
+    "template_function",
+    "template_method",
+}
+
+
+def name_node(node):
+    """The node of the last name in `a::b<c>`, `a.template b<c>` and the like; None of None."""
+    while node is not None and node.type in _NAMES_IN:
+        node = (
+            node.child_by_field_name("field")
+            or node.child_by_field_name("name")
+            or node.named_children[-1]
+        )
+    return node
+
+
 def last_name(source: Source, node) -> str:
     """The unqualified name of a function name node, without template arguments."""
-    while node is not None:
-        if node.type in ("qualified_identifier", "template_function", "template_method"):
-            node = node.child_by_field_name("name")
-        else:
-            return re.sub(r"\s+", "", source.masked_text(node))
-    return ""
+    node = name_node(node)
+    return "" if node is None else re.sub(r"\s+", "", source.masked_text(node))
 
 
 def parameter_ranges(parameters):

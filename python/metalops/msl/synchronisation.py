@@ -8,22 +8,15 @@ diverged meet again as they do on a GPU (see Path in msl/abi.h).
 
 from __future__ import annotations
 
-import re
+import bisect
+from collections.abc import Iterator
 
 from . import names
-from .calls import SYNCHRONISING, CallGraph
 from .parse import closing_bracket
-from .program import name_of
+from .program import ProgramError, last_name, name_node, name_of
+from .vocabulary import SYNCHRONISING
 
-_NAMES = re.compile(r"\b(?:" + "|".join(sorted(SYNCHRONISING)) + r")\b")
 _LOOPS = {"for_statement", "while_statement", "do_statement", "for_range_loop"}
-_NAMES_IN = {
-    "field_expression",
-    "template_function",
-    "template_method",
-    "qualified_identifier",
-    "dependent_name",
-}
 _OPERATORS = {
     "assignment_expression",
     "binary_expression",
@@ -44,132 +37,233 @@ _CONSTANT = {
     "requires_clause",
     "noexcept",
 }
+_NAMES = "[(identifier) (type_identifier) (field_identifier)] @n"
+_CONSTRUCTED = "[(declaration) (compound_literal_expression)] @c"
+_CALLS = "[(call_expression) (parameter_declaration)] @c"
 
 
-def add_sites(rewritten, calls: CallGraph) -> None:
+def add_sites(rewritten) -> None:
     """Numbers the calls and loops; rewritten.sites lists them."""
     program = rewritten.program
     source = program.source
+    if source.identifiers.isdisjoint(SYNCHRONISING):
+        return
     for function in program.functions:
         if function.name in SYNCHRONISING:
             _take_site(rewritten, function)
-    places = _Places(rewritten, calls)
+    _refuse_unseen_operations(rewritten)
+    places = _Places(rewritten)
     for function in sorted(program.functions, key=lambda f: f.node.start_byte):
-        if function.body is not None and function.name in calls.simd_names:
+        if function.body is not None and rewritten.calls.function_has_simd_operation(function):
             places.visit_function(function)
-    for match in _NAMES.finditer(source.masked):
-        if match.start() in places.seen or not _is_called(source.leaf_at(match.start())):
+    for node in source.find(_NAMES):
+        if node.start_byte not in places.seen and places.is_operation(node) and _is_called(node):
+            position = _argument_list(source, node)
+            if position is not None:
+                places.pass_site(node, position)
+
+
+def _refuse_unseen_operations(rewritten) -> None:
+    """Conversions and destructors are run where the source does not say it."""
+    calls = rewritten.calls
+    for function in rewritten.program.functions:
+        if function.body is None or not (function.is_conversion or function.name.startswith("~")):
             continue
-        position = _argument_list(source, match)
-        if position is not None:
-            places.pass_site(match.start(), position)
+        if calls.function_has_simd_operation(function) and any(
+            calls.reaches(i, function) for i in rewritten.program.instances
+        ):
+            what = "conversion" if function.is_conversion else "destructor"
+            raise ProgramError(
+                f"a {what} cannot have simdgroup operations: make it a function with a name",
+                function.declarator.start_byte,
+            )
 
 
 class _Places:
     """Visits what functions run, in the order in which they run it."""
 
-    def __init__(self, rewritten, calls: CallGraph):
+    def __init__(self, rewritten):
         self.source = rewritten.program.source
         self.edits = rewritten.edits
         self.sites = rewritten.sites
-        self.calls = calls
+        self.calls = rewritten.calls
         self.seen: set[int] = set()  # where synchronising calls have their names
         self._bodies: set[int] = set()
-        functions = SYNCHRONISING | {n for n in calls.simd_names if n.isidentifier()}
-        self._has_operators = any(re.fullmatch(r"operator\W\W?", n) for n in calls.simd_names)
-        self._words = re.compile(r"\b(?:" + "|".join(sorted(functions)) + r")\b")
+        self._matters: list[int] = []
+
+    def is_operation(self, name) -> bool:
+        """Whether the node of a name is that of an operation that takes a site."""
+        return (
+            self.source.masked_text(name) in SYNCHRONISING
+            and self.calls.scopes_around(name).declaration_of(name) is None
+        )
 
     def visit_function(self, function) -> None:
-        if function.body.start_byte not in self._bodies:  # a member of a local class is met twice
-            self._visit(function.body)
+        if function.body.start_byte in self._bodies:  # a member of a local class is met twice
+            return
+        self._matters = self._places_that_matter(function)
+        parts = function.body.parent.named_children
+        parts = [p for p in parts if p.type == "field_initializer_list" or p == function.body]
+        waiting = [iter(parts)]
+        while waiting:  # however deep an expression is
+            child = next(waiting[-1], None)
+            if child is None:
+                waiting.pop()
+            else:
+                waiting.append(self._visit(child))
 
-    def pass_site(self, name: int, position: int) -> None:
-        """Adds a site to the argument list at `position` of the call of what is named at `name`."""
+    def _places_that_matter(self, function) -> list[int]:
+        """Where there are operations, and calls and operators that may come to one, in a function."""
+        nodes = [n for n in self.source.find(_NAMES, function.node) if self.is_operation(n)]
+        nodes += filter(self._may_come_to_an_operation, self.source.find(_CALLS, function.node))
+        operators = self.calls.simd_operators
+        if operators:
+            for operator in self.source.find("(_ operator: _ @o)", function.node):
+                if f"operator{self.source.masked_text(operator)}" in operators:
+                    nodes.append(operator)
+            if "operator[]" in operators:
+                nodes += self.source.find("(subscript_expression) @s", function.node)
+        if self.calls.classes_with_simd_constructors:
+            nodes += filter(self._constructs, self.source.find(_CONSTRUCTED, function.node))
+        return sorted(n.start_byte for n in nodes)
+
+    def _may_come_to_an_operation(self, node) -> bool:
+        if node.type == "call_expression":
+            return self.calls.call_has_simd_operation(node)
+        name = _called_as_parameter(node)
+        return name is not None and self.calls.name_has_simd_operation(last_name(self.source, name))
+
+    def pass_site(self, name, position: int) -> None:
+        """Adds a site to the argument list at `position` of the call of what is named."""
         masked = self.source.masked
         close = closing_bracket(masked, position)
         if close is None:
             return
         comma = ", " if masked[position + 1 : close - 1].strip() else ""
-        self.edits.append(close - 1, f"{comma}{names.ABI}::Site{{{self._number(name)}}}")
+        number = self._number(name.start_byte)
+        self.edits.append(close - 1, f"{comma}{names.ABI}::Site{{{number}}}")
 
     def _number(self, offset: int) -> int:
         self.sites.append(offset)
         return len(self.sites) - 1
 
-    def _visit(self, node) -> None:
+    def _visit(self, node) -> Iterator:
+        """Yields the nodes to visit in a node, and changes what is between them."""
         kind = node.type
         if kind in _CONSTANT or not self._may_matter(node):
             return
         if kind == "compound_statement":
             self._bodies.add(node.start_byte)
         if kind in _LOOPS:
-            self._visit_loop(node)
+            yield from self._visit_loop(node)
         elif kind == "call_expression":
-            self._visit_call(node)
+            yield from self._visit_call(node)
         elif kind in _OPERATORS:
-            self._visit_operator(node)
+            yield from self._visit_operator(node)
+        elif kind == "declaration":
+            yield from self._visit_declaration(node)
+        elif kind == "compound_literal_expression":
+            yield from node.named_children
+            if self._constructs(node):
+                self._enter(node, node.start_byte)
+        elif kind == "parameter_declaration" and _called_as_parameter(node) is not None:
+            yield from self._visit_parameter(node)
         else:
-            self._visit_children(node)
+            yield from node.named_children
 
     def _may_matter(self, node) -> bool:
-        if self._has_operators:
-            return True
-        return self._words.search(self.source.masked, node.start_byte, node.end_byte) is not None
-
-    def _visit_children(self, node) -> None:
-        for child in node.named_children:
-            self._visit(child)
+        at = bisect.bisect_left(self._matters, node.start_byte)
+        return at < len(self._matters) and self._matters[at] < node.end_byte
 
     # ---- calls -----------------------------------------------------------------------------------
 
-    def _visit_call(self, node) -> None:
+    def _visit_call(self, node) -> Iterator:
         callee = node.child_by_field_name("function")
         arguments = node.child_by_field_name("arguments")
-        leaf = callee
-        while leaf.type in _NAMES_IN:
-            field = leaf.child_by_field_name("field") or leaf.child_by_field_name("name")
-            leaf = field or leaf.named_children[-1]
-        name = self.source.masked_text(leaf).strip()
         operands = [*arguments.named_children]
         if callee.type == "field_expression":
             operands.insert(0, callee.child_by_field_name("argument"))
-        is_inside = self._visit_operands(operands, name in self.calls.simd_names)
-        if name in SYNCHRONISING:
-            self.seen.add(leaf.start_byte)
-            self.pass_site(leaf.start_byte, arguments.start_byte)
-        if is_inside:
-            self._enter(node, leaf.start_byte)
+        is_entered = self.calls.call_has_simd_operation(node)
+        found = yield from self._visit_operands(operands)
+        self._finish_call(node, name_node(callee), arguments, found, is_entered)
 
-    def _visit_operator(self, node) -> None:
+    def _visit_parameter(self, node) -> Iterator:
+        """The parser takes `T v(f(x));` for the declaration of a function."""
+        name = _called_as_parameter(node)
+        parameters = node.child_by_field_name("declarator").child_by_field_name("parameters")
+        found = yield from self._visit_operands(parameters.named_children)
+        is_entered = self._may_come_to_an_operation(node)
+        self._finish_call(node, name, parameters, found, is_entered)
+
+    def _finish_call(self, node, name, arguments, found: list, is_entered: bool) -> None:
+        if is_entered or len(found) > 1:
+            self._count(found)
+        if self.is_operation(name):
+            self.seen.add(name.start_byte)
+            self.pass_site(name, arguments.start_byte)
+        if is_entered or len(found) > 1:
+            self._enter(node, name.start_byte)
+
+    def _visit_declaration(self, node) -> Iterator:
+        """What constructors are given is evaluated in the compiler's order, and a constructor may have operations."""
+        is_entered = self._constructs(node)
+        for child in node.named_children:
+            operands = _constructor_operands(child)
+            if operands is None:
+                yield child
+                continue
+            found = yield from self._visit_operands(operands)
+            if is_entered or len(found) > 1:
+                self._count(found)
+                is_entered = True
+        if not is_entered:
+            return
+        if node.parent.type not in ("compound_statement", "case_statement"):
+            raise ProgramError(
+                "simdgroup operations to construct this variable: declare it before",
+                node.start_byte,
+            )
+        number = self._number(node.start_byte)
+        name = f"msl_inside_{number}"
+        self.edits.insert(node.start_byte, f"{names.SUPPORT}::Inside {name}({number}); ")
+        self.edits.append(node.end_byte, f" {name}.leave();")
+
+    def _constructs(self, node) -> bool:
+        """Whether objects of the type of a node are made by a constructor with simdgroup operations."""
+        classes = self.calls.classes_with_simd_constructors
+        return bool(classes) and (
+            self.calls.class_named(node.child_by_field_name("type")) in classes
+        )
+
+    def _visit_operator(self, node) -> Iterator:
         """An operator may be a function of the program, and becomes one for some types."""
         operator = node.child_by_field_name("operator")
         text = "[]" if operator is None else self.source.masked_text(operator)
         operands = node.named_children
         if node.type == "assignment_expression":  # the right operand is evaluated first
             operands = operands[::-1]
-        is_function = f"operator{text}" in self.calls.simd_names
-        if not is_function and (node.type == "assignment_expression" or text in ("&&", "||")):
-            for operand in operands:
-                self._visit(operand)
-        elif self._visit_operands(operands, is_function):
+        is_function = f"operator{text}" in self.calls.simd_operators
+        found = yield from self._visit_operands(operands)
+        has_order = node.type == "assignment_expression" or text in ("&&", "||")
+        if is_function or (len(found) > 1 and not has_order):
+            self._count(found)
             self._enter(node, node.start_byte)
 
-    def _visit_operands(self, operands, is_function: bool) -> bool:
-        """Whether what has these operands is something to be in: a function with simdgroup operations, or several
-        operands with such, whose order is the compiler's."""
+    def _visit_operands(self, operands) -> Iterator:
+        """Visits operands; returns those that have simdgroup operations, whose order is the compiler's."""
         found = []
         for operand in operands:
             before = len(self.sites)
-            self._visit(operand)
+            yield operand
             if len(self.sites) > before and operand.type not in _LISTS:
                 found.append(operand)
-        if not is_function and len(found) < 2:
-            return False
-        for operand in found:
+        return found
+
+    def _count(self, operands) -> None:
+        for operand in operands:
             self.edits.wrap(
                 operand.start_byte, operand.end_byte, f"({names.SUPPORT}::Operand(), ", ")"
             )
-        return True
 
     def _enter(self, node, offset: int) -> None:
         before = f"({names.SUPPORT}::Call({self._number(offset)}), "
@@ -177,7 +271,7 @@ class _Places:
 
     # ---- loops -----------------------------------------------------------------------------------
 
-    def _visit_loop(self, node) -> None:
+    def _visit_loop(self, node) -> Iterator:
         """Counts the iterations of a loop with simdgroup operations."""
         fields = {
             field: node.child_by_field_name(field)
@@ -185,7 +279,7 @@ class _Places:
         }
         for field in ("initializer", "right"):
             if fields[field] is not None:
-                self._visit(fields[field])
+                yield fields[field]
         number = self._number(node.start_byte)
         inside = (
             ("body", "condition")
@@ -194,7 +288,7 @@ class _Places:
         )
         for field in inside:
             if fields[field] is not None:
-                self._visit(fields[field])
+                yield fields[field]
         if len(self.sites) == number + 1:
             self.sites.pop()
             return
@@ -248,11 +342,33 @@ def _take_site(rewritten, function) -> None:
     rewritten.edits.append(parameters.end_byte - 1, f"{comma}{names.ABI}::Site{default}")
 
 
-def _argument_list(source, match) -> int | None:
+def _constructor_operands(declarator) -> list | None:
+    """What stands in the parentheses of `v(a, b)`; None of other declarators."""
+    if declarator.type == "function_declarator":
+        return declarator.child_by_field_name("parameters").named_children
+    value = declarator.child_by_field_name("value")
+    if declarator.type == "init_declarator" and value is not None and value.type == "argument_list":
+        return value.named_children
+    return None
+
+
+def _called_as_parameter(node):
+    """The name of what is called in a parameter_declaration that is none, as in `T v(f(x));`; None in others."""
+    declarator = node.child_by_field_name("declarator")
+    if declarator is None or declarator.type != "abstract_function_declarator":
+        return None
+    name = node.child_by_field_name("type")
+    if name is not None and name.type == "template_type":
+        name = name.child_by_field_name("name")
+    name = name_node(name)
+    return name if name is not None and name.type == "type_identifier" else None
+
+
+def _argument_list(source, name) -> int | None:
     """Where the arguments of a call begin, behind template arguments if there are any."""
-    position = source.next_code(match.end())
+    position = source.next_code(name.end_byte)
     if source.masked[position : position + 1] == "<":
-        node = source.leaf_at(match.start())
+        node = name
         while node is not None and node.type != "call_expression":
             if node.type in ("compound_statement", "argument_list"):
                 return None
@@ -265,11 +381,8 @@ def _argument_list(source, match) -> int | None:
 
 def _is_called(node) -> bool:
     """Whether a name is called, and not declared (a function or a variable of that name)."""
-    while node.parent is not None and node.parent.type in (
-        "qualified_identifier",
-        "template_function",
-        "field_expression",
-    ):
+    name = node
+    while node.parent is not None and name == name_node(node.parent):
         node = node.parent
     return node.parent is None or node.parent.type not in (
         "function_declarator",

@@ -115,7 +115,6 @@ class Thunks:
         self.edits = rewritten.edits
         self.lines = lines
         self._recorded = recorded
-        self.calls = rewritten.calls
         self.instances = [i for i in program.instances if not i.kernel.unsupported]
         self._left_alone = flavours.left_alone({i.name for i in self.instances})
         self._placed: dict[int, set[str]] = {}
@@ -194,7 +193,7 @@ class Thunks:
                 f"msl_facts_of_{number};"
             )
         lines.append(self._argument_table(number, instance))
-        synchronises = self.calls.synchronises(instance)
+        synchronises = self.rewritten.calls.synchronises(instance)
         if not synchronises:
             lines.append(self._loop(number, instance, expression))
         lines.append(self._thread(number, instance, expression, synchronises))
@@ -286,7 +285,9 @@ class Thunks:
             passed[i] if p.kind == "buffer" else self._builtin(number, i, p, _LOOP_BUILTINS)
             for i, p in enumerate(kernel.parameters)
         ]
-        independent = "" if self.calls.keeps_private_memory(instance) else "MSL_INDEPENDENT\n    "
+        independent = (
+            "" if self.rewritten.calls.keeps_private_memory(instance) else "MSL_INDEPENDENT\n    "
+        )
         rows = "group_rows" if in_group else "rows"
         body = "\n  ".join(lines)
         return (
@@ -341,7 +342,11 @@ class Thunks:
         for number, instance in enumerate(self.instances):
             kernel = instance.kernel
             scope = self.names[number]
-            loop = "nullptr" if self.calls.synchronises(instance) else f"{scope}msl_loop_{number}"
+            loop = (
+                "nullptr"
+                if self.rewritten.calls.synchronises(instance)
+                else f"{scope}msl_loop_{number}"
+            )
             if self._needs_facts(kernel):
                 facts = f"{scope}msl_facts_of_{number}"
                 static_bytes, threads = f"{facts}::static_bytes", f"{facts}::max_threads"

@@ -117,3 +117,36 @@ HIDDEN_BY_NAMES = frozenset(
     int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t
     """.split()
 )
+
+_SIMD_OPERATIONS = """
+    sum product max min and or xor any all ballot is_first active_threads_mask broadcast
+    broadcast_first shuffle shuffle_up shuffle_down shuffle_xor
+    shuffle_rotate_up shuffle_rotate_down
+    shuffle_and_fill_up shuffle_and_fill_down prefix_exclusive_sum prefix_inclusive_sum
+    prefix_exclusive_product prefix_inclusive_product
+""".split()
+
+BARRIER = "threadgroup_barrier"
+
+# Functions whose callers meet other threads there.
+SYNCHRONISING = frozenset(
+    [
+        *(f"{group}_{name}" for group in ("simd", "quad") for name in _SIMD_OPERATIONS),
+        BARRIER,
+        "simdgroup_barrier",
+        "simdgroup_multiply",
+        "simdgroup_multiply_accumulate",
+    ]
+)
+_SIMDGROUP_NAMES = (
+    "simdgroup_",
+    "make_filled_simdgroup_",
+    "make_diagonal_simdgroup_",
+    "__metal_simd",
+    "__metal_quad",
+)
+
+
+def is_simdgroup_name(name: str) -> bool:
+    """Whether a name, where no program declares it, is that of a function or type that needs other threads."""
+    return name in SYNCHRONISING or name.startswith(_SIMDGROUP_NAMES)

@@ -65,8 +65,8 @@ struct Site {
   u32 mem_flags;  // of barriers: the memory that they order (metal::mem_flags)
 };
 
-// The calls and loops that a thread is in, the outermost first, two steps each: the id plus one,
-// and how many iterations of the loop, or operands of the call, are over. With the id of the
+// The calls and loops that a thread is in, the outermost first, two steps each: the id, and how
+// many iterations of the loop, or operands of the call, are over. With the id of the
 // operation it waits at, that is the point of the run where a thread is, and such points are in
 // lexicographic order: the lanes at the first one are those that a GPU would run now, and lanes
 // that diverged meet again where the if, loop or call ends that parted them.

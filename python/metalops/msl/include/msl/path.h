@@ -1,16 +1,21 @@
-// What emitted code puts around loops and calls in which there may be a simdgroup operation: they
-// keep the thread's Path.
+// What emitted code puts around loops, calls and declarations in which there may be a simdgroup
+// operation: they keep the thread's Path.
 #pragma once
 
 #include <msl/config.h>
 
 namespace msl::msl_support {
 
-// Something that the thread is in, from the constructor to leave().
+// A place that the thread is in, from the constructor to leave().
 class Inside {
  public:
-  MSL_INLINE explicit Inside(abi::u32 step) : path_(msl_runtime->path()), depth_(path_->depth) {
-    push(step);
+  MSL_INLINE explicit Inside(abi::u32 id) : path_(msl_runtime->path()), depth_(path_->depth) {
+    if (depth_ == abi::Path::kMaxDepth) {
+      msl_runtime->fail("calls and loops around simdgroup operations are nested too deeply");
+    }
+    path_->steps[depth_] = id;
+    path_->steps[depth_ + 1] = 0;
+    path_->depth = depth_ + 2;
   }
   Inside(const Inside&) = delete;
   MSL_INLINE ~Inside() { leave(); }
@@ -21,20 +26,13 @@ class Inside {
   }
 
  protected:
-  MSL_INLINE void push(abi::u32 step) {
-    if (path_->depth == abi::Path::kMaxDepth) {
-      msl_runtime->fail("calls and loops around simdgroup operations are nested too deeply");
-    }
-    path_->steps[path_->depth++] = step;
-  }
-
   abi::Path* path_;
   const abi::u32 depth_;
 };
 
 class Loop : public Inside {
  public:
-  MSL_INLINE explicit Loop(abi::u32 id) : Inside(id + 1) { push(0); }
+  using Inside::Inside;
   // An iteration is over.
   MSL_INLINE void next() { ++path_->steps[depth_ + 1]; }
   MSL_INLINE bool next(bool again) {
@@ -47,7 +45,7 @@ class Loop : public Inside {
 // C++'s own comma leaves the call at the end of the whole expression.
 class Call : public Inside {
  public:
-  MSL_INLINE explicit Call(abi::u32 id) : Inside(id + 1) { push(0); }
+  using Inside::Inside;
 };
 
 template <class T>
