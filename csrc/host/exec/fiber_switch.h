@@ -12,6 +12,18 @@
 #include <ucontext.h>
 #endif
 
+// For a device that is compiled with ThreadSanitizer, which is told of every switch.
+#if defined(__SANITIZE_THREAD__)
+#define METALOPS_SWITCH_IS_TOLD 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define METALOPS_SWITCH_IS_TOLD 1
+#endif
+#endif
+#if METALOPS_SWITCH_IS_TOLD
+#include <sanitizer/tsan_interface.h>
+#endif
+
 namespace metalops::exec {
 
 // A suspended call stack: whatever switch_context saved.
@@ -21,6 +33,9 @@ struct Context {
 #else
   void* stack_pointer = nullptr;
 #endif
+#if METALOPS_SWITCH_IS_TOLD
+  void* fiber = nullptr;  // ThreadSanitizer's name for the stack
+#endif
 };
 
 // Saves the running stack in `from` and continues `to` where it was saved, or at the beginning of
@@ -29,14 +44,20 @@ struct Context {
 //
 // What a function must preserve for its caller is saved; the floating-point control words (rounding
 // mode, exception masks) are not: they belong to the OS thread, and kernels do not change them.
-#if METALOPS_SWITCH_UCONTEXT
-inline void switch_context(Context& from, Context& to) { swapcontext(&from.saved, &to.saved); }
-#else
+#if !METALOPS_SWITCH_UCONTEXT
 extern "C" void metalops_switch_stack(void** save_stack_pointer, void* stack_pointer);
-inline void switch_context(Context& from, Context& to) {
-  metalops_switch_stack(&from.stack_pointer, to.stack_pointer);
-}
 #endif
+inline void switch_context(Context& from, Context& to) {
+#if METALOPS_SWITCH_IS_TOLD
+  from.fiber = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(to.fiber, 0);
+#endif
+#if METALOPS_SWITCH_UCONTEXT
+  swapcontext(&from.saved, &to.saved);
+#else
+  metalops_switch_stack(&from.stack_pointer, to.stack_pointer);
+#endif
+}
 
 // Prepares the stack [bottom, top) to start in `entry`, which must not return. top is a multiple
 // of 16.

@@ -1,12 +1,11 @@
 // Sharing a launch out among CPU threads, with pauses for the host's signal handlers.
 #pragma once
 
-#include <c10/util/FunctionRef.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 
+#include "cpu_threads.h"
 #include "exec.h"
 
 namespace metalops::exec {
@@ -30,11 +29,6 @@ class Pauses {
 
 // Sets what threads_of_last_launch() tells.
 void note_threads(int threads);
-// How many CPU threads to use, at most `threads` (0: as many as torch uses).
-int threads_to_use(int threads);
-// Calls do_shares(first, last) for parts of the range [0, shares), each on another of torch's CPU
-// threads, this one among them. Throws what one of the calls throws, when all are done.
-void on_cpu_threads(int64_t shares, c10::function_ref<void(int64_t, int64_t)> do_shares);
 
 // Does the work [begin, end) on at most `threads` CPU threads. Each of them takes one `piece`, and
 // when it is done the next one; pieces begin in order, or are about to begin on a thread that is at
