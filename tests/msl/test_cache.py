@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -66,6 +67,16 @@ def test_options_name_and_versions_are_part_of_the_key(compiles, monkeypatch):
     monkeypatch.setattr(cache, "cpu_identity", lambda: "another CPU")
     others.append(msl.compile_source(SOURCE % 4))
     assert len({base, *others}) == 6 and len(compiles) == 6
+
+
+def test_another_compiler_in_the_same_process(compiles, monkeypatch):
+    libraries = set()
+    for name in ("g++", "clang++-19"):
+        if not shutil.which(name):
+            pytest.skip(f"{name} is not installed")
+        monkeypatch.setenv("CXX", name)
+        libraries.add(msl.compile_source(SOURCE % 5))
+    assert len(libraries) == len(compiles) == 2
 
 
 def test_changed_include_is_noticed(tmp_path, compiles):

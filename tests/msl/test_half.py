@@ -34,9 +34,6 @@ def values(compiler, program):
     """The values of float expressions, in a kernel that may use c (true), h = 3, f = 0.1, i = 7, b = 5, and p, which
     points at two halves 3 and 4.
     """
-    from metalops.msl import build
-
-    build.version.cache_clear()
 
     def evaluate(*expressions, before=""):
         lines = "\n".join(f"out[{n}] = float({e});" for n, e in enumerate(expressions))
@@ -55,8 +52,7 @@ def values(compiler, program):
         )
         return out.tolist()
 
-    yield evaluate
-    build.version.cache_clear()
+    return evaluate
 
 
 TENTH = torch.tensor(0.1).item()

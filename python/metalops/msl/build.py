@@ -51,11 +51,15 @@ class Options:
     flags: tuple[str, ...] = ()
 
 
-@functools.cache
 def version() -> str:
     """Changes whenever the front end, its headers or the host compiler change: what built kernels
     depend on.
     """
+    return _version_of_files() + compiler.find().identity
+
+
+@functools.cache
+def _version_of_files() -> str:
     here = os.path.dirname(os.path.abspath(__file__))
     state = hashlib.sha256()
     for folder, folders, files in os.walk(here):
@@ -67,7 +71,7 @@ def version() -> str:
             with open(path, "rb") as stream:
                 state.update(stream.read())
     state.update(torch_version().encode())
-    return state.hexdigest()[:16] + compiler.find().identity
+    return state.hexdigest()[:16]
 
 
 @functools.cache
