@@ -288,7 +288,9 @@ def test_what_is_run_without_a_word_has_no_operations(what):
         f"struct Counted {{ uint v; {what} {{ {body} }} }};\n"
         "kernel void k(device uint* out) { Counted c{1}; out[0] = c.v; }"
     )
-    with pytest.raises(SyntaxError, match="(conversion|destructor) cannot have simdgroup operations"):
+    with pytest.raises(
+        SyntaxError, match="(conversion|destructor) cannot have simdgroup operations"
+    ):
         build(source)
 
 

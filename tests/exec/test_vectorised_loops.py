@@ -19,6 +19,13 @@ struct Four {
 struct Numbers {
   float values[4];
 };
+struct Two {
+  float a, b;
+  thread float& at(uint n) {
+    if (n & 1) return b;
+    return a;
+  }
+};
 inline Numbers operator+(Numbers v, uint n) {
   v.values[n] = 7;
   return v;
@@ -67,13 +74,26 @@ def each_compiler(request, monkeypatch):
     monkeypatch.setenv("CXX", request.param)
 
 
-@pytest.mark.parametrize("what", BODIES)
-def test_memory_of_a_thread_is_its_own(what, each_compiler):
+def _run(body):
     source = (
         f"{HEADER}{PREFIX}\nkernel void k(device float* out, device const float* in, "
         "uint i [[thread_position_in_grid]]) { float x = in[i]; uint from = uint(x) & 3, to = (uint(x) >> 2) & 3; "
-        f"float y; {BODIES[what]} out[i] = y + sqrt(x) * x; }}"
+        f"float y; {body} out[i] = y + sqrt(x) * x; }}"
     )
     x, out = torch.arange(THREADS).float(), torch.zeros(THREADS)
     _host.Library(str(msl.compile_source(source))).launch("k", [out, x], THREADS, 256)
+    return x, out
+
+
+@pytest.mark.parametrize("what", BODIES)
+def test_memory_of_a_thread_is_its_own(what, each_compiler):
+    x, out = _run(BODIES[what])
     torch.testing.assert_close(out, _expected(x) + x.sqrt() * x)
+
+
+def test_references_to_one_of_two_members(each_compiler):
+    x, out = _run("Two v{x, x * x}; v.at(to) = 7; y = v.at(from);")
+    i = torch.arange(THREADS)
+    read_b, wrote_b = i & 1 == 1, i >> 2 & 1 == 1
+    y = torch.where(read_b == wrote_b, 7, torch.where(read_b, x * x, x))
+    torch.testing.assert_close(out, y + x.sqrt() * x)

@@ -151,6 +151,7 @@ def test_operators_constructors_and_conversions():
     struct D { ~D() { simd_sum(1); } };
     struct E { float operator[](uint i) const { return simd_sum(1.0f); } float f; };
     kernel void plus(device float* x) { A a{1}; x[0] = (a + a).v; }
+    kernel void other_plus(device float* x) { x[0] = x[1] + 1; }
     kernel void minus(device float* x) { x[0] = x[1] - 1; }
     kernel void constructor(device float* x) { B b(1); }
     kernel void conversion(device float* x) { C c; x[0] = c; }

@@ -10,7 +10,7 @@ import functools
 import re
 from collections.abc import Callable
 
-from .lookup import CALL_OPERATOR, CONSTRUCTOR, CONVERSION, Lookup, Member, Place
+from .lookup import CALL_OPERATOR, CONSTRUCTOR, CONVERSION, OF_RANGES, Lookup, Member, Place
 from .private_memory import has_arrays, has_computed_accesses
 from .program import ClassScope, Function, Instance, Program, name_node, name_of
 from .scopes import FunctionScopes
@@ -27,7 +27,6 @@ _OPERATORS = """
 (for_range_loop) @range
 """
 _IMPLICIT = (CONSTRUCTOR, CONVERSION, "operator=")  # and destructors
-_OF_RANGES = ("begin", "end", "operator++", "operator!=", "operator*")
 # Where functions, classes and variables stand that are none of a function.
 _ROOMS = {"translation_unit", "declaration_list", "field_declaration_list"}
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -64,7 +63,7 @@ class _Part:
         graph = self._graph
         nodes = graph.extent(self.item)[1]
         if isinstance(self.item, Function):
-            return has_computed_accesses(graph.source, graph.scopes(*nodes))
+            return has_computed_accesses(graph.source, graph.scopes(*nodes), graph.takes_reference)
         return isinstance(self.item, ClassScope) and any(
             has_arrays(graph.source, node) for node in nodes
         )
@@ -88,7 +87,7 @@ class _Part:
                 name.type == "operator_name" or graph.has_template_arguments(name)
             ):
                 self._take(name)
-        if graph.operators:
+        if graph.lookup.operators:
             self._use_operators(node)
 
     def _mention(self, node, is_called: bool) -> None:
@@ -122,10 +121,10 @@ class _Part:
         if "comma" in captures:
             used.add("operator,")
         if "range" in captures:
-            used.update(_OF_RANGES)
-        for name in used & graph.operators:
+            used.update(OF_RANGES)
+        for name in used & graph.lookup.operators:
             self.members.add(Member(name))
-            self.runs += map(graph.part, graph.lookup.free(name))
+            self.runs += map(graph.part, graph.lookup.free_operators.get(name, ()))
 
 
 class CallGraph:
@@ -196,7 +195,9 @@ class CallGraph:
     def simd_operators(self) -> frozenset[str]:
         """Operators (`operator+` and the like) that may come to an operation or barrier of a simdgroup."""
         return frozenset(
-            name for name in (*self.operators, "operator=") if self.name_has_simd_operation(name)
+            name
+            for name in (*self.lookup.operators, "operator=")
+            if self.name_has_simd_operation(name)
         )
 
     def name_has_simd_operation(self, name: str) -> bool:
@@ -415,16 +416,6 @@ class CallGraph:
         """Where functions have their names."""
         names = [name_of(f.declarator) for f in self.program.functions]
         return {node.start_byte for name in names for node in (name, name_node(name))}
-
-    @functools.cached_property
-    def operators(self) -> frozenset[str]:
-        """The operators that are functions of the program: those that are used without a name."""
-        named = {"operator()", "operator="}
-        return frozenset(
-            name
-            for name in self.lookup.functions
-            if name in _OF_RANGES or (re.fullmatch(r"operator\W+", name) and name not in named)
-        )
 
     def has_template_arguments(self, node) -> bool:
         """Whether `<` stands behind a name, in an expression that the parser may not have understood."""

@@ -30,6 +30,8 @@ Count = tuple[float, float]  # at least, at most
 CALL_OPERATOR = "operator()"
 CONSTRUCTOR = "constructor"
 CONVERSION = "conversion"
+OF_RANGES = ("begin", "end", "operator++", "operator!=", "operator*")
+_OPERATOR = re.compile(r"operator(?!\(\)$|=$)\W+")
 _NAMESPACE_OF_THE_LIBRARY = "metal"
 _DECLARATIONS = """
 (using_declaration) @using
@@ -81,6 +83,9 @@ class Lookup:
         self.classes: dict[str, list[ClassScope]] = {}
         for scope in program.classes:
             self.classes.setdefault(base_name(scope.name), []).append(scope)
+        # Functions without which an operator, or a loop over an object, means what it always does.
+        self.operators = {n for n in self.functions if n in OF_RANGES or _OPERATOR.fullmatch(n)}
+        self.free_operators: dict[str, list[Function]] = {}  # for operands of whatever type
         self.members: dict[str, dict[str, list[Function]]] = {}  # by class and name
         self._places: dict[Function, tuple[str, ...]] = {}
         self._owners: dict[Function, str | None] = {}
@@ -93,6 +98,12 @@ class Lookup:
                     of_class = self.members.setdefault(owner, {})
                     plain = CONSTRUCTOR if name == owner else name
                     of_class.setdefault(plain, []).append(function)
+                elif name in self.operators:  # of the classes of its operands
+                    classes = self._operand_classes(function)
+                    for owner in classes:
+                        self.members.setdefault(owner, {}).setdefault(name, []).append(function)
+                    if not classes:
+                        self.free_operators.setdefault(name, []).append(function)
 
     # ---- functions -------------------------------------------------------------------------------
 
@@ -173,9 +184,14 @@ class Lookup:
             and (self._count(f)[0] <= high or f.name in self._with_defaults)
         ]
 
-    def free(self, name: str) -> list[Function]:
-        """The functions of a name that are no members."""
-        return [f for f in self.functions.get(name, ()) if self.owner(f) is None]
+    def _operand_classes(self, function: Function) -> set[str]:
+        """The classes of the program that parameters of a function plainly are of."""
+        parameters = function.declarator.child_by_field_name("parameters").named_children
+        types = (p.child_by_field_name("type") for p in parameters)
+        names = {base_name(self.source.masked_text(t)) for t in types if t is not None}
+        for header in function.template_headers:
+            names.difference_update(re.findall(r"\w+", self.source.masked_text(header)))
+        return {n for n in names if n in self.classes and n not in self.aliases}
 
     def takes_reference(self, function: Function, index: int) -> bool:
         """Whether a function may write its argument number `index`, from 0."""
