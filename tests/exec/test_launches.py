@@ -426,7 +426,7 @@ def test_names_and_table():
         ("n", "buffer", 1, False),
         ("i", "thread_position_in_grid", -1, False),
     ]
-    assert not entry["loop"]
+    assert "loop" not in entry["engines"]
 
 
 # ---- Ctrl-C, leaks --------------------------------------------------------------------------------------------

@@ -556,19 +556,22 @@ def source_of(programs: list[Program]) -> str:
 THREADS = 52  # a whole simdgroup and a part of one
 
 
-def differences(seeds: list[int]) -> list[tuple[int, list[int]]]:
-    """Of the programs of these seeds, compiled as one library, those that ran differently from the model: the seed and
-    the threads with other results."""
+def differences(seeds: list[int]) -> list[tuple[int, str, list[int]]]:
+    """Of the programs of these seeds, compiled as one library, those that ran differently from the model on an engine: the
+    seed, the engine and the threads with other results."""
     options = msl.Options(optimize=1)
     programs = [program_of(seed) for seed in seeds]
     library = _host.Library(str(msl.compile_source(source_of(programs), options=options)))
+    engines = {entry["name"]: entry["engines"] for entry in library.kernel_table()}
     result = []
     for seed, program in zip(seeds, programs, strict=True):
-        out = torch.zeros(THREADS, dtype=torch.int32)
-        library.launch(program.name, [out], THREADS, THREADS)
-        wrong = (out.long() & WORD) != program.run(THREADS)
-        if wrong.any():
-            result.append((seed, wrong.nonzero().flatten().tolist()))
+        expected = program.run(THREADS)
+        for engine in engines[program.name]:
+            out = torch.zeros(THREADS, dtype=torch.int32)
+            library.launch(program.name, [out], THREADS, THREADS, engine=engine)
+            wrong = (out.long() & WORD) != expected
+            if wrong.any():
+                result.append((seed, engine, wrong.nonzero().flatten().tolist()))
     return result
 
 
@@ -579,8 +582,8 @@ def main() -> int:
     arguments = parser.parse_args()
     seeds = list(range(arguments.seed, arguments.seed + arguments.count))
     for first in range(0, len(seeds), 20):
-        for seed, threads in differences(seeds[first : first + 20]):
-            print(f"seed {seed} differs from the model in threads {threads}:")
+        for seed, engine, threads in differences(seeds[first : first + 20]):
+            print(f"seed {seed} differs from the model on engine {engine} in threads {threads}:")
             print(source_of([program_of(seed)]))
             return 1
     print(f"{len(seeds)} programs run as the model does")

@@ -67,7 +67,7 @@ def test_builtins_in_whole_and_partial_groups(program, engine, grid, group):
 
 def test_builtins_in_kernels_that_synchronise(program):
     p = program(BUILTINS.replace("BARRIER", "threadgroup_barrier(mem_flags::mem_none);"))
-    assert not p.table()["k"]["loop"]
+    assert "loop" not in p.table()["k"]["engines"]
     out = torch.zeros(7 * 5 * 3, 31, dtype=torch.int32)
     p.launch("k", out, grid=(7, 5, 3), group=(4, 2, 2))
     assert out.tolist() == expected_builtins((7, 5, 3), (4, 2, 2))

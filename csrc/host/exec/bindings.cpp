@@ -105,6 +105,12 @@ Engine parse_engine(const std::string& name) {
   TORCH_CHECK_VALUE(false, "engine is '", name, "'; it must be 'auto', 'loop' or 'fiber'");
 }
 
+// Those that take the kernel, the one that it runs on by default first.
+std::vector<std::string> engines_of(const exec::Kernel& kernel) {
+  if (kernel.loop == nullptr) return {"fiber"};
+  return {"loop", "fiber"};
+}
+
 // An int or up to three of them; missing ones are 1.
 void parse_extent(const py::object& value, const char* what, uint32_t (&extent)[3]) {
   std::fill(extent, extent + 3, 1u);
@@ -171,11 +177,6 @@ void call_python_launch_hook(const exec::Kernel& kernel, Launch& launch, int thr
   hook(HookedLaunch{kernel, launch, threads});
 }
 
-std::vector<std::string> engines_of(const HookedLaunch& hooked) {
-  if (hooked.kernel.loop == nullptr) return {"fiber"};
-  return {"loop", "fiber"};
-}
-
 // (address, bytes, whether the kernel may write to them) of each buffer that is bound.
 py::list buffers_of(const HookedLaunch& hooked) {
   py::list buffers;
@@ -195,7 +196,7 @@ void bind_launch_hook(py::module_& m) {
   py::class_<HookedLaunch>(m, "HookedLaunch", "A launch, as long as the hook runs that it is for.")
       .def_property_readonly("name", [](const HookedLaunch& self) { return self.kernel.name; })
       .def_property_readonly(
-          "engines", &engines_of,
+          "engines", [](const HookedLaunch& self) { return engines_of(self.kernel); },
           "Those that take the kernel, the one that it runs on by default first.")
       .def_property_readonly(
           "grid", [](const HookedLaunch& self) { return std::to_array(self.launch.grid); })
@@ -251,7 +252,7 @@ py::list kernel_table(const Library& library) {
     entry["arguments"] = arguments;
     entry["static_threadgroup_bytes"] = kernel.static_threadgroup_bytes;
     entry["max_threads_per_threadgroup"] = kernel.max_threads_per_threadgroup;
-    entry["loop"] = kernel.loop != nullptr;
+    entry["engines"] = engines_of(kernel);
     table.append(entry);
   }
   return table;
