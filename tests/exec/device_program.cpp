@@ -1,8 +1,9 @@
-// A program that does with the software device at once what the threads of a program may do, for
-// ThreadSanitizer. It has the engines, libraries, locks, events and large blocks of csrc/host, and
-// CPU threads of its own: torch's synchronise in ways that ThreadSanitizer does not see. Built and
-// run by test_device_races.py. Arguments: the kernel library, how often everything is done, and
-// whether there is a race to be found.
+// The software device without torch and Python: the engines, libraries, locks, events and large
+// blocks of csrc/host, with CPU threads of its own, since torch's synchronise in ways that
+// ThreadSanitizer does not see. It does at once what the threads of a program may do. Built and run
+// by test_device_program.py, under ThreadSanitizer and under an emulator of another CPU. Arguments:
+// the kernel library, how often everything is done, and what else: "race" to have one that is to be
+// found, "numbers" to print those of a kernel, or "nothing".
 #include <Python.h>
 #include <c10/util/Exception.h>
 #include <device/events.h>
@@ -239,6 +240,13 @@ void launch_within() {
   launch_fibers(*interrupting);
 }
 
+void print_numbers(const Library& library) {
+  std::vector<int32_t> out(256, 0);
+  const std::string error = launch(library, "numbers", Engine::kAutomatic, out, 32);
+  expect(error.empty(), error.c_str());
+  for (int32_t number : out) std::printf("%d\n", number);
+}
+
 }  // namespace
 
 int main(int, char** arguments) {
@@ -261,7 +269,8 @@ int main(int, char** arguments) {
       use_large_blocks,
       use_large_blocks,
   };
-  if (arguments[3] == std::string("race")) everything.push_back(race);
+  const std::string also = arguments[3];
+  if (also == "race") everything.push_back(race);
   std::vector<std::thread> threads;
   for (const auto& work : everything) {
     threads.emplace_back([&] {
@@ -270,5 +279,6 @@ int main(int, char** arguments) {
   }
   while (interrupts < 2) expect_launch(*library, "slow", Engine::kLoop, 4'000, 64, 3);
   for (std::thread& thread : threads) thread.join();
+  if (also == "numbers") print_numbers(*library);
   std::printf("fine\n");
 }
