@@ -287,12 +287,15 @@ class CallGraph:
         return self._coming_to(lambda part: part.has_simd_operation)
 
     @functools.cached_property
-    def _all_parts(self) -> list[_Part]:
-        """Everything there is, read."""
-        items = [*self.program.functions, *self.program.classes, *self.lookup.lambdas]
-        for declarations in self.types_and_variables.values():
-            items += declarations
-        return [self.part(item).read() for item in dict.fromkeys(items)]
+    def _all_parts(self) -> set[_Part]:
+        """All that some kernel may come to, and lambdas, read."""
+        found: set[_Part] = set()
+        for instance in self.program.instances:
+            self._reached_by(instance)
+        for reached in self._reached.values():
+            found |= reached
+        found |= self._closure([kernel.function for kernel in self.program.kernels])
+        return found | {self.part(x).read() for x in self.lookup.lambdas}
 
     def _coming_to(self, has: Callable[[_Part], bool]) -> set[_Part]:
         if not any(map(is_simdgroup_name, self.source.identifiers)):
