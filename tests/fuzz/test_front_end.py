@@ -20,6 +20,7 @@ FOUND = {
     "a member of a threadgroup variable": "kernel void k(device float* o) { threadgroup int t; o[0] = t data[0]; }",
     "a kernel that is a conversion": "<typename T>()operator x kernel(){",
     "a directive that is not closed": "#if 1\nkernel void k() {}",
+    "an alias of no namespace": "namespace metalops=.y;(",
     "two words run together": "kernel void k(devicevertex float* out) {}",
 }
 

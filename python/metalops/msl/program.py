@@ -225,8 +225,10 @@ class Program:
             elif not in_class:
                 self.declarations.append((node, path, head))
         elif kind == "namespace_alias_definition":
-            alias, meant = node.named_children
-            self.namespace_aliases[self.source.masked_text(alias)] = self._names(meant)
+            alias = node.child_by_field_name("name")
+            meant = node.named_children[-1]
+            if not node.has_error and alias is not None:
+                self.namespace_aliases[self.source.masked_text(alias)] = self._names(meant)
         elif kind == "friend_declaration":
             for inner in node.named_children:
                 if inner.type in ("function_definition", "declaration"):
