@@ -175,17 +175,18 @@ void launch_loops(const Library& library) {
   expect_launch(library, "plain", Engine::kLoop, 100'000, 64, 7);
 }
 
-void launch_fibers(const Library& library) {
+void launch_groups(const Library& library) {
   // Small groups: a stack takes almost a megabyte of ThreadSanitizer's memory.
   expect_launch(library, "plain", Engine::kFiber, 33 * 20, 33, 7);
   expect_launch(library, "synchronising", Engine::kFiber, 33 * 20, 33, 33);
+  expect_launch(library, "synchronising", Engine::kAutomatic, 33 * 20, 33, 33);
 }
 
 void launch_wrong_kernel(const Library& library) {
   std::vector<int32_t> out(33 * 20, 0);
   const std::string error = launch(library, "different_barriers", Engine::kFiber, out, 33);
   expect(error.find("deadlock in kernel 'different_barriers'") != std::string::npos, error.c_str());
-  launch_fibers(library);
+  launch_groups(library);
 }
 
 void load_libraries(const std::string& path, const std::string& bytes) {
@@ -195,7 +196,7 @@ void load_libraries(const std::string& path, const std::string& bytes) {
   const auto special =
       opened->specialise({{0, std::string(reinterpret_cast<const char*>(&value), 4)}});
   launch_loops(*opened);
-  launch_fibers(*copied);
+  launch_groups(*copied);
   expect_launch(*special, "constant_value", Engine::kAutomatic, 100'000, 64, 5);
 }
 
@@ -237,7 +238,7 @@ int interrupts = 0;
 void launch_within() {
   ++interrupts;
   launch_loops(*interrupting);
-  launch_fibers(*interrupting);
+  launch_groups(*interrupting);
 }
 
 void print_numbers(const Library& library) {
@@ -260,8 +261,8 @@ int main(int, char** arguments) {
 
   std::vector<std::function<void()>> everything = {
       [&] { launch_loops(*library); },
-      [&] { launch_fibers(*library); },
-      [&] { launch_fibers(*library); },
+      [&] { launch_groups(*library); },
+      [&] { launch_groups(*library); },
       [&] { launch_wrong_kernel(*library); },
       [&] { load_libraries(path, bytes); },
       use_events,
