@@ -37,7 +37,7 @@ class _Part:
 
     item: a Function, a ClassScope or a node. runs: other parts. members: member functions of classes that the source does
     not tell. takes: functions that it mentions and does not call. has_operation: whether it has a barrier, a simdgroup operation or a simdgroup_matrix of its own;
-    has_simd_operation: an operation or a barrier of a simdgroup.
+    has_barrier: a threadgroup_barrier; has_simd_operation: an operation or a barrier of a simdgroup.
     """
 
     def __init__(self, graph: CallGraph, item):
@@ -46,6 +46,7 @@ class _Part:
         self.members: set[Member] = set()
         self.takes: set[Function] = set()
         self.has_operation = False
+        self.has_barrier = False
         self.has_simd_operation = False
         self._graph = graph
         self._place: Place | None = None
@@ -99,6 +100,7 @@ class _Part:
             self._take(node)
         if graph.is_operation(name, self._place):
             self.has_operation = True
+            self.has_barrier |= name == BARRIER
             self.has_simd_operation |= name in SYNCHRONISING and name != BARRIER
 
     def _take(self, node) -> None:
@@ -190,6 +192,15 @@ class CallGraph:
     def call_has_simd_operation(self, call) -> bool:
         """Whether what a call_expression calls may come to an operation or barrier of a simdgroup."""
         return not self._with_simd_operations.isdisjoint(self._parts_called(call))
+
+    def surely_has_barrier(self, call) -> bool:
+        """Whether a call_expression is a threadgroup_barrier, or comes to one whatever the classes are that it does not
+        tell."""
+        if self.is_operation_call(call):
+            name = name_node(call.child_by_field_name("function"))
+            return self.source.masked_text(name) == BARRIER
+        called = self.callees(call)
+        return bool(called) and all(self.part(f) in self._with_barriers for f in called)
 
     @functools.cached_property
     def simd_operators(self) -> frozenset[str]:
@@ -283,6 +294,10 @@ class CallGraph:
         return self._coming_to(lambda part: part.has_operation)
 
     @functools.cached_property
+    def _with_barriers(self) -> set[_Part]:
+        return self._coming_to(lambda part: part.has_barrier, with_members=False)
+
+    @functools.cached_property
     def _with_simd_operations(self) -> set[_Part]:
         return self._coming_to(lambda part: part.has_simd_operation)
 
@@ -297,7 +312,7 @@ class CallGraph:
         found |= self._closure([kernel.function for kernel in self.program.kernels])
         return found | {self.part(x).read() for x in self.lookup.lambdas}
 
-    def _coming_to(self, has: Callable[[_Part], bool]) -> set[_Part]:
+    def _coming_to(self, has: Callable[[_Part], bool], with_members: bool = True) -> set[_Part]:
         if not any(map(is_simdgroup_name, self.source.identifiers)):
             return set()
         found = {part for part in self._all_parts if has(part)}
@@ -307,7 +322,7 @@ class CallGraph:
         for part in self._all_parts:
             for other in part.runs:
                 users.setdefault(other, []).append(part)
-            for member in part.members:
+            for member in part.members if with_members else ():
                 for other in self._any_member(member):
                     users.setdefault(other, []).append(part)
         waiting = [*found]

@@ -4,9 +4,11 @@ so far.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from ..calls import CallGraph
 from ..locations import LineMap
 from ..parse import Source
 from ..program import Program
@@ -44,6 +46,11 @@ class Checked:
 
     def __post_init__(self):
         self._files: dict[str, bool] = {}
+
+    @functools.cached_property
+    def calls(self) -> CallGraph:
+        """Who calls whom in the program, and what names in its functions mean."""
+        return CallGraph(self.program)
 
     def wants(self, offset: int) -> bool:
         """Whether findings at an offset of the preprocessed text are wanted."""

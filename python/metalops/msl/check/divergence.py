@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 
-from ..program import declared_identifier
+from ..program import declared_identifier, name_node
+from ..scopes import Declaration
 from ..vocabulary import THREAD_ATTRIBUTES
-from .checked import Checked, ancestor, descendants
+from .checked import Checked, descendants
 from .rules import rule
 
 DIVERGENT = rule(
@@ -25,36 +26,15 @@ SUSPECT = rule(
 )
 
 _UNIFORM, _MAY, _VARIES = 0, 1, 2
-_STRING = re.compile(r'"(?:\\.|[^"\\])*"')  # may mention functions that it does not call
 _LOOPS = ("for_statement", "while_statement", "do_statement", "for_range_loop")
 _CONDITIONALS = ("if_statement", "switch_statement", *_LOOPS)
 
 
 def check(checked: Checked) -> None:
     """Finds what breaks the rules of this group."""
-    barriers = _functions_with_barriers(checked)
     for kernel in checked.program.kernels:
         if checked.wants(kernel.function.node.start_byte):
-            _Kernel(checked, kernel, barriers).run()
-
-
-def _functions_with_barriers(checked: Checked) -> set[str]:
-    """Names of the program's functions that come to a threadgroup_barrier; only names with a single
-    definition.
-    """
-    bodies: dict[str, list[str]] = {}
-    for function in checked.program.functions:
-        if function.body is not None:
-            text = _STRING.sub('""', checked.source.masked_text(function.body))
-            bodies.setdefault(function.name, []).append(text)
-    found = {"threadgroup_barrier"}
-    single = {name: texts[0] for name, texts in bodies.items() if len(texts) == 1}
-    while True:
-        pattern = re.compile(r"\b(?:" + "|".join(map(re.escape, sorted(found))) + r")\s*[(<]")
-        more = {name for name, text in single.items() if name not in found and pattern.search(text)}
-        if not more:
-            return found
-        found |= more
+            _Kernel(checked, kernel).run()
 
 
 def _contains(outer, inner) -> bool:
@@ -70,21 +50,22 @@ def _without_parentheses(node):
 
 
 class _Kernel:
-    def __init__(self, checked: Checked, kernel, barriers: set[str]):
+    def __init__(self, checked: Checked, kernel):
         self.checked = checked
         self.kernel = kernel
         self.source = checked.source
-        self.barriers = barriers
-        self.scopes = self._scopes(kernel.function.body)
-        # By declaration: a parameter's name, or a variable's (name, offset).
-        self.values: dict[object, int] = {}
-        self.in_grid: set[object] = set()
+        self.scopes = checked.calls.scopes_around(kernel.function.body)
+        self.values: dict[Declaration, int] = {}
+        self.in_grid: set[Declaration] = set()
+        declared = {d.identifier.start_byte: d for d in self.scopes.declarations}
         for parameter in kernel.parameters:
             if parameter.kind == "builtin" and parameter.name:
+                identifier = declared_identifier(parameter.node.child_by_field_name("declarator"))
+                declaration = declared[identifier.start_byte]
                 if THREAD_ATTRIBUTES[parameter.attribute].differs_in_group:
-                    self.values[parameter.name] = _VARIES
+                    self.values[declaration] = _VARIES
                 if parameter.attribute == "thread_position_in_grid":
-                    self.in_grid.add(parameter.name)
+                    self.in_grid.add(declaration)
 
     def run(self) -> None:
         if not self.values:
@@ -95,46 +76,14 @@ class _Kernel:
         ]
         if not calls:
             return
-        self._follow_variables(body)
+        self._follow_variables()
         reasons = self._exits(body)
         for call in calls:
             self._barrier(call, reasons)
 
-    def _scopes(self, body) -> dict[str, list[tuple[int, int]]]:
-        """Where variables of each name are declared: (offset, end of its scope)."""
-        found: dict[str, list[tuple[int, int]]] = {}
-        for node in descendants(body):
-            if node.type not in ("declaration", "for_range_loop"):
-                continue
-            scope = (
-                node
-                if node.type == "for_range_loop"
-                else ancestor(node, "compound_statement", *_CONDITIONALS)
-            )
-            for declarator in node.children_by_field_name("declarator"):
-                identifier = declared_identifier(declarator)
-                if identifier is not None:
-                    name = self.source.masked_text(identifier)
-                    found.setdefault(name, []).append((identifier.start_byte, scope.end_byte))
-        return found
-
-    def _variable(self, identifier) -> object:
-        """What an identifier means: the key of its declaration."""
-        name, at = self.source.masked_text(identifier), identifier.start_byte
-        for start, end in reversed(self.scopes.get(name, ())):
-            if start <= at < end:
-                return name, start
-        return name
-
     def _is_barrier(self, call) -> bool:
-        called = call.child_by_field_name("function")
-        while called is not None and called.type in ("qualified_identifier", "template_function"):
-            called = called.child_by_field_name("name")
-        return (
-            called is not None
-            and called.type == "identifier"
-            and self.source.masked_text(called) in self.barriers
-        )
+        called = name_node(call.child_by_field_name("function"))
+        return called.type == "identifier" and self.checked.calls.surely_has_barrier(call)
 
     def _barrier(self, call, exits) -> None:
         worst, why = _UNIFORM, None
@@ -258,45 +207,29 @@ class _Kernel:
 
     # ---- values ----------------------------------------------------------------------------------
 
-    def _follow_variables(self, body) -> None:
+    def _follow_variables(self) -> None:
         """What each variable holds, until nothing changes any more."""
         for _ in range(8):
             before = dict(self.values)
-            for node in descendants(body):
-                if node.type == "init_declarator":
+            for declaration in self.scopes.declarations:
+                if declaration.kind == "variable" and declaration.initialiser is not None:
+                    self._assign(declaration, declaration.initialiser, declaration.node, False)
+                for definition in declaration.definitions:
                     self._assign(
-                        declared_identifier(node.child_by_field_name("declarator")),
-                        node.child_by_field_name("value"),
-                        node,
-                        is_again=False,
+                        declaration, definition.child_by_field_name("right"), definition, True
                     )
-                elif node.type in ("assignment_expression", "update_expression"):
-                    target = node.child_by_field_name("left") or node.child_by_field_name(
-                        "argument"
-                    )
-                    while target is not None and target.type in (
-                        "field_expression",
-                        "subscript_expression",
-                    ):
-                        target = target.child_by_field_name("argument")
-                    if target is not None and target.type == "identifier":
-                        self._assign(target, node.child_by_field_name("right"), node, is_again=True)
             if self.values == before:
                 return
 
-    def _assign(self, identifier, value, node, is_again: bool) -> None:
-        if identifier is None:
-            return
-        name = self._variable(identifier)
+    def _assign(self, declaration: Declaration, value, node, is_again: bool) -> None:
         new = self._value(value) if value is not None else _UNIFORM
         if is_again:  # what it holds depends on where
             new = min(new, _MAY)
             if self._is_under_difference(node):
                 new = _MAY
-        old = self.values.get(name, _UNIFORM)
-        self.values[name] = max(old, new)
+        self.values[declaration] = max(self.values.get(declaration, _UNIFORM), new)
         if value is not None and new == _VARIES and self._mentions_grid(value):
-            self.in_grid.add(name)
+            self.in_grid.add(declaration)
 
     def _is_under_difference(self, node) -> bool:
         parent, child = node.parent, node
@@ -318,7 +251,8 @@ class _Kernel:
 
     def _mentions_grid(self, node) -> bool:
         return any(
-            n.type == "identifier" and self._variable(n) in self.in_grid for n in descendants(node)
+            n.type == "identifier" and self.scopes.declaration_of(n) in self.in_grid
+            for n in descendants(node)
         )
 
     def _value(self, node) -> int:
@@ -326,7 +260,7 @@ class _Kernel:
             return _UNIFORM
         kind = node.type
         if kind == "identifier":
-            return self.values.get(self._variable(node), _UNIFORM)
+            return self.values.get(self.scopes.meanings.get(node.start_byte), _UNIFORM)
         if kind in ("parenthesized_expression", "condition_clause"):
             named = [c for c in node.named_children if c.type not in ("comment", "init_statement")]
             return self._value(named[-1]) if named else _UNIFORM
