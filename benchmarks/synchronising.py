@@ -16,7 +16,6 @@ import contextlib
 import functools
 import json
 import math
-import os
 import struct
 import sys
 import time
@@ -185,15 +184,11 @@ def decode_attention(dtype: torch.dtype, name: str, part: float) -> Work:
 
 @contextlib.contextmanager
 def fibers() -> Iterator[None]:
-    before = os.environ.get("METALOPS_ENGINE")
-    os.environ["METALOPS_ENGINE"] = "fiber"
+    before = _host.prefer_engine("fiber")
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["METALOPS_ENGINE"]
-        else:
-            os.environ["METALOPS_ENGINE"] = before
+        _host.prefer_engine(before)
 
 
 def compiled(function: Callable[[Tensor], Tensor], gradient: bool, part: float) -> Work:

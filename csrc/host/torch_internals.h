@@ -49,6 +49,9 @@ inline c10::StorageImpl* impl(const c10::Storage& storage) {
   return storage.unsafeGetStorageImpl();
 }
 
+// The same by a plain pointer, which release() takes.
+inline c10::StorageImpl* take(c10::Storage storage) { return storage.unsafeReleaseStorageImpl(); }
+
 // A deleter of memory that nobody owns.
 inline constexpr c10::DeleterFnPtr kNoDeleter = &c10::detail::deleteNothing;
 

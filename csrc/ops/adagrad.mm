@@ -3,6 +3,7 @@
 #include <ATen/ops/full.h>
 #include <kernels/adagrad.h>
 #include <metalops/checks.h>
+#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
@@ -10,7 +11,6 @@
 #include <metalops/views.h>
 
 #include <algorithm>
-#include <string>
 
 namespace {
 
@@ -86,10 +86,10 @@ void step_all(TensorList params, TensorList grads, TensorList state_sums, Tensor
       const auto piece = [&](const Tensor& tensor) {
         return metalops::view_storage(tensor, {count}, {1}, tensor.storage_offset() + begin);
       };
-      metalops::launch_rows(metalops::library("adagrad"),
-                            std::string("adagrad_") + metalops::metal_type(param.scalar_type()),
-                            count, 1, piece(param), piece(grad), piece(state_sum), step, lr, scale,
-                            overflow, parameters);
+      metalops::launch_rows(
+          metalops::library("adagrad"),
+          metalops::KernelName("adagrad_") + metalops::metal_type(param.scalar_type()), count, 1,
+          piece(param), piece(grad), piece(state_sum), step, lr, scale, overflow, parameters);
     }
     copy_back(params[i], param);
     copy_back(state_sums[i], state_sum);

@@ -7,13 +7,12 @@
 #include <csrc/ops/pooling.h>
 #include <kernels/adaptive_avg_pool.h>
 #include <metalops/checks.h>
+#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
 #include <metalops/stock.h>
 #include <metalops/views.h>
-
-#include <string>
 
 namespace {
 
@@ -63,8 +62,9 @@ Tensor shares_of(const metalops::PoolingSizes& sizes, const Tensor& like) {
 
 // Launches NAME, which makes `result` of `source`.
 template <class... Tables>
-void launch(const std::string& name, const metalops::PoolingSizes& sizes, const Tensor& result,
-            const Tensor& source, at::MemoryFormat format, const Tables&... tables) {
+void launch(const metalops::KernelName& name, const metalops::PoolingSizes& sizes,
+            const Tensor& result, const Tensor& source, at::MemoryFormat format,
+            const Tables&... tables) {
   if (result.numel() == 0) {
     return;
   }

@@ -9,7 +9,6 @@
 #include <metalops/stock.h>
 #include <metalops/structured.h>
 
-#include <string>
 #include <tuple>
 
 namespace {
@@ -33,7 +32,8 @@ std::tuple<Tensor&, Tensor&> pool_out(const Tensor& self, IntArrayRef output_siz
   const auto sizes = metalops::pooling_sizes(metalops::last_sizes(self, 3), output_size);
   const auto write = [&](const Tensor& result, const Tensor& result_indices) {
     metalops::launch_planes(
-        kernels(), std::string("adaptive_max_pool_") + metalops::metal_type(self.scalar_type()),
+        kernels(),
+        metalops::KernelName("adaptive_max_pool_") + metalops::metal_type(self.scalar_type()),
         result, result, result_indices, self.contiguous(), windows_of(sizes, self), sizes);
   };
   metalops::write_maxima(self, out, indices, write);

@@ -4,13 +4,13 @@
 #include <ATen/ops/empty.h>
 #include <kernels/attention_projection.h>
 #include <metalops/checks.h>
+#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
 #include <metalops/stock.h>
 
 #include <cmath>
-#include <string>
 #include <tuple>
 
 namespace {
@@ -46,7 +46,7 @@ std::tuple<Tensor, Tensor, Tensor> transform_bias_rescale_qkv(const Tensor& qkv,
       head_size,    result.numel() / 3,
       /*share=*/32, static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_size)))};
   metalops::launch_rows(metalops::library("attention_projection"),
-                        std::string(kName) + "_" + metalops::metal_type(type),
+                        metalops::KernelName(kName) + "_" + metalops::metal_type(type),
                         c10::metal::ceil_div(head_size, parameters.share),
                         samples * num_heads * tokens, result, qkv.contiguous(),
                         qkv_bias.contiguous(), parameters);

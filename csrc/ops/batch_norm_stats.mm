@@ -5,12 +5,12 @@
 #include <ATen/ops/empty_like.h>
 #include <kernels/batch_norm_stats.h>
 #include <metalops/checks.h>
+#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
 #include <metalops/stock.h>
 
-#include <string>
 #include <tuple>
 
 namespace {
@@ -76,8 +76,8 @@ std::tuple<Tensor, Tensor> update_stats(const Tensor& input, const MaybeTensor& 
   auto variances = at::empty_like(means);
   metalops::launch_reduction(
       metalops::library("batch_norm_stats"), "batch_norm_stats",
-      std::string(metalops::metal_type(type)) + "_" + metalops::metal_type(stats_type), channels,
-      parameters.outer * parameters.inner, means, variances,
+      metalops::KernelName(metalops::metal_type(type)) + "_" + metalops::metal_type(stats_type),
+      channels, parameters.outer * parameters.inner, means, variances,
       running_mean.defined() ? running_mean : means, running_var.defined() ? running_var : means,
       samples, parameters);
   return {means, variances};

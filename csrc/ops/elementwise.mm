@@ -8,7 +8,6 @@
 #include <metalops/strided_launch.h>
 #include <metalops/structured.h>
 
-#include <string>
 #include <tuple>
 
 namespace {
@@ -47,9 +46,9 @@ std::tuple<at::Tensor&, at::Tensor&> frexp_out(const at::Tensor& self, at::Tenso
                         .set_check_mem_overlap(true)
                         .build();
   const auto layout = metalops::layout_of<3>(iter);
-  metalops::launch_threads(kernels(),
-                           std::string("frexp_") + metalops::metal_type(self.scalar_type()),
-                           layout.count, mantissa, exponent, self, layout);
+  metalops::launch_threads(
+      kernels(), metalops::KernelName("frexp_") + metalops::metal_type(self.scalar_type()),
+      layout.count, mantissa, exponent, self, layout);
   return {mantissa, exponent};
 }
 

@@ -4,13 +4,13 @@
 #include <ATen/ops/empty_like.h>
 #include <kernels/fake_quantize.h>
 #include <metalops/checks.h>
+#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
 #include <metalops/stock.h>
 #include <metalops/views.h>
 
-#include <string>
 #include <tuple>
 
 namespace {
@@ -46,7 +46,7 @@ FakeQuantizeParameters parameters_of(const Tensor& dense, std::optional<int64_t>
 }
 
 template <class... Arguments>
-void launch(const std::string& name, const std::string& type,
+void launch(const metalops::KernelName& name, const metalops::KernelName& type,
             const FakeQuantizeParameters& parameters, const Arguments&... arguments) {
   constexpr int64_t kShortestRow = 16;
   constexpr int64_t kLongestRow = int64_t{1} << 30;
@@ -71,8 +71,9 @@ std::tuple<Tensor, Tensor> quantized(const Tensor& self, const Scale& scale,
   auto parameters = parameters_of(output, axis, quant_min, quant_max);
   parameters.rounding = rounding;
   parameters.adds_before_rounding = adds_before_rounding;
-  launch("fake_quantize", std::string("_") + metalops::metal_type(self.scalar_type()), parameters,
-         output, mask, metalops::in_layout_of(output, self), scale, zero_point, fake_quant_on);
+  launch("fake_quantize", metalops::KernelName("_") + metalops::metal_type(self.scalar_type()),
+         parameters, output, mask, metalops::in_layout_of(output, self), scale, zero_point,
+         fake_quant_on);
   return {output, mask};
 }
 

@@ -13,7 +13,6 @@
 #include <metalops/stock.h>
 #include <metalops/structured.h>
 
-#include <string>
 #include <tuple>
 
 namespace {
@@ -58,7 +57,8 @@ void pool(const Tensor& self, IntArrayRef kernel_size, IntArrayRef output_size,
   const auto parameters = parameters_of(self, kernel_size, output_size);
   const auto write = [&](const Tensor& result, const Tensor& result_indices) {
     metalops::launch_planes(
-        kernels(), std::string("fractional_max_pool_") + metalops::metal_type(self.scalar_type()),
+        kernels(),
+        metalops::KernelName("fractional_max_pool_") + metalops::metal_type(self.scalar_type()),
         result, result, result_indices, self.contiguous(), random_samples.contiguous(), parameters,
         metalops::kErrorBuffer);
   };

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <kernels/glu.h>
 #include <metalops/checks.h>
+#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
@@ -11,7 +12,6 @@
 #include <metalops/views.h>
 
 #include <initializer_list>
-#include <string>
 
 namespace {
 
@@ -49,7 +49,8 @@ template <class... Arguments>
 void launch(const char* name, const Tensor& x, int64_t dim, const Arguments&... arguments) {
   const metalops::GluParameters parameters{x.size(dim) / 2 * x.stride(dim)};
   const auto rows = x.numel() == 0 ? 0 : x.numel() / (2 * parameters.half_size);
-  metalops::launch_rows(kernels(), std::string(name) + "_" + metalops::metal_type(x.scalar_type()),
+  metalops::launch_rows(kernels(),
+                        metalops::KernelName(name) + "_" + metalops::metal_type(x.scalar_type()),
                         parameters.half_size, rows, arguments..., parameters);
 }
 

@@ -15,7 +15,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <string>
 
 namespace {
 
@@ -46,7 +45,7 @@ Tensor& take_out(const Tensor& self, const Tensor& index, Tensor& out) {
   const auto layout = metalops::row_major_layout<2>({out, index});
   const auto self_layout = metalops::row_major_layout<1>({self});
   metalops::launch_threads(
-      kernels(), std::string("take_") + metalops::metal_type_of_width(self.scalar_type()),
+      kernels(), metalops::KernelName("take_") + metalops::metal_type_of_width(self.scalar_type()),
       layout.count, out, self, index, layout, self_layout, metalops::kErrorBuffer);
   return out;
 }
@@ -84,11 +83,11 @@ Tensor& put_(Tensor& self, const Tensor& index, const Tensor& source, bool accum
   const auto layout = metalops::row_major_layout<2>({source, indices});
   const auto self_layout = metalops::row_major_layout<1>({self});
   const auto type = self.scalar_type();
-  metalops::launch_threads(kernels(),
-                           accumulate ? std::string("put_accumulate_") + metalops::metal_type(type)
-                                      : std::string("put_") + metalops::metal_type_of_width(type),
-                           layout.count, self, source, indices, layout, self_layout,
-                           metalops::kErrorBuffer);
+  metalops::launch_threads(
+      kernels(),
+      accumulate ? metalops::KernelName("put_accumulate_") + metalops::metal_type(type)
+                 : metalops::KernelName("put_") + metalops::metal_type_of_width(type),
+      layout.count, self, source, indices, layout, self_layout, metalops::kErrorBuffer);
   return self;
 }
 
@@ -114,8 +113,9 @@ Tensor& embedding_renorm_(Tensor& self, const Tensor& indices, double max_norm, 
   const auto visited = at::zeros({self.size(0)}, self.options().dtype(at::kInt));
   constexpr int64_t kMostGroups = 1 << 20;
   metalops::launch_threadgroups(kernels(),
-                                std::string("embedding_renorm_") + metalops::metal_type(type) +
-                                    "_" + metalops::metal_type(indices.scalar_type()),
+                                metalops::KernelName("embedding_renorm_") +
+                                    metalops::metal_type(type) + "_" +
+                                    metalops::metal_type(indices.scalar_type()),
                                 std::min(layout.count, kMostGroups), c10::metal::simdgroup_size,
                                 self, indices, visited, parameters, layout, metalops::kErrorBuffer);
   return self;

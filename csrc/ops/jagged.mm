@@ -5,13 +5,13 @@
 #include <ATen/ops/full.h>
 #include <kernels/jagged.h>
 #include <metalops/checks.h>
+#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
 #include <metalops/stock.h>
 
 #include <algorithm>
-#include <string>
 
 namespace {
 
@@ -43,9 +43,10 @@ template <class... Arguments>
 void launch(const char* name, uint64_t rows, at::ScalarType type,
             const metalops::JaggedParameters& parameters, const Arguments&... arguments) {
   const auto shares = c10::metal::ceil_div(parameters.columns, parameters.share);
-  metalops::launch_rows(
-      metalops::library("jagged"), std::string(name) + "_" + metalops::metal_type_of_width(type),
-      std::max<int64_t>(shares, 1), rows, arguments..., parameters, metalops::kErrorBuffer);
+  metalops::launch_rows(metalops::library("jagged"),
+                        metalops::KernelName(name) + "_" + metalops::metal_type_of_width(type),
+                        std::max<int64_t>(shares, 1), rows, arguments..., parameters,
+                        metalops::kErrorBuffer);
 }
 
 Tensor jagged_to_padded(const Tensor& values, at::TensorList offsets_list,

@@ -4,12 +4,12 @@
 #include <ATen/ops/zeros.h>
 #include <kernels/linear_combination.h>
 #include <metalops/checks.h>
+#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
 #include <metalops/stock.h>
 
-#include <string>
 #include <vector>
 
 namespace {
@@ -56,7 +56,7 @@ Tensor& linear_combination_out(const Tensor& input, const Tensor& coefficients, 
                                                          rows == 0 ? 0 : result.numel() / rows};
   metalops::launch_rows(
       metalops::library("linear_combination"),
-      std::string("linear_combination_") + metalops::metal_type(input.scalar_type()),
+      metalops::KernelName("linear_combination_") + metalops::metal_type(input.scalar_type()),
       parameters.elements, rows, result, input.contiguous(), coefficients.contiguous(), parameters);
   if (!result.is_same(output)) {
     output.copy_(result);

@@ -8,13 +8,13 @@
 #include <ATen/ops/empty.h>
 #include <kernels/margin_loss.h>
 #include <metalops/checks.h>
+#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
 #include <metalops/stock.h>
 #include <metalops/views.h>
 
-#include <string>
 #include <tuple>
 
 namespace {
@@ -42,7 +42,7 @@ float scale_of(const MarginLossParameters& parameters, int64_t reduction) {
 
 // Launches the kernel that makes each row of classes a threadgroup's or a thread's work.
 template <class... Arguments>
-void launch_samples(const std::string& name, at::ScalarType type,
+void launch_samples(const metalops::KernelName& name, at::ScalarType type,
                     const MarginLossParameters& parameters, const Arguments&... arguments) {
   metalops::launch_reduction(kernels(), name, metalops::metal_type(type), parameters.rows,
                              parameters.classes, arguments...);
@@ -239,7 +239,7 @@ Tensor& multilabel_margin_loss_backward_out(const Tensor& grad_output, const Ten
   }
   metalops::write_contiguous(grad_input, [&](const Tensor& result) {
     metalops::launch_threads(
-        kernels(), std::string(kName) + "_" + metalops::metal_type(self.scalar_type()),
+        kernels(), metalops::KernelName(kName) + "_" + metalops::metal_type(self.scalar_type()),
         self.numel(), result, grad_output, self.contiguous(), target.contiguous(),
         is_target.contiguous(), parameters, metalops::kErrorBuffer);
   });

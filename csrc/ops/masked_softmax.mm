@@ -5,13 +5,12 @@
 #include <csrc/ops/masked_softmax.h>
 #include <kernels/masked_softmax.h>
 #include <metalops/checks.h>
+#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
 #include <metalops/stock.h>
 #include <metalops/views.h>
-
-#include <string>
 
 namespace {
 
@@ -32,8 +31,9 @@ void check_is_floating(const char* name, at::ScalarType type) {
 // Arguments: the result, tensors of its sizes and the mask, rows last, all contiguous. types: of
 // the kernel.
 template <class... Arguments>
-void launch(const std::string& name, const std::string& types, const Tensor& result,
-            const MaskedSoftmaxParameters& parameters, const Arguments&... arguments) {
+void launch(const metalops::KernelName& name, const metalops::KernelName& types,
+            const Tensor& result, const MaskedSoftmaxParameters& parameters,
+            const Arguments&... arguments) {
   constexpr int64_t kMedium = 1024;
   constexpr int64_t kManyRows = 4096;  // enough threads for any GPU
   if (result.numel() == 0) {
@@ -103,9 +103,10 @@ Tensor metalops::masked_softmax(const Tensor& scores, const Tensor& mask, int64_
     }
   }
   const auto result = at::empty(input.sizes(), input.options());
-  launch("masked_softmax",
-         std::string(metal_type(input.scalar_type())) + "_" + metal_type(mask.scalar_type()),
-         result, parameters, input, rows_of_mask);
+  launch(
+      "masked_softmax",
+      metalops::KernelName(metal_type(input.scalar_type())) + "_" + metal_type(mask.scalar_type()),
+      result, parameters, input, rows_of_mask);
   return laid_out_like(scores, with_rows_at(result, dim));
 }
 

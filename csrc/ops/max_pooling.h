@@ -6,8 +6,6 @@
 #include <metalops/metal_type.h>
 #include <metalops/views.h>
 
-#include <string>
-
 namespace metalops {
 
 METALOPS_HIDDEN inline void check_pooled_dtype(const char* name, at::ScalarType type) {
@@ -45,7 +43,7 @@ METALOPS_HIDDEN inline void max_pool_backward(at::native::mps::MetalShaderLibrar
   const auto where = indices.contiguous();
   launch_planes(library, "check_indices", where, where, table, sizes, arguments..., kErrorBuffer);
   write_contiguous(grad_input, [&](const at::Tensor& result) {
-    launch_planes(library, std::string("max_pool_backward_") + metal_type(grad_input.scalar_type()),
+    launch_planes(library, KernelName("max_pool_backward_") + metal_type(grad_input.scalar_type()),
                   result, result, grad_output.contiguous(), where, table, sizes);
   });
 }

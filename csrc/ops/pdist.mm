@@ -5,12 +5,12 @@
 #include <ATen/ops/zeros_like.h>
 #include <kernels/pdist.h>
 #include <metalops/checks.h>
+#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/stock.h>
 
 #include <cmath>
-#include <string>
 
 namespace {
 
@@ -19,7 +19,7 @@ using at::Tensor;
 at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("pdist"); }
 
 // As the kernels are called. The backward function has none for p = 0.
-std::string kernel_of(const std::string& name, double p) {
+metalops::KernelName kernel_of(const metalops::KernelName& name, double p) {
   const auto* norm = p == 0          ? "zero"
                      : p == 1        ? "one"
                      : p == 2        ? "two"

@@ -4,12 +4,12 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <kernels/pooling.h>
+#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 
 #include <algorithm>
 #include <limits>
-#include <string>
 #include <utility>
 
 namespace metalops {
@@ -56,7 +56,7 @@ METALOPS_HIDDEN inline at::Tensor pooling_table(at::native::mps::MetalShaderLibr
 // A thread for each element of a tensor of planes.
 template <class... Arguments>
 METALOPS_HIDDEN inline void launch_planes(at::native::mps::MetalShaderLibrary& library,
-                                          const std::string& name, const at::Tensor& planes,
+                                          const KernelName& name, const at::Tensor& planes,
                                           const Arguments&... arguments) {
   if (planes.numel() != 0) {
     const uint64_t columns = planes.size(-1);

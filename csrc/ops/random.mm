@@ -10,8 +10,6 @@
 #include <metalops/stock.h>
 #include <metalops/strided_launch.h>
 
-#include <string>
-
 namespace {
 
 using at::Tensor;
@@ -19,10 +17,10 @@ using MaybeGenerator = std::optional<at::Generator>;
 
 at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("random"); }
 
-std::string kernel_name(const char* name, const Tensor& tensor) {
+metalops::KernelName kernel_name(const char* name, const Tensor& tensor) {
   const auto type = tensor.scalar_type();
   metalops::check_metal_float(name, type);
-  return std::string(name) + "_" + metalops::metal_type(type);
+  return metalops::KernelName(name) + "_" + metalops::metal_type(type);
 }
 
 metalops::RandomParameters take_places(const MaybeGenerator& generator, const Tensor& result) {

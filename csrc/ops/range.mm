@@ -9,7 +9,6 @@
 #include <metalops/strided_launch.h>
 
 #include <cmath>
-#include <string>
 
 namespace {
 
@@ -81,8 +80,8 @@ at::Tensor& logspace_out(const c10::Scalar& start, const c10::Scalar& end, int64
   set_base(parameters, base);
   const auto layout = metalops::row_major_layout<1>({out});
   metalops::launch_threads(metalops::library("range"),
-                           std::string("logspace_") + metalops::metal_type(dtype), layout.count,
-                           out, parameters, layout);
+                           metalops::KernelName("logspace_") + metalops::metal_type(dtype),
+                           layout.count, out, parameters, layout);
   return out;
 }
 

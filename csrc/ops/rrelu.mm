@@ -12,8 +12,6 @@
 #include <metalops/stock.h>
 #include <metalops/strided_launch.h>
 
-#include <string>
-
 namespace {
 
 using c10::Scalar;
@@ -36,8 +34,8 @@ void run_training(const at::Tensor& self, const at::Tensor& noise, const at::Ten
                                              upper.to<float>()};
   const auto layout = metalops::row_major_layout<3>({out, noise, self});
   metalops::launch_threads(
-      kernels(), std::string("rrelu_training_") + metalops::metal_type(self.scalar_type()), groups,
-      out, noise, self, parameters, layout);
+      kernels(), metalops::KernelName("rrelu_training_") + metalops::metal_type(self.scalar_type()),
+      groups, out, noise, self, parameters, layout);
 }
 
 at::Tensor& rrelu_with_noise_out(const at::Tensor& self, at::Tensor& noise, const Scalar& lower,

@@ -7,6 +7,7 @@
 #include <ATen/ops/zeros.h>
 #include <kernels/segment_reduce.h>
 #include <metalops/checks.h>
+#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
@@ -175,10 +176,10 @@ Tensor segment_reduce(const Tensor& data, std::string_view reduce, const MaybeTe
   const auto results = at::empty(sizes, data.options());
   metalops::launch_threads(kernels(), "check_segments", parameters.outer * parameters.segments,
                            segmentation.offsets, parameters, metalops::kErrorBuffer);
-  metalops::launch_reduction(kernels(), std::string("segment_reduce_") + name_of(reduction),
-                             metalops::metal_type(type), segmentation.results(),
-                             segmentation.length(), results, data.contiguous(),
-                             segmentation.offsets, parameters);
+  metalops::launch_reduction(
+      kernels(), metalops::KernelName("segment_reduce_") + name_of(reduction),
+      metalops::metal_type(type), segmentation.results(), segmentation.length(), results,
+      data.contiguous(), segmentation.offsets, parameters);
   return results;
 }
 
@@ -214,7 +215,7 @@ Tensor segment_reduce_backward(const Tensor& grad, const Tensor& output, const T
   }
   const auto grad_data = at::zeros(data.sizes(), grad.options());
   metalops::launch_reduction(
-      kernels(), std::string("segment_reduce_backward_") + gradient_name_of(reduction),
+      kernels(), metalops::KernelName("segment_reduce_backward_") + gradient_name_of(reduction),
       metalops::metal_type(type), segmentation.results(), segmentation.length(), grad_data,
       grad.contiguous(), output.contiguous(), data.contiguous(), segmentation.offsets, parameters);
   return grad_data;

@@ -9,6 +9,7 @@
 #include <ATen/ops/empty.h>
 #include <kernels/upsample_aa.h>
 #include <metalops/checks.h>
+#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
@@ -18,7 +19,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
 
 namespace {
 
@@ -136,8 +136,8 @@ void resize_dimension(const Tensor& output, const Tensor& input, int64_t dimensi
                           table.windows, parameters, precision);
     return;
   }
-  const auto name = std::string("resize_") + metalops::metal_type(output.scalar_type()) + "_" +
-                    metalops::metal_type(input.scalar_type());
+  const auto name = metalops::KernelName("resize_") + metalops::metal_type(output.scalar_type()) +
+                    "_" + metalops::metal_type(input.scalar_type());
   metalops::launch_rows(kernels(), name, grid_columns, grid_rows, output, input, table.weights,
                         table.windows, parameters);
 }

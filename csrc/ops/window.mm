@@ -3,12 +3,11 @@
 #include <ATen/ops/empty.h>
 #include <kernels/window.h>
 #include <metalops/checks.h>
+#include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
 #include <metalops/stock.h>
-
-#include <string>
 
 namespace {
 
@@ -36,7 +35,7 @@ Tensor kaiser_window_beta(int64_t window_length, bool periodic, double beta,
   const metalops::KaiserWindowParameters parameters{
       window_length, periodic ? window_length : window_length - 1, static_cast<float>(beta)};
   metalops::launch_threads(metalops::library("window"),
-                           std::string("kaiser_window_") + metalops::metal_type(type),
+                           metalops::KernelName("kaiser_window_") + metalops::metal_type(type),
                            window_length, window, parameters);
   return window;
 }

@@ -120,7 +120,7 @@ class Launcher {
  public:
   // name: the operator's. Kernels have a prefix, so that the user's text may use the name itself.
   Launcher(std::shared_ptr<Kernels> kernels, const std::string& name)
-      : kernels_(std::move(kernels)), name_("metalops_" + name) {}
+      : kernels_(std::move(kernels)), name_(*new std::string("metalops_" + name)) {}
 
   void operator()(at::TensorIteratorBase& iter, Scalars scalars) const {
     if (iter.numel() == 0) {
@@ -138,7 +138,7 @@ class Launcher {
     }
     auto& library = (*kernels_)[type];
     if (outputs > 1 || inputs > 3 || scalars.size() > (inputs < 3 ? 1 : 0)) {
-      launch_elementwise(library, iter, name_, metal_type(type),
+      launch_elementwise(library, iter, name_.c_str(), metal_type(type),
                          [&](MetalKernelFunction& kernel, unsigned index) {
                            return set_scalars(kernel, index, scalars);
                          });

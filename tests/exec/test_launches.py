@@ -285,6 +285,9 @@ def test_the_engine_can_be_chosen_by_environment():
     for value in ("fiber", "loop", "auto"):
         result = in_subprocess(statement, METALOPS_ENGINE=value)
         assert result.stdout == "128.0\n", result.stderr
+    statement += "\nprint(_host.prefer_engine('fiber'), _host.prefer_engine('auto'))"
+    result = in_subprocess(statement, METALOPS_ENGINE="loop")
+    assert result.stdout == "128.0\nloop fiber\n", result.stderr
     statement = launching("library.launch('group_sums', [x, out], 128, 128)")
     assert "cannot run as a plain loop" in in_subprocess(statement, METALOPS_ENGINE="loop").stderr
     assert "METALOPS_ENGINE is 'gpu'" in in_subprocess(statement, METALOPS_ENGINE="gpu").stderr

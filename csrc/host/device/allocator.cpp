@@ -16,6 +16,7 @@
 #include <array>
 #include <atomic>
 #include <charconv>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -71,37 +72,40 @@ double watermark_from_environment(const char* which, const char* variable, doubl
 constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
 
 // One number of the allocation statistics, as c10::CachingAllocator::Stat but updated by several
-// threads.
+// threads, and by one instruction for each block that comes or goes.
 class Counter {
  public:
   void add(int64_t amount) {
-    const int64_t now = current_.fetch_add(amount, std::memory_order_relaxed) + amount;
-    allocated_.fetch_add(amount, std::memory_order_relaxed);
+    const int64_t allocated = allocated_.fetch_add(amount, std::memory_order_relaxed) + amount;
+    const int64_t now = allocated - freed_.load(std::memory_order_relaxed);
     int64_t peak = peak_.load(std::memory_order_relaxed);
     while (now > peak && !peak_.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
     }
   }
-  void remove(int64_t amount) {
-    current_.fetch_sub(amount, std::memory_order_relaxed);
-    freed_.fetch_add(amount, std::memory_order_relaxed);
+  void remove(int64_t amount) { freed_.fetch_add(amount, std::memory_order_relaxed); }
+  int64_t current() const {
+    // In this order: what is freed in between was allocated before.
+    const int64_t freed = freed_.load(std::memory_order_acquire);
+    return allocated_.load(std::memory_order_relaxed) - freed;
   }
-  int64_t current() const { return current_.load(std::memory_order_relaxed); }
   void reset_accumulated() {
-    allocated_.store(0, std::memory_order_relaxed);
-    freed_.store(0, std::memory_order_relaxed);
+    allocated_before_ = allocated_.load(std::memory_order_relaxed);
+    freed_before_ = freed_.load(std::memory_order_relaxed);
   }
   void reset_peak() { peak_.store(current(), std::memory_order_relaxed); }
   c10::CachingAllocator::Stat stat() const {
     c10::CachingAllocator::Stat out;
     out.current = current();
     out.peak = peak_.load(std::memory_order_relaxed);
-    out.allocated = allocated_.load(std::memory_order_relaxed);
-    out.freed = freed_.load(std::memory_order_relaxed);
+    out.allocated = allocated_.load(std::memory_order_relaxed) - allocated_before_;
+    out.freed = freed_.load(std::memory_order_relaxed) - freed_before_;
     return out;
   }
 
  private:
-  std::atomic<int64_t> current_{0}, peak_{0}, allocated_{0}, freed_{0};
+  // Since the process began; what they were when the statistics were last reset.
+  std::atomic<int64_t> allocated_{0}, freed_{0}, allocated_before_{0}, freed_before_{0};
+  std::atomic<int64_t> peak_{0};
 };
 
 struct Statistics {
@@ -204,17 +208,32 @@ void uncount(size_t bytes) {
   statistics().bytes.remove(static_cast<int64_t>(bytes));
 }
 
-struct Block {
-  void* memory;
+// Before a block of the C library's, at the end of what is left over to align it.
+struct Header {
+  void* start;
   size_t bytes;
 };
 
-void free_block(void* context) {
-  auto* block = static_cast<Block*>(context);
-  exec::note_free(block->memory);
-  uncount(block->bytes);
-  std::free(block->memory);
-  delete block;
+Header& header_of(void* memory) {
+  return *reinterpret_cast<Header*>(static_cast<char*>(memory) - sizeof(Header));
+}
+
+// Aligned by hand: malloc keeps small blocks for reuse by this thread, posix_memalign does not.
+// Null when there is no memory.
+void* allocate_small(size_t bytes) {
+  void* const start = std::malloc(bytes + sizeof(Header) + kAlignment);
+  if (start == nullptr) return nullptr;
+  const uintptr_t first = reinterpret_cast<uintptr_t>(start) + sizeof(Header);
+  void* const memory = reinterpret_cast<void*>((first + kAlignment - 1) / kAlignment * kAlignment);
+  header_of(memory) = {start, bytes};
+  return memory;
+}
+
+void free_block(void* memory) {
+  exec::note_free(memory);
+  const Header& header = header_of(memory);
+  uncount(header.bytes);
+  std::free(header.start);
 }
 
 void free_large_block(void* memory) {
@@ -226,8 +245,13 @@ void free_large_block(void* memory) {
 // narrower and hold its bookkeeping, which a kernel that writes there would destroy.
 constexpr size_t kRedZone = size_t{16} << 10;
 
+struct GuardedBlock {
+  void* memory;
+  size_t bytes;
+};
+
 void free_guarded_block(void* context) {
-  auto* block = static_cast<Block*>(context);
+  auto* block = static_cast<GuardedBlock*>(context);
   exec::note_free(block->memory);
   uncount(block->bytes);
   char* const start = static_cast<char*>(block->memory) - kRedZone;
@@ -244,7 +268,7 @@ c10::DataPtr allocate_guarded_block(size_t bytes) {
   exec::poison(start, kRedZone);
   exec::poison(memory + bytes, kRedZone);
   count(bytes);
-  return {memory, new Block{memory, bytes}, &free_guarded_block, kDevice};
+  return {memory, new GuardedBlock{memory, bytes}, &free_guarded_block, kDevice};
 }
 
 c10::DataPtr allocate_block(size_t bytes) {
@@ -257,25 +281,20 @@ c10::DataPtr allocate_block(size_t bytes) {
     count(bytes);
     return {memory, memory, &free_large_block, kDevice};
   }
-  void* memory = nullptr;
-  if (posix_memalign(&memory, kAlignment, bytes) != 0) raise_out_of_memory(bytes);
+  void* memory = allocate_small(bytes);
+  if (memory == nullptr) raise_out_of_memory(bytes);
   exec::note_allocation(memory, bytes);
   count(bytes);
-  return {memory, new Block{memory, bytes}, &free_block, kDevice};
-}
-
-struct Adopted {
-  c10::Storage storage;
-  size_t bytes;
-};
-
-void free_adopted(void* context) {
-  auto* adopted = static_cast<Adopted*>(context);
-  uncount(adopted->bytes);
-  delete adopted;
+  return {memory, memory, &free_block, kDevice};
 }
 
 void release_storage(void* context) { internals::release(static_cast<c10::StorageImpl*>(context)); }
+
+// Nobody else holds an adopted storage and could have changed its size.
+void free_adopted(void* context) {
+  uncount(static_cast<c10::StorageImpl*>(context)->nbytes());
+  release_storage(context);
+}
 
 class HostAllocator final : public at::mps::IMPSAllocator {
  public:
@@ -482,7 +501,7 @@ c10::DataPtr adopt(c10::Storage cpu_storage) {
   }
   check_limit(bytes);
   count(bytes);
-  return {memory, new Adopted{std::move(cpu_storage), bytes}, &free_adopted, kDevice};
+  return {memory, internals::take(std::move(cpu_storage)), &free_adopted, kDevice};
 }
 
 c10::Storage adopt_storage(c10::Storage cpu_storage) {

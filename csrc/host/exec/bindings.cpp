@@ -111,6 +111,17 @@ std::vector<std::string> engines_of(const exec::Kernel& kernel) {
   return {"loop", "fiber"};
 }
 
+const char* name_of(Engine engine) {
+  switch (engine) {
+    case Engine::kLoop:
+      return "loop";
+    case Engine::kFiber:
+      return "fiber";
+    default:
+      return "auto";
+  }
+}
+
 // An int or up to three of them; missing ones are 1.
 void parse_extent(const py::object& value, const char* what, uint32_t (&extent)[3]) {
   std::fill(extent, extent + 3, 1u);
@@ -301,6 +312,12 @@ void bind_exec(py::module_& m) {
            "grid and group: an "
            "int or up to three; threadgroup_bytes: {index: bytes} of dynamic threadgroup "
            "arguments.");
+  m.def(
+      "prefer_engine",
+      [](const std::string& name) { return name_of(exec::prefer_engine(parse_engine(name))); },
+      py::arg("name"),
+      "Sets the engine of launches that leave it open, and returns the one before; at first it is "
+      "METALOPS_ENGINE's.");
   m.def("threads_of_last_launch", &exec::threads_of_last_launch,
         "How many CPU threads have worked for this thread's last launch.");
   m.def(

@@ -54,6 +54,10 @@ using BufferDescriptions = std::array<std::string, msl::abi::kMaxBuffers>;
 void run(const Kernel& kernel, Launch& launch, Engine engine = Engine::kAutomatic, int threads = 0,
          const BufferDescriptions* buffers = nullptr);
 
+// Sets the engine of launches that leave it open, which is at first that of the environment
+// (METALOPS_ENGINE), and returns the one before.
+Engine prefer_engine(Engine engine);
+
 // Called in place of every launch that leaves the engine open, unless it is sanitized; may run() it
 // on the engines of its choice. For tests that compare engines. Null by default.
 extern void (*launch_hook)(const Kernel& kernel, Launch& launch, int threads);

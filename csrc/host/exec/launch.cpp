@@ -1,6 +1,7 @@
 // run(): checks a launch and hands it to an engine.
 #include <c10/util/Exception.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -20,13 +21,19 @@ void (*launch_hook)(const Kernel&, Launch&, int) = nullptr;
 
 namespace {
 
-// METALOPS_ENGINE=loop|fiber|auto overrides what a caller leaves open; for tests and for debugging.
-Engine preferred_engine() {
+// METALOPS_ENGINE=loop|fiber|auto is what a caller leaves open; for tests and for debugging.
+Engine engine_of_environment() {
   const char* value = std::getenv("METALOPS_ENGINE");
   if (value == nullptr || *value == 0 || std::strcmp(value, "auto") == 0) return Engine::kAutomatic;
   if (std::strcmp(value, "loop") == 0) return Engine::kLoop;
   if (std::strcmp(value, "fiber") == 0) return Engine::kFiber;
   TORCH_CHECK_VALUE(false, "METALOPS_ENGINE is '", value, "'; it must be auto, loop or fiber");
+}
+
+// The environment is read once: looking through it takes a tenth of a small launch.
+std::atomic<Engine>& preferred_engine() {
+  static std::atomic<Engine> engine = engine_of_environment();
+  return engine;
 }
 
 // Every thread by itself, whatever engine was asked for: a check is about one thread at a time.
@@ -62,6 +69,8 @@ void check_memory(const Kernel& kernel, const Launch& launch) {
 
 }  // namespace
 
+Engine prefer_engine(Engine engine) { return preferred_engine().exchange(engine); }
+
 uint64_t threads_in_grid(const Launch& launch) {
   return uint64_t(launch.grid[0]) * launch.grid[1] * launch.grid[2];
 }
@@ -73,7 +82,7 @@ void run(const Kernel& kernel, Launch& launch, Engine engine, int threads,
     launch_hook(kernel, launch, threads);
     return;
   }
-  if (engine == Engine::kAutomatic) engine = preferred_engine();
+  if (engine == Engine::kAutomatic) engine = preferred_engine().load(std::memory_order_relaxed);
 
   uint64_t group_threads = 1;
   for (int axis = 0; axis < 3; ++axis) {

@@ -7,6 +7,12 @@
 namespace at::native::mps {
 using namespace metalops;
 
+namespace {
+
+enum CallWithParams { kUnaryWithParams, kBinaryWithParams, kBinaryCastWithParams };
+
+}  // namespace
+
 void exec_unary_kernel_with_params_(MTLLibrary_t handle, TensorIteratorBase& iter,
                                     const std::string& name, const KernelParams& params) {
   if (!iter.can_use_32bit_indexing()) {
@@ -19,9 +25,16 @@ void exec_unary_kernel_with_params_(MTLLibrary_t handle, TensorIteratorBase& ite
   check_dimensions(iter);
   auto& library = *static_cast<CompiledLibrary*>(handle);
   const bool contiguous = iter.is_contiguous();
-  const exec::Kernel& kernel = library.kernel(
-      kernel_name(name, contiguous ? "dense" : "strided", scalarToMetalTypeString(iter.dtype(0)),
-                  scalarToMetalTypeString(iter.dtype(1)), params.type_name));
+  const ScalarType out = iter.dtype(0);
+  const ScalarType in = iter.dtype(1);
+  const uint64_t signature =
+      Signature().add(kUnaryWithParams, 2).add(contiguous, 1).add(out).add(in).value();
+  const ElementwiseKernel found = library.elementwise(name, params.type_name, signature, [&] {
+    return ElementwiseKernel{&library.kernel(
+        kernel_name(name, contiguous ? "dense" : "strided", scalarToMetalTypeString(out),
+                    scalarToMetalTypeString(in), params.type_name))};
+  });
+  const exec::Kernel& kernel = *found.kernel;
   Encoder encoder;
   set_operands(encoder, iter);
   if (contiguous) {
@@ -51,11 +64,21 @@ void exec_binary_kernel_with_params_(MTLLibrary_t handle, TensorIteratorBase& it
   const ScalarType out = iter.dtype(0);
   const ScalarType in[2] = {operand_type(iter, 1), operand_type(iter, 2)};
   const bool cast = in[0] != in[1];
-  const std::string out_name = scalarToMetalTypeString(out);
-  const char* shape = contiguous ? "dense" : "strided";
-  const exec::Kernel& kernel = library.kernel(
-      cast ? kernel_name(name, shape, "cast", out_name, params.type_name)
-           : kernel_name(name, shape, out_name, scalarToMetalTypeString(in[0]), params.type_name));
+  const uint64_t signature = Signature()
+                                 .add(cast ? kBinaryCastWithParams : kBinaryWithParams, 2)
+                                 .add(contiguous, 1)
+                                 .add(out)
+                                 .add(in[0])
+                                 .value();
+  const ElementwiseKernel found = library.elementwise(name, params.type_name, signature, [&] {
+    const std::string out_name = scalarToMetalTypeString(out);
+    const char* shape = contiguous ? "dense" : "strided";
+    return ElementwiseKernel{
+        &library.kernel(cast ? kernel_name(name, shape, "cast", out_name, params.type_name)
+                             : kernel_name(name, shape, out_name, scalarToMetalTypeString(in[0]),
+                                           params.type_name))};
+  });
+  const exec::Kernel& kernel = *found.kernel;
   Encoder encoder;
   set_operands(encoder, iter);
   encoder.set_bytes(3, params.data, params.size);

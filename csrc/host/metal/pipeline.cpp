@@ -60,21 +60,41 @@ const exec::Kernel& CompiledLibrary::named_kernel(const std::string& name) const
   return *found;
 }
 
-ElementwiseKernel CompiledLibrary::find(const std::string& name, uint64_t signature) {
-  std::lock_guard<ForkSafeMutex> lock(mutex_);
-  auto entry = elementwise_.find(name);
-  if (entry == elementwise_.end()) return {};
-  // An operator is called with few different signatures: a short scan is faster than a second hash.
-  for (const auto& [known, kernel] : entry->second) {
-    if (known == signature) return kernel;
+CompiledLibrary::~CompiledLibrary() {
+  for (const auto& list : elementwise_) {
+    for (const Remembered* one = list; one != nullptr;) delete std::exchange(one, one->next);
   }
-  return {};
 }
 
-void CompiledLibrary::remember(const std::string& name, uint64_t signature,
-                               ElementwiseKernel kernel) {
-  std::lock_guard<ForkSafeMutex> lock(mutex_);
-  elementwise_[name].emplace_back(signature, kernel);
+std::atomic<const CompiledLibrary::Remembered*>& CompiledLibrary::list_for(std::string_view name,
+                                                                           uint64_t signature) {
+  // The text is compared anyway: a few of its letters tell most operators of a file apart.
+  uint64_t hash = signature ^ name.size();
+  if (!name.empty()) hash = hash << 8 ^ static_cast<unsigned char>(name.back()) << 4 ^ name.front();
+  hash *= 0x9E3779B97F4A7C15;
+  return elementwise_[(hash >> 32) % elementwise_.size()];
+}
+
+const CompiledLibrary::Remembered* CompiledLibrary::find(std::string_view name,
+                                                         std::string_view parameters,
+                                                         uint64_t signature) {
+  const auto& list = list_for(name, signature);
+  for (const Remembered* one = list.load(std::memory_order_acquire); one != nullptr;
+       one = one->next) {
+    if (one->signature == signature && one->name == name && one->parameters == parameters) {
+      return one;
+    }
+  }
+  return nullptr;
+}
+
+ElementwiseKernel CompiledLibrary::remember(std::string_view name, std::string_view parameters,
+                                            uint64_t signature, ElementwiseKernel kernel) {
+  auto& list = list_for(name, signature);
+  auto* one = new Remembered{std::string(name), std::string(parameters), signature, kernel, list};
+  while (!list.compare_exchange_weak(one->next, one, std::memory_order_acq_rel)) {
+  }
+  return kernel;
 }
 
 }  // namespace metalops

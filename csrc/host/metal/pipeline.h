@@ -4,13 +4,12 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <string>
-#include <unordered_map>
-#include <vector>
+#include <string_view>
 
 #include "exec/exec.h"
-#include "locks.h"
 
 namespace metalops {
 
@@ -37,6 +36,8 @@ struct ElementwiseKernel {
 class CompiledLibrary {
  public:
   explicit CompiledLibrary(std::shared_ptr<exec::Library> library) : library_(std::move(library)) {}
+  ~CompiledLibrary();
+  CompiledLibrary(const CompiledLibrary&) = delete;
 
   const std::shared_ptr<exec::Library>& library() const { return library_; }
 
@@ -45,23 +46,37 @@ class CompiledLibrary {
   // The same for a name that somebody wrote, as the error tells which ones are like it.
   const exec::Kernel& named_kernel(const std::string& name) const;
 
-  // Remembers what `resolve()` returns for (operator name, signature). The signature is the
-  // caller's own encoding of everything else that the choice depends on; it must not be zero.
+  // Remembers what `resolve()` returns for (operator name, name of a type of parameters or nothing,
+  // signature). The signature is the caller's own encoding of everything else that the choice
+  // depends on.
   template <typename Resolve>
-  ElementwiseKernel elementwise(const std::string& name, uint64_t signature, Resolve resolve) {
-    if (auto found = find(name, signature); found.kernel) return found;
-    ElementwiseKernel resolved = resolve();
-    remember(name, signature, resolved);
-    return resolved;
+  ElementwiseKernel elementwise(std::string_view name, std::string_view parameters,
+                                uint64_t signature, Resolve resolve) {
+    if (const auto* found = find(name, parameters, signature)) return found->kernel;
+    return remember(name, parameters, signature, resolve());
+  }
+  template <typename Resolve>
+  ElementwiseKernel elementwise(std::string_view name, uint64_t signature, Resolve resolve) {
+    return elementwise(name, {}, signature, resolve);
   }
 
  private:
-  ElementwiseKernel find(const std::string& name, uint64_t signature);
-  void remember(const std::string& name, uint64_t signature, ElementwiseKernel kernel);
+  struct Remembered {
+    std::string name;
+    std::string parameters;
+    uint64_t signature;
+    ElementwiseKernel kernel;
+    const Remembered* next;
+  };
+
+  // Lists that only ever grow at their heads, so that reading them takes no lock.
+  std::atomic<const Remembered*>& list_for(std::string_view name, uint64_t signature);
+  const Remembered* find(std::string_view name, std::string_view parameters, uint64_t signature);
+  ElementwiseKernel remember(std::string_view name, std::string_view parameters, uint64_t signature,
+                             ElementwiseKernel kernel);
 
   std::shared_ptr<exec::Library> library_;
-  ForkSafeMutex mutex_;
-  std::unordered_map<std::string, std::vector<std::pair<uint64_t, ElementwiseKernel>>> elementwise_;
+  std::array<std::atomic<const Remembered*>, 64> elementwise_{};
 };
 
 // Thrown for a name that the library lacks, worded as torch does on a Mac.

@@ -43,7 +43,7 @@ at::Tensor operand_at_start(const at::TensorIteratorBase& iter, int index) {
 }  // namespace
 
 void launch_elementwise(at::native::mps::MetalShaderLibrary& library, at::TensorIteratorBase& iter,
-                        const std::string& name, const std::string& type, SetScalars set_scalars) {
+                        const KernelName& name, const KernelName& type, SetScalars set_scalars) {
   if (iter.numel() == 0) {
     return;
   }
@@ -57,17 +57,16 @@ void launch_elementwise(at::native::mps::MetalShaderLibrary& library, at::Tensor
               "MPS supports tensors with dimensions <= ", c10::metal::max_ndim);
   const bool dense = iter.is_contiguous();
   const bool rows = !dense && has_contiguous_rows(iter);
-  const auto kernel = library.getKernelFunction(
-      name + (dense ? "_dense_" : (rows ? "_rows_" : "_strided_")) + type);
+  auto& function =
+      kernel(library, name + (dense ? "_dense_" : (rows ? "_rows_" : "_strided_")) + type);
   const auto operands = iter.ntensors();
-  kernel->runCommandBlock([&] {
-    kernel->startEncoding();
+  encode(function, [&] {
     for (int i = 0; i < operands; ++i) {
-      kernel->setArg(i, operand_at_start(iter, i));
+      function.setArg(i, operand_at_start(iter, i));
     }
-    const unsigned next = set_scalars(*kernel, static_cast<unsigned>(operands));
+    const unsigned next = set_scalars(function, static_cast<unsigned>(operands));
     if (dense) {
-      kernel->dispatch(static_cast<uint64_t>(iter.numel()));
+      function.dispatch(static_cast<uint64_t>(iter.numel()));
       return;
     }
     std::vector<int64_t> strides;
@@ -79,24 +78,24 @@ void launch_elementwise(at::native::mps::MetalShaderLibrary& library, at::Tensor
       }
     }
     if (rows) {
-      kernel->setArg(next, strides);
+      function.setArg(next, strides);
     } else {
-      kernel->setArg(next, iter.shape());
-      kernel->setArg(next + 1, strides);
-      kernel->setArg(next + 2, static_cast<uint32_t>(iter.ndim()));
+      function.setArg(next, iter.shape());
+      function.setArg(next + 1, strides);
+      function.setArg(next + 2, static_cast<uint32_t>(iter.ndim()));
     }
     const auto inner = static_cast<uint64_t>(iter.shape()[0]);
     const auto outer = static_cast<uint64_t>(iter.numel()) / inner;
-    const auto most = kernel->getMaxThreadsPerThreadgroup();
+    const auto most = function.getMaxThreadsPerThreadgroup();
     const auto width = std::min(inner, most);
     const std::array<uint64_t, 2> grid{inner, outer};
     const std::array<uint64_t, 2> group{width, std::min(outer, most / width)};
-    kernel->dispatch(grid, c10::ArrayRef<uint64_t>(group));
+    function.dispatch(grid, c10::ArrayRef<uint64_t>(group));
   });
 }
 
 void launch_backward(at::native::mps::MetalShaderLibrary& library, at::TensorIteratorBase& iter,
-                     const std::string& name, c10::ArrayRef<c10::Scalar> scalars) {
+                     const KernelName& name, c10::ArrayRef<c10::Scalar> scalars) {
   const float alpha = scalars.size() > 1 ? scalars[0].toFloat() : 0;
   const auto wanted = static_cast<uint32_t>(scalars.back().toLong());
   launch_elementwise(library, iter, name, metal_type(iter.dtype(0)),

@@ -9,9 +9,8 @@
 #include <c10/core/Scalar.h>
 #include <c10/util/ArrayRef.h>
 #include <c10/util/FunctionRef.h>
+#include <metalops/kernel_name.h>
 #include <metalops/library.h>
-
-#include <string>
 
 namespace metalops {
 
@@ -22,14 +21,14 @@ using SetScalars =
 // The buffers of a kernel are the iterator's operands, the outputs first; the scalars; and the
 // layout (none, the row strides, or the sizes, strides and number of dimensions).
 METALOPS_HIDDEN void launch_elementwise(at::native::mps::MetalShaderLibrary& library,
-                                        at::TensorIteratorBase& iter, const std::string& name,
-                                        const std::string& type, SetScalars set_scalars);
+                                        at::TensorIteratorBase& iter, const KernelName& name,
+                                        const KernelName& type, SetScalars set_scalars);
 
 // name: as registered in the kernel file. The iterator's operands are the gradients, grad_output
 // and the inputs, in this order, all of the same floating dtype and on the device. scalars: as
 // pointwise::Launch has them, of which the kernel knows a first number as alpha.
 METALOPS_HIDDEN void launch_backward(at::native::mps::MetalShaderLibrary& library,
-                                     at::TensorIteratorBase& iter, const std::string& name,
+                                     at::TensorIteratorBase& iter, const KernelName& name,
                                      c10::ArrayRef<c10::Scalar> scalars);
 
 }  // namespace metalops

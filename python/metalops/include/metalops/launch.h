@@ -11,11 +11,11 @@
 #include <c10/metal/common.h>
 #include <c10/util/ArrayRef.h>
 #include <c10/util/Exception.h>
+#include <metalops/kernel_name.h>
 #include <metalops/library.h>
 
 #include <algorithm>
 #include <array>
-#include <string>
 #include <type_traits>
 
 namespace metalops {
@@ -47,21 +47,20 @@ METALOPS_HIDDEN inline void bind(at::native::mps::MetalKernelFunction& kernel,
 // thread_index() of <metalops/strided.h> and has nothing to do beyond the last one.
 template <class... Arguments>
 METALOPS_HIDDEN inline void launch_threads(at::native::mps::MetalShaderLibrary& library,
-                                           const std::string& name, uint64_t threads,
+                                           const KernelName& name, uint64_t threads,
                                            const Arguments&... arguments) {
   constexpr uint64_t kRow = uint64_t{1} << 30;
   if (threads == 0) {
     return;
   }
-  const auto kernel = library.getKernelFunction(name);
-  kernel->runCommandBlock([&] {
-    kernel->startEncoding();
-    detail::bind(*kernel, arguments...);
+  auto& function = kernel(library, name);
+  encode(function, [&] {
+    detail::bind(function, arguments...);
     if (threads <= kRow) {
-      kernel->dispatch(c10::metal::round_up<uint64_t>(threads, c10::metal::simdgroup_size));
+      function.dispatch(c10::metal::round_up<uint64_t>(threads, c10::metal::simdgroup_size));
     } else {
       const std::array<uint64_t, 2> grid{kRow, c10::metal::ceil_div(threads, kRow)};
-      kernel->dispatch(grid);
+      function.dispatch(grid);
     }
   });
 }
@@ -70,16 +69,15 @@ METALOPS_HIDDEN inline void launch_threads(at::native::mps::MetalShaderLibrary& 
 // 2^32: a kernel for any number of rows strides over them by threadgroups_per_grid.
 template <class... Arguments>
 METALOPS_HIDDEN inline void launch_threadgroups(at::native::mps::MetalShaderLibrary& library,
-                                                const std::string& name, uint64_t groups,
+                                                const KernelName& name, uint64_t groups,
                                                 uint64_t size, const Arguments&... arguments) {
   if (groups == 0) {
     return;
   }
-  const auto kernel = library.getKernelFunction(name);
-  kernel->runCommandBlock([&] {
-    kernel->startEncoding();
-    detail::bind(*kernel, arguments...);
-    kernel->dispatch(groups * size, size);
+  auto& function = kernel(library, name);
+  encode(function, [&] {
+    detail::bind(function, arguments...);
+    function.dispatch(groups * size, size);
   });
 }
 
@@ -87,31 +85,29 @@ METALOPS_HIDDEN inline void launch_threadgroups(at::native::mps::MetalShaderLibr
 // wide as they can be, and hold several rows where these are short, and several layers of few rows.
 template <class... Arguments>
 METALOPS_HIDDEN inline void launch_grid(at::native::mps::MetalShaderLibrary& library,
-                                        const std::string& name,
-                                        const std::array<uint64_t, 3>& grid,
+                                        const KernelName& name, const std::array<uint64_t, 3>& grid,
                                         const Arguments&... arguments) {
   if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) {
     return;
   }
   constexpr uint64_t kLongest = (uint64_t{1} << 32) - 1;
-  TORCH_CHECK(std::max({grid[0], grid[1], grid[2]}) <= kLongest, name, ": a grid of ", grid[0],
-              " times ", grid[1], " times ", grid[2], " threads is too large for MPS");
-  const auto kernel = library.getKernelFunction(name);
-  kernel->runCommandBlock([&] {
-    kernel->startEncoding();
-    detail::bind(*kernel, arguments...);
-    const auto most = kernel->getMaxThreadsPerThreadgroup();
+  TORCH_CHECK(std::max({grid[0], grid[1], grid[2]}) <= kLongest, name.text(), ": a grid of ",
+              grid[0], " times ", grid[1], " times ", grid[2], " threads is too large for MPS");
+  auto& function = kernel(library, name);
+  encode(function, [&] {
+    detail::bind(function, arguments...);
+    const auto most = function.getMaxThreadsPerThreadgroup();
     const auto width = std::min(grid[0], most);
     const auto height = std::min(grid[1], most / width);
     const std::array<uint64_t, 3> group{width, height, std::min(grid[2], most / (width * height))};
-    kernel->dispatch(grid, c10::ArrayRef<uint64_t>(group));
+    function.dispatch(grid, c10::ArrayRef<uint64_t>(group));
   });
 }
 
 // A grid of one layer.
 template <class... Arguments>
 METALOPS_HIDDEN inline void launch_rows(at::native::mps::MetalShaderLibrary& library,
-                                        const std::string& name, uint64_t columns, uint64_t rows,
+                                        const KernelName& name, uint64_t columns, uint64_t rows,
                                         const Arguments&... arguments) {
   launch_grid(library, name, {columns, rows, 1}, arguments...);
 }
@@ -120,7 +116,7 @@ METALOPS_HIDDEN inline void launch_rows(at::native::mps::MetalShaderLibrary& lib
 // by threadgroup_position_in_grid; the threads for short rows by thread_index().
 template <class... Arguments>
 METALOPS_HIDDEN inline void launch_reduction(at::native::mps::MetalShaderLibrary& library,
-                                             const std::string& name, const std::string& type,
+                                             const KernelName& name, const KernelName& type,
                                              int64_t rows, int64_t length,
                                              const Arguments&... arguments) {
   constexpr int64_t kShort = 64;

@@ -2,15 +2,19 @@
 // extension.
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
+#include <metalops/kernel_name.h>
 #include <metalops/kernel_source.h>
 #include <metalops/library.h>
 #include <sys/stat.h>
 
+#include <array>
+#include <atomic>
 #include <memory>
 
 namespace metalops {
 
 using at::native::mps::DynamicMetalShaderLibrary;
+using at::native::mps::MetalKernelFunction;
 using at::native::mps::MetalShaderLibrary;
 using at::native::mps::PrecompiledMetalShaderLibrary;
 
@@ -22,6 +26,16 @@ struct detail::OpenedLibrary {
 };
 
 namespace {
+
+// A kernel that was found, in a list that only ever grows at its head, so that reading it takes no
+// lock.
+struct FoundKernel {
+  const MetalShaderLibrary* library;
+  KernelName name;
+  MetalKernelFunction* kernel;
+  const FoundKernel* next;
+};
+std::array<std::atomic<const FoundKernel*>, 512> found_kernels{};
 
 // Kernel files register themselves while the extension is being loaded, in any order.
 detail::KernelSource* first_source = nullptr;
@@ -100,6 +114,20 @@ MetalShaderLibrary& library(std::string_view family) {
   }
   TORCH_CHECK(false, "metalops: this extension has no kernel file ", family,
               ".metal; it was built with ", known.empty() ? "none" : known);
+}
+
+MetalKernelFunction& kernel(MetalShaderLibrary& library, const KernelName& name) {
+  auto& found = found_kernels[name.hash() % found_kernels.size()];
+  for (auto* one = found.load(std::memory_order_acquire); one != nullptr; one = one->next) {
+    if (one->library == &library && one->name == name) {
+      return *one->kernel;
+    }
+  }
+  auto* const kernel = library.getCachedKernelFunctionPtr(name.text());
+  auto* const one = new FoundKernel{&library, name, kernel, found.load(std::memory_order_relaxed)};
+  while (!found.compare_exchange_weak(one->next, one, std::memory_order_acq_rel)) {
+  }
+  return *kernel;
 }
 
 std::vector<LibraryState> libraries() {

@@ -1,0 +1,95 @@
+"""What a launch may do besides computing: counted, as times depend on the machine."""
+
+import json
+import os
+import subprocess
+import sys
+
+import metalops
+import pytest
+from metalops.msl.compiler import find
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not metalops._is_software, reason="counts calls of the C library"),
+]
+
+COUNTERS = """
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stddef.h>
+extern "C" {
+long locks = 0, blocks = 0;
+int pthread_mutex_lock(pthread_mutex_t* mutex) {
+  static const auto lock = (int (*)(pthread_mutex_t*))dlsym(RTLD_NEXT, "pthread_mutex_lock");
+  ++locks;
+  return lock(mutex);
+}
+int pthread_mutex_trylock(pthread_mutex_t* mutex) {
+  static const auto lock = (int (*)(pthread_mutex_t*))dlsym(RTLD_NEXT, "pthread_mutex_trylock");
+  ++locks;
+  return lock(mutex);
+}
+void* malloc(size_t bytes) {
+  static const auto allocate = (void* (*)(size_t))dlsym(RTLD_NEXT, "malloc");
+  ++blocks;
+  return allocate(bytes);
+}
+}
+"""
+
+PROGRAM = """
+import ctypes, json, metalops, sys, torch
+counters = ctypes.CDLL(sys.argv[1])
+torch.set_num_threads(1)
+
+def counts(call):
+    for _ in range(20):
+        call()
+    names = ("locks", "blocks")
+    before = [ctypes.c_long.in_dll(counters, name).value for name in names]
+    for _ in range(100):
+        call()
+    after = [ctypes.c_long.in_dll(counters, name).value for name in names]
+    return [(b - a) / 100 for a, b in zip(before, after)]
+
+def measured(device):
+    a, b, out = (torch.full((8,), 0.5, device=device) for _ in range(3))
+    places = torch.arange(8, device=device)
+    return {
+        "unary": counts(lambda: torch.special.airy_ai(a, out=out)),
+        "binary": counts(lambda: torch.special.laguerre_polynomial_l(a, b, out=out)),
+        "grid": counts(lambda: torch.take(a, places, out=out)),
+    }
+
+print(json.dumps([measured("cpu"), measured("mps")]))
+"""
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("counters")
+    source, library = folder / "counters.cpp", folder / "counters.so"
+    source.write_text(COUNTERS)
+    built = find().run(["-O1", "-shared", "-fPIC", str(source), "-o", str(library), "-ldl"])
+    assert built.returncode == 0, built.stderr.decode()
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(library)],
+        env={**os.environ, "LD_PRELOAD": str(library)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+# Torch's interface takes the name of an operator as a std::string: a block if it is a long one.
+LONG_NAMES = {"unary": 0, "binary": 1, "grid": 0}
+
+
+@pytest.mark.parametrize("kind", ["unary", "binary", "grid"])
+def test_a_launch_takes_one_lock_more_than_torchs_cpu_operator_and_no_memory(counted, kind):
+    (torchs_locks, torchs_blocks), (locks, blocks) = (side[kind] for side in counted)
+    assert locks <= torchs_locks + 1
+    assert blocks <= torchs_blocks + LONG_NAMES[kind]
