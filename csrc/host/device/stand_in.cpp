@@ -16,6 +16,10 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
 
 namespace metalops::device {
 namespace {
@@ -86,7 +90,38 @@ class StandIn final : public c10::OperatorKernel {
     for (size_t i = first_return; i < stack->size(); ++i) from_cpu((*stack)[i], aliases, wrap);
   }
 
+  // The same for an operator that takes tensors and numbers and returns a tensor.
+  template <class... Args>
+  at::Tensor call(const c10::TypedOperatorHandle<at::Tensor(Args...)>& op, Args... args) {
+    if ((may_refuse(args) || ...)) {
+      torch::jit::Stack stack;
+      (stack.emplace_back(args), ...);
+      (*this)(op, c10::DispatchKeySet(c10::DispatchKey::MPS), &stack);
+      return std::move(stack[0]).toTensor();
+    }
+    record_stand_in(name_);
+    Aliases aliases;
+    const std::tuple<std::decay_t<Args>...> arguments{to_cpu(args, aliases)...};
+    aliases.check_same_device();
+    at::AutoDispatchBelowADInplaceOrView guard;
+    at::Tensor result = std::apply(
+        [&](const auto&... cpu) {
+          return op.redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), cpu...);
+        },
+        arguments);
+    return aliases.saw_mps() ? aliases.to_mps(result) : result;
+  }
+
  private:
+  static bool may_refuse(const at::Tensor& tensor) { return CpuKernel::may_refuse(tensor); }
+  static bool may_refuse(const c10::Scalar&) { return false; }
+
+  static at::Tensor to_cpu(const at::Tensor& tensor, Aliases& aliases) {
+    if (tensor.defined()) check_computable(tensor.scalar_type());
+    return aliases.to_cpu(tensor);
+  }
+  static const c10::Scalar& to_cpu(const c10::Scalar& number, Aliases&) { return number; }
+
   static void check_indexed(const at::Tensor& self) {
     TORCH_CHECK(self.device().is_mps(),
                 "indices should be either on cpu or on the same device as the indexed tensor (",
@@ -95,9 +130,7 @@ class StandIn final : public c10::OperatorKernel {
 
   void to_cpu(c10::IValue& value, Aliases& aliases, std::optional<bool>& to_mps) const {
     if (value.isTensor()) {
-      const at::Tensor& tensor = value.toTensor();
-      if (tensor.defined()) check_computable(tensor.scalar_type());
-      value = aliases.to_cpu(tensor);
+      value = to_cpu(value.toTensor(), aliases);
     } else if (value.isTensorList()) {
       c10::List<at::Tensor> list;
       for (const at::Tensor& tensor : value.toTensorVector())
@@ -140,6 +173,46 @@ class StandIn final : public c10::OperatorKernel {
   CpuKernel kernel_;
   std::optional<size_t> generator_at_;
 };
+
+template <class... Args>
+torch::CppFunction unboxed_stand_in(const c10::OperatorHandle& op) {
+  return torch::CppFunction([stand_in = std::make_shared<StandIn>(op),
+                             cpu = op.typed<at::Tensor(Args...)>()](Args... args) {
+    return stand_in->call<Args...>(cpu, args...);
+  });
+}
+
+// 'T' for each tensor and 'S' for each number that an operator takes; nothing if it takes something
+// else, writes any or returns something else than a tensor.
+std::string tensors_and_numbers(const c10::FunctionSchema& schema) {
+  if (schema.is_mutable() || schema.returns().size() != 1) return {};
+  if (schema.returns()[0].type()->kind() != c10::TypeKind::TensorType) return {};
+  std::string kinds;
+  for (const c10::Argument& argument : schema.arguments()) {
+    const auto kind = argument.type()->kind();
+    if (kind != c10::TypeKind::TensorType && kind != c10::TypeKind::NumberType) return {};
+    kinds += kind == c10::TypeKind::TensorType ? 'T' : 'S';
+  }
+  return kinds;
+}
+
+// Operators that are called often and with little to compute have few signatures. Their arguments
+// are not boxed, which takes half as long as such a call, and Python's lock for tensors of
+// Python's.
+torch::CppFunction stand_in(const c10::OperatorHandle& op) {
+  using T = const at::Tensor&;
+  using S = const c10::Scalar&;
+  if (find_refusal(op.schema().name()) == nullptr) {
+    const std::string kinds = tensors_and_numbers(op.schema());
+    if (kinds == "T") return unboxed_stand_in<T>(op);
+    if (kinds == "TT") return unboxed_stand_in<T, T>(op);
+    if (kinds == "TS") return unboxed_stand_in<T, S>(op);
+    if (kinds == "TTS") return unboxed_stand_in<T, T, S>(op);
+    if (kinds == "TSS") return unboxed_stand_in<T, S, S>(op);
+    if (kinds == "TTT") return unboxed_stand_in<T, T, T>(op);
+  }
+  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<StandIn>(op));
+}
 
 void forced_cpu_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   record_stand_in(c10::toString(op.operator_name()));
@@ -214,8 +287,7 @@ StockOperators register_stock_operators(const std::vector<std::string>& overload
                    torch::CppFunction::makeFromBoxedFunction<&forced_cpu_fallback>());
       result.stand_ins.push_back(overload);
     } else if (op->hasKernelForDispatchKey(c10::DispatchKey::CPU)) {
-      library.impl(overload.c_str(),
-                   torch::CppFunction::makeFromBoxedFunctor(std::make_unique<StandIn>(*op)));
+      library.impl(overload.c_str(), stand_in(*op));
       result.stand_ins.push_back(overload);
     } else if (!op->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
       library.impl(overload.c_str(),

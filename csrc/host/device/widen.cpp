@@ -67,16 +67,11 @@ std::optional<ScalarType> refused_dtype(const std::string& message) {
   return std::nullopt;
 }
 
-bool may_be_refused(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.scalar_type() != at::kFloat &&
-         tensor.scalar_type() != at::kDouble;
-}
-
 bool may_be_refused(const IValue& value) {
-  if (value.isTensor()) return may_be_refused(value.toTensor());
+  if (value.isTensor()) return CpuKernel::may_refuse(value.toTensor());
   if (value.isTensorList()) {
     for (const at::Tensor& tensor : value.toTensorVector()) {
-      if (may_be_refused(tensor)) return true;
+      if (CpuKernel::may_refuse(tensor)) return true;
     }
   }
   return false;
@@ -282,6 +277,11 @@ void append_list(c10::SmallVectorImpl<uint8_t>& out, const Tensors& tensors) {
 }
 
 }  // namespace
+
+bool CpuKernel::may_refuse(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.scalar_type() != at::kFloat &&
+         tensor.scalar_type() != at::kDouble;
+}
 
 CpuKernel::CpuKernel(const c10::OperatorHandle& op) {
   for (const c10::Argument& argument : op.schema().arguments()) {

@@ -1,6 +1,7 @@
 // One operator's CPU kernel, run in a wider type for dtypes that the stock MPS kernel takes and
 // torch's CPU kernel refuses.
 #pragma once
+#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/util/SmallVector.h>
@@ -24,6 +25,9 @@ class CpuKernel {
   ~CpuKernel();
   CpuKernel(const CpuKernel&) = delete;
   CpuKernel& operator=(const CpuKernel&) = delete;
+
+  // Whether some CPU kernel refuses tensors of this dtype that the stock MPS kernel takes.
+  static bool may_refuse(const at::Tensor& tensor);
 
   // The arguments are on top of the stack; results take their place.
   void call(const c10::OperatorHandle& op, torch::jit::Stack* stack);
