@@ -32,24 +32,22 @@ extern "C" int forks_that_fail(int forks) {
   ForkSafeMutex shared;
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
-  for (int i = 0; i < 2; ++i) {
-    threads.emplace_back([&] {
-      while (!stop) {
-        // Made and destroyed while another is held, too.
-        const std::lock_guard<ForkSafeMutex> outer(shared);
-        const auto made = std::make_unique<ForkSafeMutex>();
-        lock_and_unlock(*made);
-      }
-    });
-    threads.emplace_back([&] {
-      while (!stop) {
-        std::mutex of_torch;
-        GilSafeMutex recursive;
-        ForkSafeReference reference(of_torch);
-        const std::lock_guard<GilSafeMutex> lock(recursive);
-      }
-    });
-  }
+  threads.emplace_back([&] {
+    while (!stop) {
+      // Made and destroyed while another is held, too.
+      const std::lock_guard<ForkSafeMutex> outer(shared);
+      const auto made = std::make_unique<ForkSafeMutex>();
+      lock_and_unlock(*made);
+    }
+  });
+  threads.emplace_back([&] {
+    while (!stop) {
+      std::mutex of_torch;
+      GilSafeMutex recursive;
+      ForkSafeReference reference(of_torch);
+      const std::lock_guard<GilSafeMutex> lock(recursive);
+    }
+  });
   int failed = 0;
   for (int i = 0; i < forks; ++i) {
     const pid_t pid = fork();

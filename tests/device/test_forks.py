@@ -213,7 +213,7 @@ def test_a_process_forks_while_other_threads_make_and_destroy_locks(tmp_path):
         ["-std=c++20", "-O1", "-fPIC", "-shared", "-pthread", *includes, *sources, "-o", library]
     )
     assert built.returncode == 0, built.stderr.decode()
-    program = f"import ctypes; print(ctypes.CDLL({library!r}).forks_that_fail(50))"
+    program = f"import ctypes; print(ctypes.CDLL({library!r}).forks_that_fail(20))"
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
