@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from ..program import declared_identifier, function_declarator, last_name
+from ..scopes import Declaration
 from .checked import Checked, ancestor
 from .rules import rule
 from .types import Type, Types
@@ -307,7 +308,10 @@ class _Body:
         self.types = types
         self.functions = functions
         self.function = function
-        self.scopes: list[dict[str, Type | None]] = [globals_, {}]
+        self.globals: dict[str, Type | None] = globals_
+        self.scopes = checked.calls.scopes_around(function.body)
+        self.declared = {d.identifier.start_byte: d for d in self.scopes.declarations}
+        self.variables: dict[Declaration, Type | None] = {}
         self.known: dict[int, Type | None] = {}
         self.returns: list[Type | None] = [self._result_type()]
         self.class_name = self._class_name()
@@ -323,7 +327,6 @@ class _Body:
         return self.source.masked_text(scope) if scope is not None else None
 
     def run(self) -> None:
-        self.scopes.append({})
         for node, _, declared in self.types.parameters(self.function.declarator):
             self._declare(
                 declared_identifier(node.child_by_field_name("declarator")), declared.type
@@ -349,8 +352,8 @@ class _Body:
     # ---- scopes ----------------------------------------------------------------------------------
 
     def _declare(self, identifier, type_: Type | None) -> None:
-        if identifier is not None:
-            self.scopes[-1][self.source.masked_text(identifier)] = self._as_local(type_)
+        if identifier is not None and identifier.start_byte in self.declared:
+            self.variables[self.declared[identifier.start_byte]] = self._as_local(type_)
 
     @staticmethod
     def _as_local(type_: Type | None) -> Type | None:
@@ -359,15 +362,16 @@ class _Body:
             return type_
         return _array_in(type_, "thread")
 
-    def _lookup(self, name: str) -> Type | None:
-        for scope in reversed(self.scopes[1:]):
-            if name in scope:
-                return scope[name]
+    def _lookup(self, node) -> Type | None:
+        declaration = self.scopes.declaration_of(node)
+        if declaration is not None:
+            return self.variables.get(declaration)
+        name = self.source.masked_text(node)
         if self.class_name is not None:
             field = self.types.field(self.class_name, name)
             if field is not None:
                 return field
-        return self.scopes[0].get(name)
+        return self.globals.get(name)
 
     # ---- statements ------------------------------------------------------------------------------
 
@@ -383,24 +387,12 @@ class _Body:
             if child.type != "ERROR":
                 self._visit(child)
 
-    def _scoped(self, node) -> None:
-        self.scopes.append({})
-        self._children(node)
-        self.scopes.pop()
-
-    _visit_compound_statement = _scoped
-    _visit_for_statement = _scoped
-    _visit_if_statement = _scoped
-    _visit_while_statement = _scoped
-    _visit_switch_statement = _scoped
-
     def _visit_struct_specifier(self, node) -> None:
         pass  # members of local classes are functions of their own
 
     _visit_class_specifier = _visit_union_specifier = _visit_struct_specifier
 
     def _visit_lambda_expression(self, node) -> None:
-        self.scopes.append({})
         self.returns.append(None)
         declarator = node.child_by_field_name("declarator")
         if declarator is not None and declarator.child_by_field_name("parameters") is not None:
@@ -410,10 +402,8 @@ class _Body:
                 )
         self._visit(node.child_by_field_name("body"))
         self.returns.pop()
-        self.scopes.pop()
 
     def _visit_for_range_loop(self, node) -> None:
-        self.scopes.append({})
         start = self.source.previous_code(node.child_by_field_name("type").start_byte) + 1
         declarator = node.child_by_field_name("declarator")
         declared = self.types.declared(
@@ -424,7 +414,6 @@ class _Body:
             declared_identifier(declarator), None if declared.type.is_open else declared.type
         )
         self._visit(node.child_by_field_name("body"))
-        self.scopes.pop()
 
     def _visit_declaration(self, node) -> None:
         type_node = node.child_by_field_name("type")
@@ -637,7 +626,7 @@ class _Body:
         """Functions of the program that a call may mean; none where another may be meant too."""
         if called.type == "identifier":
             name = self.source.masked_text(called)
-            if any(name in scope for scope in self.scopes[1:]):
+            if self.scopes.declaration_of(called) is not None:
                 return []
             return self._free(name) if name not in self.types.classes else []
         if called.type == "template_function":
@@ -735,7 +724,7 @@ class _Body:
         return type_.in_space(None)
 
     def _type_identifier(self, node) -> Type | None:
-        found = self._lookup(self.source.masked_text(node))
+        found = self._lookup(node)
         return found.target if found is not None and found.kind == "reference" else found
 
     def _type_parenthesized_expression(self, node) -> Type | None:

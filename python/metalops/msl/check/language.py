@@ -399,23 +399,6 @@ def _declared_types(checked: Checked) -> set[str]:
     return names
 
 
-def _is_declared_around(source, node, name: str) -> bool:
-    """Whether a function around a node declares a parameter or variable of that name."""
-    function = ancestor(node, "function_definition")
-    if function is None:
-        return False
-    return any(
-        source.node_text(n) == name and n.start_byte < node.start_byte
-        for query in (
-            "(parameter_declaration declarator: (_) @d)",
-            "(declaration declarator: (_) @d)",
-        )
-        for d in source.find(query, function)
-        for n in descendants(d)
-        if n.type == "identifier"
-    )
-
-
 class _Recursion:
     """Cycles of calls. Only functions whose name has a single definition count, so that an overload
     or another instance of a template is never taken for the caller.
@@ -474,7 +457,7 @@ class _Recursion:
             if (
                 target is None
                 or _GOOD_VECTOR.match(name)
-                or _is_declared_around(self.checked.source, node, name)
+                or self.checked.calls.scopes_around(node).declaration_of(called) is not None
             ):
                 continue
             if target.in_class and target.path != function.path:
