@@ -60,6 +60,7 @@ def measured(device):
         "unary": counts(lambda: torch.special.airy_ai(a, out=out)),
         "binary": counts(lambda: torch.special.laguerre_polynomial_l(a, b, out=out)),
         "grid": counts(lambda: torch.take(a, places, out=out)),
+        "stand-in": counts(lambda: a + b),
     }
 
 print(json.dumps([measured("cpu"), measured("mps")]))
@@ -93,3 +94,8 @@ def test_a_launch_takes_one_lock_more_than_torchs_cpu_operator_and_no_memory(cou
     (torchs_locks, torchs_blocks), (locks, blocks) = (side[kind] for side in counted)
     assert locks <= torchs_locks + 1
     assert blocks <= torchs_blocks + LONG_NAMES[kind]
+
+
+def test_a_stand_in_takes_no_lock(counted):
+    (torchs_locks, _), (locks, _) = (side["stand-in"] for side in counted)
+    assert locks <= torchs_locks

@@ -2,6 +2,8 @@
 #include <device/device.h>
 #include <torch_internals.h>
 
+#include <utility>
+
 namespace metalops::device {
 namespace {
 
@@ -13,6 +15,15 @@ bool same_geometry(const at::Tensor& a, const at::Tensor& b) {
 }  // namespace
 
 at::Tensor Aliases::to_cpu(const at::Tensor& tensor) {
+  return to_cpu(c10::MaybeOwned<at::Tensor>::borrowed(tensor));
+}
+
+at::Tensor Aliases::to_cpu(at::Tensor&& tensor) {
+  return to_cpu(c10::MaybeOwned<at::Tensor>::owned(std::move(tensor)));
+}
+
+at::Tensor Aliases::to_cpu(c10::MaybeOwned<at::Tensor> argument) {
+  const at::Tensor& tensor = *argument;
   if (!tensor.defined()) return tensor;
   ++arguments_;
   if (!tensor.device().is_mps()) {
@@ -21,7 +32,7 @@ at::Tensor Aliases::to_cpu(const at::Tensor& tensor) {
   }
   if (mps_at_ == 0) mps_at_ = arguments_;
   for (const TensorPair& pair : tensors_) {
-    if (pair.mps.is_same(tensor)) return pair.cpu;
+    if (pair.mps->is_same(tensor)) return pair.cpu;
   }
   const c10::Storage& storage = tensor.storage();
   const c10::Storage* cpu = nullptr;
@@ -32,7 +43,8 @@ at::Tensor Aliases::to_cpu(const at::Tensor& tensor) {
     storages_.push_back({storage, cpu_alias(storage), storage.data()});
     cpu = &storages_.back().cpu;
   }
-  tensors_.push_back({tensor, internals::tensor_on(*cpu, c10::DispatchKey::CPU, tensor)});
+  at::Tensor alias = internals::tensor_on(*cpu, c10::DispatchKey::CPU, tensor);
+  tensors_.push_back({std::move(argument), std::move(alias)});
   return tensors_.back().cpu;
 }
 
@@ -49,7 +61,7 @@ at::Tensor Aliases::to_mps(const at::Tensor& result) {
       "the operator returns one that is ",
       result.is_quantized() ? "quantized" : "sparse", ".");
   for (const TensorPair& pair : tensors_) {
-    if (pair.cpu.is_same(result)) return pair.mps;
+    if (pair.cpu.is_same(result)) return *pair.mps;
   }
   check_dtype(result.scalar_type());
   for (const StoragePair& pair : storages_) {
@@ -80,8 +92,8 @@ void Aliases::write_back() {
     pair.memory = pair.mps.data();
   }
   for (const TensorPair& pair : tensors_) {
-    if (same_geometry(pair.mps, pair.cpu)) continue;
-    internals::set_geometry(pair.mps, pair.cpu.sizes(), pair.cpu.strides(),
+    if (same_geometry(*pair.mps, pair.cpu)) continue;
+    internals::set_geometry(*pair.mps, pair.cpu.sizes(), pair.cpu.strides(),
                             pair.cpu.storage_offset());
   }
 }

@@ -1,6 +1,7 @@
 // CPU tensors over the memory of mps tensors, for one call of a CPU kernel, and the way back.
 #pragma once
 #include <ATen/core/Tensor.h>
+#include <c10/util/MaybeOwned.h>
 #include <c10/util/SmallVector.h>
 #include <device/allocator.h>
 
@@ -9,8 +10,10 @@ namespace metalops::device {
 class Aliases {
  public:
   // The CPU tensor for an argument. Equal tensors and tensors that share memory keep doing so. CPU
-  // tensors pass unchanged.
+  // tensors pass unchanged. An argument that is not moved here must live as long as this: another
+  // reference to a tensor of Python's would take Python's lock.
   at::Tensor to_cpu(const at::Tensor& tensor);
+  at::Tensor to_cpu(at::Tensor&& tensor);
   std::optional<at::Tensor> to_cpu(const std::optional<at::Tensor>& tensor);
 
   // The mps tensor for a result: an argument that was returned, a view of one, or new memory,
@@ -32,9 +35,11 @@ class Aliases {
     const void* memory;  // of both, when the alias was made
   };
   struct TensorPair {
-    at::Tensor mps;
+    c10::MaybeOwned<at::Tensor> mps;
     at::Tensor cpu;
   };
+  at::Tensor to_cpu(c10::MaybeOwned<at::Tensor> tensor);
+
   const ServesDevice serves_device_;
   c10::SmallVector<StoragePair, 4> storages_;
   c10::SmallVector<TensorPair, 4> tensors_;

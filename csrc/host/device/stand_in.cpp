@@ -116,9 +116,10 @@ class StandIn final : public c10::OperatorKernel {
   static bool may_refuse(const at::Tensor& tensor) { return CpuKernel::may_refuse(tensor); }
   static bool may_refuse(const c10::Scalar&) { return false; }
 
-  static at::Tensor to_cpu(const at::Tensor& tensor, Aliases& aliases) {
+  template <class Tensor>
+  static at::Tensor to_cpu(Tensor&& tensor, Aliases& aliases) {
     if (tensor.defined()) check_computable(tensor.scalar_type());
-    return aliases.to_cpu(tensor);
+    return aliases.to_cpu(std::forward<Tensor>(tensor));
   }
   static const c10::Scalar& to_cpu(const c10::Scalar& number, Aliases&) { return number; }
 
@@ -130,11 +131,11 @@ class StandIn final : public c10::OperatorKernel {
 
   void to_cpu(c10::IValue& value, Aliases& aliases, std::optional<bool>& to_mps) const {
     if (value.isTensor()) {
-      value = to_cpu(value.toTensor(), aliases);
+      value = to_cpu(std::move(value).toTensor(), aliases);
     } else if (value.isTensorList()) {
       c10::List<at::Tensor> list;
-      for (const at::Tensor& tensor : value.toTensorVector())
-        list.push_back(list_item(tensor, aliases));
+      for (at::Tensor& tensor : value.toTensorVector())
+        list.push_back(list_item(std::move(tensor), aliases));
       value = std::move(list);
     } else if (value.isOptionalTensorList()) {
       c10::List<std::optional<at::Tensor>> list;
@@ -149,9 +150,9 @@ class StandIn final : public c10::OperatorKernel {
     }
   }
 
-  at::Tensor list_item(const at::Tensor& tensor, Aliases& aliases) const {
+  at::Tensor list_item(at::Tensor tensor, Aliases& aliases) const {
     const bool index_on_cpu = takes_indices_ && tensor.defined() && tensor.device().is_cpu();
-    return index_on_cpu ? tensor : aliases.to_cpu(tensor);
+    return index_on_cpu ? tensor : aliases.to_cpu(std::move(tensor));
   }
 
   static void from_cpu(c10::IValue& value, Aliases& aliases, bool wrap) {
