@@ -13,7 +13,8 @@ VARIABLES: dict[str, tuple[str, str]] = {
     "METALOPS_CACHE_SIZE": ("2G", "the size up to which that folder may grow (K, M, G)"),
     "METALOPS_ENGINE": (
         "auto",
-        "software device: `loop` runs kernels as plain loops, `fiber` thread by thread; `auto` picks for each kernel",
+        "software device: `loop` runs kernels as plain loops, `group` as loops over the threads of a group, `fiber` "
+        "thread by thread; `auto` picks for each kernel",
     ),
     "METALOPS_QUIET": (
         "0",
@@ -43,6 +44,11 @@ VARIABLES: dict[str, tuple[str, str]] = {
     "PYTORCH_MPS_HIGH_WATERMARK_RATIO": (
         "4 (macOS: 1.7)",
         "how much memory tensors may take, in units of what is recommended",
+    ),
+    "PYTORCH_MPS_LOW_WATERMARK_RATIO": (
+        "0.5 (macOS: 1.4)",
+        "up to how much memory, in the same units, freed tensors of 32 MiB and more are kept for reuse beside those "
+        "in use",
     ),
     "PYTORCH_UNARY_FORCE_FLAVOR": (
         "chosen for each call",

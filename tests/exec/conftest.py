@@ -17,6 +17,11 @@ def build(source):
     return _libraries[source]
 
 
+def engines_of(library, name):
+    """The engines that take a kernel."""
+    return next(entry["engines"] for entry in library.kernel_table() if entry["name"] == name)
+
+
 @pytest.fixture(params=["loop", "fiber"])
 def engine(request):
     """The engines that can run a kernel that does not synchronise."""

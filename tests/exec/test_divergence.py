@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from .conftest import build
+from .conftest import build, engines_of
 
 SOURCE = """
 #define PARAMETERS uint i [[thread_position_in_grid]], uint lane [[thread_index_in_simdgroup]]
@@ -151,9 +151,14 @@ kernel void active_lanes(device uint* out, PARAMETERS) {
 
 
 def run(name, threads=64, group=64, width=1, dtype=torch.int32):
-    out = torch.full((threads, width), -1, dtype=dtype)
-    build(SOURCE).launch(name, [out], threads, group)
-    return out if width > 1 else out[:, 0]
+    """The result, the same on every engine that takes the kernel."""
+    results = []
+    for engine in engines_of(build(SOURCE), name):
+        out = torch.full((threads, width), -1, dtype=dtype)
+        build(SOURCE).launch(name, [out], threads, group, engine=engine)
+        results.append(out if width > 1 else out[:, 0])
+    assert all(torch.equal(result, results[0]) for result in results)
+    return results[0]
 
 
 def lanes(threads=64):
@@ -323,4 +328,4 @@ def test_calls_and_loops_nested_too_deeply_say_so():
         "kernel void k(device uint* out) { out[0] = f69(1); }"
     )
     with pytest.raises(RuntimeError, match="kernel 'k': calls and loops .* nested too deeply"):
-        build(source).launch("k", [torch.zeros(1, dtype=torch.int32)], 1, 1)
+        build(source).launch("k", [torch.zeros(1, dtype=torch.int32)], 1, 1, engine="fiber")

@@ -101,7 +101,7 @@ static void loop(const msl::abi::Launch* launch, msl::abi::u64 begin, msl::abi::
   msl::metal::threadgroup_barrier(msl::metal::mem_flags::mem_none, msl::abi::Site{1});
 }
 static void thread(const msl::abi::Launch*, const msl::abi::Thread*) {}
-static constexpr msl::abi::Kernel kernels[] = {{"misused", nullptr, 0, 0, 1024, loop, thread}};
+static constexpr msl::abi::Kernel kernels[] = {{"misused", nullptr, 0, 0, 1024, loop, nullptr, thread}};
 static constexpr msl::abi::SourceLocation sites[] = {{"a.metal", 1, 1}, {"b.metal", 12, 5}};
 extern "C" __attribute__((visibility("default"))) const msl::abi::Library metalops_library = {
     VERSION, FEATURES, "by hand", kernels, 1, nullptr, 0, sites, 2};
@@ -196,7 +196,7 @@ def test_zero_group_and_unknown_names():
 
 
 # A kernel for each engine that long launches take.
-KERNEL_OF = {"loop": "slow", "fiber": "slow_together"}
+KERNEL_OF = {"loop": "slow", "group": "slow_together", "fiber": "slow_together"}
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
@@ -361,7 +361,7 @@ def test_64_cpu_threads_start_where_few_memory_mappings_are_left():
     for i in range(0, pages, 2):
         assert libc.mprotect(begin + i * page, page, read) == 0
     assert len(open("/proc/self/maps").readlines()) > limit - 64 * 50
-    library.launch("group_sums_of_256", [x, out], 64 * 256, 256)
+    library.launch("group_sums_of_256", [x, out], 64 * 256, 256, engine="fiber")
     assert _host.threads_of_last_launch() == 64 and (out == 256).all()
     print("fine")
     """

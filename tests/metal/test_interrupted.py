@@ -110,7 +110,7 @@ def every_tenth_second():
         signal.signal(signal.SIGALRM, handler)
 
 
-THREADS = {"count": 1 << 19, "count_together": 1 << 15}
+THREADS = {"count": 1 << 19, "count_together": 1 << 21}
 
 
 @pytest.mark.parametrize("kernel", THREADS)

@@ -39,6 +39,34 @@ def test_list_prints_the_kernel_table_and_compiles_nothing(file, capsys):
     assert not file.with_suffix(".so").exists()
 
 
+def test_explain_says_how_each_kernel_runs(tmp_path, capsys):
+    path = tmp_path / "sums.metal"
+    path.write_text("""#include <metal_stdlib>
+using namespace metal;
+kernel void sums(device float* x, uint i [[thread_position_in_grid]], uint g [[threadgroup_position_in_grid]]) {
+  float sum = x[i];
+  sum = simd_sum(sum);
+  x[i] = sum + g;
+}
+kernel void some(device float* x, uint i [[thread_position_in_grid]]) {
+  if (x[i] > 0) threadgroup_barrier(mem_flags::mem_device);
+}
+kernel void one(device float* x, uint i [[thread_position_in_grid]]) { x[i] = 1; }
+""")
+    assert msl.main_compile([str(path), "--explain"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "sums: group, a loop over the threads of a group, cut where they meet",
+        "    cut at (line): simd_sum (5)",
+        "    the same for the group: x, g",
+        "    computed again by each loop: i",
+        "    kept for each thread: sum",
+        "some: fiber, a stack for each thread",
+        "    no group loop because of a threadgroup_barrier under a condition that may differ between threads",
+        "one: loop, a loop over the grid: no threads meet",
+    ]
+    assert not path.with_suffix(".so").exists()
+
+
 def test_compile_writes_a_library(file, tmp_path, capsys):
     output = tmp_path / "out.so"
     assert msl.main_compile([str(file), "-o", str(output), "--list"]) == 0

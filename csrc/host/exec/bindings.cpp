@@ -101,20 +101,26 @@ void bind_sanitizers(py::module_& m) {
 Engine parse_engine(const std::string& name) {
   if (name == "auto") return Engine::kAutomatic;
   if (name == "loop") return Engine::kLoop;
+  if (name == "group") return Engine::kGroup;
   if (name == "fiber") return Engine::kFiber;
-  TORCH_CHECK_VALUE(false, "engine is '", name, "'; it must be 'auto', 'loop' or 'fiber'");
+  TORCH_CHECK_VALUE(false, "engine is '", name, "'; it must be 'auto', 'loop', 'group' or 'fiber'");
 }
 
 // Those that take the kernel, the one that it runs on by default first.
 std::vector<std::string> engines_of(const exec::Kernel& kernel) {
-  if (kernel.loop == nullptr) return {"fiber"};
-  return {"loop", "fiber"};
+  std::vector<std::string> engines;
+  if (kernel.loop != nullptr) engines.push_back("loop");
+  if (kernel.group != nullptr) engines.push_back("group");
+  if (kernel.thread != nullptr) engines.push_back("fiber");
+  return engines;
 }
 
 const char* name_of(Engine engine) {
   switch (engine) {
     case Engine::kLoop:
       return "loop";
+    case Engine::kGroup:
+      return "group";
     case Engine::kFiber:
       return "fiber";
     default:

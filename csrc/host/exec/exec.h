@@ -42,7 +42,7 @@ class Library {
   std::unique_ptr<Impl> impl_;
 };
 
-enum class Engine { kAutomatic, kLoop, kFiber };
+enum class Engine { kAutomatic, kLoop, kGroup, kFiber };
 
 // What is bound to each buffer, for the reports of sanitizers: "float32 [30]", "16 bytes by value".
 using BufferDescriptions = std::array<std::string, msl::abi::kMaxBuffers>;

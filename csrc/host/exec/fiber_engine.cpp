@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "fiber_worker.h"
+#include "group_memory.h"
 #include "runtime.h"
 #include "sanitize/engine.h"
 #include "share_out.h"
@@ -16,9 +17,6 @@
 namespace metalops::exec {
 namespace {
 
-using msl::abi::ArgumentKind;
-using msl::abi::kMaxBuffers;
-using msl::abi::kMaxThreadgroupBytes;
 using msl::abi::SimdFunction;
 using msl::abi::Site;
 
@@ -30,21 +28,8 @@ class Worker final : public FiberWorker<Worker> {
  private:
   friend class FiberWorker<Worker>;
 
-  void lay_out_memory() {
-    group_.static_memory = memory_;
-    group_.static_bytes = kernel_->static_threadgroup_bytes + kAlignmentSlack;
-    uint32_t used = (group_.static_bytes + 127) / 128 * 128;
-    for (uint32_t i = 0; i < kernel_->argument_count; ++i) {
-      const auto& argument = kernel_->arguments[i];
-      if (argument.kind != ArgumentKind::kThreadgroup) continue;
-      group_.dynamic_memory[argument.index] = memory_ + used;
-      used += (launch_->threadgroup_bytes[argument.index] + 127) / 128 * 128;
-    }
-    const bool any =
-        used > (kAlignmentSlack + 127) / 128 * 128 || kernel_->static_threadgroup_bytes != 0;
-    memory_bytes_ = any ? used : 0;
-  }
-  void group_begins() { std::memset(memory_, 0, memory_bytes_); }
+  void lay_out_memory() { memory_.lay_out(*kernel_, *launch_, group_); }
+  void group_begins() { memory_.clear(); }
   void wait() {
     const uint32_t later = simdgroup_->runnable & ~((2u << lane_) - 1u);
     if (C10_LIKELY(later != 0)) {
@@ -54,10 +39,7 @@ class Worker final : public FiberWorker<Worker> {
     }
   }
 
-  uint32_t memory_bytes_ = 0;  // of threadgroup memory in use by this kernel
-  // Room for the alignment of each block beside Metal's limit.
-  static constexpr uint32_t kAlignmentSlack = 256;
-  alignas(256) uint8_t memory_[kMaxThreadgroupBytes + kAlignmentSlack + 128 * kMaxBuffers];
+  GroupMemory memory_;
 };
 
 constinit thread_local Worker* Worker::running = nullptr;
@@ -100,6 +82,7 @@ void on_simd(Site site, const void* in, void* out, SimdFunction function) {
   with_worker(kSimd, site, [=](auto& worker) { worker.simd(site, in, out, function); });
 }
 uint32_t on_lane() {
+  if (runs_group()) return lane_of_group();
   return with_worker(kSimd, kNoSite, [](auto& worker) { return worker.lane(); });
 }
 uint32_t on_active_mask() {
@@ -111,9 +94,9 @@ msl::abi::Path* on_path() {
   static thread_local msl::abi::Path of_no_fiber;  // where nothing waits for others
   return &of_no_fiber;
 }
-uint32_t on_place_variable(msl::abi::Group*, uint32_t bytes, uint32_t alignment) {
-  return with_worker("a threadgroup variable", kNoSite,
-                     [=](auto& worker) { return worker.place_variable(bytes, alignment); });
+uint32_t on_place_variable(msl::abi::Group* group, uint32_t bytes, uint32_t alignment) {
+  if (SanitizingWorker::running == nullptr) return place_variable(*group, bytes, alignment);
+  return SanitizingWorker::running->place_variable(bytes, alignment);
 }
 void on_log(const char* text, uint32_t length) {
   // One call, so that lines of different CPU threads do not mix.

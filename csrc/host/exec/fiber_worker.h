@@ -69,7 +69,6 @@ class FiberWorker : public OverflowHandler {
   uint32_t lane() const { return lane_; }
   uint32_t active_mask() const { return simdgroup_->alive; }
   msl::abi::Path& path() { return paths_[thread_index()]; }
-  uint32_t place_variable(uint32_t bytes, uint32_t alignment);
 
   const Kernel& kernel() const { return *kernel_; }
   bool handle_overflow(const void* address, void* signal_context) override;
@@ -215,16 +214,8 @@ void FiberWorker<Engine>::set_size(const uint32_t size[3]) {
 
 template <class Engine>
 void FiberWorker<Engine>::run_group(uint64_t index) {
-  uint64_t rest = index;
-  for (int axis = 0; axis < 3; ++axis) {
-    group_.position[axis] = uint32_t(rest % launch_->groups[axis]);
-    rest /= launch_->groups[axis];
-    const uint32_t begin = group_.position[axis] * launch_->group[axis];
-    group_.size[axis] = std::min(launch_->group[axis], launch_->grid[axis] - begin);
-  }
+  place_group(*launch_, index, group_);
   set_size(group_.size);
-  group_.static_used = 0;
-  std::fill(std::begin(group_.offsets), std::end(group_.offsets), kNone);
 
   for (uint32_t s = 0; s < simdgroup_count_; ++s) {
     const uint32_t lanes = std::min(threads_ - s * kSimdWidth, kSimdWidth);
@@ -424,15 +415,6 @@ void FiberWorker<Engine>::complete_simd(Simdgroup& simdgroup) {
   if (const auto function = simdgroup.function[first]) function(simdgroup.in, simdgroup.out, lanes);
   simdgroup.at_simd &= ~lanes;
   simdgroup.runnable |= lanes;
-}
-
-template <class Engine>
-uint32_t FiberWorker<Engine>::place_variable(uint32_t bytes, uint32_t alignment) {
-  const uint32_t start = (group_.static_used + alignment - 1) / alignment * alignment;
-  TORCH_CHECK(start + bytes <= group_.static_bytes, "kernel '", kernel_->name,
-              "': the threadgroup variables need more memory than the kernel declares");
-  group_.static_used = start + bytes;
-  return start;
 }
 
 template <class Engine>

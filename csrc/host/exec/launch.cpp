@@ -1,6 +1,7 @@
 // run(): checks a launch and hands it to an engine.
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -21,13 +22,15 @@ void (*launch_hook)(const Kernel&, Launch&, int) = nullptr;
 
 namespace {
 
-// METALOPS_ENGINE=loop|fiber|auto is what a caller leaves open; for tests and for debugging.
+// METALOPS_ENGINE=loop|group|fiber|auto is what a caller leaves open; for tests and for debugging.
 Engine engine_of_environment() {
   const char* value = std::getenv("METALOPS_ENGINE");
   if (value == nullptr || *value == 0 || std::strcmp(value, "auto") == 0) return Engine::kAutomatic;
   if (std::strcmp(value, "loop") == 0) return Engine::kLoop;
+  if (std::strcmp(value, "group") == 0) return Engine::kGroup;
   if (std::strcmp(value, "fiber") == 0) return Engine::kFiber;
-  TORCH_CHECK_VALUE(false, "METALOPS_ENGINE is '", value, "'; it must be auto, loop or fiber");
+  TORCH_CHECK_VALUE(false, "METALOPS_ENGINE is '", value,
+                    "'; it must be auto, loop, group or fiber");
 }
 
 // The environment is read once: looking through it takes a tenth of a small launch.
@@ -71,6 +74,26 @@ void check_memory(const Kernel& kernel, const Launch& launch) {
 
 Engine prefer_engine(Engine engine) { return preferred_engine().exchange(engine); }
 
+void place_group(const Launch& launch, uint64_t index, msl::abi::Group& group) {
+  uint64_t rest = index;
+  for (int axis = 0; axis < 3; ++axis) {
+    group.position[axis] = uint32_t(rest % launch.groups[axis]);
+    rest /= launch.groups[axis];
+    const uint32_t begin = group.position[axis] * launch.group[axis];
+    group.size[axis] = std::min(launch.group[axis], launch.grid[axis] - begin);
+  }
+  group.static_used = 0;
+  std::fill(std::begin(group.offsets), std::end(group.offsets), ~0u);
+}
+
+uint32_t place_variable(msl::abi::Group& group, uint32_t bytes, uint32_t alignment) {
+  const uint32_t start = (group.static_used + alignment - 1) / alignment * alignment;
+  TORCH_INTERNAL_ASSERT(start + bytes <= group.static_bytes,
+                        "the threadgroup variables need more memory than the kernel declares");
+  group.static_used = start + bytes;
+  return start;
+}
+
 uint64_t threads_in_grid(const Launch& launch) {
   return uint64_t(launch.grid[0]) * launch.grid[1] * launch.grid[2];
 }
@@ -102,17 +125,26 @@ void run(const Kernel& kernel, Launch& launch, Engine engine, int threads,
 
   TORCH_CHECK_VALUE(engine != Engine::kLoop || kernel.loop != nullptr, "kernel '", kernel.name,
                     "' synchronises its threads and cannot run as a plain loop");
+  TORCH_CHECK_VALUE(engine != Engine::kGroup || kernel.group != nullptr, "kernel '", kernel.name,
+                    "' has no group loop; `python -m metalops compile --explain` says why");
+  TORCH_CHECK_VALUE(engine != Engine::kFiber || kernel.thread != nullptr, "kernel '", kernel.name,
+                    "' was not compiled for fibers; set METALOPS_ENGINE=fiber before it is");
   if (C10_UNLIKELY(sanitize_mode() != SanitizeMode::kOff)) {
     run_sanitized(kernel, launch, buffers);
     return;
   }
   if (engine == Engine::kAutomatic) {
-    engine = kernel.loop != nullptr ? Engine::kLoop : Engine::kFiber;
+    engine = kernel.loop != nullptr    ? Engine::kLoop
+             : kernel.group != nullptr ? Engine::kGroup
+                                       : Engine::kFiber;
   }
-  if (engine == Engine::kLoop) {
-    run_loop(kernel, launch, threads);
-  } else {
-    run_fibers(kernel, launch, threads);
+  switch (engine) {
+    case Engine::kLoop:
+      return run_loop(kernel, launch, threads);
+    case Engine::kGroup:
+      return run_groups(kernel, launch, threads);
+    default:
+      return run_fibers(kernel, launch, threads);
   }
 }
 

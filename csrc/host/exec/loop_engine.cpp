@@ -12,16 +12,6 @@ thread_local const Kernel* kernel_in_loop = nullptr;
 
 namespace {
 
-// Restores the previous kernel, also when the kernel throws.
-class InLoop {
- public:
-  explicit InLoop(const Kernel& kernel) : before_(kernel_in_loop) { kernel_in_loop = &kernel; }
-  ~InLoop() { kernel_in_loop = before_; }
-
- private:
-  const Kernel* before_;
-};
-
 void run_piece(const Kernel& kernel, const Launch& launch, uint64_t begin, uint64_t end) {
   InLoop scope(kernel);
   kernel.loop(&launch, begin, end);

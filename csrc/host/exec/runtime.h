@@ -30,11 +30,33 @@ uint64_t threads_in_grid(const Launch& launch);
 
 // The engines. Launch::groups is filled in and sizes are checked already.
 void run_loop(const Kernel& kernel, const Launch& launch, int threads);
+void run_groups(const Kernel& kernel, const Launch& launch, int threads);
 void run_fibers(const Kernel& kernel, const Launch& launch, int threads);
 void run_sanitizing(const Kernel& kernel, const Launch& launch);
 
-// The kernel that this CPU thread runs in a loop, so that a synchronising call in it can be
-// reported; null otherwise.
+// Fills in where a threadgroup of the launch lies and how large it is; it has no variables yet.
+void place_group(const Launch& launch, uint64_t index, msl::abi::Group& group);
+// Runtime::place_variable, without room between variables.
+uint32_t place_variable(msl::abi::Group& group, uint32_t bytes, uint32_t alignment);
+
+// Whether this CPU thread runs a group in one go, and the lane that it has come to in a function of
+// a simdgroup.
+bool runs_group();
+uint32_t lane_of_group();
+
+// The kernel that this CPU thread runs in a loop, over a grid or a group, for messages; null
+// otherwise.
 extern thread_local const Kernel* kernel_in_loop;
+
+// Sets it, and restores it also when the kernel throws.
+class InLoop {
+ public:
+  explicit InLoop(const Kernel& kernel) : before_(kernel_in_loop) { kernel_in_loop = &kernel; }
+  ~InLoop() { kernel_in_loop = before_; }
+  InLoop(const InLoop&) = delete;
+
+ private:
+  const Kernel* before_;
+};
 
 }  // namespace metalops::exec

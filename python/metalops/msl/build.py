@@ -228,8 +228,16 @@ def readable(message: str) -> str:
 
 
 def _build(preprocessed: Preprocessed, output: str, options: Options) -> Emitted:
-    emitted = emit(preprocessed, options.kernels)
-    compile_emitted(emitted, output, options)
+    # Sanitizers watch each thread by itself.
+    emitted = emit(preprocessed, options.kernels, group_loops=not options.sanitize)
+    try:
+        compile_emitted(emitted, output, options)
+    except SyntaxError:
+        if all(engine != "group" for engine, _ in emitted.engines.values()):
+            raise
+        # Errors are said of the program as it was written, not of what became of it.
+        emitted = emit(preprocessed, options.kernels, group_loops=False)
+        compile_emitted(emitted, output, options)
     return emitted
 
 

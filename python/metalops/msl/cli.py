@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 
 from . import build
-from .emit import emit
+from .emit import Emitted, emit
 from .errors import CompilerNotFound
 from .preprocess import preprocess
 from .table import KernelEntry, kernel_entries
@@ -36,13 +36,16 @@ def options_of(arguments: argparse.Namespace) -> build.Options:
 
 
 def main_compile(argv: list[str]) -> int:
-    """Compiles one Metal file; --list prints its kernel table instead of compiling unless -o is
-    given too.
+    """Compiles one Metal file; --list and --explain print its kernel table and how the software device runs its
+    kernels, instead of compiling unless -o is given too.
     """
     parser = argparse.ArgumentParser(prog="metalops compile", description=main_compile.__doc__)
     parser.add_argument("file", metavar="FILE.metal")
     parser.add_argument("-o", dest="output", metavar="LIB")
     parser.add_argument("--list", action="store_true", help="print the kernel table")
+    parser.add_argument(
+        "--explain", action="store_true", help="print the engine of each kernel, and why"
+    )
     parser.add_argument("--emit", action="store_true", help="print the emitted C++")
     parser.add_argument(
         "--sanitize", choices=["address", "thread"], help="build the C++ compiler's sanitizer in"
@@ -53,16 +56,19 @@ def main_compile(argv: list[str]) -> int:
     try:
         if not os.path.isfile(arguments.file):
             raise FileNotFoundError(f"no Metal source at {arguments.file}")
-        if arguments.list or arguments.emit:
+        shows = arguments.list or arguments.emit or arguments.explain
+        if shows:
             emitted = emit(preprocess_file(arguments.file, options))
             if arguments.emit:
                 print(emitted.text)
             if arguments.list:
                 print(format_table(kernel_entries(emitted.program)))
-        if arguments.output or not (arguments.list or arguments.emit):
+            if arguments.explain:
+                print(explain(emitted))
+        if arguments.output or not shows:
             output = arguments.output or os.path.splitext(arguments.file)[0] + ".so"
             build.compile_path(arguments.file, output, options)
-            if not arguments.list:
+            if not shows:
                 print(output)
     except SyntaxError as error:
         print(error.msg, file=sys.stderr)
@@ -92,6 +98,34 @@ def format_table(entries: list[KernelEntry]) -> str:
             attributes += f"  ({entry.threadgroup_variables} threadgroup variables)"
         lines.append(f"{entry.name}{attributes}{note}")
         lines += [f"    {argument}" for argument in entry.arguments]
+    return "\n".join(lines) if lines else "no kernels"
+
+
+_ENGINES = {
+    "loop": "a loop over the grid: no threads meet",
+    "group": "a loop over the threads of a group, cut where they meet",
+    "fiber": "a stack for each thread",
+}
+
+
+def explain(emitted: Emitted) -> str:
+    """How the software device runs each kernel, as text."""
+    lines = []
+    for name, (engine, reason) in emitted.engines.items():
+        lines.append(f"{name}: {engine}, {_ENGINES[engine]}")
+        if reason is not None:
+            lines.append(f"    no group loop because of {reason}")
+        if name in emitted.group_loops:
+            how = emitted.group_loops[name]
+            cuts = [f"{call} ({emitted.lines.position(at).line})" for at, call in how.cuts]
+            for what, names in (
+                ("cut at (line)", cuts),
+                ("the same for the group", how.same_for_the_group),
+                ("computed again by each loop", how.computed_again),
+                ("kept for each thread", how.kept_for_each_thread),
+            ):
+                if names:
+                    lines.append(f"    {what}: {', '.join(names)}")
     return "\n".join(lines) if lines else "no kernels"
 
 

@@ -8,16 +8,46 @@ the lines of the source it came from.
 from __future__ import annotations
 
 import bisect
+import contextlib
+import heapq
 import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 _CLOSE, _APPEND, _OPEN, _REPLACE = 0, 1, 2, 3
+
+
+@dataclass
+class Mapped:
+    """Text that was made of pieces of a source, with the runs that apply() tells."""
+
+    text: str = ""
+    runs: list[tuple[int, int, bool]] = field(default_factory=list)
+
+    def add(self, more: str | Mapped) -> None:
+        if isinstance(more, str):
+            self.runs.append((len(self.text), -1, False))
+            self.text += more
+        else:
+            length = len(self.text)
+            self.runs += [(length + at, there, copied) for at, there, copied in more.runs]
+            self.text += more.text
 
 
 class Edits:
     def __init__(self, text: str):
         self.text = text
-        self._events: list[tuple] = []  # (position, kind, order, end, text, rank)
+        # (position, kind, order, end, text, rank, layer)
+        self._events: list[tuple] = []
         self._sorted = True
+        self._layer = ""
+
+    @contextlib.contextmanager
+    def layer(self, name: str) -> Iterator[None]:
+        """What is edited inside belongs to this layer, which apply() can leave out."""
+        before, self._layer = self._layer, name
+        yield
+        self._layer = before
 
     def replace(self, start: int, end: int, text: str) -> None:
         """Puts `text` for the range; edits inside the range are dropped when it is applied."""
@@ -43,7 +73,7 @@ class Edits:
         """Puts `text` before the character at `position`, after what closes there."""
         self._add(position, _OPEN, position, position, text)
 
-    def append(self, position: int, text: str) -> None:
+    def append(self, position: int, text: str | Mapped) -> None:
         """Puts `text` at `position`, after what closes there. A range that ends or begins there
         does not include it.
         """
@@ -54,15 +84,29 @@ class Edits:
         which they were added.
         """
         self._events.append(
-            (position, kind, order, end, text, len(self._events) if rank is None else rank)
+            (
+                position,
+                kind,
+                order,
+                end,
+                text,
+                len(self._events) if rank is None else rank,
+                self._layer,
+            )
         )
         self._sorted = False
 
     def apply(
-        self, start: int = 0, end: int | None = None
+        self,
+        start: int = 0,
+        end: int | None = None,
+        replaced: Sequence[tuple[int, int, str]] = (),
+        without: str | None = None,
     ) -> tuple[str, list[tuple[int, int, bool]]]:
         """The edited range, and a list of runs: (offset in the result, in the source, is it
         copied).
+
+        replaced: (start, end, text) of further replacements. without: a layer that is left out.
         """
         if not self._sorted:
             self._events.sort(key=lambda e: (e[0], e[1], e[2], e[5]))
@@ -75,11 +119,18 @@ class Edits:
         position = start
         removed = (0, 0)
         first = bisect.bisect_left(self._events, start, key=lambda e: e[0])
-        for event_position, kind, order, event_end, text, _ in itertools.islice(
-            self._events, first, None
-        ):
+        events = itertools.islice(self._events, first, None)
+        ends = {s: e for s, e, _ in replaced}
+        if replaced:
+            more = [(s, _REPLACE, -e, e, text, 0, "") for s, e, text in sorted(replaced)]
+            events = heapq.merge(events, more, key=lambda e: (e[0], e[1], e[2], e[5]))
+        for event_position, kind, order, event_end, text, _, layer in events:
             if event_position > end or (event_position == end and kind != _CLOSE):
                 break
+            if layer and layer == without:
+                continue
+            if kind == _OPEN and event_position in ends and -order < ends[event_position]:
+                continue  # belongs to what is replaced
             if event_position < position:
                 continue  # inside a replaced range
             if kind <= _APPEND and event_position == start:
@@ -94,6 +145,9 @@ class Edits:
                 length += event_position - position
                 position = event_position
             runs.append((length, event_position, False))
+            if isinstance(text, Mapped):
+                runs += [(length + at, there, copied) for at, there, copied in text.runs]
+                text = text.text
             pieces.append(text)
             length += len(text)
             if kind == _REPLACE:

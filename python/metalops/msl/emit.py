@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 
 from . import restrictions
 from .errors import Diagnostic, syntax_error
+from .group_loops import Explanation, GroupLoops
 from .locations import LineMap, Position
 from .parse import Source, unbalanced_bracket
 from .preprocess import Preprocessed
 from .program import Program, ProgramError
 from .rewrite import rewrite
-from .thunks import Thunks
+from .thunks import GROUP_BUILTINS, Thunks
 
 _HEAD = "#include <msl/metal.h>\n#include <msl/launch.h>\n"
 _TEXTURES = "#include <msl/texture.h>\n"
@@ -40,6 +41,10 @@ class Emitted:
         default_factory=list
     )  # (offset here, offset there, copied)
     thunks_at: int = 0  # where the user's code ends
+    # By kernel: the engine that runs it ("loop", "group" or "fiber"), and why no group loop does.
+    engines: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+    # By kernel that has a group loop: how it is cut.
+    group_loops: dict[str, Explanation] = field(default_factory=dict)
 
     def source_offset(self, offset: int) -> int | None:
         """The offset in the preprocessed source behind an offset of the emitted text; None where
@@ -89,8 +94,11 @@ class Emitted:
         )
 
 
-def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> Emitted:
-    """Emits a host program, with the kernels named in `only` (default: all).
+def emit(
+    preprocessed: Preprocessed, only: Collection[str] = (), group_loops: bool = True
+) -> Emitted:
+    """Emits a host program, with the kernels named in `only` (default: all). group_loops: whether kernels that
+    synchronise also become loops over the threads of a group, where they can.
 
     Raises SyntaxError for what Metal forbids and the host compiler would not notice, ValueError for
     kernels that are not there.
@@ -109,7 +117,9 @@ def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> Emitted:
             program.instances = [i for i in program.instances if i.name in only]
         restrictions.check(program)
         rewritten = rewrite(program)
-        thunks = Thunks(program, rewritten, lines, preprocessed.recorded)
+        groups = GroupLoops(rewritten, GROUP_BUILTINS) if group_loops else None
+        thunks = Thunks(program, rewritten, lines, preprocessed.recorded, groups)
+        engines = thunks.engines()  # before the edits are applied, since group loops make more
         body, runs = rewritten.edits.apply()
         pieces = list(thunks.pieces())
     except ProgramError as error:
@@ -127,6 +137,9 @@ def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> Emitted:
         ) from None
 
     head = _HEAD + (_TEXTURES if _MENTIONS_TEXTURES.search(source.masked) else "")
+    head += (
+        "#include <msl/group.h>\n" if "group" in {engine for engine, _ in engines.values()} else ""
+    )
     head += _accessors(rewritten.swizzles) + "namespace msl {\n"
     text = [head]
     all_runs = [(0, -1, False)]
@@ -147,7 +160,12 @@ def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> Emitted:
         all_runs.append((length, -1 if piece.offset is None else piece.offset, False))
         text += [marker, piece.text]
         length += len(marker) + len(piece.text)
-    return Emitted("".join(text), program, lines, all_runs, thunks_at)
+    cut = {
+        instance.name: groups.explain(instance.kernel)
+        for instance in thunks.instances
+        if engines[instance.name][0] == "group"
+    }
+    return Emitted("".join(text), program, lines, all_runs, thunks_at, engines, cut)
 
 
 def _accessors(swizzles: set[str]) -> str:

@@ -52,7 +52,8 @@ def rewrite(program: Program) -> Rewritten:
     _erase_attributes(rewritten)
     AddressSpaces(rewritten).run()
     Expressions(rewritten).run()
-    add_sites(rewritten)  # around what expressions have become
+    with rewritten.edits.layer("fibers"):
+        add_sites(rewritten)  # around what expressions have become
     FunctionConstants(rewritten).run()
     _class_scope_specialisations(rewritten)
     _enumerations(rewritten)

@@ -1,8 +1,8 @@
 """Writes what launches the kernels: for every kernel of the library its argument table and its
 engines, then the library table itself. The text follows the rewritten program.
 
-Engines: `loop` for kernels whose threads never meet, `thread` for all. A further engine (a group
-loop, another device) is a further function here and a further pointer in the table.
+Engines: `loop` for kernels whose threads never meet, `group` for those that group_loops.py can cut where they do,
+`thread` for all. A further one is a further function here and a further pointer in the table.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from . import flavours, names
+from .group_loops import GroupLoops, name_in_group
 from .locations import LineMap
 from .program import (
     Instance,
@@ -91,6 +92,19 @@ _THREAD_BUILTINS = {
 }
 
 
+# The same in a loop over the threads of a group, where the thread is `msl_t`.
+GROUP_BUILTINS = {
+    **_ROW_BUILTINS,
+    **_group_builtins(
+        "msl_group.position", "msl_group.size", "msl_t.x, msl_t.y, msl_t.z", "msl_t.index"
+    ),
+    "thread_position_in_grid": ", ".join(
+        f"msl_group.position[{i}] * msl_launch->group[{i}] + msl_t.{axis}"
+        for i, axis in enumerate("xyz")
+    ),
+}
+
+
 @dataclass
 class Piece:
     """Some emitted text, and the offset in the source that errors in it are about (None: none in
@@ -108,7 +122,9 @@ class Thunks:
         rewritten: Rewritten,
         lines: LineMap,
         recorded: Callable[[str], str],
+        groups: GroupLoops | None,
     ):
+        self.groups = groups
         self.program = program
         self.source = program.source
         self.rewritten = rewritten
@@ -121,6 +137,20 @@ class Thunks:
         self.names = [
             f"{names.PROGRAM}::{'::'.join([*_named(i.path), ''])}" for i in self.instances
         ]
+
+    def engines(self) -> dict[str, tuple[str, str | None]]:
+        """By kernel: the engine that runs it, and why a group loop cannot."""
+        found = {}
+        for instance in self.instances:
+            if not self.rewritten.calls.synchronises(instance):
+                found[instance.name] = ("loop", None)
+            elif self.groups is None:
+                found[instance.name] = ("fiber", None)
+            elif self.groups.has(instance.kernel):
+                found[instance.name] = ("group", None)
+            else:
+                found[instance.name] = ("fiber", self.groups.reasons[instance.kernel.number])
+        return found
 
     def pieces(self) -> Iterator[Piece]:
         for kernel in self.program.kernels:
@@ -196,13 +226,25 @@ class Thunks:
         synchronises = self.rewritten.calls.synchronises(instance)
         if not synchronises:
             lines.append(self._loop(number, instance, expression))
+        if self.has_group(instance):
+            lines.append(self._group(number, instance, expression))
         lines.append(self._thread(number, instance, expression, synchronises))
         return Piece(_in_namespaces(instance.path, "\n".join(lines)), instance.offset)
 
+    def has_group(self, instance: Instance) -> bool:
+        return (
+            self.groups is not None
+            and self.rewritten.calls.synchronises(instance)
+            and self.groups.has(instance.kernel)
+        )
+
     def _facts_name(self, instance: Instance, expression: str) -> str:
-        kernel = instance.kernel
-        name = f"msl_facts_{kernel.number}"
-        pattern = rf"\b{re.escape(kernel.function.name)}\b(?=\s*(?:<|$))"
+        return self._renamed(instance, expression, f"msl_facts_{instance.kernel.number}")
+
+    @staticmethod
+    def _renamed(instance: Instance, expression: str, name: str) -> str:
+        """The expression that names a kernel, for another function with the same parameters."""
+        pattern = rf"\b{re.escape(instance.kernel.function.name)}\b(?=\s*(?:<|$))"
         replaced, count = re.subn(pattern, name, expression, count=1)
         return replaced if count else name
 
@@ -304,6 +346,44 @@ class Thunks:
             return "MSL_COLD_LOOP"
         return "MSL_LOOP" if flavours.is_rare(name) else "MSL_HOT_LOOP"
 
+    def _group(self, number: int, instance: Instance, expression: str) -> str:
+        kernel = instance.kernel
+        lines, passed = self._buffers(number, kernel)
+        values = [
+            f"{_SUPPORT}::Kinds<>()",
+            "msl_g",
+            f"{_SUPPORT}::Everyone()",
+            f"{_SUPPORT}::pack()",
+        ]
+        for position, p in enumerate(kernel.parameters):
+            if p.kind == "buffer":
+                values.append(passed[position])
+            elif p.kind == "threadgroup":
+                values.append(self._threadgroup_argument(number, position, p))
+            elif not THREAD_ATTRIBUTES[p.attribute].differs_in_group:
+                values.append(self._builtin(number, position, p, GROUP_BUILTINS))
+        if kernel.threadgroup_variables:
+            values.append("msl_group")
+        name = self._renamed(instance, expression, name_in_group(kernel.function.name))
+        body = "\n  ".join(
+            [
+                f"{_ABI}::Group& msl_group = *msl_threadgroup;",
+                f"const {_SUPPORT}::Threads msl_g(msl_launch, msl_threadgroup, msl_scratch);",
+                *lines,
+            ]
+        )
+        return (
+            f"static void msl_group_{number}(const {_ABI}::Launch* msl_launch, "
+            f"{_ABI}::Group* msl_threadgroup, {_ABI}::Scratch* msl_scratch) {{\n  {body}\n"
+            f"  {name}({', '.join(values)});\n}}"
+        )
+
+    def _threadgroup_argument(self, number: int, position: int, parameter: Parameter) -> str:
+        return (
+            f"{_SUPPORT}::threadgroup_argument<msl_types_{number}::parameter<{position}>>"
+            f"::get(&msl_group, {self._index(number, position, parameter)})"
+        )
+
     def _thread(self, number: int, instance: Instance, expression: str, synchronises: bool) -> str:
         head = (
             f"static void msl_thread_{number}(const {_ABI}::Launch* msl_launch, "
@@ -322,10 +402,7 @@ class Thunks:
             if p.kind == "buffer":
                 values.append(passed[position])
             elif p.kind == "threadgroup":
-                values.append(
-                    f"{_SUPPORT}::threadgroup_argument<msl_types_{number}::parameter<{position}>>"
-                    f"::get(&msl_group, {self._index(number, position, p)})"
-                )
+                values.append(self._threadgroup_argument(number, position, p))
             else:
                 values.append(self._builtin(number, position, p, _THREAD_BUILTINS))
         if kernel.threadgroup_variables:
@@ -347,6 +424,7 @@ class Thunks:
                 if self.rewritten.calls.synchronises(instance)
                 else f"{scope}msl_loop_{number}"
             )
+            group = f"{scope}msl_group_{number}" if self.has_group(instance) else "nullptr"
             if self._needs_facts(kernel):
                 facts = f"{scope}msl_facts_of_{number}"
                 static_bytes, threads = f"{facts}::static_bytes", f"{facts}::max_threads"
@@ -355,7 +433,7 @@ class Thunks:
             kernels.append(
                 f"  {{{json.dumps(instance.name)}, {scope}msl_arguments_{number}, "
                 f"{len(kernel.parameters)}, "
-                f"{static_bytes}, {threads}, {loop}, {scope}msl_thread_{number}}},"
+                f"{static_bytes}, {threads}, {loop}, {group}, {scope}msl_thread_{number}}},"
             )
         constants = [
             f'  {{"{c.name}", {c.index}, sizeof({_qualified(c.path, c.name)}), '

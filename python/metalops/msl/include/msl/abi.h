@@ -12,7 +12,7 @@ typedef __INT32_TYPE__ i32;
 typedef __UINT32_TYPE__ u32;
 typedef __UINT64_TYPE__ u64;
 
-constexpr u32 kAbiVersion = 3;
+constexpr u32 kAbiVersion = 4;
 constexpr u32 kMaxBuffers = 31;              // Metal's buffer argument table
 constexpr u32 kSimdWidth = 32;               // every Apple GPU
 constexpr u32 kMaxThreadgroupBytes = 32768;  // Apple GPUs, family 4 and later
@@ -52,6 +52,13 @@ struct Thread {
   Group* group;
   u32 position[3];  // thread_position_in_threadgroup
   u32 index;        // thread_index_in_threadgroup, over the actual size of the group
+};
+
+// Room for the variables of a group's threads, for engines that run a group in one go: a stack.
+struct Scratch {
+  u8* next;
+  u8* end;
+  u32 lane;  // that a function of a simdgroup is run for: the result of Runtime::lane
 };
 
 // ---- what a kernel asks of the device
@@ -147,9 +154,10 @@ struct Kernel {
   u32 static_threadgroup_bytes;
   u32 max_threads_per_threadgroup;  // 1024, or [[max_total_threads_per_threadgroup(n)]]
   // Engines, null where one cannot run this kernel. `loop` runs threads [begin, end) of the
-  // flattened grid (x fastest) and exists for kernels that never synchronise; `thread` runs one
-  // thread and always exists.
+  // flattened grid (x fastest) and exists for kernels that never synchronise; `group` runs a
+  // threadgroup, and `thread` one thread. Those that synchronise have at least one of the two.
   void (*loop)(const Launch*, u64 begin, u64 end);
+  void (*group)(const Launch*, Group*, Scratch*);
   void (*thread)(const Launch*, const Thread*);
 };
 

@@ -47,6 +47,62 @@ MSL_INLINE Result together(abi::Site site, const Operand& operand) {
   return result;
 }
 
+// Where one CPU thread runs all lanes of a simdgroup (group.h), it calls a function three times:
+// for each lane with a Capture for a site, then once with a Completion, then for each lane with a
+// Replay.
+struct Gathered {
+  static constexpr u32 kBytes = 64;  // at most, of an operand or a result
+  alignas(64) unsigned char operands[32 * kBytes];
+  alignas(64) unsigned char results[32 * kBytes];
+};
+struct Capture {
+  Gathered* gathered;
+  u32 lane;
+};
+struct Completion {
+  Gathered* gathered;
+  u32 mask;
+};
+struct Replay {
+  Gathered* gathered;
+  u32 lane;
+};
+template <class Operation, class Result, class Operand>
+MSL_INLINE Result together(Capture site, const Operand& operand) {
+  static_assert(sizeof(Operand) <= Gathered::kBytes && sizeof(Result) <= Gathered::kBytes);
+  reinterpret_cast<Operand*>(site.gathered->operands)[site.lane] = operand;
+  return Result();
+}
+// Operation::run_all, where there is one.
+template <class Operation, class Operand, class Result>
+MSL_INLINE auto run_all(const Operand* in, Result* out, int)
+    -> decltype(Operation::run_all(in, out), true) {
+  Operation::run_all(in, out);
+  return true;
+}
+template <class Operation, class Operand, class Result>
+MSL_INLINE bool run_all(const Operand*, Result*, long) {
+  return false;
+}
+template <class Operation, class Result, class Operand>
+MSL_INLINE Result together(Completion site, const Operand&) {
+  auto* const operands = reinterpret_cast<Operand*>(site.gathered->operands);
+  auto* const results = reinterpret_cast<Result*>(site.gathered->results);
+  if (site.mask == ~0u && run_all<Operation>(operands, results, 0)) return Result();
+  const void* in[32];
+  void* out[32];
+  for (u32 lane = 0; lane < 32; ++lane) {
+    in[lane] = &operands[lane];
+    out[lane] = &results[lane];
+  }
+  Operation::run(in, out, site.mask);
+  return Result();
+}
+template <class Operation, class Result, class Operand>
+MSL_INLINE Result together(Replay site, const Operand&) {
+  return reinterpret_cast<const Result*>(site.gathered->results)[site.lane];
+}
+
 template <class T>
 MSL_INLINE const T& operand_of(const void* const* in, u32 lane) {
   return *static_cast<const T*>(in[lane]);
@@ -134,16 +190,38 @@ MSL_INLINE u32 lanes_of(u32 part) {
   return Width == 32 ? ~0u : ((1u << (Width & 31)) - 1u) << (part * Width);
 }
 
+// The upper half is combined with the lower one, lane by lane, until one lane is left: the order of
+// a GPU's shuffles. Lanes that take no part are passed over.
 template <class Op, class T, u32 Width>
 struct Reduction {
   static void run(const void* const* in, void* const* out, u32 mask) {
     for (u32 part = 0; part < 32 / Width; ++part) {
       const u32 lanes = mask & lanes_of<Width>(part);
       if (lanes == 0) continue;
-      T total = operand_of<T>(in, u32(__builtin_ctz(lanes)));
-      for_lanes(lanes & (lanes - 1),
-                [&](u32 lane) { total = Op::combine(total, operand_of<T>(in, lane)); });
-      for_lanes(lanes, [&](u32 lane) { result_of<T>(out, lane) = total; });
+      T values[Width];
+      for_lanes(lanes, [&](u32 lane) { values[lane % Width] = operand_of<T>(in, lane); });
+      u32 present = lanes >> (part * Width % 32);
+      for (u32 half = Width / 2; half != 0; half /= 2) {
+        const u32 upper = present >> half;
+        for_lanes(upper, [&](u32 i) {
+          const bool both = (present >> i) & 1u;
+          values[i] = both ? Op::combine(values[i], values[i + half]) : values[i + half];
+        });
+        present = (present | upper) & ((1u << half) - 1u);
+      }
+      for_lanes(lanes, [&](u32 lane) { result_of<T>(out, lane) = values[0]; });
+    }
+  }
+  // The same where every lane takes part, in loops that compilers vectorise.
+  MSL_INLINE static void run_all(const T* in, T* out) {
+    T values[32];
+    for (u32 i = 0; i < 32; ++i) values[i] = in[i];
+    for (u32 part = 0; part < 32; part += Width) {
+      for (u32 half = Width / 2; half != 0; half /= 2) {
+        for (u32 i = part; i < part + half; ++i)
+          values[i] = Op::combine(values[i], values[i + half]);
+      }
+      for (u32 i = part; i < part + Width; ++i) out[i] = values[part];
     }
   }
 };
@@ -300,9 +378,13 @@ struct Ballot {
     for_lanes(mask, [&](u32 lane) { result_of<Votes>(out, lane) = {yes, mask, lane}; });
   }
 };
-MSL_INLINE Votes vote(bool yes, abi::Site site) { return together<Ballot, Votes>(site, yes); }
+template <class S>
+MSL_INLINE Votes vote(bool yes, S site) {
+  return together<Ballot, Votes>(site, yes);
+}
 // The same for the four lanes of one's quadgroup.
-MSL_INLINE Votes quad_vote(bool yes, abi::Site site) {
+template <class S>
+MSL_INLINE Votes quad_vote(bool yes, S site) {
   const Votes all = vote(yes, site);
   const u32 first = all.lane & ~3u;
   return {(all.yes >> first) & 15u, (all.present >> first) & 15u, all.lane & 3u};
@@ -342,39 +424,49 @@ struct __is_valid_simdgroup_type
     : bool_constant<is_arithmetic_v<T> && msl_impl::element_kind<T> != msl_impl::Kind::kBool &&
                     sizeof(typename msl_impl::element<remove_cv_t<T>>::type) <= 4> {};
 
-MSL_INLINE simd_vote simd_ballot(bool yes, abi::Site site = {}) {
+template <class S = abi::Site>
+MSL_INLINE simd_vote simd_ballot(bool yes, S site = {}) {
   return simd_vote(msl_impl::vote(yes, site).yes);
 }
-MSL_INLINE simd_vote simd_active_threads_mask(abi::Site site = {}) {
+template <class S = abi::Site>
+MSL_INLINE simd_vote simd_active_threads_mask(S site = {}) {
   return simd_vote(msl_impl::vote(true, site).present);
 }
-MSL_INLINE bool simd_any(bool yes, abi::Site site = {}) {
+template <class S = abi::Site>
+MSL_INLINE bool simd_any(bool yes, S site = {}) {
   return msl_impl::vote(yes, site).yes != 0;
 }
-MSL_INLINE bool simd_all(bool yes, abi::Site site = {}) {
+template <class S = abi::Site>
+MSL_INLINE bool simd_all(bool yes, S site = {}) {
   const msl_impl::Votes votes = msl_impl::vote(yes, site);
   return votes.yes == votes.present;
 }
-MSL_INLINE bool simd_is_first(abi::Site site = {}) {
+template <class S = abi::Site>
+MSL_INLINE bool simd_is_first(S site = {}) {
   const msl_impl::Votes votes = msl_impl::vote(true, site);
   return abi::u32(__builtin_ctz(votes.present)) == votes.lane;
 }
 MSL_INLINE bool simd_is_helper_thread(abi::Site = {}) { return false; }
 
-MSL_INLINE quad_vote quad_ballot(bool yes, abi::Site site = {}) {
+template <class S = abi::Site>
+MSL_INLINE quad_vote quad_ballot(bool yes, S site = {}) {
   return quad_vote(ushort(msl_impl::quad_vote(yes, site).yes));
 }
-MSL_INLINE quad_vote quad_active_threads_mask(abi::Site site = {}) {
+template <class S = abi::Site>
+MSL_INLINE quad_vote quad_active_threads_mask(S site = {}) {
   return quad_vote(ushort(msl_impl::quad_vote(true, site).present));
 }
-MSL_INLINE bool quad_any(bool yes, abi::Site site = {}) {
+template <class S = abi::Site>
+MSL_INLINE bool quad_any(bool yes, S site = {}) {
   return msl_impl::quad_vote(yes, site).yes != 0;
 }
-MSL_INLINE bool quad_all(bool yes, abi::Site site = {}) {
+template <class S = abi::Site>
+MSL_INLINE bool quad_all(bool yes, S site = {}) {
   const msl_impl::Votes votes = msl_impl::quad_vote(yes, site);
   return votes.yes == votes.present;
 }
-MSL_INLINE bool quad_is_first(abi::Site site = {}) {
+template <class S = abi::Site>
+MSL_INLINE bool quad_is_first(S site = {}) {
   const msl_impl::Votes votes = msl_impl::quad_vote(true, site);
   return abi::u32(__builtin_ctz(votes.present)) == votes.lane;
 }
@@ -383,61 +475,62 @@ MSL_INLINE bool quad_is_helper_thread(abi::Site = {}) { return false; }
 // ---- the functions, for each type
 // ---------------------------------------------------------------------------
 
+// S: what together() takes for a site.
 // FORM: SCALAR, with the type T; or VECTOR, a template over vec<E, N>. PREFIX and WIDTH: simd, 32
 // or quad, 4. Templates with nothing to deduce: they convert their arguments as plain functions do,
 // and give way to a plain function of the user's with the same parameters.
-#define MSL_HEAD_SCALAR template <int = 0>
-#define MSL_HEAD_VECTOR template <class E, int N>
+#define MSL_HEAD_SCALAR template <class S = abi::Site>
+#define MSL_HEAD_VECTOR template <class E, int N, class S = abi::Site>
 #define MSL_TYPE_SCALAR(T) T
 #define MSL_TYPE_VECTOR(T) vec<E, N>
 
 #define MSL_REDUCE(FORM, T, PREFIX, WIDTH, NAME, OP)                                        \
   MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T)                                             \
-      PREFIX##_##NAME(MSL_TYPE_##FORM(T) value, abi::Site site = {}) {                      \
+      PREFIX##_##NAME(MSL_TYPE_##FORM(T) value, S site = {}) {                              \
     using R = MSL_TYPE_##FORM(T);                                                           \
     return msl_impl::together<msl_impl::Reduction<msl_impl::OP, R, WIDTH>, R>(site, value); \
   }
 #define MSL_SCAN(FORM, T, PREFIX, WIDTH, NAME, OP, INCLUSIVE)                                 \
   MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T)                                               \
-      PREFIX##_prefix_##NAME(MSL_TYPE_##FORM(T) value, abi::Site site = {}) {                 \
+      PREFIX##_prefix_##NAME(MSL_TYPE_##FORM(T) value, S site = {}) {                         \
     using R = MSL_TYPE_##FORM(T);                                                             \
     return msl_impl::together<msl_impl::Prefix<msl_impl::OP, R, WIDTH, INCLUSIVE>, R>(site,   \
                                                                                       value); \
   }
 #define MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, NAME, KIND)                                  \
   MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T)                                          \
-      PREFIX##_##NAME(MSL_TYPE_##FORM(T) value, ushort amount, abi::Site site = {}) {    \
+      PREFIX##_##NAME(MSL_TYPE_##FORM(T) value, ushort amount, S site = {}) {            \
     using R = MSL_TYPE_##FORM(T);                                                        \
     return msl_impl::together<msl_impl::Shuffled<msl_impl::Shuffle::KIND, R, WIDTH>, R>( \
         site, msl_impl::Moved<R>{value, amount});                                        \
   }
-#define MSL_SHIFT_AND_FILL(FORM, T, PREFIX, WIDTH, NAME, DOWN)                                    \
-  MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T)                                                   \
-      PREFIX##_shuffle_and_fill_##NAME(MSL_TYPE_##FORM(T) value, MSL_TYPE_##FORM(T) filling,      \
-                                       ushort amount, ushort modulo, abi::Site site = {}) {       \
-    using R = MSL_TYPE_##FORM(T);                                                                 \
-    return msl_impl::together<msl_impl::ShiftedAndFilled<R, DOWN>, R>(                            \
-        site, msl_impl::Filled<R>{value, filling, amount, modulo});                               \
-  }                                                                                               \
-  MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T) PREFIX##_shuffle_and_fill_##NAME(                 \
-      MSL_TYPE_##FORM(T) value, MSL_TYPE_##FORM(T) filling, ushort amount, abi::Site site = {}) { \
-    return PREFIX##_shuffle_and_fill_##NAME(value, filling, amount, ushort(WIDTH), site);         \
+#define MSL_SHIFT_AND_FILL(FORM, T, PREFIX, WIDTH, NAME, DOWN)                               \
+  MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T)                                              \
+      PREFIX##_shuffle_and_fill_##NAME(MSL_TYPE_##FORM(T) value, MSL_TYPE_##FORM(T) filling, \
+                                       ushort amount, ushort modulo, S site = {}) {          \
+    using R = MSL_TYPE_##FORM(T);                                                            \
+    return msl_impl::together<msl_impl::ShiftedAndFilled<R, DOWN>, R>(                       \
+        site, msl_impl::Filled<R>{value, filling, amount, modulo});                          \
+  }                                                                                          \
+  MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T) PREFIX##_shuffle_and_fill_##NAME(            \
+      MSL_TYPE_##FORM(T) value, MSL_TYPE_##FORM(T) filling, ushort amount, S site = {}) {    \
+    return PREFIX##_shuffle_and_fill_##NAME(value, filling, amount, ushort(WIDTH), site);    \
   }
 
-#define MSL_MOVING(FORM, T, PREFIX, WIDTH)                                      \
-  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle, kDirect)                         \
-  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, broadcast, kBroadcast)                    \
-  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle_xor, kXor)                        \
-  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle_up, kUp)                          \
-  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle_down, kDown)                      \
-  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle_rotate_up, kRotateUp)             \
-  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle_rotate_down, kRotateDown)         \
-  MSL_SHIFT_AND_FILL(FORM, T, PREFIX, WIDTH, up, false)                         \
-  MSL_SHIFT_AND_FILL(FORM, T, PREFIX, WIDTH, down, true)                        \
-  MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T)                                 \
-      PREFIX##_broadcast_first(MSL_TYPE_##FORM(T) value, abi::Site site = {}) { \
-    using R = MSL_TYPE_##FORM(T);                                               \
-    return msl_impl::together<msl_impl::First<R, WIDTH>, R>(site, value);       \
+#define MSL_MOVING(FORM, T, PREFIX, WIDTH)                                \
+  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle, kDirect)                   \
+  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, broadcast, kBroadcast)              \
+  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle_xor, kXor)                  \
+  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle_up, kUp)                    \
+  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle_down, kDown)                \
+  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle_rotate_up, kRotateUp)       \
+  MSL_SHUFFLE(FORM, T, PREFIX, WIDTH, shuffle_rotate_down, kRotateDown)   \
+  MSL_SHIFT_AND_FILL(FORM, T, PREFIX, WIDTH, up, false)                   \
+  MSL_SHIFT_AND_FILL(FORM, T, PREFIX, WIDTH, down, true)                  \
+  MSL_HEAD_##FORM MSL_INLINE MSL_TYPE_##FORM(T)                           \
+      PREFIX##_broadcast_first(MSL_TYPE_##FORM(T) value, S site = {}) {   \
+    using R = MSL_TYPE_##FORM(T);                                         \
+    return msl_impl::together<msl_impl::First<R, WIDTH>, R>(site, value); \
   }
 #define MSL_ARITHMETIC(FORM, T, PREFIX, WIDTH)                       \
   MSL_REDUCE(FORM, T, PREFIX, WIDTH, sum, Sum)                       \

@@ -86,6 +86,28 @@ MSL_INLINE ulong matrix_index(uint row, uint column, ulong elements_per_row, con
   return (origin.y + row) * elements_per_row + origin.x + column;
 }
 
+// A lane's part of loading and storing a matrix.
+template <class T, class U>
+MSL_INLINE void matrix_load(uint lane, metal::simdgroup_matrix<T, 8, 8>& d, const U* source,
+                            ulong elements_per_row = 8, ulong2 origin = ulong2(0),
+                            bool transpose = false) {
+  for (uint i = 0; i < 2; ++i) {
+    const ulong index = matrix_index(matrix_row(lane), matrix_column(lane) + i, elements_per_row,
+                                     origin, transpose);
+    d.thread_elements()[i] = T(source[index]);
+  }
+}
+template <class T, class U>
+MSL_INLINE void matrix_store(uint lane, const metal::simdgroup_matrix<T, 8, 8>& a, U* destination,
+                             ulong elements_per_row = 8, ulong2 origin = ulong2(0),
+                             bool transpose = false) {
+  for (uint i = 0; i < 2; ++i) {
+    const ulong index = matrix_index(matrix_row(lane), matrix_column(lane) + i, elements_per_row,
+                                     origin, transpose);
+    destination[index] = U(a.thread_elements()[i]);
+  }
+}
+
 // D = A B + C, in float. Each lane brings its elements of A, B and C and takes its elements of D.
 template <class A, class B, class C>
 struct MatrixOperands {
@@ -133,42 +155,31 @@ template <class T, class U>
 MSL_INLINE void simdgroup_load(simdgroup_matrix<T, 8, 8>& d, const U* source,
                                ulong elements_per_row = 8, ulong2 matrix_origin = ulong2(0),
                                bool transpose_matrix = false, abi::Site = {}) {
-  const uint lane = msl_runtime->lane();
-  for (uint i = 0; i < 2; ++i) {
-    const ulong index =
-        msl_impl::matrix_index(msl_impl::matrix_row(lane), msl_impl::matrix_column(lane) + i,
-                               elements_per_row, matrix_origin, transpose_matrix);
-    d.thread_elements()[i] = T(source[index]);
-  }
+  msl_impl::matrix_load(msl_runtime->lane(), d, source, elements_per_row, matrix_origin,
+                        transpose_matrix);
 }
 template <class T, class U>
 MSL_INLINE void simdgroup_store(const simdgroup_matrix<T, 8, 8>& a, U* destination,
                                 ulong elements_per_row = 8, ulong2 matrix_origin = ulong2(0),
                                 bool transpose_matrix = false, abi::Site = {}) {
-  const uint lane = msl_runtime->lane();
-  for (uint i = 0; i < 2; ++i) {
-    const ulong index =
-        msl_impl::matrix_index(msl_impl::matrix_row(lane), msl_impl::matrix_column(lane) + i,
-                               elements_per_row, matrix_origin, transpose_matrix);
-    destination[index] = U(a.thread_elements()[i]);
-  }
+  msl_impl::matrix_store(msl_runtime->lane(), a, destination, elements_per_row, matrix_origin,
+                         transpose_matrix);
 }
 
 // d = a b + c
-template <class D, class A, class B, class C>
+template <class D, class A, class B, class C, class S = abi::Site>
 MSL_INLINE void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d,
                                               const simdgroup_matrix<A, 8, 8>& a,
                                               const simdgroup_matrix<B, 8, 8>& b,
-                                              const simdgroup_matrix<C, 8, 8>& c,
-                                              abi::Site site = {}) {
+                                              const simdgroup_matrix<C, 8, 8>& c, S site = {}) {
   using Operands = msl_impl::MatrixOperands<A, B, C>;
   d.thread_elements() = msl_impl::together<msl_impl::MultiplyAccumulate<D, A, B, C>, vec<D, 2>>(
       site, Operands{a.thread_elements(), b.thread_elements(), c.thread_elements()});
 }
 // d = a b
-template <class D, class A, class B>
+template <class D, class A, class B, class S = abi::Site>
 MSL_INLINE void simdgroup_multiply(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
-                                   const simdgroup_matrix<B, 8, 8>& b, abi::Site site = {}) {
+                                   const simdgroup_matrix<B, 8, 8>& b, S site = {}) {
   simdgroup_multiply_accumulate(d, a, b, make_filled_simdgroup_matrix<float, 8, 8>(0.0f), site);
 }
 template <class A, class B>

@@ -1,0 +1,123 @@
+// The engine for kernels that the front end has cut where their threads synchronise (msl/group.h):
+// a CPU thread runs a threadgroup at a time by one call.
+#include <c10/util/Exception.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+
+#include "fiber_stacks.h"
+#include "group_memory.h"
+#include "runtime.h"
+#include "share_out.h"
+
+namespace metalops::exec {
+namespace {
+
+using msl::abi::Scratch;
+
+// Address space for the variables of a group's threads, as much for each as a fiber's stack. Only
+// what is touched becomes memory.
+class ScratchMemory {
+ public:
+  ScratchMemory()
+      : start_(::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
+    TORCH_CHECK(start_ != MAP_FAILED, "no address space for the variables of a threadgroup");
+  }
+  ~ScratchMemory() { ::munmap(start_, kBytes); }
+  ScratchMemory(const ScratchMemory&) = delete;
+  uint8_t* begin() const { return static_cast<uint8_t*>(start_); }
+  uint8_t* end() const { return begin() + kBytes; }
+
+ private:
+  static constexpr size_t kBytes = size_t(FiberStacks::kMaxStacks) * FiberStacks::kStackBytes;
+  void* start_;
+};
+
+// One CPU thread's threadgroup. Created when the CPU thread first runs one, and kept.
+class GroupWorker {
+ public:
+  void begin(const Kernel& kernel, const Launch& launch) {
+    kernel_ = &kernel;
+    launch_ = &launch;
+    group_ = {};
+    group_.launch = &launch;
+    memory_.lay_out(kernel, launch, group_);
+  }
+  // Groups [from, to), by their places in the grid.
+  void run_groups(uint64_t from, uint64_t to) {
+    InLoop scope(*kernel_);
+    Running now(this);
+    for (uint64_t index = from; index < to; ++index) {
+      place_group(*launch_, index, group_);
+      memory_.clear();
+      scratch_.next = scratch_memory_.begin();
+      scratch_.end = scratch_memory_.end();
+      kernel_->group(launch_, &group_, &scratch_);
+    }
+  }
+  uint32_t lane() const { return scratch_.lane; }
+
+  static constinit thread_local const GroupWorker* running;
+
+ private:
+  // Says which one runs, also when its kernel throws.
+  class Running {
+   public:
+    explicit Running(const GroupWorker* worker) : before_(running) { running = worker; }
+    ~Running() { running = before_; }
+
+   private:
+    const GroupWorker* const before_;
+  };
+
+  const Kernel* kernel_ = nullptr;
+  const Launch* launch_ = nullptr;
+  msl::abi::Group group_;
+  Scratch scratch_{};
+  ScratchMemory scratch_memory_;
+  GroupMemory memory_;
+};
+
+constinit thread_local const GroupWorker* GroupWorker::running = nullptr;
+
+GroupWorker& worker_of_this_thread() {
+  static thread_local std::unique_ptr<GroupWorker> worker;
+  if (worker == nullptr) worker = std::make_unique<GroupWorker>();
+  return *worker;
+}
+
+// Between pieces of about this long the launching CPU thread looks for Ctrl-C.
+constexpr double kPiece = 1e6;  // nanoseconds
+
+}  // namespace
+
+bool runs_group() { return GroupWorker::running != nullptr; }
+
+uint32_t lane_of_group() { return GroupWorker::running->lane(); }
+
+void run_groups(const Kernel& kernel, const Launch& launch, int threads) {
+  const uint64_t groups = uint64_t(launch.groups[0]) * launch.groups[1] * launch.groups[2];
+  if (threads_in_grid(launch) < 256) threads = 1;
+  threads = int(std::min<uint64_t>(threads, groups));
+  // Groups start in the order of their positions: kernels that wait for a group before them make
+  // progress.
+  const auto make_worker = [&] {
+    GroupWorker& worker = worker_of_this_thread();
+    worker.begin(kernel, launch);
+    return [&worker](uint64_t from, uint64_t to) { worker.run_groups(from, to); };
+  };
+  // Groups take from less than a microsecond to seconds: time the first one.
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  make_worker()(0, 1);
+  const std::chrono::duration<double, std::nano> first = Clock::now() - start;
+  const double several = kPiece / std::max(first.count(), 1.0);
+  const uint64_t most = std::max<uint64_t>(groups / (uint64_t(threads) * 8), 1);
+  const uint64_t piece = std::clamp<uint64_t>(uint64_t(std::min(several, 1e6)), 1, most);
+  share_out(1, groups, piece, threads, make_worker);
+}
+
+}  // namespace metalops::exec

@@ -1,0 +1,39 @@
+// The threadgroup memory of the group that a CPU thread runs, and the group's place in the grid.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "runtime.h"
+
+namespace metalops::exec {
+
+class GroupMemory {
+ public:
+  // Makes room for the kernel's variables and for the arguments of the launch.
+  void lay_out(const Kernel& kernel, const Launch& launch, msl::abi::Group& group) {
+    group.static_memory = memory_;
+    group.static_bytes = kernel.static_threadgroup_bytes + kAlignmentSlack;
+    uint32_t used = (group.static_bytes + 127) / 128 * 128;
+    for (uint32_t i = 0; i < kernel.argument_count; ++i) {
+      const auto& argument = kernel.arguments[i];
+      if (argument.kind != msl::abi::ArgumentKind::kThreadgroup) continue;
+      group.dynamic_memory[argument.index] = memory_ + used;
+      used += (launch.threadgroup_bytes[argument.index] + 127) / 128 * 128;
+    }
+    const bool any =
+        used > (kAlignmentSlack + 127) / 128 * 128 || kernel.static_threadgroup_bytes != 0;
+    bytes_ = any ? used : 0;
+  }
+  // What a group finds there.
+  void clear() { std::memset(memory_, 0, bytes_); }
+
+ private:
+  uint32_t bytes_ = 0;  // in use by this kernel
+  // Room for the alignment of each block beside Metal's limit.
+  static constexpr uint32_t kAlignmentSlack = 256;
+  alignas(256) uint8_t
+      memory_[msl::abi::kMaxThreadgroupBytes + kAlignmentSlack + 128 * msl::abi::kMaxBuffers];
+};
+
+}  // namespace metalops::exec

@@ -1,0 +1,477 @@
+// Running all threads of a threadgroup by one CPU thread, statement by statement: what the front
+// end emits for the group loop engine.
+//
+// A kernel that synchronises is cut where it does. What stands between two cuts runs as a loop over
+// the threads of the group (each()), which compilers vectorise; values that cross a cut are kept
+// for every thread (Lanes); values that are the same for the whole group are plain variables. Where
+// threads part, a Mask says which of them go on.
+#pragma once
+
+#include <msl/launch.h>
+#include <msl/simdgroup_matrix.h>
+
+#define MSL_LANE_LOOP __attribute__((always_inline))
+
+namespace msl::msl_support {
+
+// The thread that a loop over the group is at.
+struct Lane {
+  u32 x, y, z;  // thread_position_in_threadgroup
+  u32 index;    // thread_index_in_threadgroup
+};
+
+constexpr u32 kMaxSimdgroups = 32;
+
+// The threads of the group that runs.
+struct Threads {
+  const Launch* launch;
+  abi::Group* group;
+  abi::Scratch* scratch;
+  u32 count;
+
+  MSL_INLINE Threads(const Launch* of, abi::Group* in, abi::Scratch* with)
+      : launch(of), group(in), scratch(with), count(volume(in->size)) {}
+  MSL_INLINE u32 simdgroups() const { return divide_up(count, abi::kSimdWidth); }
+  // The lanes of a simdgroup that exist.
+  MSL_INLINE u32 present(u32 simdgroup) const {
+    const u32 left = count - simdgroup * abi::kSimdWidth;
+    return left >= abi::kSimdWidth ? ~0u : (1u << left) - 1u;
+  }
+};
+
+// ---- which threads go on
+// ---------------------------------------------------------------------------
+
+// All threads of the group.
+struct Everyone {
+  static MSL_INLINE u32 word(const Threads& threads, u32 simdgroup) {
+    return threads.present(simdgroup);
+  }
+  static MSL_INLINE const u32* bits() { return nullptr; }
+};
+
+struct Mask {
+  u32 words[kMaxSimdgroups];  // a bit for each lane, by simdgroup
+  u32 simdgroups;
+
+  explicit Mask(const Threads& threads) : simdgroups(threads.simdgroups()) {}
+  template <class M>
+  Mask(const Threads& threads, const M& from) : Mask(threads) {
+    for (u32 s = 0; s < simdgroups; ++s) words[s] = from.word(threads, s);
+  }
+  MSL_INLINE u32 word(const Threads&, u32 simdgroup) const { return words[simdgroup]; }
+  MSL_INLINE const u32* bits() const { return words; }
+  bool any() const {
+    u32 all = 0;
+    for (u32 s = 0; s < simdgroups; ++s) all |= words[s];
+    return all != 0;
+  }
+  void remove(const Mask& other) {
+    for (u32 s = 0; s < simdgroups; ++s) words[s] &= ~other.words[s];
+  }
+  void add(const Mask& other) {
+    for (u32 s = 0; s < simdgroups; ++s) words[s] |= other.words[s];
+  }
+  void clear() {
+    for (u32 s = 0; s < simdgroups; ++s) words[s] = 0;
+  }
+};
+
+// Threads that follow each other in x and take part: [first, last) of the row at (y, z).
+struct Run {
+  u32 first, last, y, z;
+  u32 base;         // the index of the row's thread at x = 0
+  u32 at, end;      // what is left of the run that was found last, in whatever rows
+  u32 count;        // threads from here on do not count
+  const u32* bits;  // of the mask; null for everyone
+};
+
+// Calls to this stand around the loops that matter, and would make them slow to compile if they
+// were inlined.
+__attribute__((noinline)) inline bool next_run(Run& run, const u32* size) {
+  if (run.at == run.end) {
+    if (run.end >= run.count) return false;
+    if (run.bits == nullptr) {
+      run.end = run.count;
+    } else {
+      u32 s = run.end / 32;
+      u32 bits = run.bits[s] & (~0u << (run.end & 31));
+      while (bits == 0) {
+        if (++s * 32 >= run.count) return false;
+        bits = run.bits[s];
+      }
+      run.at = s * 32 + u32(__builtin_ctz(bits));
+      u32 off = ~(run.bits[s] >> (run.at & 31));
+      run.end = run.at + (off == 0 ? 32 : u32(__builtin_ctz(off)));
+      while ((run.end & 31) == 0 && run.end < run.count) {
+        off = ~run.bits[run.end / 32];
+        const u32 more = off == 0 ? 32 : u32(__builtin_ctz(off));
+        run.end += more;
+        if (more != 32) break;
+      }
+      if (run.end > run.count) run.end = run.count;
+      if (run.at >= run.end) return false;
+    }
+  }
+  const u32 row = size[1] * size[2] == 1 ? 0 : run.at / size[0];
+  run.base = row * size[0];
+  run.z = row < size[1] ? 0 : row / size[1];
+  run.y = row - run.z * size[1];
+  run.first = run.at - run.base;
+  run.last = run.end - run.base < size[0] ? run.end - run.base : size[0];
+  run.at = run.base + run.last;
+  return true;
+}
+
+// ---- loops over the threads
+// ------------------------------------------------------------------------
+
+// f(lane) for the threads of a mask before `count`. Independent: whether no two threads touch the
+// same memory in ways that matter; then compilers need not check.
+template <bool Independent, class M, class F>
+MSL_INLINE void each(const Threads& threads, const M& mask, u32 count, const F& f) {
+  Run run;
+  run.at = run.end = 0;
+  run.count = count;
+  run.bits = mask.bits();
+  while (next_run(run, threads.group->size)) {
+    const u32 first = run.first, last = run.last, y = run.y, z = run.z, base = run.base;
+    if constexpr (Independent) {
+      MSL_INDEPENDENT
+      for (u32 x = first; x < last; ++x) f(Lane{x, y, z, base + x});
+    } else {
+      for (u32 x = first; x < last; ++x) f(Lane{x, y, z, base + x});
+    }
+  }
+}
+template <bool Independent, class M, class F>
+MSL_INLINE void each(const Threads& threads, const M& mask, const F& f) {
+  each<Independent>(threads, mask, threads.count, f);
+}
+
+// A value for every thread of the group, in memory that is given back in the reverse order.
+template <class T>
+class Lanes {
+ public:
+  typedef T type;
+
+  MSL_INLINE explicit Lanes(const Threads& threads) : scratch_(threads.scratch) {
+    u8* const start = scratch_->next;
+    // A little more, so that variables of large groups do not all fall into the same cache sets.
+    const u64 bytes = (u64(threads.count) * sizeof(T) + 191) / 64 * 64;
+    if (__builtin_expect(bytes > u64(scratch_->end - start), 0)) {
+      msl_runtime->fail("the variables of a threadgroup's threads need too much memory");
+    }
+    scratch_->next = start + bytes;
+    data_ = reinterpret_cast<T*>(start);
+  }
+  MSL_INLINE Lanes(Lanes&& other) : scratch_(other.scratch_), data_(other.data_) {
+    other.data_ = nullptr;
+  }
+  Lanes(const Lanes&) = delete;
+  MSL_INLINE ~Lanes() {
+    if (data_ != nullptr) scratch_->next = reinterpret_cast<u8*>(data_);
+  }
+
+  MSL_INLINE T& operator[](u32 index) const { return data_[index]; }
+
+ private:
+  abi::Scratch* scratch_;
+  T* data_;
+};
+
+// What loops over the threads and calls are given of a value: small, and kept in registers.
+template <class T>
+MSL_INLINE T* at(const Lanes<T>& lanes) {
+  return &lanes[0];
+}
+template <class T>
+struct Same {
+  T& value;
+  MSL_INLINE T& operator[](u32) const { return value; }
+};
+template <class T>
+MSL_INLINE Same<T> same(T& value) {
+  return {value};
+}
+template <class T>
+struct Referred {
+  T* const* pointers;
+  MSL_INLINE T& operator[](u32 index) const { return *pointers[index]; }
+};
+template <class T>
+MSL_INLINE Referred<T> referred(const Lanes<T*>& pointers) {
+  return {&pointers[0]};
+}
+template <class A>
+MSL_INLINE A at(A accessor) {
+  return accessor;
+}
+
+template <class... A>
+struct Pack {
+  template <class F, class... B>
+  MSL_INLINE decltype(auto) apply(u32, const F& f, B&... before) const {
+    return f(before...);
+  }
+};
+template <class A, class... R>
+struct Pack<A, R...> {
+  A first;
+  Pack<R...> rest;
+  template <u32 I>
+  MSL_INLINE auto get() const {
+    if constexpr (I == 0) {
+      return first;
+    } else {
+      return rest.template get<I - 1>();
+    }
+  }
+  // f of the arguments of one thread.
+  template <class F, class... B>
+  MSL_INLINE decltype(auto) apply(u32 index, const F& f, B&... before) const {
+    return rest.apply(index, f, before..., first[index]);
+  }
+};
+MSL_INLINE Pack<> pack() { return {}; }
+template <class A, class... R>
+MSL_INLINE Pack<A, R...> pack(A first, R... rest) {
+  return {first, pack(rest...)};
+}
+
+// How the arguments of a call vary: 0 for the whole group's, 1 for a thread's.
+template <u32... Kind>
+struct Kinds {};
+
+template <class T>
+T decayed(T);
+template <class T>
+using decayed_t = decltype(decayed(made_up<T>()));
+template <class T>
+struct without_const {
+  typedef T type;
+};
+template <class T>
+struct without_const<const T> {
+  typedef T type;
+};
+template <class T, auto N>
+struct without_const<const T[N]> {
+  typedef T type[N];
+};
+template <class T>
+using variable = Lanes<typename without_const<T>::type>;
+
+// Lanes for a function's result, or nothing.
+struct NoLanes {
+  MSL_INLINE explicit NoLanes(const Threads&) {}
+};
+MSL_INLINE int at(const NoLanes&) { return 0; }
+template <class R>
+struct meeting {
+  typedef Lanes<R> lanes;
+};
+template <>
+struct meeting<void> {
+  typedef NoLanes lanes;
+};
+
+// f(lane) for every thread.
+template <bool Independent, class M, class F>
+MSL_INLINE auto evaluate(const Threads& threads, const M& mask, const F& f) {
+  typedef decayed_t<decltype(f(Lane()))> T;
+  Lanes<T> result(threads);
+  T* const to = at(result);
+  each<Independent>(threads, mask, [=](Lane lane) MSL_LANE_LOOP { to[lane.index] = f(lane); });
+  return result;
+}
+
+template <class T, class U>
+MSL_INLINE void copy(T& to, const U& from) {
+  static_assert(sizeof(T) == sizeof(U));
+  __builtin_memcpy(static_cast<void*>(&to), static_cast<const void*>(&from), sizeof(T));
+}
+// A variable that is declared without a value.
+template <class T>
+MSL_INLINE void begin(T& variable) {
+  if constexpr (!__is_trivially_constructible(T)) {
+    T begun;
+    copy(variable, begun);
+  }
+}
+
+// Of 32 bytes, each 0 or 1 (or anything, of a thread that takes no part).
+inline u32 gather_bits(const u8* answers) {
+  u32 bits = 0;
+  for (u32 byte = 0; byte < 4; ++byte) {
+    u64 eight;
+    __builtin_memcpy(&eight, answers + byte * 8, 8);
+    bits |= u32(((eight & 0x0101010101010101ull) * 0x0102040810204080ull) >> 56) << (byte * 8);
+  }
+  return bits;
+}
+
+// Cuts a mask in two.
+template <bool Independent, class M, class F>
+MSL_INLINE void part(const Threads& threads, const M& mask, Mask& yes, Mask& no, const F& f) {
+  const Lanes<u8> kept(threads);
+  u8* const answers = at(kept);
+  each<Independent>(threads, mask,
+                    [&](Lane lane) MSL_LANE_LOOP { answers[lane.index] = f(lane) ? 1 : 0; });
+  for (u32 s = 0; s < yes.simdgroups; ++s) {
+    const u32 lanes = mask.word(threads, s);
+    const u32 bits = lanes == 0 ? 0 : gather_bits(&answers[s * 32]);
+    yes.words[s] = lanes & bits;
+    no.words[s] = lanes & ~bits;
+  }
+}
+
+// Adds those of `lanes` whose value is `label`, or takes them away.
+template <class M, class T, class U>
+MSL_INLINE void add_where(const Threads& threads, const M& lanes, Mask& mask, const T* values,
+                          const U& label) {
+  Mask yes(threads), no(threads);
+  part<true>(threads, lanes, yes, no,
+             [&](Lane lane) MSL_LANE_LOOP { return values[lane.index] == label; });
+  mask.add(yes);
+}
+template <class T, class U>
+MSL_INLINE void remove_where(const Threads& threads, Mask& mask, const T* values, const U& label) {
+  Mask yes(threads), no(threads);
+  part<true>(threads, mask, yes, no,
+             [&](Lane lane) MSL_LANE_LOOP { return values[lane.index] == label; });
+  mask.remove(yes);
+}
+
+// `for (T i = start(lane); i < bound; i += step) body(lane, i)`. Where the threads start side by
+// side, those of an iteration run side by side too.
+template <bool Independent, class M, class B, class S, class I, class F>
+MSL_INLINE void stride(const Threads& threads, const M& mask, const I& start, const B& bound,
+                       const S& step, const F& body) {
+  const auto kept = evaluate<Independent>(threads, mask, start);
+  const auto* const starts = at(kept);
+  typedef decayed_t<decltype(starts[0])> T;
+  if constexpr (__is_same(M, Everyone)) {
+    const T base = starts[0];
+    u32 differ = 0;
+    for (u32 i = 0; i < threads.count; ++i) differ |= u32(starts[i] - base) ^ i;
+    if (differ == 0 && step > 0) {
+      for (T from = base; from < bound; from = T(from + step)) {
+        const u64 left = u64(bound - from);
+        const u32 end = left < threads.count ? u32(left) : threads.count;
+        each<Independent>(threads, mask, end,
+                          [&](Lane lane) MSL_LANE_LOOP { body(lane, T(from + T(lane.index))); });
+        if (left <= u64(step)) break;  // before the index overflows
+      }
+      return;
+    }
+  }
+  each<Independent>(threads, mask, [&](Lane lane) MSL_LANE_LOOP {
+    for (T i = starts[lane.index]; i < bound; i += step) body(lane, i);
+  });
+}
+
+// f(index, site) for every thread, where f is a function of a simdgroup that meets together().
+template <class M, class F>
+MSL_INLINE auto meet(const Threads& threads, const M& mask, const F& f) {
+  using msl_impl::Capture, msl_impl::Completion, msl_impl::Replay;
+  typedef decltype(f(0u, Replay())) Result;
+  constexpr bool kHasResult = !__is_same(Result, void);
+  typename meeting<Result>::lanes kept(threads);
+  const auto results = at(kept);
+  for (u32 s = 0; s < threads.simdgroups(); ++s) {
+    const u32 mine = mask.word(threads, s);
+    if (mine == 0) continue;
+    const u32 first = s * abi::kSimdWidth;
+    msl_impl::Gathered gathered;
+    const auto replay = [&](u32 lane) MSL_LANE_LOOP {
+      if constexpr (kHasResult) {
+        results[first + lane] = f(first + lane, Replay{&gathered, lane});
+      } else {
+        f(first + lane, Replay{&gathered, lane});
+      }
+    };
+    if (mine == ~0u) {
+      for (u32 lane = 0; lane < 32; ++lane) f(first + lane, Capture{&gathered, lane});
+      f(first, Completion{&gathered, mine});
+      for (u32 lane = 0; lane < 32; ++lane) replay(lane);
+    } else {
+      msl_impl::for_lanes(mine, [&](u32 lane) { f(first + lane, Capture{&gathered, lane}); });
+      f(first + u32(__builtin_ctz(mine)), Completion{&gathered, mine});
+      msl_impl::for_lanes(mine, replay);
+    }
+  }
+  return kept;
+}
+// The same for a function that needs to know its lane and meets nobody.
+template <class M, class F>
+MSL_INLINE void with_lane(const Threads& threads, const M& mask, const F& f) {
+  for (u32 s = 0; s < threads.simdgroups(); ++s) {
+    msl_impl::for_lanes(mask.word(threads, s),
+                        [&](u32 lane) { f(s * abi::kSimdWidth + lane, lane); });
+  }
+}
+
+}  // namespace msl::msl_support
+
+// ---- functions of a simdgroup, for all threads of a group
+// ------------------------------------------
+
+namespace msl::metal {
+
+// NAME_in_group(kinds, threads, mask, pack, one thread's arguments): the latter choose among this
+// and what the front end makes of a program's own functions of that name.
+#define MSL_MEETING(NAME)                                                                     \
+  template <class K, class M, class... A, class... W,                                         \
+            class = decltype(NAME(msl_support::made_up<W&>()..., msl_impl::Capture()))>       \
+  MSL_INLINE auto NAME##_in_group(K, const msl_support::Threads& threads, const M& mask,      \
+                                  const msl_support::Pack<A...>& pack, W&&...) {              \
+    return msl_support::meet(threads, mask, [&](abi::u32 index, auto site) MSL_LANE_LOOP {    \
+      return pack.apply(index, [&](auto&... of) MSL_LANE_LOOP { return NAME(of..., site); }); \
+    });                                                                                       \
+  }
+#define MSL_IN_BOTH(NAME) MSL_MEETING(simd_##NAME) MSL_MEETING(quad_##NAME)
+MSL_IN_BOTH(sum)
+MSL_IN_BOTH(product)
+MSL_IN_BOTH(max)
+MSL_IN_BOTH(min)
+MSL_IN_BOTH(and)
+MSL_IN_BOTH(or)
+MSL_IN_BOTH(xor)
+MSL_IN_BOTH(any)
+MSL_IN_BOTH(all)
+MSL_IN_BOTH(ballot)
+MSL_IN_BOTH(is_first)
+MSL_IN_BOTH(active_threads_mask)
+MSL_IN_BOTH(broadcast)
+MSL_IN_BOTH(broadcast_first)
+MSL_IN_BOTH(shuffle)
+MSL_IN_BOTH(shuffle_up)
+MSL_IN_BOTH(shuffle_down)
+MSL_IN_BOTH(shuffle_xor)
+MSL_IN_BOTH(shuffle_rotate_up)
+MSL_IN_BOTH(shuffle_rotate_down)
+MSL_IN_BOTH(shuffle_and_fill_up)
+MSL_IN_BOTH(shuffle_and_fill_down)
+MSL_IN_BOTH(prefix_exclusive_sum)
+MSL_IN_BOTH(prefix_inclusive_sum)
+MSL_IN_BOTH(prefix_exclusive_product)
+MSL_IN_BOTH(prefix_inclusive_product)
+MSL_MEETING(simdgroup_multiply)
+MSL_MEETING(simdgroup_multiply_accumulate)
+#undef MSL_IN_BOTH
+#undef MSL_MEETING
+
+#define MSL_WITH_LANE(NAME, FUNCTION)                                                         \
+  template <class K, class M, class... A, class... W>                                         \
+  MSL_INLINE void NAME##_in_group(K, const msl_support::Threads& threads, const M& mask,      \
+                                  const msl_support::Pack<A...>& pack, W&&...) {              \
+    msl_support::with_lane(threads, mask, [&](abi::u32 index, abi::u32 lane) MSL_LANE_LOOP {  \
+      pack.apply(index, [&](auto&... of) MSL_LANE_LOOP { msl_impl::FUNCTION(lane, of...); }); \
+    });                                                                                       \
+  }
+MSL_WITH_LANE(simdgroup_load, matrix_load)
+MSL_WITH_LANE(simdgroup_store, matrix_store)
+#undef MSL_WITH_LANE
+
+}  // namespace msl::metal

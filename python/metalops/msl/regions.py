@@ -1,0 +1,669 @@
+"""How a function runs when all threads of a threadgroup run it together: which statements must be cut where threads
+meet, which values are the same for the whole group, and where threads part.
+
+A statement is *cut* when something inside of it synchronises, or when threads may leave it early, or when it is a loop
+whose iterations are better run by all threads in turn. All others run as a whole, thread by thread. Values that are the
+same for the whole group are computed once, in the order of the program: as if the threads went in lockstep, which is
+one of the orders in which a GPU may run them.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from .parse import Source
+from .program import declarator_kinds, declared_identifier
+
+LOOPS = {"for_statement", "while_statement", "do_statement", "for_range_loop"}
+_SCOPES = LOOPS | {
+    "compound_statement",
+    "if_statement",
+    "switch_statement",
+    "lambda_expression",
+    "case_statement",
+}
+_LARGEST_KEPT_LOOP = 16
+# Types and functions that depend on the lane.
+USES_MATRICES = re.compile(r"\bsimdgroup_(?:matrix|\w+8x8)|diagonal_simdgroup_matrix")
+
+
+class NotCut(Exception):
+    """Why a function cannot run as a group loop."""
+
+
+class Kind(enum.Enum):
+    """How a variable is kept. GROUP: once. AGAIN: computed again by every loop over the threads that uses it.
+    THREAD: for each thread.
+    """
+
+    GROUP = "group"
+    AGAIN = "again"
+    THREAD = "thread"
+
+
+@dataclass(eq=False)
+class Variable:
+    name: str
+    identifier: object
+    declaration: object  # the whole declaration, or a parameter
+    declarator: object | None
+    value: object | None  # what it is initialised with
+    scope_end: int
+    is_parameter: bool = False
+    is_reference: bool = False
+    is_array: bool = False
+    is_of_group: bool = False  # a constant expression, or in threadgroup memory
+    conditions: tuple | None = None  # around its declaration; None inside of what runs as a whole
+    definitions: list[tuple[object | None, tuple | None]] = field(default_factory=list)
+    uses: list[int] = field(default_factory=list)
+    kind: Kind = Kind.GROUP
+
+    @property
+    def last_use(self) -> int:
+        return max(self.uses, default=self.identifier.start_byte)
+
+
+def walk(node) -> Iterator:
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting.extend(reversed(node.children))
+
+
+def statements_of(node) -> list:
+    """The statements of a block, or the statement itself."""
+    if node.type == "compound_statement":
+        return [c for c in node.named_children if c.type != "comment"]
+    return [node]
+
+
+def alternative_of(node):
+    """The statement behind `else`, or None."""
+    clause = node.child_by_field_name("alternative")
+    if clause is None:
+        return None
+    return next(c for c in clause.named_children if c.type != "comment")
+
+
+def is_constexpr_if(node) -> bool:
+    return any(c.type == "constexpr" for c in node.children)
+
+
+def condition_of(node):
+    """The expression of a condition clause. Raises NotCut for one that declares something."""
+    clause = node.child_by_field_name("condition")
+    if clause is None or clause.type != "condition_clause":
+        return clause
+    value = clause.child_by_field_name("value")
+    if value is None or value.type == "declaration" or clause.child_by_field_name("initializer"):
+        raise NotCut("a condition that declares a variable")
+    return value
+
+
+def without_parentheses(node):
+    while node.type == "parenthesized_expression" and node.named_child_count == 1:
+        node = node.named_children[0]
+    return node
+
+
+class Body:
+    """One function, for given kinds of its parameters.
+
+    parameters: (parameter node, Kind) each. meets: what a call is ("barrier", "simd", "function") or None where it
+    meets nobody. result_of: the Kind of the result of a call of a function that meets. writes: which arguments of a
+    call (by position) may be changed by it. is_pure: whether a call only computes.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        body,
+        parameters: list[tuple[object, Kind]],
+        meets: Callable,
+        result_of: Callable,
+        writes: Callable,
+        is_pure: Callable,
+        members: frozenset[str] = frozenset(),
+    ):
+        self.source = source
+        self.body = body
+        self._meets = meets
+        self._result_of = result_of
+        self._writes = writes
+        self._is_pure = is_pure
+        self._members = members
+        self.variables: list[Variable] = []
+        self.of: dict[int, Variable] = {}  # by the offset of an identifier
+        self._declared: dict[int, list[Variable]] = {}  # by the offset of a declaration
+        self._cut: dict[int, bool] = {}
+        self._simple_definitions: dict[int, tuple] = {}  # assignment's node id: conditions
+        self._level: dict[int, tuple] = {}  # a cut declaration's node id: conditions
+        self._exits: dict[int, list] = {}  # a loop's node id: conditions of what leaves it
+        self.returns: list[tuple] = []  # the conditions of every return
+        self._parameters(parameters)
+        self._structure(statements_of(body), (), None)
+        self._resolve(body, self._scopes)
+        self._decide()
+
+    # ---- what is cut -----------------------------------------------------------------------------
+
+    def meets(self, node) -> bool:
+        return any(c.type == "call_expression" and self._meets(c) for c in walk(node))
+
+    def leaves(self, node) -> bool:
+        """Whether threads may leave the statement by return, break or continue."""
+
+        def find(n, in_loop: bool, in_switch: bool) -> bool:
+            if n.type == "return_statement" or n.type == "goto_statement":
+                return True
+            if n.type == "break_statement":
+                return not (in_loop or in_switch)
+            if n.type == "continue_statement":
+                return not in_loop
+            if n.type == "lambda_expression":
+                return False
+            in_loop = in_loop or n.type in LOOPS
+            in_switch = in_switch or n.type == "switch_statement"
+            return any(find(c, in_loop, in_switch) for c in n.named_children)
+
+        return find(node, False, False)
+
+    def leaves_at_all(self, node) -> bool:
+        """Whether threads may leave the loop whose body this is, or the function."""
+        return any(n.type in ("break_statement", "return_statement") for n in walk(node))
+
+    def is_cut(self, node) -> bool:
+        found = self._cut.get(node.id)
+        if found is None:
+            found = self._cut[node.id] = self._is_cut(node)
+        return found
+
+    def must_be_cut(self, node) -> bool:
+        return self.meets(node) or self.leaves(node)
+
+    def _is_cut(self, node) -> bool:
+        if node.type == "lambda_expression":
+            return False
+        if self.must_be_cut(node):
+            return True
+        if node.type == "for_statement":
+            return self._takes_turns(node)
+        if node.type == "if_statement" and self.is_masked(node):
+            return True
+        if node.type in ("compound_statement", "if_statement"):
+            branches = statements_of(node)
+            if node.type == "if_statement":
+                branches = [node.child_by_field_name("consequence"), alternative_of(node)]
+            return any(b is not None and self.is_cut(b) for b in branches)
+        return False
+
+    def is_masked(self, node) -> bool:
+        """Whether an `if` is better run by finding out first who takes it: `if (lane == 0)` and the like."""
+        if alternative_of(node) is not None or is_constexpr_if(node):
+            return False
+        clause = node.child_by_field_name("condition")
+        value = clause.child_by_field_name("value") if clause is not None else None
+        if value is None or value.type != "binary_expression":
+            return False
+        operator = self.source.node_text(value.child_by_field_name("operator"))
+        if operator not in ("==", "<", ">", "<=", ">="):
+            return False
+        return not any(
+            n.type in ("subscript_expression", "call_expression", "pointer_expression")
+            for n in walk(value)
+        )
+
+    def _takes_turns(self, loop) -> bool:
+        """Whether the iterations of a loop are run by all threads in turn: neighbours touch neighbouring memory."""
+        body = loop.child_by_field_name("body")
+        initializer = loop.child_by_field_name("initializer")
+        condition = loop.child_by_field_name("condition")
+        if initializer is None or initializer.type != "declaration" or condition is None:
+            return False
+        if condition.type != "binary_expression" or self.leaves(loop):
+            return False
+        if any(n.type in ("break_statement", "continue_statement") for n in walk(body)):
+            return False
+        bound = condition.child_by_field_name("right")
+        if bound.type == "number_literal":
+            return not re.fullmatch(r"\d+[uU]?", self.source.node_text(bound)) or (
+                int(self.source.node_text(bound).rstrip("uU")) > _LARGEST_KEPT_LOOP
+            )
+        return True
+
+    # ---- variables -------------------------------------------------------------------------------
+
+    def _parameters(self, parameters) -> None:
+        self._scopes = [{}]
+        for node, kind in parameters:
+            declarator = node.child_by_field_name("declarator")
+            identifier = declared_identifier(declarator)
+            if identifier is None:
+                continue
+            variable = self._declare(node, declarator, identifier, None, self.body.end_byte)
+            variable.is_parameter = True
+            variable.kind = kind
+            variable.conditions = ()
+            self._scopes[0][variable.name] = variable
+
+    def _declare(self, declaration, declarator, identifier, value, scope_end) -> Variable:
+        kinds = declarator_kinds(declarator)
+        start = self.source.previous_code(declaration.start_byte) + 1
+        words = {w.text for w in self.source.words_in(start, identifier.start_byte)}
+        specifiers = {
+            self.source.node_text(c)
+            for c in declaration.children
+            if c.type in ("type_qualifier", "storage_class_specifier")
+        }
+        variable = Variable(
+            self.source.node_text(identifier),
+            identifier,
+            declaration,
+            declarator,
+            value,
+            scope_end,
+            is_reference=kinds[:1] == ["reference"],
+            is_array="array" in kinds,
+        )
+        if "volatile" in specifiers:
+            raise NotCut("a volatile variable")
+        variable.is_of_group = bool({"constexpr", "static"} & specifiers) or (
+            "threadgroup" in words and not {"pointer", "reference"} & set(kinds)
+        )
+        self.variables.append(variable)
+        self.of[identifier.start_byte] = variable
+        self._declared.setdefault(declaration.start_byte, []).append(variable)
+        return variable
+
+    def declared_by(self, declaration) -> list[Variable]:
+        return self._declared.get(declaration.start_byte, [])
+
+    def _resolve(self, node, scopes) -> None:
+        """Finds the variable behind every identifier, and what changes it."""
+        kind = node.type
+        if kind in _SCOPES:
+            scopes = [*scopes, {}]
+        if kind == "declaration":
+            self._resolve_declaration(node, scopes)
+            return
+        if kind == "for_range_loop":
+            self._resolve(node.child_by_field_name("right"), scopes)
+            self._declare_in(node, node.child_by_field_name("declarator"), None, scopes, node)
+            self._resolve(node.child_by_field_name("body"), scopes)
+            return
+        if kind == "lambda_expression":
+            for parameter in self._lambda_parameters(node):
+                declarator = parameter.child_by_field_name("declarator")
+                if declared_identifier(declarator) is not None:
+                    self._declare_in(parameter, declarator, None, scopes, node)
+        if kind == "identifier":
+            variable = _find(self.source.node_text(node), scopes)
+            if variable is not None:
+                self.of[node.start_byte] = variable
+                variable.uses.append(node.start_byte)
+            return
+        if kind == "qualified_identifier":
+            for child in node.named_children:
+                if child.type in ("template_function", "template_type"):
+                    self._resolve(child, scopes)
+            return
+        for child in node.children:
+            self._resolve(child, scopes)
+        if kind in ("assignment_expression", "update_expression"):
+            self._define(node, scopes)
+        elif kind == "pointer_expression" and node.children[0].type == "&":
+            self._changed_somehow(node.child_by_field_name("argument"))
+        elif kind == "call_expression":
+            self._passed(node)
+
+    @staticmethod
+    def _lambda_parameters(node) -> list:
+        declarator = node.child_by_field_name("declarator")
+        parameters = declarator.child_by_field_name("parameters") if declarator else None
+        return [] if parameters is None else parameters.named_children
+
+    def _resolve_declaration(self, node, scopes) -> None:
+        type_node = node.child_by_field_name("type")
+        if type_node is not None:
+            self._resolve(type_node, scopes)
+        for declarator in node.children_by_field_name("declarator"):
+            value = None
+            inner = declarator
+            if declarator.type == "init_declarator":
+                value = declarator.child_by_field_name("value")
+                inner = declarator.child_by_field_name("declarator")
+            for child in walk(inner):  # the sizes of arrays
+                if child.type == "array_declarator" and child.child_by_field_name("size"):
+                    self._resolve(child.child_by_field_name("size"), scopes)
+            if value is not None:
+                self._resolve(value, scopes)
+            if inner.type == "function_declarator":  # `T v(a, b);`
+                value = inner.child_by_field_name("parameters")
+                self._resolve(value, scopes)
+            self._declare_in(node, inner, value, scopes, node.parent)
+
+    def _declare_in(self, declaration, declarator, value, scopes, scope) -> None:
+        if declarator.type == "structured_binding_declarator":
+            names = [c for c in declarator.named_children if c.type == "identifier"]
+        else:
+            names = [declared_identifier(declarator)]
+        for identifier in names:
+            if identifier is None:
+                continue
+            variable = self._declare(declaration, declarator, identifier, value, scope.end_byte)
+            variable.conditions = self._level.get(declaration.id)
+            if value is not None:
+                variable.definitions.append((value, variable.conditions))
+                if variable.is_reference:
+                    self._changed_somehow(value)
+            if len(names) > 1 or declaration.type != "declaration":
+                variable.definitions.append((None, None))
+            scopes[-1][variable.name] = variable
+
+    def base(self, node) -> Variable | None:
+        """The variable that an assignment to `node` changes."""
+        node = without_parentheses(node)
+        while node.type in ("subscript_expression", "field_expression"):
+            if node.type == "field_expression" and node.children[1].type == "->":
+                return None
+            node = without_parentheses(node.child_by_field_name("argument"))
+        return self.of.get(node.start_byte) if node.type == "identifier" else None
+
+    def _define(self, node, scopes) -> None:
+        target = node.child_by_field_name("left") or node.child_by_field_name("argument")
+        variable = self.base(target)
+        if variable is None:
+            return
+        through_pointer = any(n.type == "subscript_expression" for n in walk(target))
+        if through_pointer and not variable.is_array and not variable.is_parameter:
+            kinds = declarator_kinds(variable.declarator)
+            if "pointer" in kinds:
+                return  # what it points to changes, not the pointer
+        if through_pointer and variable.is_parameter:
+            kinds = declarator_kinds(variable.declarator)
+            if {"pointer", "array"} & set(kinds):
+                return
+        value = node.child_by_field_name("right") or target
+        conditions = self._simple_definitions.get(node.id)
+        variable.definitions.append((value if conditions is not None else None, conditions))
+        if conditions is not None and node.type == "assignment_expression":
+            operator = self.source.node_text(node.child_by_field_name("operator"))
+            if operator != "=" or target.type != "identifier":
+                variable.definitions.append((target, conditions))
+
+    def _changed_somehow(self, node) -> None:
+        variable = self.base(node) if node is not None else None
+        if variable is not None and not variable.is_of_group:
+            kinds = declarator_kinds(variable.declarator) if variable.declarator else []
+            if node.type == "subscript_expression" and "pointer" in kinds[:1]:
+                return  # an address in what it points to
+            if kinds[:1] == ["array"] and variable.is_parameter:
+                return
+            variable.definitions.append((None, None))
+
+    def _passed(self, call) -> None:
+        """Arguments that the callee may change, and objects whose member functions are called."""
+        function = call.child_by_field_name("function")
+        if function.type == "field_expression":
+            self._changed_somehow(function.child_by_field_name("argument"))
+        arguments = call.child_by_field_name("arguments").named_children
+        for position, argument in enumerate(arguments):
+            if self._writes(call, position):
+                self._changed_somehow(without_parentheses(argument))
+
+    # ---- conditions ------------------------------------------------------------------------------
+
+    def _structure(self, statements, conditions: tuple, loop) -> None:
+        """Notes, for what stands directly in cut statements, the conditions around it."""
+        for node in statements:
+            kind = node.type
+            if kind == "declaration":
+                self._level[node.id] = conditions
+            elif kind == "expression_statement":
+                for child in node.named_children:
+                    self._definition(child, conditions)
+            if kind in ("break_statement", "continue_statement", "return_statement"):
+                for around in loop or ():
+                    self._exits.setdefault(around.id, []).append(conditions)
+                if kind == "return_statement":
+                    self.returns.append(conditions)
+            if kind == "declaration" or not self.is_cut(node):
+                continue
+            if kind == "compound_statement":
+                self._structure(statements_of(node), conditions, loop)
+            elif kind == "if_statement":
+                inside = conditions
+                if not is_constexpr_if(node):
+                    inside = (*conditions, node.child_by_field_name("condition"))
+                self._structure(
+                    statements_of(node.child_by_field_name("consequence")), inside, loop
+                )
+                if alternative_of(node) is not None:
+                    self._structure(statements_of(alternative_of(node)), inside, loop)
+            elif kind in LOOPS:
+                condition = node.child_by_field_name("condition")
+                inside = (*conditions, *([condition] if condition is not None else ()), node)
+                initializer = node.child_by_field_name("initializer")
+                if initializer is not None and initializer.type == "declaration":
+                    self._level[initializer.id] = conditions
+                update = node.child_by_field_name("update")
+                if update is not None:
+                    self._definition(update, inside)
+                self._structure(
+                    statements_of(node.child_by_field_name("body")), inside, (*(loop or ()), node)
+                )
+            elif kind == "switch_statement":
+                inside = (*conditions, node.child_by_field_name("condition"), node)
+                for case in node.child_by_field_name("body").named_children:
+                    if case.type == "case_statement":
+                        self._structure(case_statements(case), inside, (*(loop or ()), node))
+
+    def _definition(self, node, conditions) -> None:
+        if node.type == "comma_expression":
+            for child in node.named_children:
+                self._definition(child, conditions)
+        elif node.type in ("assignment_expression", "update_expression"):
+            target = node.child_by_field_name("left") or node.child_by_field_name("argument")
+            while target.type == "field_expression" and target.children[1].type != "->":
+                target = target.child_by_field_name("argument")
+            if target.type == "identifier":
+                self._simple_definitions[node.id] = conditions
+
+    # ---- kinds -----------------------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        for variable in self.variables:
+            if variable.is_of_group:
+                variable.kind = Kind.GROUP
+            elif variable.is_parameter:
+                if variable.kind is Kind.AGAIN and variable.definitions:
+                    variable.kind = Kind.THREAD
+            elif variable.conditions is None:
+                variable.kind = Kind.THREAD
+            elif variable.is_array or USES_MATRICES.search(self._type_of(variable)):
+                variable.kind = Kind.THREAD
+            elif variable.value is None and not variable.definitions:
+                variable.kind = Kind.THREAD
+        changed = True
+        while changed:
+            changed = False
+            for variable in self.variables:
+                if variable.kind is Kind.GROUP and not variable.is_of_group:
+                    if not self._is_of_group(variable) or self._is_among_others(variable):
+                        variable.kind = Kind.THREAD
+                        changed = True
+        for variable in self.variables:
+            if variable.kind is Kind.THREAD and self._can_be_again(variable):
+                variable.kind = Kind.AGAIN
+
+    def _type_of(self, variable: Variable) -> str:
+        node = variable.declaration.child_by_field_name("type")
+        return "" if node is None else self.source.masked_text(node)
+
+    def multiplies_matrices(self, node) -> bool:
+        """Whether a binary expression is the product of two matrices of a simdgroup."""
+        sides = [node.child_by_field_name(side) for side in ("left", "right")]
+        variables = [self.base(side) for side in sides]
+        return all(v is not None and USES_MATRICES.search(self._type_of(v)) for v in variables)
+
+    def _is_of_group(self, variable: Variable) -> bool:
+        for value, conditions in variable.definitions:
+            if value is None or conditions is None or not self.is_same(value):
+                return False
+            around = conditions[len(variable.conditions) :]
+            loop = variable.declaration.parent
+            if loop is not None and loop.type == "for_statement":
+                update = loop.child_by_field_name("update")
+                if update is not None and update.start_byte <= value.start_byte < update.end_byte:
+                    # Those who have left the loop do not see it.
+                    condition = loop.child_by_field_name("condition")
+                    around = [
+                        c for c in around if c.id not in (loop.id, condition and condition.id)
+                    ]
+            if any(self.parts(c) for c in around):
+                return False
+        return True
+
+    def _is_among_others(self, variable: Variable) -> bool:
+        """Whether its declaration also declares what each thread keeps."""
+        return any(v.kind is Kind.THREAD for v in self.declared_by(variable.declaration))
+
+    def parts(self, condition) -> bool:
+        """Whether threads may differ in a condition, or leave a loop (given by itself) at different times."""
+        if condition.type in LOOPS or condition.type == "switch_statement":
+            depth = None
+            for conditions in self._exits.get(condition.id, ()):
+                inside = conditions
+                for position, around in enumerate(conditions):
+                    if around.id == condition.id:
+                        depth = position + 1
+                        inside = conditions[depth:]
+                if any(
+                    self.parts(c)
+                    for c in inside
+                    if c.type not in LOOPS and c.type != "switch_statement"
+                ):
+                    return True
+            return False
+        return not self.is_same(condition)
+
+    def is_same(self, node) -> bool:
+        """Whether an expression has the same value for all threads of the group, and computes nothing else."""
+        waiting = [node]
+        while waiting:
+            n = waiting.pop()
+            kind = n.type
+            if kind in ("lambda_expression", "this", "assignment_expression", "update_expression"):
+                if n is not node or kind in ("lambda_expression", "this"):
+                    return False
+            if kind == "identifier":
+                variable = self.of.get(n.start_byte)
+                if variable is None:
+                    if self.source.node_text(n) in self._members:
+                        return False
+                elif variable.kind is not Kind.GROUP:
+                    return False
+                continue
+            if kind == "qualified_identifier":
+                waiting += [c for c in n.named_children if c.type == "template_function"]
+                continue
+            if kind == "call_expression":
+                if self._meets(n):
+                    if self._result_of(n) is not Kind.GROUP:
+                        return False
+                    continue
+                if not self._is_pure(n):
+                    return False
+            if kind == "pointer_expression" and n.children[0].type == "&":
+                variable = self.base(n.child_by_field_name("argument"))
+                if variable is not None and variable.kind is not Kind.GROUP:
+                    return False
+            waiting.extend(n.children)
+        return True
+
+    _CHEAP = {
+        "binary_expression", "unary_expression", "parenthesized_expression", "number_literal",
+        "identifier", "field_expression", "field_identifier", "cast_expression",
+        "type_descriptor", "primitive_type", "type_identifier", "sized_type_specifier",
+        "qualified_identifier", "namespace_identifier", "call_expression", "argument_list",
+        "template_function", "template_argument_list", "true", "false", "init_declarator",
+        "conditional_expression",
+    }  # fmt: skip
+    _CONVERSIONS = re.compile(
+        r"(?:metal::)?(?:static_cast\s*<[\w:\s]+>|min|max|"
+        r"(?:u?(?:char|short|int|long)|float|half|bool|size_t|u?int(?:8|16|32|64)_t)[234]?)$"
+    )
+
+    def _can_be_again(self, variable: Variable) -> bool:
+        """Whether it is cheaper to compute a value again than to keep it for each thread."""
+        if variable.is_parameter or variable.is_array or variable.is_reference:
+            return False
+        if variable.conditions is None or variable.value is None or len(variable.definitions) != 1:
+            return False
+        declaration = variable.declaration
+        if len(self.declared_by(declaration)) != 1 or variable.declarator.type == (
+            "function_declarator"
+        ):
+            return False
+        size = 0
+        for n in walk(variable.value):
+            size += n.is_named
+            if size > 40:
+                return False
+            if n.is_named and n.type not in self._CHEAP:
+                return False
+            if n.type == "call_expression":
+                callee = self.source.masked_text(n.child_by_field_name("function"))
+                if not self._CONVERSIONS.match(callee):
+                    return False
+            if n.type == "identifier":
+                used = self.of.get(n.start_byte)
+                if used is None:
+                    if self.source.node_text(n) in self._members:
+                        return False
+                    continue
+                if used.kind is Kind.THREAD:
+                    return False
+                if used.kind is Kind.GROUP and self._changes_within(
+                    used, declaration.end_byte, variable.scope_end
+                ):
+                    return False
+        return True
+
+    def _changes_within(self, variable: Variable, start: int, end: int) -> bool:
+        return any(
+            value is None or start <= value.start_byte < end
+            for value, _ in variable.definitions
+            if value is not variable.value
+        )
+
+    # ---- for what is emitted ---------------------------------------------------------------------
+
+    def used_in(self, node) -> set[Variable]:
+        """Variables that are mentioned in a node."""
+        return {
+            self.of[n.start_byte]
+            for n in walk(node)
+            if n.type == "identifier" and n.start_byte in self.of
+        }
+
+
+def case_statements(case) -> list:
+    """The statements behind a case label."""
+    value = case.child_by_field_name("value")
+    return [
+        c
+        for c in case.named_children
+        if c.type != "comment" and (value is None or c.start_byte != value.start_byte)
+    ]
+
+
+def _find(name: str, scopes) -> Variable | None:
+    for scope in reversed(scopes):
+        if name in scope:
+            return scope[name]
+    return None

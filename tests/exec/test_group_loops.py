@@ -1,0 +1,186 @@
+"""Kernels that are run as loops over the threads of a group: each construct that is cut where threads meet, against
+fibers, for whole and partial groups of one and several dimensions, with each compiler that there is."""
+
+import pytest
+import torch
+from metalops import msl
+from metalops.msl.emit import emit
+from metalops.msl.preprocess import preprocess
+
+from .conftest import HEADER, build
+
+PARAMETERS = """uint i [[thread_position_in_grid]], uint t [[thread_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]], uint group [[simdgroup_index_in_threadgroup]],
+    uint size [[threads_per_threadgroup]], uint g [[threadgroup_position_in_grid]]"""
+
+# What stands in a kernel that reads x[i] into `uint v` and leaves `uint r` in out[i].
+BODIES = {
+    "uniform_values": "uint n = size / 2; n += 3; r = simd_sum(v) + n;",
+    "a_value_that_differs_after_a_loop": """
+        uint n = 0;
+        for (uint k = 0; k < v % 5; ++k) { n += simd_max(v) & 3; }
+        r = n;""",
+    "private_arrays": """
+        uint kept[4] = {v, v + 1};
+        for (uint k = 0; k < 4; ++k) kept[k] += simd_sum(kept[k]);
+        r = kept[v & 3] + kept[0];""",
+    "references": """
+        uint a = v, b = 2 * v;
+        thread uint& chosen = lane & 1 ? a : b;
+        chosen += simd_sum(1u);
+        r = a * 3 + b;""",
+    "types_that_are_deduced": """
+        auto a = v * 2.5f;
+        const auto b = simd_sum(a), c = a + 1;
+        r = uint(b + c);""",
+    "choices": """
+        r = (lane < 7 ? simd_sum(v) : simd_max(v)) + (lane & 1 && simd_any(v == 3) ? 1000 : 0)
+            + (lane < 3 || simd_all(v < 60) ? 5000 : 0);""",
+    "switches": """
+        switch (v % 5) {
+          case 0: r = simd_sum(1u); break;
+          case 1: r = 7;
+          case 2: r += simd_sum(10u); break;
+          default: r = simd_sum(100u);
+        }""",
+    "a_switch_of_the_group": """
+        switch (g) { case 0: r = simd_sum(v); break; case 1: r = simd_max(v); default: r += simd_min(v); }""",
+    "break_and_continue": """
+        for (uint k = 0; k < 9; ++k) {
+          if ((k + lane) % 4 == 1) continue;
+          r += simd_sum(k);
+          if (k > v) break;
+        }""",
+    "loops_of_other_kinds": """
+        uint k = v % 3;
+        while (k < 5) { r += simd_sum(1u); ++k; }
+        do { r += 100 * simd_sum(1u); } while (k-- > lane);""",
+    "a_condition_in_which_threads_meet": "while (simd_sum(r) < 40) r += 1 + (v & 1);",
+    "early_returns": """
+        if (v % 7 == 0) { out[i] = 5; return; }
+        r = simd_sum(v);
+        for (uint k = 0; k < 4; ++k) { if (k > v % 6) { out[i] = r; return; } r += simd_sum(1u); }""",
+    "functions": "r = helper(v, lane) + helper(3u, size);",
+    "functions_that_write": "uint more = v; r = add_sum(more, lane & 1); r += more;",
+    "templates": "r = twice<uint>(v) + uint(twice(float(v)));",
+    "members": "Counter counter{v}; r = counter.add(2u) + counter.add(lane) + counter.value;",
+    "static_members": "r = Counter::total(v);",
+    "functors": "Counter counter{1u}; r = counter(v);",
+    "threadgroup_memory": """
+        threadgroup uint shared[1024];
+        shared[t] = v;
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        for (uint k = 1; k < 8; k *= 2) {
+          uint other = t >= k ? shared[t - k] : 0;
+          threadgroup_barrier(mem_flags::mem_threadgroup);
+          shared[t] += other;
+          threadgroup_barrier(mem_flags::mem_threadgroup);
+        }
+        r = shared[t] + shared[0];""",
+    "strided_loops": """
+        threadgroup uint shared[1024];
+        shared[t] = v;
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        for (uint k = t; k < 1000; k += size) r += k % 7 + shared[k % size];
+        for (uint k = 2 * t; k < 300; k += 64) r += k;""",
+    "shuffles": """
+        r = simd_shuffle(v, (lane + 3) % 4) + 3 * simd_shuffle_xor(v, 1) + 5 * simd_shuffle_down(v, 2)
+            + 7 * simd_shuffle_up(v, 1) + simd_broadcast(v, 0) + simd_prefix_exclusive_sum(v)
+            + quad_sum(v) + quad_shuffle_xor(v, 1) + uint(ulong(simd_ballot(v & 1)))
+            + (simd_is_first() ? 9 : 0) + simd_broadcast_first(v) + simd_shuffle_rotate_down(v, 1);""",
+    "vectors": "uint2 w = simd_sum(uint2(v, lane)); r = w.x + 3 * w.y;",
+}
+HELPERS = """
+inline uint helper(uint a, uint b) { if (a > 20) return simd_sum(b); return simd_max(a) + b; }
+inline uint add_sum(thread uint& x, bool doubled) {
+  const uint before = x;
+  x += simd_sum(x);
+  if (doubled) x *= 2;
+  return before;
+}
+template <typename T> T twice(T x) { x = simd_sum(x) * 2; return x + 1; }
+struct Counter {
+  uint value;
+  uint add(uint more) { value += simd_sum(more); return this->value & 255; }
+  static uint total(uint x) { return simd_sum(x) * 2; }
+  uint operator()(uint x) const { return simd_max(x + value); }
+};
+"""
+
+
+def kernel(name):
+    return (
+        f"kernel void {name}(device const uint* x, device uint* out, {PARAMETERS}) {{\n"
+        f"  uint v = x[i], r = 0;\n  {BODIES[name]}\n  out[i] = r;\n}}\n"
+    )
+
+
+SOURCE = HELPERS + "".join(map(kernel, BODIES))
+# threads, group; the last groups of some are smaller
+LAUNCHES = [(64, 64), (1, 1), (50, 50), (200, 96), (1024, 1024), (33, 32), (12, 4)]
+
+
+def test_they_have_group_loops():
+    engines = emit(preprocess(HEADER + SOURCE)).engines
+    assert {name: engine for name, engine in engines.items() if engine != ("group", None)} == {}
+    assert all("group" in entry["engines"] for entry in build(SOURCE).kernel_table())
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_as_fibers(name):
+    for threads, group in LAUNCHES:
+        x = torch.randint(
+            0, 64, (threads,), dtype=torch.int32, generator=torch.manual_seed(threads)
+        )
+        results = []
+        for engine in ("group", "fiber"):
+            out = torch.full((threads,), -1, dtype=torch.int32)
+            build(SOURCE).launch(name, [x, out], threads, group, engine=engine)
+            results.append(out)
+        assert torch.equal(*results), (threads, group)
+
+
+def test_groups_of_several_dimensions():
+    source = """
+    kernel void k(device uint* out, uint3 p [[thread_position_in_threadgroup]], uint3 at [[thread_position_in_grid]],
+                  uint3 grid [[threads_per_grid]], uint t [[thread_index_in_threadgroup]]) {
+      threadgroup uint sums[32];
+      if (t < 32) sums[t] = 0;
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      uint r = simd_sum(p.x + 10 * p.y + 100 * p.z);
+      if (p.x == 0) sums[p.y] = r + p.z;
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      out[at.x + grid.x * (at.y + grid.y * at.z)] = sums[p.y] + p.x;
+    }"""
+    for grid, group in (((8, 8, 1), (8, 8, 1)), ((7, 5, 3), (4, 4, 2)), ((40, 3, 2), (16, 2, 1))):
+        results = []
+        for engine in ("group", "fiber"):
+            out = torch.zeros(grid[0] * grid[1] * grid[2], dtype=torch.int32)
+            build(source).launch("k", [out], grid, group, engine=engine)
+            results.append(out)
+        assert torch.equal(*results), (grid, group)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("if (t < 3) threadgroup_barrier(mem_flags::mem_none);", "threadgroup_barrier under"),
+        ("auto f = [&] { return simd_sum(v); }; r = f();", "lambda"),
+        ("volatile uint k = v; r = simd_sum(k);", "volatile"),
+    ],
+)
+def test_what_is_left_to_fibers_says_why(body, reason):
+    source = f"kernel void k(device const uint* x, device uint* out, {PARAMETERS}) {{ uint v = x[i], r = 0; {body} out[i] = r; }}"
+    engine, why = emit(preprocess(HEADER + source)).engines["k"]
+    assert engine == "fiber" and reason in why
+    assert build(source).kernel_table()[0]["engines"] == ["fiber"]
+
+
+def test_an_error_is_said_of_the_program_as_it_is_written():
+    source = (
+        "kernel void k(device uint* out) {\n  uint r = simd_sum(1u);\n  out[0] = r + missing;\n}"
+    )
+    with pytest.raises(SyntaxError) as error:
+        msl.compile_source(source)
+    assert str(error.value).count("missing") == 2 and "3:16" in str(error.value)
+    assert "msl_" not in str(error.value)
