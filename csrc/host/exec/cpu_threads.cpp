@@ -1,7 +1,6 @@
 // See cpu_threads.h.
 #include "cpu_threads.h"
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorIterator.h>
 #include <pthread.h>
@@ -9,6 +8,7 @@
 #include <map>
 
 #include "locks.h"
+#include "torch_internals.h"
 
 namespace metalops::exec {
 
@@ -26,7 +26,7 @@ thread_local bool has_shared = false;
 class SharesAsTensor {
  public:
   explicit SharesAsTensor(int64_t shares)
-      : bytes_(at::detail::empty_cpu({shares}, at::kByte)),
+      : bytes_(internals::empty_cpu({shares}, at::kByte)),
         iterator_(at::TensorIterator::borrowing_nullary_op(bytes_)) {}
 
   void for_each(c10::function_ref<void(int64_t, int64_t)> do_shares) {
