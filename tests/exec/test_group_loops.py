@@ -126,6 +126,10 @@ def test_they_have_group_loops():
     assert all("group" in entry["engines"] for entry in build(SOURCE).kernel_table())
 
 
+def test_the_same_program_becomes_the_same_text():
+    assert emit(preprocess(HEADER + SOURCE)).text == emit(preprocess(HEADER + SOURCE)).text
+
+
 @pytest.mark.parametrize("name", BODIES)
 def test_as_fibers(name):
     for threads, group in LAUNCHES:

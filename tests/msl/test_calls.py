@@ -141,6 +141,21 @@ def test_functors_and_lambdas():
     assert {"apply", "make", "operator()", "a", "lambda"} <= synchronising
 
 
+def test_functors_that_are_data_members():
+    text = """
+    struct Add { uint operator()(uint a, uint b) { return a + b; } };
+    struct Total { uint operator()(uint a, uint b) { return simd_sum(a) + b; } };
+    template <typename T> struct Adds { Add op; uint f(uint a) { return op(a, a); } };
+    template <typename T> struct Totals { Total op; uint f(uint a) { return op(a, a); } };
+    template <typename T> struct Some { Add op; uint f(uint a) { return op(a, a); } };
+    template <> struct Some<uint> { Total op; uint f(uint a) { return op(a, a); } };
+    kernel void adds(device uint* x) { Adds<uint> a; x[0] = a.f(1); }
+    kernel void totals(device uint* x) { Totals<uint> a; x[0] = a.f(1); }
+    kernel void some(device uint* x) { Some<uint> a; x[0] = a.f(1); }
+    """
+    assert _synchronising(text) == {"totals", "some"}
+
+
 def test_operators_constructors_and_conversions():
     text = """
     struct A { float v; };

@@ -904,6 +904,7 @@ class _Form:
         of it changes while it runs.
         """
         variables = self._in_order(used)
+        declared = sorted(declared, key=lambda v: v.identifier.start_byte)
         values = [t for t in dict.fromkeys(temporaries) if t.startswith("msl_value_")]
         captures = [
             "&",
@@ -1271,7 +1272,7 @@ class _Form:
             out.add(self._of(target))
             out.add(";\n")
             return [f"{_S}::same({name})"]
-        if replaced:
+        if any(function.start_byte <= at < function.end_byte for at, _, _ in replaced):
             raise NotCut("a member function of what another one returns")
         return [f"{_S}::referred({self._value(target, [], out, as_address=True)})"]
 

@@ -220,9 +220,9 @@ class Lookup:
     # ---- classes ---------------------------------------------------------------------------------
 
     @functools.cached_property
-    def _fields(self) -> dict[str, dict[str, object]]:
-        """Data members, by class and name: their declarations."""
-        fields: dict[str, dict[str, object]] = {}
+    def _fields(self) -> dict[str, dict[str, list]]:
+        """Data members, by class and name: their declarations, several where the class has specialisations."""
+        fields: dict[str, dict[str, list]] = {}
         for name, scopes in self.classes.items():
             of_class = fields.setdefault(name, {})
             for scope in scopes:
@@ -236,15 +236,25 @@ class Lookup:
                                 leaf.named_children[-1] if leaf.named_children else None
                             )
                         if leaf is not None:
-                            of_class[self.source.masked_text(leaf)] = node
+                            of_class.setdefault(self.source.masked_text(leaf), []).append(node)
         return fields
 
     def field(self, place: Place, name: str):
-        """The declaration of the data member that a name means in a class, or None."""
+        """A declaration of the data member that a name means in a class, or None."""
+        declarations = self._declarations_of_field(place, name)
+        return declarations[-1] if declarations else None
+
+    def _declarations_of_field(self, place: Place, name: str) -> list:
         for owner in reversed(place.path):
             if owner in self.classes and name in self._fields[owner]:
                 return self._fields[owner][name]
-        return None
+        return []
+
+    def _class_of_field(self, place: Place, name: str, scopes: FunctionScopes) -> str | None:
+        """The class of the program that a data member is of, where all its declarations say the same."""
+        types = [d.child_by_field_name("type") for d in self._declarations_of_field(place, name)]
+        owners = {self.class_named(node, scopes) for node in types}
+        return owners.pop() if len(owners) == 1 else None
 
     def _has_bases(self, owner: str) -> bool:
         return any(
@@ -449,7 +459,10 @@ class Lookup:
             return meaning
         functions = self.functions.get(name)
         if functions is None:
-            if self.field(place, name) is not None or self._is_variable(name):
+            if self.field(place, name) is not None:
+                owner = self._class_of_field(place, name, scopes)
+                return self._of_class(owner, CALL_OPERATOR, count)
+            if self._is_variable(name):
                 return self._of_class(None, CALL_OPERATOR, count)
             return NOTHING
         if node.parent.has_error or not place.is_known or name in self._used:
