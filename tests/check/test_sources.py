@@ -22,7 +22,7 @@ ON_PURPOSE = {
     "tests/exec/test_launches.py": {"recursion"},  # the stack of a fiber
     "tests/fuzz/test_front_end.py": {"unknown-attribute"},
     "tests/msl/test_address_spaces.py": {"address-space-conversion"},
-    "tests/msl/test_command_line.py": {"kernel-argument"},
+    "tests/msl/test_command_line.py": {"kernel-argument", "maybe-divergent-barrier"},
     "tests/msl/test_errors.py": {"threadgroup-variable", "kernel-argument"},
     "tests/msl/test_expressions.py": {"cpp17"},
     "tests/msl/test_threadgroup.py": {"cpp17", "threadgroup-variable"},

@@ -88,6 +88,7 @@ BODIES = {
             + 7 * simd_shuffle_up(v, 1) + simd_broadcast(v, 0) + simd_prefix_exclusive_sum(v)
             + quad_sum(v) + quad_shuffle_xor(v, 1) + uint(ulong(simd_ballot(v & 1)))
             + (simd_is_first() ? 9 : 0) + simd_broadcast_first(v) + simd_shuffle_rotate_down(v, 1);""",
+    "the_name_of_the_function": "r = simd_sum(uint(__func__[4])) + sizeof(__func__);",
     "vectors": "uint2 w = simd_sum(uint2(v, lane)); r = w.x + 3 * w.y;",
 }
 HELPERS = """

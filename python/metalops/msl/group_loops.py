@@ -433,7 +433,7 @@ class _Form:
         self._count = 0
         self._masks: list[str] = []  # those that threads can leave, the outermost first
         self._targets: list[tuple[str, int, int]] = []  # what break and continue are about
-        self._member_uses: list[tuple[int, int, str]] = []
+        self._renamed: list[tuple[int, int, str]] = []
         self._check()
         self.has_object = function.in_class and not groups.is_static(function)
         self.members = groups.members_of(function) if self.has_object else frozenset()
@@ -457,7 +457,7 @@ class _Form:
             for n in walk(function.body)
         ):
             raise NotCut("the operator * of simdgroup matrices")
-        self._member_uses = [
+        self._renamed = [
             (n.start_byte, n.end_byte, f"msl_self.{self.source.node_text(n)}")
             for n in walk(function.body)
             if self._names_member(n)
@@ -465,6 +465,12 @@ class _Form:
             (n.start_byte, n.end_byte, "(&msl_self)")
             for n in walk(function.body)
             if self.members and n.type == "this"
+        ]
+        # In a function of a thread it would have another value.
+        self._renamed += [
+            (n.start_byte, n.end_byte, f'"{function.name}"')
+            for n in walk(function.body)
+            if n.type == "identifier" and self.source.node_text(n) in ("__func__", "__FUNCTION__")
         ]
         self.result = self._find_result()
 
@@ -555,7 +561,7 @@ class _Form:
     def _copy(self, start: int, end: int, replaced=()) -> Mapped:
         members = [
             (a, b, text)
-            for a, b, text in self._member_uses
+            for a, b, text in self._renamed
             if start <= a < end and not any(x <= a < y for x, y, _ in replaced)
         ]
         return Mapped(*self.edits.apply(start, end, [*replaced, *members], without="fibers"))
