@@ -44,6 +44,12 @@ _S = names.SUPPORT
 _BARRIERS = {"threadgroup_barrier", "simdgroup_barrier"}
 # Other operations of a simdgroup only need to know their lane.
 _SIMD = (SYNCHRONISING - _BARRIERS) | {"simdgroup_load", "simdgroup_store"}
+_VOID = {
+    "simdgroup_load",
+    "simdgroup_store",
+    "simdgroup_multiply",
+    "simdgroup_multiply_accumulate",
+}
 # Functions of the standard library that write to an argument.
 _WRITERS = {"sincos": {1}, "modf": {1}, "frexp": {1}, "fract": {1}}
 _INTEGERS = re.compile(
@@ -81,7 +87,6 @@ class GroupLoops:
 
     def __init__(self, rewritten, builtins: dict[str, str]):
         """builtins: what a thread knows about itself, by attribute, in terms of `msl_t`."""
-        self.rewritten = rewritten
         self.program = rewritten.program
         self.source = rewritten.program.source
         self.edits = rewritten.edits
@@ -140,13 +145,9 @@ class GroupLoops:
             return "simd" if name in _SIMD else None
         return "function" if self.calls.call_synchronises(call) else None
 
-    def candidates(self, call) -> list[Function]:
-        """The program's functions that a call may mean."""
-        return self.calls.callees(call)
-
     def writes(self, call, position: int) -> bool:
         """Whether a call may change its argument."""
-        functions = self.candidates(call)
+        functions = self.calls.callees(call)
         if not functions:
             name = self.called_name(call)
             if name in ("simdgroup_load", "simdgroup_multiply", "simdgroup_multiply_accumulate"):
@@ -160,10 +161,9 @@ class GroupLoops:
 
     def is_static(self, function: Function) -> bool:
         """Whether a member function has no object."""
-        definition = function.body.parent
         return "static" in {
             self.source.node_text(c)
-            for c in definition.children
+            for c in function.body.parent.children
             if c.type == "storage_class_specifier"
         }
 
@@ -214,7 +214,7 @@ class GroupLoops:
         if "atomic" in name or USES_MATRICES.search(name):
             return False
         function = call.child_by_field_name("function")
-        functions = self.candidates(call)
+        functions = self.calls.callees(call)
         if not functions:
             return function.type != "field_expression" or name in ("size", "length")
         return all(self._is_pure_function(f, set()) for f in functions)
@@ -236,7 +236,7 @@ class GroupLoops:
                 name = self.called_name(node)
                 if "atomic" in name:
                     return False
-                for callee in self.candidates(node):
+                for callee in self.calls.callees(node):
                     if not self._is_pure_function(callee, {*seen, key}):
                         return False
         return not any(self.takes_reference(p) for p in _parameters_of(self.source, function))
@@ -250,7 +250,7 @@ class GroupLoops:
                 self.is_computed_access(node, None)
                 or (
                     node.type == "call_expression"
-                    and any(map(self.keeps_private_memory, self.candidates(node)))
+                    and any(map(self.keeps_private_memory, self.calls.callees(node)))
                 )
                 for node in walk(function.body)
             )
@@ -363,7 +363,7 @@ class GroupLoops:
         if key in self._visited:
             return
         for node in walk(function.body):
-            if node.type == "call_expression" and len(callees := self.candidates(node)) == 1:
+            if node.type == "call_expression" and len(callees := self.calls.callees(node)) == 1:
                 self._visit_callees(callees[0], (*around, key))
         self._visited.add(key)
 
@@ -445,7 +445,6 @@ class _Form:
             function.body,
             list(zip(nodes, self.kinds, strict=True)),
             groups.meets,
-            self._result_of,
             groups.writes,
             groups.is_pure,
             self.members,
@@ -510,12 +509,6 @@ class _Form:
                 raise NotCut("a lambda in which threads meet")
 
     # ---- results ---------------------------------------------------------------------------------
-
-    def _result_of(self, call) -> Kind:
-        """How the result of a function that meets varies."""
-        if self.groups.meets(call) != "function":
-            return Kind.THREAD
-        return Kind.THREAD  # refined when the kinds of its arguments are known
 
     def _find_result(self) -> Kind | None:
         """None where it returns nothing."""
@@ -948,7 +941,7 @@ class _Form:
                 if self.groups.is_computed_access(n, self.body):
                     return "false"
                 if n.type == "call_expression" and any(
-                    map(self.groups.keeps_private_memory, self.groups.candidates(n))
+                    map(self.groups.keeps_private_memory, self.groups.calls.callees(n))
                 ):
                     return "false"
         return "true"
@@ -1109,10 +1102,6 @@ class _Form:
         out.add(" });\n")
         return name
 
-    def _result_variable(self, out: Mapped) -> str:
-        name = self._new("value")
-        return name
-
     def _chosen(self, node, out: Mapped) -> str:
         """`a ? b : c`, where threads meet in b or c."""
         condition = node.child_by_field_name("condition")
@@ -1182,7 +1171,7 @@ class _Form:
             return "(void)0"
         function = node.child_by_field_name("function")
         arguments = node.child_by_field_name("arguments").named_children
-        own = [f for f in self.groups.candidates(node) if self._may_take(f, len(arguments))]
+        own = [f for f in self.groups.calls.callees(node) if self._may_take(f, len(arguments))]
         if meeting == "function" and not own:
             raise NotCut(f"a call of '{self.groups.called_name(node)}' that is not understood")
         kinds, packed, passed = [], [], []
@@ -1192,11 +1181,10 @@ class _Form:
             kinds.append(kind)
             packed.append(accessor)
             passed.append(one)
-        for candidate in own:
-            form = self.groups.form(candidate, tuple(kinds))
-            self.uses.append(form)
-            if form.has_barrier:
-                self._reach_barrier()
+        forms = [self.groups.form(candidate, tuple(kinds)) for candidate in own]
+        self.uses += forms
+        if any(form.has_barrier for form in forms):
+            self._reach_barrier()
         tags = ", ".join("1" if k is Kind.THREAD else "0" for k in kinds)
         if own:  # what is not passed is the same for all
             tags_of = {len(_parameters_of(self.source, c)) for c in own}
@@ -1206,7 +1194,7 @@ class _Form:
         is_object = any(f.name == "operator()" for f in own)
         objects = self._objects(function, is_object, own, replaced, out)
         callee = self._callee(function, is_object)
-        returns = self._returns(node, own)
+        returns = self._returns(self.groups.called_name(node), meeting, forms)
         name = self._new("value")
         call = ", ".join(
             [
@@ -1238,23 +1226,13 @@ class _Form:
         if self._masks not in ([], ["msl_m0"]):
             raise NotCut("a threadgroup_barrier under a condition that may differ between threads")
 
-    def _returns(self, node, own) -> bool:
-        name = self.groups.called_name(node)
-        if name in ("simdgroup_load", "simdgroup_store", "simdgroup_multiply") or name == (
-            "simdgroup_multiply_accumulate"
-        ):
-            return False
-        if own and self.groups.meets(node) == "function":
-            results = {self.groups.form(f, k).result for f, k in self._forms_of(node, own)}
-            if len(results) != 1:
-                raise NotCut(f"functions '{name}' of which some return nothing")
-            return results.pop() is not None
-        return True
-
-    def _forms_of(self, node, own):
-        for form in self.uses:
-            if form.function in own:
-                yield form.function, form.key[1]
+    def _returns(self, name: str, meeting: str, forms: list[_Form]) -> bool:
+        if meeting == "simd":
+            return name not in _VOID
+        results = {form.result for form in forms}
+        if len(results) != 1:
+            raise NotCut(f"functions '{name}' of which some return nothing")
+        return results.pop() is not None
 
     def _objects(self, function, is_object: bool, own, replaced, out: Mapped) -> list[str]:
         """The objects whose member function is called, where it is one."""
@@ -1273,11 +1251,7 @@ class _Form:
         if variable is not None and variable.kind is Kind.THREAD:
             return [f"{_S}::at(msl_lanes_{variable.name})"]
         if self.body.is_same(target):
-            name = self._new("same")
-            out.add(f"auto&& {name} = ")
-            out.add(self._of(target))
-            out.add(";\n")
-            return [f"{_S}::same({name})"]
+            return [f"{_S}::same({self._name_same(target, out)})"]
         if any(function.start_byte <= at < function.end_byte for at, _, _ in replaced):
             raise NotCut("a member function of what another one returns")
         return [f"{_S}::referred({self._value(target, [], out, as_address=True)})"]
@@ -1297,6 +1271,14 @@ class _Form:
             text.add(self._copy(leaf.end_byte, function.end_byte))
         return text
 
+    def _name_same(self, node, out: Mapped) -> str:
+        """Evaluates an expression that is the same for the whole group; its name."""
+        name = self._new("same")
+        out.add(f"auto&& {name} = ")
+        out.add(self._of(node))
+        out.add(";\n")
+        return name
+
     def _argument(self, call, position: int, argument, replaced, own, out: Mapped):
         """How it varies, what stands for it in the pack, and as one thread's."""
         by_reference = any(
@@ -1308,10 +1290,7 @@ class _Form:
         inner = without_parentheses(argument)
         variable = self.body.of.get(inner.start_byte) if inner.type == "identifier" else None
         if not replaced and self.body.is_same(argument):
-            name = self._new("same")
-            out.add(f"auto&& {name} = ")
-            out.add(self._of(argument))
-            out.add(";\n")
+            name = self._name_same(argument, out)
             return Kind.GROUP, f"{_S}::same({name})", name
         if variable is not None and variable.kind is Kind.THREAD and not variable.is_array:
             if not variable.is_reference or variable.is_parameter:

@@ -9,7 +9,9 @@ one of the orders in which a GPU may run them.
 
 from __future__ import annotations
 
+import bisect
 import enum
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -114,8 +116,8 @@ class Body:
     """One function, for given kinds of its parameters.
 
     parameters: (parameter node, Kind) each. meets: what a call is ("barrier", "simd", "function") or None where it
-    meets nobody. result_of: the Kind of the result of a call of a function that meets. writes: which arguments of a
-    call (by position) may be changed by it. is_pure: whether a call only computes.
+    meets nobody. writes: which arguments of a call (by position) may be changed by it. is_pure: whether a call only
+    computes.
     """
 
     def __init__(
@@ -124,7 +126,6 @@ class Body:
         body,
         parameters: list[tuple[object, Kind]],
         meets: Callable,
-        result_of: Callable,
         writes: Callable,
         is_pure: Callable,
         members: frozenset[str] = frozenset(),
@@ -132,7 +133,11 @@ class Body:
         self.source = source
         self.body = body
         self._meets = meets
-        self._result_of = result_of
+        self._meetings = [  # in order of position
+            (n.start_byte, n.end_byte)
+            for n in walk(body)
+            if n.type == "call_expression" and meets(n)
+        ]
         self._writes = writes
         self._is_pure = is_pure
         self._members = members
@@ -152,7 +157,11 @@ class Body:
     # ---- what is cut -----------------------------------------------------------------------------
 
     def meets(self, node) -> bool:
-        return any(c.type == "call_expression" and self._meets(c) for c in walk(node))
+        first = bisect.bisect_left(self._meetings, node.start_byte, key=lambda m: m[0])
+        within = itertools.takewhile(
+            lambda m: m[0] < node.end_byte, itertools.islice(self._meetings, first, None)
+        )
+        return any(end <= node.end_byte for _, end in within)
 
     def leaves(self, node) -> bool:
         """Whether threads may leave the statement by return, break or continue."""
@@ -314,7 +323,7 @@ class Body:
         for child in node.children:
             self._resolve(child, scopes)
         if kind in ("assignment_expression", "update_expression"):
-            self._define(node, scopes)
+            self._define(node)
         elif kind == "pointer_expression" and node.children[0].type == "&":
             self._changed_somehow(node.child_by_field_name("argument"))
         elif kind == "call_expression":
@@ -373,7 +382,7 @@ class Body:
             node = without_parentheses(node.child_by_field_name("argument"))
         return self.of.get(node.start_byte) if node.type == "identifier" else None
 
-    def _define(self, node, scopes) -> None:
+    def _define(self, node) -> None:
         target = node.child_by_field_name("left") or node.child_by_field_name("argument")
         variable = self.base(target)
         if variable is None:
@@ -572,11 +581,7 @@ class Body:
                 waiting += [c for c in n.named_children if c.type == "template_function"]
                 continue
             if kind == "call_expression":
-                if self._meets(n):
-                    if self._result_of(n) is not Kind.GROUP:
-                        return False
-                    continue
-                if not self._is_pure(n):
+                if self._meets(n) or not self._is_pure(n):
                     return False
             if kind == "pointer_expression" and n.children[0].type == "&":
                 variable = self.base(n.child_by_field_name("argument"))
