@@ -443,6 +443,7 @@ class _Form:
         self.body = Body(
             self.source,
             function.body,
+            groups.calls.scopes(function.node),
             list(zip(nodes, self.kinds, strict=True)),
             groups.meets,
             groups.writes,

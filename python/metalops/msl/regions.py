@@ -17,16 +17,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from .parse import Source
-from .program import declarator_kinds, declared_identifier
+from .program import declarator_kinds
+from .scopes import Declaration, FunctionScopes
 
 LOOPS = {"for_statement", "while_statement", "do_statement", "for_range_loop"}
-_SCOPES = LOOPS | {
-    "compound_statement",
-    "if_statement",
-    "switch_statement",
-    "lambda_expression",
-    "case_statement",
-}
 _LARGEST_KEPT_LOOP = 16
 # Types and functions that depend on the lane.
 USES_MATRICES = re.compile(r"\bsimdgroup_(?:matrix|\w+8x8)|diagonal_simdgroup_matrix")
@@ -48,20 +42,49 @@ class Kind(enum.Enum):
 
 @dataclass(eq=False)
 class Variable:
-    name: str
-    identifier: object
-    declaration: object  # the whole declaration, or a parameter
-    declarator: object | None
-    value: object | None  # what it is initialised with
-    scope_end: int
-    is_parameter: bool = False
-    is_reference: bool = False
-    is_array: bool = False
-    is_of_group: bool = False  # a constant expression, or in threadgroup memory
-    conditions: tuple | None = None  # around its declaration; None inside of what runs as a whole
+    """A variable or parameter of a function.
+
+    value: what it is initialised with. is_of_group: a constant expression, or in threadgroup memory. conditions: around
+    its declaration; None inside of what runs as a whole. definitions: the expressions that it is given, each with the
+    conditions around; None where they are not known.
+    """
+
+    declared: Declaration
+    value: object | None
+    is_parameter: bool
+    is_of_group: bool
+    conditions: tuple | None
+    kind: Kind
     definitions: list[tuple[object | None, tuple | None]] = field(default_factory=list)
-    uses: list[int] = field(default_factory=list)
-    kind: Kind = Kind.GROUP
+
+    @property
+    def name(self) -> str:
+        return self.declared.name
+
+    @property
+    def identifier(self):
+        return self.declared.identifier
+
+    @property
+    def declaration(self):
+        """The whole declaration, or a parameter."""
+        return self.declared.node
+
+    @property
+    def declarator(self):
+        return self.declared.declarator
+
+    @property
+    def is_reference(self) -> bool:
+        return self.declared.kinds[:1] == ["reference"]
+
+    @property
+    def is_array(self) -> bool:
+        return "array" in self.declared.kinds
+
+    @property
+    def uses(self) -> list[int]:
+        return [node.start_byte for node in self.declared.uses]
 
     @property
     def last_use(self) -> int:
@@ -115,15 +138,16 @@ def without_parentheses(node):
 class Body:
     """One function, for given kinds of its parameters.
 
-    parameters: (parameter node, Kind) each. meets: what a call is ("barrier", "simd", "function") or None where it
-    meets nobody. writes: which arguments of a call (by position) may be changed by it. is_pure: whether a call only
-    computes.
+    scopes: of the function. parameters: (parameter node, Kind) each. meets: what a call is ("barrier", "simd",
+    "function") or None where it meets nobody. writes: which arguments of a call (by position) may be changed by it.
+    is_pure: whether a call only computes.
     """
 
     def __init__(
         self,
         source: Source,
         body,
+        scopes: FunctionScopes,
         parameters: list[tuple[object, Kind]],
         meets: Callable,
         writes: Callable,
@@ -149,9 +173,9 @@ class Body:
         self._level: dict[int, tuple] = {}  # a cut declaration's node id: conditions
         self._exits: dict[int, list] = {}  # a loop's node id: conditions of what leaves it
         self.returns: list[tuple] = []  # the conditions of every return
-        self._parameters(parameters)
         self._structure(statements_of(body), (), None)
-        self._resolve(body, self._scopes)
+        self._declare(scopes, {node.start_byte: kind for node, kind in parameters})
+        self._find_definitions()
         self._decide()
 
     # ---- what is cut -----------------------------------------------------------------------------
@@ -246,132 +270,59 @@ class Body:
 
     # ---- variables -------------------------------------------------------------------------------
 
-    def _parameters(self, parameters) -> None:
-        self._scopes = [{}]
-        for node, kind in parameters:
-            declarator = node.child_by_field_name("declarator")
-            identifier = declared_identifier(declarator)
-            if identifier is None:
+    def _declare(self, scopes: FunctionScopes, kinds: dict[int, Kind]) -> None:
+        """kinds: of the function's parameters, by the offset of the parameter."""
+        for declaration in scopes.declarations:
+            if declaration.kind in ("type", "constant"):
                 continue
-            variable = self._declare(node, declarator, identifier, None, self.body.end_byte)
-            variable.is_parameter = True
-            variable.kind = kind
-            variable.conditions = ()
-            self._scopes[0][variable.name] = variable
-
-    def _declare(self, declaration, declarator, identifier, value, scope_end) -> Variable:
-        kinds = declarator_kinds(declarator)
-        start = self.source.previous_code(declaration.start_byte) + 1
-        words = {w.text for w in self.source.words_in(start, identifier.start_byte)}
-        specifiers = {
-            self.source.node_text(c)
-            for c in declaration.children
-            if c.type in ("type_qualifier", "storage_class_specifier")
-        }
-        variable = Variable(
-            self.source.node_text(identifier),
-            identifier,
-            declaration,
-            declarator,
-            value,
-            scope_end,
-            is_reference=kinds[:1] == ["reference"],
-            is_array="array" in kinds,
-        )
-        if "volatile" in specifiers:
-            raise NotCut("a volatile variable")
-        variable.is_of_group = bool({"constexpr", "static"} & specifiers) or (
-            "threadgroup" in words and not {"pointer", "reference"} & set(kinds)
-        )
-        self.variables.append(variable)
-        self.of[identifier.start_byte] = variable
-        self._declared.setdefault(declaration.start_byte, []).append(variable)
-        return variable
+            node = declaration.node
+            specifiers = {
+                self.source.node_text(c)
+                for c in node.children
+                if c.type in ("type_qualifier", "storage_class_specifier")
+            }
+            if "volatile" in specifiers:
+                raise NotCut("a volatile variable")
+            kind = kinds.get(node.start_byte) if declaration.kind == "parameter" else None
+            is_variable = declaration.kind == "variable" and node.type == "declaration"
+            variable = Variable(
+                declaration,
+                value=declaration.initialiser if node.type == "declaration" else None,
+                is_parameter=kind is not None,
+                is_of_group=bool({"constexpr", "static"} & specifiers)
+                or (
+                    "threadgroup" in declaration.address_spaces
+                    and not {"pointer", "reference"} & set(declaration.kinds)
+                ),
+                conditions=() if kind is not None else self._level.get(node.id),
+                kind=kind or Kind.GROUP,
+            )
+            if variable.value is not None:
+                variable.definitions.append((variable.value, variable.conditions))
+            if not (variable.is_parameter or is_variable):
+                variable.definitions.append((None, None))
+            self.variables.append(variable)
+            self._declared.setdefault(node.start_byte, []).append(variable)
+            self.of[declaration.identifier.start_byte] = variable
+            for use in declaration.uses:
+                self.of[use.start_byte] = variable
+        for variable in self.variables:
+            if variable.value is not None and variable.is_reference:
+                self._changed_somehow(variable.value)
 
     def declared_by(self, declaration) -> list[Variable]:
         return self._declared.get(declaration.start_byte, [])
 
-    def _resolve(self, node, scopes) -> None:
-        """Finds the variable behind every identifier, and what changes it."""
-        kind = node.type
-        if kind in _SCOPES:
-            scopes = [*scopes, {}]
-        if kind == "declaration":
-            self._resolve_declaration(node, scopes)
-            return
-        if kind == "for_range_loop":
-            self._resolve(node.child_by_field_name("right"), scopes)
-            self._declare_in(node, node.child_by_field_name("declarator"), None, scopes, node)
-            self._resolve(node.child_by_field_name("body"), scopes)
-            return
-        if kind == "lambda_expression":
-            for parameter in self._lambda_parameters(node):
-                declarator = parameter.child_by_field_name("declarator")
-                if declared_identifier(declarator) is not None:
-                    self._declare_in(parameter, declarator, None, scopes, node)
-        if kind == "identifier":
-            variable = _find(self.source.node_text(node), scopes)
-            if variable is not None:
-                self.of[node.start_byte] = variable
-                variable.uses.append(node.start_byte)
-            return
-        if kind == "qualified_identifier":
-            for child in node.named_children:
-                if child.type in ("template_function", "template_type"):
-                    self._resolve(child, scopes)
-            return
-        for child in node.children:
-            self._resolve(child, scopes)
-        if kind in ("assignment_expression", "update_expression"):
-            self._define(node)
-        elif kind == "pointer_expression" and node.children[0].type == "&":
-            self._changed_somehow(node.child_by_field_name("argument"))
-        elif kind == "call_expression":
-            self._passed(node)
-
-    @staticmethod
-    def _lambda_parameters(node) -> list:
-        declarator = node.child_by_field_name("declarator")
-        parameters = declarator.child_by_field_name("parameters") if declarator else None
-        return [] if parameters is None else parameters.named_children
-
-    def _resolve_declaration(self, node, scopes) -> None:
-        type_node = node.child_by_field_name("type")
-        if type_node is not None:
-            self._resolve(type_node, scopes)
-        for declarator in node.children_by_field_name("declarator"):
-            value = None
-            inner = declarator
-            if declarator.type == "init_declarator":
-                value = declarator.child_by_field_name("value")
-                inner = declarator.child_by_field_name("declarator")
-            for child in walk(inner):  # the sizes of arrays
-                if child.type == "array_declarator" and child.child_by_field_name("size"):
-                    self._resolve(child.child_by_field_name("size"), scopes)
-            if value is not None:
-                self._resolve(value, scopes)
-            if inner.type == "function_declarator":  # `T v(a, b);`
-                value = inner.child_by_field_name("parameters")
-                self._resolve(value, scopes)
-            self._declare_in(node, inner, value, scopes, node.parent)
-
-    def _declare_in(self, declaration, declarator, value, scopes, scope) -> None:
-        if declarator.type == "structured_binding_declarator":
-            names = [c for c in declarator.named_children if c.type == "identifier"]
-        else:
-            names = [declared_identifier(declarator)]
-        for identifier in names:
-            if identifier is None:
-                continue
-            variable = self._declare(declaration, declarator, identifier, value, scope.end_byte)
-            variable.conditions = self._level.get(declaration.id)
-            if value is not None:
-                variable.definitions.append((value, variable.conditions))
-                if variable.is_reference:
-                    self._changed_somehow(value)
-            if len(names) > 1 or declaration.type != "declaration":
-                variable.definitions.append((None, None))
-            scopes[-1][variable.name] = variable
+    def _find_definitions(self) -> None:
+        """What changes the variables, beside what they are initialised with."""
+        for node in walk(self.body):
+            kind = node.type
+            if kind in ("assignment_expression", "update_expression"):
+                self._define(node)
+            elif kind == "pointer_expression" and node.children[0].type == "&":
+                self._changed_somehow(node.child_by_field_name("argument"))
+            elif kind == "call_expression":
+                self._passed(node)
 
     def base(self, node) -> Variable | None:
         """The variable that an assignment to `node` changes."""
@@ -634,7 +585,7 @@ class Body:
                 if used.kind is Kind.THREAD:
                     return False
                 if used.kind is Kind.GROUP and self._changes_within(
-                    used, declaration.end_byte, variable.scope_end
+                    used, declaration.end_byte, variable.declared.scope.end_byte
                 ):
                     return False
         return True
@@ -665,10 +616,3 @@ def case_statements(case) -> list:
         for c in case.named_children
         if c.type != "comment" and (value is None or c.start_byte != value.start_byte)
     ]
-
-
-def _find(name: str, scopes) -> Variable | None:
-    for scope in reversed(scopes):
-        if name in scope:
-            return scope[name]
-    return None
