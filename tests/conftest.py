@@ -13,7 +13,7 @@ import torch
 import torch.testing._internal.common_utils  # loads a profile of hypothesis of its own, so it comes before ours
 from filelock import FileLock
 from hypothesis import settings
-from metalops.msl import sanitizers
+from metalops.msl.targets.host import sanitizers
 
 # A package of its own: tests/building/test_extension_example.py installs it and runs its tests.
 collect_ignore = ["extension_example"]

@@ -55,7 +55,8 @@ def _cache_line() -> str:
 
 
 def _kernel_compiler() -> str:
-    from metalops.msl import CompilerNotFound, compiler
+    from metalops.msl import CompilerNotFound
+    from metalops.msl.targets.host import compiler
 
     try:
         found = compiler.find()

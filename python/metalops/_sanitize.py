@@ -70,7 +70,7 @@ def wanted() -> str:
     text = os.environ.get("METALOPS_SANITIZE", "")
     if not text.strip():
         return ""
-    from .msl import sanitizers
+    from .msl.targets.host import sanitizers
 
     return sanitizers.mode_of(text)
 
@@ -86,7 +86,7 @@ def ensure_runtime() -> None:
         raise RuntimeError(
             "METALOPS_SANITIZE works on the software Metal device only, that is, on Linux."
         )
-    from .msl import sanitizers
+    from .msl.targets.host import sanitizers
 
     if sanitizers.loaded() == mode:
         return
@@ -106,8 +106,8 @@ def runtime_environment(mode: str, environment: Mapping[str, str]) -> dict[str, 
     """An environment in which programs start with the runtime of a sanitizer. Raises RuntimeError
     when the compiler has none.
     """
-    from .msl import sanitizers
     from .msl.compiler import find
+    from .msl.targets.host import sanitizers
 
     result = dict(environment)
     ours = sanitizers.preloads(mode, find())

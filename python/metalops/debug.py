@@ -80,7 +80,7 @@ def sanitize(
     METALOPS_SANITIZE, or use `python -m metalops sanitize`. Without the block, METALOPS_SANITIZE
     alone puts every launch of the process under the sanitizer.
     """
-    from .msl import sanitizers
+    from .msl.targets.host import sanitizers
 
     wanted = None if mode is None else sanitizers.mode_of(mode)
     present = sanitizers.loaded() if _is_software else ""
@@ -114,7 +114,7 @@ def sanitize(
 def _prepare_sanitizing() -> None:
     """What sanitized launches need of this process, once."""
     from . import _host
-    from .msl import compiler, sanitizers
+    from .msl.targets.host import compiler, sanitizers
 
     reader = sanitizers.address_reader(compiler.find())
     if reader is not None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from metalops import _host, msl
-from metalops.msl import sanitizers
+from metalops.msl.targets.host import sanitizers
 
 HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
 

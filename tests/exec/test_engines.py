@@ -9,7 +9,7 @@ from pathlib import Path
 import metalops
 import pytest
 import torch
-from metalops.msl import sanitizers
+from metalops.msl.targets.host import sanitizers
 
 from ..ops.families import gather
 from .conftest import build

@@ -4,8 +4,8 @@ fibers, for whole and partial groups of one and several dimensions, with each co
 import pytest
 import torch
 from metalops import msl
-from metalops.msl.emit import emit
 from metalops.msl.preprocess import preprocess
+from metalops.msl.targets.host.emit import emit
 
 from .conftest import HEADER, build
 

@@ -9,11 +9,11 @@ import re
 import signal
 from collections.abc import Iterator
 
-from metalops.msl import compiler
 from metalops.msl.build import Options, compile_emitted
 from metalops.msl.check import check_source
-from metalops.msl.emit import emit
 from metalops.msl.preprocess import preprocess
+from metalops.msl.targets.host import compiler
+from metalops.msl.targets.host.emit import emit
 
 NAME = "program_source"
 # Of one text; the front end takes far less than a second, so this is a hang on a busy machine too.

@@ -5,7 +5,7 @@ import itertools
 import metalops
 import pytest
 import torch
-from metalops.msl import sanitizers
+from metalops.msl.targets.host import sanitizers
 
 from .test_elementwise_values import to_mps, whole
 

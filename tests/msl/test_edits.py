@@ -1,6 +1,6 @@
 """Edits by range, and the way back from the result."""
 
-from metalops.msl.edits import Edits
+from metalops.msl.dialect.edits import Edits
 
 
 def test_nested_wraps_and_replacements():

@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 from metalops import _host, msl
-from metalops.msl import compiler, flavours
+from metalops.msl.targets.host import compiler, flavours
 
 UNARY = [
     f"f_{flavour}"

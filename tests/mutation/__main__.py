@@ -30,8 +30,8 @@ from glob import glob
 import metalops
 from metalops.build import paths
 from metalops.msl.build import Options, compile_emitted
-from metalops.msl.emit import emit
 from metalops.msl.preprocess import preprocess
+from metalops.msl.targets.host.emit import emit
 
 from .mutants import Mutant, find
 

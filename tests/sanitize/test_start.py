@@ -16,7 +16,7 @@ WRONG = os.path.join(HERE, "smooth.py")
 TELL = """
 import sys
 import metalops
-from metalops.msl import sanitizers
+from metalops.msl.targets.host import sanitizers
 print(sanitizers.loaded(), sys.argv[1:], __name__, sys.flags.optimize, flush=True)
 """
 
@@ -68,7 +68,7 @@ def test_a_program_from_standard_input_starts_anew(arguments):
 @pytest.mark.slow
 def test_pytest_starts_anew_and_its_output_is_seen(tmp_path):
     (tmp_path / "test_one.py").write_text(
-        "import metalops\nfrom metalops.msl import sanitizers\n"
+        "import metalops\nfrom metalops.msl.targets.host import sanitizers\n"
         "def test_one(): assert sanitizers.loaded() == 'address'\n"
     )
     result = python("-m", "pytest", "-p", "no:cacheprovider", str(tmp_path))

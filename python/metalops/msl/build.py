@@ -12,11 +12,12 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from . import cache, compiler, sanitizers
-from .emit import Emitted, emit
+from . import cache
 from .errors import Diagnostic, syntax_error
 from .preprocess import METAL_VERSION, Preprocessed, preprocess, torch_include
-from .token_lines import one_token_a_line
+from .targets.host import compiler, sanitizers
+from .targets.host.emit import HostCode, emit
+from .targets.host.token_lines import one_token_a_line
 
 _DIAGNOSTIC = re.compile(
     r"^(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+): "
@@ -88,7 +89,7 @@ def torch_version() -> str:
     return match.group(1) if match else ""
 
 
-def compile_emitted(emitted: Emitted, output: str, options: Options) -> None:
+def compile_emitted(emitted: HostCode, output: str, options: Options) -> None:
     """Builds a shared library from emitted C++. Raises SyntaxError with positions of the user's
     source.
 
@@ -140,7 +141,7 @@ asm(".section .rodata.metalops_positions,\\"a\\"\\n.balign 4\\n.globl metalops_p
 """
 
 
-def _sanitized_text(emitted: Emitted, sanitizer: str, folder: str) -> str:
+def _sanitized_text(emitted: HostCode, sanitizer: str, folder: str) -> str:
     """The text to compile with a sanitizer: also what the device needs to read its reports."""
     text, table = one_token_a_line(emitted)
     path = os.path.join(folder, "positions")
@@ -154,7 +155,7 @@ def _write(path: str, text: str) -> None:
         stream.write(text)
 
 
-def explain(output: str, path: str, emitted: Emitted) -> list[Diagnostic]:
+def explain(output: str, path: str, emitted: HostCode) -> list[Diagnostic]:
     """What the host compiler said about emitted code, as errors of the user's source."""
     found: list[Diagnostic] = []
     context = None  # where the user's code led into a header of ours (g++ says it before the error)
@@ -199,7 +200,7 @@ def explain(output: str, path: str, emitted: Emitted) -> list[Diagnostic]:
     return [Diagnostic(emitted.lines.main_file, 1, 0, readable(text))]
 
 
-def _undefined(symbol: str, emitted: Emitted) -> Diagnostic:
+def _undefined(symbol: str, emitted: HostCode) -> Diagnostic:
     """What the linker misses, at its declaration."""
     message = f"'{readable(symbol)}' is declared and used, but never defined"
     match = re.search(r"([A-Za-z_]\w*)(?:<[^()]*>)?(?:\(|$)", symbol)
@@ -211,7 +212,7 @@ def _undefined(symbol: str, emitted: Emitted) -> Diagnostic:
     return Diagnostic(emitted.lines.main_file, 1, 0, message)
 
 
-def _diagnostic(position, message: str, emitted: Emitted) -> Diagnostic:
+def _diagnostic(position, message: str, emitted: HostCode) -> Diagnostic:
     source_line = emitted.lines.source_line(position.file, position.line)
     return Diagnostic(position.file, position.line, position.column, message, source_line)
 
@@ -227,7 +228,7 @@ def readable(message: str) -> str:
     return message
 
 
-def _build(preprocessed: Preprocessed, output: str, options: Options) -> Emitted:
+def _build(preprocessed: Preprocessed, output: str, options: Options) -> HostCode:
     # Sanitizers watch each thread by itself.
     emitted = emit(preprocessed, options.kernels, group_loops=not options.sanitize)
     try:

@@ -8,10 +8,10 @@ import sys
 from dataclasses import replace
 
 from . import build
-from .emit import Emitted, emit
 from .errors import CompilerNotFound
 from .preprocess import preprocess
 from .table import KernelEntry, kernel_entries
+from .targets.host.emit import HostCode, emit
 
 
 def add_arguments(parser: argparse.ArgumentParser, optimize: int) -> None:
@@ -108,7 +108,7 @@ _ENGINES = {
 }
 
 
-def explain(emitted: Emitted) -> str:
+def explain(emitted: HostCode) -> str:
     """How the software device runs each kernel, as text."""
     lines = []
     for name, (engine, reason) in emitted.engines.items():

@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from . import compiler
 from .errors import PROGRAM_SOURCE, Diagnostic, syntax_error
 from .locations import marker_of
+from .targets.host import compiler
 
 METAL_VERSION = 320
 

@@ -20,7 +20,7 @@ from multiprocessing import connection, get_context
 
 from . import build, cache
 from .cli import add_arguments, open_table, options_of, preprocess_file
-from .emit import emit
+from .targets.host.emit import emit
 
 STAGES = ("preprocess", "parse", "emit", "compile", "run")
 SUFFIXES = (".metal", ".msl")

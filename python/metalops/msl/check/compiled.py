@@ -8,10 +8,10 @@ import os
 import tempfile
 from collections.abc import Callable
 
-from .. import compiler
 from ..build import GENERATED_NAME, readable
-from ..emit import Emitted, emit
 from ..preprocess import Preprocessed
+from ..targets.host import compiler
+from ..targets.host.emit import HostCode, emit
 from .checked import Finding
 from .messages import errors, place_of
 from .rules import rule
@@ -55,7 +55,7 @@ def check(preprocessed: Preprocessed, is_wanted: Callable[[str], bool]) -> list[
     return found or elsewhere
 
 
-def _compile(emitted: Emitted) -> tuple[str, str]:
+def _compile(emitted: HostCode) -> tuple[str, str]:
     """What the compiler says of emitted text, and the name of the file that it stood in."""
     host = compiler.find()
     flags = [flag for flag in host.flags(0) if flag not in _LENIENT]

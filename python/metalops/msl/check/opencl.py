@@ -15,8 +15,8 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..edits import Edits
-from ..emit import Emitted
+from ..dialect.edits import Edits
+from ..dialect.emitted import Emitted
 from ..locations import LineMap
 from ..parse import STAGES, Source
 from ..preprocess import Preprocessed
@@ -141,7 +141,7 @@ def check(preprocessed: Preprocessed, is_wanted: Callable[[str], bool]) -> list[
     program = Program(source, forbid=lambda message, offset: None)
     lines = LineMap(preprocessed.text, preprocessed.name, dict(preprocessed.sources))
     text, runs = _rewritten(source, program)
-    emitted = Emitted(text, program, lines, runs)
+    emitted = Emitted(text, lines, runs)
     found = []
     output, path = _compile(command, text)
     messages = errors(output, path)

@@ -8,8 +8,8 @@ import functools
 import os
 import re
 
-from .. import compiler
 from ..preprocess import torch_include
+from ..targets.host import compiler
 
 # metalops' own headers for Metal sources, <metalops/registration.h> among them.
 PACKAGE_HEADERS = os.path.join(os.path.dirname(os.path.dirname(compiler.HEADERS)), "include")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import struct
 
-from .emit import Emitted
+from .emit import HostCode
 
 # Directives stay whole. Everything else may be broken between any two tokens.
 _TOKEN = re.compile(
@@ -23,7 +23,7 @@ _TOKEN = re.compile(
 _ENTRY = re.compile(r"msl_thread_\d+")
 
 
-def one_token_a_line(emitted: Emitted) -> tuple[str, bytes]:
+def one_token_a_line(emitted: HostCode) -> tuple[str, bytes]:
     """The text, and the table of what its lines stand for.
 
     The table: the numbers of files and of lines; the files' names, each with a zero byte; zero

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ..parse import closing_bracket
+from ..program import FunctionConstant, declarator_kinds, declared_identifier
 from . import names
-from .parse import closing_bracket
-from .program import FunctionConstant, declarator_kinds, declared_identifier
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _IS_DEFINED = re.compile(r"\b(?:metal\s*::\s*)?is_function_constant_defined\s*\(")

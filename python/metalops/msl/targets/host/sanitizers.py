@@ -8,7 +8,7 @@ import ctypes
 import os
 from collections.abc import Callable
 
-from . import cache
+from ... import cache
 from .compiler import HEADERS, Compiler
 
 # What METALOPS_SANITIZE may say, and the one name for it.

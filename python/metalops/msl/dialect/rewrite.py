@@ -1,7 +1,5 @@
-"""Turns the Metal parts of a program into C++, by edits on exact ranges of the syntax tree.
-
-This module runs the steps, each a module of its own, and makes ordinary functions of the kernels.
-How kernels are launched is thunks.py's subject.
+"""Turns the Metal parts of a program into C++, by edits on exact ranges of the syntax tree: the steps that every target
+needs, each a module of its own.
 """
 
 from __future__ import annotations
@@ -9,28 +7,24 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from . import names
+from ..calls import CallGraph
+from ..program import Program, declared_identifier, name_of, parameter_ranges
 from .address_spaces import AddressSpaces
-from .calls import CallGraph
 from .duplicates import remove_duplicates
 from .edits import Edits
 from .expressions import Expressions
 from .function_constants import Derived, FunctionConstants
-from .program import Kernel, Program, declared_identifier, name_of, parameter_ranges
-from .synchronisation import add_sites
-from .threadgroup import rewrite_variables
 
 _VECTOR_WIDTH = re.compile(r"\b(?:packed_)?vec\s*<[^<>]*,\s*([A-Za-z_]\w*)\s*>")
 
 
 @dataclass
 class Rewritten:
-    """A program, the edits that make it C++, and what the emitted tables need to know of them."""
+    """A program, the edits that make it C++, and what emitted tables need to know of them."""
 
     program: Program
     edits: Edits
     calls: CallGraph
-    sites: list[int] = field(default_factory=list)  # offsets, by site id
     swizzles: set[str] = field(default_factory=set)  # names that need an accessor
     derived: list[Derived] = field(default_factory=list)
     removed: list[tuple[int, int]] = field(default_factory=list)
@@ -52,8 +46,6 @@ def rewrite(program: Program) -> Rewritten:
     _erase_attributes(rewritten)
     AddressSpaces(rewritten).run()
     Expressions(rewritten).run()
-    with rewritten.edits.layer("fibers"):
-        add_sites(rewritten)  # around what expressions have become
     FunctionConstants(rewritten).run()
     _class_scope_specialisations(rewritten)
     _enumerations(rewritten)
@@ -61,8 +53,6 @@ def rewrite(program: Program) -> Rewritten:
     _functions_of_other_stages(rewritten)
     for node, _, head in program.instantiations:
         rewritten.remove(head, node)
-    for kernel in program.kernels:
-        _kernel(rewritten, kernel)
     remove_duplicates(rewritten)
     return rewritten
 
@@ -127,24 +117,3 @@ def _functions_of_other_stages(rewritten: Rewritten) -> None:
         is_kernel = function.stage == "kernel"
         if function.stage is not None and (not is_kernel or function.body is None):
             rewritten.remove(function.head, function.node)
-
-
-def _kernel(rewritten: Rewritten, kernel: Kernel) -> None:
-    """A kernel becomes a function that disappears into its thunk, with the group as a last
-    parameter if it needs it.
-    """
-    function, edits = kernel.function, rewritten.edits
-    if kernel.unsupported:
-        rewritten.remove(function.head, function.node)
-        return
-    start = function.node.start_byte
-    if function.template_headers:
-        start = rewritten.program.source.next_code(function.template_headers[-1].end_byte)
-    edits.append(start, "inline __attribute__((always_inline)) ")
-    if kernel.threadgroup_variables:
-        parameters = function.declarator.child_by_field_name("parameters")
-        if not kernel.parameters:
-            edits.blank(parameters.start_byte + 1, parameters.end_byte - 1)
-        comma = ", " if kernel.parameters else ""
-        edits.append(parameters.end_byte - 1, f"{comma}{names.ABI}::Group& msl_group")
-        rewrite_variables(rewritten, kernel)

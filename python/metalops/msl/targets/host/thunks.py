@@ -12,20 +12,20 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from . import flavours, names
-from .group_loops import GroupLoops, name_in_group
-from .locations import LineMap
-from .program import (
+from ...dialect import names
+from ...dialect.rewrite import Rewritten
+from ...locations import LineMap
+from ...program import (
     Instance,
     Kernel,
     Parameter,
-    Program,
     integer_value,
     parameter_ranges,
 )
-from .rewrite import Rewritten
+from ...vocabulary import THREAD_ATTRIBUTES
+from . import flavours
+from .group_loops import GroupLoops, name_in_group
 from .threadgroup import size_block
-from .vocabulary import THREAD_ATTRIBUTES
 
 _ABI = names.ABI
 _SUPPORT = names.SUPPORT
@@ -118,16 +118,17 @@ class Piece:
 class Thunks:
     def __init__(
         self,
-        program: Program,
         rewritten: Rewritten,
+        sites: list[int],
         lines: LineMap,
         recorded: Callable[[str], str],
         groups: GroupLoops | None,
     ):
         self.groups = groups
-        self.program = program
+        self.program = program = rewritten.program
         self.source = program.source
         self.rewritten = rewritten
+        self.sites = sites
         self.edits = rewritten.edits
         self.lines = lines
         self._recorded = recorded
@@ -442,7 +443,7 @@ class Thunks:
             for c in self.program.function_constants
         ]
         sites = []
-        for offset in self.rewritten.sites:
+        for offset in self.sites:
             position = self.lines.position(offset)
             file = json.dumps(self._recorded(position.file))
             sites.append(f"  {{{file}, {position.line}, {position.column}}},")

@@ -11,10 +11,10 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator
 
-from . import names
-from .parse import closing_bracket
-from .program import ProgramError, last_name, name_node, name_of
-from .vocabulary import SYNCHRONISING
+from ...dialect import names
+from ...parse import closing_bracket
+from ...program import ProgramError, last_name, name_node, name_of
+from ...vocabulary import SYNCHRONISING
 
 _LOOPS = {"for_statement", "while_statement", "do_statement", "for_range_loop"}
 _OPERATORS = {
@@ -42,12 +42,12 @@ _CONSTRUCTED = "[(declaration) (compound_literal_expression)] @c"
 _CALLS = "[(call_expression) (parameter_declaration)] @c"
 
 
-def add_sites(rewritten) -> None:
-    """Numbers the calls and loops; rewritten.sites lists them."""
+def add_sites(rewritten) -> list[int]:
+    """Numbers the calls and loops; their offsets, by their numbers."""
     program = rewritten.program
     source = program.source
     if source.identifiers.isdisjoint(SYNCHRONISING):
-        return
+        return []
     for function in program.functions:
         if function.name in SYNCHRONISING:
             _take_site(rewritten, function)
@@ -61,6 +61,7 @@ def add_sites(rewritten) -> None:
             position = _argument_list(source, node)
             if position is not None:
                 places.pass_site(node, position)
+    return places.sites
 
 
 def _refuse_unseen_operations(rewritten) -> None:
@@ -85,7 +86,7 @@ class _Places:
     def __init__(self, rewritten):
         self.source = rewritten.program.source
         self.edits = rewritten.edits
-        self.sites = rewritten.sites
+        self.sites: list[int] = []  # offsets, by number
         self.calls = rewritten.calls
         self.seen: set[int] = set()  # where synchronising calls have their names
         self._bodies: set[int] = set()

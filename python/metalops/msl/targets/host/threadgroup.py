@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from . import names
-from .program import Kernel, ProgramError, declarator_kinds, declared_identifier
+from ...dialect import names
+from ...program import Kernel, ProgramError, declarator_kinds, declared_identifier
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 # What threadgroup memory holds anyway when a group begins.

@@ -6,20 +6,20 @@ be said in terms of the user's source.
 
 from __future__ import annotations
 
-import bisect
 import json
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from . import restrictions
-from .errors import Diagnostic, syntax_error
+from ... import restrictions
+from ...dialect.emitted import Emitted
+from ...errors import Diagnostic, syntax_error
+from ...locations import LineMap
+from ...parse import Source, unbalanced_bracket
+from ...preprocess import Preprocessed
+from ...program import Program, ProgramError
 from .group_loops import Explanation, GroupLoops
-from .locations import LineMap, Position
-from .parse import Source, unbalanced_bracket
-from .preprocess import Preprocessed
-from .program import Program, ProgramError
-from .rewrite import rewrite
+from .kernels import rewrite_for_host
 from .thunks import GROUP_BUILTINS, Thunks
 
 _HEAD = "#include <msl/metal.h>\n#include <msl/launch.h>\n"
@@ -31,72 +31,22 @@ _COMPONENTS = {"x": 0, "y": 1, "z": 2, "w": 3, "r": 0, "g": 1, "b": 2, "a": 3}
 
 
 @dataclass
-class Emitted:
-    """C++ text, the program it was emitted from, and the way back from the one to the other."""
+class HostCode(Emitted):
+    """C++ text for the host, and the program it was emitted from.
 
-    text: str
-    program: Program
-    lines: LineMap
-    runs: list[tuple[int, int, bool]] = field(
-        default_factory=list
-    )  # (offset here, offset there, copied)
-    thunks_at: int = 0  # where the user's code ends
-    # By kernel: the engine that runs it ("loop", "group" or "fiber"), and why no group loop does.
+    thunks_at: where the user's code ends. engines: by kernel, the engine that runs it ("loop", "group" or "fiber"), and
+    why no group loop does. group_loops: by kernel that has one, how it is cut.
+    """
+
+    program: Program | None = None
+    thunks_at: int = 0
     engines: dict[str, tuple[str, str | None]] = field(default_factory=dict)
-    # By kernel that has a group loop: how it is cut.
     group_loops: dict[str, Explanation] = field(default_factory=dict)
-
-    def source_offset(self, offset: int) -> int | None:
-        """The offset in the preprocessed source behind an offset of the emitted text; None where
-        there is none.
-        """
-        index = bisect.bisect_right(self.runs, offset, key=lambda r: r[0]) - 1
-        if index < 0 or self.runs[index][1] < 0:
-            return None
-        start, source, copied = self.runs[index]
-        return source + (offset - start if copied else 0)
-
-    def _offset(self, line: int, column: int) -> int | None:
-        """The offset of a line and column (from 1, in bytes) of the emitted text."""
-        if not hasattr(self, "_starts"):
-            self._starts = [0]
-            for text in self.text.split("\n"):
-                self._starts.append(self._starts[-1] + len(text) + 1)
-        return self._starts[line - 1] + max(column, 1) - 1 if 0 < line < len(self._starts) else None
-
-    def position(self, line: int, column: int) -> Position | None:
-        """The user's position behind a line and column (from 1, in bytes) of the emitted text."""
-        offset = self._offset(line, column)
-        offset = None if offset is None else self.source_offset(offset)
-        return None if offset is None else self.lines.position(offset)
-
-    def position_before(self, line: int, column: int) -> Position | None:
-        """The user's last position before a line and column of the emitted text that nothing of the user's stands
-        behind: what is missing at the end of the user's text is noticed only in what follows it.
-        """
-        offset = self._offset(line, column)
-        if offset is None:
-            return None
-        before = [run for run in self.runs if run[0] <= offset and run[1] >= 0 and run[2]]
-        if not before:
-            return None
-        start = before[-1][0]
-        end = next((run[0] for run in self.runs if run[0] > start), len(self.text))
-        written = self.text[start:end].rstrip()
-        return self.lines.position(before[-1][1] + max(len(written) - 1, 0))
-
-    def without_markers(self) -> str:
-        """The text with line markers blanked, so that compilers report lines and columns of the
-        text itself.
-        """
-        return "\n".join(
-            " " * len(line) if line.startswith("# ") else line for line in self.text.split("\n")
-        )
 
 
 def emit(
     preprocessed: Preprocessed, only: Collection[str] = (), group_loops: bool = True
-) -> Emitted:
+) -> HostCode:
     """Emits a host program, with the kernels named in `only` (default: all). group_loops: whether kernels that
     synchronise also become loops over the threads of a group, where they can.
 
@@ -116,9 +66,9 @@ def emit(
                 raise ValueError(f"the source has no kernel {missing[0]!r}")
             program.instances = [i for i in program.instances if i.name in only]
         restrictions.check(program)
-        rewritten = rewrite(program)
+        rewritten, sites = rewrite_for_host(program)
         groups = GroupLoops(rewritten, GROUP_BUILTINS) if group_loops else None
-        thunks = Thunks(program, rewritten, lines, preprocessed.recorded, groups)
+        thunks = Thunks(rewritten, sites, lines, preprocessed.recorded, groups)
         engines = thunks.engines()  # before the edits are applied, since group loops make more
         body, runs = rewritten.edits.apply()
         pieces = list(thunks.pieces())
@@ -165,7 +115,7 @@ def emit(
         for instance in thunks.instances
         if engines[instance.name][0] == "group"
     }
-    return Emitted("".join(text), program, lines, all_runs, thunks_at, engines, cut)
+    return HostCode("".join(text), lines, all_runs, program, thunks_at, engines, cut)
 
 
 def _accessors(swizzles: set[str]) -> str:

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from . import names
-from .edits import Mapped
-from .program import (
+from ...dialect import names
+from ...dialect.edits import Mapped
+from ...program import (
     Function,
     Kernel,
     declarator_kinds,
@@ -23,7 +23,7 @@ from .program import (
     name_of,
     parameter_ranges,
 )
-from .regions import (
+from ...regions import (
     LOOPS,
     USES_MATRICES,
     Body,
@@ -38,7 +38,7 @@ from .regions import (
     walk,
     without_parentheses,
 )
-from .vocabulary import SYNCHRONISING, THREAD_ATTRIBUTES
+from ...vocabulary import SYNCHRONISING, THREAD_ATTRIBUTES
 
 _S = names.SUPPORT
 _BARRIERS = {"threadgroup_barrier", "simdgroup_barrier"}

@@ -1,0 +1,1 @@
+"""The targets that Metal source is compiled for."""

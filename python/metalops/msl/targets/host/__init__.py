@@ -1,0 +1,1 @@
+"""The software device: C++ for the CPU, with the engines that run kernels there."""
