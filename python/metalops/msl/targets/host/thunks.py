@@ -24,7 +24,8 @@ from ...program import (
 )
 from ...vocabulary import THREAD_ATTRIBUTES
 from . import flavours
-from .group_loops import GroupLoops, name_in_group
+from .group_calls import name_in_group
+from .group_loops import GroupLoops
 from .threadgroup import size_block
 
 _ABI = names.ABI

@@ -1,0 +1,281 @@
+"""Calls in which threads meet: all threads of a mask make them together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...dialect import names
+from ...dialect.edits import Mapped
+from ...effects import parameters_of
+from ...program import Function, declarator_kinds, name_node
+from ...regions import Kind, NotCut, without_parentheses
+from .group_lanes import Lanes
+
+if TYPE_CHECKING:
+    from .group_form import Form
+
+_S = names.SUPPORT
+# Operations of a simdgroup without a result.
+_VOID = {
+    "simdgroup_load",
+    "simdgroup_store",
+    "simdgroup_multiply",
+    "simdgroup_multiply_accumulate",
+}
+
+
+def name_in_group(name: str) -> str:
+    return "msl_call_in_group" if name == "operator()" else f"{name}_in_group"
+
+
+class Calls(Lanes):
+    # ---- calls in which threads meet -------------------------------------------------------------
+
+    def _lower(self, node, out: Mapped) -> list[tuple[int, int, str]]:
+        """Writes the calls in an expression in which threads meet; what is to be put in their places."""
+        if not self.body.meets(node):
+            return []
+        kind = node.type
+        if kind == "conditional_expression" and any(
+            self.body.meets(node.child_by_field_name(arm)) for arm in ("consequence", "alternative")
+        ):
+            return [(node.start_byte, node.end_byte, self._chosen(node, out))]
+        if (
+            kind == "binary_expression"
+            and self.source.node_text(node.child_by_field_name("operator"))
+            in ("&&", "||", "and", "or")
+            and self.body.meets(node.child_by_field_name("right"))
+        ):
+            return [(node.start_byte, node.end_byte, self._decided(node, out))]
+        replaced = []
+        for child in node.named_children:
+            replaced += self._lower(child, out)
+        if kind == "call_expression" and (meeting := self.groups.meets(node)):
+            inside = [r for r in replaced if node.start_byte <= r[0] and r[1] <= node.end_byte]
+            text = self._call(node, meeting, inside, out)
+            return [(node.start_byte, node.end_byte, text)]
+        return replaced
+
+    def _value(self, node, replaced, out: Mapped, as_address: bool = False) -> str:
+        """Evaluates an expression for each thread; the name of the Lanes."""
+        name = self._new("lanes")
+        body = Mapped("return ")
+        if as_address:
+            body.add("&(")
+        body.add(self._of(node, replaced))
+        body.add(");" if as_address else ";")
+        out.add(
+            f"const auto {name} = {_S}::evaluate<{self._independent([node])}>(msl_g, {self._mask}, "
+        )
+        self._lambda([node], self.body.used_in(node), [t for _, _, t in replaced], out)
+        out.add(body)
+        out.add(" });\n")
+        return name
+
+    def _chosen(self, node, out: Mapped) -> str:
+        """`a ? b : c`, where threads meet in b or c."""
+        condition = node.child_by_field_name("condition")
+        arms = [node.child_by_field_name(arm) for arm in ("consequence", "alternative")]
+        replaced = self._lower(condition, out)
+        name = self._new("value")
+        out.add(f"{_S}::Lanes<{_S}::decayed_t<decltype(")
+        out.add(self._of(node))
+        out.add(f")>> msl_lanes_{name}(msl_g); auto& {name} = msl_lanes_{name}[0]; (void){name};\n")
+        yes, no = self._part(condition, replaced, out)
+        for mask, arm in ((yes, arms[0]), (no, arms[1])):
+            self._branch(mask, lambda out, arm=arm: self._assign(name, arm, out), out)
+        return name
+
+    def _decided(self, node, out: Mapped) -> str:
+        """`a && b` and `a || b`, where threads meet in b."""
+        left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
+        replaced = self._lower(left, out)
+        name = self._new("value")
+        out.add(
+            f"{_S}::Lanes<bool> msl_lanes_{name}(msl_g); auto& {name} = msl_lanes_{name}[0]; "
+            f"(void){name};\n"
+        )
+        yes, no = self._part(left, replaced, out)
+        is_and = self.source.node_text(node.child_by_field_name("operator")) in ("&&", "and")
+        others, known = (no, "false") if is_and else (yes, "true")
+        out.add(
+            f"{_S}::each<true>(msl_g, {others}, [&](const {_S}::Lane msl_t) MSL_LANE_LOOP "
+            f"{{ msl_lanes_{name}[msl_t.index] = {known}; }});\n"
+        )
+        self._branch(yes if is_and else no, lambda out: self._assign(name, right, out), out)
+        return name
+
+    def _assign(self, name: str, node, out: Mapped) -> None:
+        replaced = self._lower(node, out)
+        body = Mapped(f"msl_lanes_{name}[msl_t.index] = ")
+        body.add(self._of(node, replaced))
+        body.add(";")
+        self._each([node], self.body.used_in(node), [t for _, _, t in replaced], body, out)
+
+    def _part(self, condition, replaced, out: Mapped) -> tuple[str, str]:
+        """Cuts the mask in two by a condition; the names of both."""
+        yes, no = self._new("yes"), self._new("no")
+        out.add(f"{_S}::Mask {yes}(msl_g), {no}(msl_g); ")
+        self._part_into(condition, replaced, yes, no, out)
+        return yes, no
+
+    def _part_into(self, condition, replaced, yes: str, no: str, out: Mapped) -> None:
+        out.add(f"{_S}::part<{self._independent([condition])}>(msl_g, {self._mask}, {yes}, {no}, ")
+        self._lambda([condition], self.body.used_in(condition), [t for _, _, t in replaced], out)
+        out.add("return static_cast<bool>(")
+        out.add(self._of(condition, replaced))
+        out.add("); });\n")
+
+    def _branch(self, mask: str, write, out: Mapped) -> None:
+        """What the threads of a mask do by themselves."""
+        self._masks.append(mask)
+        out.add(f"if ({mask}.any()) {{\n")
+        write(out)
+        out.add("}\n")
+        self._masks.pop()
+
+    def _call(self, node, meeting: str, replaced, out: Mapped) -> str:
+        if meeting == "barrier":
+            if self.groups.called_name(node) == "threadgroup_barrier":
+                self._reach_barrier()
+            return "(void)0"
+        function = node.child_by_field_name("function")
+        arguments = node.child_by_field_name("arguments").named_children
+        own = [f for f in self.groups.calls.callees(node) if self._may_take(f, len(arguments))]
+        if meeting == "function" and not own:
+            raise NotCut(f"a call of '{self.groups.called_name(node)}' that is not understood")
+        kinds, packed, passed = [], [], []
+        for position, argument in enumerate(arguments):
+            mine = [r for r in replaced if argument.start_byte <= r[0] < argument.end_byte]
+            kind, accessor, one = self._argument(node, position, argument, mine, own, out)
+            kinds.append(kind)
+            packed.append(accessor)
+            passed.append(one)
+        forms = [self.groups.form(candidate, tuple(kinds)) for candidate in own]
+        self.uses += forms
+        if any(form.has_barrier for form in forms):
+            self._reach_barrier()
+        tags = ", ".join("1" if k is Kind.THREAD else "0" for k in kinds)
+        if own:  # what is not passed is the same for all
+            tags_of = {len(parameters_of(self.source, c)) for c in own}
+            if len(tags_of) != 1:
+                raise NotCut(f"functions '{own[0].name}' with different defaults")
+            tags = ", ".join([*([tags] if tags else []), *["0"] * (tags_of.pop() - len(kinds))])
+        is_object = any(f.name == "operator()" for f in own)
+        objects = self._objects(function, is_object, own, replaced, out)
+        callee = self._callee(function, is_object)
+        returns = self._returns(self.groups.called_name(node), meeting, forms)
+        name = self._new("value")
+        call = ", ".join(
+            [
+                f"{_S}::Kinds<{tags}>()",
+                "msl_g",
+                self._mask,
+                f"{_S}::pack({', '.join(packed)})",
+                *objects,
+                *passed,
+            ]
+        )
+        if not returns:
+            out.add(callee)
+            out.add(f"({call});\n")
+            return "(void)0"
+        out.add(f"const auto msl_lanes_{name} = ")
+        out.add(callee)
+        out.add(f"({call}); auto& {name} = msl_lanes_{name}[0]; (void){name};\n")
+        return name
+
+    def _may_take(self, function: Function, count: int) -> bool:
+        parameters = parameters_of(self.source, function)
+        required = sum(node.type != "optional_parameter_declaration" for node, _, _ in parameters)
+        return required <= count <= len(parameters)
+
+    def _reach_barrier(self) -> None:
+        """All that have not returned must be here: where they might not, fibers find out whether they are."""
+        self.has_barrier = True
+        if self._masks not in ([], ["msl_m0"]):
+            raise NotCut("a threadgroup_barrier under a condition that may differ between threads")
+
+    def _returns(self, name: str, meeting: str, forms: list[Form]) -> bool:
+        if meeting == "simd":
+            return name not in _VOID
+        results = {form.result for form in forms}
+        if len(results) != 1:
+            raise NotCut(f"functions '{name}' of which some return nothing")
+        return results.pop() is not None
+
+    def _objects(self, function, is_object: bool, own, replaced, out: Mapped) -> list[str]:
+        """The objects whose member function is called, where it is one."""
+        kinds = {f.in_class and not self.groups.effects.is_static(f) for f in own}
+        if kinds != {True}:
+            if True in kinds:
+                raise NotCut(f"'{own[0].name}' is a member function and another one")
+            return []
+        if function.type != "field_expression" and not is_object:
+            return ["msl_objects"]
+        target = function if is_object else function.child_by_field_name("argument")
+        inner = without_parentheses(target)
+        variable = self.body.of.get(inner.start_byte) if inner.type == "identifier" else None
+        if function.type == "field_expression" and function.children[1].type == "->":
+            raise NotCut("a member function of what a pointer points to")
+        if variable is not None and variable.kind is Kind.THREAD:
+            return [f"{_S}::at(msl_lanes_{variable.name})"]
+        if self.body.is_same(target):
+            return [f"{_S}::same({self._name_same(target, out)})"]
+        if any(function.start_byte <= at < function.end_byte for at, _, _ in replaced):
+            raise NotCut("a member function of what another one returns")
+        return [f"{_S}::referred({self._value(target, [], out, as_address=True)})"]
+
+    def _callee(self, function, is_object: bool) -> Mapped:
+        text = Mapped()
+        if is_object:
+            text.add("(")
+            text.add(self._of(function))
+            text.add(f").{name_in_group('operator()')}")
+            return text
+        leaf = name_node(function)
+        if function.start_byte < leaf.start_byte:
+            text.add(self._copy(function.start_byte, leaf.start_byte))
+        text.add(name_in_group(self.source.node_text(leaf)))
+        if leaf.end_byte < function.end_byte:
+            text.add(self._copy(leaf.end_byte, function.end_byte))
+        return text
+
+    def _name_same(self, node, out: Mapped) -> str:
+        """Evaluates an expression that is the same for the whole group; its name."""
+        name = self._new("same")
+        out.add(f"auto&& {name} = ")
+        out.add(self._of(node))
+        out.add(";\n")
+        return name
+
+    def _argument(self, call, position: int, argument, replaced, own, out: Mapped):
+        """How it varies, what stands for it in the pack, and as one thread's."""
+        by_reference = any(
+            position < len(p := parameters_of(self.source, f))
+            and declarator_kinds(p[position][0].child_by_field_name("declarator"))[:1]
+            == ["reference"]
+            for f in own
+        ) or (not own and self.groups.effects.writes(call, position))
+        inner = without_parentheses(argument)
+        variable = self.body.of.get(inner.start_byte) if inner.type == "identifier" else None
+        if not replaced and self.body.is_same(argument):
+            name = self._name_same(argument, out)
+            return Kind.GROUP, f"{_S}::same({name})", name
+        if variable is not None and variable.kind is Kind.THREAD and not variable.is_array:
+            if not variable.is_reference or variable.is_parameter:
+                return Kind.THREAD, f"{_S}::at(msl_lanes_{variable.name})", variable.name
+        if len(replaced) == 1 and (inner.start_byte, inner.end_byte) == replaced[0][:2]:
+            name = replaced[0][2]
+            return Kind.THREAD, f"{_S}::at(msl_lanes_{name})", name
+        if by_reference and inner.type in (
+            "identifier",
+            "subscript_expression",
+            "field_expression",
+            "pointer_expression",
+        ):
+            if variable is None or variable.kind is not Kind.AGAIN:
+                pointers = self._value(argument, replaced, out, as_address=True)
+                return Kind.THREAD, f"{_S}::referred({pointers})", f"*{pointers}[0]"
+        name = self._value(argument, replaced, out)
+        return Kind.THREAD, f"{_S}::at({name})", f"{name}[0]"

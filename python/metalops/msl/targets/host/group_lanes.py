@@ -1,0 +1,358 @@
+"""What each thread runs by itself, in a loop over the threads of a group, and the variables that are kept for each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ...dialect import names
+from ...dialect.edits import Mapped
+from ...effects import parameters_of
+from ...program import Function, Kernel, declarator_kinds, declared_identifier
+from ...regions import USES_MATRICES, Body, Kind, NotCut, Variable, walk
+
+if TYPE_CHECKING:
+    from .group_form import Form
+    from .group_loops import GroupLoops
+
+_S = names.SUPPORT
+
+
+class Lanes:
+    """A function, for given kinds of its parameters, of which a form is written.
+
+    uses: the forms that it calls. has_barrier: whether it comes to a threadgroup_barrier.
+    """
+
+    def __init__(
+        self, groups: GroupLoops, function: Function, kinds, key, kernel: Kernel | None = None
+    ):
+        self.groups = groups
+        self.source = groups.source
+        self.edits = groups.edits
+        self.function = function
+        self.key = key
+        self.kernel = kernel
+        self.uses: list[Form] = []
+        self.text = Mapped()
+        self.has_barrier = False
+        self._count = 0
+        self._masks: list[str] = []  # those that threads can leave, the outermost first
+        self._targets: list[tuple[str, int, int]] = []  # what break and continue are about
+        self.has_object = function.in_class and not groups.effects.is_static(function)
+        self.members = groups.effects.members_of(function) if self.has_object else frozenset()
+        self.parameters = parameters_of(self.source, function)
+        self.kinds = (*kinds, *[Kind.GROUP] * (len(self.parameters) - len(kinds)))
+        nodes = [p[0] for p in self.parameters]
+        self.body = Body(
+            self.source,
+            function.body,
+            groups.calls.scopes(function.node),
+            list(zip(nodes, self.kinds, strict=True)),
+            groups.meets,
+            groups.effects.writes,
+            groups.effects.is_pure,
+            self.members,
+        )
+        if any(
+            n.type == "binary_expression"
+            and self.source.node_text(n.child_by_field_name("operator")) == "*"
+            and self.body.multiplies_matrices(n)
+            for n in walk(function.body)
+        ):
+            raise NotCut("the operator * of simdgroup matrices")
+        self._renamed = [
+            (n.start_byte, n.end_byte, f"msl_self.{self.source.node_text(n)}")
+            for n in walk(function.body)
+            if self._names_member(n)
+        ] + [
+            (n.start_byte, n.end_byte, "(&msl_self)")
+            for n in walk(function.body)
+            if self.members and n.type == "this"
+        ]
+        # In a function of a thread it would have another value.
+        self._renamed += [
+            (n.start_byte, n.end_byte, f'"{function.name}"')
+            for n in walk(function.body)
+            if n.type == "identifier" and self.source.node_text(n) in ("__func__", "__FUNCTION__")
+        ]
+
+    def _names_member(self, node) -> bool:
+        """Whether an identifier stands for a member of the object."""
+        if node.type != "identifier" or node.start_byte in self.body.of:
+            return False
+        if self.source.node_text(node) not in self.members:
+            return False
+        parent = node.parent
+        if parent.type == "qualified_identifier":
+            return False
+        return parent.type != "template_function" or parent.parent.type != "qualified_identifier"
+
+    # ---- text ------------------------------------------------------------------------------------
+
+    def _copy(self, start: int, end: int, replaced=()) -> Mapped:
+        members = [
+            (a, b, text)
+            for a, b, text in self._renamed
+            if start <= a < end and not any(x <= a < y for x, y, _ in replaced)
+        ]
+        return Mapped(*self.edits.apply(start, end, [*replaced, *members], without="fibers"))
+
+    def _of(self, node, replaced=()) -> Mapped:
+        return self._copy(node.start_byte, node.end_byte, replaced)
+
+    def _statement(self, node, replaced=()) -> Mapped:
+        """With the address space that may stand before the node."""
+        return self._copy(self.source.previous_code(node.start_byte) + 1, node.end_byte, replaced)
+
+    def _new(self, what: str) -> str:
+        self._count += 1
+        return f"msl_{what}_{self._count}"
+
+    @property
+    def _mask(self) -> str:
+        return self._masks[-1] if self._masks else "msl_mask"
+
+    def _copied(self, node, start: int, end: int):
+        """The name of a parameter that is a reference to what does not change, and is read once: a compiler would
+        otherwise have to read it after every store. None for others.
+        """
+        declarator = node.child_by_field_name("declarator")
+        identifier = declared_identifier(declarator)
+        if identifier is None or declarator_kinds(declarator) != ["reference"]:
+            return None
+        if self.groups.effects.takes_reference((node, start, end)):
+            return None
+        name = self.source.node_text(identifier)
+        body = self.source.masked_text(self.function.body)
+        if re.search(rf"(?<!&)&\s*{name}\b(?!\s*\.)", body):
+            return None
+        return identifier
+
+    def _given(self, identifier) -> str:
+        return f"msl_given_{self.source.node_text(identifier)}"
+
+    def _builtin(self, position: int) -> str:
+        """The declaration of a parameter that each thread computes for itself."""
+        node, start, end = self.parameters[position]
+        identifier = declared_identifier(node.child_by_field_name("declarator"))
+        type_text = self.edits.apply(start, identifier.start_byte, without="fibers")[0]
+        type_text = " ".join(type_text.split())
+        value = self.groups.builtins[self.kernel.parameters[position].attribute]
+        name = self.source.node_text(identifier)
+        return f"{type_text} {name} = {_S}::builtin<{type_text}>::make({value});"
+
+    # ---- what each thread runs -------------------------------------------------------------------
+
+    def _flush(self, run: list, out: Mapped) -> None:
+        if not run:
+            return
+        items = list(run)
+        run.clear()
+        start = items[0][0].start_byte
+        end = max(node.end_byte for node, _ in items)
+        declared = [v for node, _ in items for v in self._variables_in(node)]
+        crossing = {v for v in declared if v.last_use >= end}
+        waiting = list(crossing)
+        while waiting:  # the types of those that are kept are needed before the loop
+            variable = waiting.pop()
+            for used in self.body.used_in(variable.declaration):
+                if used in declared and used not in crossing:
+                    crossing.add(used)
+                    waiting.append(used)
+        for variable in declared:
+            if variable in crossing:
+                self._declare_lanes(variable, out)
+        body = Mapped()
+        for node, replaced in items:
+            mine = [v for v in self._variables_in(node) if v in crossing]
+            if mine:
+                self._initialise(node, mine, replaced, body)
+            else:
+                body.add(self._statement(node, replaced))
+        used = set().union(*(self.body.used_in(node) for node, _ in items))
+        used = {v for v in used if not (start <= v.identifier.start_byte < end)}
+        temporaries = [text for _, replaced in items for _, _, text in replaced]
+        self._each([node for node, _ in items], used, temporaries, body, out, crossing)
+
+    def _variables_in(self, node) -> list[Variable]:
+        return self.body.declared_by(node) if node.type == "declaration" else []
+
+    def _each(
+        self, nodes, used, temporaries, body: Mapped, out: Mapped, declared: Iterable[Variable] = ()
+    ) -> None:
+        """declared: kept variables that the body itself gives their names."""
+        out.add(f"{_S}::each<{self._independent(nodes)}>(msl_g, {self._mask}, ")
+        self._lambda(nodes, used, temporaries, out, declared=declared)
+        out.add(body)
+        out.add(" });\n")
+
+    def _lambda(
+        self,
+        nodes,
+        used,
+        temporaries,
+        out: Mapped,
+        index: str = "",
+        declared: Iterable[Variable] = (),
+    ) -> None:
+        """The beginning of a function of a thread. It has copies of what it needs, so that compilers see that nothing
+        of it changes while it runs.
+        """
+        variables = self._in_order(used)
+        declared = sorted(declared, key=lambda v: v.identifier.start_byte)
+        values = [t for t in dict.fromkeys(temporaries) if t.startswith("msl_value_")]
+        captures = [
+            "&",
+            *(["msl_objects"] if self.has_object else []),
+            *(f"msl_at_{v.name} = {_S}::at(msl_lanes_{v.name})" for v in declared),
+        ]
+        for variable in variables:
+            name = variable.name
+            if variable.kind is Kind.THREAD and not variable.is_of_group:
+                captures.append(f"msl_at_{name} = {_S}::at(msl_lanes_{name})")
+            elif self._is_copied(variable, nodes):
+                captures.append(f"{name} = {name}")
+        captures += [f"msl_at_{v} = {_S}::at(msl_lanes_{v})" for v in values]
+        out.add(f"[{', '.join(captures)}](const {_S}::Lane msl_t{index}) MSL_LANE_LOOP {{ ")
+        self._prologue(nodes, variables, values, out)
+
+    def _is_copied(self, variable: Variable, nodes) -> bool:
+        """Whether a value of the whole group is copied for a loop: not what must stay where it is."""
+        if variable.kind is not Kind.GROUP or variable.is_of_group or variable.is_array:
+            return False
+        if variable.is_reference and not (
+            variable.is_parameter and self._is_copied_parameter(variable)
+        ):
+            return False
+        address = re.compile(rf"(?<!&)&\s*{variable.name}\b")
+        return not any(address.search(self.source.masked_text(node)) for node in nodes)
+
+    def _is_copied_parameter(self, variable: Variable) -> bool:
+        return self._copied(*self.parameters[self._position_of(variable)]) is not None
+
+    def _independent(self, nodes) -> str:
+        """Whether the iterations of a loop over the threads may be promised to be independent."""
+        for node in nodes:
+            for n in walk(node):
+                if self.groups.effects.is_computed_access(n, self.body):
+                    return "false"
+                if n.type == "call_expression" and any(
+                    map(self.groups.effects.keeps_private_memory, self.groups.calls.callees(n))
+                ):
+                    return "false"
+        return "true"
+
+    def _prologue(self, nodes, variables, values, out: Mapped) -> None:
+        """The variables that a thread uses, under their names."""
+        if self.has_object:
+            out.add("auto& msl_self = msl_objects[msl_t.index]; ")
+        if any(USES_MATRICES.search(self.source.masked_text(node)) for node in nodes):
+            out.add("msl_g.scratch->lane = msl_t.index & 31; ")
+        for name in values:
+            out.add(f"auto& {name} = msl_at_{name}[msl_t.index]; ")
+        for variable in variables:
+            name = variable.name
+            if variable.kind is Kind.THREAD and not variable.is_of_group:
+                star = "*" if variable.is_reference and not variable.is_parameter else ""
+                out.add(f"auto& {name} = {star}msl_at_{name}[msl_t.index]; ")
+            elif variable.kind is Kind.AGAIN:
+                if variable.is_parameter:
+                    out.add(f"{self._builtin(self._position_of(variable))} ")
+                else:
+                    out.add(self._statement(variable.declaration))
+                    out.add(" ")
+
+    def _position_of(self, variable: Variable) -> int:
+        return next(
+            i
+            for i, (node, _, _) in enumerate(self.parameters)
+            if node.start_byte == variable.declaration.start_byte
+        )
+
+    def _in_order(self, used) -> list[Variable]:
+        """With those that values which are computed again depend on."""
+        found = set()
+        waiting = list(used)
+        while waiting:
+            variable = waiting.pop()
+            if variable in found:
+                continue
+            found.add(variable)
+            if variable.kind is Kind.AGAIN and not variable.is_parameter:
+                waiting.extend(self.body.used_in(variable.declaration) - {variable})
+        return sorted(found, key=lambda v: v.identifier.start_byte)
+
+    # ---- variables that are kept -----------------------------------------------------------------
+
+    def _keep(self, variable: Variable, out: Mapped, type_text: str) -> None:
+        out.add(f"{_S}::variable<{type_text}> msl_lanes_{variable.name}(msl_g); ")
+
+    def _declare_lanes(self, variable: Variable, out: Mapped) -> None:
+        declaration, identifier = variable.declaration, variable.identifier
+        name = variable.name
+        first = declaration.child_by_field_name("declarator")
+        if variable.declarator.type == "structured_binding_declarator":
+            raise NotCut("a structured binding that is used after threads have met")
+        head = self.source.previous_code(declaration.start_byte) + 1
+        base = self.edits.apply(head, first.start_byte, without="fibers")[0]
+        if variable.is_reference:
+            value = self._of(variable.value)
+            out.add(f"{_S}::Lanes<decltype(&(")
+            out.add(value)
+            out.add(
+                f"))> msl_lanes_{name}(msl_g); auto& {name} = *msl_lanes_{name}[0]; (void){name};\n"
+            )
+            return
+        if re.search(r"\bauto\b", base):
+            out.add(f"typedef {_S}::decayed_t<decltype(")
+            out.add(self._of(variable.value))
+            out.add(f")> msl_type_{name}; ")
+        else:
+            declarator = variable.declarator
+            before = after = ""
+            if declarator.type != "function_declarator":
+                before = self.edits.apply(
+                    declarator.start_byte, identifier.start_byte, without="fibers"
+                )[0]
+                after = self.edits.apply(
+                    identifier.end_byte, declarator.end_byte, without="fibers"
+                )[0]
+            out.add(f"typedef {base} {before}msl_type_{name}{after}; ")
+        self._keep(variable, out, f"msl_type_{name}")
+        out.add(f"auto& {name} = msl_lanes_{name}[0]; (void){name};\n")
+
+    def _initialise(self, node, variables, replaced, body: Mapped) -> None:
+        """A declaration whose variables are kept, run by each thread."""
+        plain = [v for v in variables if not v.is_reference]
+        references = [v for v in variables if v.is_reference]
+        if references and len(self.body.declared_by(node)) > 1:
+            raise NotCut("a declaration of references and other variables")
+        for variable in references:
+            body.add(f"msl_at_{variable.name}[msl_t.index] = &(")
+            body.add(self._of(variable.value, replaced))
+            body.add(f"); auto& {variable.name} = *msl_at_{variable.name}[msl_t.index]; ")
+        if not plain:
+            return
+        if any(v.value is not None for v in variables):
+            renamed = list(replaced)
+            for variable in plain:
+                places = [variable.identifier.start_byte, *variable.uses]
+                renamed += [
+                    (at, at + len(variable.name), f"msl_init_{variable.name}")
+                    for at in places
+                    if node.start_byte <= at < node.end_byte
+                ]
+            body.add(self._statement(node, renamed))
+        else:
+            others = [v for v in self.body.declared_by(node) if v not in variables]
+            if others:
+                body.add(self._statement(node))
+        for variable in plain:
+            name = variable.name
+            if any(v.value is not None for v in variables):
+                body.add(f" {_S}::copy(msl_at_{name}[msl_t.index], msl_init_{name});")
+            body.add(f" auto& {name} = msl_at_{name}[msl_t.index]; (void){name};")
+            if not any(v.value is not None for v in variables):
+                body.add(f" {_S}::begin({name});")
