@@ -50,3 +50,23 @@ def test_several_constants_in_one_declaration(program):
     out = torch.zeros(2)
     p.specialise({0: struct.pack("i", 3)}).launch("k", out, grid=1)
     assert out.tolist() == [4 + 24, 24]
+
+
+def test_constants_of_one_name_in_two_namespaces(program):
+    """What is computed from plain ones is a constant expression still: the size of an array."""
+    p = program("""
+        namespace set { constant int size [[function_constant(0)]]; constant int twice = size * 2; }
+        namespace plain { constant int size = 3; constant int twice = size * 2; }
+        constant int size = 5;
+        constant int more = size + 1;
+        constant int both = plain::twice + set::twice;
+        kernel void k(device int* out) {
+          array<int, plain::twice + more> values = {};
+          out[0] = sizeof(values) / sizeof(int);
+          out[1] = set::twice;
+          out[2] = both;
+        }
+    """)
+    out = torch.zeros(3, dtype=torch.int32)
+    p.specialise({0: struct.pack("i", 10)}).launch("k", out, grid=1)
+    assert out.tolist() == [12, 20, 26]

@@ -519,6 +519,22 @@ class Lookup:
     def _is_variable(self, name: str) -> bool:
         return name in self.variables
 
+    def variables_meant(self, node) -> list:
+        """The declarations of variables of namespaces that an identifier or qualified_identifier at namespace scope may
+        mean.
+        """
+        found = [(v, self._around(v)) for v in self.variables.get(last_name(self.source, node), ())]
+        names = self._meant(_qualifiers(self.source, node))
+        if names:
+            return [v for v, path in found if path[-len(names) :] == names]
+        here = self._around(node)
+        for length in range(len(here), -1, -1):
+            visible = {here[:length], *self._opened(here[:length])}
+            meant = [v for v, path in found if path in visible]
+            if meant:
+                return meant
+        return []
+
     def _qualified(self, node, count: Count, scopes, place: Place) -> Meaning:
         name = last_name(self.source, node)
         if name not in self.functions:

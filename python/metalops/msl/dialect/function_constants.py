@@ -10,10 +10,10 @@ import re
 from dataclasses import dataclass
 
 from ..parse import closing_bracket
-from ..program import FunctionConstant, declarator_kinds, declared_identifier
+from ..program import FunctionConstant, declarator_kinds, declared_identifier, last_name
 from . import names
 
-_NAME = re.compile(r"[A-Za-z_]\w*")
+_NAMES = "[(identifier) (qualified_identifier)] @n"
 _IS_DEFINED = re.compile(r"\b(?:metal\s*::\s*)?is_function_constant_defined\s*\(")
 
 
@@ -33,7 +33,7 @@ class FunctionConstants:
         self.program = rewritten.program
         self.source = rewritten.program.source
         self.edits = rewritten.edits
-        self.dependent: set[str] = set()
+        self.dependent: set[int] = set()  # offsets of declarations
 
     def run(self) -> None:
         self._is_defined()
@@ -59,7 +59,7 @@ class FunctionConstants:
         for declarator in node.children_by_field_name("declarator"):
             name = self.source.node_text(declared_identifier(declarator))
             self.program.function_constants.append(FunctionConstant(name, path, index))
-            self.dependent.add(name)
+            self.dependent.add(node.start_byte)
             pieces.append(
                 f"static {self._type(node)} {name}; static {names.ABI}::u8 msl_is_defined_{name};"
             )
@@ -73,7 +73,7 @@ class FunctionConstants:
         self.rewritten.derived.append(Derived(path, number))
         declared = ", ".join(name for name, _ in constants)
         computed = " ".join(f"{name} = {value};" for name, value in constants)
-        self.dependent.update(name for name, _ in constants)
+        self.dependent.add(node.start_byte)
         text = (
             f"static {self._type(node)} {declared}; "
             f"static void msl_derive_{number}() {{ {computed} }}"
@@ -86,11 +86,18 @@ class FunctionConstants:
         identifier = declared_identifier(declarator)
         if value is None or identifier is None or declarator_kinds(declarator):
             return None
-        words = set(_NAME.findall(self.source.masked_text(value)))
-        if not words & self.dependent and "is_function_constant_defined" not in words:
+        if not any(map(self._is_dependent, self.source.find(_NAMES, value))):
             return None
         text = self.edits.text_of(value.start_byte, value.end_byte)
         return self.source.node_text(identifier), text
+
+    def _is_dependent(self, name) -> bool:
+        if name.parent.type == "qualified_identifier":
+            return False  # a part of a name
+        if last_name(self.source, name) == "is_function_constant_defined":
+            return True
+        meant = self.rewritten.calls.lookup.variables_meant(name)
+        return any(node.start_byte in self.dependent for node in meant)
 
     def _type(self, node) -> str:
         type_node = node.child_by_field_name("type")
