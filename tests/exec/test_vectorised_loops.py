@@ -1,6 +1,7 @@
-"""Kernels that run as loops over the grid: threads do not share memory of their own, however it is addressed, at any width
-of the compiler's vectors."""
+"""Kernels that run as loops over the grid, or over the threads of a group: threads do not share memory of their own,
+however it is addressed, at any width of the compiler's vectors."""
 
+import re
 import shutil
 
 import pytest
@@ -74,26 +75,44 @@ def each_compiler(request, monkeypatch):
     monkeypatch.setenv("CXX", request.param)
 
 
-def _run(body):
-    source = (
+# What makes a kernel that does not synchronise one that does, so that the body is a loop over the threads of a group.
+MEETING = {"loop": "", "group": "threadgroup_barrier(mem_flags::mem_none);"}
+
+
+def _source(body, engine):
+    return (
         f"{HEADER}{PREFIX}\nkernel void k(device float* out, device const float* in, "
         "uint i [[thread_position_in_grid]]) { float x = in[i]; uint from = uint(x) & 3, to = (uint(x) >> 2) & 3; "
-        f"float y; {body} out[i] = y + sqrt(x) * x; }}"
+        f"float y; {MEETING[engine]} {body} out[i] = y + sqrt(x) * x; }}"
     )
+
+
+def _run(body, engine):
     x, out = torch.arange(THREADS).float(), torch.zeros(THREADS)
-    _host.Library(str(msl.compile_source(source))).launch("k", [out, x], THREADS, 256)
+    library = _host.Library(str(msl.compile_source(_source(body, engine))))
+    library.launch("k", [out, x], THREADS, 256, engine=engine)
     return x, out
 
 
+@pytest.mark.parametrize("engine", MEETING)
 @pytest.mark.parametrize("what", BODIES)
-def test_memory_of_a_thread_is_its_own(what, each_compiler):
-    x, out = _run(BODIES[what])
+def test_memory_of_a_thread_is_its_own(what, engine, each_compiler):
+    x, out = _run(BODIES[what], engine)
     torch.testing.assert_close(out, _expected(x) + x.sqrt() * x)
 
 
-def test_references_to_one_of_two_members(each_compiler):
-    x, out = _run("Two v{x, x * x}; v.at(to) = 7; y = v.at(from);")
+@pytest.mark.parametrize("engine", MEETING)
+def test_references_to_one_of_two_members(engine, each_compiler):
+    x, out = _run("Two v{x, x * x}; v.at(to) = 7; y = v.at(from);", engine)
     i = torch.arange(THREADS)
     read_b, wrote_b = i & 1 == 1, i >> 2 & 1 == 1
     y = torch.where(read_b == wrote_b, 7, torch.where(read_b, x * x, x))
     torch.testing.assert_close(out, y + x.sqrt() * x)
+
+
+@pytest.mark.parametrize("what", BODIES)
+def test_compilers_are_not_promised_independent_threads(what):
+    """Whether they would make use of it is a matter of their version and of the CPU."""
+    assert "MSL_INDEPENDENT" not in msl.emit_source(_source(BODIES[what], "loop"))
+    in_group = msl.emit_source(_source(BODIES[what], "group")).split("k_in_group", 1)[1]
+    assert re.findall(r"::each<(\w+)>", in_group)[:2] == ["true", "false"]

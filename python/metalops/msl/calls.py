@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from .lookup import CALL_OPERATOR, CONSTRUCTOR, CONVERSION, OF_RANGES, Lookup, Member, Place
-from .private_memory import has_arrays, has_computed_accesses
+from .private_memory import OF_THE_GRID, OF_THE_GROUP, has_arrays, has_computed_accesses
 from .program import ClassScope, Function, Instance, Program, name_node, name_of
-from .scopes import FunctionScopes
+from .scopes import Declaration, FunctionScopes
 from .vocabulary import BARRIER, SYNCHRONISING, is_simdgroup_name
 
 _CALLS = """
@@ -50,24 +50,34 @@ class _Part:
         self.has_simd_operation = False
         self._graph = graph
         self._place: Place | None = None
+        self._keeps: dict[frozenset[str], bool] = {}
 
     def read(self) -> _Part:
         if self._place is None:
-            self._place, nodes = self._graph.extent(self.item)
+            place, nodes = self._graph.extent(self.item)
             for node in nodes:
-                self._read(node, self._graph.scopes(node))
+                self.read_nodes([node], self._graph.scopes(node), place)
             self.runs += map(self._graph.part, self._graph.implicit(self.item))
         return self
 
-    @functools.cached_property
-    def keeps_private_memory(self) -> bool:
-        graph = self._graph
-        nodes = graph.extent(self.item)[1]
-        if isinstance(self.item, Function):
-            return has_computed_accesses(graph.source, graph.scopes(*nodes), graph.takes_reference)
-        return isinstance(self.item, ClassScope) and any(
-            has_arrays(graph.source, node) for node in nodes
-        )
+    def read_nodes(self, nodes: list, scopes: FunctionScopes, place: Place) -> None:
+        self._place = place
+        for node in nodes:
+            self._read(node, scopes)
+
+    def keeps_private_memory(self, spaces: frozenset[str]) -> bool:
+        if spaces not in self._keeps:
+            graph = self._graph
+            nodes = graph.extent(self.item)[1]
+            if isinstance(self.item, Function):
+                self._keeps[spaces] = has_computed_accesses(
+                    graph.source, graph.scopes(*nodes), graph.takes_reference, spaces
+                )
+            else:
+                self._keeps[spaces] = isinstance(self.item, ClassScope) and any(
+                    has_arrays(graph.source, node) for node in nodes
+                )
+        return self._keeps[spaces]
 
     def _read(self, node, scopes: FunctionScopes) -> None:
         graph = self._graph
@@ -155,7 +165,25 @@ class CallGraph:
 
         A compiler told that iterations are independent would let vector lanes share such memory.
         """
-        return any(part.keeps_private_memory for part in self._reached_by(instance))
+        return any(part.keeps_private_memory(OF_THE_GRID) for part in self._reached_by(instance))
+
+    def keeps_private_memory_in(
+        self, nodes: list, is_harmless: Callable[[Declaration | None], bool]
+    ) -> bool:
+        """The same for nodes of a function, and the threads of a group (see private_memory.has_computed_accesses)."""
+        scopes, place = self._around(nodes[0])
+        part = _Part(self, nodes[0])
+        part.read_nodes(nodes, scopes, place)
+        return any(
+            has_computed_accesses(
+                self.source, scopes, self.takes_reference, OF_THE_GROUP, node, is_harmless
+            )
+            for node in nodes
+        ) or any(
+            other.keeps_private_memory(OF_THE_GROUP)
+            for other in self._closure([part], self.lookup.members)
+            if other is not part
+        )
 
     # ---- questions about functions and calls -----------------------------------------------------
 
@@ -260,14 +288,15 @@ class CallGraph:
             for word in words:
                 roots += self.types_and_variables.get(word, ())
                 roots += self.lookup.functions.get(word, ())
-            self._reached[key] = self._closure(roots)
+            self._reached[key] = self._closure(map(self.part, roots))
         return self._reached[key]
 
-    def _closure(self, roots) -> set[_Part]:
-        waiting = [*map(self.part, roots)]
+    def _closure(self, parts: Iterable[_Part], classes: Iterable[str] = ()) -> set[_Part]:
+        """The parts and all that they may come to. classes: whose members they may call, beside those that they mention."""
+        waiting = [*parts]
         reached: set[_Part] = set()
         members: set[Member] = set()
-        classes: set[str] = set()
+        classes = set(classes)
         while waiting:
             part = waiting.pop()
             if part in reached:
@@ -309,7 +338,7 @@ class CallGraph:
             self._reached_by(instance)
         for reached in self._reached.values():
             found |= reached
-        found |= self._closure([kernel.function for kernel in self.program.kernels])
+        found |= self._closure(self.part(kernel.function) for kernel in self.program.kernels)
         return found | {self.part(x).read() for x in self.lookup.lambdas}
 
     def _coming_to(self, has: Callable[[_Part], bool], with_members: bool = True) -> set[_Part]:

@@ -1,4 +1,4 @@
-"""What functions do beside giving a result: what they may write, and where they keep memory of their own."""
+"""What functions do beside giving a result: what they may write, and whether they do anything else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .program import (
     last_name,
     parameter_ranges,
 )
-from .regions import USES_MATRICES, Body, Kind, Variable, walk, without_parentheses
+from .regions import USES_MATRICES, walk
 
 # Functions of the standard library that write to an argument.
 _WRITERS = {
@@ -37,7 +37,6 @@ class Effects:
         self.program = program
         self.source = program.source
         self.calls = calls
-        self._keeps: dict[int, bool] = {}
 
     def _called_name(self, call) -> str:
         return last_name(self.source, call.child_by_field_name("function"))
@@ -134,91 +133,3 @@ class Effects:
                     if not self._is_pure_function(callee, {*seen, key}):
                         return False
         return not any(self.takes_reference(p) for p in parameters_of(self.source, function))
-
-    def keeps_private_memory(self, function: Function) -> bool:
-        """Whether a function, or one that it calls, has memory of its own at addresses that it computes."""
-        key = function.node.start_byte
-        if key not in self._keeps:
-            self._keeps[key] = False  # while it is found out
-            self._keeps[key] = any(
-                self.is_computed_access(node, None)
-                or (
-                    node.type == "call_expression"
-                    and any(map(self.keeps_private_memory, self.calls.callees(node)))
-                )
-                for node in walk(function.body)
-            )
-        return self._keeps[key]
-
-    def is_computed_access(self, node, body: Body | None) -> bool:
-        """Whether vector lanes that run this together might share private memory. body: whose variables are known."""
-        kind = node.type
-        if kind == "array_declarator":
-            return node.parent.type in ("declaration", "init_declarator", "field_declaration")
-        if kind == "for_range_loop":
-            return True
-        if kind == "subscript_expression":
-            base = node.child_by_field_name("argument")
-            indices = node.child_by_field_name("indices")
-            if indices is not None and all(
-                n.type == "number_literal" for n in indices.named_children
-            ):
-                base_leaf = without_parentheses(base)
-                if base_leaf.type == "identifier":
-                    return False
-        elif kind == "pointer_expression" and node.children[0].type == "*":
-            base = node.child_by_field_name("argument")
-        else:
-            return False
-        while base.type in (
-            "parenthesized_expression",
-            "binary_expression",
-            "subscript_expression",
-            "field_expression",
-        ):
-            if base.type == "parenthesized_expression":
-                base = base.named_children[0]
-            else:
-                base = base.child_by_field_name("left") or base.child_by_field_name("argument")
-        if base.type != "identifier":
-            return base.type not in ("cast_expression",)
-        if body is None:
-            return not self._points_to_shared(base)
-        variable = body.of.get(base.start_byte)
-        if variable is None:
-            return False  # a constant of the program
-        return not self._is_shared(variable)
-
-    def _is_shared(self, variable: Variable) -> bool:
-        if variable.is_of_group:
-            return True
-        kinds = declarator_kinds(variable.declarator) if variable.declarator is not None else []
-        start = self.source.previous_code(variable.declaration.start_byte) + 1
-        words = {w.text for w in self.source.words_in(start, variable.identifier.start_byte)}
-        if words & {"device", "constant", "threadgroup"}:
-            return True
-        return variable.kind is Kind.THREAD and variable.conditions is not None and bool(kinds)
-
-    def _points_to_shared(self, identifier) -> bool:
-        """The same for a name in a function that is not looked at closely: a pointer whose declaration names the
-        address space, and no other of that name."""
-        function = identifier.parent
-        while function is not None and function.type != "function_definition":
-            function = function.parent
-        if function is None:
-            return True
-        name = self.source.node_text(identifier)
-        found = False
-        for node in walk(function):
-            if node.type not in ("parameter_declaration", "declaration"):
-                continue
-            start = self.source.previous_code(node.start_byte) + 1
-            for declarator in node.children_by_field_name("declarator"):
-                declared = declared_identifier(declarator)
-                if declared is None or self.source.node_text(declared) != name:
-                    continue
-                words = {w.text for w in self.source.words_in(start, declared.start_byte)}
-                if not words & {"device", "constant", "threadgroup"}:
-                    return False
-                found = True
-        return found

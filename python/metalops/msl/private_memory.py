@@ -5,6 +5,7 @@ What is known to be harmless is listed; all else counts as computed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from .parse import Source
@@ -21,6 +22,19 @@ _ACCESSES = """
 (pointer_expression operator: "*") @x
 (field_expression operator: "->") @x
 """
+# Memory that is none of a thread's own. Threadgroup memory is not, too, where the threads of one group run.
+OF_THE_GRID = frozenset({"device", "constant"})
+OF_THE_GROUP = OF_THE_GRID | {"threadgroup"}
+_SPACES = OF_THE_GROUP | {"thread"}
+_AROUND_A_BASE = {
+    "parenthesized_expression",
+    "binary_expression",
+    "subscript_expression",
+    "field_expression",
+}
+_VECTOR = re.compile(
+    r"(?:metal::)?(?:packed_)?(?:bool|bfloat|half|float|u?(?:char|short|int|long))[234]"
+)
 _CHOICES = """
 (for_range_loop) @range
 (function_definition declarator: (reference_declarator)) @function
@@ -34,14 +48,22 @@ def has_arrays(source: Source, node) -> bool:
 
 
 def has_computed_accesses(
-    source: Source, scopes: FunctionScopes, takes_reference: Callable[[object, int], bool]
+    source: Source,
+    scopes: FunctionScopes,
+    takes_reference: Callable[[object, int], bool],
+    spaces: frozenset[str] = OF_THE_GRID,
+    node=None,
+    is_harmless: Callable[[Declaration | None], bool] = lambda _: False,
 ) -> bool:
     """Whether there are arrays, loops over what is in an object, accesses through anything but a pointer that is declared
-    to point to device or constant memory, and references to one of several objects.
+    to point to shared memory, and references to one of several objects.
 
     takes_reference: whether a call_expression may write its argument of some number (CallGraph.takes_reference).
+    spaces: the address spaces of shared memory. node: what is looked at, the whole function by default. is_harmless:
+    whether a variable that is none of these (None for one that the function does not declare) is at, or points to, what
+    no other thread has.
     """
-    node = scopes.node
+    node = node or scopes.node
     if has_arrays(source, node):
         return True
     captures = source.captures(_CHOICES, node)
@@ -49,7 +71,10 @@ def has_computed_accesses(
         "range" in captures
         or any(_returns_one_of_several(source, f) for f in captures.get("function", ()))
         or any(_is_an_object(source, c, takes_reference) for c in captures.get("choice", ()))
-        or any(_is_computed(source, scopes, x) for x in source.find(_ACCESSES, node))
+        or any(
+            _is_computed(source, scopes, spaces, is_harmless, access)
+            for access in source.find(_ACCESSES, node)
+        )
     )
 
 
@@ -92,29 +117,51 @@ def _is_an_object(source: Source, choice, takes_reference) -> bool:
     return kind in ("update_expression", "field_expression")
 
 
-def _is_computed(source: Source, scopes: FunctionScopes, access) -> bool:
+def _is_computed(source: Source, scopes: FunctionScopes, spaces, is_harmless, access) -> bool:
     base = access.child_by_field_name("argument")
-    while base.type in ("parenthesized_expression", "binary_expression"):
-        base = base.child_by_field_name("left") or base.named_children[0]
-    if base.type == "this" or _is_cast_to_shared_memory(source, base):
+    while base.type in _AROUND_A_BASE:
+        base = (
+            base.child_by_field_name("left")
+            or base.child_by_field_name("argument")
+            or base.named_children[0]
+        )
+    if base.type == "this" or _is_cast_to_shared_memory(source, spaces, base):
         return False
-    declaration = scopes.declaration_of(base) if base.type == "identifier" else None
-    return declaration is None or not _points_to_shared_memory(declaration)
+    if base.type != "identifier":
+        return True
+    declaration = scopes.declaration_of(base)
+    if declaration is not None and (
+        _is_shared(declaration, spaces) or _is_component(source, declaration, access)
+    ):
+        return False
+    return not is_harmless(declaration)
 
 
-def _is_cast_to_shared_memory(source: Source, node) -> bool:
+def _is_component(source: Source, declaration: Declaration, access) -> bool:
+    """Whether it is `v[0]` of a vector, which is as good as `v.x`."""
+    indices = access.child_by_field_name("indices")
+    return (
+        indices is not None
+        and [n.type for n in indices.named_children] == ["number_literal"]
+        and access.child_by_field_name("argument").type == "identifier"
+        and not declaration.kinds
+        and declaration.type_node is not None
+        and _VECTOR.fullmatch(source.masked_text(declaration.type_node)) is not None
+    )
+
+
+def _is_cast_to_shared_memory(source: Source, spaces, node) -> bool:
     """Whether an expression names the address space that it points to."""
     if node.type not in ("cast_expression", "call_expression"):
         return False
     type_node = node.child_by_field_name("type") or node.child_by_field_name("function")
     words = {w.text for w in source.words_in(node.start_byte, type_node.end_byte)}
-    return words in ({"device"}, {"constant"})
+    return len(words) == 1 and words <= spaces
 
 
-def _points_to_shared_memory(declaration: Declaration) -> bool:
-    spaces = declaration.address_spaces
-    return (
-        declaration.is_pointer
-        and bool(spaces & {"device", "constant"})
-        and not spaces & {"thread", "threadgroup"}
-    )
+def _is_shared(declaration: Declaration, spaces) -> bool:
+    """Whether a variable is in shared memory, or is a pointer that is declared to point to it."""
+    named = declaration.address_spaces
+    if not named & spaces or named & (_SPACES - spaces):
+        return False
+    return declaration.kinds[:1] in (["pointer"], ["array"], ["reference"])

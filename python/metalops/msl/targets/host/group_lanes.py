@@ -11,6 +11,7 @@ from ...dialect.edits import Mapped
 from ...effects import parameters_of
 from ...program import Function, Kernel, declarator_kinds, declared_identifier
 from ...regions import USES_MATRICES, Body, Kind, NotCut, Variable, walk
+from ...scopes import Declaration
 
 if TYPE_CHECKING:
     from .group_form import Form
@@ -234,15 +235,26 @@ class Lanes:
 
     def _independent(self, nodes) -> str:
         """Whether the iterations of a loop over the threads may be promised to be independent."""
-        for node in nodes:
-            for n in walk(node):
-                if self.groups.effects.is_computed_access(n, self.body):
-                    return "false"
-                if n.type == "call_expression" and any(
-                    map(self.groups.effects.keeps_private_memory, self.groups.calls.callees(n))
-                ):
-                    return "false"
-        return "true"
+
+        def is_harmless(declaration: Declaration | None) -> bool:
+            """What is kept for each thread is, and what is the same for all of them and not written here."""
+            if declaration is None:
+                return True  # a constant of the program, or a member of an object that is kept
+            variable = self.body.of[declaration.identifier.start_byte]
+            if variable.is_of_group:
+                return True
+            if any(n.start_byte <= variable.identifier.start_byte < n.end_byte for n in nodes):
+                return False
+            if variable.kind is not Kind.THREAD:
+                return not declaration.is_pointer
+            return not declaration.is_pointer or not any(
+                n.start_byte <= definition.start_byte < n.end_byte
+                for n in nodes
+                for definition in declaration.definitions
+            )
+
+        keeps = self.groups.calls.keeps_private_memory_in(nodes, is_harmless)
+        return "false" if keeps else "true"
 
     def _prologue(self, nodes, variables, values, out: Mapped) -> None:
         """The variables that a thread uses, under their names."""
