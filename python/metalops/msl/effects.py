@@ -8,10 +8,10 @@ from .calls import CallGraph
 from .program import (
     Function,
     Program,
-    declarator_kinds,
     declared_identifier,
     last_name,
-    parameter_ranges,
+    parameters_of,
+    takes_reference,
 )
 from .regions import USES_MATRICES, walk
 
@@ -25,11 +25,6 @@ _WRITERS = {
     "simdgroup_multiply": {0},
     "simdgroup_multiply_accumulate": {0},
 }
-
-
-def parameters_of(source, function: Function) -> list:
-    parameters = function.declarator.child_by_field_name("parameters")
-    return [p for p in parameter_ranges(parameters) if source.masked_text(p[0]).strip() != "void"]
 
 
 class Effects:
@@ -46,11 +41,7 @@ class Effects:
         functions = self.calls.callees(call)
         if not functions:
             return position in _WRITERS.get(self._called_name(call), ())
-        for function in functions:
-            parameters = parameters_of(self.source, function)
-            if position < len(parameters) and self.takes_reference(parameters[position]):
-                return True
-        return False
+        return any(self.calls.lookup.takes_reference(f, position) for f in functions)
 
     def is_static(self, function: Function) -> bool:
         """Whether a member function has no object."""
@@ -91,16 +82,6 @@ class Effects:
                         if other.name.split("<")[0].strip() == text:
                             yield from self._members(other.specifier, depth + 1)
 
-    def takes_reference(self, parameter) -> bool:
-        """Whether a parameter is a reference to what may be changed."""
-        node, start, end = parameter
-        kinds = declarator_kinds(node.child_by_field_name("declarator"))
-        if kinds[:1] != ["reference"]:
-            return False
-        words = {w.text for w in self.source.words_in(start, end)}
-        qualifiers = {self.source.node_text(c) for c in node.children if c.type == "type_qualifier"}
-        return "const" not in qualifiers and "constant" not in words
-
     def is_pure(self, call) -> bool:
         """Whether a call changes nothing and gives the same result whoever calls it."""
         name = self._called_name(call)
@@ -132,4 +113,6 @@ class Effects:
                 for callee in self.calls.callees(node):
                     if not self._is_pure_function(callee, {*seen, key}):
                         return False
-        return not any(self.takes_reference(p) for p in parameters_of(self.source, function))
+        return not any(
+            takes_reference(self.source, p) for p in parameters_of(self.source, function)
+        )

@@ -17,11 +17,12 @@ from .program import (
     ClassScope,
     Function,
     Program,
-    declarator_kinds,
     declared_identifier,
     last_name,
     name_node,
     name_of,
+    parameters_of,
+    takes_reference,
 )
 from .scopes import Declaration, FunctionScopes
 
@@ -195,13 +196,10 @@ class Lookup:
 
     def takes_reference(self, function: Function, index: int) -> bool:
         """Whether a function may write its argument number `index`, from 0."""
-        parameters = function.declarator.child_by_field_name("parameters").named_children
-        parameters = [p for p in parameters if p.type != "comment"]
-        if index >= len(parameters):
-            return True
-        declarator = parameters[index].child_by_field_name("declarator")
-        is_reference = declarator is not None and "reference" in declarator_kinds(declarator)
-        return is_reference and "const" not in self.source.masked_text(parameters[index]).split()
+        parameters = parameters_of(self.source, function)
+        if index >= len(parameters) and parameters and "variadic" in parameters[-1][0].type:
+            index = len(parameters) - 1
+        return index < len(parameters) and takes_reference(self.source, parameters[index])
 
     def members_of(self, owner: str, member: Member) -> list[Function]:
         """Member functions of the classes of one name."""

@@ -690,6 +690,22 @@ def parameter_ranges(parameters):
             node = child
 
 
+def parameters_of(source: Source, function: Function) -> list:
+    """(node, start, end) of each parameter of a function (see parameter_ranges)."""
+    parameters = function.declarator.child_by_field_name("parameters")
+    return [p for p in parameter_ranges(parameters) if source.masked_text(p[0]).strip() != "void"]
+
+
+def takes_reference(source: Source, parameter) -> bool:
+    """Whether a parameter, as parameters_of tells it, is a reference to what may be changed."""
+    node, start, end = parameter
+    if declarator_kinds(node.child_by_field_name("declarator"))[:1] != ["reference"]:
+        return False
+    words = {w.text for w in source.words_in(start, end)}
+    qualifiers = {source.node_text(c) for c in node.children if c.type == "type_qualifier"}
+    return "const" not in qualifiers and "constant" not in words
+
+
 def function_template_type(source: Source, parameter) -> bool:
     """Whether a parameter's type is a bare name, which may be a template parameter or an alias of a
     pointer.

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...dialect import names
 from ...dialect.edits import Mapped
-from ...effects import parameters_of
-from ...program import Function, declarator_kinds, name_node
+from ...program import declarator_kinds, name_node, parameters_of
 from ...regions import Kind, NotCut, without_parentheses
 from .group_lanes import Lanes
 
@@ -141,7 +140,8 @@ class Calls(Lanes):
             return "(void)0"
         function = node.child_by_field_name("function")
         arguments = node.child_by_field_name("arguments").named_children
-        own = [f for f in self.groups.calls.callees(node) if self._may_take(f, len(arguments))]
+        calls, count = self.groups.calls, len(arguments)
+        own = calls.lookup.taking(calls.callees(node), (count, count))
         if meeting == "function" and not own:
             raise NotCut(f"a call of '{self.groups.called_name(node)}' that is not understood")
         kinds, packed, passed = [], [], []
@@ -184,11 +184,6 @@ class Calls(Lanes):
         out.add(callee)
         out.add(f"({call}); auto& {name} = msl_lanes_{name}[0]; (void){name};\n")
         return name
-
-    def _may_take(self, function: Function, count: int) -> bool:
-        parameters = parameters_of(self.source, function)
-        required = sum(node.type != "optional_parameter_declaration" for node, _, _ in parameters)
-        return required <= count <= len(parameters)
 
     def _reach_barrier(self) -> None:
         """All that have not returned must be here: where they might not, fibers find out whether they are."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...dialect import names
 from ...dialect.edits import Mapped
-from ...program import Function, Kernel, declared_identifier, name_of
+from ...program import Function, Kernel, declared_identifier, name_of, takes_reference
 from ...regions import Kind, NotCut, statements_of, walk
 from .group_calls import name_in_group
 from .group_flow import Flow
@@ -140,8 +140,8 @@ class Form(Flow):
                     )
                 continue
             if kind is Kind.THREAD:
-                is_reference = variable.is_reference and self.groups.effects.takes_reference(
-                    (node, start, end)
+                is_reference = variable.is_reference and takes_reference(
+                    self.source, (node, start, end)
                 )
                 if is_reference:
                     text.add(

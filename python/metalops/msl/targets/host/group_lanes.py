@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING
 
 from ...dialect import names
 from ...dialect.edits import Mapped
-from ...effects import parameters_of
-from ...program import Function, Kernel, declarator_kinds, declared_identifier
+from ...program import (
+    Function,
+    Kernel,
+    declarator_kinds,
+    declared_identifier,
+    parameters_of,
+    takes_reference,
+)
 from ...regions import USES_MATRICES, Body, Kind, NotCut, Variable, walk
 from ...scopes import Declaration
 
@@ -123,7 +129,7 @@ class Lanes:
         identifier = declared_identifier(declarator)
         if identifier is None or declarator_kinds(declarator) != ["reference"]:
             return None
-        if self.groups.effects.takes_reference((node, start, end)):
+        if takes_reference(self.source, (node, start, end)):
             return None
         name = self.source.node_text(identifier)
         body = self.source.masked_text(self.function.body)
