@@ -378,6 +378,30 @@ def test_a_fault_elsewhere_still_ends_the_process():
     assert result.stdout == "so far\n" and result.returncode == -11
 
 
+def test_too_many_variables_of_a_group_are_an_error_and_the_device_goes_on(several_threads):
+    """In the group loops of some threadgroups, whichever CPU thread runs them."""
+    library = build("""
+        kernel void k(device int* out, constant int& bad, uint i [[thread_position_in_grid]],
+                      uint group [[threadgroup_position_in_grid]]) {
+          if (int(group) == bad) {
+            int kept[70000] = {int(i)};
+            simd_sum(1);
+            out[i] = kept[i % 7] + kept[0];
+          } else {
+            out[i] = simd_sum(1);
+          }
+        }""")
+    out = torch.zeros(20 * 1024, dtype=torch.int32)
+    for bad in (0, 7, 19):
+        with pytest.raises(
+            RuntimeError, match="'k'.*variables of a threadgroup's threads need too"
+        ):
+            library.launch("k", [out, torch.tensor([bad], dtype=torch.int32)], len(out), 1024)
+        library.launch("k", [out.zero_(), torch.tensor([-1], dtype=torch.int32)], len(out), 1024)
+        several_threads()
+        assert (out == 32).all()
+
+
 def test_after_an_error_the_remaining_groups_do_not_start(several_threads):
     n = 3_000
     out = torch.zeros(n * 32, dtype=torch.int32)
@@ -444,7 +468,7 @@ def press():
 threading.Thread(target=press).start()
 start = time.time()
 try:
-    library.launch("slow", [x], 10_000_000, 256, engine=ENGINE, threads=THREADS)
+    library.launch(KERNEL, [x], 10_000_000, 64, engine=ENGINE, threads=THREADS)
     print("not interrupted")
 except KeyboardInterrupt:
     print("interrupted", time.time() - start < 5)
@@ -455,8 +479,10 @@ print(x[999].item() != 0, x[-1].item() == 0)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("engine", KERNEL_OF)
 def test_ctrl_c_between_threadgroups(engine, threads):
-    script = INTERRUPTED.replace("ENGINE", repr(engine)).replace("THREADS", str(threads))
+    script = INTERRUPTED.replace("KERNEL", repr(KERNEL_OF[engine]))
+    script = script.replace("ENGINE", repr(engine)).replace("THREADS", str(threads))
     result = in_subprocess(launching(textwrap.dedent(script)))
     assert result.stdout == "interrupted True\nTrue True\n", result.stderr
 
