@@ -11,6 +11,12 @@
 #include <msl/simdgroup_matrix.h>
 
 #define MSL_LANE_LOOP __attribute__((always_inline))
+// clang unrolls loops of known length before it looks for vectors, and then finds none.
+#ifdef __clang__
+#define MSL_NOT_UNROLLED _Pragma("clang loop unroll(disable)")
+#else
+#define MSL_NOT_UNROLLED
+#endif
 
 namespace msl::msl_support {
 
@@ -18,9 +24,11 @@ namespace msl::msl_support {
 struct Lane {
   u32 x, y, z;  // thread_position_in_threadgroup
   u32 index;    // thread_index_in_threadgroup
+  u64 slot;     // the same, as an index into Lanes that compilers need not expect to wrap
 };
 
 constexpr u32 kMaxSimdgroups = 32;
+constexpr u32 kMaxThreads = kMaxSimdgroups * abi::kSimdWidth;
 
 // The threads of the group that runs.
 struct Threads {
@@ -47,7 +55,6 @@ struct Everyone {
   static MSL_INLINE u32 word(const Threads& threads, u32 simdgroup) {
     return threads.present(simdgroup);
   }
-  static MSL_INLINE const u32* bits() { return nullptr; }
 };
 
 struct Mask {
@@ -60,7 +67,6 @@ struct Mask {
     for (u32 s = 0; s < simdgroups; ++s) words[s] = from.word(threads, s);
   }
   MSL_INLINE u32 word(const Threads&, u32 simdgroup) const { return words[simdgroup]; }
-  MSL_INLINE const u32* bits() const { return words; }
   bool any() const {
     u32 all = 0;
     for (u32 s = 0; s < simdgroups; ++s) all |= words[s];
@@ -83,7 +89,7 @@ struct Run {
   u32 base;         // the index of the row's thread at x = 0
   u32 at, end;      // what is left of the run that was found last, in whatever rows
   u32 count;        // threads from here on do not count
-  const u32* bits;  // of the mask; null for everyone
+  const u32* bits;  // of the mask
 };
 
 // Calls to this stand around the loops that matter, and would make them slow to compile if they
@@ -91,27 +97,23 @@ struct Run {
 __attribute__((noinline)) inline bool next_run(Run& run, const u32* size) {
   if (run.at == run.end) {
     if (run.end >= run.count) return false;
-    if (run.bits == nullptr) {
-      run.end = run.count;
-    } else {
-      u32 s = run.end / 32;
-      u32 bits = run.bits[s] & (~0u << (run.end & 31));
-      while (bits == 0) {
-        if (++s * 32 >= run.count) return false;
-        bits = run.bits[s];
-      }
-      run.at = s * 32 + u32(__builtin_ctz(bits));
-      u32 off = ~(run.bits[s] >> (run.at & 31));
-      run.end = run.at + (off == 0 ? 32 : u32(__builtin_ctz(off)));
-      while ((run.end & 31) == 0 && run.end < run.count) {
-        off = ~run.bits[run.end / 32];
-        const u32 more = off == 0 ? 32 : u32(__builtin_ctz(off));
-        run.end += more;
-        if (more != 32) break;
-      }
-      if (run.end > run.count) run.end = run.count;
-      if (run.at >= run.end) return false;
+    u32 s = run.end / 32;
+    u32 bits = run.bits[s] & (~0u << (run.end & 31));
+    while (bits == 0) {
+      if (++s * 32 >= run.count) return false;
+      bits = run.bits[s];
     }
+    run.at = s * 32 + u32(__builtin_ctz(bits));
+    u32 off = ~(run.bits[s] >> (run.at & 31));
+    run.end = run.at + (off == 0 ? 32 : u32(__builtin_ctz(off)));
+    while ((run.end & 31) == 0 && run.end < run.count) {
+      off = ~run.bits[run.end / 32];
+      const u32 more = off == 0 ? 32 : u32(__builtin_ctz(off));
+      run.end += more;
+      if (more != 32) break;
+    }
+    if (run.end > run.count) run.end = run.count;
+    if (run.at >= run.end) return false;
   }
   const u32 row = size[1] * size[2] == 1 ? 0 : run.at / size[0];
   run.base = row * size[0];
@@ -126,22 +128,42 @@ __attribute__((noinline)) inline bool next_run(Run& run, const u32* size) {
 // ---- loops over the threads
 // ------------------------------------------------------------------------
 
-// f(lane) for the threads of a mask before `count`. Independent: whether no two threads touch the
-// same memory in ways that matter; then compilers need not check.
-template <bool Independent, class M, class F>
-MSL_INLINE void each(const Threads& threads, const M& mask, u32 count, const F& f) {
+// f(lane) for threads that follow each other in x. Independent: whether no two threads touch the
+// same memory in ways that matter; then compilers need not check. base: the index of the thread at
+// x = 0.
+template <bool Independent, class F>
+MSL_INLINE void along(u64 first, u64 last, u32 y, u32 z, u64 base, const F& f) {
+  if (first > kMaxThreads || last > kMaxThreads || base > kMaxThreads) __builtin_unreachable();
+  if constexpr (Independent) {
+    MSL_INDEPENDENT
+    for (u64 x = first; x < last; ++x) f(Lane{u32(x), y, z, u32(base + x), base + x});
+  } else {
+    for (u64 x = first; x < last; ++x) f(Lane{u32(x), y, z, u32(base + x), base + x});
+  }
+}
+
+// f(lane) for the threads of a mask before `count`.
+template <bool Independent, class F>
+MSL_INLINE void each(const Threads& threads, const Everyone&, u32 count, const F& f) {
+  const u32 width = threads.group->size[0], height = threads.group->size[1];
+  u32 y = 0, z = 0;
+  for (u32 base = 0; base < count; base += width) {
+    const u32 left = count - base;
+    along<Independent>(0, left < width ? left : width, y, z, base, f);
+    if (++y == height) {
+      y = 0;
+      ++z;
+    }
+  }
+}
+template <bool Independent, class F>
+MSL_INLINE void each(const Threads& threads, const Mask& mask, u32 count, const F& f) {
   Run run;
   run.at = run.end = 0;
   run.count = count;
-  run.bits = mask.bits();
+  run.bits = mask.words;
   while (next_run(run, threads.group->size)) {
-    const u32 first = run.first, last = run.last, y = run.y, z = run.z, base = run.base;
-    if constexpr (Independent) {
-      MSL_INDEPENDENT
-      for (u32 x = first; x < last; ++x) f(Lane{x, y, z, base + x});
-    } else {
-      for (u32 x = first; x < last; ++x) f(Lane{x, y, z, base + x});
-    }
+    along<Independent>(run.first, run.last, run.y, run.z, run.base, f);
   }
 }
 template <bool Independent, class M, class F>
@@ -173,7 +195,7 @@ class Lanes {
     if (data_ != nullptr) scratch_->next = reinterpret_cast<u8*>(data_);
   }
 
-  MSL_INLINE T& operator[](u32 index) const { return data_[index]; }
+  MSL_INLINE T& operator[](u64 index) const { return data_[index]; }
 
  private:
   abi::Scratch* scratch_;
@@ -188,7 +210,7 @@ MSL_INLINE T* at(const Lanes<T>& lanes) {
 template <class T>
 struct Same {
   T& value;
-  MSL_INLINE T& operator[](u32) const { return value; }
+  MSL_INLINE T& operator[](u64) const { return value; }
 };
 template <class T>
 MSL_INLINE Same<T> same(T& value) {
@@ -197,7 +219,7 @@ MSL_INLINE Same<T> same(T& value) {
 template <class T>
 struct Referred {
   T* const* pointers;
-  MSL_INLINE T& operator[](u32 index) const { return *pointers[index]; }
+  MSL_INLINE T& operator[](u64 index) const { return *pointers[index]; }
 };
 template <class T>
 MSL_INLINE Referred<T> referred(const Lanes<T*>& pointers) {
@@ -211,7 +233,7 @@ MSL_INLINE A at(A accessor) {
 template <class... A>
 struct Pack {
   template <class F, class... B>
-  MSL_INLINE decltype(auto) apply(u32, const F& f, B&... before) const {
+  MSL_INLINE decltype(auto) apply(u64, const F& f, B&... before) const {
     return f(before...);
   }
 };
@@ -229,7 +251,7 @@ struct Pack<A, R...> {
   }
   // f of the arguments of one thread.
   template <class F, class... B>
-  MSL_INLINE decltype(auto) apply(u32 index, const F& f, B&... before) const {
+  MSL_INLINE decltype(auto) apply(u64 index, const F& f, B&... before) const {
     return rest.apply(index, f, before..., first[index]);
   }
 };
@@ -282,7 +304,7 @@ MSL_INLINE auto evaluate(const Threads& threads, const M& mask, const F& f) {
   typedef decayed_t<decltype(f(Lane()))> T;
   Lanes<T> result(threads);
   T* const to = at(result);
-  each<Independent>(threads, mask, [=](Lane lane) MSL_LANE_LOOP { to[lane.index] = f(lane); });
+  each<Independent>(threads, mask, [=](Lane lane) MSL_LANE_LOOP { to[lane.slot] = f(lane); });
   return result;
 }
 
@@ -317,7 +339,7 @@ MSL_INLINE void part(const Threads& threads, const M& mask, Mask& yes, Mask& no,
   const Lanes<u8> kept(threads);
   u8* const answers = at(kept);
   each<Independent>(threads, mask,
-                    [&](Lane lane) MSL_LANE_LOOP { answers[lane.index] = f(lane) ? 1 : 0; });
+                    [&](Lane lane) MSL_LANE_LOOP { answers[lane.slot] = f(lane) ? 1 : 0; });
   for (u32 s = 0; s < yes.simdgroups; ++s) {
     const u32 lanes = mask.word(threads, s);
     const u32 bits = lanes == 0 ? 0 : gather_bits(&answers[s * 32]);
@@ -332,14 +354,14 @@ MSL_INLINE void add_where(const Threads& threads, const M& lanes, Mask& mask, co
                           const U& label) {
   Mask yes(threads), no(threads);
   part<true>(threads, lanes, yes, no,
-             [&](Lane lane) MSL_LANE_LOOP { return values[lane.index] == label; });
+             [&](Lane lane) MSL_LANE_LOOP { return values[lane.slot] == label; });
   mask.add(yes);
 }
 template <class T, class U>
 MSL_INLINE void remove_where(const Threads& threads, Mask& mask, const T* values, const U& label) {
   Mask yes(threads), no(threads);
   part<true>(threads, mask, yes, no,
-             [&](Lane lane) MSL_LANE_LOOP { return values[lane.index] == label; });
+             [&](Lane lane) MSL_LANE_LOOP { return values[lane.slot] == label; });
   mask.remove(yes);
 }
 
@@ -375,14 +397,14 @@ MSL_INLINE void stride(const Threads& threads, const M& mask, const I& start, co
 template <class M, class F>
 MSL_INLINE auto meet(const Threads& threads, const M& mask, const F& f) {
   using msl_impl::Capture, msl_impl::Completion, msl_impl::Replay;
-  typedef decltype(f(0u, Replay())) Result;
+  typedef decltype(f(u64(0), Replay())) Result;
   constexpr bool kHasResult = !__is_same(Result, void);
   typename meeting<Result>::lanes kept(threads);
   const auto results = at(kept);
   for (u32 s = 0; s < threads.simdgroups(); ++s) {
     const u32 mine = mask.word(threads, s);
     if (mine == 0) continue;
-    const u32 first = s * abi::kSimdWidth;
+    const u64 first = u64(s) * abi::kSimdWidth;
     msl_impl::Gathered gathered;
     const auto replay = [&](u32 lane) MSL_LANE_LOOP {
       if constexpr (kHasResult) {
@@ -392,9 +414,10 @@ MSL_INLINE auto meet(const Threads& threads, const M& mask, const F& f) {
       }
     };
     if (mine == ~0u) {
-      for (u32 lane = 0; lane < 32; ++lane) f(first + lane, Capture{&gathered, lane});
+      MSL_INDEPENDENT MSL_NOT_UNROLLED for (u32 lane = 0; lane < 32; ++lane)
+          f(first + lane, Capture{&gathered, lane});
       f(first, Completion{&gathered, mine});
-      for (u32 lane = 0; lane < 32; ++lane) replay(lane);
+      MSL_INDEPENDENT MSL_NOT_UNROLLED for (u32 lane = 0; lane < 32; ++lane) replay(lane);
     } else {
       msl_impl::for_lanes(mine, [&](u32 lane) { f(first + lane, Capture{&gathered, lane}); });
       f(first + u32(__builtin_ctz(mine)), Completion{&gathered, mine});
@@ -426,7 +449,7 @@ namespace msl::metal {
             class = decltype(NAME(msl_support::made_up<W&>()..., msl_impl::Capture()))>       \
   MSL_INLINE auto NAME##_in_group(K, const msl_support::Threads& threads, const M& mask,      \
                                   const msl_support::Pack<A...>& pack, W&&...) {              \
-    return msl_support::meet(threads, mask, [&](abi::u32 index, auto site) MSL_LANE_LOOP {    \
+    return msl_support::meet(threads, mask, [&](abi::u64 index, auto site) MSL_LANE_LOOP {    \
       return pack.apply(index, [&](auto&... of) MSL_LANE_LOOP { return NAME(of..., site); }); \
     });                                                                                       \
   }
@@ -466,7 +489,7 @@ MSL_MEETING(simdgroup_multiply_accumulate)
   template <class K, class M, class... A, class... W>                                         \
   MSL_INLINE void NAME##_in_group(K, const msl_support::Threads& threads, const M& mask,      \
                                   const msl_support::Pack<A...>& pack, W&&...) {              \
-    msl_support::with_lane(threads, mask, [&](abi::u32 index, abi::u32 lane) MSL_LANE_LOOP {  \
+    msl_support::with_lane(threads, mask, [&](abi::u64 index, abi::u32 lane) MSL_LANE_LOOP {  \
       pack.apply(index, [&](auto&... of) MSL_LANE_LOOP { msl_impl::FUNCTION(lane, of...); }); \
     });                                                                                       \
   }

@@ -99,14 +99,14 @@ class Calls(Lanes):
         others, known = (no, "false") if is_and else (yes, "true")
         out.add(
             f"{_S}::each<true>(msl_g, {others}, [&](const {_S}::Lane msl_t) MSL_LANE_LOOP "
-            f"{{ msl_lanes_{name}[msl_t.index] = {known}; }});\n"
+            f"{{ msl_lanes_{name}[msl_t.slot] = {known}; }});\n"
         )
         self._branch(yes if is_and else no, lambda out: self._assign(name, right, out), out)
         return name
 
     def _assign(self, name: str, node, out: Mapped) -> None:
         replaced = self._lower(node, out)
-        body = Mapped(f"msl_lanes_{name}[msl_t.index] = ")
+        body = Mapped(f"msl_lanes_{name}[msl_t.slot] = ")
         body.add(self._of(node, replaced))
         body.add(";")
         self._each([node], self.body.used_in(node), [t for _, _, t in replaced], body, out)

@@ -462,7 +462,7 @@ class Flow(Calls):
             replaced = self._lower(values[0], out)
             is_list = values[0].type == "initializer_list"
             result = f"{_S}::decayed_t<decltype(msl_result[0])>"
-            body = Mapped(f"msl_result[msl_t.index] = {result}")
+            body = Mapped(f"msl_result[msl_t.slot] = {result}")
             body.add("" if is_list else "(")
             body.add(self._of(values[0], replaced))
             body.add(";" if is_list else ");")

@@ -136,7 +136,7 @@ class Form(Flow):
                     self._keep(variable, text, f"{_S}::decayed_t<decltype({name})>")
                     text.add(
                         f"{_S}::each<true>(msl_g, msl_mask, [&](const {_S}::Lane msl_t) MSL_LANE_LOOP "
-                        f"{{ {self._builtin(position)} msl_lanes_{name}[msl_t.index] = {name}; }});\n"
+                        f"{{ {self._builtin(position)} msl_lanes_{name}[msl_t.slot] = {name}; }});\n"
                     )
                 continue
             if kind is Kind.THREAD:
@@ -148,17 +148,17 @@ class Form(Flow):
                         f"const auto msl_lanes_{name} = msl_pack.template get<{position}>();\n"
                     )
                 else:
-                    self._copy_parameter(
-                        name, f"msl_pack.template get<{position}>()[msl_t.index]", text
-                    )
+                    given = f"msl_from = msl_pack.template get<{position}>()"
+                    self._copy_parameter(name, given, "msl_from[msl_t.slot]", text)
             elif variable.kind is Kind.THREAD:
-                self._copy_parameter(name, name, text)
+                self._copy_parameter(name, f"msl_from = {name}", "msl_from", text)
 
-    def _copy_parameter(self, name: str, value: str, text: Mapped) -> None:
+    def _copy_parameter(self, name: str, given: str, value: str, text: Mapped) -> None:
+        """given: what is captured, for `value` to be read in the loop without stores being in the way."""
         text.add(
             f"{_S}::Lanes<{_S}::decayed_t<decltype({name})>> msl_lanes_{name}(msl_g); "
-            f"{_S}::each<true>(msl_g, msl_mask, [&](const {_S}::Lane msl_t) MSL_LANE_LOOP "
-            f"{{ msl_lanes_{name}[msl_t.index] = "
+            f"{_S}::each<true>(msl_g, msl_mask, [&, msl_to = {_S}::at(msl_lanes_{name}), {given}]"
+            f"(const {_S}::Lane msl_t) MSL_LANE_LOOP {{ msl_to[msl_t.slot] = "
             f"static_cast<{_S}::decayed_t<decltype({name})>>({value}); }});\n"
         )
 

@@ -265,16 +265,16 @@ class Lanes:
     def _prologue(self, nodes, variables, values, out: Mapped) -> None:
         """The variables that a thread uses, under their names."""
         if self.has_object:
-            out.add("auto& msl_self = msl_objects[msl_t.index]; ")
+            out.add("auto& msl_self = msl_objects[msl_t.slot]; ")
         if any(USES_MATRICES.search(self.source.masked_text(node)) for node in nodes):
             out.add("msl_g.scratch->lane = msl_t.index & 31; ")
         for name in values:
-            out.add(f"auto& {name} = msl_at_{name}[msl_t.index]; ")
+            out.add(f"auto& {name} = msl_at_{name}[msl_t.slot]; ")
         for variable in variables:
             name = variable.name
             if variable.kind is Kind.THREAD and not variable.is_of_group:
                 star = "*" if variable.is_reference and not variable.is_parameter else ""
-                out.add(f"auto& {name} = {star}msl_at_{name}[msl_t.index]; ")
+                out.add(f"auto& {name} = {star}msl_at_{name}[msl_t.slot]; ")
             elif variable.kind is Kind.AGAIN:
                 if variable.is_parameter:
                     out.add(f"{self._builtin(self._position_of(variable))} ")
@@ -348,9 +348,9 @@ class Lanes:
         if references and len(self.body.declared_by(node)) > 1:
             raise NotCut("a declaration of references and other variables")
         for variable in references:
-            body.add(f"msl_at_{variable.name}[msl_t.index] = &(")
+            body.add(f"msl_at_{variable.name}[msl_t.slot] = &(")
             body.add(self._of(variable.value, replaced))
-            body.add(f"); auto& {variable.name} = *msl_at_{variable.name}[msl_t.index]; ")
+            body.add(f"); auto& {variable.name} = *msl_at_{variable.name}[msl_t.slot]; ")
         if not plain:
             return
         if any(v.value is not None for v in variables):
@@ -370,7 +370,7 @@ class Lanes:
         for variable in plain:
             name = variable.name
             if any(v.value is not None for v in variables):
-                body.add(f" {_S}::copy(msl_at_{name}[msl_t.index], msl_init_{name});")
-            body.add(f" auto& {name} = msl_at_{name}[msl_t.index]; (void){name};")
+                body.add(f" {_S}::copy(msl_at_{name}[msl_t.slot], msl_init_{name});")
+            body.add(f" auto& {name} = msl_at_{name}[msl_t.slot]; (void){name};")
             if not any(v.value is not None for v in variables):
                 body.add(f" {_S}::begin({name});")
