@@ -83,6 +83,25 @@ BODIES = {
         threadgroup_barrier(mem_flags::mem_threadgroup);
         for (uint k = t; k < 1000; k += size) r += k % 7 + shared[k % size];
         for (uint k = 2 * t; k < 300; k += 64) r += k;""",
+    "strided_indices_that_wrap": """
+        threadgroup uint shared[1024];
+        for (uint k = t; k < 1024; k += size) shared[k] = 7 * k;
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        const uint back = 0u - 8u * (g + 1);
+        threadgroup uint* middle = shared + 500;
+        for (uint k = t; k < 300; k += size) {
+          r += k >= 3 ? shared[k - 3u] : 1;
+          r += k < 8 * (g + 1) ? 5 : shared[back + k];
+        }
+        for (int k = t; k < 300; k += size) r += 3 * middle[k - 400];
+        for (uint k = t; k < 300; k += size) {
+          auto sum = [&](uint j) { return shared[j + 2] + shared[k + 1]; };
+          r += sum(k);
+        }""",
+    "strided_variables_that_wrap": """
+        r = simd_sum(v);
+        for (ushort k = ushort(t + 64990); k < 65000; k += 600) r += k;
+        for (uint k = t; k < size * 1.5f; k += size) r += k;""",
     "shuffles": """
         r = simd_shuffle(v, (lane + 3) % 4) + 3 * simd_shuffle_xor(v, 1) + 5 * simd_shuffle_down(v, 2)
             + 7 * simd_shuffle_up(v, 1) + simd_broadcast(v, 0) + simd_prefix_exclusive_sum(v)

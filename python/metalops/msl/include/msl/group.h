@@ -25,6 +25,22 @@ struct Lane {
   u32 x, y, z;  // thread_position_in_threadgroup
   u32 index;    // thread_index_in_threadgroup
   u64 slot;     // the same, as an index into Lanes that compilers need not expect to wrap
+  // What stands for index number K of a loop's body.
+  template <u32 K, class T>
+  MSL_INLINE T place(T index) const {
+    return index;
+  }
+};
+// The same in a strided loop all of whose indices grow as its variable does. Compilers see that
+// threads side by side access memory side by side: of an index with 32 bits, a sum with what is the
+// same for all threads, they must expect that it wraps between two of them.
+struct Striding : Lane {
+  const u64* first;  // the indices where the loop begins
+  u64 offset;        // how far it has come
+  template <u32 K, class T>
+  MSL_INLINE u64 place(T) const {
+    return first[K] + offset;
+  }
 };
 
 constexpr u32 kMaxSimdgroups = 32;
@@ -365,31 +381,51 @@ MSL_INLINE void remove_where(const Threads& threads, Mask& mask, const T* values
   mask.remove(yes);
 }
 
+// Whether each thread's value is the one before it and one.
+template <class T>
+MSL_INLINE bool follow_each_other(const T* values, u32 count) {
+  u64 differ = 0;
+  for (u32 i = 0; i < count; ++i) differ |= u64(T(values[i] - values[0])) ^ i;
+  return differ == 0;
+}
+
 // `for (T i = start(lane); i < bound; i += step) body(lane, i)`. Where the threads start side by
-// side, those of an iteration run side by side too.
-template <bool Independent, class M, class B, class S, class I, class F>
+// side, those of an iteration run side by side too. places(i, to): the indices that the body
+// computes from i and asks its lane for, in the order of their numbers; see Striding.
+template <bool Independent, u32 Places, class M, class I, class B, class S, class P, class F>
 MSL_INLINE void stride(const Threads& threads, const M& mask, const I& start, const B& bound,
-                       const S& step, const F& body) {
+                       const S& step, const P& places, const F& body) {
   const auto kept = evaluate<Independent>(threads, mask, start);
   const auto* const starts = at(kept);
   typedef decayed_t<decltype(starts[0])> T;
-  if constexpr (__is_same(M, Everyone)) {
+  if constexpr (__is_same(M, Everyone) && metal::is_integral_v<T> && metal::is_integral_v<B> &&
+                metal::is_integral_v<S>) {
+    // Half of what the variable can be: so far it is in no danger of wrapping.
+    constexpr u64 kFar = sizeof(T) >= 4 ? 0x7fffffff : (u64(1) << (sizeof(T) * 8 - 1)) - 1;
     const T base = starts[0];
-    u32 differ = 0;
-    for (u32 i = 0; i < threads.count; ++i) differ |= u32(starts[i] - base) ^ i;
-    if (differ == 0 && step > 0) {
-      for (T from = base; from < bound; from = T(from + step)) {
-        const u64 left = u64(bound - from);
-        const u32 end = left < threads.count ? u32(left) : threads.count;
-        each<Independent>(threads, mask, end,
-                          [&](Lane lane) MSL_LANE_LOOP { body(lane, T(from + T(lane.index))); });
-        if (left <= u64(step)) break;  // before the index overflows
+    if (base >= 0 && base < bound && step > 0 && u64(bound) <= kFar && u64(step) <= kFar &&
+        u64(bound) + u64(step) + threads.count <= kFar &&
+        follow_each_other(starts, threads.count)) {
+      const u64 length = u64(bound) - u64(base);
+      u64 first[Places + 1], last[Places + 1];
+      places(base, first);
+      places(T(base + T(length - 1)), last);
+      bool grow = true;
+      for (u32 k = 0; k < Places; ++k) grow &= last[k] - first[k] == length - 1;
+      if (__builtin_expect(grow, 1)) {
+        for (u64 done = 0; done < length; done += u64(step)) {
+          const u64 left = length - done;
+          const u32 count = left < threads.count ? u32(left) : threads.count;
+          each<Independent>(threads, mask, count, [&](Lane lane) MSL_LANE_LOOP {
+            body(Striding{lane, first, done + lane.slot}, T(u64(base) + done + lane.slot));
+          });
+        }
+        return;
       }
-      return;
     }
   }
   each<Independent>(threads, mask, [&](Lane lane) MSL_LANE_LOOP {
-    for (T i = starts[lane.index]; i < bound; i += step) body(lane, i);
+    for (T i = starts[lane.slot]; i < bound; i += step) body(lane, i);
   });
 }
 

@@ -20,6 +20,7 @@ from ...regions import (
     without_parentheses,
 )
 from .group_calls import Calls
+from .group_indices import growing_indices
 
 _S = names.SUPPORT
 _INTEGERS = re.compile(
@@ -322,20 +323,34 @@ class Flow(Calls):
             start.add(f"static_cast<{type_text}>(")
         start.add(self._of(variable.value))
         start.add(";" if type_text == "auto" else ");")
+        indices: dict[str, list] = {}  # the same ones together, by their text
+        for index in growing_indices(self.body, body, variable):
+            indices.setdefault(self.source.node_text(index), []).append(index)
         independent = self._independent([body])
-        out.add(f"{_S}::stride<{independent}>(msl_g, {self._mask}, ")
+        out.add(f"{_S}::stride<{independent}, {len(indices)}>(msl_g, {self._mask}, ")
         self._lambda([variable.value], self.body.used_in(variable.value), [], out)
         out.add(start)
         out.add(" }, ")
         out.add(self._of(bound))
-        out.add(f", {step}, ")
+        out.add(f", {step}, [&](const auto {variable.name}, {names.ABI}::u64* msl_to) {{ ")
+        replaced = []
+        for number, same in enumerate(indices.values()):
+            out.add(f"msl_to[{number}] = ")
+            out.add(self._of(same[0]))
+            out.add("; ")
+            for index in same:
+                place = Mapped(f"msl_t.template place<{number}>(")
+                place.add(self._of(index))
+                place.add(")")
+                replaced.append((index.start_byte, index.end_byte, place))
+        out.add("}, ")
         used = {
             v
             for v in self.body.used_in(body)
             if not (node.start_byte <= v.identifier.start_byte < node.end_byte)
         }
-        self._lambda([body], used, [], out, f", const auto {variable.name}")
-        out.add(self._statement(body))
+        self._lambda([body], used, [], out, f"const auto msl_t, const auto {variable.name}")
+        out.add(self._statement(body, replaced))
         out.add(" });\n")
 
     def _parting_loop(self, node, out: Mapped) -> None:

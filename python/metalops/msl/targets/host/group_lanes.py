@@ -201,7 +201,7 @@ class Lanes:
         used,
         temporaries,
         out: Mapped,
-        index: str = "",
+        parameters: str = f"const {_S}::Lane msl_t",
         declared: Iterable[Variable] = (),
     ) -> None:
         """The beginning of a function of a thread. It has copies of what it needs, so that compilers see that nothing
@@ -222,7 +222,7 @@ class Lanes:
             elif self._is_copied(variable, nodes):
                 captures.append(f"{name} = {name}")
         captures += [f"msl_at_{v} = {_S}::at(msl_lanes_{v})" for v in values]
-        out.add(f"[{', '.join(captures)}](const {_S}::Lane msl_t{index}) MSL_LANE_LOOP {{ ")
+        out.add(f"[{', '.join(captures)}]({parameters}) MSL_LANE_LOOP {{ ")
         self._prologue(nodes, variables, values, out)
 
     def _is_copied(self, variable: Variable, nodes) -> bool:
