@@ -102,6 +102,19 @@ BODIES = {
         r = simd_sum(v);
         for (ushort k = ushort(t + 64990); k < 65000; k += 600) r += k;
         for (uint k = t; k < size * 1.5f; k += size) r += k;""",
+    "threads_by_number": """
+        if (lane == 3) r += 1 + v;
+        if (group == 1) r += 100 * simd_sum(v);
+        if (t == 5) r += 1000;
+        if (lane == 40 || v == 70) r += 1;
+        if (lane == 40) r += 2;
+        if (t == 5000) r += 3;
+        if (v & 1) {
+          if (lane == 3) r += 10 + simd_sum(2u);
+          if (group == 0) r += simd_sum(3u);
+          if (t == 7) r += simd_max(v);
+        }
+        r += numbered(v, lane, group, t);""",
     "shuffles": """
         r = simd_shuffle(v, (lane + 3) % 4) + 3 * simd_shuffle_xor(v, 1) + 5 * simd_shuffle_down(v, 2)
             + 7 * simd_shuffle_up(v, 1) + simd_broadcast(v, 0) + simd_prefix_exclusive_sum(v)
@@ -117,6 +130,17 @@ inline uint add_sum(thread uint& x, bool doubled) {
   x += simd_sum(x);
   if (doubled) x *= 2;
   return before;
+}
+inline uint counted(uint n, uint group) { return simd_sum(n == 0 ? group : 1u); }
+inline uint numbered(uint x, ushort lane, uint group, uint t) {
+  uint r = 0;
+  if (lane == 3) r += simd_sum(1u) + x;
+  if (group == 1) r += 100 * simd_sum(x);
+  if (t == 6) r += 1000;
+  r += counted(lane, group) + counted(x, lane);
+  t += simd_max(lane);
+  if (t == 40) r += 10000;
+  return r + t;
 }
 template <typename T> T twice(T x) { x = simd_sum(x) * 2; return x + 1; }
 struct Counter {
@@ -183,6 +207,26 @@ def test_groups_of_several_dimensions():
             build(source).launch("k", [out], grid, group, engine=engine)
             results.append(out)
         assert torch.equal(*results), (grid, group)
+
+
+def test_threads_by_number_in_groups_of_several_dimensions():
+    source = """
+    kernel void k(device uint* out, uint x [[thread_position_in_threadgroup]], uint t [[thread_index_in_threadgroup]],
+                  uint lane [[thread_index_in_simdgroup]], uint group [[simdgroup_index_in_threadgroup]]) {
+      uint r = simd_sum(1u);
+      if (x == 1) r += 10 + simd_sum(t);
+      if (t == 9) r += 1000 + x;
+      if (lane == 7) r += 5000 + 100 * x;
+      if (group == 1) r += 20000 * simd_max(x);
+      out[t] = r;
+    }"""
+    for group in ((8, 8, 1), (7, 5, 3), (16, 2, 2), (40, 3, 1)):
+        results = []
+        for engine in ("group", "fiber"):
+            out = torch.zeros(group[0] * group[1] * group[2], dtype=torch.int32)
+            build(source).launch("k", [out], group, group, engine=engine)
+            results.append(out)
+        assert torch.equal(*results), group
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,58 @@ struct Mask {
   }
 };
 
+// The threads of a mask that are number `lane` of their simdgroup.
+template <class M>
+struct OfEverySimdgroup {
+  const Threads& threads;
+  const M& mask;
+  u64 lane;
+
+  MSL_INLINE u32 word(const Threads&, u32 simdgroup) const {
+    return lane < abi::kSimdWidth ? mask.word(threads, simdgroup) & (1u << lane) : 0;
+  }
+  MSL_INLINE bool any() const {
+    u32 all = 0;
+    for (u32 s = 0; s < threads.simdgroups(); ++s) all |= word(threads, s);
+    return all != 0;
+  }
+};
+template <class M>
+MSL_INLINE OfEverySimdgroup<M> of_every_simdgroup(const Threads& threads, const M& mask, u64 lane) {
+  return {threads, mask, lane};
+}
+// Those of simdgroup number `simdgroup`.
+template <class M>
+MSL_INLINE Mask of_simdgroup(const Threads& threads, const M& mask, u64 simdgroup) {
+  Mask only(threads);
+  only.clear();
+  if (simdgroup < only.simdgroups) only.words[simdgroup] = mask.word(threads, u32(simdgroup));
+  return only;
+}
+// The one that is number `index` of the group.
+template <class M>
+MSL_INLINE Mask of_index(const Threads& threads, const M& mask, u64 index) {
+  Mask only(threads);
+  only.clear();
+  if (index < threads.count) {
+    const u32 s = u32(index) / abi::kSimdWidth;
+    only.words[s] = mask.word(threads, s) & (1u << (u32(index) & kSimdMask));
+  }
+  return only;
+}
+// Those at x.
+template <class M>
+MSL_INLINE Mask of_x(const Threads& threads, const M& mask, u64 x) {
+  const u32 width = threads.group->size[0];
+  Mask only(threads);
+  only.clear();
+  for (u64 index = x; x < width && index < threads.count; index += width) {
+    const u32 s = u32(index) / abi::kSimdWidth;
+    only.words[s] |= mask.word(threads, s) & (1u << (u32(index) & kSimdMask));
+  }
+  return only;
+}
+
 // Threads that follow each other in x and take part: [first, last) of the row at (y, z).
 struct Run {
   u32 first, last, y, z;
@@ -180,6 +232,19 @@ MSL_INLINE void each(const Threads& threads, const Mask& mask, u32 count, const 
   run.bits = mask.words;
   while (next_run(run, threads.group->size)) {
     along<Independent>(run.first, run.last, run.y, run.z, run.base, f);
+  }
+}
+// Too few for vectors.
+template <bool Independent, class M, class F>
+MSL_INLINE void each(const Threads& threads, const OfEverySimdgroup<M>& mask, u32 count,
+                     const F& f) {
+  const u32 width = threads.group->size[0], height = threads.group->size[1];
+  for (u32 s = 0; s < threads.simdgroups(); ++s) {
+    const u32 index = s * abi::kSimdWidth + u32(mask.lane);
+    if (mask.word(threads, s) == 0 || index >= count) continue;
+    const u32 row = width == threads.count ? 0 : index / width;
+    const u32 z = row < height ? 0 : row / height;
+    f(Lane{index - row * width, row - z * height, z, index, index});
   }
 }
 template <bool Independent, class M, class F>

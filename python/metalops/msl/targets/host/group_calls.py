@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from ...dialect import names
 from ...dialect.edits import Mapped
-from ...program import declarator_kinds, name_node, parameters_of
+from ...program import declarator_kinds, declared_identifier, name_node, parameters_of
 from ...regions import Kind, NotCut, without_parentheses
-from .group_lanes import Lanes
+from .group_lanes import Again, Lanes
 
 if TYPE_CHECKING:
     from .group_form import Form
@@ -21,6 +22,12 @@ _VOID = {
     "simdgroup_multiply",
     "simdgroup_multiply_accumulate",
 }
+# What a thread may take what it knows about itself as.
+_TYPES_OF_BUILTINS = re.compile(r"(?:const )?(?:u?(?:int|short)[234]?|unsigned(?: int)?)")
+
+
+def is_scalar_builtin(type_text: str) -> bool:
+    return bool(_TYPES_OF_BUILTINS.fullmatch(type_text)) and not type_text[-1].isdigit()
 
 
 def name_in_group(name: str) -> str:
@@ -144,18 +151,25 @@ class Calls(Lanes):
         own = calls.lookup.taking(calls.callees(node), (count, count))
         if meeting == "function" and not own:
             raise NotCut(f"a call of '{self.groups.called_name(node)}' that is not understood")
-        kinds, packed, passed = [], [], []
+        kinds, again, packed, passed = [], [], [], []
         for position, argument in enumerate(arguments):
             mine = [r for r in replaced if argument.start_byte <= r[0] < argument.end_byte]
+            computed = self._passed_on(argument, position, own)
+            again.append(computed)
+            if computed is not None:
+                kinds.append(Kind.AGAIN)
+                packed.append("0")
+                passed.append(self.source.node_text(argument))
+                continue
             kind, accessor, one = self._argument(node, position, argument, mine, own, out)
             kinds.append(kind)
             packed.append(accessor)
             passed.append(one)
-        forms = [self.groups.form(candidate, tuple(kinds)) for candidate in own]
+        forms = [self.groups.form(candidate, tuple(kinds), tuple(again)) for candidate in own]
         self.uses += forms
         if any(form.has_barrier for form in forms):
             self._reach_barrier()
-        tags = ", ".join("1" if k is Kind.THREAD else "0" for k in kinds)
+        tags = self.groups.tags(kinds, again)
         if own:  # what is not passed is the same for all
             tags_of = {len(parameters_of(self.source, c)) for c in own}
             if len(tags_of) != 1:
@@ -243,6 +257,27 @@ class Calls(Lanes):
         out.add(self._of(node))
         out.add(";\n")
         return name
+
+    def _passed_on(self, argument, position: int, own) -> Again | None:
+        """An argument that the callee's loops compute again: what a thread knows about itself."""
+        inner = without_parentheses(argument)
+        field = ""
+        if inner.type == "field_expression" and inner.children[1].type == ".":
+            field = "." + self.source.node_text(inner.child_by_field_name("field"))
+            inner = inner.child_by_field_name("argument")
+        variable = self.body.of.get(inner.start_byte) if inner.type == "identifier" else None
+        if variable is None or variable.kind is not Kind.AGAIN or not variable.is_parameter:
+            return None
+        here = self._position_of(variable)
+        if not own or not _TYPES_OF_BUILTINS.fullmatch(self._type_of(here)):
+            return None
+        for function in own:
+            node = parameters_of(self.source, function)[position][0]
+            declarator = node.child_by_field_name("declarator")
+            if declared_identifier(declarator) is None or declarator_kinds(declarator):
+                return None
+        text = f"static_cast<{self._type_of(here)}>({self._computed(here)}){field}"
+        return Again(text, None if field else self._attribute(here))
 
     def _argument(self, call, position: int, argument, replaced, own, out: Mapped):
         """How it varies, what stands for it in the pack, and as one thread's."""

@@ -19,7 +19,7 @@ from ...regions import (
     walk,
     without_parentheses,
 )
-from .group_calls import Calls
+from .group_calls import Calls, is_scalar_builtin
 from .group_indices import growing_indices
 
 _S = names.SUPPORT
@@ -27,6 +27,14 @@ _INTEGERS = re.compile(
     r"(?:const\s+)?(?:auto|unsigned|(?:unsigned\s+)?(?:int|short|long)|u(?:int|short|long)|size_t"
     r"|u?int(?:16|32|64)_t)$"
 )
+_NUMBER = re.compile(r"\d+[uU]?")
+# What chooses threads by what they know about themselves (group.h).
+_CHOICES = {
+    "thread_index_in_simdgroup": "of_every_simdgroup",
+    "simdgroup_index_in_threadgroup": "of_simdgroup",
+    "thread_index_in_threadgroup": "of_index",
+    "thread_position_in_threadgroup": "of_x",
+}
 _STATEMENTS_OF_TYPES = {
     "alias_declaration",
     "type_definition",
@@ -191,12 +199,37 @@ class Flow(Calls):
             return
         condition = condition_of(node)
         out.add("{ ")
+        chosen = self._threads_by_number(condition)
+        if chosen is not None and alternative is None and not self.body.leaves(node):
+            yes = self._new("yes")
+            out.add(f"const auto {yes} = {chosen};\n")
+            self._branch(yes, lambda out: self._block(statements_of(consequence), out), out)
+            out.add("}\n")
+            return
         replaced = self._lower(condition, out)
         yes, no = self._part(condition, replaced, out)
         self._branch(yes, lambda out: self._block(statements_of(consequence), out), out)
         if alternative is not None:
             self._branch(no, lambda out: self._block(statements_of(alternative), out), out)
         out.add("}\n")
+
+    def _threads_by_number(self, condition) -> str | None:
+        """The mask of an `if (lane == 0)` and the like, which need not be found by asking every thread."""
+        if condition.type != "binary_expression":
+            return None
+        left, right = condition.child_by_field_name("left"), condition.child_by_field_name("right")
+        operator = self.source.node_text(condition.child_by_field_name("operator"))
+        number = self.source.node_text(right)
+        if left.type != "identifier" or operator != "==" or not _NUMBER.fullmatch(number):
+            return None
+        variable = self.body.of.get(left.start_byte)
+        if variable is None or variable.kind is not Kind.AGAIN or not variable.is_parameter:
+            return None
+        position = self._position_of(variable)
+        choice = _CHOICES.get(self._attribute(position))
+        if choice is None or not is_scalar_builtin(self._type_of(position)):
+            return None
+        return f"{_S}::{choice}(msl_g, {self._mask}, {number})"
 
     def _is_group_loop(self, node) -> bool:
         """Whether all threads go round a loop equally often."""
@@ -477,7 +510,7 @@ class Flow(Calls):
             replaced = self._lower(values[0], out)
             is_list = values[0].type == "initializer_list"
             result = f"{_S}::decayed_t<decltype(msl_result[0])>"
-            body = Mapped(f"msl_result[msl_t.slot] = {result}")
+            body = Mapped(f"msl_at_result[msl_t.slot] = {result}")
             body.add("" if is_list else "(")
             body.add(self._of(values[0], replaced))
             body.add(";" if is_list else ");")

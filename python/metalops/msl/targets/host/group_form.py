@@ -20,10 +20,16 @@ _S = names.SUPPORT
 
 class Form(Flow):
     def __init__(
-        self, groups: GroupLoops, function: Function, kinds, key, kernel: Kernel | None = None
+        self,
+        groups: GroupLoops,
+        function: Function,
+        kinds,
+        again,
+        key,
+        kernel: Kernel | None = None,
     ):
         self._check(groups, function, kernel)
-        super().__init__(groups, function, kinds, key, kernel)
+        super().__init__(groups, function, kinds, again, key, kernel)
         self.result = self._find_result()
 
     @staticmethod
@@ -59,10 +65,7 @@ class Form(Flow):
         result = "void"
         if self.result is Kind.THREAD:
             result = f"{_S}::Lanes<{_S}::decayed_t<{self._result_type()}>>"
-        tags = ", ".join(
-            "1" if k is Kind.THREAD else "0"
-            for k in ([] if self.kernel is not None else self.kinds)
-        )
+        tags = "" if self.kernel is not None else self.groups.tags(self.kinds, self.again)
         static = "static " if function.in_class else ""
         text.add(
             f" {static}inline {result} {name_in_group(function.name)}({_S}::Kinds<{tags}>, "
@@ -90,6 +93,7 @@ class Form(Flow):
         )
         if self.result is Kind.THREAD:
             text.add(f"{_S}::Lanes<{_S}::decayed_t<{self._result_type()}>> msl_result(msl_g);\n")
+            text.add(f"const auto msl_at_result = {_S}::at(msl_result);\n")
         self._take_parameters(text)
         if self._some_return_early():
             self._masks.append("msl_m0")
@@ -129,9 +133,10 @@ class Form(Flow):
             name = variable.name
             if self._copied(node, start, end) is not None:
                 text.add(f"const auto {name} = {self._given(identifier)}; (void){name};\n")
-            if self.kernel is not None and kind is Kind.AGAIN:
+            if kind is Kind.AGAIN:
                 # At group level too, where only its type matters.
-                text.add(f"{self._builtin(position)}\n")
+                if self.kernel is not None:
+                    text.add(f"{self._builtin(position)}\n")
                 if variable.kind is Kind.THREAD:
                     self._keep(variable, text, f"{_S}::decayed_t<decltype({name})>")
                     text.add(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...dialect import names
@@ -26,6 +27,16 @@ if TYPE_CHECKING:
 _S = names.SUPPORT
 
 
+@dataclass(frozen=True)
+class Again:
+    """An argument that each loop of the callee computes again. text: an expression, in terms of `msl_t`. attribute: of the
+    kernel's parameter that it is; None for a part of that.
+    """
+
+    text: str
+    attribute: str | None
+
+
 class Lanes:
     """A function, for given kinds of its parameters, of which a form is written.
 
@@ -33,8 +44,15 @@ class Lanes:
     """
 
     def __init__(
-        self, groups: GroupLoops, function: Function, kinds, key, kernel: Kernel | None = None
+        self,
+        groups: GroupLoops,
+        function: Function,
+        kinds,
+        again,
+        key,
+        kernel: Kernel | None = None,
     ):
+        """kinds: of the parameters. again: what those are that each loop computes again, of others None."""
         self.groups = groups
         self.source = groups.source
         self.edits = groups.edits
@@ -50,7 +68,9 @@ class Lanes:
         self.has_object = function.in_class and not groups.effects.is_static(function)
         self.members = groups.effects.members_of(function) if self.has_object else frozenset()
         self.parameters = parameters_of(self.source, function)
-        self.kinds = (*kinds, *[Kind.GROUP] * (len(self.parameters) - len(kinds)))
+        defaults = len(self.parameters) - len(kinds)
+        self.kinds = (*kinds, *[Kind.GROUP] * defaults)
+        self.again = (*again, *[None] * defaults)
         nodes = [p[0] for p in self.parameters]
         self.body = Body(
             self.source,
@@ -142,13 +162,29 @@ class Lanes:
 
     def _builtin(self, position: int) -> str:
         """The declaration of a parameter that each thread computes for itself."""
-        node, start, end = self.parameters[position]
+        name = declared_identifier(self.parameters[position][0].child_by_field_name("declarator"))
+        return (
+            f"{self._type_of(position)} {self.source.node_text(name)} = {self._computed(position)};"
+        )
+
+    def _type_of(self, position: int) -> str:
+        node, start, _ = self.parameters[position]
         identifier = declared_identifier(node.child_by_field_name("declarator"))
-        type_text = self.edits.apply(start, identifier.start_byte, without="fibers")[0]
-        type_text = " ".join(type_text.split())
+        text = self.edits.apply(start, identifier.start_byte, without="fibers")[0]
+        return " ".join(text.split())
+
+    def _attribute(self, position: int) -> str | None:
+        """What a parameter that each thread computes for itself is to the kernel; None for a part of that."""
+        if self.kernel is None:
+            return self.again[position].attribute
+        return self.kernel.parameters[position].attribute
+
+    def _computed(self, position: int) -> str:
+        """The value of a parameter that each thread computes for itself."""
+        if self.kernel is None:
+            return self.again[position].text
         value = self.groups.builtins[self.kernel.parameters[position].attribute]
-        name = self.source.node_text(identifier)
-        return f"{type_text} {name} = {_S}::builtin<{type_text}>::make({value});"
+        return f"{_S}::builtin<{self._type_of(position)}>::make({value})"
 
     # ---- what each thread runs -------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ C++: group_lanes.py what each thread runs by itself, group_calls.py calls in whi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...effects import Effects
@@ -15,6 +16,7 @@ from ...program import Function, Kernel, last_name
 from ...regions import Kind, NotCut, walk
 from ...vocabulary import SYNCHRONISING, THREAD_ATTRIBUTES
 from .group_form import Form
+from .group_lanes import Again
 
 _BARRIERS = {"threadgroup_barrier", "simdgroup_barrier"}
 # Other operations of a simdgroup only need to know their lane.
@@ -45,6 +47,7 @@ class GroupLoops:
         self._visited: set[int] = set()  # functions that do not come to themselves
         self._meets: dict[tuple[int, int], str | None] = {}
         self._forms: dict[tuple, Form | str] = {}
+        self._again: dict[Again, int] = {}  # what is passed on, numbered
         self._added: set[tuple] = set()
         self._kernels: dict[int, Form | None] = {}
         self.effects = Effects(self.program, self.calls)
@@ -134,15 +137,19 @@ class GroupLoops:
 
     # ---- forms -----------------------------------------------------------------------------------
 
-    def form(self, function: Function, kinds: tuple[Kind, ...]) -> Form:
-        """The second form of a function for arguments of these kinds. Raises NotCut."""
-        key = (function.node.start_byte, kinds)
+    def form(
+        self, function: Function, kinds: tuple[Kind, ...], again: tuple[Again | None, ...]
+    ) -> Form:
+        """The second form of a function for arguments of these kinds. again: those that each loop computes again, in
+        their places. Raises NotCut.
+        """
+        key = (function.node.start_byte, kinds, again)
         found = self._forms.get(key)
         if found is None:
             before = set(self._forms)
             try:
                 # Known before it is written: a call in it may seem to mean itself.
-                found = self._forms[key] = Form(self, function, kinds, key)
+                found = self._forms[key] = Form(self, function, kinds, again, key)
                 found.write()
             except NotCut as reason:
                 for other in set(self._forms) - before:  # they may call it
@@ -153,6 +160,17 @@ class GroupLoops:
             raise NotCut(found)
         return found
 
+    def tags(self, kinds: Sequence[Kind], again: Sequence[Again | None]) -> str:
+        """What tells the forms of a function apart: 0 for what is the same for the group, 1 for what each thread has,
+        and a number for each thing that is computed again.
+        """
+        return ", ".join(
+            str(2 + self._again.setdefault(argument, len(self._again)))
+            if kind is Kind.AGAIN
+            else str(int(kind is Kind.THREAD))
+            for kind, argument in zip(kinds, again, strict=True)
+        )
+
     def _kernel_form(self, kernel: Kernel) -> Form:
         self.check_recursion(kernel.function)
         kinds = []
@@ -162,7 +180,8 @@ class GroupLoops:
                 and THREAD_ATTRIBUTES[parameter.attribute].differs_in_group
             )
             kinds.append(Kind.AGAIN if differs else Kind.GROUP)
-        form = Form(self, kernel.function, tuple(kinds), ("kernel", kernel.number), kernel)
+        again = [None] * len(kinds)
+        form = Form(self, kernel.function, kinds, again, ("kernel", kernel.number), kernel)
         form.write()
         return form
 
