@@ -101,7 +101,12 @@ BODIES = {
     "strided_variables_that_wrap": """
         r = simd_sum(v);
         for (ushort k = ushort(t + 64990); k < 65000; k += 600) r += k;
-        for (uint k = t; k < size * 1.5f; k += size) r += k;""",
+        for (uint k = t; k < size * 1.5f; k += size) r += k;
+        uint c = v;
+        for (uint k = c++ + lane; k < 90; k += 16) r += k;
+        for (uint k = numbered(c, lane, 0, t) + t; k < 5000; k += 100) r += c;
+        for (uint k = t; k < 300; k += size) r += 3 * k;
+        r += c;""",
     "threads_by_number": """
         if (lane == 3) r += 1 + v;
         if (group == 1) r += 100 * simd_sum(v);

@@ -10,6 +10,13 @@
 // Small functions that must disappear into their callers, or loops over the grid do not vectorise.
 #define MSL_INLINE inline __attribute__((always_inline))
 
+// clang unrolls loops of known length before it looks for vectors, and then finds none.
+#ifdef __clang__
+#define MSL_NOT_UNROLLED _Pragma("clang loop unroll(disable)")
+#else
+#define MSL_NOT_UNROLLED
+#endif
+
 // half is the compiler's own 16-bit float where loops over it vectorise. g++ for x86-64 has no
 // vector conversion between it and float, except on CPUs that compute in half.
 #if defined(__FLT16_MANT_DIG__) && \

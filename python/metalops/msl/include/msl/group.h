@@ -11,12 +11,6 @@
 #include <msl/simdgroup_matrix.h>
 
 #define MSL_LANE_LOOP __attribute__((always_inline))
-// clang unrolls loops of known length before it looks for vectors, and then finds none.
-#ifdef __clang__
-#define MSL_NOT_UNROLLED _Pragma("clang loop unroll(disable)")
-#else
-#define MSL_NOT_UNROLLED
-#endif
 
 namespace msl::msl_support {
 
@@ -446,31 +440,24 @@ MSL_INLINE void remove_where(const Threads& threads, Mask& mask, const T* values
   mask.remove(yes);
 }
 
-// Whether each thread's value is the one before it and one.
-template <class T>
-MSL_INLINE bool follow_each_other(const T* values, u32 count) {
-  u64 differ = 0;
-  for (u32 i = 0; i < count; ++i) differ |= u64(T(values[i] - values[0])) ^ i;
-  return differ == 0;
-}
-
 // `for (T i = start(lane); i < bound; i += step) body(lane, i)`. Where the threads start side by
 // side, those of an iteration run side by side too. places(i, to): the indices that the body
-// computes from i and asks its lane for, in the order of their numbers; see Striding.
+// computes from i and asks its lane for, in the order of their numbers; see Striding. start is
+// asked more than once.
 template <bool Independent, u32 Places, class M, class I, class B, class S, class P, class F>
 MSL_INLINE void stride(const Threads& threads, const M& mask, const I& start, const B& bound,
                        const S& step, const P& places, const F& body) {
-  const auto kept = evaluate<Independent>(threads, mask, start);
-  const auto* const starts = at(kept);
-  typedef decayed_t<decltype(starts[0])> T;
+  typedef decayed_t<decltype(start(Lane()))> T;
   if constexpr (__is_same(M, Everyone) && metal::is_integral_v<T> && metal::is_integral_v<B> &&
                 metal::is_integral_v<S>) {
     // Half of what the variable can be: so far it is in no danger of wrapping.
     constexpr u64 kFar = sizeof(T) >= 4 ? 0x7fffffff : (u64(1) << (sizeof(T) * 8 - 1)) - 1;
-    const T base = starts[0];
-    if (base >= 0 && base < bound && step > 0 && u64(bound) <= kFar && u64(step) <= kFar &&
-        u64(bound) + u64(step) + threads.count <= kFar &&
-        follow_each_other(starts, threads.count)) {
+    const T base = start(Lane());
+    u64 differ = 0;  // whether any thread does not start behind the one before it
+    each<true>(threads, mask,
+               [&](Lane lane) MSL_LANE_LOOP { differ |= u64(T(start(lane) - base)) ^ lane.slot; });
+    if (differ == 0 && base >= 0 && base < bound && step > 0 && u64(bound) <= kFar &&
+        u64(step) <= kFar && u64(bound) + u64(step) + threads.count <= kFar) {
       const u64 length = u64(bound) - u64(base);
       u64 first[Places + 1], last[Places + 1];
       places(base, first);
@@ -490,7 +477,7 @@ MSL_INLINE void stride(const Threads& threads, const M& mask, const I& start, co
     }
   }
   each<Independent>(threads, mask, [&](Lane lane) MSL_LANE_LOOP {
-    for (T i = starts[lane.slot]; i < bound; i += step) body(lane, i);
+    for (T i = start(lane); i < bound; i += step) body(lane, i);
   });
 }
 

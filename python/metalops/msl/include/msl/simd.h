@@ -217,12 +217,15 @@ struct Reduction {
     T values[32];
     for (u32 i = 0; i < 32; ++i) values[i] = in[i];
     for (u32 part = 0; part < 32; part += Width) {
-      for (u32 half = Width / 2; half != 0; half /= 2) {
-        for (u32 i = part; i < part + half; ++i)
-          values[i] = Op::combine(values[i], values[i + half]);
-      }
+      halve<Width / 2>(values + part);
       for (u32 i = part; i < part + Width; ++i) out[i] = values[part];
     }
+  }
+  template <u32 Half>
+  MSL_INLINE static void halve(T* values) {
+    MSL_NOT_UNROLLED
+    for (u32 i = 0; i < Half; ++i) values[i] = Op::combine(values[i], values[i + Half]);
+    if constexpr (Half > 1) halve<Half / 2>(values);
   }
 };
 

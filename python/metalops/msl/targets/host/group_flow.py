@@ -351,19 +351,23 @@ class Flow(Calls):
         )[0].strip()
         bound = node.child_by_field_name("condition").child_by_field_name("right")
         step = self._step(node.child_by_field_name("update"), variable)
-        start = Mapped("return ")
-        if type_text != "auto":
-            start.add(f"static_cast<{type_text}>(")
-        start.add(self._of(variable.value))
-        start.add(";" if type_text == "auto" else ");")
+        start = variable.value
+        kept = self._value(start, [], out) if self._computes_more(start) else None
         indices: dict[str, list] = {}  # the same ones together, by their text
         for index in growing_indices(self.body, body, variable):
             indices.setdefault(self.source.node_text(index), []).append(index)
         independent = self._independent([body])
         out.add(f"{_S}::stride<{independent}, {len(indices)}>(msl_g, {self._mask}, ")
-        self._lambda([variable.value], self.body.used_in(variable.value), [], out)
-        out.add(start)
-        out.add(" }, ")
+        if kept is None:
+            self._lambda([start], self.body.used_in(start), [], out)
+        else:
+            out.add(f"[msl_from = {_S}::at({kept})](const {_S}::Lane msl_t) MSL_LANE_LOOP {{ ")
+        out.add("return ")
+        if type_text != "auto":
+            out.add(f"static_cast<{type_text}>")
+        out.add("(")
+        out.add(self._of(start) if kept is None else "msl_from[msl_t.slot]")
+        out.add("); }, ")
         out.add(self._of(bound))
         out.add(f", {step}, [&](const auto {variable.name}, {names.ABI}::u64* msl_to) {{ ")
         replaced = []
@@ -385,6 +389,13 @@ class Flow(Calls):
         self._lambda([body], used, [], out, f"const auto msl_t, const auto {variable.name}")
         out.add(self._statement(body, replaced))
         out.add(" });\n")
+
+    def _computes_more(self, node) -> bool:
+        """Whether an expression is not to be computed more than once."""
+        return any(
+            n.type in ("call_expression", "assignment_expression", "update_expression")
+            for n in walk(node)
+        )
 
     def _parting_loop(self, node, out: Mapped) -> None:
         """A loop that threads leave one by one."""
