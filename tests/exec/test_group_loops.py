@@ -126,6 +126,55 @@ BODIES = {
             + quad_sum(v) + quad_shuffle_xor(v, 1) + uint(ulong(simd_ballot(v & 1)))
             + (simd_is_first() ? 9 : 0) + simd_broadcast_first(v) + simd_shuffle_rotate_down(v, 1);""",
     "the_name_of_the_function": "r = simd_sum(uint(__func__[4])) + sizeof(__func__);",
+    "matrices": """
+        threadgroup float shared[2048], made[2048];
+        for (uint k = t; k < 2048; k += size) shared[k] = made[k] = k % 7;
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        shared[2 * t] = v % 8;
+        shared[2 * t + 1] = (v + lane) % 5;
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        simdgroup_float8x8 a, sums[2][2];
+        simdgroup_half8x8 b[2];
+        simdgroup_bfloat8x8 c = make_filled_simdgroup_matrix<bfloat, 8, 8>(bfloat(lane));
+        for (uint y = 0; y < 2; ++y) {
+          for (uint x = 0; x < 2; ++x) sums[y][x] = make_filled_simdgroup_matrix<float, 8, 8>(y + lane * x);
+        }
+        simdgroup_load(a, shared + group * 64);
+        simdgroup_load(b[0], shared + group * 64, 8, ulong2(0), true);
+        simdgroup_load(b[1], shared, 4, ulong2(1, group));
+        b[1].thread_elements()[1] += lane % 3;
+        for (uint k = 0; k < 3; ++k) {
+          for (uint y = 0; y < 2; ++y) {
+            for (uint x = 0; x < 2; ++x) {
+              simdgroup_multiply_accumulate(sums[y][x], y == 0 ? b[0] : b[1], b[x], sums[y][x]);
+              simdgroup_multiply_accumulate(sums[x][y], a, c, sums[y][x]);
+            }
+          }
+        }
+        simdgroup_multiply(c, sums[1][0], a);
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        simdgroup_store(sums[0][v % 1], made + group * 64, 8, ulong2(0), group == 1);
+        simdgroup_store(c, shared + group * 64, 8);
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        r = uint(made[2 * t]) + uint(shared[2 * t + 1]) * 3 + uint(sums[1][1].thread_elements()[lane & 1]) * 5;""",
+    "matrices_of_some_simdgroups": """
+        threadgroup float shared[2048];
+        for (uint k = t; k < 2048; k += size) shared[k] = k % 7;
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        shared[2 * t] = v % 8;
+        shared[2 * t + 1] = lane % 5;
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        simdgroup_float8x8 a[2] = {simdgroup_float8x8(2), simdgroup_float8x8(3)};
+        if (group & 1) {
+          simdgroup_load(a[0], shared + group * 64);
+          simdgroup_multiply_accumulate(a[1], a[0], a[1], a[0]);
+        }
+        if (lane < 20) simdgroup_load(a[0], shared + group * 64 + (lane & 1));
+        if (v & 1) simdgroup_store(a[0], shared + group * 64);
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        if (group == 0) return;
+        simdgroup_multiply(a[1], a[1], a[0]);
+        r = uint(a[1].thread_elements()[0]) + uint(shared[2 * t + 1]);""",
     "vectors": "uint2 w = simd_sum(uint2(v, lane)); r = w.x + 3 * w.y;",
 }
 HELPERS = """

@@ -523,6 +523,86 @@ MSL_INLINE void with_lane(const Threads& threads, const M& mask, const F& f) {
   }
 }
 
+// ---- matrices of whole simdgroups
+// ----------------------------------------------------------------------
+
+// f(first thread) for each simdgroup whose lanes all take part; those that take part and for which
+// f was not right, or was not called.
+template <class M, class F>
+MSL_INLINE Mask in_full_simdgroups(const Threads& threads, const M& mask, const F& f) {
+  Mask rest(threads, mask);
+  for (u32 s = 0; s < rest.simdgroups; ++s) {
+    if (rest.words[s] == ~0u && f(s * abi::kSimdWidth)) rest.words[s] = 0;
+  }
+  return rest;
+}
+
+// What 32 threads have of a value, side by side; `copies` where it is not kept so.
+template <class T>
+MSL_INLINE T* side_by_side(T* kept, u32 first, decayed_t<T>*) {
+  return kept + first;
+}
+template <class A, class T>
+MSL_INLINE T* side_by_side(const A& accessor, u32 first, T* copies) {
+  for (u32 lane = 0; lane < 32; ++lane) copies[lane] = accessor[first + lane];
+  return copies;
+}
+template <class A>
+using value_of = decayed_t<decltype(made_up<A&>()[0])>;
+
+// D = A B, or D = A B + C.
+template <class D, class A, class B, class... C>
+MSL_INLINE void multiply(u32 first, const D& d, const Pack<A, B, C...>& pack) {
+  msl_impl::MatrixRow a[8], b[8], sum[8] = {};
+  const auto read = [&](const auto& accessor, msl_impl::MatrixRow* rows) MSL_LANE_LOOP {
+    value_of<decltype(accessor)> copies[32];
+    msl_impl::read_rows(side_by_side(accessor, first, copies), rows);
+  };
+  read(pack.template get<0>(), a);
+  read(pack.template get<1>(), b);
+  if constexpr (sizeof...(C) != 0) read(pack.template get<2>(), sum);
+  msl_impl::multiply_accumulate_rows(a, b, sum);
+  value_of<D> copies[32];
+  if constexpr (__is_same(D, value_of<D>*)) {
+    msl_impl::write_rows(sum, &d[first]);
+  } else {
+    msl_impl::write_rows(sum, copies);
+    for (u32 lane = 0; lane < 32; ++lane) d[first + lane] = copies[lane];
+  }
+}
+
+// Whether 32 threads have the same value.
+template <class T>
+MSL_INLINE bool agree(const Same<T>&, u32) {
+  return true;
+}
+template <class A>
+MSL_INLINE bool agree(const A& accessor, u32 first) {
+  u32 differing = 0;
+  for (u32 lane = 1; lane < 32; ++lane) {
+    differing |= u32(
+        __builtin_memcmp(&accessor[first], &accessor[first + lane], sizeof(accessor[first])) != 0);
+  }
+  return differing == 0;
+}
+MSL_INLINE bool all_agree(const Pack<>&, u32) { return true; }
+template <class A, class... R>
+MSL_INLINE bool all_agree(const Pack<A, R...>& pack, u32 first) {
+  return agree(pack.first, first) && all_agree(pack.rest, first);
+}
+// f(32 parts of a matrix, the other arguments) where these are the same for 32 threads, and the
+// parts are kept side by side.
+template <class T, class... A, class F>
+MSL_INLINE bool with_matrix(u32 first, T* matrices, const Pack<A...>& others, const F& f) {
+  if (!all_agree(others, first)) return false;
+  others.apply(first, [&](auto&... of) MSL_LANE_LOOP { f(matrices + first, of...); });
+  return true;
+}
+template <class D, class... A, class F>
+MSL_INLINE bool with_matrix(u32, const D&, const Pack<A...>&, const F&) {
+  return false;
+}
+
 }  // namespace msl::msl_support
 
 // ---- functions of a simdgroup, for all threads of a group
@@ -568,16 +648,41 @@ MSL_IN_BOTH(prefix_exclusive_sum)
 MSL_IN_BOTH(prefix_inclusive_sum)
 MSL_IN_BOTH(prefix_exclusive_product)
 MSL_IN_BOTH(prefix_inclusive_product)
-MSL_MEETING(simdgroup_multiply)
-MSL_MEETING(simdgroup_multiply_accumulate)
 #undef MSL_IN_BOTH
 #undef MSL_MEETING
+
+#define MSL_MULTIPLYING(NAME)                                                                 \
+  template <class K, class M, class... A, class... W,                                         \
+            class = decltype(NAME(msl_support::made_up<W&>()..., msl_impl::Capture()))>       \
+  MSL_INLINE void NAME##_in_group(K, const msl_support::Threads& threads, const M& mask,      \
+                                  const msl_support::Pack<A...>& pack, W&&...) {              \
+    const msl_support::Mask rest =                                                            \
+        msl_support::in_full_simdgroups(threads, mask, [&](abi::u32 first) MSL_LANE_LOOP {    \
+          msl_support::multiply(first, pack.first, pack.rest);                                \
+          return true;                                                                        \
+        });                                                                                   \
+    if (!rest.any()) return;                                                                  \
+    msl_support::meet(threads, rest, [&](abi::u32 index, auto site) MSL_LANE_LOOP {           \
+      return pack.apply(index, [&](auto&... of) MSL_LANE_LOOP { return NAME(of..., site); }); \
+    });                                                                                       \
+  }
+MSL_MULTIPLYING(simdgroup_multiply)
+MSL_MULTIPLYING(simdgroup_multiply_accumulate)
+#undef MSL_MULTIPLYING
 
 #define MSL_WITH_LANE(NAME, FUNCTION)                                                         \
   template <class K, class M, class... A, class... W>                                         \
   MSL_INLINE void NAME##_in_group(K, const msl_support::Threads& threads, const M& mask,      \
                                   const msl_support::Pack<A...>& pack, W&&...) {              \
-    msl_support::with_lane(threads, mask, [&](abi::u64 index, abi::u32 lane) MSL_LANE_LOOP {  \
+    const msl_support::Mask rest =                                                            \
+        msl_support::in_full_simdgroups(threads, mask, [&](abi::u32 first) MSL_LANE_LOOP {    \
+          return msl_support::with_matrix(first, pack.first, pack.rest,                       \
+                                          [](auto* matrices, auto&... of) MSL_LANE_LOOP {     \
+                                            msl_impl::FUNCTION##_all(matrices, of...);        \
+                                          });                                                 \
+        });                                                                                   \
+    if (!rest.any()) return;                                                                  \
+    msl_support::with_lane(threads, rest, [&](abi::u64 index, abi::u32 lane) MSL_LANE_LOOP {  \
       pack.apply(index, [&](auto&... of) MSL_LANE_LOOP { msl_impl::FUNCTION(lane, of...); }); \
     });                                                                                       \
   }
