@@ -24,6 +24,68 @@ BODIES = {
         uint kept[4] = {v, v + 1};
         for (uint k = 0; k < 4; ++k) kept[k] += simd_sum(kept[k]);
         r = kept[v & 3] + kept[0];""",
+    "arrays_of_arrays": """
+        uint kept[3][4] = {{v, v + 1}, {2, lane}}, other[2][2];
+        const uint fixed[2][3] = {{v, 1, 2}, {3, v, 5}};
+        for (uint k = 0; k < size / 8 + 2; ++k) {
+          kept[k % 3][k & 3] += k * kept[(k + 1) % 3][k & 3] + fixed[k & 1][k % 3];
+          other[k & 1][0] = other[k & 1][1] = k + v;
+        }
+        simdgroup_barrier(mem_flags::mem_none);
+        for (uint k = 0; k < 3; ++k) r += simd_sum(kept[k][1]) + kept[k][v & 3] * fixed[lane & 1][k];
+        r += other[v & 1][lane & 1];""",
+    "arrays_of_vectors_and_structs": """
+        uint4 kept[2] = {uint4(v), uint4(lane)};
+        Pair pairs[3] = {{1, 2}, {v, 3}};
+        for (uint k = 0; k < 2; ++k) {
+          kept[k] += simd_sum(kept[k]);
+          kept[k].yz += kept[1 - k].x;
+          kept[k][3] *= 3;
+          pairs[k].second += simd_max(pairs[k].first);
+          pairs[k + 1].swap();
+          pairs[k].first = pairs[v & 1].sum();
+        }
+        r = kept[0].x + kept[v & 1].y + kept[1].w + pairs[0].second * 7 + pairs[2].first + pairs[lane & 1].sum();""",
+    "arrays_with_masks": """
+        uint kept[2] = {v, lane}, total[4] = {};
+        if (lane & 1) kept[0] += simd_sum(kept[1]);
+        for (uint k = 0; k < v % 6; ++k) { kept[k & 1] += simd_sum(k); total[k & 3] += kept[0]; }
+        if (v == 9) { out[i] = kept[0]; return; }
+        kept[v & 1] += simd_max(kept[0]);
+        r = kept[0] + 3 * kept[1] + total[0] + total[v & 3];""",
+    "arrays_in_loops_of_a_thread": """
+        uint sums[4][4] = {}, large[160] = {}, first[4];
+        for (uint k = 0; k < 40; k += size) {
+          for (uint i = 0; i < 3; ++i) {
+            for (uint y = 0; y < 4; ++y) {
+              if (y == v % 7) break;
+              for (uint x = 0; x < 4; ++x) sums[y][x] += v * y + i * x + large[i * y + x];
+              large[y * 30 + i] += sums[y][i];
+            }
+          }
+          r += simd_sum(sums[1][2]);
+        }
+        for (uint y = 0; y < 4; ++y) {
+          first[y] = v;
+          for (uint x = 0; x < 4; ++x) first[y] += sums[y][x] * large[x * 30 + y];
+        }
+        r += simd_max(first[3]) + first[v & 3];""",
+    "arrays_that_are_passed": """
+        uint whole[3] = {v, 2, lane}, one[2] = {v, 1}, counted[4] = {1, v}, held[2] = {v, 3}, taken[2][2] = {{v}};
+        add_to_all(whole, 3, v);
+        add_sum(one[1], lane & 1);
+        r = add_sum(one[v & 1], false) + total_of(&counted[1], 3) + total_of(*taken + 1, 2) + sizeof(held);
+        thread uint* at = held;
+        at[1] += simd_sum(at[0]);
+        thread uint& second = taken[1][0];
+        second += simd_sum(second + v);
+        auto look = [&] { return held[1] + counted[3]; };
+        auto copied = [=] { return one[1] + held[0]; };
+        one[1] = 7;
+        r += look() + copied();
+        for (uint y = 0; y < 2; ++y) { for (uint x = 0; x < 2; ++x) second += taken[y][x] + x; }
+        simdgroup_barrier(mem_flags::mem_none);
+        r += simd_sum(whole[1]) + whole[2] + one[0] * 3 + taken[1][0] + held[v & 1];""",
     "references": """
         uint a = v, b = 2 * v;
         thread uint& chosen = lane & 1 ? a : b;
@@ -178,6 +240,13 @@ BODIES = {
     "vectors": "uint2 w = simd_sum(uint2(v, lane)); r = w.x + 3 * w.y;",
 }
 HELPERS = """
+struct Pair {
+  uint first, second;
+  uint sum() const { return first + 2 * second; }
+  void swap() { uint kept = first; first = second; second = kept; }
+};
+inline void add_to_all(thread uint* x, uint n, uint more) { for (uint k = 0; k < n; ++k) x[k] += more; }
+inline uint total_of(thread const uint* x, uint n) { uint sum = 0; while (n-- > 0) sum += x[n]; return sum; }
 inline uint helper(uint a, uint b) { if (a > 20) return simd_sum(b); return simd_max(a) + b; }
 inline uint add_sum(thread uint& x, bool doubled) {
   const uint before = x;

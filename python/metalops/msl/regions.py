@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from .parse import Source
+from .private_memory import OF_THE_GROUP
 from .program import declarator_kinds
 from .scopes import Declaration, FunctionScopes
 
@@ -169,6 +170,7 @@ class Body:
         self.of: dict[int, Variable] = {}  # by the offset of an identifier
         self._declared: dict[int, list[Variable]] = {}  # by the offset of a declaration
         self._cut: dict[int, bool] = {}
+        self._spread: dict[Variable, bool] = {}
         self._simple_definitions: dict[int, tuple] = {}  # assignment's node id: conditions
         self._level: dict[int, tuple] = {}  # a cut declaration's node id: conditions
         self._exits: dict[int, list] = {}  # a loop's node id: conditions of what leaves it
@@ -463,6 +465,90 @@ class Body:
     def _type_of(self, variable: Variable) -> str:
         node = variable.declaration.child_by_field_name("type")
         return "" if node is None else self.source.masked_text(node)
+
+    def is_spread(self, variable: Variable) -> bool:
+        """Whether an array is kept element by element, each of all threads side by side: threads in turn touch
+        neighbouring memory, but what a thread has is no array in memory. Not where a thread goes round loops in loops
+        by itself, in which it is better off with an array of its own (is_taken_in).
+        """
+        found = self._spread.get(variable)
+        if found is None:
+            found = self._spread[variable] = (
+                variable.kind is Kind.THREAD
+                and self._is_only_indexed(variable)
+                and not any(self._loops_of_a_thread(use) > 1 for use in variable.declared.uses)
+            )
+        return found
+
+    def is_taken_in(self, variable: Variable, nodes) -> bool:
+        """Whether a thread that runs `nodes` does so with an array that nothing else can see: compilers have it in
+        registers in loops in loops, and else would have to write and read it in each iteration."""
+        return (
+            variable.kind is Kind.THREAD
+            and any(
+                self._loops_of_a_thread(use) > 1
+                for use in variable.declared.uses
+                if any(n.start_byte <= use.start_byte < n.end_byte for n in nodes)
+            )
+            and self._is_only_indexed(variable)
+            and not any(map(self._may_be_private_memory, self.variables))
+        )
+
+    def _loops_of_a_thread(self, node) -> int:
+        """How many loops around a node each thread goes round by itself."""
+        loops = []
+        while node.id != self.body.id:
+            if node.type in LOOPS:
+                loops.append(node)
+            node = node.parent
+        while loops and self.is_cut(loops[-1]):
+            loops.pop()
+        return len(loops)
+
+    def _may_be_private_memory(self, variable: Variable) -> bool:
+        """Whether it is a pointer or a reference, perhaps to what a thread has for itself."""
+        return bool({"pointer", "reference"} & set(variable.declared.kinds)) and not (
+            variable.declared.address_spaces & OF_THE_GROUP
+        )
+
+    def _is_only_indexed(self, variable: Variable) -> bool:
+        """Whether it is an array of which only elements are used, and none of them by address."""
+        kinds = variable.declared.kinds
+        return (
+            set(kinds) == {"array"}
+            and not variable.is_parameter
+            and all(self._is_element(use, len(kinds)) for use in variable.declared.uses)
+        )
+
+    def _is_element(self, use, dimensions: int) -> bool:
+        node = use
+        for _ in range(dimensions):
+            part, node = node, node.parent
+            if node.type != "subscript_expression" or node.child_by_field_name("argument") != part:
+                return False
+        around = node.parent
+        while around.type in (
+            "field_expression",
+            "subscript_expression",
+            "parenthesized_expression",
+        ):
+            node, around = around, around.parent
+        if around.type == "pointer_expression" and around.children[0].type == "&":
+            return False
+        if around.type == "init_declarator":
+            declarator = around.child_by_field_name("declarator")
+            if declarator_kinds(declarator)[:1] == ["reference"]:
+                return False
+        if around.type == "argument_list" and around.parent.type == "call_expression":
+            position = next(i for i, n in enumerate(around.named_children) if n.id == node.id)
+            call = around.parent
+            if self._writes(call, position) and self._meets(call) != "simd":
+                return False
+        while around.id != self.body.id:
+            if around.type in ("lambda_expression", "for_range_loop"):
+                return False
+            around = around.parent
+        return True
 
     def multiplies_matrices(self, node) -> bool:
         """Whether a binary expression is the product of two matrices of a simdgroup."""

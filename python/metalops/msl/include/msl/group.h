@@ -252,10 +252,12 @@ class Lanes {
  public:
   typedef T type;
 
-  MSL_INLINE explicit Lanes(const Threads& threads) : scratch_(threads.scratch) {
+  MSL_INLINE explicit Lanes(const Threads& threads)
+      // A little more, so that variables of large groups do not all fall into the same cache sets.
+      : Lanes(threads, (u64(threads.count) * sizeof(T) + 191) / 64 * 64) {}
+  // bytes: a multiple of 64.
+  MSL_INLINE Lanes(const Threads& threads, u64 bytes) : scratch_(threads.scratch) {
     u8* const start = scratch_->next;
-    // A little more, so that variables of large groups do not all fall into the same cache sets.
-    const u64 bytes = (u64(threads.count) * sizeof(T) + 191) / 64 * 64;
     if (__builtin_expect(bytes > u64(scratch_->end - start), 0)) {
       msl_runtime->fail("the variables of a threadgroup's threads need too much memory");
     }
@@ -304,6 +306,80 @@ template <class A>
 MSL_INLINE A at(A accessor) {
   return accessor;
 }
+
+// What one thread has of an array (of arrays) A that is kept element by element: each of all
+// threads side by side. Elements are `stride` apart.
+template <class A>
+struct element_of {
+  typedef A type;
+};
+template <class A, auto N>
+struct element_of<A[N]> : element_of<A> {};
+template <class A>
+struct Elements;
+template <class A, auto N>
+struct Elements<A[N]> {
+  typedef typename element_of<A>::type T;
+  T* first;
+  u64 stride;
+  MSL_INLINE decltype(auto) operator[](u64 index) const {
+    if constexpr (__is_same(A, T)) {
+      return (first[index * stride]);
+    } else {
+      return Elements<A>{first + index * stride * (sizeof(A) / sizeof(T)), stride};
+    }
+  }
+};
+template <class A>
+struct ElementsAt {
+  typename element_of<A>::type* data;
+  u64 stride;
+  MSL_INLINE Elements<A> operator[](u64 index) const { return {data + index, stride}; }
+};
+// The same for every thread of the group.
+template <class A>
+class Spread {
+ public:
+  typedef typename element_of<A>::type T;
+
+  MSL_INLINE explicit Spread(const Threads& threads)
+      : stride_(apart(threads.count)), lanes_(threads, (u64(stride_) * sizeof(A) + 63) / 64 * 64) {}
+  MSL_INLINE Elements<A> operator[](u64 index) const { return {&lanes_[index], stride_}; }
+  MSL_INLINE ElementsAt<A> accessor() const { return {&lanes_[0], stride_}; }
+
+ private:
+  // Elements of large groups do not all fall into the same cache sets.
+  static MSL_INLINE u32 apart(u32 count) {
+    const u32 rounded = (count + 15) / 16 * 16;
+    return rounded % 64 == 0 ? rounded + 16 : rounded;
+  }
+  u32 stride_;
+  Lanes<T> lanes_;
+};
+template <class A>
+MSL_INLINE ElementsAt<A> at(const Spread<A>& spread) {
+  return spread.accessor();
+}
+
+// A thread's array while a loop over the threads is at it: nothing else can see it, so compilers
+// keep it in registers.
+template <class A, bool IsSmall = (sizeof(A) <= 512)>
+struct Taken {
+  A& from;
+  A array;
+
+  MSL_INLINE explicit Taken(A& kept) : from(kept) { __builtin_memcpy(array, kept, sizeof(A)); }
+  Taken(const Taken&) = delete;
+  MSL_INLINE ~Taken() { __builtin_memcpy(from, array, sizeof(A)); }
+};
+template <class A>
+struct Taken<A, false> {
+  A& array;
+
+  MSL_INLINE explicit Taken(A& kept) : array(kept) {}
+};
+template <class A>
+Taken(A&) -> Taken<A>;
 
 template <class... A>
 struct Pack {
@@ -358,6 +434,8 @@ struct without_const<const T[N]> {
 };
 template <class T>
 using variable = Lanes<typename without_const<T>::type>;
+template <class A>
+using spread = Spread<typename without_const<A>::type>;
 
 // Lanes for a function's result, or nothing.
 struct NoLanes {
@@ -394,6 +472,19 @@ MSL_INLINE void begin(T& variable) {
   if constexpr (!__is_trivially_constructible(T)) {
     T begun;
     copy(variable, begun);
+  }
+}
+
+template <class A, auto N, class B>
+MSL_INLINE void copy(const Elements<A[N]>& to, const B (&from)[N]) {
+  for (u64 i = 0; i < N; ++i) {
+    copy(to[i], from[i]);
+  }
+}
+template <class A, auto N>
+MSL_INLINE void begin(const Elements<A[N]>& array) {
+  if constexpr (!__is_trivially_constructible(typename element_of<A>::type)) {
+    for (u64 i = 0; i < N; ++i) begin(array[i]);
   }
 }
 

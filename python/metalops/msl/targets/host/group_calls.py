@@ -295,6 +295,12 @@ class Calls(Lanes):
         if variable is not None and variable.kind is Kind.THREAD and not variable.is_array:
             if not variable.is_reference or variable.is_parameter:
                 return Kind.THREAD, f"{_S}::at(msl_lanes_{variable.name})", variable.name
+        if not replaced and self._is_one_element(inner):
+            name = self._new("element")
+            out.add(f"auto* const {name} = &")
+            out.add(self._of(inner))
+            out.add(";\n")
+            return Kind.THREAD, name, f"{name}[0]"
         if len(replaced) == 1 and (inner.start_byte, inner.end_byte) == replaced[0][:2]:
             name = replaced[0][2]
             return Kind.THREAD, f"{_S}::at(msl_lanes_{name})", name
@@ -309,3 +315,17 @@ class Calls(Lanes):
                 return Kind.THREAD, f"{_S}::referred({pointers})", f"*{pointers}[0]"
         name = self._value(argument, replaced, out)
         return Kind.THREAD, f"{_S}::at({name})", f"{name}[0]"
+
+    def _is_one_element(self, node) -> bool:
+        """Whether it is an element, the same for all threads, of an array of which they have each element side by side."""
+        indices = []
+        while node.type == "subscript_expression":
+            indices.append(node.child_by_field_name("indices"))
+            node = node.child_by_field_name("argument")
+        variable = self.body.of.get(node.start_byte) if node.type == "identifier" else None
+        return (
+            variable is not None
+            and self.body.is_spread(variable)
+            and len(indices) == len(variable.declared.kinds)
+            and all(map(self.body.is_same, indices))
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -226,8 +226,11 @@ class Lanes:
         self, nodes, used, temporaries, body: Mapped, out: Mapped, declared: Iterable[Variable] = ()
     ) -> None:
         """declared: kept variables that the body itself gives their names."""
-        out.add(f"{_S}::each<{self._independent(nodes)}>(msl_g, {self._mask}, ")
-        self._lambda(nodes, used, temporaries, out, declared=declared)
+        taken = {v for v in used if self.body.is_taken_in(v, nodes)}
+        # Vector lanes would share the arrays.
+        independent = "false" if taken else self._independent(nodes)
+        out.add(f"{_S}::each<{independent}>(msl_g, {self._mask}, ")
+        self._lambda(nodes, used, temporaries, out, declared=declared, taken=taken)
         out.add(body)
         out.add(" });\n")
 
@@ -239,9 +242,10 @@ class Lanes:
         out: Mapped,
         parameters: str = f"const {_S}::Lane msl_t",
         declared: Iterable[Variable] = (),
+        taken: Collection[Variable] = (),
     ) -> None:
         """The beginning of a function of a thread. It has copies of what it needs, so that compilers see that nothing
-        of it changes while it runs.
+        of it changes while it runs. taken: arrays that it has for itself until it ends.
         """
         variables = self._in_order(used)
         declared = sorted(declared, key=lambda v: v.identifier.start_byte)
@@ -259,7 +263,7 @@ class Lanes:
                 captures.append(f"{name} = {name}")
         captures += [f"msl_at_{v} = {_S}::at(msl_lanes_{v})" for v in values]
         out.add(f"[{', '.join(captures)}]({parameters}) MSL_LANE_LOOP {{ ")
-        self._prologue(nodes, variables, values, out)
+        self._prologue(nodes, variables, values, taken, out)
 
     def _is_copied(self, variable: Variable, nodes) -> bool:
         """Whether a value of the whole group is copied for a loop: not what must stay where it is."""
@@ -298,7 +302,7 @@ class Lanes:
         keeps = self.groups.calls.keeps_private_memory_in(nodes, is_harmless)
         return "false" if keeps else "true"
 
-    def _prologue(self, nodes, variables, values, out: Mapped) -> None:
+    def _prologue(self, nodes, variables, values, taken, out: Mapped) -> None:
         """The variables that a thread uses, under their names."""
         if self.has_object:
             out.add("auto& msl_self = msl_objects[msl_t.slot]; ")
@@ -309,8 +313,12 @@ class Lanes:
         for variable in variables:
             name = variable.name
             if variable.kind is Kind.THREAD and not variable.is_of_group:
+                if variable in taken:
+                    out.add(f"{_S}::Taken msl_taken_{name}(msl_at_{name}[msl_t.slot]); ")
+                    out.add(f"auto& {name} = msl_taken_{name}.array; ")
+                    continue
                 star = "*" if variable.is_reference and not variable.is_parameter else ""
-                out.add(f"auto& {name} = {star}msl_at_{name}[msl_t.slot]; ")
+                out.add(f"{self._reference(variable)} = {star}msl_at_{name}[msl_t.slot]; ")
             elif variable.kind is Kind.AGAIN:
                 if variable.is_parameter:
                     out.add(f"{self._builtin(self._position_of(variable))} ")
@@ -341,7 +349,12 @@ class Lanes:
     # ---- variables that are kept -----------------------------------------------------------------
 
     def _keep(self, variable: Variable, out: Mapped, type_text: str) -> None:
-        out.add(f"{_S}::variable<{type_text}> msl_lanes_{variable.name}(msl_g); ")
+        lanes = "spread" if self.body.is_spread(variable) else "variable"
+        out.add(f"{_S}::{lanes}<{type_text}> msl_lanes_{variable.name}(msl_g); ")
+
+    def _reference(self, variable: Variable) -> str:
+        """The declaration, but for its value, of what one thread has of a variable."""
+        return f"{'const auto' if self.body.is_spread(variable) else 'auto&'} {variable.name}"
 
     def _declare_lanes(self, variable: Variable, out: Mapped) -> None:
         declaration, identifier = variable.declaration, variable.identifier
@@ -375,7 +388,7 @@ class Lanes:
                 )[0]
             out.add(f"typedef {base} {before}msl_type_{name}{after}; ")
         self._keep(variable, out, f"msl_type_{name}")
-        out.add(f"auto& {name} = msl_lanes_{name}[0]; (void){name};\n")
+        out.add(f"{self._reference(variable)} = msl_lanes_{name}[0]; (void){name};\n")
 
     def _initialise(self, node, variables, replaced, body: Mapped) -> None:
         """A declaration whose variables are kept, run by each thread."""
@@ -407,6 +420,6 @@ class Lanes:
             name = variable.name
             if any(v.value is not None for v in variables):
                 body.add(f" {_S}::copy(msl_at_{name}[msl_t.slot], msl_init_{name});")
-            body.add(f" auto& {name} = msl_at_{name}[msl_t.slot]; (void){name};")
+            body.add(f" {self._reference(variable)} = msl_at_{name}[msl_t.slot]; (void){name};")
             if not any(v.value is not None for v in variables):
                 body.add(f" {_S}::begin({name});")
