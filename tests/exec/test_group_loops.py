@@ -46,6 +46,20 @@ BODIES = {
           pairs[k].first = pairs[v & 1].sum();
         }
         r = kept[0].x + kept[v & 1].y + kept[1].w + pairs[0].second * 7 + pairs[2].first + pairs[lane & 1].sum();""",
+    "memory_of_a_thread_by_two_names": """
+        uint kept[2][2] = {{v}}, more[2][2] = {{v, 1}, {2, v}};
+        uint4 parts = v;
+        thread uint& second = kept[1][0];
+        second += simd_sum(second + v);
+        for (uint y = 0; y < 2; ++y) { for (uint x = 0; x < 2; ++x) second += kept[y][x] + x; }
+        simdgroup_barrier(mem_flags::mem_none);
+        parts += simd_sum(second);
+        parts[v & 1] += 3;
+        more[0][v & 1] += 3;
+        r = more[0][0] + parts.x;
+        more[0][0] = 7;
+        parts.x = lane;
+        r += more[0][1] * 3 + parts[lane & 1] + simd_sum(more[0][lane & 1] + parts.z) + kept[1][0];""",
     "arrays_with_masks": """
         uint kept[2] = {v, lane}, total[4] = {};
         if (lane & 1) kept[0] += simd_sum(kept[1]);

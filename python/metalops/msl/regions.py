@@ -494,6 +494,61 @@ class Body:
             and not any(map(self._may_be_private_memory, self.variables))
         )
 
+    def may_meet_itself(self, nodes) -> bool:
+        """Whether a thread that runs `nodes` may come to memory of its own in two ways, and writes to it: vectors of
+        threads may then mix up what it does first."""
+        for variable in set().union(*map(self.used_in, nodes)):
+            if variable.kind is not Kind.THREAD or variable.is_of_group:
+                continue
+            if self._may_be_private_memory(variable) and not variable.is_parameter:
+                return True
+            ways, is_written = set(), False
+            for use in variable.declared.uses:
+                if any(n.start_byte <= use.start_byte < n.end_byte for n in nodes):
+                    indices, whole = self._path(use)
+                    ways.add(tuple(map(self.source.masked_text, indices)))
+                    is_written = is_written or self._is_written(whole)
+                    if not all(self._is_plain(i, nodes) for i in indices):
+                        ways.add(("anywhere",))
+            are_numbers = all(re.fullmatch(r"\[\d+[uU]?\]", i) for way in ways for i in way)
+            if is_written and len(ways) > 1 and not are_numbers:
+                return True
+        return False
+
+    def _path(self, use) -> tuple[list, object]:
+        """The indices behind a name, and the whole that they make with it."""
+        indices, node = [], use
+        while True:
+            around = node.parent
+            if around.type == "subscript_expression" and (
+                around.child_by_field_name("argument") == node
+            ):
+                indices.append(around.child_by_field_name("indices"))
+            elif around.type not in ("field_expression", "parenthesized_expression"):
+                return indices, node
+            node = around
+
+    def _is_written(self, whole) -> bool:
+        around = whole.parent
+        if around.type == "argument_list" and around.parent.type == "call_expression":
+            position = next(i for i, n in enumerate(around.named_children) if n.id == whole.id)
+            return self._writes(around.parent, position)
+        if around.type == "assignment_expression":
+            return around.child_by_field_name("left") == whole
+        return around.type in ("update_expression", "pointer_expression") or (
+            around.type == "call_expression" and whole.type == "field_expression"
+        )
+
+    def _is_plain(self, indices, nodes) -> bool:
+        """Whether it is the same for the group, or the variable of a loop in `nodes`."""
+        index = indices.named_children[0] if indices.named_child_count == 1 else indices
+        variable = self.of.get(index.start_byte) if index.type == "identifier" else None
+        return self.is_same(index) or (
+            variable is not None
+            and variable.declaration.parent.type == "for_statement"
+            and any(n.start_byte <= variable.identifier.start_byte < n.end_byte for n in nodes)
+        )
+
     def _loops_of_a_thread(self, node) -> int:
         """How many loops around a node each thread goes round by itself."""
         loops = []

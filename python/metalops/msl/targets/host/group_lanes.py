@@ -300,7 +300,7 @@ class Lanes:
             )
 
         keeps = self.groups.calls.keeps_private_memory_in(nodes, is_harmless)
-        return "false" if keeps else "true"
+        return "false" if keeps or self.body.may_meet_itself(nodes) else "true"
 
     def _prologue(self, nodes, variables, values, taken, out: Mapped) -> None:
         """The variables that a thread uses, under their names."""
