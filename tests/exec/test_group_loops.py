@@ -227,6 +227,9 @@ BODIES = {
             }
           }
         }
+        for (uint y = 0; y < 2; ++y) {
+          for (uint x = 0; x < 2; ++x) sums[y][x].thread_elements() *= float(1 + lane % 2);
+        }
         simdgroup_multiply(c, sums[1][0], a);
         threadgroup_barrier(mem_flags::mem_threadgroup);
         simdgroup_store(sums[0][v % 1], made + group * 64, 8, ulong2(0), group == 1);

@@ -469,14 +469,18 @@ class Body:
     def is_spread(self, variable: Variable) -> bool:
         """Whether an array is kept element by element, each of all threads side by side: threads in turn touch
         neighbouring memory, but what a thread has is no array in memory. Not where a thread goes round loops in loops
-        by itself, in which it is better off with an array of its own (is_taken_in).
+        by itself, in which it is better off with an array of its own (is_taken_in), unless it is of matrices: those of a
+        simdgroup then stand in one place.
         """
         found = self._spread.get(variable)
         if found is None:
             found = self._spread[variable] = (
                 variable.kind is Kind.THREAD
                 and self._is_only_indexed(variable)
-                and not any(self._loops_of_a_thread(use) > 1 for use in variable.declared.uses)
+                and (
+                    USES_MATRICES.search(self._type_of(variable)) is not None
+                    or not any(self._loops_of_a_thread(use) > 1 for use in variable.declared.uses)
+                )
             )
         return found
 
@@ -491,6 +495,7 @@ class Body:
                 if any(n.start_byte <= use.start_byte < n.end_byte for n in nodes)
             )
             and self._is_only_indexed(variable)
+            and not self.is_spread(variable)
             and not any(map(self._may_be_private_memory, self.variables))
         )
 

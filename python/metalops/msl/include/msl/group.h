@@ -3,8 +3,8 @@
 //
 // A kernel that synchronises is cut where it does. What stands between two cuts runs as a loop over
 // the threads of the group (each()), which compilers vectorise; values that cross a cut are kept
-// for every thread (Lanes); values that are the same for the whole group are plain variables. Where
-// threads part, a Mask says which of them go on.
+// for every thread (Lanes), arrays mostly element by element (Spread); values that are the same for
+// the whole group are plain variables. Where threads part, a Mask says which of them go on.
 #pragma once
 
 #include <msl/launch.h>
