@@ -545,8 +545,8 @@ MSL_INLINE void stride(const Threads& threads, const M& mask, const I& start, co
     constexpr u64 kFar = sizeof(T) >= 4 ? 0x7fffffff : (u64(1) << (sizeof(T) * 8 - 1)) - 1;
     const T base = start(Lane());
     u64 differ = 0;  // whether any thread does not start behind the one before it
-    each<true>(threads, mask,
-               [&](Lane lane) MSL_LANE_LOOP { differ |= u64(T(start(lane) - base)) ^ lane.slot; });
+    each<false>(threads, mask,
+                [&](Lane lane) MSL_LANE_LOOP { differ |= u64(T(start(lane) - base)) ^ lane.slot; });
     if (differ == 0 && base >= 0 && base < bound && step > 0 && u64(bound) <= kFar &&
         u64(step) <= kFar && u64(bound) + u64(step) + threads.count <= kFar) {
       const u64 length = u64(bound) - u64(base);
