@@ -1,6 +1,8 @@
 """Kernels that are run as loops over the threads of a group: each construct that is cut where threads meet, against
 fibers, for whole and partial groups of one and several dimensions, with each compiler that there is."""
 
+import re
+
 import pytest
 import torch
 from metalops import msl
@@ -326,6 +328,21 @@ def test_as_fibers(name):
             build(SOURCE).launch(name, [x, out], threads, group, engine=engine)
             results.append(out)
         assert torch.equal(*results), (threads, group)
+
+
+def test_indices_that_grow_with_a_strided_loop_are_found():
+    source = """
+    kernel void k(device uint* out, device const uint* x, constant uint& n, uint t [[thread_index_in_threadgroup]],
+                  uint size [[threads_per_threadgroup]], uint row [[threadgroup_position_in_grid]]) {
+      threadgroup_barrier(mem_flags::mem_none);
+      for (uint k = t; k < n; k += size) {
+        const uint2 pair(k, n);
+        auto first = [&] { return x[k + 1]; };
+        out[row * n + (k + 2)] = x[k - n] + x[n - k] + x[2 * k] + x[x[row] + k] + pair[k - t] + x[k / 3 * 3] + first();
+      }
+    }"""
+    text = emit(preprocess(HEADER + source)).text
+    assert re.findall(r"place<\d+>\((.*?)\)\]", text) == ["row * n + (k + 2)", "k - n"]
 
 
 def test_groups_of_several_dimensions():
