@@ -198,6 +198,80 @@ BODIES = {
           if (t == 7) r += simd_max(v);
         }
         r += numbered(v, lane, group, t);""",
+    "barriers_that_all_reach_as_it_happens": """
+        threadgroup uint shared[1024];
+        shared[t] = v;
+        for (uint k = 0; k < (v < 1000 ? 3 : 4); ++k) {
+          threadgroup_barrier(mem_flags::mem_threadgroup);
+          uint other = shared[(t + 1) % size];
+          if (other < 100000) {
+            threadgroup_barrier(mem_flags::mem_threadgroup);
+            shared[t] += other;
+          } else {
+            threadgroup_barrier(mem_flags::mem_threadgroup);
+          }
+        }
+        switch (v / 1000) {
+          case 0: threadgroup_barrier(mem_flags::mem_threadgroup); r = shared[t ^ (t % 2 < size % 2 ? 0 : 1)];
+        }""",
+    "barriers_behind_returns": """
+        threadgroup uint shared[1024];
+        shared[t] = v;
+        if (v % 7 == 0) { out[i] = 5; return; }
+        if (v < 1000) { threadgroup_barrier(mem_flags::mem_threadgroup); r = shared[t / 2]; }
+        r += exchange(shared, t, r, v < 1000);""",
+    "barriers_that_some_do_not_come_to": """
+        if (v & 1) { threadgroup_barrier(mem_flags::mem_none); r = v; } else { r = 2 * v; }
+        r += exchanged_early(v);""",
+    "functors_of_an_unknown_class": "r = apply(Smallest{v}, v) + apply(Swapped{2u}, lane) + apply(Total(), v); Nothing nothing; nothing(v);",
+    "functors_that_call_themselves_otherwise": "Total total; r = total(v, 3u);",
+    "constants_in_what_is_passed": "Fixed fixed{v}; r = apply(fixed, simd_sum(v));",
+    "members_that_are_constant_expressions": "Tile tile; tile.fill(v); r = tile.sum();",
+    "the_type_of_a_variable": """
+        Tile tile;
+        tile.fill(simd_sum(v));
+        threadgroup_barrier(mem_flags::mem_none);
+        for (uint k = 0; k < decltype(tile)::kSize; ++k) r += tile.at(k) + simd_max(k);""",
+    "a_pointer_that_is_passed_by_reference": """
+        const device uint* here = x + g * size;
+        advance(here, size - 1);
+        r = simd_sum(*here) + uint(here - x);""",
+    "arrays_that_are_passed_by_reference": "uint kept[3] = {v, lane, 7}; r = sum_all(kept);",
+    "arrays_of_a_constant_size": """
+        const uint count = 3;
+        uint kept[count];
+        for (uint k = 0; k < count; ++k) kept[k] = simd_sum(v + k);
+        for (uint k = 0; k < 3; ++k) r += kept[k] * (k + 1);""",
+    "memory_that_is_passed_by_reference": """
+        threadgroup uint total, most;
+        keep_first(total, most, t, v);
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        r = total + 100 * most;""",
+    "memory_that_all_write": """
+        threadgroup uint same;
+        same = size;
+        uint n = same;
+        r = simd_sum(v) + n;""",
+    "the_type_of_a_variable_in_a_choice": """
+        auto half_of = v * 0.5f;
+        auto sum = simd_sum(half_of);
+        auto chosen = sum > 40.0f ? half_of : static_cast<decltype(half_of)>(v);
+        r = uint(simd_max(chosen)) + uint(chosen);""",
+    "what_a_function_refers_to": "Tile tile; tile.fill(v); add_sum(tile.at(1), lane & 1); r = tile.at(0) + 7 * tile.at(1);",
+    "what_is_constructed": """
+        uint before = v + 2 * group;
+        Constructed pair(before, group), other(lane, size);
+        r = simd_sum(pair.a + other.a) + pair.b + 100 * other.b;""",
+    "what_is_computed_again_in_the_midst": """
+        uint first = v * 3;
+        const uint place = 8 * group + lane;
+        uint second = first + place;
+        r = simd_sum(second) + second;""",
+    "defaults": "r = scaled(v) + scaled(v, 2u) + scaled(v, lane);",
+    "choices_of_members": """
+        const uint2 both = {size, g};
+        const uint chosen = v < 9 ? both.x : both.y;
+        r = simd_sum(chosen) + chosen;""",
     "shuffles": """
         r = simd_shuffle(v, (lane + 3) % 4) + 3 * simd_shuffle_xor(v, 1) + 5 * simd_shuffle_down(v, 2)
             + 7 * simd_shuffle_up(v, 1) + simd_broadcast(v, 0) + simd_prefix_exclusive_sum(v)
@@ -291,6 +365,58 @@ struct Counter {
   static uint total(uint x) { return simd_sum(x) * 2; }
   uint operator()(uint x) const { return simd_max(x + value); }
 };
+inline uint exchange(threadgroup uint* shared, uint t, uint x, bool meet) {
+  if (!meet) return 0;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  shared[t] = x;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  return shared[t];
+}
+inline uint exchanged_early(uint x) {
+  if (x % 2 == 0) return 3;
+  threadgroup_barrier(mem_flags::mem_none);
+  return simd_sum(x);
+}
+struct Smallest {
+  uint most;
+  uint operator()(uint x) { return x < most ? x : most; }
+};
+struct Swapped {
+  uint scale;
+  uint operator()(uint x) { threadgroup_barrier(mem_flags::mem_none); return simd_shuffle_xor(x, 1) * scale; }
+};
+struct Total {
+  uint operator()(uint x) { return simd_sum(x); }
+  uint operator()(uint x, uint y) { return this->operator()(x) * y; }
+};
+struct Nothing {
+  void operator()(uint x) {}
+};
+struct Tile {
+  static constant constexpr uint kSize = 3;
+  uint elements[kSize];
+  constexpr thread uint& at(uint k) { return elements[k]; }
+  void fill(uint x) { for (uint k = 0; k < kSize; ++k) at(k) = x + k; }
+  uint sum() { for (uint k = 0; k < kSize; ++k) { at(k) = simd_sum(at(k)); at(k) = operator()(at(k)); } return at(0) + at(2); }
+  uint operator()(uint x) { return x + 1; }
+};
+inline void advance(const device uint*& place, uint n) { place += n; }
+inline void keep_first(threadgroup uint& total, threadgroup uint& most, uint t, uint x) {
+  uint sum = simd_sum(x);
+  if (t == 0) { total = sum; most = x; }
+}
+template <uint N> uint sum_within(const thread uint (&a)[N]) { return simd_sum(a[0]) + simd_max(a[N - 1]); }
+template <uint N> uint sum_all(const thread uint (&a)[N]) { return sum_within(a) + simd_min(a[1]); }
+inline uint scaled(uint x, uint scale = 2) { return simd_sum(x) * scale; }
+struct Constructed {
+  uint a, b;
+  Constructed(uint x, uint y) : a(x), b(y) {}
+};
+struct Fixed {
+  const uint value;
+  uint operator()(uint x) const { return x + value; }
+};
+template <typename F> uint apply(F f, uint x) { return f(x); }
 """
 
 
@@ -386,10 +512,72 @@ def test_threads_by_number_in_groups_of_several_dimensions():
         assert torch.equal(*results), group
 
 
+def _run(source, x, threads, engine):
+    out = torch.full((threads,), -1, dtype=torch.int32)
+    build(source).launch("k", [x, out], threads, threads, engine=engine)
+    return out
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if (v & 1) { threadgroup_barrier(mem_flags::mem_none); } else { threadgroup_barrier(mem_flags::mem_none); }",
+        "if (v & 1) threadgroup_barrier(mem_flags::mem_none); threadgroup_barrier(mem_flags::mem_none);",
+        "for (uint k = 0; k < (v & 1); ++k) threadgroup_barrier(mem_flags::mem_none);\n"
+        "threadgroup_barrier(mem_flags::mem_none);",
+    ],
+    ids=["in both branches", "in one branch", "in a loop"],
+)
+def test_lanes_at_different_barriers_are_the_same_error_as_on_fibers(body):
+    source = f"kernel void k(device const uint* x, device uint* out, {PARAMETERS}) {{ uint v = x[i]; {body} out[i] = v; }}"
+    x = torch.arange(40, dtype=torch.int32)
+    messages = []
+    for engine in ("group", "fiber"):
+        with pytest.raises(RuntimeError, match="deadlock in kernel 'k', threadgroup") as error:
+            _run(source, x, 40, engine)
+        messages.append(str(error.value))
+        # The next launch begins anew.
+        assert _run(source, 2 * x, 40, engine).tolist() == (2 * x).tolist()
+    assert (
+        re.sub("(barriers), (.*) and (.*)[.] All", r"\1, \3 and \2. All", messages[0])
+        in messages[1]
+    )
+
+
+def test_simdgroups_at_different_barriers_are_an_error():
+    body = "if (x[i] < 32) threadgroup_barrier(mem_flags::mem_none); else threadgroup_barrier(mem_flags::mem_none);"
+    source = f"kernel void k(device const uint* x, device uint* out, {PARAMETERS}) {{\n{body}\n}}"
+    with pytest.raises(
+        RuntimeError, match="simdgroup 0 and of simdgroup 1 wait at different barriers, .*:16 and"
+    ):
+        _run(source, torch.arange(64, dtype=torch.int32), 64, "group")
+
+
+def test_barriers_in_different_iterations_are_an_error():
+    body = "for (uint k = 0; k < 4; ++k) { if ((k & 1) == x[i]) threadgroup_barrier(mem_flags::mem_none); }"
+    source = f"kernel void k(device const uint* x, device uint* out, {PARAMETERS}) {{\n{body}\n}}"
+    with pytest.raises(RuntimeError, match="wait at the barrier at .* in different iterations"):
+        _run(source, torch.arange(2, dtype=torch.int32), 2, "group")
+
+
+def test_buffers_that_are_references():
+    source = f"""
+    kernel void k(device uint& out, device atomic_uint& count, device const uint* x, {PARAMETERS}) {{
+      uint r = simd_sum(x[i]);
+      if (t == 0) out = r;
+      atomic_fetch_add_explicit(&count, 1, memory_order_relaxed);
+    }}"""
+    for engine in ("group", "fiber"):
+        out, count = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+        x = torch.arange(40, dtype=torch.int32)
+        build(source).launch("k", [out, count, x], 40, 40, engine=engine)
+        assert (out.item(), count.item()) == (31 * 16, 40)
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("if (t < 3) threadgroup_barrier(mem_flags::mem_none);", "threadgroup_barrier under"),
+        ("if (t < 3) threadgroup_barrier(mem_flags::mem_none);", "for a part of the threadgroup"),
         ("auto f = [&] { return simd_sum(v); }; r = f();", "lambda"),
         ("volatile uint k = v; r = simd_sum(k);", "volatile"),
     ],

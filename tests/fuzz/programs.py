@@ -2,7 +2,8 @@
 
 A program is a tree of ifs, loops, switches, conditional expressions and calls of helpers and functors, any of which lanes
 take or leave on their own, with simdgroup operations everywhere. Each node can write itself as Metal and run itself for
-the lanes of a mask, the way a GPU does: the lanes that diverge in a construct are together again at its end.
+the lanes of a mask, the way a GPU does: the lanes that diverge in a construct are together again at its end. Where all
+threads of the group are, as it happens, they exchange values at threadgroup barriers.
 
     python -m tests.fuzz.programs [--count N] [--seed N]
 
@@ -119,14 +120,14 @@ class Choice:
 
 @dataclass
 class Call:
-    """A call of a helper: function(r, lane)."""
+    """A call of a helper: function(r, lane, shared)."""
 
     function: Function
     argument: Expression
 
     @property
     def text(self) -> str:
-        return f"{self.function.name}({self.argument.text}, lane)"
+        return f"{self.function.name}({self.argument.text}, lane, shared)"
 
     def run(self, mask: Mask, frame: Frame) -> Values:
         argument = self.argument.run(mask, frame)
@@ -220,6 +221,21 @@ class Assign:
         value = self.value.run(mask, frame)
         r = frame.variables["r"]
         frame.assign("r", mask, [r[lane] * 31 + value[lane] for lane in range(LANES)])
+        return mask
+
+
+@dataclass
+class Exchange:
+    """Each lane takes the value of its neighbour, through memory that is `shared` by the simdgroup."""
+
+    text = (
+        "shared[lane] = r;\nthreadgroup_barrier(mem_flags::mem_threadgroup);\n"
+        "r = r * 31u + shared[lane ^ 1u];\nthreadgroup_barrier(mem_flags::mem_threadgroup);"
+    )
+
+    def run(self, mask: Mask, frame: Frame) -> Mask:
+        r = frame.variables["r"]
+        frame.assign("r", mask, [r[lane] * 31 + r[lane ^ 1] for lane in range(LANES)])
         return mask
 
 
@@ -341,12 +357,18 @@ class Switch:
 
 @dataclass
 class Function:
+    """exchanges: whether all threads must call it."""
+
     name: str
     body: Block = field(default_factory=lambda: Block([]))
+    exchanges: bool = False
 
     @property
     def text(self) -> str:
-        return f"inline uint {self.name}(uint r, uint lane) {{\n{self.body.text}\nreturn r;\n}}\n"
+        return (
+            f"inline uint {self.name}(uint r, uint lane, threadgroup uint* shared) {{\n"
+            f"{self.body.text}\nreturn r;\n}}\n"
+        )
 
     def run(self, mask: Mask, variables: dict[str, Values]) -> Values:
         frame = Frame({name: list(values) for name, values in variables.items()})
@@ -379,7 +401,8 @@ class Program:
             "".join(f.text for f in self.functions)
             + f"kernel void {self.name}(device uint* out, uint i [[thread_position_in_grid]], "
             "uint lane [[thread_index_in_simdgroup]]) {\n"
-            f"  out[i] = {self.functions[-1].name}(i, lane);\n}}\n"
+            f"  threadgroup uint shared[{2 * LANES}];\n"
+            f"  out[i] = {self.functions[-1].name}(i, lane, shared + i / {LANES}u * {LANES}u);\n}}\n"
         )
 
     def run(self, threads: int) -> torch.Tensor:
@@ -401,12 +424,17 @@ class Writer:
         self.functions: list[Function] = []
         self.counters = 0
         self.statements = 0
+        self.all_are_here = False  # all threads of the group, at the place that is being written
+        self.exchanges = False
+        self.has_lambdas = self.chance.random() < 0.4  # which run on fibers alone
 
     def program(self) -> Program:
         for number in range(self.chance.randint(1, 4)):
             function = Function(f"f{self.seed}_{number}")
             self.statements = self.chance.randint(4, 12)
+            self.all_are_here, self.exchanges = True, False
             function.body = self.block(depth=0, in_loop=False, may_return=True)
+            function.exchanges = self.exchanges
             self.functions.append(function)
         return Program(f"k{self.seed}", self.functions)
 
@@ -445,9 +473,10 @@ class Writer:
         if kind < 0.83:
             form = self.chance.choice(list(_COMBINATIONS))
             return Both(form, self.value(depth + 1), self.value(depth + 1))
-        if kind < 0.95 and self.functions:
-            return Call(self.chance.choice(self.functions), self.value(depth + 1))
-        if depth == 0:
+        callable_by_some = [f for f in self.functions if not f.exchanges]
+        if kind < 0.95 and callable_by_some:
+            return Call(self.chance.choice(callable_by_some), self.value(depth + 1))
+        if depth == 0 and self.has_lambdas:
             body = Block([Assign(self.operation())])
             if self.chance.random() < 0.5:
                 body.statements.insert(
@@ -459,6 +488,43 @@ class Writer:
     def few(self) -> Plain:
         of, modulus = self.plain(), self.chance.randint(2, 4)
         return Plain(f"({of.text} % {modulus}u)", lambda v: (of.compute(v) & WORD) % modulus)
+
+    def meeting(self, depth: int):
+        """What all threads run, though only a run of the program shows that they all do."""
+        kind = self.chance.random()
+        of = self.plain()
+        if kind < 0.4 or depth > 2:
+            self.exchanges = True
+            return Exchange()
+        if kind < 0.55 and any(f.exchanges for f in self.functions):
+            self.exchanges = True
+            return Assign(Call(self.chance.choice([f for f in self.functions if f.exchanges]), of))
+        if kind < 0.7:
+            always = Plain(f"(({of.text} | 1u) != 0u)", lambda v: 1)
+            never = Plain(f"(({of.text} | 1u) == 0u)", lambda v: 0)
+            yes, no = self.block(depth + 1, False, False), self.block(depth + 1, False, False)
+            return If(*self.chance.choice(((always, yes, no), (never, no, yes))))
+        count = self.chance.randint(1, 3)
+        if kind < 0.8:
+            cases = [
+                (self.block(depth + 1, False, False), self.chance.random() < 0.6) for _ in range(3)
+            ]
+            return Switch(Plain(f"({of.text} * 0u + {count}u)", lambda v: count), cases)
+        counter = self.counter()
+        condition = Plain(f"({counter} < {of.text} * 0u + {count}u)", lambda v: v[counter] < count)
+        kind = self.chance.choice(("for", "while", "do"))
+        return Loop(kind, counter, condition, self.block(depth + 1, False, False), _constant(1))
+
+    def counter(self) -> str:
+        self.counters += 1
+        return f"i{self.counters}"
+
+    def block_of_some(self, depth: int, in_loop: bool, may_return: bool) -> Block:
+        """What threads run that have diverged."""
+        before, self.all_are_here = self.all_are_here, False
+        block = self.block(depth, in_loop, may_return)
+        self.all_are_here = before and not any("return r;" in s.text for s in block.statements)
+        return block
 
     def block(self, depth: int, in_loop: bool, may_return: bool) -> Block:
         return Block(
@@ -473,17 +539,24 @@ class Writer:
         kind = self.chance.random()
         if self.statements < 0 or depth > 3 or kind < 0.35:
             return Assign(self.value(0))
+        if self.all_are_here and self.chance.random() < 0.4:
+            return self.meeting(depth)
         if kind < 0.45 and in_loop:
             return Leave(self.condition(), self.chance.choice(("break;", "continue;")))
         if kind < 0.5 and may_return:
+            self.all_are_here = False
             return Leave(self.condition(), "return r;")
         if kind < 0.7:
-            yes = self.block(depth + 1, in_loop, may_return)
-            no = self.block(depth + 1, in_loop, may_return) if self.chance.random() < 0.5 else None
+            yes = self.block_of_some(depth + 1, in_loop, may_return)
+            no = (
+                self.block_of_some(depth + 1, in_loop, may_return)
+                if self.chance.random() < 0.5
+                else None
+            )
             return If(self.condition(), yes, no)
         if kind < 0.8:
             cases = [
-                (self.block(depth + 1, False, may_return), self.chance.random() < 0.6)
+                (self.block_of_some(depth + 1, False, may_return), self.chance.random() < 0.6)
                 for _ in range(self.chance.randint(2, 4))
             ]
             modulus = len(cases) + 1
@@ -493,8 +566,7 @@ class Writer:
         return self.loop(depth, may_return)
 
     def loop(self, depth: int, may_return: bool) -> Loop:
-        counter = f"i{self.counters}"
-        self.counters += 1
+        counter = self.counter()
         a, modulus = self.chance.randint(1, 9), self.chance.randint(2, 4)
         condition: Expression = Plain(
             f"({counter} < (lane * {a}u + 1u) % {modulus}u)",
@@ -506,7 +578,7 @@ class Writer:
         if self.chance.random() < 0.2:
             step = Choice(_NotZero(self.operation()), step, step)
         kind = self.chance.choice(("for", "while", "do"))
-        body = self.block(depth + 1, True, may_return)
+        body = self.block_of_some(depth + 1, True, may_return)
         return Loop(kind, counter, condition, body, step)
 
 

@@ -125,6 +125,7 @@ const msl::abi::Runtime& runtime() {
                                               on_undefined,
                                               on_log,
                                               on_fail,
+                                              on_different_barriers,
                                               on_access,
                                               on_atomic,
                                               on_fence,

@@ -127,7 +127,7 @@ class FiberWorker : public OverflowHandler {
   // Every thread of the group waits at a barrier or has returned.
   void barrier_completes() {}
   // Lanes of one simdgroup wait at different barriers.
-  void finds_different_barriers(uint32_t simdgroup) { report_different_barriers(simdgroup); }
+  void finds_different_barriers(uint32_t simdgroup);
   // The first lanes in the order of their calls take part in a simdgroup operation.
   void simd_completes(Simdgroup&, uint32_t /*lanes*/) {}
 
@@ -151,7 +151,6 @@ class FiberWorker : public OverflowHandler {
   uint32_t index_of(const Simdgroup* simdgroup) const { return uint32_t(simdgroup - simdgroups_); }
   uint32_t thread_index() const { return index_of(simdgroup_) * kSimdWidth + lane_; }
   const msl::abi::Thread& thread() const { return gpu_threads_[thread_index()]; }
-  [[noreturn]] void report_different_barriers(uint32_t simdgroup);
   [[noreturn]] void report_overflow() const;
   // A thread must not let others run while it stands on their stacks.
   void check_stack() const {
@@ -372,13 +371,10 @@ void FiberWorker<Engine>::report_overflow() const {
 
 // A GPU would count such a simdgroup twice and hang.
 template <class Engine>
-void FiberWorker<Engine>::report_different_barriers(uint32_t s) {
+void FiberWorker<Engine>::finds_different_barriers(uint32_t s) {
   const Simdgroup& simdgroup = simdgroups_[s];
-  TORCH_CHECK(false, "deadlock in kernel '", kernel_->name, "', threadgroup (", group_.position[0],
-              ", ", group_.position[1], ", ", group_.position[2], "): threads of simdgroup ", s,
-              " wait at different barriers, ", describe(*kernel_, {simdgroup.barrier_site, 0}),
-              " and ", describe(*kernel_, {simdgroup.other_barrier_site, 0}),
-              ". All threads of a threadgroup must reach the same threadgroup_barrier.");
+  report_different_barriers(*kernel_, group_, s, {simdgroup.barrier_site, 0}, s,
+                            {simdgroup.other_barrier_site, 0});
 }
 
 // Which of two waiting lanes has come less far: below, above or equal to zero.

@@ -59,6 +59,8 @@ class GroupWorker {
     }
   }
   uint32_t lane() const { return scratch_.lane; }
+  const Kernel& kernel() const { return *kernel_; }
+  const msl::abi::Group& group() const { return group_; }
 
   static constinit thread_local const GroupWorker* running;
 
@@ -97,6 +99,13 @@ constexpr double kPiece = 1e6;  // nanoseconds
 bool runs_group() { return GroupWorker::running != nullptr; }
 
 uint32_t lane_of_group() { return GroupWorker::running->lane(); }
+
+void on_different_barriers(uint32_t simdgroup, msl::abi::Site site, uint32_t before_simdgroup,
+                           msl::abi::Site before) {
+  const GroupWorker& worker = *GroupWorker::running;
+  report_different_barriers(worker.kernel(), worker.group(), before_simdgroup, before, simdgroup,
+                            site);
+}
 
 void run_groups(const Kernel& kernel, const Launch& launch, int threads) {
   const uint64_t groups = uint64_t(launch.groups[0]) * launch.groups[1] * launch.groups[2];

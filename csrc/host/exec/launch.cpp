@@ -94,6 +94,20 @@ uint32_t place_variable(msl::abi::Group& group, uint32_t bytes, uint32_t alignme
   return start;
 }
 
+void report_different_barriers(const Kernel& kernel, const msl::abi::Group& group,
+                               uint32_t simdgroup, msl::abi::Site site, uint32_t other_simdgroup,
+                               msl::abi::Site other_site) {
+  const bool is_one = simdgroup == other_simdgroup;
+  TORCH_CHECK(false, "deadlock in kernel '", kernel.name, "', threadgroup (", group.position[0],
+              ", ", group.position[1], ", ", group.position[2], "): threads of simdgroup ",
+              simdgroup, is_one ? "" : c10::str(" and of simdgroup ", other_simdgroup), " wait at ",
+              site.id == other_site.id
+                  ? c10::str("the barrier at ", describe(kernel, site), " in different iterations")
+                  : c10::str("different barriers, ", describe(kernel, site), " and ",
+                             describe(kernel, other_site)),
+              ". All threads of a threadgroup must reach the same threadgroup_barrier.");
+}
+
 uint64_t threads_in_grid(const Launch& launch) {
   return uint64_t(launch.grid[0]) * launch.grid[1] * launch.grid[2];
 }

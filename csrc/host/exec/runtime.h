@@ -28,6 +28,11 @@ uintptr_t library_base(const void* instruction);
 // The number of threads in the launch's grid.
 uint64_t threads_in_grid(const Launch& launch);
 
+// Where threads of two simdgroups, or of one, wait for each other at different barriers. Throws.
+[[noreturn]] void report_different_barriers(const Kernel& kernel, const msl::abi::Group& group,
+                                            uint32_t simdgroup, msl::abi::Site site,
+                                            uint32_t other_simdgroup, msl::abi::Site other_site);
+
 // The engines. Launch::groups is filled in and sizes are checked already.
 void run_loop(const Kernel& kernel, const Launch& launch, int threads);
 void run_groups(const Kernel& kernel, const Launch& launch, int threads);
@@ -43,6 +48,9 @@ uint32_t place_variable(msl::abi::Group& group, uint32_t bytes, uint32_t alignme
 // a simdgroup.
 bool runs_group();
 uint32_t lane_of_group();
+// Runtime::different_barriers.
+void on_different_barriers(uint32_t simdgroup, msl::abi::Site site, uint32_t before_simdgroup,
+                           msl::abi::Site before);
 
 // The kernel that this CPU thread runs in a loop, over a grid or a group, for messages; null
 // otherwise.

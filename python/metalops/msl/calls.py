@@ -121,7 +121,8 @@ class _Part:
             return
         if graph.lookup.field(self._place, name) is None or graph.has_template_arguments(node):
             functions = graph.lookup.named(name)
-            self.takes.update(functions)
+            # The name of a constructor is that of its class.
+            self.takes.update(f for f in functions if graph.lookup.owner(f) != f.name)
             self.runs += map(graph.part, functions)
 
     def _use_operators(self, node) -> None:

@@ -67,9 +67,9 @@ class Effects:
             specifiers = {
                 self.source.node_text(c)
                 for c in node.children
-                if c.type in ("storage_class_specifier", "type_qualifier")
+                if c.type == "storage_class_specifier"
             }
-            if not specifiers & {"static", "constexpr"}:
+            if "static" not in specifiers:
                 for declarator in node.children_by_field_name("declarator"):
                     identifier = declared_identifier(declarator)
                     if identifier is not None:

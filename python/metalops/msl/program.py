@@ -630,13 +630,18 @@ def declarator_kinds(node, as_set: bool = False):
     while node is not None:
         if node.type in _KINDS:
             kinds.append(_KINDS[node.type])
-        following = node.child_by_field_name("declarator")
-        if following is None:
-            named = [c for c in node.named_children if not c.type.endswith("qualifier")]
-            following = named[-1] if named and node.type.endswith("declarator") else None
-        node = following
+        node = _inside(node)
     kinds.reverse()
     return set(kinds) if as_set else kinds
+
+
+def _inside(declarator):
+    """The declarator in a declarator, or None."""
+    following = declarator.child_by_field_name("declarator")
+    if following is None and declarator.type.endswith("declarator"):
+        named = [c for c in declarator.named_children if not c.type.endswith("qualifier")]
+        following = named[-1] if named else None
+    return following
 
 
 def name_of(declarator):
@@ -699,9 +704,15 @@ def parameters_of(source: Source, function: Function) -> list:
 def takes_reference(source: Source, parameter) -> bool:
     """Whether a parameter, as parameters_of tells it, is a reference to what may be changed."""
     node, start, end = parameter
-    if declarator_kinds(node.child_by_field_name("declarator"))[:1] != ["reference"]:
+    declarator = node.child_by_field_name("declarator")
+    kinds = declarator_kinds(declarator)
+    if kinds[:1] != ["reference"]:
         return False
     words = {w.text for w in source.words_in(start, end)}
+    if kinds[1:2] == ["pointer"]:  # what it points to may be constant
+        while declarator.type != "reference_declarator":
+            node, declarator = declarator, _inside(declarator)
+        words = set()
     qualifiers = {source.node_text(c) for c in node.children if c.type == "type_qualifier"}
     return "const" not in qualifiers and "constant" not in words
 

@@ -18,11 +18,13 @@ from dataclasses import dataclass, field
 
 from .parse import Source
 from .private_memory import OF_THE_GROUP
-from .program import declarator_kinds
+from .program import declarator_kinds, takes_reference
 from .scopes import Declaration, FunctionScopes
 
 LOOPS = {"for_statement", "while_statement", "do_statement", "for_range_loop"}
 _LARGEST_KEPT_LOOP = 16
+# Of `T v(a, b);`, which is parsed as a function, what is passed are the types of parameters.
+_NAMES = {"identifier", "type_identifier"}
 # Types and functions that depend on the lane.
 USES_MATRICES = re.compile(r"\bsimdgroup_(?:matrix|\w+8x8)|diagonal_simdgroup_matrix")
 
@@ -45,7 +47,7 @@ class Kind(enum.Enum):
 class Variable:
     """A variable or parameter of a function.
 
-    value: what it is initialised with. is_of_group: a constant expression, or in threadgroup memory. conditions: around
+    value: what it is initialised with. is_of_group: a constant expression, or memory that the threads share. conditions: around
     its declaration; None inside of what runs as a whole. definitions: the expressions that it is given, each with the
     conditions around; None where they are not known.
     """
@@ -272,6 +274,15 @@ class Body:
 
     # ---- variables -------------------------------------------------------------------------------
 
+    def _is_shared_reference(self, parameter: Declaration) -> bool:
+        """Whether a parameter that is the same for all threads stands for memory that they share and may write."""
+        node = parameter.node
+        start = self.source.previous_code(node.start_byte) + 1
+        return parameter.kinds[:1] == ["reference"] and (
+            "threadgroup" in parameter.address_spaces
+            or takes_reference(self.source, (node, start, node.end_byte))
+        )
+
     def _declare(self, scopes: FunctionScopes, kinds: dict[int, Kind]) -> None:
         """kinds: of the function's parameters, by the offset of the parameter."""
         for declaration in scopes.declarations:
@@ -295,7 +306,8 @@ class Body:
                 or (
                     "threadgroup" in declaration.address_spaces
                     and not {"pointer", "reference"} & set(declaration.kinds)
-                ),
+                )
+                or (kind is Kind.GROUP and self._is_shared_reference(declaration)),
                 conditions=() if kind is not None else self._level.get(node.id),
                 kind=kind or Kind.GROUP,
             )
@@ -666,7 +678,7 @@ class Body:
             if kind in ("lambda_expression", "this", "assignment_expression", "update_expression"):
                 if n is not node or kind in ("lambda_expression", "this"):
                     return False
-            if kind == "identifier":
+            if kind in _NAMES:
                 variable = self.of.get(n.start_byte)
                 if variable is None:
                     if self.source.node_text(n) in self._members:
@@ -722,7 +734,7 @@ class Body:
                 callee = self.source.masked_text(n.child_by_field_name("function"))
                 if not self._CONVERSIONS.match(callee):
                     return False
-            if n.type == "identifier":
+            if n.type in _NAMES:
                 used = self.of.get(n.start_byte)
                 if used is None:
                     if self.source.node_text(n) in self._members:
@@ -750,7 +762,7 @@ class Body:
         return {
             self.of[n.start_byte]
             for n in walk(node)
-            if n.type == "identifier" and n.start_byte in self.of
+            if n.type in _NAMES and n.start_byte in self.of
         }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ..vocabulary import SYNCHRONISING
 from . import names
 
 _SWIZZLE = re.compile(r"(?:\.|->)\s*([xyzw]{2,4}|[rgba]{1,4})\b(?!\s*\()")
@@ -54,6 +55,7 @@ class Expressions:
         self._global_names()
         self._swizzles()
         self._arithmetic()
+        self._types_of_variables()
         self._conditional_arms()
 
     def _literals(self) -> None:
@@ -170,6 +172,17 @@ class Expressions:
     @staticmethod
     def _in_preprocessor_like_place(node) -> bool:
         return node.parent is not None and node.parent.type in ("bitfield_clause", "enumerator")
+
+    def _types_of_variables(self) -> None:
+        """`decltype(x)`, where a target keeps `x` elsewhere and makes a reference of its name."""
+        if self.source.identifiers.isdisjoint(SYNCHRONISING):
+            return
+        for node in self.source.find("(decltype . (identifier) .) @d"):
+            name = node.named_children[0]
+            declaration = self.rewritten.calls.scopes_around(name).declaration_of(name)
+            if declaration is not None and not declaration.is_reference:
+                text = f"{names.PROGRAM}::metal::remove_reference_t<"
+                self.edits.wrap(node.start_byte, node.end_byte, text, ">")
 
     def _conditional_arms(self) -> None:
         """`c ? a : b` where one side is half or bfloat: classes that convert to numbers and back,

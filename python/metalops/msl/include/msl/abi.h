@@ -12,7 +12,7 @@ typedef __INT32_TYPE__ i32;
 typedef __UINT32_TYPE__ u32;
 typedef __UINT64_TYPE__ u64;
 
-constexpr u32 kAbiVersion = 4;
+constexpr u32 kAbiVersion = 5;
 constexpr u32 kMaxBuffers = 31;              // Metal's buffer argument table
 constexpr u32 kSimdWidth = 32;               // every Apple GPU
 constexpr u32 kMaxThreadgroupBytes = 32768;  // Apple GPUs, family 4 and later
@@ -114,6 +114,9 @@ struct Runtime {
   void (*undefined)(Undefined, u32 lane, u32 value);
   void (*log)(const char* text, u32 length);
   void (*fail)(const char* message);  // throws; does not return
+  // Of a group that runs in one go: threads of a simdgroup are at a barrier, and threads of one,
+  // the same or another, at a barrier before that the former did not come to. Throws.
+  void (*different_barriers)(u32 simdgroup, Site, u32 before_simdgroup, Site before);
 
   // Called by code that was compiled with a sanitizer (msl/instrument.h). `place` is an address of
   // machine code just behind the access. These do not throw.

@@ -40,12 +40,20 @@ struct Striding : Lane {
 constexpr u32 kMaxSimdgroups = 32;
 constexpr u32 kMaxThreads = kMaxSimdgroups * abi::kSimdWidth;
 
+// The threads that were at the threadgroup barrier before, where those are not all.
+struct Barriers {
+  bool missed = false;        // whether some threads did not come to it
+  u32 site;                   // of the last one that some of those before did not come to
+  u32 words[kMaxSimdgroups];  // as of a Mask
+};
+
 // The threads of the group that runs.
 struct Threads {
   const Launch* launch;
   abi::Group* group;
   abi::Scratch* scratch;
   u32 count;
+  mutable Barriers barriers;
 
   MSL_INLINE Threads(const Launch* of, abi::Group* in, abi::Scratch* with)
       : launch(of), group(in), scratch(with), count(volume(in->size)) {}
@@ -187,6 +195,43 @@ __attribute__((noinline)) inline bool next_run(Run& run, const u32* size) {
   return true;
 }
 
+// ---- barriers
+// ---------------------------------------------------------------------------------------
+
+// Threads of a mask are at a threadgroup barrier. As they have run all before it, there is nothing
+// to wait for; but threads that are at their n-th barrier must not be alone there. Those that
+// were not at one may only return.
+template <class M>
+__attribute__((noinline)) void check_barrier(const Threads& threads, const M& mask, u32 site) {
+  Barriers& barriers = threads.barriers;
+  const u32 simdgroups = threads.simdgroups();
+  if (!barriers.missed) {
+    for (u32 s = 0; s < simdgroups; ++s) barriers.words[s] = threads.present(s);
+  }
+  bool fewer = false;
+  for (u32 s = 0; s < simdgroups; ++s) {
+    const u32 here = mask.word(threads, s), before = barriers.words[s];
+    fewer |= here != before;
+    if (__builtin_expect((here & ~before) != 0, 0)) {
+      u32 other = s;
+      if (before == 0) {
+        for (other = 0; barriers.words[other] == 0;) ++other;
+      }
+      msl_runtime->different_barriers(s, {site, 0}, other, {barriers.site, 0});
+    }
+  }
+  if (!fewer) return;
+  for (u32 s = 0; s < simdgroups; ++s) barriers.words[s] = mask.word(threads, s);
+  barriers.site = site;
+  barriers.missed = true;
+}
+MSL_INLINE void barrier(const Threads& threads, const Everyone& mask, u32 site) {
+  if (__builtin_expect(threads.barriers.missed, 0)) check_barrier(threads, mask, site);
+}
+MSL_INLINE void barrier(const Threads& threads, const Mask& mask, u32 site) {
+  check_barrier(threads, mask, site);
+}
+
 // ---- loops over the threads
 // ------------------------------------------------------------------------
 
@@ -277,6 +322,11 @@ class Lanes {
  private:
   abi::Scratch* scratch_;
   T* data_;
+};
+
+// The result of a function that has none.
+struct Nothing {
+  MSL_INLINE const Nothing& operator[](u32) const { return *this; }
 };
 
 // What loops over the threads and calls are given of a value: small, and kept in registers.
@@ -451,21 +501,32 @@ struct meeting<void> {
   typedef NoLanes lanes;
 };
 
+template <class T, class U>
+MSL_INLINE void copy(T& to, const U& from) {
+  static_assert(sizeof(T) == sizeof(U));
+  __builtin_memcpy(static_cast<void*>(&to), static_cast<const void*>(&from), sizeof(T));
+}
+// Gives a variable its first value.
+template <class T>
+MSL_INLINE void put(T& to, const T& from) {
+  if constexpr (__is_trivially_assignable(T&, const T&)) {
+    to = from;
+  } else {
+    copy(to, from);
+  }
+}
+
 // f(lane) for every thread.
 template <bool Independent, class M, class F>
 MSL_INLINE auto evaluate(const Threads& threads, const M& mask, const F& f) {
   typedef decayed_t<decltype(f(Lane()))> T;
   Lanes<T> result(threads);
   T* const to = at(result);
-  each<Independent>(threads, mask, [=](Lane lane) MSL_LANE_LOOP { to[lane.slot] = f(lane); });
+  each<Independent>(threads, mask,
+                    [=](Lane lane) MSL_LANE_LOOP { put(to[lane.slot], T(f(lane))); });
   return result;
 }
 
-template <class T, class U>
-MSL_INLINE void copy(T& to, const U& from) {
-  static_assert(sizeof(T) == sizeof(U));
-  __builtin_memcpy(static_cast<void*>(&to), static_cast<const void*>(&from), sizeof(T));
-}
 // A variable that is declared without a value.
 template <class T>
 MSL_INLINE void begin(T& variable) {
@@ -704,10 +765,10 @@ namespace msl::metal {
 // NAME_in_group(kinds, threads, mask, pack, one thread's arguments): the latter choose among this
 // and what the front end makes of a program's own functions of that name.
 #define MSL_MEETING(NAME)                                                                     \
-  template <class K, class M, class... A, class... W,                                         \
+  template <class K, class M, class P, class... W,                                            \
             class = decltype(NAME(msl_support::made_up<W&>()..., msl_impl::Capture()))>       \
   MSL_INLINE auto NAME##_in_group(K, const msl_support::Threads& threads, const M& mask,      \
-                                  const msl_support::Pack<A...>& pack, W&&...) {              \
+                                  const P& pack, W&&...) {                                    \
     return msl_support::meet(threads, mask, [&](abi::u64 index, auto site) MSL_LANE_LOOP {    \
       return pack.apply(index, [&](auto&... of) MSL_LANE_LOOP { return NAME(of..., site); }); \
     });                                                                                       \
@@ -762,9 +823,9 @@ MSL_MULTIPLYING(simdgroup_multiply_accumulate)
 #undef MSL_MULTIPLYING
 
 #define MSL_WITH_LANE(NAME, FUNCTION)                                                         \
-  template <class K, class M, class... A, class... W>                                         \
+  template <class K, class M, class P, class... W>                                            \
   MSL_INLINE void NAME##_in_group(K, const msl_support::Threads& threads, const M& mask,      \
-                                  const msl_support::Pack<A...>& pack, W&&...) {              \
+                                  const P& pack, W&&...) {                                    \
     const msl_support::Mask rest =                                                            \
         msl_support::in_full_simdgroups(threads, mask, [&](abi::u32 first) MSL_LANE_LOOP {    \
           return msl_support::with_matrix(first, pack.first, pack.rest,                       \

@@ -67,7 +67,7 @@ def emit(
             program.instances = [i for i in program.instances if i.name in only]
         restrictions.check(program)
         rewritten, sites = rewrite_for_host(program)
-        groups = GroupLoops(rewritten, GROUP_BUILTINS) if group_loops else None
+        groups = GroupLoops(rewritten, sites, GROUP_BUILTINS) if group_loops else None
         thunks = Thunks(rewritten, sites, lines, preprocessed.recorded, groups)
         engines = thunks.engines()  # before the edits are applied, since group loops make more
         body, runs = rewritten.edits.apply()

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from ...dialect import names
 from ...dialect.edits import Mapped
 from ...program import declarator_kinds, declared_identifier, name_node, parameters_of
-from ...regions import Kind, NotCut, without_parentheses
+from ...regions import Kind, NotCut, walk, without_parentheses
+from ...vocabulary import BARRIER, THREAD_ATTRIBUTES
 from .group_lanes import Again, Lanes
 
 if TYPE_CHECKING:
-    from .group_form import Form
+    pass
 
 _S = names.SUPPORT
 # Operations of a simdgroup without a result.
@@ -32,6 +33,20 @@ def is_scalar_builtin(type_text: str) -> bool:
 
 def name_in_group(name: str) -> str:
     return "msl_call_in_group" if name == "operator()" else f"{name}_in_group"
+
+
+def _is_through_pointer(call) -> bool:
+    """Whether a call is `p->operator()(...)`, of which the grammar knows `p(...)`."""
+    return any(c.type == "->" for n in call.children if n.type == "ERROR" for c in n.children)
+
+
+def _is_own(function) -> bool:
+    """Whether what is called is the object's own operator(): of `this->operator()(...)` the grammar knows `this(...)`, and
+    `operator()(...)` is a call of what a call gives.
+    """
+    if function.type == "call_expression":
+        return function.child_by_field_name("function").text == b"operator"
+    return function.type == "this"
 
 
 class Calls(Lanes):
@@ -141,14 +156,18 @@ class Calls(Lanes):
         self._masks.pop()
 
     def _call(self, node, meeting: str, replaced, out: Mapped) -> str:
+        self._check_barrier(node)
         if meeting == "barrier":
-            if self.groups.called_name(node) == "threadgroup_barrier":
-                self._reach_barrier()
+            if self.groups.called_name(node) == BARRIER:
+                site = self.groups.site_of(node)
+                out.add(f"{_S}::barrier(msl_g, {self._mask}, {site});\n")
             return "(void)0"
         function = node.child_by_field_name("function")
         arguments = node.child_by_field_name("arguments").named_children
         calls, count = self.groups.calls, len(arguments)
         own = calls.lookup.taking(calls.callees(node), (count, count))
+        if any(f.name not in ("operator()", self.groups.called_name(node)) for f in own):
+            raise NotCut(f"a call of what '{self.groups.called_name(node)}' points to")
         if meeting == "function" and not own:
             raise NotCut(f"a call of '{self.groups.called_name(node)}' that is not understood")
         kinds, again, packed, passed = [], [], [], []
@@ -167,18 +186,21 @@ class Calls(Lanes):
             passed.append(one)
         forms = [self.groups.form(candidate, tuple(kinds), tuple(again)) for candidate in own]
         self.uses += forms
-        if any(form.has_barrier for form in forms):
-            self._reach_barrier()
         tags = self.groups.tags(kinds, again)
         if own:  # what is not passed is the same for all
             tags_of = {len(parameters_of(self.source, c)) for c in own}
             if len(tags_of) != 1:
                 raise NotCut(f"functions '{own[0].name}' with different defaults")
             tags = ", ".join([*([tags] if tags else []), *["0"] * (tags_of.pop() - len(kinds))])
-        is_object = any(f.name == "operator()" for f in own)
+        is_object = any(f.name == "operator()" for f in own) and not _is_own(function)
+        if is_object and _is_through_pointer(node):
+            raise NotCut("a member function of what a pointer points to")
         objects = self._objects(function, is_object, own, replaced, out)
         callee = self._callee(function, is_object)
-        returns = self._returns(self.groups.called_name(node), meeting, forms)
+        if meeting == "simd":
+            returns = self.groups.called_name(node) not in _VOID
+        else:
+            returns = any(form.result is not None for form in forms)
         name = self._new("value")
         call = ", ".join(
             [
@@ -199,19 +221,35 @@ class Calls(Lanes):
         out.add(f"({call}); auto& {name} = msl_lanes_{name}[0]; (void){name};\n")
         return name
 
-    def _reach_barrier(self) -> None:
-        """All that have not returned must be here: where they might not, fibers find out whether they are."""
-        self.has_barrier = True
-        if self._masks not in ([], ["msl_m0"]):
-            raise NotCut("a threadgroup_barrier under a condition that may differ between threads")
+    def _check_barrier(self, call) -> None:
+        """Raises NotCut where a barrier is meant for a part of the group: there, simdgroups may wait at different ones.
+        Where a condition only might differ, whether all are here is found out when they are.
+        """
+        if self.groups.calls.surely_has_barrier(call):
+            if any(map(self._is_of_position, self._conditions)):
+                raise NotCut("a threadgroup_barrier for a part of the threadgroup")
 
-    def _returns(self, name: str, meeting: str, forms: list[Form]) -> bool:
-        if meeting == "simd":
-            return name not in _VOID
-        results = {form.result for form in forms}
-        if len(results) != 1:
-            raise NotCut(f"functions '{name}' of which some return nothing")
-        return results.pop() is not None
+    def _is_of_position(self, node) -> bool:
+        """Whether a value is of the thread's place in the grid, and of nothing but what is known before the launch."""
+        found = False
+        for n in walk(node):
+            if n.type in ("call_expression", "subscript_expression", "pointer_expression"):
+                return False
+            variable = self.body.of.get(n.start_byte) if n.type == "identifier" else None
+            if variable is None or variable.is_of_group:
+                continue
+            if not variable.is_parameter:
+                if variable.value is None or not self._is_of_position(variable.value):
+                    return False
+                found = True
+            elif self.kernel is None:
+                return False
+            else:
+                parameter = self.kernel.parameters[self._position_of(variable)]
+                if parameter.kind != "builtin" or variable.definitions:
+                    return False
+                found |= THREAD_ATTRIBUTES[parameter.attribute].differs_in_group
+        return found
 
     def _objects(self, function, is_object: bool, own, replaced, out: Mapped) -> list[str]:
         """The objects whose member function is called, where it is one."""
@@ -237,6 +275,9 @@ class Calls(Lanes):
 
     def _callee(self, function, is_object: bool) -> Mapped:
         text = Mapped()
+        if _is_own(function):
+            text.add(name_in_group("operator()"))
+            return text
         if is_object:
             text.add("(")
             text.add(self._of(function))
@@ -304,11 +345,10 @@ class Calls(Lanes):
         if len(replaced) == 1 and (inner.start_byte, inner.end_byte) == replaced[0][:2]:
             name = replaced[0][2]
             return Kind.THREAD, f"{_S}::at(msl_lanes_{name})", name
-        if by_reference and inner.type in (
-            "identifier",
-            "subscript_expression",
-            "field_expression",
-            "pointer_expression",
+        if self.groups.effects.writes(call, position) or (
+            by_reference
+            and inner.type
+            in ("identifier", "subscript_expression", "field_expression", "pointer_expression")
         ):
             if variable is None or variable.kind is not Kind.AGAIN:
                 pointers = self._value(argument, replaced, out, as_address=True)

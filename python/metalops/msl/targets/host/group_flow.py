@@ -105,6 +105,9 @@ class Flow(Calls):
             n.type in ("subscript_expression", "pointer_expression", "call_expression")
             or (n.type == "field_expression" and n.children[1].type == "->")
             for n in walk(node)
+        ) or any(
+            v.is_reference or "threadgroup" in v.declared.address_spaces
+            for v in self.body.used_in(node)
         )
 
     def _hides(self, node, run) -> bool:
@@ -203,14 +206,18 @@ class Flow(Calls):
         if chosen is not None and alternative is None and not self.body.leaves(node):
             yes = self._new("yes")
             out.add(f"const auto {yes} = {chosen};\n")
+            self._conditions.append(condition)
             self._branch(yes, lambda out: self._block(statements_of(consequence), out), out)
+            self._conditions.pop()
             out.add("}\n")
             return
         replaced = self._lower(condition, out)
         yes, no = self._part(condition, replaced, out)
+        self._conditions.append(condition)
         self._branch(yes, lambda out: self._block(statements_of(consequence), out), out)
         if alternative is not None:
             self._branch(no, lambda out: self._block(statements_of(alternative), out), out)
+        self._conditions.pop()
         out.add("}\n")
 
     def _threads_by_number(self, condition) -> str | None:
@@ -521,17 +528,17 @@ class Flow(Calls):
             replaced = self._lower(values[0], out)
             is_list = values[0].type == "initializer_list"
             result = f"{_S}::decayed_t<decltype(msl_result[0])>"
-            body = Mapped(f"msl_at_result[msl_t.slot] = {result}")
+            body = Mapped(f"{_S}::put(msl_at_result[msl_t.slot], {result}")
             body.add("" if is_list else "(")
             body.add(self._of(values[0], replaced))
-            body.add(";" if is_list else ");")
+            body.add(");" if is_list else "));")
             self._each(
                 [values[0]], self.body.used_in(values[0]), [t for _, _, t in replaced], body, out
             )
         elif values:
             self._lower(values[0], out)
         if len(self._masks) <= 1:  # all that are left
-            out.add("return msl_result;\n" if self.result is Kind.THREAD else "return;\n")
+            out.add(self._end)
             return
         self._leave(0, out)
 

@@ -57,6 +57,13 @@ class Form(Flow):
             ):
                 raise NotCut("a lambda in which threads meet")
 
+    @property
+    def _end(self) -> str:
+        """What returns from the form."""
+        if self.result is Kind.THREAD:
+            return "return msl_result;\n"
+        return "return;\n" if self.kernel is not None else "return {};\n"
+
     def write(self) -> None:
         function = self.function
         text = self.text
@@ -65,6 +72,8 @@ class Form(Flow):
         result = "void"
         if self.result is Kind.THREAD:
             result = f"{_S}::Lanes<{_S}::decayed_t<{self._result_type()}>>"
+        elif self.kernel is None:
+            result = f"{_S}::Nothing"
         tags = "" if self.kernel is not None else self.groups.tags(self.kinds, self.again)
         static = "static " if function.in_class else ""
         text.add(
@@ -99,9 +108,7 @@ class Form(Flow):
             self._masks.append("msl_m0")
             text.add(f"{_S}::Mask msl_m0(msl_g, msl_mask);\n")
         self._block(statements_of(function.body), text)
-        if self.result is Kind.THREAD:
-            text.add("return msl_result;\n")
-        text.add("}\n")
+        text.add(self._end + "}\n")
 
     def _template_headers(self) -> list[str]:
         headers = [h for h in self.function.template_headers if h.named_children]
@@ -145,8 +152,8 @@ class Form(Flow):
                     )
                 continue
             if kind is Kind.THREAD:
-                is_reference = variable.is_reference and takes_reference(
-                    self.source, (node, start, end)
+                is_reference = variable.is_reference and (
+                    variable.is_array or takes_reference(self.source, (node, start, end))
                 )
                 if is_reference:
                     text.add(
@@ -163,8 +170,8 @@ class Form(Flow):
         text.add(
             f"{_S}::Lanes<{_S}::decayed_t<decltype({name})>> msl_lanes_{name}(msl_g); "
             f"{_S}::each<true>(msl_g, msl_mask, [&, msl_to = {_S}::at(msl_lanes_{name}), {given}]"
-            f"(const {_S}::Lane msl_t) MSL_LANE_LOOP {{ msl_to[msl_t.slot] = "
-            f"static_cast<{_S}::decayed_t<decltype({name})>>({value}); }});\n"
+            f"(const {_S}::Lane msl_t) MSL_LANE_LOOP {{ {_S}::put(msl_to[msl_t.slot], "
+            f"static_cast<{_S}::decayed_t<decltype({name})>>({value})); }});\n"
         )
 
     def _some_return_early(self) -> bool:

@@ -38,10 +38,7 @@ class Again:
 
 
 class Lanes:
-    """A function, for given kinds of its parameters, of which a form is written.
-
-    uses: the forms that it calls. has_barrier: whether it comes to a threadgroup_barrier.
-    """
+    """A function, for given kinds of its parameters, of which a form is written. uses: the forms that it calls."""
 
     def __init__(
         self,
@@ -61,8 +58,8 @@ class Lanes:
         self.kernel = kernel
         self.uses: list[Form] = []
         self.text = Mapped()
-        self.has_barrier = False
         self._count = 0
+        self._conditions: list = []  # by which threads have parted
         self._masks: list[str] = []  # those that threads can leave, the outermost first
         self._targets: list[tuple[str, int, int]] = []  # what break and continue are about
         self.has_object = function.in_class and not groups.effects.is_static(function)
@@ -109,6 +106,8 @@ class Lanes:
         """Whether an identifier stands for a member of the object."""
         if node.type != "identifier" or node.start_byte in self.body.of:
             return False
+        if self.source.node_text(node) == "operator" and self.has_object:
+            return True  # operator()(...)
         if self.source.node_text(node) not in self.members:
             return False
         parent = node.parent
@@ -150,6 +149,8 @@ class Lanes:
         if identifier is None or declarator_kinds(declarator) != ["reference"]:
             return None
         if takes_reference(self.source, (node, start, end)):
+            return None
+        if self.body.of[identifier.start_byte].is_of_group:
             return None
         name = self.source.node_text(identifier)
         body = self.source.masked_text(self.function.body)
@@ -193,7 +194,6 @@ class Lanes:
             return
         items = list(run)
         run.clear()
-        start = items[0][0].start_byte
         end = max(node.end_byte for node, _ in items)
         declared = [v for node, _ in items for v in self._variables_in(node)]
         crossing = {v for v in declared if v.last_use >= end}
@@ -215,7 +215,11 @@ class Lanes:
             else:
                 body.add(self._statement(node, replaced))
         used = set().union(*(self.body.used_in(node) for node, _ in items))
-        used = {v for v in used if not (start <= v.identifier.start_byte < end)}
+        used = {
+            v
+            for v in used
+            if not any(n.start_byte <= v.identifier.start_byte < n.end_byte for n, _ in items)
+        }
         temporaries = [text for _, replaced in items for _, _, text in replaced]
         self._each([node for node, _ in items], used, temporaries, body, out, crossing)
 
@@ -260,7 +264,7 @@ class Lanes:
             if variable.kind is Kind.THREAD and not variable.is_of_group:
                 captures.append(f"msl_at_{name} = {_S}::at(msl_lanes_{name})")
             elif self._is_copied(variable, nodes):
-                captures.append(f"{name} = {name}")
+                captures.append(f"msl_copy_{name} = {name}")
         captures += [f"msl_at_{v} = {_S}::at(msl_lanes_{v})" for v in values]
         out.add(f"[{', '.join(captures)}]({parameters}) MSL_LANE_LOOP {{ ")
         self._prologue(nodes, variables, values, taken, out)
@@ -273,8 +277,25 @@ class Lanes:
             variable.is_parameter and self._is_copied_parameter(variable)
         ):
             return False
+        if self._may_be_constant(variable):
+            return False
         address = re.compile(rf"(?<!&)&\s*{variable.name}\b")
         return not any(address.search(self.source.masked_text(node)) for node in nodes)
+
+    def _may_be_constant(self, variable: Variable) -> bool:
+        """Whether a variable may stand in a constant expression, such as the size of an array."""
+        qualifiers = {
+            self.source.node_text(c)
+            for c in variable.declaration.children
+            if c.type == "type_qualifier"
+        }
+        if variable.is_parameter or variable.value is None or "const" not in qualifiers:
+            return False
+        return not any(
+            n.type in ("call_expression", "subscript_expression", "pointer_expression", "this")
+            or (n.type == "field_expression" and n.children[1].type == "->")
+            for n in walk(variable.value)
+        ) and all(map(self._may_be_constant, self.body.used_in(variable.value)))
 
     def _is_copied_parameter(self, variable: Variable) -> bool:
         return self._copied(*self.parameters[self._position_of(variable)]) is not None
@@ -319,6 +340,9 @@ class Lanes:
                     continue
                 star = "*" if variable.is_reference and not variable.is_parameter else ""
                 out.add(f"{self._reference(variable)} = {star}msl_at_{name}[msl_t.slot]; ")
+            elif self._is_copied(variable, nodes):
+                # By a name of its own: compilers differ in what decltype says of a captured object.
+                out.add(f"const auto& {name} = msl_copy_{name}; ")
             elif variable.kind is Kind.AGAIN:
                 if variable.is_parameter:
                     out.add(f"{self._builtin(self._position_of(variable))} ")

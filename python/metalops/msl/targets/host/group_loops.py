@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...effects import Effects
-from ...program import Function, Kernel, last_name
+from ...program import Function, Kernel, last_name, name_node, parameters_of
 from ...regions import Kind, NotCut, walk
-from ...vocabulary import SYNCHRONISING, THREAD_ATTRIBUTES
+from ...vocabulary import BARRIER, SYNCHRONISING, THREAD_ATTRIBUTES
 from .group_form import Form
 from .group_lanes import Again
 
-_BARRIERS = {"threadgroup_barrier", "simdgroup_barrier"}
+_BARRIERS = {BARRIER, "simdgroup_barrier"}
 # Other operations of a simdgroup only need to know their lane.
 _SIMD = (SYNCHRONISING - _BARRIERS) | {"simdgroup_load", "simdgroup_store"}
 
@@ -36,12 +36,13 @@ class Explanation:
 class GroupLoops:
     """The second forms of a program's functions, added to its edits as kernels ask for them."""
 
-    def __init__(self, rewritten, builtins: dict[str, str]):
+    def __init__(self, rewritten, sites: list[int], builtins: dict[str, str]):
         """builtins: what a thread knows about itself, by attribute, in terms of `msl_t`."""
         self.program = rewritten.program
         self.source = rewritten.program.source
         self.edits = rewritten.edits
         self.builtins = builtins
+        self._sites = {offset: number for number, offset in enumerate(sites)}
         self.reasons: dict[int, str] = {}  # why a kernel has no group loop, by its number
         self.calls = rewritten.calls
         self._visited: set[int] = set()  # functions that do not come to themselves
@@ -97,6 +98,10 @@ class GroupLoops:
             return "simd" if name in _SIMD else None
         return "function" if self.calls.call_synchronises(call) else None
 
+    def site_of(self, call) -> int:
+        """The number of a barrier's call among the sites of the program."""
+        return self._sites[name_node(call.child_by_field_name("function")).start_byte]
+
     # ---- where threads meet without a call by name -----------------------------------------------
 
     def check_hidden(self, function: Function) -> None:
@@ -121,12 +126,16 @@ class GroupLoops:
                 raise NotCut("threads may meet in 'operator[]'")
 
     def check_recursion(self, function: Function) -> None:
-        """Raises NotCut where a function surely comes to itself: only a fiber's stack may overflow."""
+        """Raises NotCut where a function surely comes to itself: only a fiber's stack may overflow. One that is made of
+        a template comes to others of its name.
+        """
         self._visit_callees(function, ())
 
     def _visit_callees(self, function: Function, around: tuple[int, ...]) -> None:
         key = function.node.start_byte
         if key in around:
+            if _is_of_template(function):
+                return
             raise NotCut(f"'{function.name}' calls itself")
         if key in self._visited:
             return
@@ -143,6 +152,10 @@ class GroupLoops:
         """The second form of a function for arguments of these kinds. again: those that each loop computes again, in
         their places. Raises NotCut.
         """
+        # What is not passed is the same for all.
+        missing = len(parameters_of(self.source, function)) - len(kinds)
+        kinds = (*kinds, *[Kind.GROUP] * missing)
+        again = (*again, *[None] * missing)
         key = (function.node.start_byte, kinds, again)
         found = self._forms.get(key)
         if found is None:
@@ -192,3 +205,10 @@ class GroupLoops:
         for used in form.uses:
             self._add(used)
         self.edits.append(form.function.node.end_byte, form.text)
+
+
+def _is_of_template(function: Function) -> bool:
+    node = function.body
+    while node is not None and node.type != "template_declaration":
+        node = node.parent
+    return node is not None
