@@ -116,3 +116,48 @@ def test_compilers_are_not_promised_independent_threads(what):
     assert "MSL_INDEPENDENT" not in msl.emit_source(_source(BODIES[what], "loop"))
     in_group = msl.emit_source(_source(BODIES[what], "group")).split("k_in_group", 1)[1]
     assert re.findall(r"::each<(\w+)>", in_group)[:2] == ["true", "false"]
+
+
+# What a thread wrote to memory that all share, and reads by another expression.
+READ_BACK = """
+struct Pair {
+  uint first, second;
+  uint sum() const { return first + 2 * second; }
+};
+kernel void members(SPACE Pair* s [[buffer(1)]], PARAMETERS) {
+  s[i].first = v;
+  uint r = s[other].sum();
+  s[i].second = 3;
+  out[i] = r + s[other].sum();
+}
+kernel void components(SPACE uint2* s [[buffer(1)]], PARAMETERS) {
+  s[i].x = v;
+  uint r = s[other].x + 2 * s[other].y;
+  s[i].y = 3;
+  out[i] = r + s[other].x + 2 * s[other].y;
+}
+kernel void elements(SPACE uint* s [[buffer(1)]], PARAMETERS) {
+  s[2 * i] = v;
+  uint r = s[2 * other] + 2 * s[2 * other + 1];
+  s[2 * i + 1] = 3;
+  SPACE uint* again = s + 2 * other;
+  out[i] = r + again[0] + 2 * again[1];
+}
+"""
+
+
+@pytest.mark.parametrize("engine", MEETING)
+@pytest.mark.parametrize("kernel", ["members", "components", "elements"])
+def test_a_thread_sees_what_it_wrote_to_shared_memory(kernel, engine, each_compiler):
+    n = 1024
+    parameters = "device uint* out [[buffer(0)]], device const uint* x [[buffer(2)]], uint i [[thread_position_in_grid]]"
+    body = f") {{ {MEETING[engine]} const uint v = x[i], other = i + (v & 1) * {n};"
+    source = READ_BACK.replace("SPACE", "device").replace("PARAMETERS", parameters)
+    source = source.replace("]]) {", f"]]{body}")
+    x = torch.randint(0, 64, (n,), dtype=torch.int32, generator=torch.manual_seed(0))
+    pairs = torch.tensor([[5, 6]] * n + [[7, 8]] * n, dtype=torch.int32)
+    out = torch.zeros(n, dtype=torch.int32)
+    library = _host.Library(str(msl.compile_source(HEADER + source)))
+    library.launch(kernel, [out, pairs, x], n, 256, engine=engine)
+    expected = torch.where(x & 1 == 1, 2 * (7 + 2 * 8), (x + 2 * 6) + (x + 2 * 3))
+    assert torch.equal(out, expected.int())

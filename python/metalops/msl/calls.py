@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from .lookup import CALL_OPERATOR, CONSTRUCTOR, CONVERSION, OF_RANGES, Lookup, Member, Place
 from .private_memory import OF_THE_GRID, OF_THE_GROUP, has_arrays, has_computed_accesses
 from .program import ClassScope, Function, Instance, Program, name_node, name_of
+from .read_back import reads_back
 from .scopes import Declaration, FunctionScopes
 from .vocabulary import BARRIER, SYNCHRONISING, is_simdgroup_name
 
@@ -50,7 +51,7 @@ class _Part:
         self.has_simd_operation = False
         self._graph = graph
         self._place: Place | None = None
-        self._keeps: dict[frozenset[str], bool] = {}
+        self._depends: dict[frozenset[str], bool] = {}
 
     def read(self) -> _Part:
         if self._place is None:
@@ -65,19 +66,20 @@ class _Part:
         for node in nodes:
             self._read(node, scopes)
 
-    def keeps_private_memory(self, spaces: frozenset[str]) -> bool:
-        if spaces not in self._keeps:
+    def depends_on_order(self, spaces: frozenset[str]) -> bool:
+        if spaces not in self._depends:
             graph = self._graph
             nodes = graph.extent(self.item)[1]
             if isinstance(self.item, Function):
-                self._keeps[spaces] = has_computed_accesses(
-                    graph.source, graph.scopes(*nodes), graph.takes_reference, spaces
-                )
+                scopes = graph.scopes(*nodes)
+                self._depends[spaces] = has_computed_accesses(
+                    graph.source, scopes, graph.takes_reference, spaces
+                ) or reads_back(graph.source, scopes, graph.takes_reference, nodes)
             else:
-                self._keeps[spaces] = isinstance(self.item, ClassScope) and any(
+                self._depends[spaces] = isinstance(self.item, ClassScope) and any(
                     has_arrays(graph.source, node) for node in nodes
                 )
-        return self._keeps[spaces]
+        return self._depends[spaces]
 
     def _read(self, node, scopes: FunctionScopes) -> None:
         graph = self._graph
@@ -161,29 +163,35 @@ class CallGraph:
             return True
         return any(part.has_operation for part in self._reached_by(instance))
 
-    def keeps_private_memory(self, instance: Instance) -> bool:
-        """Whether a thread of this kernel may use memory of its own at addresses that it computes.
+    def depends_on_order(self, instance: Instance) -> bool:
+        """Whether a thread of this kernel may use memory of its own at addresses that it computes, or read back what it has
+        written to shared memory.
 
-        A compiler told that iterations are independent would let vector lanes share such memory.
+        A compiler told that iterations are independent would let vector lanes share such memory, and mix up the order.
         """
-        return any(part.keeps_private_memory(OF_THE_GRID) for part in self._reached_by(instance))
+        return any(part.depends_on_order(OF_THE_GRID) for part in self._reached_by(instance))
 
-    def keeps_private_memory_in(
+    def nodes_depend_on_order(
         self, nodes: list, is_harmless: Callable[[Declaration | None], bool]
     ) -> bool:
         """The same for nodes of a function, and the threads of a group (see private_memory.has_computed_accesses)."""
         scopes, place = self._around(nodes[0])
         part = _Part(self, nodes[0])
         part.read_nodes(nodes, scopes, place)
-        return any(
-            has_computed_accesses(
-                self.source, scopes, self.takes_reference, OF_THE_GROUP, node, is_harmless
+        return (
+            any(
+                has_computed_accesses(
+                    self.source, scopes, self.takes_reference, OF_THE_GROUP, node, is_harmless
+                )
+                for node in nodes
             )
-            for node in nodes
-        ) or any(
-            other.keeps_private_memory(OF_THE_GROUP)
-            for other in self._closure([part], self.lookup.members)
-            if other is not part
+            or reads_back(self.source, scopes, self.takes_reference, nodes)
+            or any(
+                other.depends_on_order(OF_THE_GROUP)
+                # Those that synchronise are not run in a loop over the threads.
+                for other in self._closure([part], self.lookup.members) - self._synchronising
+                if other is not part
+            )
         )
 
     # ---- questions about functions and calls -----------------------------------------------------

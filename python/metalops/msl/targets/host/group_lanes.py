@@ -320,8 +320,8 @@ class Lanes:
                 for definition in declaration.definitions
             )
 
-        keeps = self.groups.calls.keeps_private_memory_in(nodes, is_harmless)
-        return "false" if keeps or self.body.may_meet_itself(nodes) else "true"
+        depends = self.groups.calls.nodes_depend_on_order(nodes, is_harmless)
+        return "false" if depends or self.body.may_meet_itself(nodes) else "true"
 
     def _prologue(self, nodes, variables, values, taken, out: Mapped) -> None:
         """The variables that a thread uses, under their names."""

@@ -330,7 +330,7 @@ class Thunks:
             for i, p in enumerate(kernel.parameters)
         ]
         independent = (
-            "" if self.rewritten.calls.keeps_private_memory(instance) else "MSL_INDEPENDENT\n    "
+            "" if self.rewritten.calls.depends_on_order(instance) else "MSL_INDEPENDENT\n    "
         )
         rows = "group_rows" if in_group else "rows"
         body = "\n  ".join(lines)
