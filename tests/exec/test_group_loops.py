@@ -594,6 +594,6 @@ def test_an_error_is_said_of_the_program_as_it_is_written():
         "kernel void k(device uint* out) {\n  uint r = simd_sum(1u);\n  out[0] = r + missing;\n}"
     )
     with pytest.raises(SyntaxError) as error:
-        msl.compile_source(source)
-    assert str(error.value).count("missing") == 2 and "3:16" in str(error.value)
+        msl.compile_source(HEADER + source)
+    assert str(error.value).count("missing") == 2 and "5:16" in str(error.value)
     assert "msl_" not in str(error.value)
