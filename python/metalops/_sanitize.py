@@ -106,8 +106,8 @@ def runtime_environment(mode: str, environment: Mapping[str, str]) -> dict[str, 
     """An environment in which programs start with the runtime of a sanitizer. Raises RuntimeError
     when the compiler has none.
     """
-    from .msl.compiler import find
     from .msl.targets.host import sanitizers
+    from .msl.targets.host.compiler import find
 
     result = dict(environment)
     ours = sanitizers.preloads(mode, find())

@@ -43,6 +43,18 @@ kernel void slow_together(device float* x [[buffer(0)]], uint i [[thread_positio
   }
   x[i] = s[t];
 }
+kernel void very_slow_together(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]],
+                               uint t [[thread_index_in_threadgroup]]) {
+  threadgroup float s[64];
+  s[t] = x[i];
+  for (uint k = 0; k < 5000; ++k) {
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    float v = s[63 - t] * 0.9f + s[t];
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    s[t] = v;
+  }
+  x[i] = s[t];
+}
 [[max_total_threads_per_threadgroup(64)]]
 kernel void small_groups(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]]) { x[i] = 1; }
 int deep(int n, device int* out) {
@@ -481,7 +493,8 @@ print(x[999].item() != 0, x[-1].item() == 0)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("engine", KERNEL_OF)
 def test_ctrl_c_between_threadgroups(engine, threads):
-    script = INTERRUPTED.replace("KERNEL", repr(KERNEL_OF[engine]))
+    kernel = {"loop": "slow", "group": "very_slow_together", "fiber": "slow_together"}[engine]
+    script = INTERRUPTED.replace("KERNEL", repr(kernel))
     script = script.replace("ENGINE", repr(engine)).replace("THREADS", str(threads))
     result = in_subprocess(launching(textwrap.dedent(script)))
     assert result.stdout == "interrupted True\nTrue True\n", result.stderr

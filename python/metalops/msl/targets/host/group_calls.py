@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from ...dialect import names
 from ...dialect.edits import Mapped
@@ -11,9 +10,6 @@ from ...program import declarator_kinds, declared_identifier, name_node, paramet
 from ...regions import Kind, NotCut, walk, without_parentheses
 from ...vocabulary import BARRIER, THREAD_ATTRIBUTES
 from .group_lanes import Again, Lanes
-
-if TYPE_CHECKING:
-    pass
 
 _S = names.SUPPORT
 # Operations of a simdgroup without a result.

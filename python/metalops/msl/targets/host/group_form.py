@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from ...dialect import names
 from ...dialect.edits import Mapped
@@ -12,16 +11,13 @@ from ...regions import Kind, NotCut, statements_of, walk
 from .group_calls import name_in_group
 from .group_flow import Flow
 
-if TYPE_CHECKING:
-    from .group_loops import GroupLoops
-
 _S = names.SUPPORT
 
 
 class Form(Flow):
     def __init__(
         self,
-        groups: GroupLoops,
+        groups,
         function: Function,
         kinds,
         again,
@@ -33,7 +29,7 @@ class Form(Flow):
         self.result = self._find_result()
 
     @staticmethod
-    def _check(groups: GroupLoops, function: Function, kernel: Kernel | None) -> None:
+    def _check(groups, function: Function, kernel: Kernel | None) -> None:
         source = groups.source
         groups.check_hidden(function)
         if "::" in source.masked_text(name_of(function.declarator)):

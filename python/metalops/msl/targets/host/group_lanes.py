@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ...dialect import names
 from ...dialect.edits import Mapped
@@ -19,10 +18,6 @@ from ...program import (
 )
 from ...regions import USES_MATRICES, Body, Kind, NotCut, Variable, walk
 from ...scopes import Declaration
-
-if TYPE_CHECKING:
-    from .group_form import Form
-    from .group_loops import GroupLoops
 
 _S = names.SUPPORT
 
@@ -42,7 +37,7 @@ class Lanes:
 
     def __init__(
         self,
-        groups: GroupLoops,
+        groups,
         function: Function,
         kinds,
         again,
@@ -56,7 +51,7 @@ class Lanes:
         self.function = function
         self.key = key
         self.kernel = kernel
-        self.uses: list[Form] = []
+        self.uses: list[Lanes] = []
         self.text = Mapped()
         self._count = 0
         self._conditions: list = []  # by which threads have parted
