@@ -50,7 +50,7 @@ _FROM_MODULES = {
     "metal_kernel": "kernel",
 }
 # ... and modules.
-_MODULES = ("build", "kernel", "msl", "testing")
+_MODULES = ("build", "cuda", "kernel", "msl", "testing")
 
 __all__ = ["debug", "ops", *_FROM_MODULES, *_MODULES]
 

@@ -202,6 +202,15 @@ class CallGraph:
         items = (part.item for part in self._parts_called(call))
         return [i for i in items if isinstance(i, Function) and i.body is not None]
 
+    def called(self, call) -> list:
+        """What a call_expression may mean: the functions of callees(), and the nodes of lambdas."""
+        items = (part.item for part in self._parts_called(call))
+        return [
+            i
+            for i in items
+            if (i.body is not None if isinstance(i, Function) else i.type == "lambda_expression")
+        ]
+
     def function_synchronises(self, function: Function) -> bool:
         """Whether a function may come to a barrier, a simdgroup operation or a simdgroup_matrix, whoever calls it."""
         return self.part(function) in self._synchronising

@@ -750,3 +750,20 @@ __all__ = [
     "ProgramError",
     "split_arguments",
 ]
+
+
+# What threadgroup memory holds anyway when a group begins.
+_ZERO = re.compile(
+    r"[\s{}(),]*(?:(?:[A-Za-z_][\w:]*\s*[(){][\s(){]*)?"
+    r"(?:0[\dx]*(?:\.0*)?[uUlLfFhH]*|false))?[\s{}(),]*$"
+)
+
+
+def check_initializer(source: Source, declarator) -> None:
+    """Raises ProgramError unless a variable in threadgroup memory begins with zeros, or with whatever there is."""
+    value = declarator.child_by_field_name("value")
+    if value is not None and not _ZERO.match(source.masked_text(value)):
+        raise ProgramError(
+            "variable in the threadgroup address space cannot be initialized, except with zero",
+            declarator.start_byte,
+        )

@@ -5,6 +5,7 @@ needs, each a module of its own.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..calls import CallGraph
@@ -40,11 +41,17 @@ class Rewritten:
         return any(start <= offset < end for start, end in self.removed)
 
 
-def rewrite(program: Program) -> Rewritten:
-    """Edits for the whole program. Raises ProgramError for what Metal forbids."""
+def rewrite(
+    program: Program, before_expressions: Callable[[Rewritten], None] = lambda _: None
+) -> Rewritten:
+    """Edits for the whole program. Raises ProgramError for what Metal forbids.
+
+    before_expressions: edits that the text of expressions must have where it is copied.
+    """
     rewritten = Rewritten(program, Edits(program.source.text), CallGraph(program))
     _erase_attributes(rewritten)
     AddressSpaces(rewritten).run()
+    before_expressions(rewritten)
     Expressions(rewritten).run()
     FunctionConstants(rewritten).run()
     _class_scope_specialisations(rewritten)

@@ -1,7 +1,10 @@
 // metal_array and uniform: small containers and wrappers.
 #pragma once
 
+#include <msl/config.h>
+#if !defined(__CUDACC_RTC__)
 #include <initializer_list>
+#endif
 
 #include <msl/traits.h>
 

@@ -4,8 +4,12 @@
 // erased by now: the same functions serve device and threadgroup memory.
 #pragma once
 
-#include <msl/instrument.h>
 #include <msl/integer.h>
+#if defined(__CUDACC_RTC__)
+#include <msl/cuda/atomic.h>
+#else
+#include <msl/instrument.h>
+#endif
 
 namespace msl::metal {
 
@@ -59,7 +63,7 @@ typedef atomic<ulong> atomic_ulong;
 }  // namespace msl::metal
 
 // The compiler's builtin __atomic_NAME, or what instrument.h has in its place.
-#if defined(MSL_SANITIZE_ADDRESS)
+#if defined(MSL_SANITIZE_ADDRESS) || defined(__CUDACC_RTC__)
 #define MSL_ATOMIC(NAME) msl_support::atomic_##NAME
 #else
 #define MSL_ATOMIC(NAME) __atomic_##NAME

@@ -5,6 +5,10 @@
 // predefined macros.
 #pragma once
 
+#if defined(__CUDACC_RTC__)
+#include <msl/cuda/config.h>
+#else
+
 #include <msl/abi.h>
 
 // Small functions that must disappear into their callers, or loops over the grid do not vectorise.
@@ -44,3 +48,4 @@
 
 // Set by metalops_bind before any kernel of the library runs. Defined once in the emitted code.
 extern const msl::abi::Runtime* msl_runtime __attribute__((visibility("hidden")));
+#endif

@@ -7,6 +7,9 @@
 #pragma once
 
 #include <msl/traits.h>
+#if defined(__CUDACC_RTC__)
+#include <msl/cuda/half.h>
+#endif
 
 namespace msl {
 
@@ -20,6 +23,9 @@ MSL_INLINE constexpr To bit_cast(const From& from) {
 
 // Round to nearest even; every NaN becomes the quiet one with the same sign.
 MSL_INLINE constexpr ushort bfloat_bits(float value) {
+#if defined(__CUDACC_RTC__)
+  if (!__builtin_is_constant_evaluated()) return bfloat_bits_of_device(value);
+#endif
   const uint bits = bit_cast<uint>(value);
   const uint rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const uint nan = (bits >> 16) | 0x40u;
@@ -30,6 +36,9 @@ MSL_INLINE constexpr ushort bfloat_bits(float value) {
 // Without branches, so that loops over arrays of half vectorise, and in as few vector instructions
 // as possible.
 MSL_INLINE constexpr float half_value(ushort bits) {
+#if defined(__CUDACC_RTC__)
+  if (!__builtin_is_constant_evaluated()) return half_value_of_device(bits);
+#endif
   const uint magnitude_and_sign = (uint(int(short(bits))) << 13) & 0x8fffe000u;
   // half's exponent is 112 less than float's; the product is exact also for denormals.
   const float number = bit_cast<float>(magnitude_and_sign) * 0x1p112f;
@@ -39,6 +48,9 @@ MSL_INLINE constexpr float half_value(ushort bits) {
 
 // Rounds to nearest even. Comparisons are of signed integers, which AVX2 has.
 MSL_INLINE constexpr ushort half_bits(float value) {
+#if defined(__CUDACC_RTC__)
+  if (!__builtin_is_constant_evaluated()) return half_bits_of_device(value);
+#endif
   const uint bits = bit_cast<uint>(value);
   const uint magnitude = bits & 0x7fffffffu;
   const int rounded = int(magnitude + ((magnitude >> 13) & 1u) + (0xfffu - 0x38000000u)) >> 13;

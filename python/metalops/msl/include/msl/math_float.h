@@ -10,6 +10,9 @@
 
 #include <msl/half.h>
 
+#if defined(__CUDACC_RTC__)
+#include <msl/cuda/math_float.h>
+#else
 namespace msl::msl_impl {
 
 #if MSL_SIMD_DECLARATIONS
@@ -249,3 +252,4 @@ MSL_INLINE float tanpi(float x) {
 }
 
 }  // namespace msl::msl_impl
+#endif

@@ -8,17 +8,20 @@
 #include <msl/atomic.h>
 #include <msl/compiler_builtins.h>
 #include <msl/geometric.h>
-#include <msl/instrument.h>
 #include <msl/integer.h>
 #include <msl/limits.h>
-#include <msl/logging.h>
 #include <msl/math.h>
 #include <msl/matrix.h>
 #include <msl/pack.h>
-#include <msl/path.h>
 #include <msl/relational.h>
 #include <msl/simd.h>
 #include <msl/simdgroup_matrix.h>
-#include <msl/threadgroup.h>
 #include <msl/traits.h>
 #include <msl/vector.h>
+
+#if !defined(__CUDACC_RTC__)
+#include <msl/instrument.h>
+#include <msl/logging.h>
+#include <msl/path.h>
+#include <msl/threadgroup.h>
+#endif

@@ -1,116 +1,16 @@
 // metal_compute, metal_simdgroup, metal_quadgroup: barriers, and functions in which the threads of
 // a simdgroup or of a quadgroup work together.
 //
-// Each of them hands its operand to the runtime, which waits until every lane that can come has
-// come, and then lets one lane compute the results of all (abi::SimdFunction). Lanes that do not
-// exist, have returned or are elsewhere take no part. There are overloads for each type, without
-// bool, bfloat and 64-bit integers, as in Metal: c10 and MLX add theirs.
+// Each of them hands its operand to together(), which is the target's. Lanes that do not exist,
+// have returned or are elsewhere take no part. There are overloads for each type, without bool,
+// bfloat and 64-bit integers, as in Metal: c10 and MLX add theirs.
 #pragma once
 
 #include <msl/atomic.h>
 
-namespace msl::metal {
-
-// ---- barriers
-// -----------------------------------------------------------------------------------------------
-
-MSL_INLINE void threadgroup_barrier(mem_flags flags, abi::Site site = {}) {
-  msl_runtime->threadgroup_barrier({site.id, uint(flags)});
-}
-MSL_INLINE void threadgroup_barrier(mem_flags flags, thread_scope, abi::Site site = {}) {
-  msl_runtime->threadgroup_barrier({site.id, uint(flags)});
-}
-MSL_INLINE void simdgroup_barrier(mem_flags flags, abi::Site site = {}) {
-  msl_runtime->simdgroup_barrier({site.id, uint(flags)});
-}
-MSL_INLINE void simdgroup_barrier(mem_flags flags, thread_scope, abi::Site site = {}) {
-  msl_runtime->simdgroup_barrier({site.id, uint(flags)});
-}
-
-}  // namespace msl::metal
-
 namespace msl::msl_impl {
 
 using abi::u32;
-
-// Calls f(lane) for each lane in the mask, lowest first.
-template <class F>
-MSL_INLINE void for_lanes(u32 mask, F f) {
-  for (; mask != 0; mask &= mask - 1) f(u32(__builtin_ctz(mask)));
-}
-
-// Runs Operation::run(in, out, mask) once for the simdgroup; the value it leaves for this lane.
-template <class Operation, class Result, class Operand>
-MSL_INLINE Result together(abi::Site site, const Operand& operand) {
-  Result result;
-  msl_runtime->simd(site, &operand, &result, &Operation::run);
-  return result;
-}
-
-// Where one CPU thread runs all lanes of a simdgroup (group.h), it calls a function three times:
-// for each lane with a Capture for a site, then once with a Completion, then for each lane with a
-// Replay.
-struct Gathered {
-  static constexpr u32 kBytes = 64;  // at most, of an operand or a result
-  alignas(64) unsigned char operands[32 * kBytes];
-  alignas(64) unsigned char results[32 * kBytes];
-};
-struct Capture {
-  Gathered* gathered;
-  u32 lane;
-};
-struct Completion {
-  Gathered* gathered;
-  u32 mask;
-};
-struct Replay {
-  Gathered* gathered;
-  u32 lane;
-};
-template <class Operation, class Result, class Operand>
-MSL_INLINE Result together(Capture site, const Operand& operand) {
-  static_assert(sizeof(Operand) <= Gathered::kBytes && sizeof(Result) <= Gathered::kBytes);
-  reinterpret_cast<Operand*>(site.gathered->operands)[site.lane] = operand;
-  return Result();
-}
-// Operation::run_all, where there is one.
-template <class Operation, class Operand, class Result>
-MSL_INLINE auto run_all(const Operand* in, Result* out, int)
-    -> decltype(Operation::run_all(in, out), true) {
-  Operation::run_all(in, out);
-  return true;
-}
-template <class Operation, class Operand, class Result>
-MSL_INLINE bool run_all(const Operand*, Result*, long) {
-  return false;
-}
-template <class Operation, class Result, class Operand>
-MSL_INLINE Result together(Completion site, const Operand&) {
-  auto* const operands = reinterpret_cast<Operand*>(site.gathered->operands);
-  auto* const results = reinterpret_cast<Result*>(site.gathered->results);
-  if (site.mask == ~0u && run_all<Operation>(operands, results, 0)) return Result();
-  const void* in[32];
-  void* out[32];
-  for (u32 lane = 0; lane < 32; ++lane) {
-    in[lane] = &operands[lane];
-    out[lane] = &results[lane];
-  }
-  Operation::run(in, out, site.mask);
-  return Result();
-}
-template <class Operation, class Result, class Operand>
-MSL_INLINE Result together(Replay site, const Operand&) {
-  return reinterpret_cast<const Result*>(site.gathered->results)[site.lane];
-}
-
-template <class T>
-MSL_INLINE const T& operand_of(const void* const* in, u32 lane) {
-  return *static_cast<const T*>(in[lane]);
-}
-template <class T>
-MSL_INLINE T& result_of(void* const* out, u32 lane) {
-  return *static_cast<T*>(out[lane]);
-}
 
 // ---- how two values combine
 // ---------------------------------------------------------------------------------
@@ -184,66 +84,7 @@ struct Xor {
   }
 };
 
-// Width: how many neighbouring lanes work together, 32 (simdgroup) or 4 (quadgroup).
-template <u32 Width>
-MSL_INLINE u32 lanes_of(u32 part) {
-  return Width == 32 ? ~0u : ((1u << (Width & 31)) - 1u) << (part * Width);
-}
-
-// The upper half is combined with the lower one, lane by lane, until one lane is left: the order of
-// a GPU's shuffles. Lanes that take no part are passed over.
-template <class Op, class T, u32 Width>
-struct Reduction {
-  static void run(const void* const* in, void* const* out, u32 mask) {
-    for (u32 part = 0; part < 32 / Width; ++part) {
-      const u32 lanes = mask & lanes_of<Width>(part);
-      if (lanes == 0) continue;
-      T values[Width];
-      for_lanes(lanes, [&](u32 lane) { values[lane % Width] = operand_of<T>(in, lane); });
-      u32 present = lanes >> (part * Width % 32);
-      for (u32 half = Width / 2; half != 0; half /= 2) {
-        const u32 upper = present >> half;
-        for_lanes(upper, [&](u32 i) {
-          const bool both = (present >> i) & 1u;
-          values[i] = both ? Op::combine(values[i], values[i + half]) : values[i + half];
-        });
-        present = (present | upper) & ((1u << half) - 1u);
-      }
-      for_lanes(lanes, [&](u32 lane) { result_of<T>(out, lane) = values[0]; });
-    }
-  }
-  // The same where every lane takes part, in loops that compilers vectorise.
-  MSL_INLINE static void run_all(const T* in, T* out) {
-    T values[32];
-    for (u32 i = 0; i < 32; ++i) values[i] = in[i];
-    for (u32 part = 0; part < 32; part += Width) {
-      halve<Width / 2>(values + part);
-      for (u32 i = part; i < part + Width; ++i) out[i] = values[part];
-    }
-  }
-  template <u32 Half>
-  MSL_INLINE static void halve(T* values) {
-    MSL_NOT_UNROLLED
-    for (u32 i = 0; i < Half; ++i) values[i] = Op::combine(values[i], values[i + Half]);
-    if constexpr (Half > 1) halve<Half / 2>(values);
-  }
-};
-
-template <class Op, class T, u32 Width, bool Inclusive>
-struct Prefix {
-  static void run(const void* const* in, void* const* out, u32 mask) {
-    for (u32 part = 0; part < 32 / Width; ++part) {
-      T total = Op::template identity<T>();
-      for_lanes(mask & lanes_of<Width>(part), [&](u32 lane) {
-        const T before = total;
-        total = Op::combine(total, operand_of<T>(in, lane));
-        result_of<T>(out, lane) = Inclusive ? total : before;
-      });
-    }
-  }
-};
-
-// ---- shuffles
+// ---- what the lanes hand to each other
 // -----------------------------------------------------------------------------------------------
 
 enum class Shuffle { kDirect, kBroadcast, kXor, kUp, kDown, kRotateUp, kRotateDown };
@@ -253,71 +94,6 @@ struct Moved {
   T value;
   ushort amount;  // the lane asked for, or the distance
 };
-// The value of lane `source` for lane `lane`. One that takes no part gives an undefined value in
-// Metal; here zeros.
-template <class T>
-MSL_INLINE T value_at(const void* const* in, u32 mask, u32 lane, u32 source) {
-  if ((mask >> source) & 1u) return operand_of<Moved<T>>(in, source).value;
-  msl_runtime->undefined(abi::Undefined::kAbsentLane, lane, source);
-  return T{};
-}
-
-// Reports amounts that differ within the `Width` lanes that must agree.
-template <class Operand, u32 Width>
-void check_uniform(const void* const* in, u32 mask) {
-  for (u32 part = 0; part < 32 / Width; ++part) {
-    const u32 lanes = mask & lanes_of<Width>(part);
-    if (lanes == 0) continue;
-    const ushort amount = operand_of<Operand>(in, u32(__builtin_ctz(lanes))).amount;
-    for_lanes(lanes, [&](u32 lane) {
-      const ushort other = operand_of<Operand>(in, lane).amount;
-      if (other != amount) msl_runtime->undefined(abi::Undefined::kNotUniform, lane, amount);
-    });
-  }
-}
-
-template <Shuffle Kind, class T, u32 Width>
-struct Shuffled {
-  static void run(const void* const* in, void* const* out, u32 mask) {
-#if MSL_INSTRUMENTED
-    if (Kind != Shuffle::kDirect) check_uniform<Moved<T>, Width>(in, mask);
-#endif
-    for_lanes(mask, [&](u32 lane) {
-      const Moved<T>& mine = operand_of<Moved<T>>(in, lane);
-      const u32 first = lane & ~(Width - 1);
-      const u32 place = lane & (Width - 1);
-      const u32 amount = mine.amount;
-      u32 source = place;
-      bool outside = false;  // shifted past an end: the lane keeps its own value
-      switch (Kind) {
-        case Shuffle::kDirect:
-        case Shuffle::kBroadcast:
-          if (amount >= Width) msl_runtime->undefined(abi::Undefined::kNoSuchLane, lane, amount);
-          source = amount & (Width - 1);
-          break;
-        case Shuffle::kXor:
-          source = (place ^ amount) & (Width - 1);
-          break;
-        case Shuffle::kUp:
-          outside = amount > place;
-          source = place - amount;
-          break;
-        case Shuffle::kDown:
-          outside = place + amount >= Width;
-          source = place + amount;
-          break;
-        case Shuffle::kRotateUp:
-          source = (place - amount) & (Width - 1);
-          break;
-        case Shuffle::kRotateDown:
-          source = (place + amount) & (Width - 1);
-          break;
-      }
-      result_of<T>(out, lane) = outside ? mine.value : value_at<T>(in, mask, lane, first + source);
-    });
-  }
-};
-
 template <class T>
 struct Filled {
   T value;
@@ -325,62 +101,22 @@ struct Filled {
   ushort amount;
   ushort modulo;
 };
-// The lanes that a shift empties take, in order, the values that fall out of the other end of
-// `filling`.
-template <class T, bool Down>
-struct ShiftedAndFilled {
-  static void run(const void* const* in, void* const* out, u32 mask) {
-#if MSL_INSTRUMENTED
-    check_uniform<Filled<T>, 32>(in, mask);
-#endif
-    for_lanes(mask, [&](u32 lane) {
-      const Filled<T>& mine = operand_of<Filled<T>>(in, lane);
-      const u32 width = mine.modulo;
-      const u32 first = lane & ~(width - 1);
-      const u32 place = lane & (width - 1);
-      const u32 source = (Down ? place + mine.amount : place - mine.amount) & (width - 1);
-      const bool empty = Down ? place + mine.amount >= width : place < mine.amount;
-      const u32 from = first + source;
-      T value{};
-      if ((mask >> from) & 1u) {
-        const Filled<T>& other = operand_of<Filled<T>>(in, from);
-        value = empty ? other.filling : other.value;
-      } else {
-        msl_runtime->undefined(abi::Undefined::kAbsentLane, lane, from);
-        if (empty) value = mine.filling;
-      }
-      result_of<T>(out, lane) = value;
-    });
-  }
-};
-
-template <class T, u32 Width>
-struct First {
-  static void run(const void* const* in, void* const* out, u32 mask) {
-    for (u32 part = 0; part < 32 / Width; ++part) {
-      const u32 lanes = mask & lanes_of<Width>(part);
-      if (lanes == 0) continue;
-      const T value = operand_of<T>(in, u32(__builtin_ctz(lanes)));
-      for_lanes(lanes, [&](u32 lane) { result_of<T>(out, lane) = value; });
-    }
-  }
-};
-
-// ---- votes
-// --------------------------------------------------------------------------------------------------
-
 struct Votes {
   u32 yes;      // lanes that voted true
   u32 present;  // lanes that voted
   u32 lane;     // this lane
 };
-struct Ballot {
-  static void run(const void* const* in, void* const* out, u32 mask) {
-    u32 yes = 0;
-    for_lanes(mask, [&](u32 lane) { yes |= u32(operand_of<bool>(in, lane)) << lane; });
-    for_lanes(mask, [&](u32 lane) { result_of<Votes>(out, lane) = {yes, mask, lane}; });
-  }
-};
+
+}  // namespace msl::msl_impl
+
+#if defined(__CUDACC_RTC__)
+#include <msl/cuda/simdgroup.h>
+#else
+#include <msl/host/simdgroup.h>
+#endif
+
+namespace msl::msl_impl {
+
 template <class S>
 MSL_INLINE Votes vote(bool yes, S site) {
   return together<Ballot, Votes>(site, yes);

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from ... import restrictions
+from ...dialect.accessors import accessors
 from ...dialect.emitted import Emitted
 from ...errors import Diagnostic, syntax_error
 from ...locations import LineMap
@@ -27,7 +28,6 @@ _TEXTURES = "#include <msl/texture.h>\n"
 _MENTIONS_TEXTURES = re.compile(
     r"\b(?:texture(?:\dd|cube|_buffer)|depth(?:2d|cube)|sampler\b|access\b)"
 )
-_COMPONENTS = {"x": 0, "y": 1, "z": 2, "w": 3, "r": 0, "g": 1, "b": 2, "a": 3}
 
 
 @dataclass
@@ -90,7 +90,7 @@ def emit(
     head += (
         "#include <msl/group.h>\n" if "group" in {engine for engine, _ in engines.values()} else ""
     )
-    head += _accessors(rewritten.swizzles) + "namespace msl {\n"
+    head += accessors(rewritten.swizzles) + "namespace msl {\n"
     text = [head]
     all_runs = [(0, -1, False)]
     length = len(head)
@@ -116,15 +116,3 @@ def emit(
         if engines[instance.name][0] == "group"
     }
     return HostCode("".join(text), lines, all_runs, program, thunks_at, engines, cut)
-
-
-def _accessors(swizzles: set[str]) -> str:
-    if not swizzles:
-        return ""
-    lines = []
-    for name in sorted(swizzles):
-        if len(name) == 1:
-            lines.append(f"MSL_COMPONENT({name}, {'xyzw'[_COMPONENTS[name]]})")
-        else:
-            lines.append(f"MSL_SWIZZLE({name}, {', '.join(str(_COMPONENTS[c]) for c in name)})")
-    return "namespace msl::msl_support {\n" + "\n".join(lines) + "\n}\n"

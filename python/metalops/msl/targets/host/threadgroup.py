@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 
 from ...dialect import names
-from ...program import Kernel, ProgramError, declarator_kinds, declared_identifier
+from ...program import (
+    Kernel,
+    ProgramError,
+    check_initializer,
+    declarator_kinds,
+    declared_identifier,
+)
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
-# What threadgroup memory holds anyway when a group begins.
-ZERO = re.compile(
-    r"[\s{}(),]*(?:(?:[A-Za-z_][\w:]*\s*[(){][\s(){]*)?"
-    r"(?:0[\dx]*(?:\.0*)?[uUlLfFhH]*|false))?[\s{}(),]*$"
-)
 
 
 def rewrite_variables(rewritten, kernel: Kernel) -> None:
@@ -34,7 +35,7 @@ def rewrite_variables(rewritten, kernel: Kernel) -> None:
             )
         pieces = []
         for variable in variables:
-            _check_initializer(rewritten.program.source, variable.declarator)
+            check_initializer(rewritten.program.source, variable.declarator)
             alias = f"msl_threadgroup_{variable.number}"
             name = rewritten.program.source.node_text(variable.identifier)
             pieces.append(
@@ -43,15 +44,6 @@ def rewrite_variables(rewritten, kernel: Kernel) -> None:
             )
         start = min(declaration.start_byte, variables[0].space_word.start)
         rewritten.edits.replace(start, declaration.end_byte, " ".join(pieces))
-
-
-def _check_initializer(source, declarator) -> None:
-    value = declarator.child_by_field_name("value")
-    if value is not None and not ZERO.match(source.masked_text(value)):
-        raise ProgramError(
-            "variable in the threadgroup address space cannot be initialized, except with zero",
-            declarator.start_byte,
-        )
 
 
 def _typedef(edits, variable, alias: str) -> str:

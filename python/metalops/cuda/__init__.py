@@ -1,0 +1,16 @@
+"""Metal kernels on CUDA tensors.
+
+    shader = metalops.cuda.compile_shader(source)
+    shader.my_kernel(out, x, 3.0)
+
+as torch.mps.compile_shader does on a Mac. Kernels are compiled by NVRTC, which torch's CUDA builds bring along, for the
+GPU that they are first run on, kept in the cache on disk, and launched on torch's current stream. Nothing here needs the
+compiled parts of metalops.
+"""
+
+from __future__ import annotations
+
+from .nvrtc import NvrtcNotFound
+from .shader import Kernel, Shader, compile_shader
+
+__all__ = ["Kernel", "NvrtcNotFound", "Shader", "compile_shader"]

@@ -1,0 +1,98 @@
+"""The few functions of the CUDA driver that kernels are loaded and launched with."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
+from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+
+
+class DriverError(RuntimeError):
+    """A function of the CUDA driver failed; says which and why."""
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise DriverError(f"there is no NVIDIA driver on this machine ({error})") from None
+
+
+def _error(name: str, result: int) -> DriverError:
+    text = c_char_p()
+    _library().cuGetErrorString(result, byref(text))
+    return DriverError(f"{name}: {text.value.decode() if text.value else f'error {result}'}")
+
+
+def _call(name: str, *arguments: object) -> None:
+    result = getattr(_library(), name)(*arguments)
+    if result != 0:
+        raise _error(name, result)
+
+
+class Module:
+    """Code that is loaded into the current context."""
+
+    def __init__(self, code: bytes):
+        self._handle = c_void_p()
+        _call("cuModuleLoadData", byref(self._handle), code)
+
+    def function(self, name: str) -> c_void_p:
+        handle = c_void_p()
+        _call("cuModuleGetFunction", byref(handle), self._handle, name.encode())
+        return handle
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a global variable."""
+        address, size = c_void_p(), c_size_t()
+        _call("cuModuleGetGlobal_v2", byref(address), byref(size), self._handle, name.encode())
+        value = ctypes.create_string_buffer(size.value)
+        _call("cuMemcpyDtoH_v2", value, address, size)
+        return value.raw
+
+
+_MAX_THREADS_PER_BLOCK = 0
+_SHARED_SIZE_BYTES = 1
+_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+
+
+def _attribute(function: c_void_p, attribute: int) -> int:
+    value = c_int()
+    _call("cuFuncGetAttribute", byref(value), attribute, function)
+    return value.value
+
+
+def max_threads(function: c_void_p) -> int:
+    return _attribute(function, _MAX_THREADS_PER_BLOCK)
+
+
+def static_shared_bytes(function: c_void_p) -> int:
+    return _attribute(function, _SHARED_SIZE_BYTES)
+
+
+def allow_dynamic_shared_bytes(function: c_void_p, size: int) -> None:
+    _call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED_SIZE_BYTES, size)
+
+
+@functools.cache
+def _launch_kernel() -> Callable[..., int]:
+    function = _library().cuLaunchKernel
+    function.argtypes = [c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p]
+    return function
+
+
+def launch(
+    function: c_void_p,
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+    shared: int,
+    stream: int,
+    parameters: Sequence[object],
+) -> None:
+    """parameters: ctypes objects, which the driver copies."""
+    addresses = (c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
+    result = _launch_kernel()(function, *grid, *block, shared, stream, addresses, None)
+    if result != 0:
+        raise _error("cuLaunchKernel", result)

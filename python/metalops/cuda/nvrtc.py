@@ -1,0 +1,107 @@
+"""NVRTC, the compiler that comes with torch's CUDA builds, and from PyPI as nvidia-cuda-nvrtc: CUDA C++ text in, code for
+one GPU, or PTX, out. It needs no GPU and no CUDA toolkit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import glob
+import os
+import re
+import sys
+from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
+
+# What every program is compiled with: all functions are the device's, and Metal's conversions are not warned of.
+OPTIONS = (
+    "-default-device",
+    "--device-int128",
+    "-std=c++17",
+    "-w",
+)
+
+
+class NvrtcNotFound(RuntimeError):
+    """There is no NVRTC: torch has no CUDA, and nvidia-cuda-nvrtc is not installed."""
+
+
+class CompileError(Exception):
+    """What NVRTC says of a program that it does not compile."""
+
+
+def _candidates() -> list[str]:
+    """Libraries that are already loaded, of packages beside the others, and of the system."""
+    found = []
+    for folder in dict.fromkeys(sys.path):
+        for pattern in ("cu1[0-9]/lib", "cuda_nvrtc/lib"):
+            path = os.path.join(folder, "nvidia", pattern, "libnvrtc.so.*")
+            found += [p for p in glob.glob(path) if ".alt." not in p]
+    return [*sorted(found, reverse=True), "libnvrtc.so.13", "libnvrtc.so.12"]
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    for path in _candidates():
+        # What it loads by name must be there already, since its folder is on no search path.
+        for builtins in glob.glob(os.path.join(os.path.dirname(path), "libnvrtc-builtins.so.*")):
+            if os.path.isabs(builtins):
+                ctypes.CDLL(builtins, mode=ctypes.RTLD_GLOBAL)
+        try:
+            return ctypes.CDLL(path)
+        except OSError:
+            continue
+    raise NvrtcNotFound(
+        "metalops.cuda needs NVRTC, which torch's CUDA builds bring along: "
+        "`pip install nvidia-cuda-nvrtc` brings it alone"
+    )
+
+
+def is_available() -> bool:
+    try:
+        _library()
+    except NvrtcNotFound:
+        return False
+    return True
+
+
+@functools.cache
+def version() -> tuple[int, int]:
+    major, minor = c_int(), c_int()
+    _library().nvrtcVersion(byref(major), byref(minor))
+    return major.value, minor.value
+
+
+def _text(program: c_void_p, what: str) -> bytes:
+    size = c_size_t()
+    getattr(_library(), f"nvrtcGet{what}Size")(program, byref(size))
+    text = ctypes.create_string_buffer(max(size.value, 1))
+    getattr(_library(), f"nvrtcGet{what}")(program, text)
+    return text.raw[: size.value]
+
+
+_ERROR = re.compile(r"^[^\n(]*\((\d+)\): (?:catastrophic )?error: (.*)$", re.MULTILINE)
+
+
+def errors(log: str) -> list[tuple[int, str]]:
+    """The lines (from 1) and texts of the errors that a CompileError tells."""
+    return [(int(line), text) for line, text in _ERROR.findall(log)]
+
+
+def compile_program(text: str, name: str, architecture: str, options: tuple[str, ...]) -> bytes:
+    """architecture: "sm_90" and the like for a cubin, "compute_90" for PTX. Raises CompileError, NvrtcNotFound."""
+    library = _library()
+    program = c_void_p()
+    result = library.nvrtcCreateProgram(byref(program), text.encode(), name.encode(), 0, None, None)
+    if result != 0:
+        raise RuntimeError(f"NVRTC makes no program: error {result}")
+    try:
+        every = [*OPTIONS, *options, f"-arch={architecture}"]
+        encoded = (c_char_p * len(every))(*(o.encode() for o in every))
+        result = library.nvrtcCompileProgram(program, len(every), encoded)
+        if result != 0:
+            log = _text(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
+            library.nvrtcGetErrorString.restype = c_char_p
+            raise CompileError(log or library.nvrtcGetErrorString(result).decode())
+        return _text(program, "CUBIN" if architecture.startswith("sm_") else "PTX")
+    finally:
+        library.nvrtcDestroyProgram(byref(program))

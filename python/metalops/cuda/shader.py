@@ -1,0 +1,147 @@
+"""What torch.mps.compile_shader gives, for CUDA tensors."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from .library import Library
+
+# Neither too few threads to share what a group has, nor so many that groups wait for each other's last ones.
+_USUAL_GROUP = 256
+_CASTS = {
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "int32": torch.int32,
+    "int16": torch.int16,
+    "int8": torch.int8,
+    "uint8": torch.uint8,
+}
+
+
+class Shader:
+    """The kernels of a Metal source, as attributes."""
+
+    def __init__(self, source: str):
+        self._library = Library(source)
+
+    def __getattr__(self, name: str) -> Kernel:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name not in self._library.kernel_names:
+            raise AttributeError(
+                f"the shader has no kernel {name!r}; it has {', '.join(self._library.kernel_names)}"
+            )
+        return Kernel(self._library, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted(self._library.kernel_names)
+
+
+class Kernel:
+    """A kernel, to be called with its buffers in the order of their indices."""
+
+    def __init__(self, library: Library, name: str):
+        self._library = library
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<metalops.cuda.Kernel '{self.name}'>"
+
+    @property
+    def max_threads_per_threadgroup(self) -> int:
+        """On the current GPU."""
+        return self._library.function(torch.cuda.current_device(), self.name).max_threads
+
+    @property
+    def thread_execution_width(self) -> int:
+        return 32
+
+    def __call__(
+        self,
+        *args: Tensor | float | Sequence[float] | Sequence[Tensor] | None,
+        threads: int | Sequence[int] | None = None,
+        group_size: int | Sequence[int] | None = None,
+        arg_casts: str | Mapping[int, str] | None = None,
+    ) -> None:
+        """Launches the kernel on the current stream.
+
+        args: CUDA tensors; integers (64 bits) and floats (32 bits), or lists of them, of another type where arg_casts says
+        so, for all or by index ("fp16", "bf16", "int32", "int16", "int8", "uint8"); lists of tensors, of which the kernel
+        gets the addresses. threads: 1 to 3 numbers, by default as many as the first tensor has elements. group_size: of as
+        many dimensions. Raises ValueError, TypeError or RuntimeError for arguments that no launch has.
+        """
+        buffers = [
+            arg if arg is None or isinstance(arg, Tensor) else _bytes(arg, _cast(arg_casts, index))
+            for index, arg in enumerate(args)
+        ]
+        if threads is None:
+            first = next((a for a in args if isinstance(a, Tensor)), None)
+            if first is None:
+                raise RuntimeError("Number of threads is undefined or has wrong dimension")
+            threads = first.numel()
+        threads = (threads,) if isinstance(threads, int) else tuple(threads)
+        if group_size is None:
+            group_size = self._group_for(threads, args)
+        group_size = (group_size,) if isinstance(group_size, int) else tuple(group_size)
+        if len(group_size) != len(threads):
+            raise ValueError(
+                f"threads and group_size must have the same number of dimensions, got {len(threads)} and "
+                f"{len(group_size)}"
+            )
+        self._library.launch(self.name, buffers, threads, group_size)
+
+    def _group_for(self, threads: tuple[int, ...], args: tuple) -> tuple[int, ...]:
+        """Whole rows of x first."""
+        tensor = next((a for a in args if isinstance(a, Tensor)), None)
+        device = torch.cuda.current_device() if tensor is None else tensor.device.index
+        left = min(_USUAL_GROUP, self._library.function(device, self.name).max_threads)
+        group = []
+        for n in threads:
+            group.append(max(1, min(n, left)))
+            left //= group[-1]
+        return tuple(group)
+
+
+def _cast(casts: str | Mapping[int, str] | None, index: int) -> str | None:
+    if casts is None or isinstance(casts, str):
+        return casts
+    if isinstance(casts, Mapping):
+        return casts.get(index)
+    raise TypeError(f"Unexpected caster arg type {type(casts).__name__}")
+
+
+def _bytes(value: object, cast: str | None) -> bytes:
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    if not values:
+        raise RuntimeError("Empty list/tuple can not be an argument to metal kernel")
+    if all(isinstance(v, Tensor) for v in values):
+        if any(v.device.type != "cuda" for v in values):
+            raise RuntimeError("a list of tensors has one that is not on a GPU")
+        return struct.pack(f"{len(values)}Q", *(v.data_ptr() for v in values))
+    if isinstance(values[0], bool) or not all(isinstance(v, (int, float)) for v in values):
+        raise TypeError(f"Unsupported argument type {type(values[0]).__name__}")
+    if cast is None:
+        kind = "q" if isinstance(values[0], int) else "f"
+        return struct.pack(f"{len(values)}{kind}", *values)
+    if cast not in _CASTS:
+        raise RuntimeError(f"Unsupported cast instruction {cast}")
+    # As C++ converts: integers wrap around, fractions are cut off.
+    dtype = _CASTS[cast]
+    if not dtype.is_floating_point:
+        values = [math.trunc(v) for v in values]
+        return torch.tensor(values, dtype=torch.int64).to(dtype).numpy().tobytes()
+    return torch.tensor(values, dtype=torch.float64).to(dtype).view(torch.int16).numpy().tobytes()
+
+
+def compile_shader(source: str) -> Shader:
+    """Compiles Metal source for CUDA tensors; its kernels are the attributes of the result.
+
+    Raises SyntaxError for what Metal forbids, and, when a kernel is first run, for what the GPU's compiler refuses;
+    NvrtcNotFound where torch brings no compiler.
+    """
+    return Shader(source)

@@ -1,0 +1,54 @@
+"""Makes functions of the GPU's threads of the kernels. How they are launched is entries.py's subject."""
+
+from __future__ import annotations
+
+from ...dialect import names
+from ...dialect.rewrite import Rewritten, rewrite
+from ...program import Kernel, Program, ThreadgroupVariable, check_initializer
+from .sites import Sites
+
+
+def rewrite_for_cuda(program: Program) -> tuple[Rewritten, Sites]:
+    """Edits for the whole program. Raises ProgramError for what Metal forbids, and for what this target lacks."""
+    sites: list[Sites] = []
+
+    def add_sites(rewritten: Rewritten) -> None:
+        sites.append(Sites(rewritten))
+        sites[0].add()
+
+    rewritten = rewrite(program, add_sites)
+    for kernel in program.kernels:
+        _kernel(rewritten, kernel)
+    return rewritten, sites[0]
+
+
+def _kernel(rewritten: Rewritten, kernel: Kernel) -> None:
+    function, edits = kernel.function, rewritten.edits
+    if kernel.unsupported:
+        rewritten.remove(function.head, function.node)
+        return
+    if rewritten.is_removed(function.node.start_byte):
+        return
+    start = function.node.start_byte
+    if function.template_headers:
+        start = rewritten.program.source.next_code(function.template_headers[-1].end_byte)
+    edits.append(start, "__forceinline__ ")
+    declarations = {v.declaration.start_byte: v for v in kernel.threadgroup_variables}
+    for variable in declarations.values():
+        edits.append(variable.declaration.start_byte, "__shared__ ")
+    for variable in kernel.threadgroup_variables:
+        _begin(rewritten, variable)
+
+
+def _begin(rewritten: Rewritten, variable: ThreadgroupVariable) -> None:
+    """A variable in threadgroup memory can only begin with zeros, which the group's first thread writes."""
+    declarator = variable.declarator
+    if declarator.type != "init_declarator":
+        return
+    source = rewritten.program.source
+    check_initializer(source, declarator)
+    rewritten.edits.erase(
+        declarator.child_by_field_name("declarator").end_byte, declarator.end_byte
+    )
+    name = source.node_text(variable.identifier)
+    rewritten.edits.append(variable.declaration.end_byte, f" {names.SUPPORT}::clear({name});")
