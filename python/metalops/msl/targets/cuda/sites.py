@@ -54,11 +54,8 @@ class Sites:
             _place(f): any(self.calls.reaches(i, f) for i in self.program.instances)
             for f in self.program.functions
         }
-        self._used = [
-            f
-            for f in self.program.functions
-            if is_reached[_place(f)] and self.calls.function_has_simd_operation(f)
-        ]
+        self._reached = [f for f in self.program.functions if is_reached[_place(f)]]
+        self._used = [f for f in self._reached if self.calls.function_has_simd_operation(f)]
         self._taking = self._find_taking()
         self._unused = self._find_unused(
             [f for f in self.program.functions if not is_reached[_place(f)]]
@@ -81,20 +78,17 @@ class Sites:
 
     def _find_unused(self, functions: list[Function]) -> list[Function]:
         """Those of the functions that no kernel comes to which call what takes a Site: they need not be understood."""
-        names = {f.name for f in self._taking.values() if isinstance(f, Function)} | SYNCHRONISING
-        called = {
-            _place(f): {
-                last_name(self.source, n.child_by_field_name("function"))
-                for n in walk(f.body)
-                if n.type == "call_expression"
-            }
-            for f in functions
-            if f.body is not None
-        }
+        called: dict[int, set[str]] = {}
         found: list[Function] = []
-        while more := [
-            f for f in functions if f not in found and called.get(_place(f), set()) & names
-        ]:
+        for function in functions:
+            calls = [n for n in walk(function.body or function.node) if n.type == "call_expression"]
+            called[_place(function)] = {
+                last_name(self.source, n.child_by_field_name("function")) for n in calls
+            }
+            if any(self.takes_site(item) for n in calls for item in self.calls.called(n)):
+                found.append(function)
+        names = SYNCHRONISING | {f.name for f in found}
+        while more := [f for f in functions if f not in found and called[_place(f)] & names]:
             found += more
             names = names | {f.name for f in more}
         return found
@@ -104,26 +98,33 @@ class Sites:
         return _place(item) in self._taking
 
     def _find_taking(self) -> dict[int, object]:
-        """Functions and lambdas with operations, by where they stand, and those that a call with such a one may mean as
-        well."""
+        """Functions and lambdas with operations, by where they stand, those that a call with such a one may mean as well, and
+        who calls them."""
         found = {_place(f): f for f in self._used}
         calls = [
-            self.calls.called(call)
-            for function in self._used
+            (function, self.calls.called(call))
+            for function in self._reached
             if function.body is not None
             for call in walk(function.body)
-            if call.type == "call_expression" and self.calls.call_has_simd_operation(call)
+            if call.type == "call_expression"
+        ]
+        lambdas = [
+            (function, node)
+            for function in self._reached
+            if function.body is not None
+            for node in walk(function.body)
+            if node.type == "lambda_expression"
         ]
         before = -1
         while before != len(found):
             before = len(found)
-            for node in list(found.values()):
-                body = node.body if isinstance(node, Function) else node
-                for inner in walk(body) if body is not None else ():
-                    if inner.type == "lambda_expression" and self._has_operation(inner):
-                        found[_place(inner)] = inner
-            for called in calls:
+            for function, node in lambdas:
+                if self._has_operation(node) or _place(node) in found:
+                    found[_place(node)] = node
+                    found[_place(function)] = function
+            for function, called in calls:
                 if any(_place(item) in found for item in called):
+                    found[_place(function)] = function
                     found.update((_place(item), item) for item in called)
         names = {f.name for f in found.values() if isinstance(f, Function)}
         for function in self.program.functions:
