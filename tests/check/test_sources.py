@@ -17,6 +17,7 @@ HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
 
 # Sources in tests that are wrong on purpose, or that test what only newer Metal takes.
 ON_PURPOSE = {
+    "tests/cuda/test_compile.py": {"threadgroup-variable"},
     "tests/exec/device_program.metal": {"divergent-barrier"},
     "tests/exec/test_barriers.py": {"divergent-barrier", "maybe-divergent-barrier"},
     "tests/exec/test_launches.py": {"recursion"},  # the stack of a fiber

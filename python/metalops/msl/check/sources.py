@@ -5,6 +5,7 @@ is somebody else's.
 from __future__ import annotations
 
 import functools
+import glob
 import os
 import re
 
@@ -55,10 +56,10 @@ def holds_metal(header: str) -> bool:
 def library_words(pattern: str) -> frozenset[str]:
     """What matches the regular expression in the headers that kernels are compiled with on the software device."""
     words: set[str] = set()
-    folder = os.path.join(compiler.HEADERS, "msl")
-    for file in os.listdir(folder):
-        with open(os.path.join(folder, file), encoding="utf-8") as stream:
-            words.update(re.findall(pattern, stream.read()))
+    for folder in ("msl", "msl/host"):
+        for file in glob.glob(os.path.join(compiler.HEADERS, folder, "*.h")):
+            with open(file, encoding="utf-8") as stream:
+                words.update(re.findall(pattern, stream.read()))
     return frozenset(words)
 
 

@@ -164,7 +164,8 @@ class Calls(Lanes):
         own = calls.lookup.taking(calls.callees(node), (count, count))
         if any(f.name not in ("operator()", self.groups.called_name(node)) for f in own):
             raise NotCut(f"a call of what '{self.groups.called_name(node)}' points to")
-        if meeting == "function" and not own:
+        is_odd = any(count > len(parameters_of(self.source, f)) for f in own)
+        if is_odd or (meeting == "function" and not own):
             raise NotCut(f"a call of '{self.groups.called_name(node)}' that is not understood")
         kinds, again, packed, passed = [], [], [], []
         for position, argument in enumerate(arguments):
