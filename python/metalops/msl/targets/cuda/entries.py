@@ -4,24 +4,15 @@ and a table of what template arguments decide about it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ...dialect import names
+from ...dialect.assembly import Piece, in_namespaces, parameter_types
 from ...dialect.rewrite import Rewritten
-from ...program import Instance, Kernel, Parameter, parameter_ranges
+from ...program import Instance, Kernel, Parameter
 from .sites import Sites
 
 _SUPPORT = names.SUPPORT
-
-
-@dataclass
-class Piece:
-    """Some emitted text, and the offset in the source that errors in it are about (None: none in particular)."""
-
-    text: str
-    offset: int | None
 
 
 def has_fast_entry(kernel: Kernel) -> bool:
@@ -69,7 +60,7 @@ class Entries:
         if instance.signature is None:
             signature = f"decltype(&{expression})"
         else:
-            types = self._parameter_types(instance.signature)
+            types = parameter_types(self.rewritten, instance.signature)
             if takes_site:
                 types.insert(0, f"{names.ABI}::Site")
             signature = f"void (*)({', '.join(types)})"
@@ -115,19 +106,4 @@ extern "C" __global__ void msl_kernel_{number}(const __grid_constant__ {names.AB
   {expression}({", ".join(fast_values)});
 }}
 """
-        return Piece(_in_namespaces(instance.path, text), instance.offset)
-
-    def _parameter_types(self, parameters) -> list[str]:
-        types = []
-        for node, start, end in parameter_ranges(parameters):
-            if self.source.masked_text(node).strip() == "void":
-                continue
-            default = node.child_by_field_name("default_value")
-            text = self.edits.text_of(start, default.start_byte if default else end)
-            types.append(re.sub(r"\s+", " ", re.sub(r"(?m)^#.*$", "", text)).strip().rstrip("= "))
-        return types
-
-
-def _in_namespaces(path: tuple[str, ...], text: str) -> str:
-    opening = "".join(f"namespace {p} {{ " for p in ("msl", *path))
-    return f"{opening}\n{text}\n{'}' * (len(path) + 1)}\n"
+        return Piece(in_namespaces(instance.path, text), instance.offset)

@@ -6,19 +6,16 @@ be said in terms of the user's source.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from ... import restrictions
 from ...dialect.accessors import accessors
+from ...dialect.assembly import assemble, errors_at, read_program
 from ...dialect.emitted import Emitted
-from ...errors import Diagnostic, syntax_error
 from ...locations import LineMap
-from ...parse import Source, unbalanced_bracket
 from ...preprocess import Preprocessed
-from ...program import Program, ProgramError
+from ...program import Program
 from .group_loops import Explanation, GroupLoops
 from .kernels import rewrite_for_host
 from .thunks import GROUP_BUILTINS, Thunks
@@ -54,65 +51,24 @@ def emit(
     kernels that are not there.
     """
     lines = LineMap(preprocessed.text, preprocessed.name, dict(preprocessed.sources))
-    source = Source(preprocessed.text)
-    try:
-        fault = unbalanced_bracket(source.masked)
-        if fault is not None:
-            raise ProgramError(*fault)
-        program = Program(source)
-        if only:
-            missing = sorted(set(only) - {i.name for i in program.instances})
-            if missing:
-                raise ValueError(f"the source has no kernel {missing[0]!r}")
-            program.instances = [i for i in program.instances if i.name in only]
-        restrictions.check(program)
+    with errors_at(lines):
+        program = read_program(preprocessed, only)
         rewritten, sites = rewrite_for_host(program)
         groups = GroupLoops(rewritten, sites, GROUP_BUILTINS) if group_loops else None
         thunks = Thunks(rewritten, sites, lines, preprocessed.recorded, groups)
         engines = thunks.engines()  # before the edits are applied, since group loops make more
         body, runs = rewritten.edits.apply()
         pieces = list(thunks.pieces())
-    except ProgramError as error:
-        position = lines.position(error.offset)
-        raise syntax_error(
-            [
-                Diagnostic(
-                    position.file,
-                    position.line,
-                    position.column,
-                    error.message,
-                    lines.source_line(position.file, position.line),
-                )
-            ]
-        ) from None
 
-    head = _HEAD + (_TEXTURES if _MENTIONS_TEXTURES.search(source.masked) else "")
+    head = _HEAD + (_TEXTURES if _MENTIONS_TEXTURES.search(program.source.masked) else "")
     head += (
         "#include <msl/group.h>\n" if "group" in {engine for engine, _ in engines.values()} else ""
     )
     head += accessors(rewritten.swizzles) + "namespace msl {\n"
-    text = [head]
-    all_runs = [(0, -1, False)]
-    length = len(head)
-    all_runs += [(length + at, there, copied) for at, there, copied in runs]
-    text.append(body)
-    length += len(body)
-    text.append("\n}\n")
-    all_runs.append((length, -1, False))
-    thunks_at = length
-    length += 3
-    for piece in pieces:
-        if piece.offset is not None:
-            file, line = lines.place(piece.offset)
-            marker = f"# {line} {json.dumps(file)}\n"
-        else:
-            marker = '# 1 "kernel table"\n'
-        all_runs.append((length, -1 if piece.offset is None else piece.offset, False))
-        text += [marker, piece.text]
-        length += len(marker) + len(piece.text)
+    text, runs, thunks_at = assemble(head, body, runs, pieces, lines)
     cut = {
         instance.name: groups.explain(instance.kernel)
         for instance in thunks.instances
         if engines[instance.name][0] == "group"
     }
-    return HostCode("".join(text), lines, all_runs, program, thunks_at, engines, cut)
+    return HostCode(text, lines, runs, program, thunks_at, engines, cut)

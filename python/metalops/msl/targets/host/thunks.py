@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from ...dialect import names
+from ...dialect.assembly import Piece, in_namespaces, parameter_types
 from ...dialect.rewrite import Rewritten
 from ...locations import LineMap
 from ...program import (
@@ -20,7 +20,6 @@ from ...program import (
     Kernel,
     Parameter,
     integer_value,
-    parameter_ranges,
 )
 from ...vocabulary import THREAD_ATTRIBUTES
 from . import flavours
@@ -106,16 +105,6 @@ GROUP_BUILTINS = {
 }
 
 
-@dataclass
-class Piece:
-    """Some emitted text, and the offset in the source that errors in it are about (None: none in
-    particular).
-    """
-
-    text: str
-    offset: int | None
-
-
 class Thunks:
     def __init__(
         self,
@@ -199,7 +188,7 @@ class Thunks:
             + "\n".join(body)
             + "\n}"
         )
-        return Piece(_in_namespaces(function.path, text), function.declarator.start_byte)
+        return Piece(in_namespaces(function.path, text), function.declarator.start_byte)
 
     # ---- one kernel ------------------------------------------------------------------------------
 
@@ -210,7 +199,7 @@ class Thunks:
         if instance.signature is None:
             signature = f"decltype(&{expression})"
         else:
-            types = self._parameter_types(instance.signature)
+            types = parameter_types(self.rewritten, instance.signature)
             if grouped:
                 types.append(f"{_ABI}::Group&")
             signature = f"void (*)({', '.join(types)})"
@@ -231,7 +220,7 @@ class Thunks:
         if self.has_group(instance):
             lines.append(self._group(number, instance, expression))
         lines.append(self._thread(number, instance, expression, synchronises))
-        return Piece(_in_namespaces(instance.path, "\n".join(lines)), instance.offset)
+        return Piece(in_namespaces(instance.path, "\n".join(lines)), instance.offset)
 
     def has_group(self, instance: Instance) -> bool:
         return (
@@ -249,16 +238,6 @@ class Thunks:
         pattern = rf"\b{re.escape(instance.kernel.function.name)}\b(?=\s*(?:<|$))"
         replaced, count = re.subn(pattern, name, expression, count=1)
         return replaced if count else name
-
-    def _parameter_types(self, parameters) -> list[str]:
-        types = []
-        for node, start, end in parameter_ranges(parameters):
-            if self.source.masked_text(node).strip() == "void":
-                continue
-            default = node.child_by_field_name("default_value")
-            text = self.edits.text_of(start, default.start_byte if default else end)
-            types.append(re.sub(r"\s+", " ", re.sub(r"(?m)^#.*$", "", text)).strip().rstrip("= "))
-        return types
 
     def _index(self, number: int, position: int, parameter: Parameter) -> str:
         value = integer_value(parameter.index or "")
@@ -487,8 +466,3 @@ def _named(path: tuple[str, ...]) -> list[str]:
 
 def _qualified(path: tuple[str, ...], name: str) -> str:
     return "::".join([names.PROGRAM, *_named(path), name])
-
-
-def _in_namespaces(path: tuple[str, ...], text: str) -> str:
-    opening = "".join(f"namespace {p} {{ " for p in ("msl", *path))
-    return f"{opening}\n{text}\n{'}' * (len(path) + 1)}\n"

@@ -1,0 +1,114 @@
+"""What stands around the rewriting of a program for every target: reading it, saying in terms of the source what is wrong,
+and putting the emitted text together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from .. import restrictions
+from ..errors import Diagnostic, syntax_error
+from ..locations import LineMap
+from ..parse import Source, unbalanced_bracket
+from ..preprocess import Preprocessed
+from ..program import Program, ProgramError, parameter_ranges
+from .rewrite import Rewritten
+
+_LINE_DIRECTIVE = re.compile(r"(?m)^#.*$")
+
+
+@dataclass
+class Piece:
+    """Some emitted text, and the offset in the source that errors in it are about (None: none in
+    particular).
+    """
+
+    text: str
+    offset: int | None
+
+
+@contextlib.contextmanager
+def errors_at(lines: LineMap) -> Iterator[None]:
+    """Turns a ProgramError of the block into the SyntaxError that users see."""
+    try:
+        yield
+    except ProgramError as error:
+        position = lines.position(error.offset)
+        raise syntax_error(
+            [
+                Diagnostic(
+                    position.file,
+                    position.line,
+                    position.column,
+                    error.message,
+                    lines.source_line(position.file, position.line),
+                )
+            ]
+        ) from None
+
+
+def read_program(preprocessed: Preprocessed, only: Collection[str]) -> Program:
+    """The program of a source, with the kernels named in `only` (none: all).
+
+    Raises ProgramError for what Metal forbids and C++ compilers would not notice, ValueError for kernels that are not
+    there.
+    """
+    source = Source(preprocessed.text)
+    fault = unbalanced_bracket(source.masked)
+    if fault is not None:
+        raise ProgramError(*fault)
+    program = Program(source)
+    if only:
+        missing = sorted(set(only) - {i.name for i in program.instances})
+        if missing:
+            raise ValueError(f"the source has no kernel {missing[0]!r}")
+        program.instances = [i for i in program.instances if i.name in only]
+    restrictions.check(program)
+    return program
+
+
+def parameter_types(rewritten: Rewritten, parameters) -> list[str]:
+    """The types, as emitted, of a list of parameters."""
+    types = []
+    for node, start, end in parameter_ranges(parameters):
+        if rewritten.program.source.masked_text(node).strip() == "void":
+            continue
+        default = node.child_by_field_name("default_value")
+        text = rewritten.edits.text_of(start, default.start_byte if default else end)
+        types.append(re.sub(r"\s+", " ", _LINE_DIRECTIVE.sub("", text)).strip().rstrip("= "))
+    return types
+
+
+def in_namespaces(path: tuple[str, ...], text: str) -> str:
+    opening = "".join(f"namespace {p} {{ " for p in ("msl", *path))
+    return f"{opening}\n{text}\n{'}' * (len(path) + 1)}\n"
+
+
+def assemble(
+    head: str,
+    body: str,
+    runs: list[tuple[int, int, bool]],
+    pieces: Iterable[Piece],
+    lines: LineMap,
+) -> tuple[str, list[tuple[int, int, bool]], int]:
+    """The whole text, its runs (see Emitted), and where the user's code ends. body, runs: of the edited program."""
+    text = [head, body, "\n}\n"]
+    all_runs = [(0, -1, False)]
+    all_runs += [(len(head) + at, there, copied) for at, there, copied in runs]
+    end = len(head) + len(body)
+    all_runs.append((end, -1, False))
+    length = end + len(text[-1])
+    for piece in pieces:
+        if piece.offset is not None:
+            file, line = lines.place(piece.offset)
+            marker = f"# {line} {json.dumps(file)}\n"
+        else:
+            marker = '# 1 "kernel table"\n'
+        all_runs.append((length, -1 if piece.offset is None else piece.offset, False))
+        text += [marker, piece.text]
+        length += len(marker) + len(piece.text)
+    return "".join(text), all_runs, end
