@@ -8,6 +8,7 @@ csrc/host/torch_internals.h and <metalops/torch_internals.h>.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -171,6 +172,15 @@ remembered_mps_answers = [
         "get_core_count",
     )
 ]
+
+
+# ---- torch.cuda ----------------------------------------------------------------------------------
+
+
+@functools.cache
+def cuda_function(name: str) -> Callable:
+    """One of the functions that torch._C has in CUDA builds only, whose names have the prefix _cuda_ there."""
+    return getattr(torch._C, f"_cuda_{name}")
 
 
 # ---- what takes long to import -------------------------------------------------------------------

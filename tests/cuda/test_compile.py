@@ -1,12 +1,12 @@
 """Metal kernels compile for NVIDIA's GPUs. This needs NVRTC (`pip install nvidia-cuda-nvrtc`) and no GPU."""
 
-import ctypes
 import re
 from pathlib import Path
 
 import pytest
 from metalops.cuda import nvrtc
-from metalops.cuda.library import Library, _Extent, _Launch
+from metalops.cuda.function import EXTENT_BYTES, LAUNCH_BYTES
+from metalops.cuda.library import Library
 
 from tests.exec import (
     test_atomics,
@@ -73,8 +73,8 @@ def test_what_an_entry_is_given_is_as_large_as_what_is_passed():
     text = library.compile(ARCHITECTURE).decode()
     sizes = dict(re.findall(r"param .align \d+ .b8 (msl_\w+_0_param_\d)\[(\d+)\]", text))
     assert sizes == {
-        "msl_kernel_0_param_0": str(ctypes.sizeof(_Launch)),
-        "msl_fast_0_param_0": str(ctypes.sizeof(_Extent)),
+        "msl_kernel_0_param_0": str(LAUNCH_BYTES),
+        "msl_fast_0_param_0": str(EXTENT_BYTES),
         "msl_fast_0_param_2": "4",
     }
 

@@ -123,6 +123,7 @@ extern "C" __attribute__((visibility("default"))) void metalops_bind(const msl::
 
 def by_hand(folder, version="msl::abi::kAbiVersion", features=0):
     """The path of a library like those the front end emits, compiled from C++."""
+    from metalops.msl.paths import HEADERS
     from metalops.msl.targets.host import compiler
 
     source = os.path.join(folder, "kernels.cpp")
@@ -131,7 +132,7 @@ def by_hand(folder, version="msl::abi::kAbiVersion", features=0):
     output = os.path.join(folder, "kernels.so")
     host = compiler.find()
     result = host.run(
-        [*host.flags(), f"-I{compiler.HEADERS}", "-shared", source, "-o", output, "-lm"]
+        [*host.flags(), f"-I{HEADERS}", "-shared", source, "-o", output, "-lm"]
     )
     assert result.returncode == 0, result.stderr
     return output

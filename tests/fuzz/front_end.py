@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from metalops.msl.build import Options, compile_emitted
 from metalops.msl.check import check_source
+from metalops.msl.paths import HEADERS
 from metalops.msl.preprocess import preprocess
-from metalops.msl.targets.host import compiler
 from metalops.msl.targets.host.emit import emit
 
 NAME = "program_source"
@@ -92,7 +92,7 @@ def _check_place(file: str, line: int, column: int, text: str) -> None:
     if file != NAME:
         if file in text:  # a #line directive says so
             return
-        if os.path.abspath(file).startswith(compiler.HEADERS):
+        if os.path.abspath(file).startswith(HEADERS):
             raise Fault(f"points into the standard library: {file}:{line}")
         if not os.path.isfile(file):
             raise Fault(f"points at no file: {file}:{line}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
 
@@ -83,16 +84,27 @@ def _launch_kernel() -> Callable[..., int]:
     return function
 
 
+class Parameters:
+    """Memory from which the driver copies what a kernel is given: one parameter after the other, of these sizes in bytes."""
+
+    __slots__ = ("addresses", "memory")
+
+    def __init__(self, sizes: Sequence[int]):
+        self.memory = ctypes.create_string_buffer(sum(sizes))
+        first = ctypes.addressof(self.memory)
+        starts = itertools.accumulate(sizes[:-1], initial=first)
+        self.addresses = (c_void_p * len(sizes))(*starts)
+
+
 def launch(
     function: c_void_p,
-    grid: tuple[int, int, int],
+    blocks: tuple[int, int, int],
     block: tuple[int, int, int],
     shared: int,
     stream: int,
-    parameters: Sequence[object],
+    parameters: Parameters,
 ) -> None:
-    """parameters: ctypes objects, which the driver copies."""
-    addresses = (c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
-    result = _launch_kernel()(function, *grid, *block, shared, stream, addresses, None)
+    """Queues a kernel. blocks: how many. block: their threads. shared: bytes of dynamic shared memory."""
+    result = _launch_kernel()(function, *blocks, *block, shared, stream, parameters.addresses, None)
     if result != 0:
         raise _error("cuLaunchKernel", result)

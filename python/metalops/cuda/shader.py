@@ -9,10 +9,13 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from . import device
 from .library import Library
 
 # Neither too few threads to share what a group has, nor so many that groups wait for each other's last ones.
 _USUAL_GROUP = 256
+_LONG = struct.Struct("q").pack
+_FLOAT = struct.Struct("f").pack
 _CASTS = {
     "fp16": torch.float16,
     "bf16": torch.bfloat16,
@@ -76,7 +79,9 @@ class Kernel:
         many dimensions. Raises ValueError, TypeError or RuntimeError for arguments that no launch has.
         """
         buffers = [
-            arg if arg is None or isinstance(arg, Tensor) else _bytes(arg, _cast(arg_casts, index))
+            arg
+            if arg is None or isinstance(arg, Tensor)
+            else _bytes(arg, arg_casts and _cast(arg_casts, index))
             for index, arg in enumerate(args)
         ]
         if threads is None:
@@ -87,19 +92,22 @@ class Kernel:
         threads = (threads,) if isinstance(threads, int) else tuple(threads)
         if group_size is None:
             group_size = self._group_for(threads, args)
-        group_size = (group_size,) if isinstance(group_size, int) else tuple(group_size)
-        if len(group_size) != len(threads):
-            raise ValueError(
-                f"threads and group_size must have the same number of dimensions, got {len(threads)} and "
-                f"{len(group_size)}"
-            )
+        else:
+            group_size = (group_size,) if isinstance(group_size, int) else tuple(group_size)
+            if len(group_size) != len(threads):
+                raise ValueError(
+                    f"threads and group_size must have the same number of dimensions, got {len(threads)} and "
+                    f"{len(group_size)}"
+                )
         self._library.launch(self.name, buffers, threads, group_size)
 
     def _group_for(self, threads: tuple[int, ...], args: tuple) -> tuple[int, ...]:
         """Whole rows of x first."""
-        tensor = next((a for a in args if isinstance(a, Tensor)), None)
-        device = torch.cuda.current_device() if tensor is None else tensor.device.index
-        left = min(_USUAL_GROUP, self._library.function(device, self.name).max_threads)
+        left = min(
+            _USUAL_GROUP, self._library.function(device.index_of(args), self.name).max_threads
+        )
+        if len(threads) == 1:
+            return (max(1, min(threads[0], left)),)
         group = []
         for n in threads:
             group.append(max(1, min(n, left)))
@@ -107,8 +115,8 @@ class Kernel:
         return tuple(group)
 
 
-def _cast(casts: str | Mapping[int, str] | None, index: int) -> str | None:
-    if casts is None or isinstance(casts, str):
+def _cast(casts: str | Mapping[int, str], index: int) -> str | None:
+    if isinstance(casts, str):
         return casts
     if isinstance(casts, Mapping):
         return casts.get(index)
@@ -116,6 +124,11 @@ def _cast(casts: str | Mapping[int, str] | None, index: int) -> str | None:
 
 
 def _bytes(value: object, cast: str | None) -> bytes:
+    if cast is None:
+        if type(value) is int:
+            return _LONG(value)
+        if type(value) is float:
+            return _FLOAT(value)
     values = list(value) if isinstance(value, (list, tuple)) else [value]
     if not values:
         raise RuntimeError("Empty list/tuple can not be an argument to metal kernel")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from . import cache
 from .errors import Diagnostic, syntax_error
+from .paths import HEADERS
 from .preprocess import METAL_VERSION, Preprocessed, preprocess, torch_include
 from .targets.host import compiler, sanitizers
 from .targets.host.emit import HostCode, emit
@@ -98,7 +99,7 @@ def compile_emitted(emitted: HostCode, output: str, options: Options) -> None:
     """
     host = compiler.find()
     optimize = min(options.optimize, 1) if options.sanitize else options.optimize
-    flags = [*host.flags(optimize, options.arch), f"-I{compiler.HEADERS}"]
+    flags = [*host.flags(optimize, options.arch), f"-I{HEADERS}"]
     if options.sanitize:
         # Overflow of signed integers is undefined in Metal too.
         flags = [flag for flag in flags if flag != "-fwrapv"]

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 from .errors import PROGRAM_SOURCE, Diagnostic, syntax_error
 from .locations import marker_of
+from .paths import HEADERS
 from .targets.host import compiler
 
 METAL_VERSION = 320
 
-_STUBS = os.path.join(compiler.HEADERS, "preprocess")
+_STUBS = os.path.join(HEADERS, "preprocess")
 _LANGUAGE_FEATURES = [
     f"-D__cpp_{name}=201304L"
     for name in (

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 
 from ..build import GENERATED_NAME, readable
+from ..paths import HEADERS
 from ..preprocess import Preprocessed
 from ..targets.host import compiler
 from ..targets.host.emit import HostCode, emit
@@ -59,7 +60,7 @@ def _compile(emitted: HostCode) -> tuple[str, str]:
     """What the compiler says of emitted text, and the name of the file that it stood in."""
     host = compiler.find()
     flags = [flag for flag in host.flags(0) if flag not in _LENIENT]
-    flags += [f"-I{compiler.HEADERS}", *host.diagnostic_flags(_MAX_ERRORS)]
+    flags += [f"-I{HEADERS}", *host.diagnostic_flags(_MAX_ERRORS)]
     if host.kind == "gnu":
         flags.append("-Werror=narrowing")
     with tempfile.TemporaryDirectory(prefix="metalops") as folder:

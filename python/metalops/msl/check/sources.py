@@ -9,11 +9,11 @@ import glob
 import os
 import re
 
+from ..paths import HEADERS
 from ..preprocess import torch_include
-from ..targets.host import compiler
 
 # metalops' own headers for Metal sources, <metalops/registration.h> among them.
-PACKAGE_HEADERS = os.path.join(os.path.dirname(os.path.dirname(compiler.HEADERS)), "include")
+PACKAGE_HEADERS = os.path.join(os.path.dirname(os.path.dirname(HEADERS)), "include")
 
 _METAL_HEADER = re.compile(
     r"#\s*include\s*<(?:metal_\w+|c10/metal/\w+\.h)>|\busing\s+namespace\s+metal\b"
@@ -57,7 +57,7 @@ def library_words(pattern: str) -> frozenset[str]:
     """What matches the regular expression in the headers that kernels are compiled with on the software device."""
     words: set[str] = set()
     for folder in ("msl", "msl/host"):
-        for file in glob.glob(os.path.join(compiler.HEADERS, folder, "*.h")):
+        for file in glob.glob(os.path.join(HEADERS, folder, "*.h")):
             with open(file, encoding="utf-8") as stream:
                 words.update(re.findall(pattern, stream.read()))
     return frozenset(words)
@@ -70,7 +70,7 @@ class Wanted:
 
     def __init__(self, files: list[str]):
         self.named = {os.path.realpath(f) for f in files}
-        foreign = [compiler.HEADERS, PACKAGE_HEADERS, torch_include()]
+        foreign = [HEADERS, PACKAGE_HEADERS, torch_include()]
         self.foreign = [os.path.realpath(f) + os.sep for f in foreign if f]
 
     def __call__(self, file: str) -> bool:

@@ -26,9 +26,6 @@ from ... import cache
 from ...errors import CompilerNotFound
 
 MAX_ERRORS = 20  # of a source that are told
-HEADERS = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "include"
-)
 
 # Safe math: no reassociation, NaN and infinity kept. Contraction is off, although Metal would allow
 # it, so that results agree bit for bit with torch's CPU kernels wherever these are plain

@@ -9,7 +9,8 @@ import os
 from collections.abc import Callable
 
 from ... import cache
-from .compiler import HEADERS, Compiler
+from ...paths import HEADERS
+from .compiler import Compiler
 
 # What METALOPS_SANITIZE may say, and the one name for it.
 MODES = {

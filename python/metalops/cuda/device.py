@@ -1,0 +1,50 @@
+"""What torch knows of the GPUs: which one tensors are on, which is current, and its current stream."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from .._torch_internals import cuda_function
+
+_NOTHING = contextlib.nullcontext()
+
+
+def index_of(arguments: Iterable[object]) -> int:
+    """The GPU of the tensors among the arguments; the current one where there are none.
+
+    Raises RuntimeError for tensors that are not on one GPU.
+    """
+    index = -1
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            own = argument.get_device() if argument.is_cuda else -1
+            if own != index:
+                if own < 0 or index >= 0:
+                    raise _not_on_one_gpu(arguments)
+                index = own
+    return index if index >= 0 else torch.cuda.current_device()
+
+
+def _not_on_one_gpu(arguments: Iterable[object]) -> RuntimeError:
+    places = sorted({str(a.device) for a in arguments if isinstance(a, Tensor)})
+    return RuntimeError(f"a kernel's tensors are on one GPU, got {', '.join(places)}")
+
+
+def using(index: int) -> contextlib.AbstractContextManager:
+    """Makes a GPU the current one, if it is not. torch has begun to use them."""
+    return _NOTHING if cuda_function("getDevice")() == index else torch.cuda.device(index)
+
+
+def stream(index: int) -> int:
+    """The handle of torch's current stream on a GPU."""
+    return cuda_function("getCurrentRawStream")(index)
+
+
+def architecture(index: int) -> str:
+    """What NVRTC calls a GPU, for instance "sm_90"."""
+    major, minor = torch.cuda.get_device_capability(index)
+    return f"sm_{major}{minor}"

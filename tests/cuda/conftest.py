@@ -1,0 +1,3 @@
+from .recorded import recorder
+
+__all__ = ["recorder"]

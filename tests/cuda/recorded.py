@@ -1,0 +1,89 @@
+"""A double of the CUDA driver and of what torch knows of GPUs, for machines without one: kernels are compiled to PTX, their
+launches recorded, and tensors of the CPU pass for a GPU's."""
+
+import contextlib
+import re
+import struct
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+from metalops.cuda import driver, nvrtc
+
+ARCHITECTURE = "compute_90"
+EXTENT = struct.Struct("<10I")
+
+needs_nvrtc = pytest.mark.skipif(
+    not nvrtc.is_available(), reason="NVRTC is not installed: pip install nvidia-cuda-nvrtc"
+)
+
+
+@dataclass
+class Launch:
+    """What the driver was asked for. parameters: the bytes of each."""
+
+    function: str
+    blocks: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    parameters: list[bytes]
+
+    @property
+    def extent(self):
+        """Grid, group, groups and is_flat of the entry's first parameter."""
+        numbers = EXTENT.unpack(self.parameters[0][: EXTENT.size])
+        return numbers[:3], numbers[3:6], numbers[6:9], numbers[9]
+
+
+class Module:
+    def __init__(self, code):
+        self.text = code.decode()
+
+    def function(self, name):
+        assert f".entry {name}" in self.text
+        return name
+
+    def read(self, name):
+        found = re.search(rf"\.b8 {name}\[(\d+)\] = \{{([^}}]*)\}}", self.text)
+        return bytes(map(int, found[2].split(","))).ljust(int(found[1]), b"\0")
+
+
+@dataclass
+class Recorder:
+    """launches: in their order. most_threads: of a threadgroup of any kernel."""
+
+    launches: list[Launch] = field(default_factory=list)
+    most_threads: int = 1024
+    allowed: dict[str, int] = field(default_factory=dict)
+
+    def launch(self, function, blocks, block, shared, stream, parameters):
+        first = parameters.addresses[0]
+        ends = [a - first for a in parameters.addresses[1:]] + [len(parameters.memory)]
+        starts = [a - first for a in parameters.addresses]
+        passed = [parameters.memory.raw[a:b] for a, b in zip(starts, ends, strict=True)]
+        self.launches.append(Launch(function, blocks, block, shared, passed))
+
+
+@pytest.fixture
+def recorder(monkeypatch):
+    """Launches are recorded, not run."""
+    recorder = Recorder()
+    double = SimpleNamespace(
+        Module=Module,
+        Parameters=driver.Parameters,
+        launch=recorder.launch,
+        max_threads=lambda function: recorder.most_threads,
+        static_shared_bytes=lambda function: 0,
+        allow_dynamic_shared_bytes=recorder.allowed.__setitem__,
+    )
+    device = SimpleNamespace(
+        index_of=lambda arguments: 0,
+        using=lambda index: contextlib.nullcontext(),
+        stream=lambda index: 0,
+        architecture=lambda index: ARCHITECTURE,
+    )
+    for module in ("library", "function"):
+        monkeypatch.setattr(f"metalops.cuda.{module}.driver", double)
+    for module in ("library", "shader"):
+        monkeypatch.setattr(f"metalops.cuda.{module}.device", device)
+    return recorder

@@ -1,0 +1,148 @@
+"""What the driver is asked for and given. This needs NVRTC and no GPU: see recorded.py."""
+
+import struct
+import threading
+
+import pytest
+import torch
+from metalops.cuda import compile_shader
+from metalops.cuda.function import LAUNCH_BYTES
+from metalops.cuda.library import Library
+
+from .recorded import needs_nvrtc
+
+pytestmark = needs_nvrtc
+
+SCALE = """
+kernel void scale(device float* out, device const float* x, constant float& a, uint i [[thread_position_in_grid]]) {
+  out[i] = a * x[i];
+}
+"""
+
+
+def pointers(*tensors):
+    return [struct.pack("Q", t.data_ptr()) for t in tensors]
+
+
+def test_a_line_of_aligned_tensors_is_passed_one_by_one(recorder):
+    x, out = torch.ones(1000), torch.zeros(1000)
+    compile_shader(SCALE).scale(out, x, 3.0)
+    (launch,) = recorder.launches
+    assert launch.function == "msl_fast_0"
+    assert (launch.blocks, launch.block, launch.shared) == ((4, 1, 1), (256, 1, 1), 0)
+    assert launch.extent == ((1000, 1, 1), (256, 1, 1), (4, 1, 1), 0)
+    assert launch.parameters[1:] == [*pointers(out, x), struct.pack("f", 3)]
+
+
+@pytest.mark.parametrize(
+    ("values", "grid", "group"),
+    [
+        (lambda x: [x, x, 3.0], 100, 100),
+        (lambda x: [x, x[4:], 3.0], 100, 100),
+        (lambda x: [x[1:], torch.ones(100), 3.0], 100, 100),
+        (lambda x: [x, torch.ones(100), 3], 100, 100),
+        (lambda x: [x, torch.ones(100), 3.0], (10, 10), (10, 10)),
+    ],
+    ids=["same", "overlapping", "unaligned", "value of another size", "two dimensions"],
+)
+def test_other_launches_are_passed_in_one_piece(recorder, values, grid, group):
+    arguments = values(torch.ones(200))
+    compile_shader(SCALE).scale(*arguments, threads=grid, group_size=group)
+    (launch,) = recorder.launches
+    assert launch.function == "msl_kernel_0"
+    (given,) = launch.parameters
+    assert len(given) == LAUNCH_BYTES
+    inlined = struct.unpack_from("I", given, 40)[0]
+    out, x, a = struct.unpack_from("3Q", given, 168)
+    assert (out, x, a) == (arguments[0].data_ptr(), arguments[1].data_ptr(), 0)
+    assert inlined == 4
+    kind = "f" if isinstance(arguments[2], float) else "q"
+    assert struct.unpack_from(kind, given, 416) == (3,)
+
+
+def test_inputs_may_be_the_same(recorder):
+    source = "kernel void k(device float* o, device const float* x, device const float* y) { o[0] = x[0] + y[0]; }"
+    x = torch.ones(4)
+    compile_shader(source).k(torch.zeros(1), x, x)
+    assert recorder.launches[0].function == "msl_fast_0"
+
+
+def test_what_earlier_launches_passed_is_not_passed_again(recorder):
+    source = """
+    kernel void k(device int* a, device int* b, constant int* c, threadgroup int* d [[threadgroup(0)]],
+                  threadgroup int* e [[threadgroup(1)]]) {
+      a[0] = c[0] + d[0] + e[0]; b[0] = 1;
+    }"""
+    library = Library(source)
+    a, b = torch.zeros(1), torch.zeros(1)
+    library.launch("k", [a, b, b"1234"], 1, 1, {0: 20, 1: 40_000})
+    library.launch("k", [a], 2, 1, {0: 16, 1: 60_000})
+    first, second = [launch.parameters[0] for launch in recorder.launches]
+    assert [launch.shared for launch in recorder.launches] == [32 + 40_000, 16 + 60_000]
+    assert struct.unpack_from("3I", first, 40) == (4, 0, 32)
+    assert struct.unpack_from("3I", second, 40) == (0, 0, 16)
+    assert struct.unpack_from("3Q", first, 168) == (a.data_ptr(), b.data_ptr(), 0)
+    assert struct.unpack_from("3Q", second, 168) == (a.data_ptr(), 0, 0)
+    assert recorder.allowed == {"msl_kernel_0": 60_016}
+
+
+def test_grids_of_more_groups_than_a_gpu_counts_in_y_are_launched_flat(recorder):
+    kernel = compile_shader(SCALE).scale
+    x, out = torch.ones(4), torch.zeros(4)
+    kernel(out, x, 1.0, threads=(10, 70_000, 2), group_size=(4, 1, 1))
+    (launch,) = recorder.launches
+    assert launch.blocks == (3 * 70_000 * 2, 1, 1)
+    assert launch.extent == ((10, 70_000, 2), (4, 1, 1), (3, 70_000, 2), 1)
+
+
+def test_a_grid_without_threads_launches_nothing(recorder):
+    compile_shader(SCALE).scale(torch.zeros(0), torch.zeros(0), 1.0)
+    compile_shader(SCALE).scale(
+        torch.zeros(1), torch.zeros(1), 1.0, threads=(4, 0), group_size=(1, 1)
+    )
+    assert recorder.launches == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threads": 8, "group_size": 2000}, "groups of 1 to 1024 threads"),
+        ({"threads": 8, "group_size": 0}, "groups of 1 to 1024 threads"),
+        ({"threads": (8, 8), "group_size": 8}, "same number of dimensions"),
+        ({"threads": 2**32, "group_size": 1}, "integers below 2"),
+        ({"threads": -1, "group_size": 1}, "integers below 2"),
+    ],
+)
+def test_sizes_that_no_launch_has(recorder, options, message):
+    for _ in range(2):
+        with pytest.raises(ValueError, match=message):
+            compile_shader(SCALE).scale(torch.zeros(8), torch.zeros(8), 1.0, **options)
+    assert recorder.launches == []
+
+
+def test_open_group_sizes_are_256_threads_or_what_the_kernel_takes(recorder):
+    x = torch.zeros(1 << 20)
+    compile_shader(SCALE).scale(x, x, 1.0)
+    compile_shader(SCALE).scale(x, x, 1.0, threads=(100, 50, 2))
+    limited = "[[max_total_threads_per_threadgroup(64)]]" + SCALE
+    compile_shader(limited).scale(x, x, 1.0)
+    assert [launch.block for launch in recorder.launches] == [(256, 1, 1), (100, 2, 1), (64, 1, 1)]
+
+
+def test_threads_do_not_share_what_a_launch_passes(recorder):
+    kernel = compile_shader(SCALE).scale
+    tensors = [torch.zeros(16) for _ in range(8)]
+    kernel(tensors[0], tensors[1], 1.0)
+
+    def run(n):
+        for _ in range(200):
+            kernel(tensors[n], tensors[4 + n], float(n))
+
+    workers = [threading.Thread(target=run, args=(n,)) for n in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    seen = {tuple(launch.parameters[1:]) for launch in recorder.launches[1:]}
+    expected = {(*pointers(tensors[n], tensors[4 + n]), struct.pack("f", n)) for n in range(4)}
+    assert seen == expected
