@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "metalops._sanitize:main",
     ),
     "compile": ("compile a .metal file and print its kernel table", "metalops.msl:main_compile"),
+    "replay": ("run the launches of a trace again", "metalops.trace.cli:main"),
     "sweep": ("try every kernel of a folder and print what fails first", "metalops.msl:main_sweep"),
 }
 

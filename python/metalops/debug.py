@@ -6,10 +6,15 @@ import atexit
 import contextlib
 import dataclasses
 import functools
+import os
 import sys
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from . import _is_software
+
+if TYPE_CHECKING:
+    from .trace.format import Trace
 
 
 @contextlib.contextmanager
@@ -33,6 +38,32 @@ def standins() -> Iterator[dict[str, int]]:
     finally:
         _host.pop_stand_in_record()
         counts.update(record.counts())
+
+
+@contextlib.contextmanager
+def capture(
+    path: str | os.PathLike,
+    *,
+    contents: bool | int = True,
+    execute: bool = True,
+    gpu: bool = False,
+) -> Iterator[Trace]:
+    """Records the launches of the block, of whatever CPU thread, in a file that `python -m metalops replay` runs again, on
+    this device or on a GPU: the kernels' sources and constants, grids, arguments, and what was in memory.
+
+    contents: of memory that kernels look at. True: all are recorded. A number: those of allocations of at most so many
+    bytes; of others the trace says only how large they are and what kind of numbers they hold, and other such numbers are
+    made when it is replayed. False: of none. execute: False records the launches without running them, for sizes that would
+    take too long here; results are then whatever was in their memory. gpu: elementwise operators launch what they would on
+    a GPU, several elements a thread, where by default the device takes what is best for a CPU.
+
+    Addresses are followed where operators pass them to kernels (lists of tensors), not where a program makes them out of
+    Tensor.data_ptr(). Raises NotImplementedError on a Mac, RuntimeError inside another capture.
+    """
+    from .trace.capture import capture
+
+    with capture(path, contents=contents, execute=execute, gpu=gpu) as trace:
+        yield trace
 
 
 @dataclasses.dataclass(frozen=True)

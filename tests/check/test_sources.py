@@ -27,6 +27,7 @@ ON_PURPOSE = {
     "tests/msl/test_errors.py": {"threadgroup-variable", "kernel-argument"},
     "tests/msl/test_expressions.py": {"cpp17"},
     "tests/msl/test_threadgroup.py": {"cpp17", "threadgroup-variable"},
+    "tests/trace/test_trace.py": {"divergent-barrier"},
 }
 
 

@@ -185,13 +185,15 @@ struct HookedLaunch {
   const exec::Kernel& kernel;
   Launch& launch;
   int threads;
+  const exec::BoundBuffers* bound;
 };
 
-void call_python_launch_hook(const exec::Kernel& kernel, Launch& launch, int threads) {
+void call_python_launch_hook(const exec::Kernel& kernel, Launch& launch, int threads,
+                             const exec::BoundBuffers* bound) {
   py::gil_scoped_acquire gil;
   const internals::OutsideOfOperators keys;
   const py::object hook = py::reinterpret_borrow<py::object>(python_launch_hook);
-  hook(HookedLaunch{kernel, launch, threads});
+  hook(HookedLaunch{kernel, launch, threads, bound});
 }
 
 // (address, bytes, whether the kernel may write to them) of each buffer that is bound.
@@ -209,6 +211,54 @@ py::list buffers_of(const HookedLaunch& hooked) {
   return buffers;
 }
 
+// What is known of each buffer that the kernel takes and that is bound.
+py::list arguments_of(const HookedLaunch& hooked) {
+  using Kind = exec::BoundBuffer::Kind;
+  py::list arguments;
+  for (uint32_t a = 0; a < hooked.kernel.argument_count; ++a) {
+    const auto& argument = hooked.kernel.arguments[a];
+    if (argument.kind != msl::abi::ArgumentKind::kBuffer) continue;
+    const void* address = hooked.launch.buffers[argument.index];
+    exec::BoundBuffer bound;
+    if (hooked.bound != nullptr) bound = (*hooked.bound)[argument.index];
+    if (bound.kind == Kind::kNothing) {
+      bound = {Kind::kMemory, address, hooked.launch.buffer_bytes[argument.index]};
+    }
+    py::dict entry;
+    entry["index"] = argument.index;
+    entry["writable"] = argument.writable != 0;
+    entry["is_value"] = bound.kind == Kind::kValue;
+    entry["address"] = reinterpret_cast<uintptr_t>(address);
+    entry["begin"] = reinterpret_cast<uintptr_t>(bound.begin);
+    entry["bytes"] = bound.bytes;
+    if (bound.kind == Kind::kTensor) {
+      entry["dtype"] = bound.dtype;
+      entry["sizes"] = py::tuple(py::cast(bound.sizes));
+      entry["strides"] = py::tuple(py::cast(bound.strides));
+    }
+    arguments.append(entry);
+  }
+  return arguments;
+}
+
+py::dict threadgroup_bytes_of(const HookedLaunch& hooked) {
+  py::dict bytes;
+  for (uint32_t a = 0; a < hooked.kernel.argument_count; ++a) {
+    const auto& argument = hooked.kernel.arguments[a];
+    if (argument.kind != msl::abi::ArgumentKind::kThreadgroup) continue;
+    bytes[py::int_(argument.index)] = hooked.launch.threadgroup_bytes[argument.index];
+  }
+  return bytes;
+}
+
+py::dict constants_of(const HookedLaunch& hooked) {
+  py::dict constants;
+  for (const auto& constant : exec::origin_of(hooked.kernel).constants) {
+    constants[py::int_(constant.index)] = py::bytes(constant.bytes);
+  }
+  return constants;
+}
+
 void bind_launch_hook(py::module_& m) {
   py::class_<HookedLaunch>(m, "HookedLaunch", "A launch, as long as the hook runs that it is for.")
       .def_property_readonly("name", [](const HookedLaunch& self) { return self.kernel.name; })
@@ -223,12 +273,36 @@ void bind_launch_hook(py::module_& m) {
       .def_property_readonly(
           "buffers", &buffers_of,
           "(address, bytes, whether the kernel may write to them) of each that is bound.")
+      .def_property_readonly(
+          "arguments", &arguments_of,
+          "A dict for each buffer that the kernel takes: index, writable, is_value "
+          "(its bytes come with the launch), address, begin and bytes of the "
+          "allocation, and dtype, sizes and strides if it is a tensor.")
+      .def_property_readonly("threadgroup_bytes", &threadgroup_bytes_of,
+                             "{index: bytes} of its dynamic threadgroup arguments.")
+      .def_property_readonly("constants", &constants_of,
+                             "{index: bytes} of the function constants that were given values.")
+      .def_property_readonly(
+          "source",
+          [](const HookedLaunch& self) { return py::bytes(exec::origin_of(self.kernel).source); },
+          "The Metal source of its library, deflated by zlib.")
       .def("run",
            torch::wrap_pybind_function_no_gil(
                [](HookedLaunch& self, const std::string& engine, int threads) {
                  exec::run(self.kernel, self.launch, parse_engine(engine), threads);
                }),
            py::arg("engine"), py::arg("threads"));
+  m.def(
+      "take_noted_addresses",
+      [] {
+        py::list noted;
+        for (const auto& [begin, bytes] : exec::take_noted_addresses()) {
+          noted.append(py::make_tuple(reinterpret_cast<uintptr_t>(begin), bytes));
+        }
+        return noted;
+      },
+      "(address, bytes) of the allocations whose addresses host code has asked for since the last "
+      "call, under a launch hook.");
   m.def(
       "set_launch_hook",
       [](const py::object& hook) {
@@ -298,6 +372,9 @@ void bind_exec(py::module_& m) {
           },
           py::arg("data"))
       .def("names", &Library::names, "The names of its kernels.")
+      .def_property_readonly(
+          "source", [](const Library& library) { return py::bytes(library.source()); },
+          "Its Metal source, preprocessed, deflated by zlib.")
       .def("kernel_table", &kernel_table, "What is known about each kernel, a dict for each.")
       .def_property_readonly(
           "build", [](const Library& library) { return library.table().build; },

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace metalops::exec {
@@ -28,6 +30,7 @@ class Library {
   const msl::abi::Library& table() const;
   const Kernel* find(const std::string& name) const;  // null when there is no such kernel
   std::vector<std::string> names() const;
+  std::string_view source() const;  // the Metal source, deflated by zlib
 
   // A copy of the library (its own globals) in which function constants have the given values.
   struct ConstantValue {
@@ -44,23 +47,52 @@ class Library {
 
 enum class Engine { kAutomatic, kLoop, kGroup, kFiber };
 
-// What is bound to each buffer, for the reports of sanitizers: "float32 [30]", "16 bytes by value".
-using BufferDescriptions = std::array<std::string, msl::abi::kMaxBuffers>;
+// What is bound to a buffer, for who looks at launches: sanitizers and the launch hook.
+struct BoundBuffer {
+  enum class Kind { kNothing, kMemory, kValue, kTensor };
+  Kind kind = Kind::kNothing;
+  const void* begin = nullptr;  // of the allocation
+  uint64_t bytes = 0;           // of the allocation
+  // Of a tensor.
+  std::string dtype;
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+  int64_t offset = 0;  // in elements
+  bool is_contiguous = true;
+};
+using BoundBuffers = std::array<BoundBuffer, msl::abi::kMaxBuffers>;
 
 // Runs every thread of the launch; returns when all are done. Fills in launch.groups. threads: CPU
 // threads to use (0: at::get_num_threads()). Throws what a kernel or the runtime throws (remaining
 // threadgroups are not started), and what `check_interrupt` throws; the device stays usable in both
-// cases. Only a sanitized launch looks at `buffers`.
+// cases. bound: where describes_buffers().
 void run(const Kernel& kernel, Launch& launch, Engine engine = Engine::kAutomatic, int threads = 0,
-         const BufferDescriptions* buffers = nullptr);
+         const BoundBuffers* bound = nullptr);
 
 // Sets the engine of launches that leave it open, which is at first that of the environment
 // (METALOPS_ENGINE), and returns the one before.
 Engine prefer_engine(Engine engine);
 
 // Called in place of every launch that leaves the engine open, unless it is sanitized; may run() it
-// on the engines of its choice. For tests that compare engines. Null by default.
-extern void (*launch_hook)(const Kernel& kernel, Launch& launch, int threads);
+// on the engines of its choice. bound: null where the caller did not say. For tests that compare
+// engines, and for traces. Null by default.
+extern void (*launch_hook)(const Kernel& kernel, Launch& launch, int threads,
+                           const BoundBuffers* bound);
+
+// Whether somebody wants to know what launches are given.
+bool describes_buffers();
+
+// Allocations (begin, bytes) whose addresses host code has asked for, which may come to kernels as
+// numbers: noted as long as there is a launch hook, and forgotten when they are taken.
+void note_address_taken(const void* begin, uint64_t bytes);
+std::vector<std::pair<const void*, uint64_t>> take_noted_addresses();
+
+// What a kernel was compiled from, and the values that its function constants were given.
+struct Origin {
+  std::string_view source;  // deflated by zlib; empty where the library does not hold it
+  std::vector<Library::ConstantValue> constants;
+};
+Origin origin_of(const Kernel& kernel);
 
 // How many CPU threads have worked for the last launch of this one.
 int threads_of_last_launch();

@@ -5,8 +5,12 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <optional>
+#include <utility>
+#include <vector>
 
+#include "locks.h"
 #include "runtime.h"
 #include "sanitize/address_reports.h"
 #include "sanitize/findings.h"
@@ -18,7 +22,27 @@ namespace metalops::exec {
 using msl::abi::kMaxBuffers;
 using msl::abi::kMaxThreadgroupBytes;
 
-void (*launch_hook)(const Kernel&, Launch&, int) = nullptr;
+void (*launch_hook)(const Kernel&, Launch&, int, const BoundBuffers*) = nullptr;
+
+namespace {
+
+ForkSafeMutex& noting = *new ForkSafeMutex;
+auto& noted = *new std::vector<std::pair<const void*, uint64_t>>;
+
+}  // namespace
+
+void note_address_taken(const void* begin, uint64_t bytes) {
+  if (launch_hook == nullptr) return;
+  std::lock_guard<ForkSafeMutex> lock(noting);
+  noted.emplace_back(begin, bytes);
+}
+
+std::vector<std::pair<const void*, uint64_t>> take_noted_addresses() {
+  std::lock_guard<ForkSafeMutex> lock(noting);
+  return std::exchange(noted, {});
+}
+
+bool describes_buffers() { return launch_hook != nullptr || sanitize_mode() != SanitizeMode::kOff; }
 
 namespace {
 
@@ -40,8 +64,8 @@ std::atomic<Engine>& preferred_engine() {
 }
 
 // Every thread by itself, whatever engine was asked for: a check is about one thread at a time.
-void run_sanitized(const Kernel& kernel, const Launch& launch, const BufferDescriptions* buffers) {
-  SanitizedLaunch sanitized(kernel, launch, buffers);
+void run_sanitized(const Kernel& kernel, const Launch& launch, const BoundBuffers* bound) {
+  SanitizedLaunch sanitized(kernel, launch, bound);
   catch_wild_accesses();
   try {
     std::optional<AddressReports> reports;
@@ -113,10 +137,10 @@ uint64_t threads_in_grid(const Launch& launch) {
 }
 
 void run(const Kernel& kernel, Launch& launch, Engine engine, int threads,
-         const BufferDescriptions* buffers) {
+         const BoundBuffers* bound) {
   if (C10_UNLIKELY(launch_hook != nullptr) && engine == Engine::kAutomatic &&
       sanitize_mode() == SanitizeMode::kOff) {
-    launch_hook(kernel, launch, threads);
+    launch_hook(kernel, launch, threads, bound);
     return;
   }
   if (engine == Engine::kAutomatic) engine = preferred_engine().load(std::memory_order_relaxed);
@@ -144,7 +168,7 @@ void run(const Kernel& kernel, Launch& launch, Engine engine, int threads,
   TORCH_CHECK_VALUE(engine != Engine::kFiber || kernel.thread != nullptr, "kernel '", kernel.name,
                     "' was not compiled for fibers; set METALOPS_ENGINE=fiber before it is");
   if (C10_UNLIKELY(sanitize_mode() != SanitizeMode::kOff)) {
-    run_sanitized(kernel, launch, buffers);
+    run_sanitized(kernel, launch, bound);
     return;
   }
   if (engine == Engine::kAutomatic) {

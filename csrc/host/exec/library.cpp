@@ -26,9 +26,9 @@ namespace {
 // Finds the library of a kernel, for messages.
 class Registry {
  public:
-  void add(const msl::abi::Library& library) {
+  void add(const msl::abi::Library& library, std::string_view source) {
     std::lock_guard<ForkSafeMutex> lock(mutex_);
-    by_first_kernel_[library.kernels] = &library;
+    by_first_kernel_[library.kernels] = {&library, source};
   }
   void remove(const msl::abi::Library& library) {
     std::lock_guard<ForkSafeMutex> lock(mutex_);
@@ -37,19 +37,43 @@ class Registry {
   // "file:line:column", or "" when the kernel or the site is not known.
   std::string place(const Kernel& kernel, uint32_t site) {
     std::lock_guard<ForkSafeMutex> lock(mutex_);
-    auto after = by_first_kernel_.upper_bound(&kernel);
-    if (after == by_first_kernel_.begin()) return "";
-    const msl::abi::Library& library = *std::prev(after)->second;
-    if (&kernel >= library.kernels + library.kernel_count || site >= library.site_count) return "";
-    const auto& location = library.sites[site];
+    const Entry* entry = find(kernel);
+    if (entry == nullptr || site >= entry->library->site_count) return "";
+    const auto& location = entry->library->sites[site];
     std::ostringstream text;
     text << location.file << ':' << location.line << ':' << location.column;
     return text.str();
   }
 
+  Origin origin(const Kernel& kernel) {
+    std::lock_guard<ForkSafeMutex> lock(mutex_);
+    const Entry* entry = find(kernel);
+    if (entry == nullptr) return {};
+    Origin origin{entry->source, {}};
+    for (uint32_t i = 0; i < entry->library->function_constant_count; ++i) {
+      const auto& constant = entry->library->function_constants[i];
+      if (*constant.is_defined == 0) continue;
+      const std::string value(static_cast<const char*>(constant.value), constant.bytes);
+      origin.constants.push_back({constant.index, value});
+    }
+    return origin;
+  }
+
  private:
+  struct Entry {
+    const msl::abi::Library* library;
+    std::string_view source;
+  };
+  // Null when the library is not known.
+  const Entry* find(const Kernel& kernel) const {
+    auto after = by_first_kernel_.upper_bound(&kernel);
+    if (after == by_first_kernel_.begin()) return nullptr;
+    const Entry& entry = std::prev(after)->second;
+    return &kernel < entry.library->kernels + entry.library->kernel_count ? &entry : nullptr;
+  }
+
   ForkSafeMutex mutex_;
-  std::map<const Kernel*, const msl::abi::Library*> by_first_kernel_;
+  std::map<const Kernel*, Entry> by_first_kernel_;
 };
 Registry& registry = *new Registry;  // outlives every library
 
@@ -157,6 +181,8 @@ uintptr_t library_base(const void* instruction) { return base_of(instruction); }
 
 Module module_of(const void* instruction) { return sanitized_modules.find(base_of(instruction)); }
 
+Origin origin_of(const Kernel& kernel) { return registry.origin(kernel); }
+
 std::string describe(const Kernel& kernel, msl::abi::Site site) {
   const std::string place = registry.place(kernel, site.id);
   return place.empty() ? "an unknown line" : place;
@@ -166,6 +192,7 @@ struct Library::Impl {
   void* handle = nullptr;
   bool sanitized = false;
   const msl::abi::Library* table = nullptr;
+  std::string_view source;
   void (*bind)(const msl::abi::Runtime*) = nullptr;
   std::string path;                         // for libraries opened from a file
   std::shared_ptr<const std::string> data;  // for libraries opened from memory
@@ -213,7 +240,12 @@ struct Library::Impl {
     for (uint32_t i = 0; i < table->kernel_count; ++i) {
       kernels.emplace(table->kernels[i].name, &table->kernels[i]);
     }
-    registry.add(*table);
+    const auto* source_begin = static_cast<const char*>(dlsym(handle, "metalops_source"));
+    const auto* source_end = static_cast<const char*>(dlsym(handle, "metalops_source_end"));
+    if (source_begin != nullptr && source_end != nullptr) {
+      source = {source_begin, size_t(source_end - source_begin)};
+    }
+    registry.add(*table, source);
   }
 
   void add_sanitized_module() {
@@ -264,6 +296,8 @@ const Kernel* Library::find(const std::string& name) const {
   const auto found = impl_->kernels.find(name);
   return found == impl_->kernels.end() ? nullptr : found->second;
 }
+
+std::string_view Library::source() const { return impl_->source; }
 
 std::vector<std::string> Library::names() const {
   std::vector<std::string> names;

@@ -69,8 +69,9 @@ void bind_metal(py::module_& host) {
 
   host.def("set_elementwise_flavour", torch::wrap_pybind_function(&set_forced_flavours),
            py::arg("unary"), py::arg("binary"),
-           "Pins the flavour of elementwise kernels: 'ilp', 'scalar', 'strided' or '' (the "
-           "device's choice).\n"
+           "Pins the flavour of elementwise kernels: 'ilp', 'scalar', 'strided', 'gpu' (torch's "
+           "choice on a Mac) or '' (the device's choice). Returns what "
+           "was before.\n"
            "PYTORCH_UNARY_FORCE_FLAVOR and PYTORCH_BINARY_FORCE_FLAVOR give the initial values.");
 }
 

@@ -177,7 +177,7 @@ void run_binary(TensorIteratorBase& iter, const ElementwiseKernel& found, const 
     if (alpha) encoder.set_bytes(next++, scalar_bytes(*alpha, call.alpha));
     if (call.cast) encoder.set_array(next++, sizes_types);
   };
-  if (found.row && binary_flavour() != Flavour::kStrided && runs_by_rows(iter)) {
+  if (found.row && allows_rows(binary_flavour()) && runs_by_rows(iter)) {
     return run_rows(iter, *found.row, [&](Encoder& row) { set_dense_arguments(row, 3); });
   }
   Encoder encoder;
@@ -252,10 +252,12 @@ void MetalShaderLibrary::exec_binary_kernel(
     call.alpha = scalar_arg_type ? *scalar_arg_type : call.cast ? call.out : iter.common_dtype();
   }
   if (call.flavour == kDense && !call.cast && !alpha) {
-    call.force_ilp = binary_flavour() == Flavour::kIlp;
-    call.large = binary_flavour() == Flavour::kAutomatic &&
-                 iter.numel() >= ilp_threshold.value_or(
-                                     c10::isFloatingType(call.out) ? kIlpThreshold : UINT32_MAX);
+    const Flavour forced = binary_flavour();
+    const bool large =
+        iter.numel() >=
+        ilp_threshold.value_or(c10::isFloatingType(call.out) ? kIlpThreshold : UINT32_MAX);
+    call.large = large && forced == Flavour::kAutomatic;
+    call.force_ilp = forced == Flavour::kIlp || (large && forced == Flavour::kGpu);
   }
 
   auto& library = *static_cast<CompiledLibrary*>(getLibrary());

@@ -43,7 +43,7 @@ void run_ternary(at::TensorIteratorBase& iter, const ElementwiseKernel& found,
     encoder.set_array(4, sizes);
     encoder.set_array(5, types);
   };
-  if (found.row && binary_flavour() != Flavour::kStrided && runs_by_rows(iter)) {
+  if (found.row && allows_rows(binary_flavour()) && runs_by_rows(iter)) {
     return run_rows(iter, *found.row, set_dense_arguments);
   }
   Encoder encoder;

@@ -30,12 +30,15 @@ struct UnaryCall {
   bool contiguous;
   bool force_ilp;
   bool force_scalar;
+  bool as_on_gpu;
   bool large;          // torch's GPU would take the ILP flavour
   bool large_castout;  // and the ILP flavour of castout
 
   Signature signature() const {
     return Signature()
-        .add(contiguous | force_ilp << 1 | force_scalar << 2 | large << 3 | large_castout << 4, 5)
+        .add(contiguous | force_ilp << 1 | force_scalar << 2 | as_on_gpu << 3 | large << 4 |
+                 large_castout << 5,
+             6)
         .add(out)
         .add(in)
         .add(alpha);
@@ -66,7 +69,7 @@ ElementwiseKernel find_unary(const CompiledLibrary& library, const std::string& 
   if (!call.contiguous) {
     direct = first_of({{"strided", kStrided}});
     direct.row = first_of({{"dense_scalar", kDenseScalar}}).kernel;
-  } else if (call.force_ilp) {
+  } else if (call.force_ilp || (call.as_on_gpu && call.large)) {
     direct = first_of({{"dense", kDenseIlp}});
   } else if (call.large && !call.force_scalar) {
     direct = first_of({{"dense_scalar", kDenseScalar}, {"dense", kDenseIlp}});
@@ -82,7 +85,8 @@ ElementwiseKernel find_unary(const CompiledLibrary& library, const std::string& 
     return {&library.kernel(kernel_name(name, "strided_castout", in)), kStridedCastout,
             kernels.find(dense_castout)};
   }
-  const bool ilp = call.force_ilp || (call.large_castout && !kernels.find(dense_castout));
+  const bool ilp = call.force_ilp || (call.large_castout &&
+                                      (call.as_on_gpu || kernels.find(dense_castout) == nullptr));
   if (ilp) return {&library.kernel(ilp_castout), kDenseCastoutIlp};
   return {&library.kernel(dense_castout), kDenseCastout};
 }
@@ -102,7 +106,7 @@ void run_unary(at::TensorIteratorBase& iter, const ElementwiseKernel& found,
   const auto ndim = static_cast<uint32_t>(iter.ndim());
   const ScalarType out = iter.dtype(0);
   const auto flavour = static_cast<UnaryFlavour>(found.flavour);
-  if (found.row && unary_flavour() != Flavour::kStrided && runs_by_rows(iter)) {
+  if (found.row && allows_rows(unary_flavour()) && runs_by_rows(iter)) {
     return run_rows(iter, *found.row, [&](Encoder& row) {
       if (flavour == kStridedAlpha) row.set_bytes(2, scalar_bytes(*alpha, alpha_type));
       if (flavour == kStridedCastout) set_castout(row, out, length, /*ilp=*/false);
@@ -167,6 +171,7 @@ void MetalShaderLibrary::exec_unary_kernel(TensorIteratorBase& iter, const std::
   call.contiguous = iter.is_contiguous();
   call.force_ilp = forced == Flavour::kIlp;
   call.force_scalar = forced == Flavour::kScalar;
+  call.as_on_gpu = forced == Flavour::kGpu;
   call.large = (c10::isFloatingType(call.out) || ilp_threshold) &&
                length >= ilp_threshold.value_or(kIlpThreshold);
   call.large_castout = ilp_threshold && length >= *ilp_threshold;

@@ -22,13 +22,15 @@ uint64_t bytes_behind(const at::TensorBase& tensor, const void* address) {
   return begin ? storage.nbytes() - (static_cast<const char*>(address) - begin) : 0;
 }
 
-// "float32 [30]", for the reports of sanitizers.
-std::string describe_tensor(const at::TensorBase& tensor) {
-  std::ostringstream text;
-  text << c10::getDtypeNames(tensor.scalar_type()).first << ' ' << tensor.sizes();
-  if (!tensor.is_contiguous()) text << " of strides " << tensor.strides();
-  if (tensor.storage_offset() != 0) text << " at offset " << tensor.storage_offset();
-  return std::move(text).str();
+exec::BoundBuffer bound_tensor(const at::TensorBase& tensor) {
+  exec::BoundBuffer bound{exec::BoundBuffer::Kind::kTensor, tensor.storage().data(),
+                          tensor.storage().nbytes()};
+  bound.dtype = c10::getDtypeNames(tensor.scalar_type()).first;
+  bound.sizes = tensor.sizes().vec();
+  bound.strides = tensor.strides().vec();
+  bound.offset = tensor.storage_offset();
+  bound.is_contiguous = tensor.is_contiguous();
+  return bound;
 }
 
 // Room for an argument of this size. Rounded up so that a kernel may read a three-component vector,
@@ -73,18 +75,21 @@ void Encoder::set_bytes(unsigned index, const void* data, size_t size) {
   TORCH_CHECK(size <= kMaxBytesArgument, "Metal passes at most ", kMaxBytesArgument,
               " bytes by value, but buffer ", index, " was given ", size, "; use a tensor");
   bind(index, copy(data, size), size);
-  if (C10_UNLIKELY(exec::sanitize_mode() != exec::SanitizeMode::kOff)) {
-    describe(index, std::to_string(size) + " bytes by value");
+  if (C10_UNLIKELY(exec::describes_buffers())) {
+    describe(index, {exec::BoundBuffer::Kind::kValue, launch_.buffers[index], size});
   }
 }
 
-void Encoder::describe(unsigned index, std::string description) {
-  if (descriptions_ == nullptr) descriptions_ = std::make_unique<exec::BufferDescriptions>();
-  (*descriptions_)[index] = std::move(description);
+void Encoder::describe(unsigned index, exec::BoundBuffer bound) {
+  if (described_ == nullptr) described_ = std::make_unique<exec::BoundBuffers>();
+  (*described_)[index] = std::move(bound);
 }
 
 void Encoder::set_buffer(unsigned index, void* address, uint64_t bytes) {
   bind(index, address, bytes);
+  if (C10_UNLIKELY(exec::describes_buffers())) {
+    describe(index, {exec::BoundBuffer::Kind::kMemory, address, bytes});
+  }
 }
 
 void Encoder::set_tensor(unsigned index, const at::TensorBase& tensor) {
@@ -97,9 +102,7 @@ void Encoder::set_tensor(unsigned index, const at::TensorBase& tensor) {
   TORCH_CHECK(tensor.device().is_mps(), "Expected an MPS tensor, but got one on ", tensor.device());
   void* address = const_cast<void*>(tensor.const_data_ptr());
   bind(index, address, bytes_behind(tensor, address));
-  if (C10_UNLIKELY(exec::sanitize_mode() != exec::SanitizeMode::kOff)) {
-    describe(index, describe_tensor(tensor));
-  }
+  if (C10_UNLIKELY(exec::describes_buffers())) describe(index, bound_tensor(tensor));
 }
 
 void Encoder::set_operand(at::TensorIteratorBase& iter, unsigned operand) {
@@ -110,9 +113,7 @@ void Encoder::set_operand(at::TensorIteratorBase& iter, unsigned operand) {
   }
   void* address = iter.data_ptr(operand);
   bind(operand, address, bytes_behind(tensor, address));
-  if (C10_UNLIKELY(exec::sanitize_mode() != exec::SanitizeMode::kOff)) {
-    describe(operand, describe_tensor(tensor));
-  }
+  if (C10_UNLIKELY(exec::describes_buffers())) describe(operand, bound_tensor(tensor));
 }
 
 void Encoder::check_bound(const exec::Kernel& kernel) const {
@@ -150,7 +151,7 @@ void Encoder::dispatch(const exec::Kernel& kernel, std::array<uint64_t, 3> threa
 }
 
 void Encoder::run(const exec::Kernel& kernel, int threads) {
-  exec::run(kernel, launch_, exec::Engine::kAutomatic, threads, descriptions_.get());
+  exec::run(kernel, launch_, exec::Engine::kAutomatic, threads, described_.get());
 }
 
 void Encoder::dispatch_1d_in_turn(const exec::Kernel& kernel, uint32_t threads) {

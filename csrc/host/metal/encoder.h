@@ -73,7 +73,7 @@ class Encoder {
 
  private:
   void* copy(const void* data, size_t size);
-  void describe(unsigned index, std::string description);
+  void describe(unsigned index, exec::BoundBuffer bound);
   void run(const exec::Kernel& kernel, int threads);
   void bind(unsigned index, void* address, uint64_t bytes);
 
@@ -81,8 +81,8 @@ class Encoder {
   uint32_t bound_ = 0;  // bit i: buffer i is bound (an empty tensor is bound to a null address)
   size_t inline_used_ = 0;
   std::vector<std::unique_ptr<unsigned char[]>> spill_;
-  // What is bound; null unless launches are sanitized.
-  std::unique_ptr<exec::BufferDescriptions> descriptions_;
+  // Null unless somebody looks at launches.
+  std::unique_ptr<exec::BoundBuffers> described_;
   alignas(64) unsigned char inline_[1024];
 };
 

@@ -13,9 +13,25 @@ Flavour flavour_named(const std::string& name) {
   if (name == "ilp") return Flavour::kIlp;
   if (name == "scalar") return Flavour::kScalar;
   if (name == "strided") return Flavour::kStrided;
+  if (name == "gpu") return Flavour::kGpu;
   TORCH_CHECK_VALUE(name.empty(), "Unknown flavour '", name,
-                    "'; use 'ilp', 'scalar', 'strided' or ''");
+                    "'; use 'ilp', 'scalar', 'strided', 'gpu' or ''");
   return Flavour::kAutomatic;
+}
+
+const char* name_of(Flavour flavour) {
+  switch (flavour) {
+    case Flavour::kIlp:
+      return "ilp";
+    case Flavour::kScalar:
+      return "scalar";
+    case Flavour::kStrided:
+      return "strided";
+    case Flavour::kGpu:
+      return "gpu";
+    default:
+      return "";
+  }
 }
 
 // torch ignores values of these variables that it does not know, and so do we.
@@ -34,11 +50,11 @@ Flavour unary_flavour() { return unary.load(std::memory_order_relaxed); }
 
 Flavour binary_flavour() { return binary.load(std::memory_order_relaxed); }
 
-void set_forced_flavours(const std::string& unary_name, const std::string& binary_name) {
+std::pair<std::string, std::string> set_forced_flavours(const std::string& unary_name,
+                                                        const std::string& binary_name) {
   const Flavour new_unary = flavour_named(unary_name);
   const Flavour new_binary = flavour_named(binary_name);
-  unary = new_unary;
-  binary = new_binary;
+  return {name_of(unary.exchange(new_unary)), name_of(binary.exchange(new_binary))};
 }
 
 }  // namespace metalops

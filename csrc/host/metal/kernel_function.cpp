@@ -134,6 +134,7 @@ void MetalKernelFunction::dispatch(c10::ArrayRef<uint64_t> length,
 }
 
 void* get_tensor_gpu_address(const at::TensorBase& t) {
+  metalops::exec::note_address_taken(t.storage().data(), t.storage().nbytes());
   return const_cast<void*>(t.const_data_ptr());
 }
 

@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import tempfile
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -90,9 +91,11 @@ def torch_version() -> str:
     return match.group(1) if match else ""
 
 
-def compile_emitted(emitted: HostCode, output: str, options: Options) -> None:
+def compile_emitted(emitted: HostCode, output: str, options: Options, metal: str = "") -> None:
     """Builds a shared library from emitted C++. Raises SyntaxError with positions of the user's
     source.
+
+    metal: the source, preprocessed, which the library keeps.
 
     Without debug the compiler sees no line markers, so that its errors are positions of the emitted
     text, which map back to the exact column.
@@ -118,10 +121,12 @@ def compile_emitted(emitted: HostCode, output: str, options: Options) -> None:
     flags += host.diagnostic_flags()
     with tempfile.TemporaryDirectory(prefix="metalops") as folder:
         source = os.path.join(folder, "kernels.cpp")
+        embedded = _embedded(metal, folder)
         if options.sanitize:
-            _write(source, _sanitized_text(emitted, options.sanitize, folder))
+            _write(source, _sanitized_text(emitted, options.sanitize, folder) + embedded)
         else:
-            _write(source, emitted.text if options.debug else emitted.without_markers())
+            text = emitted.text if options.debug else emitted.without_markers()
+            _write(source, text + embedded)
         result = host.run([*flags, "-shared", source, "-o", output, "-lm"])
         if result.returncode and (options.debug or options.sanitize):
             # Again, for errors in terms of the text that is known here.
@@ -130,6 +135,20 @@ def compile_emitted(emitted: HostCode, output: str, options: Options) -> None:
             result = again if again.returncode else result
         if result.returncode:
             raise syntax_error(explain(result.stderr.decode(errors="replace"), source, emitted))
+
+
+_EMBEDDED = """
+asm(".section .rodata.metalops_source,\\"a\\"\\n.globl metalops_source, metalops_source_end\\n"
+    "metalops_source:\\n.incbin \\"{file}\\"\\nmetalops_source_end:\\n.previous\\n");
+"""
+
+
+def _embedded(metal: str, folder: str) -> str:
+    """C++ that puts the Metal source into the library: traces of launches carry it."""
+    path = os.path.join(folder, "source")
+    with open(path, "wb") as stream:
+        stream.write(zlib.compress(metal.encode("latin-1"), 9))
+    return _EMBEDDED.format(file=path)
 
 
 _SANITIZED = """
@@ -233,13 +252,13 @@ def _build(preprocessed: Preprocessed, output: str, options: Options) -> HostCod
     # Sanitizers watch each thread by itself.
     emitted = emit(preprocessed, options.kernels, group_loops=not options.sanitize)
     try:
-        compile_emitted(emitted, output, options)
+        compile_emitted(emitted, output, options, preprocessed.portable_text())
     except SyntaxError:
         if all(engine != "group" for engine, _ in emitted.engines.values()):
             raise
         # Errors are said of the program as it was written, not of what became of it.
         emitted = emit(preprocessed, options.kernels, group_loops=False)
-        compile_emitted(emitted, output, options)
+        compile_emitted(emitted, output, options, preprocessed.portable_text())
     return emitted
 
 

@@ -12,7 +12,7 @@ import functools
 import re
 from dataclasses import dataclass, field
 
-MARKER = re.compile(r'^#\s*(?:line\s+)?(\d+)\s*(?:("(?:\\.|[^"\\])*"))?')
+MARKER = re.compile(r'(?m)^#[ \t]*(?:line[ \t]+)?(\d+)[ \t]*(?:("(?:\\.|[^"\\\n])*"))?')
 TOKEN = re.compile(r'[A-Za-z_]\w*|\.?\d[\w.]*|"(?:\\.|[^"\\])*"|::|->|<<|>>|[^\s\w]')
 
 

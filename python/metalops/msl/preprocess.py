@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .errors import PROGRAM_SOURCE, Diagnostic, syntax_error
-from .locations import marker_of
+from .locations import MARKER, marker_of
 from .paths import HEADERS
 from .targets.host import compiler
 
@@ -57,6 +57,17 @@ class Preprocessed:
     dependencies: list[str]
     sources: dict[str, str]
     folders: tuple[str, ...] = ()
+
+    def portable_text(self) -> str:
+        """The text, without the folders of this machine."""
+        return MARKER.sub(self._portable_marker, self.text)
+
+    def _portable_marker(self, match: re.Match) -> str:
+        number, file = marker_of(match.group())
+        if file is None:
+            return match.group()
+        name = self.recorded(file).replace("\\", "\\\\").replace('"', '\\"')
+        return f'# {number} "{name.encode("utf-8", "surrogateescape").decode("latin-1")}"'
 
     def recorded(self, file: str) -> str:
         """What a compiled library calls a file, on any machine."""

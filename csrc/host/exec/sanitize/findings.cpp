@@ -103,9 +103,35 @@ std::string describe(const msl::abi::Thread& thread) {
   return std::move(text).str();
 }
 
+namespace {
+
+void write_list(std::ostream& text, const std::vector<int64_t>& numbers) {
+  text << '[';
+  for (size_t i = 0; i < numbers.size(); ++i) text << (i ? ", " : "") << numbers[i];
+  text << ']';
+}
+
+// "float32 [30]", "16 bytes by value".
+std::string describe(const BoundBuffer& bound) {
+  std::ostringstream text;
+  if (bound.kind == BoundBuffer::Kind::kValue) text << bound.bytes << " bytes by value";
+  if (bound.kind == BoundBuffer::Kind::kTensor) {
+    text << bound.dtype << ' ';
+    write_list(text, bound.sizes);
+    if (!bound.is_contiguous) {
+      text << " of strides ";
+      write_list(text, bound.strides);
+    }
+    if (bound.offset != 0) text << " at offset " << bound.offset;
+  }
+  return std::move(text).str();
+}
+
+}  // namespace
+
 SanitizedLaunch::SanitizedLaunch(const Kernel& kernel, const Launch& launch,
-                                 const BufferDescriptions* buffers)
-    : turn_(turn), outer_(launch_in_progress), kernel_(kernel), launch_(launch), buffers_(buffers) {
+                                 const BoundBuffers* bound)
+    : turn_(turn), outer_(launch_in_progress), kernel_(kernel), launch_(launch), bound_(bound) {
   launch_in_progress = this;
 }
 
@@ -121,7 +147,7 @@ std::string SanitizedLaunch::describe_buffer(unsigned index) const {
     return a.kind == msl::abi::ArgumentKind::kBuffer && unsigned(a.index) == index;
   });
   const std::string name = argument != end ? argument->name : "";
-  const std::string bound = buffers_ != nullptr ? (*buffers_)[index] : "";
+  const std::string bound = bound_ != nullptr ? describe((*bound_)[index]) : "";
   if (name.empty() && bound.empty()) return std::move(text).str();
   text << " (";
   if (!name.empty()) text << '\'' << name << '\'' << (bound.empty() ? "" : ", ");

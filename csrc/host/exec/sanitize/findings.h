@@ -52,7 +52,7 @@ void add_finding(Finding finding);
 // comes from a signal handler.
 class SanitizedLaunch {
  public:
-  SanitizedLaunch(const Kernel& kernel, const Launch& launch, const BufferDescriptions* buffers);
+  SanitizedLaunch(const Kernel& kernel, const Launch& launch, const BoundBuffers* bound);
   ~SanitizedLaunch();
   SanitizedLaunch(const SanitizedLaunch&) = delete;
 
@@ -74,7 +74,7 @@ class SanitizedLaunch {
   SanitizedLaunch* const outer_;
   const Kernel& kernel_;
   const Launch& launch_;
-  const BufferDescriptions* const buffers_;
+  const BoundBuffers* const bound_;
   ForkSafeMutex mutex_;
   struct Counted {
     Finding finding;

@@ -1,0 +1,13 @@
+"""Traces: what kernels were launched with, in one file that runs again elsewhere.
+
+with metalops.debug.capture("report.trace"):
+    y = model(x)
+
+python -m metalops replay report.trace --check --device cuda
+"""
+
+from __future__ import annotations
+
+from .format import Argument, Launch, Memory, Trace, TraceError, Write, load, save
+
+__all__ = ["Argument", "Launch", "Memory", "Trace", "TraceError", "Write", "load", "save"]

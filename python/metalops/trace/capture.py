@@ -1,0 +1,213 @@
+"""Recording what operators launch on the software device."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import math
+import os
+import struct
+import threading
+import zlib
+from collections.abc import Iterator
+
+import torch
+
+from .format import Argument, Launch, Memory, Trace, Write, save
+
+_MOST_SCANNED = 65536  # bytes of a tensor of 64-bit integers in which addresses are looked for
+
+
+class _Recorder:
+    def __init__(self, largest: int | None, execute: bool):
+        """largest: of the memories whose contents are recorded, in bytes; None: any."""
+        self.trace = Trace(made_by=_made_by())
+        self.largest = largest
+        self.execute = execute
+        self.memories: dict[int, tuple[int, int]] = {}  # begin -> bytes, index in the trace
+        self.known: dict[int, bytes | None] = {}  # by index: digest of what the trace leaves there
+        self.lock = threading.RLock()
+
+    # ---- a launch --------------------------------------------------------------------------------
+
+    def record(self, launch) -> None:
+        with self.lock:
+            from metalops import _host
+
+            for begin, size in _host.take_noted_addresses():
+                self._memory(begin, {"bytes": size})
+            arguments = tuple(self._argument(a) for a in launch.arguments)
+            shown = self._shown(arguments)
+            for index in shown:
+                self._record_contents(index)
+            event = Launch(
+                self.trace.add_blob(zlib.decompress(launch.source)),
+                launch.name,
+                tuple(launch.grid),
+                tuple(launch.group),
+                arguments,
+                launch.threadgroup_bytes,
+                {i: value.hex() for i, value in launch.constants.items()},
+            )
+            self.trace.events.append(event)
+            if not self.execute:
+                return
+            launch.run(launch.engines[0], launch.threads)
+            results = {i: r for i in shown if (r := self._result(i, arguments)) is not None}
+            self.trace.events[-1] = Launch(**{**vars(event), "results": results})
+
+    def _shown(self, arguments: tuple[Argument, ...]) -> list[int]:
+        """The memories that a launch may look at."""
+        indices = [a.memory for a in arguments if a.memory is not None]
+        indices += [memory for a in arguments for _, memory, _ in a.addresses]
+        return list(dict.fromkeys(indices))
+
+    def _argument(self, bound: dict) -> Argument:
+        if bound["is_value"]:
+            value = _read(bound["begin"], bound["bytes"])
+            return Argument(bound["index"], value=value.hex(), addresses=self._addresses(value))
+        if bound["bytes"] == 0 or bound["address"] == 0:
+            return Argument(bound["index"], value="")
+        memory = self._memory(bound["begin"], bound)
+        tensor = None
+        addresses: tuple = ()
+        if "dtype" in bound:
+            tensor = (bound["dtype"], bound["sizes"], bound["strides"])
+            if bound["dtype"] in ("int64", "uint64") and bound["bytes"] <= _MOST_SCANNED:
+                addresses = self._addresses(_read(bound["begin"], bound["bytes"]))
+        return Argument(
+            bound["index"],
+            memory,
+            bound["address"] - bound["begin"],
+            bound["writable"],
+            tensor,
+            addresses=addresses,
+        )
+
+    def _addresses(self, data: bytes) -> tuple[tuple[int, int, int], ...]:
+        """(position, memory, offset) of the words that are addresses of known memories."""
+        found = []
+        for at in range(0, len(data) - 7, 8):
+            (word,) = struct.unpack_from("Q", data, at)
+            for begin, (size, index) in self.memories.items():
+                if begin <= word < begin + size:
+                    found.append((at, index, word - begin))
+        return tuple(found)
+
+    # ---- memory ----------------------------------------------------------------------------------
+
+    def _memory(self, begin: int, bound: dict) -> int:
+        """The index of an allocation; what lay there before and has other bounds is no more."""
+        size = bound["bytes"]
+        known = self.memories.get(begin)
+        if known is not None and known[0] == size:
+            return known[1]
+        for other, (other_size, _) in list(self.memories.items()):
+            if other < begin + size and begin < other + other_size:
+                del self.memories[other]
+        index = len(self.trace.memories)
+        self.trace.memories.append(
+            Memory(size, bound.get("dtype"), bound.get("sizes", ()), bound.get("strides", ()))
+        )
+        self.memories[begin] = size, index
+        return index
+
+    def _begin(self, index: int) -> int:
+        return next(begin for begin, (_, i) in self.memories.items() if i == index)
+
+    def _is_recorded(self, index: int) -> bool:
+        return self.largest is None or self.trace.memories[index].bytes <= self.largest
+
+    def _record_contents(self, index: int) -> None:
+        """A write event, unless the trace leaves in the memory what is there."""
+        memory = self.trace.memories[index]
+        if not self._is_recorded(index):
+            if index not in self.known:
+                self.known[index] = None
+                self.trace.events.append(Write(index, generator=self._generator(index)))
+            return
+        data = _read(self._begin(index), memory.bytes)
+        digest = hashlib.sha256(data).digest()
+        if self.known.get(index) != digest:
+            self.known[index] = digest
+            self.trace.events.append(Write(index, self.trace.add_blob(data)))
+
+    def _result(self, index: int, arguments: tuple[Argument, ...]) -> str | None:
+        """The contents of a memory after a launch, if it may have written there and all it saw is known."""
+        is_written = any(a.memory == index and a.writable for a in arguments) or any(
+            index == memory for a in arguments for _, memory, _ in a.addresses
+        )
+        if not is_written or not self._is_recorded(index):
+            return None
+        data = _read(self._begin(index), self.trace.memories[index].bytes)
+        self.known[index] = hashlib.sha256(data).digest()
+        if not all(self._is_recorded(i) for i in self._shown(arguments)):
+            # Another run will not have these, since it has other inputs.
+            return None
+        return self.trace.add_blob(data)
+
+    def _generator(self, index: int) -> dict[str, object]:
+        memory = self.trace.memories[index]
+        dtype = getattr(torch, memory.dtype, None) if memory.dtype else None
+        if dtype is None:
+            return {"kind": "nothing"}
+        if dtype.is_complex:
+            return {"kind": "normal"}
+        size = memory.bytes // dtype.itemsize * dtype.itemsize
+        raw = (ctypes.c_uint8 * size).from_address(self._begin(index))
+        values = torch.frombuffer(raw, dtype=dtype)
+        if dtype == torch.bool:
+            return {"kind": "bernoulli", "probability": float(values.float().mean())}
+        low, high = (value.item() for value in values.aminmax())
+        if not dtype.is_floating_point:
+            return {"kind": "integers", "low": low, "high": high}
+        # Rates, probabilities and the like may not be negative.
+        if 0 <= low < high < math.inf:
+            return {"kind": "uniform", "low": low, "high": high}
+        return {"kind": "normal"}
+
+
+def _read(address: int, size: int) -> bytes:
+    return ctypes.string_at(address, size)
+
+
+def _made_by() -> dict[str, str]:
+    return {"torch": str(torch.__version__), "device": "software Metal device"}
+
+
+@contextlib.contextmanager
+def capture(
+    path: str | os.PathLike,
+    *,
+    contents: bool | int = True,
+    execute: bool = True,
+    gpu: bool = False,
+) -> Iterator[Trace]:
+    """See metalops.debug.capture."""
+    from metalops import _host, _is_software
+
+    if not _is_software:
+        raise NotImplementedError("capture: launches are recorded on the software device")
+    if not isinstance(contents, (bool, int)) or contents < 0:
+        raise ValueError(f"capture: contents is True, False or a number of bytes, got {contents!r}")
+    largest = None if contents is True else int(contents)
+    recorder = _Recorder(largest, execute)
+
+    def hook(launch) -> None:
+        with torch.inference_mode(False), torch.no_grad():
+            recorder.record(launch)
+
+    before = _host.set_launch_hook(hook)
+    if before is not None:
+        _host.set_launch_hook(before)
+        raise RuntimeError("capture: launches are already looked at, by another capture perhaps")
+    flavours = _host.set_elementwise_flavour("gpu", "gpu") if gpu else None
+    _host.take_noted_addresses()
+    try:
+        yield recorder.trace
+    finally:
+        _host.set_launch_hook(None)
+        if flavours is not None:
+            _host.set_elementwise_flavour(*flavours)
+        save(recorder.trace, path)

@@ -1,0 +1,285 @@
+"""Running the launches of a trace again, on the software device or on a GPU."""
+
+from __future__ import annotations
+
+import statistics
+import struct
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from .format import Argument, Launch, Trace, Write
+
+# Between devices: functions of the library differ by some units in the last place, and sums in their order. Relative to the
+# element, and a tenth of it relative to the largest element of the result, since terms cancel.
+_TOLERANCES = {
+    torch.float32: 1e-4,
+    torch.complex64: 1e-4,
+    torch.float16: 4e-3,
+    torch.bfloat16: 3e-2,
+}
+_REPEATS = 7
+_SECONDS_A_REPEAT = 2e-3
+_MOST_RUNS = 50
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a launch did. seconds: median of several runs, None where it was not timed. bytes: of its operands, each counted
+    once. problems: a line for each result that is not the recorded one; None where there was nothing to compare with."""
+
+    launch: Launch
+    bytes: int
+    seconds: float | None = None
+    problems: tuple[str, ...] | None = None
+
+    @property
+    def rate(self) -> float | None:
+        """Bytes a second."""
+        return self.bytes / self.seconds if self.seconds else None
+
+
+Arguments = list[Tensor | bytes | None]
+
+
+class Device(Protocol):
+    """Where launches run."""
+
+    name: str
+    torch_device: torch.device
+
+    def kernel(self, source: str, launch: Launch) -> Callable[[Arguments], None]:
+        """Compiles; the result runs the launch with the given arguments."""
+
+    def seconds(self, run: Callable[[], None]) -> float:
+        """The median time of a run, which has run before."""
+
+
+class SoftwareDevice:
+    name = "host"
+    torch_device = torch.device("cpu")
+
+    def kernel(self, source: str, launch: Launch) -> Callable[[Arguments], None]:
+        from metalops import _host, msl
+
+        library = _host.Library(msl.compile_source(source))
+        if launch.constants:
+            values = {i: bytes.fromhex(value) for i, value in launch.constants.items()}
+            library = library.specialise(values)
+
+        def run(arguments: Arguments) -> None:
+            library.launch(
+                launch.kernel, arguments, launch.grid, launch.group, launch.threadgroup_bytes
+            )
+
+        return run
+
+    def seconds(self, run: Callable[[], None]) -> float:
+        def clock() -> float:
+            before = time.perf_counter()
+            run()
+            return time.perf_counter() - before
+
+        return statistics.median(clock() for _ in range(_REPEATS))
+
+
+class CudaDevice:
+    name = "cuda"
+
+    def __init__(self, index: int | None = None):
+        if not torch.cuda.is_available():
+            raise RuntimeError("replay: torch finds no CUDA device here")
+        self.torch_device = torch.device(
+            "cuda", torch.cuda.current_device() if index is None else index
+        )
+
+    def kernel(self, source: str, launch: Launch) -> Callable[[Arguments], None]:
+        from metalops.cuda.library import Library
+
+        constants = {i: bytes.fromhex(value) for i, value in launch.constants.items()}
+        library = Library(source, kernels=(launch.kernel,), **_given(constants=constants))
+
+        def run(arguments: Arguments) -> None:
+            library.launch(
+                launch.kernel, arguments, launch.grid, launch.group, launch.threadgroup_bytes
+            )
+
+        return run
+
+    def seconds(self, run: Callable[[], None]) -> float:
+        """Of runs in a CUDA graph, without what a launch from Python costs."""
+        torch.cuda.synchronize()
+        once = self._timed(run)
+        runs = max(1, min(_MOST_RUNS, int(_SECONDS_A_REPEAT / once)))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(runs):
+                run()
+        graph.replay()
+        return statistics.median(self._timed(graph.replay) for _ in range(_REPEATS)) / runs
+
+    def _timed(self, work: Callable[[], None]) -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / 1e3
+
+
+def _given(**options: object) -> dict[str, object]:
+    return {name: value for name, value in options.items() if value}
+
+
+DEVICES: dict[str, Callable[[], Device]] = {"host": SoftwareDevice, "cuda": CudaDevice}
+
+
+def copy_rate(device: Device) -> float:
+    """Bytes that a copy reads and writes a second, of memory too large for any cache."""
+    size = 2**30 if device.torch_device.type == "cuda" else 2**28
+    source = torch.zeros(size, dtype=torch.uint8, device=device.torch_device)
+    target = torch.empty_like(source)
+    target.copy_(source)
+    return 2 * size / device.seconds(lambda: target.copy_(source))
+
+
+def replay(
+    trace: Trace, device: Device, *, check: bool = False, timed: bool = False
+) -> Iterator[Row]:
+    """Runs the launches of a trace in their order, and tells of each.
+
+    check: compares what they leave in memory with what was recorded, where everything that they see is known, and goes on
+    from the recorded. timed: runs each several times besides, from the same memory.
+    """
+    memories = [
+        torch.zeros(m.bytes, dtype=torch.uint8, device=device.torch_device) for m in trace.memories
+    ]
+    kernels: dict[tuple, Callable[[Arguments], None]] = {}
+    for event in trace.events:
+        if isinstance(event, Write):
+            _write(trace, event, memories[event.memory])
+            continue
+        key = (event.source, event.kernel, tuple(sorted(event.constants.items()))) + (
+            event.grid,
+            event.group,
+            tuple(sorted(event.threadgroup_bytes.items())),
+        )
+        if key not in kernels:
+            kernels[key] = device.kernel(trace.blobs[event.source].decode("latin-1"), event)
+        kernel = kernels[key]
+        arguments = [None] * (1 + max((a.index for a in event.arguments), default=-1))
+        for argument in event.arguments:
+            arguments[argument.index] = _bound(argument, memories)
+        seconds = None
+        if timed:
+            written = {a.memory for a in event.arguments if a.memory is not None and a.writable} | {
+                m for a in event.arguments for _, m, _ in a.addresses
+            }
+            before = {m: memories[m].clone() for m in written}
+            kernel(arguments)
+            seconds = device.seconds(lambda k=kernel, a=arguments: k(a))
+            for memory, contents in before.items():
+                memories[memory].copy_(contents)
+        kernel(arguments)
+        problems = None
+        if check and event.results:
+            problems = tuple(_compare(trace, event, memories))
+        yield Row(event, sum(map(_operand_bytes, event.arguments)), seconds, problems)
+
+
+def _bound(argument: Argument, memories: list[Tensor]) -> Tensor | bytes | None:
+    if argument.memory is not None:
+        place = memories[argument.memory][argument.offset :]
+        for at, memory, offset in argument.addresses:
+            address = struct.pack("q", memories[memory].data_ptr() + offset)
+            word = torch.frombuffer(bytearray(address), dtype=torch.uint8)
+            memories[argument.memory][at : at + 8] = word.to(place.device)
+        return place
+    value = bytearray.fromhex(argument.value or "")
+    for at, memory, offset in argument.addresses:
+        struct.pack_into("Q", value, at, memories[memory].data_ptr() + offset)
+    return bytes(value) or None
+
+
+def _operand_bytes(argument: Argument) -> int:
+    """Of the different elements of a tensor."""
+    if argument.tensor is None:
+        return len(argument.value or "") // 2
+    dtype, sizes, strides = argument.tensor
+    size = getattr(torch, dtype).itemsize
+    for n, stride in zip(sizes, strides, strict=True):
+        size *= n if stride != 0 or n == 0 else 1
+    return size
+
+
+def _write(trace: Trace, write: Write, memory: Tensor) -> None:
+    if write.contents is not None:
+        contents = torch.frombuffer(bytearray(trace.blobs[write.contents]), dtype=torch.uint8)
+        memory.copy_(contents)
+        return
+    description = trace.memories[write.memory]
+    generator = dict(write.generator or {"kind": "nothing"})
+    if generator["kind"] == "nothing" or description.dtype is None:
+        return
+    dtype = getattr(torch, description.dtype)
+    values = memory[: memory.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
+    source = torch.Generator(memory.device).manual_seed(write.memory)
+    if generator["kind"] == "normal":
+        real = torch.view_as_real(values) if dtype.is_complex else values
+        real.normal_(generator=source)
+    elif generator["kind"] == "uniform":
+        low, high = float(generator["low"]), float(generator["high"])
+        values.uniform_(low, high, generator=source)
+    elif generator["kind"] == "bernoulli":
+        values.bernoulli_(float(generator["probability"]), generator=source)
+    elif generator["kind"] == "integers":
+        low, high = int(generator["low"]), int(generator["high"])
+        values.random_(low, high + 1, generator=source) if high > low else values.fill_(low)
+    else:
+        raise ValueError(f"replay: unknown kind of contents {generator['kind']!r}")
+
+
+def _compare(trace: Trace, launch: Launch, memories: list[Tensor]) -> Iterator[str]:
+    """A line for each result that differs; leaves the recorded ones in memory."""
+    for index, name in launch.results.items():
+        expected = torch.frombuffer(bytearray(trace.blobs[name]), dtype=torch.uint8)
+        actual = memories[index].to("cpu", copy=True)
+        memories[index].copy_(expected)
+        if torch.equal(actual, expected):
+            continue
+        bound = next((a for a in launch.arguments if a.memory == index and a.writable), None)
+        dtype = trace.memories[index].dtype
+        if bound is not None and bound.tensor is not None:
+            dtype = bound.tensor[0]
+        problem = _difference(actual, expected, getattr(torch, dtype) if dtype else torch.uint8)
+        if problem:
+            where = f"buffer {bound.index}" if bound is not None else f"memory {index}"
+            yield f"{where}: {problem}"
+
+
+def _difference(actual: Tensor, expected: Tensor, dtype: torch.dtype) -> str | None:
+    """What is wrong with the bytes of numbers; None where they are as near as they have to be."""
+    size = len(actual) // dtype.itemsize * dtype.itemsize
+    x, y = actual[:size].view(dtype), expected[:size].view(dtype)
+    if dtype not in _TOLERANCES:
+        differ = x != y
+        if not differ.any():
+            return None
+        first = int(differ.nonzero()[0])
+        return f"{int(differ.sum())} of {len(x)} elements differ, the first at {first}: {x[first]} instead of {y[first]}"
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    x, y = x.to(wide), y.to(wide)
+    finite = y.abs().nan_to_num(0, 0, 0)
+    allowed = _TOLERANCES[dtype] * (finite + 0.1 * (finite.max() if len(finite) else 0))
+    same = (x == y) | (x.isnan() & y.isnan()) | ((x - y).abs() <= allowed)
+    if same.all():
+        return None
+    worst = int(((x - y).abs().nan_to_num(float("inf")) * ~same).argmax())
+    return (
+        f"{int((~same).sum())} of {len(x)} elements differ, the worst at {worst}: "
+        f"{x[worst].item():.8g} instead of {y[worst].item():.8g}"
+    )
