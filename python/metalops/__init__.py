@@ -1,7 +1,8 @@
 """Metal operators for PyTorch's mps device, and that device in software without an Apple GPU.
 
 Importing the package is all: on a Mac it registers the operators with torch's own Metal backend;
-elsewhere it first makes ``torch.device("mps")`` real.
+elsewhere it first makes ``torch.device("mps")`` real. Where its compiled parts are not built, what needs none of them still
+works: Metal kernels on CUDA tensors, the operators of ``metalops.ops`` on tensors of other devices, and the front end.
 """
 
 from __future__ import annotations
@@ -12,32 +13,37 @@ from importlib import import_module
 from . import _check, _sanitize
 
 _sanitize.ensure_runtime()
-_check.check()
+# One sentence that says why the compiled parts are left out, or None.
+_problem = _check.check()
 
 # The software device exists where torch has no Metal backend of its own.
 _is_software = sys.platform != "darwin"
 
-if _is_software:
-    from . import _host
+if _problem is None:
+    if _is_software:
+        from . import _host
 
-    _check.check_names(_host)
+        _check.check_names(_host)
 
-    from . import _device
+        from . import _device
 
-    _device.bring_up()
+        _device.bring_up()
 
-try:
-    from . import _C
+    try:
+        from . import _C
 
-    _check.check_names(_C)
-except ImportError as error:
-    raise ImportError(
-        f"metalops cannot load its operators ({error}); install it again with `pip install .`."
-    ) from error
+        _check.check_names(_C)
+    except ImportError as error:
+        raise ImportError(
+            f"metalops cannot load its operators ({error}); install it again with `pip install .`."
+        ) from error
 
-from . import _inductor, debug, ops  # noqa: E402
+    from . import _inductor
 
-_inductor.install()
+    _inductor.install()
+
+from . import debug, ops  # noqa: E402
+
 _sanitize.turn_on()
 
 # What is loaded when it is first used, because it takes longer than all of the above: a name and its module, ...
@@ -51,11 +57,14 @@ _FROM_MODULES = {
 }
 # ... and modules.
 _MODULES = ("build", "cuda", "kernel", "msl", "testing")
+_COMPILED = ("_C", "_build_info", "_host", "_stock_overloads")
 
 __all__ = ["debug", "ops", *_FROM_MODULES, *_MODULES]
 
 
 def __getattr__(name: str):
+    if _problem is not None and name in _COMPILED:
+        raise ImportError(_problem)
     if name in _MODULES:
         return import_module(f".{name}", __name__)
     if name in _FROM_MODULES:

@@ -1,7 +1,8 @@
-"""Whether this copy of metalops can be used here, decided before anything of it is loaded.
+"""Whether the compiled parts of this copy of metalops can be used here, decided before anything of them is loaded.
 
 A library built for another torch or platform fails in ways nobody can read (missing symbols, crashes), so the package
-refuses with one sentence first. So does an extension without something that the Python sources ask it for.
+refuses with one sentence first, or leaves the compiled parts out where the rest is of use. So does an extension without
+something that the Python sources ask it for.
 """
 
 from __future__ import annotations
@@ -17,18 +18,12 @@ _BUILD_AGAIN = (
 
 
 def problem(torch_version: str, platform: str = sys.platform) -> str | None:
-    """One sentence that says why metalops cannot be imported with this torch on this platform, or None."""
+    """One sentence that says why the compiled parts cannot be used with this torch on this platform, or None."""
     if platform not in ("linux", "darwin"):
         return f"metalops works on macOS and Linux, not on {platform}."
-    here = os.path.dirname(os.path.abspath(__file__))
-    needed = [
-        "_build_info.py",
-        "_stock_overloads.py",
-        "_C.so",
-        *(["_host.so"] if platform == "linux" else []),
-    ]
-    missing = [name for name in needed if not os.path.exists(os.path.join(here, name))]
+    missing = _missing(platform)
     if missing:
+        here = os.path.dirname(os.path.abspath(__file__))
         return f"metalops has not been built: {here} is its source tree, without {', '.join(missing)}; {_BUILD_AGAIN}"
     from metalops import _build_info
 
@@ -44,13 +39,31 @@ def problem(torch_version: str, platform: str = sys.platform) -> str | None:
     return None
 
 
-def check() -> None:
-    """Raises ImportError with that sentence. torch must be importable."""
+def _missing(platform: str) -> list[str]:
+    here = os.path.dirname(os.path.abspath(__file__))
+    needed = [
+        "_build_info.py",
+        "_stock_overloads.py",
+        "_C.so",
+        *(["_host.so"] if platform == "linux" else []),
+    ]
+    return [name for name in needed if not os.path.exists(os.path.join(here, name))]
+
+
+def check() -> str | None:
+    """That sentence, where metalops is of use all the same: in a source tree that is not built, and with a torch for CUDA.
+
+    Raises ImportError with it elsewhere: what is built for mps and cannot be used is a mistake. torch must be importable.
+    """
     import torch
 
     message = problem(torch.__version__)
-    if message is not None:
+    is_of_use = sys.platform in ("linux", "darwin") and (
+        torch.version.cuda is not None or _missing(sys.platform)
+    )
+    if message is not None and not is_of_use:
         raise ImportError(message)
+    return message
 
 
 def check_names(extension: ModuleType) -> None:

@@ -9,7 +9,7 @@ import os
 import torch
 
 import metalops
-from metalops import _build_info, _environment
+from metalops import _environment
 
 
 class _LibraryHead(ctypes.Structure):
@@ -65,7 +65,24 @@ def _kernel_compiler() -> str:
     return f"{' '.join(found.command)} {found.version}"
 
 
+def _cuda_lines() -> list[str]:
+    from metalops.cuda import NvrtcNotFound, nvrtc
+
+    try:
+        lines = [f"NVRTC {'.'.join(map(str, nvrtc.version()))}: {nvrtc.path()}"]
+    except NvrtcNotFound as error:
+        return [str(error)]
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        lines.append(
+            f"cuda:{index}: {properties.name}, compute capability {properties.major}.{properties.minor}"
+        )
+    return lines if len(lines) > 1 else [*lines, "no GPU"]
+
+
 def _device_line() -> str:
+    if metalops._problem is not None and not torch.backends.mps.is_available():
+        return "no mps device"
     kind = "software Metal device" if metalops._is_software else "Apple GPU"
     name = torch.backends.mps.get_name()
     return f"{name}: {kind}, {torch.backends.mps.get_core_count()} cores"
@@ -73,12 +90,26 @@ def _device_line() -> str:
 
 def describe() -> list[tuple[str, list[str]]]:
     """(title, lines) of each part of the report."""
-    report = [
-        ("device", [_device_line()]),
-        ("torch", [f"{torch.__version__} (metalops was built for {_build_info.TORCH_VERSION})"]),
-        ("compiler", [_build_info.COMPILER]),
-        ("kernel libraries", _library_lines()),
-    ]
+    if metalops._problem is None:
+        from metalops import _build_info
+
+        report = [
+            ("device", [_device_line()]),
+            (
+                "torch",
+                [f"{torch.__version__} (metalops was built for {_build_info.TORCH_VERSION})"],
+            ),
+            ("compiler", [_build_info.COMPILER]),
+            ("kernel libraries", _library_lines()),
+        ]
+    else:
+        report = [
+            ("device", [_device_line()]),
+            ("torch", [torch.__version__]),
+            ("compiler", []),
+            ("compiled parts", [f"none: {metalops._problem}"]),
+        ]
+    report.append(("cuda", _cuda_lines()))
     if metalops._is_software:
         report[2][1].append(f"{_kernel_compiler()} (for kernels at run time)")
         report.append(("cache", [_cache_line()]))

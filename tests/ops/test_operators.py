@@ -68,7 +68,7 @@ class TestOpInfo(TestCase):
             op.op(*args, **op.operator.arguments[-1])
 
 
-instantiate_device_type_tests(TestOpInfo, globals(), only_for="mps", allow_mps=True)
+instantiate_device_type_tests(TestOpInfo, globals(), only_for=("mps", "cpu"), allow_mps=True)
 
 
 # test_autograd_registration of opcheck does not know mps.

@@ -64,6 +64,11 @@ def is_available() -> bool:
     return True
 
 
+def path() -> str:
+    """Where the library is, or its name if the system has found it. Raises NvrtcNotFound."""
+    return _library()._name
+
+
 @functools.cache
 def version() -> tuple[int, int]:
     major, minor = c_int(), c_int()

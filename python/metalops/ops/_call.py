@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from .. import _C
+from .. import _problem
 
 __all__ = ["direct", "is_dynamo_compiling", "through_torch_ops"]
 
@@ -36,5 +36,9 @@ def direct(name: str) -> Callable[..., Tensor]:
             return packet.default(*args)
         *args, out = args
         return through_torch_ops(name, *args, out=out)
+
+    if _problem is not None:
+        return fallback
+    from .. import _C
 
     return _C.direct_call(f"metalops::{name}", fallback)

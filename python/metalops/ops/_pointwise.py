@@ -1,32 +1,44 @@
-"""The decorator that makes a pointwise operator's Python face of its declaration.
+"""The decorator that makes a pointwise operator of its declaration.
 
-A module of this package declares an operator by a function without a body::
+A module of this package declares an operator by a function that computes it with torch's operators::
 
-    @pointwise
+    @pointwise(gradient=_softcap_gradient)
     def softcap(input: Tensor, cap: float) -> Tensor:
         \"\"\"``cap tanh(x / cap)``.\"\"\"
+        return cap * torch.tanh(input / cap)
 
-That is the only place in Python where its name stands. The dispatcher knows what else there is to say of it, from
-``csrc/ops``: its overloads, how many of its arguments are tensors, whether it halves the only one (it is not tagged as
-pointwise then), and the operators that autograd calls for it. From these follow the function with ``out=``, the in-place
-form with a trailing underscore, fake kernels and rules for torch.vmap.
+That is the only place in Python where its name stands. The function runs for tensors that are not on ``mps``, of float32
+for floating-point operands of whatever precision. What else there is to say of the operator the dispatcher knows, from
+``csrc/ops``: its overloads, and the operators that autograd calls for it. From these follow the function with ``out=``, the
+in-place form with a trailing underscore, fake kernels and rules for torch.vmap. Without the compiled parts of metalops the
+operator is defined from its declaration.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 
 import torch
 from torch import Tensor
 
+from .. import _problem
 from .._torch_internals import OpOverload, has_kernel, schema
-from . import fake
+from . import _definition, _elsewhere, fake
 from ._call import direct, is_dynamo_compiling, through_torch_ops
 from .vmap import register_vmap
+
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+# Where operators of this package run besides mps.
+_KEYS = ("CPU", "CUDA")
+
+# gradient(grad_output, *operands, *numbers): the gradients of the operands, in float32 all.
+Gradient = Callable[..., Sequence[Tensor]]
 
 
 @dataclass(frozen=True)
@@ -49,18 +61,31 @@ declared: dict[str, Operator] = {}
 
 
 def pointwise(
-    declaration: FunctionType | None = None, *, integers_stay: bool = False
+    *, gradient: Gradient, integers_stay: bool = False, halving: bool = False, rounds: bool = False
+) -> Callable[[FunctionType], Callable[..., Tensor]]:
+    """Makes the operator that a function declares. gradient: of a halving operator, of the two halves. rounds: whether the
+    function takes floating-point operands in the dtype that they have in common.
+    """
+    return functools.partial(_declare, gradient, integers_stay, halving, rounds)
+
+
+def _declare(
+    gradient: Gradient,
+    integers_stay: bool,
+    halving: bool,
+    rounds: bool,
+    declaration: FunctionType,
 ) -> Callable[..., Tensor]:
-    """Makes the operator that a function without a body declares. integers_stay: see Operator."""
-    if declaration is None:
-        return functools.partial(pointwise, integers_stay=integers_stay)
     name = declaration.__name__
-    overload = getattr(torch.ops.metalops, name).default
-    operands = _tensors(overload)
-    halving = torch.Tag.pointwise not in overload.tags
+    parameters = list(inspect.signature(declaration).parameters.values())
+    operands = sum(p.annotation == "Tensor" for p in parameters)
+    if _problem is not None:
+        _define(name, parameters, gradient, halving)
+    numbers = [(p.name, p.default) for p in parameters[operands:]]
+    _implement(name, declaration, gradient, operands, numbers, integers_stay, halving, rounds)
     function = _face(declaration, name, declaration.__doc__)
     inplace = None
-    if _is_defined(f"{name}_"):
+    if not halving:
         where = (
             "in place" if operands == 1 else f"written to ``{function.__code__.co_varnames[0]}``"
         )
@@ -83,6 +108,82 @@ def pointwise(
             )
         register_vmap(f"metalops::{backward}", _tensors(overload), needs_dimension=halving)
     return function
+
+
+def _implement(
+    name: str,
+    declaration: FunctionType,
+    gradient: Gradient,
+    operands: int,
+    numbers: _elsewhere.Numbers,
+    integers_stay: bool,
+    halving: bool,
+    rounds: bool,
+) -> None:
+    """Registers the kernels for tensors that are not on mps."""
+
+    def compute(outputs, inputs, scalars) -> None:
+        dtype = _elsewhere.promoted_dtype(inputs, not integers_stay)
+        if dtype.is_floating_point and not rounds:
+            dtype = torch.float32
+        outputs[0].copy_(declaration(*(x.to(dtype) for x in inputs), *scalars))
+
+    def compute_gradients(outputs, inputs, scalars) -> None:
+        gradients = gradient(*(x.float() for x in inputs), *scalars)
+        for output, value in zip(outputs, gradients, strict=False):
+            output.copy_(value)
+
+    operator = _elsewhere.Operator(
+        name,
+        operands,
+        numbers,
+        frozenset([*_FLOATS, *_INTEGERS, *([] if integers_stay else [torch.bool])]),
+        compute,
+        integers_to_float=not integers_stay,
+        halving=halving,
+    )
+    backward = f"{name}_backward"
+    library = fake.fragment("metalops")
+    for key in _KEYS:
+        _elsewhere.implement(library, operator, key)
+        if _is_defined(backward):
+            overload = getattr(torch.ops.metalops, backward).default
+            kernel = _elsewhere.Backward(
+                backward,
+                _tensors(overload),
+                numbers,
+                len(schema(overload).returns),
+                compute_gradients,
+                halving,
+            )
+            library.impl(backward, kernel, key)
+
+
+def _define(
+    name: str, parameters: list[inspect.Parameter], gradient: Gradient, halving: bool
+) -> None:
+    """Makes the operator, where there are no compiled parts that do."""
+
+    def gradients(wanted, grads, *args) -> list[Tensor]:
+        wide = [x.float() if isinstance(x, Tensor) else x for x in (*grads, *args)]
+        if not halving:
+            return list(gradient(*wide))
+        grad, whole, *numbers = wide
+        return [torch.cat(gradient(grad, *fake.halves(name, whole), *numbers), dim=-1)]
+
+    arguments = []
+    for parameter in parameters:
+        called = "self" if parameter.name == "input" else parameter.name
+        default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
+        arguments.append(f"{parameter.annotation} {called}{default}")
+    _definition.define(
+        "metalops",
+        name,
+        ", ".join(arguments),
+        pointwise=not halving,
+        has_inplace=not halving,
+        gradient=gradients,
+    )
 
 
 def _is_defined(name: str) -> bool:

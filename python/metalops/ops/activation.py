@@ -1,55 +1,96 @@
 """Activations of one input.
 
-All take a tensor of any shape and layout on ``mps`` and return one of the same shape. Dtypes: float32, float16, bfloat16
+All take a tensor of any shape and layout and return one of the same shape. Dtypes: float32, float16, bfloat16
 (half precision computes in float32 and rounds once) and the integers; where nothing else is said these are promoted to
 the default dtype, as torch.sigmoid does. ``out=`` is resized and cast to as with torch's own functions; the names with a
 trailing underscore work in place. Derivatives of any order and forward mode are there as for
-torch's own functions. Complex tensors and tensors that are not on ``mps`` raise NotImplementedError.
+torch's own functions. Complex tensors and float64 raise NotImplementedError. On ``mps`` one kernel computes the result, on
+the CPU and on ``cuda`` some operators of torch.
 """
 
 from __future__ import annotations
 
+import math
+
+import torch
 from torch import Tensor
 
 from ._pointwise import pointwise
 
+_SCALE = math.sqrt(2 / math.pi)
+_CUBIC = 0.044715
+_SLOPE = 1.702
 
-@pointwise
+
+def gelu_tanh_and_derivative(x: Tensor) -> tuple[Tensor, Tensor]:
+    t = torch.tanh(_SCALE * x * (1 + _CUBIC * x * x))
+    # Where the tanh is saturated, x * x may overflow; what it multiplies is zero there, and zero it stays.
+    slope = _SCALE * (1 + 3 * _CUBIC * torch.clamp(x * x, max=1e30))
+    return 0.5 * x * (1 + t), 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope
+
+
+def _gelu_gradient(grad: Tensor, x: Tensor) -> tuple[Tensor]:
+    return (grad * gelu_tanh_and_derivative(x)[1],)
+
+
+def _gelu_quick_gradient(grad: Tensor, x: Tensor) -> tuple[Tensor]:
+    s = torch.sigmoid(_SLOPE * x)
+    return (grad * (s + _SLOPE * x * (s * (1 - s))),)
+
+
+def _relu_squared_gradient(grad: Tensor, x: Tensor) -> tuple[Tensor]:
+    return (grad * (2 * torch.relu(x)),)
+
+
+def _softcap_gradient(grad: Tensor, x: Tensor, cap: float) -> tuple[Tensor]:
+    # 1 - tanh(z)^2 without the difference, which has few digits where tanh is close to 1.
+    e = torch.exp(-2 * torch.abs(x / cap))
+    return (grad * (4 * e / ((1 + e) * (1 + e))),)
+
+
+@pointwise(gradient=_gelu_gradient)
 def gelu_new(input: Tensor) -> Tensor:
     """``0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))``, the tanh approximation of GELU.
 
     From Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), as GPT-2 uses it.
     """
+    return gelu_tanh_and_derivative(input)[0]
 
 
-@pointwise
+@pointwise(gradient=_gelu_gradient)
 def gelu_fast(input: Tensor) -> Tensor:
     """``0.5 x (1 + tanh(sqrt(2/pi) x (1 + 0.044715 x^2)))``: :func:`gelu_new` with its polynomial factored.
 
     The order of operations is that of Hugging Face's "gelu_fast".
     """
+    return gelu_tanh_and_derivative(input)[0]
 
 
-@pointwise
+@pointwise(gradient=_gelu_quick_gradient)
 def gelu_quick(input: Tensor) -> Tensor:
     """``x sigmoid(1.702 x)``, the sigmoid approximation of GELU.
 
     From Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), as CLIP uses it.
     """
+    return input * torch.sigmoid(_SLOPE * input)
 
 
-@pointwise(integers_stay=True)
+@pointwise(gradient=_relu_squared_gradient, integers_stay=True)
 def relu_squared(input: Tensor) -> Tensor:
     """``max(x, 0)^2``. Integers stay integers and wrap around, as with torch.square; bool raises NotImplementedError.
 
     From So et al., "Primer: Searching for Efficient Transformers for Language Modeling" (2021).
     """
+    return torch.square(torch.relu(input))
 
 
-@pointwise
+@pointwise(gradient=_softcap_gradient)
 def softcap(input: Tensor, cap: float) -> Tensor:
     """``cap tanh(x / cap)``: close to ``x`` around zero, and never beyond ``+-cap``.
 
     From Bello et al., "Neural Combinatorial Optimization with Reinforcement Learning" (2016), as Gemma 2 uses it.
     cap: a finite number other than 0, else ValueError.
     """
+    if not math.isfinite(cap) or cap == 0:
+        raise ValueError(f"softcap: cap must be a finite number other than 0, but got {cap:g}")
+    return cap * torch.tanh(input / cap)

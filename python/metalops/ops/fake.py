@@ -19,6 +19,7 @@ from .._torch_internals import (
     check,
     compute_elementwise_output_strides,
     elementwise_dtypes,
+    has_kernel,
     is_cpu_scalar_tensor,
     maybe_resize_out,
 )
@@ -45,9 +46,11 @@ def pointwise_result(
     return torch.empty_strided(shape, strides, dtype=dtype, device=device)
 
 
-def halves(input: Tensor) -> tuple[Tensor, Tensor]:
-    """``input[..., :d]`` and ``input[..., d:]`` where the last dimension of ``input`` has size ``2 d``."""
-    check(input.dim() > 0, lambda: "0-dimensional tensors cannot be halved")
+def halves(name: str, input: Tensor) -> tuple[Tensor, Tensor]:
+    """``input[..., :d]`` and ``input[..., d:]`` where the last dimension of ``input`` has size ``2 d``. name: of the
+    operator, for the RuntimeError where it has none.
+    """
+    check(input.dim() > 0, lambda: f"{name} does not support 0-dimensional tensors")
     check(
         input.shape[-1] % 2 == 0,
         lambda: (
@@ -58,10 +61,20 @@ def halves(input: Tensor) -> tuple[Tensor, Tensor]:
     return input.narrow(-1, 0, d), input.narrow(-1, d, d)
 
 
-def _check_cast(result: Tensor, out: Tensor) -> None:
+def check_cast(result: Tensor, out: Tensor) -> None:
     check(
         torch.can_cast(result.dtype, out.dtype),
         lambda: f"result type {result.dtype} can't be cast to the desired output type {out.dtype}",
+    )
+
+
+def check_shape(result: Tensor, written: Tensor) -> None:
+    """RuntimeError unless a result can be written to a tensor that is not resized."""
+    check(
+        result.shape == written.shape,
+        lambda: (
+            f"output with shape {list(written.shape)} doesn't match the broadcast shape {list(result.shape)}"
+        ),
     )
 
 
@@ -90,19 +103,14 @@ def register(name: str, result: Callable[..., Tensor], *, inplace: bool, results
         outs = [keywords.pop(name) for name in names]
         expected = result(*args, **keywords)
         for out in outs:
-            _check_cast(expected, out)
+            check_cast(expected, out)
             maybe_resize_out(out, expected.shape)
         return outs[0] if results == 1 else tuple(outs)
 
     def inplace_overload(*args, **scalars) -> Tensor:
         expected = result(*args, **scalars)
-        _check_cast(expected, args[0])
-        check(
-            expected.shape == args[0].shape,
-            lambda: (
-                f"output with shape {list(args[0].shape)} doesn't match the broadcast shape {list(expected.shape)}"
-            ),
-        )
+        check_cast(expected, args[0])
+        check_shape(expected, args[0])
         return args[0]
 
     _register(name, functional)
@@ -131,21 +139,24 @@ def register_pointwise(
 
 
 def register_halving(name: str, *, integers_to_float: bool = True) -> None:
-    """Registers the fake kernels of an operator on the two halves of its first argument's last dimension."""
+    """Registers the fake kernels of an operator on the two halves of its first argument's last dimension, and of the operator
+    that differentiates it, if there is one."""
+    base = name.partition("::")[2]
 
     def result(input: Tensor, *args) -> Tensor:
-        return pointwise_result(*halves(input), integers_to_float=integers_to_float)
+        return pointwise_result(*halves(base, input), integers_to_float=integers_to_float)
 
     def backward(grad_output: Tensor, input: Tensor, *args) -> Tensor:
         dtype = torch.promote_types(grad_output.dtype, input.dtype)
-        shape = list(torch.broadcast_shapes(grad_output.shape, halves(input)[0].shape))
+        shape = list(torch.broadcast_shapes(grad_output.shape, halves(base, input)[0].shape))
         shape[-1] = input.shape[-1]
         if shape != list(input.shape):
             return input.new_empty(shape, dtype=dtype)
         return torch.empty_like(input, dtype=dtype)
 
     register(name, result, inplace=False)
-    _register(f"{name}_backward", backward)
+    if has_kernel(f"{name}_backward"):
+        _register(f"{name}_backward", backward)
 
 
 def register_backward(name: str, tensors: int, gradients: int) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from ... import _C, _locks
+from ... import _locks
 from ..._torch_internals import schemas_of
 from ...ops import fake
 from ...ops.vmap import register_vmap
@@ -140,6 +140,8 @@ class Functor:
     """
 
     def __init__(self, definition: Definition):
+        from ... import _C
+
         d = definition
         self.definition = d
         self.__name__ = self.__qualname__ = d.name
@@ -217,7 +219,9 @@ class Functor:
     def __reduce__(self):
         return _functor_of, (self.definition,)
 
-    def _compiled(self, element: str) -> _C.ShaderLibrary:
+    def _compiled(self, element: str):
+        from ... import _C
+
         source = metal_text.source(self.definition, element)
         owner = f"{self.definition.name} for {element}"
         return compile_library(owner, source, _C.ShaderLibrary)

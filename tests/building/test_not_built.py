@@ -1,0 +1,145 @@
+"""What works in a source tree of which nothing is compiled, and what the rest says."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import metalops
+import pytest
+from metalops.cuda import nvrtc
+
+needs_nvrtc = pytest.mark.skipif(
+    not nvrtc.is_available(), reason="NVRTC is not installed: pip install nvidia-cuda-nvrtc"
+)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """The folder of a copy of the package without what setup.py makes."""
+    folder = tmp_path_factory.mktemp("tree")
+    built = shutil.ignore_patterns(
+        "*.so", "_C.kernels", "_build_info.py", "_stock_overloads.py", "__pycache__"
+    )
+    shutil.copytree(os.path.dirname(metalops.__file__), folder / "metalops", ignore=built)
+    return folder
+
+
+def run(tree, *arguments):
+    environment = {
+        **os.environ,
+        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+        "PYTHONPATH": os.pathsep.join(
+            [str(tree), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        ),
+    }
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=tree,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def run_program(tree, text):
+    result = run(tree, "-c", f"import metalops, torch\n{text}")
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "metalops._C",
+        "metalops.coverage",
+        "metalops.debug.standins().__enter__()",
+        "import metalops._device",
+    ],
+)
+def test_what_needs_the_compiled_parts_says_how_to_build_them(tree, use):
+    result = run(tree, "-c", f"import metalops\n{use}")
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: metalops has not been built")
+    assert "`pip install .`" in last and "`python setup.py build_ext --inplace`" in last
+
+
+OPERATORS = """
+from metalops import ops
+x = torch.linspace(-3, 3, 8, requires_grad=True)
+y = torch.linspace(1, 2, 8)
+ops.swiglu(x, y).sum().backward()
+expected = torch.linspace(-3, 3, 8, requires_grad=True)
+(torch.nn.functional.silu(expected) * y).sum().backward()
+torch.testing.assert_close(x.grad, expected.grad)
+plain = x.detach()
+silu = torch.nn.functional.silu
+torch.testing.assert_close(ops.silu_and_mul(plain.reshape(2, 4)), silu(plain.reshape(2, 4)[:, :2]) * plain.reshape(2, 4)[:, 2:])
+# out=, in place, recorded in place
+out = torch.empty(0)
+ops.gelu_new(y, out=out)
+inplace = y.clone()
+ops.gelu_new_(inplace)
+assert inplace._version > 0 and torch.equal(inplace, out)
+recorded = x * 1
+ops.softcap_(recorded, 2.0)
+(gradient,) = torch.autograd.grad(recorded.sum(), x)
+torch.testing.assert_close(gradient, 1 - torch.tanh(plain / 2) ** 2)
+try:
+    ops.gelu_new(x, out=out)
+except RuntimeError as error:
+    assert "don't support automatic differentiation" in str(error)
+# derivatives of any order, vmap, compile
+(first,) = torch.autograd.grad(ops.relu_squared(x).sum(), x, create_graph=True)
+(second,) = torch.autograd.grad(first.sum(), x)
+torch.testing.assert_close(second, 2.0 * (plain > 0))
+assert torch.vmap(ops.gelu_new)(plain.reshape(2, 4)).shape == (2, 4)
+compiled = torch.compile(ops.swiglu, backend="aot_eager", fullgraph=True)
+torch.testing.assert_close(compiled(x, y), ops.swiglu(x, y))
+print("done")
+"""
+
+
+def test_operators_run_on_the_cpu(tree):
+    assert run_program(tree, OPERATORS) == "done\n"
+
+
+def test_kernels_of_python_can_be_made(tree):
+    text = """
+kernel = metalops.metal_kernel("scale", ["x"], ["y"], "y[thread_position_in_grid.x] = 2 * x[thread_position_in_grid.x];")
+print(kernel)
+import metalops.cuda, metalops.msl
+print(callable(metalops.TorchMetalKernel), "build" in dir(metalops))
+"""
+    assert run_program(tree, text) == "<MetalKernel 'scale'; x -> y>\nTrue True\n"
+
+
+def test_info_says_what_is_there(tree):
+    result = run(tree, "-m", "metalops", "info")
+    assert result.returncode == 0, result.stderr
+    assert "no mps device" in result.stdout
+    assert "none: metalops has not been built" in result.stdout
+    assert "NVRTC" in result.stdout
+
+
+def test_the_front_end_works(tree):
+    (tree / "good.metal").write_text("kernel void k(device float* x) { x[0] = 1; }\n")
+    (tree / "bad.metal").write_text("kernel void k(device float* x) { x[0] = missing; }\n")
+    good, bad = (
+        run(tree, "-m", "metalops", "compile", "good.metal"),
+        run(tree, "-m", "metalops", "compile", "bad.metal"),
+    )
+    assert good.returncode == 0 and (tree / "good.so").exists(), good.stderr
+    assert bad.returncode == 1 and "missing" in bad.stderr
+    assert run(tree, "-m", "metalops", "check", "good.metal").returncode == 0
+
+
+@needs_nvrtc
+def test_metal_compiles_for_gpus(tree):
+    text = """
+from metalops.cuda.library import Library
+print(Library("kernel void k(device float* x) { x[0] = 1; }").compile("sm_90")[:4])
+"""
+    assert run_program(tree, text) == "b'\\x7fELF'\n"
