@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
+import torch
 from metalops.cuda import driver, nvrtc
 
 ARCHITECTURE = "compute_90"
@@ -50,11 +51,14 @@ class Module:
 
 @dataclass
 class Recorder:
-    """launches: in their order. most_threads: of a threadgroup of any kernel."""
+    """launches: in their order. most_threads: of a threadgroup of any kernel. allowed: bytes of dynamic shared memory, by
+    function. synchronized: GPUs that were waited for."""
 
     launches: list[Launch] = field(default_factory=list)
     most_threads: int = 1024
     allowed: dict[str, int] = field(default_factory=dict)
+    synchronized: list[int] = field(default_factory=list)
+    is_capturing: bool = False
 
     def launch(self, function, blocks, block, shared, stream, parameters):
         first = parameters.addresses[0]
@@ -81,9 +85,13 @@ def recorder(monkeypatch):
         using=lambda index: contextlib.nullcontext(),
         stream=lambda index: 0,
         architecture=lambda index: ARCHITECTURE,
+        pinned_zeros=lambda size: torch.zeros(size, dtype=torch.uint8),
+        synchronize=recorder.synchronized.append,
+        is_capturing=lambda: recorder.is_capturing,
     )
+    monkeypatch.setattr("metalops.cuda.errors._buffers", {})
     for module in ("library", "function"):
         monkeypatch.setattr(f"metalops.cuda.{module}.driver", double)
-    for module in ("library", "shader"):
+    for module in ("errors", "library", "shader"):
         monkeypatch.setattr(f"metalops.cuda.{module}.device", device)
     return recorder

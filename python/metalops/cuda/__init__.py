@@ -4,13 +4,15 @@
     shader.my_kernel(out, x, 3.0)
 
 as torch.mps.compile_shader does on a Mac. Kernels are compiled by NVRTC, which torch's CUDA builds bring along, for the
-GPU that they are first run on, kept in the cache on disk, and launched on torch's current stream. Nothing here needs the
-compiled parts of metalops.
+GPU that they are first run on, kept in the cache on disk, and launched on torch's current stream. A launch can be captured in
+a CUDA graph once the kernel has run on the GPU before. What kernels report with TORCH_REPORT_ERROR is raised by the next launch
+that finds it, at the latest by metalops.cuda.synchronize(). Nothing here needs the compiled parts of metalops.
 """
 
 from __future__ import annotations
 
+from .errors import synchronize
 from .nvrtc import NvrtcNotFound
 from .shader import Kernel, Shader, compile_shader
 
-__all__ = ["Kernel", "NvrtcNotFound", "Shader", "compile_shader"]
+__all__ = ["Kernel", "NvrtcNotFound", "Shader", "compile_shader", "synchronize"]

@@ -48,3 +48,17 @@ def architecture(index: int) -> str:
     """What NVRTC calls a GPU, for instance "sm_90"."""
     major, minor = torch.cuda.get_device_capability(index)
     return f"sm_{major}{minor}"
+
+
+def pinned_zeros(size: int) -> Tensor:
+    """Bytes of the host's memory that GPUs write to at the same address."""
+    return torch.zeros(size, dtype=torch.uint8).pin_memory()
+
+
+def synchronize(index: int) -> None:
+    torch.cuda.synchronize(index)
+
+
+def is_capturing() -> bool:
+    """Whether the current stream's work becomes part of a CUDA graph."""
+    return torch.cuda.is_current_stream_capturing()

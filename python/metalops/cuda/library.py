@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from torch import Tensor
 
@@ -12,7 +13,8 @@ from ..msl.errors import Diagnostic, syntax_error
 from ..msl.paths import HEADERS
 from ..msl.preprocess import preprocess
 from ..msl.targets.cuda.emit import CudaCode, emit
-from . import device, driver, nvrtc
+from . import constants, device, driver, errors, nvrtc
+from .constants import Value
 from .function import Argument, Function
 
 
@@ -25,13 +27,20 @@ class Library:
         name: str = "program_source",
         kernels: Collection[str] = (),
         include_dirs: Collection[str] = (),
+        constants: Mapping[int | str, Value] | None = None,
     ):
-        """name: what errors call the source. kernels: those to compile; all by default. Raises SyntaxError with the user's
-        line and column.
+        """name: what errors call the source. kernels: those to compile; all by default. constants: the values of function
+        constants, by index or name; see specialise. Raises SyntaxError with the user's line and column.
         """
         self._code: CudaCode = emit(
             preprocess(source, name=name, include_dirs=include_dirs), kernels
         )
+        self._specialised: dict[tuple, Library] = {}
+        self._take(constants)
+
+    def _take(self, given: Mapping[int | str, Value] | None) -> None:
+        declared = self._code.program.function_constants
+        self._constants = constants.checked(given, {c.name: c.index for c in declared})
         self._modules: dict[int, driver.Module] = {}
         self._functions: dict[tuple[int, str], Function] = {}
 
@@ -39,16 +48,35 @@ class Library:
     def kernel_names(self) -> tuple[str, ...]:
         return tuple(self._code.entries)
 
+    def specialise(self, given: Mapping[int | str, Value]) -> Library:
+        """The library with the values of function constants compiled in, by index or name: numbers, or the bytes of the
+        constant's type. It starts from constants without values; the same values give the same library.
+
+        Raises ValueError for constants that the source does not have, TypeError for values of other types. A value that does
+        not fit is a SyntaxError when a kernel is compiled.
+        """
+        key = tuple((k, type(v), v) for k, v in given.items())
+        found = self._specialised.get(key)
+        if found is None:
+            found = copy.copy(self)
+            found._take(given)
+            found = self._specialised.setdefault(key, found)
+        return found
+
     def compile(self, architecture: str, debug: bool = False) -> bytes:
         """Code for "sm_90" and the like, or PTX for "compute_90" and the like, from the cache on disk if it is there. debug:
         without optimising. Raises SyntaxError, NvrtcNotFound."""
         text = self._code.without_markers()
-        options = (f"-I{HEADERS}", *(["-G"] if debug else []))
-        key = cache.key_of("cuda", build.version(), nvrtc.version(), architecture, debug, text)
+        options = [f"-I{HEADERS}", *(["-G"] if debug else [])]
+        if self._constants:
+            options.append(f"-DMSL_FUNCTION_CONSTANTS={constants.definitions(self._constants)}")
+        key = cache.key_of(
+            "cuda", build.version(), nvrtc.version(), architecture, options[1:], text
+        )
         found = cache.lookup(key)
         if found is None:
             try:
-                code = nvrtc.compile_program(text, "program_source", architecture, options)
+                code = nvrtc.compile_program(text, "program_source", architecture, tuple(options))
             except nvrtc.CompileError as error:
                 raise syntax_error(self._diagnostics(str(error))) from None
 
@@ -113,9 +141,11 @@ class Library:
 
         arguments: by buffer index; bytes come with the launch, an integer is an address. grid: threads. group: threads of a
         threadgroup. threadgroup_bytes: of memory whose size the launch says, by threadgroup index. Raises ValueError for
-        sizes that no launch has, RuntimeError for tensors that are not on one GPU.
+        sizes that no launch has, RuntimeError for tensors that are not on one GPU, and torch.AcceleratorError for what earlier
+        kernels have reported.
         """
         index = device.index_of(arguments)
+        errors.raise_reported(index)
         function = self._functions.get((index, name)) or self.function(index, name)
         with device.using(index):
             function.launch(device.stream(index), arguments, grid, group, threadgroup_bytes)

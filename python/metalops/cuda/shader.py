@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from . import device
+from . import device, errors
+from .constants import Value
 from .library import Library
 
 # Neither too few threads to share what a group has, nor so many that groups wait for each other's last ones.
@@ -29,8 +30,8 @@ _CASTS = {
 class Shader:
     """The kernels of a Metal source, as attributes."""
 
-    def __init__(self, source: str):
-        self._library = Library(source)
+    def __init__(self, library: Library):
+        self._library = library
 
     def __getattr__(self, name: str) -> Kernel:
         if name.startswith("__"):
@@ -40,6 +41,12 @@ class Shader:
                 f"the shader has no kernel {name!r}; it has {', '.join(self._library.kernel_names)}"
             )
         return Kernel(self._library, name)
+
+    def specialise(self, constants: Mapping[int | str, Value]) -> Shader:
+        """The kernels with the values of function constants, by index or name, compiled in: numbers, or the bytes of the
+        constant's type. Raises ValueError for constants that the source does not have, TypeError for values of other types.
+        """
+        return Shader(self._library.specialise(constants))
 
     def __dir__(self) -> list[str]:
         return sorted(self._library.kernel_names)
@@ -70,13 +77,15 @@ class Kernel:
         threads: int | Sequence[int] | None = None,
         group_size: int | Sequence[int] | None = None,
         arg_casts: str | Mapping[int, str] | None = None,
+        error_buf_idx: int | None = None,
     ) -> None:
         """Launches the kernel on the current stream.
 
         args: CUDA tensors; integers (64 bits) and floats (32 bits), or lists of them, of another type where arg_casts says
         so, for all or by index ("fp16", "bf16", "int32", "int16", "int8", "uint8"); lists of tensors, of which the kernel
         gets the addresses. threads: 1 to 3 numbers, by default as many as the first tensor has elements. group_size: of as
-        many dimensions. Raises ValueError, TypeError or RuntimeError for arguments that no launch has.
+        many dimensions. error_buf_idx: the buffer that is the kernel's c10::metal::ErrorMessages, in which it reports with
+        TORCH_REPORT_ERROR; see metalops.cuda.synchronize. Raises ValueError, TypeError or RuntimeError for arguments that no launch has.
         """
         buffers = [
             arg
@@ -84,6 +93,9 @@ class Kernel:
             else _bytes(arg, arg_casts and _cast(arg_casts, index))
             for index, arg in enumerate(args)
         ]
+        if error_buf_idx is not None:
+            buffers += [None] * (error_buf_idx + 1 - len(buffers))
+            buffers[error_buf_idx] = errors.buffer_address(device.index_of(args))
         if threads is None:
             first = next((a for a in args if isinstance(a, Tensor)), None)
             if first is None:
@@ -157,4 +169,4 @@ def compile_shader(source: str) -> Shader:
     Raises SyntaxError for what Metal forbids, and, when a kernel is first run, for what the GPU's compiler refuses;
     NvrtcNotFound where torch brings no compiler.
     """
-    return Shader(source)
+    return Shader(Library(source))

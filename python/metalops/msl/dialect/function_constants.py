@@ -1,6 +1,6 @@
-"""Function constants become variables of the library.
+"""Function constants become variables of the library, or constants where their values are compiled in.
 
-Program-scope constants computed from them are variables too, computed again whenever the function
+Program-scope constants computed from variables are variables too, computed again whenever the function
 constants have been given values (metalops_bind does it).
 """
 
@@ -28,8 +28,9 @@ class Derived:
 class FunctionConstants:
     """Runs after expressions were rewritten: their text is copied."""
 
-    def __init__(self, rewritten):
+    def __init__(self, rewritten, compiled_in: bool):
         self.rewritten = rewritten
+        self.compiled_in = compiled_in
         self.program = rewritten.program
         self.source = rewritten.program.source
         self.edits = rewritten.edits
@@ -60,20 +61,33 @@ class FunctionConstants:
             name = self.source.node_text(declared_identifier(declarator))
             self.program.function_constants.append(FunctionConstant(name, path, index))
             self.dependent.add(node.start_byte)
-            pieces.append(
-                f"static {self._type(node)} {name}; static {names.ABI}::u8 msl_is_defined_{name};"
-            )
+            kind = self._type(node)
+            if self.compiled_in:
+                value = f"{names.SUPPORT}::function_constant<({index})>"
+                pieces.append(
+                    f"static constexpr {kind} {name} = {value}::template get<{kind}>(); "
+                    f"static constexpr {names.ABI}::u8 msl_is_defined_{name} = {value}::is_defined;"
+                )
+            else:
+                pieces.append(
+                    f"static {kind} {name}; static {names.ABI}::u8 msl_is_defined_{name};"
+                )
         self._replace(node, head, " ".join(pieces))
 
     def _derived_constants(self, node, path, head: int) -> None:
         constants = [self._derived(d) for d in node.children_by_field_name("declarator")]
         if not constants or None in constants:
             return
+        self.dependent.add(node.start_byte)
+        if self.compiled_in:
+            values = ", ".join(f"{name} = {value}" for name, value in constants)
+            text = f"static constexpr {self._type(node)} {values};"
+            self._replace(node, head, text.replace("\n", " "))
+            return
         number = len(self.rewritten.derived)
         self.rewritten.derived.append(Derived(path, number))
         declared = ", ".join(name for name, _ in constants)
         computed = " ".join(f"{name} = {value};" for name, value in constants)
-        self.dependent.add(node.start_byte)
         text = (
             f"static {self._type(node)} {declared}; "
             f"static void msl_derive_{number}() {{ {computed} }}"

@@ -42,18 +42,21 @@ class Rewritten:
 
 
 def rewrite(
-    program: Program, before_expressions: Callable[[Rewritten], None] = lambda _: None
+    program: Program,
+    before_expressions: Callable[[Rewritten], None] = lambda _: None,
+    compiled_in: bool = False,
 ) -> Rewritten:
     """Edits for the whole program. Raises ProgramError for what Metal forbids.
 
-    before_expressions: edits that the text of expressions must have where it is copied.
+    before_expressions: edits that the text of expressions must have where it is copied. compiled_in: whether the values of
+    function constants are.
     """
     rewritten = Rewritten(program, Edits(program.source.text), CallGraph(program))
     _erase_attributes(rewritten)
     AddressSpaces(rewritten).run()
     before_expressions(rewritten)
     Expressions(rewritten).run()
-    FunctionConstants(rewritten).run()
+    FunctionConstants(rewritten, compiled_in).run()
     _class_scope_specialisations(rewritten)
     _enumerations(rewritten)
     _vector_widths(rewritten)

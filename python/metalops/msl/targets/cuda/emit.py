@@ -14,7 +14,10 @@ from ...program import Program
 from .entries import Entries, arguments, has_fast_entry
 from .kernels import rewrite_for_cuda
 
-_HEAD = "#include <msl/metal.h>\n#include <msl/rewrite.h>\n#include <msl/cuda/launch.h>\n"
+_HEAD = (
+    "#include <msl/metal.h>\n#include <msl/rewrite.h>\n#include <msl/cuda/launch.h>\n"
+    "#include <msl/cuda/function_constants.h>\n"
+)
 
 
 @dataclass

@@ -16,7 +16,7 @@ def rewrite_for_cuda(program: Program) -> tuple[Rewritten, Sites]:
         sites.append(Sites(rewritten))
         sites[0].add()
 
-    rewritten = rewrite(program, add_sites)
+    rewritten = rewrite(program, add_sites, compiled_in=True)
     for kernel in program.kernels:
         _kernel(rewritten, kernel)
     return rewritten, sites[0]
