@@ -39,6 +39,11 @@ def pytest_addoption(parser):
         action="store_true",
         help="run each launch on every engine that takes its kernel, and fail tests where they differ",
     )
+    parser.addoption(
+        "--record-launches",
+        metavar="FOLDER",
+        help="write traces of the first launches of each kernel, for `python -m metalops replay --check`",
+    )
 
 
 def pytest_configure(config):
@@ -102,6 +107,18 @@ def _launches_are_compared(pytestconfig):
     with compared() as record:
         yield
     assert not record.differences, "\n".join(record.differences)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _launches_are_recorded(pytestconfig):
+    folder = pytestconfig.getoption("record_launches")
+    if folder is None:
+        yield
+        return
+    from .trace.recording import recorded
+
+    with recorded(folder):
+        yield
 
 
 @pytest.fixture(scope="session")

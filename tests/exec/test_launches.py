@@ -131,9 +131,7 @@ def by_hand(folder, version="msl::abi::kAbiVersion", features=0):
         file.write(MISUSED.replace("VERSION", str(version)).replace("FEATURES", str(features)))
     output = os.path.join(folder, "kernels.so")
     host = compiler.find()
-    result = host.run(
-        [*host.flags(), f"-I{HEADERS}", "-shared", source, "-o", output, "-lm"]
-    )
+    result = host.run([*host.flags(), f"-I{HEADERS}", "-shared", source, "-o", output, "-lm"])
     assert result.returncode == 0, result.stderr
     return output
 

@@ -19,7 +19,9 @@ from .format import Argument, Launch, Memory, Trace, Write, save
 _MOST_SCANNED = 65536  # bytes of a tensor of 64-bit integers in which addresses are looked for
 
 
-class _Recorder:
+class Recorder:
+    """Puts launches into a trace."""
+
     def __init__(self, largest: int | None, execute: bool):
         """largest: of the memories whose contents are recorded, in bytes; None: any."""
         self.trace = Trace(made_by=_made_by())
@@ -27,6 +29,7 @@ class _Recorder:
         self.execute = execute
         self.memories: dict[int, tuple[int, int]] = {}  # begin -> bytes, index in the trace
         self.known: dict[int, bytes | None] = {}  # by index: digest of what the trace leaves there
+        self.noted: set[int] = set()  # indices of those whose addresses host code has asked for
         self.lock = threading.RLock()
 
     # ---- a launch --------------------------------------------------------------------------------
@@ -36,8 +39,12 @@ class _Recorder:
             from metalops import _host
 
             for begin, size in _host.take_noted_addresses():
-                self._memory(begin, {"bytes": size})
-            arguments = tuple(self._argument(a) for a in launch.arguments)
+                self.noted.add(self._memory(begin, {"bytes": size}))
+            bound = launch.arguments
+            for one in bound:
+                if not one["is_value"] and one["bytes"]:
+                    self._memory(one["begin"], one)
+            arguments = tuple(self._argument(one) for one in bound)
             shown = self._shown(arguments)
             for index in shown:
                 self._record_contents(index)
@@ -86,14 +93,15 @@ class _Recorder:
         )
 
     def _addresses(self, data: bytes) -> tuple[tuple[int, int, int], ...]:
-        """(position, memory, offset) of the words that are addresses of known memories."""
-        found = []
-        for at in range(0, len(data) - 7, 8):
-            (word,) = struct.unpack_from("Q", data, at)
-            for begin, (size, index) in self.memories.items():
-                if begin <= word < begin + size:
-                    found.append((at, index, word - begin))
-        return tuple(found)
+        """(position, memory, offset) of the words that are addresses which host code has asked for."""
+        spans = [(b, size, i) for b, (size, i) in self.memories.items() if i in self.noted]
+        words = struct.unpack_from(f"{len(data) // 8}Q", data) if spans else ()
+        return tuple(
+            (8 * at, index, word - begin)
+            for at, word in enumerate(words)
+            for begin, size, index in spans
+            if begin <= word < begin + size
+        )
 
     # ---- memory ----------------------------------------------------------------------------------
 
@@ -192,7 +200,7 @@ def capture(
     if not isinstance(contents, (bool, int)) or contents < 0:
         raise ValueError(f"capture: contents is True, False or a number of bytes, got {contents!r}")
     largest = None if contents is True else int(contents)
-    recorder = _Recorder(largest, execute)
+    recorder = Recorder(largest, execute)
 
     def hook(launch) -> None:
         with torch.inference_mode(False), torch.no_grad():

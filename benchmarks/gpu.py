@@ -1,0 +1,563 @@
+"""Times our kernels on an NVIDIA GPU against torch's own CUDA operators on tensors of the same sizes.
+
+    python benchmarks/gpu.py record FOLDER              # here: what operators launch, without running it
+    python benchmarks/gpu.py measure FOLDER --json FILE # on a machine with a GPU; needs no compiled part of metalops
+    python benchmarks/gpu.py plot FILE --png FILE       # a table and a plot of what was measured
+
+A case is one call of a torch operator (or of one of ours), which `record` makes on the software device and `measure` on
+CUDA tensors. Times are those of the kernels, in CUDA graphs on both sides where torch's operator allows it; ours leave
+out allocation and what stock operators do beside our kernels. Percentages are of the rate of a copy in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import torch
+import torch.nn.functional as F
+
+aten = torch.ops.aten
+LARGE = 2**26
+Tensors = dict[str, torch.Tensor]
+
+
+class Maker:
+    """Inputs of a device. On the software device their contents do not matter unless they are places, lengths or masks:
+    they are never computed with there."""
+
+    def __init__(self, device: str):
+        self.device = device
+
+    def normal(self, *sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        if self.device == "mps":
+            return torch.empty(*sizes, dtype=dtype, device="mps")
+        return torch.randn(*sizes, dtype=dtype, device=self.device)
+
+    def uniform(self, *sizes: int, high: float = 1.0) -> torch.Tensor:
+        """float32 from 0 to high."""
+        return (torch.rand(*sizes) * high).to(self.device)
+
+    def mask(self, *sizes: int, share: float = 0.2) -> torch.Tensor:
+        return (torch.rand(*sizes) < share).to(self.device)
+
+    def given(self, values: torch.Tensor) -> torch.Tensor:
+        return values.to(self.device)
+
+
+@dataclass(frozen=True)
+class Case:
+    """family: of the goal. ours: the call; theirs: what torch is timed with on CUDA, `ours` if it is None. bytes: that must
+    be read and written at least."""
+
+    family: str
+    name: str
+    make: Callable[[Maker], Tensors]
+    ours: Callable[[Tensors], object]
+    bytes: Callable[[Tensors], int]
+    theirs: Callable[[Tensors], object] | None = None
+    note: str = ""
+
+
+CASES: list[Case] = []
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+def case(*args, **options) -> None:
+    CASES.append(Case(*args, **options))
+
+
+def size(*tensors: torch.Tensor) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+# ---- elementwise ---------------------------------------------------------------------------------
+
+
+def _pair(make: Maker, dtype: torch.dtype) -> Tensors:
+    return {k: make.normal(LARGE, dtype=dtype) for k in ("x", "y", "out")}
+
+
+def _silu(t: Tensors) -> object:
+    return aten.silu.out(t["x"], out=t["out"])
+
+
+for name, dtype in DTYPES.items():
+    case(
+        "dense",
+        f"heaviside {name} 2^26",
+        lambda m, d=dtype: _pair(m, d),
+        lambda t: torch.heaviside(t["x"], t["y"], out=t["out"]),
+        lambda t: 3 * size(t["x"]),
+    )
+    case(
+        "dense",
+        f"gelu_quick {name} 2^26",
+        lambda m, d=dtype: {k: m.normal(LARGE, dtype=d) for k in ("x", "out")},
+        lambda t: torch.ops.metalops.gelu_quick(t["x"], out=t["out"]),
+        lambda t: 2 * size(t["x"]),
+        theirs=_silu,
+        note="torch: silu",
+    )
+    case(
+        "dense",
+        f"swiglu {name} 2^26",
+        lambda m, d=dtype: {k: m.normal(2**13, 2**13, dtype=d) for k in ("x", "y")},
+        lambda t: torch.ops.metalops.swiglu(t["x"], t["y"]),
+        lambda t: 3 * size(t["x"]),
+        theirs=lambda t: torch.mul(t["x"], t["y"]),
+        note="torch: mul",
+    )
+case(
+    "dense",
+    "lerp_clamped f32 2^26",
+    lambda m: {k: m.normal(LARGE) for k in ("x", "y", "w")},
+    lambda t: torch.ops.metalops.lerp_clamped(t["x"], t["y"], t["w"]),
+    lambda t: 4 * size(t["x"]),
+    theirs=lambda t: torch.lerp(t["x"], t["y"], t["w"]),
+    note="torch: lerp",
+)
+case(
+    "frexp",
+    "frexp f32 2^26",
+    lambda m: {"x": m.normal(LARGE)},
+    lambda t: torch.frexp(t["x"]),
+    lambda t: 3 * size(t["x"]),
+)
+for name in ("f32", "f16"):
+    dtype = DTYPES[name]
+    case(
+        "strided",
+        f"heaviside {name} column slices 8192x4096",
+        lambda m, d=dtype: {
+            "x": m.normal(8192, 8192, dtype=d)[:, :4096],
+            "y": m.normal(8192, 8192, dtype=d)[:, 4096:],
+        },
+        lambda t: torch.heaviside(t["x"], t["y"]),
+        lambda t: 3 * size(t["x"]),
+    )
+    case(
+        "strided",
+        f"heaviside {name} transposed + dense 8192^2",
+        lambda m, d=dtype: {
+            "x": m.normal(8192, 8192, dtype=d).t(),
+            "y": m.normal(8192, 8192, dtype=d),
+        },
+        lambda t: torch.heaviside(t["x"], t["y"]),
+        lambda t: 3 * size(t["x"]),
+    )
+    case(
+        "strided",
+        f"heaviside {name} row broadcast 8192^2",
+        lambda m, d=dtype: {
+            "x": m.normal(8192, 8192, dtype=d),
+            "y": m.normal(8192, dtype=d),
+        },
+        lambda t: torch.heaviside(t["x"], t["y"]),
+        lambda t: 2 * size(t["x"]),
+    )
+    case(
+        "silu_and_mul",
+        f"silu_and_mul {name} 8192 x 2*8192",
+        lambda m, d=dtype: {"x": m.normal(8192, 16384, dtype=d)},
+        lambda t: torch.ops.metalops.silu_and_mul(t["x"]),
+        lambda t: size(t["x"]) * 3 // 2,
+        theirs=lambda t: F.glu(t["x"], -1),
+        note="torch: glu",
+    )
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+for length in (512, 1024):
+    for name in ("f32", "f16"):
+        case(
+            "masked_softmax",
+            f"masked_softmax {name} (8, 16, {length}, {length})",
+            lambda m, d=DTYPES[name], n=length: {
+                "x": m.normal(8, 16, n, n, dtype=d),
+                "mask": m.mask(n, n),
+            },
+            lambda t: aten._masked_softmax(t["x"], t["mask"], 3, 0),
+            lambda t: 2 * size(t["x"]) + size(t["mask"]),
+        )
+for name in ("f32", "f16"):
+    case(
+        "masked_softmax",
+        f"masked_softmax {name} 4096x8192, a mask for each row",
+        lambda m, d=DTYPES[name]: {"x": m.normal(4096, 8192, dtype=d), "mask": m.mask(4096, 8192)},
+        lambda t: aten._masked_softmax(t["x"], t["mask"], 1, 2),
+        lambda t: 2 * size(t["x"]) + size(t["mask"]),
+    )
+case(
+    "masked_softmax",
+    "masked_softmax f32 128x262144, a mask for each row",
+    lambda m: {"x": m.normal(128, 262144), "mask": m.mask(128, 262144)},
+    lambda t: aten._masked_softmax(t["x"], t["mask"], 1, 2),
+    lambda t: 2 * size(t["x"]) + size(t["mask"]),
+)
+case(
+    "masked_softmax",
+    "masked_softmax backward f32 (8, 16, 512, 512)",
+    lambda m: {
+        "g": m.normal(8, 16, 512, 512),
+        "y": m.normal(8, 16, 512, 512),
+        "mask": m.mask(8, 16, 512, 512),
+    },
+    lambda t: aten._masked_softmax_backward(t["g"], t["y"], t["mask"], 3),
+    lambda t: 3 * size(t["g"]) + size(t["mask"]),
+)
+for batch in (32, 128):
+    for layout in ("NCHW", "NHWC"):
+        case(
+            "batch_norm_stats",
+            f"batch_norm_update_stats {layout} {batch}x64x56x56",
+            lambda m, b=batch, nhwc=layout == "NHWC": {
+                "x": m.normal(b, 56, 56, 64).permute(0, 3, 1, 2)
+                if nhwc
+                else m.normal(b, 64, 56, 56),
+                "mean": m.normal(64),
+                "variance": m.normal(64),
+            },
+            lambda t: aten.batch_norm_update_stats(t["x"], t["mean"], t["variance"], 0.1),
+            lambda t: size(t["x"]),
+        )
+
+
+def _lengths(kind: str) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(3)
+    if kind == "one of 45,000,000 among 500,000":
+        lengths = torch.full((500_000,), 10)
+        lengths[250_000] = 45_000_000
+        return lengths
+    if kind == "1 / rank, 500,000":
+        lengths = (5e7 / (13.7 * torch.arange(1, 500_001))).long()
+        return lengths[torch.randperm(500_000, generator=generator)]
+    if kind == "0 to 200, 500,000":
+        return torch.randint(0, 201, (500_000,), generator=generator)
+    count, length = map(int, kind.split(" of "))
+    return torch.full((count,), length)
+
+
+for kind in (
+    "500000 of 100",
+    "50000 of 1000",
+    "5000 of 10000",
+    "0 to 200, 500,000",
+    "1 / rank, 500,000",
+    "one of 45,000,000 among 500,000",
+):
+    case(
+        "segment_reduce",
+        f"segment_reduce sum f32, segments: {kind}",
+        lambda m, k=kind: {
+            "x": m.normal(int(_lengths(k).sum())),
+            "lengths": m.given(_lengths(k)),
+        },
+        lambda t: torch.segment_reduce(t["x"], "sum", lengths=t["lengths"], unsafe=True),
+        lambda t: size(t["x"], t["lengths"]) + 4 * t["lengths"].numel(),
+    )
+case(
+    "segment_reduce",
+    "segment_reduce sum f32 (1000000, 64), segments: 10000 of 100",
+    lambda m: {"x": m.normal(1_000_000, 64), "lengths": m.given(torch.full((10_000,), 100))},
+    lambda t: torch.segment_reduce(t["x"], "sum", lengths=t["lengths"], unsafe=True),
+    lambda t: size(t["x"], t["lengths"]) + 4 * 64 * 10_000,
+)
+case(
+    "hash_tensor",
+    "hash_tensor f32 2^26",
+    lambda m: {"x": m.normal(LARGE)},
+    lambda t: torch.hash_tensor(t["x"]),
+    lambda t: size(t["x"]),
+)
+case(
+    "hash_tensor",
+    "hash_tensor f32 8192^2 rows",
+    lambda m: {"x": m.normal(8192, 8192)},
+    lambda t: torch.hash_tensor(t["x"], 1),
+    lambda t: size(t["x"]),
+)
+
+# ---- pools, places, others -----------------------------------------------------------------------
+
+_POOLS = {
+    "avg": F.adaptive_avg_pool3d,
+    "max": lambda x, out: F.adaptive_max_pool3d(x, out, return_indices=True),
+}
+for kind, pool in _POOLS.items():
+    for out in ((4, 7, 7), (5, 9, 9)):
+        case(
+            "pools",
+            f"adaptive_{kind}_pool3d f32 (8, 64, 32, 56, 56) to {out}",
+            lambda m: {"x": m.normal(8, 64, 32, 56, 56)},
+            lambda t, f=pool, o=out: f(t["x"], o),
+            lambda t: size(t["x"]),
+        )
+for kernel, out in ((2, 56), (3, 37)):
+    case(
+        "fractional_max_pool",
+        f"fractional_max_pool2d f32 (32, 64, 112, 112), {kernel} to {out}",
+        lambda m: {"x": m.normal(32, 64, 112, 112), "r": m.uniform(32, 64, 2)},
+        lambda t, k=kernel, o=out: aten.fractional_max_pool2d(t["x"], [k, k], [o, o], t["r"]),
+        lambda t, o=out: size(t["x"]) + 32 * 64 * o * o * 12,
+    )
+
+
+def _ctc(m: Maker) -> Tensors:
+    generator = torch.Generator().manual_seed(2)
+    return {
+        "log_probs": m.given(torch.log_softmax(torch.randn(200, 32, 100, generator=generator), 2)),
+        "targets": m.given(torch.randint(1, 100, (32, 50), generator=generator)),
+        "grad": m.given(torch.ones(32)),
+        "loss": m.given(torch.full((32,), 500.0)),
+        "alpha": m.given(torch.full((32, 200, 101), -300.0)),
+    }
+
+
+_INPUTS, _TARGETS = [200] * 32, [50] * 32
+case(
+    "ctc_loss",
+    "ctc_loss f32, 200 steps, 32 samples, 50 of 100 classes",
+    _ctc,
+    lambda t: aten._ctc_loss(t["log_probs"], t["targets"], _INPUTS, _TARGETS),
+    lambda t: size(t["log_probs"], t["alpha"]),
+)
+case(
+    "ctc_loss",
+    "ctc_loss backward f32, 200 steps, 32 samples, 50 of 100 classes",
+    _ctc,
+    lambda t: aten._ctc_loss_backward(
+        t["grad"], t["log_probs"], t["targets"], _INPUTS, _TARGETS, t["loss"], t["alpha"], 0
+    ),
+    lambda t: 2 * size(t["log_probs"], t["alpha"]),
+)
+case(
+    "pdist",
+    "pdist f32 1000x64",
+    lambda m: {"x": m.normal(1000, 64)},
+    lambda t: aten._pdist_forward(t["x"], 2.0),
+    lambda t: size(t["x"]) + 4 * 499_500,
+)
+case(
+    "pdist",
+    "pdist backward f32 1000x64",
+    lambda m: {"x": m.normal(1000, 64), "g": m.normal(499_500), "d": m.uniform(499_500, high=15)},
+    lambda t: aten._pdist_backward(t["g"], t["x"], 2.0, t["d"]),
+    lambda t: 2 * size(t["x"]) + size(t["g"], t["d"]),
+)
+for high in (20, 2000):
+    case(
+        "poisson",
+        f"poisson f32 2^24, rates up to {high}",
+        lambda m, h=high: {"x": m.uniform(2**24, high=h)},
+        lambda t: torch.poisson(t["x"]),
+        lambda t: 2 * size(t["x"]),
+    )
+for accumulate in (False, True):
+    case(
+        "put_",
+        f"put_ f32 2^20 places of 2^24{', accumulating' if accumulate else ''}",
+        lambda m: {
+            "x": m.normal(2**24),
+            "i": m.given(torch.randperm(2**24)[: 2**20]),
+            "v": m.normal(2**20),
+        },
+        lambda t, a=accumulate: t["x"].put_(t["i"], t["v"], a),
+        lambda t, a=accumulate: 2**20 * (20 if a else 16),
+    )
+case(
+    "fake_quantize",
+    "fake_quantize per tensor f32 2^26",
+    lambda m: {"x": m.normal(LARGE)},
+    lambda t: aten.fake_quantize_per_tensor_affine_cachemask(t["x"], 0.05, 3, -128, 127),
+    lambda t: 9 * LARGE,
+)
+case(
+    "fake_quantize",
+    "fake_quantize per channel f32 (64, 64, 112, 112)",
+    lambda m: {
+        "x": m.normal(64, 64, 112, 112),
+        "scale": m.given(0.05 + 0.001 * torch.arange(64.0)),
+        "zero": m.given((torch.arange(64) % 5).int()),
+    },
+    lambda t: aten.fake_quantize_per_channel_affine_cachemask(
+        t["x"], t["scale"], t["zero"], 1, -128, 127
+    ),
+    lambda t: 9 * t["x"].numel(),
+)
+for name in ("f32", "f16"):
+    case(
+        "attention_projection",
+        f"_transform_bias_rescale_qkv {name} (16, 1024, 3 x 1024), 16 heads",
+        lambda m, d=DTYPES[name]: {
+            "qkv": m.normal(16, 1024, 3072, dtype=d),
+            "bias": m.normal(3072, dtype=d),
+        },
+        lambda t: aten._transform_bias_rescale_qkv(t["qkv"], t["bias"], 16),
+        lambda t: 2 * size(t["qkv"]),
+    )
+_OFFSETS = torch.tensor([0] + [100 + i * 397 % 900 for i in range(64)]).cumsum(0)
+_TOTAL = int(_OFFSETS[-1])
+case(
+    "jagged",
+    "jagged to padded f32, 64 of at most 1024, 512 columns",
+    lambda m: {"x": m.normal(_TOTAL, 512), "offsets": m.given(_OFFSETS)},
+    lambda t: aten._jagged_to_padded_dense_forward(t["x"], [t["offsets"]], [1024], 0.0),
+    lambda t: size(t["x"]) + 4 * 64 * 1024 * 512,
+)
+case(
+    "jagged",
+    "padded to jagged f32, 64 of at most 1024, 512 columns",
+    lambda m: {"x": m.normal(64, 1024, 512), "offsets": m.given(_OFFSETS)},
+    lambda t: aten._padded_dense_to_jagged_forward(t["x"], [t["offsets"]], _TOTAL),
+    lambda t: 2 * _TOTAL * 512 * 4,
+)
+
+
+# ---- recording and measuring ---------------------------------------------------------------------
+
+_STORED = 2**23  # contents of allocations of at most so many bytes: places and lengths
+
+
+def _file(folder: str, number: int) -> str:
+    return os.path.join(folder, f"{number:03}.trace")
+
+
+def record(folder: str, only: str) -> None:
+    import metalops
+
+    os.makedirs(folder, exist_ok=True)
+    for number, c in enumerate(CASES):
+        if only not in c.name:
+            continue
+        tensors = c.make(Maker("mps"))
+        path = _file(folder, number)
+        with metalops.debug.capture(path, contents=_STORED, execute=False, gpu=True) as trace:
+            c.ours(tensors)
+        kernels = ", ".join(launch.kernel for launch in trace.launches)
+        print(f"{os.path.getsize(path):9} bytes  {c.name}: {kernels}", flush=True)
+
+
+@dataclass
+class Result:
+    """Times in microseconds. share: of the copy rate, of the bytes that must be moved. ratio: torch's time / ours."""
+
+    family: str
+    name: str
+    note: str
+    us: float
+    launches_us: list[float]
+    share: float
+    torch_us: float | None
+    ratio: float | None
+
+
+def measure(folder: str, only: str) -> dict:
+    from metalops import trace
+    from metalops.trace.replay import CudaDevice, copy_rate, replay
+
+    device = CudaDevice()
+    rate = copy_rate(device)
+    name = torch.cuda.get_device_name()
+    print(f"{name}, torch {torch.__version__}, a copy of 1 GiB: {rate / 1e9:.0f} GB/s", flush=True)
+    results = []
+    for number, c in enumerate(CASES):
+        if only not in c.name or not os.path.exists(_file(folder, number)):
+            continue
+        try:
+            rows = list(replay(trace.load(_file(folder, number)), device, timed=True))
+        except Exception as error:  # a case that fails is told, and the others go on
+            print(f"FAILED {c.name}: {type(error).__name__}: {error}", flush=True)
+            continue
+        times = [row.seconds * 1e6 for row in rows]
+        torch.cuda.empty_cache()
+        tensors = c.make(Maker("cuda"))
+        theirs = _torch_time(device, lambda f=c.theirs or c.ours, t=tensors: f(t))
+        us = sum(times)
+        share = c.bytes(tensors) / (us * 1e-6) / rate
+        ratio = theirs / us if theirs else None
+        results.append(Result(c.family, c.name, c.note, us, times, share, theirs, ratio))
+        print(_line(results[-1]), flush=True)
+        del tensors
+        torch.cuda.empty_cache()
+    return {
+        "device": name,
+        "torch": torch.__version__,
+        "copy_GB/s": rate / 1e9,
+        "results": [asdict(r) for r in results],
+    }
+
+
+def _torch_time(device, call: Callable[[], object]) -> float | None:
+    """Microseconds; of eager calls where the operator waits for the GPU, None where torch lacks it."""
+    try:
+        call()
+    except (RuntimeError, AttributeError) as error:
+        print(f"  torch: {str(error).splitlines()[0]}")
+        return None
+    try:
+        return device.seconds(call) * 1e6
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return statistics.median(device._timed(call) for _ in range(7)) * 1e6
+
+
+def _line(r: Result) -> str:
+    parts = " + ".join(f"{t:.1f}" for t in r.launches_us) if len(r.launches_us) > 1 else ""
+    ratio = f"{r.ratio:6.2f}" if r.ratio else "     -"
+    line = f"{r.us:10.1f} us {r.share:6.0%} of copy  torch/ours {ratio}  {r.name}"
+    return line + (f" ({r.note})" if r.note else "") + (f" [{parts}]" if parts else "")
+
+
+def plot(measured: dict, path: str) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    results = [Result(**r) for r in measured["results"]][::-1]
+    figure, (left, right) = pyplot.subplots(1, 2, sharey=True, figsize=(14, 0.28 * len(results)))
+    names = [r.name for r in results]
+    left.barh(names, [r.share * 100 for r in results], color="tab:blue")
+    left.axvline(100, color="black", linewidth=0.8)
+    left.set_xlabel("% of the copy rate")
+    right.barh(names, [r.ratio or 0 for r in results], color="tab:orange")
+    right.axvline(1, color="black", linewidth=0.8)
+    right.set_xscale("log")
+    right.set_xlabel("torch's time / ours")
+    figure.suptitle(f"{measured['device']}, torch {measured['torch']}")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("step", choices=["record", "measure", "plot"])
+    parser.add_argument("path", help="the folder of traces; the JSON file to plot")
+    parser.add_argument("--only", default="", help="cases whose names have this in them")
+    parser.add_argument("--json", help="where results are written")
+    parser.add_argument("--png", default="gpu.png", help="where the plot is written")
+    options = parser.parse_args()
+    if options.step == "record":
+        record(options.path, options.only)
+    elif options.step == "measure":
+        measured = measure(options.path, options.only)
+        if options.json:
+            with open(options.json, "w") as stream:
+                json.dump(measured, stream, indent=1)
+    else:
+        with open(options.path) as stream:
+            measured = json.load(stream)
+        for r in measured["results"]:
+            print(_line(Result(**r)))
+        plot(measured, options.png)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
