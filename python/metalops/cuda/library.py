@@ -135,7 +135,7 @@ class Library:
         arguments: Sequence[Tensor | bytes | int | None],
         grid: Sequence[int] | int,
         group: Sequence[int] | int,
-        threadgroup_bytes: dict[int, int] | None = None,
+        threadgroup_bytes: Mapping[int, int] | None = None,
     ) -> None:
         """Runs a kernel on the current stream of its tensors' GPU.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,40 +43,44 @@ class Row:
         return self.bytes / self.seconds if self.seconds else None
 
 
-Arguments = list[Tensor | bytes | None]
+class Library(Protocol):
+    """Compiled kernels."""
+
+    def launch(
+        self,
+        name: str,
+        arguments: Sequence[Tensor | bytes | None],
+        grid: Sequence[int],
+        group: Sequence[int],
+        threadgroup_bytes: Mapping[int, int],
+    ) -> None: ...
 
 
 class Device(Protocol):
     """Where launches run."""
 
-    name: str
     torch_device: torch.device
 
-    def kernel(self, source: str, launch: Launch) -> Callable[[Arguments], None]:
-        """Compiles; the result runs the launch with the given arguments."""
+    def library(
+        self, source: str, kernels: Sequence[str], constants: Mapping[int, bytes]
+    ) -> Library:
+        """Compiles those kernels of a source."""
 
     def seconds(self, run: Callable[[], None]) -> float:
         """The median time of a run, which has run before."""
 
 
 class SoftwareDevice:
-    name = "host"
     torch_device = torch.device("cpu")
 
-    def kernel(self, source: str, launch: Launch) -> Callable[[Arguments], None]:
+    def library(
+        self, source: str, kernels: Sequence[str], constants: Mapping[int, bytes]
+    ) -> Library:
         from metalops import _host, msl
 
-        library = _host.Library(msl.compile_source(source))
-        if launch.constants:
-            values = {i: bytes.fromhex(value) for i, value in launch.constants.items()}
-            library = library.specialise(values)
-
-        def run(arguments: Arguments) -> None:
-            library.launch(
-                launch.kernel, arguments, launch.grid, launch.group, launch.threadgroup_bytes
-            )
-
-        return run
+        options = msl.Options(kernels=tuple(kernels))
+        library = _host.Library(msl.compile_source(source, options=options))
+        return library.specialise(constants) if constants else library
 
     def seconds(self, run: Callable[[], None]) -> float:
         def clock() -> float:
@@ -88,27 +92,18 @@ class SoftwareDevice:
 
 
 class CudaDevice:
-    name = "cuda"
-
     def __init__(self, index: int | None = None):
         if not torch.cuda.is_available():
             raise RuntimeError("replay: torch finds no CUDA device here")
-        self.torch_device = torch.device(
-            "cuda", torch.cuda.current_device() if index is None else index
-        )
+        current = torch.cuda.current_device() if index is None else index
+        self.torch_device = torch.device("cuda", current)
 
-    def kernel(self, source: str, launch: Launch) -> Callable[[Arguments], None]:
+    def library(
+        self, source: str, kernels: Sequence[str], constants: Mapping[int, bytes]
+    ) -> Library:
         from metalops.cuda.library import Library
 
-        constants = {i: bytes.fromhex(value) for i, value in launch.constants.items()}
-        library = Library(source, kernels=(launch.kernel,), **_given(constants=constants))
-
-        def run(arguments: Arguments) -> None:
-            library.launch(
-                launch.kernel, arguments, launch.grid, launch.group, launch.threadgroup_bytes
-            )
-
-        return run
+        return Library(source, kernels=kernels, constants=constants)
 
     def seconds(self, run: Callable[[], None]) -> float:
         """Of runs in a CUDA graph, without what a launch from Python costs."""
@@ -129,10 +124,6 @@ class CudaDevice:
         end.record()
         end.synchronize()
         return begin.elapsed_time(end) / 1e3
-
-
-def _given(**options: object) -> dict[str, object]:
-    return {name: value for name, value in options.items() if value}
 
 
 DEVICES: dict[str, Callable[[], Device]] = {"host": SoftwareDevice, "cuda": CudaDevice}
@@ -158,37 +149,57 @@ def replay(
     memories = [
         torch.zeros(m.bytes, dtype=torch.uint8, device=device.torch_device) for m in trace.memories
     ]
-    kernels: dict[tuple, Callable[[Arguments], None]] = {}
+    libraries = _Libraries(trace, device)
     for event in trace.events:
         if isinstance(event, Write):
             _write(trace, event, memories[event.memory])
             continue
-        key = (event.source, event.kernel, tuple(sorted(event.constants.items()))) + (
-            event.grid,
-            event.group,
-            tuple(sorted(event.threadgroup_bytes.items())),
-        )
-        if key not in kernels:
-            kernels[key] = device.kernel(trace.blobs[event.source].decode("latin-1"), event)
-        kernel = kernels[key]
         arguments = [None] * (1 + max((a.index for a in event.arguments), default=-1))
         for argument in event.arguments:
             arguments[argument.index] = _bound(argument, memories)
+        run = libraries.run_of(event, arguments)
         seconds = None
         if timed:
             written = {a.memory for a in event.arguments if a.memory is not None and a.writable} | {
                 m for a in event.arguments for _, m, _ in a.addresses
             }
             before = {m: memories[m].clone() for m in written}
-            kernel(arguments)
-            seconds = device.seconds(lambda k=kernel, a=arguments: k(a))
+            run()
+            seconds = device.seconds(run)
             for memory, contents in before.items():
                 memories[memory].copy_(contents)
-        kernel(arguments)
+        run()
         problems = None
         if check and event.results:
             problems = tuple(_compare(trace, event, memories))
         yield Row(event, sum(map(_operand_bytes, event.arguments)), seconds, problems)
+
+
+class _Libraries:
+    """Those of a trace, compiled when they are needed, with the kernels that it launches."""
+
+    def __init__(self, trace: Trace, device: Device):
+        self.trace = trace
+        self.device = device
+        self.kernels: dict[str, dict[str, None]] = {}
+        for launch in trace.launches:
+            self.kernels.setdefault(launch.source, {})[launch.kernel] = None
+        self.libraries: dict[tuple, Library] = {}
+
+    def run_of(
+        self, launch: Launch, arguments: Sequence[Tensor | bytes | None]
+    ) -> Callable[[], None]:
+        key = (launch.source, tuple(sorted(launch.constants.items())))
+        if key not in self.libraries:
+            self.libraries[key] = self.device.library(
+                self.trace.blobs[launch.source].decode("latin-1"),
+                tuple(self.kernels[launch.source]),
+                {i: bytes.fromhex(value) for i, value in launch.constants.items()},
+            )
+        library = self.libraries[key]
+        return lambda: library.launch(
+            launch.kernel, arguments, launch.grid, launch.group, launch.threadgroup_bytes
+        )
 
 
 def _bound(argument: Argument, memories: list[Tensor]) -> Tensor | bytes | None:
