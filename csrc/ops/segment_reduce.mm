@@ -22,6 +22,7 @@ namespace {
 
 using at::Tensor;
 using at::native::ReductionType;
+using metalops::KernelName;
 using metalops::SegmentReduceParameters;
 using MaybeTensor = std::optional<Tensor>;
 using MaybeScalar = std::optional<at::Scalar>;
@@ -83,6 +84,7 @@ float as_element(const at::Scalar& number, at::ScalarType type) {
 struct Segmentation {
   Tensor offsets;
   SegmentReduceParameters parameters{};
+  int64_t threads = c10::metal::simdgroup_size;  // of a group
 
   // bounds: the lengths of the segments, or the offsets that they are between.
   Segmentation(const Tensor& data, const Tensor& bounds, bool are_offsets, int64_t axis) {
@@ -111,22 +113,94 @@ struct Segmentation {
         at::cumsum_out(ends, bounds, axis);
       }
     }
+    share();
   }
 
-  // Of a segment, on average. Where elements of a segment do not lie side by side but those of
-  // several results do, and there are results enough to keep a GPU busy, segments count as short:
-  // one thread for each.
-  int64_t length() const {
-    constexpr int64_t kSideBySide = 8;  // 16 or 32 bytes
-    constexpr int64_t kEnoughThreads = 1 << 12;
-    if (parameters.inner >= kSideBySide && results() >= kEnoughThreads) {
-      return 1;
+  // How threads and threadgroups share the work.
+  void share() {
+    constexpr int64_t kSideBySide = 8;           // results, of 16 or 32 bytes together
+    constexpr int64_t kEnoughThreads = 1 << 12;  // to keep a GPU busy
+    constexpr int64_t kEnoughGroups = 1 << 11;
+    constexpr int64_t kShort = 128;
+    constexpr int64_t kPiece = 4096;
+    const auto elements = parameters.outer * parameters.size * parameters.inner;
+    const auto average = parameters.size / std::max<int64_t>(parameters.segments, 1);
+    const bool many = results() >= kEnoughThreads;
+    parameters.piece = std::max(kPiece, elements / (4 * kEnoughGroups));
+    parameters.longest = std::max(kPiece, elements / kEnoughGroups);
+    parameters.alone = -1;
+    parameters.share = 1;
+    if (parameters.inner >= kSideBySide && many) {
+      // Neighbouring threads read neighbouring elements.
+      parameters.alone = std::max(4 * kShort, 4 * average);
+    } else if (average <= kShort && (many || parameters.size <= 2 * kShort)) {
+      parameters.alone = 2 * kShort;
+    } else if (results() >= 16 * kEnoughGroups) {
+      parameters.share = 4;
     }
-    return parameters.size / std::max<int64_t>(parameters.segments, 1);
+    if (parameters.alone >= 0) {
+      parameters.share = metalops::kLeftTogether;
+    }
+    parameters.longest = std::max(parameters.piece, parameters.longest / parameters.share);
+    if (parameters.size > parameters.longest) {
+      parameters.pieces = c10::metal::ceil_div(parameters.size, parameters.piece);
+    }
+    while (threads < 128 && 16 * threads < average) {
+      threads *= 2;
+    }
   }
 
   int64_t results() const { return parameters.outer * parameters.segments * parameters.inner; }
+
+  // Of all columns.
+  int64_t pieces() const { return parameters.outer * parameters.pieces * parameters.inner; }
+
+  // PieceOwners of all pieces, or anything where there are none.
+  Tensor owners() const {
+    return parameters.pieces == 0
+               ? offsets
+               : at::zeros({parameters.outer, parameters.pieces, 2}, offsets.options());
+  }
 };
+
+// The kernels that take all results: `name`_short for those of one thread, `name` for the others.
+// arguments: those of both before the offsets.
+template <class... Arguments>
+void launch_for_results(const KernelName& name, const KernelName& type, Segmentation& segmentation,
+                        const Tensor& owners, const Arguments&... arguments) {
+  auto& parameters = segmentation.parameters;
+  auto left = segmentation.offsets;  // anything where all or none are for one thread
+  const bool some_alone = parameters.alone >= 0;
+  const bool all_alone = some_alone && parameters.size <= parameters.alone;
+  if (some_alone && !all_alone) {
+    left = at::zeros(c10::metal::ceil_div<int64_t>(segmentation.results(), parameters.share),
+                     left.options().dtype(at::kInt));
+  }
+  if (some_alone) {
+    metalops::launch_threads(kernels(), name + "short_" + type, segmentation.results(),
+                             arguments..., segmentation.offsets, parameters, left);
+  }
+  if (!all_alone) {
+    const int64_t most = ((int64_t{1} << 32) / segmentation.threads - 1) * parameters.share;
+    for (parameters.first = 0; parameters.first < segmentation.results();
+         parameters.first += most) {
+      const auto rest = std::min(segmentation.results() - parameters.first, most);
+      metalops::launch_threadgroups(
+          kernels(), name + type, c10::metal::ceil_div<int64_t>(rest, parameters.share),
+          segmentation.threads, arguments..., segmentation.offsets, parameters, owners, left);
+    }
+  }
+}
+
+constexpr int64_t kThreadsOfPiece = 128;
+
+void combine_pieces(const KernelName& name, const Tensor& totals, const Tensor& parts,
+                    const Segmentation& segmentation, const Tensor& owners) {
+  metalops::launch_threadgroups(
+      kernels(), name,
+      c10::metal::ceil_div<int64_t>(segmentation.pieces(), metalops::kPiecesOfGroup),
+      kThreadsOfPiece, totals, parts, segmentation.offsets, segmentation.parameters, owners);
+}
 
 void check_given(const Tensor& lengths, const Tensor& offsets) {
   TORCH_CHECK(lengths.defined() || offsets.defined(),
@@ -176,10 +250,18 @@ Tensor segment_reduce(const Tensor& data, std::string_view reduce, const MaybeTe
   const auto results = at::empty(sizes, data.options());
   metalops::launch_threads(kernels(), "check_segments", parameters.outer * parameters.segments,
                            segmentation.offsets, parameters, metalops::kErrorBuffer);
-  metalops::launch_reduction(
-      kernels(), metalops::KernelName("segment_reduce_") + name_of(reduction),
-      metalops::metal_type(type), segmentation.results(), segmentation.length(), results,
-      data.contiguous(), segmentation.offsets, parameters);
+  const auto name = KernelName("segment_reduce_") + name_of(reduction) + "_";
+  const auto metal_type = metalops::metal_type(type);
+  const auto elements = data.contiguous();
+  const auto owners = segmentation.owners();
+  launch_for_results(name, metal_type, segmentation, owners, results, elements);
+  if (parameters.pieces != 0) {
+    const auto parts = at::empty({segmentation.pieces(), 2}, data.options().dtype(at::kFloat));
+    metalops::launch_threadgroups(kernels(), name + "pieces_" + metal_type, segmentation.pieces(),
+                                  kThreadsOfPiece, parts, results, elements, segmentation.offsets,
+                                  parameters, owners);
+    combine_pieces(name + "combine_" + metal_type, results, parts, segmentation, owners);
+  }
   return results;
 }
 
@@ -214,10 +296,30 @@ Tensor segment_reduce_backward(const Tensor& grad, const Tensor& output, const T
                 tensor.scalar_type());
   }
   const auto grad_data = at::zeros(data.sizes(), grad.options());
-  metalops::launch_reduction(
-      kernels(), metalops::KernelName("segment_reduce_backward_") + gradient_name_of(reduction),
-      metalops::metal_type(type), segmentation.results(), segmentation.length(), grad_data,
-      grad.contiguous(), output.contiguous(), data.contiguous(), segmentation.offsets, parameters);
+  const KernelName gradient = gradient_name_of(reduction);
+  const auto name = KernelName("segment_reduce_backward_") + gradient + "_";
+  const auto metal_type = metalops::metal_type(type);
+  const auto grads = grad.contiguous();
+  const auto results = output.contiguous();
+  const auto elements = data.contiguous();
+  const auto owners = segmentation.owners();
+  launch_for_results(name, metal_type, segmentation, owners, grad_data, grads, results, elements);
+  if (parameters.pieces != 0) {
+    constexpr int64_t kTally = 3;  // floats, at most
+    const auto tallies = data.options().dtype(at::kFloat);
+    const auto totals = at::empty({segmentation.pieces(), kTally}, tallies);
+    if (reduction != ReductionType::SUM && reduction != ReductionType::MEAN) {
+      const auto parts = at::empty({segmentation.pieces(), 2, kTally}, tallies);
+      metalops::launch_threadgroups(
+          kernels(), KernelName("segment_reduce_tally_") + gradient + "_pieces_" + metal_type,
+          segmentation.pieces(), kThreadsOfPiece, parts, results, elements, segmentation.offsets,
+          parameters, owners);
+      combine_pieces(name + "combine", totals, parts, segmentation, owners);
+    }
+    metalops::launch_threadgroups(kernels(), name + "pieces_" + metal_type, segmentation.pieces(),
+                                  kThreadsOfPiece, grad_data, grads, results, elements,
+                                  segmentation.offsets, parameters, owners, totals);
+  }
   return grad_data;
 }
 

@@ -12,14 +12,14 @@ from metalops.testing.samples import FLOATS, make, to_device
 from torch.ops import aten
 
 from .aten import CPU_FLOATS, Calls, OpInfoSamples, served_by_us
-from .benchmark import FIBERS, Benchmark
+from .benchmark import Benchmark
 
 REDUCTIONS = ("sum", "mean", "prod", "max", "min")
 by_reduction = pytest.mark.parametrize("reduce", REDUCTIONS)
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 
-# Sizes of the data, axis, lengths. Segments that one thread, one simdgroup and several of them
-# reduce, whole blocks of 16 elements and parts of them, empty ones everywhere.
+# Sizes of the data, axis, lengths. Segments that a thread, a threadgroup of one simdgroup or of several and, in pieces of
+# 4096 elements, many threadgroups reduce; whole rounds of the threads and parts of them, empty ones everywhere.
 CASES = [
     ((5,), 0, [0, 1, 2, 2]),
     ((40,), 0, [3, 0, 30, 7]),
@@ -35,6 +35,13 @@ CASES = [
     ((3, 200, 2), 1, [[200, 0], [0, 200], [67, 133]]),
     ((2, 3, 4), 2, [[[4], [4], [4]]] * 2),
     ((4000,), 0, [2] * 2000),  # several threadgroups of threads
+    ((300, 5, 3), 0, [0, 299, 1]),
+    ((20_000,), 0, [0, 12_289, 1, 4095, 3615]),
+    ((20_481,), 0, [4096, 4097, 0, 8192, 4096]),
+    ((8193,), 0, [4096, 4097]),
+    ((2, 5000, 3), 1, [[5000, 0], [300, 4700]]),
+    ((9813,), 0, [1] * 4100 + [256, 257, 0, 5100] + [0] * 80 + [100]),  # some of many are long
+    ((6000, 8), 0, [1] * 400 + [513, 0] + [1] * 200 + [4887]),
 ]
 CASES_OF_ALL_TYPES = CASES[1:10:3]
 by_case = pytest.mark.parametrize(
@@ -80,16 +87,12 @@ def _segments(x, length, reduce="sum", columns=1):
     return torch.segment_reduce(x, reduce, lengths=lengths, unsafe=True)
 
 
-_SLOW = FIBERS + "; short segments share no vector instructions"
 BENCHMARKS = (
-    *Benchmark.with_gradient("segment_reduce", lambda x: _segments(x, 4096), reason=_SLOW),
-    *Benchmark.with_gradient(
-        "segment_reduce, short segments", lambda x: _segments(x, 8), reason=_SLOW
-    ),
+    *Benchmark.with_gradient("segment_reduce", lambda x: _segments(x, 4096)),
+    *Benchmark.with_gradient("segment_reduce, short segments", lambda x: _segments(x, 8)),
     *Benchmark.with_gradient(
         "segment_reduce max, columns",
         lambda x: _segments(x, 256, "max", min(8, x.numel())),
-        reason=_SLOW,
     ),
 )
 
@@ -215,6 +218,27 @@ def test_data_and_lengths_of_every_layout(dtype):
             actual = _reduce(x, "max", **options)
             _same(actual, torch.segment_reduce(x, "max", **options))
             assert actual.is_contiguous()
+
+
+@by_reduction
+def test_segments_of_some_length_among_very_many(reduce):
+    lengths = torch.full((32_769,), 129)
+    lengths[100:102] = torch.tensor([0, 2 * 129 + 5])
+    x = _exact((int(lengths.sum()),), torch.float32, reduce)
+    _same(_reduce(x, reduce, lengths=lengths), _expected(x, reduce, lengths=lengths))
+
+
+@pytest.mark.parametrize("lengths", [[50_000], [30_000] + [4] * 5000], ids=lambda n: str(len(n)))
+def test_the_order_of_a_sum_is_always_the_same(lengths):
+    x, lengths = make((50_000,), torch.float32).to("mps"), torch.tensor(lengths, device="mps")
+    first = torch.segment_reduce(x, "sum", lengths=lengths)
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            assert torch.equal(torch.segment_reduce(x, "sum", lengths=lengths), first)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_sums_of_long_segments_are_accurate():
