@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from metalops import _host, msl
+from metalops import msl
 from metalops.msl.targets.host import sanitizers
 
 HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
@@ -12,6 +12,8 @@ _libraries = {}
 
 def build(source):
     """The kernel library of a Metal source (without its first two lines)."""
+    from metalops import _host
+
     if source not in _libraries:
         _libraries[source] = _host.Library(str(msl.compile_source(HEADER + source)))
     return _libraries[source]
@@ -41,5 +43,7 @@ def several_threads():
 
 
 def assert_several_ran(threads=4):
+    from metalops import _host
+
     # Sanitized launches run on one.
     assert _host.threads_of_last_launch() == (1 if sanitizers.loaded() else threads)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-from metalops import _host, msl
+from metalops import msl
 
 LANES = 32
 WORD = 0xFFFFFFFF
@@ -631,6 +631,8 @@ THREADS = 52  # a whole simdgroup and a part of one
 def differences(seeds: list[int]) -> list[tuple[int, str, list[int]]]:
     """Of the programs of these seeds, compiled as one library, those that ran differently from the model on an engine: the
     seed, the engine and the threads with other results."""
+    from metalops import _host
+
     options = msl.Options(optimize=1)
     programs = [program_of(seed) for seed in seeds]
     library = _host.Library(str(msl.compile_source(source_of(programs), options=options)))

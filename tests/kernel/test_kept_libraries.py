@@ -104,7 +104,7 @@ def test_a_kernel_that_is_held_works_when_its_library_is_no_longer_kept(copies):
     kernel, x = metal_kernel(), torch.zeros(4, device="mps")
     for n in range(10**5, 10**5 + 2 * KEPT):
         call(kernel, x, n)
-    assert (text, None) not in kernel_compile._libraries
+    assert (text, torch.mps.compile_shader) not in kernel_compile._libraries
     out = torch.zeros(1, dtype=torch.int32, device="mps")
     held(out)
     assert out.item() == 1
@@ -112,11 +112,13 @@ def test_a_kernel_that_is_held_works_when_its_library_is_no_longer_kept(copies):
 
 def test_torch_metal_kernels_let_go_of_their_plans():
     definition = Definition.__new__(Definition)
-    plans = [SimpleNamespace(kernel=object()) for _ in range(2)]
-    definition._kernels = {"one": plans[0].kernel, "two": plans[1].kernel}
+    plans = [SimpleNamespace(kernel=object()) for _ in range(3)]
+    keys = [("mps", "one"), ("mps", "two"), ("cuda", "one")]
+    definition._kernels = {key: plan.kernel for key, plan in zip(keys, plans)}
     definition._plans = dict(enumerate(plans))
     definition._forget("one")
-    assert definition._kernels == {"two": plans[1].kernel} and definition._plans == {1: plans[1]}
+    assert definition._kernels == {keys[1]: plans[1].kernel}
+    assert definition._plans == {1: plans[1]}
 
 
 def test_shaders_that_are_dropped_are_unloaded():

@@ -85,11 +85,15 @@ def cpu():
         (
             {"inputs": [torch.ones(4)]},
             RuntimeError,
-            "input 'x' must be an mps tensor, but is on cpu",
+            "input 'x' must be an mps or cuda tensor, but is on cpu",
         ),
-        ({"inputs": [torch.tensor(1.0)]}, RuntimeError, "input 'x' must be an mps tensor"),
+        ({"inputs": [torch.tensor(1.0)]}, RuntimeError, "input 'x' must be an mps or cuda tensor"),
         ({"inputs": [torch.ones(4, device="meta")]}, RuntimeError, "but is on meta"),
-        ({"inputs": [[1.0, 2.0]]}, TypeError, "input 'x' must be an mps tensor or a Python scalar"),
+        (
+            {"inputs": [[1.0, 2.0]]},
+            TypeError,
+            "input 'x' must be an mps or cuda tensor or a Python scalar",
+        ),
         ({"inputs": [None]}, TypeError, "but got NoneType"),
         ({"inputs": ["1"]}, TypeError, "but got str"),
         ({"inputs": [2**63]}, ValueError, "input 'x' is 9223372036854775808, which is no 64-bit"),
@@ -146,7 +150,7 @@ def cpu():
         ({"template": [("grid_size", 1)]}, ValueError, "template name 'grid_size' is a thread"),
         ({"template": [("N", [1])]}, ValueError, "template argument 'N' must be a bool"),
         ({"init_value": "0"}, TypeError, "init_value must be a number, but got '0'"),
-        ({"device": "cpu"}, ValueError, "runs on mps, not on device='cpu'"),
+        ({"device": "cpu"}, ValueError, "runs on mps and on cuda, not on device='cpu'"),
     ],
 )
 def test_a_call_that_cannot_be(changed, error, message):
@@ -224,7 +228,7 @@ def test_wrong_calls_after_a_right_one():
     run(kernel)
     with pytest.raises(ValueError, match="grid must have 3 entries"):
         run(kernel, grid=(4, 1))
-    with pytest.raises(RuntimeError, match="must be an mps tensor"):
+    with pytest.raises(RuntimeError, match="must be an mps or cuda tensor"):
         run(kernel, inputs=[torch.ones(4)])
     with pytest.raises(TypeError, match="init_value must be a number"):
         run(kernel, init_value=[1])

@@ -181,7 +181,7 @@ class Function:
         for index, size in self._is_value:
             value = values[index]
             if size:
-                if type(value) is not bytes or len(value) != size:
+                if type(value) is not bytes or len(value) < size:
                     return None
             else:
                 if isinstance(value, Tensor):

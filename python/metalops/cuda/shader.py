@@ -65,7 +65,7 @@ class Kernel:
     @property
     def max_threads_per_threadgroup(self) -> int:
         """On the current GPU."""
-        return self._library.function(torch.cuda.current_device(), self.name).max_threads
+        return self._library.function(device.index_of(()), self.name).max_threads
 
     @property
     def thread_execution_width(self) -> int:
@@ -148,7 +148,7 @@ def _bytes(value: object, cast: str | None) -> bytes:
         if any(v.device.type != "cuda" for v in values):
             raise RuntimeError("a list of tensors has one that is not on a GPU")
         return struct.pack(f"{len(values)}Q", *(v.data_ptr() for v in values))
-    if isinstance(values[0], bool) or not all(isinstance(v, (int, float)) for v in values):
+    if not all(isinstance(v, (int, float)) for v in values):
         raise TypeError(f"Unsupported argument type {type(values[0]).__name__}")
     if cast is None:
         kind = "q" if isinstance(values[0], int) else "f"

@@ -1,7 +1,7 @@
 """Kernels authored from Python: Metal text in a Python string that becomes a native operator.
 
 Everything here runs through ``torch.mps.compile_shader`` or torch's own library classes, on an Apple GPU and on the
-software device alike. ``docs/kernels.md`` compares the ways and says which to choose.
+software device alike, and through ``metalops.cuda.compile_shader`` on NVIDIA's GPUs. ``docs/kernels.md`` compares the ways and says which to choose.
 """
 
 from .functor import Functor, functor

@@ -20,9 +20,9 @@ _PATIENCE = 2.0
 _KEPT = 1024
 
 # The least recently asked for first.
-_libraries: OrderedDict[tuple[str, Callable | None], object] = OrderedDict()
+_libraries: OrderedDict[tuple[str, Callable], object] = OrderedDict()
 _holders: list[weakref.WeakMethod] = []
-_compiling: dict[tuple[str, Callable | None], threading.Lock] = {}
+_compiling: dict[tuple[str, Callable], threading.Lock] = {}
 _guard = _locks.lock()
 
 
@@ -47,6 +47,7 @@ def compile_library(owner: str, text: str, compiler: Callable[[str], object] | N
     compiled on disk. owner: what is compiled, for the progress line. compiler: takes torch.mps.compile_shader's place.
     Raises SyntaxError, with the user's lines where the text has them from user_text.
     """
+    compiler = compiler or torch.mps.compile_shader
     key = (text, compiler)
     with _guard:
         library = _libraries.get(key)
@@ -58,7 +59,7 @@ def compile_library(owner: str, text: str, compiler: Callable[[str], object] | N
     with lock:
         library = _libraries.get(key)
         if library is None:
-            library = _libraries[key] = _compile(owner, text, compiler or torch.mps.compile_shader)
+            library = _libraries[key] = _compile(owner, text, compiler)
             _forget_some()
         with _guard:
             _compiling.pop(key, None)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from ...msl.restrictions import MAX_BUFFERS
+from ..devices import DEVICES
 from ..dtypes import metal_type
 from ..identifiers import check_distinct, check_identifier
 from .signature import SMALL, THREAD_ATTRIBUTES, Definition, Input, metadata
@@ -121,9 +122,9 @@ def scalar_dtype(owner: str, name: str, value: Scalar) -> torch.dtype:
 def _describe(definition: Definition, name: str, value: object) -> Input:
     owner = definition.owner
     if isinstance(value, torch.Tensor):
-        if value.device.type != "mps":
+        if value.device.type not in DEVICES:
             raise RuntimeError(
-                f"{owner}: input {name!r} must be an mps tensor, but is on {value.device}"
+                f"{owner}: input {name!r} must be an mps or cuda tensor, but is on {value.device}"
             )
         if value.layout != torch.strided:
             raise ValueError(f"{owner}: input {name!r} must be strided, but is {value.layout}")
@@ -137,7 +138,7 @@ def _describe(definition: Definition, name: str, value: object) -> Input:
         )
     if not isinstance(value, Scalar):
         raise TypeError(
-            f"{owner}: input {name!r} must be an mps tensor or a Python scalar, "
+            f"{owner}: input {name!r} must be an mps or cuda tensor or a Python scalar, "
             f"but got {type(value).__name__}"
         )
     return Input(scalar_dtype(owner, name, value), small=True, scalar=True)

@@ -9,14 +9,13 @@ from functools import partial
 import torch
 
 from ..compile import compile_library
+from ..devices import shader_compiler
 from .call_arguments import CallArguments, Scalar, check_buffers, describe
 from .signature import Definition, generate
 
-_MPS = torch.device("mps")
-
 
 class Launch:
-    """A prepared call.
+    """A prepared call on a device.
 
     kernel: runs on the inputs, outputs and metadata; None where there is nothing to do. text: its Metal source. converted: the inputs that
     cannot be bound as they are.
@@ -31,15 +30,16 @@ class Launch:
         arguments: CallArguments,
         converted: tuple[int, ...],
         metadata: tuple[int | list[int], ...],
+        device: torch.device,
     ):
         outputs = list(zip(arguments.output_shapes, arguments.output_dtypes, strict=True))
         # empty_strided parses its arguments faster than empty.
         self._empty = [
-            partial(torch.empty_strided, shape, _row_strides(shape), dtype=dtype, device=_MPS)
+            partial(torch.empty_strided, shape, _row_strides(shape), dtype=dtype, device=device)
             for shape, dtype in outputs
         ]
         self._full = [
-            partial(torch.full, shape, dtype=dtype, device=_MPS) for shape, dtype in outputs
+            partial(torch.full, shape, dtype=dtype, device=device) for shape, dtype in outputs
         ]
         self._kernel = kernel
         self.text = text
@@ -69,9 +69,13 @@ def generated_source(
 
 
 def prepare(
-    definition: Definition, words: frozenset[str], inputs: Sequence, arguments: CallArguments
+    definition: Definition,
+    words: frozenset[str],
+    inputs: Sequence,
+    arguments: CallArguments,
+    device: torch.device,
 ) -> Launch:
-    """Compiles the kernel for such inputs. words: the names that its source mentions.
+    """Compiles the kernel for such inputs. words: the names that its source mentions. device: where the inputs are.
 
     Raises TypeError, ValueError or RuntimeError for inputs that cannot be bound, SyntaxError for Metal that does not
     compile, ValueError for a threadgroup that is too large.
@@ -94,7 +98,7 @@ def prepare(
         )
         for position, ending in call.metadata
     )
-    return Launch(_kernel(call), call.text, arguments, converted, metadata)
+    return Launch(_kernel(call, device), call.text, arguments, converted, metadata, device)
 
 
 class _Call:
@@ -113,7 +117,7 @@ class _Call:
         )
 
 
-def _kernel(call: _Call) -> Callable | None:
+def _kernel(call: _Call, device: torch.device) -> Callable | None:
     """The compiled kernel with its grid; None if it would do nothing."""
     definition, arguments = call.definition, call.arguments
     written = [math.prod(shape) for shape in arguments.output_shapes]
@@ -124,7 +128,8 @@ def _kernel(call: _Call) -> Callable | None:
     ]
     if 0 in arguments.grid or not any(written):
         return None
-    kernel = getattr(compile_library(definition.owner, call.text), definition.function)
+    library = compile_library(definition.owner, call.text, shader_compiler(device))
+    kernel = getattr(library, definition.function)
     grid = arguments.grid
     group = tuple(min(pair) for pair in zip(arguments.threadgroup, grid, strict=True))
     most = kernel.max_threads_per_threadgroup
@@ -136,8 +141,12 @@ def _kernel(call: _Call) -> Callable | None:
     options = {}
     if grid[1] != 1 or grid[2] != 1:
         options.update(threads=grid, group_size=group)
-    elif _elements(call.inputs, arguments) != grid[0] or group[0] != min(grid[0], most):
-        # Without these the kernel takes as many threads as the first tensor has elements, in groups as large as
+    elif (
+        device.type != "mps"
+        or _elements(call.inputs, arguments) != grid[0]
+        or group[0] != min(grid[0], most)
+    ):
+        # Without these a kernel on mps takes as many threads as the first tensor has elements, in groups as large as
         # can be, and calling it costs half as much.
         options.update(threads=grid[0], group_size=group[0])
     return partial(kernel, **options) if options else kernel

@@ -1,4 +1,4 @@
-"""metal_kernel: a Metal kernel body with a generated signature, called on mps tensors (the interface of MLX)."""
+"""metal_kernel: a Metal kernel body with a generated signature, called on mps and cuda tensors (the interface of MLX)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch.compiler import is_compiling
 from torch.nn import Parameter
 
 from ..._torch_internals import is_view, is_watched
+from ..devices import DEVICES, place_of
 from ..identifiers import check_distinct, check_identifier, check_text
 from .call_arguments import (
     Scalar,
@@ -163,10 +164,10 @@ class MetalKernel:
         device: torch.device | str | None = None,
         stream: object = None,
     ) -> list[Tensor]:
-        """Runs the kernel and returns its outputs, new row-contiguous mps tensors.
+        """Runs the kernel and returns its outputs, new row-contiguous tensors on the device of the inputs.
 
         Args:
-            inputs: mps tensors, or Python scalars: a bool is a bool in Metal, an int an int (int64 beyond 32 bits), a
+            inputs: mps or cuda tensors, or Python scalars: a bool is a bool in Metal, an int an int (int64 beyond 32 bits), a
                 float a float, a complex number a complex64_t. After them the tensors of inout_names.
             output_shapes: one shape for each output.
             output_dtypes: one dtype for each output.
@@ -176,7 +177,7 @@ class MetalKernel:
                 a constant for a bool or an int.
             init_value: what the outputs hold before the kernel runs; without it they are uninitialised.
             verbose: print the generated Metal text; nothing is printed while torch.compile traces the call.
-            device: where a kernel without inputs runs: an mps device, which is the default.
+            device: where a kernel without tensors among its inputs runs: mps or cuda; by default mps where there is one.
             stream: taken so that calls written for MLX run as they are; work goes to torch's stream of the device.
 
         Returns:
@@ -190,11 +191,18 @@ class MetalKernel:
             SyntaxError: the Metal text does not compile; it counts lines from the first of source or header.
         """
         if device is not None:
-            self._check_device(device)
+            device = self._checked_device(device)
         if is_compiling():
             check_counts(self._definition, inputs, output_shapes, output_dtypes, grid, threadgroup)
             return self._call_operator(
-                inputs, output_shapes, output_dtypes, grid, threadgroup, template, init_value
+                inputs,
+                output_shapes,
+                output_dtypes,
+                grid,
+                threadgroup,
+                template,
+                init_value,
+                device,
             )
         if verbose:
             print(
@@ -208,7 +216,7 @@ class MetalKernel:
                 )
             )
         key, launch, graph = self._find(
-            inputs, output_shapes, output_dtypes, grid, threadgroup, template
+            inputs, output_shapes, output_dtypes, grid, threadgroup, template, device
         )
         if launch is None or not (init_value is None or type(init_value) in _NUMBERS):
             arguments = check_arguments(
@@ -217,14 +225,14 @@ class MetalKernel:
             check_init_value(self._definition, init_value)
             if key is None:
                 describe(self._definition, inputs)
-                return self._call_operator(inputs, *arguments, init_value)
-            launch = self._program.launch(key, inputs, arguments)
+                return self._call_operator(inputs, *arguments, init_value, device)
+            launch = self._program.launch(key, inputs, arguments, place_of(inputs, device))
         if graph:
             return differentiable(
                 self._definition,
                 self._program.backward,
                 lambda: launch(inputs, init_value),
-                self._tensors(inputs),
+                self._tensors(inputs, device),
             )
         outputs = launch(inputs, init_value)
         for position in self._inouts:
@@ -262,13 +270,13 @@ class MetalKernel:
                 uint3 thread_position_in_grid [[thread_position_in_grid]])
         """
         if device is not None:
-            self._check_device(device)
+            self._checked_device(device)
         arguments = check_arguments(
             self._definition, output_shapes, output_dtypes, grid, threadgroup, template
         )
         return generated_source(self._definition, self._program.words, inputs, arguments)
 
-    def _find(self, inputs, output_shapes, output_dtypes, grid, threadgroup, template):
+    def _find(self, inputs, output_shapes, output_dtypes, grid, threadgroup, template, device):
         """What tells two launches apart, the launch that was prepared for it, if there is one, and whether autograd
         records the call.
 
@@ -284,8 +292,12 @@ class MetalKernel:
                 kind = type(x)
                 if kind is Tensor or kind is Parameter:
                     dtype = x.dtype
-                    if not x.is_mps or x.is_neg():
+                    if x.is_neg():
                         return _THROUGH_DISPATCHER
+                    if not x.is_mps:
+                        if not x.is_cuda:
+                            return _THROUGH_DISPATCHER
+                        facts.append(x.device)
                     if grad and x.requires_grad:
                         graph = True
                     if dtype.is_complex and x.is_conj():
@@ -307,32 +319,42 @@ class MetalKernel:
                 tuple(grid),
                 tuple(threadgroup),
                 template and tuple([(name, type(value), value) for name, value in template]),
+                device,
             )
             return key, self._launches.get(key), graph
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
             return _THROUGH_DISPATCHER
 
     def _call_operator(
-        self, inputs, output_shapes, output_dtypes, grid, threadgroup, template, init_value
+        self, inputs, output_shapes, output_dtypes, grid, threadgroup, template, init_value, device
     ) -> list[Tensor]:
         """The call through the dispatcher. torch.compile traces this."""
-        encoded = encode(output_shapes, output_dtypes, grid, threadgroup, template or ())
-        return outputs_of(self._program.operator(*self._tensors(inputs), *encoded, init_value))
+        place = None if inputs else place_of((), device)
+        encoded = encode(output_shapes, output_dtypes, grid, threadgroup, template or (), place)
+        tensors = self._tensors(inputs, device)
+        return outputs_of(self._program.operator(*tensors, *encoded, init_value))
 
-    def _tensors(self, inputs: Sequence[Tensor | Scalar]) -> list[Tensor]:
+    def _tensors(
+        self, inputs: Sequence[Tensor | Scalar], device: torch.device | None
+    ) -> list[Tensor]:
         """The inputs, scalars among them as tensors without dimensions."""
+        place = place_of(inputs, device)
         return [
             value
             if isinstance(value, Tensor)
             else torch.full(
-                (), value, dtype=scalar_dtype(self._definition.owner, name, value), device="mps"
+                (), value, dtype=scalar_dtype(self._definition.owner, name, value), device=place
             )
             for name, value in zip(self._definition.inputs, inputs, strict=True)
         ]
 
-    def _check_device(self, device: torch.device | str) -> None:
-        if torch.device(device).type != "mps":
-            raise ValueError(f"{self._definition.owner}: runs on mps, not on device={device!r}")
+    def _checked_device(self, device: torch.device | str) -> torch.device:
+        checked = torch.device(device)
+        if checked.type not in DEVICES:
+            raise ValueError(
+                f"{self._definition.owner}: runs on mps and on cuda, not on device={device!r}"
+            )
+        return checked
 
     def __reduce__(self):
         backward = self._program.backward

@@ -16,7 +16,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 # The end of an operator's schema, after the inputs. Few arguments, since each costs the dispatcher a microsecond: all
 # integers (grid, threadgroup, values of the template, sizes of the outputs), which may be symbolic, and what tells them
 # apart, such as "float32:2,int64:1;T=float16,N=constant_int" for outputs of two and one dimensions and two names in the
-# template.
+# template. Of operators without inputs the device follows: ";cuda:0".
 SCHEMA = "SymInt[] integers, str layout, Scalar? init_value"
 
 
@@ -26,8 +26,9 @@ def encode(
     grid: Sequence[int],
     threadgroup: Sequence[int],
     template: Sequence[tuple[str, bool | int | torch.dtype]],
+    device: torch.device | None,
 ) -> tuple[list[int], str]:
-    """The operator's arguments as SCHEMA has them, without init_value."""
+    """The operator's arguments as SCHEMA has them, without init_value. device: None where the inputs have one."""
     values = [_integer(value) for _, value in template]
     sizes = [size for shape in output_shapes for size in shape]
     outputs = [
@@ -35,7 +36,9 @@ def encode(
         for shape, dtype in zip(output_shapes, output_dtypes, strict=True)
     ]
     kinds = [f"{name}={_kind(value)}" for name, value in template]
-    return [*grid, *threadgroup, *values, *sizes], f"{','.join(outputs)};{','.join(kinds)}"
+    place = f";{device}" if device is not None and device.type != "mps" else ""
+    layout = f"{','.join(outputs)};{','.join(kinds)}{place}"
+    return [*grid, *threadgroup, *values, *sizes], layout
 
 
 def decode(definition: Definition, integers: Sequence[int], layout: str) -> CallArguments:
@@ -64,6 +67,12 @@ def decode_outputs(integers: Sequence[int], layout: str) -> list[tuple[list[int]
         outputs.append((list(integers[at : at + int(rank)]), _DTYPES[dtype]))
         at += int(rank)
     return outputs
+
+
+def decode_device(layout: str) -> torch.device:
+    """Where an operator without inputs runs."""
+    _, _, *device = layout.split(";")
+    return torch.device(device[0] if device else "mps")
 
 
 def _kinds(layout: str) -> list[list[str]]:

@@ -23,7 +23,7 @@ from ..identifiers import mentioned
 from .call_arguments import CallArguments, describe
 from .differentiable import differentiable
 from .launch import Launch, prepare
-from .operator_arguments import SCHEMA, decode, decode_outputs
+from .operator_arguments import SCHEMA, decode, decode_device, decode_outputs
 from .signature import Definition
 
 NAMESPACE = "metal_kernel"
@@ -67,11 +67,13 @@ class Program:
         when_forgotten(self._forget)
         self.operator = self._register(_operator_name(definition, variant))
 
-    def launch(self, key: tuple, inputs: Sequence, arguments: CallArguments) -> Launch:
+    def launch(
+        self, key: tuple, inputs: Sequence, arguments: CallArguments, device: torch.device
+    ) -> Launch:
         """The launch kept for the key, which is whatever tells two launches apart."""
         launch = self.launches.get(key)
         if launch is None:
-            launch = prepare(self.definition, self.words, inputs, arguments)
+            launch = prepare(self.definition, self.words, inputs, arguments, device)
             if len(self.launches) >= _KEPT:
                 self.launches.clear()
             self.launches[key] = launch
@@ -114,7 +116,7 @@ class Program:
         described = tuple([(x.dtype, x.shape, x.stride(), x.device) for x in inputs])
         key = (described, tuple(integers), layout)
         launch = self.launches.get(key) or self.launch(
-            key, inputs, decode(self.definition, integers, layout)
+            key, inputs, decode(self.definition, integers, layout), _place(inputs, layout)
         )
         return _results(launch(inputs, init_value))
 
@@ -123,7 +125,7 @@ class Program:
         describe(self.definition, inputs)
         return _results(
             [
-                torch.empty(shape, dtype=dtype, device="mps")
+                torch.empty(shape, dtype=dtype, device=_place(inputs, layout))
                 for shape, dtype in decode_outputs(integers, layout)
             ]
         )
@@ -147,6 +149,10 @@ class Program:
         for position in self.inouts:
             increment_version(args[position])
         return self.operator.redispatch(keyset & keys_after_inplace_or_view, *args)
+
+
+def _place(inputs: Sequence[torch.Tensor], layout: str) -> torch.device:
+    return inputs[0].device if inputs else decode_device(layout)
 
 
 def outputs_of(results: torch.Tensor | tuple[torch.Tensor, ...] | None) -> list[torch.Tensor]:

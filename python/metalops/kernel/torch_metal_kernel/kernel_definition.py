@@ -13,6 +13,7 @@ import torch
 from ... import _locks
 from ..._torch_internals import constant_to_dynamo, is_watched_or_traced
 from ..compile import compile_library, when_forgotten
+from ..devices import DEVICES, place_of, shader_compiler
 from ..dtypes import metal_type
 from .annotations import INT32, Signature, scalar
 from .metal_code import MetalCode, Operand
@@ -26,7 +27,6 @@ _NUMBERS = frozenset({int, float, bool})
 # once for the same result_shapes.
 _DISTINCT = range(-64, 65)
 _UINT32 = range(2**32)
-_MPS = torch.device("mps")
 # For how many combinations of shapes and dtypes a kernel remembers what to do.
 _PLANS = 4096
 
@@ -63,7 +63,8 @@ class Definition:
         self._kinds = signature.kinds
         self._did_not_compile = False
         self._has_compiled = False
-        self._kernels: dict[str, Callable] = {}
+        # By the device's type and the text.
+        self._kernels: dict[tuple[str, str], Callable] = {}
         self._plans: dict[tuple, _Plan] = {}
         self._lock = _locks.lock()
         when_forgotten(self._forget)
@@ -119,7 +120,7 @@ class Definition:
         return self._run_reference(inputs, grid, group, shapes, device)
 
     def _key(self, inputs, grid, group, shapes, device) -> tuple | None:
-        """What a plan depends on. None for tensors that are not on mps or not what their memory says."""
+        """What a plan depends on. None for tensors where no kernel runs, or that are not what their memory says."""
         facts = []
         for value in inputs:
             kind = type(value)
@@ -129,8 +130,10 @@ class Definition:
                 facts.append(kind)
             elif kind is bool:
                 facts.append("true" if value else "false")
-            elif value.is_mps and not value.is_neg() and not value.is_conj():
+            elif (value.is_mps or value.is_cuda) and not value.is_neg() and not value.is_conj():
                 facts += (value.dtype, value.shape, value.stride())
+                if not value.is_mps:
+                    facts.append(value.device)
             else:
                 return None
         return (
@@ -247,9 +250,10 @@ class Definition:
         return results
 
     def _plan(self, inputs, grid, group, shapes, device) -> _Plan | None:
-        """None if there are no tensors among the inputs and the reference does not make its results on mps."""
+        """None if there are no tensors among the inputs and the reference makes its results where no kernel runs."""
         inferred = self._reference.infer(inputs, device)
-        if torch.Tensor not in self._kinds and inferred[0].device.type != "mps":
+        place = place_of(inputs, inferred[0].device)
+        if place.type not in DEVICES:
             return None
         self._check_shapes(inferred, shapes)
         for result, name in zip(inferred, self.code.result_names, strict=True):
@@ -257,13 +261,13 @@ class Definition:
         grid = self._grid(grid, inferred)
         group = self._threads("threads_per_thread_group", group)
         like = [
-            torch.empty((), dtype=result.dtype, device=_MPS).expand(result.shape)
+            torch.empty((), dtype=result.dtype, device=place).expand(result.shape)
             for result in inferred
         ]
         if all(result.numel() == 0 for result in inferred):
             return _Plan(None, like, [], [], grid, group)
         text, extents = self._text_for(inputs, inferred)
-        kernel = self._compiled(text)
+        kernel = self._compiled(text, place)
         limit = kernel.max_threads_per_threadgroup
         if math.prod(group) > limit:
             raise ValueError(
@@ -295,24 +299,27 @@ class Definition:
             return self.code.text(*operands, None), [extents]
         return self.code.text(*operands, extents), []
 
-    def _compiled(self, text: str) -> Callable:
+    def _compiled(self, text: str, device: torch.device) -> Callable:
+        key = device.type, text
         with self._lock:
-            kernel = self._kernels.get(text)
+            kernel = self._kernels.get(key)
             if kernel is None:
                 try:
-                    library = compile_library(self.code.owner, text)
+                    library = compile_library(self.code.owner, text, shader_compiler(device))
                 except SyntaxError:
                     self._did_not_compile = True
                     raise
                 self._has_compiled = True
-                kernel = self._kernels[text] = getattr(library, self.code.function)
+                kernel = self._kernels[key] = getattr(library, self.code.function)
             return kernel
 
     def _forget(self, text: str) -> None:
-        """Lets go of the kernel of a library, and of what is planned with it."""
-        kernel = self._kernels.pop(text, None)
-        if kernel is not None:
-            self._plans = {key: x for key, x in self._plans.items() if x and x.kernel is not kernel}
+        """Lets go of the kernels of a text's libraries, and of what is planned with them."""
+        forgotten = [self._kernels.pop((device, text), None) for device in DEVICES]
+        if any(forgotten):
+            self._plans = {
+                key: x for key, x in self._plans.items() if x and x.kernel not in forgotten
+            }
 
     def _check_shapes(self, results, shapes) -> None:
         for name, result, shape in zip(self.code.result_names, results, shapes, strict=True):

@@ -1,0 +1,464 @@
+"""Kernels on a GPU: launches, streams, graphs, errors, caching, and kernels of Python against torch.
+
+This needs a GPU and nothing that is compiled: in a source tree, `PYTHONPATH=python pytest --noconftest tests/cuda/test_launch.py`.
+"""
+
+import struct
+import threading
+import time
+
+import metalops
+import pytest
+import torch
+from metalops import cuda, ops
+from metalops.cuda import compile_shader, nvrtc
+from metalops.cuda.library import Library
+
+from tests.fuzz import programs
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="there is no NVIDIA GPU, or torch has no CUDA"
+)
+
+HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
+SOURCE = (
+    HEADER
+    + """
+#include <c10/metal/error.h>
+kernel void scale(device float* out, device const float* x, constant float& a, uint i [[thread_position_in_grid]]) {
+  out[i] = a * x[i];
+}
+kernel void shift(device float* out, device const float* x, uint i [[thread_position_in_grid]],
+                  uint n [[threads_per_grid]]) {
+  const float next = x[(i + 1) % n];
+  threadgroup_barrier(mem_flags::mem_device);
+  out[i] = next;
+}
+kernel void mark(device uint* out, uint3 p [[thread_position_in_grid]], uint3 n [[threads_per_grid]]) {
+  out[(p.z * n.y + p.y) * n.x + p.x] += p.x + 1000 * p.y + 100000000 * p.z;
+}
+kernel void count(device atomic_uint* total, uint3 p [[thread_position_in_grid]]) {
+  atomic_fetch_add_explicit(total, 1, memory_order_relaxed);
+}
+kernel void reversed(device float* out, device const float* x, constant uint& n, threadgroup float* s [[threadgroup(0)]],
+                     uint t [[thread_index_in_threadgroup]], uint size [[threads_per_threadgroup]]) {
+  for (uint i = t; i < n; i += size) s[i] = x[i];
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (uint i = t; i < n; i += size) out[i] = s[n - 1 - i];
+}
+kernel void sum_of_all(device const float* const* inputs, device float* out, constant uint& count,
+                       uint i [[thread_position_in_grid]]) {
+  float s = 0;
+  for (uint k = 0; k < count; ++k) s += inputs[k][i];
+  out[i] = s;
+}
+kernel void read(device float* out, constant float* table, uint i [[thread_position_in_grid]]) { out[i] = table[i]; }
+kernel void check(device int* out, constant int& limit, device c10::metal::ErrorMessages* errors,
+                  uint i [[thread_position_in_grid]]) {
+  if (int(i) >= limit) {
+    TORCH_REPORT_ERROR(errors, "index ", int(i), " is out of bounds for size ", limit);
+    return;
+  }
+  out[i] = i;
+}
+constant int offset [[function_constant(0)]];
+constant bool negated [[function_constant(3)]];
+constant float factor = is_function_constant_defined(offset) ? 0.5f : 2.0f;
+kernel void specialised(device float* x, uint i [[thread_position_in_grid]]) {
+  x[i] = (negated ? -1.0f : 1.0f) * factor * float(i) + float(offset);
+}
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def shader():
+    return compile_shader(SOURCE)
+
+
+@pytest.fixture(scope="module")
+def library(shader):
+    return shader._library
+
+
+def random(*shape, **options):
+    return torch.randn(*shape, device="cuda", **options)
+
+
+# ---- launches ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 31, 256, 257, 100_003])
+@pytest.mark.parametrize("start", [0, 1, 4], ids="from {}".format)
+def test_lines(shader, n, start):
+    x, out = random(n + start)[start:], torch.zeros(n + start, device="cuda")[start:]
+    shader.scale(out, x, 3.0)
+    assert torch.equal(out, 3 * x)
+
+
+def test_in_place_and_overlapping(shader):
+    x = random(128)
+    expected = 2 * x
+    shader.scale(x, x, 2.0)
+    assert torch.equal(x, expected)
+    whole = random(256)
+    expected = torch.roll(whole[:256], -1)
+    shader.shift(whole, whole, group_size=256)
+    assert torch.equal(whole, expected)
+
+
+@pytest.mark.parametrize(
+    ("grid", "group"),
+    [
+        ((70, 1, 1), (32, 1, 1)),
+        ((5, 7, 3), (4, 2, 2)),
+        ((9, 4, 1), (16, 8, 1)),
+        ((3, 70_000, 2), (2, 1, 1)),
+        ((2, 3, 70_000), (1, 1, 1)),
+        ((1 << 20, 3), (1000, 1)),
+        ((100, 100, 9), None),
+    ],
+    ids=str,
+)
+def test_grids(shader, grid, group):
+    nx, ny, nz = (*grid, 1)[:3]
+    out = torch.zeros(nz, ny, nx, dtype=torch.int32, device="cuda")
+    shader.mark(out, threads=grid, group_size=group)
+    axes = [torch.arange(n, device="cuda") for n in (nz, ny, nx)]
+    z, y, x = torch.meshgrid(*axes, indexing="ij")
+    expected = x + 1000 * y + 100_000_000 * z
+    assert torch.equal(out.long() & 0xFFFFFFFF, expected & 0xFFFFFFFF)
+
+
+def test_a_grid_of_more_than_32_bits(shader):
+    total = torch.zeros(2, dtype=torch.int32, device="cuda")
+    shader.count(total, threads=(1 << 16, (1 << 16) + 1), group_size=(1024, 1))
+    assert total.tolist() == [1 << 16, 0]  # 2^32 + 2^16, of which 32 bits are counted
+
+
+@pytest.mark.parametrize("n", [100, 12_000, 40_000])
+def test_threadgroup_memory_whose_size_the_launch_says(library, n):
+    x, out = random(n), torch.zeros(n, device="cuda")
+    library.launch("reversed", [out, x, struct.pack("I", n)], 256, 256, {0: 4 * n})
+    assert torch.equal(out, x.flip(0))
+
+
+def test_argument_buffers(shader):
+    inputs, out = [random(50) for _ in range(5)], torch.zeros(50, device="cuda")
+    shader.sum_of_all(inputs, out, 5, threads=50)
+    torch.testing.assert_close(out, torch.stack(inputs).sum(0))
+
+
+@pytest.mark.parametrize("n", [3, 256, 10_000])
+def test_numbers_that_come_with_the_launch(shader, n):
+    values = [float(i) for i in range(n)]
+    out = torch.zeros(n, device="cuda")
+    shader.read(out, values)
+    assert out.tolist() == values
+
+
+def test_function_constants(shader):
+    def run(shader):
+        x = torch.zeros(8, device="cuda")
+        shader.specialised(x)
+        return x.tolist()
+
+    assert run(shader) == [2.0 * i for i in range(8)]
+    assert run(shader.specialise({0: 7})) == [0.5 * i + 7 for i in range(8)]
+    assert run(shader.specialise({"negated": True, "offset": -1})) == [
+        -0.5 * i - 1 for i in range(8)
+    ]
+    assert run(shader.specialise({3: b"\1"})) == [-2.0 * i for i in range(8)]
+
+
+def test_wrong_launches(shader):
+    x = random(8)
+    with pytest.raises(RuntimeError, match="tensors are on one GPU"):
+        shader.scale(x, x.cpu(), 1.0)
+    with pytest.raises(ValueError, match="groups of 1 to 1024 threads"):
+        shader.scale(x, x, 1.0, threads=8, group_size=2048)
+
+
+@pytest.mark.parametrize("first", range(0, 100, 20))
+def test_random_programs_run_as_the_model_of_a_simdgroup(first):
+    made = [programs.program_of(seed) for seed in range(first, first + 20)]
+    library = Library(programs.source_of(made))
+    wrong = []
+    for program in made:
+        out = torch.zeros(programs.THREADS, dtype=torch.int32, device="cuda")
+        library.launch(program.name, [out], programs.THREADS, programs.THREADS)
+        if not torch.equal(out.cpu().long() & programs.WORD, program.run(programs.THREADS)):
+            wrong.append(program.name)
+    assert wrong == []
+
+
+# ---- streams, graphs, threads --------------------------------------------------------------------
+
+
+def test_work_goes_to_the_current_stream_and_nobody_waits(shader):
+    x, out = torch.zeros(1000, device="cuda"), torch.zeros(1000, device="cuda")
+    shader.scale(out, x, 1.0)
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(500_000_000)
+        x.fill_(2)
+        start = time.perf_counter()
+        shader.scale(out, x, 3.0)
+        took = time.perf_counter() - start
+        result = out.clone()
+    assert not stream.query() and took < 0.05
+    stream.synchronize()
+    assert torch.equal(result, torch.full_like(result, 6))
+
+
+def test_cuda_graphs(shader):
+    x, out = random(1000), torch.zeros(1000, device="cuda")
+    shader.scale(out, x, 2.0)  # compiles and loads the kernel, which a capture cannot
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        shader.scale(out, x, 2.0)
+        shader.scale(out, out, 5.0)
+    assert torch.equal(out, 2 * x)
+    x.copy_(random(1000))
+    graph.replay()
+    torch.testing.assert_close(out, 10 * x)
+
+
+def test_threads_launch_at_the_same_time(shader):
+    outs = [torch.zeros(1000, device="cuda") for _ in range(8)]
+    ones = torch.ones(1000, device="cuda")
+
+    def run(n):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(200):
+                shader.scale(outs[n], ones, float(n))
+
+    torch.cuda.synchronize()
+    workers = [threading.Thread(target=run, args=(n,)) for n in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    torch.cuda.synchronize()
+    assert [out.unique().tolist() for out in outs] == [[float(n)] for n in range(8)]
+
+
+def test_a_launch_costs_microseconds(shader):
+    x, out = random(1000), random(1000)
+    best = float("inf")
+    for _ in range(10):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(500):
+            shader.scale(out, x, 2.0)
+        best = min(best, (time.perf_counter() - start) / 500)
+    print(f"a launch from Python takes {best * 1e6:.1f} us")
+    assert best < 30e-6
+
+
+# ---- errors and the cache ------------------------------------------------------------------------
+
+
+def report(shader, limit=3):
+    out = torch.zeros(8, dtype=torch.int32, device="cuda")
+    shader.check(out, limit, error_buf_idx=2, arg_casts={1: "int32"}, group_size=1)
+    return out
+
+
+def test_reports_are_raised_by_synchronize(shader):
+    out = report(shader)
+    with pytest.raises(torch.AcceleratorError, match="index [3-7] is out of bounds for size 3"):
+        cuda.synchronize()
+    cuda.synchronize()
+    assert out.tolist() == [0, 1, 2, 0, 0, 0, 0, 0]
+    assert report(shader, 8).tolist() == list(range(8))
+
+
+def test_reports_are_raised_by_a_later_launch(shader):
+    report(shader)
+    torch.cuda.synchronize()
+    with pytest.raises(RuntimeError, match="is out of bounds for size 3"):
+        report(shader)
+    report(shader, 8)
+    cuda.synchronize()
+
+
+def test_wrong_source_says_where():
+    with pytest.raises(SyntaxError, match='program_source:2:.*"missing" is undefined'):
+        compile_shader("kernel void k(device float* x) {\n  x[0] = missing;\n}").k(random(1))
+
+
+def test_what_was_compiled_is_kept(monkeypatch, shader):
+    x, out = random(4), torch.zeros(4, device="cuda")
+    shader.scale(out, x, 1.0)
+    monkeypatch.setattr(nvrtc, "compile_program", None)
+    compile_shader(SOURCE).scale(out, x, 2.0)
+    assert torch.equal(out, 2 * x)
+
+
+# ---- kernels of Python ---------------------------------------------------------------------------
+
+
+SCALE = metalops.metal_kernel(
+    "gpu_scale",
+    ["x", "a"],
+    ["y"],
+    "uint i = thread_position_in_grid.x; y[i] = T(a * float(x[elem_to_loc(i, x_shape, x_strides, x_ndim)]));",
+    ensure_row_contiguous=False,
+    backward=lambda grads, inputs, outputs: [grads[0] * inputs[1], None],
+)
+
+
+def scaled(x, a):
+    return SCALE(
+        inputs=[x, a],
+        output_shapes=[x.shape],
+        output_dtypes=[x.dtype],
+        grid=(x.numel(), 1, 1),
+        threadgroup=(128, 1, 1),
+        template=[("T", x.dtype)],
+    )[0]
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32], ids=str
+)
+def test_metal_kernel(dtype):
+    x = (10 * random(30, 40)).to(dtype)
+    for view in (x, x.t(), x[::2, 1:], x[0], x[:, :1].expand(30, 7)):
+        y = scaled(view, 3.0)
+        assert y.is_cuda and y.dtype == dtype and y.is_contiguous()
+        torch.testing.assert_close(y, (3 * view.float()).to(dtype))
+
+
+def test_metal_kernel_is_differentiable_compiled_and_exported():
+    x = random(30, requires_grad=True)
+    (2 * scaled(x, 2.5)).sum().backward()
+    assert torch.equal(x.grad, torch.full_like(x, 5))
+    compiled = torch.compile(lambda x: scaled(x + 1, 2.0) * 3, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x.detach()), 6 * (x.detach() + 1))
+
+    class Module(torch.nn.Module):
+        def forward(self, x):
+            return scaled(x, 2.0)
+
+    program = torch.export.export(Module(), (x.detach(),))
+    assert "gpu_scale" in str(program.graph)
+    torch.testing.assert_close(program.module()(x.detach()), 2 * x.detach())
+
+
+def test_metal_kernel_with_threadgroups_atomics_and_tensors_in_place():
+    kernel = metalops.metal_kernel(
+        "gpu_histogram",
+        ["x"],
+        ["counts"],
+        """
+        threadgroup uint local[4];
+        uint t = thread_index_in_threadgroup;
+        if (t < 4) local[t] = 0;
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        atomic_fetch_add_explicit((threadgroup atomic_uint*)&local[x[thread_position_in_grid.x]], 1, memory_order_relaxed);
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        if (t < 4) atomic_fetch_add_explicit(&counts[t], local[t], memory_order_relaxed);
+        """,
+        atomic_outputs=True,
+    )
+    x = torch.randint(0, 4, (10_000,), device="cuda", dtype=torch.int32)
+    (counts,) = kernel(
+        inputs=[x],
+        output_shapes=[(4,)],
+        output_dtypes=[torch.uint32],
+        grid=(10_000, 1, 1),
+        threadgroup=(256, 1, 1),
+        init_value=0,
+    )
+    assert counts.tolist() == torch.bincount(x, minlength=4).tolist()
+    add = metalops.metal_kernel(
+        "gpu_add", ["x"], [], "uint i = thread_position_in_grid.x; y[i] += x[i];", inout_names=["y"]
+    )
+    y, z = random(100), random(100)
+    expected = y + z
+    add(inputs=[z, y], output_shapes=[], output_dtypes=[], grid=(100, 1, 1), threadgroup=(32, 1, 1))
+    assert torch.equal(y, expected) and y._version == 1
+
+
+def test_metal_kernel_without_inputs():
+    kernel = metalops.metal_kernel(
+        "gpu_iota", [], ["y"], "y[thread_position_in_grid.x] = thread_position_in_grid.x;"
+    )
+    (y,) = kernel(
+        inputs=[],
+        output_shapes=[(9,)],
+        output_dtypes=[torch.int32],
+        grid=(9, 1, 1),
+        threadgroup=(4, 1, 1),
+        device="cuda",
+    )
+    assert y.is_cuda and y.tolist() == list(range(9))
+
+
+def matmul(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
+    return A @ B
+
+
+def test_torch_metal_kernel():
+    kernel = metalops.TorchMetalKernel(
+        "gpu_matmul",
+        ["A", "B"],
+        ["C"],
+        """
+        float sum = 0;
+        for (uint k = 0; k < A.get_extent(0); ++k) sum += A[k, p.y] * B[p.x, k];
+        C[p.x, p.y] = sum;
+        """,
+        matmul,
+        metal_params=[metalops.MetalParameter("p", "uint2", "thread_position_in_grid")],
+        backward=lambda grads, inputs, outputs: [
+            grads[0] @ inputs[1].t(),
+            inputs[0].t() @ grads[0],
+        ],
+    )
+
+    def call(A, B):
+        shape = [A.shape[0], B.shape[1]]
+        return kernel(
+            A,
+            B,
+            threads_per_grid=(shape[1], shape[0], 1),
+            threads_per_thread_group=(8, 8, 1),
+            result_shapes=[shape],
+        )
+
+    A, B = random(20, 30, requires_grad=True), random(15, 30).t().requires_grad_()
+    C = call(A, B)
+    torch.testing.assert_close(C, A @ B, rtol=1e-4, atol=1e-4)
+    C.sum().backward()
+    torch.testing.assert_close(A.grad, B.detach().sum(1).expand(20, 30))
+    compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(A.detach(), B.detach()), C.detach())
+
+
+# ---- operators -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_operators_agree_with_the_cpu(dtype):
+    x, y = torch.randn(6, 10).to(dtype), torch.randn(10).to(dtype)
+    calls = {
+        "gelu_new": lambda x, y: ops.gelu_new(x),
+        "softcap": lambda x, y: ops.softcap(x, 2.0),
+        "silu_and_mul": lambda x, y: ops.silu_and_mul(x),
+        "swiglu_clamped": lambda x, y: ops.swiglu_clamped(x, y),
+        "fma": lambda x, y: ops.fma(x, y, x),
+        "lerp_clamped": lambda x, y: ops.lerp_clamped(x, y, x),
+    }
+    for name, call in calls.items():
+        results = []
+        for device in ("cpu", "cuda"):
+            a, b = (t.to(device).requires_grad_() for t in (x, y))
+            out = call(a, b)
+            gradients = torch.autograd.grad(out.sum(), (a, b), allow_unused=True)
+            results.append([t.cpu() for t in (out, *gradients) if t is not None])
+        torch.testing.assert_close(*results, msg=lambda text, name=name: f"{name}: {text}")
