@@ -14,4 +14,7 @@ struct PdistParameters {
   float p;
 };
 
+// That a threadgroup takes of a point.
+C10_METAL_CONSTEXPR uint32_t kMostCoordinates = 256;
+
 }  // namespace metalops

@@ -34,10 +34,14 @@ inline Coordinates load(constant float* x, int64_t count) {
   return some;
 }
 
-inline float4 sign_or_nan(float4 x) { return select(sign(x), x, isnan(x)); }
+template <typename V>
+inline V sign_or_nan(V x) {
+  return select(sign(x), x, isnan(x));
+}
 
 // ---- norms: term() of the coordinates' differences; how terms are combined; what a norm makes of
-//      all; slope() is the derivative by the differences, for a gradient of the distance ----------
+//      all; slope() is the derivative by the differences, for a gradient of the distance: V is
+//      float or float4 ----------------------------------------------------------------------------
 
 struct SumOfTerms {
   static float4 combine(float4 a, float4 b) { return a + b; }
@@ -51,13 +55,17 @@ struct ZeroNorm : SumOfTerms {
 struct OneNorm : SumOfTerms {
   static float4 term(float4 x, float) { return abs(x); }
   static float finish(float total, float) { return total; }
-  static float4 slope(float4 x, float grad, float, float) { return grad * sign_or_nan(x); }
+  template <typename V>
+  static V slope(V x, float grad, float, float) {
+    return grad * sign_or_nan(x);
+  }
 };
 
 struct TwoNorm : SumOfTerms {
   static float4 term(float4 x, float) { return x * x; }
   static float finish(float total, float) { return precise::sqrt(total); }
-  static float4 slope(float4 x, float grad, float distance, float) {
+  template <typename V>
+  static V slope(V x, float grad, float distance, float) {
     return (distance == 0.0f ? 0.0f : grad / distance) * x;
   }
 };
@@ -66,8 +74,9 @@ struct InfinityNorm {
   static float4 term(float4 x, float) { return abs(x); }
   static float4 combine(float4 a, float4 b) { return select(a, b, b > a || isnan(b)); }
   static float finish(float total, float) { return total; }
-  static float4 slope(float4 x, float grad, float distance, float) {
-    return grad * select(float4(0.0f), sign_or_nan(x), abs(x) == distance || isnan(x));
+  template <typename V>
+  static V slope(V x, float grad, float distance, float) {
+    return grad * select(select(V(0.0f), sign(x), abs(x) == distance), x, isnan(x));
   }
 };
 
@@ -75,12 +84,13 @@ struct GeneralNorm : SumOfTerms {
   static float4 term(float4 x, float p) { return precise::pow(abs(x), float4(p)); }
   static float finish(float total, float p) { return precise::pow(total, 1.0f / p); }
   // The quotient is at most one: its power does not overflow.
-  static float4 slope(float4 x, float grad, float distance, float p) {
+  template <typename V>
+  static V slope(V x, float grad, float distance, float p) {
     if (distance == 0.0f) {
-      return float4(0.0f);
+      return V(0.0f);
     }
-    const float4 power = precise::pow(abs(x) / distance, float4(p - 1.0f));
-    return grad * select(sign_or_nan(x) * power, float4(0.0f), x == 0.0f);
+    const V power = precise::pow(abs(x) / distance, V(p - 1.0f));
+    return grad * select(sign_or_nan(x) * power, V(0.0f), x == 0.0f);
   }
 };
 
@@ -159,15 +169,17 @@ struct PointGradient {
   }
 };
 
-// A thread for eight coordinates of a point: its pairs with all others in turn, so that nothing is
-// added by two threads and the result does not depend on their order.
+// For points of few coordinates: a thread for eight coordinates of a point, its pairs with all
+// others in turn, so that nothing is added by two threads and the result does not depend on their
+// order.
 template <typename Norm>
-kernel void pdist_backward(device float* grad_input [[buffer(0)]],
-                           constant float* grad [[buffer(1)]], constant float* x [[buffer(2)]],
-                           constant float* distances [[buffer(3)]],
-                           constant PdistParameters& parameters [[buffer(4)]],
-                           uint2 position [[thread_position_in_grid]],
-                           uint2 grid [[threads_per_grid]]) {
+kernel void pdist_backward_narrow(device float* grad_input [[buffer(0)]],
+                                  constant float* grad [[buffer(1)]],
+                                  constant float* x [[buffer(2)]],
+                                  constant float* distances [[buffer(3)]],
+                                  constant PdistParameters& parameters [[buffer(4)]],
+                                  uint2 position [[thread_position_in_grid]],
+                                  uint2 grid [[threads_per_grid]]) {
   const int64_t n = parameters.points;
   const int64_t columns = parameters.columns;
   const int64_t blocks = (columns + 7) / 8;
@@ -194,6 +206,72 @@ kernel void pdist_backward(device float* grad_input [[buffer(0)]],
   point.store(grad_input + self * columns + column);
 }
 
+// The points that are paired with `self`, in turn.
+inline int64_t other_point(int64_t index, int64_t self) { return index < self ? index : index + 1; }
+
+// A threadgroup for a point, or for as many coordinates of it as it has threads: each has one. They
+// look up the gradients and distances of some pairs together, then go through these pairs.
+template <typename Norm>
+kernel void pdist_backward(device float* grad_input [[buffer(0)]],
+                           constant float* grad [[buffer(1)]], constant float* x [[buffer(2)]],
+                           constant float* distances [[buffer(3)]],
+                           constant PdistParameters& parameters [[buffer(4)]],
+                           uint group [[threadgroup_position_in_grid]],
+                           uint lane [[thread_position_in_threadgroup]],
+                           uint lanes [[threads_per_threadgroup]]) {
+  threadgroup float grads[kMostCoordinates];
+  threadgroup float lengths[kMostCoordinates];
+  const int64_t n = parameters.points;
+  const int64_t columns = parameters.columns;
+  const int64_t blocks = (columns + lanes - 1) / lanes;
+  const int64_t self = group / blocks;
+  const int64_t first = (group - self * blocks) * lanes;
+  const uint count = columns - first < lanes ? columns - first : lanes;
+  constant float* block = x + first;
+  constant float* here = block + self * columns;
+  const float p = parameters.p;
+  float sum = 0.0f;
+  for (int64_t start = 0; start < n - 1; start += lanes) {
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (start + lane < n - 1) {
+      const int64_t other = other_point(start + lane, self);
+      const int64_t a = min(other, self);
+      const int64_t b = max(other, self);
+      const int64_t pair = a * (2 * n - a - 1) / 2 + b - a - 1;
+      grads[lane] = grad[pair * parameters.grad_stride];
+      lengths[lane] = distances[pair];
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    const uint others = n - 1 - start < lanes ? n - 1 - start : lanes;
+    const uint whole = others / 4 * 4;
+    for (uint i = 0; i < whole; i += 4) {
+      constant float* there0 = block + other_point(start + i, self) * columns;
+      constant float* there1 = block + other_point(start + i + 1, self) * columns;
+      constant float* there2 = block + other_point(start + i + 2, self) * columns;
+      constant float* there3 = block + other_point(start + i + 3, self) * columns;
+      const float4 grad4 = float4(grads[i], grads[i + 1], grads[i + 2], grads[i + 3]);
+      const float4 length4 = float4(lengths[i], lengths[i + 1], lengths[i + 2], lengths[i + 3]);
+      for (uint k = lane; k < count; k += lanes) {
+        sum += (Norm::slope(here[k] - there0[k], grad4.x, length4.x, p) +
+                Norm::slope(here[k] - there1[k], grad4.y, length4.y, p)) +
+               (Norm::slope(here[k] - there2[k], grad4.z, length4.z, p) +
+                Norm::slope(here[k] - there3[k], grad4.w, length4.w, p));
+      }
+    }
+    for (uint i = whole; i < others; ++i) {
+      constant float* there = block + other_point(start + i, self) * columns;
+      const float grad1 = grads[i];
+      const float length = lengths[i];
+      for (uint k = lane; k < count; k += lanes) {
+        sum += Norm::slope(here[k] - there[k], grad1, length, p);
+      }
+    }
+  }
+  if (lane < count) {
+    grad_input[self * columns + first + lane] = sum;
+  }
+}
+
 // ---- instantiations -----------------------------------------------------------------------------
 
 #define REGISTER_PDIST(NAME, NORM)                                                               \
@@ -201,6 +279,9 @@ kernel void pdist_backward(device float* grad_input [[buffer(0)]],
                                                                  constant PdistParameters&, uint2)
 #define REGISTER_PDIST_BACKWARD(NAME, NORM)                                                        \
   template [[host_name("pdist_backward_" #NAME)]] kernel void pdist_backward<NORM>(                \
+      device float*, constant float*, constant float*, constant float*, constant PdistParameters&, \
+      uint, uint, uint);                                                                           \
+  template [[host_name("pdist_backward_narrow_" #NAME)]] kernel void pdist_backward_narrow<NORM>(  \
       device float*, constant float*, constant float*, constant float*, constant PdistParameters&, \
       uint2, uint2)
 

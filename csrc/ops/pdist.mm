@@ -10,6 +10,7 @@
 #include <metalops/library.h>
 #include <metalops/stock.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace {
@@ -70,9 +71,22 @@ Tensor pdist_backward(const Tensor& grad, const Tensor& self, double p, const Te
   }
   parameters.grad_stride = grad.stride(0);
   const auto grad_input = at::empty_like(self, LEGACY_CONTIGUOUS_MEMORY_FORMAT);
-  metalops::launch_threads(kernels(), kernel_of("pdist_backward", p),
-                           parameters.points * ((parameters.columns + 7) / 8), grad_input, grad,
-                           self, pdist, parameters);
+  constexpr int64_t kNarrow = 16;
+  if (parameters.columns <= kNarrow) {
+    metalops::launch_threads(
+        kernels(), kernel_of("pdist_backward_narrow", p),
+        parameters.points * c10::metal::ceil_div<int64_t>(parameters.columns, 8), grad_input, grad,
+        self, pdist, parameters);
+  } else {
+    constexpr int64_t kSimdgroup = c10::metal::simdgroup_size;
+    const auto threads =
+        std::min<int64_t>(c10::metal::ceil_div(parameters.columns, kSimdgroup) * kSimdgroup,
+                          metalops::kMostCoordinates);
+    metalops::launch_threadgroups(
+        kernels(), kernel_of("pdist_backward", p),
+        parameters.points * c10::metal::ceil_div(parameters.columns, threads), threads, grad_input,
+        grad, self, pdist, parameters);
+  }
   return grad_input;
 }
 

@@ -12,8 +12,9 @@ from .aten import assert_refused_as_on_the_cpu, served_by_us
 from .benchmark import Benchmark
 
 by_norm = pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 7.5, math.inf])
-# Columns around the four and eight that a thread takes at once.
+# Columns around the four and eight that a thread takes at once, and around the threads of a group, one for each.
 SHAPES = [(2, 1), (3, 2), (5, 3), (4, 4), (6, 7), (7, 8), (5, 13), (33, 40), (1, 3), (4, 0)]
+SHAPES += [(3, 16), (4, 17), (33, 32), (38, 33), (2, 64), (3, 256), (6, 257)]
 
 
 # In torch's op_db.
@@ -76,16 +77,32 @@ def test_no_points_have_no_distances(p):
 
 @by_norm
 def test_equal_points_have_a_gradient_of_zero(p):
-    x = torch.ones(3, 5, device="mps", requires_grad=True)
-    torch.pdist(x, p).sum().backward()
-    assert (x.grad == 0).all()
+    for columns in (5, 40):
+        x = torch.ones(3, columns, device="mps", requires_grad=True)
+        torch.pdist(x, p).sum().backward()
+        assert (x.grad == 0).all()
 
 
 @by_norm
 def test_equal_coordinates(p):
-    x = make((6, 10), torch.float32)
-    x[:, ::3] = 1
-    _check(x, p)
+    for columns in (10, 40):
+        x = make((6, columns), torch.float32)
+        x[:, ::3] = 1
+        _check(x, p)
+
+
+@pytest.mark.parametrize("p", [1.0, 1.5, 2.0, math.inf])
+def test_gradients_at_infinities_and_nan_do_not_depend_on_the_number_of_columns(p):
+    x = make((7, 4), torch.float32)
+    x[1, 1], x[2, 2], x[3, 2], x[4, 3] = math.nan, math.inf, -math.inf, math.inf
+    wide = torch.cat([x, x.new_zeros(7, 30)], 1)
+    for points in (x, wide):
+        points = points.to("mps").requires_grad_()
+        torch.pdist(points, p).sum().backward()
+        if points.shape == x.shape:
+            expected = points.grad
+    assert expected.isnan().any()
+    torch.testing.assert_close(points.grad[:, :4], expected, equal_nan=True)
 
 
 @by_norm
