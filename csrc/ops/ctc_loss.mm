@@ -26,10 +26,11 @@ struct Batch {
   Tensor lengths;  // of the inputs, of the targets, and where each target begins
   metalops::CtcLossParameters parameters{};
 
-  // Fewer threads than states, so that each has a blank and the label after it to care for.
+  // One for each state, as far as that goes: the states of a step have to wait for those of
+  // another.
   uint64_t threads() const {
     const auto width = static_cast<int64_t>(c10::metal::simdgroup_size);
-    const auto enough = ((parameters.states + 1) / 2 + width - 1) / width * width;
+    const auto enough = c10::metal::ceil_div(parameters.states, width) * width;
     return static_cast<uint64_t>(std::min<int64_t>(enough, 512));
   }
 
