@@ -504,7 +504,7 @@ def _torch_time(device, call: Callable[[], object]) -> float | None:
         return device.seconds(call) * 1e6
     except RuntimeError:
         torch.cuda.synchronize()
-        return statistics.median(device._timed(call) for _ in range(7)) * 1e6
+        return statistics.median(device.timed(call) for _ in range(7)) * 1e6
 
 
 def _line(r: Result) -> str:

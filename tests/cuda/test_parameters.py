@@ -70,6 +70,63 @@ def test_values_may_be_longer_than_their_types_but_not_shorter(recorder):
     assert values == [struct.pack("i", 7), struct.pack("i", 1)]
 
 
+STRIDED = """
+kernel void rows(device float* out, device const float* x, constant long* strides, constant uint2& n,
+                 uint2 i [[thread_position_in_grid]]) {
+  out[i.y * n.x + i.x] = x[i.y * strides[1] + i.x * strides[0]];
+}
+"""
+
+
+@pytest.mark.parametrize("grid", [(10, 10), (100, 1)])
+def test_constant_numbers_come_with_the_launch(recorder, grid):
+    x, out = torch.ones(200), torch.zeros(100)
+    strides, n = struct.pack("2q", 1, 20), struct.pack("2I", 10, 10)
+    Library(STRIDED).launch("rows", [out, x, strides, n], grid, (10, 1))
+    (launch,) = recorder.launches
+    assert launch.function == "msl_brings_0"
+    assert launch.parameters[1:] == [*pointers(out, x), strides.ljust(128, b"\0"), n]
+
+
+def test_constant_numbers_in_a_tensor_are_passed_by_address(recorder):
+    x, out, strides = torch.ones(200), torch.zeros(100), torch.tensor([1, 20])
+    n = struct.pack("2I", 100, 1)
+    library = Library(STRIDED)
+    library.launch("rows", [out, x, strides, n], 100, 10)
+    library.launch("rows", [out, x, strides, n], (10, 10), (10, 1))
+    library.launch("rows", [out, x, bytes(136), n], 100, 10)
+    assert [launch.function for launch in recorder.launches] == [
+        "msl_fast_0",
+        "msl_kernel_0",
+        "msl_kernel_0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("group", "smaller"), [((1024,), (256, 1, 1)), ((32, 32), (32, 8, 1)), ((64,), (64, 1, 1))]
+)
+def test_groups_that_threads_cannot_tell_apart_are_of_a_usual_size(recorder, group, smaller):
+    x, out = torch.ones(4096), torch.zeros(4096)
+    Library(SCALE).launch("scale", [out, x, bytes(4)], (2048, 2)[: len(group)], group)
+    (launch,) = recorder.launches
+    assert launch.block == smaller
+    parameters = struct.unpack_from("<10I", launch.parameters[0])
+    assert parameters[3:6] == smaller
+
+
+def test_other_groups_are_as_large_as_was_said(recorder):
+    source = """
+    kernel void k(device int* out, uint i [[thread_position_in_grid]], uint g [[threadgroup_position_in_grid]]) {
+      out[i] = g;
+    }
+    kernel void summed(device int* out, uint i [[thread_position_in_grid]]) { out[i] = metal::simd_sum(1); }
+    """
+    library = Library("#include <metal_stdlib>\n" + source)
+    for name in ("k", "summed"):
+        library.launch(name, [torch.zeros(2048, dtype=torch.int32)], 2048, 1024)
+    assert [launch.block for launch in recorder.launches] == [(1024, 1, 1)] * 2
+
+
 def test_inputs_may_be_the_same(recorder):
     source = "kernel void k(device float* o, device const float* x, device const float* y) { o[0] = x[0] + y[0]; }"
     x = torch.ones(4)

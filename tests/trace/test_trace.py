@@ -281,3 +281,19 @@ def test_damaged_traces_are_refused(recorded, change):
     _changed(recorded, change)
     with pytest.raises(trace.TraceError, match="damaged"):
         trace.load(recorded)
+
+
+def test_addresses_in_a_tensor_are_those_of_the_replay(path):
+    """Which operators write there that pass many tensors."""
+    shader = torch.mps.compile_shader(SCALED)
+    tensors = [torch.full((3,), float(i), device="mps") for i in range(4)]
+    addresses = torch.zeros(4, dtype=torch.int64, device="mps")
+    out = torch.empty(4, device="mps")
+    with debug.capture(path):
+        shader.gathered(out, tensors)  # asks for the addresses
+        addresses.copy_(torch.tensor([t.data_ptr() for t in tensors]))
+        shader.gathered(out, addresses)
+    del tensors, addresses
+    first, second = trace.load(path).launches
+    assert [at for at, _, _ in second.arguments[1].addresses] == [0, 8, 16, 24]
+    assert all(row.problems == () for row in replayed(path))

@@ -21,6 +21,10 @@ from . import driver
 
 Value = Tensor | bytes | int | None
 
+# Neither so few threads that groups are many, nor so many that they wait for each other's last ones: 1024 take up to 15 %
+# longer than 128 to 512 (benchmarks/gpu.py).
+USUAL_GROUP = 256
+_NUMBERS_BYTES = 128  # msl::abi::kNumbersBytes
 _MAX_BUFFERS = 31
 _INLINE_BYTES = 1024
 _MAX_BLOCKS = (2**31 - 1, 65535, 65535)
@@ -40,7 +44,7 @@ LAUNCH_BYTES = _BYTES_AT + _INLINE_BYTES
 
 @dataclass(frozen=True)
 class Argument:
-    """A kernel's argument. kind: as targets.cuda.entries.arguments has it. size: of an element, in bytes."""
+    """A kernel's argument. kind: as targets.cuda.entries.Entry has it. size: of an element, in bytes."""
 
     kind: str
     index: int
@@ -49,8 +53,8 @@ class Argument:
 
 
 class Geometry(NamedTuple):
-    """What a grid and a group become. blocks: 0 of them for a grid without threads. is_line: whether the fast entry takes
-    them. extent: as the kernel is given it."""
+    """What a grid and a group become. blocks: 0 of them for a grid without threads. is_line: whether they have one dimension.
+    extent: as the kernel is given it."""
 
     blocks: tuple[int, int, int]
     group: tuple[int, int, int]
@@ -58,45 +62,107 @@ class Geometry(NamedTuple):
     extent: bytes
 
 
-class Function:
-    """A kernel that is loaded on a GPU. fast: its entry for arguments that are passed one by one; None without one.
-    limit: of threads a threadgroup, as the kernel declares it; 0 for none. Launches may come from several threads."""
+class _OneByOne:
+    """An entry that is given its arguments one by one: pointers to aligned memory, which no two show where one is written
+    to, and bytes of known sizes."""
 
-    def __init__(
-        self,
-        name: str,
-        handle: ctypes.c_void_p,
-        fast: ctypes.c_void_p | None,
-        limit: int,
-        arguments: tuple[Argument, ...],
-    ):
-        self._name = name
-        self._handle = handle
-        self._fast = fast
-        self._limit = limit
-        self._geometries: dict[tuple, Geometry] = {}
-        self._dynamic_bytes = 0  # that the kernel has been allowed
-        buffers = [a for a in arguments if a.kind != "threadgroup"]
-        self._is_value = tuple([(a.index, a.size if a.kind == "value" else 0) for a in buffers])
+    def __init__(self, handle: ctypes.c_void_p, buffers: Sequence[Argument], brings_numbers: bool):
+        self.handle = handle
+        sizes = [_size_of(a, brings_numbers) for a in buffers]
+        self._arguments = tuple(
+            (a.index, size, a.kind == "numbers") for a, size in zip(buffers, sizes, strict=True)
+        )
         # Pairs of pointers that must not show the same memory.
-        pointers = [(i, a) for i, a in enumerate(buffers) if a.kind != "value"]
+        pointers = [(i, a) for i, a in enumerate(buffers) if not sizes[i]]
         self._apart = tuple(
             (i, j)
             for i, one in pointers
             for j, other in pointers
             if i < j and (one.is_written or other.is_written)
         )
-        self._least_count = max((a.index + 1 for a in buffers), default=0)
-        codes = "".join(f"{a.size}s" if a.kind == "value" else "Q" for a in buffers)
-        self._passed = struct.Struct(f"<{EXTENT_BYTES}s{codes}")
-        self._sizes = [EXTENT_BYTES, *(a.size if a.kind == "value" else 8 for a in buffers)]
+        codes = "".join(f"{size}s" if size else "Q" for size in sizes)
+        self._layout = struct.Struct(f"<{EXTENT_BYTES}s{codes}")
+        self._sizes = [EXTENT_BYTES, *(size or 8 for size in sizes)]
         # Not in use by a launch: the driver copies them before it returns.
-        self._fast_parameters: list[driver.Parameters] = []
+        self._parameters: list[driver.Parameters] = []
+
+    def launch(self, values: Sequence[Value], geometry: Geometry, stream: int) -> bool:
+        """False where the arguments are not for this entry."""
+        passed = self._passed(values)
+        if passed is None:
+            return False
+        try:
+            parameters = self._parameters.pop()
+        except IndexError:
+            parameters = driver.Parameters(self._sizes)
+        self._layout.pack_into(parameters.memory, 0, geometry.extent, *passed)
+        driver.launch(self.handle, geometry.blocks, geometry.group, 0, stream, parameters)
+        self._parameters.append(parameters)
+        return True
+
+    def _passed(self, values: Sequence[Value]) -> list[bytes | int] | None:
+        passed: list[bytes | int] = []
+        for index, size, is_array in self._arguments:
+            value = values[index]
+            if size:
+                if type(value) is not bytes:
+                    return None
+                if len(value) > size if is_array else len(value) < size:
+                    return None
+            else:
+                if isinstance(value, Tensor):
+                    value = value.data_ptr()
+                elif type(value) is not int:
+                    return None
+                if value % 16 != 0:
+                    return None
+            passed.append(value)
+        for i, j in self._apart:
+            low = i if passed[i] < passed[j] else j
+            if _end(values[self._arguments[low][0]]) > passed[i + j - low]:
+                return None
+        return passed
+
+
+def _size_of(argument: Argument, brings_numbers: bool) -> int:
+    """Of what comes with the launch, in bytes; 0 for a pointer."""
+    if argument.kind == "value":
+        return argument.size
+    return _NUMBERS_BYTES if brings_numbers and argument.kind == "numbers" else 0
+
+
+class Function:
+    """A kernel that is loaded on a GPU. Launches may come from several threads."""
+
+    def __init__(
+        self,
+        name: str,
+        handles: tuple[ctypes.c_void_p, ctypes.c_void_p | None, ctypes.c_void_p | None],
+        limit: int,
+        arguments: tuple[Argument, ...],
+        is_free: bool,
+    ):
+        """handles: the entry that takes all launches; those that are given arguments one by one, without and with constant
+        numbers that come with the launch, None where there is none. limit: of threads a threadgroup, as the kernel declares
+        it; 0 for none. is_free: whether groups may have any size.
+        """
+        self._name = name
+        self._handle, fast, brings = handles
+        self._all_handles = [h for h in handles if h is not None]
+        self._limit = limit
+        self._is_free = is_free
+        self._geometries: dict[tuple, Geometry] = {}
+        self._dynamic_bytes = 0  # that the kernel has been allowed
+        buffers = [a for a in arguments if a.kind != "threadgroup"]
+        self._fast = _OneByOne(fast, buffers, False) if fast is not None else None
+        self._brings = _OneByOne(brings, buffers, True) if brings is not None else None
+        self._least_count = max((a.index + 1 for a in buffers), default=0)
+        # Not in use by a launch: the driver copies them before it returns.
         self._parameters: list[driver.Parameters] = []
 
     @functools.cached_property
     def max_threads(self) -> int:
-        most = min(driver.max_threads(h) for h in (self._handle, self._fast) if h is not None)
+        most = min(map(driver.max_threads, self._all_handles))
         return min(most, self._limit) if self._limit else most
 
     @functools.cached_property
@@ -121,17 +187,12 @@ class Function:
             geometry = self._new_geometry(grid, group)
         if geometry.blocks[0] == 0:
             return
-        if geometry.is_line and self._fast is not None:
-            passed = self._passed_one_by_one(values)
-            if passed is not None:
-                try:
-                    parameters = self._fast_parameters.pop()
-                except IndexError:
-                    parameters = driver.Parameters(self._sizes)
-                self._passed.pack_into(parameters.memory, 0, geometry.extent, *passed)
-                driver.launch(self._fast, geometry.blocks, geometry.group, 0, stream, parameters)
-                self._fast_parameters.append(parameters)
+        if len(values) >= self._least_count:
+            if self._brings is not None and self._brings.launch(values, geometry, stream):
                 return
+            if self._fast is not None and geometry.is_line:
+                if self._fast.launch(values, geometry, stream):
+                    return
         try:
             parameters = self._parameters.pop()
         except IndexError:
@@ -156,6 +217,8 @@ class Function:
             raise ValueError(
                 f"kernel '{self._name}' runs in groups of 1 to {self.max_threads} threads on this GPU, got {group}"
             )
+        if self._is_free:
+            group = _smaller(group)
         blocks = groups = tuple(-(-n // size) for n, size in zip(grid, group, strict=True))
         is_flat = any(n > most for n, most in zip(groups, _MAX_BLOCKS, strict=True))
         if is_flat:
@@ -172,30 +235,6 @@ class Function:
             self._geometries.clear()
         geometry = self._geometries[key] = Geometry(blocks, group, is_line, extent)
         return geometry
-
-    def _passed_one_by_one(self, values: Sequence[Value]) -> list[bytes | int] | None:
-        """The parameters of the fast entry behind the first; None where the arguments are not for it."""
-        if len(values) < self._least_count:
-            return None
-        passed: list[bytes | int] = []
-        for index, size in self._is_value:
-            value = values[index]
-            if size:
-                if type(value) is not bytes or len(value) < size:
-                    return None
-            else:
-                if isinstance(value, Tensor):
-                    value = value.data_ptr()
-                elif type(value) is not int:
-                    return None
-                if value % 16 != 0:
-                    return None
-            passed.append(value)
-        for i, j in self._apart:
-            low = i if passed[i] < passed[j] else j
-            if _end(values[self._is_value[low][0]]) > passed[i + j - low]:
-                return None
-        return passed
 
     def _set(
         self, memory: ctypes.Array[ctypes.c_char], values: Sequence[Value], extent: bytes
@@ -231,6 +270,15 @@ def _end(value: Value) -> int:
         storage = value.untyped_storage()
         return storage.data_ptr() + storage.nbytes()
     return value or 0
+
+
+def _smaller(group: tuple[int, int, int]) -> tuple[int, int, int]:
+    """A group of no more threads than share a multiprocessor well, of as many dimensions."""
+    left, smaller = USUAL_GROUP, []
+    for size in group:
+        smaller.append(min(size, left))
+        left //= smaller[-1]
+    return tuple(smaller)
 
 
 def _three(what: str, sizes: Sequence[int] | int) -> tuple[int, int, int]:

@@ -113,16 +113,18 @@ class Library:
             raise RuntimeError(
                 f"the library has no kernel {name!r}; it has {', '.join(self.kernel_names)}"
             )
-        number, kinds, has_fast_entry = self._code.entries[name]
+        entry = self._code.entries[name]
+        number = entry.number
         with device.using(index):
             module = self._module(index)
             facts = module.read(f"msl_facts_{number}")
             handle = module.function(f"msl_kernel_{number}")
-            fast = module.function(f"msl_fast_{number}") if has_fast_entry else None
+            fast = module.function(f"msl_fast_{number}") if entry.is_fast else None
+            brings = module.function(f"msl_brings_{number}") if entry.brings_numbers else None
         limit, *numbers = struct.unpack(f"{len(facts) // 4}I", facts)
-        rows = zip(kinds, numbers[::3], numbers[1::3], numbers[2::3], strict=True)
+        rows = zip(entry.arguments, numbers[::3], numbers[1::3], numbers[2::3], strict=True)
         arguments = tuple(Argument(k, i, size, bool(w)) for k, i, size, w in rows)
-        return Function(name, handle, fast, limit, arguments)
+        return Function(name, (handle, fast, brings), limit, arguments, entry.is_free)
 
     def _module(self, index: int) -> driver.Module:
         if index not in self._modules:

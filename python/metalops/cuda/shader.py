@@ -11,10 +11,9 @@ from torch import Tensor
 
 from . import device, errors
 from .constants import Value
+from .function import USUAL_GROUP
 from .library import Library
 
-# Neither too few threads to share what a group has, nor so many that groups wait for each other's last ones.
-_USUAL_GROUP = 256
 _LONG = struct.Struct("q").pack
 _FLOAT = struct.Struct("f").pack
 _CASTS = {
@@ -116,7 +115,7 @@ class Kernel:
     def _group_for(self, threads: tuple[int, ...], args: tuple) -> tuple[int, ...]:
         """Whole rows of x first."""
         left = min(
-            _USUAL_GROUP, self._library.function(device.index_of(args), self.name).max_threads
+            USUAL_GROUP, self._library.function(device.index_of(args), self.name).max_threads
         )
         if len(threads) == 1:
             return (max(1, min(threads[0], left)),)

@@ -207,6 +207,8 @@ def _check(trace: Trace) -> None:
                 if memory < 0 or not 0 <= offset <= trace.memories[memory].bytes:
                     raise ValueError(f"buffer {argument.index} of {event.kernel!r} is nowhere")
             size = len(bytes.fromhex(argument.value or ""))
+            if argument.memory is not None:
+                size = trace.memories[argument.memory].bytes
             if any(not 0 <= at <= size - 8 for at, _, _ in argument.addresses):
                 raise ValueError(f"buffer {argument.index} of {event.kernel!r} has no such address")
         for memory, contents in event.results.items():

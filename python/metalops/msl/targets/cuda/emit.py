@@ -11,7 +11,7 @@ from ...dialect.emitted import Emitted
 from ...locations import LineMap
 from ...preprocess import Preprocessed
 from ...program import Program
-from .entries import Entries, arguments, has_fast_entry
+from .entries import Entries, Entry
 from .kernels import rewrite_for_cuda
 
 _HEAD = (
@@ -22,11 +22,10 @@ _HEAD = (
 
 @dataclass
 class CudaCode(Emitted):
-    """CUDA C++ text, and the program it was emitted from. entries: by a kernel's name its number and what its arguments
-    are (see entries.arguments), and whether it has a fast entry."""
+    """CUDA C++ text, and the program it was emitted from. entries: by a kernel's name."""
 
     program: Program | None = None
-    entries: dict[str, tuple[int, tuple[str, ...], bool]] = field(default_factory=dict)
+    entries: dict[str, Entry] = field(default_factory=dict)
 
 
 def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> CudaCode:
@@ -43,8 +42,4 @@ def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> CudaCode:
         pieces = list(entries.pieces())
     head = _HEAD + accessors(rewritten.swizzles) + "namespace msl {\n"
     text, runs, _ = assemble(head, body, runs, pieces, lines)
-    table = {
-        i.name: (number, arguments(i.kernel), has_fast_entry(i.kernel))
-        for number, i in enumerate(entries.instances)
-    }
-    return CudaCode(text, lines, runs, program, table)
+    return CudaCode(text, lines, runs, program, entries.table())

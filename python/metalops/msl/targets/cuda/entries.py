@@ -4,7 +4,9 @@ and a table of what template arguments decide about it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ...dialect import names
 from ...dialect.assembly import Piece, in_namespaces, parameter_types
@@ -13,11 +15,30 @@ from ...program import Instance, Kernel, Parameter
 from .sites import Sites
 
 _SUPPORT = names.SUPPORT
+_NUMBERS = re.compile(
+    r"(?:\b(?:constant|const)\b|\s)*(?:bool|half|float|u?(?:char|short|int|long))[234]?(?:\s|\bconst\b)*\*"
+)
+_OF_THE_GRID = {"thread_position_in_grid", "threads_per_grid", "grid_size", "grid_origin"}
 
 
-def has_fast_entry(kernel: Kernel) -> bool:
-    """Whether a kernel can be given its arguments one by one, for grids of one dimension: pointers to memory that is
-    aligned and that no other argument shows, and values."""
+class Entry(NamedTuple):
+    """How a kernel is started. arguments: what those in buffers and threadgroup memory are, in their order: "pointer",
+    "numbers" (a pointer to constant numbers, which may come with the launch), "value" (a reference to constant memory),
+    "reference" or "threadgroup". is_fast: whether it can be given them one by one. is_free: whether threads cannot tell which group they are in, so that groups may have any size."""
+
+    number: int
+    arguments: tuple[str, ...]
+    is_fast: bool
+    is_free: bool
+
+    @property
+    def brings_numbers(self) -> bool:
+        """Whether there is an entry for which all the constant numbers come with the launch."""
+        return self.is_fast and "numbers" in self.arguments
+
+
+def _is_fast(kernel: Kernel) -> bool:
+    """Whether all arguments are pointers, to memory that may be aligned and apart from the others', or values."""
     return all(
         p.kind == "builtin" or (p.kind == "buffer" and (p.is_pointer or _is_value(p)))
         for p in kernel.parameters
@@ -28,16 +49,18 @@ def _is_value(parameter: Parameter) -> bool:
     return parameter.is_reference and "constant" in parameter.type.split()
 
 
-def arguments(kernel: Kernel) -> tuple[str, ...]:
-    """What the arguments in buffers and threadgroup memory are, in their order: "pointer", "value" (a reference to
-    constant memory), "reference" or "threadgroup"."""
-    kinds = []
-    for p in kernel.parameters:
-        if p.kind == "threadgroup":
-            kinds.append("threadgroup")
-        elif p.kind == "buffer":
-            kinds.append("value" if _is_value(p) else "pointer" if p.is_pointer else "reference")
-    return tuple(kinds)
+def _is_numbers(parameter: Parameter) -> bool:
+    return "constant" in parameter.type.split() and bool(_NUMBERS.fullmatch(parameter.type.strip()))
+
+
+def _kind(parameter: Parameter) -> str:
+    if parameter.kind == "threadgroup":
+        return "threadgroup"
+    if _is_value(parameter):
+        return "value"
+    if not parameter.is_pointer:
+        return "reference"
+    return "numbers" if _is_numbers(parameter) else "pointer"
 
 
 class Entries:
@@ -48,6 +71,29 @@ class Entries:
         self.edits = rewritten.edits
         self.sites = sites
         self.instances = [i for i in self.program.instances if not i.kernel.unsupported]
+
+    def table(self) -> dict[str, Entry]:
+        """By name of the kernel."""
+        return {
+            i.name: Entry(
+                number,
+                tuple(_kind(p) for p in i.kernel.parameters if p.kind != "builtin"),
+                _is_fast(i.kernel),
+                self._is_free(i),
+            )
+            for number, i in enumerate(self.instances)
+        }
+
+    def _is_free(self, instance: Instance) -> bool:
+        kernel = instance.kernel
+        return (
+            not self.rewritten.calls.synchronises(instance)
+            and not kernel.threadgroup_variables
+            and all(
+                p.kind == "buffer" or (p.kind == "builtin" and p.attribute in _OF_THE_GRID)
+                for p in kernel.parameters
+            )
+        )
 
     def pieces(self) -> Iterator[Piece]:
         for number, instance in enumerate(self.instances):
@@ -66,14 +112,17 @@ class Entries:
             signature = f"void (*)({', '.join(types)})"
         types = f"msl_types_{number}"
         values = ["msl_place.site"] if takes_site else []
-        fast_values, fast_parameters = list(values), []
+        # Those that are passed one by one: declarations of parameters, if any, and values.
+        apart = [("", value) for value in values]
+        brought = list(apart)
         facts = [kernel.max_threads or "0"]
         for position, p in enumerate(kernel.parameters):
             kind = f"{types}::parameter<{position + takes_site}>"
             if p.kind == "builtin":
                 value = f"{_SUPPORT}::builtin<{kind}>::make(msl_place.{p.attribute}(msl_extent))"
                 values.append(value)
-                fast_values.append(value)
+                apart.append(("", value))
+                brought.append(("", value))
                 continue
             what = "buffer" if p.kind == "buffer" else "threadgroup"
             values.append(f"{_SUPPORT}::{what}<{kind}>(msl_launch, {p.index})")
@@ -82,14 +131,15 @@ class Entries:
             )
             name = f"msl_argument_{position}"
             if _is_value(p):
-                fast_parameters.append(
-                    f"const __grid_constant__ {_SUPPORT}::plain_value<{kind}>::type {name}"
-                )
-                fast_values.append(name)
+                plain = f"{_SUPPORT}::plain_value<{kind}>::type"
+                apart.append((f"const __grid_constant__ {plain} {name}", name))
             else:
-                fast_parameters.append(f"{kind} __restrict__ {name}")
-                fast_values.append(f"{_SUPPORT}::aligned({name})")
-        extent = f"const __grid_constant__ {names.ABI}::Extent msl_extent"
+                apart.append((f"{kind} __restrict__ {name}", f"{_SUPPORT}::aligned({name})"))
+            if _is_numbers(p):
+                numbers = f"const __grid_constant__ {_SUPPORT}::Numbers {name}"
+                brought.append((numbers, f"{_SUPPORT}::brought<{kind}>({name})"))
+            else:
+                brought.append(apart[-1])
         text = f"""typedef {_SUPPORT}::signature<{signature}> {types};
 extern "C" __device__ const {names.ABI}::u32 msl_facts_{number}[] = {{{", ".join(facts)}}};
 extern "C" __global__ void msl_kernel_{number}(const __grid_constant__ {names.ABI}::Launch msl_launch) {{
@@ -99,11 +149,21 @@ extern "C" __global__ void msl_kernel_{number}(const __grid_constant__ {names.AB
   {expression}({", ".join(values)});
 }}
 """
-        if has_fast_entry(kernel):
-            text += f"""extern "C" __global__ void msl_fast_{number}({", ".join([extent, *fast_parameters])}) {{
-  const {_SUPPORT}::Place<true> msl_place(msl_extent);
+        if _is_fast(kernel):
+            text += _entry_with(apart, f"msl_fast_{number}", expression, is_line=True)
+            if brought != apart:
+                text += _entry_with(brought, f"msl_brings_{number}", expression, is_line=False)
+        return Piece(in_namespaces(instance.path, text), instance.offset)
+
+
+def _entry_with(passed: list[tuple[str, str]], name: str, expression: str, is_line: bool) -> str:
+    """An entry that is given the arguments one by one. passed: declarations and values. is_line: it is for grids of one
+    dimension."""
+    extent = f"const __grid_constant__ {names.ABI}::Extent msl_extent"
+    parameters = ", ".join([extent, *(declaration for declaration, _ in passed if declaration)])
+    return f"""extern "C" __global__ void {name}({parameters}) {{
+  const {_SUPPORT}::Place<{str(is_line).lower()}> msl_place(msl_extent);
   if (!msl_place.exists) return;
-  {expression}({", ".join(fast_values)});
+  {expression}({", ".join(value for _, value in passed)});
 }}
 """
-        return Piece(in_namespaces(instance.path, text), instance.offset)

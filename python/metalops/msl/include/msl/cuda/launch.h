@@ -11,6 +11,7 @@ namespace msl::abi {
 
 constexpr u32 kMaxBuffers = 31;
 constexpr u32 kInlineBytes = 1024;
+constexpr u32 kNumbersBytes = 128;  // a size or stride for each of 16 dimensions
 
 struct Extent {
   u32 grid[3];    // threads_per_grid
@@ -185,6 +186,14 @@ struct Place {
 template <class T>
 MSL_INLINE T* aligned(T* pointer) {
   return static_cast<T*>(__builtin_assume_aligned(pointer, 16));
+}
+// Constant numbers that come with a launch.
+struct alignas(16) Numbers {
+  u8 bytes[abi::kNumbersBytes];
+};
+template <class P>
+MSL_INLINE P brought(const Numbers& numbers) {
+  return reinterpret_cast<P>(const_cast<u8*>(numbers.bytes));
 }
 template <class P>
 struct plain_value;
