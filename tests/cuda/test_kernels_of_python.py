@@ -43,7 +43,7 @@ def test_metal_kernel(on_gpus):
     (y,) = run(kernel, [x, 2.0], [(1000,)], (1000, 1, 1), (1024, 1, 1))
     (launch,) = on_gpus.launches
     assert launch.function == "msl_fast_0"
-    assert (launch.blocks, launch.block) == ((1, 1, 1), (1000, 1, 1))
+    assert (launch.blocks, launch.block) == ((4, 1, 1), (256, 1, 1))
     assert launch.parameters[1:] == [
         struct.pack("Q", x.data_ptr()),
         struct.pack("f", 2),
