@@ -143,3 +143,46 @@ from metalops.cuda.library import Library
 print(Library("kernel void k(device float* x) { x[0] = 1; }").compile("sm_90")[:4])
 """
     assert run_program(tree, text) == "b'\\x7fELF'\n"
+
+
+FUNCTOR = """
+from metalops.kernel.functor import cuda_launch
+
+# What the kernels compute on a GPU, on the CPU, for which they are registered here too.
+def compute(self, outputs, inputs, scalars):
+    if self._name.endswith("_backward"):
+        grad, x, y = inputs
+        outputs[0].copy_(grad * y)
+        outputs[1].copy_(grad * x)
+    else:
+        outputs[0].copy_(inputs[0] * inputs[1] + scalars[0])
+
+cuda_launch.Launcher.__call__ = compute
+product = metalops.functor(
+    "product", "x * y + a", inputs=("x", "y"), params={"a": 1.0}, grad=("grad * y", "grad * x"), autocast="float32"
+)
+from metalops.kernel.functor.functor import _implement
+_implement(product.definition, product.definition.backward_schema({"x", "y"}), {"x", "y"}, "CPU")
+x, y = torch.randn(3, 4, requires_grad=True), torch.randn(4)
+torch.testing.assert_close(product(x, y), x * y + 1)
+torch.testing.assert_close(product(x, y, a=-2), x * y - 2)
+(gradient,) = torch.autograd.grad(product(x, y, a=5.0).square().sum(), x, create_graph=True)
+torch.testing.assert_close(gradient, 2 * (x * y + 5) * y)
+(second,) = torch.autograd.grad(gradient.sum(), x)
+torch.testing.assert_close(second, (2 * y * y).expand(3, 4))
+out = torch.empty(0)
+assert product(y, 2.0, out=out) is out
+torch.testing.assert_close(out, 2 * y + 1)
+z = y.clone()
+product.inplace(z, y)
+torch.testing.assert_close(z, y * y + 1)
+compiled = torch.compile(lambda x, y: product(x, y), backend="aot_eager", fullgraph=True)
+torch.testing.assert_close(compiled(x, y), x * y + 1)
+predicate = metalops.functor("positive", "x > 0", result="bool")
+print(predicate, product.source(torch.float16).count("kernel void") > 0)
+"""
+
+
+def test_functors_are_defined(tree):
+    expected = "<metalops.functor metalops_functors::positive(Tensor x) -> Tensor> True\n"
+    assert run_program(tree, FUNCTOR) == expected

@@ -440,6 +440,87 @@ def test_torch_metal_kernel():
     torch.testing.assert_close(compiled(A.detach(), B.detach()), C.detach())
 
 
+MISH = metalops.functor(
+    "gpu_tests::mish",
+    "x * tanh(log(1 + exp(x)))",
+    grad="grad * (tanh(log(1 + exp(x))) + x * (1 - pow(tanh(log(1 + exp(x))), 2.0f)) / (1 + exp(-x)))",
+)
+PRODUCT = metalops.functor(
+    "gpu_tests::product",
+    "x * y + a",
+    inputs=("x", "y"),
+    params={"a": 1.0},
+    grad=("grad * y", "grad * x"),
+)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64], ids=str
+)
+def test_functor(dtype):
+    x = (random(60, 70, 8) * 3).to(dtype)
+    views = [
+        x,
+        x.permute(2, 0, 1),
+        x[:, 1:3],
+        x[:, ::2, ::2],
+        x[0, 0, 0],
+        x[:0],
+        x[:1].expand(5, 70, 8),
+    ]
+    for view in views:
+        result = MISH(view)
+        expected = torch.nn.functional.mish(view.float())
+        torch.testing.assert_close(
+            result,
+            expected.to(result.dtype),
+            rtol=1e-2 if dtype == torch.bfloat16 else 2e-3,
+            atol=1e-3,
+        )
+        assert result.stride() == torch.nn.functional.relu(view).stride() or view.numel() < 2
+
+
+def test_functor_broadcasts_promotes_and_is_differentiable():
+    x, y = random(30, 1, 5, requires_grad=True), random(7, 1).half().requires_grad_()
+    result = PRODUCT(x, y, a=3.0)
+    torch.testing.assert_close(result, x * y + 3)
+    gradients = torch.autograd.grad(result.square().sum(), (x, y), create_graph=True)
+    expected = torch.autograd.grad((x * y + 3).square().sum(), (x, y), create_graph=True)
+    torch.testing.assert_close(gradients, expected, rtol=1e-2, atol=1e-2)
+    (second,) = torch.autograd.grad(gradients[0].sum(), x)
+    (expected,) = torch.autograd.grad(expected[0].sum(), x)
+    torch.testing.assert_close(second, expected, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(PRODUCT(x, 2.0), 2 * x + 1)
+    torch.testing.assert_close(PRODUCT(x, torch.tensor(2.0)), 2 * x + 1)
+    out = torch.empty(0, device="cuda")
+    PRODUCT(x.detach(), y.detach(), out=out)
+    torch.testing.assert_close(out, x.detach() * y.detach() + 1)
+    z = random(5)
+    expected = z * z + 1
+    PRODUCT.inplace(z, z)
+    torch.testing.assert_close(z, expected)
+
+
+def test_functor_compiled_exported_and_in_a_graph():
+    x, y = random(6, 8).t(), random(6)
+    compiled = torch.compile(lambda x, y: PRODUCT(x, y) * 2, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, y), 2 * (x * y + 1))
+
+    class Module(torch.nn.Module):
+        def forward(self, x, y):
+            return PRODUCT(x, y)
+
+    program = torch.export.export(Module(), (x, y))
+    assert "gpu_tests.product" in str(program.graph)
+    torch.testing.assert_close(program.module()(x, y), x * y + 1)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = PRODUCT(x, y)
+    graph.replay()
+    torch.testing.assert_close(result, x * y + 1)
+
+
 # ---- operators -----------------------------------------------------------------------------------
 
 

@@ -37,7 +37,7 @@ def define(
     """Defines the functional, the out= and, with has_inplace, the in-place overload.
 
     arguments: of the functional one, as in a schema, operands first. gradient(wanted, grads, *arguments): the gradients of
-    the operands, None for those that are not wanted. is_differentiable: whether results can have gradients at all.
+    the operands, None for those that are not wanted; numbers that are the default need not be among the arguments. is_differentiable: whether results can have gradients at all.
     """
     library = fake.fragment(namespace)
     tags = [torch.Tag.pt2_compliant_tag, *([torch.Tag.pointwise] if pointwise else [])]
@@ -111,21 +111,21 @@ class _Differentiable:
             return run()
         # Under torch.func's transforms the dispatcher comes here once for each level.
         with single_level_functions():
-            return _Recorded.apply(self, run, list(keywords.values()), *args)
+            return _Recorded.apply(self, run, keywords, *args)
 
-    def gradients(self, wanted, grads, args) -> Sequence[Tensor | None]:
+    def gradients(self, wanted, grads, args, keywords) -> Sequence[Tensor | None]:
         if self._gradient is None:
             raise NotImplementedError(
                 f"derivative for {self._name} is not implemented: it was defined without a gradient"
             )
-        return self._gradient(wanted, grads, *args)
+        return self._gradient(wanted, grads, *args, **keywords)
 
 
 class _Recorded(SingleLevelFunction):
     """A call in the autograd graph."""
 
     @staticmethod
-    def forward(ctx, operator: _Differentiable, run: Callable, keywords: list, *args):
+    def forward(ctx, operator: _Differentiable, run: Callable, keywords: dict, *args):
         result = run()
         ctx.operator, ctx.keywords = operator, keywords
         ctx.others = [None if isinstance(x, Tensor) else x for x in args]
@@ -141,13 +141,20 @@ class _Recorded(SingleLevelFunction):
             for is_tensor, other in zip(ctx.are_tensors, ctx.others, strict=True)
         ]
         wanted = ctx.needs_input_grad[3:]
-        gradients = list(ctx.operator.gradients(wanted, grads, [*args, *ctx.keywords]))
+        gradients = list(ctx.operator.gradients(wanted, grads, args, ctx.keywords))
         gradients += [None] * (len(args) - len(gradients))
         results = [
-            x.sum_to_size(arg.shape).to(arg.dtype) if needed and x is not None else None
+            _like(x, arg) if needed and x is not None else None
             for x, arg, needed in zip(gradients, args, wanted, strict=True)
         ]
         return (None, None, None, *results)
+
+
+def _like(gradient: Tensor, tensor: Tensor) -> Tensor:
+    """A gradient of broadcast and promoted operands as that of one of them."""
+    if gradient.is_complex() and not tensor.is_complex():
+        gradient = gradient.real
+    return gradient.sum_to_size(tensor.shape).to(tensor.dtype)
 
 
 class _Out:

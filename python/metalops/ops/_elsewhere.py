@@ -68,14 +68,15 @@ class Operator:
     def _run(
         self,
         outs: Sequence[Tensor] | None,
-        inputs: list[Tensor],
+        inputs: list[Tensor | complex],
         scalars: list[complex],
         resizes: bool = False,
     ) -> Sequence[Tensor]:
-        """The outputs; allocated unless outs are given."""
-        check_dtypes(self.name, inputs, self.dtypes)
+        """The outputs; allocated unless outs are given. Numbers among the inputs promote as such."""
+        tensors = [x for x in inputs if isinstance(x, Tensor)]
+        check_dtypes(self.name, tensors, self.dtypes)
         inputs = on_one_device(outs or (), inputs)
-        check_broadcast(inputs)
+        check_broadcast(tensors)
         parts = fake.halves(self.name, inputs[0]) if self.halving else inputs
         results = outs or [self._result(parts) for _ in range(self.results)]
         expected = results[0] if outs is None else self._result(parts)
@@ -86,8 +87,10 @@ class Operator:
             else:
                 fake.check_shape(expected, out)
         common = promoted_dtype(inputs, self.integers_to_float)
-        if self.uniform and any(x.dtype != inputs[0].dtype for x in inputs):
-            inputs = [x.to(common) for x in inputs]
+        if self.uniform and any(x.dtype != tensors[0].dtype for x in tensors):
+            inputs = [x.to(common) if isinstance(x, Tensor) else x for x in inputs]
+        if len(tensors) < len(inputs):
+            inputs = [torch.as_tensor(x, dtype=common, device=expected.device) for x in inputs]
         natural = self._natural(common)
         # What is written may be read through another tensor, so it is computed beside it.
         computed = [
@@ -101,7 +104,7 @@ class Operator:
                 result.copy_(value)
         return results
 
-    def _result(self, parts: Sequence[Tensor]) -> Tensor:
+    def _result(self, parts: Sequence[Tensor | complex]) -> Tensor:
         return fake.pointwise_result(
             *parts, integers_to_float=self.integers_to_float, kind=self.kind
         )
@@ -132,8 +135,9 @@ class Backward:
             *args, output_mask = args
         inputs, scalars = _split(args, keywords, self.operands, self.numbers)
         inputs = on_one_device((), inputs)
-        common = functools.reduce(torch.promote_types, (x.dtype for x in inputs))
-        inputs = [x.to(common) for x in inputs]
+        tensors = [x for x in inputs if isinstance(x, Tensor)]
+        common = functools.reduce(torch.promote_types, (x.dtype for x in tensors))
+        inputs = [torch.as_tensor(x, dtype=common, device=tensors[0].device) for x in inputs]
         if self.halving:
             return self._of_halves(inputs, scalars)
         expected = fake.pointwise_result(*inputs, integers_to_float=False)
@@ -160,14 +164,15 @@ class Backward:
 
 def _split(
     args: Sequence, keywords: Mapping[str, complex], operands: int, numbers: Numbers
-) -> tuple[list[Tensor], list[complex]]:
-    """The operands, and the numbers, of which those that are the default need not have been passed."""
+) -> tuple[list[Tensor | complex], list[complex]]:
+    """The operands, of which torch passes some as Python numbers, and the numbers, of which those that are the default need not
+    have been passed."""
     given = args[operands:]
     missing = numbers[len(given) :]
     return list(args[:operands]), [*given, *(keywords.get(name, x) for name, x in missing)]
 
 
-def promoted_dtype(inputs: Sequence[Tensor], integers_to_float: bool) -> torch.dtype:
+def promoted_dtype(inputs: Sequence[Tensor | complex], integers_to_float: bool) -> torch.dtype:
     """The dtype that the inputs have in common; float32 where that would be an integer's that is made a float."""
     _, dtype = elementwise_dtypes(*inputs, type_promotion_kind=PromotionKind.DEFAULT)
     is_integer = not dtype.is_floating_point and not dtype.is_complex
@@ -212,13 +217,16 @@ def check_broadcast(inputs: Sequence[Tensor]) -> None:
         shape = torch.broadcast_shapes(shape, x.shape)
 
 
-def on_one_device(outs: Sequence[Tensor], inputs: list[Tensor]) -> list[Tensor]:
+def on_one_device(outs: Sequence[Tensor], inputs: list[Tensor | complex]) -> list[Tensor | complex]:
     """The inputs, with those of the CPU that have no dimensions where the others are. RuntimeError for several devices."""
-    device = next((x.device for x in (*outs, *inputs) if not is_cpu_scalar_tensor(x)), None)
-    if device is None:
+    placed = [x for x in (*outs, *inputs) if isinstance(x, Tensor) and not is_cpu_scalar_tensor(x)]
+    if not placed:
         return inputs
-    moved = [x.to(device) if is_cpu_scalar_tensor(x) else x for x in inputs]
-    for x in (*outs, *moved):
+    device = placed[0].device
+    moved = [
+        x.to(device) if isinstance(x, Tensor) and is_cpu_scalar_tensor(x) else x for x in inputs
+    ]
+    for x in placed:
         if x.device != device:
             raise RuntimeError(
                 f"Expected all tensors to be on the same device, but found at least two devices, {device} and {x.device}!"

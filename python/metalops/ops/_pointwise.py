@@ -165,7 +165,8 @@ def _define(
     """Makes the operator, where there are no compiled parts that do."""
 
     def gradients(wanted, grads, *args) -> list[Tensor]:
-        wide = [x.float() if isinstance(x, Tensor) else x for x in (*grads, *args)]
+        missing = [p.default for p in parameters[len(args) :]]
+        wide = [x.float() if isinstance(x, Tensor) else x for x in (*grads, *args, *missing)]
         if not halving:
             return list(gradient(*wide))
         grad, whole, *numbers = wide

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from ... import _locks
-from ..._torch_internals import schemas_of
-from ...ops import fake
+from ... import _locks, _problem
+from ..._torch_internals import schema, schemas_of
+from ...ops import _definition, _elsewhere, fake
 from ...ops.vmap import register_vmap
 from ..compile import compile_library
 from . import metal_text, torch_formula
+from .cuda_launch import Launcher
 from .definition import Definition, define, dtypes
 
 _functors: dict[str, Functor] = {}
@@ -54,8 +55,8 @@ def functor(
     <metalops.functor metalops_functors::mish(Tensor x) -> Tensor>
 
     The result is a native operator: it broadcasts, promotes dtypes, takes strided tensors, Python numbers among tensors,
-    tensors on the CPU without dimensions, ``out=``, runs in place (``mish.inplace``), can be differentiated, and works
-    under autocast, torch.vmap, torch.compile and torch.export (as ``torch.ops.<namespace>.<name>``).
+    tensors on the CPU without dimensions, ``out=``, runs in place (``mish.inplace``), can be differentiated, runs on mps and
+    on cuda, and works under autocast, torch.vmap, torch.compile and torch.export (as ``torch.ops.<namespace>.<name>``).
 
     name: "mish", or "ns::mish" for another namespace than ``metalops_functors``. Operators live as long as the
     process: the same definition again returns the same functor, another one of the same name is a ValueError, because
@@ -140,8 +141,6 @@ class Functor:
     """
 
     def __init__(self, definition: Definition):
-        from ... import _C
-
         d = definition
         self.definition = d
         self.__name__ = self.__qualname__ = d.name
@@ -154,25 +153,36 @@ class Functor:
                 )
         needed = metal_text.needed_by_gradient(d)
         backward = "" if d.grad is None else d.backward_schema(needed)
-        _C.define_functor(
-            d.schema,
-            backward,
-            dtypes(d),
-            d.integers,
-            d.result,
-            d.autocast,
-            self._compiled,
-            torch_formula.formula(d, needed) if backward else "",
-        )
+        formula = torch_formula.formula(d, needed) if backward else ""
+        if _problem is None:
+            from ... import _C
+
+            _C.define_functor(
+                d.schema,
+                backward,
+                dtypes(d),
+                d.integers,
+                d.result,
+                d.autocast,
+                self._compiled,
+                formula,
+            )
+        else:
+            _define(d, backward, formula)
+        _implement(d, backward, needed, "CUDA")
+        if d.autocast != "promote":
+            autocast = functools.partial(_autocast, d)
+            fake.fragment(d.namespace).impl(d.name, autocast, "AutocastCUDA")
         _register_rules(d, backward)
         self.op = getattr(namespace, d.name)
-        self._direct = _C.direct_call(d.qualified_name, self._general, numbers=True)
         self._inplace_op = getattr(namespace, f"{d.name}_").default if d.has_inplace else None
-        self._direct_inplace = (
-            _C.direct_call(f"{d.qualified_name}_", self._general_inplace, numbers=True)
-            if d.has_inplace
-            else None
-        )
+        self._direct, self._direct_inplace = self._general, self._general_inplace
+        if _problem is None:
+            self._direct = _C.direct_call(d.qualified_name, self._general, numbers=True)
+            if d.has_inplace:
+                self._direct_inplace = _C.direct_call(
+                    f"{d.qualified_name}_", self._general_inplace, numbers=True
+                )
         self._out_names = (
             ("out",) if len(d.outputs) == 1 else tuple(f"out{i}" for i in range(len(d.outputs)))
         )
@@ -303,6 +313,84 @@ def _is_number(value: object, kind: type) -> bool:
     return isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
 
 
+def _arguments(schema: str) -> str:
+    return schema[schema.index("(") + 1 : schema.index(") ->")]
+
+
+def _define(d: Definition, backward: str, formula: Callable | str) -> None:
+    """Makes the operators, where there are no compiled parts that do."""
+    gradient = None
+    if backward:
+        name = f"{d.name}_backward"
+        _definition.define_backward(d.namespace, name, _arguments(backward), len(d.inputs), formula)
+        overload = getattr(getattr(torch.ops, d.namespace), name).default
+        taken = [argument.name for argument in schema(overload).arguments]
+
+        def gradient(wanted, grads, *inputs, **numbers):
+            values = {p.name: p.default for p in d.parameters} | numbers
+            values |= dict(zip((*d.gradient_names, *d.inputs), (*grads, *inputs), strict=True))
+            if len(d.inputs) > 1:
+                values["output_mask"] = list(wanted)
+            results = overload(*(values[name] for name in taken))
+            return results if len(d.inputs) > 1 else [results]
+
+    _definition.define(
+        d.namespace,
+        d.name,
+        _arguments(d.schema),
+        results=len(d.outputs),
+        has_inplace=d.has_inplace,
+        gradient=gradient,
+        is_differentiable=d.result != "bool",
+    )
+
+
+def _implement(d: Definition, backward: str, needed: frozenset[str], key: str) -> None:
+    """Registers kernels that cuda_launch.py runs for a dispatch key."""
+    library = fake.fragment(d.namespace)
+    name = f"metalops_{d.name}"
+    operator = _elsewhere.Operator(
+        d.name,
+        len(d.inputs),
+        [(p.name, p.default) for p in d.parameters],
+        frozenset(dtypes(d)),
+        Launcher(d, name, [p.kind for p in d.parameters], has_mask=False),
+        results=len(d.outputs),
+        integers_to_float=d.integers == "float",
+        kind=d.result,
+        uniform=True,
+    )
+    _elsewhere.implement(library, operator, key)
+    if backward:
+        numbers = [p for p in d.parameters if p.name in needed]
+        gradients = len(d.inputs)
+        kernel = _elsewhere.Backward(
+            f"{d.name}_backward",
+            _operands(backward),
+            [(p.name, None) for p in numbers],
+            gradients,
+            Launcher(d, f"{name}_backward", [p.kind for p in numbers], has_mask=gradients > 1),
+        )
+        library.impl(f"{d.name}_backward", kernel, key)
+
+
+def _operands(schema: str) -> int:
+    return _arguments(schema).count("Tensor ")
+
+
+def _autocast(d: Definition, *args, **numbers):
+    """Casts floating-point tensors as torch's autocast lists do, to float32 or to the lower precision."""
+    dtype = torch.float32 if d.autocast == "float32" else torch.get_autocast_dtype("cuda")
+    operator = getattr(getattr(torch.ops, d.namespace), d.name).default
+    with torch.autocast("cuda", enabled=False):
+        return operator(*(_cast(x, dtype) for x in args), **numbers)
+
+
+def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    is_cast = x.is_cuda and x.is_floating_point() and x.dtype != torch.float64
+    return x.to(dtype) if is_cast else x
+
+
 def _register_rules(d: Definition, backward: str) -> None:
     """Fake kernels and vmap rules of all overloads."""
     name, inputs = d.qualified_name, len(d.inputs)
@@ -315,6 +403,6 @@ def _register_rules(d: Definition, backward: str) -> None:
     )
     register_vmap(name, inputs)
     if backward:
-        tensors = backward.count("Tensor ") - backward.count("-> Tensor")
+        tensors = _operands(backward)
         fake.register_backward(f"{name}_backward", tensors, inputs)
         register_vmap(f"{name}_backward", tensors)

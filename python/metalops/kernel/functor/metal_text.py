@@ -2,7 +2,8 @@
 
 Which kernels there are is decided here and in csrc/python/functor.cpp alike: those that torch's exec_unary_kernel,
 exec_binary_kernel and exec_ternary_kernel look for, registered with torch's own macros, where these serve the
-operator's numbers of inputs, results and scalars; else three of our own, launched by <metalops/elementwise_launch.h>.
+operator's numbers of inputs, results and scalars; else three of our own, launched by <metalops/elementwise_launch.h>. For
+CUDA tensors there are those of our own alone, launched by cuda_launch.py.
 """
 
 from __future__ import annotations
@@ -63,8 +64,10 @@ def needed_by_gradient(definition: Definition) -> frozenset[str]:
     return names & everything
 
 
-def source(definition: Definition, element: str) -> str:
-    """The Metal source for inputs whose elements are of the type `element`. It includes nothing but Metal's headers."""
+def source(definition: Definition, element: str, for_mps: bool = True) -> str:
+    """The Metal source for inputs whose elements are of the type `element`. It includes nothing but Metal's headers. for_mps:
+    with the kernels that torch's classes look for where there are such.
+    """
     d = definition
     texts = [d.header, *d.expressions[: d.is_struct]]
     includes = [x.strip() for text in texts for x in _INCLUDE.findall(text)]
@@ -77,7 +80,11 @@ def source(definition: Definition, element: str) -> str:
     operators = [_forward(d, element)]
     if d.grad is not None and element not in INTEGER_TYPES:
         operators.append(_backward(d, element))
-    parts.append(generated_text(d.name, "\n".join(_operator(o) for o in operators)))
+    texts = [
+        _torch_operator(o) if for_mps and o.uses_torch else _own_operator(o, for_mps)
+        for o in operators
+    ]
+    parts.append(generated_text(d.name, "\n".join(texts)))
     return "".join(parts)
 
 
@@ -174,10 +181,6 @@ def _result_type(d: Definition, element: str) -> str:
     return "float" if element in INTEGER_TYPES and d.integers == "float" else element
 
 
-def _operator(o: _Operator) -> str:
-    return _torch_operator(o) if o.uses_torch else _own_operator(o)
-
-
 def _variables(o: _Operator) -> str:
     """Declares the inputs by the names that the expressions know."""
     return "".join(
@@ -208,7 +211,7 @@ def _torch_operator(o: _Operator) -> str:
     return f"{functor}REGISTER_{opmath}{arity}_OP({o.name}, {o.element}, {o.result});\n"
 
 
-def _own_operator(o: _Operator) -> str:
+def _own_operator(o: _Operator, for_mps: bool) -> str:
     outputs = range(len(o.lines))
     inputs = range(len(o.inputs))
     arguments = [f"const {o.element} metalops_in{i}" for i in inputs]
@@ -220,10 +223,11 @@ def _own_operator(o: _Operator) -> str:
         for i, line in enumerate(o.lines)
     )
     function = f"inline void {o.name}_values({', '.join(arguments)}) {{\n{_variables(o)}{o.before}{results}}}\n"
-    return function + "".join(_own_kernel(o, variant) for variant in ("dense", "rows", "strided"))
+    kernels = [_own_kernel(o, variant, for_mps) for variant in ("dense", "rows", "strided")]
+    return function + "".join(kernels)
 
 
-def _own_kernel(o: _Operator, variant: str) -> str:
+def _own_kernel(o: _Operator, variant: str, for_mps: bool) -> str:
     outputs, inputs = len(o.lines), len(o.inputs)
     operands = outputs + inputs
     types = [f"device {o.result}*"] * outputs + [f"constant {o.element}*"] * inputs
@@ -247,17 +251,32 @@ def _own_kernel(o: _Operator, variant: str) -> str:
         place = (
             "const long metalops_i{n} = c10::metal::offset_from_coord(metalops_coordinates, "
             "metalops_strides + {n} * metalops_ndim, metalops_ndim);"
+            if for_mps
+            else "long metalops_i{n} = metalops_position.x * metalops_strides[{n} * metalops_ndim];"
         )
         thread = "uint2"
     parameters = [f"{buffer} [[buffer({i})]]" for i, buffer in enumerate(buffers)]
     parameters.append(f"{thread} metalops_position [[thread_position_in_grid]]")
     body = []
-    if variant == "strided":
+    if variant == "strided" and for_mps:
         body += [
             "int metalops_coordinates[c10::metal::max_ndim];",
             "c10::metal::pos_from_thread_index(metalops_position, metalops_coordinates, metalops_sizes, metalops_ndim);",
         ]
     body += [place.format(n=n) for n in range(operands)]
+    if variant == "strided" and not for_mps:
+        # Of any torch's headers, and without coordinates in an array, which a GPU keeps in memory.
+        body += [
+            "uint metalops_rest = metalops_position.y;",
+            "for (uint metalops_d = 1; metalops_d < metalops_ndim; ++metalops_d) {",
+            "  const uint metalops_size = uint(metalops_sizes[metalops_d]), metalops_at = metalops_rest % metalops_size;",
+            "  metalops_rest /= metalops_size;",
+            *(
+                f"  metalops_i{n} += metalops_at * metalops_strides[{n} * metalops_ndim + metalops_d];"
+                for n in range(operands)
+            ),
+            "}",
+        ]
     if variant == "strided":
         reads = [
             f"c10::metal::val_at_offs<{o.element}>((constant void*)metalops_p{n}, metalops_i{n})"

@@ -1,0 +1,131 @@
+"""A functor's kernels on CUDA tensors: those that metal_text writes without torch's classes, one of three for the layout of
+the operands.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ..compile import compile_library
+from ..dtypes import METAL_TYPES
+from . import metal_text
+from .definition import Definition
+
+_GROUP = 256
+_MOST_THREADS = 2**32 - 1  # of a grid in one dimension
+_MOST_DIMENSIONS = 16
+_KEPT = 1024
+_NUMBERS = {
+    bool: struct.Struct("?").pack,
+    int: struct.Struct("q").pack,
+    float: struct.Struct("f").pack,
+}
+
+
+class _Plan(NamedTuple):
+    """What a launch is for some layouts. layout: the last arguments."""
+
+    library: object
+    kernel: str
+    layout: list[bytes]
+    grid: tuple[int, ...]
+    group: tuple[int, ...]
+
+
+class Launcher:
+    """Computes the results of a functor, or its gradients. Its name is that of the kernels without their endings.
+
+    kinds: the types of the numbers. has_mask: whether the kernels take which results are wanted; all are.
+    """
+
+    def __init__(self, definition: Definition, name: str, kinds: Sequence[type], has_mask: bool):
+        self._definition = definition
+        self._name = name
+        self._packs: list[Callable] = [_NUMBERS[kind] for kind in kinds]
+        self._has_mask = has_mask
+        self._plans: dict[tuple, _Plan] = {}
+
+    def __call__(self, outputs: list[Tensor], inputs: list[Tensor], scalars: list[complex]) -> None:
+        """outputs: all of one shape, dtype and layout. inputs: of one dtype; they broadcast to the outputs."""
+        shape = outputs[0].shape
+        inputs = [x if x.shape == shape else x.expand(shape) for x in inputs]
+        tensors = [*outputs, *(x.resolve_conj().resolve_neg() for x in inputs)]
+        key = (shape, inputs[0].dtype, *[x.stride() for x in tensors])
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= _KEPT:
+                self._plans.clear()
+            plan = self._plans[key] = self._plan(tensors, len(outputs))
+        numbers = [pack(value) for pack, value in zip(self._packs, scalars, strict=True)]
+        if self._has_mask:
+            numbers.append(struct.pack("q", (1 << len(outputs)) - 1))
+        arguments = [*tensors, *numbers, *plan.layout]
+        plan.library.launch(plan.kernel, arguments, plan.grid, plan.group)
+
+    def _plan(self, tensors: list[Tensor], outputs: int) -> _Plan:
+        element = METAL_TYPES[tensors[outputs].dtype]
+        dimensions = _dimensions(tensors)
+        bytes_each = [x.element_size() for x in tensors]
+        variant, layout = "strided", []
+        strides = [list(s) for s in zip(*(s for _, s in dimensions), strict=True)]
+        is_side_by_side = all(s[0] == 1 for s in strides)
+        if is_side_by_side and len(dimensions) == 1:
+            variant = "dense"
+        elif is_side_by_side and len(dimensions) == 2:
+            variant = "rows"
+            layout = [struct.pack(f"{len(tensors)}q", *(s[1] for s in strides))]
+        else:
+            if len(dimensions) > _MOST_DIMENSIONS:
+                raise RuntimeError(
+                    f"{self._definition.name}: kernels take tensors of at most {_MOST_DIMENSIONS} dimensions"
+                )
+            steps = [n * size for s, size in zip(strides, bytes_each, strict=True) for n in s]
+            layout = [
+                struct.pack(f"{len(dimensions)}q", *(n for n, _ in dimensions)),
+                struct.pack(f"{len(steps)}q", *steps),
+                struct.pack("I", len(dimensions)),
+            ]
+        inner = dimensions[0][0]
+        outer = tensors[0].numel() // inner
+        if max(inner, outer) > _MOST_THREADS:
+            raise RuntimeError(
+                f"{self._definition.name}: tensors of shape {list(tensors[0].shape)} are too large for one launch"
+            )
+        width = min(inner, _GROUP)
+        is_line = variant == "dense"
+        return _Plan(
+            self._library(element),
+            f"{self._name}_{variant}_{element}",
+            layout,
+            (inner,) if is_line else (inner, outer),
+            (width,) if is_line else (width, max(1, min(outer, _GROUP // width))),
+        )
+
+    def _library(self, element: str):
+        from ...cuda.library import Library
+
+        text = metal_text.source(self._definition, element, for_mps=False)
+        return compile_library(f"{self._definition.name} for {element}", text, Library)
+
+
+def _dimensions(tensors: list[Tensor]) -> list[tuple[int, tuple[int, ...]]]:
+    """Sizes and the tensors' strides, in elements, the first tensor's smallest stride first, with those put together that
+    are one after the other in all tensors."""
+    shape = tensors[0].shape
+    order = sorted(range(len(shape)), key=lambda d: (tensors[0].stride(d), -d))
+    result: list[tuple[int, tuple[int, ...]]] = []
+    for d in order:
+        if shape[d] == 1:
+            continue
+        strides = tuple(x.stride(d) for x in tensors)
+        if result:
+            size, before = result[-1]
+            if all(s == size * b for s, b in zip(strides, before, strict=True)):
+                result[-1] = size * shape[d], before
+                continue
+        result.append((shape[d], strides))
+    return result or [(1, (1,) * len(tensors))]
