@@ -1,11 +1,11 @@
 // hash_tensor: the exclusive or of the elements of a row, as 64-bit integers or, if they are
 // floating-point numbers, as the bits of doubles of their values.
 //
-// A piece of a row is the work of a threadgroup, or of a single thread where it is short.
+// A piece of a row is the work of a threadgroup, whose neighbouring threads take neighbouring
+// elements, or of a single thread where it is short.
 #include <metalops/strided.h>
 #include <metal_stdlib>
 
-#include "blocks.h"
 #include "hash_tensor.h"
 using namespace metal;
 using namespace metalops;
@@ -18,10 +18,9 @@ struct Bits {
   uint high;
 };
 
-// The double of a floating-point number that is given by its bits. In integers: Metal has no
-// double, and GPUs take denormal floats for zero.
-inline Bits double_bits(uint bits, uint exponent_bits, uint mantissa_bits) {
-  const uint sign = bits >> (exponent_bits + mantissa_bits);
+// The double of a floating-point number that is zero, denormal, infinite or NaN, given by its bits.
+// In integers: Metal has no double, and GPUs take denormal floats for zero.
+inline Bits special_double(uint bits, uint exponent_bits, uint mantissa_bits) {
   const uint largest = (1u << exponent_bits) - 1u;
   const uint bias = largest >> 1;
   const uint exponent = (bits >> mantissa_bits) & largest;
@@ -29,43 +28,68 @@ inline Bits double_bits(uint bits, uint exponent_bits, uint mantissa_bits) {
   // A denormal number is its fraction, as an integer, times 2^(1 - bias - mantissa_bits).
   const uint denormal = as_type<uint>(static_cast<float>(fraction));
   const bool is_denormal = exponent == 0 && fraction != 0;
-  const bool is_nan = exponent == largest && fraction != 0;
 
-  uint wide_exponent = exponent == 0 ? 0 : exponent + 1023 - bias;
-  wide_exponent = exponent == largest ? 0x7ff : wide_exponent;
+  uint wide_exponent = exponent == 0 ? 0 : 0x7ff;
   wide_exponent = is_denormal ? (denormal >> 23) + 897 - bias - mantissa_bits : wide_exponent;
   uint mantissa = fraction << (23 - mantissa_bits);
-  mantissa |= is_nan ? 1u << 22 : 0;  // a signalling NaN becomes a quiet one
+  mantissa |=
+      exponent != 0 && fraction != 0 ? 1u << 22 : 0;  // a signalling NaN becomes a quiet one
   mantissa = is_denormal ? denormal & 0x7fffff : mantissa;
-  return {mantissa << 29, sign << 31 | wide_exponent << 20 | mantissa >> 3};
+  return {mantissa << 29, wide_exponent << 20 | mantissa >> 3};
 }
 
-// How the elements of a type are read, and what is hashed of them.
+// How the elements of a type are read and hashed. Their own bits are put together as they are: this
+// decides about signs and, but for special numbers, about the lower half of the doubles. Of the
+// upper half, what has to be computed for each element is put together as well.
+template <uint kExponent, uint kMantissa>
+struct FloatingPoint {
+  using Own = uint;
+  static constexpr constant uint kShift = kMantissa > 20 ? kMantissa - 20 : 0;
+  static constexpr constant uint kRise = kMantissa > 20 ? 0 : 20 - kMantissa;
+  static constexpr constant uint kSign = 1u << (kExponent + kMantissa);
+  static constexpr constant uint kOne = 1u << kMantissa;
+  static constexpr constant uint kBias = (1023u - ((1u << (kExponent - 1)) - 1u)) << 20;
+
+  // What is to be added to the bits of the elements themselves.
+  static Bits rest(uint bits) {
+    Bits result = {0, (((bits & (kSign - 1)) >> kShift) << kRise) + kBias};
+    if (((bits + kOne) & (kSign - 2 * kOne)) == 0) {
+      result = special_double(bits, kExponent, kMantissa);
+      result.low ^= kShift == 0 ? 0 : bits << (32 - kShift);
+    }
+    return result;
+  }
+  static Bits whole(uint own, Bits rest) {
+    const uint low = kShift == 0 ? 0 : own << (32 - kShift);
+    return {low ^ rest.low, ((own & kSign) != 0 ? 1u << 31 : 0) ^ rest.high};
+  }
+};
+
 template <typename T>
 struct Element {
   using Stored = T;
-  static Bits hashed(T x) {
-    const ulong bits = static_cast<ulong>(static_cast<long>(x));
+  using Own = conditional_t<sizeof(T) == 8, ulong, uint>;
+  static Bits rest(Own) { return {0, 0}; }
+  // The sign of what is put together is that of the elements' signs.
+  static Bits whole(Own own, Bits) {
+    const ulong bits = static_cast<ulong>(static_cast<long>(static_cast<T>(own)));
     return {static_cast<uint>(bits), static_cast<uint>(bits >> 32)};
   }
 };
 
 template <>
-struct Element<float> {
+struct Element<float> : FloatingPoint<8, 23> {
   using Stored = uint;
-  static Bits hashed(uint bits) { return double_bits(bits, 8, 23); }
 };
 
 template <>
-struct Element<half> {
+struct Element<half> : FloatingPoint<5, 10> {
   using Stored = ushort;
-  static Bits hashed(ushort bits) { return double_bits(bits, 5, 10); }
 };
 
 template <>
-struct Element<bfloat> {
+struct Element<bfloat> : FloatingPoint<8, 7> {
   using Stored = ushort;
-  static Bits hashed(ushort bits) { return double_bits(bits, 8, 7); }
 };
 
 template <typename T>
@@ -73,29 +97,18 @@ using stored_t = typename Element<T>::Stored;
 
 // ---- rows ---------------------------------------------------------------------------------------
 
-template <typename T>
-struct Hash {
-  constant stored_t<T>* data;
-  Bits bits;
+struct Piece {
+  int64_t first;
+  uint count;
 
-  void operator()(int64_t place) {
-    const Bits x = Element<T>::hashed(data[place]);
-    bits.low ^= x.low;
-    bits.high ^= x.high;
+  Piece(int64_t index, constant HashTensorParameters& parameters) {
+    const int64_t row = index / parameters.pieces;
+    const int64_t begin = (index - row * parameters.pieces) * parameters.piece;
+    const int64_t left = parameters.columns - begin;
+    first = row * parameters.columns + begin;
+    count = static_cast<uint>(left < parameters.piece ? left : parameters.piece);
   }
 };
-
-// Of the part of piece `index` that belongs to thread `lane` of `lanes`.
-template <typename T>
-inline uint2 hash_part(int64_t index, constant stored_t<T>* data,
-                       constant HashTensorParameters& parameters, uint lane, uint lanes) {
-  const int64_t row = index / parameters.pieces;
-  const int64_t first = (index - row * parameters.pieces) * parameters.piece;
-  const int64_t count = min(parameters.piece, parameters.columns - first);
-  Hash<T> hash{data + row * parameters.columns, {0, 0}};
-  for_blocks(first, count, 1, lane, lanes, hash);
-  return uint2(hash.bits.low, hash.bits.high);
-}
 
 template <typename T>
 kernel void hash_tensor_short_rows(device ulong* hashes [[buffer(0)]],
@@ -104,12 +117,23 @@ kernel void hash_tensor_short_rows(device ulong* hashes [[buffer(0)]],
                                    uint2 position [[thread_position_in_grid]],
                                    uint2 grid [[threads_per_grid]]) {
   const int64_t index = thread_index(position, grid);
-  if (index < parameters.rows * parameters.pieces) {
-    hashes[index] = as_type<ulong>(hash_part<T>(index, data, parameters, 0, 1));
+  if (index >= parameters.rows * parameters.pieces) {
+    return;
   }
+  const Piece piece(index, parameters);
+  constant stored_t<T>* x = data + piece.first;
+  typename Element<T>::Own own = 0;
+  Bits rest = {0, 0};
+  for (uint i = 0; i < piece.count; ++i) {
+    const typename Element<T>::Own element = x[i];
+    const Bits other = Element<T>::rest(element);
+    own ^= element;
+    rest.low ^= other.low;
+    rest.high ^= other.high;
+  }
+  const Bits bits = Element<T>::whole(own, rest);
+  hashes[index] = as_type<ulong>(uint2(bits.low, bits.high));
 }
-
-inline uint2 simd_xor_of(uint2 bits) { return uint2(simd_xor(bits.x), simd_xor(bits.y)); }
 
 template <typename T>
 kernel void hash_tensor_rows(device ulong* hashes [[buffer(0)]],
@@ -120,17 +144,30 @@ kernel void hash_tensor_rows(device ulong* hashes [[buffer(0)]],
                              uint lanes [[threads_per_threadgroup]]) {
   constexpr uint kSimdgroup = c10::metal::simdgroup_size;
   threadgroup uint2 shared[kSimdgroup];
-  uint2 bits = simd_xor_of(hash_part<T>(index, data, parameters, lane, lanes));
+  const Piece piece(index, parameters);
+  constant stored_t<T>* x = data + piece.first;
+  typename Element<T>::Own own = 0;
+  uint low = 0;
+  uint high = 0;
+  for (uint i = lane; i < piece.count; i += lanes) {
+    const typename Element<T>::Own element = x[i];
+    const Bits rest = Element<T>::rest(element);
+    own ^= element;
+    low ^= rest.low;
+    high ^= rest.high;
+  }
+  const Bits bits = Element<T>::whole(own, {low, high});
+  const uint2 all = uint2(simd_xor(bits.low), simd_xor(bits.high));
   if (lane % kSimdgroup == 0) {
-    shared[lane / kSimdgroup] = bits;
+    shared[lane / kSimdgroup] = all;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (lane >= kSimdgroup) {
-    return;
-  }
-  bits = simd_xor_of(lane < lanes / kSimdgroup ? shared[lane] : uint2(0));
   if (lane == 0) {
-    hashes[index] = as_type<ulong>(bits);
+    uint2 hash = shared[0];
+    for (uint i = 1; i < lanes / kSimdgroup; ++i) {
+      hash ^= shared[i];
+    }
+    hashes[index] = as_type<ulong>(hash);
   }
 }
 

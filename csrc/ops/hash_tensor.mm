@@ -11,6 +11,8 @@
 #include <metalops/stock.h>
 #include <metalops/structured.h>
 
+#include <algorithm>
+
 namespace {
 
 using at::Tensor;
@@ -36,17 +38,32 @@ Tensor as_rows(const Tensor& self, at::IntArrayRef dim) {
 // The bits of the rows' hashes, computed in pieces if the rows are too few for a GPU.
 Tensor hash_rows(const Tensor& data) {
   constexpr int64_t kEnoughRows = 512;
+  constexpr int64_t kShort = 64;
   constexpr int64_t kPiece = 8192;
+  constexpr int64_t kEnoughPieces = 2048;
+  constexpr int64_t kLeastElements = 16;  // that a thread should have to itself
+  constexpr int64_t kMostThreads = 128;
   metalops::HashTensorParameters parameters{data.size(0), data.size(1), 1, data.size(1)};
   if (parameters.rows < kEnoughRows && parameters.columns > kPiece) {
-    parameters.pieces = c10::metal::ceil_div(parameters.columns, kPiece);
-    parameters.piece = kPiece;
+    parameters.piece =
+        std::max(kPiece, c10::metal::ceil_div(parameters.rows * parameters.columns, kEnoughPieces));
+    parameters.pieces = c10::metal::ceil_div(parameters.columns, parameters.piece);
   }
   const auto hashes =
       at::empty({parameters.rows, parameters.pieces}, data.options().dtype(at::kLong));
-  metalops::launch_reduction(metalops::library("hash_tensor"), "hash_tensor",
-                             metalops::metal_type(data.scalar_type()), hashes.numel(),
-                             parameters.piece, hashes, data, parameters);
+  auto& kernels = metalops::library("hash_tensor");
+  const auto* type = metalops::metal_type(data.scalar_type());
+  int64_t threads = c10::metal::simdgroup_size;
+  while (threads < kMostThreads && threads * kLeastElements < parameters.piece) {
+    threads *= 2;
+  }
+  if (parameters.piece <= kShort || hashes.numel() >= (int64_t{1} << 32) / threads) {
+    metalops::launch_threads(kernels, metalops::KernelName("hash_tensor_short_rows_") + type,
+                             hashes.numel(), hashes, data, parameters);
+  } else {
+    metalops::launch_threadgroups(kernels, metalops::KernelName("hash_tensor_rows_") + type,
+                                  hashes.numel(), threads, hashes, data, parameters);
+  }
   return parameters.pieces == 1 ? hashes : hash_rows(hashes);
 }
 

@@ -8,7 +8,7 @@ from metalops import testing
 from metalops.testing.samples import FLOATS, INTEGERS, layouts, make, special_values, to_device
 
 from .aten import assert_refused_as_on_the_cpu, served_by_us
-from .benchmark import FIBERS, Benchmark
+from .benchmark import Benchmark
 
 DTYPES = (*FLOATS, *INTEGERS, torch.bool)
 by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -18,10 +18,9 @@ by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 OPINFOS = ("hash_tensor",)
 
 
-_SLOW = FIBERS + ", while torch's loop takes 16 elements at once"
 BENCHMARKS = (
-    Benchmark.same("hash_tensor", lambda x, out: torch.hash_tensor(x), reason=_SLOW),
-    Benchmark.same("hash_tensor, rows", lambda x, out: torch.hash_tensor(x, 1), reason=_SLOW),
+    Benchmark.same("hash_tensor", lambda x, out: torch.hash_tensor(x)),
+    Benchmark.same("hash_tensor, rows", lambda x, out: torch.hash_tensor(x, 1)),
 )
 
 
@@ -82,6 +81,8 @@ def test_every_number_of_16_bits(dtype):
     """Denormals, and NaN with all payloads."""
     bits = torch.arange(-(2**15), 2**15).to(torch.int16)
     _check(bits.view(dtype).unsqueeze(1), 1)
+    _check(bits.view(dtype).view(-1, 2**10), 1)
+    _check(bits.view(dtype))
 
 
 def test_floats_of_all_exponents():
@@ -90,6 +91,8 @@ def test_floats_of_all_exponents():
     denormal = torch.tensor([1, 2, 3, 0x7FFFFF, 0x400000, 0x3FFFFF, 0x7F800001, 0x7FC00001])
     bits = torch.cat([bits, bits >> 9, denormal, denormal - 2**31]).to(torch.int32)
     _check(bits.view(torch.float32).unsqueeze(1), 1)
+    for row in (100, 2500):
+        _check(bits.view(torch.float32)[: len(bits) // row * row].view(-1, row), 1)
 
 
 def test_out():
