@@ -1,0 +1,104 @@
+"""What tests/exec asks of the software device, asked of a GPU: its test functions with libraries that copy the tensors there and
+back. Left out are those about errors in launches, engines and threads of the CPU, and of what the target lacks.
+
+    PYTHONPATH=python pytest --noconftest tests/cuda/test_exec.py
+"""
+
+import inspect
+
+import pytest
+import torch
+from metalops.cuda.library import Library
+
+from tests.exec import (
+    test_atomics,
+    test_barriers,
+    test_integer,
+    test_math,
+    test_simdgroup,
+    test_simdgroup_matrix,
+    test_thread_attributes,
+    test_threadgroup_memory,
+    test_types,
+)
+from tests.exec.conftest import HEADER
+
+MODULES = (
+    test_atomics,
+    test_barriers,
+    test_integer,
+    test_math,
+    test_simdgroup,
+    test_simdgroup_matrix,
+    test_thread_attributes,
+    test_threadgroup_memory,
+    test_types,
+)
+NOT_OF_GPUS = ("raises(", "kernel_table", "capfd", "lock_excludes", "nested too deeply", ".emit")
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="there is no NVIDIA GPU, or torch has no CUDA"
+)
+
+_libraries = {}
+
+
+class Copies:
+    """A GPU's library that takes tensors of the CPU."""
+
+    def __init__(self, library):
+        self._library = library
+
+    def kernel_table(self):
+        return [{"name": name, "engines": ["auto"]} for name in self._library.kernel_names]
+
+    def launch(self, name, buffers, grid, group, threadgroup_bytes=None, engine="auto", threads=0):
+        there = {}
+        arguments = [self._there(b, there) if isinstance(b, torch.Tensor) else b for b in buffers]
+        self._library.launch(name, arguments, grid, group, threadgroup_bytes)
+        for here, copy in there.values():
+            here.copy_(copy)
+
+    @staticmethod
+    def _there(tensor, there):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in there:
+            there[storage.data_ptr()] = storage, storage.cuda()
+        copy = there[storage.data_ptr()][1]
+        view = torch.empty(0, dtype=tensor.dtype, device="cuda")
+        return view.set_(copy, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def build(source):
+    if source not in _libraries:
+        _libraries[source] = Copies(Library(HEADER + source))
+    return _libraries[source]
+
+
+@pytest.fixture(autouse=True)
+def on_the_gpu(monkeypatch):
+    for module in MODULES:
+        monkeypatch.setattr(module, "build", build)
+
+
+@pytest.fixture
+def engine():
+    return "auto"
+
+
+@pytest.fixture
+def several_threads():
+    return lambda *_: None
+
+
+def _collected():
+    for module in MODULES:
+        about = module.__name__.rpartition("test_")[2]
+        for name, function in vars(module).items():
+            if name.startswith("test_") and callable(function):
+                text = inspect.getsource(function)
+                if not any(words in text or words in name for words in NOT_OF_GPUS):
+                    yield name.replace("test_", f"test_{about}_", 1), function
+
+
+globals().update(_collected())
