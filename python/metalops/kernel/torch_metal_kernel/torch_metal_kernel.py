@@ -15,7 +15,7 @@ from .metal_parameter import MetalParameter
 class TorchMetalKernel:
     """A kernel from the body of a Metal function over tensors, with a reference in torch operators.
 
-    On mps tensors the Metal code runs, on other devices the reference. Code for Core AI's class of the same name (package
+    On mps and cuda tensors the Metal code runs, on other devices the reference. Code for Core AI's class of the same name (package
     coreai_torch) runs with the import changed.
 
     Args:
