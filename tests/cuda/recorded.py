@@ -52,12 +52,13 @@ class Module:
 @dataclass
 class Recorder:
     """launches: in their order. most_threads: of a threadgroup of any kernel. allowed: bytes of dynamic shared memory, by
-    function. synchronized: GPUs that were waited for."""
+    function. synchronized: GPUs that were waited for. contexts: those whose context was asked for."""
 
     launches: list[Launch] = field(default_factory=list)
     most_threads: int = 1024
     allowed: dict[str, int] = field(default_factory=dict)
     synchronized: list[int] = field(default_factory=list)
+    contexts: set[int] = field(default_factory=set)
     is_capturing: bool = False
 
     def launch(self, function, blocks, block, shared, stream, parameters):
@@ -75,6 +76,7 @@ def recorder(monkeypatch):
     double = SimpleNamespace(
         Module=Module,
         Parameters=driver.Parameters,
+        ensure_context=recorder.contexts.add,
         launch=recorder.launch,
         max_threads=lambda function: recorder.most_threads,
         static_shared_bytes=lambda function: 0,

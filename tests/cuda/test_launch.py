@@ -245,6 +245,24 @@ def test_threads_launch_at_the_same_time(shader):
     assert [out.unique().tolist() for out in outs] == [[float(n)] for n in range(8)]
 
 
+def test_a_thread_that_has_done_nothing_else_launches(shader):
+    out, ones = torch.zeros(1000, device="cuda"), torch.ones(1000, device="cuda")
+    shader.scale(out, ones, 1.0)
+    torch.cuda.synchronize()
+    failures = []
+
+    def run():
+        try:
+            shader.scale(out, ones, 5.0)
+        except Exception as error:  # noqa: BLE001 shown below
+            failures.append(error)
+
+    worker = threading.Thread(target=run)
+    worker.start()
+    worker.join()
+    assert failures == [] and out.unique().tolist() == [5]
+
+
 def test_a_launch_costs_microseconds(shader):
     x, out = random(1000), random(1000)
     best = float("inf")

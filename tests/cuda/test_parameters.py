@@ -28,6 +28,7 @@ def test_a_line_of_aligned_tensors_is_passed_one_by_one(recorder):
     x, out = torch.ones(1000), torch.zeros(1000)
     compile_shader(SCALE).scale(out, x, 3.0)
     (launch,) = recorder.launches
+    assert recorder.contexts == {0}
     assert launch.function == "msl_fast_0"
     assert (launch.blocks, launch.block, launch.shared) == ((4, 1, 1), (256, 1, 1), 0)
     assert launch.extent == ((1000, 1, 1), (256, 1, 1), (4, 1, 1), 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import threading
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
 
@@ -31,6 +32,22 @@ def _call(name: str, *arguments: object) -> None:
     result = getattr(_library(), name)(*arguments)
     if result != 0:
         raise _error(name, result)
+
+
+_thread = threading.local()
+
+
+def ensure_context(index: int) -> None:
+    """Gives this thread a GPU's context, torch's own, unless it has one: functions of the driver make none by themselves."""
+    if getattr(_thread, "has_context", False):
+        return
+    context, device = c_void_p(), c_int()
+    _call("cuCtxGetCurrent", byref(context))
+    if not context:
+        _call("cuDeviceGet", byref(device), index)
+        _call("cuDevicePrimaryCtxRetain", byref(context), device)
+        _call("cuCtxSetCurrent", context)
+    _thread.has_context = True
 
 
 class Module:

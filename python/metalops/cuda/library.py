@@ -116,6 +116,7 @@ class Library:
         entry = self._code.entries[name]
         number = entry.number
         with device.using(index):
+            driver.ensure_context(index)
             module = self._module(index)
             facts = module.read(f"msl_facts_{number}")
             handle = module.function(f"msl_kernel_{number}")
@@ -150,4 +151,5 @@ class Library:
         errors.raise_reported(index)
         function = self._functions.get((index, name)) or self.function(index, name)
         with device.using(index):
+            driver.ensure_context(index)
             function.launch(device.stream(index), arguments, grid, group, threadgroup_bytes)
