@@ -65,8 +65,9 @@ def hypotenuse():
 def test_layouts(squares, dtype):
     x = (torch.randn(6, 7, 8) * 3).to(dtype)
     views = {
-        "dense": x,
-        "dense too": x.permute(2, 0, 1),
+        "four": x,
+        "four too": x.permute(2, 0, 1),
+        "dense": x.flatten()[:99],
         "rows": x[:, 1:3],
         "strided": x[:, ::2, ::2],
         "dense for one": x[:1, :1, :1],
@@ -83,6 +84,11 @@ def test_layouts(squares, dtype):
         torch.testing.assert_close(result, expected, check_stride=view.numel() > 1)
         kind = name.split()[0]
         assert launched == ["dense" if kind == "no" else kind]
+    odd = x.flatten()[4:].as_strided((20, 3), (3, 1))
+    launched.clear()
+    torch.testing.assert_close(squares(odd), squares(odd.clone()))
+    # Where it starts decides, for elements of less than 4 bytes.
+    assert launched == ["four" if x.element_size() >= 4 else "dense", "four"]
     launched.clear()
     assert squares(x[:0]).shape == (0, 7, 8) and launched == []
 

@@ -1,4 +1,4 @@
-"""A functor's kernels on CUDA tensors: those that metal_text writes without torch's classes, one of three for the layout of
+"""A functor's kernels on CUDA tensors: those that metal_text writes without torch's classes, one of four for the layout of
 the operands.
 """
 
@@ -54,19 +54,20 @@ class Launcher:
         shape = outputs[0].shape
         inputs = [x if x.shape == shape else x.expand(shape) for x in inputs]
         tensors = [*outputs, *(x.resolve_conj().resolve_neg() for x in inputs)]
-        key = (shape, inputs[0].dtype, *[x.stride() for x in tensors])
+        is_aligned = shape.numel() % 4 == 0 and not any([x.data_ptr() % 16 for x in tensors])
+        key = (shape, inputs[0].dtype, is_aligned, *[x.stride() for x in tensors])
         plan = self._plans.get(key)
         if plan is None:
             if len(self._plans) >= _KEPT:
                 self._plans.clear()
-            plan = self._plans[key] = self._plan(tensors, len(outputs))
+            plan = self._plans[key] = self._plan(tensors, len(outputs), is_aligned)
         numbers = [pack(value) for pack, value in zip(self._packs, scalars, strict=True)]
         if self._has_mask:
             numbers.append(struct.pack("q", (1 << len(outputs)) - 1))
         arguments = [*tensors, *numbers, *plan.layout]
         plan.library.launch(plan.kernel, arguments, plan.grid, plan.group)
 
-    def _plan(self, tensors: list[Tensor], outputs: int) -> _Plan:
+    def _plan(self, tensors: list[Tensor], outputs: int, is_aligned: bool) -> _Plan:
         element = METAL_TYPES[tensors[outputs].dtype]
         dimensions = _dimensions(tensors)
         bytes_each = [x.element_size() for x in tensors]
@@ -74,7 +75,7 @@ class Launcher:
         strides = [list(s) for s in zip(*(s for _, s in dimensions), strict=True)]
         is_side_by_side = all(s[0] == 1 for s in strides)
         if is_side_by_side and len(dimensions) == 1:
-            variant = "dense"
+            variant = "four" if is_aligned else "dense"
         elif is_side_by_side and len(dimensions) == 2:
             variant = "rows"
             layout = [struct.pack(f"{len(tensors)}q", *(s[1] for s in strides))]
@@ -91,12 +92,14 @@ class Launcher:
             ]
         inner = dimensions[0][0]
         outer = tensors[0].numel() // inner
+        if variant == "four":
+            inner //= 4
         if max(inner, outer) > _MOST_THREADS:
             raise RuntimeError(
                 f"{self._definition.name}: tensors of shape {list(tensors[0].shape)} are too large for one launch"
             )
         width = min(inner, _GROUP)
-        is_line = variant == "dense"
+        is_line = variant in ("dense", "four")
         return _Plan(
             self._library(element),
             f"{self._name}_{variant}_{element}",

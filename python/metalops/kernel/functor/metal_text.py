@@ -3,7 +3,7 @@
 Which kernels there are is decided here and in csrc/python/functor.cpp alike: those that torch's exec_unary_kernel,
 exec_binary_kernel and exec_ternary_kernel look for, registered with torch's own macros, where these serve the
 operator's numbers of inputs, results and scalars; else three of our own, launched by <metalops/elementwise_launch.h>. For
-CUDA tensors there are those of our own alone, launched by cuda_launch.py.
+CUDA tensors there are those of our own alone, and one that takes four elements at a time, launched by cuda_launch.py.
 """
 
 from __future__ import annotations
@@ -21,6 +21,12 @@ from .definition import COMPLEX_TYPES, FLOAT_TYPES, INTEGER_TYPES, Definition, P
 
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b[^\n]*", re.MULTILINE)
 _SCALAR_TYPES = {bool: "bool", int: "long", float: "float"}
+# Four neighbours, which a GPU loads and stores at once.
+_FOUR = """template <typename T>
+struct alignas(sizeof(T) < 4 ? 4 * sizeof(T) : 16) metalops_four {
+  T values[4];
+};
+"""
 _ARITIES = {1: "UNARY", 2: "BINARY", 3: "TERNARY"}
 
 
@@ -84,7 +90,7 @@ def source(definition: Definition, element: str, for_mps: bool = True) -> str:
         _torch_operator(o) if for_mps and o.uses_torch else _own_operator(o, for_mps)
         for o in operators
     ]
-    parts.append(generated_text(d.name, "\n".join(texts)))
+    parts.append(generated_text(d.name, "\n".join([*([] if for_mps else [_FOUR]), *texts])))
     return "".join(parts)
 
 
@@ -223,19 +229,26 @@ def _own_operator(o: _Operator, for_mps: bool) -> str:
         for i, line in enumerate(o.lines)
     )
     function = f"inline void {o.name}_values({', '.join(arguments)}) {{\n{_variables(o)}{o.before}{results}}}\n"
-    kernels = [_own_kernel(o, variant, for_mps) for variant in ("dense", "rows", "strided")]
+    variants = ["dense", "rows", "strided", *([] if for_mps else ["four"])]
+    kernels = [_own_kernel(o, variant, for_mps) for variant in variants]
     return function + "".join(kernels)
 
 
 def _own_kernel(o: _Operator, variant: str, for_mps: bool) -> str:
     outputs, inputs = len(o.lines), len(o.inputs)
     operands = outputs + inputs
-    types = [f"device {o.result}*"] * outputs + [f"constant {o.element}*"] * inputs
+    result, element = o.result, o.element
+    if variant == "four":
+        result, element = f"metalops_four<{result}>", f"metalops_four<{element}>"
+    types = [f"device {result}*"] * outputs + [f"constant {element}*"] * inputs
     buffers = [f"{type} metalops_p{i}" for i, type in enumerate(types)]
     buffers += [f"constant {_SCALAR_TYPES[p.kind]}& {p.name}" for p in o.parameters]
     buffers += ["constant long& metalops_wanted"] * o.has_mask
     if variant == "dense":
         place = "const uint metalops_i{n} = metalops_position;"
+        thread = "uint"
+    elif variant == "four":
+        place = ""
         thread = "uint"
     elif variant == "rows":
         buffers.append("constant long* metalops_rows")
@@ -286,11 +299,22 @@ def _own_kernel(o: _Operator, variant: str, for_mps: bool) -> str:
             f"c10::metal::ref_at_offs<{o.result}>((device void*)metalops_p{n}, metalops_i{n})"
             for n in range(outputs)
         ]
+    elif variant == "four":
+        body = [
+            *(f"{result} metalops_v{n};" for n in range(outputs)),
+            *(
+                f"const {element} metalops_v{n} = metalops_p{n}[metalops_position];"
+                for n in range(outputs, operands)
+            ),
+            "for (uint metalops_k = 0; metalops_k < 4; ++metalops_k) {",
+        ]
+        reads = [f"metalops_v{n}.values[metalops_k]" for n in range(outputs, operands)]
+        writes = [f"metalops_v{n}.values[metalops_k]" for n in range(outputs)]
     else:
         reads = [f"metalops_p{n}[metalops_i{n}]" for n in range(outputs, operands)]
         writes = [f"metalops_p{n}[metalops_i{n}]" for n in range(outputs)]
     results = [f"metalops_result{n}" for n in range(outputs)]
-    body += [f"{o.result} {result};" for result in results]
+    body += [f"{o.result} {name};" for name in results]
     values = [*reads, *(p.name for p in o.parameters), *results]
     body.append(f"{o.name}_values({', '.join(values)});")
     if o.has_mask:
@@ -298,5 +322,8 @@ def _own_kernel(o: _Operator, variant: str, for_mps: bool) -> str:
         body.append(f"const {o.result} metalops_first = {''.join(wanted[:-1])}{results[-1]};")
         results = [f"{choice}metalops_first" for choice in wanted]
     body += [f"{write} = {result};" for write, result in zip(writes, results, strict=True)]
+    if variant == "four":
+        stores = [f"metalops_p{n}[metalops_position] = metalops_v{n};" for n in range(outputs)]
+        body += ["}", *stores]
     lines = "".join(f"  {line}\n" for line in body)
     return f"kernel void {o.name}_{variant}_{o.element}({', '.join(parameters)}) {{\n{lines}}}\n"
