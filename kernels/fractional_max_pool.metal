@@ -11,50 +11,56 @@ using namespace metal;
 using namespace metalops;
 using c10::metal::ErrorMessages;
 
-inline int64_t rounded_to_zero(float x) {
+inline int rounded_to_zero(float x) {
   constexpr float kLimit = 2e9f;  // where torch's integers end
-  return static_cast<int64_t>(clamp(x, -kLimit, kLimit));
+  return static_cast<int>(clamp(x, -kLimit, kLimit));
 }
 
-// One plane's windows. In float whatever the tensors are: with torch's CPU operator the windows of
-// half precision are out of place.
+// Where the windows of all depths, heights and widths of each plane begin: a row of the table for a
+// plane, a thread for an entry. In float whatever the tensors are: with torch's CPU operator the
+// windows of half precision are out of place.
 template <typename T>
-struct PlaneWindows {
-  constant T* samples;
-  constant FractionalMaxPoolParameters& parameters;
-  device ErrorMessages* errors;
-
-  uint2 window(uint dimension, uint index) const {
-    const int64_t size = parameters.window[dimension];
-    const int64_t last = parameters.sizes.source[dimension] - size;
-    int64_t first = last;
-    if (index + 1 != parameters.sizes.result[dimension]) {
-      const float sample = static_cast<float>(samples[parameters.sample_for[dimension]]);
-      const float step = parameters.step[dimension];
-      first = rounded_to_zero((static_cast<float>(index) + sample) * step) -
-              rounded_to_zero(sample * step);
-      if (first > last) {  // it is never negative
-        TORCH_REPORT_ERROR(errors, "fractional_max_pool", parameters.dimensions,
-                           "d(): a random sample is not between 0 and 1 and places a window at ",
-                           first, ", where only 0 to ", last, " is possible");
-        first = 0;
-      }
+kernel void fractional_starts(device uint* starts [[buffer(0)]],
+                              constant T* all_samples [[buffer(1)]],
+                              constant FractionalMaxPoolParameters& parameters [[buffer(2)]],
+                              device ErrorMessages* errors [[buffer(3)]],
+                              uint2 position [[thread_position_in_grid]],
+                              uint2 grid [[threads_per_grid]]) {
+  const WindowPlace place(position.x, parameters.sizes);
+  const uint last = place.source - parameters.window[place.dimension];
+  uint first = last;
+  if (place.index + 1 != place.result) {
+    constant T* samples = all_samples + static_cast<int64_t>(position.y) * parameters.samples;
+    const float sample = static_cast<float>(samples[parameters.sample_for[place.dimension]]);
+    const float step = parameters.step[place.dimension];
+    // It is never negative.
+    first = static_cast<uint>(rounded_to_zero((static_cast<float>(place.index) + sample) * step)) -
+            static_cast<uint>(rounded_to_zero(sample * step));
+    if (first > last) {
+      TORCH_REPORT_ERROR(errors, "fractional_max_pool", parameters.dimensions,
+                         "d(): a random sample is not between 0 and 1 and places a window at ",
+                         first, ", where only 0 to ", last, " is possible");
+      first = 0;
     }
-    return uint2(static_cast<uint>(first), static_cast<uint>(first + size));
   }
-};
+  starts[static_cast<int64_t>(position.y) * grid.x + position.x] = first;
+}
 
 template <typename T>
 kernel void fractional_max_pool(device T* output [[buffer(0)]], device long* indices [[buffer(1)]],
-                                constant T* input [[buffer(2)]], constant T* samples [[buffer(3)]],
+                                constant T* input [[buffer(2)]],
+                                constant uint* all_starts [[buffer(3)]],
                                 constant FractionalMaxPoolParameters& parameters [[buffer(4)]],
-                                device ErrorMessages* errors [[buffer(5)]],
                                 uint3 position [[thread_position_in_grid]]) {
-  const PlanePosition at(position, parameters.sizes.result);
-  const PlaneWindows<T> windows{samples + at.plane * parameters.samples, parameters, errors};
-  write_maximum(output, indices, input, windows.window(0, at.place.z),
-                windows.window(1, at.place.y), windows.window(2, at.place.x), at,
-                parameters.sizes.source);
+  constant uint32_t* sizes = parameters.sizes.result;
+  const PlanePosition at(position, sizes);
+  constant uint* starts = all_starts + at.plane * (sizes[0] + sizes[1] + sizes[2]);
+  const uint depth = starts[at.place.z];
+  const uint height = starts[sizes[0] + at.place.y];
+  const uint width = starts[sizes[0] + sizes[1] + at.place.x];
+  write_maximum(output, indices, input, uint2(depth, depth + parameters.window[0]),
+                uint2(height, height + parameters.window[1]),
+                uint2(width, width + parameters.window[2]), at, parameters.sizes.source);
 }
 
 // The table of those elements of the output that may have an element of the input in their windows,
@@ -100,10 +106,13 @@ kernel void check_indices(constant long* indices [[buffer(0)]], constant uint2* 
   }
 }
 
-#define REGISTER_FRACTIONAL_MAX_POOL(T)                                                         \
-  template [[host_name("fractional_max_pool_" #T)]] kernel void fractional_max_pool<T>(         \
-      device T*, device long*, constant T*, constant T*, constant FractionalMaxPoolParameters&, \
-      device ErrorMessages*, uint3);                                                            \
+#define REGISTER_FRACTIONAL_MAX_POOL(T)                                                            \
+  template [[host_name("fractional_starts_" #T)]] kernel void fractional_starts<T>(                \
+      device uint*, constant T*, constant FractionalMaxPoolParameters&, device ErrorMessages*,     \
+      uint2, uint2);                                                                               \
+  template [[host_name("fractional_max_pool_" #T)]] kernel void fractional_max_pool<T>(            \
+      device T*, device long*, constant T*, constant uint*, constant FractionalMaxPoolParameters&, \
+      uint3);                                                                                      \
   REGISTER_MAX_POOL_BACKWARD(T)
 
 REGISTER_FRACTIONAL_MAX_POOL(float);

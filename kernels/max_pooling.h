@@ -10,11 +10,13 @@ template <typename T>
 inline void write_maximum(device T* output, device long* indices, constant T* input, uint2 depths,
                           uint2 heights, uint2 widths, PlanePosition at, constant uint32_t* sizes) {
   float largest = -INFINITY;
-  int64_t index = row_of_plane(0, depths.x, heights.x, sizes) + widths.x;
+  const int64_t size = row_of_plane(1, 0, 0, sizes);
+  const int64_t rows_between = sizes[1] - (heights.y - heights.x);
+  int64_t row = row_of_plane(0, depths.x, heights.x, sizes);
+  int64_t index = row + widths.x;
+  constant T* x = input + at.plane * size + row;
   for (uint32_t d = depths.x; d < depths.y; ++d) {
     for (uint32_t h = heights.x; h < heights.y; ++h) {
-      const int64_t row = row_of_plane(0, d, h, sizes);
-      constant T* x = input + row_of_plane(at.plane, d, h, sizes);
       for (uint32_t w = widths.x; w < widths.y; ++w) {
         const float value = static_cast<float>(x[w]);
         if (value > largest || ::metal::isnan(value)) {
@@ -22,7 +24,11 @@ inline void write_maximum(device T* output, device long* indices, constant T* in
           index = row + w;
         }
       }
+      x += sizes[2];
+      row += sizes[2];
     }
+    x += rows_between * sizes[2];
+    row += rows_between * sizes[2];
   }
   output[at.element] = static_cast<T>(largest);
   indices[at.element] = index;

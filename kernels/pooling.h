@@ -58,8 +58,10 @@ struct PlanePosition {
   int64_t element;
 
   PlanePosition(uint3 position, constant uint32_t* sizes) {
-    plane = position.z / sizes[0];
-    place = uint3(position.xy, position.z % sizes[0]);
+    const bool flat = sizes[0] == 1;  // a division takes a GPU long
+    const uint whole = flat ? position.z : position.z / sizes[0];
+    plane = whole;
+    place = uint3(position.xy, flat ? 0 : position.z - whole * sizes[0]);
     element = (static_cast<int64_t>(position.z) * sizes[1] + position.y) * sizes[2] + position.x;
   }
 };

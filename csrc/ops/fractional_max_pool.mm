@@ -55,12 +55,20 @@ FractionalMaxPoolParameters parameters_of(const Tensor& input, IntArrayRef kerne
 void pool(const Tensor& self, IntArrayRef kernel_size, IntArrayRef output_size,
           const Tensor& random_samples, const Tensor& output, const Tensor& indices) {
   const auto parameters = parameters_of(self, kernel_size, output_size);
+  const auto type = metalops::metal_type(self.scalar_type());
+  const auto* sizes = parameters.sizes.result;
+  const int64_t entries = int64_t{sizes[0]} + sizes[1] + sizes[2];
   const auto write = [&](const Tensor& result, const Tensor& result_indices) {
-    metalops::launch_planes(
-        kernels(),
-        metalops::KernelName("fractional_max_pool_") + metalops::metal_type(self.scalar_type()),
-        result, result, result_indices, self.contiguous(), random_samples.contiguous(), parameters,
-        metalops::kErrorBuffer);
+    if (result.numel() == 0) {
+      return;
+    }
+    const auto planes = result.numel() / (int64_t{sizes[0]} * sizes[1] * sizes[2]);
+    const auto starts = at::empty({planes, entries}, result.options().dtype(at::kInt));
+    metalops::launch_rows(kernels(), metalops::KernelName("fractional_starts_") + type, entries,
+                          planes, starts, random_samples.contiguous(), parameters,
+                          metalops::kErrorBuffer);
+    metalops::launch_planes(kernels(), metalops::KernelName("fractional_max_pool_") + type, result,
+                            result, result_indices, self.contiguous(), starts, parameters);
   };
   metalops::write_maxima(self, output, indices, write);
 }
