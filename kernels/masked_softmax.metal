@@ -2,9 +2,13 @@
 // as -infinity and has the result zero; a row that is masked as a whole becomes NaN, as in torch.
 // A mask of numbers is added to the elements instead.
 //
-// A row is the work of a threadgroup, or of a single thread where rows are short or many. Thread
-// `lane` of `lanes` takes every lanes-th pack of elements from `lane` on. Sums are float whatever
-// the tensors are.
+// A row is the work of a team: of a thread where it is short, else of a simdgroup or of a
+// threadgroup, whose threads keep it in registers, so that it is read once; of a threadgroup that
+// reads it twice where it is too long for that. Teams take packs of neighbouring elements, and
+// their first threads one each of what remains of a row. Sums are float whatever the tensors are.
+//
+// Whatever is done to the elements of a pack is written for each of them: so loops over threads
+// become vector instructions of a CPU.
 #include <c10/metal/reduction_utils.h>
 
 #include <metalops/strided.h>
@@ -14,54 +18,9 @@
 using namespace metal;
 using namespace metalops;
 
-// ---- the threads that share a row, and how they put their parts together ------------------------
+constant constexpr uint kSimdgroup = c10::metal::simdgroup_size;
 
-struct OneThread {
-  uint lane = 0;
-  uint lanes = 1;
-  float largest(float part) const { return part; }
-  float sum(float part) const { return part; }
-};
-
-struct Threadgroup {
-  threadgroup float* maxima;  // of the simdgroups
-  threadgroup float* sums;
-  uint lane;
-  uint lanes;
-  float largest(float part) const { return c10::metal::threadgroup_max(maxima, part, lane, lanes); }
-  float sum(float part) const { return c10::metal::threadgroup_sum(sums, part, lane, lanes); }
-};
-
-// ---- packs: as many neighbouring elements as a thread takes at a time
-// -----------------------------
-
-constant constexpr int64_t kPack = 16;
-
-struct Pack {
-  float values[kPack];
-
-  explicit Pack(float value) {
-    for (int64_t k = 0; k < kPack; ++k) {
-      values[k] = value;
-    }
-  }
-
-  float largest() const {
-    float result = values[0];
-    for (int64_t k = 1; k < kPack; ++k) {
-      result = values[k] > result ? values[k] : result;
-    }
-    return result;
-  }
-
-  float sum() const {
-    float result = values[0];
-    for (int64_t k = 1; k < kPack; ++k) {
-      result += values[k];
-    }
-    return result;
-  }
-};
+// ---- elements -----------------------------------------------------------------------------------
 
 // `value`, or `instead` if it is masked. Without a branch, because those of a random mask are badly
 // predicted, and loops with branches do not become vector instructions.
@@ -77,196 +36,551 @@ inline float with_mask(float score, T mask) {
   return score + static_cast<float>(mask);
 }
 
-// From an element of a row on: the scores with their mask.
-template <typename T, typename Mask>
-struct Scores {
-  constant T* input;
-  constant Mask* mask;
-
-  float operator[](int64_t i) const { return with_mask(static_cast<float>(input[i]), mask[i]); }
-};
-
-// From an element of a row on: y (g - shift), where y is the softmax and g the gradient with
-// respect to it; zero where they are masked.
+// y (g - sum), or zero.
 template <typename T>
-struct Weighted {
-  constant T* result;
-  constant T* grad;
-  constant bool* mask;
-  float shift;
+inline T gradient(T y, T g, bool masked, float sum) {
+  const float value = static_cast<float>(y) * (static_cast<float>(g) - sum);
+  return static_cast<T>(unless_masked(masked, value, 0.0f));
+}
 
-  float operator[](int64_t i) const {
-    const float value = static_cast<float>(result[i]) * (static_cast<float>(grad[i]) - shift);
-    return unless_masked(mask[i], value, 0.0f);
+inline float larger(float a, float b) { return b > a ? b : a; }
+
+inline float largest_of(float4 pack) {
+  return larger(larger(pack.x, pack.y), larger(pack.z, pack.w));
+}
+
+inline float sum_of(float4 pack) { return (pack.x + pack.y) + (pack.z + pack.w); }
+
+// ---- packs: four neighbouring elements ----------------------------------------------------------
+
+// kAligned: rows are packs that can be taken at once.
+template <bool kAligned, typename T>
+inline vec<T, 4> load(constant T* x) {
+  if (kAligned) {
+    return *reinterpret_cast<constant vec<T, 4>*>(x);
   }
-};
+  return vec<T, 4>(x[0], x[1], x[2], x[3]);
+}
 
-// The next elements of a row that has `count` left; `beyond` where there are none.
-template <typename Elements>
-inline Pack load(Elements elements, int64_t count, float beyond) {
-  Pack pack(beyond);
-  if (count >= kPack) {
-    for (int64_t k = 0; k < kPack; ++k) {
-      pack.values[k] = elements[k];
-    }
+template <bool kAligned, typename T>
+inline void store(device T* x, vec<T, 4> pack) {
+  if (kAligned) {
+    *reinterpret_cast<device vec<T, 4>*>(x) = pack;
   } else {
-    for (int64_t k = 0; k < count; ++k) {
-      pack.values[k] = elements[k];
-    }
+    x[0] = pack.x;
+    x[1] = pack.y;
+    x[2] = pack.z;
+    x[3] = pack.w;
   }
+}
+
+template <bool kAligned, typename T, typename Mask>
+inline float4 load_scores(constant T* input, constant Mask* mask) {
+  const vec<T, 4> x = load<kAligned>(input);
+  const vec<Mask, 4> m = load<kAligned>(mask);
+  float4 scores;
+  scores.x = with_mask(static_cast<float>(x.x), m.x);
+  scores.y = with_mask(static_cast<float>(x.y), m.y);
+  scores.z = with_mask(static_cast<float>(x.z), m.z);
+  scores.w = with_mask(static_cast<float>(x.w), m.w);
+  return scores;
+}
+
+template <bool kAligned, typename T>
+inline float4 load_unless_masked(constant T* values, constant bool* mask) {
+  const vec<T, 4> x = load<kAligned>(values);
+  const vec<bool, 4> m = load<kAligned>(mask);
+  float4 pack;
+  pack.x = unless_masked(m.x, static_cast<float>(x.x), 0.0f);
+  pack.y = unless_masked(m.y, static_cast<float>(x.y), 0.0f);
+  pack.z = unless_masked(m.z, static_cast<float>(x.z), 0.0f);
+  pack.w = unless_masked(m.w, static_cast<float>(x.w), 0.0f);
   return pack;
 }
 
-inline Pack exponentials(Pack pack, float largest) {
-  for (int64_t k = 0; k < kPack; ++k) {
-    pack.values[k] = precise::exp(pack.values[k] - largest);
-  }
-  return pack;
-}
+// ---- teams: how the threads put their parts together --------------------------------------------
 
-template <typename T>
-inline void store(device T* result, Pack pack, float factor, int64_t count) {
-  if (count >= kPack) {
-    for (int64_t k = 0; k < kPack; ++k) {
-      result[k] = static_cast<T>(pack.values[k] * factor);
-    }
-  } else {
-    for (int64_t k = 0; k < count; ++k) {
-      result[k] = static_cast<T>(pack.values[k] * factor);
-    }
+struct Simdgroup {
+  static constexpr constant bool kIsThreadgroup = false;
+  static float largest(threadgroup float*, float part, uint, uint) { return simd_max(part); }
+  static float sum(threadgroup float*, float part, uint, uint) { return simd_sum(part); }
+};
+
+struct Threadgroup {
+  static constexpr constant bool kIsThreadgroup = true;
+  static float largest(threadgroup float* shared, float part, uint lane, uint lanes) {
+    return c10::metal::threadgroup_max(shared, part, lane, lanes);
   }
-}
+  static float sum(threadgroup float* shared, float part, uint lane, uint lanes) {
+    return c10::metal::threadgroup_sum(shared, part, lane, lanes);
+  }
+};
 
 // ---- rows ---------------------------------------------------------------------------------------
 
-template <typename T, typename Mask, typename Team>
-inline void softmax(Team team, device T* result, constant T* input, constant Mask* mask,
-                    int64_t size) {
-  const int64_t begin = team.lane * kPack;
-  const int64_t step = team.lanes * kPack;
-  Pack largest(-INFINITY);
-  for (int64_t i = begin; i < size; i += step) {
-    const Pack x = load(Scores<T, Mask>{input + i, mask + i}, size - i, -INFINITY);
-    for (int64_t k = 0; k < kPack; ++k) {
-      largest.values[k] = x.values[k] > largest.values[k] ? x.values[k] : largest.values[k];
+template <typename T, typename Mask, typename Team, uint kPacks, bool kAligned>
+kernel void masked_softmax_kept_rows(
+    device T* results [[buffer(0)]], constant T* inputs [[buffer(1)]],
+    constant Mask* masks [[buffer(2)]], constant MaskedSoftmaxParameters& parameters [[buffer(3)]],
+    uint2 group [[threadgroup_position_in_grid]], uint2 groups [[threadgroups_per_grid]],
+    uint index [[thread_index_in_threadgroup]], uint simd_lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]) {
+  threadgroup float maxima[kSimdgroup];
+  threadgroup float sums[kSimdgroup];
+  const int64_t team = static_cast<int64_t>(group.y) * groups.x + group.x;
+  const int64_t row = Team::kIsThreadgroup ? team : team * simds + simd;
+  if (row >= parameters.rows) {
+    return;
+  }
+  const uint lane = Team::kIsThreadgroup ? index : simd_lane;
+  const uint lanes = Team::kIsThreadgroup ? simds * kSimdgroup : kSimdgroup;
+  const uint size = static_cast<uint>(parameters.size);
+  const uint packs = size / 4;
+  const uint remaining = packs * 4 + lane;
+  constant T* input = inputs + row * parameters.size;
+  const uint mask_row = static_cast<uint>(row) / static_cast<uint>(parameters.repeats) %
+                        static_cast<uint>(parameters.mask_rows);
+  constant Mask* mask =
+      masks + (parameters.mask_rows == parameters.rows ? row : mask_row) * parameters.size;
+  device T* result = results + row * parameters.size;
+
+  float4 kept[kPacks];
+  float top = -INFINITY;
+  for (uint i = 0; i < kPacks; ++i) {
+    const uint pack = lane + i * lanes;
+    kept[i] =
+        pack < packs ? load_scores<kAligned>(input + pack * 4, mask + pack * 4) : float4(-INFINITY);
+    top = larger(top, largest_of(kept[i]));
+  }
+  float last = -INFINITY;
+  if (!kAligned && remaining < size) {
+    last = with_mask(static_cast<float>(input[remaining]), mask[remaining]);
+  }
+  top = Team::largest(maxima, larger(top, last), lane, lanes);
+  float total = 0.0f;
+  for (uint i = 0; i < kPacks; ++i) {
+    kept[i].x = precise::exp(kept[i].x - top);
+    kept[i].y = precise::exp(kept[i].y - top);
+    kept[i].z = precise::exp(kept[i].z - top);
+    kept[i].w = precise::exp(kept[i].w - top);
+    total += sum_of(kept[i]);
+  }
+  if (!kAligned) {
+    last = precise::exp(last - top);
+    total += last;
+  }
+  const float factor = 1.0f / Team::sum(sums, total, lane, lanes);
+  for (uint i = 0; i < kPacks; ++i) {
+    const uint pack = lane + i * lanes;
+    if (pack < packs) {
+      vec<T, 4> y;
+      y.x = static_cast<T>(kept[i].x * factor);
+      y.y = static_cast<T>(kept[i].y * factor);
+      y.z = static_cast<T>(kept[i].z * factor);
+      y.w = static_cast<T>(kept[i].w * factor);
+      store<kAligned>(result + pack * 4, y);
     }
   }
-  const float top = team.largest(largest.largest());
-  Pack sums(0.0f);
-  for (int64_t i = begin; i < size; i += step) {
-    const Pack x =
-        exponentials(load(Scores<T, Mask>{input + i, mask + i}, size - i, -INFINITY), top);
-    for (int64_t k = 0; k < kPack; ++k) {
-      sums.values[k] += x.values[k];
-    }
-  }
-  const float factor = 1.0f / team.sum(sums.sum());
-  for (int64_t i = begin; i < size; i += step) {
-    const Pack x =
-        exponentials(load(Scores<T, Mask>{input + i, mask + i}, size - i, -INFINITY), top);
-    store(result + i, x, factor, size - i);
+  if (!kAligned && remaining < size) {
+    result[remaining] = static_cast<T>(last * factor);
   }
 }
 
-// y (g - sum of g y).
-template <typename T, typename Team>
-inline void softmax_backward(Team team, device T* grad_input, constant T* grad, constant T* result,
-                             constant bool* mask, int64_t size) {
-  const int64_t begin = team.lane * kPack;
-  const int64_t step = team.lanes * kPack;
-  Pack sums(0.0f);
-  for (int64_t i = begin; i < size; i += step) {
-    const Pack x = load(Weighted<T>{result + i, grad + i, mask + i, 0.0f}, size - i, 0.0f);
-    for (int64_t k = 0; k < kPack; ++k) {
-      sums.values[k] += x.values[k];
+// y (g - sum of g y), where y is the softmax and g the gradient with respect to it; zero where they
+// are masked.
+template <typename T, typename Team, uint kPacks, bool kAligned>
+kernel void masked_softmax_backward_kept_rows(
+    device T* grad_inputs [[buffer(0)]], constant T* grads [[buffer(1)]],
+    constant T* results [[buffer(2)]], constant bool* masks [[buffer(3)]],
+    constant MaskedSoftmaxParameters& parameters [[buffer(4)]],
+    uint2 group [[threadgroup_position_in_grid]], uint2 groups [[threadgroups_per_grid]],
+    uint index [[thread_index_in_threadgroup]], uint simd_lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]) {
+  threadgroup float sums[kSimdgroup];
+  const int64_t team = static_cast<int64_t>(group.y) * groups.x + group.x;
+  const int64_t row = Team::kIsThreadgroup ? team : team * simds + simd;
+  if (row >= parameters.rows) {
+    return;
+  }
+  const uint lane = Team::kIsThreadgroup ? index : simd_lane;
+  const uint lanes = Team::kIsThreadgroup ? simds * kSimdgroup : kSimdgroup;
+  const uint size = static_cast<uint>(parameters.size);
+  const uint packs = size / 4;
+  const uint remaining = packs * 4 + lane;
+  constant T* grad = grads + row * parameters.size;
+  constant T* result = results + row * parameters.size;
+  constant bool* mask = masks + row * parameters.size;
+  device T* grad_input = grad_inputs + row * parameters.size;
+
+  float4 y[kPacks];
+  float4 g[kPacks];
+  float total = 0.0f;
+  for (uint i = 0; i < kPacks; ++i) {
+    const uint pack = lane + i * lanes;
+    y[i] = pack < packs ? load_unless_masked<kAligned>(result + pack * 4, mask + pack * 4)
+                        : float4(0.0f);
+    g[i] = pack < packs ? load_unless_masked<kAligned>(grad + pack * 4, mask + pack * 4)
+                        : float4(0.0f);
+    total += (y[i].x * g[i].x + y[i].y * g[i].y) + (y[i].z * g[i].z + y[i].w * g[i].w);
+  }
+  float last_y = 0.0f;
+  float last_g = 0.0f;
+  if (!kAligned && remaining < size) {
+    last_y = unless_masked(mask[remaining], static_cast<float>(result[remaining]), 0.0f);
+    last_g = unless_masked(mask[remaining], static_cast<float>(grad[remaining]), 0.0f);
+    total += last_y * last_g;
+  }
+  const float sum = Team::sum(sums, total, lane, lanes);
+  for (uint i = 0; i < kPacks; ++i) {
+    const uint pack = lane + i * lanes;
+    if (pack < packs) {
+      const vec<bool, 4> m = load<kAligned>(mask + pack * 4);
+      vec<T, 4> x;
+      x.x = static_cast<T>(unless_masked(m.x, y[i].x * (g[i].x - sum), 0.0f));
+      x.y = static_cast<T>(unless_masked(m.y, y[i].y * (g[i].y - sum), 0.0f));
+      x.z = static_cast<T>(unless_masked(m.z, y[i].z * (g[i].z - sum), 0.0f));
+      x.w = static_cast<T>(unless_masked(m.w, y[i].w * (g[i].w - sum), 0.0f));
+      store<kAligned>(grad_input + pack * 4, x);
     }
   }
-  const float sum = team.sum(sums.sum());
-  for (int64_t i = begin; i < size; i += step) {
-    const Pack x = load(Weighted<T>{result + i, grad + i, mask + i, sum}, size - i, 0.0f);
-    store(grad_input + i, x, 1.0f, size - i);
+  if (!kAligned && remaining < size) {
+    grad_input[remaining] =
+        static_cast<T>(unless_masked(mask[remaining], last_y * (last_g - sum), 0.0f));
   }
 }
 
-// ---- kernels ------------------------------------------------------------------------------------
+// ---- long rows ----------------------------------------------------------------------------------
 
+// Sums of exponentials are relative to this while `top` is the largest score that was seen.
+inline float origin_of(float top) { return top == -INFINITY ? 0.0f : top; }
+
+constant constexpr uint kAtOnce = 4;  // packs that a thread has on the way
+
+template <typename T, typename Mask, bool kAligned>
+kernel void masked_softmax_long_rows(device T* results [[buffer(0)]],
+                                     constant T* inputs [[buffer(1)]],
+                                     constant Mask* masks [[buffer(2)]],
+                                     constant MaskedSoftmaxParameters& parameters [[buffer(3)]],
+                                     uint row [[threadgroup_position_in_grid]],
+                                     uint lane [[thread_position_in_threadgroup]],
+                                     uint lanes [[threads_per_threadgroup]]) {
+  threadgroup float maxima[kSimdgroup];
+  threadgroup float sums[kSimdgroup];
+  const int64_t size = parameters.size;
+  const int64_t packs = size / 4;
+  const int64_t remaining = packs * 4 + lane;
+  constant T* input = inputs + row * size;
+  const uint mask_row =
+      row / static_cast<uint>(parameters.repeats) % static_cast<uint>(parameters.mask_rows);
+  constant Mask* mask = masks + mask_row * size;
+  device T* result = results + row * size;
+
+  float4 kept[kAtOnce];
+  float top = -INFINITY;
+  float total = 0.0f;
+  for (int64_t first = 0; first < packs; first += kAtOnce * lanes) {
+    float next = top;
+    for (uint i = 0; i < kAtOnce; ++i) {
+      const int64_t pack = first + i * lanes + lane;
+      kept[i] = pack < packs ? load_scores<kAligned>(input + pack * 4, mask + pack * 4)
+                             : float4(-INFINITY);
+      next = larger(next, largest_of(kept[i]));
+    }
+    const float origin = origin_of(next);
+    total *= precise::exp(origin_of(top) - origin);
+    top = next;
+    for (uint i = 0; i < kAtOnce; ++i) {
+      kept[i].x = precise::exp(kept[i].x - origin);
+      kept[i].y = precise::exp(kept[i].y - origin);
+      kept[i].z = precise::exp(kept[i].z - origin);
+      kept[i].w = precise::exp(kept[i].w - origin);
+      total += sum_of(kept[i]);
+    }
+  }
+  if (!kAligned && remaining < size) {
+    const float score = with_mask(static_cast<float>(input[remaining]), mask[remaining]);
+    const float next = larger(top, score);
+    total = total * precise::exp(origin_of(top) - origin_of(next)) +
+            precise::exp(score - origin_of(next));
+    top = next;
+  }
+  const float largest = c10::metal::threadgroup_max(maxima, top, lane, lanes);
+  const float part = total * precise::exp(origin_of(top) - origin_of(largest));
+  const float sum = c10::metal::threadgroup_sum(sums, part, lane, lanes);
+  const float factor = 1.0f / sum;
+  for (int64_t first = 0; first < packs; first += kAtOnce * lanes) {
+    for (uint i = 0; i < kAtOnce; ++i) {
+      const int64_t pack = first + i * lanes + lane;
+      kept[i] = pack < packs ? load_scores<kAligned>(input + pack * 4, mask + pack * 4)
+                             : float4(-INFINITY);
+    }
+    for (uint i = 0; i < kAtOnce; ++i) {
+      kept[i].x = precise::exp(kept[i].x - largest);
+      kept[i].y = precise::exp(kept[i].y - largest);
+      kept[i].z = precise::exp(kept[i].z - largest);
+      kept[i].w = precise::exp(kept[i].w - largest);
+    }
+    for (uint i = 0; i < kAtOnce; ++i) {
+      const int64_t pack = first + i * lanes + lane;
+      if (pack < packs) {
+        vec<T, 4> y;
+        y.x = static_cast<T>(kept[i].x * factor);
+        y.y = static_cast<T>(kept[i].y * factor);
+        y.z = static_cast<T>(kept[i].z * factor);
+        y.w = static_cast<T>(kept[i].w * factor);
+        store<kAligned>(result + pack * 4, y);
+      }
+    }
+  }
+  if (!kAligned && remaining < size) {
+    const float score = with_mask(static_cast<float>(input[remaining]), mask[remaining]);
+    result[remaining] = static_cast<T>(precise::exp(score - largest) * factor);
+  }
+}
+
+template <typename T, bool kAligned>
+kernel void masked_softmax_backward_long_rows(
+    device T* grad_inputs [[buffer(0)]], constant T* grads [[buffer(1)]],
+    constant T* results [[buffer(2)]], constant bool* masks [[buffer(3)]],
+    constant MaskedSoftmaxParameters& parameters [[buffer(4)]],
+    uint row [[threadgroup_position_in_grid]], uint lane [[thread_position_in_threadgroup]],
+    uint lanes [[threads_per_threadgroup]]) {
+  threadgroup float sums[kSimdgroup];
+  const int64_t size = parameters.size;
+  const int64_t packs = size / 4;
+  const int64_t remaining = packs * 4 + lane;
+  constant T* grad = grads + row * size;
+  constant T* result = results + row * size;
+  constant bool* mask = masks + row * size;
+  device T* grad_input = grad_inputs + row * size;
+
+  float total = 0.0f;
+  for (int64_t pack = lane; pack < packs; pack += lanes) {
+    const float4 y = load_unless_masked<kAligned>(result + pack * 4, mask + pack * 4);
+    const float4 g = load_unless_masked<kAligned>(grad + pack * 4, mask + pack * 4);
+    total += (y.x * g.x + y.y * g.y) + (y.z * g.z + y.w * g.w);
+  }
+  if (!kAligned && remaining < size) {
+    const float product =
+        static_cast<float>(result[remaining]) * static_cast<float>(grad[remaining]);
+    total += unless_masked(mask[remaining], product, 0.0f);
+  }
+  const float sum = c10::metal::threadgroup_sum(sums, total, lane, lanes);
+  for (int64_t pack = lane; pack < packs; pack += lanes) {
+    const vec<T, 4> y = load<kAligned>(result + pack * 4);
+    const vec<T, 4> g = load<kAligned>(grad + pack * 4);
+    const vec<bool, 4> m = load<kAligned>(mask + pack * 4);
+    vec<T, 4> x;
+    x.x = gradient<T>(y.x, g.x, m.x, sum);
+    x.y = gradient<T>(y.y, g.y, m.y, sum);
+    x.z = gradient<T>(y.z, g.z, m.z, sum);
+    x.w = gradient<T>(y.w, g.w, m.w, sum);
+    store<kAligned>(grad_input + pack * 4, x);
+  }
+  if (!kAligned && remaining < size) {
+    grad_input[remaining] = gradient<T>(result[remaining], grad[remaining], mask[remaining], sum);
+  }
+}
+
+// ---- short rows ---------------------------------------------------------------------------------
+
+constant constexpr uint kBlock = 16;  // elements that a CPU takes at once
+
+template <uint kCount>
+inline float largest_of(thread const float (&values)[kCount]) {
+  float parts[kBlock];
+  for (uint i = 0; i < kBlock; ++i) {
+    parts[i] = values[i];
+  }
+  for (uint i = kBlock; i < kCount; ++i) {
+    parts[i % kBlock] = larger(parts[i % kBlock], values[i]);
+  }
+  for (uint half_of = kBlock / 2; half_of > 0; half_of /= 2) {
+    for (uint i = 0; i < half_of; ++i) {
+      parts[i] = larger(parts[i], parts[i + half_of]);
+    }
+  }
+  return parts[0];
+}
+
+template <uint kCount>
+inline float sum_of(thread const float (&values)[kCount]) {
+  float parts[kBlock];
+  for (uint i = 0; i < kBlock; ++i) {
+    parts[i] = values[i];
+  }
+  for (uint i = kBlock; i < kCount; ++i) {
+    parts[i % kBlock] += values[i];
+  }
+  for (uint half_of = kBlock / 2; half_of > 0; half_of /= 2) {
+    for (uint i = 0; i < half_of; ++i) {
+      parts[i] += parts[i + half_of];
+    }
+  }
+  return parts[0];
+}
+
+// A 64-bit division takes a GPU very long.
 inline int64_t mask_row(int64_t row, constant MaskedSoftmaxParameters& parameters) {
+  if (parameters.mask_rows == parameters.rows) {
+    return row;
+  }
+  if (parameters.rows <= 0xffffffff) {
+    return static_cast<uint>(row) / static_cast<uint>(parameters.repeats) %
+           static_cast<uint>(parameters.mask_rows);
+  }
   return row / parameters.repeats % parameters.mask_rows;
 }
 
-template <typename T, typename Mask>
-kernel void masked_softmax_short_rows(device T* result [[buffer(0)]],
-                                      constant T* input [[buffer(1)]],
-                                      constant Mask* mask [[buffer(2)]],
+// kCount: of elements, at least as many as a row has. kFull: just as many.
+template <uint kCount, bool kFull, typename T, typename Mask>
+inline void softmax(device T* result, constant T* input, constant Mask* mask, uint size) {
+  float kept[kCount];
+  for (uint i = 0; i < kCount; ++i) {
+    kept[i] = kFull || i < size ? with_mask(static_cast<float>(input[i]), mask[i]) : -INFINITY;
+  }
+  const float top = largest_of(kept);
+  for (uint i = 0; i < kCount; ++i) {
+    kept[i] = precise::exp(kept[i] - top);
+  }
+  const float factor = 1.0f / sum_of(kept);
+  for (uint i = 0; i < kCount; ++i) {
+    if (kFull || i < size) {
+      result[i] = static_cast<T>(kept[i] * factor);
+    }
+  }
+}
+
+template <uint kCount, bool kFull, typename T>
+inline void softmax_backward(device T* grad_input, constant T* grad, constant T* result,
+                             constant bool* mask, uint size) {
+  float products[kCount];
+  for (uint i = 0; i < kCount; ++i) {
+    products[i] = 0.0f;
+    if (kFull || i < size) {
+      const float product = static_cast<float>(result[i]) * static_cast<float>(grad[i]);
+      products[i] = unless_masked(mask[i], product, 0.0f);
+    }
+  }
+  const float sum = sum_of(products);
+  for (uint i = 0; i < kCount; ++i) {
+    if (kFull || i < size) {
+      const float value = static_cast<float>(result[i]) * (static_cast<float>(grad[i]) - sum);
+      grad_input[i] = static_cast<T>(unless_masked(mask[i], value, 0.0f));
+    }
+  }
+}
+
+template <typename T, typename Mask, uint kCount>
+kernel void masked_softmax_short_rows(device T* results [[buffer(0)]],
+                                      constant T* inputs [[buffer(1)]],
+                                      constant Mask* masks [[buffer(2)]],
                                       constant MaskedSoftmaxParameters& parameters [[buffer(3)]],
                                       uint2 position [[thread_position_in_grid]],
                                       uint2 grid [[threads_per_grid]]) {
   const int64_t row = thread_index(position, grid);
-  const int64_t size = parameters.size;
-  if (row < parameters.rows) {
-    softmax(OneThread(), result + row * size, input + row * size,
-            mask + mask_row(row, parameters) * size, size);
+  if (row >= parameters.rows) {
+    return;
+  }
+  const uint size = static_cast<uint>(parameters.size);
+  constant T* input = inputs + row * parameters.size;
+  constant Mask* mask = masks + mask_row(row, parameters) * parameters.size;
+  device T* result = results + row * parameters.size;
+  if (size == kCount) {
+    softmax<kCount, true>(result, input, mask, size);
+  } else {
+    softmax<kCount, false>(result, input, mask, size);
   }
 }
 
-template <typename T, typename Mask>
-kernel void masked_softmax_rows(device T* result [[buffer(0)]], constant T* input [[buffer(1)]],
-                                constant Mask* mask [[buffer(2)]],
-                                constant MaskedSoftmaxParameters& parameters [[buffer(3)]],
-                                uint row [[threadgroup_position_in_grid]],
-                                uint lane [[thread_position_in_threadgroup]],
-                                uint lanes [[threads_per_threadgroup]]) {
-  threadgroup float maxima[c10::metal::simdgroup_size];
-  threadgroup float sums[c10::metal::simdgroup_size];
-  const int64_t size = parameters.size;
-  softmax(Threadgroup{maxima, sums, lane, lanes}, result + row * size, input + row * size,
-          mask + mask_row(row, parameters) * size, size);
-}
-
-template <typename T>
+template <typename T, uint kCount>
 kernel void masked_softmax_backward_short_rows(
-    device T* grad_input [[buffer(0)]], constant T* grad [[buffer(1)]],
-    constant T* result [[buffer(2)]], constant bool* mask [[buffer(3)]],
+    device T* grad_inputs [[buffer(0)]], constant T* grads [[buffer(1)]],
+    constant T* results [[buffer(2)]], constant bool* masks [[buffer(3)]],
     constant MaskedSoftmaxParameters& parameters [[buffer(4)]],
     uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]]) {
   const int64_t row = thread_index(position, grid);
-  const int64_t start = row * parameters.size;
-  if (row < parameters.rows) {
-    softmax_backward(OneThread(), grad_input + start, grad + start, result + start, mask + start,
-                     parameters.size);
+  if (row >= parameters.rows) {
+    return;
+  }
+  const uint size = static_cast<uint>(parameters.size);
+  const int64_t first = row * parameters.size;
+  if (size == kCount) {
+    softmax_backward<kCount, true>(grad_inputs + first, grads + first, results + first,
+                                   masks + first, size);
+  } else {
+    softmax_backward<kCount, false>(grad_inputs + first, grads + first, results + first,
+                                    masks + first, size);
   }
 }
 
-template <typename T>
-kernel void masked_softmax_backward_rows(device T* grad_input [[buffer(0)]],
-                                         constant T* grad [[buffer(1)]],
-                                         constant T* result [[buffer(2)]],
-                                         constant bool* mask [[buffer(3)]],
-                                         constant MaskedSoftmaxParameters& parameters [[buffer(4)]],
-                                         uint row [[threadgroup_position_in_grid]],
-                                         uint lane [[thread_position_in_threadgroup]],
-                                         uint lanes [[threads_per_threadgroup]]) {
-  threadgroup float sums[c10::metal::simdgroup_size];
-  const int64_t start = row * parameters.size;
-  softmax_backward(Threadgroup{nullptr, sums, lane, lanes}, grad_input + start, grad + start,
-                   result + start, mask + start, parameters.size);
-}
+// ---- instantiations -----------------------------------------------------------------------------
 
-#define REGISTER_MASKED_SOFTMAX(T, MASK)                                               \
-  template [[host_name("masked_softmax_short_rows_" #T "_" #MASK)]] kernel void        \
-  masked_softmax_short_rows<T, MASK>(device T*, constant T*, constant MASK*,           \
-                                     constant MaskedSoftmaxParameters&, uint2, uint2); \
-  template [[host_name("masked_softmax_rows_" #T "_" #MASK)]] kernel void              \
-  masked_softmax_rows<T, MASK>(device T*, constant T*, constant MASK*,                 \
-                               constant MaskedSoftmaxParameters&, uint, uint, uint)
+#define REGISTER_SHORT_ROWS(T, MASK, COUNT)                                                \
+  template [[host_name("masked_softmax_short_rows_" #T "_" #MASK "_" #COUNT)]] kernel void \
+  masked_softmax_short_rows<T, MASK, COUNT>(device T*, constant T*, constant MASK*,        \
+                                            constant MaskedSoftmaxParameters&, uint2, uint2)
 
-#define REGISTER_MASKED_SOFTMAX_BACKWARD(T)                                                  \
-  template [[host_name("masked_softmax_backward_short_rows_" #T)]] kernel void               \
-  masked_softmax_backward_short_rows<T>(device T*, constant T*, constant T*, constant bool*, \
-                                        constant MaskedSoftmaxParameters&, uint2, uint2);    \
-  template [[host_name("masked_softmax_backward_rows_" #T)]] kernel void                     \
-  masked_softmax_backward_rows<T>(device T*, constant T*, constant T*, constant bool*,       \
-                                  constant MaskedSoftmaxParameters&, uint, uint, uint)
+#define REGISTER_KEPT_ROWS(T, MASK, NAME, TEAM, PACKS, ALIGNED)                                   \
+  template [[host_name("masked_softmax_" NAME "_" #T "_" #MASK)]] kernel void                     \
+  masked_softmax_kept_rows<T, MASK, TEAM, PACKS, ALIGNED>(device T*, constant T*, constant MASK*, \
+                                                          constant MaskedSoftmaxParameters&,      \
+                                                          uint2, uint2, uint, uint, uint, uint)
+
+#define REGISTER_LONG_ROWS(T, MASK, NAME, ALIGNED)                                   \
+  template [[host_name("masked_softmax_" NAME "_" #T "_" #MASK)]] kernel void        \
+  masked_softmax_long_rows<T, MASK, ALIGNED>(device T*, constant T*, constant MASK*, \
+                                             constant MaskedSoftmaxParameters&, uint, uint, uint)
+
+#define REGISTER_MASKED_SOFTMAX(T, MASK)                                     \
+  REGISTER_SHORT_ROWS(T, MASK, 16);                                          \
+  REGISTER_SHORT_ROWS(T, MASK, 32);                                          \
+  REGISTER_KEPT_ROWS(T, MASK, "simd_rows_1", Simdgroup, 1, true);            \
+  REGISTER_KEPT_ROWS(T, MASK, "simd_rows_2", Simdgroup, 2, true);            \
+  REGISTER_KEPT_ROWS(T, MASK, "simd_rows_4", Simdgroup, 4, true);            \
+  REGISTER_KEPT_ROWS(T, MASK, "simd_rows_8", Simdgroup, 8, true);            \
+  REGISTER_KEPT_ROWS(T, MASK, "group_rows_8", Threadgroup, 8, true);         \
+  REGISTER_LONG_ROWS(T, MASK, "long_rows", true);                            \
+  REGISTER_KEPT_ROWS(T, MASK, "ragged_simd_rows_1", Simdgroup, 1, false);    \
+  REGISTER_KEPT_ROWS(T, MASK, "ragged_simd_rows_2", Simdgroup, 2, false);    \
+  REGISTER_KEPT_ROWS(T, MASK, "ragged_simd_rows_4", Simdgroup, 4, false);    \
+  REGISTER_KEPT_ROWS(T, MASK, "ragged_simd_rows_8", Simdgroup, 8, false);    \
+  REGISTER_KEPT_ROWS(T, MASK, "ragged_group_rows_8", Threadgroup, 8, false); \
+  REGISTER_LONG_ROWS(T, MASK, "ragged_long_rows", false)
+
+#define REGISTER_BACKWARD_SHORT_ROWS(T, COUNT)                                                    \
+  template [[host_name("masked_softmax_backward_short_rows_" #T "_" #COUNT)]] kernel void         \
+  masked_softmax_backward_short_rows<T, COUNT>(device T*, constant T*, constant T*,               \
+                                               constant bool*, constant MaskedSoftmaxParameters&, \
+                                               uint2, uint2)
+
+#define REGISTER_BACKWARD_KEPT_ROWS(T, NAME, TEAM, PACKS, ALIGNED)                            \
+  template [[host_name("masked_softmax_backward_" NAME "_" #T)]] kernel void                  \
+  masked_softmax_backward_kept_rows<T, TEAM, PACKS, ALIGNED>(                                 \
+      device T*, constant T*, constant T*, constant bool*, constant MaskedSoftmaxParameters&, \
+      uint2, uint2, uint, uint, uint, uint)
+
+#define REGISTER_BACKWARD_LONG_ROWS(T, NAME, ALIGNED)                                              \
+  template [[host_name("masked_softmax_backward_" NAME "_" #T)]] kernel void                       \
+  masked_softmax_backward_long_rows<T, ALIGNED>(device T*, constant T*, constant T*,               \
+                                                constant bool*, constant MaskedSoftmaxParameters&, \
+                                                uint, uint, uint)
+
+#define REGISTER_MASKED_SOFTMAX_BACKWARD(T)                                     \
+  REGISTER_BACKWARD_SHORT_ROWS(T, 16);                                          \
+  REGISTER_BACKWARD_SHORT_ROWS(T, 32);                                          \
+  REGISTER_BACKWARD_KEPT_ROWS(T, "simd_rows_1", Simdgroup, 1, true);            \
+  REGISTER_BACKWARD_KEPT_ROWS(T, "simd_rows_2", Simdgroup, 2, true);            \
+  REGISTER_BACKWARD_KEPT_ROWS(T, "simd_rows_4", Simdgroup, 4, true);            \
+  REGISTER_BACKWARD_KEPT_ROWS(T, "simd_rows_8", Simdgroup, 8, true);            \
+  REGISTER_BACKWARD_KEPT_ROWS(T, "group_rows_8", Threadgroup, 8, true);         \
+  REGISTER_BACKWARD_LONG_ROWS(T, "long_rows", true);                            \
+  REGISTER_BACKWARD_KEPT_ROWS(T, "ragged_simd_rows_1", Simdgroup, 1, false);    \
+  REGISTER_BACKWARD_KEPT_ROWS(T, "ragged_simd_rows_2", Simdgroup, 2, false);    \
+  REGISTER_BACKWARD_KEPT_ROWS(T, "ragged_simd_rows_4", Simdgroup, 4, false);    \
+  REGISTER_BACKWARD_KEPT_ROWS(T, "ragged_simd_rows_8", Simdgroup, 8, false);    \
+  REGISTER_BACKWARD_KEPT_ROWS(T, "ragged_group_rows_8", Threadgroup, 8, false); \
+  REGISTER_BACKWARD_LONG_ROWS(T, "ragged_long_rows", false)
 
 REGISTER_MASKED_SOFTMAX(float, bool);
 REGISTER_MASKED_SOFTMAX(half, bool);

@@ -24,9 +24,14 @@ enum MaskType : int64_t {
   kSameSizes = 2,
 };
 
+constexpr int64_t kPack = 4;  // elements that a thread takes at once
+
 void check_is_floating(const char* name, at::ScalarType type) {
   metalops::check_metal_float(name, type);
 }
+
+// Whether a tensor without gaps begins where a pack of its elements can be taken at once.
+bool begins_with_pack(const Tensor& tensor) { return tensor.storage_offset() % kPack == 0; }
 
 // Arguments: the result, tensors of its sizes and the mask, rows last, all contiguous. types: of
 // the kernel.
@@ -34,18 +39,43 @@ template <class... Arguments>
 void launch(const metalops::KernelName& name, const metalops::KernelName& types,
             const Tensor& result, const MaskedSoftmaxParameters& parameters,
             const Arguments&... arguments) {
-  constexpr int64_t kMedium = 1024;
-  constexpr int64_t kManyRows = 4096;  // enough threads for any GPU
+  constexpr int64_t kShortest = 16;  // in a thread
+  constexpr int64_t kShort = 32;
+  constexpr int64_t kSimdgroup = c10::metal::simdgroup_size;
+  constexpr int64_t kMostPacks = 8;  // that a thread keeps
+  constexpr int64_t kMostThreads = 1024;
   if (result.numel() == 0) {
     return;
   }
   auto& library = metalops::library("masked_softmax");
-  if (parameters.size <= kMedium && parameters.rows >= kManyRows) {
-    metalops::launch_threads(library, name + "_short_rows_" + types, parameters.rows, result,
-                             arguments..., parameters);
+  const auto rows = parameters.rows;
+  const auto size = parameters.size;
+  if (size <= kShort) {
+    metalops::launch_threads(library,
+                             name + "_short_rows_" + types + (size <= kShortest ? "_16" : "_32"),
+                             rows, result, arguments..., parameters);
+    return;
+  }
+  const bool aligned = size % kPack == 0 && (begins_with_pack(arguments) && ...);
+  const auto kind = name + (aligned ? "_" : "_ragged_");
+  const auto packs = size / kPack;
+  if (packs <= kSimdgroup * kMostPacks) {
+    const char* each = packs <= kSimdgroup       ? "simd_rows_1_"
+                       : packs <= 2 * kSimdgroup ? "simd_rows_2_"
+                       : packs <= 4 * kSimdgroup ? "simd_rows_4_"
+                                                 : "simd_rows_8_";
+    metalops::launch_simdgroups(library, kind + each + types, rows, result, arguments...,
+                                parameters);
+  } else if (packs <= kMostThreads * kMostPacks) {
+    auto threads = kSimdgroup;
+    while (threads * kMostPacks < packs) {
+      threads *= 2;
+    }
+    metalops::launch_threadgroups(library, kind + "group_rows_8_" + types, rows, threads, result,
+                                  arguments..., parameters);
   } else {
-    metalops::launch_reduction(library, name, types, parameters.rows, parameters.size, result,
-                               arguments..., parameters);
+    metalops::launch_threadgroups(library, kind + "long_rows_" + types, rows, kMostThreads, result,
+                                  arguments..., parameters);
   }
 }
 

@@ -14,8 +14,9 @@ from .aten import CPU_FLOATS, Calls, OpInfoSamples, reference, served_by_us
 from .benchmark import Benchmark
 
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
-# Rows of less than a pack, of a pack, of several, for one thread and for a simdgroup; the second and third pack of a lane.
-SIZES = (1, 5, 16, 17, 33, 128, 129, 200, 600, 1100)
+# Rows of a thread, of a simdgroup and of a threadgroup, of whole packs of four elements and with a rest; one, two, four
+# and eight packs a thread, and rows that are too long to be kept.
+SIZES = (1, 5, 16, 17, 32, 33, 128, 129, 200, 259, 512, 600, 1024, 1025, 1100, 9000, 32_771)
 SCORES = (3, 4, 5, 5)  # batch, heads, queries, keys
 MASK_TYPES = {0: (5, 5), 1: (3, 5), 2: SCORES}
 
@@ -77,8 +78,37 @@ def _check(x, mask, *arguments, gradient=True):
 @by_float
 @pytest.mark.parametrize("size", SIZES)
 def test_rows(dtype, size):
-    for rows in (1, 3, 40):
+    for rows in (1, 3, 40) if size <= 1100 else (2,):
         _check(make((rows, size), dtype), _mask((rows, size), seed=rows))
+
+
+@pytest.mark.parametrize("size", [36, 1028, 33_000])
+@by_float
+def test_rows_that_begin_anywhere(dtype, size):
+    """Views whose first element is not where four elements can be taken at once."""
+    shape = (3, size)
+    for begins in itertools.product((0, 1), repeat=3):
+        x, mask, grad = (
+            make((4 * size,), kind, seed=seed)[begin : begin + 3 * size].view(shape)
+            for seed, (kind, begin) in enumerate(
+                zip((dtype, torch.bool, dtype), begins, strict=True)
+            )
+        )
+        mask[:, 0] = False
+        rtol, atol = testing.tolerance("_masked_softmax", dtype)
+        expected = torch._masked_softmax(x.double(), mask, 1)
+        actual = torch._masked_softmax(*to_device((x, mask), "mps"), 1)
+        torch.testing.assert_close(actual.cpu(), expected.to(dtype), rtol=rtol, atol=atol)
+        y = actual.cpu()
+        expected = aten._masked_softmax_backward(grad.double(), y.double(), mask, 1)
+        actual = aten._masked_softmax_backward(*to_device((grad, y, mask), "mps"), 1)
+        torch.testing.assert_close(actual.cpu(), expected.to(dtype), rtol=rtol, atol=atol)
+
+
+def test_very_many_rows():
+    """Several simdgroups a threadgroup, the last of which has fewer."""
+    x, mask = make((4099, 40), torch.float32), _mask((4099, 40))
+    _check(x, mask)
 
 
 @by_float

@@ -81,6 +81,30 @@ METALOPS_HIDDEN inline void launch_threadgroups(at::native::mps::MetalShaderLibr
   });
 }
 
+// At least `simdgroups` simdgroups, eight in a threadgroup, or fewer where that would leave parts
+// of a GPU idle. A kernel finds the number of its own as thread_index() / 32 and has nothing to do
+// beyond the last one.
+template <class... Arguments>
+METALOPS_HIDDEN inline void launch_simdgroups(at::native::mps::MetalShaderLibrary& library,
+                                              const KernelName& name, uint64_t simdgroups,
+                                              const Arguments&... arguments) {
+  constexpr uint64_t kRow = uint64_t{1} << 25;
+  constexpr uint64_t kManyGroups = 1024;  // enough for any GPU
+  if (simdgroups == 0) {
+    return;
+  }
+  const auto together = std::clamp<uint64_t>(simdgroups / kManyGroups, 1, 8);
+  const auto columns = std::min(c10::metal::round_up(simdgroups, together), kRow);
+  const std::array<uint64_t, 2> grid{columns * c10::metal::simdgroup_size,
+                                     c10::metal::ceil_div(simdgroups, columns)};
+  const std::array<uint64_t, 2> group{together * c10::metal::simdgroup_size, 1};
+  auto& function = kernel(library, name);
+  encode(function, [&] {
+    detail::bind(function, arguments...);
+    function.dispatch(grid, c10::ArrayRef<uint64_t>(group));
+  });
+}
+
 // A grid of `columns` times `rows` times `layers` threads. Threadgroups are as wide as a row, or as
 // wide as they can be, and hold several rows where these are short, and several layers of few rows.
 template <class... Arguments>
