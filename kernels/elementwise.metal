@@ -48,23 +48,46 @@ struct logit_functor {
 
 // x = mantissa 2^exponent with |mantissa| in [1/2, 1); zeros, infinities and NaN are their own
 // mantissa and have exponent 0. Integer arithmetic, because a GPU may take denormal numbers for
-// zero.
+// zero: those are their fraction, as an integer, times 2^-149.
 inline float split_mantissa(float x, thread int& exponent) {
   const uint bits = as_type<uint>(x);
-  uint fraction = bits & 0x007fffff;
-  int biased = static_cast<int>(bits >> 23) & 0xff;
-  exponent = 0;
-  if (biased == 0xff || (bits & 0x7fffffff) == 0) {
-    return x;
+  const uint fraction = bits & 0x007fffff;
+  const int biased = static_cast<int>(bits >> 23) & 0xff;
+  const uint denormal = as_type<uint>(static_cast<float>(fraction));
+  const bool is_denormal = biased == 0;
+  const bool is_whole = biased == 0xff || (bits & 0x7fffffff) == 0;
+  const uint used = is_denormal ? denormal & 0x007fffff : fraction;
+  const int power = is_denormal ? static_cast<int>(denormal >> 23) - 275 : biased - 126;
+  exponent = is_whole ? 0 : power;
+  return as_type<float>(is_whole ? bits : (bits & 0x80000000) | 0x3f000000 | used);
+}
+
+// Four neighbouring elements of tensors without gaps.
+template <typename T>
+kernel void frexp_packs(device vec<T, 4>* mantissa [[buffer(0)]],
+                        device int4* exponent [[buffer(1)]],
+                        constant vec<T, 4>* input [[buffer(2)]],
+                        constant int64_t& count [[buffer(3)]],
+                        uint2 position [[thread_position_in_grid]],
+                        uint2 grid [[threads_per_grid]]) {
+  const int64_t index = thread_index(position, grid);
+  if (index >= count) {
+    return;
   }
-  if (biased == 0) {
-    const int shift =
-        static_cast<int>(clz(fraction)) - 8;  // brings the leading one to where it is implied
-    fraction = (fraction << shift) & 0x007fffff;
-    biased = 1 - shift;
-  }
-  exponent = biased - 126;
-  return as_type<float>((bits & 0x80000000) | 0x3f000000 | fraction);
+  const vec<T, 4> x = input[index];
+  vec<T, 4> fraction;
+  int4 power;
+  int one;
+  fraction.x = static_cast<T>(split_mantissa(static_cast<float>(x.x), one));
+  power.x = one;
+  fraction.y = static_cast<T>(split_mantissa(static_cast<float>(x.y), one));
+  power.y = one;
+  fraction.z = static_cast<T>(split_mantissa(static_cast<float>(x.z), one));
+  power.z = one;
+  fraction.w = static_cast<T>(split_mantissa(static_cast<float>(x.w), one));
+  power.w = one;
+  mantissa[index] = fraction;
+  exponent[index] = power;
 }
 
 template <typename T>
@@ -84,9 +107,11 @@ kernel void frexp_kernel(device T* mantissa [[buffer(0)]], device int* exponent 
   element_at(exponent, offsets[1]) = power;
 }
 
-#define REGISTER_FREXP(T)                                          \
-  template [[host_name("frexp_" #T)]] kernel void frexp_kernel<T>( \
-      device T*, device int*, constant T*, constant StridedLayout<3>&, uint2, uint2)
+#define REGISTER_FREXP(T)                                                             \
+  template [[host_name("frexp_" #T)]] kernel void frexp_kernel<T>(                    \
+      device T*, device int*, constant T*, constant StridedLayout<3>&, uint2, uint2); \
+  template [[host_name("frexp_packs_" #T)]] kernel void frexp_packs<T>(               \
+      device vec<T, 4>*, device int4*, constant vec<T, 4>*, constant int64_t&, uint2, uint2)
 
 REGISTER_FLOAT_BINARY_OP(heaviside);
 REGISTER_INTEGER_BINARY_OP(heaviside);

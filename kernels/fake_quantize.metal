@@ -63,8 +63,9 @@ inline Quantizer make_quantizer(float scale, float given_zero_point,
 }
 
 // Elements are numbered as they lie in memory, which is the same for all tensors of their shape.
-// Two ways to number the threads: NAME_rows, a row of the grid for each run of elements that share
-// a channel, and NAME, for short ones.
+// Ways to number the threads: NAME_packs, a row of the grid for each run of elements that share a
+// channel, of which a thread takes four neighbouring ones; NAME_rows, the same with one for each
+// thread; and NAME, for short runs.
 
 inline int64_t channel_of(int64_t element, constant FakeQuantizeParameters& parameters) {
   return parameters.channels == 1 ? 0 : element / parameters.inner % parameters.channels;
@@ -77,11 +78,44 @@ inline int64_t channel_of_row(uint row, constant FakeQuantizeParameters& paramet
 // mask: whether the value was inside the range, for the backward pass. Without fake_quant_on values
 // stay as they are.
 template <typename T>
-inline void fake_quantize_one(device T& output, device bool& mask, T input, Quantizer quantizer,
+inline void fake_quantize_one(thread T& output, thread bool& mask, T input, Quantizer quantizer,
                               bool fake_quant_on) {
   const float q = quantizer.rounded(static_cast<float>(input));
   output = fake_quant_on ? static_cast<T>(quantizer.value(q)) : input;
   mask = !fake_quant_on || quantizer.is_inside(q);
+}
+
+template <typename T>
+kernel void fake_quantize_packs(device T* output [[buffer(0)]], device bool* mask [[buffer(1)]],
+                                constant T* input [[buffer(2)]],
+                                constant float* scale [[buffer(3)]],
+                                constant float* zero_point [[buffer(4)]],
+                                constant int& fake_quant_on [[buffer(5)]],
+                                constant FakeQuantizeParameters& parameters [[buffer(6)]],
+                                uint2 position [[thread_position_in_grid]]) {
+  const int64_t channel = channel_of_row(position.y, parameters);
+  const Quantizer quantizer = make_quantizer(scale[channel], zero_point[channel], parameters);
+  const bool on = fake_quant_on != 0;
+  const int64_t first = position.y * parameters.inner + position.x * 4;
+  const vec<T, 4> x = *reinterpret_cast<constant vec<T, 4>*>(input + first);
+  vec<T, 4> y;
+  vec<bool, 4> inside;
+  T value;
+  bool is_inside;
+  fake_quantize_one(value, is_inside, x.x, quantizer, on);
+  y.x = value;
+  inside.x = is_inside;
+  fake_quantize_one(value, is_inside, x.y, quantizer, on);
+  y.y = value;
+  inside.y = is_inside;
+  fake_quantize_one(value, is_inside, x.z, quantizer, on);
+  y.z = value;
+  inside.z = is_inside;
+  fake_quantize_one(value, is_inside, x.w, quantizer, on);
+  y.w = value;
+  inside.w = is_inside;
+  *reinterpret_cast<device vec<T, 4>*>(output + first) = y;
+  *reinterpret_cast<device vec<bool, 4>*>(mask + first) = inside;
 }
 
 template <typename T>
@@ -94,7 +128,11 @@ kernel void fake_quantize_rows(device T* output [[buffer(0)]], device bool* mask
   const int64_t channel = channel_of_row(position.y, parameters);
   const Quantizer quantizer = make_quantizer(scale[channel], zero_point[channel], parameters);
   const int64_t element = position.y * parameters.inner + position.x;
-  fake_quantize_one(output[element], mask[element], input[element], quantizer, fake_quant_on != 0);
+  T value;
+  bool is_inside;
+  fake_quantize_one(value, is_inside, input[element], quantizer, fake_quant_on != 0);
+  output[element] = value;
+  mask[element] = is_inside;
 }
 
 template <typename T>
@@ -111,7 +149,11 @@ kernel void fake_quantize(device T* output [[buffer(0)]], device bool* mask [[bu
   }
   const int64_t channel = channel_of(element, parameters);
   const Quantizer quantizer = make_quantizer(scale[channel], zero_point[channel], parameters);
-  fake_quantize_one(output[element], mask[element], input[element], quantizer, fake_quant_on != 0);
+  T value;
+  bool is_inside;
+  fake_quantize_one(value, is_inside, input[element], quantizer, fake_quant_on != 0);
+  output[element] = value;
+  mask[element] = is_inside;
 }
 
 // ---- gradients of learned scales and zero points ------------------------------------------------
@@ -119,8 +161,8 @@ kernel void fake_quantize(device T* output [[buffer(0)]], device bool* mask [[bu
 // S. K. Esser et al., "Learned step size quantization" (2020); S. R. Jain et al., "Trained
 // quantization thresholds" (2020). The derivatives by scale and zero point are written element by
 // element; what remains is to add them up.
-inline void learnable_backward_one(device float& grad_input, device float& grad_scale,
-                                   device float& grad_zero_point, float grad_output, float input,
+inline void learnable_backward_one(thread float& grad_input, thread float& grad_scale,
+                                   thread float& grad_zero_point, float grad_output, float input,
                                    Quantizer quantizer, float grad_factor) {
   const float q = quantizer.rounded(input);
   const bool inside = quantizer.is_inside(q);
@@ -131,6 +173,44 @@ inline void learnable_backward_one(device float& grad_input, device float& grad_
   grad_input = grad_output * (inside ? 1.0f : 0.0f);
   grad_scale = grad_output * by_scale * grad_factor;
   grad_zero_point = grad_output * by_zero_point * grad_factor;
+}
+
+kernel void learnable_backward_packs(device float* grad_input [[buffer(0)]],
+                                     device float* grad_scale [[buffer(1)]],
+                                     device float* grad_zero_point [[buffer(2)]],
+                                     constant float* grad_output [[buffer(3)]],
+                                     constant float* input [[buffer(4)]],
+                                     constant float* scale [[buffer(5)]],
+                                     constant float* zero_point [[buffer(6)]],
+                                     constant FakeQuantizeParameters& parameters [[buffer(7)]],
+                                     uint2 position [[thread_position_in_grid]]) {
+  const int64_t channel = channel_of_row(position.y, parameters);
+  const Quantizer quantizer = make_quantizer(scale[channel], zero_point[channel], parameters);
+  const float factor = parameters.grad_factor;
+  const int64_t first = position.y * parameters.inner + position.x * 4;
+  const float4 g = *reinterpret_cast<constant float4*>(grad_output + first);
+  const float4 x = *reinterpret_cast<constant float4*>(input + first);
+  float4 by_inputs, by_scales, by_zero_points;
+  float by_input, by_scale, by_zero_point;
+  learnable_backward_one(by_input, by_scale, by_zero_point, g.x, x.x, quantizer, factor);
+  by_inputs.x = by_input;
+  by_scales.x = by_scale;
+  by_zero_points.x = by_zero_point;
+  learnable_backward_one(by_input, by_scale, by_zero_point, g.y, x.y, quantizer, factor);
+  by_inputs.y = by_input;
+  by_scales.y = by_scale;
+  by_zero_points.y = by_zero_point;
+  learnable_backward_one(by_input, by_scale, by_zero_point, g.z, x.z, quantizer, factor);
+  by_inputs.z = by_input;
+  by_scales.z = by_scale;
+  by_zero_points.z = by_zero_point;
+  learnable_backward_one(by_input, by_scale, by_zero_point, g.w, x.w, quantizer, factor);
+  by_inputs.w = by_input;
+  by_scales.w = by_scale;
+  by_zero_points.w = by_zero_point;
+  *reinterpret_cast<device float4*>(grad_input + first) = by_inputs;
+  *reinterpret_cast<device float4*>(grad_scale + first) = by_scales;
+  *reinterpret_cast<device float4*>(grad_zero_point + first) = by_zero_points;
 }
 
 kernel void learnable_backward_rows(device float* grad_input [[buffer(0)]],
@@ -145,8 +225,12 @@ kernel void learnable_backward_rows(device float* grad_input [[buffer(0)]],
   const int64_t channel = channel_of_row(position.y, parameters);
   const Quantizer quantizer = make_quantizer(scale[channel], zero_point[channel], parameters);
   const int64_t element = position.y * parameters.inner + position.x;
-  learnable_backward_one(grad_input[element], grad_scale[element], grad_zero_point[element],
-                         grad_output[element], input[element], quantizer, parameters.grad_factor);
+  float by_input, by_scale, by_zero_point;
+  learnable_backward_one(by_input, by_scale, by_zero_point, grad_output[element], input[element],
+                         quantizer, parameters.grad_factor);
+  grad_input[element] = by_input;
+  grad_scale[element] = by_scale;
+  grad_zero_point[element] = by_zero_point;
 }
 
 kernel void learnable_backward(
@@ -162,8 +246,12 @@ kernel void learnable_backward(
   }
   const int64_t channel = channel_of(element, parameters);
   const Quantizer quantizer = make_quantizer(scale[channel], zero_point[channel], parameters);
-  learnable_backward_one(grad_input[element], grad_scale[element], grad_zero_point[element],
-                         grad_output[element], input[element], quantizer, parameters.grad_factor);
+  float by_input, by_scale, by_zero_point;
+  learnable_backward_one(by_input, by_scale, by_zero_point, grad_output[element], input[element],
+                         quantizer, parameters.grad_factor);
+  grad_input[element] = by_input;
+  grad_scale[element] = by_scale;
+  grad_zero_point[element] = by_zero_point;
 }
 
 // ---- choosing scales and zero points ------------------------------------------------------------
@@ -278,6 +366,9 @@ kernel void observe(device float* running_min [[buffer(0)]],
 }
 
 #define REGISTER_FAKE_QUANTIZE(T)                                                            \
+  template [[host_name("fake_quantize_packs_" #T)]] kernel void fake_quantize_packs<T>(      \
+      device T*, device bool*, constant T*, constant float*, constant float*, constant int&, \
+      constant FakeQuantizeParameters&, uint2);                                              \
   template [[host_name("fake_quantize_rows_" #T)]] kernel void fake_quantize_rows<T>(        \
       device T*, device bool*, constant T*, constant float*, constant float*, constant int&, \
       constant FakeQuantizeParameters&, uint2);                                              \

@@ -45,10 +45,18 @@ std::tuple<at::Tensor&, at::Tensor&> frexp_out(const at::Tensor& self, at::Tenso
                         .check_all_same_dtype(false)
                         .set_check_mem_overlap(true)
                         .build();
-  const auto layout = metalops::layout_of<3>(iter);
-  metalops::launch_threads(
-      kernels(), metalops::KernelName("frexp_") + metalops::metal_type(self.scalar_type()),
-      layout.count, mantissa, exponent, self, layout);
+  const auto type = metalops::KernelName(metalops::metal_type(self.scalar_type()));
+  if (iter.is_contiguous() && iter.numel() % metalops::kPack == 0 &&
+      metalops::begins_with_pack(mantissa) && metalops::begins_with_pack(exponent) &&
+      metalops::begins_with_pack(self)) {
+    const auto packs = iter.numel() / metalops::kPack;
+    metalops::launch_threads(kernels(), metalops::KernelName("frexp_packs_") + type, packs,
+                             mantissa, exponent, self, packs);
+  } else {
+    const auto layout = metalops::layout_of<3>(iter);
+    metalops::launch_threads(kernels(), metalops::KernelName("frexp_") + type, layout.count,
+                             mantissa, exponent, self, layout);
+  }
   return {mantissa, exponent};
 }
 

@@ -11,6 +11,8 @@
 #include <metalops/stock.h>
 #include <metalops/views.h>
 
+#include <algorithm>
+#include <initializer_list>
 #include <tuple>
 
 namespace {
@@ -45,13 +47,18 @@ FakeQuantizeParameters parameters_of(const Tensor& dense, std::optional<int64_t>
   return parameters;
 }
 
+// read: the tensors of elements that the kernel reads. What it writes is new.
 template <class... Arguments>
 void launch(const metalops::KernelName& name, const metalops::KernelName& type,
-            const FakeQuantizeParameters& parameters, const Arguments&... arguments) {
+            const FakeQuantizeParameters& parameters, std::initializer_list<Tensor> read,
+            const Arguments&... arguments) {
   constexpr int64_t kShortestRow = 16;
   constexpr int64_t kLongestRow = int64_t{1} << 30;
   if (parameters.inner >= kShortestRow && parameters.inner <= kLongestRow) {
-    metalops::launch_rows(kernels(), name + "_rows" + type, parameters.inner,
+    const bool packs = parameters.inner % metalops::kPack == 0 &&
+                       std::all_of(read.begin(), read.end(), metalops::begins_with_pack);
+    metalops::launch_rows(kernels(), name + (packs ? "_packs" : "_rows") + type,
+                          packs ? parameters.inner / metalops::kPack : parameters.inner,
                           parameters.count / parameters.inner, arguments..., parameters);
   } else {
     metalops::launch_threads(kernels(), name + type, parameters.count, arguments..., parameters);
@@ -71,9 +78,9 @@ std::tuple<Tensor, Tensor> quantized(const Tensor& self, const Scale& scale,
   auto parameters = parameters_of(output, axis, quant_min, quant_max);
   parameters.rounding = rounding;
   parameters.adds_before_rounding = adds_before_rounding;
+  const auto input = metalops::in_layout_of(output, self);
   launch("fake_quantize", metalops::KernelName("_") + metalops::metal_type(self.scalar_type()),
-         parameters, output, mask, metalops::in_layout_of(output, self), scale, zero_point,
-         fake_quant_on);
+         parameters, {input}, output, mask, input, scale, zero_point, fake_quant_on);
   return {output, mask};
 }
 
@@ -228,9 +235,10 @@ std::tuple<Tensor, Tensor, Tensor> learnable_gradients(
   parameters.grad_factor = static_cast<float>(grad_factor);
   parameters.rounding = rounding;
   parameters.adds_before_rounding = true;
-  launch("learnable_backward", "", parameters, grad_input, by_scale, by_zero_point,
-         metalops::in_layout_of(grad_input, grad_output), metalops::in_layout_of(grad_input, input),
-         scale, zero_point);
+  const auto grad = metalops::in_layout_of(grad_input, grad_output);
+  const auto values = metalops::in_layout_of(grad_input, input);
+  launch("learnable_backward", "", parameters, {grad, values}, grad_input, by_scale, by_zero_point,
+         grad, values, scale, zero_point);
   return {grad_input, by_scale, by_zero_point};
 }
 

@@ -24,14 +24,9 @@ enum MaskType : int64_t {
   kSameSizes = 2,
 };
 
-constexpr int64_t kPack = 4;  // elements that a thread takes at once
-
 void check_is_floating(const char* name, at::ScalarType type) {
   metalops::check_metal_float(name, type);
 }
-
-// Whether a tensor without gaps begins where a pack of its elements can be taken at once.
-bool begins_with_pack(const Tensor& tensor) { return tensor.storage_offset() % kPack == 0; }
 
 // Arguments: the result, tensors of its sizes and the mask, rows last, all contiguous. types: of
 // the kernel.
@@ -56,9 +51,10 @@ void launch(const metalops::KernelName& name, const metalops::KernelName& types,
                              rows, result, arguments..., parameters);
     return;
   }
-  const bool aligned = size % kPack == 0 && (begins_with_pack(arguments) && ...);
+  const bool aligned =
+      size % metalops::kPack == 0 && (metalops::begins_with_pack(arguments) && ...);
   const auto kind = name + (aligned ? "_" : "_ragged_");
-  const auto packs = size / kPack;
+  const auto packs = size / metalops::kPack;
   if (packs <= kSimdgroup * kMostPacks) {
     const char* each = packs <= kSimdgroup       ? "simd_rows_1_"
                        : packs <= 2 * kSimdgroup ? "simd_rows_2_"

@@ -1,5 +1,6 @@
 """heaviside, logit_ and frexp: kernels/elementwise.metal."""
 
+import itertools
 import math
 
 import pytest
@@ -221,11 +222,26 @@ def test_frexp_of_float_bit_patterns_puts_itself_together_again():
     denormal = torch.randint(-(2**23), 2**23, (1000,), dtype=torch.int64).abs().int()
     x = torch.cat([bits, denormal, -denormal]).view(torch.float32)
     x = x[x.isfinite()]
-    mantissa, exponent = (t.cpu() for t in torch.frexp(x.to("mps")))
-    assert torch.equal(mantissa.double() * 2.0 ** exponent.double(), x.double())
-    nonzero = mantissa[x != 0].abs()
-    assert nonzero.min() >= 0.5 and nonzero.max() < 1
-    assert torch.equal(mantissa.signbit(), x.signbit())
+    x = x[: len(x) // 4 * 4]
+    for part in (x, x[1:]):  # whole packs of four elements, and not
+        mantissa, exponent = (t.cpu() for t in torch.frexp(part.to("mps")))
+        assert torch.equal(mantissa.double() * 2.0 ** exponent.double(), part.double())
+        nonzero = mantissa[part != 0].abs()
+        assert nonzero.min() >= 0.5 and nonzero.max() < 1
+        assert torch.equal(mantissa.signbit(), part.signbit())
+
+
+@by_float
+def test_frexp_of_tensors_that_begin_anywhere(dtype):
+    for begin, size in itertools.product(range(4), (1, 3, 4, 5, 8, 1028)):
+        x = testing.make((size + 4,), dtype, low=-50, high=50)
+        expected = _frexp(x[begin : begin + size])
+        outs = [torch.zeros(size + 4, dtype=kind, device="mps") for kind in (dtype, torch.int)]
+        for out_begin in (0, 1):
+            views = [out[out_begin : out_begin + size] for out in outs]
+            torch.frexp(x.to("mps")[begin : begin + size], out=tuple(views))
+            for view, e in zip(views, expected, strict=True):
+                assert torch.equal(view.cpu(), e)
 
 
 @by_float

@@ -156,6 +156,19 @@ def test_per_tensor_with_tensors_of_any_dtype(dtype, zero_point, enabled):
 
 
 @by_float
+def test_tensors_that_begin_anywhere(dtype):
+    for begin, size in itertools.product(range(4), (1, 4, 16, 19, 20, 1028)):
+        x = make((3 * size + 4,), dtype)[begin : begin + 3 * size]
+        _compare(per_tensor, x, 0.1, 3, -8, 7)
+        scale, zero_point = make((3,), torch.float32, low=0.05, high=0.6), torch.tensor([1, -2, 0])
+        _compare(per_channel, x.view(3, size), scale, zero_point.int(), 0, -8, 7)
+        if dtype == torch.float32:
+            grad = make((3 * size + 1,), dtype, seed=1)[1:].view(3, size)
+            arguments = grad, x.view(3, size), scale, zero_point.float(), 0, -8, 7, 0.5
+            _compare(learnable_per_channel_backward, *arguments, exact=False)
+
+
+@by_float
 def test_error_is_at_most_half_a_step_inside_the_range(dtype):
     x = make((4001,), dtype, low=-0.8, high=0.7)
     y, inside = (t.cpu() for t in per_tensor(x.to("mps"), 0.1, 0, -8, 7))

@@ -25,6 +25,12 @@ namespace metalops {
 struct ErrorBuffer {};
 inline constexpr ErrorBuffer kErrorBuffer{};
 
+// Neighbouring elements that a thread takes at once, and whether a tensor begins where it can.
+inline constexpr int64_t kPack = 4;
+METALOPS_HIDDEN inline bool begins_with_pack(const at::TensorBase& tensor) {
+  return tensor.storage_offset() % kPack == 0;
+}
+
 namespace detail {
 
 template <class... Arguments>
@@ -105,8 +111,9 @@ METALOPS_HIDDEN inline void launch_simdgroups(at::native::mps::MetalShaderLibrar
   });
 }
 
-// A grid of `columns` times `rows` times `layers` threads. Threadgroups are as wide as a row, or as
-// wide as they can be, and hold several rows where these are short, and several layers of few rows.
+// A grid of `columns` times `rows` times `layers` threads. Threadgroups have at most 256 threads,
+// of which GPUs hold several at a time; they are as wide as a row, or as wide as they can be, and
+// hold several rows where these are short, and several layers of few rows.
 template <class... Arguments>
 METALOPS_HIDDEN inline void launch_grid(at::native::mps::MetalShaderLibrary& library,
                                         const KernelName& name, const std::array<uint64_t, 3>& grid,
@@ -120,7 +127,7 @@ METALOPS_HIDDEN inline void launch_grid(at::native::mps::MetalShaderLibrary& lib
   auto& function = kernel(library, name);
   encode(function, [&] {
     detail::bind(function, arguments...);
-    const auto most = function.getMaxThreadsPerThreadgroup();
+    const auto most = std::min<uint64_t>(function.getMaxThreadsPerThreadgroup(), 256);
     const auto width = std::min(grid[0], most);
     const auto height = std::min(grid[1], most / width);
     const std::array<uint64_t, 3> group{width, height, std::min(grid[2], most / (width * height))};
