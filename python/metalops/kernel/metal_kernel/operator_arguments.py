@@ -26,7 +26,7 @@ def encode(
     grid: Sequence[int],
     threadgroup: Sequence[int],
     template: Sequence[tuple[str, bool | int | torch.dtype]],
-    device: torch.device | None,
+    device: torch.device | None = None,
 ) -> tuple[list[int], str]:
     """The operator's arguments as SCHEMA has them, without init_value. device: None where the inputs have one."""
     values = [_integer(value) for _, value in template]
