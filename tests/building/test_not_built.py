@@ -91,6 +91,17 @@ try:
     ops.gelu_new(x, out=out)
 except RuntimeError as error:
     assert "don't support automatic differentiation" in str(error)
+# numbers that are the default, in backward too
+halved = torch.linspace(-3, 3, 8, requires_grad=True)
+ops.fatrelu_and_mul(halved).sum().backward()
+torch.testing.assert_close(halved.grad[4:], torch.relu(plain[:4]))
+# forward mode is refused, not forgotten
+try:
+    torch.func.jvp(ops.gelu_new, (y,), (y,))
+except NotImplementedError as error:
+    assert "forward AD with metalops::gelu_new" in str(error)
+else:
+    raise AssertionError("a tangent was lost")
 # derivatives of any order, vmap, compile
 (first,) = torch.autograd.grad(ops.relu_squared(x).sum(), x, create_graph=True)
 (second,) = torch.autograd.grad(first.sum(), x)

@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
 from .._torch_internals import (
     SingleLevelFunction,
     below_autograd,
+    forward_mode,
     keys_after_autograd,
     keys_after_inplace_or_view,
     single_level_functions,
@@ -88,8 +90,14 @@ def define_backward(
     )
 
 
-def _records(args: Sequence[object]) -> bool:
-    return torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args)
+def _records(overload, args: Sequence[object]) -> bool:
+    """Whether autograd records a call. Raises NotImplementedError for tangents, which would be lost."""
+    tensors = [x for x in args if isinstance(x, Tensor)]
+    if forward_mode() and any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        raise NotImplementedError(
+            f"Trying to use forward AD with {overload.name()} that does not support it because metalops is not built."
+        )
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
 def _below(overload, keyset, args, keywords):
@@ -107,7 +115,7 @@ class _Differentiable:
         def run():
             return _below(self._overload, keyset, args, keywords)
 
-        if not _records(args):
+        if not _records(self._overload, args):
             return run()
         # Under torch.func's transforms the dispatcher comes here once for each level.
         with single_level_functions():
@@ -163,7 +171,7 @@ class _Out:
         self._overload = overload
 
     def __call__(self, keyset, *args, **keywords):
-        if _records([*args, *keywords.values()]):
+        if _records(self._overload, [*args, *keywords.values()]):
             raise RuntimeError(
                 f"{self._name.partition('::')[2]}(): functions with out=... arguments don't support automatic "
                 "differentiation, but one of the arguments requires grad."
@@ -177,7 +185,7 @@ class _Inplace:
         self._overload = overload
 
     def __call__(self, keyset, written, *args, **keywords):
-        if not _records([written, *args]):
+        if not _records(self._overload, [written, *args]):
             return _below(self._overload, keyset, (written, *args), keywords)
         # What is saved for the gradient must not be overwritten.
         result = self._functional(written.clone(), *args, **keywords)
@@ -205,7 +213,7 @@ class _DifferentiatedAgain:
         self._formula = formula
 
     def __call__(self, keyset, *args, **keywords):
-        if not _records(args):
+        if not _records(self._overload, args):
             return _below(self._overload, keyset, args, keywords)
         if isinstance(self._formula, str):
             raise NotImplementedError(
