@@ -8,9 +8,11 @@
 
 #include <metal_stdlib>
 
+#include "gated.h"
 #include "wrapping.h"
 using namespace metal;
 using metalops::float_result_t;
+using metalops::GatedRows;
 using metalops::gradients2;
 
 constant constexpr float kSqrt2OverPi = 0.797884560802865356f;     // sqrt(2 / pi)
@@ -136,6 +138,66 @@ REGISTER_FLOAT_BINARY_ALPHA_OP(fatreglu);
 REGISTER_INTEGER_BINARY_ALPHA_OP_NO_BOOL(fatreglu);
 REGISTER_FLOAT_BINARY_ALPHA_OP(swiglu_clamped);
 REGISTER_INT2FLOAT_BINARY_ALPHA_OP(swiglu_clamped);
+
+// ---- forward, of matrices whose rows have no gaps, as the halves of one tensor are
+// -------------------------------------------------------------------------------------
+
+template <typename F>
+struct without_scalar {
+  inline float operator()(float a, float b, float) {
+    F f;
+    return f(a, b);
+  }
+};
+
+// A thread for each element.
+template <typename T, typename F>
+kernel void gated_rows(device T* result [[buffer(0)]], constant T* a [[buffer(1)]],
+                       constant T* b [[buffer(2)]], constant GatedRows& rows [[buffer(3)]],
+                       uint2 position [[thread_position_in_grid]]) {
+  F f;
+  const long x = position.x;
+  const long y = position.y;
+  result[y * rows.result + x] = static_cast<T>(
+      f(static_cast<float>(a[y * rows.a + x]), static_cast<float>(b[y * rows.b + x]), rows.scalar));
+}
+
+// A thread for four neighbouring ones.
+template <typename T, typename F>
+kernel void gated_packs(device vec<T, 4>* result [[buffer(0)]], constant vec<T, 4>* a [[buffer(1)]],
+                        constant vec<T, 4>* b [[buffer(2)]], constant GatedRows& rows [[buffer(3)]],
+                        uint2 position [[thread_position_in_grid]]) {
+  F f;
+  const long x = position.x;
+  const long y = position.y;
+  const vec<T, 4> gate = a[y * (rows.a / 4) + x];
+  const vec<T, 4> other = b[y * (rows.b / 4) + x];
+  const float scalar = rows.scalar;
+  vec<T, 4> four;
+  four.x = static_cast<T>(f(static_cast<float>(gate.x), static_cast<float>(other.x), scalar));
+  four.y = static_cast<T>(f(static_cast<float>(gate.y), static_cast<float>(other.y), scalar));
+  four.z = static_cast<T>(f(static_cast<float>(gate.z), static_cast<float>(other.z), scalar));
+  four.w = static_cast<T>(f(static_cast<float>(gate.w), static_cast<float>(other.w), scalar));
+  result[y * (rows.result / 4) + x] = four;
+}
+
+#define REGISTER_ROWS_OF(NAME, T, ...)                                                \
+  template [[host_name(#NAME "_rows_" #T)]] kernel void gated_rows<T, __VA_ARGS__>(   \
+      device T*, constant T*, constant T*, constant GatedRows&, uint2);               \
+  template [[host_name(#NAME "_packs_" #T)]] kernel void gated_packs<T, __VA_ARGS__>( \
+      device vec<T, 4>*, constant vec<T, 4>*, constant vec<T, 4>*, constant GatedRows&, uint2)
+
+#define REGISTER_ROWS(NAME, ...)              \
+  REGISTER_ROWS_OF(NAME, float, __VA_ARGS__); \
+  REGISTER_ROWS_OF(NAME, half, __VA_ARGS__);  \
+  REGISTER_ROWS_OF(NAME, bfloat, __VA_ARGS__)
+
+REGISTER_ROWS(swiglu, without_scalar<swiglu_functor>);
+REGISTER_ROWS(geglu, without_scalar<geglu_functor>);
+REGISTER_ROWS(geglu_tanh, without_scalar<geglu_tanh_functor>);
+REGISTER_ROWS(reglu, without_scalar<reglu_functor>);
+REGISTER_ROWS(fatreglu, fatreglu_functor);
+REGISTER_ROWS(swiglu_clamped, swiglu_clamped_functor);
 
 // ---- backward
 // ------------------------------------------------------------------------------------

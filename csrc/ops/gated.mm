@@ -4,8 +4,13 @@
 #include <ATen/ops/clamp_max.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/where.h>
+#include <kernels/gated.h>
+#include <metalops/checks.h>
 #include <metalops/elementwise_launch.h>
+#include <metalops/kernel_name.h>
+#include <metalops/launch.h>
 #include <metalops/library.h>
+#include <metalops/metal_type.h>
 #include <metalops/pointwise.h>
 
 #include <functional>
@@ -27,6 +32,50 @@ using Scalars = c10::ArrayRef<c10::Scalar>;
 
 at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("gated"); }
 
+// Whether the iterator walks matrices of one floating-point type whose rows have no gaps.
+bool has_rows(const TensorIteratorBase& iter) {
+  if (iter.ndim() != 2 || iter.numel() == 0 || !iter.can_use_32bit_indexing()) {
+    return false;
+  }
+  for (int i = 0; i < iter.ntensors(); ++i) {
+    const auto bytes = static_cast<int64_t>(iter.element_size(i));
+    if (iter.tensor(i).scalar_type() != iter.tensor(0).scalar_type() || !iter.tensor(i).is_mps() ||
+        iter.strides(i)[0] != bytes || iter.strides(i)[1] % bytes != 0) {
+      return false;
+    }
+  }
+  return metalops::is_metal_float(iter.tensor(0).scalar_type());
+}
+
+void launch_rows(const TensorIteratorBase& iter, const char* name, float scalar) {
+  const auto stride = [&](int operand) {
+    return iter.strides(operand)[1] / static_cast<int64_t>(iter.element_size(operand));
+  };
+  const metalops::GatedRows rows{stride(0), stride(1), stride(2), scalar};
+  const auto columns = iter.shape()[0];
+  const auto& result = iter.tensor(0);
+  const auto& a = iter.tensor(1);
+  const auto& b = iter.tensor(2);
+  const bool packs = !metalops::a_thread_for_each_element() &&
+                     (columns | rows.result | rows.a | rows.b) % metalops::kPack == 0 &&
+                     metalops::begins_with_pack(result) && metalops::begins_with_pack(a) &&
+                     metalops::begins_with_pack(b);
+  const auto type = metalops::metal_type(iter.dtype(0));
+  metalops::launch_rows(
+      kernels(), metalops::KernelName(name) + (packs ? "_packs_" : "_rows_") + type,
+      columns / (packs ? metalops::kPack : 1), iter.shape()[1], result, a, b, rows);
+}
+
+void launch_gate(TensorIteratorBase& iter, const char* name, Scalars scalars) {
+  if (has_rows(iter)) {
+    launch_rows(iter, name, scalars.empty() ? 0.0f : scalars[0].toFloat());
+  } else if (scalars.empty()) {
+    kernels().exec_binary_kernel(iter, name);
+  } else {
+    kernels().exec_binary_kernel(iter, name, scalars[0], at::kFloat);
+  }
+}
+
 using Gradients = std::vector<at::Tensor>;
 
 // A gate's kernels; the operators of two inputs and those of one halved input share them. formula:
@@ -41,7 +90,7 @@ struct Gate {
 };
 
 const Gate kSilu{
-    [](TensorIteratorBase& iter, Scalars) { kernels().exec_binary_kernel(iter, "swiglu"); },
+    [](TensorIteratorBase& iter, Scalars scalars) { launch_gate(iter, "swiglu", scalars); },
     [](TensorIteratorBase& iter, Scalars scalars) {
       launch_backward(kernels(), iter, "swiglu_backward", scalars);
     },
@@ -51,7 +100,7 @@ const Gate kSilu{
     }};
 
 const Gate kGelu{
-    [](TensorIteratorBase& iter, Scalars) { kernels().exec_binary_kernel(iter, "geglu"); },
+    [](TensorIteratorBase& iter, Scalars scalars) { launch_gate(iter, "geglu", scalars); },
     [](TensorIteratorBase& iter, Scalars scalars) {
       launch_backward(kernels(), iter, "geglu_backward", scalars);
     },
@@ -61,7 +110,7 @@ const Gate kGelu{
     }};
 
 const Gate kGeluTanh{
-    [](TensorIteratorBase& iter, Scalars) { kernels().exec_binary_kernel(iter, "geglu_tanh"); },
+    [](TensorIteratorBase& iter, Scalars scalars) { launch_gate(iter, "geglu_tanh", scalars); },
     [](TensorIteratorBase& iter, Scalars scalars) {
       launch_backward(kernels(), iter, "geglu_tanh_backward", scalars);
     },
@@ -77,7 +126,7 @@ Gradients passing_gradients(const at::Tensor& grad, const at::Tensor& a, const a
 }
 
 const Gate kRelu{
-    [](TensorIteratorBase& iter, Scalars) { kernels().exec_binary_kernel(iter, "reglu"); },
+    [](TensorIteratorBase& iter, Scalars scalars) { launch_gate(iter, "reglu", scalars); },
     [](TensorIteratorBase& iter, Scalars scalars) {
       launch_backward(kernels(), iter, "reglu_backward", scalars);
     },
@@ -86,34 +135,31 @@ const Gate kRelu{
     },
     Integers::kStay};
 
-const Gate kFatRelu{[](TensorIteratorBase& iter, Scalars scalars) {
-                      kernels().exec_binary_kernel(iter, "fatreglu", scalars[0], at::kFloat);
-                    },
-                    [](TensorIteratorBase& iter, Scalars scalars) {
-                      launch_backward(kernels(), iter, "fatreglu_backward", scalars);
-                    },
-                    [](const auto& grad, const auto& a, const auto& b, Scalars scalars) {
-                      return passing_gradients(grad, a, b, a > scalars[0].toFloat());
-                    },
-                    Integers::kStay};
+const Gate kFatRelu{
+    [](TensorIteratorBase& iter, Scalars scalars) { launch_gate(iter, "fatreglu", scalars); },
+    [](TensorIteratorBase& iter, Scalars scalars) {
+      launch_backward(kernels(), iter, "fatreglu_backward", scalars);
+    },
+    [](const auto& grad, const auto& a, const auto& b, Scalars scalars) {
+      return passing_gradients(grad, a, b, a > scalars[0].toFloat());
+    },
+    Integers::kStay};
 
-const Gate kClampedSilu{[](TensorIteratorBase& iter, Scalars scalars) {
-                          kernels().exec_binary_kernel(iter, "swiglu_clamped", scalars[0],
-                                                       at::kFloat);
-                        },
-                        [](TensorIteratorBase& iter, Scalars scalars) {
-                          launch_backward(kernels(), iter, "swiglu_clamped_backward", scalars);
-                        },
-                        [](const auto& grad, const auto& a, const auto& b, Scalars scalars) {
-                          const auto limit = scalars[0].toFloat();
-                          const auto gate = at::clamp_max(a, limit);
-                          const auto linear = at::clamp(b, -limit, limit) + 1;
-                          const auto s = at::sigmoid(1.702 * gate);
-                          const auto derivative = s + 1.702 * gate * s * (1 - s);
-                          const auto inside = (b >= -limit).logical_and(b <= limit);
-                          return Gradients{at::where(a <= limit, grad * linear * derivative, 0),
-                                           at::where(inside, grad * gate * s, 0)};
-                        }};
+const Gate kClampedSilu{
+    [](TensorIteratorBase& iter, Scalars scalars) { launch_gate(iter, "swiglu_clamped", scalars); },
+    [](TensorIteratorBase& iter, Scalars scalars) {
+      launch_backward(kernels(), iter, "swiglu_clamped_backward", scalars);
+    },
+    [](const auto& grad, const auto& a, const auto& b, Scalars scalars) {
+      const auto limit = scalars[0].toFloat();
+      const auto gate = at::clamp_max(a, limit);
+      const auto linear = at::clamp(b, -limit, limit) + 1;
+      const auto s = at::sigmoid(1.702 * gate);
+      const auto derivative = s + 1.702 * gate * s * (1 - s);
+      const auto inside = (b >= -limit).logical_and(b <= limit);
+      return Gradients{at::where(a <= limit, grad * linear * derivative, 0),
+                       at::where(inside, grad * gate * s, 0)};
+    }};
 
 auto formula(const Gate& gate) {
   return

@@ -4,9 +4,10 @@ import math
 
 import pytest
 import torch
-from metalops import ops
+from metalops import debug, ops
 from metalops.testing import Operator
 from metalops.testing.promotion import floating, halves
+from metalops.testing.samples import FLOATS, make
 from torch import Tensor
 from torch.nn import functional
 
@@ -153,6 +154,50 @@ def test_halving_and_two_input_forms_agree(x):
     assert torch.equal(ops.mul_and_silu(x), ops.swiglu(b, a))
     assert torch.equal(ops.gelu_and_mul(x), ops.geglu(a, b))
     assert torch.equal(ops.fatrelu_and_mul(x), ops.reglu(a, b))
+
+
+@pytest.mark.parametrize("columns", [4, 6, 100, 1024])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_rows_that_begin_anywhere(columns, dtype, taken_as_on):
+    for first, total in (
+        (0, 2 * columns),
+        (0, 2 * columns + 8),
+        (1, 2 * columns + 8),
+        (4, 2 * columns + 5),
+    ):
+        whole = make((7, total + 4), dtype)
+        x = whole[:, first : first + 2 * columns]
+        on_device = whole.to("mps")[:, first : first + 2 * columns]
+        a, b = on_device.chunk(2, -1)
+        for name, two_inputs, scalars in (
+            ("silu_and_mul", torch.ops.metalops.swiglu, ()),
+            ("gelu_and_mul", torch.ops.metalops.geglu, ()),
+            ("gelu_tanh_and_mul", None, ()),
+            ("fatrelu_and_mul", None, (0.2,)),
+        ):
+            expected = globals()[name](x.float(), *scalars).to(dtype)
+            actual = getattr(ops, name)(on_device, *scalars)
+            torch.testing.assert_close(actual.cpu(), expected)
+            if two_inputs is not None:
+                out = torch.empty(7, columns + 8, dtype=dtype, device="mps")[:, 4:-4]
+                assert torch.equal(two_inputs.out(a, b, out=out), actual)
+        torch.testing.assert_close(ops.reglu(a, b).cpu(), reglu(*halves(x)))
+        torch.testing.assert_close(
+            ops.swiglu_clamped(a, b, 1.0).cpu(), swiglu_clamped(*halves(x.float()), 1.0).to(dtype)
+        )
+
+
+def test_four_elements_of_a_row_are_taken_at_once_on_a_gpu(tmp_path):
+    x = torch.rand(8, 264, device="mps")
+    with debug.capture(tmp_path / "a.trace", gpu=True) as trace:
+        for part in (x, x[:, 4:], x[:, 1:257], x[:, :252]):
+            ops.silu_and_mul(part)
+    assert [(launch.kernel, launch.grid[:2]) for launch in trace.launches] == [
+        ("swiglu_packs_float", (33, 8)),
+        ("swiglu_rows_float", (130, 8)),
+        ("swiglu_rows_float", (128, 8)),
+        ("swiglu_rows_float", (126, 8)),
+    ]
 
 
 @pytest.mark.parametrize("function", HALVING)

@@ -50,6 +50,11 @@ Flavour unary_flavour() { return unary.load(std::memory_order_relaxed); }
 
 Flavour binary_flavour() { return binary.load(std::memory_order_relaxed); }
 
+bool a_thread_for_each_element() {
+  const Flavour flavour = unary_flavour();
+  return flavour != Flavour::kGpu && flavour != Flavour::kIlp;
+}
+
 std::pair<std::string, std::string> set_forced_flavours(const std::string& unary_name,
                                                         const std::string& binary_name) {
   const Flavour new_unary = flavour_named(unary_name);

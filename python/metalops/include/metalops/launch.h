@@ -31,6 +31,14 @@ METALOPS_HIDDEN inline bool begins_with_pack(const at::TensorBase& tensor) {
   return tensor.storage_offset() % kPack == 0;
 }
 
+// Whether kernels run best that have a thread for each element: on a CPU, whose compiler makes
+// vectors of neighbouring threads, but not of packs with exponentials in them.
+#ifdef __APPLE__
+inline bool a_thread_for_each_element() { return false; }
+#else
+bool a_thread_for_each_element();
+#endif
+
 namespace detail {
 
 template <class... Arguments>
