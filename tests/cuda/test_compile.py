@@ -105,3 +105,28 @@ def test_threadgroup_memory_may_begin_with_zeros():
           x[t] = sums[t % 4] + count + other;
         }""")
     assert_all_compile(library)
+
+
+def loads_of(body):
+    source = f"""kernel void k(device float* out, device const float* x, constant uint& n,
+        uint lane [[thread_position_in_threadgroup]], uint lanes [[threads_per_threadgroup]]) {{
+      float total = 0;
+      {body}
+      out[lane] = total;
+    }}"""
+    text = Library(HEADER + source).compile(ARCHITECTURE).decode()
+    return text.partition(".entry msl_fast_0")[2].count("ld.global")
+
+
+def test_a_thread_of_a_strided_loop_has_several_elements_on_their_way():
+    assert loads_of("for (uint i = lane; i < n; i += lanes) total += x[i];") >= 4
+    assert loads_of("if (n > 3) for (uint i = lane; i < n; i += lanes) { total += x[i]; }") >= 4
+
+
+def test_other_loops_are_left_alone():
+    for body in (
+        "for (uint i = lane; i < n; i += lanes) { if (x[i] < 0) break; total = i; }",
+        "for (uint i = lane; i < n; i += lanes) total += simd_sum(x[i]);",
+        "for (uint i = 0; i < n; i += 1) total += sqrt(abs(x[i]));",
+    ):
+        assert loads_of(body) < 4

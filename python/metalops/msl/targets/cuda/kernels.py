@@ -6,6 +6,7 @@ from ...dialect import names
 from ...dialect.rewrite import Rewritten, rewrite
 from ...program import Kernel, Program, ThreadgroupVariable, check_initializer
 from .sites import Sites
+from .strided_loops import unroll_strided_loops
 
 
 def rewrite_for_cuda(program: Program) -> tuple[Rewritten, Sites]:
@@ -19,6 +20,7 @@ def rewrite_for_cuda(program: Program) -> tuple[Rewritten, Sites]:
     rewritten = rewrite(program, add_sites, compiled_in=True)
     for kernel in program.kernels:
         _kernel(rewritten, kernel)
+    unroll_strided_loops(rewritten)
     return rewritten, sites[0]
 
 
