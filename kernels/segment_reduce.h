@@ -33,7 +33,7 @@ struct PieceOwners {
 };
 
 // Results of which the threads of short segments note together that they left some to a group.
-C10_METAL_CONSTEXPR uint32_t kLeftTogether = 64;
+C10_METAL_CONSTEXPR uint32_t kLeftTogether = 32;
 
 // How many pieces a threadgroup combines.
 C10_METAL_CONSTEXPR uint32_t kPiecesOfGroup = 8;

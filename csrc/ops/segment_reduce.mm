@@ -142,10 +142,11 @@ struct Segmentation {
       parameters.share = metalops::kLeftTogether;
     }
     parameters.longest = std::max(parameters.piece, parameters.longest / parameters.share);
-    if (parameters.size > parameters.longest) {
+    if (parameters.size > std::max(parameters.longest, parameters.alone)) {
       parameters.pieces = c10::metal::ceil_div(parameters.size, parameters.piece);
     }
-    while (threads < 128 && 16 * threads < average) {
+    // Segments that are left to groups are long among the others.
+    while (threads < 128 && (16 * threads < average || parameters.alone >= 0)) {
       threads *= 2;
     }
   }
