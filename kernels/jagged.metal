@@ -1,9 +1,10 @@
-// Sequences of different lengths to a padded tensor and back. Elements are moved and not looked at,
-// so that T is any type of their width. Offsets that do not fit the tensors are reported to the
-// host, and what they concern is left out. A row of the grid is a row of the result, of which a
-// thread takes a share.
+// Sequences of different lengths to a padded tensor and back, in two steps: which row each row of
+// the result is, or -1 for one that is filled; and moving them. Elements are moved and not looked
+// at, so that T is any type of their width. Offsets that do not fit the tensors are reported to the
+// host, and what they concern is left out.
 #include <c10/metal/error.h>
 
+#include <metalops/strided.h>
 #include <metal_stdlib>
 
 #include "jagged.h"
@@ -13,48 +14,28 @@ using c10::metal::ErrorMessages;
 
 inline bool in_order(int64_t start, int64_t end) { return start >= 0 && start <= end; }
 
-template <typename T>
-inline void copy(device T* to, constant T* from, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    to[i] = from[i];
+// A thread for each row of the padded tensor. Sequences longer than that are cut off.
+kernel void rows_of_padded(device long* sources [[buffer(0)]], constant long* offsets [[buffer(1)]],
+                           constant JaggedParameters& parameters [[buffer(2)]],
+                           device ErrorMessages* errors [[buffer(3)]],
+                           uint2 position [[thread_position_in_grid]],
+                           uint2 grid [[threads_per_grid]]) {
+  const int64_t row = thread_index(position, grid);
+  if (row >= parameters.sequences * parameters.length) {
+    return;
   }
-}
-
-template <typename T>
-inline void fill(device T* to, T value, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    to[i] = value;
-  }
-}
-
-// Sequences longer than the padded ones are cut off.
-template <typename T>
-kernel void jagged_to_padded(device T* padded [[buffer(0)]], constant T* values [[buffer(1)]],
-                             constant long* offsets [[buffer(2)]],
-                             constant T* padding [[buffer(3)]],
-                             constant JaggedParameters& parameters [[buffer(4)]],
-                             device ErrorMessages* errors [[buffer(5)]],
-                             uint2 position [[thread_position_in_grid]]) {
-  const int64_t row = position.y;
-  const int64_t place = row % parameters.length;
   const int64_t sequence = row / parameters.length;
+  const int64_t place = row - sequence * parameters.length;
   const int64_t start = offsets[sequence];
   const int64_t end = offsets[sequence + 1];
   const int64_t length = in_order(start, end) ? min(end - start, parameters.length) : 0;
   const bool fits = in_order(start, end) && length <= parameters.rows - start;
-  if (!fits && place == 0 && position.x == 0) {
+  if (!fits && place == 0) {
     TORCH_REPORT_ERROR(errors, "_jagged_to_padded_dense_forward(): sequence ", sequence,
                        " has offsets ", start, " and ", end, ", but there are ", parameters.rows,
                        " values");
   }
-  const int64_t first = position.x * parameters.share;
-  const int64_t count = min(parameters.columns - first, parameters.share);
-  device T* to = padded + row * parameters.columns + first;
-  if (fits && place < length) {
-    copy(to, values + (start + place) * parameters.columns + first, count);
-  } else {
-    fill(to, *padding, count);
-  }
+  sources[row] = fits && place < length ? start + place : -1;
 }
 
 // Reports what is wrong with the offsets of one sequence, or with the last of them.
@@ -95,43 +76,44 @@ inline int64_t sequence_of(int64_t row, constant long* offsets,
   return first - 1;
 }
 
-// The grid has more rows than there are sequences. Values before the first one become zero.
-template <typename T>
-kernel void padded_to_jagged(device T* values [[buffer(0)]], constant T* padded [[buffer(1)]],
-                             constant long* offsets [[buffer(2)]],
-                             constant JaggedParameters& parameters [[buffer(3)]],
-                             device ErrorMessages* errors [[buffer(4)]],
-                             uint2 position [[thread_position_in_grid]]) {
-  const int64_t row = position.y;
-  if (position.x == 0) {
-    check_offsets(row, offsets, parameters, errors);
-  }
+// A thread for each value, and at least as many as there are offsets. Values before the first
+// sequence are filled.
+kernel void rows_of_jagged(device long* sources [[buffer(0)]], constant long* offsets [[buffer(1)]],
+                           constant JaggedParameters& parameters [[buffer(2)]],
+                           device ErrorMessages* errors [[buffer(3)]],
+                           uint2 position [[thread_position_in_grid]],
+                           uint2 grid [[threads_per_grid]]) {
+  const int64_t row = thread_index(position, grid);
+  check_offsets(row, offsets, parameters, errors);
   if (row >= parameters.rows) {
     return;
   }
   const int64_t sequence = sequence_of(row, offsets, parameters);
   const int64_t start = sequence < 0 ? -1 : offsets[sequence];
   const int64_t place = start < 0 ? parameters.length : row - start;
-  const int64_t first = position.x * parameters.share;
-  const int64_t count = min(parameters.columns - first, parameters.share);
-  device T* to = values + row * parameters.columns + first;
-  if (place < parameters.length) {
-    const int64_t from = (sequence * parameters.length + place) * parameters.columns + first;
-    copy(to, padded + from, count);
+  sources[row] = place < parameters.length ? sequence * parameters.length + place : -1;
+}
+
+// A thread for each element.
+template <typename T>
+kernel void move_rows(device T* to [[buffer(0)]], constant T* from [[buffer(1)]],
+                      constant long* sources [[buffer(2)]], constant T* filling [[buffer(3)]],
+                      uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]]) {
+  const int64_t source = sources[position.y];
+  device T* row = to + static_cast<int64_t>(position.y) * grid.x;
+  if (source >= 0) {
+    row[position.x] = from[source * grid.x + position.x];
   } else {
-    fill(to, T(0), count);
+    row[position.x] = *filling;
   }
 }
 
-#define REGISTER_JAGGED(T)                                                                       \
-  template [[host_name("jagged_to_padded_" #T)]] kernel void jagged_to_padded<T>(                \
-      device T*, constant T*, constant long*, constant T*, constant JaggedParameters&,           \
-      device ErrorMessages*, uint2);                                                             \
-  template [[host_name("padded_to_jagged_" #T)]] kernel void padded_to_jagged<T>(                \
-      device T*, constant T*, constant long*, constant JaggedParameters&, device ErrorMessages*, \
-      uint2)
+#define REGISTER_MOVE_ROWS(T)                                       \
+  template [[host_name("move_rows_" #T)]] kernel void move_rows<T>( \
+      device T*, constant T*, constant long*, constant T*, uint2, uint2)
 
-REGISTER_JAGGED(uchar);
-REGISTER_JAGGED(short);
-REGISTER_JAGGED(int);
-REGISTER_JAGGED(long);
+REGISTER_MOVE_ROWS(uchar);
+REGISTER_MOVE_ROWS(short);
+REGISTER_MOVE_ROWS(int);
+REGISTER_MOVE_ROWS(long);
+REGISTER_MOVE_ROWS(uint4);

@@ -19,7 +19,6 @@ using at::Tensor;
 
 constexpr const char* kToPadded = "_jagged_to_padded_dense_forward";
 constexpr const char* kToJagged = "_padded_dense_to_jagged_forward";
-constexpr int64_t kShare = 32;  // a cache line of 4-byte elements
 
 // The offsets of the only jagged dimension that there may be, as the kernels take them.
 Tensor offsets_of(const char* name, at::TensorList offsets, const Tensor& tensor,
@@ -39,14 +38,30 @@ at::DimVector followed_by(std::initializer_list<int64_t> first, c10::IntArrayRef
   return result;
 }
 
-template <class... Arguments>
-void launch(const char* name, uint64_t rows, at::ScalarType type,
-            const metalops::JaggedParameters& parameters, const Arguments&... arguments) {
-  const auto shares = c10::metal::ceil_div(parameters.columns, parameters.share);
-  metalops::launch_rows(metalops::library("jagged"),
-                        metalops::KernelName(name) + "_" + metalops::metal_type_of_width(type),
-                        std::max<int64_t>(shares, 1), rows, arguments..., parameters,
-                        metalops::kErrorBuffer);
+at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("jagged"); }
+
+// The rows of `to`: those of `from` that `sources` names, or filled. All are contiguous. A thread
+// moves as many bytes as rows consist of.
+void move_rows(const Tensor& to, const Tensor& from, const Tensor& sources, double filling) {
+  constexpr int64_t kWidest = 16;
+  if (to.numel() == 0) {
+    return;
+  }
+  const auto rows = sources.numel();
+  const auto bytes = to.numel() / rows * to.element_size();
+  const auto begin = from.storage_offset() * from.element_size();
+  auto width = kWidest;
+  while (bytes % width != 0 || begin % width != 0) {
+    width /= 2;
+  }
+  const char* type = width == 16  ? "uint4"
+                     : width == 8 ? "long"
+                     : width == 4 ? "int"
+                     : width == 2 ? "short"
+                                  : "uchar";
+  metalops::launch_rows(kernels(), metalops::KernelName("move_rows_") + type, bytes / width, rows,
+                        to, from, sources,
+                        at::full({kWidest / to.element_size()}, filling, to.options()));
 }
 
 Tensor jagged_to_padded(const Tensor& values, at::TensorList offsets_list,
@@ -61,11 +76,11 @@ Tensor jagged_to_padded(const Tensor& values, at::TensorList offsets_list,
   const auto sequences = offsets.size(0) - 1;
   const auto padded =
       at::empty(followed_by({sequences, max_lengths[0]}, values.sizes(), 1), values.options());
-  const metalops::JaggedParameters parameters{sequences, max_lengths[0], values.size(0),
-                                              c10::multiply_integers(values.sizes().slice(1)),
-                                              kShare};
-  launch("jagged_to_padded", sequences * max_lengths[0], type, parameters, padded,
-         values.contiguous(), offsets, at::full({}, padding_value, values.options()));
+  const metalops::JaggedParameters parameters{sequences, max_lengths[0], values.size(0)};
+  const auto sources = at::empty({sequences * max_lengths[0]}, offsets.options());
+  metalops::launch_threads(kernels(), "rows_of_padded", sources.numel(), sources, offsets,
+                           parameters, metalops::kErrorBuffer);
+  move_rows(padded, values.contiguous(), sources, padding_value);
   return padded;
 }
 
@@ -82,10 +97,11 @@ Tensor padded_to_jagged(const Tensor& padded, at::TensorList offsets_list,
   TORCH_CHECK_INDEX(sequences <= padded.size(0), "select(): index ", padded.size(0),
                     " out of range for tensor of size ", padded.sizes(), " at dimension 0");
   const auto values = at::empty(followed_by({rows}, padded.sizes(), 2), padded.options());
-  const metalops::JaggedParameters parameters{
-      sequences, padded.size(1), rows, c10::multiply_integers(padded.sizes().slice(2)), kShare};
-  launch("padded_to_jagged", std::max(rows, sequences + 1), padded.scalar_type(), parameters,
-         values, padded.contiguous(), offsets);
+  const metalops::JaggedParameters parameters{sequences, padded.size(1), rows};
+  const auto sources = at::empty({rows}, offsets.options());
+  metalops::launch_threads(kernels(), "rows_of_jagged", std::max(rows, sequences + 1), sources,
+                           offsets, parameters, metalops::kErrorBuffer);
+  move_rows(values, padded.contiguous(), sources, /*filling=*/0);
   return values;
 }
 
