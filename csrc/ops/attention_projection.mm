@@ -45,11 +45,15 @@ std::tuple<Tensor, Tensor, Tensor> transform_bias_rescale_qkv(const Tensor& qkv,
       tokens,       num_heads,
       head_size,    result.numel() / 3,
       /*share=*/32, static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_size)))};
-  metalops::launch_rows(metalops::library("attention_projection"),
-                        metalops::KernelName(kName) + "_" + metalops::metal_type(type),
-                        c10::metal::ceil_div(head_size, parameters.share),
-                        samples * num_heads * tokens, result, qkv.contiguous(),
-                        qkv_bias.contiguous(), parameters);
+  const auto projected = qkv.contiguous();
+  const auto bias = qkv_bias.contiguous();
+  const bool packs = !metalops::a_thread_for_each_element() && head_size % metalops::kPack == 0 &&
+                     metalops::begins_with_pack(projected) && metalops::begins_with_pack(bias);
+  metalops::launch_rows(
+      metalops::library("attention_projection"),
+      metalops::KernelName(kName) + (packs ? "_packs_" : "_") + metalops::metal_type(type),
+      c10::metal::ceil_div(head_size, packs ? metalops::kPack : parameters.share),
+      samples * num_heads * tokens, result, projected, bias, parameters);
   return {result[0], result[1], result[2]};
 }
 

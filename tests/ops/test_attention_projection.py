@@ -56,9 +56,22 @@ def _check(qkv, bias, heads):
 
 
 @by_float
+@pytest.mark.usefixtures("taken_as_on")
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_values(sizes, dtype):
     _check(*_operands(*sizes, dtype))
+
+
+@by_float
+@pytest.mark.usefixtures("taken_as_on")
+@pytest.mark.parametrize("begins", [(0, 0), (1, 0), (0, 1), (2, 3)], ids=str)
+def test_tensors_that_begin_anywhere(begins, dtype):
+    qkv, bias, heads = _operands(2, 3, 2, 8, dtype)
+    moved = []
+    for x, begin in zip((qkv, bias), begins, strict=True):
+        memory = torch.zeros(x.numel() + begin, dtype=dtype)
+        moved.append(memory[begin:].view(x.shape).copy_(x))
+    _check(*moved, heads)
 
 
 @by_float

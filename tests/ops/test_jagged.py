@@ -81,6 +81,17 @@ def _assert_equal(function, tensor, offsets, *arguments):
     torch.testing.assert_close(actual.cpu(), expected, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 6, 8, 16, 24, 33])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.float32, torch.int64], ids=str)
+def test_rows_of_any_width_that_begin_anywhere(dtype, columns):
+    offsets = _offsets([3, 0, 2, 4])
+    for begin in (0, 1, 2, 4):
+        values = make((begin + 9 * columns,), dtype)[begin:].view(9, columns)
+        _assert_equal(to_padded, values, offsets, [3], 7.0)
+        padded = make((begin + 16 * columns,), dtype)[begin:].view(4, 4, columns)
+        _assert_equal(to_jagged, padded, offsets, 9)
+
+
 # ---- values --------------------------------------------------------------------------------------
 
 
