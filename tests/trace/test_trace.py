@@ -97,6 +97,19 @@ def test_addresses_of_listed_tensors_are_those_of_the_replay(path):
     assert all(row.problems == () for row in replayed(path))
 
 
+def test_a_library_that_was_opened_twice_still_has_its_source(path):
+    """The loader gives both the same memory."""
+    from metalops import msl
+
+    file = msl.compile_source(SCALED)
+    library, other = _host.Library(file), _host.Library(file)
+    del other
+    with debug.capture(path):
+        library.launch("scaled", [torch.zeros(4), torch.ones(4), b"\0\0\x80\x3f"], 4, 4)
+    (row,) = replayed(path)
+    assert row.problems == ()
+
+
 def test_function_constants_keep_their_values(path):
     source = """
     #include <metal_stdlib>

@@ -28,11 +28,17 @@ class Registry {
  public:
   void add(const msl::abi::Library& library, std::string_view source) {
     std::lock_guard<ForkSafeMutex> lock(mutex_);
-    by_first_kernel_[library.kernels] = {&library, source};
+    Entry& entry = by_first_kernel_[library.kernels];
+    entry.library = &library;
+    entry.source = source;
+    ++entry.opened;
   }
   void remove(const msl::abi::Library& library) {
     std::lock_guard<ForkSafeMutex> lock(mutex_);
-    by_first_kernel_.erase(library.kernels);
+    const auto found = by_first_kernel_.find(library.kernels);
+    if (found != by_first_kernel_.end() && --found->second.opened == 0) {
+      by_first_kernel_.erase(found);
+    }
   }
   // "file:line:column", or "" when the kernel or the site is not known.
   std::string place(const Kernel& kernel, uint32_t site) {
@@ -61,8 +67,9 @@ class Registry {
 
  private:
   struct Entry {
-    const msl::abi::Library* library;
+    const msl::abi::Library* library = nullptr;
     std::string_view source;
+    int opened = 0;  // how often: a file that is opened twice is loaded once
   };
   // Null when the library is not known.
   const Entry* find(const Kernel& kernel) const {
