@@ -115,6 +115,13 @@ def test_groups_that_threads_cannot_tell_apart_are_of_a_usual_size(recorder, gro
     assert parameters[3:6] == smaller
 
 
+def test_groups_that_registers_do_not_allow_are_smaller_where_threads_cannot_tell(recorder):
+    recorder.most_threads = 640
+    x, out = torch.ones(4096), torch.zeros(4096)
+    Library(SCALE).launch("scale", [out, x, bytes(4)], 4096, 1024)
+    assert recorder.launches[0].block == (256, 1, 1)
+
+
 def test_other_groups_are_as_large_as_was_said(recorder):
     source = """
     kernel void k(device int* out, uint i [[thread_position_in_grid]], uint g [[threadgroup_position_in_grid]]) {

@@ -25,6 +25,7 @@ Value = Tensor | bytes | int | None
 # longer than 128 to 512 (benchmarks/gpu.py).
 USUAL_GROUP = 256
 _NUMBERS_BYTES = 128  # msl::abi::kNumbersBytes
+_MOST_THREADS = 1024  # of a group, where the kernel does not say
 _MAX_BUFFERS = 31
 _INLINE_BYTES = 1024
 _MAX_BLOCKS = (2**31 - 1, 65535, 65535)
@@ -213,12 +214,12 @@ class Function:
     def _new_geometry(self, grid: Sequence[int] | int, group: Sequence[int] | int) -> Geometry:
         key = grid, group
         grid, group = _three("threads", grid), _three("group_size", group)
+        if self._is_free and 0 < math.prod(group) <= (self._limit or _MOST_THREADS):
+            group = _smaller(group)
         if not 0 < math.prod(group) <= self.max_threads:
             raise ValueError(
                 f"kernel '{self._name}' runs in groups of 1 to {self.max_threads} threads on this GPU, got {group}"
             )
-        if self._is_free:
-            group = _smaller(group)
         blocks = groups = tuple(-(-n // size) for n, size in zip(grid, group, strict=True))
         is_flat = any(n > most for n, most in zip(groups, _MAX_BLOCKS, strict=True))
         if is_flat:

@@ -117,7 +117,7 @@ namespace msl::metal {
   MACRO(sin) MACRO(sinh) MACRO(sinpi) MACRO(sqrt) MACRO(tan) MACRO(tanh) MACRO(tanpi) \
   MACRO(trunc) MACRO(sign) MACRO(saturate)
 #define MSL_MATH2(MACRO) \
-  MACRO(atan2) MACRO(copysign) MACRO(divide) MACRO(fdim) MACRO(fmax) MACRO(fmin) MACRO(fmod) \
+  MACRO(atan2) MACRO(divide) MACRO(fdim) MACRO(fmax) MACRO(fmin) MACRO(fmod) \
   MACRO(pow) MACRO(powr) MACRO(step)
 // clang-format on
 #define MSL_MATH3(MACRO) \
@@ -129,6 +129,13 @@ MSL_MATH1(MSL_LIFT1)
 MSL_MATH2(MSL_FLOAT2)
 MSL_MATH2(MSL_HALF2)
 MSL_MATH2(MSL_LIFT2)
+MSL_FLOAT2(copysign)
+// On the bits: a GPU may take the sign of a NaN away when it makes a float of a half.
+MSL_INLINE half copysign(half x, half y) {
+  const uint bits = msl_impl::bit_cast<ushort>(x) & 0x7fffu;
+  return msl_impl::bit_cast<half>(ushort(bits | (msl_impl::bit_cast<ushort>(y) & 0x8000u)));
+}
+MSL_LIFT2(copysign)
 MSL_MATH3(MSL_FLOAT3)
 MSL_MATH3(MSL_HALF3)
 MSL_MATH3(MSL_LIFT3)
@@ -240,8 +247,10 @@ MSL_INLINE vec<T, N> ldexp(const vec<T, N>& x, const msl_impl::as_is<vec<int, N>
 #define MSL_SINGLE_PRECISION                                                                      \
   MSL_MATH1(MSL_FLOAT_VECTOR1)                                                                    \
   MSL_MATH2(MSL_FLOAT_VECTOR2)                                                                    \
-  MSL_MATH3(MSL_FLOAT_VECTOR3)                                                                    \
-  MSL_INLINE constexpr float abs(float x) { return msl_impl::fabs(x); }                           \
+  MSL_FLOAT_VECTOR2(copysign) MSL_MATH3(MSL_FLOAT_VECTOR3) MSL_INLINE constexpr float abs(        \
+      float x) {                                                                                  \
+    return msl_impl::fabs(x);                                                                     \
+  }                                                                                               \
   MSL_INLINE float fract(float x) { return metal::fract(x); }                                     \
   MSL_INLINE float nextafter(float x, float y) { return metal::nextafter(x, y); }                 \
   MSL_INLINE constexpr float max(float x, float y) { return msl_impl::fmax(x, y); }               \

@@ -29,11 +29,15 @@ namespace msl::metal {
 MSL_TEST1(isfinite)
 MSL_TEST1(isinf)
 MSL_TEST1(isnan)
-MSL_TEST1(signbit)
 MSL_TEST2(isunordered)
 MSL_TEST2(isordered)
 #undef MSL_TEST1
 #undef MSL_TEST2
+
+// A GPU may take the sign of a NaN away when it makes a float of a half.
+MSL_INLINE constexpr bool signbit(float x) { return msl_impl::signbit(x); }
+MSL_INLINE constexpr bool signbit(half x) { return (msl_impl::bit_cast<ushort>(x) >> 15) != 0; }
+MSL_LIFT1(signbit)
 
 MSL_INLINE constexpr bool isnormal(float x) {
   return msl_impl::magnitude_bits(x) >= 0x00800000u && msl_impl::isfinite(x);
