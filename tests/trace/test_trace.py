@@ -162,6 +162,17 @@ def test_numbers_that_are_not_negative_are_made_anew_without_negative_ones(path)
     assert generator["low"] >= 0 and 19 < generator["high"] <= 20
 
 
+def test_pieces_of_rows_are_compared_as_numbers(path):
+    """The device runs strided elementwise kernels as dense ones, row by row."""
+    x = torch.randn(30, 40, device="mps")
+    with debug.capture(path):
+        torch.special.airy_ai(x[:, ::2])
+    for launch in trace.load(path).launches:
+        assert launch.kernel == "special_airy_ai_dense_scalar_float_float"
+        assert [a.tensor[0] for a in launch.arguments] == ["float32", "float32"]
+    assert all(row.problems == () for row in replayed(path))
+
+
 def test_launches_that_are_not_executed_leave_memory_alone(path):
     x = torch.randn(1000, device="mps")
     out = torch.full_like(x, 7)

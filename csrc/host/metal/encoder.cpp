@@ -92,6 +92,18 @@ void Encoder::set_buffer(unsigned index, void* address, uint64_t bytes) {
   }
 }
 
+void Encoder::set_elements(unsigned index, void* address, int64_t count, c10::ScalarType type) {
+  const uint64_t bytes = count * c10::elementSize(type);
+  bind(index, address, bytes);
+  if (C10_UNLIKELY(exec::describes_buffers())) {
+    exec::BoundBuffer bound{exec::BoundBuffer::Kind::kTensor, address, bytes};
+    bound.dtype = c10::getDtypeNames(type).first;
+    bound.sizes = {count};
+    bound.strides = {1};
+    describe(index, std::move(bound));
+  }
+}
+
 void Encoder::set_tensor(unsigned index, const at::TensorBase& tensor) {
   TORCH_CHECK(tensor.defined(), "Passed an undefined tensor to MPS op");
   if (tensor.device().is_cpu()) {

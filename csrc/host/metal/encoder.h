@@ -52,6 +52,9 @@ class Encoder {
   // Binds memory itself; `bytes` is how much of it the kernel may use.
   void set_buffer(unsigned index, void* address, uint64_t bytes);
 
+  // Binds memory that holds so many elements of a type.
+  void set_elements(unsigned index, void* address, int64_t count, c10::ScalarType type);
+
   // Binds a tensor's storage at its offset, whatever its strides. A CPU tensor must be 0-d: its
   // value is bound.
   void set_tensor(unsigned index, const at::TensorBase& tensor);

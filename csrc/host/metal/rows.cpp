@@ -21,6 +21,7 @@ constexpr int64_t kElementsPerThread = 32768;  // as ATen's own loops
 struct Operand {
   char* begin;
   int64_t stride;
+  c10::ScalarType type;
   int64_t size;  // of an element
   bool dense;
   ScalarBytes number;  // the value of a 0-d CPU tensor, to which `begin` points then
@@ -34,7 +35,8 @@ void describe(const at::TensorIteratorBase& iter, Operands& operands) {
     Operand& operand = operands[i];
     operand.begin = static_cast<char*>(iter.data_ptr(i));
     operand.stride = iter.strides(i)[0];
-    operand.size = size_of(operand_type(iter, i));
+    operand.type = operand_type(iter, i);
+    operand.size = size_of(operand.type);
     operand.dense = operand.stride == operand.size;
     if (iter.tensor_base(i).device().is_cpu()) {
       operand.number = scalar_bytes(operand.begin, iter.dtype(i));
@@ -124,7 +126,7 @@ class Worker {
       if (!operand.dense && i > 0) {
         copy_elements(operand.size, buffers_[i].get(), operand.size, place, operand.stride, count);
       }
-      encoder_.set_buffer(i, operand.dense ? place : buffers_[i].get(), count * operand.size);
+      encoder_.set_elements(i, operand.dense ? place : buffers_[i].get(), count, operand.type);
     }
     encoder_.dispatch_1d_in_turn(kernel_, count);
     const Operand& out = operands_[0];

@@ -247,8 +247,8 @@ MSL_INLINE vec<T, N> ldexp(const vec<T, N>& x, const msl_impl::as_is<vec<int, N>
 #define MSL_SINGLE_PRECISION                                                                      \
   MSL_MATH1(MSL_FLOAT_VECTOR1)                                                                    \
   MSL_MATH2(MSL_FLOAT_VECTOR2)                                                                    \
-  MSL_FLOAT_VECTOR2(copysign) MSL_MATH3(MSL_FLOAT_VECTOR3) MSL_INLINE constexpr float abs(        \
-      float x) {                                                                                  \
+  MSL_FLOAT_VECTOR2(copysign)                                                                     \
+  MSL_MATH3(MSL_FLOAT_VECTOR3) MSL_INLINE constexpr float abs(float x) {                          \
     return msl_impl::fabs(x);                                                                     \
   }                                                                                               \
   MSL_INLINE float fract(float x) { return metal::fract(x); }                                     \
