@@ -1,8 +1,9 @@
 // batch_norm_update_stats: mean and variance of each channel, and their moving averages.
 //
-// A channel is the work of a threadgroup, or of a single thread where channels are short. Sums are
-// float whatever the tensors are. Squares are summed in a second pass, of the deviations from the
-// mean that the first one finds.
+// A channel is the work of a threadgroup, or of a single thread where channels are short: squares
+// are summed in a second pass, of the deviations from the mean that the first one finds. Or a
+// channel is divided into parts, whose elements are read once and stay in registers meanwhile, and
+// which are combined in the order in which they lie. Sums are float whatever the tensors are.
 #include <c10/metal/reduction_utils.h>
 
 #include <metalops/strided.h>
@@ -12,6 +13,8 @@
 #include "blocks.h"
 using namespace metal;
 using namespace metalops;
+
+constant constexpr uint kAdjacentThreads = 256;  // the most in a group
 
 template <typename V>
 inline V term(V deviation, bool squared) {
@@ -108,6 +111,254 @@ kernel void batch_norm_stats_rows(device P* means [[buffer(0)]], device P* varia
   }
 }
 
+// ---- parts of channels --------------------------------------------------------------------------
+
+// V is float4 where a thread takes four neighbouring elements at once, and float elsewhere.
+
+template <typename T>
+inline void load(constant T* from, thread float& to) {
+  to = static_cast<float>(*from);
+}
+
+template <typename T>
+inline void load(constant T* from, thread float4& to) {
+  const vec<T, 4> x = *reinterpret_cast<constant vec<T, 4>*>(from);
+  to = float4(static_cast<float>(x.x), static_cast<float>(x.y), static_cast<float>(x.z),
+              static_cast<float>(x.w));
+}
+
+inline float total(float x) { return x; }
+inline float total(float4 x) { return (x.x + x.y) + (x.z + x.w); }
+
+// Sums that overflow leave infinite means, which do not deviate from each other.
+inline float deviation(float a, float b) { return a == b ? 0.0f : a - b; }
+inline float4 deviation(float4 a, float4 b) { return select(a - b, float4(0.0f), a == b); }
+
+inline float unless_infinite(float x, float mean) { return isinf(mean) ? 0.0f : x; }
+inline float4 unless_infinite(float4 x, float4 mean) {
+  return select(x, float4(0.0f), isinf(mean));
+}
+
+// Of some elements. Their mean is mean + rest: where it is large against the deviations from it,
+// what rounding takes from it would show in the sum of their squares.
+template <typename V>
+struct Moments {
+  V sum;
+  V mean;
+  V rest;
+  V squares;
+
+  // around: the mean, rounded; deviations, squares: their sums, from it.
+  static Moments of(V sum, V around, V deviations, V squares, float count) {
+    const V rest = unless_infinite(deviations / count, around);
+    return {sum, around, rest, squares - unless_infinite(rest * deviations, around)};
+  }
+
+  V from(V origin) const thread { return deviation(mean, origin) + rest; }
+
+  // With those of others.
+  void merge(float count, Moments other, float others) thread {
+    const float share = others / (count + others);
+    const V apart = other.from(mean) - rest;
+    const V step = unless_infinite(apart * share, mean);
+    const V next = mean + step;
+    sum += other.sum;
+    squares += other.squares + apart * apart * (count * share);
+    rest = unless_infinite((mean - next) + step + rest, next);
+    mean = next;
+  }
+};
+
+// Where a channel's element or pack `index` lies. Rows have `length` of them, `stride` apart.
+inline int64_t place(uint index, uint length, int64_t stride,
+                     constant BatchNormStatsParameters& parameters) {
+  if (parameters.outer == 1) {
+    return index * stride;
+  }
+  const uint row = index / length;
+  return row * parameters.outer_stride + (index - row * length) * stride;
+}
+
+// Of channels that are not neighbours. A part is 16 elements for each thread of a group; those of
+// the threads are neighbours.
+template <typename T, typename V>
+kernel void batch_norm_stats_planes(device float4* parts [[buffer(0)]],
+                                    constant T* input [[buffer(1)]],
+                                    constant BatchNormStatsParameters& parameters [[buffer(2)]],
+                                    constant uint& parts_of_channel [[buffer(3)]],
+                                    uint group [[threadgroup_position_in_grid]],
+                                    uint lane [[thread_position_in_threadgroup]],
+                                    uint lanes [[threads_per_threadgroup]]) {
+  constexpr uint kWidth = sizeof(V) / sizeof(float);
+  constexpr uint kLoads = kBlock / kWidth;
+  threadgroup float sums[c10::metal::simdgroup_size];
+  threadgroup float deviation_sums[c10::metal::simdgroup_size];
+  threadgroup float square_sums[c10::metal::simdgroup_size];
+  const uint channel = group / parts_of_channel;
+  const uint length = static_cast<uint>(parameters.inner) / kWidth;
+  const uint all = static_cast<uint>(parameters.outer) * length;
+  const int64_t stride = parameters.inner_stride * kWidth;
+  const uint first = (group - channel * parts_of_channel) * lanes * kLoads;
+  constant T* begin = input + channel * parameters.channel_stride;
+  V x[kLoads];
+  V sum = V(0.0f);
+  for (uint i = 0; i < kLoads; ++i) {
+    const uint index = first + i * lanes + lane;
+    x[i] = V(0.0f);
+    if (index < all) {
+      load(begin + place(index, length, stride, parameters), x[i]);
+    }
+  }
+  for (uint i = 0; i < kLoads; ++i) {
+    sum += x[i];
+  }
+  const float whole = c10::metal::threadgroup_sum(sums, total(sum), lane, lanes);
+  const float count = static_cast<float>(min(all - first, lanes * kLoads) * kWidth);
+  const float mean = whole / count;
+  V deviations = V(0.0f);
+  V square = V(0.0f);
+  for (uint i = 0; i < kLoads; ++i) {
+    const V apart = first + i * lanes + lane < all ? x[i] - mean : V(0.0f);
+    deviations += apart;
+    square += apart * apart;
+  }
+  const float rest = c10::metal::threadgroup_sum(deviation_sums, total(deviations), lane, lanes);
+  const float squares = c10::metal::threadgroup_sum(square_sums, total(square), lane, lanes);
+  if (lane == 0) {
+    const Moments<float> part = Moments<float>::of(whole, mean, rest, squares, count);
+    parts[group] = float4(part.sum, part.mean, part.rest, part.squares);
+  }
+}
+
+// Of channels that are neighbours. A part is rows_of_part elements of as many channels as `across`
+// threads take, a row of which has the same element; each thread takes blocks of eight.
+template <typename T, typename V>
+kernel void batch_norm_stats_adjacent(
+    device float4* parts [[buffer(0)]], constant T* input [[buffer(1)]],
+    constant BatchNormStatsParameters& parameters [[buffer(2)]],
+    constant uint& parts_of_channel [[buffer(3)]], constant uint& rows_of_part [[buffer(4)]],
+    constant uint& across [[buffer(5)]], uint group [[threadgroup_position_in_grid]],
+    uint lane [[thread_position_in_threadgroup]], uint lanes [[threads_per_threadgroup]]) {
+  constexpr uint kWidth = sizeof(V) / sizeof(float);
+  constexpr uint kLoads = 8;
+  threadgroup V sums[kAdjacentThreads];
+  threadgroup V means[kAdjacentThreads];
+  threadgroup V rests[kAdjacentThreads];
+  threadgroup V square_sums[kAdjacentThreads];
+  const uint column = group / parts_of_channel;
+  const uint part = group - column * parts_of_channel;
+  const uint down = lane / across;
+  const uint step = lanes / across;
+  const uint channel = (column * across + lane - down * across) * kWidth;
+  const uint channels = static_cast<uint>(parameters.channels);
+  const uint length = static_cast<uint>(parameters.inner);
+  const uint first = part * rows_of_part;
+  const uint end = min(first + rows_of_part, static_cast<uint>(parameters.outer) * length);
+  constant T* begin = input + channel;
+  Moments<V> mine = {V(0.0f), V(0.0f), V(0.0f), V(0.0f)};
+  float count = 0.0f;
+  for (uint row = channel < channels ? first + down : end; row < end; row += kLoads * step) {
+    V x[kLoads];
+    V sum = V(0.0f);
+    for (uint i = 0; i < kLoads; ++i) {
+      x[i] = V(0.0f);
+      if (row + i * step < end) {
+        load(begin + place(row + i * step, length, parameters.inner_stride, parameters), x[i]);
+      }
+    }
+    for (uint i = 0; i < kLoads; ++i) {
+      sum += x[i];
+    }
+    const float more = static_cast<float>(min(kLoads, (end - row + step - 1) / step));
+    const V mean = sum / more;
+    V deviations = V(0.0f);
+    V squares = V(0.0f);
+    for (uint i = 0; i < kLoads; ++i) {
+      const V apart = row + i * step < end ? x[i] - mean : V(0.0f);
+      deviations += apart;
+      squares += apart * apart;
+    }
+    const Moments<V> block = Moments<V>::of(sum, mean, deviations, squares, more);
+    if (count == 0.0f) {
+      mine = block;
+    } else {
+      mine.merge(count, block, more);
+    }
+    count += more;
+  }
+  sums[lane] = mine.sum;
+  means[lane] = mine.mean;
+  rests[lane] = mine.rest;
+  square_sums[lane] = mine.squares;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  threadgroup float* all_sums = reinterpret_cast<threadgroup float*>(sums);
+  threadgroup float* all_means = reinterpret_cast<threadgroup float*>(means);
+  threadgroup float* all_rests = reinterpret_cast<threadgroup float*>(rests);
+  threadgroup float* all_squares = reinterpret_cast<threadgroup float*>(square_sums);
+  const uint width = across * kWidth;
+  for (uint i = lane; i < width && column * width + i < channels; i += lanes) {
+    float whole = 0.0f;
+    for (uint k = 0; k < step; ++k) {
+      whole += all_sums[k * width + i];
+    }
+    const float elements = static_cast<float>(end - first);
+    const float mean = whole / elements;
+    float deviations = 0.0f;
+    float squares = 0.0f;
+    for (uint k = 0; k < step && first + k < end; ++k) {
+      const uint at = k * width + i;
+      const float taken = static_cast<float>((end - first - k + step - 1) / step);
+      const float apart = deviation(all_means[at], mean) + all_rests[at];
+      deviations += apart * taken;
+      squares += all_squares[at] + apart * apart * taken;
+    }
+    const Moments<float> all = Moments<float>::of(whole, mean, deviations, squares, elements);
+    parts[(column * width + i) * parts_of_channel + part] =
+        float4(all.sum, all.mean, all.rest, all.squares);
+  }
+}
+
+// A threadgroup for each channel, whose parts have `elements` elements, or the last one the rest.
+template <typename P>
+kernel void batch_norm_stats_combine(
+    device P* means [[buffer(0)]], device P* variances [[buffer(1)]],
+    device P* running_mean [[buffer(2)]], device P* running_var [[buffer(3)]],
+    constant float4* parts [[buffer(4)]],
+    constant BatchNormStatsParameters& parameters [[buffer(5)]],
+    constant uint& parts_of_channel [[buffer(6)]], constant uint& elements [[buffer(7)]],
+    uint channel [[threadgroup_position_in_grid]], uint lane [[thread_position_in_threadgroup]],
+    uint lanes [[threads_per_threadgroup]]) {
+  threadgroup float sums[c10::metal::simdgroup_size];
+  threadgroup float deviation_sums[c10::metal::simdgroup_size];
+  threadgroup float square_sums[c10::metal::simdgroup_size];
+  const uint all = static_cast<uint>(parameters.outer) * static_cast<uint>(parameters.inner);
+  constant float4* mine = parts + channel * parts_of_channel;
+  float sum = 0.0f;
+  for (uint i = lane; i < parts_of_channel; i += lanes) {
+    sum += mine[i].x;
+  }
+  const float whole = c10::metal::threadgroup_sum(sums, sum, lane, lanes);
+  const float mean = whole / static_cast<float>(all);
+  float deviations = 0.0f;
+  float square = 0.0f;
+  for (uint i = lane; i < parts_of_channel; i += lanes) {
+    const float4 part = mine[i];
+    const float count = static_cast<float>(min(elements, all - i * elements));
+    const float apart = deviation(part.y, mean) + part.z;
+    deviations += apart * count;
+    square += part.w + apart * apart * count;
+  }
+  const float rest = c10::metal::threadgroup_sum(deviation_sums, deviations, lane, lanes);
+  const float squares = c10::metal::threadgroup_sum(square_sums, square, lane, lanes);
+  if (lane == 0) {
+    const Moments<float> found =
+        Moments<float>::of(whole, mean, rest, squares, static_cast<float>(all));
+    const float squares_or_zero = found.squares < 0.0f ? 0.0f : found.squares;  // NaN stays
+    write_stats(channel, mean + found.rest, squares_or_zero, means, variances, running_mean,
+                running_var, parameters);
+  }
+}
+
 // ---- instantiations -----------------------------------------------------------------------------
 
 #define REGISTER_BATCH_NORM_STATS(T, P)                                                      \
@@ -123,3 +374,23 @@ REGISTER_BATCH_NORM_STATS(half, half);
 REGISTER_BATCH_NORM_STATS(half, float);
 REGISTER_BATCH_NORM_STATS(bfloat, bfloat);
 REGISTER_BATCH_NORM_STATS(bfloat, float);
+
+#define REGISTER_PARTS(T, V, SUFFIX)                                                               \
+  template [[host_name("batch_norm_stats_planes" SUFFIX "_" #T)]] kernel void                      \
+  batch_norm_stats_planes<T, V>(device float4*, constant T*, constant BatchNormStatsParameters&,   \
+                                constant uint&, uint, uint, uint);                                 \
+  template [[host_name("batch_norm_stats_adjacent" SUFFIX "_" #T)]] kernel void                    \
+  batch_norm_stats_adjacent<T, V>(device float4*, constant T*, constant BatchNormStatsParameters&, \
+                                  constant uint&, constant uint&, constant uint&, uint, uint,      \
+                                  uint)
+
+#define REGISTER_BATCH_NORM_STATS_PARTS(T)                                                        \
+  REGISTER_PARTS(T, float, "");                                                                   \
+  REGISTER_PARTS(T, float4, "_packs");                                                            \
+  template [[host_name("batch_norm_stats_combine_" #T)]] kernel void batch_norm_stats_combine<T>( \
+      device T*, device T*, device T*, device T*, constant float4*,                               \
+      constant BatchNormStatsParameters&, constant uint&, constant uint&, uint, uint, uint)
+
+REGISTER_BATCH_NORM_STATS_PARTS(float);
+REGISTER_BATCH_NORM_STATS_PARTS(half);
+REGISTER_BATCH_NORM_STATS_PARTS(bfloat);

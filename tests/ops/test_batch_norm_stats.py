@@ -22,6 +22,16 @@ SHAPES = [
     (2, 3, 100, 100),
     (1, 2, 9000),
     (2, 4, 3, 5, 2),
+    # Parts of channels: packs and elements one by one, several samples and several parts of one,
+    # channels that fill threads, groups and several groups, or not.
+    (3, 2, 8, 20),
+    (70, 5, 2, 2),
+    (2, 2, 8195),
+    (3, 2, 8196),
+    (1100, 132),
+    (1030, 133),
+    (90, 280),
+    (40, 34, 3, 3),
 ]
 
 
@@ -92,6 +102,7 @@ def _check(x, stats_dtype=None, momentum=0.1, running=(True, True)):
 
 @by_float
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.usefixtures("taken_as_on")
 def test_mean_and_variance_and_their_averages(shape, dtype):
     x = make(shape, dtype, low=-1, high=3)
     for momentum in (0.1, 0.0, 1.0):
@@ -102,6 +113,7 @@ def test_mean_and_variance_and_their_averages(shape, dtype):
 
 
 @by_float
+@pytest.mark.usefixtures("taken_as_on")
 def test_inputs_of_every_layout(dtype):
     x = make((4, 6, 9, 10), dtype)
     for view in (
@@ -117,16 +129,87 @@ def test_inputs_of_every_layout(dtype):
         _check(view)
 
 
+@by_float
+@pytest.mark.parametrize("channels", [1, 3, 4, 40, 136])
+@pytest.mark.usefixtures("taken_as_on")
+def test_channels_last(channels, dtype):
+    x = make((3, channels, 31, 17), dtype, low=-1, high=3).to(memory_format=torch.channels_last)
+    _check(x)
+    _check(x[:, :, 1:, :-1])
+    _check(x[:, 1:] if channels > 1 else x)
+    _check(x[:, :, ::2, ::3])
+
+
+@by_float
+@pytest.mark.parametrize("begin", range(5))
+@pytest.mark.usefixtures("taken_as_on")
+def test_inputs_that_begin_anywhere(begin, dtype):
+    x = to_device(make((5 + 4 * 8 * 96,), dtype), "mps")[begin : begin + 4 * 8 * 96]
+    for view in (x.view(4, 8, 96), x.view(4, 96, 8).transpose(1, 2), x.view(4 * 96, 8)):
+        expected = batch_norm_update_stats(view.cpu(), None, None, 0.1)
+        for actual, value in zip(
+            batch_norm_update_stats(view, None, None, 0.1), expected, strict=True
+        ):
+            torch.testing.assert_close(actual.cpu(), value, **_tolerance(dtype))
+
+
+def _layouts(x):
+    """Of a contiguous (N, C, L): the same numbers, channels apart and channels adjacent."""
+    return x, x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+@pytest.mark.usefixtures("taken_as_on")
 def test_variance_of_numbers_far_from_zero():
-    x = 1000 + make((50, 3, 70), torch.float32, low=-1, high=1)
-    _, variance = batch_norm_update_stats(x.to("mps"), None, None, 0.1)
-    expected = x.double().var((0, 2), correction=0)
-    torch.testing.assert_close(variance.cpu().double(), expected, rtol=1e-4, atol=0)
+    for x in _layouts(1000 + make((50, 3, 70), torch.float32, low=-1, high=1)):
+        _, variance = batch_norm_update_stats(x.to("mps"), None, None, 0.1)
+        expected = x.double().var((0, 2), correction=0)
+        torch.testing.assert_close(variance.cpu().double(), expected, rtol=1e-4, atol=0)
 
 
-def test_infinities_and_nan():
+def test_variance_that_is_small_against_the_mean_of_many_numbers(taken_as_on):
+    for x in _layouts(1000 + make((9, 12, 6000), torch.float32, low=-1e-2, high=1e-2)):
+        mean, variance = batch_norm_update_stats(x.to("mps"), None, None, 0.1)
+        expected = x.double().var((0, 2), correction=0)
+        rtol = 5e-4 if taken_as_on == "cpu" else 1e-6
+        torch.testing.assert_close(variance.cpu().double(), expected, rtol=rtol, atol=0)
+        torch.testing.assert_close(mean.cpu(), x.double().mean((0, 2)).float(), rtol=2e-7, atol=0)
+
+
+@pytest.mark.parametrize("value", [0.1, -1e4 / 3])
+@pytest.mark.usefixtures("taken_as_on")
+def test_variance_of_equal_numbers_is_not_negative(value):
+    for x in _layouts(torch.full((3, 12, 7001), value)):
+        _, variance = batch_norm_update_stats(x.to("mps"), None, None, 0.1)
+        assert variance.min() >= 0 and variance.max() <= (1e-6 * value) ** 2
+
+
+@pytest.mark.parametrize("place", [0, 777])
+@pytest.mark.usefixtures("taken_as_on")
+def test_variance_of_numbers_of_which_one_lies_apart(place):
+    x = make((3, 8, 4000), torch.float32, low=-1, high=1)
+    x[1, ::2, place] = 1e4
+    x[0, 1::2, place] = -3e2
+    for layout in _layouts(x):
+        _, variance = batch_norm_update_stats(layout.to("mps"), None, None, 0.1)
+        expected = x.double().var((0, 2), correction=0)
+        torch.testing.assert_close(variance.cpu().double(), expected, rtol=2e-6, atol=0)
+
+
+@pytest.mark.parametrize("length", [7, 40, 4000])
+@pytest.mark.usefixtures("taken_as_on")
+def test_sums_that_overflow(length):
+    x = torch.full((3, 4, length), 3e38)
+    for layout in _layouts(x):
+        for stats in batch_norm_update_stats(layout.to("mps"), None, None, 0.1):
+            assert stats.cpu().tolist() == [torch.inf] * 4
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.usefixtures("taken_as_on")
+def test_infinities_and_nan(channels_last):
     x = make((3, 4, 40), torch.float32)
     x[0, 0, 0], x[1, 1, 5], x[2, 2, 7] = torch.nan, torch.inf, -torch.inf
+    x = _layouts(x)[channels_last]
     for actual, expected in zip(
         batch_norm_update_stats(x.to("mps"), None, None, 0.1),
         batch_norm_update_stats(x, None, None, 0.1),
@@ -165,6 +248,7 @@ def test_averages_beyond_which_torch_would_read():
 
 
 @pytest.mark.parametrize("samples", [4, 400])
+@pytest.mark.usefixtures("taken_as_on")
 def test_no_host_copy_and_no_stand_in(samples):
     x, average = torch.rand(samples, 3, 5, device="mps"), torch.zeros(3, device="mps")
 
