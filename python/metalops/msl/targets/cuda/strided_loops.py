@@ -1,18 +1,20 @@
 """Loops in which the threads of a group take turns: for (i = lane; i < n; i += lanes).
 
-A thread that waits for one element at a time leaves most of a GPU's memory bandwidth unused, and NVRTC does not unroll a loop
-whose number of turns it does not know, unless it is asked to. Four turns at once keep the order in which a thread takes its
-elements.
+A thread that waits for one element at a time leaves most of a GPU's memory bandwidth unused. NVRTC cannot take several turns
+at once by itself, since i might wrap around: it would have to look whether the loop ends after each. Here four turns follow
+each other without that where so many are left. Each thread takes its elements in the same order.
 """
 
 from __future__ import annotations
 
+import re
+
 from ...dialect.rewrite import Rewritten
 from ...regions import LOOPS, walk
 
-_UNROLLED = '_Pragma("unroll 4") '
 _LONGEST = 400  # characters of a body: larger ones have enough to do, and need their registers
 _LEAVING = {"break_statement", "continue_statement", "return_statement", "goto_statement"}
+_LINE_DIRECTIVE = re.compile(r"(?m)^#.*$")
 
 
 def unroll_strided_loops(rewritten: Rewritten) -> None:
@@ -21,22 +23,54 @@ def unroll_strided_loops(rewritten: Rewritten) -> None:
             continue
         for node in walk(function.body):
             if node.type == "for_statement" and _is_strided(rewritten, node):
-                rewritten.edits.append(node.start_byte, _UNROLLED)
+                _unroll(rewritten, node)
 
 
 def _is_strided(rewritten: Rewritten, loop) -> bool:
-    update, body = (loop.child_by_field_name(name) for name in ("update", "body"))
-    if update is None or update.type != "assignment_expression" or body is None:
-        return False
-    if rewritten.program.source.node_text(update.child_by_field_name("operator")) != "+=":
-        return False
-    if update.child_by_field_name("right").type == "number_literal":
-        return False
-    if body.end_byte - body.start_byte > _LONGEST:
-        return False
-    return not any(
-        node.type in LOOPS
-        or node.type in _LEAVING
-        or (node.type == "call_expression" and rewritten.calls.call_synchronises(node))
-        for node in walk(body)
+    source = rewritten.program.source
+    initializer, condition, update, body = (
+        loop.child_by_field_name(name) for name in ("initializer", "condition", "update", "body")
     )
+    if condition is None or update is None or body is None:
+        return False
+    if initializer is None or initializer.type != "declaration":
+        return False
+    if update.type != "assignment_expression" or condition.type != "binary_expression":
+        return False
+    variable, limit = (condition.child_by_field_name(name) for name in ("left", "right"))
+    counted, step = (update.child_by_field_name(name) for name in ("left", "right"))
+    return (
+        source.node_text(update.child_by_field_name("operator")) == "+="
+        and source.node_text(condition.child_by_field_name("operator")) == "<"
+        and variable.type == counted.type == "identifier"
+        and source.node_text(variable) == source.node_text(counted)
+        and step.type in ("identifier", "binary_expression")
+        and limit.type in ("identifier", "field_expression")
+        and body.end_byte - body.start_byte <= _LONGEST
+        and not any(
+            node.type in LOOPS
+            or node.type in _LEAVING
+            or node.type == "lambda_expression"
+            or (node.type == "call_expression" and rewritten.calls.call_synchronises(node))
+            for node in walk(body)
+        )
+    )
+
+
+def _unroll(rewritten: Rewritten, loop) -> None:
+    """{ uint i = lane; for (; four turns are left;) { four turns } for (; i < n; i += lanes) ... }"""
+    edits = rewritten.edits
+    initializer, condition, update, body = (
+        loop.child_by_field_name(name) for name in ("initializer", "condition", "update", "body")
+    )
+
+    def text_of(node) -> str:
+        return _LINE_DIRECTIVE.sub("", edits.text_of(node.start_byte, node.end_byte))
+
+    variable, limit = (text_of(condition.child_by_field_name(name)) for name in ("left", "right"))
+    step = text_of(update.child_by_field_name("right"))
+    turn = f"{{ {text_of(body)} }} {text_of(update)}; "
+    left = f"(long long)({limit}) - (long long)({variable}) > 3 * (long long)({step})"
+    begin = f"{{ {text_of(initializer)} for (; {left};) {{ {turn * 4} }} "
+    edits.wrap(loop.start_byte, loop.end_byte, begin, " }")
+    edits.replace(initializer.start_byte, initializer.end_byte, ";")
