@@ -58,7 +58,7 @@ def capture(
     a GPU, several elements a thread, where by default the device takes what is best for a CPU.
 
     Addresses are followed where operators pass them to kernels (lists of tensors), not where a program makes them out of
-    Tensor.data_ptr(). Raises NotImplementedError on a Mac, RuntimeError inside another capture.
+    Tensor.data_ptr(). A capture inside another records for both. Raises NotImplementedError on a Mac.
     """
     from .trace.capture import capture
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import torch
 from metalops import _host, trace
-from metalops.trace.capture import Recorder
+from metalops.trace.capture import Recorder, run_by_default
 
 LAUNCHES = 2
 LARGEST = 2**17  # bytes of all memory that a launch sees
@@ -21,14 +21,14 @@ LARGEST = 2**17  # bytes of all memory that a launch sees
 @contextlib.contextmanager
 def recorded(folder: str) -> Iterator[None]:
     os.makedirs(folder, exist_ok=True)
-    recorder = Recorder(largest=None, execute=True)
+    recorder = Recorder(largest=None, run=run_by_default)
     counts: Counter[str] = Counter()
 
     def hook(launch: _host.HookedLaunch) -> None:
         counts[launch.name] += 1
         size = sum(argument["bytes"] for argument in launch.arguments)
         if counts[launch.name] > LAUNCHES or size > LARGEST:
-            launch.run(launch.engines[0], launch.threads)
+            run_by_default(launch)
             return
         with torch.inference_mode(False), torch.no_grad():
             recorder.record(launch)

@@ -218,13 +218,17 @@ def test_a_kernel_that_fails_is_in_the_trace(path):
         replayed(path)
 
 
-def test_a_capture_inside_another_is_refused(path, tmp_path):
+def test_a_capture_inside_another_records_for_both(path, tmp_path):
+    x = torch.rand(30, device="mps")
     with debug.capture(path):
-        with pytest.raises(RuntimeError, match="another capture"):
-            with debug.capture(tmp_path / "b.trace"):
-                pass
-        torch.special.airy_ai(torch.rand(3, device="mps"))
-    assert len(trace.load(path).launches) == 1
+        with debug.capture(tmp_path / "b.trace"):
+            y = torch.special.airy_ai(x)
+        torch.special.airy_ai(y)
+    torch.testing.assert_close(y.cpu(), torch.special.airy_ai(x.cpu()), rtol=1e-5, atol=1e-5)
+    assert len(trace.load(path).launches) == 2
+    assert len(trace.load(tmp_path / "b.trace").launches) == 1
+    for one in (path, tmp_path / "b.trace"):
+        assert all(row.problems == () for row in replayed(one))
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ import hashlib
 import math
 import os
 import struct
-import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
+from .._locks import recursive_lock
 from .format import Argument, Launch, Memory, Trace, Write, save
 
 _MOST_SCANNED = 65536  # bytes of a tensor of 64-bit integers in which addresses are looked for
@@ -22,15 +22,16 @@ _MOST_SCANNED = 65536  # bytes of a tensor of 64-bit integers in which addresses
 class Recorder:
     """Puts launches into a trace."""
 
-    def __init__(self, largest: int | None, execute: bool):
-        """largest: of the memories whose contents are recorded, in bytes; None: any."""
+    def __init__(self, largest: int | None, run: Callable | None):
+        """largest: of the memories whose contents are recorded, in bytes; None: any. run: what runs a launch; None: nothing
+        does."""
         self.trace = Trace(made_by=_made_by())
         self.largest = largest
-        self.execute = execute
+        self.run = run
         self.memories: dict[int, tuple[int, int]] = {}  # begin -> bytes, index in the trace
         self.known: dict[int, bytes | None] = {}  # by index: digest of what the trace leaves there
         self.noted: set[int] = set()  # indices of those whose addresses host code has asked for
-        self.lock = threading.RLock()
+        self.lock = recursive_lock()
 
     # ---- a launch --------------------------------------------------------------------------------
 
@@ -58,9 +59,9 @@ class Recorder:
                 {i: value.hex() for i, value in launch.constants.items()},
             )
             self.trace.events.append(event)
-            if not self.execute:
+            if self.run is None:
                 return
-            launch.run(launch.engines[0], launch.threads)
+            self.run(launch)
             results = {i: r for i in shown if (r := self._result(i, arguments)) is not None}
             self.trace.events[-1] = Launch(**{**vars(event), "results": results})
 
@@ -176,6 +177,10 @@ class Recorder:
         return {"kind": "normal"}
 
 
+def run_by_default(launch) -> None:
+    launch.run(launch.engines[0], launch.threads)
+
+
 def _read(address: int, size: int) -> bytes:
     return ctypes.string_at(address, size)
 
@@ -200,22 +205,20 @@ def capture(
     if not isinstance(contents, (bool, int)) or contents < 0:
         raise ValueError(f"capture: contents is True, False or a number of bytes, got {contents!r}")
     largest = None if contents is True else int(contents)
-    recorder = Recorder(largest, execute)
+    before = _host.set_launch_hook(None)  # that of a capture around this one, perhaps
+    recorder = Recorder(largest, (before or run_by_default) if execute else None)
 
     def hook(launch) -> None:
         with torch.inference_mode(False), torch.no_grad():
             recorder.record(launch)
 
-    before = _host.set_launch_hook(hook)
-    if before is not None:
-        _host.set_launch_hook(before)
-        raise RuntimeError("capture: launches are already looked at, by another capture perhaps")
+    _host.set_launch_hook(hook)
     flavours = _host.set_elementwise_flavour("gpu", "gpu") if gpu else None
     _host.take_noted_addresses()
     try:
         yield recorder.trace
     finally:
-        _host.set_launch_hook(None)
+        _host.set_launch_hook(before)
         if flavours is not None:
             _host.set_elementwise_flavour(*flavours)
         save(recorder.trace, path)

@@ -150,9 +150,7 @@ def replay(
     check: compares what they leave in memory with what was recorded, where everything that they see is known, and goes on
     from the recorded. timed: runs each several times besides, from the same memory.
     """
-    memories = [
-        torch.zeros(m.bytes, dtype=torch.uint8, device=device.torch_device) for m in trace.memories
-    ]
+    memories = [_zeros(m.bytes, device) for m in trace.memories]
     libraries = _Libraries(trace, device)
     for event in trace.events:
         if isinstance(event, Write):
@@ -177,6 +175,12 @@ def replay(
         if check and event.results:
             problems = tuple(_compare(trace, event, memories))
         yield Row(event, sum(map(_operand_bytes, event.arguments)), seconds, problems)
+
+
+def _zeros(size: int, device: Device) -> Tensor:
+    """Whole words, as from all allocators of torch: atomics of two bytes read and write the four that they are in."""
+    words = torch.zeros(-(-size // 4), dtype=torch.int32, device=device.torch_device)
+    return words.view(torch.uint8)[:size]
 
 
 class _Libraries:
