@@ -2,7 +2,7 @@
 
     python benchmarks/gpu.py record FOLDER              # here: what operators launch, without running it
     python benchmarks/gpu.py measure FOLDER --json FILE # on a machine with a GPU; needs no compiled part of metalops
-    python benchmarks/gpu.py plot FILE --png FILE       # a table and a plot of what was measured
+    python benchmarks/gpu.py show FILE                  # a table and a plot of what was measured, beside the file
 
 A case is one call of a torch operator (or of one of ours), which `record` makes on the software device and `measure` on
 CUDA tensors. Times are those of the kernels, in CUDA graphs on both sides where torch's operator allows it; ours leave
@@ -532,16 +532,30 @@ def plot(measured: dict, path: str) -> None:
     right.set_xlabel("torch's time / ours")
     figure.suptitle(f"{measured['device']}, torch {measured['torch']}")
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=70)
+
+
+def table(measured: dict) -> str:
+    """Markdown."""
+    lines = [
+        f"{measured['device']}, torch {measured['torch']}; a copy of 1 GiB: {measured['copy_GB/s']:.0f} GB/s read and written",
+        "",
+        "| case | us | of a copy | torch's time / ours |",
+        "|---|---:|---:|---:|",
+    ]
+    for r in (Result(**r) for r in measured["results"]):
+        name = r.name + (f" ({r.note})" if r.note else "")
+        ratio = f"{r.ratio:.2f}" if r.ratio else ""
+        lines.append(f"| {name} | {r.us:.1f} | {r.share:.0%} | {ratio} |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("step", choices=["record", "measure", "plot"])
-    parser.add_argument("path", help="the folder of traces; the JSON file to plot")
+    parser.add_argument("step", choices=["record", "measure", "show"])
+    parser.add_argument("path", help="the folder of traces; the JSON file to show")
     parser.add_argument("--only", default="", help="cases whose names have this in them")
     parser.add_argument("--json", help="where results are written")
-    parser.add_argument("--png", default="gpu.png", help="where the plot is written")
     options = parser.parse_args()
     if options.step == "record":
         record(options.path, options.only)
@@ -553,9 +567,10 @@ def main() -> int:
     else:
         with open(options.path) as stream:
             measured = json.load(stream)
-        for r in measured["results"]:
-            print(_line(Result(**r)))
-        plot(measured, options.png)
+        beside = os.path.splitext(options.path)[0]
+        with open(f"{beside}.md", "w") as stream:
+            stream.write(table(measured))
+        plot(measured, f"{beside}.png")
     return 0
 
 
