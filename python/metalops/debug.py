@@ -40,14 +40,13 @@ def standins() -> Iterator[dict[str, int]]:
         counts.update(record.counts())
 
 
-@contextlib.contextmanager
 def capture(
     path: str | os.PathLike,
     *,
     contents: bool | int = True,
     execute: bool = True,
     gpu: bool = False,
-) -> Iterator[Trace]:
+) -> contextlib.AbstractContextManager[Trace]:
     """Records the launches of the block, of whatever CPU thread, in a file that `python -m metalops replay` runs again, on
     this device or on a GPU: the kernels' sources and constants, grids, arguments, and what was in memory.
 
@@ -62,8 +61,7 @@ def capture(
     """
     from .trace.capture import capture
 
-    with capture(path, contents=contents, execute=execute, gpu=gpu) as trace:
-        yield trace
+    return capture(path, contents, execute, gpu)
 
 
 @dataclasses.dataclass(frozen=True)

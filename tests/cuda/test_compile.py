@@ -1,5 +1,6 @@
 """Metal kernels compile for NVIDIA's GPUs. This needs NVRTC (`pip install nvidia-cuda-nvrtc`) and no GPU."""
 
+import importlib
 import re
 from pathlib import Path
 
@@ -8,16 +9,6 @@ from metalops.cuda import nvrtc
 from metalops.cuda.function import EXTENT_BYTES, LAUNCH_BYTES
 from metalops.cuda.library import Library
 
-from tests.exec import (
-    test_atomics,
-    test_barriers,
-    test_group_loops,
-    test_launches,
-    test_simdgroup_matrix,
-    test_thread_attributes,
-    test_threadgroup_memory,
-    test_types,
-)
 from tests.exec.conftest import HEADER
 from tests.fuzz import programs
 
@@ -44,20 +35,11 @@ def test_kernels_of_operators(path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "module",
-    [
-        test_atomics,
-        test_barriers,
-        test_group_loops,
-        test_launches,
-        test_simdgroup_matrix,
-        test_thread_attributes,
-        test_threadgroup_memory,
-        test_types,
-    ],
-    ids=lambda m: m.__name__.rpartition(".")[2],
+    "about",
+    "atomics barriers group_loops launches simdgroup_matrix thread_attributes threadgroup_memory types".split(),
 )
-def test_kernels_of_tests(module):
+def test_kernels_of_tests(about):
+    module = importlib.import_module(f"tests.exec.test_{about}")
     assert_all_compile(Library(HEADER + module.SOURCE))
 
 

@@ -8,24 +8,11 @@ import torch
 from metalops import cuda
 from metalops.cuda import compile_shader, errors
 
+from tests.metal.test_error_buffer import SOURCE
+
 from .recorded import needs_nvrtc
 
 pytestmark = needs_nvrtc
-
-SOURCE = """
-#include <c10/metal/error.h>
-kernel void check(
-    device int* out,
-    constant int& limit,
-    device c10::metal::ErrorMessages* errors,
-    uint i [[thread_position_in_grid]]) {
-  if (int(i) >= limit) {
-    TORCH_REPORT_ERROR(errors, "index ", int(i), " is out of bounds for size ", limit);
-    return;
-  }
-  out[i] = i;
-}
-"""
 
 
 @pytest.fixture

@@ -4,36 +4,18 @@ back. Left out are those about errors in launches, engines and threads of the CP
     PYTHONPATH=python pytest --noconftest tests/cuda/test_exec.py
 """
 
+import importlib
 import inspect
 
 import pytest
 import torch
 from metalops.cuda.library import Library
 
-from tests.exec import (
-    test_atomics,
-    test_barriers,
-    test_integer,
-    test_math,
-    test_simdgroup,
-    test_simdgroup_matrix,
-    test_thread_attributes,
-    test_threadgroup_memory,
-    test_types,
-)
+from tests.exec import test_math
 from tests.exec.conftest import HEADER
 
-MODULES = (
-    test_atomics,
-    test_barriers,
-    test_integer,
-    test_math,
-    test_simdgroup,
-    test_simdgroup_matrix,
-    test_thread_attributes,
-    test_threadgroup_memory,
-    test_types,
-)
+ABOUT = "atomics barriers integer math simdgroup simdgroup_matrix thread_attributes threadgroup_memory types"
+MODULES = [importlib.import_module(f"tests.exec.test_{about}") for about in ABOUT.split()]
 NOT_OF_GPUS = ("raises(", "kernel_table", "capfd", "lock_excludes", "nested too deeply", ".emit")
 
 pytestmark = pytest.mark.skipif(

@@ -215,7 +215,7 @@ class Function:
         key = grid, group
         grid, group = _three("threads", grid), _three("group_size", group)
         if self._is_free and 0 < math.prod(group) <= (self._limit or _MOST_THREADS):
-            group = _smaller(group)
+            group = group_within(group, USUAL_GROUP)
         if not 0 < math.prod(group) <= self.max_threads:
             raise ValueError(
                 f"kernel '{self._name}' runs in groups of 1 to {self.max_threads} threads on this GPU, got {group}"
@@ -273,13 +273,13 @@ def _end(value: Value) -> int:
     return value or 0
 
 
-def _smaller(group: tuple[int, int, int]) -> tuple[int, int, int]:
-    """A group of no more threads than share a multiprocessor well, of as many dimensions."""
-    left, smaller = USUAL_GROUP, []
-    for size in group:
-        smaller.append(min(size, left))
-        left //= smaller[-1]
-    return tuple(smaller)
+def group_within(sizes: Sequence[int], most: int) -> tuple[int, ...]:
+    """A group of as many dimensions, no larger in any, with at most so many threads: whole rows of x first."""
+    group = []
+    for size in sizes:
+        group.append(max(1, min(size, most)))
+        most //= group[-1]
+    return tuple(group)
 
 
 def _three(what: str, sizes: Sequence[int] | int) -> tuple[int, int, int]:

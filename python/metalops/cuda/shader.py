@@ -11,7 +11,7 @@ from torch import Tensor
 
 from . import device, errors
 from .constants import Value
-from .function import USUAL_GROUP
+from .function import USUAL_GROUP, group_within
 from .library import Library
 
 _LONG = struct.Struct("q").pack
@@ -113,17 +113,12 @@ class Kernel:
         self._library.launch(self.name, buffers, threads, group_size)
 
     def _group_for(self, threads: tuple[int, ...], args: tuple) -> tuple[int, ...]:
-        """Whole rows of x first."""
         left = min(
             USUAL_GROUP, self._library.function(device.index_of(args), self.name).max_threads
         )
         if len(threads) == 1:
             return (max(1, min(threads[0], left)),)
-        group = []
-        for n in threads:
-            group.append(max(1, min(n, left)))
-            left //= group[-1]
-        return tuple(group)
+        return group_within(threads, left)
 
 
 def _cast(casts: str | Mapping[int, str], index: int) -> str | None:

@@ -191,11 +191,7 @@ def _made_by() -> dict[str, str]:
 
 @contextlib.contextmanager
 def capture(
-    path: str | os.PathLike,
-    *,
-    contents: bool | int = True,
-    execute: bool = True,
-    gpu: bool = False,
+    path: str | os.PathLike, contents: bool | int, execute: bool, gpu: bool
 ) -> Iterator[Trace]:
     """See metalops.debug.capture."""
     from metalops import _host, _is_software

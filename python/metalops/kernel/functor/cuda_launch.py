@@ -15,7 +15,6 @@ from ..dtypes import METAL_TYPES
 from . import metal_text
 from .definition import Definition
 
-_GROUP = 256
 _MOST_THREADS = 2**32 - 1  # of a grid in one dimension
 _MOST_DIMENSIONS = 16
 _KEPT = 1024
@@ -68,6 +67,8 @@ class Launcher:
         plan.library.launch(plan.kernel, arguments, plan.grid, plan.group)
 
     def _plan(self, tensors: list[Tensor], outputs: int, is_aligned: bool) -> _Plan:
+        from ...cuda.function import USUAL_GROUP, group_within
+
         element = METAL_TYPES[tensors[outputs].dtype]
         dimensions = _dimensions(tensors)
         bytes_each = [x.element_size() for x in tensors]
@@ -98,14 +99,13 @@ class Launcher:
             raise RuntimeError(
                 f"{self._definition.name}: tensors of shape {list(tensors[0].shape)} are too large for one launch"
             )
-        width = min(inner, _GROUP)
-        is_line = variant in ("dense", "four")
+        grid = (inner,) if variant in ("dense", "four") else (inner, outer)
         return _Plan(
             self._library(element),
             f"{self._name}_{variant}_{element}",
             layout,
-            (inner,) if is_line else (inner, outer),
-            (width,) if is_line else (width, max(1, min(outer, _GROUP // width))),
+            grid,
+            group_within(grid, USUAL_GROUP),
         )
 
     def _library(self, element: str):
