@@ -1,5 +1,6 @@
 // The Python module metalops._C. Loading it registers the operators; what it offers to Python is
 // for `python -m metalops info` and metalops.ops.
+#include <csrc/ops/attention_aten.h>
 #include <metalops/library.h>
 #include <metalops/python_call.h>
 #include <metalops/stock.h>
@@ -48,6 +49,14 @@ PYBIND11_MODULE(_C, m) {
       },
       "(overload, reason) of every ATen overload of which torch has an MPS kernel too. reason: why "
       "that of metalops took its place; empty where torch's stayed.");
+  py::enum_<metalops::AttentionUse>(m, "AttentionUse",
+                                    "Which calls of scaled_dot_product_attention metalops serves.")
+      .value("ALWAYS", metalops::AttentionUse::kAlways, "All that it can.")
+      .value("UNLESS_FUSED", metalops::AttentionUse::kUnlessFused,
+             "But for those that stock MPS has a kernel for that does not materialise the scores.")
+      .value("NEVER", metalops::AttentionUse::kNever, "None.");
+  m.def("set_attention_use", &metalops::set_attention_use, py::arg("use"),
+        "For the whole process. Returns what it was before.");
   m.def("direct_call", &metalops::direct_call, py::arg("name"), py::arg("fallback"),
         py::arg("numbers") = false,
         "A function that calls the operator `name` (\"metalops::...\") like a built-in one; see "

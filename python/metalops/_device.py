@@ -17,9 +17,7 @@ import torch
 
 from . import _host, _stock
 from ._torch_internals import (
-    DispatchKey,
     add_mps,
-    call_with_key,
     mps_function,
     remembered_mps_answers,
 )
@@ -39,7 +37,6 @@ def bring_up() -> None:
     _add_missing_functions()
     _replace_compile_shader()
     _patch_storages()
-    _compose_attention()
     atexit.register(_finish_autograd)
 
 
@@ -56,25 +53,6 @@ def stock_operators_without_kernel() -> frozenset[str]:
 def _forget_cached_answers() -> None:
     for function in remembered_mps_answers:
         function.cache_clear()
-
-
-def _compose_attention() -> None:
-    """Lets fake mps tensors in inference mode reach attention's composition.
-
-    They miss the kernels of the MPS keys, and torch's own composition chooses among fused kernels
-    with a table that has no entry for MPS.
-    """
-    attention = torch.ops.aten.scaled_dot_product_attention.default
-    composite = DispatchKey.CompositeImplicitAutograd
-
-    @attention.py_impl(composite)
-    def compose(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **keywords):
-        if query.device.type != "mps":
-            return call_with_key(
-                attention, composite, query, key, value, attn_mask, dropout_p, is_causal, **keywords
-            )
-        math = torch.ops.aten._scaled_dot_product_attention_math.default
-        return math(query, key, value, attn_mask, dropout_p, is_causal, **keywords)[0]
 
 
 def _finish_autograd() -> None:

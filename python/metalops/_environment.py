@@ -8,13 +8,33 @@ VARIABLES: dict[str, tuple[str, str]] = {
         "found",
         "the C++ compiler for host code and, if it can, for kernels (`clang++` is preferred for kernels)",
     ),
+    "METALOPS_ATTENTION": (
+        "auto",
+        "who serves `torch.nn.functional.scaled_dot_product_attention` on `mps`: `metalops`, `stock` or `auto`, which is "
+        "stock where that has a fused kernel; see `metalops.set_attention`",
+    ),
     "METALOPS_AUTOLOAD": ("0", "1: `import torch` alone brings the `mps` device up"),
     "METALOPS_CACHE_DIR": ("`~/.cache/metalops`", "where kernels compiled at run time are kept"),
     "METALOPS_CACHE_SIZE": ("2G", "the size up to which that folder may grow (K, M, G)"),
+    "METALOPS_COOPERATIVE_LAYOUT": (
+        "apple10",
+        "software device: where threads have the elements of cooperative tensors, as on GPUs of family 10 (M5) or before "
+        "(`apple8`), or anywhere (`scramble`, `scramble:SEED`), which portable kernels do not notice; read at each compilation",
+    ),
     "METALOPS_ENGINE": (
         "auto",
         "software device: `loop` runs kernels as plain loops, `group` as loops over the threads of a group, `fiber` "
         "thread by thread; `auto` picks for each kernel",
+    ),
+    "METALOPS_MATMUL": (
+        "chosen",
+        "what matrix products of our kernels are made of: `tensor` (Metal 4's, where the Metal version and the system have them) or "
+        "`simdgroup` (matrices)",
+    ),
+    "METALOPS_METAL_VERSION": (
+        "4.0",
+        "the Metal version, 3.1, 3.2, 4.0 or 4.1, of sources compiled at run time on the software device and on NVIDIA's "
+        "GPUs, read at each compilation; kernel files built by `metalops.build` are Metal 3.1, and 4.0 too if they ask for `__HAVE_TENSOR__`",
     ),
     "METALOPS_QUIET": (
         "0",
@@ -49,6 +69,10 @@ VARIABLES: dict[str, tuple[str, str]] = {
         "0.5 (macOS: 1.4)",
         "up to how much memory, in the same units, freed tensors of 32 MiB and more are kept for reuse beside those "
         "in use",
+    ),
+    "PYTORCH_MPS_METAL_VERSION": (
+        "4.0 (macOS: the system's)",
+        "the same, as newer versions of torch read it on a Mac: 3.1, 3.2 or 4.0; METALOPS_METAL_VERSION wins",
     ),
     "PYTORCH_UNARY_FORCE_FLAVOR": (
         "chosen for each call",

@@ -18,15 +18,17 @@ XCRUN = """\
 import sys
 with open({log!r}, "a") as log:
     log.write(" ".join(sys.argv[1:]) + "\\n")
-if {works}:
+works = {works} and "-std=metal4.0" not in sys.argv or {works} == "tensors"
+if works:
     open(sys.argv[sys.argv.index("-o") + 1], "w").close()
-sys.exit(0 if {works} else 1)
+sys.exit(0 if works else 1)
 """
 
 
 @pytest.fixture
 def apple(monkeypatch, tmp_path):
-    """Makes the helper believe that it runs on macOS; call it with whether Apple's Metal compiler works."""
+    """Makes the helper believe that it runs on macOS; call it with whether Apple's Metal compiler works, or with
+    "tensors" for one that knows Metal 4.0 too."""
 
     def pretend(works):
         tools = tmp_path / "tools"
@@ -34,7 +36,7 @@ def apple(monkeypatch, tmp_path):
         log = tmp_path / "log"
         log.write_text("")
         xcrun = tools / "xcrun"
-        xcrun.write_text(XCRUN.format(python=sys.executable, log=str(log), works=works))
+        xcrun.write_text(XCRUN.format(python=sys.executable, log=str(log), works=repr(works)))
         xcrun.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
         monkeypatch.setattr(paths, "software_device", lambda: False)
@@ -113,6 +115,26 @@ def test_with_one_the_registration_names_the_metallib(apple, source, tmp_path):
     (registration,) = metal_sources.write_registrations([source], [], "x.kernels", str(tmp_path))
     with open(registration) as f:
         assert f.read().rstrip().endswith('"x.kernels/family.metallib");')
+
+
+@pytest.mark.parametrize("works", [False, True, "tensors"])
+def test_a_source_that_asks_for_tensors_is_there_twice(works, apple, source, tmp_path):
+    log = apple(works)
+    with open(source, "a") as f:
+        f.write("#if defined(__HAVE_TENSOR__)\n#endif\n")
+    (registration,) = metal_sources.write_registrations([source], [], "x.kernels", str(tmp_path))
+    with open(registration) as f:
+        without, tensors = f.read().split("static metalops")[1:]
+    assert 'source_0("family"' in without and "#undef __HAVE_TENSOR__" in without
+    assert 'source_1("family.tensors"' in tensors and "#error" in tensors
+    log.write_text("")
+    built = metal_sources.build_libraries([source], [], str(tmp_path), str(tmp_path / "build"))
+    names = {False: [], True: ["family"], "tensors": ["family", "family.tensors"]}[works]
+    assert built == [str(tmp_path / f"{name}.metallib") for name in names]
+    assert ("-std=metal4.0 -mmacosx-version-min=26.0 -fno-fast-math" in log.read_text()) == (
+        works == "tensors"
+    )
+    assert ("family.tensors.metallib" in tensors) == (works == "tensors")
 
 
 def test_an_extension_links_metal_and_no_host_library(apple, source, tmp_path, monkeypatch):

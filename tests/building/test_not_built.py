@@ -109,12 +109,46 @@ torch.testing.assert_close(second, 2.0 * (plain > 0))
 assert torch.vmap(ops.gelu_new)(plain.reshape(2, 4)).shape == (2, 4)
 compiled = torch.compile(ops.swiglu, backend="aot_eager", fullgraph=True)
 torch.testing.assert_close(compiled(x, y), ops.swiglu(x, y))
+# operators that are not pointwise
+tokens = torch.randn(1, 2, 5, 8, requires_grad=True)
+ops.attention(tokens, tokens, tokens, is_causal=True).sum().backward()
+expected = tokens.detach().clone().requires_grad_()
+torch.nn.functional.scaled_dot_product_attention(expected, expected, expected, is_causal=True).sum().backward()
+torch.testing.assert_close(tokens.grad, expected.grad)
 print("done")
 """
 
 
 def test_operators_run_on_the_cpu(tree):
     assert run_program(tree, OPERATORS) == "done\n"
+
+
+GRADIENTS = """
+from metalops.ops._pointwise import declared
+numbers = {"softcap": [2.0], "fatrelu_and_mul": [0.25], "swiglu_clamped": [0.5]}
+for name, d in declared.items():
+    def call(*inputs):
+        return d.function(*inputs, *numbers.get(name, []))
+
+    inputs = [torch.randn(3, 6, requires_grad=True) for _ in range(d.operands)]
+    grad = torch.randn(call(*inputs).shape)
+    first = torch.autograd.grad(call(*inputs), inputs, grad)
+    formula = torch.autograd.grad(call(*inputs), inputs, grad, create_graph=True)
+    torch.testing.assert_close(first, formula)
+    assert not any(x.requires_grad for x in first) and all(x.requires_grad for x in formula[:2])
+    # of the last operand alone, broadcast and of another dtype
+    *others, last = inputs
+    last = last.detach()[:1].half().requires_grad_()
+    (alone,) = torch.autograd.grad(call(*(x.detach() for x in others), last).sum(), last)
+    assert alone.dtype == torch.half and alone.shape == last.shape
+    gradient = getattr(torch.ops.metalops, f"{'gelu_new' if name == 'gelu_fast' else name}_backward")
+    assert gradient.default._schema.arguments[0].name == "grad_output"
+print("done")
+"""
+
+
+def test_gradients_are_computed_by_operators_of_their_own(tree):
+    assert run_program(tree, GRADIENTS) == "done\n"
 
 
 def test_kernels_of_python_can_be_made(tree):

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from metalops.build import metal_sources, ninja, units
+from metalops.msl.paths import files_for
 from setuptools.errors import CompileError
 
 KERNEL = """\
@@ -238,3 +239,12 @@ def test_a_failed_step_is_an_error(tmp_path):
     graph.add(str(tmp_path / "x"), [], ["false"], "step")
     with pytest.raises(CompileError, match="it failed"):
         graph.run(str(tmp_path / "build"), os.environ, "it failed")
+
+
+def test_kernels_depend_on_the_files_of_their_own_target():
+    root = os.path.dirname(metal_sources.__file__).removesuffix("build") + "msl"
+    host, cuda = ({os.path.relpath(f, root) for f in files_for(t)} for t in ("host", "cuda"))
+    assert "include/msl/simd.h" in host & cuda
+    assert {f.split("/")[0] for f in host - cuda} == {"include", "targets"}
+    assert all("/host/" in f for f in host - cuda) and all("/cuda/" in f for f in cuda - host)
+    assert "include/msl/cuda/site.h" in cuda and "targets/host/emit.py" in host

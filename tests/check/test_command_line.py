@@ -62,6 +62,14 @@ def test_the_language_version_decides_about_lambdas_and_cpp17(file, capsys):
     assert main([structured, "--language", "4"]) == 0
 
 
+def test_vectors_of_8_and_16_elements_are_of_metal_4(file):
+    wide = file(HEADER + "kernel void k(device vec<half, 8>* o) { o[0] = vec<half, 8>(1); }")
+    odd = file(HEADER + "kernel void k(device vec<half, 5>* o) {}", "odd.metal")
+    assert [f.rule for f in check_file(wide, language=320)] == ["vector-size"] * 2
+    assert check_file(wide, language=400) == []
+    assert [f.rule for f in check_file(odd, language=410)] == ["vector-size"]
+
+
 def test_the_source_sees_the_language_version(file):
     path = file("#if __METAL_VERSION__ < 320\nvoid f(float* x);\n#endif\n")
     assert [f.rule for f in check_file(path)] == ["missing-address-space"]

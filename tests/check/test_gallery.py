@@ -1,7 +1,7 @@
 """Small wrong kernels, one rule each: the checker names the rule and the line; their mended twins
 are clean.
 
-A case of gallery/*.txt is `=== RULE: what`, the wrong source with `//!` on each line at fault,
+Those of gallery/tensors.txt are Metal 4.0, the others Metal 3.1. A case of gallery/*.txt is `=== RULE: what`, the wrong source with `//!` on each line at fault,
 `---`, and the twin.
 """
 
@@ -14,6 +14,12 @@ from metalops.msl.check import RULES, check_source, opencl
 GALLERY = os.path.join(os.path.dirname(__file__), "gallery")
 COMPILERS = {"compile", "opencl"}  # rules that are a compiler's; others are shown without it
 HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
+TENSORS = """#include <metal_stdlib>
+#include <metal_tensor>
+#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>
+using namespace metal;
+using namespace mpp::tensor_ops;
+"""
 needs_clang = pytest.mark.skipif(opencl.find() is None, reason="needs clang 15 or newer")
 
 
@@ -25,25 +31,28 @@ def _cases():
             wrong, right = body.split("\n---\n")
             marks = [needs_clang] if rule == "opencl" else []
             name = re.sub(r"\W+", "-", title)
-            yield pytest.param(rule, HEADER + wrong, HEADER + right, id=name, marks=marks)
+            header, language = (TENSORS, 400) if file == "tensors.txt" else (HEADER, 310)
+            texts = (header + wrong, header + right)
+            yield pytest.param(language, rule, *texts, id=name, marks=marks)
 
 
 CASES = list(_cases())
 
 
-@pytest.mark.parametrize("rule, wrong, right", CASES)
-def test_wrong_kernel_is_rejected_at_its_line_and_its_twin_is_clean(rule, wrong, right):
+@pytest.mark.parametrize("language, rule, wrong, right", CASES)
+def test_wrong_kernel_is_rejected_at_its_line_and_its_twin_is_clean(language, rule, wrong, right):
     lines = [number for number, line in enumerate(wrong.split("\n"), 1) if line.endswith("//!")]
-    found = check_source(wrong, compiles=rule in COMPILERS)
+    found = check_source(wrong, language=language, compiles=rule in COMPILERS)
     assert [(f.rule, f.line) for f in found] == [(rule, line) for line in lines]
     assert all(f.is_error != RULES[rule].is_suspicion for f in found)
-    assert check_source(right, compiles=rule in COMPILERS) == []
+    assert check_source(right, language=language, compiles=rule in COMPILERS) == []
 
 
-def test_all_mended_twins_compile():
-    twins = [case.values[2].removeprefix(HEADER) for case in CASES]
-    source = HEADER + "".join(f"namespace n{i} {{\n{twin}\n}}\n" for i, twin in enumerate(twins))
-    found = [f for f in check_source(source) if f.rule in COMPILERS]
+@pytest.mark.parametrize("language, header", [(310, HEADER), (400, TENSORS)])
+def test_all_mended_twins_compile(language, header):
+    twins = [c.values[3].removeprefix(header) for c in CASES if c.values[0] == language]
+    source = header + "".join(f"namespace n{i} {{\n{twin}\n}}\n" for i, twin in enumerate(twins))
+    found = [f for f in check_source(source, language=language) if f.rule in COMPILERS]
     assert found == []
 
 
@@ -52,7 +61,7 @@ def test_the_gallery_has_enough_cases():
 
 
 def test_every_rule_has_a_case():
-    assert {case.values[0] for case in CASES} == set(RULES) - {"apple", "preprocessor"}
+    assert {case.values[1] for case in CASES} == set(RULES) - {"apple", "preprocessor"}
 
 
 def test_a_function_that_only_mentions_one_with_a_barrier_has_none():

@@ -15,7 +15,7 @@ needs_clang = pytest.mark.skipif(opencl.find() is None, reason="needs clang 15 o
 
 
 def check(text, include_dirs=()):
-    source = preprocess(HEADER + text, include_dirs=include_dirs, metal_version=310)
+    source = preprocess(HEADER + text, include_dirs=include_dirs, language=310)
     return [(f.line, f.sentence) for f in opencl.check(source, Wanted([]))]
 
 

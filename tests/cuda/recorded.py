@@ -12,7 +12,7 @@ import torch
 from metalops.cuda import driver, nvrtc
 
 ARCHITECTURE = "compute_90"
-EXTENT = struct.Struct("<10I")
+EXTENT = struct.Struct("<12I")
 
 needs_nvrtc = pytest.mark.skipif(
     not nvrtc.is_available(), reason="NVRTC is not installed: pip install nvidia-cuda-nvrtc"
@@ -31,9 +31,9 @@ class Launch:
 
     @property
     def extent(self):
-        """Grid, group, groups and is_flat of the entry's first parameter."""
+        """Grid, group, groups and first group of the entry's first parameter."""
         numbers = EXTENT.unpack(self.parameters[0][: EXTENT.size])
-        return numbers[:3], numbers[3:6], numbers[6:9], numbers[9]
+        return numbers[:3], numbers[3:6], numbers[6:9], numbers[9:]
 
 
 class Module:
@@ -88,12 +88,13 @@ def recorder(monkeypatch):
         stream=lambda index: 0,
         architecture=lambda index: ARCHITECTURE,
         pinned_zeros=lambda size: torch.zeros(size, dtype=torch.uint8),
+        empty_bytes=lambda size: torch.empty(size, dtype=torch.uint8),
         synchronize=recorder.synchronized.append,
         is_capturing=lambda: recorder.is_capturing,
     )
     monkeypatch.setattr("metalops.cuda.errors._buffers", {})
     for module in ("library", "function"):
         monkeypatch.setattr(f"metalops.cuda.{module}.driver", double)
-    for module in ("errors", "library", "shader"):
+    for module in ("errors", "library", "long_values", "shader"):
         monkeypatch.setattr(f"metalops.cuda.{module}.device", device)
     return recorder

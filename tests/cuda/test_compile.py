@@ -9,6 +9,7 @@ from metalops.cuda import nvrtc
 from metalops.cuda.function import EXTENT_BYTES, LAUNCH_BYTES
 from metalops.cuda.library import Library
 
+from tests.cuda import simdgroup_operators
 from tests.exec.conftest import HEADER
 from tests.fuzz import programs
 
@@ -36,7 +37,7 @@ def test_kernels_of_operators(path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "about",
-    "atomics barriers group_loops launches simdgroup_matrix thread_attributes threadgroup_memory types".split(),
+    "atomics barriers group_loops launches pack_and_log simdgroup_matrix thread_attributes threadgroup_memory types".split(),
 )
 def test_kernels_of_tests(about):
     module = importlib.import_module(f"tests.exec.test_{about}")
@@ -61,20 +62,19 @@ def test_what_an_entry_is_given_is_as_large_as_what_is_passed():
     }
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("kernel void k(device float* x) {\n  x[0] = missing;\n}", '2:.*"missing" is undefined'),
-        (
-            "struct P { uint a; };\ninline P operator+(P x, P y) { return {simd_sum(x.a)}; }\n"
-            "kernel void k(device uint* x) { x[0] = (P{1} + P{2}).a; }",
-            "2:.*operator\\+.*make it a function with a name",
-        ),
-    ],
-)
-def test_errors_are_said_of_the_metal_source(source, message):
-    with pytest.raises(SyntaxError, match=message):
-        Library(source).compile(ARCHITECTURE)
+def test_errors_are_said_of_the_metal_source():
+    library = Library("kernel void k(device float* x) {\n  x[0] = missing;\n}")
+    with pytest.raises(SyntaxError, match='2:.*"missing" is undefined'):
+        library.compile(ARCHITECTURE)
+
+
+def test_simdgroup_operations_in_operators_constructors_and_conversions():
+    assert_all_compile(Library(simdgroup_operators.SOURCE))
+
+
+def test_random_programs_whose_threads_note_where_they_are():
+    source = programs.source_of([programs.program_of(n) for n in range(100, 120)])
+    assert_all_compile(Library(source + simdgroup_operators.NOTING))
 
 
 def test_threadgroup_memory_may_begin_with_zeros():
@@ -112,3 +112,167 @@ def test_other_loops_are_left_alone():
         "for (uint i = 0; i < n; i += 1) total += sqrt(abs(x[i]));",
     ):
         assert loads_of(body) < 4
+
+
+def instructions(type_of_a, type_of_b, architecture=ARCHITECTURE, sums="float"):
+    """Of tensor cores, transpositions and shuffles, in a product of simdgroup matrices."""
+    source = f"""kernel void k(device {type_of_a}* a, device {type_of_b}* b, device {sums}* c) {{
+      simdgroup_matrix<{type_of_a}, 8, 8> A;
+      simdgroup_matrix<{type_of_b}, 8, 8> B;
+      simdgroup_matrix<{sums}, 8, 8> C;
+      simdgroup_load(A, a);
+      simdgroup_load(B, b);
+      simdgroup_load(C, c);
+      simdgroup_multiply_accumulate(C, A, B, C);
+      simdgroup_store(C, c);
+    }}"""
+    text = Library(HEADER + source).compile(architecture).decode().partition(".entry msl_fast_0")[2]
+    return [text.count(f"{name}.sync") for name in ("mma", "movmatrix", "shfl")]
+
+
+@pytest.mark.parametrize("sums", ["float", "half", "bfloat"])
+@pytest.mark.parametrize("factor", ["half", "bfloat"])
+def test_products_of_simdgroup_matrices_are_made_by_tensor_cores(factor, sums):
+    """Once for simdgroups of 32 threads, and once for others, where it is asked whether all lanes are there."""
+    assert instructions(factor, factor, sums=sums) == [2, 2, 24]
+
+
+def test_products_that_tensor_cores_do_not_make_exactly_are_made_by_shuffles():
+    assert instructions("float", "float") == [0, 0, 48]
+    assert instructions("half", "bfloat") == [0, 0, 48]
+    assert instructions("half", "half", "compute_75") == [0, 0, 48]
+
+
+def test_the_benchmark_of_matrix_products_is_unrolled():
+    path = ROOT / "benchmarks" / "matmul.metal"
+    text = Library(path.read_text(), str(path)).compile(ARCHITECTURE).decode()
+    assert text.partition(".entry msl_kernel_0")[2].count("mma.sync") > 32
+    assert ".local" not in text
+
+
+def test_os_log_is_there_under_either_name():
+    for call in ("os_log_default.log", 'os_log("a", "b").log_error'):
+        source = f'kernel void k(device float* x) {{ {call}("%f", x[0]); }}'
+        assert "vprintf" in Library(HEADER + source).compile(ARCHITECTURE).decode()
+
+
+def uses_local_memory(loops):
+    """Whether a kernel whose nine sums are added up in these loops keeps them in memory."""
+    source = f"""kernel void k(device float* out, device const float* x, uint i [[thread_position_in_grid]]) {{
+      float sums[9] = {{0}};
+      for (uint at = 0; at < 64; ++at) {{
+        {loops} for (uint j = 0; j < 9; ++j) sums[j] += x[(i * 64 + at) * 9 + j] * sqrt(float(j));
+      }}
+      float total = 0;
+      {loops} for (uint j = 0; j < 9; ++j) total += sqrt(abs(sums[j])) * sums[8 - j];
+      out[i] = total;
+    }}"""
+    text = Library(HEADER + source).compile(ARCHITECTURE).decode()
+    return ".local" in text
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        "\n#pragma unroll\n",
+        "\n# pragma unroll 9\n",
+        "\n#pragma unroll(9)\n",
+        "\n#pragma GCC unroll 9\n",
+        "\n#pragma clang loop unroll(full)\n",
+        "\n#pragma clang loop vectorize(disable) unroll_count(9)\n",
+        '_Pragma("clang loop unroll(full)")',
+        "[[unroll]]",
+    ],
+)
+def test_loops_that_the_program_unrolls_need_no_memory_for_arrays(hint):
+    assert uses_local_memory("\n#pragma clang loop unroll(disable)\n")
+    assert not uses_local_memory(hint)
+
+
+def test_loops_with_operations_of_simdgroups_are_unrolled():
+    """Something is written around those in which lanes part."""
+    source = """kernel void k(device float* x, uint i [[thread_position_in_grid]]) {
+      if (i % 3 == 0) {
+        #pragma unroll
+        for (int j = 0; j < 5; ++j) { if (x[j] > 0) x[i] += simd_sum(x[i + j]); }
+      }
+    }"""
+    assert_all_compile(Library(HEADER + source))
+
+
+def test_constants_that_nvrtc_would_not_take_for_such():
+    """Parameters of generic lambdas that lambdas inside have captured; infinity and numbers of 16 bits."""
+    assert_all_compile(
+        Library(
+            HEADER
+            + """
+        template <int N> struct number { static constant constexpr int value = N; constexpr operator int() const { return N; } };
+        template <int N, class F> void count(F f) { if constexpr (N > 0) { f(number<N>{}); count<N - 1, F>(f); } }
+        template <int I, int J> float sum(thread const float* x) { return x[I] + x[J]; }
+        struct S {
+          float x[4];
+          float both() const thread {
+            float result = 0;
+            count<3>([&](auto i) { count<3>([&](auto j) {
+              if constexpr (i && j.value > 1) result += sum<i.value, j>(x);
+            }); });
+            return result;
+          }
+        };
+        static_assert(half(1.5h) * half(2.0h) == 3.0h, "");
+        constexpr constant float most = numeric_limits<float>::infinity();
+        constexpr constant half least = -numeric_limits<half>::infinity();
+        template <typename T, int N>
+        [[max_total_threads_per_threadgroup(N * 32)]] kernel void k(device T* out) {
+          S s = {{1, 2, 3, 4}};
+          out[0] = s.both() + most + float(least);
+        }
+        template [[host_name("k4")]] kernel void k<float, 4>(device float*);
+        """
+        )
+    )
+
+
+def test_lanes_may_leave_a_function_whose_result_s_type_has_no_name():
+    assert_all_compile(
+        Library(
+            HEADER
+            + """
+        auto f(float x, uint lane) {
+          float y = simd_sum(x);
+          if (x > 0) { y += 1; return y; }
+          return y + simd_max(x);
+        }
+        kernel void k(device float* x, uint i [[thread_position_in_grid]]) { x[i] = f(x[i], i); }
+        """
+        )
+    )
+
+
+def test_conditions_that_look_like_declarations():
+    assert_all_compile(
+        Library(
+            HEADER
+            + """
+        template <int A, int B> kernel void k(device float* x, constant int& n, uint i [[thread_position_in_grid]]) {
+          if (A * B < n && int(i) >= B) { x[i] = simd_sum(x[i]); }
+          if (A * B < n && n >= B) return;
+          x[i] += simd_max(x[i]);
+        }
+        template [[host_name("k2")]] kernel void k<2, 3>(device float*, constant int&, uint);
+        """
+        )
+    )
+
+
+def test_types_may_be_made_of_kernels_that_are_not_compiled():
+    source = """
+    template <typename T> inline T f(T x) { return simd_sum(x); }
+    template <typename T> kernel void k(device T* x, uint i [[thread_position_in_grid]]) { x[i] = f(x[i]); }
+    typedef decltype(k<float>) k_t;
+    template [[host_name("one")]] kernel k_t k<float>;
+    template <typename T> kernel void l(device T* x, uint i [[thread_position_in_grid]]) { x[i] = f(x[i]) + 1; }
+    typedef decltype(l<float>) l_t;
+    template [[host_name("other")]] kernel l_t l<float>;
+    """
+    assert_all_compile(Library(HEADER + source, kernels=["one"]))

@@ -105,12 +105,40 @@ def test_specialising_starts_from_constants_without_values_and_is_remembered():
     assert stored(library)[0] == [1000, 18, 20, 0, 0]
 
 
+ALL = {0: 3, 1: True, 5: 0.1, 7: [5, 6], 8: 1.5}
+
+
 def test_kernels_of_specialised_shaders_are_launched(recorder):
-    shader = compile_shader(SOURCE)
-    out, floats = torch.zeros(4, dtype=torch.int32), torch.zeros(2)
-    shader.k(out, floats)
-    shader.specialise({0: 3}).k(out, floats)
+    out, floats = torch.zeros(5, dtype=torch.int32), torch.zeros(2)
+    compile_shader(SOURCE, ALL).k(out, floats)
+    compile_shader(SOURCE).specialise(ALL).k(out, floats)
     assert len(recorder.launches) == 2
+    with pytest.raises(ValueError, match=r"'k' needs a value of function constant 'doubled'"):
+        _ = compile_shader(SOURCE, {0: 3}).k
+
+
+def test_threadgroup_memory_of_a_shader():
+    source = """
+    kernel void k(device float* out, threadgroup float* a [[threadgroup(1)]],
+                  uint t [[thread_index_in_threadgroup]]) { a[t] = t; out[t] = a[0]; }
+    """
+    with pytest.raises(ValueError, match="no kernel has a threadgroup argument 0; there are 1"):
+        compile_shader(source, threadgroup_memory={0: 64})
+    with pytest.raises(ValueError, match="needs the size of its threadgroup argument 'a'"):
+        _ = compile_shader(source).k
+    launches = []
+    kernel = compile_shader(source, threadgroup_memory={1: 64}).k
+    kernel._library.launch = lambda *arguments: launches.append(arguments)
+    kernel(torch.zeros(4), threads=4, group_size=4)
+    assert launches[0][0] == "k" and launches[0][4] == {1: 64}
+
+
+def test_the_language_of_a_shader():
+    source = "kernel void k(device int* out) { out[0] = __METAL_VERSION__; }"
+    for name, number in (("3.1", 310), ("4.1", 410)):
+        assert f"= {number};" in compile_shader(source, language=name)._library._code.text
+    with pytest.raises(ValueError, match=r"language is '5', but must be 3\.1, 3\.2, 4\.0 or 4\.1"):
+        compile_shader(source, language="5")
 
 
 def test_errors():
@@ -119,12 +147,10 @@ def test_errors():
         library.specialise({2: 1})
     with pytest.raises(ValueError, match="no function constant 'other'"):
         library.specialise({"other": 1})
-    with pytest.raises(
-        TypeError, match="function constant 0 takes a bool, an int, a float or bytes"
-    ):
+    with pytest.raises(TypeError, match=r"function constant 0 \(int\) takes an int or 4 bytes"):
         library.specialise({0: "3"})
-    with pytest.raises(SyntaxError, match="size of its type"):
-        library.specialise({0: b"\1"}).compile(ARCHITECTURE)
+    with pytest.raises(ValueError, match=r"function constant 0 \(int\) has 4 bytes, but got 1"):
+        library.specialise({0: b"\1"})
     with pytest.raises(ValueError, match="'kIndex': give its value by that number"):
         Library(
             "constant int kIndex = 4;\nconstant int c [[function_constant(kIndex)]];\n"

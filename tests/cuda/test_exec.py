@@ -14,8 +14,11 @@ from metalops.cuda.library import Library
 from tests.exec import test_math
 from tests.exec.conftest import HEADER
 
-ABOUT = "atomics barriers integer math simdgroup simdgroup_matrix thread_attributes threadgroup_memory types"
+ABOUT = "atomics barriers integer math pack_and_log simdgroup simdgroup_matrix thread_attributes threadgroup_memory types"
 MODULES = [importlib.import_module(f"tests.exec.test_{about}") for about in ABOUT.split()]
+# In a program with matrices the lanes of a warp are others of the simdgroup's: all that knows lanes, once more with that.
+MATRICES = "\ntypedef simdgroup_half8x8 Unused;\n"
+OF_LANES = "atomics barriers simdgroup thread_attributes threadgroup_memory".split()
 NOT_OF_GPUS = ("raises(", "kernel_table", "capfd", "lock_excludes", "nested too deeply", ".emit")
 
 pytestmark = pytest.mark.skipif(
@@ -57,18 +60,25 @@ class Copies:
         return view.set_(copy, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
-def build(source):
-    if source not in _libraries:
-        _libraries[source] = Copies(Library(HEADER + source))
-    return _libraries[source]
-
-
 @pytest.fixture(autouse=True)
-def on_the_gpu(monkeypatch):
+def on_the_gpu(monkeypatch, request):
+    more = getattr(request, "param", "")
+
+    def build(source):
+        text = HEADER + source + more
+        if text not in _libraries:
+            _libraries[text] = Copies(Library(text))
+        return _libraries[text]
+
     for module in MODULES:
         monkeypatch.setattr(module, "build", build)
     for name, (reference, ulp) in test_math.UNARY.items():
         monkeypatch.setitem(test_math.UNARY, name, (reference, max(ulp, ULP.get(name, 0))))
+
+
+def pytest_generate_tests(metafunc):
+    if metafunc.function.__module__.rpartition("test_")[2] in OF_LANES:
+        metafunc.parametrize("on_the_gpu", ["", MATRICES], indirect=True, ids=["", "with matrices"])
 
 
 @pytest.fixture

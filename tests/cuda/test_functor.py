@@ -1,6 +1,7 @@
 """Functors on CUDA tensors, without a GPU: the kernels that they launch run on the software device, on tensors of the CPU, for
 whose dispatch key they are registered here too."""
 
+import functools
 import itertools
 
 import metalops
@@ -204,7 +205,8 @@ def test_kernels_compile_for_gpus(monkeypatch):
 
 
 def test_plans_are_kept_for_layouts(squares):
-    launcher = cuda_launch.Launcher(squares.definition, "metalops_f0", [float], has_mask=False)
+    source = functools.partial(metal_text.source, squares.definition, for_mps=False)
+    launcher = cuda_launch.Launcher("f0", "metalops_f0", source, [float], has_mask=False)
     for n in (3, 4, 3):
         launcher([torch.empty(n)], [torch.ones(n)], [1.0])
     assert len(launcher._plans) == 2

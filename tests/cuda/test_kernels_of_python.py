@@ -66,10 +66,10 @@ def test_metal_kernel_with_strides_and_three_dimensions(on_gpus):
     assert (launch.blocks, launch.block) == ((2, 1, 1), (8, 2, 1))
     (given,) = launch.parameters
     # In the order of the buffers: x, y, shape, strides, ndim.
-    assert struct.unpack_from("I", given, 40)[0] == 0b11100
-    assert struct.unpack_from("2i", given, 416) == (4, 3)
-    assert struct.unpack_from("2q", given, 432) == (1, 4)
-    assert struct.unpack_from("i", given, 448) == (2,)
+    assert struct.unpack_from("I", given, 48)[0] == 0b11100
+    assert struct.unpack_from("2i", given, 432) == (4, 3)
+    assert struct.unpack_from("2q", given, 448) == (1, 4)
+    assert struct.unpack_from("i", given, 464) == (2,)
     contiguous = metalops.metal_kernel("copied", ["x"], ["y"], "y[0] = x[1];")
     run(contiguous, [x], [(1,)], (1, 1, 1), (1, 1, 1))
     assert on_gpus.launches[1].parameters[1] != struct.pack("Q", x.data_ptr())

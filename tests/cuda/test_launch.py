@@ -3,9 +3,12 @@
 This needs a GPU and nothing that is compiled: in a source tree, `PYTHONPATH=python pytest --noconftest tests/cuda/test_launch.py`.
 """
 
+import ctypes
+import importlib
 import struct
 import threading
 import time
+from pathlib import Path
 
 import metalops
 import pytest
@@ -14,6 +17,8 @@ from metalops import cuda, ops
 from metalops.cuda import compile_shader, nvrtc
 from metalops.cuda.library import Library
 
+from tests.cuda import simdgroup_operators
+from tests.cuda.simdgroup_operators import NOTING
 from tests.fuzz import programs
 
 pytestmark = pytest.mark.skipif(
@@ -21,6 +26,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
+MATRICES = "\ntypedef metal::simdgroup_half8x8 Unused;\n"
 SOURCE = (
     HEADER
     + """
@@ -36,6 +42,10 @@ kernel void shift(device float* out, device const float* x, uint i [[thread_posi
 }
 kernel void mark(device uint* out, uint3 p [[thread_position_in_grid]], uint3 n [[threads_per_grid]]) {
   out[(p.z * n.y + p.y) * n.x + p.x] += p.x + 1000 * p.y + 100000000 * p.z;
+}
+kernel void ends(device uint* out, uint p [[thread_position_in_grid]], uint n [[threads_per_grid]]) {
+  if (p == n / 2) out[0] = p;
+  if (p == n - 1) out[1] = p;
 }
 kernel void count(device atomic_uint* total, uint3 p [[thread_position_in_grid]]) {
   atomic_fetch_add_explicit(total, 1, memory_order_relaxed);
@@ -136,6 +146,12 @@ def test_a_grid_of_more_than_32_bits(shader):
     assert total.tolist() == [1 << 16, 0]  # 2^32 + 2^16, of which 32 bits are counted
 
 
+def test_a_grid_of_more_than_2_to_the_31_groups(shader):
+    out, n = torch.zeros(2, dtype=torch.int64, device="cuda").view(torch.uint32), 2**32 - 2
+    shader.ends(out, threads=n, group_size=1)
+    assert out.tolist()[:2] == [n // 2, n - 1]
+
+
 @pytest.mark.parametrize("n", [100, 12_000, 40_000])
 def test_threadgroup_memory_whose_size_the_launch_says(library, n):
     x, out = random(n), torch.zeros(n, device="cuda")
@@ -163,12 +179,13 @@ def test_function_constants(shader):
         shader.specialised(x)
         return x.tolist()
 
-    assert run(shader) == [2.0 * i for i in range(8)]
-    assert run(shader.specialise({0: 7})) == [0.5 * i + 7 for i in range(8)]
+    assert run(shader.specialise({0: 7, 3: False})) == [0.5 * i + 7 for i in range(8)]
     assert run(shader.specialise({"negated": True, "offset": -1})) == [
         -0.5 * i - 1 for i in range(8)
     ]
-    assert run(shader.specialise({3: b"\1"})) == [-2.0 * i for i in range(8)]
+    assert run(shader.specialise({0: 1, 3: b"\1"})) == [1 - 0.5 * i for i in range(8)]
+    with pytest.raises(ValueError, match="specialised.*(offset|negated)"):
+        run(shader)
 
 
 def test_wrong_launches(shader):
@@ -179,10 +196,15 @@ def test_wrong_launches(shader):
         shader.scale(x, x, 1.0, threads=8, group_size=2048)
 
 
+@pytest.mark.parametrize(
+    "more", ["", MATRICES, NOTING], ids=["", "with matrices", "with operators"]
+)
 @pytest.mark.parametrize("first", range(0, 100, 20))
-def test_random_programs_run_as_the_model_of_a_simdgroup(first):
+def test_random_programs_run_as_the_model_of_a_simdgroup(first, more):
+    """With matrices in the program the lanes of a warp are others of the simdgroup's; with simdgroup operations in operators all
+    threads note where they are."""
     made = [programs.program_of(seed) for seed in range(first, first + 20)]
-    library = Library(programs.source_of(made))
+    library = Library(programs.source_of(made) + more)
     wrong = []
     for program in made:
         out = torch.zeros(programs.THREADS, dtype=torch.int32, device="cuda")
@@ -190,6 +212,77 @@ def test_random_programs_run_as_the_model_of_a_simdgroup(first):
         if not torch.equal(out.cpu().long() & programs.WORD, program.run(programs.THREADS)):
             wrong.append(program.name)
     assert wrong == []
+
+
+@pytest.mark.parametrize("more", ["", MATRICES])
+def test_simdgroup_operations_in_operators_are_among_the_lanes_that_are_there(more):
+    shader = compile_shader(simdgroup_operators.SOURCE + more)
+    results = []
+    for kernel in (shader.by_operators, shader.by_functions):
+        results.append(torch.zeros(330, dtype=torch.int32, device="cuda"))
+        kernel(results[-1], group_size=70)
+    assert torch.equal(*results) and results[0].unique().numel() > 20
+
+
+# ---- simdgroup matrices --------------------------------------------------------------------------
+
+MATRIX_TYPES = {"half": torch.float16, "bfloat": torch.bfloat16, "float": torch.float32}
+
+
+def products(factors, sums):
+    """Each simdgroup multiplies a strip of A, 8 rows, by B."""
+    return f"""
+kernel void product(device const {factors}* a, device const {factors}* b, device {sums}* c, constant int& depth,
+                    constant int& columns, uint2 i [[thread_position_in_grid]], uint w [[threads_per_simdgroup]]) {{
+  const int strip = i.y, column = i.x / w * 8;
+  simdgroup_matrix<{sums}, 8, 8> C({sums}(0.0f));
+  for (int k = 0; k < depth; k += 8) {{
+    simdgroup_matrix<{factors}, 8, 8> A, B;
+    simdgroup_load(A, a, depth, ulong2(k, strip * 8));
+    simdgroup_load(B, b, columns, ulong2(column, k));
+    simdgroup_multiply_accumulate(C, A, B, C);
+  }}
+  simdgroup_store(C, c, columns, ulong2(column, strip * 8));
+}}"""
+
+
+@pytest.mark.parametrize("sums", list(MATRIX_TYPES))
+@pytest.mark.parametrize("factors", list(MATRIX_TYPES))
+def test_products_of_simdgroup_matrices(factors, sums):
+    shader = compile_shader(HEADER + products(factors, sums))
+    rows, columns, depth = 24, 48, 256
+    a, b = (random(*n).to(MATRIX_TYPES[factors]) for n in ((rows, depth), (depth, columns)))
+    exact = a.double() @ b.double()
+    for group in ((32, 1), (64, 3), (192, 1)):
+        c = torch.zeros(rows, columns, dtype=MATRIX_TYPES[sums], device="cuda")
+        shader.product(
+            a, b, c, depth, columns, threads=(columns // 8 * 32, rows // 8), group_size=group
+        )
+        # Sums of half and bfloat are rounded at each of 32 steps.
+        tolerance = {"half": 0.3, "bfloat": 2.5, "float": 5e-4}[sums]
+        torch.testing.assert_close(c.double(), exact, rtol=0, atol=tolerance)
+
+
+def test_whole_numbers_are_multiplied_exactly_by_every_way():
+    """A sum in which each element of A and B counts once, in its place."""
+    a = torch.randint(-8, 9, (8, 8), device="cuda")
+    b = torch.randint(-8, 9, (8, 8), device="cuda")
+    for factors, dtype in MATRIX_TYPES.items():
+        c = torch.zeros(8, 8, device="cuda")
+        shader = compile_shader(HEADER + products(factors, "float"))
+        shader.product(a.to(dtype), b.to(dtype), c, 8, 8, threads=(32, 1), group_size=(32, 1))
+        assert torch.equal(c.long().cpu(), a.cpu() @ b.cpu()), factors
+
+
+@pytest.mark.parametrize("metal_type", ["half", "bfloat"])
+def test_the_benchmark_of_matrix_products(metal_type):
+    path = Path(__file__).parents[2] / "benchmarks" / "matmul.metal"
+    kernel = getattr(compile_shader(path.read_text()), f"matmul_{metal_type}")
+    a, b = random(128, 80), random(80, 192)
+    a, b = a.to(MATRIX_TYPES[metal_type]), b.to(MATRIX_TYPES[metal_type])
+    c = a.new_zeros(128, 192)
+    kernel(a, b, c, [128, 192, 80, 0], threads=(384, 2), group_size=(128, 1), arg_casts="int32")
+    torch.testing.assert_close(c, (a.double() @ b.double()).to(c.dtype), rtol=1e-2, atol=1e-2)
 
 
 # ---- streams, graphs, threads --------------------------------------------------------------------
@@ -224,6 +317,48 @@ def test_cuda_graphs(shader):
     x.copy_(random(1000))
     graph.replay()
     torch.testing.assert_close(out, 10 * x)
+
+
+def test_values_that_are_too_long_for_a_launch_are_part_of_cuda_graphs(shader):
+    values, out = [float(i) for i in range(5000)], torch.zeros(5000, device="cuda")
+    shader.read(out, values)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        shader.read(out, values)
+        shader.read(out[:1000], values[1000:2000])
+    for _ in range(2):
+        out.zero_()
+        graph.replay()
+        assert out.tolist() == values[1000:2000] + values[1000:]
+
+
+def test_lines_of_os_log_go_to_the_standard_output(capfd):
+    about = importlib.import_module("tests.exec.test_pack_and_log")
+    Library(HEADER + about.SOURCE).launch("say", [], 2, 1)
+    torch.cuda.synchronize()
+    ctypes.CDLL(None).fflush(None)
+    lines = sorted(capfd.readouterr().out.splitlines())
+    assert lines == sorted(
+        [f"thread {i} of 3: 1.50 text ff c    42 007 %" for i in range(2)]
+        + ["vector 1,-2,3 and 0.500000,2.000000"] * 2
+        + ["[subsystem:category] short -3 long -5000000000 half 0.250000 bool 1"] * 2
+    )
+
+
+def test_numbers_in_lines_of_os_log_are_written_as_printf_does(capfd):
+    formats = ["%f", "%.0f", "%.1f", "%.3f", "%.9f"]
+    values = [0.0, -0.0, 0.5, 1.5, 2.5, 0.05, 0.25, 9.9996, 999.95, 1e-7, 123456.789, 3e38, -1e20]
+    values += [float("inf"), float("-inf"), float("nan")]
+    lines = " ".join(f'os_log_default.log("{f}", x[i]);' for f in formats)
+    source = f"kernel void say(constant float* x, uint i [[thread_position_in_grid]]) {{ {lines} }}"
+    kernel = compile_shader("#include <metal_logging>\n" + HEADER + source).say
+    for value in values:
+        kernel([value], threads=1, group_size=1)
+    torch.cuda.synchronize()
+    ctypes.CDLL(None).fflush(None)
+    rounded = torch.tensor(values).tolist()
+    assert capfd.readouterr().out.splitlines() == [f % v for v in rounded for f in formats]
 
 
 def test_threads_launch_at_the_same_time(shader):

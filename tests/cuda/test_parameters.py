@@ -31,7 +31,7 @@ def test_a_line_of_aligned_tensors_is_passed_one_by_one(recorder):
     assert recorder.contexts == {0}
     assert launch.function == "msl_fast_0"
     assert (launch.blocks, launch.block, launch.shared) == ((4, 1, 1), (256, 1, 1), 0)
-    assert launch.extent == ((1000, 1, 1), (256, 1, 1), (4, 1, 1), 0)
+    assert launch.extent == ((1000, 1, 1), (256, 1, 1), (4, 1, 1), (0, 0, 0))
     assert launch.parameters[1:] == [*pointers(out, x), struct.pack("f", 3)]
 
 
@@ -52,11 +52,11 @@ def test_other_launches_are_passed_in_one_piece(recorder, values, grid, group):
     assert launch.function == "msl_kernel_0"
     (given,) = launch.parameters
     assert len(given) == LAUNCH_BYTES
-    inlined = struct.unpack_from("I", given, 40)[0]
-    out, x, a = struct.unpack_from("3Q", given, 168)
+    inlined = struct.unpack_from("I", given, 48)[0]
+    out, x, a = struct.unpack_from("3Q", given, 176)
     assert (out, x, a) == (arguments[0].data_ptr(), arguments[1].data_ptr(), 0)
     assert inlined == 4
-    assert struct.unpack_from("f", given, 416) == (3,)
+    assert struct.unpack_from("f", given, 432) == (3,)
 
 
 def test_values_may_be_longer_than_their_types_but_not_shorter(recorder):
@@ -103,6 +103,39 @@ def test_constant_numbers_in_a_tensor_are_passed_by_address(recorder):
     ]
 
 
+def test_values_that_are_too_long_for_a_launch_are_written_to_memory_by_launches_before_it(
+    recorder,
+):
+    source = "kernel void k(device float* o, constant float* x, uint i [[thread_position_in_grid]]) { o[i] = x[i]; }"
+    values = [float(i) for i in range(2001)]
+    compile_shader(source).k(torch.zeros(2001), values)
+    *parts, launch = recorder.launches
+    assert [part.function for part in parts] == ["msl_fast_0"] * 3
+    assert [part.blocks[0] * part.block[0] for part in parts] == [240, 240, 21]
+    starts = [struct.unpack("Q", part.parameters[1])[0] for part in parts]
+    assert [start - starts[0] for start in starts] == [0, 3840, 7680]
+    written = b"".join(part.parameters[2] for part in parts)
+    assert written[: 4 * 2001] == struct.pack("2001f", *values)
+    assert struct.unpack_from("2Q", launch.parameters[0], 176)[1] == starts[0]
+    assert struct.unpack_from("I", launch.parameters[0], 48) == (0,)
+
+
+def test_threads_of_kernels_with_matrices_come_as_lines_of_whole_warps(recorder):
+    source = """#include <metal_stdlib>
+    using namespace metal;
+    kernel void k(device float* x, uint2 t [[thread_position_in_threadgroup]]) {
+      simdgroup_float8x8 m(1.0f);
+      simdgroup_store(m, x);
+      x[64 + t.x] = t.y;
+    }"""
+    for group in ((32, 4), (10, 4)):
+        compile_shader(source).k(torch.zeros(200), threads=(64, 8), group_size=group)
+    assert [(launch.block, launch.extent[1]) for launch in recorder.launches] == [
+        ((128, 1, 1), (32, 4, 1)),
+        ((64, 1, 1), (10, 4, 1)),
+    ]
+
+
 @pytest.mark.parametrize(
     ("group", "smaller"), [((1024,), (256, 1, 1)), ((32, 32), (32, 8, 1)), ((64,), (64, 1, 1))]
 )
@@ -111,8 +144,7 @@ def test_groups_that_threads_cannot_tell_apart_are_of_a_usual_size(recorder, gro
     Library(SCALE).launch("scale", [out, x, bytes(4)], (2048, 2)[: len(group)], group)
     (launch,) = recorder.launches
     assert launch.block == smaller
-    parameters = struct.unpack_from("<10I", launch.parameters[0])
-    assert parameters[3:6] == smaller
+    assert launch.extent[1] == smaller
 
 
 def test_groups_that_registers_do_not_allow_are_smaller_where_threads_cannot_tell(recorder):
@@ -154,20 +186,35 @@ def test_what_earlier_launches_passed_is_not_passed_again(recorder):
     library.launch("k", [a], 2, 1, {0: 16, 1: 60_000})
     first, second = [launch.parameters[0] for launch in recorder.launches]
     assert [launch.shared for launch in recorder.launches] == [32 + 40_000, 16 + 60_000]
-    assert struct.unpack_from("3I", first, 40) == (4, 0, 32)
-    assert struct.unpack_from("3I", second, 40) == (0, 0, 16)
-    assert struct.unpack_from("3Q", first, 168) == (a.data_ptr(), b.data_ptr(), 0)
-    assert struct.unpack_from("3Q", second, 168) == (a.data_ptr(), 0, 0)
+    assert struct.unpack_from("3I", first, 48) == (4, 0, 32)
+    assert struct.unpack_from("3I", second, 48) == (0, 0, 16)
+    assert struct.unpack_from("3Q", first, 176) == (a.data_ptr(), b.data_ptr(), 0)
+    assert struct.unpack_from("3Q", second, 176) == (a.data_ptr(), 0, 0)
     assert recorder.allowed == {"msl_kernel_0": 60_016}
 
 
-def test_grids_of_more_groups_than_a_gpu_counts_in_y_are_launched_flat(recorder):
+def test_grids_of_more_groups_than_a_gpu_counts_are_launched_in_parts(recorder):
     kernel = compile_shader(SCALE).scale
     x, out = torch.ones(4), torch.zeros(4)
-    kernel(out, x, 1.0, threads=(10, 70_000, 2), group_size=(4, 1, 1))
-    (launch,) = recorder.launches
-    assert launch.blocks == (3 * 70_000 * 2, 1, 1)
-    assert launch.extent == ((10, 70_000, 2), (4, 1, 1), (3, 70_000, 2), 1)
+    grid, group = (10, 70_000, 2), (4, 1, 1)
+    kernel(out, x, 1.0, threads=grid, group_size=group)
+    groups = (3, 70_000, 2)
+    assert [(launch.blocks, launch.extent) for launch in recorder.launches] == [
+        ((3, 65_535, 2), (grid, group, groups, (0, 0, 0))),
+        ((3, 4_465, 2), (grid, group, groups, (0, 65_535, 0))),
+    ]
+    assert recorder.launches[0].parameters[0][48:] == recorder.launches[1].parameters[0][48:]
+
+
+def test_lines_of_more_than_2_to_the_31_groups(recorder):
+    source = "kernel void k(device int* o, uint g [[threadgroup_position_in_grid]]) { o[0] = g; }"
+    compile_shader(source).k(torch.zeros(1), threads=2**32 - 1, group_size=1)
+    assert [launch.function for launch in recorder.launches] == ["msl_fast_0"] * 3
+    assert [(launch.blocks[0], launch.extent[3]) for launch in recorder.launches] == [
+        (2**31 - 1, (0, 0, 0)),
+        (2**31 - 1, (2**31 - 1, 0, 0)),
+        (1, (2**32 - 2, 0, 0)),
+    ]
 
 
 def test_a_grid_without_threads_launches_nothing(recorder):

@@ -68,10 +68,6 @@ NOT_REFUSED = {
         RANDOM,
     ),
     "nn.functional.pad.replicate_negative": (COMPLEX, "never run there, because it can crash"),
-    "nn.functional.scaled_dot_product_attention": (
-        (torch.float16, torch.bfloat16, torch.float32),
-        RANDOM,
-    ),
     "pca_lowrank": ((torch.float32,), RANDOM),
     "pow": (COMPLEX, "NaN where the CPU has numbers"),
     "sort": ((torch.uint8, torch.int8, torch.bool, torch.float16, torch.bfloat16), ORDER),

@@ -57,6 +57,7 @@ REFUSALS = (
 RANDOM = {
     "nn.functional.rrelu": "a kernel of ours, with numbers of its own",
 }
+ATTENTION = "nn.functional.scaled_dot_product_attention"
 
 LINEAR_REASON = "torch.nn chooses by the device how it accumulates the chunks"
 
@@ -69,10 +70,6 @@ BITS_DIFFER = {
     "linalg.lu_solve": ((torch.float32,), "torch composes it of triangular solves on MPS"),
     "nn.functional.linear_cross_entropy.chunked": ((torch.float16,), LINEAR_REASON),
     "nn.functional.linear_cross_entropy.chunked_none": ((torch.float16,), LINEAR_REASON),
-    "nn.functional.scaled_dot_product_attention": (
-        (torch.float16, torch.bfloat16),
-        "the CPU takes its flash kernel, the device the composition",
-    ),
     "tensordot": (
         (torch.float16, torch.complex64),
         "torch sums products on the CPU and multiplies matrices elsewhere, where one number results",
@@ -322,11 +319,6 @@ def refused_by_a_mac(error, expected, sample) -> bool:
 
 
 def tolerances(op, dtype) -> dict[str, float]:
-    if op.name == "nn.functional.scaled_dot_product_attention" and dtype == torch.float32:
-        return {
-            "rtol": 1e-3,
-            "atol": 1e-4,
-        }  # the CPU takes its flash kernel, the device the composition
     if dtype in HALVES:
         return {"rtol": 2e-2, "atol": 2e-2}
     return {"rtol": 1e-4, "atol": 1e-5}
@@ -382,8 +374,16 @@ def check_forward(op, dtype, sample) -> str:
     if op.name in UNINITIALISED or op.name in RANDOM:
         assert_same_kind(actual, expected)
         return ""
+    if has_dropout_of_ours(op, sample):
+        assert actual.shape == expected.shape and actual.dtype == expected.dtype
+        return ""
     again = functools.partial(call_on_mps, op, sample)
     return compare(actual, expected, again, **tolerances(op, dtype))
+
+
+def has_dropout_of_ours(op, sample) -> bool:
+    """Attention's numbers are its kernel's own, and its result is in the query's order of dimensions."""
+    return op.name == ATTENTION and sample.kwargs.get("dropout_p", 0) > 0
 
 
 def compare(actual, expected, again, **tolerances) -> str:
@@ -422,6 +422,8 @@ def check_gradient(op, dtype, sample) -> str:
         raise actual
     if op.name in RANDOM:
         assert_same_kind(actual, expected)
+        return ""
+    if has_dropout_of_ours(op, sample):
         return ""
     again = functools.partial(gradients, op, sample, "mps")
     return compare(actual, expected, again, rtol=1e-4, atol=1e-4)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from .conftest import build
+from .conftest import build, engines_of
 
 # attribute -> (Metal type, components)
 ATTRIBUTES = {
@@ -51,7 +51,35 @@ def kernel(attribute, components):
     }}"""
 
 
-SOURCE = "".join(kernel(a, c) for a, c in ATTRIBUTES.items())
+# What any function can ask, by functions of Apple's compiler.
+NUMBERS = [
+    "thread_index_in_simdgroup",
+    "thread_index_in_quadgroup",
+    "thread_index_in_threadgroup",
+    "simdgroup_index_in_threadgroup",
+    "quadgroup_index_in_threadgroup",
+    "threads_per_simdgroup",
+    "thread_execution_width",
+]
+
+
+def number(name):
+    """A kernel that asks in a function that it calls, for some threads alone."""
+    return f"""
+    struct of_{name} {{ template <class T> static T ask() {{ return __metal_get_{name}(T()); }} }};
+    kernel void ask_{name}(device uint* out [[buffer(0)]], constant uint3& n [[buffer(1)]],
+                           uint3 g [[thread_position_in_grid]]) {{
+      uint i = (g.z * n.y + g.y) * n.x + g.x;
+      if (i % 3 == 1) {{
+        out[i * 3] = of_{name}::ask<uint>();
+      }} else {{
+        const ushort asked = of_{name}::ask<ushort>();
+        out[i * 3] = asked;
+      }}
+    }}"""
+
+
+SOURCE = "".join(kernel(a, c) for a, c in ATTRIBUTES.items()) + "".join(map(number, NUMBERS))
 
 
 def expected(attribute, grid, group):
@@ -112,6 +140,22 @@ def test_attribute(attribute, grid, group, engine):
     build(SOURCE).launch(f"read_{attribute}", [out, n], list(grid), list(group), engine=engine)
     assert torch.equal(out[:, :components].long(), expected(attribute, grid, group))
     assert (out[:, components:] == -1).all()
+
+
+@pytest.mark.parametrize("grid,group", GRIDS, ids=lambda v: "x".join(map(str, v)))
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_function_asks_for_its_thread(name, grid, group):
+    library = build(SOURCE)
+    n = torch.tensor([*grid, 0], dtype=torch.int32)
+    for engine in engines_of(library, f"ask_{name}"):
+        out = torch.full((math.prod(grid), 3), -1, dtype=torch.int32)
+        library.launch(f"ask_{name}", [out, n], list(grid), list(group), engine=engine)
+        assert torch.equal(out[:, :1].long(), expected(name, grid, group)), engine
+
+
+def test_kernels_that_ask_have_a_fast_engine_and_fibers():
+    engines = {entry["name"]: entry["engines"] for entry in build(SOURCE).kernel_table()}
+    assert all(len(engines[f"ask_{name}"]) == 2 for name in NUMBERS)
 
 
 NARROW = """

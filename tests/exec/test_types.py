@@ -161,6 +161,20 @@ kernel void containers(device float* out) {
   uniform<int> u = make_uniform(7);
   out[3] = u;
 }
+kernel void wide_vectors(device float* out, device const vec<half, 8>* x) {
+  vec<float, 8> v = vec<float, 8>(x[0]);
+  v = v * 2 + 1.0f;
+  v[3] -= v[2];
+  vec<bool, 8> large = v > 9.0f;
+  vec<int, 8> n = vec<int, 8>(v) % 4 << 1;
+  vec<int, 16> all = -(~vec<int, 16>(0) * 3);
+  for (int i = 0; i < 8; ++i) out[i] = large[i] ? -v[i] : v[i] + n[i];
+  out[8] = all[15];
+  out[9] = sizeof(vec<float, 8>) + 100 * alignof(vec<half, 16>) + 10000 * sizeof(vec<bool, 8>);
+  vec<float, 8> made = vec<float, 8>(1, 2, 3, 4, 5, 6, 7, 8);
+  made /= 2;
+  out[10] = made[7] + vec<float, 8>(made)[0];
+}
 """
 
 
@@ -344,3 +358,10 @@ def test_integer_sequences_of_any_type():
     out = torch.zeros(1, dtype=torch.int32)
     library.launch("k", [out], 1, 1)
     assert out.item() == 60
+
+
+def test_vectors_of_8_and_16_elements():
+    out = run("wide_vectors", 11, torch.arange(8, dtype=torch.half))
+    values = [1, 3, 5, 2, 9, 11, 13, 15]
+    assert out[:8] == [-v if v > 9 else v + (v % 4 << 1) for v in values]
+    assert out[8:] == [3, 32 + 3200 + 80000, 4.5]

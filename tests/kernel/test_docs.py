@@ -1,14 +1,18 @@
-"""docs/kernels.md: its code runs as printed, with its own assertions."""
+"""The pages of docs: their code runs as printed, with its own assertions."""
 
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "kernels.md"
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_the_code_of_the_page_runs():
-    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 5
+@pytest.mark.parametrize(("page", "count"), [("kernels.md", 7), ("tensorops.md", 4)])
+def test_the_code_of_the_page_runs(page, count):
+    text = (DOCS / page).read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == count
     names = {}
     for block in blocks:
-        exec(compile(block, str(PAGE), "exec"), names)
+        exec(compile(block, page, "exec"), names)

@@ -186,7 +186,8 @@ def test_31_buffers_are_the_most():
         input_names=names(30), source=f"out[thread_position_in_grid.x] = x3_shape[0] + {total};"
     )
     message = (
-        r"needs 32 buffers \(30 inputs, 1 outputs, 1 shapes, strides and ndims\), but Metal has 31"
+        r"needs 32 buffers \(30 inputs, 1 outputs, 1 shapes, strides, ndims and tensors\), "
+        "but Metal has 31"
     )
     with pytest.raises(ValueError, match=message):
         run(kernel, inputs=inputs)

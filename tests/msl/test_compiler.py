@@ -1,5 +1,6 @@
 """Which host compiler is used, and what is said when there is none."""
 
+import platform
 import shutil
 import stat
 import warnings
@@ -72,6 +73,25 @@ def test_cxx_that_cannot_build_kernels_is_passed_over_with_a_warning(monkeypatch
         assert compiler.find().command[0] != "nothing++"
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="others move vectors of any alignment")
+@pytest.mark.parametrize("name", ["g++", "clang++-19"])
+def test_the_assembler_is_asked_for_unaligned_moves_where_it_can(monkeypatch, tmp_path, name):
+    if shutil.which(name) is None:
+        pytest.skip(f"{name} is not installed")
+    refusing = 'case "$*" in *unaligned-vector-move*) echo error >&2; exit 1;; esac; exec'
+    for command, knows in (("exec", True), (refusing, False)):
+        text = f'{command} {shutil.which(name)} "$@"\n'
+        monkeypatch.setenv("CXX", script(tmp_path / "tools", f"{name}_{knows}", text))
+        host = compiler.find()
+        assert bool(host.assembler) == knows
+        flags = " ".join(host.flags())
+        assert ("unaligned-vector-move" in flags) == (knows and host.kind == "gnu")
+        assert ("-fmax-type-align" in flags) == (host.kind == "clang")
+        # The sanitizer has to know the alignment of types.
+        assert "-fmax-type-align" not in " ".join(host.flags(sanitized=True))
+        msl.compile_source(SOURCE)
+
+
 def test_probes_are_remembered_on_disk(monkeypatch, tmp_path):
     log = tmp_path / "log"
     real = compiler.find().command[0]
@@ -82,7 +102,7 @@ def test_probes_are_remembered_on_disk(monkeypatch, tmp_path):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert compiler.find().command[0] == wrapper
-    assert log.read_text().count("run") == 2  # its version, and one trial
+    assert log.read_text().count("run") == 3  # its version, and trials without and with a flag
 
 
 def test_one_program_of_several_names_is_several_compilers(tmp_path):

@@ -97,4 +97,6 @@ def test_a_library_names_files_without_the_folders_they_were_found_in(tmp_path):
     with open(path, "rb") as f:
         text = f.read()
     assert str(tmp_path).encode() not in text
-    assert b"\0own/wait.h\0" in text and b"\0waiting.metal\0" in text
+    # Compilers put other strings before them, as they like.
+    assert re.search(rb"(?<![\w/.])own/wait\.h\0", text)
+    assert re.search(rb"(?<![\w/.])waiting\.metal\0", text)

@@ -5,6 +5,7 @@ CORRECTED is defined. Comments say the rest:
 
     // mode: address                     the sanitizer that finds it: address, thread, or both
     // compiler: gnu                     only where g++ has it and clang has not
+    // language: 4.1                     the Metal version, where it is not the default
     // launch: kernel(floats(33), threads=33, group_size=32)
     ...
       out[i] = in[i + 1];
@@ -40,6 +41,7 @@ class Case:
     launch: str
     expected: tuple[Expected, ...]
     compiler: str  # "gnu", or "" for all
+    language: str  # "" for the default
 
     @property
     def twin(self) -> str:
@@ -47,9 +49,11 @@ class Case:
         return "#define CORRECTED\n#line 1\n" + self.source
 
 
-def _field(name: str, source: str) -> str:
+def _field(name: str, source: str, default: str | None = None) -> str:
     # Goes on over lines that begin with "//  ".
     match = re.search(rf"^// {name}: (.*(?:\n//   .*)*)", source, re.MULTILINE)
+    if match is None and default is not None:
+        return default
     assert match, f"a case says '// {name}: ...'"
     return re.sub(r"\n//\s*", " ", match.group(1)).strip()
 
@@ -64,8 +68,8 @@ def read(path: Path) -> Case:
             expected.append(Expected(marker.group(2), number - 1, columns))
     assert expected, f"{path.name} has no marker"
     modes = tuple(re.split(r"[,\s]+", _field("mode", source)))
-    compiler = _field("compiler", source) if "// compiler: " in source else ""
-    return Case(path.stem, source, modes, _field("launch", source), tuple(expected), compiler)
+    fields = (_field("compiler", source, ""), _field("language", source, ""))
+    return Case(path.stem, source, modes, _field("launch", source), tuple(expected), *fields)
 
 
 def cases(mode: str) -> list[Case]:

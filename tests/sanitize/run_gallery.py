@@ -1,4 +1,4 @@
-"""Launches every case of the gallery and its twin under the sanitizer of METALOPS_SANITIZE, and
+"""Launches every case of the gallery and its twin under the sanitizer of METALOPS_SANITIZE, if any, and
 prints what was found, a JSON object a line: {"case": name, "wrong": [[kind, message, warning]...],
 "twin": [...]}. The arguments: the sanitizer, and the names of cases when not all shall run.
 """
@@ -27,12 +27,18 @@ def ints(*shape: int) -> torch.Tensor:
     return torch.ones(shape, dtype=torch.int32, device="mps")
 
 
-def launch(source: str, expression: str) -> None:
-    """kernel(...): the source's only kernel by torch.mps.compile_shader. raw(...): the same by
-    metalops' own launch, which takes {index: bytes} of threadgroup memory and buffers that are
-    bytes or None.
+def bytes_of(count: int, value: int) -> torch.Tensor:
+    return torch.full((count,), value, dtype=torch.uint8, device="mps")
+
+
+def launch(source: str, expression: str, language: str = "") -> None:
+    """kernel(...): the source's only kernel. raw(...): the same by metalops' own launch, which takes
+    {index: bytes} of threadgroup memory and buffers that are bytes or None.
     """
-    library = torch.mps.compile_shader(source)
+    if language:
+        library = metalops.compile_shader(source, language=language)
+    else:
+        library = torch.mps.compile_shader(source)
     (name,) = dir(library)
 
     def raw(buffers, grid, group, threadgroup_bytes=None):
@@ -40,17 +46,19 @@ def launch(source: str, expression: str) -> None:
         compiled.launch(name, buffers, grid, group, threadgroup_bytes or {})
 
     scope = {"kernel": getattr(library, name), "raw": raw, "floats": floats, "ints": ints}
-    eval(expression, {**scope, "torch": torch, "metalops": metalops})
+    eval(expression, {**scope, "bytes_of": bytes_of, "torch": torch, "metalops": metalops})
 
 
-def findings(source: str, expression: str) -> list[tuple[str, str, bool]]:
+def findings(source: str, expression: str, language: str = "") -> list[tuple[str, str, bool]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", SanitizerWarning)
         try:
-            launch(source, expression)
+            launch(source, expression, language)
             found = []
         except SanitizerError as error:
             found = [(f.kind, f.message, f.warning) for f in error.findings]
+        except RuntimeError as error:
+            found = [("error", str(error), False)]
     warned = [w for w in caught if issubclass(w.category, SanitizerWarning)]
     return found + [("", str(w.message), True) for w in warned]
 
@@ -61,8 +69,8 @@ def main() -> None:
             continue
         result = {
             "case": case.name,
-            "wrong": findings(case.source, case.launch),
-            "twin": findings(case.twin, case.launch),
+            "wrong": findings(case.source, case.launch, case.language),
+            "twin": findings(case.twin, case.launch, case.language),
         }
         print(json.dumps(result), flush=True)
 

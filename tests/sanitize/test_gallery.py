@@ -19,11 +19,12 @@ PLACE = re.compile(r"program_source:(\d+):(\d+)")
 pytestmark = pytest.mark.slow
 
 
-def run_gallery(mode):
-    """The findings of all cases of a mode, the exit status and what was printed on standard error."""
+def run_gallery(mode, *names, sanitizer=None):
+    """The findings of the cases of a mode, of all or of those with these names, the exit status and what was printed on
+    standard error. sanitizer: that of the mode by default."""
     process = subprocess.run(
-        [sys.executable, os.path.join(HERE, "run_gallery.py"), mode],
-        env={**os.environ, "METALOPS_SANITIZE": mode},
+        [sys.executable, os.path.join(HERE, "run_gallery.py"), mode, *names],
+        env={**os.environ, "METALOPS_SANITIZE": mode if sanitizer is None else sanitizer},
         capture_output=True,
         text=True,
         check=False,
@@ -74,3 +75,13 @@ def test_the_runs_end_well(results):
     for mode in {param.values[0] for param in CASES}:
         _, status, errors = results(mode)
         assert status == 0, errors
+
+
+def test_wrong_kernels_with_tensors_leave_a_process_without_sanitizers_alive():
+    names = [case.name for case in gallery.cases("address") if "<metal_tensor>" in case.source]
+    found, status, errors = run_gallery("address", *names, sanitizer="")
+    assert status == 0, errors
+    assert sorted(found) == sorted(names)
+    refused = {name: found[name]["wrong"] for name in names if found[name]["wrong"]}
+    assert list(refused) == ["too_few_threads_for_simdgroups"]
+    assert all(found[name]["twin"] == [] for name in names)

@@ -86,11 +86,36 @@ std::tuple<Tensor, Tensor> attention_math(const Tensor& query, const Tensor& key
   return {aliases.to_mps(output), aliases.to_mps(weights)};
 }
 
+// As torch's own composition has them.
+void check_attention(const Tensor& query, const Tensor& key, const Tensor& value,
+                     const optional<Tensor>& mask) {
+  TORCH_CHECK(
+      query.dtype() == key.dtype() && query.dtype() == value.dtype(),
+      "Expected query, key, and value to have the same dtype, but got query.dtype: ", query.dtype(),
+      " key.dtype: ", key.dtype(), " and value.dtype: ", value.dtype(), " instead.");
+  TORCH_CHECK(query.device() == key.device() && query.device() == value.device(),
+              "Expected query, key, and value to have the same device type, but got query.device: ",
+              query.device(), " key.device: ", key.device(), " and value.device: ", value.device(),
+              " instead.");
+  TORCH_CHECK(query.dim() >= 2 && key.dim() >= 2 && value.dim() >= 2,
+              "Expected query, key, and value to all be  at least 2 dimensional, but got "
+              "query.dim: ",
+              query.dim(), " key.dim: ", key.dim(), " and value.dim: ", value.dim(), " instead.");
+  if (mask && mask->defined()) {
+    TORCH_CHECK(mask->scalar_type() == at::kBool || mask->scalar_type() == at::kFloat ||
+                    mask->dtype() == query.dtype(),
+                "Expected attn_mask dtype to be bool or float or to match query dtype, but got "
+                "attn_mask.dtype: ",
+                mask->dtype(), " and  query.dtype: ", query.dtype(), " instead.");
+  }
+}
+
 // A differentiable composition: torch's own chooses a kernel through a table without an entry for
 // MPS.
 Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value,
                  const optional<Tensor>& mask, double dropout, bool causal, optional<double> scale,
                  bool enable_gqa) {
+  check_attention(query, key, value, mask);
   optional<Tensor> bias = mask;
   if (mask && mask->defined() && mask->scalar_type() == at::kBool) {
     bias = at::zeros_like(*mask, query.options())

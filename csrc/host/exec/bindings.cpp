@@ -166,6 +166,14 @@ void launch(const Library& library, const std::string& name, const py::list& buf
       launch.buffer_bytes[i] = length;
     }
   }
+  for (uint32_t a = 0; a < kernel->argument_count; ++a) {
+    const auto& argument = kernel->arguments[a];
+    if (argument.tensor == nullptr || size_t(argument.index) >= buffers.size()) continue;
+    TORCH_CHECK_TYPE(launch.buffer_bytes[argument.index] == sizeof(msl::abi::Tensor), "kernel '",
+                     name, "': argument '", argument.name, "' is a tensor, for which buffer ",
+                     argument.index, " holds a description of ", sizeof(msl::abi::Tensor),
+                     " bytes");
+  }
   for (const auto& [index, bytes] : threadgroup_bytes) {
     TORCH_CHECK_VALUE(index < kMaxBuffers, "no threadgroup argument ", index);
     launch.threadgroup_bytes[index] = bytes;
@@ -203,10 +211,17 @@ py::list buffers_of(const HookedLaunch& hooked) {
     const auto& argument = hooked.kernel.arguments[a];
     if (argument.kind != msl::abi::ArgumentKind::kBuffer) continue;
     const void* address = hooked.launch.buffers[argument.index];
+    uint64_t bytes = hooked.launch.buffer_bytes[argument.index];
+    if (hooked.bound != nullptr) {
+      const exec::BoundBuffer& bound = (*hooked.bound)[argument.index];
+      if (bound.kind == exec::BoundBuffer::Kind::kHandle) {
+        address = bound.begin;
+        bytes = bound.bytes;
+      }
+    }
     if (address == nullptr) continue;
-    buffers.append(py::make_tuple(reinterpret_cast<uintptr_t>(address),
-                                  hooked.launch.buffer_bytes[argument.index],
-                                  argument.writable != 0));
+    buffers.append(
+        py::make_tuple(reinterpret_cast<uintptr_t>(address), bytes, argument.writable != 0));
   }
   return buffers;
 }
@@ -221,6 +236,7 @@ py::list arguments_of(const HookedLaunch& hooked) {
     const void* address = hooked.launch.buffers[argument.index];
     exec::BoundBuffer bound;
     if (hooked.bound != nullptr) bound = (*hooked.bound)[argument.index];
+    if (bound.kind == Kind::kHandle) bound = {Kind::kValue, address, sizeof(msl::abi::Tensor)};
     if (bound.kind == Kind::kNothing) {
       bound = {Kind::kMemory, address, hooked.launch.buffer_bytes[argument.index]};
     }

@@ -49,11 +49,12 @@ enum class Engine { kAutomatic, kLoop, kGroup, kFiber };
 
 // What is bound to a buffer, for who looks at launches: sanitizers and the launch hook.
 struct BoundBuffer {
-  enum class Kind { kNothing, kMemory, kValue, kTensor };
+  // kHandle: an msl::abi::Tensor, which describes the tensor.
+  enum class Kind { kNothing, kMemory, kValue, kTensor, kHandle };
   Kind kind = Kind::kNothing;
-  const void* begin = nullptr;  // of the allocation
+  const void* begin = nullptr;  // of the allocation: of a handle, that of the tensor's elements
   uint64_t bytes = 0;           // of the allocation
-  // Of a tensor.
+  // Of a tensor, and of the one behind a handle.
   std::string dtype;
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;

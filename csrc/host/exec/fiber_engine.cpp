@@ -79,11 +79,21 @@ void on_simdgroup_barrier(Site site) {
   with_worker("simdgroup_barrier", site, [=](auto& worker) { worker.simdgroup_barrier(site); });
 }
 void on_simd(Site site, const void* in, void* out, SimdFunction function) {
-  with_worker(kSimd, site, [=](auto& worker) { worker.simd(site, in, out, function); });
+  const void* const place = __builtin_return_address(0);
+  with_worker(kSimd, site, [=](auto& worker) {
+    if constexpr (std::is_same_v<decltype(worker), SanitizingWorker&>) {
+      worker.simd(site, in, out, function, place);
+    } else {
+      worker.simd(site, in, out, function);
+    }
+  });
 }
 uint32_t on_lane() {
   if (runs_group()) return lane_of_group();
   return with_worker(kSimd, kNoSite, [](auto& worker) { return worker.lane(); });
+}
+const msl::abi::Thread* on_thread() {
+  return with_worker(kSimd, kNoSite, [](auto& worker) { return &worker.thread(); });
 }
 uint32_t on_active_mask() {
   return with_worker(kSimd, kNoSite, [](auto& worker) { return worker.active_mask(); });
@@ -119,6 +129,7 @@ const msl::abi::Runtime& runtime() {
                                               on_simdgroup_barrier,
                                               on_simd,
                                               on_lane,
+                                              on_thread,
                                               on_active_mask,
                                               on_path,
                                               on_place_variable,
@@ -130,7 +141,11 @@ const msl::abi::Runtime& runtime() {
                                               on_atomic,
                                               on_fence,
                                               on_copy,
-                                              on_fill};
+                                              on_fill,
+                                              on_misuse,
+                                              on_scope_operation,
+                                              on_elements_begin,
+                                              on_elements_copied};
   return table;
 }
 

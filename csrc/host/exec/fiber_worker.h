@@ -67,6 +67,8 @@ class FiberWorker : public OverflowHandler {
     self().wait();
   }
   uint32_t lane() const { return lane_; }
+  uint32_t thread_index() const { return index_of(simdgroup_) * kSimdWidth + lane_; }
+  const msl::abi::Thread& thread() const { return gpu_threads_[thread_index()]; }
   uint32_t active_mask() const { return simdgroup_->alive; }
   msl::abi::Path& path() { return paths_[thread_index()]; }
 
@@ -128,8 +130,10 @@ class FiberWorker : public OverflowHandler {
   void barrier_completes() {}
   // Lanes of one simdgroup wait at different barriers.
   void finds_different_barriers(uint32_t simdgroup);
-  // The first lanes in the order of their calls take part in a simdgroup operation.
+  // The first lanes in the order of their calls take part in a simdgroup operation, and have done
+  // so.
   void simd_completes(Simdgroup&, uint32_t /*lanes*/) {}
+  void simd_completed() {}
 
   // ---- for engines ------------------------------------------------------------------------------
 
@@ -149,8 +153,6 @@ class FiberWorker : public OverflowHandler {
     self().runs();
   }
   uint32_t index_of(const Simdgroup* simdgroup) const { return uint32_t(simdgroup - simdgroups_); }
-  uint32_t thread_index() const { return index_of(simdgroup_) * kSimdWidth + lane_; }
-  const msl::abi::Thread& thread() const { return gpu_threads_[thread_index()]; }
   [[noreturn]] void report_overflow() const;
   // A thread must not let others run while it stands on their stacks.
   void check_stack() const {
@@ -409,6 +411,7 @@ void FiberWorker<Engine>::complete_simd(Simdgroup& simdgroup) {
   }
   self().simd_completes(simdgroup, lanes);
   if (const auto function = simdgroup.function[first]) function(simdgroup.in, simdgroup.out, lanes);
+  self().simd_completed();
   simdgroup.at_simd &= ~lanes;
   simdgroup.runnable |= lanes;
 }

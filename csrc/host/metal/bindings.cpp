@@ -10,6 +10,7 @@
 
 #include "metal/compile.h"
 #include "metal/flavour.h"
+#include "metal/pipeline.h"
 #include "metal/python_call.h"
 
 namespace metalops {
@@ -50,6 +51,19 @@ void bind_metal(py::module_& host) {
       .def_property_readonly("static_thread_group_memory_length",
                              &MetalKernelFunction::getStaticThreadGroupMemoryLength);
 
+  host.def(
+      "kernel_function",
+      [](std::shared_ptr<exec::Library> library, const std::string& name,
+         const std::map<unsigned, uint32_t>& threadgroup_bytes) {
+        Pipeline::ThreadgroupBytes bytes{};
+        for (const auto& [index, length] : threadgroup_bytes) bytes.at(index) = length;
+        const exec::Kernel& kernel = CompiledLibrary(library).named_kernel(name);
+        auto pipeline = c10::make_intrusive<Pipeline>(std::move(library), &kernel, bytes);
+        return std::make_shared<MetalKernelFunction>(pipeline.get(), pipeline.get());
+      },
+      py::arg("library"), py::arg("name"), py::arg("threadgroup_bytes"),
+      "A kernel of a Library as torch.mps.compile_shader has it; threadgroup_bytes: {index: bytes} "
+      "of dynamic threadgroup arguments.");
   m.def("_mps_compileShader", torch::wrap_pybind_function([](const std::string& source) {
           try {
             return std::make_shared<DynamicMetalShaderLibrary>(source);

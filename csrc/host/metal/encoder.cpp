@@ -117,6 +117,16 @@ void Encoder::set_tensor(unsigned index, const at::TensorBase& tensor) {
   if (C10_UNLIKELY(exec::describes_buffers())) describe(index, bound_tensor(tensor));
 }
 
+void Encoder::set_handle(unsigned index, const msl::abi::Tensor& description,
+                         const at::TensorBase& tensor) {
+  set_value(index, description);
+  if (C10_UNLIKELY(exec::describes_buffers())) {
+    exec::BoundBuffer bound = bound_tensor(tensor);
+    bound.kind = exec::BoundBuffer::Kind::kHandle;
+    describe(index, std::move(bound));
+  }
+}
+
 void Encoder::set_operand(at::TensorIteratorBase& iter, unsigned operand) {
   const at::TensorBase& tensor = iter.tensor_base(operand);
   if (C10_UNLIKELY(tensor.device().is_cpu())) {
@@ -126,6 +136,10 @@ void Encoder::set_operand(at::TensorIteratorBase& iter, unsigned operand) {
   void* address = iter.data_ptr(operand);
   bind(operand, address, bytes_behind(tensor, address));
   if (C10_UNLIKELY(exec::describes_buffers())) describe(operand, bound_tensor(tensor));
+}
+
+void Encoder::set_threadgroup_bytes(const std::array<uint32_t, msl::abi::kMaxBuffers>& bytes) {
+  std::copy(bytes.begin(), bytes.end(), launch_.threadgroup_bytes);
 }
 
 void Encoder::check_bound(const exec::Kernel& kernel) const {
@@ -138,9 +152,10 @@ void Encoder::check_bound(const exec::Kernel& kernel) const {
                   argument.name, "')");
     } else if (argument.kind == ArgumentKind::kThreadgroup) {
       // torch's classes have no setThreadgroupMemoryLength.
-      TORCH_CHECK(false, "Metal kernel '", kernel.name,
+      TORCH_CHECK(launch_.threadgroup_bytes[argument.index] != 0, "Metal kernel '", kernel.name,
                   "': the length of its threadgroup argument '", argument.name,
-                  "' cannot be set from torch; declare the memory inside the kernel");
+                  "' cannot be set from torch; declare the memory inside the kernel, or give its "
+                  "length to metalops.compile_shader");
     }
   }
 }

@@ -59,11 +59,18 @@ class Encoder {
   // value is bound.
   void set_tensor(unsigned index, const at::TensorBase& tensor);
 
+  // Binds a description of the tensor, for a kernel that takes it by a handle.
+  void set_handle(unsigned index, const msl::abi::Tensor& description,
+                  const at::TensorBase& tensor);
+
   // Binds operand `operand` of an iterator to the buffer of the same number, at the iterator's own
   // position.
   void set_operand(at::TensorIteratorBase& iter, unsigned operand);
 
-  // Raises unless every buffer that the kernel takes is bound.
+  // The lengths of threadgroup arguments by index, 0 where there is none.
+  void set_threadgroup_bytes(const std::array<uint32_t, msl::abi::kMaxBuffers>& bytes);
+
+  // Raises unless every buffer that the kernel takes is bound, and every length given.
   void check_bound(const exec::Kernel& kernel) const;
 
   // dispatchThreads: `threads` in total, in groups of `group` of which the last ones may be

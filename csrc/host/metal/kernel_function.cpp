@@ -11,6 +11,7 @@
 #include "metal/encoder.h"
 #include "metal/error_buffer.h"
 #include "metal/pipeline.h"
+#include "metal/tensor_argument.h"
 #include "torch_internals.h"
 
 namespace at::native::mps {
@@ -49,6 +50,7 @@ Encoder& encoder_of(const MetalKernelFunction* function, const char* method) {
 void launch(Encoder& encoder, const Pipeline& pipeline, std::array<uint64_t, 3> threads,
             std::array<uint64_t, 3> group) {
   InBlock outside(nullptr);  // signal handlers that run meanwhile have blocks of their own
+  encoder.set_threadgroup_bytes(pipeline.threadgroup_bytes);
   encoder.dispatch(*pipeline.kernel, threads, group);
 }
 
@@ -93,11 +95,24 @@ void MetalKernelFunction::startEncoding() {
 }
 
 void MetalKernelFunction::setArg(unsigned idx, const at::TensorBase& t) {
-  encoder_of(this, "setArg").set_tensor(idx, t);
+  Encoder& encoder = encoder_of(this, "setArg");
+  const Pipeline& pipeline = pipeline_of(cps);
+  if (C10_UNLIKELY(pipeline.takes_tensors)) {
+    if (const auto* argument = metalops::tensor_argument(*pipeline.kernel, idx)) {
+      encoder.set_handle(idx, metalops::as_argument(t, *argument, *pipeline.kernel), t);
+      return;
+    }
+  }
+  encoder.set_tensor(idx, t);
 }
 
 void MetalKernelFunction::setArg(unsigned idx, const void* ptr, uint64_t size) {
-  encoder_of(this, "setArg").set_bytes(idx, ptr, size);
+  Encoder& encoder = encoder_of(this, "setArg");
+  const Pipeline& pipeline = pipeline_of(cps);
+  TORCH_CHECK_TYPE(!pipeline.takes_tensors || !metalops::tensor_argument(*pipeline.kernel, idx),
+                   "Metal kernel '", pipeline.kernel->name, "': buffer ", idx,
+                   " takes a tensor, but was given ", size, " bytes");
+  encoder.set_bytes(idx, ptr, size);
 }
 
 void MetalKernelFunction::setErrorBufferIndex(unsigned idx) {

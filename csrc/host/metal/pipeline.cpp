@@ -44,6 +44,11 @@ std::string suggestion(const std::string& name, const std::vector<std::string>& 
 
 }  // namespace
 
+bool kernel_takes_tensors(const exec::Kernel& kernel) {
+  return std::any_of(kernel.arguments, kernel.arguments + kernel.argument_count,
+                     [](const msl::abi::Argument& a) { return a.tensor != nullptr; });
+}
+
 void throw_missing_kernel(const std::string& name) {
   TORCH_CHECK(false, "Failed to create function state object for: ", name);
 }

@@ -13,14 +13,22 @@
 
 namespace metalops {
 
+// Whether the kernel has arguments that are tensors by a handle.
+bool kernel_takes_tensors(const exec::Kernel& kernel);
+
 // One kernel, and the library that has to stay loaded for it. Reference counted, as Metal's
 // pipeline states are: a kernel object in Python may outlive the shader library it came from.
 struct Pipeline : c10::intrusive_ptr_target {
-  Pipeline(std::shared_ptr<exec::Library> library, const exec::Kernel* kernel)
-      : library(std::move(library)), kernel(kernel) {}
+  using ThreadgroupBytes = std::array<uint32_t, msl::abi::kMaxBuffers>;
+  Pipeline(std::shared_ptr<exec::Library> library, const exec::Kernel* kernel,
+           const ThreadgroupBytes& threadgroup_bytes = {})
+      : library(std::move(library)), kernel(kernel), threadgroup_bytes(threadgroup_bytes) {}
 
   const std::shared_ptr<exec::Library> library;
   const exec::Kernel* const kernel;
+  // The lengths of threadgroup arguments, 0 where none was given. On a Mac the encoder has them.
+  const ThreadgroupBytes threadgroup_bytes;
+  const bool takes_tensors = kernel_takes_tensors(*kernel);
 };
 
 // The kernel that serves an elementwise call, found once for each (operator name, signature).

@@ -43,14 +43,6 @@ def included_files(source: str, include_dirs: list[str]) -> list[str]:
     return list(found)
 
 
-def _front_end_files() -> list[str]:
-    result = []
-    for folder, folders, names in os.walk(os.path.join(_PACKAGE, "msl")):
-        folders[:] = [f for f in folders if f != "check"]  # the checker compiles nothing
-        result += [os.path.join(folder, name) for name in names if not name.endswith(".pyc")]
-    return result
-
-
 def _compile_for_apple(source: str, output: str, include_dirs: list[str], flags: list[str]) -> None:
     intermediate = output + ".air"
     include_flags = [flag for folder in include_dirs for flag in ("-I", folder)]
@@ -60,12 +52,18 @@ def _compile_for_apple(source: str, output: str, include_dirs: list[str], flags:
     os.remove(intermediate)
 
 
-def _compile_for_host(source: str, output: str, include_dirs: list[str]) -> None:
-    _import_without_device()
+def _compile_for_host(source: str, output: str, include_dirs: list[str], language: str) -> None:
     from metalops import msl
+    from metalops.msl import languages
 
     try:
-        msl.compile_file(source, output, include_dirs=include_dirs, arch="portable")
+        msl.compile_file(
+            source,
+            output,
+            include_dirs=include_dirs,
+            arch="portable",
+            language=languages.number_of(language),
+        )
     except msl.CompilerNotFound as error:
         sys.exit(str(error))
 
@@ -79,6 +77,9 @@ def main() -> int:
     parser.add_argument(
         "--apple", metavar="FLAGS", help="use Apple's Metal compiler, with these flags"
     )
+    parser.add_argument(
+        "--language", metavar="VERSION", help="build for the software device, from this Metal"
+    )
     arguments = parser.parse_args()
     include_dirs = arguments.include_dirs
     depends = included_files(arguments.source, include_dirs)
@@ -87,8 +88,11 @@ def main() -> int:
             flags = arguments.apple.split()
             _compile_for_apple(arguments.source, arguments.output, include_dirs, flags)
         else:
-            depends += _front_end_files()
-            _compile_for_host(arguments.source, arguments.output, include_dirs)
+            _import_without_device()
+            from metalops.msl.paths import files_for
+
+            depends += files_for("host")
+            _compile_for_host(arguments.source, arguments.output, include_dirs, arguments.language)
     except SyntaxError as error:
         print(error.msg, file=sys.stderr)  # with the place and the line of source of each error
         return 1

@@ -17,6 +17,7 @@ from collections.abc import Iterator, MutableMapping
 from setuptools.errors import CompileError
 
 from metalops.build import paths
+from metalops.msl import languages
 
 # Exercises C++20 and the standard library, which torch's headers need.
 _CPP_PROGRAM = """\
@@ -28,8 +29,18 @@ int main() { return std::to_string(twice(21)) == "42" ? 0 : 1; }
 
 _METAL_PROGRAM = "kernel void probe(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]]) { x[i] = 0; }\n"
 
-# Metal 3.1 (macOS 14) is the floor; without the minimum version a metallib runs only on the builder's macOS or newer.
-METAL_FLAGS = ("-std=metal3.1", "-mmacosx-version-min=14.0", "-fno-fast-math")
+# The first Metal that has tensors, in which kernel files that use them are built too.
+TENSORS = languages.number_of("4.0")
+
+# The first macOS that has a language. Metal 3.1 is the floor, on every device; without the minimum version a metallib runs
+# only on the builder's macOS or newer.
+_MACOS = {languages.FLOOR: "14.0", TENSORS: "26.0"}
+
+
+def metal_flags(language: int) -> tuple[str, ...]:
+    """For Apple's Metal compiler."""
+    minimum = f"-mmacosx-version-min={_MACOS[language]}"
+    return (languages.standard(language), minimum, "-fno-fast-math")
 
 
 class MissingCompiler(CompileError, RuntimeError):
@@ -126,11 +137,11 @@ def build_environment() -> Iterator[dict[str, str]]:
 
 
 @functools.cache
-def metal_compiler() -> bool:
-    """Whether Apple's Metal compiler works here. The Command Line Tools do not have it, and newer versions of Xcode
-    install it separately."""
+def metal_compiler(language: int = languages.FLOOR) -> bool:
+    """Whether Apple's Metal compiler works here and knows a language. The Command Line Tools do not have it, and newer
+    versions of Xcode install it separately."""
     return shutil.which("xcrun") is not None and _runs(
-        ["xcrun", "-sdk", "macosx", "metal", *METAL_FLAGS, "-c"], _METAL_PROGRAM, ".metal"
+        ["xcrun", "-sdk", "macosx", "metal", *metal_flags(language), "-c"], _METAL_PROGRAM, ".metal"
     )
 
 

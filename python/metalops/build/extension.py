@@ -262,15 +262,15 @@ class BuildExtension(cpp_extension.BuildExtension):
 
     def _built_libraries(self, ext: setuptools.Extension) -> list[str]:
         metal = [source for source in ext.sources if source.endswith(".metal")]
-        suffix = metal_sources.library_suffix() if metal else None
-        if suffix is None or not hasattr(ext, "metal_include_dirs"):
+        if not metal or not hasattr(ext, "metal_include_dirs"):
             return []
+        variants = metal_sources.variants(metal, ext.metal_include_dirs)
         inplace, self.inplace = self.inplace, False
         try:
             folder = self._kernels_folder(ext)
         finally:
             self.inplace = inplace
-        return [os.path.join(folder, metal_sources.family(source) + suffix) for source in metal]
+        return [os.path.join(folder, variant.file) for variant in variants if variant.file]
 
     def _host_library(self) -> str:
         """The software device to link against: this build's own while metalops itself is built."""

@@ -12,7 +12,9 @@ from types import ModuleType
 import torch
 from torch.utils import cpp_extension
 
+from metalops import msl
 from metalops.build import compilers, extension, metal_sources, paths, runtime
+from metalops.msl import cache
 
 
 def _default_folder(name: str) -> str:
@@ -27,21 +29,19 @@ def _compile_libraries(sources: list[str], include_dirs: list[str], folder: str)
 
     On macOS nothing is compiled ahead: Metal compiles the embedded source when it is first used.
     """
-    from metalops import msl
-    from metalops.msl import cache
-
     os.makedirs(folder, exist_ok=True)
     version = msl.version() + cache.cpu_identity()
-    for source in sources:
-        library = os.path.join(folder, metal_sources.family(source) + ".so")
-        text = msl.flatten(source, include_dirs)
-        stamp = hashlib.sha256((text + version).encode()).hexdigest()
+    for variant in metal_sources.variants(sources, include_dirs):
+        library = os.path.join(folder, f"{variant.name}.so")
+        stamp = hashlib.sha256((variant.text + version).encode()).hexdigest()
         stamp_file = library + ".stamp"
         if os.path.exists(library) and os.path.exists(stamp_file):
             with open(stamp_file) as f:
                 if f.read() == stamp:
                     continue
-        msl.compile_file(source, library, include_dirs=include_dirs)
+        msl.compile_file(
+            variant.source, library, include_dirs=include_dirs, language=variant.language
+        )
         with open(stamp_file, "w") as f:
             f.write(stamp)
 

@@ -45,14 +45,19 @@ def stream(index: int) -> int:
 
 
 def architecture(index: int) -> str:
-    """What NVRTC calls a GPU, for instance "sm_90"."""
+    """What NVRTC calls a GPU, for instance "sm_80"; with what it alone has, for instance "sm_90a"."""
     major, minor = torch.cuda.get_device_capability(index)
-    return f"sm_{major}{minor}"
+    return f"sm_{major}{minor}" + ("a" if (major, minor) == (9, 0) else "")
 
 
 def pinned_zeros(size: int) -> Tensor:
     """Bytes of the host's memory that GPUs write to at the same address."""
     return torch.zeros(size, dtype=torch.uint8).pin_memory()
+
+
+def empty_bytes(size: int) -> Tensor:
+    """Memory of the current GPU."""
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
 
 
 def synchronize(index: int) -> None:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from . import driver
+from . import driver, tensor_argument
+from .long_values import on_gpu
+from .tensor_argument import TensorArgument
 
 Value = Tensor | bytes | int | None
 
@@ -28,18 +30,18 @@ _NUMBERS_BYTES = 128  # msl::abi::kNumbersBytes
 _MOST_THREADS = 1024  # of a group, where the kernel does not say
 _MAX_BUFFERS = 31
 _INLINE_BYTES = 1024
-_MAX_BLOCKS = (2**31 - 1, 65535, 65535)
+_MAX_BLOCKS = (2**31 - 1, 65535, 65535)  # of one launch
+_WARP = 32
 _ORDINARY_SHARED_BYTES = 48 * 1024  # more must be asked for
 _KEPT = 1024  # grids
 
-# msl::abi::Extent of include/msl/cuda/launch.h: grid, group, groups, is_flat.
-_EXTENT = struct.Struct("<10I")
+# msl::abi::Extent of include/msl/cuda/launch.h: grid, group, groups, first.
+_EXTENT = struct.Struct("<12I")
 EXTENT_BYTES = _EXTENT.size
 # msl::abi::Launch: an extent, a bit for each buffer in `bytes`, offsets of threadgroup memory, buffers, bytes.
-_START = struct.Struct(f"<{EXTENT_BYTES}sI")
-_OFFSETS_AT = _START.size
+_OFFSETS_AT = EXTENT_BYTES + 4
 _BUFFERS_AT = _OFFSETS_AT + 4 * _MAX_BUFFERS
-_BYTES_AT = _BUFFERS_AT + 8 * _MAX_BUFFERS
+_BYTES_AT = (_BUFFERS_AT + 8 * _MAX_BUFFERS + 15) // 16 * 16
 LAUNCH_BYTES = _BYTES_AT + _INLINE_BYTES
 
 
@@ -54,13 +56,12 @@ class Argument:
 
 
 class Geometry(NamedTuple):
-    """What a grid and a group become. blocks: 0 of them for a grid without threads. is_line: whether they have one dimension.
-    extent: as the kernel is given it."""
+    """What a grid and a group become. parts: the launches, each the number of its blocks and the extent that the kernel is
+    given; none for a grid without threads. block: threads. is_line: whether grid and group have one dimension."""
 
-    blocks: tuple[int, int, int]
-    group: tuple[int, int, int]
+    parts: tuple[tuple[tuple[int, int, int], bytes], ...]
+    block: tuple[int, int, int]
     is_line: bool
-    extent: bytes
 
 
 class _OneByOne:
@@ -96,8 +97,9 @@ class _OneByOne:
             parameters = self._parameters.pop()
         except IndexError:
             parameters = driver.Parameters(self._sizes)
-        self._layout.pack_into(parameters.memory, 0, geometry.extent, *passed)
-        driver.launch(self.handle, geometry.blocks, geometry.group, 0, stream, parameters)
+        for blocks, extent in geometry.parts:
+            self._layout.pack_into(parameters.memory, 0, extent, *passed)
+            driver.launch(self.handle, blocks, geometry.block, 0, stream, parameters)
         self._parameters.append(parameters)
         return True
 
@@ -142,16 +144,21 @@ class Function:
         limit: int,
         arguments: tuple[Argument, ...],
         is_free: bool,
+        whole_warps: bool,
+        tensors: Mapping[int, TensorArgument],
     ):
         """handles: the entry that takes all launches; those that are given arguments one by one, without and with constant
         numbers that come with the launch, None where there is none. limit: of threads a threadgroup, as the kernel declares
-        it; 0 for none. is_free: whether groups may have any size.
+        it; 0 for none. is_free: whether groups may have any size. whole_warps: whether blocks are lines of whole warps.
+        tensors: the arguments that are tensors by handles, by buffer.
         """
+        self._tensors = tensors
         self._name = name
         self._handle, fast, brings = handles
         self._all_handles = [h for h in handles if h is not None]
         self._limit = limit
         self._is_free = is_free
+        self._whole_warps = whole_warps
         self._geometries: dict[tuple, Geometry] = {}
         self._dynamic_bytes = 0  # that the kernel has been allowed
         buffers = [a for a in arguments if a.kind != "threadgroup"]
@@ -179,6 +186,8 @@ class Function:
         threadgroup_bytes: dict[int, int] | None,
     ) -> None:
         """See Library.launch."""
+        if self._tensors:
+            values = tensor_argument.described(self._name, self._tensors, values)
         try:
             geometry = self._geometries.get((grid, group))
         except TypeError:  # lists
@@ -186,7 +195,7 @@ class Function:
             geometry = self._geometries.get((grid, group))
         if geometry is None:
             geometry = self._new_geometry(grid, group)
-        if geometry.blocks[0] == 0:
+        if not geometry.parts:
             return
         if len(values) >= self._least_count:
             if self._brings is not None and self._brings.launch(values, geometry, stream):
@@ -198,7 +207,7 @@ class Function:
             parameters = self._parameters.pop()
         except IndexError:
             parameters = driver.Parameters([LAUNCH_BYTES])
-        kept = self._set(parameters.memory, values, geometry.extent)
+        kept = self._set(parameters.memory, values)
         shared = 0
         for index, size in (threadgroup_bytes or {}).items():
             struct.pack_into("<I", parameters.memory, _OFFSETS_AT + 4 * index, shared)
@@ -206,7 +215,9 @@ class Function:
         if shared > self._dynamic_bytes and shared + self._static_bytes > _ORDINARY_SHARED_BYTES:
             driver.allow_dynamic_shared_bytes(self._handle, shared)
             self._dynamic_bytes = shared
-        driver.launch(self._handle, geometry.blocks, geometry.group, shared, stream, parameters)
+        for blocks, extent in geometry.parts:
+            parameters.memory[:EXTENT_BYTES] = extent
+            driver.launch(self._handle, blocks, geometry.block, shared, stream, parameters)
         self._parameters.append(parameters)
         # The allocator keeps their memory for what follows on this stream.
         del kept
@@ -220,27 +231,17 @@ class Function:
             raise ValueError(
                 f"kernel '{self._name}' runs in groups of 1 to {self.max_threads} threads on this GPU, got {group}"
             )
-        blocks = groups = tuple(-(-n // size) for n, size in zip(grid, group, strict=True))
-        is_flat = any(n > most for n, most in zip(groups, _MAX_BLOCKS, strict=True))
-        if is_flat:
-            blocks = math.prod(groups), 1, 1
-        if math.prod(grid) == 0:
-            blocks = 0, 0, 0
-        if blocks[0] > _MAX_BLOCKS[0]:
-            raise ValueError(
-                f"a grid of {grid} threads in groups of {group} has {blocks[0]} groups; a GPU takes {_MAX_BLOCKS[0]}"
-            )
+        block = group
+        if self._whole_warps:
+            block = -(-math.prod(group) // _WARP) * _WARP, 1, 1
         is_line = grid[1] == grid[2] == 1 and group[1] == group[2] == 1
-        extent = _EXTENT.pack(*grid, *group, *groups, is_flat)
         if len(self._geometries) >= _KEPT:
             self._geometries.clear()
-        geometry = self._geometries[key] = Geometry(blocks, group, is_line, extent)
+        geometry = self._geometries[key] = Geometry(_parts(grid, group), block, is_line)
         return geometry
 
-    def _set(
-        self, memory: ctypes.Array[ctypes.c_char], values: Sequence[Value], extent: bytes
-    ) -> list[Tensor]:
-        """Writes a Launch but for its threadgroup memory; returns tensors that it shows besides those among the values."""
+    def _set(self, memory: ctypes.Array[ctypes.c_char], values: Sequence[Value]) -> list[Tensor]:
+        """Writes a Launch but for its extent and threadgroup memory; returns tensors that it shows besides those among the values."""
         if len(values) > _MAX_BUFFERS:
             raise ValueError(f"a kernel takes at most {_MAX_BUFFERS} buffers, got {len(values)}")
         kept, places, inlined, used = [], [], 0, 0
@@ -257,12 +258,27 @@ class Function:
                 inlined |= 1 << index
                 used += (len(value) + 15) // 16 * 16
             else:
-                kept.append(torch.frombuffer(bytearray(value), dtype=torch.uint8).cuda())
+                kept.append(on_gpu(value))
                 places.append(kept[-1].data_ptr())
         places += [0] * (self._least_count - len(places))
-        _START.pack_into(memory, 0, extent, inlined)
+        struct.pack_into("<I", memory, EXTENT_BYTES, inlined)
         struct.pack_into(f"<{len(places)}Q", memory, _BUFFERS_AT, *places)
         return kept
+
+
+def _parts(
+    grid: tuple[int, int, int], group: tuple[int, int, int]
+) -> tuple[tuple[tuple[int, int, int], bytes], ...]:
+    """A grid's launches: see Geometry."""
+    groups = tuple(-(-n // size) for n, size in zip(grid, group, strict=True))
+    firsts = [range(0, n, most) for n, most in zip(groups, _MAX_BLOCKS, strict=True)]
+    return tuple(
+        (
+            tuple(map(min, _MAX_BLOCKS, (n - at for n, at in zip(groups, first, strict=True)))),
+            _EXTENT.pack(*grid, *group, *groups, *first),
+        )
+        for first in itertools.product(*firsts)
+    )
 
 
 def _end(value: Value) -> int:

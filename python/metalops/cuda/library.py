@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import copy
+import functools
 import struct
 from collections.abc import Collection, Mapping, Sequence
 
 from torch import Tensor
 
+from .._shaders.declared import Declared, of_program
+from .._shaders.values import Value
 from ..msl import build, cache
 from ..msl.errors import Diagnostic, syntax_error
 from ..msl.paths import HEADERS
 from ..msl.preprocess import preprocess
 from ..msl.targets.cuda.emit import CudaCode, emit
-from . import constants, device, driver, errors, nvrtc
-from .constants import Value
+from ..msl.targets.host import tensors
+from . import constants, device, driver, errors, nvrtc, tensor_argument
 from .function import Argument, Function
 
 
@@ -28,38 +31,48 @@ class Library:
         kernels: Collection[str] = (),
         include_dirs: Collection[str] = (),
         constants: Mapping[int | str, Value] | None = None,
+        language: int | None = None,
+        cooperative_layout: str | None = None,
     ):
         """name: what errors call the source. kernels: those to compile; all by default. constants: the values of function
-        constants, by index or name; see specialise. Raises SyntaxError with the user's line and column.
+        constants, by index or name; see specialise. language: __METAL_VERSION__, by default what the environment
+        chooses. cooperative_layout: where elements of cooperative tensors are, likewise (targets/host/tensors.py). Raises SyntaxError with the user's line and column.
         """
         self._code: CudaCode = emit(
-            preprocess(source, name=name, include_dirs=include_dirs), kernels
+            preprocess(source, name=name, include_dirs=include_dirs, language=language), kernels
         )
+        self._layout = cooperative_layout or tensors.layout()
         self._specialised: dict[tuple, Library] = {}
-        self._take(constants)
+        self._take(self.declared.values(constants))
 
-    def _take(self, given: Mapping[int | str, Value] | None) -> None:
-        declared = self._code.program.function_constants
-        self._constants = constants.checked(given, {c.name: c.index for c in declared})
+    def _take(self, values: Mapping[int, bytes]) -> None:
+        self.constants = values
         self._modules: dict[int, driver.Module] = {}
         self._functions: dict[tuple[int, str], Function] = {}
+
+    @functools.cached_property
+    def declared(self) -> Declared:
+        """What a launch may have to say: constants and threadgroup memory."""
+        return of_program(self._code.program)
 
     @property
     def kernel_names(self) -> tuple[str, ...]:
         return tuple(self._code.entries)
 
     def specialise(self, given: Mapping[int | str, Value]) -> Library:
-        """The library with the values of function constants compiled in, by index or name: numbers, or the bytes of the
-        constant's type. It starts from constants without values; the same values give the same library.
+        """The library with the values of function constants compiled in, by index or name: numbers, sequences of them for
+        vectors, or the bytes of the constant's type. It starts from constants without values; the same values give the same
+        library.
 
-        Raises ValueError for constants that the source does not have, TypeError for values of other types. A value that does
-        not fit is a SyntaxError when a kernel is compiled.
+        Raises ValueError for constants that the source does not have and values that do not fit, TypeError for values of
+        other types.
         """
-        key = tuple((k, type(v), v) for k, v in given.items())
+        values = self.declared.values(given)
+        key = tuple(values.items())
         found = self._specialised.get(key)
         if found is None:
             found = copy.copy(self)
-            found._take(given)
+            found._take(values)
             found = self._specialised.setdefault(key, found)
         return found
 
@@ -68,10 +81,14 @@ class Library:
         without optimising. Raises SyntaxError, NvrtcNotFound."""
         text = self._code.without_markers()
         options = [f"-I{HEADERS}", *(["-G"] if debug else [])]
-        if self._constants:
-            options.append(f"-DMSL_FUNCTION_CONSTANTS={constants.definitions(self._constants)}")
+        if self._code.program.has_tensors:
+            options += tensors.flags("c++20", self._code.language, self._layout)
+        else:
+            options.append("-std=c++17")
+        if self.constants:
+            options.append(f"-DMSL_FUNCTION_CONSTANTS={constants.definitions(self.constants)}")
         key = cache.key_of(
-            "cuda", build.version(), nvrtc.version(), architecture, options[1:], text
+            "cuda", build.version("cuda"), nvrtc.version(), architecture, options[1:], text
         )
         found = cache.lookup(key)
         if found is None:
@@ -122,10 +139,15 @@ class Library:
             handle = module.function(f"msl_kernel_{number}")
             fast = module.function(f"msl_fast_{number}") if entry.is_fast else None
             brings = module.function(f"msl_brings_{number}") if entry.brings_numbers else None
+            may_be_tensors = self._code.program.has_tensors and "tensor" in entry.arguments
+            tensors = module.read(f"msl_tensors_{number}") if may_be_tensors else b""
         limit, *numbers = struct.unpack(f"{len(facts) // 4}I", facts)
         rows = zip(entry.arguments, numbers[::3], numbers[1::3], numbers[2::3], strict=True)
         arguments = tuple(Argument(k, i, size, bool(w)) for k, i, size, w in rows)
-        return Function(name, (handle, fast, brings), limit, arguments, entry.is_free)
+        asked = tensor_argument.unpack(tensors, [a.index for a in arguments if a.kind == "tensor"])
+        handles = handle, fast, brings
+        whole_warps = self._code.has_matrices
+        return Function(name, handles, limit, arguments, entry.is_free, whole_warps, asked)
 
     def _module(self, index: int) -> driver.Module:
         if index not in self._modules:

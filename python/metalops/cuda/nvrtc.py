@@ -16,7 +16,6 @@ from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 OPTIONS = (
     "-default-device",
     "--device-int128",
-    "-std=c++17",
     "-w",
 )
 

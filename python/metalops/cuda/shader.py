@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from .._shaders.values import Value
+from ..msl import languages
 from . import device, errors
-from .constants import Value
 from .function import USUAL_GROUP, group_within
 from .library import Library
 
@@ -29,8 +30,10 @@ _CASTS = {
 class Shader:
     """The kernels of a Metal source, as attributes."""
 
-    def __init__(self, library: Library):
+    def __init__(self, library: Library, sizes: Mapping[int, int]):
+        """sizes: of threadgroup arguments in bytes, by index."""
         self._library = library
+        self._sizes = sizes
 
     def __getattr__(self, name: str) -> Kernel:
         if name.startswith("__"):
@@ -39,13 +42,14 @@ class Shader:
             raise AttributeError(
                 f"the shader has no kernel {name!r}; it has {', '.join(self._library.kernel_names)}"
             )
-        return Kernel(self._library, name)
+        self._library.declared.check_complete(name, self._library.constants, self._sizes)
+        return Kernel(self._library, name, self._sizes)
 
     def specialise(self, constants: Mapping[int | str, Value]) -> Shader:
-        """The kernels with the values of function constants, by index or name, compiled in: numbers, or the bytes of the
-        constant's type. Raises ValueError for constants that the source does not have, TypeError for values of other types.
+        """The kernels with the values of function constants compiled in, as compile_shader takes them, and without those
+        that it was given.
         """
-        return Shader(self._library.specialise(constants))
+        return Shader(self._library.specialise(constants), self._sizes)
 
     def __dir__(self) -> list[str]:
         return sorted(self._library.kernel_names)
@@ -54,8 +58,9 @@ class Shader:
 class Kernel:
     """A kernel, to be called with its buffers in the order of their indices."""
 
-    def __init__(self, library: Library, name: str):
+    def __init__(self, library: Library, name: str, sizes: Mapping[int, int]):
         self._library = library
+        self._sizes = sizes
         self.name = name
 
     def __repr__(self) -> str:
@@ -110,7 +115,7 @@ class Kernel:
                     f"threads and group_size must have the same number of dimensions, got {len(threads)} and "
                     f"{len(group_size)}"
                 )
-        self._library.launch(self.name, buffers, threads, group_size)
+        self._library.launch(self.name, buffers, threads, group_size, self._sizes)
 
     def _group_for(self, threads: tuple[int, ...], args: tuple) -> tuple[int, ...]:
         left = min(
@@ -157,10 +162,18 @@ def _bytes(value: object, cast: str | None) -> bytes:
     return torch.tensor(values, dtype=torch.float64).to(dtype).view(torch.int16).numpy().tobytes()
 
 
-def compile_shader(source: str) -> Shader:
+def compile_shader(
+    source: str,
+    constants: Mapping[int | str, Value] | None = None,
+    threadgroup_memory: Mapping[int, int] | None = None,
+    language: str | None = None,
+) -> Shader:
     """Compiles Metal source for CUDA tensors; its kernels are the attributes of the result.
 
-    Raises SyntaxError for what Metal forbids, and, when a kernel is first run, for what the GPU's compiler refuses;
-    NvrtcNotFound where torch brings no compiler.
+    constants, threadgroup_memory and language are those of metalops.compile_shader, and so are the errors. Raises SyntaxError
+    for what Metal forbids, and, when a kernel is first run, for what the GPU's compiler refuses; NvrtcNotFound where torch
+    brings no compiler.
     """
-    return Shader(Library(source))
+    number = None if language is None else languages.number_of(language)
+    library = Library(source, constants=constants, language=number)
+    return Shader(library, library.declared.check_memory(threadgroup_memory))

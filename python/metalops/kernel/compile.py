@@ -20,9 +20,9 @@ _PATIENCE = 2.0
 _KEPT = 1024
 
 # The least recently asked for first.
-_libraries: OrderedDict[tuple[str, Callable], object] = OrderedDict()
+_libraries: OrderedDict[tuple[str, Callable, int], object] = OrderedDict()
 _holders: list[weakref.WeakMethod] = []
-_compiling: dict[tuple[str, Callable], threading.Lock] = {}
+_compiling: dict[tuple[str, Callable, int], threading.Lock] = {}
 _guard = _locks.lock()
 
 
@@ -43,12 +43,14 @@ def generated_text(label: str, text: str) -> str:
 def compile_library(owner: str, text: str, compiler: Callable[[str], object] | None = None):
     """The shader library of a Metal source, as torch.mps.compile_shader returns it.
 
-    Thread-safe; the same text is compiled once in a process, and the software device and macOS keep what they
-    compiled on disk. owner: what is compiled, for the progress line. compiler: takes torch.mps.compile_shader's place.
+    Thread-safe; the same text is compiled once in a process for each Metal version, and the software device and macOS
+    keep what they compiled on disk. owner: what is compiled, for the progress line. compiler: takes torch.mps.compile_shader's place.
     Raises SyntaxError, with the user's lines where the text has them from user_text.
     """
+    from ..msl import languages  # takes longer to import than what is imported with metalops
+
     compiler = compiler or torch.mps.compile_shader
-    key = (text, compiler)
+    key = (text, compiler, languages.current())
     with _guard:
         library = _libraries.get(key)
         if library is not None:
@@ -77,7 +79,7 @@ def _forget_some() -> None:
         with _guard:
             if len(_libraries) <= _KEPT:
                 return
-            (text, _), _ = _libraries.popitem(last=False)
+            (text, *_), _ = _libraries.popitem(last=False)
         for holder in _holders:
             forget = holder()
             if forget is not None:

@@ -29,14 +29,19 @@ def compile_source(source: str, name: str | None = None, *, options: Options | N
     """Compiles Metal source and returns the path of the kernel library, from the cache where it is
     there already.
 
-    name: what errors call the source (default "program_source"). options: by default those that
-    torch compiles with on a Mac, where PYTORCH_MPS_FAST_MATH chooses the math mode. Raises
+    name: what errors call the source (default "program_source"). options: by default
+    runtime_options(). Raises
     SyntaxError with the user's file, line, column and source line; CompilerNotFound without a host
-    compiler.
+    compiler; ValueError where the environment chooses a language that there is not.
     """
-    if options is None:
-        options = Options(fast_math=os.environ.get("PYTORCH_MPS_FAST_MATH", "0") != "0")
-    return compile_text(source, name, options)
+    return compile_text(source, name, runtime_options() if options is None else options)
+
+
+def runtime_options(language: int | None = None) -> Options:
+    """How torch compiles sources at run time on a Mac, where the environment chooses the math mode, and the language if
+    it is not given.
+    """
+    return Options(language=language, fast_math=os.environ.get("PYTORCH_MPS_FAST_MATH", "0") != "0")
 
 
 def compile_file(
@@ -46,18 +51,22 @@ def compile_file(
     defines: Iterable[str] = (),
     optimize: int = 3,
     arch: str = "native",
+    language: int | None = None,
 ) -> str:
     """Compiles a Metal file into a kernel library at `output` (default: beside it, with the suffix
     .so).
 
     defines: "NAME" or "NAME=VALUE". arch: the CPU that it is for, as the compiler calls it, or
-    "portable": most there are. Raises as compile_source does, and OSError for files.
+    "portable": most there are. language: __METAL_VERSION__, by default what the environment
+    chooses. Raises as compile_source does, and OSError for files.
     """
     path = os.fspath(path)
     if not os.path.isfile(path):
         raise FileNotFoundError(f"no Metal source at {path}")
     output = os.fspath(output) if output is not None else os.path.splitext(path)[0] + ".so"
-    return compile_path(path, output, with_options(optimize, include_dirs, defines, arch=arch))
+    return compile_path(
+        path, output, with_options(optimize, include_dirs, defines, arch=arch, language=language)
+    )
 
 
 def emit_source(
@@ -106,5 +115,6 @@ __all__ = [
     "kernel_table",
     "main_compile",
     "main_sweep",
+    "runtime_options",
     "version",
 ]

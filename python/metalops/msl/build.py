@@ -13,11 +13,11 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from . import cache
+from . import cache, languages
 from .errors import Diagnostic, syntax_error
-from .paths import HEADERS
-from .preprocess import METAL_VERSION, Preprocessed, preprocess, torch_include
-from .targets.host import compiler, sanitizers
+from .paths import HEADERS, files_for
+from .preprocess import Preprocessed, preprocess, torch_include
+from .targets.host import compiler, sanitizers, tensors
 from .targets.host.emit import HostCode, emit
 from .targets.host.token_lines import one_token_a_line
 
@@ -38,41 +38,39 @@ class Options:
     debuggers. sanitize names the compiler's sanitizer ("address", "thread") that is built in,
     without most optimisations; None stands for that whose runtime this process has, if any.
     fast_math is what the kernels see of the math mode, `__FAST_MATH__`: they are compiled for IEEE
-    arithmetic in either, which the fast mode allows. arch is what -march is given; flags go to the
-    host compiler last.
+    arithmetic in either, which the fast mode allows. language is __METAL_VERSION__; cooperative_layout
+    says where elements of cooperative tensors are; None stands for what the environment chooses. arch
+    is what -march is given; flags go to the host compiler last.
     """
 
     optimize: int = 3
     include_dirs: tuple[str, ...] = ()
     defines: tuple[str, ...] = ()
-    metal_version: int = METAL_VERSION
+    language: int | None = None
     fast_math: bool = False
     arch: str = "native"
     debug: bool = False
     sanitize: str | None = None
     kernels: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
+    cooperative_layout: str | None = None
 
 
-def version() -> str:
-    """Changes whenever the front end, its headers or the host compiler change: what built kernels
-    depend on.
+def version(target: str = "host") -> str:
+    """Changes whenever what kernels that were built for a target ("host" or "cuda") depend on changes: the front end, its
+    headers or the host compiler.
     """
-    return _version_of_files() + compiler.find().identity
+    return _version_of_files(target) + compiler.find().identity
 
 
 @functools.cache
-def _version_of_files() -> str:
+def _version_of_files(target: str) -> str:
     here = os.path.dirname(os.path.abspath(__file__))
     state = hashlib.sha256()
-    for folder, folders, files in os.walk(here):
-        # The checker compiles nothing.
-        folders[:] = sorted(f for f in folders if f not in ("__pycache__", "check"))
-        for name in sorted(files):
-            path = os.path.join(folder, name)
-            state.update(os.path.relpath(path, here).encode())
-            with open(path, "rb") as stream:
-                state.update(stream.read())
+    for path in files_for(target):
+        state.update(os.path.relpath(path, here).encode())
+        with open(path, "rb") as stream:
+            state.update(stream.read())
     state.update(torch_version().encode())
     return state.hexdigest()[:16]
 
@@ -102,7 +100,10 @@ def compile_emitted(emitted: HostCode, output: str, options: Options, metal: str
     """
     host = compiler.find()
     optimize = min(options.optimize, 1) if options.sanitize else options.optimize
-    flags = [*host.flags(optimize, options.arch), f"-I{HEADERS}"]
+    flags = [*host.flags(optimize, options.arch, bool(options.sanitize)), f"-I{HEADERS}"]
+    if emitted.program.has_tensors:
+        chosen = _chosen(options)
+        flags += tensors.flags("c++2b", chosen.language, chosen.cooperative_layout)
     if options.sanitize:
         # Overflow of signed integers is undefined in Metal too.
         flags = [flag for flag in flags if flag != "-fwrapv"]
@@ -262,10 +263,18 @@ def _build(preprocessed: Preprocessed, output: str, options: Options) -> HostCod
     return emitted
 
 
+def _chosen(options: Options) -> Options:
+    """The options, with what the environment chooses where they say nothing."""
+    language = languages.current() if options.language is None else options.language
+    layout = options.cooperative_layout or tensors.layout()
+    return replace(options, language=language, cooperative_layout=layout)
+
+
 def compile_text(source: str, name: str | None, options: Options) -> str:
     """The cached library of a source text; builds it where there is none."""
     if options.sanitize is None:
         options = replace(options, sanitize=sanitizers.loaded())
+    options = _chosen(options)
     key = cache.key_of(
         "source",
         version(),
@@ -282,7 +291,7 @@ def compile_text(source: str, name: str | None, options: Options) -> str:
         name=name,
         include_dirs=options.include_dirs,
         defines=options.defines,
-        metal_version=options.metal_version,
+        language=options.language,
         fast_math=options.fast_math,
     )
     dependencies = [f for f in preprocessed.dependencies if f != preprocessed.name]
@@ -295,7 +304,7 @@ def compile_path(path: str, output: str, options: Options) -> str:
         path=path,
         include_dirs=options.include_dirs,
         defines=options.defines,
-        metal_version=options.metal_version,
+        language=options.language,
         fast_math=options.fast_math,
     )
     temporary = f"{output}.{os.getpid()}.tmp"

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from .lookup import CALL_OPERATOR, CONSTRUCTOR, CONVERSION, OF_RANGES, Lookup, Member, Place
 from .private_memory import OF_THE_GRID, OF_THE_GROUP, has_arrays, has_computed_accesses
 from .program import ClassScope, Function, Instance, Program, name_node, name_of
 from .read_back import reads_back
 from .scopes import Declaration, FunctionScopes
-from .vocabulary import BARRIER, SYNCHRONISING, is_simdgroup_name
+from .vocabulary import (
+    BARRIER,
+    SYNCHRONISING,
+    TENSOR_FUNCTIONS,
+    TENSOR_METHODS,
+    is_simdgroup_name,
+)
 
 _CALLS = """
 (call_expression) @call
@@ -88,6 +94,9 @@ class _Part:
         for call in captures.get("call", ()):
             meaning = graph.lookup.call(call, scopes, self._place)
             self.runs += map(graph.part, meaning.functions)
+            if graph.is_tensor_operation(call, meaning.functions):
+                self.has_operation = True
+                self.has_simd_operation |= graph.tensors_meet
             if meaning.member is not None:
                 self.members.add(meaning.member)
             called.add(name_node(call.child_by_field_name("function")).start_byte)
@@ -145,8 +154,10 @@ class _Part:
 class CallGraph:
     """Who calls whom in a program. Functions are read when they are asked for."""
 
-    def __init__(self, program: Program):
+    def __init__(self, program: Program, tensors_meet: bool = True):
+        """tensors_meet: whether operations on tensors are also operations of a simdgroup, which lanes may come to apart."""
         self.program = program
+        self.tensors_meet = tensors_meet
         self.source = program.source
         self.lookup = Lookup(program)
         self._parts: dict[object, _Part] = {}
@@ -168,8 +179,11 @@ class CallGraph:
         written to shared memory.
 
         A compiler told that iterations are independent would let vector lanes share such memory, and mix up the order.
+        Of what is written through a tensor nothing is known.
         """
-        return any(part.depends_on_order(OF_THE_GRID) for part in self._reached_by(instance))
+        return self.program.has_tensors or any(
+            part.depends_on_order(OF_THE_GRID) for part in self._reached_by(instance)
+        )
 
     def nodes_depend_on_order(
         self, nodes: list, is_harmless: Callable[[Declaration | None], bool]
@@ -217,8 +231,10 @@ class CallGraph:
 
     def call_synchronises(self, call) -> bool:
         """Whether a call_expression itself, its arguments left out, may come to any of these."""
-        return self.is_operation_call(call) or not self._synchronising.isdisjoint(
-            self._parts_called(call)
+        return (
+            self.is_operation_call(call)
+            or self.is_tensor_operation(call)
+            or not self._synchronising.isdisjoint(self._parts_called(call))
         )
 
     def is_operation_call(self, call) -> bool:
@@ -231,13 +247,30 @@ class CallGraph:
             and self.is_operation(self.source.masked_text(name), place)
         )
 
+    def is_tensor_operation(self, call, functions: Collection[Function] | None = None) -> bool:
+        """Whether a call_expression may be an operation on tensors that needs other threads. functions: those of the
+        program that it means, where that is known already."""
+        if not self.program.has_tensors:
+            return False
+        callee = call.child_by_field_name("function")
+        name = self.source.masked_text(name_node(callee))
+        if callee.type != "field_expression":
+            return name in TENSOR_FUNCTIONS and name not in self.lookup.functions
+        if name not in TENSOR_METHODS:
+            return False
+        if functions is None:
+            functions = self.lookup.call(call, *self._around(call)).functions
+        return not functions
+
     def function_has_simd_operation(self, function: Function) -> bool:
         """Whether a function may come to an operation or barrier of a simdgroup, whoever calls it."""
         return self.part(function) in self._with_simd_operations
 
     def call_has_simd_operation(self, call) -> bool:
         """Whether what a call_expression calls may come to an operation or barrier of a simdgroup."""
-        return not self._with_simd_operations.isdisjoint(self._parts_called(call))
+        return (
+            self.tensors_meet and self.is_tensor_operation(call)
+        ) or not self._with_simd_operations.isdisjoint(self._parts_called(call))
 
     def surely_has_barrier(self, call) -> bool:
         """Whether a call_expression is a threadgroup_barrier, or comes to one whatever the classes are that it does not
@@ -360,7 +393,9 @@ class CallGraph:
         return found | {self.part(x).read() for x in self.lookup.lambdas}
 
     def _coming_to(self, has: Callable[[_Part], bool], with_members: bool = True) -> set[_Part]:
-        if not any(map(is_simdgroup_name, self.source.identifiers)):
+        if not self.program.has_tensors and not any(
+            map(is_simdgroup_name, self.source.identifiers)
+        ):
             return set()
         found = {part for part in self._all_parts if has(part)}
         if not found:

@@ -7,7 +7,7 @@ import os
 import sys
 from dataclasses import replace
 
-from . import build
+from . import build, languages
 from .errors import CompilerNotFound
 from .preprocess import preprocess
 from .table import KernelEntry, kernel_entries
@@ -19,19 +19,26 @@ def add_arguments(parser: argparse.ArgumentParser, optimize: int) -> None:
     parser.add_argument("-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]")
     parser.add_argument("-O", dest="optimize", type=int, default=optimize, metavar="LEVEL")
     parser.add_argument(
-        "--metal-version",
-        type=int,
-        default=build.METAL_VERSION,
-        help="__METAL_VERSION__, such as 310",
+        "--language",
+        type=languages.argument,
+        metavar="VERSION",
+        help=f"the Metal version: {', '.join(languages.LANGUAGES)} (default: what "
+        f"{languages.VARIABLE} says, else {languages.name_of(languages.DEFAULT)})",
     )
 
 
-def options_of(arguments: argparse.Namespace) -> build.Options:
+def options_of(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> build.Options:
+    language = arguments.language
+    if language is None:
+        try:
+            language = languages.current()
+        except ValueError as error:
+            parser.error(str(error))
     return build.with_options(
         arguments.optimize,
         arguments.include_dirs,
         arguments.defines,
-        metal_version=arguments.metal_version,
+        language=language,
     )
 
 
@@ -52,7 +59,7 @@ def main_compile(argv: list[str]) -> int:
     )
     add_arguments(parser, optimize=3)
     arguments = parser.parse_args(argv)
-    options = replace(options_of(arguments), sanitize=arguments.sanitize)
+    options = replace(options_of(parser, arguments), sanitize=arguments.sanitize)
     try:
         if not os.path.isfile(arguments.file):
             raise FileNotFoundError(f"no Metal source at {arguments.file}")
@@ -84,7 +91,7 @@ def preprocess_file(path: str, options: build.Options):
         path=path,
         include_dirs=options.include_dirs,
         defines=options.defines,
-        metal_version=options.metal_version,
+        language=options.language,
     )
 
 

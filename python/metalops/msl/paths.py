@@ -1,7 +1,20 @@
-"""Where the front end's own headers are: the metal_stdlib that emitted code is compiled against, for all targets."""
+"""Where the front end's own headers are (the metal_stdlib that emitted code is compiled against, for all targets), and what
+a target's compiled kernels depend on."""
 
 from __future__ import annotations
 
 import os
 
 HEADERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "include")
+
+
+def files_for(target: str) -> list[str]:
+    """The front end's files that what is compiled for a target ("host" or "cuda") depends on, sorted."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    # The checker compiles nothing.
+    others = {"__pycache__", "check", "host", "cuda"} - {target}
+    result = []
+    for folder, folders, names in os.walk(here):
+        folders[:] = [f for f in folders if f not in others]
+        result += [os.path.join(folder, name) for name in names]
+    return sorted(result)

@@ -13,21 +13,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from . import languages
 from .errors import PROGRAM_SOURCE, Diagnostic, syntax_error
 from .locations import MARKER, marker_of
 from .paths import HEADERS
 from .targets.host import compiler
 
-METAL_VERSION = 320
-
 _STUBS = os.path.join(HEADERS, "preprocess")
-_LANGUAGE_FEATURES = [
-    f"-D__cpp_{name}=201304L"
-    for name in (
-        "alias_templates constexpr decltype_auto static_assert variable_templates "
-        "variadic_templates"
-    ).split()
-]
 # What Apple's compiler predefines of its target.
 _TARGET = [
     "-D__LITTLE_ENDIAN__=1",
@@ -50,12 +42,14 @@ _ERROR = re.compile(
 class Preprocessed:
     """text: latin-1 decoded, so that offsets are byte offsets. dependencies: the files it came
     from. folders: those that compiled libraries leave out of file names, the longest last.
+    language: __METAL_VERSION__.
     """
 
     text: str
     name: str
     dependencies: list[str]
     sources: dict[str, str]
+    language: int
     folders: tuple[str, ...] = ()
 
     def portable_text(self) -> str:
@@ -98,10 +92,13 @@ def preprocess(
     name: str | None = None,
     include_dirs: Iterable[str] = (),
     defines: Iterable[str] = (),
-    metal_version: int = METAL_VERSION,
+    language: int | None = None,
     fast_math: bool = False,
 ) -> Preprocessed:
-    """Preprocesses a source text, or the file at `path`. Raises SyntaxError."""
+    """Preprocesses a source text, or the file at `path`. language: __METAL_VERSION__, by default what
+    the environment chooses. Raises SyntaxError.
+    """
+    language = languages.current() if language is None else language
     host = compiler.find()
     arguments = [
         "-E",
@@ -117,16 +114,12 @@ def preprocess(
         arguments += ["-nostdinc++", "-D__has_feature(x)=0", "-D__has_extension(x)=0"]
     else:
         arguments.append("-Wno-builtin-macro-redefined")
-    cpp_version = 201703 if metal_version >= 400 else 201402
     arguments += [
         "-U__cplusplus",
-        f"-D__cplusplus={cpp_version}L",
-        "-D__METAL__=1",
-        f"-D__METAL_VERSION__={metal_version}",
+        *(f"-D{name}={value}" for name, value in languages.predefined(language).items()),
         "-D__METAL_MACOS__=1",
         "-D__AIR64__=1",
         *_TARGET,
-        *_LANGUAGE_FEATURES,
         *(["-D__FAST_MATH__=1"] if fast_math else []),
         f"-I{_STUBS}",
         *(f"-I{d}" for d in include_path(include_dirs)),
@@ -150,7 +143,7 @@ def preprocess(
     if result.returncode:
         raise syntax_error(_diagnostics(result.stderr.decode(errors="replace"), name, sources))
     text = result.stdout.decode("latin-1")
-    return Preprocessed(text, name, _dependencies(text), sources, folders)
+    return Preprocessed(text, name, _dependencies(text), sources, language, folders)
 
 
 def _diagnostics(output: str, name: str, sources: dict[str, str]) -> list[Diagnostic]:

@@ -131,8 +131,9 @@ _UNSUPPORTED_TYPES = re.compile(
     r"\b(?:texture(?:1d|2d|3d|cube|_buffer)\w*|depth(?:2d|cube)\w*|sampler|visible_function_table"
     r"|intersection_function_table|(?:primitive_|instance_)?acceleration_structure|imageblock"
     r"|command_buffer"
-    r"|compute_pipeline_state|tensor|render_command)\b"
+    r"|compute_pipeline_state|render_command)\b"
 )
+_TENSORS = re.compile(r'(?m)^# \d+ "[^"\n]*\bmsl_tensors"')  # the header was included
 _STAGE_ATTRIBUTES = {"kernel", "vertex", "fragment", "mesh", "object", "intersection"}
 _BODIES = {"class_specifier", "struct_specifier", "union_specifier"}
 _WITH_BODIES = f"[{' '.join(f'({kind} body: (_))' for kind in sorted(_BODIES))}] @c"
@@ -159,6 +160,9 @@ class Program:
         ProgramError.
         """
         self.source = source
+        self.has_tensors = (
+            _TENSORS.search(source.text) is not None
+        )  # Metal 4's, and operations on them
         self._forbid = forbid or _raise
         self.functions: list[Function] = []
         self.classes: list[ClassScope] = []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
+from . import languages
 from .program import Kernel, Program, ProgramError, declarator_kinds, integer_value
 from .vocabulary import THREAD_ATTRIBUTES
 
@@ -14,13 +16,34 @@ MAX_BUFFERS = 31
 _POSITION_TYPE = re.compile(r"(?:const )?(?:metal::)?u?(?:short|int)([234]?)(?: const)?$")
 
 
-def check(program: Program) -> None:
-    """Raises ProgramError at the first thing that is forbidden."""
+def check(program: Program, language: int) -> None:
+    """Raises ProgramError at the first thing that is forbidden. language: __METAL_VERSION__."""
+    for name, offset, first in newer_names(program, language):
+        raise ProgramError(
+            f"{name} needs Metal {languages.name_of(first)}, and this is Metal "
+            f"{languages.name_of(language)} ({languages.VARIABLE} chooses, where the program does not)",
+            offset,
+        )
     _program_scope_variables(program)
     for kernel in program.kernels:
         _thread_limit(program, kernel)
         _widths_of_positions(program, kernel)
         _buffer_indices(program, kernel)
+
+
+def newer_names(program: Program, language: int) -> Iterator[tuple[str, int, int]]:
+    """The uses of names that only later languages have, in order: the name, its offset, and the first language that has
+    it. A name that the program declares is its own."""
+    source = program.source
+    newer = {n: v for n, v in languages.newer_names(language).items() if n in source.identifiers}
+    if not newer:
+        return
+    words = "|".join(newer)
+    own = re.compile(rf"\b(?:struct|class|enum|using|typename|concept)\s+({words})\s*[{{:;=>,]")
+    declared = {match[1] for match in own.finditer(source.masked)}
+    for match in re.finditer(rf"\b(?:{words})\b", source.masked):
+        if match[0] not in declared:
+            yield match[0], match.start(), newer[match[0]]
 
 
 def _program_scope_variables(program: Program) -> None:

@@ -79,7 +79,7 @@ def main_sweep(argv: list[str]) -> int:
     outcomes = []
     tried = sweep(
         paths,
-        options_of(arguments),
+        options_of(parser, arguments),
         headers,
         arguments.stop_at,
         arguments.time_limit,

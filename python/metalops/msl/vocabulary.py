@@ -138,6 +138,30 @@ SYNCHRONISING = frozenset(
         "simdgroup_multiply_accumulate",
     ]
 )
+# Functions of Apple's compiler that tell any function which thread runs it.
+THREAD_NUMBERS = frozenset(
+    f"__metal_get_{name}"
+    for name in (
+        "quadgroup_index_in_threadgroup",
+        "simdgroup_index_in_threadgroup",
+        "thread_index_in_quadgroup",
+        "thread_index_in_simdgroup",
+        "thread_index_in_threadgroup",
+    )
+)
+# Operations on tensors in which threads meet, or that ask which thread runs: members of the library's classes, and
+# functions. They take no site.
+TENSOR_METHODS = frozenset(
+    [
+        "run",
+        "get_destination_cooperative_tensor",
+        "get_left_input_cooperative_tensor",
+        "get_right_input_cooperative_tensor",
+        "get_row_reduction_destination_cooperative_tensor",
+        "get_column_reduction_destination_cooperative_tensor",
+    ]
+)
+TENSOR_FUNCTIONS = frozenset(["reduce_rows", "reduce_columns"])
 _SIMDGROUP_NAMES = (
     "simdgroup_",
     "make_filled_simdgroup_",
@@ -149,4 +173,4 @@ _SIMDGROUP_NAMES = (
 
 def is_simdgroup_name(name: str) -> bool:
     """Whether a name, where no program declares it, is that of a function or type that needs other threads."""
-    return name in SYNCHRONISING or name.startswith(_SIMDGROUP_NAMES)
+    return name in SYNCHRONISING or name in THREAD_NUMBERS or name.startswith(_SIMDGROUP_NAMES)

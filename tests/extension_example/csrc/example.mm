@@ -11,7 +11,7 @@
 
 namespace {
 
-at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("example"); }
+metalops::Library& kernels() { return metalops::library("example"); }
 
 at::Tensor softsign(const at::Tensor& self) {
   at::Tensor result;

@@ -43,12 +43,12 @@ Distance distance(const Access& access, const void* memory, uint64_t bytes) {
 
 std::string in_buffers(const Access& access) {
   const SanitizedLaunch& sanitized = *SanitizedLaunch::current();
-  const Launch& launch = sanitized.launch();
   Distance nearest;
   unsigned index = 0;
   for (unsigned i = 0; i < kMaxBuffers; ++i) {
-    if (launch.buffers[i] == nullptr) continue;
-    Distance here = distance(access, launch.buffers[i], launch.buffer_bytes[i]);
+    const auto [begin, bytes] = sanitized.memory_of(i);
+    if (begin == nullptr) continue;
+    Distance here = distance(access, begin, bytes);
     if (here.bytes < nearest.bytes) {
       nearest = std::move(here);
       index = i;
@@ -56,7 +56,7 @@ std::string in_buffers(const Access& access) {
   }
   if (nearest.text.empty()) return "";
   return ", " + nearest.text + sanitized.describe_buffer(index) + " of " +
-         std::to_string(launch.buffer_bytes[index]) + " bytes";
+         std::to_string(sanitized.memory_of(index).second) + " bytes";
 }
 
 // The threadgroup memory that an access lies in or beside; empty when there is none.
@@ -112,6 +112,7 @@ std::string describe_thread() {
 
 void add(std::string kind, const std::string& what, Stack stack) {
   const SanitizedLaunch* const launch = SanitizedLaunch::current();
+  if (running_thread.operation != nullptr) stack.push_back(running_thread.operation);
   add_finding(
       {kind,
        "{0}: " + kind + " in kernel '" + launch->kernel().name + "': " + what + describe_thread(),

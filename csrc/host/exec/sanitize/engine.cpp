@@ -97,6 +97,10 @@ void SanitizingWorker::group_begins() {
     memory = races_->group_begins(order_, group_index_, memory_.is_used());
   }
   memory_.group_begins(memory, group_);
+  cooperative_.clear();
+  scope_operations_.clear();
+  in_operation_ = false;
+  acting_lane_ = shuffle_->below(kSimdWidth);
   barrier_site_.fill(kNone);
   fake_stacks_.fill(nullptr);
   spins_ = yields_ = 0;
@@ -104,6 +108,7 @@ void SanitizingWorker::group_begins() {
 
 void SanitizingWorker::group_ends() {
   running_thread = {};
+  if (error_ == nullptr && !overflowed_) check_scope_operations();
   memory_.group_ends();
   if (races_ != nullptr) races_->group_ends();
   if (error_ == nullptr && !overflowed_) return;
@@ -156,7 +161,7 @@ void SanitizingWorker::arrives() {
   }
 }
 
-void SanitizingWorker::runs() { running_thread = {kernel_, &thread()}; }
+void SanitizingWorker::runs() { running_thread = {kernel_, &thread(), nullptr}; }
 
 // ---- barriers
 // ------------------------------------------------------------------------------------
@@ -174,6 +179,12 @@ void SanitizingWorker::simdgroup_barrier(Site site) {
   if (races_ != nullptr) races_->arrives(thread, RaceDetector::kSimdgroup, site.mem_flags);
   FiberWorker::simdgroup_barrier(site);
   if (races_ != nullptr) races_->leaves(thread, RaceDetector::kSimdgroup, site.mem_flags);
+}
+
+void SanitizingWorker::simd(Site site, const void* in, void* out, msl::abi::SimdFunction function,
+                            const void* place) {
+  simd_place_[thread_index()] = place;
+  FiberWorker::simd(site, in, out, function);
 }
 
 std::string SanitizingWorker::describe_thread(uint32_t index) const {
@@ -203,6 +214,7 @@ std::string SanitizingWorker::describe_absence(uint32_t index, uint32_t* where) 
 }
 
 void SanitizingWorker::barrier_completes() {
+  check_scope_operations();
   if (races_ != nullptr) races_->completes(RaceDetector::kGroup, 0);
   uint32_t first = 0;  // a thread that waits
   const auto waits = [&](uint32_t thread) {
@@ -235,8 +247,14 @@ void SanitizingWorker::simd_completes(Simdgroup& simdgroup, uint32_t lanes) {
   operation_ = &simdgroup;
   operation_lanes_ = lanes;
   operation_site_ = simdgroup.site[lane];
-  if (simdgroup.function[lane] != nullptr) return;
   const uint32_t first = index_of(&simdgroup) * kSimdWidth;
+  if (simdgroup.function[lane] != nullptr) {
+    in_operation_ = true;
+    operation_thread_ = first + (lanes >> acting_lane_ & 1u ? acting_lane_ : lane);
+    operation_place_ = simd_place_[operation_thread_];
+    running_thread = {kernel_, &gpu_threads_[operation_thread_], operation_place_};
+    return;
+  }
   if (races_ != nullptr) races_->completes(RaceDetector::kSimdgroup, first / kSimdWidth);
   const uint32_t count = std::min(threads_ - first, kSimdWidth);
   const uint32_t absent = ~lanes & (count == kSimdWidth ? ~0u : (1u << count) - 1u);
@@ -252,6 +270,11 @@ void SanitizingWorker::simd_completes(Simdgroup& simdgroup, uint32_t lanes) {
                    describe_thread(first + lane) + "\n  " + describe_thread(thread) + " " + absence,
                false,
                {}});
+}
+
+void SanitizingWorker::simd_completed() {
+  if (!std::exchange(in_operation_, false)) return;
+  runs();
 }
 
 void SanitizingWorker::undefined(Undefined what, uint32_t lane, uint32_t value) {
@@ -288,6 +311,15 @@ void SanitizingWorker::undefined(Undefined what, uint32_t lane, uint32_t value) 
 // ---- accesses
 // ------------------------------------------------------------------------------------
 
+void SanitizingWorker::add(const char* kind, const std::string& what, uint32_t thread,
+                           const void* place, bool warning) {
+  add_finding({kind,
+               std::string("{0}: ") + kind + " in kernel '" + kernel_->name + "': " + what +
+                   "\n  " + describe_thread(thread),
+               warning,
+               {{place}}});
+}
+
 // Whether memory is a thread's own, or the device's notes about it.
 bool SanitizingWorker::is_private(const void* address) const {
   const auto* byte = static_cast<const char*>(address);
@@ -305,15 +337,29 @@ void SanitizingWorker::check_threadgroup_access(const void* address, uint64_t by
   if (C10_LIKELY(problem == Problem::kNone)) return;
   // AddressSanitizer reports what lies outside.
   if (problem == Problem::kOutside && has_red_zones()) return;
-  const std::string kind = problem == Problem::kOutside ? "threadgroup-buffer-overflow"
+  const char* const kind = problem == Problem::kOutside ? "threadgroup-buffer-overflow"
                                                         : "uninitialized-threadgroup-read";
   std::ostringstream text;
-  text << "{0}: " << kind << " in kernel '" << kernel_->name
-       << "': " << (write ? "writes " : "reads ") << bytes << " bytes"
+  text << (write ? "writes " : "reads ") << bytes << " bytes"
        << (problem == Problem::kOutside ? " outside of the kernel's threadgroup variables"
-                                        : " of threadgroup memory that no thread has written")
-       << "\n  " << describe_thread(thread_index());
-  add_finding({kind, std::move(text).str(), false, {{place}}});
+                                        : " of threadgroup memory that no thread has written");
+  add(kind, std::move(text).str(), accessing_thread(), place);
+}
+
+void SanitizingWorker::check_cooperative_access(const void* address, uint64_t bytes, bool write,
+                                                const void* place) {
+  using Problem = CooperativeElements::Problem;
+  if (write) return cooperative_.write(address, bytes);
+  const CooperativeElements::Read read = cooperative_.read(address, bytes);
+  if (C10_LIKELY(read.problem == Problem::kNone)) return;
+  const std::string slot = "reads slot " + std::to_string(read.slot) + " of a cooperative tensor, ";
+  if (read.problem == Problem::kUnwritten) {
+    add("uninitialized-cooperative-read", slot + "whose element nothing has written", read.thread,
+        place);
+  } else {
+    add("invalid-cooperative-read", slot + "which has no element (is_valid_element tells)",
+        read.thread, place);
+  }
 }
 
 void SanitizingWorker::let_others_run(const void* address) {
@@ -339,19 +385,25 @@ void SanitizingWorker::let_others_run(const void* address) {
   if (place.simdgroup != simdgroup_ || place.lane != lane_) leave_to(place);
 }
 
-void SanitizingWorker::access(const void* address, uint64_t bytes, bool write, const void* place) {
+void SanitizingWorker::access(const void* address, uint64_t bytes, bool write,
+                              const void* instruction) {
   const bool threadgroup = memory_.contains(address);
-  if (!threadgroup && is_private(address)) return;
+  const void* const place = accessing_place(instruction);
+  if (!threadgroup && is_private(address)) {
+    if (!cooperative_.empty()) check_cooperative_access(address, bytes, write, place);
+    return;
+  }
   if (write) {
     last_read_ = nullptr;
     if (!threadgroup) outputs_.write(address, bytes);
-  } else {
+  } else if (!in_operation_) {
     let_others_run(address);
   }
   if (threadgroup) check_threadgroup_access(address, bytes, write, place);
   if (races_ != nullptr) {
-    races_->access(thread_index(), threadgroup ? RaceDetector::kThreadgroup : RaceDetector::kDevice,
-                   address, bytes, write, place);
+    races_->access(accessing_thread(),
+                   threadgroup ? RaceDetector::kThreadgroup : RaceDetector::kDevice, address, bytes,
+                   write, place);
   }
 }
 
@@ -374,6 +426,81 @@ void SanitizingWorker::atomic(const void* address, uint64_t bytes, Access kind, 
 
 void SanitizingWorker::fence(uint32_t mem_flags, int order) {
   if (races_ != nullptr) races_->fence(thread_index(), mem_flags, order);
+}
+
+// ---- tensors
+// -------------------------------------------------------------------------------------
+
+void SanitizingWorker::misuse(msl::abi::Misuse what, const char* operand, const int64_t* numbers,
+                              const void* place) {
+  using msl::abi::Misuse;
+  const int64_t a = numbers[0], b = numbers[1], c = numbers[2], d = numbers[3];
+  const char* kind = "";
+  std::ostringstream text;
+  switch (what) {
+    case Misuse::kInnermostStride:
+      kind = "innermost-stride";
+      text << "the " << operand << " has an innermost stride of " << a
+           << "; operations on tensors take it for 1";
+      break;
+    case Misuse::kSmallOperand:
+    case Misuse::kShortOperand:
+      kind = "operand-too-small";
+      text << "the " << operand << " has extent " << b << " in dimension " << a << ", and " << c
+           << " elements are read or written there: "
+           << (what == Misuse::kSmallOperand
+                   ? "a static extent is not looked at"
+                   : "where the inner dimension is static, not all devices look at extents");
+      break;
+    case Misuse::kSliceOutside:
+      kind = "slice-out-of-bounds";
+      text << "a slice ";
+      if (c >= 0) text << "of " << c << " elements ";
+      text << "begins at " << b << " in dimension " << a << ", of extent " << d;
+      break;
+    case Misuse::kSliceInBlock:
+      kind = "slice-within-scale-block";
+      text << "a slice begins at " << b << " in dimension " << a << ", within a block of " << c
+           << " elements that have one scale";
+      break;
+  }
+  add(kind, std::move(text).str(), thread_index(), place, what == Misuse::kShortOperand);
+}
+
+void SanitizingWorker::scope_operation(const ScopeOperations::Operation& operation) {
+  const uint32_t thread = thread_index();
+  const uint32_t first = thread / kSimdWidth * kSimdWidth;
+  const uint32_t needed = operation.simdgroups * kSimdWidth;
+  const uint32_t threads =
+      operation.simdgroups == 1 ? std::min(threads_ - first, kSimdWidth) : threads_;
+  if (threads != needed) {
+    add("wrong-number-of-threads",
+        std::string(operation.name) + " is an operation of " + std::to_string(needed) +
+            " threads, and the " + (operation.simdgroups == 1 ? "simdgroup" : "threadgroup") +
+            " has " + std::to_string(threads),
+        thread, operation.place);
+  }
+  scope_operations_.add(thread, operation);
+}
+
+void SanitizingWorker::check_scope_operations() {
+  if (scope_operations_.is_empty()) return;
+  const ScopeOperations::Difference found = scope_operations_.find(threads_);
+  if (found.operation != nullptr) {
+    const bool is_one = found.operation->simdgroups == 1;
+    Finding finding{"scope-divergence",
+                    std::string("{0}: scope-divergence in kernel '") + kernel_->name +
+                        "': not all threads of the " + (is_one ? "simdgroup" : "threadgroup") +
+                        " come to this " + found.operation->name + "\n  here is " +
+                        describe_thread(found.thread) + "\n  " +
+                        describe_thread(found.other_thread) +
+                        (found.other == nullptr ? " does not come here" : " is at {1}"),
+                    false,
+                    {{found.operation->place}}};
+    if (found.other != nullptr) finding.stacks.push_back({found.other->place});
+    add_finding(std::move(finding));
+  }
+  scope_operations_.clear();
 }
 
 // ---- what kernels call
@@ -410,6 +537,33 @@ void on_copy(void* to, const void* from, uint64_t bytes, const void* place) {
 void on_fill(void* to, int byte, uint64_t bytes, const void* place) {
   if (bytes != 0) on_access(to, bytes, Access::kWrite, place);
   c_library::fill(to, byte, bytes);
+}
+
+void on_misuse(msl::abi::Misuse what, const char* operand, const int64_t* numbers,
+               const void* place) {
+  if (SanitizingWorker* worker = SanitizingWorker::running) {
+    worker->misuse(what, operand, numbers, place);
+  }
+}
+
+void on_scope_operation(uint32_t simdgroups, const char* name, uint64_t kind, const void* place) {
+  if (SanitizingWorker* worker = SanitizingWorker::running) {
+    worker->scope_operation({simdgroups, name, kind, place});
+  }
+}
+
+void on_elements_begin(void* elements, uint32_t element_bytes, const uint8_t* exists,
+                       uint32_t count) {
+  if (SanitizingWorker* worker = SanitizingWorker::running) {
+    worker->cooperative_elements().begin(worker->thread_index(), elements, element_bytes, exists,
+                                         count);
+  }
+}
+
+void on_elements_copied(void* to, const void* from) {
+  if (SanitizingWorker* worker = SanitizingWorker::running) {
+    worker->cooperative_elements().copy(worker->thread_index(), to, from);
+  }
 }
 
 }  // namespace metalops::exec

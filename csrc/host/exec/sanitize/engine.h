@@ -6,6 +6,8 @@
 //  - reads of threadgroup memory that no thread has written;
 //  - barriers that not all threads of a threadgroup reach;
 //  - simdgroup operations whose result Metal leaves undefined;
+//  - operations on tensors that not all threads of their scope come to, whose operands do not fit,
+//    or that read elements of cooperative tensors which nothing has written;
 //  - elements of fresh outputs that no thread has written (a warning).
 // With ThreadSanitizer also races (race_detector.h), with AddressSanitizer what it reports of the
 // same accesses (address_reports.h).
@@ -16,9 +18,11 @@
 #include <optional>
 #include <vector>
 
+#include "cooperative_elements.h"
 #include "exec/fiber_worker.h"
 #include "fresh_outputs.h"
 #include "race_detector.h"
+#include "scope_operations.h"
 #include "shuffled_order.h"
 #include "threadgroup_memory.h"
 
@@ -36,12 +40,19 @@ class SanitizingWorker final : public FiberWorker<SanitizingWorker> {
   // Called by the running fiber.
   void threadgroup_barrier(msl::abi::Site site);
   void simdgroup_barrier(msl::abi::Site site);
+  // `place`: behind the call in the kernel.
+  void simd(msl::abi::Site site, const void* in, void* out, msl::abi::SimdFunction function,
+            const void* place);
   uint32_t place_variable(uint32_t bytes, uint32_t alignment);
   void undefined(msl::abi::Undefined what, uint32_t lane, uint32_t value);
   void access(const void* address, uint64_t bytes, bool write, const void* place);
   void atomic(const void* address, uint64_t bytes, msl::abi::Access kind, int order,
               const void* place);
   void fence(uint32_t mem_flags, int order);
+  void misuse(msl::abi::Misuse what, const char* operand, const int64_t* numbers,
+              const void* place);
+  void scope_operation(const ScopeOperations::Operation& operation);
+  CooperativeElements& cooperative_elements() { return cooperative_; }
 
  private:
   friend class FiberWorker<SanitizingWorker>;
@@ -62,8 +73,19 @@ class SanitizingWorker final : public FiberWorker<SanitizingWorker> {
   void barrier_completes();
   void finds_different_barriers(uint32_t) {}  // barrier_completes has
   void simd_completes(Simdgroup& simdgroup, uint32_t lanes);
+  void simd_completed();
 
+  // The thread that accesses memory, and behind which instruction: of what a simdgroup does
+  // together, one of its threads, and where it is called.
+  uint32_t accessing_thread() const { return in_operation_ ? operation_thread_ : thread_index(); }
+  const void* accessing_place(const void* place) const {
+    return in_operation_ ? operation_place_ : place;
+  }
   bool is_private(const void* address) const;
+  void check_cooperative_access(const void* address, uint64_t bytes, bool write, const void* place);
+  void check_scope_operations();
+  void add(const char* kind, const std::string& what, uint32_t thread, const void* place,
+           bool warning = false);
   void check_threadgroup_access(const void* address, uint64_t bytes, bool write, const void* place);
   void let_others_run(const void* address_read);
   std::string describe_thread(uint32_t index) const;
@@ -81,6 +103,13 @@ class SanitizingWorker final : public FiberWorker<SanitizingWorker> {
   Simdgroup* operation_ = nullptr;
   uint32_t operation_lanes_ = 0;
   uint32_t operation_site_ = 0;
+  bool in_operation_ = false;
+  uint32_t operation_thread_ = 0;
+  const void* operation_place_ = nullptr;
+  std::array<const void*, kMaxThreads> simd_place_;  // where each thread came to its last one
+  uint32_t acting_lane_ = 0;  // that stands for its simdgroup, if it takes part; random
+  CooperativeElements cooperative_;
+  ScopeOperations scope_operations_;
   // Pairs of places that were reported in this launch.
   std::vector<std::pair<uint32_t, uint32_t>> known_;
   // A thread that does nothing but read one address.
@@ -107,5 +136,11 @@ void on_atomic(const void* address, uint64_t bytes, msl::abi::Access kind, int o
 void on_fence(uint32_t mem_flags, int order);
 void on_copy(void* to, const void* from, uint64_t bytes, const void* place);
 void on_fill(void* to, int byte, uint64_t bytes, const void* place);
+void on_misuse(msl::abi::Misuse what, const char* operand, const int64_t* numbers,
+               const void* place);
+void on_scope_operation(uint32_t simdgroups, const char* name, uint64_t kind, const void* place);
+void on_elements_begin(void* elements, uint32_t element_bytes, const uint8_t* exists,
+                       uint32_t count);
+void on_elements_copied(void* to, const void* from);
 
 }  // namespace metalops::exec

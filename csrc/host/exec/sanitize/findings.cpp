@@ -115,7 +115,7 @@ void write_list(std::ostream& text, const std::vector<int64_t>& numbers) {
 std::string describe(const BoundBuffer& bound) {
   std::ostringstream text;
   if (bound.kind == BoundBuffer::Kind::kValue) text << bound.bytes << " bytes by value";
-  if (bound.kind == BoundBuffer::Kind::kTensor) {
+  if (bound.kind == BoundBuffer::Kind::kTensor || bound.kind == BoundBuffer::Kind::kHandle) {
     text << bound.dtype << ' ';
     write_list(text, bound.sizes);
     if (!bound.is_contiguous) {
@@ -153,6 +153,16 @@ std::string SanitizedLaunch::describe_buffer(unsigned index) const {
   if (!name.empty()) text << '\'' << name << '\'' << (bound.empty() ? "" : ", ");
   text << bound << ')';
   return std::move(text).str();
+}
+
+std::pair<const void*, uint64_t> SanitizedLaunch::memory_of(unsigned index) const {
+  const void* const address = launch_.buffers[index];
+  if (address == nullptr || bound_ == nullptr) return {address, launch_.buffer_bytes[index]};
+  const BoundBuffer& bound = (*bound_)[index];
+  if (bound.kind != BoundBuffer::Kind::kHandle) return {address, launch_.buffer_bytes[index]};
+  const auto* elements =
+      static_cast<const char*>(static_cast<const msl::abi::Tensor*>(address)->elements);
+  return {elements, bound.bytes - (elements - static_cast<const char*>(bound.begin))};
 }
 
 const SanitizedLaunch* SanitizedLaunch::current() { return launch_in_progress; }

@@ -37,6 +37,8 @@ struct Finding {
 struct RunningThread {
   const Kernel* kernel = nullptr;
   const msl::abi::Thread* thread = nullptr;
+  // Where the simdgroup operation that its simdgroup is in was called: a return address.
+  const void* operation = nullptr;
 };
 extern thread_local RunningThread running_thread;
 
@@ -60,6 +62,8 @@ class SanitizedLaunch {
   const Launch& launch() const { return launch_; }
   // "buffer 1 ('in', float32 [30])".
   std::string describe_buffer(unsigned index) const;
+  // What a kernel reaches by a buffer: where it begins, and how many bytes there are.
+  std::pair<const void*, uint64_t> memory_of(unsigned index) const;
 
   // The launch in progress; null outside of one.
   static const SanitizedLaunch* current();

@@ -1,5 +1,5 @@
-"""A functor's kernels on CUDA tensors: those that metal_text writes without torch's classes, one of four for the layout of
-the operands.
+"""Elementwise kernels on CUDA tensors: those that metal_text writes without torch's classes, one of four for the layout of
+the operands. Functors run by them, and operators of metalops.ops.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from torch import Tensor
 
 from ..compile import compile_library
 from ..dtypes import METAL_TYPES
-from . import metal_text
-from .definition import Definition
 
 _MOST_THREADS = 2**32 - 1  # of a grid in one dimension
 _MOST_DIMENSIONS = 16
@@ -36,14 +34,23 @@ class _Plan(NamedTuple):
 
 
 class Launcher:
-    """Computes the results of a functor, or its gradients. Its name is that of the kernels without their endings.
+    """Computes the results of an operator, or its gradients.
 
-    kinds: the types of the numbers. has_mask: whether the kernels take which results are wanted; all are.
+    called: what errors call it. name: that of the kernels without their endings. source: their Metal text for inputs of a
+    Metal type. kinds: the types of the numbers. has_mask: whether the kernels take which results are wanted; all are.
     """
 
-    def __init__(self, definition: Definition, name: str, kinds: Sequence[type], has_mask: bool):
-        self._definition = definition
+    def __init__(
+        self,
+        called: str,
+        name: str,
+        source: Callable[[str], str],
+        kinds: Sequence[type],
+        has_mask: bool,
+    ):
+        self._called = called
         self._name = name
+        self._source = source
         self._packs: list[Callable] = [_NUMBERS[kind] for kind in kinds]
         self._has_mask = has_mask
         self._plans: dict[tuple, _Plan] = {}
@@ -83,7 +90,7 @@ class Launcher:
         else:
             if len(dimensions) > _MOST_DIMENSIONS:
                 raise RuntimeError(
-                    f"{self._definition.name}: kernels take tensors of at most {_MOST_DIMENSIONS} dimensions"
+                    f"{self._called}: kernels take tensors of at most {_MOST_DIMENSIONS} dimensions"
                 )
             steps = [n * size for s, size in zip(strides, bytes_each, strict=True) for n in s]
             layout = [
@@ -97,7 +104,7 @@ class Launcher:
             inner //= 4
         if max(inner, outer) > _MOST_THREADS:
             raise RuntimeError(
-                f"{self._definition.name}: tensors of shape {list(tensors[0].shape)} are too large for one launch"
+                f"{self._called}: tensors of shape {list(tensors[0].shape)} are too large for one launch"
             )
         grid = (inner,) if variant in ("dense", "four") else (inner, outer)
         return _Plan(
@@ -111,8 +118,7 @@ class Launcher:
     def _library(self, element: str):
         from ...cuda.library import Library
 
-        text = metal_text.source(self._definition, element, for_mps=False)
-        return compile_library(f"{self._definition.name} for {element}", text, Library)
+        return compile_library(f"{self._called} for {element}", self._source(element), Library)
 
 
 def _dimensions(tensors: list[Tensor]) -> list[tuple[int, tuple[int, ...]]]:

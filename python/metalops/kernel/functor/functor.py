@@ -349,12 +349,13 @@ def _implement(d: Definition, backward: str, needed: frozenset[str], key: str) -
     """Registers kernels that cuda_launch.py runs for a dispatch key."""
     library = fake.fragment(d.namespace)
     name = f"metalops_{d.name}"
+    source = functools.partial(metal_text.source, d, for_mps=False)
     operator = _elsewhere.Operator(
         d.name,
         len(d.inputs),
         [(p.name, p.default) for p in d.parameters],
         frozenset(dtypes(d)),
-        Launcher(d, name, [p.kind for p in d.parameters], has_mask=False),
+        Launcher(d.name, name, source, [p.kind for p in d.parameters], has_mask=False),
         results=len(d.outputs),
         integers_to_float=d.integers == "float",
         kind=d.result,
@@ -369,7 +370,13 @@ def _implement(d: Definition, backward: str, needed: frozenset[str], key: str) -
             _operands(backward),
             [(p.name, None) for p in numbers],
             gradients,
-            Launcher(d, f"{name}_backward", [p.kind for p in numbers], has_mask=gradients > 1),
+            Launcher(
+                d.name,
+                f"{name}_backward",
+                source,
+                [p.kind for p in numbers],
+                has_mask=gradients > 1,
+            ),
         )
         library.impl(f"{d.name}_backward", kernel, key)
 

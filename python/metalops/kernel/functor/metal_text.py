@@ -31,7 +31,7 @@ _ARITIES = {1: "UNARY", 2: "BINARY", 3: "TERNARY"}
 
 
 @dataclass(frozen=True)
-class _Operator:
+class Operator:
     """One of the two operators, for one dtype of its inputs.
 
     element, compute, result: the Metal types of an input's elements, of the variables that the expressions see and of
@@ -94,6 +94,11 @@ def source(definition: Definition, element: str, for_mps: bool = True) -> str:
     return "".join(parts)
 
 
+def source_for_cuda(text: str, operator: Operator) -> str:
+    """The Metal source of an operator whose expressions call functions of a text."""
+    return text + generated_text(operator.name, "\n".join([_FOUR, _own_operator(operator, False)]))
+
+
 @functools.cache
 def _prelude(includes: tuple[str, ...]) -> str:
     lines = [
@@ -106,7 +111,7 @@ def _prelude(includes: tuple[str, ...]) -> str:
     return flatten_text("\n".join(lines), include_paths()) + "\n"
 
 
-def _forward(d: Definition, element: str) -> _Operator:
+def _forward(d: Definition, element: str) -> Operator:
     compute = _compute_type(d, element)
     result = _result_type(d, element)
     before = ""
@@ -117,12 +122,12 @@ def _forward(d: Definition, element: str) -> _Operator:
         lines = tuple(f"{value};\n" for value in values)
     else:
         lines = _numbered(d.name, "expression", d.expressions)
-    return _Operator(
+    return Operator(
         f"metalops_{d.name}", element, compute, result, d.inputs, d.parameters, before, lines
     )
 
 
-def _backward(d: Definition, element: str) -> _Operator:
+def _backward(d: Definition, element: str) -> Operator:
     needed = needed_by_gradient(d)
     inputs = (*d.gradient_names, *(x for x in d.inputs if x in needed))
     parameters = tuple(p for p in d.parameters if p.name in needed)
@@ -140,7 +145,7 @@ def _backward(d: Definition, element: str) -> _Operator:
         line for i, text in enumerate(d.grad) for line in _numbered(d.name, f"grad[{i}]", [text])
     )
     compute = _compute_type(d, element)
-    return _Operator(
+    return Operator(
         f"metalops_{d.name}_backward",
         element,
         compute,
@@ -187,7 +192,7 @@ def _result_type(d: Definition, element: str) -> str:
     return "float" if element in INTEGER_TYPES and d.integers == "float" else element
 
 
-def _variables(o: _Operator) -> str:
+def _variables(o: Operator) -> str:
     """Declares the inputs by the names that the expressions know."""
     return "".join(
         f"    const {o.compute} {name} = c10::metal::cast_to<{o.compute}>(metalops_in{i});\n"
@@ -195,7 +200,7 @@ def _variables(o: _Operator) -> str:
     )
 
 
-def _torch_operator(o: _Operator) -> str:
+def _torch_operator(o: Operator) -> str:
     arguments = [f"const metalops_T metalops_in{i}" for i in range(len(o.inputs))]
     arguments += [f"const {_SCALAR_TYPES[p.kind]} {p.name}" for p in o.parameters]
     functor = (
@@ -217,7 +222,7 @@ def _torch_operator(o: _Operator) -> str:
     return f"{functor}REGISTER_{opmath}{arity}_OP({o.name}, {o.element}, {o.result});\n"
 
 
-def _own_operator(o: _Operator, for_mps: bool) -> str:
+def _own_operator(o: Operator, for_mps: bool) -> str:
     outputs = range(len(o.lines))
     inputs = range(len(o.inputs))
     arguments = [f"const {o.element} metalops_in{i}" for i in inputs]
@@ -234,7 +239,7 @@ def _own_operator(o: _Operator, for_mps: bool) -> str:
     return function + "".join(kernels)
 
 
-def _own_kernel(o: _Operator, variant: str, for_mps: bool) -> str:
+def _own_kernel(o: Operator, variant: str, for_mps: bool) -> str:
     outputs, inputs = len(o.lines), len(o.inputs)
     operands = outputs + inputs
     result, element = o.result, o.element

@@ -93,15 +93,19 @@ def describe(definition: Definition, inputs: Sequence) -> tuple[Input, ...]:
 
 
 def check_buffers(
-    definition: Definition, words: frozenset[str], inputs: tuple[Input, ...]
+    definition: Definition,
+    words: frozenset[str],
+    inputs: tuple[Input, ...],
+    output_shapes: Sequence[tuple[int, ...]],
 ) -> list[tuple[int, str]]:
     """The metadata parameters (signature.metadata). ValueError if there are more buffers than Metal has."""
-    extra = metadata(definition, words, tuple(described.scalar for described in inputs))
+    ranks = [described.rank for described in inputs] + [len(shape) for shape in output_shapes]
+    extra = metadata(definition, words, ranks)
     count = len(inputs) + len(definition.outputs) + len(extra)
     if count > MAX_BUFFERS:
         raise ValueError(
             f"{definition.owner}: needs {count} buffers ({len(inputs)} inputs, {len(definition.outputs)} outputs, "
-            f"{len(extra)} shapes, strides and ndims), but Metal has {MAX_BUFFERS}"
+            f"{len(extra)} shapes, strides, ndims and tensors), but Metal has {MAX_BUFFERS}"
         )
     return extra
 
@@ -131,7 +135,7 @@ def _describe(definition: Definition, name: str, value: object) -> Input:
         metal_type(owner, f"input {name!r}", value.dtype)
         if name in definition.inouts:
             _check_writable(definition, name, value)
-        return Input(value.dtype, value.numel() < SMALL, value.dim() == 0)
+        return Input(value.dtype, value.numel() < SMALL, value.dim())
     if name in definition.inouts:
         raise TypeError(
             f"{owner}: {name!r} is written in place and must be a tensor, but got {value!r}"
@@ -141,7 +145,7 @@ def _describe(definition: Definition, name: str, value: object) -> Input:
             f"{owner}: input {name!r} must be an mps or cuda tensor or a Python scalar, "
             f"but got {type(value).__name__}"
         )
-    return Input(scalar_dtype(owner, name, value), small=True, scalar=True)
+    return Input(scalar_dtype(owner, name, value), small=True, rank=0)
 
 
 def _check_writable(definition: Definition, name: str, tensor: torch.Tensor) -> None:

@@ -11,7 +11,7 @@ import torch
 from ..compile import compile_library
 from ..devices import shader_compiler
 from .call_arguments import CallArguments, Scalar, check_buffers, describe
-from .signature import Definition, generate
+from .signature import TENSOR, Definition, generate
 
 
 class Launch:
@@ -87,15 +87,7 @@ def prepare(
         if name not in definition.inouts and _needs_conversion(definition, inputs[position])
     )
     metadata = tuple(
-        _metadata_value(
-            definition,
-            definition.inputs[position],
-            tuple(inputs[position].shape),
-            _row_strides(inputs[position].shape)
-            if position in converted
-            else inputs[position].stride(),
-            ending,
-        )
+        _metadata_value(definition, *_placed(call, position, position in converted), ending)
         for position, ending in call.metadata
     )
     return Launch(_kernel(call, device), call.text, arguments, converted, metadata, device)
@@ -111,10 +103,10 @@ class _Call:
         self.inputs = inputs
         self.arguments = arguments
         self.described = describe(definition, inputs)
-        self.metadata = check_buffers(definition, words, self.described)
-        self.text = generate(
-            definition, words, self.described, arguments.output_dtypes, arguments.template
-        )
+        shapes = arguments.output_shapes
+        self.metadata = check_buffers(definition, words, self.described, shapes)
+        outputs = list(zip(arguments.output_dtypes, map(len, shapes), strict=True))
+        self.text = generate(definition, words, self.described, outputs, arguments.template)
 
 
 def _kernel(call: _Call, device: torch.device) -> Callable | None:
@@ -172,6 +164,20 @@ def _bindable(value: torch.Tensor | complex) -> torch.Tensor | list[float]:
     return value.contiguous()
 
 
+def _placed(
+    call: _Call, position: int, is_converted: bool
+) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+    """The name, shape and strides of what is bound for an input, or for an output after them."""
+    inputs = call.definition.inputs
+    if position < len(inputs):
+        value = call.inputs[position]
+        shape = tuple(value.shape)
+        return inputs[position], shape, _row_strides(shape) if is_converted else value.stride()
+    position -= len(inputs)
+    shape = call.arguments.output_shapes[position]
+    return call.definition.outputs[position], shape, _row_strides(shape)
+
+
 def _metadata_value(
     definition: Definition,
     name: str,
@@ -184,6 +190,14 @@ def _metadata_value(
     An int becomes 64 bits there. Apple's and the host's processors have the low bits first, so that Metal code that asks
     for an int, or a bool, finds it; calls with casts instead cost a third more.
     """
+    if ending == TENSOR:
+        layout = [*reversed(shape), *reversed(strides)]
+        if max(layout) >= 2**31:
+            raise ValueError(
+                f"{definition.owner}: {name}_tensor counts elements in 32 bits, which do not hold the shape {shape} and "
+                f"strides {strides}"
+            )
+        return layout
     if ending == "ndim":
         return len(shape)
     if ending == "strides":

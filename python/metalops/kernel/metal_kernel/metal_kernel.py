@@ -60,7 +60,9 @@ def metal_kernel(
         source: the body. What it mentions becomes a parameter: thread attributes by Metal's names
             (``thread_position_in_grid``, a uint3, and 19 others), and for an input ``x`` of at least one dimension
             ``x_shape`` (``const constant int*``), ``x_strides`` (``const constant int64_t*``, in elements) and
-            ``x_ndim`` (``const constant int&``). Names count as whole identifiers outside comments and literals.
+            ``x_ndim`` (``const constant int&``). ``x_tensor``, of an output ``y`` also ``y_tensor``, is the tensor of
+            Metal 4 on it, ``tensor<device T, dextents<int, rank>, tensor_inline>``, whose dimensions count from the
+            innermost; those of inputs must not be written to. Names count as whole identifiers outside comments and literals.
             ``elem_to_loc(elem, x_shape, x_strides, x_ndim)`` and MLX's other helpers are in scope.
         header: Metal text before the function: helper functions, macros, includes.
         ensure_row_contiguous: copy inputs that are not row-contiguous. Without it they come as they are, with their

@@ -37,13 +37,16 @@ _guard = _locks.lock()
 
 
 def program_of(definition: Definition, backward: Callable | None) -> Program:
-    """The one program of this definition and gradient in the process."""
+    """The one program of this definition and gradient in the process, for each Metal version."""
+    from ...msl import languages  # takes longer to import than what is imported with metalops
+
+    language = languages.current()
     with _guard:
         variants = _programs.setdefault(definition, [])
         for program in variants:
-            if program.backward == backward:
+            if program.backward == backward and program.language == language:
                 return program
-        program = Program(definition, backward, len(variants))
+        program = Program(definition, backward, language, len(variants))
         variants.append(program)
         return program
 
@@ -56,9 +59,12 @@ class Program:
     definition alone, so that an exported program finds it in another process.
     """
 
-    def __init__(self, definition: Definition, backward: Callable | None, variant: int):
+    def __init__(
+        self, definition: Definition, backward: Callable | None, language: int, variant: int
+    ):
         self.definition = definition
         self.backward = backward
+        self.language = language
         self.words = mentioned(definition.source)
         self.inouts = tuple(
             position for position, name in enumerate(definition.inputs) if name in definition.inouts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -19,6 +20,9 @@ METADATA = {
     "strides": "const constant int64_t*",
     "ndim": "const constant int&",
 }
+# What it can ask about outputs too: a tensor of Metal 4, made of the extents and strides that are passed.
+TENSOR = "tensor"
+_TENSOR_PARAMETER = "const constant int64_t*"
 
 # Inputs with fewer elements lie in the constant address space.
 SMALL = 8
@@ -76,11 +80,11 @@ class Definition:
 
 @dataclass(frozen=True)
 class Input:
-    """What the text depends on: small: fewer elements than SMALL; scalar: no dimensions."""
+    """What the text depends on: small: fewer elements than SMALL; rank: the number of dimensions."""
 
     dtype: torch.dtype
     small: bool
-    scalar: bool
+    rank: int
 
 
 def element_type(dtype: torch.dtype) -> str:
@@ -88,37 +92,52 @@ def element_type(dtype: torch.dtype) -> str:
     return "complex64_t" if dtype == torch.complex64 else METAL_TYPES[dtype]
 
 
-def metadata(definition: Definition, words: frozenset[str], scalars: tuple[bool, ...]):
-    """The pairs (input position, ending) that become parameters. scalars: which inputs have no dimensions."""
-    own = {*definition.inputs, *definition.outputs}
-    return [
-        (position, ending)
-        for position, (name, scalar) in enumerate(zip(definition.inputs, scalars, strict=True))
-        for ending in METADATA
-        if not scalar and f"{name}_{ending}" in words and f"{name}_{ending}" not in own
-    ]
+def metadata(
+    definition: Definition, words: frozenset[str], ranks: Sequence[int]
+) -> list[tuple[int, str]]:
+    """The pairs (position, ending) that become parameters. ranks: of the inputs, then the outputs, as positions count."""
+    names = [*definition.inputs, *definition.outputs]
+    found = []
+    for position, (name, rank) in enumerate(zip(names, ranks, strict=True)):
+        is_output = position >= len(definition.inputs)
+        endings = [] if is_output else [*METADATA]
+        if not (is_output and definition.atomic_outputs):
+            endings.append(TENSOR)
+        found += [
+            (position, ending)
+            for ending in endings
+            if rank and f"{name}_{ending}" in words and f"{name}_{ending}" not in names
+        ]
+    return found
 
 
 def generate(
     definition: Definition,
     words: frozenset[str],
     inputs: tuple[Input, ...],
-    output_dtypes: tuple[torch.dtype, ...],
+    outputs: Sequence[tuple[torch.dtype, int]],
     template: tuple[tuple[str, bool | int | torch.dtype], ...],
 ) -> str:
-    """The whole text of a kernel. Buffers: inputs, outputs, metadata. words: the names that its source mentions."""
+    """The whole text of a kernel. Buffers: inputs, outputs, metadata. words: the names that its source mentions. outputs:
+    their dtypes and numbers of dimensions."""
+    ranks = [described.rank for described in inputs] + [rank for _, rank in outputs]
+    asked = metadata(definition, words, ranks)
+    tensors = [position for position, ending in asked if ending == TENSOR]
     buffers = [
-        _input_parameter(definition, name, described)
-        for name, described in zip(definition.inputs, inputs, strict=True)
+        _input_parameter(definition, name, described, position in tensors)
+        for position, (name, described) in enumerate(zip(definition.inputs, inputs, strict=True))
     ]
-    for name, dtype in zip(definition.outputs, output_dtypes, strict=True):
+    for name, (dtype, _) in zip(definition.outputs, outputs, strict=True):
         element = element_type(dtype)
         if definition.atomic_outputs:
             element = f"atomic<{element}>"
         buffers.append(f"device {element}* {name}")
-    scalars = tuple(described.scalar for described in inputs)
-    for position, ending in metadata(definition, words, scalars):
-        buffers.append(f"{METADATA[ending]} {definition.inputs[position]}_{ending}")
+    names = [*definition.inputs, *definition.outputs]
+    for position, ending in asked:
+        if ending == TENSOR:
+            buffers.append(f"{_TENSOR_PARAMETER} {_layout(names[position])}")
+        else:
+            buffers.append(f"{METADATA[ending]} {names[position]}_{ending}")
     parameters = [f"{text} [[buffer({index})]]" for index, text in enumerate(buffers)]
     parameters += [
         f"{attribute.type} {name} [[{name}]]"
@@ -127,6 +146,10 @@ def generate(
     ]
     function = definition.function
     signature = f"[[kernel]] void {function}(\n    " + ",\n    ".join(parameters) + ") {"
+    dtypes = [described.dtype for described in inputs] + [dtype for dtype, _ in outputs]
+    signature += "".join(
+        _tensor(names[position], dtypes[position], ranks[position]) for position in tensors
+    )
     end = "}"
     if template:
         kinds = ", ".join(f"{_template_kind(value)} {name}" for name, value in template)
@@ -136,6 +159,8 @@ def generate(
         end += f'\ntemplate [[host_name("{function}")]] [[kernel]] decltype({instance}) {instance};'
     called_for = words | mentioned(definition.header) | mentioned(f"{signature} {end}")
     parts = [_preamble(definition.math_mode, called_for)]
+    if tensors:
+        parts.append("#include <metal_tensor>\n")
     if definition.header.strip():
         parts.append(user_text(f"{definition.name}.header", definition.header))
     parts += [
@@ -146,12 +171,29 @@ def generate(
     return "".join(parts)
 
 
-def _input_parameter(definition: Definition, name: str, described: Input) -> str:
+def _input_parameter(definition: Definition, name: str, described: Input, has_tensor: bool) -> str:
     element = element_type(described.dtype)
     if name in definition.inouts:
         return f"device {element}* {name}"
-    space = "constant" if described.small else "device"
-    return f"const {space} {element}{'&' if described.scalar else '*'} {name}"
+    # Products of tiles take no constant tensors.
+    space = "constant" if described.small and not has_tensor else "device"
+    return f"const {space} {element}{'*' if described.rank else '&'} {name}"
+
+
+def _layout(name: str) -> str:
+    return f"metalops_{name}_layout"
+
+
+def _tensor(name: str, dtype: torch.dtype, rank: int) -> str:
+    """The declaration of a tensor of Metal 4, whose dimensions count from the innermost."""
+    element = f"device {element_type(dtype)}"
+    numbers = [f"int({_layout(name)}[{i}])" for i in range(2 * rank)]
+    extents = f"metal::dextents<int, {rank}>"
+    # Not of constant elements, which products of tiles may not take.
+    return (
+        f"\nconst metal::tensor<{element}, {extents}, metal::tensor_inline> {name}_{TENSOR}(({element}*){name}, "
+        f"{extents}({', '.join(numbers[:rank])}), metal::array<int, {rank}>({{{', '.join(numbers[rank:])}}}));"
+    )
 
 
 def _template_kind(value: bool | int | torch.dtype) -> str:

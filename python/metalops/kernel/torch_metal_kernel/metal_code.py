@@ -18,6 +18,9 @@ from .tensor_view import TENSOR_VIEW
 
 # Of what type a scalar arrives, and what it is in the kernel's body.
 _SCALARS = {int: ("long", "int"), float: ("float", "float"), bool: ("long", "bool")}
+_TENSOR_HEADERS = re.compile(
+    r"(?m)^[ \t]*#[ \t]*(?:include|import)[ \t]*<(?:metal_tensor|MetalPerformancePrimitives/\w+\.h)>"
+)
 
 
 class Operand(NamedTuple):
@@ -74,13 +77,12 @@ class MetalCode(NamedTuple):
             if operand.rank == 0 and not self._uses_as_tensor(name):
                 locals_.append(f"device {element}& {name} = *metalops_{name};")
             else:
-                locals_.append(
-                    f"const metalops::tensor_view<{element}, {operand.rank}> "
-                    f"{name}(metalops_{name}, metalops_extents.at + {first});"
-                )
+                kind = _view if not self._takes_tensors or operand.rank == 0 else _tensor
+                locals_.append(kind(name, element, operand.rank, first))
                 first += operand.rank
         # A struct rather than a pointer: compilers may load it once for all threads, whatever these write.
-        text = f"{TENSOR_VIEW}struct metalops_sizes {{ long at[{max(first, 1)}]; }};\n"
+        text = "#include <metal_tensor>\n" if self._takes_tensors else ""
+        text += f"{TENSOR_VIEW}struct metalops_sizes {{ long at[{max(first, 1)}]; }};\n"
         if extents is None:
             parameters.append(f"constant metalops_sizes& metalops_extents [[buffer({len(names)})]]")
         else:
@@ -89,16 +91,22 @@ class MetalCode(NamedTuple):
         types = dict(zip(self.input_names, inputs, strict=True))
         for placeholder, name in {p: name for name, p in self.template_dtypes}.items():
             text += f"using {placeholder} = {self._metal_type(name, types[name])};\n"
+        subscripts = (lambda code: code) if self._takes_tensors else as_calls
         if self.helper_src is not None:
-            text += user_text(f"{self.name}.helper_src", as_calls(self.helper_src))
+            text += user_text(f"{self.name}.helper_src", subscripts(self.helper_src))
         parameters += map(str, self.metal_params)
         head = f"kernel void {self.function}({', '.join(parameters)}) {{\n" + "\n".join(locals_)
         return (
             text
             + generated_text(self.name, head)
-            + user_text(f"{self.name}.src", as_calls(self.src))
+            + user_text(f"{self.name}.src", subscripts(self.src))
             + generated_text(self.name, "}")
         )
+
+    @property
+    def _takes_tensors(self) -> bool:
+        """Whether tensors are those of Metal 4: where the helpers include its header."""
+        return _TENSOR_HEADERS.search(self.helper_src or "") is not None
 
     def _uses_as_tensor(self, name: str) -> bool:
         return re.search(rf"(?<![\w.]){name}\s*[\[.]", self.src) is not None
@@ -122,6 +130,22 @@ class MetalCode(NamedTuple):
                     f"{self.owner}: template_dtypes makes {placeholder!r} the type of several inputs, but {name!r} is "
                     f"{_described(given[name])} and {other!r} is {_described(given[other])}"
                 )
+
+
+def _view(name: str, element: str, rank: int, first: int) -> str:
+    return (
+        f"const metalops::tensor_view<{element}, {rank}> "
+        f"{name}(metalops_{name}, metalops_extents.at + {first});"
+    )
+
+
+def _tensor(name: str, element: str, rank: int, first: int) -> str:
+    extents = f"metal::dextents<int, {rank}>"
+    sizes = ", ".join(f"int(metalops_extents.at[{first + i}])" for i in range(rank))
+    return (
+        f"const metal::tensor<device {element}, {extents}, metal::tensor_inline> "
+        f"{name}(metalops_{name}, {extents}({sizes}));"
+    )
 
 
 def _in_metal(kind: torch.dtype | type) -> str:

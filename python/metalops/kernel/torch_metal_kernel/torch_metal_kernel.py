@@ -33,6 +33,9 @@ class TorchMetalKernel:
             A tensor without dimensions is a plain number unless the body subscripts it or asks for its rank. Helper
             functions take views as template parameters. Inputs must not be written to. Inputs that are not contiguous
             are copied before the kernel runs.
+            Where helper_src includes ``<metal_tensor>`` or a header of Metal Performance Primitives, tensors are instead
+            those of Metal 4, ``tensor<device T, dextents<int, rank>, tensor_inline>``, for ``slice`` and ``matmul2d``;
+            their subscripts have as many indices as dimensions.
         torch_defn: the reference, a function whose parameters are annotated torch.Tensor, int, float or bool. The last
             three are plain names in the body, an int of 32 bits, a float, a bool. It returns torch.Tensor,
             ``list[torch.Tensor]`` or ``tuple[torch.Tensor, torch.Tensor]`` with one tensor for each result, and a call

@@ -10,11 +10,22 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
+from ..languages import FLOOR
 from ..locations import LineMap
 from ..parse import Source
 from ..preprocess import Preprocessed, preprocess
 from ..program import Program
-from . import address_spaces, atomics, compiled, divergence, language, names, opencl, signatures
+from . import (
+    address_spaces,
+    atomics,
+    compiled,
+    divergence,
+    language,
+    names,
+    opencl,
+    signatures,
+    tensors,
+)
 from .checked import Checked, Finding
 from .rules import RULES, Rule, rule
 from .sources import PACKAGE_HEADERS, Wanted
@@ -23,14 +34,14 @@ PREPROCESSOR = rule(
     "preprocessor", "1.5.3", "Every #include is found and every directive is well formed."
 )
 
-GROUPS = (names, language, address_spaces, signatures, atomics, divergence)
+GROUPS = (names, language, address_spaces, signatures, atomics, divergence, tensors)
 
 
 def check_source(
     source: str,
     name: str | None = None,
     *,
-    language: int = 310,
+    language: int = FLOOR,
     include_dirs: Iterable[str | os.PathLike] = (),
     defines: Iterable[str] = (),
     compiles: bool = True,
@@ -44,7 +55,7 @@ def check_source(
             name=name,
             include_dirs=[*include_dirs, PACKAGE_HEADERS],
             defines=defines,
-            metal_version=language,
+            language=language,
         ),
         language,
         Wanted([]),
@@ -55,7 +66,7 @@ def check_source(
 def check_file(
     path: str | os.PathLike,
     *,
-    language: int = 310,
+    language: int = FLOOR,
     include_dirs: Iterable[str | os.PathLike] = (),
     defines: Iterable[str] = (),
     is_checked: Callable[[str], bool] | None = None,
@@ -70,7 +81,7 @@ def check_file(
             path=path,
             include_dirs=[*include_dirs, PACKAGE_HEADERS],
             defines=defines,
-            metal_version=language,
+            language=language,
         ),
         language,
         is_checked or Wanted([path]),

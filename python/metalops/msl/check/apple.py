@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 
+from ..languages import standard
 from ..preprocess import include_path
 from .checked import Finding
 from .rules import rule
@@ -14,7 +15,6 @@ from .sources import PACKAGE_HEADERS
 
 APPLE = rule("apple", "1.6", "Apple's Metal compiler accepts the file.")
 
-_STANDARDS = {310: "metal3.1", 320: "metal3.2", 400: "metal4.0"}
 _MESSAGE = re.compile(
     r"(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+): (?:fatal )?error: (?P<message>.*)"
 )
@@ -33,7 +33,7 @@ def is_installed() -> bool:
 
 def check(path: str, language: int, include_dirs: list[str], defines: list[str]) -> list[Finding]:
     """The errors that Apple's compiler reports for a file."""
-    command = ["xcrun", "-sdk", "macosx", "metal", f"-std={_STANDARDS[language]}", "-fsyntax-only"]
+    command = ["xcrun", "-sdk", "macosx", "metal", standard(language), "-fsyntax-only"]
     command += [f"-I{d}" for d in include_path([*include_dirs, PACKAGE_HEADERS])]
     command += [f"-D{d}" for d in defines]
     result = subprocess.run([*command, path], capture_output=True, text=True, check=False)

@@ -6,12 +6,11 @@ import argparse
 import os
 import sys
 
+from .. import languages
 from ..errors import CompilerNotFound
 from . import apple, check_file, in_order
 from .rules import RULES
 from .sources import Wanted, metal_files
-
-LANGUAGES = {"3.1": 310, "3.2": 320, "4": 400, "4.0": 400}
 
 
 def main(argv: list[str]) -> int:
@@ -23,7 +22,12 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="metalops check", description=main.__doc__)
     parser.add_argument("paths", metavar="PATH", nargs="*")
     parser.add_argument(
-        "--language", choices=sorted(LANGUAGES), default="3.1", help="the Metal version (3.1)"
+        "--language",
+        type=languages.argument,
+        default=languages.FLOOR,
+        metavar="VERSION",
+        help=f"the Metal version: {', '.join(languages.LANGUAGES)} "
+        f"(default: {languages.name_of(languages.FLOOR)})",
     )
     parser.add_argument("--strict", action="store_true", help="warnings fail the check too")
     parser.add_argument(
@@ -39,9 +43,7 @@ def main(argv: list[str]) -> int:
         parser.error("a PATH is needed")
     try:
         files = metal_files(arguments.paths)
-        findings = _findings(
-            files, LANGUAGES[arguments.language], arguments.include_dirs, arguments.defines
-        )
+        findings = _findings(files, arguments.language, arguments.include_dirs, arguments.defines)
     except (CompilerNotFound, OSError) as error:
         print(f"metalops check: {error}", file=sys.stderr)
         return 2

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from ..build import GENERATED_NAME, readable
 from ..paths import HEADERS
 from ..preprocess import Preprocessed
-from ..targets.host import compiler
+from ..targets.host import compiler, tensors
 from ..targets.host.emit import HostCode, emit
 from .checked import Finding
 from .messages import errors, place_of
@@ -40,7 +40,7 @@ def check(preprocessed: Preprocessed, is_wanted: Callable[[str], bool]) -> list[
             for d in error.diagnostics
         ]
     found, elsewhere = [], []
-    output, path = _compile(emitted)
+    output, path = _compile(emitted, preprocessed.language)
     for message in errors(output, path):
         at = place_of(message, emitted.position, is_wanted)
         if at is None and message.places:
@@ -56,11 +56,13 @@ def check(preprocessed: Preprocessed, is_wanted: Callable[[str], bool]) -> list[
     return found or elsewhere
 
 
-def _compile(emitted: HostCode) -> tuple[str, str]:
+def _compile(emitted: HostCode, language: int) -> tuple[str, str]:
     """What the compiler says of emitted text, and the name of the file that it stood in."""
     host = compiler.find()
     flags = [flag for flag in host.flags(0) if flag not in _LENIENT]
     flags += [f"-I{HEADERS}", *host.diagnostic_flags(_MAX_ERRORS)]
+    if emitted.program.has_tensors:
+        flags += tensors.flags("c++2b", language, tensors.layout())
     if host.kind == "gnu":
         flags.append("-Werror=narrowing")
     with tempfile.TemporaryDirectory(prefix="metalops") as folder:

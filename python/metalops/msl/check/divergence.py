@@ -1,15 +1,16 @@
-"""Barriers that not all threads of a threadgroup reach, as far as the source shows it.
+"""Barriers that not all threads of a threadgroup reach, and operations on tensors that not all threads of their scope do,
+as far as the source shows it.
 
-Values are uniform (the same in all threads of a group), may differ, or differ for certain, judging
-by the kernel's attributes and how variables are computed from them. Parameters of other functions
-count as uniform: only kernels know.
+Values are uniform (the same in all threads of a group, or of a simdgroup where it is about its operations), may differ, or
+differ for certain, judging by the kernel's attributes and how variables are computed from them. Parameters of other
+functions count as uniform: only kernels know.
 """
 
 from __future__ import annotations
 
 import re
 
-from ..program import declared_identifier, name_node
+from ..program import declared_identifier, integer_value, name_node
 from ..scopes import Declaration
 from ..vocabulary import THREAD_ATTRIBUTES
 from .checked import Checked, descendants
@@ -25,7 +26,23 @@ SUSPECT = rule(
     is_suspicion=True,
 )
 
+TENSORS = rule(
+    "divergent-tensor-operation",
+    "2.20",
+    "All threads of its scope reach an operation on tensors: run, reductions, load and store of cooperative tensors.",
+)
+SUSPECT_TENSORS = rule(
+    "maybe-divergent-tensor-operation",
+    "2.20",
+    "All threads of its scope reach an operation on tensors: its condition should be uniform.",
+    is_suspicion=True,
+)
+
 _UNIFORM, _MAY, _VARIES = 0, 1, 2
+_OPERATIONS = {"run", "load", "store"}
+_OF_THREAD = re.compile(r"\bexecution_threads?\b")
+_OF_GROUP = re.compile(r"\bexecution_simdgroups\s*<(?!\s*1\s*>)")
+_OPERATION_TYPE = re.compile(r"\b(?:matmul2d|convolution2d)\s*<|\bcooperative_tensor")
 _LOOPS = ("for_statement", "while_statement", "do_statement", "for_range_loop")
 _CONDITIONALS = ("if_statement", "switch_statement", *_LOOPS)
 
@@ -34,7 +51,10 @@ def check(checked: Checked) -> None:
     """Finds what breaks the rules of this group."""
     for kernel in checked.program.kernels:
         if checked.wants(kernel.function.node.start_byte):
-            _Kernel(checked, kernel).run()
+            _Kernel(checked, kernel).barriers()
+            if checked.program.has_tensors:
+                _Kernel(checked, kernel).tensors("threadgroup")
+                _Kernel(checked, kernel, of_simdgroup=True).tensors("simdgroup")
 
 
 def _contains(outer, inner) -> bool:
@@ -50,8 +70,11 @@ def _without_parentheses(node):
 
 
 class _Kernel:
-    def __init__(self, checked: Checked, kernel):
+    """What differs among the threads of a kernel's groups; of_simdgroup: of a simdgroup."""
+
+    def __init__(self, checked: Checked, kernel, of_simdgroup: bool = False):
         self.checked = checked
+        self.of_simdgroup = of_simdgroup
         self.kernel = kernel
         self.source = checked.source
         self.scopes = checked.calls.scopes_around(kernel.function.body)
@@ -62,30 +85,66 @@ class _Kernel:
             if parameter.kind == "builtin" and parameter.name:
                 identifier = declared_identifier(parameter.node.child_by_field_name("declarator"))
                 declaration = declared[identifier.start_byte]
-                if THREAD_ATTRIBUTES[parameter.attribute].differs_in_group:
+                if THREAD_ATTRIBUTES[parameter.attribute].differs_in_group and not (
+                    of_simdgroup and parameter.attribute == "simdgroup_index_in_threadgroup"
+                ):
                     self.values[declaration] = _VARIES
                 if parameter.attribute == "thread_position_in_grid":
                     self.in_grid.add(declaration)
 
-    def run(self) -> None:
+    def barriers(self) -> None:
+        self._reached(self._is_barrier, "group", DIVERGENT, SUSPECT)
+
+    def tensors(self, scope: str) -> None:
+        """Operations of a scope: "threadgroup" or "simdgroup"."""
+        self._reached(lambda call: self._scope_of(call) == scope, scope, TENSORS, SUSPECT_TENSORS)
+
+    def _reached(self, is_meant, scope: str, certain, suspect) -> None:
         if not self.values:
             return
         body = self.kernel.function.body
-        calls = [
-            n for n in descendants(body) if n.type == "call_expression" and self._is_barrier(n)
-        ]
+        calls = [n for n in descendants(body) if n.type == "call_expression" and is_meant(n)]
         if not calls:
             return
         self._follow_variables()
         reasons = self._exits(body)
         for call in calls:
-            self._barrier(call, reasons)
+            self._operation(call, reasons, scope, certain, suspect)
+
+    def _scope_of(self, call) -> str | None:
+        """Of an operation on tensors, "simdgroup" where the program does not say it here; None for other calls."""
+        callee = call.child_by_field_name("function")
+        name = name_node(callee)
+        if callee.type != "field_expression":
+            is_reduction = self.source.masked_text(name) in ("reduce_rows", "reduce_columns")
+            return "simdgroup" if is_reduction else None
+        if self.source.masked_text(name) not in _OPERATIONS:
+            return None
+        text = self._type_text(callee.child_by_field_name("argument"))
+        if _OF_THREAD.search(text) or not _OPERATION_TYPE.search(text):
+            return None
+        return "threadgroup" if _OF_GROUP.search(text) else "simdgroup"
+
+    def _type_text(self, node) -> str:
+        """What a variable of an operation or of a cooperative tensor says of its type; of the latter, with that of the
+        operation it comes from."""
+        declaration = self.scopes.declaration_of(node) if node.type == "identifier" else None
+        if declaration is None:
+            return ""
+        value = declaration.initialiser
+        if value is None or value.type != "call_expression":
+            return declaration.type
+        text = f"{declaration.type} {self.source.masked_text(value)}"
+        callee = value.child_by_field_name("function")
+        if callee.type == "field_expression":
+            text += " " + self._type_text(callee.child_by_field_name("argument"))
+        return text
 
     def _is_barrier(self, call) -> bool:
         called = name_node(call.child_by_field_name("function"))
         return called.type == "identifier" and self.checked.calls.surely_has_barrier(call)
 
-    def _barrier(self, call, exits) -> None:
+    def _operation(self, call, exits, scope: str, certain, suspect) -> None:
         worst, why = _UNIFORM, None
         node, child = call.parent, call
         while node is not None and node.start_byte >= self.kernel.function.body.start_byte:
@@ -112,19 +171,20 @@ class _Kernel:
         text = self.checked.text(why)
         if worst == _VARIES:
             self.checked.report(
-                DIVERGENT,
+                certain,
                 call,
-                f"not all threads of the group reach this {name}, because {text} at line {line} "
+                f"not all threads of the {scope} reach this {name}, because {text} at line {line} "
                 "differs among them; "
                 "move it to where all threads come",
             )
         else:
+            what = "barrier" if certain is DIVERGENT else "operation"
             self.checked.report(
-                SUSPECT,
+                suspect,
                 call,
-                f"perhaps not all threads of the group reach this {name}: {text} at line {line} "
+                f"perhaps not all threads of the {scope} reach this {name}: {text} at line {line} "
                 "may differ among them; "
-                "make the condition the same for the whole group, or move the barrier out",
+                f"make the condition the same for the whole {scope}, or move the {what} out",
             )
 
     # ---- conditions ------------------------------------------------------------------------------
@@ -286,12 +346,23 @@ class _Kernel:
             return self._value(named[0]) if len(named) == 1 else _MAY
         return _MAY if any(self._value(a) for a in named) else _UNIFORM
 
+    def _is_number_of_simdgroup(self, operator: str, right) -> bool:
+        """Whether an operation makes the number of a simdgroup of that of a thread, in groups of one dimension."""
+        number = integer_value(self.source.masked_text(right))
+        if number is None:
+            return False
+        return (operator == "/" and number > 0 and number % 32 == 0) or (
+            operator == ">>" and number >= 5
+        )
+
     def _binary(self, node) -> int:
         left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
         one, other = self._value(left), self._value(right)
         if not one and not other:
             return _UNIFORM
         operator = self.source.node_text(node.child_by_field_name("operator"))
+        if self.of_simdgroup and self._is_number_of_simdgroup(operator, right):
+            return _UNIFORM
         if operator in ("&&", "||"):
             return max(one, other)
         if _UNIFORM not in (one, other) or _MAY in (one, other):

@@ -15,7 +15,10 @@ DOUBLE = rule(
     "double", "2.1", "double, long double and long long do not exist: use float and long."
 )
 VECTOR_SIZE = rule(
-    "vector-size", "2.2", "Vectors have 2, 3 or 4 components, matrices 2 to 4 rows and columns."
+    "vector-size",
+    "2.2",
+    "Vectors have 2, 3 or 4 components, from Metal 4.0 on 8 or 16 too as vec<T, N>; matrices have 2 to 4 rows and "
+    "columns.",
 )
 RECURSION = rule(
     "recursion", _RESTRICTIONS, "A function does not call itself, directly or through others."
@@ -164,12 +167,11 @@ class _Language:
         arguments = node.child_by_field_name("arguments").named_children
         if name in self.declared or name not in ("vec", "packed_vec", "matrix"):
             return
+        sizes = {"2", "3", "4"}
+        if name == "vec" and self.checked.language >= 400:
+            sizes |= {"8", "16"}
         for argument in arguments[1:]:
-            if argument.type == "number_literal" and self.checked.text(argument) not in (
-                "2",
-                "3",
-                "4",
-            ):
+            if argument.type == "number_literal" and self.checked.text(argument) not in sizes:
                 kind = (
                     "a matrix has 2 to 4 rows and columns"
                     if name == "matrix"

@@ -67,7 +67,7 @@ def read_program(preprocessed: Preprocessed, only: Collection[str]) -> Program:
         if missing:
             raise ValueError(f"the source has no kernel {missing[0]!r}")
         program.instances = [i for i in program.instances if i.name in only]
-    restrictions.check(program)
+    restrictions.check(program, preprocessed.language)
     return program
 
 

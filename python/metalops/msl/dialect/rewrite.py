@@ -45,13 +45,15 @@ def rewrite(
     program: Program,
     before_expressions: Callable[[Rewritten], None] = lambda _: None,
     compiled_in: bool = False,
+    tensors_meet: bool = True,
 ) -> Rewritten:
     """Edits for the whole program. Raises ProgramError for what Metal forbids.
 
     before_expressions: edits that the text of expressions must have where it is copied. compiled_in: whether the values of
-    function constants are.
+    function constants are. tensors_meet: see CallGraph.
     """
-    rewritten = Rewritten(program, Edits(program.source.text), CallGraph(program))
+    calls = CallGraph(program, tensors_meet)
+    rewritten = Rewritten(program, Edits(program.source.text), calls)
     _erase_attributes(rewritten)
     AddressSpaces(rewritten).run()
     before_expressions(rewritten)

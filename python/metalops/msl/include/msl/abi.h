@@ -2,17 +2,21 @@
 // compiled by whatever compiler is at hand) and the software Metal device that runs it. Both sides
 // include this file and nothing else of each other. No standard header is included here, because
 // emitted code lives in a namespace that must stay free of libc's names. Any change of layout
-// raises kAbiVersion.
+// raises kAbiVersion, but for functions behind the last one of Runtime that only sanitized code
+// calls, which is never kept from one device to the next.
 #pragma once
+
+#include <msl/tensor_abi.h>
 
 namespace msl::abi {
 
 typedef __UINT8_TYPE__ u8;
 typedef __INT32_TYPE__ i32;
+typedef __INT64_TYPE__ i64;
 typedef __UINT32_TYPE__ u32;
 typedef __UINT64_TYPE__ u64;
 
-constexpr u32 kAbiVersion = 5;
+constexpr u32 kAbiVersion = 8;
 constexpr u32 kMaxBuffers = 31;              // Metal's buffer argument table
 constexpr u32 kSimdWidth = 32;               // every Apple GPU
 constexpr u32 kMaxThreadgroupBytes = 32768;  // Apple GPUs, family 4 and later
@@ -95,6 +99,15 @@ enum class Undefined : u32 {
   kNotAll,      // an operation that all lanes must take part in (value: how many do)
 };
 
+// How tensors are misused; the numbers that say more.
+enum class Misuse : u32 {
+  kInnermostStride,  // of an operand it is not 1: {stride}
+  kSmallOperand,     // whose static extent is less than the tile's: {dimension, extent, needed}
+  kShortOperand,     // with less than a static inner dimension: {dimension, extent, needed}
+  kSliceOutside,     // of the tensor: {dimension, origin, extent of the slice, extent}
+  kSliceInBlock,     // of elements with one scale: {dimension, origin, elements of a block}
+};
+
 enum class Access : u32 { kRead, kWrite, kUpdate };  // kUpdate: an atomic read and write
 
 // Filled in by the device and handed to metalops_bind before any kernel of the library runs. These
@@ -105,9 +118,10 @@ struct Runtime {
   void (*threadgroup_barrier)(Site);
   void (*simdgroup_barrier)(Site);
   void (*simd)(Site, const void* in, void* out, SimdFunction);
-  u32 (*lane)();         // thread_index_in_simdgroup of the running thread
-  u32 (*active_mask)();  // lanes of its simdgroup that exist and have not returned
-  Path* (*path)();       // of the running thread; the same during all its run
+  u32 (*lane)();              // thread_index_in_simdgroup of the running thread
+  const Thread* (*thread)();  // that runs, on a fiber
+  u32 (*active_mask)();       // lanes of its simdgroup that exist and have not returned
+  Path* (*path)();            // of the running thread; the same during all its run
   // The offset in Group::static_memory of a variable that has none yet.
   u32 (*place_variable)(Group*, u32 bytes, u32 alignment);
   // Called by SimdFunctions, for one of their lanes.
@@ -125,6 +139,16 @@ struct Runtime {
   void (*fence)(u32 mem_flags, i32 order);
   void (*copy)(void* to, const void* from, u64 bytes, const void* place);  // as memmove
   void (*fill)(void* to, i32 byte, u64 bytes, const void* place);
+
+  // Called by sanitized code for tensors (msl/tensor_checks.h). operand: "left operand" and so on.
+  void (*misuse)(Misuse, const char* operand, const i64* numbers, const void* place);
+  // The running thread comes to an operation that all threads of so many simdgroups, one or those
+  // of the threadgroup, run together. `kind` is the same for all that run the same one.
+  void (*scope_operation)(u32 simdgroups, const char* name, u64 kind, const void* place);
+  // The running thread's part of a cooperative tensor: `count` elements that nothing has written,
+  // of which exist those with exists[i] != 0; and elements that are copied from another one's.
+  void (*elements_begin)(void* elements, u32 element_bytes, const u8* exists, u32 count);
+  void (*elements_copied)(void* to, const void* from);
 };
 
 // ---- what a library tells the device
@@ -148,6 +172,7 @@ struct Argument {
   u32 element_bytes;  // sizeof the pointee or referent; 0 for void
   u32 writable;       // 1 for device pointers and references that are not const
   Variation variation;
+  const TensorArgument* tensor;  // null for all other arguments
 };
 
 struct Kernel {

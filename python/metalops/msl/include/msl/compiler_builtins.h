@@ -84,7 +84,32 @@ MSL_INLINE bool __metal_isinf(float x, bool = false) { return __builtin_isinf(x)
 MSL_INLINE bool __metal_isnan(float x, bool = false) { return __builtin_isnan(x); }
 MSL_INLINE bool __metal_isnormal(float x, bool = false) { return __builtin_isnormal(x); }
 
-MSL_INLINE ushort __metal_get_simdgroup_size(ushort) { return 32; }
+// What a thread asks about itself, in the type of the argument. The names are those of
+// vocabulary.py's THREAD_NUMBERS: they need a thread that runs alone, or group.h.
+#define MSL_THREAD_NUMBERS(MACRO)                                \
+  MACRO(thread_index_in_simdgroup, index % abi::kSimdWidth)      \
+  MACRO(thread_index_in_quadgroup, index % 4)                    \
+  MACRO(thread_index_in_threadgroup, index)                      \
+  MACRO(simdgroup_index_in_threadgroup, index / abi::kSimdWidth) \
+  MACRO(quadgroup_index_in_threadgroup, index / 4)
+#define MSL_THREAD_NUMBER(NAME, VALUE)                       \
+  template <class T>                                         \
+  MSL_INLINE T __metal_get_##NAME(T) {                       \
+    const abi::u32 index = msl_impl::index_in_threadgroup(); \
+    return T(VALUE);                                         \
+  }
+MSL_THREAD_NUMBERS(MSL_THREAD_NUMBER)
+#undef MSL_THREAD_NUMBER
+#define MSL_CONSTANT_NUMBER(NAME, VALUE) \
+  template <class T>                     \
+  MSL_INLINE T __metal_get_##NAME(T) {   \
+    return T(VALUE);                     \
+  }
+MSL_CONSTANT_NUMBER(simdgroup_size, abi::kSimdWidth)
+MSL_CONSTANT_NUMBER(threads_per_simdgroup, abi::kSimdWidth)
+MSL_CONSTANT_NUMBER(thread_execution_width, abi::kSimdWidth)
+MSL_CONSTANT_NUMBER(quadgroup_size, 4)
+#undef MSL_CONSTANT_NUMBER
 
 // The bitwise ones are asked for floats too (as their bits) in overload sets that are never called.
 #define MSL_COLLECTIVE(NAME)                                  \

@@ -30,6 +30,9 @@
 #define MSL_NATIVE_HALF 0
 #endif
 
+// Loops whose arrays must be registers on GPUs.
+#define MSL_UNROLLED
+
 // glibc's vector math library: g++ calls it through the declarations in math_scalar.h, clang
 // through -fveclib.
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)

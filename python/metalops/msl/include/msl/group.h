@@ -843,3 +843,23 @@ MSL_WITH_LANE(simdgroup_store, matrix_store)
 #undef MSL_WITH_LANE
 
 }  // namespace msl::metal
+
+namespace msl {
+
+#define MSL_THREAD_NUMBER(NAME, VALUE)                                                  \
+  template <class K, class M, class P, class T>                                         \
+  MSL_INLINE auto __metal_get_##NAME##_in_group(K, const msl_support::Threads& threads, \
+                                                const M& mask, const P&, const T&) {    \
+    msl_support::Lanes<T> numbers(threads);                                             \
+    for (abi::u32 s = 0; s < threads.simdgroups(); ++s) {                               \
+      msl_impl::for_lanes(mask.word(threads, s), [&](abi::u32 lane) MSL_LANE_LOOP {     \
+        const abi::u32 index = s * abi::kSimdWidth + lane;                              \
+        numbers[index] = T(VALUE);                                                      \
+      });                                                                               \
+    }                                                                                   \
+    return numbers;                                                                     \
+  }
+MSL_THREAD_NUMBERS(MSL_THREAD_NUMBER)
+#undef MSL_THREAD_NUMBER
+
+}  // namespace msl

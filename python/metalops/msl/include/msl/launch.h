@@ -4,6 +4,7 @@
 #pragma once
 
 #include <msl/rewrite.h>
+#include <msl/signature.h>
 
 // Threads of a launch are independent of each other, so neither are the iterations of a loop over
 // them dependent. Emitted only before loops over kernels that keep no indexed memory of their own.
@@ -106,57 +107,8 @@ constexpr u32 kCpuFeatures = 0
 #endif
     ;
 
-// ---- types of a kernel's parameters
-// -------------------------------------------------------------------------
-
-template <u32 I, class... A>
-struct type_at;
-template <class F, class... R>
-struct type_at<0, F, R...> {
-  typedef F type;
-};
-template <u32 I, class F, class... R>
-struct type_at<I, F, R...> : type_at<I - 1, R...> {};
-
-template <class F>
-struct signature;
-template <class R, class... A>
-struct signature<R (*)(A...)> {
-  template <u32 I>
-  using parameter = typename type_at<I, A...>::type;
-};
-
 template <class T>
 T made_up();  // a value in unevaluated operands
-
-template <class T>
-inline constexpr u32 size_or_zero = sizeof(T);
-template <>
-inline constexpr u32 size_or_zero<void> = 0;
-template <>
-inline constexpr u32 size_or_zero<const void> = 0;
-
-template <class P>
-inline constexpr u32 element_bytes = 0;
-template <class T>
-inline constexpr u32 element_bytes<T*> = size_or_zero<T>;
-template <class T>
-inline constexpr u32 element_bytes<T* const> = size_or_zero<T>;
-template <class T>
-inline constexpr u32 element_bytes<T&> = size_or_zero<T>;
-
-template <class P>
-inline constexpr u32 is_writable = 0;
-template <class T>
-inline constexpr u32 is_writable<T*> = 1;
-template <class T>
-inline constexpr u32 is_writable<T&> = 1;
-template <class T>
-inline constexpr u32 is_writable<const T*> = 0;
-template <class T>
-inline constexpr u32 is_writable<const T&> = 0;
-template <class T>
-inline constexpr u32 is_writable<T* const> = is_writable<T*>;
 
 // ---- arguments
 // ----------------------------------------------------------------------------------------------

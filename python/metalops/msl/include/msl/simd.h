@@ -101,6 +101,47 @@ struct Filled {
   ushort amount;
   ushort modulo;
 };
+// The lane that a shuffle takes a value from. outside: shifted past an end.
+struct SourceLane {
+  u32 lane;
+  bool outside;
+};
+template <Shuffle Kind, u32 Width>
+MSL_INLINE constexpr SourceLane source_lane(u32 lane, u32 amount) {
+  const u32 place = lane & (Width - 1);
+  u32 source = amount;
+  bool outside = false;
+  switch (Kind) {
+    case Shuffle::kDirect:
+    case Shuffle::kBroadcast:
+      break;
+    case Shuffle::kXor:
+      source = place ^ amount;
+      break;
+    case Shuffle::kUp:
+      outside = amount > place;
+      source = place - amount;
+      break;
+    case Shuffle::kDown:
+      outside = place + amount >= Width;
+      source = place + amount;
+      break;
+    case Shuffle::kRotateUp:
+      source = place - amount;
+      break;
+    case Shuffle::kRotateDown:
+      source = place + amount;
+      break;
+  }
+  return {lane - place + (source & (Width - 1)), outside};
+}
+// The same where lanes that are left empty are filled.
+template <bool Down>
+MSL_INLINE constexpr SourceLane source_lane_of_filled(u32 lane, u32 amount, u32 width) {
+  const u32 place = lane & (width - 1);
+  const u32 source = Down ? place + amount : place - amount;
+  return {lane - place + (source & (width - 1)), Down ? source >= width : amount > place};
+}
 struct Votes {
   u32 yes;      // lanes that voted true
   u32 present;  // lanes that voted

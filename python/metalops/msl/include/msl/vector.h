@@ -215,6 +215,13 @@ struct vector_operators {
 
 struct splat {};  // picks the constructor that fills every component
 
+// Gives a vector its alignment in structs and arrays. As a base, because GPUs take vectors at the
+// alignment of an element, and so must the code for the CPU: clang's -fmax-type-align (compiler.py)
+// is about types that have no attribute of their own. V: two bases of one type would not lie at
+// the same place.
+template <class V, size_t Bytes>
+struct alignas(Bytes) aligned {};
+
 }  // namespace msl_impl
 
 namespace metal {
@@ -244,7 +251,7 @@ namespace metal {
   MSL_INLINE constexpr const T& operator[](size_t i) const { return msl_impl::at<N>(*this, i); }
 
 template <class T>
-struct alignas(2 * sizeof(T)) vec<T, 2> : msl_impl::vector_operators<T, 2> {
+struct vec<T, 2> : msl_impl::vector_operators<T, 2>, msl_impl::aligned<vec<T, 2>, 2 * sizeof(T)> {
   T x, y;
   MSL_VECTOR_COMMON(2, x(static_cast<T>(v.x)), y(static_cast<T>(v.y)))
   MSL_INLINE constexpr vec(msl_impl::splat, T s) : x(s), y(s) {}
@@ -253,7 +260,7 @@ struct alignas(2 * sizeof(T)) vec<T, 2> : msl_impl::vector_operators<T, 2> {
 };
 
 template <class T>
-struct alignas(4 * sizeof(T)) vec<T, 3> : msl_impl::vector_operators<T, 3> {
+struct vec<T, 3> : msl_impl::vector_operators<T, 3>, msl_impl::aligned<vec<T, 3>, 4 * sizeof(T)> {
   T x, y, z;
   MSL_VECTOR_COMMON(3, x(static_cast<T>(v.x)), y(static_cast<T>(v.y)), z(static_cast<T>(v.z)))
   MSL_INLINE constexpr vec(msl_impl::splat, T s) : x(s), y(s), z(s) {}
@@ -269,7 +276,7 @@ struct alignas(4 * sizeof(T)) vec<T, 3> : msl_impl::vector_operators<T, 3> {
 };
 
 template <class T>
-struct alignas(4 * sizeof(T)) vec<T, 4> : msl_impl::vector_operators<T, 4> {
+struct vec<T, 4> : msl_impl::vector_operators<T, 4>, msl_impl::aligned<vec<T, 4>, 4 * sizeof(T)> {
   T x, y, z, w;
   MSL_VECTOR_COMMON(4, x(static_cast<T>(v.x)), y(static_cast<T>(v.y)), z(static_cast<T>(v.z)),
                     w(static_cast<T>(v.w)))
@@ -304,6 +311,89 @@ struct vec<T, 1> {
   MSL_INLINE constexpr operator T() const { return x; }
   MSL_INLINE constexpr T& operator[](size_t) { return x; }
   MSL_INLINE constexpr const T& operator[](size_t) const { return x; }
+};
+
+// Of 8 and 16 elements, which have no names.
+template <class T, int N>
+struct wide_vec;
+template <class T>
+struct vec<T, 8> : wide_vec<T, 8> {
+  using wide_vec<T, 8>::wide_vec;
+};
+template <class T>
+struct vec<T, 16> : wide_vec<T, 16> {
+  using wide_vec<T, 16>::wide_vec;
+};
+template <class T, int N>
+struct wide_vec : msl_impl::aligned<vec<T, N>, N * sizeof(T)> {
+  using V = vec<T, N>;
+  using B = vec<bool, N>;
+  using value_type = T;
+  using element_type = T;
+  T elements[N];
+
+  wide_vec() = default;
+  template <class S, class = msl_impl::if_silent<S, T>, class = msl_impl::if_scalar<S>>
+  MSL_INLINE constexpr wide_vec(S s) : wide_vec(msl_impl::splat{}, static_cast<T>(s)) {}
+  template <class S, class = msl_impl::if_on_request<S, T>, int = 0>
+  MSL_INLINE explicit constexpr wide_vec(S s) : wide_vec(msl_impl::splat{}, static_cast<T>(s)) {}
+  template <class U, class = msl_impl::if_different<T, U>>
+  MSL_INLINE explicit constexpr wide_vec(const vec<U, N>& v) : elements() {
+    for (int i = 0; i < N; ++i) elements[i] = static_cast<T>(v[i]);
+  }
+  // An element each.
+  template <class A, class... Rest, class = metal::enable_if_t<sizeof...(Rest) + 1 == N>,
+            class = msl_impl::if_scalar<A>>
+  MSL_INLINE constexpr wide_vec(A first, Rest... rest)
+      : elements{static_cast<T>(first), static_cast<T>(rest)...} {}
+  MSL_INLINE constexpr wide_vec(msl_impl::splat, T s) : elements() {
+    for (int i = 0; i < N; ++i) elements[i] = s;
+  }
+  MSL_INLINE constexpr T& operator[](size_t i) { return elements[i]; }
+  MSL_INLINE constexpr const T& operator[](size_t i) const { return elements[i]; }
+
+#define MSL_WIDE(RESULT, OPERATOR, TERM)                                \
+  friend MSL_INLINE constexpr RESULT OPERATOR(const V& a, const V& b) { \
+    RESULT result(msl_impl::splat{}, {});                               \
+    for (int i = 0; i < N; ++i) result.elements[i] = TERM;              \
+    return result;                                                      \
+  }
+#define MSL_WIDE_ARITHMETIC(op, TERM) \
+  MSL_WIDE(V, operator op, T(TERM))   \
+  friend MSL_INLINE constexpr V& operator op## = (V & a, const V& b) { return a = a op b; }
+#define MSL_WIDE_COMPARISON(op) MSL_WIDE(B, operator op, (a[i] op b[i]))
+#define MSL_WIDE_UNARY(RESULT, OPERATOR, TERM)              \
+  friend MSL_INLINE constexpr RESULT OPERATOR(const V& a) { \
+    RESULT result(msl_impl::splat{}, {});                   \
+    for (int i = 0; i < N; ++i) result.elements[i] = TERM;  \
+    return result;                                          \
+  }
+  MSL_WIDE_ARITHMETIC(+, a[i] + b[i])
+  MSL_WIDE_ARITHMETIC(-, a[i] - b[i])
+  MSL_WIDE_ARITHMETIC(*, a[i] * b[i])
+  MSL_WIDE_ARITHMETIC(/, msl_impl::quotient<T>(a[i], b[i]))
+  MSL_WIDE_ARITHMETIC(%, msl_impl::residue<T>(a[i], b[i]))
+  MSL_WIDE_ARITHMETIC(&, a[i] & b[i])
+  MSL_WIDE_ARITHMETIC(|, a[i] | b[i])
+  MSL_WIDE_ARITHMETIC(^, a[i] ^ b[i])
+  MSL_WIDE_ARITHMETIC(<<, a[i] << msl_impl::shift_count<T>(b[i]))
+  MSL_WIDE_ARITHMETIC(>>, a[i] >> msl_impl::shift_count<T>(b[i]))
+  MSL_WIDE_COMPARISON(<)
+  MSL_WIDE_COMPARISON(>)
+  MSL_WIDE_COMPARISON(<=)
+  MSL_WIDE_COMPARISON(>=)
+  MSL_WIDE_COMPARISON(==)
+  MSL_WIDE_COMPARISON(!=)
+  MSL_WIDE_COMPARISON(&&)
+  MSL_WIDE_COMPARISON(||)
+  MSL_WIDE_UNARY(V, operator-, T(-a[i]))
+  MSL_WIDE_UNARY(V, operator~, T(~a[i]))
+  MSL_WIDE_UNARY(B, operator!, !a[i])
+  friend MSL_INLINE constexpr V operator+(const V& a) { return a; }
+#undef MSL_WIDE
+#undef MSL_WIDE_ARITHMETIC
+#undef MSL_WIDE_COMPARISON
+#undef MSL_WIDE_UNARY
 };
 
 // packed_vec<T, N> has the layout of T[N]; in expressions it is a vec.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -13,19 +14,28 @@ from ...preprocess import Preprocessed
 from ...program import Program
 from .entries import Entries, Entry
 from .kernels import rewrite_for_cuda
+from .sites import Sites
 
 _HEAD = (
     "#include <msl/metal.h>\n#include <msl/rewrite.h>\n#include <msl/cuda/launch.h>\n"
     "#include <msl/cuda/function_constants.h>\n"
 )
+_TENSORS = "#include <msl/tensors.h>\n#include <msl/cuda/indices.h>\n#include <msl/cuda/tensor_argument.h>\n"
+_LOGGING = "#include <msl/cuda/logging.h>\n"
+_MENTIONS_LOGS = re.compile(r"\bos_log")
+_MENTIONS_MATRICES = re.compile(r"\bsimdgroup_(?:matrix|(?:half|bfloat|float)8x8)\b")
 
 
 @dataclass
 class CudaCode(Emitted):
-    """CUDA C++ text, and the program it was emitted from. entries: by a kernel's name."""
+    """CUDA C++ text, and the program it was emitted from. entries: by a kernel's name. has_matrices: whether lanes of a
+    simdgroup are those of include/msl/cuda/lanes.h that tensor cores take; then blocks are lines of whole warps. language:
+    __METAL_VERSION__."""
 
     program: Program | None = None
     entries: dict[str, Entry] = field(default_factory=dict)
+    has_matrices: bool = False
+    language: int = 0
 
 
 def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> CudaCode:
@@ -37,9 +47,33 @@ def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> CudaCode:
     with errors_at(lines):
         program = read_program(preprocessed, only)
         rewritten, sites = rewrite_for_cuda(program)
-        entries = Entries(rewritten, sites)
+        has_matrices = _MENTIONS_MATRICES.search(program.source.masked) is not None
+        entries = Entries(rewritten, sites, has_matrices)
         body, runs = rewritten.edits.apply()
         pieces = list(entries.pieces())
-    head = _HEAD + accessors(rewritten.swizzles) + "namespace msl {\n"
+    lanes = "#define MSL_MATRIX_LANES 1\n" if has_matrices else ""
+    logging = _LOGGING if _MENTIONS_LOGS.search(program.source.masked) else ""
+    notes = "#define MSL_NOTED_SITES 1\n" if sites.are_noted else ""
+    tensors = ""
+    if program.has_tensors:
+        tensors = f"#define MSL_STAGING_BYTES {_staging_bytes(program, sites)}\n{_TENSORS}"
+    head = (
+        lanes
+        + notes
+        + _HEAD
+        + tensors
+        + logging
+        + accessors(rewritten.swizzles)
+        + "namespace msl {\n"
+    )
     text, runs, _ = assemble(head, body, runs, pieces, lines)
-    return CudaCode(text, lines, runs, program, entries.table())
+    return CudaCode(
+        text, lines, runs, program, entries.table(), has_matrices, preprocessed.language
+    )
+
+
+def _staging_bytes(program: Program, sites: Sites) -> int:
+    """What operations on tensors may have of a block's static memory: what is left of it by the threadgroup memory that
+    kernels declare, which is at most 32 KiB in Metal, and by the Sites that threads note (include/msl/cuda/site.h)."""
+    declares = any(kernel.threadgroup_variables for kernel in program.kernels)
+    return (48 - 32 * declares - 4 * sites.are_noted) * 1024

@@ -24,7 +24,7 @@ _OF_THE_GRID = {"thread_position_in_grid", "threads_per_grid", "grid_size", "gri
 class Entry(NamedTuple):
     """How a kernel is started. arguments: what those in buffers and threadgroup memory are, in their order: "pointer",
     "numbers" (a pointer to constant numbers, which may come with the launch), "value" (a reference to constant memory),
-    "reference" or "threadgroup". is_fast: whether it can be given them one by one. is_free: whether threads cannot tell which group they are in, so that groups may have any size."""
+    "reference", "tensor" (of a type that may be a tensor by a handle, or a pointer's other name) or "threadgroup". is_fast: whether it can be given them one by one. is_free: whether threads cannot tell which group they are in, so that groups may have any size."""
 
     number: int
     arguments: tuple[str, ...]
@@ -59,12 +59,13 @@ def _kind(parameter: Parameter) -> str:
     if _is_value(parameter):
         return "value"
     if not parameter.is_pointer:
-        return "reference"
+        return "reference" if parameter.is_reference else "tensor"
     return "numbers" if _is_numbers(parameter) else "pointer"
 
 
 class Entries:
-    def __init__(self, rewritten: Rewritten, sites: Sites):
+    def __init__(self, rewritten: Rewritten, sites: Sites, has_matrices: bool):
+        self.has_matrices = has_matrices
         self.rewritten = rewritten
         self.program = rewritten.program
         self.source = rewritten.program.source
@@ -111,11 +112,12 @@ class Entries:
                 types.insert(0, f"{names.ABI}::Site")
             signature = f"void (*)({', '.join(types)})"
         types = f"msl_types_{number}"
-        values = ["msl_place.site"] if takes_site else []
+        values = []
         # Those that are passed one by one: declarations of parameters, if any, and values.
-        apart = [("", value) for value in values]
-        brought = list(apart)
-        facts = [kernel.max_threads or "0"]
+        apart, brought = [], []
+        limit, text_of_limit = self._limit(number, kernel, expression)
+        facts = [limit]
+        tensors = []
         for position, p in enumerate(kernel.parameters):
             kind = f"{types}::parameter<{position + takes_site}>"
             if p.kind == "builtin":
@@ -124,6 +126,8 @@ class Entries:
                 apart.append(("", value))
                 brought.append(("", value))
                 continue
+            if _kind(p) == "tensor" and self.program.has_tensors:
+                tensors.append(f"::msl::msl_impl::tensor_argument_of<{kind}>")
             what = "buffer" if p.kind == "buffer" else "threadgroup"
             values.append(f"{_SUPPORT}::{what}<{kind}>(msl_launch, {p.index})")
             facts.append(
@@ -140,30 +144,63 @@ class Entries:
                 brought.append((numbers, f"{_SUPPORT}::brought<{kind}>({name})"))
             else:
                 brought.append(apart[-1])
-        text = f"""typedef {_SUPPORT}::signature<{signature}> {types};
+        declared = ""
+        if tensors:
+            kind = f"{names.ABI}::TensorArgument"
+            declared = f'extern "C" __device__ const {kind} msl_tensors_{number}[] = {{{", ".join(tensors)}}};\n'
+        text = f"""{text_of_limit}typedef {_SUPPORT}::signature<{signature}> {types};
 extern "C" __device__ const {names.ABI}::u32 msl_facts_{number}[] = {{{", ".join(facts)}}};
-extern "C" __global__ void msl_kernel_{number}(const __grid_constant__ {names.ABI}::Launch msl_launch) {{
+{declared}extern "C" __global__ void msl_kernel_{number}(const __grid_constant__ {names.ABI}::Launch msl_launch) {{
   const {names.ABI}::Extent& msl_extent = msl_launch.extent;
   const {_SUPPORT}::Place<false> msl_place(msl_extent);
   if (!msl_place.exists) return;
-  {expression}({", ".join(values)});
-}}
+{self._call(expression, takes_site, values)}}}
 """
         if _is_fast(kernel):
-            text += _entry_with(apart, f"msl_fast_{number}", expression, is_line=True)
+
+            def call(passed: list[tuple[str, str]]) -> str:
+                return self._call(expression, takes_site, [value for _, value in passed])
+
+            text += _entry_with(apart, f"msl_fast_{number}", call(apart), is_line=True)
             if brought != apart:
-                text += _entry_with(brought, f"msl_brings_{number}", expression, is_line=False)
+                text += _entry_with(brought, f"msl_brings_{number}", call(brought), is_line=False)
         return Piece(in_namespaces(instance.path, text), instance.offset)
 
+    def _limit(self, number: int, kernel: Kernel, expression: str) -> tuple[str, str]:
+        """How many threads a group may have, as a constant, and what must be declared for that: the kernel's template
+        parameters may be in it."""
+        text, (_, begins, arguments) = kernel.max_threads or "0", expression.partition("<")
+        if not begins or not re.search(r"[A-Za-z_]", text):
+            return text, ""
+        header = kernel.function.template_headers[-1]
+        parameters = self.edits.text_of(header.start_byte, header.end_byte)
+        name = f"msl_limit_{number}"
+        declared = f"template {parameters} constexpr {names.ABI}::u32 {name} = {text};\n"
+        return f"{name}<{arguments}", declared
 
-def _entry_with(passed: list[tuple[str, str]], name: str, expression: str, is_line: bool) -> str:
-    """An entry that is given the arguments one by one. passed: declarations and values. is_line: it is for grids of one
-    dimension."""
+    def _call(self, expression: str, takes_site: bool, values: list[str]) -> str:
+        """Calls a kernel. With simdgroup matrices it is compiled a second time for simdgroups of 32 threads, for which tensor
+        cores need not ask whether they have them all."""
+
+        def call(*site: str) -> str:
+            return f"{expression}({', '.join([*site, *values])});"
+
+        if not takes_site:
+            return f"  {call()}\n"
+        if not self.has_matrices:
+            return f"  {call('msl_place.site')}\n"
+        whole = f"msl_place.site.mask == {names.ABI}::Site{{}}.mask"
+        every, some = call(f"{names.ABI}::Site{{}}"), call("msl_place.site")
+        return f"  if ({whole}) {{\n    {every}\n  }} else {{\n    {some}\n  }}\n"
+
+
+def _entry_with(passed: list[tuple[str, str]], name: str, call: str, is_line: bool) -> str:
+    """An entry that is given the arguments one by one. passed: declarations and values. call: of the kernel. is_line: it is
+    for grids of one dimension."""
     extent = f"const __grid_constant__ {names.ABI}::Extent msl_extent"
     parameters = ", ".join([extent, *(declaration for declaration, _ in passed if declaration)])
     return f"""extern "C" __global__ void {name}({parameters}) {{
   const {_SUPPORT}::Place<{str(is_line).lower()}> msl_place(msl_extent);
   if (!msl_place.exists) return;
-  {expression}({", ".join(value for _, value in passed)});
-}}
+{call}}}
 """

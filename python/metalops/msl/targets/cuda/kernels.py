@@ -5,8 +5,11 @@ from __future__ import annotations
 from ...dialect import names
 from ...dialect.rewrite import Rewritten, rewrite
 from ...program import Kernel, Program, ThreadgroupVariable, check_initializer
+from .generic_lambdas import name_types_of_constants
 from .sites import Sites
 from .strided_loops import unroll_strided_loops
+from .subscripts import join_subscripts
+from .unrolling import keep_unrolling, unrolled_loops
 
 
 def rewrite_for_cuda(program: Program) -> tuple[Rewritten, Sites]:
@@ -17,10 +20,15 @@ def rewrite_for_cuda(program: Program) -> tuple[Rewritten, Sites]:
         sites.append(Sites(rewritten))
         sites[0].add()
 
-    rewritten = rewrite(program, add_sites, compiled_in=True)
+    # Those who run an operation on tensors are all there: it asks for no lanes.
+    rewritten = rewrite(program, add_sites, compiled_in=True, tensors_meet=False)
     for kernel in program.kernels:
         _kernel(rewritten, kernel)
-    unroll_strided_loops(rewritten)
+    unroll_strided_loops(rewritten, unrolled_loops(rewritten))
+    keep_unrolling(rewritten)
+    if program.has_tensors:
+        join_subscripts(rewritten)
+    name_types_of_constants(rewritten)
     return rewritten, sites[0]
 
 

@@ -4,10 +4,14 @@ Functions with simdgroup operations are given a Site, a mask of the lanes that r
 Where lanes part, at an if, a loop, ?:, && or ||, each side gets a Site of its own; where they meet again, the one from
 before. Lanes that leave early (return, break, continue) first go to the end of what parted them, where the others learn
 that they have left.
+
+Operators, constructors, destructors and conversions have no parameter for a Site. In a program with such that have simdgroup
+operations, every thread notes the Site that it is in (Site::enter), and they find it there.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -27,6 +31,15 @@ from ...regions import (
 from ...vocabulary import SYNCHRONISING, THREAD_ATTRIBUTES
 
 SITE = f"{names.ABI}::Site"
+_OPERATOR = re.compile(r"operator(?!\(\)$)\W")
+_ASSIGNS = re.compile(r"(?<![<>!=])=(?!=)|\{")
+_OPERATIONS = {
+    "assignment_expression",
+    "binary_expression",
+    "unary_expression",
+    "pointer_expression",
+    "update_expression",
+}
 _CODES = {"continue_statement": 1, "break_statement": 2, "return_statement": 3}
 
 
@@ -57,6 +70,12 @@ class Sites:
         self._reached = [f for f in self.program.functions if is_reached[_place(f)]]
         self._used = [f for f in self._reached if self.calls.function_has_simd_operation(f)]
         self._taking = self._find_taking()
+        self._without_parameter = {
+            place for place, item in self._taking.items() if self._is_called_without_a_word(item)
+        }
+        # Names of the classes whose objects may do something without a word.
+        owner = self.calls.lookup.owner
+        self._classes = {owner(self._taking[place]) for place in self._without_parameter}
         self._unused = self._find_unused(
             [f for f in self.program.functions if not is_reached[_place(f)]]
         )
@@ -64,7 +83,7 @@ class Sites:
     def add(self) -> None:
         kernels = {kernel.function.node.start_byte: kernel for kernel in self.program.kernels}
         for function in self._unused:
-            self.rewritten.remove(function.head, function.node)
+            self._take_out(function)
         for item in self._taking.values():
             if isinstance(item, Function):
                 kernel = kernels.get(item.node.start_byte)
@@ -93,9 +112,48 @@ class Sites:
             names = names | {f.name for f in more}
         return found
 
+    def _take_out(self, function: Function) -> None:
+        """Of what types may be made from, decltype(f<int>), the declaration stays."""
+        node = function.body and function.body.parent.child_by_field_name("type")
+        has_type = node is not None and "auto" not in self.source.masked_text(node).split()
+        if function.in_class or not has_type:
+            self.rewritten.remove(function.head, function.node)
+        else:
+            self.edits.replace(function.body.start_byte, function.body.end_byte, ";")
+
+    @property
+    def are_noted(self) -> bool:
+        """Whether threads note the Site that they are in."""
+        return bool(self._without_parameter)
+
+    def _is_called_without_a_word(self, item) -> bool:
+        if not isinstance(item, Function):
+            return False
+        is_constructor = self.calls.lookup.owner(item) == item.name
+        is_operator = _OPERATOR.match(item.name) is not None
+        return is_constructor or is_operator or item.is_conversion or item.name.startswith("~")
+
+    def meets(self, item) -> bool:
+        """Whether lanes may meet in a function, or in a lambda of this node."""
+        return _place(item) in self._taking
+
     def takes_site(self, item) -> bool:
         """Whether a function, or the node of a lambda, is given a Site."""
-        return _place(item) in self._taking
+        return self.meets(item) and _place(item) not in self._without_parameter
+
+    def may_meet_without_a_call(self, node) -> bool:
+        """Whether a node of an expression or a declaration may stand for an operator, a constructor or the like."""
+        if not self.are_noted:
+            return False
+        if node.type in _OPERATIONS:
+            operator = node.child_by_field_name("operator")
+            return f"operator{self.source.masked_text(operator)}" in self.calls.simd_operators
+        if node.type == "subscript_expression":
+            return "operator[]" in self.calls.simd_operators
+        # Objects of the classes, by whatever name they are known.
+        return node.type in ("identifier", "type_identifier", "field_identifier") and bool(
+            self._classes - {None}
+        )
 
     def _find_taking(self) -> dict[int, object]:
         """Functions and lambdas with operations, by where they stand, those that a call with such a one may mean as well, and
@@ -167,23 +225,21 @@ class _Body:
         self._around: list[_Around] = []
 
     def write(self) -> None:
-        item = self.item
-        if (
-            isinstance(item, Function)
-            and item.name.startswith("operator")
-            and item.name != ("operator()")
-        ):
-            raise ProgramError(
-                f"'{item.name}' has simdgroup operations: make it a function with a name",
-                item.declarator.start_byte,
-            )
-        self._take_site()
+        takes_site, are_noted = self.sites.takes_site(self.item), self.sites.are_noted
+        if takes_site:
+            self._take_site()
         if self.node is None:
             return
-        self.facts = self._analyse()
+        self.facts = None if are_noted else self._analyse()
+        if not takes_site:
+            for child in self.node.parent.children:
+                if child.type == "field_initializer_list":
+                    self._visit(child, f"{SITE}::noted()")
         for child in self.node.children:
             self._visit(child, "msl_site")
-        declarations = ""
+        declarations = "" if takes_site else f" {SITE} msl_site = {SITE}::noted();"
+        if are_noted:
+            declarations += f" const {names.ABI}::Noted msl_noted(msl_site);"
         if self._declared:
             declarations += f" {SITE} {', '.join(self._declared)};"
         if self._leaves:
@@ -254,6 +310,8 @@ class _Body:
             node = node.parent
         type_node = node.child_by_field_name("type")
         declarator = node.child_by_field_name("declarator")
+        if type_node is None and not self.item.is_conversion:
+            return None  # a constructor or destructor
         if type_node is None or "auto" in self.source.masked_text(type_node).split():
             raise ProgramError(
                 "lanes leave a function early whose result has the type 'auto'", node.start_byte
@@ -273,7 +331,9 @@ class _Body:
     # ---- facts -----------------------------------------------------------------------------------
 
     def _meets_call(self, call) -> str | None:
-        return "simd" if self._is_operation(call) or self._takes_site(call) else None
+        if self._is_operation(call) or any(map(self.sites.meets, self.calls.called(call))):
+            return "simd"
+        return None
 
     def _is_operation(self, call) -> bool:
         name = last_name(self.source, call.child_by_field_name("function"))
@@ -285,7 +345,15 @@ class _Body:
         return any(map(self.sites.takes_site, self.calls.called(call)))
 
     def _meets(self, node) -> bool:
-        return any(n.type == "call_expression" and self._meets_call(n) for n in walk(node))
+        return any(
+            (n.type == "call_expression" and self._meets_call(n))
+            or self.sites.may_meet_without_a_call(n)
+            for n in walk(node)
+        )
+
+    def _enter(self, site: str) -> str:
+        """Where lanes meet again."""
+        return f" {site}.enter();" if self.sites.are_noted else ""
 
     def _parts(self, condition) -> bool:
         return self.facts is None or self.facts.parts(condition)
@@ -301,6 +369,19 @@ class _Body:
             self.facts.leaves(node)
             if self.facts is not None
             else any(n.type in _CODES for n in walk(node))
+        )
+
+    def _meets_later(self, node) -> bool:
+        """Whether lanes may meet in this body after a statement: else it does not matter who has left it."""
+        around = node.parent
+        while around is not None and around.id != self.node.id:
+            if around.type in LOOPS and self._meets(around):
+                return True
+            around = around.parent
+        return any(
+            n.start_byte >= node.end_byte and self._meets(n)
+            for n in walk(self.node)
+            if n.type == "call_expression" or self.sites.are_noted
         )
 
     # ---- statements ------------------------------------------------------------------------------
@@ -351,11 +432,13 @@ class _Body:
 
     def _condition(self, clause):
         value = clause.child_by_field_name("value") if clause.type == "condition_clause" else clause
-        if (
-            value is None
-            or value.type == "declaration"
-            or clause.child_by_field_name("initializer")
-        ):
+        # The grammar takes `a * b < c && d >= e` for a declaration.
+        declares = (
+            value is not None
+            and value.type == "declaration"
+            and _ASSIGNS.search(self.source.masked_text(value))
+        )
+        if value is None or declares or clause.child_by_field_name("initializer"):
             raise ProgramError(
                 "a condition that declares a variable, where lanes part: declare it before",
                 clause.start_byte,
@@ -365,7 +448,7 @@ class _Body:
     def _if(self, node, site: str) -> None:
         clause = node.child_by_field_name("condition")
         consequence, alternative = node.child_by_field_name("consequence"), alternative_of(node)
-        leaves = self._leaves_statement(node)
+        leaves = self._leaves_statement(node) and self._meets_later(node)
         if not (self._meets(node) or leaves) or not self._parts(clause):
             for child in (clause, consequence, alternative):
                 if child is not None:
@@ -377,6 +460,11 @@ class _Body:
         self.edits.wrap(
             condition.start_byte, condition.end_byte, f"{site}.part((", f"), {yes}, {no})"
         )
+        if leaves and alternative is None and self._returns_at_once(consequence):
+            # The others go on without them, and need not keep a result of a type that has no name.
+            self._visit(consequence, yes)
+            self.edits.wrap(node.start_byte, node.end_byte, "{ ", f" {site} = {no}; }}")
+            return
         around = _Around("if", self._count)
         self._around.append(around)
         self._visit(consequence, yes)
@@ -385,6 +473,17 @@ class _Body:
         self._around.pop()
         if around.codes:
             self._braces(node, f"{site}.join(msl_left);", around)
+        elif self.sites.are_noted:
+            self.edits.wrap(node.start_byte, node.end_byte, "{ ", f"{self._enter(site)} }}")
+
+    def _returns_at_once(self, statement) -> bool:
+        """Whether lanes that come to a statement return from the function, of which they leave nothing else."""
+        if any(around.kind in ("if", "loop", "case") for around in self._around):
+            return False
+        if statement.type == "compound_statement":
+            statements = [c for c in statement.named_children if c.type != "comment"]
+            statement = statements[-1] if statements else statement
+        return statement.type == "return_statement"
 
     def _braces(self, node, join: str, around: _Around) -> None:
         label = f" msl_join_{around.number}: {join}"
@@ -426,8 +525,11 @@ class _Body:
         if code == 3:
             self._returns = True
         if code == 3 and values:
-            self.edits.replace(node.start_byte, values[0].start_byte, "{ msl_result = (")
-            self.edits.replace(values[0].end_byte, node.end_byte, f"); msl_left = {code}; {go} }}")
+            before, after = ("", "") if values[0].type == "initializer_list" else ("(", ")")
+            self.edits.replace(node.start_byte, values[0].start_byte, f"{{ msl_result = {before}")
+            self.edits.replace(
+                values[0].end_byte, node.end_byte, f"{after}; msl_left = {code}; {go} }}"
+            )
         else:
             self.edits.replace(node.start_byte, node.end_byte, f"{{ msl_left = {code}; {go} }}")
 
@@ -478,7 +580,8 @@ class _Body:
             f"{{ {turn} = {loop}; ",
             f" msl_join_{number}: if ({loop}.leave(msl_left)) break; }}",
         )
-        after = " if (msl_left == 2) msl_left = 0;" if 2 in around.codes else ""
+        after = self._enter(site)
+        after += " if (msl_left == 2) msl_left = 0;" if 2 in around.codes else ""
         if 3 in around.codes:
             after += f" {site}.join(msl_left);{self._leaving(3)}"
         self.edits.wrap(node.start_byte, node.end_byte, f"{{ {loop} = {site}; ", f"{after} }}")
@@ -504,6 +607,7 @@ class _Body:
         condition = self._condition(clause)
         self.edits.replace(node.start_byte, condition.start_byte, f"{{ const auto {value} = (")
         self.edits.replace(condition.end_byte, body.start_byte + 1, f"); bool {inside} = false; ")
+        self.edits.append(body.end_byte - 1, self._enter(site))
         self.edits.append(body.end_byte, " ")
         labels = [label for c in cases if (label := c.child_by_field_name("value")) is not None]
         texts = [self.edits.text_of(label.start_byte, label.end_byte) for label in labels]
@@ -553,6 +657,7 @@ class _Body:
         )
         self._visit(node.child_by_field_name("consequence"), yes)
         self._visit(node.child_by_field_name("alternative"), no)
+        self._enter_after(node, site)
 
     def _decision(self, node, site: str) -> None:
         left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
@@ -561,3 +666,8 @@ class _Body:
         self.edits.wrap(left.start_byte, left.end_byte, f"{site}.part((", f"), {yes}, {no})")
         is_and = self.source.node_text(node.child_by_field_name("operator")) in ("&&", "and")
         self._visit(right, yes if is_and else no)
+        self._enter_after(node, site)
+
+    def _enter_after(self, node, site: str) -> None:
+        if self.sites.are_noted:
+            self.edits.wrap(node.start_byte, node.end_byte, f"{site}.after(", ")")

@@ -8,6 +8,7 @@ each other without that where so many are left. Each thread takes its elements i
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from ...dialect.rewrite import Rewritten
 from ...regions import LOOPS, walk
@@ -17,12 +18,17 @@ _LEAVING = {"break_statement", "continue_statement", "return_statement", "goto_s
 _LINE_DIRECTIVE = re.compile(r"(?m)^#.*$")
 
 
-def unroll_strided_loops(rewritten: Rewritten) -> None:
+def unroll_strided_loops(rewritten: Rewritten, others: Collection[int]) -> None:
+    """others: where loops are whose unrolling the program itself decides."""
     for function in rewritten.program.functions:
         if function.body is None or rewritten.is_removed(function.node.start_byte):
             continue
         for node in walk(function.body):
-            if node.type == "for_statement" and _is_strided(rewritten, node):
+            if (
+                node.type == "for_statement"
+                and node.start_byte not in others
+                and _is_strided(rewritten, node)
+            ):
                 _unroll(rewritten, node)
 
 

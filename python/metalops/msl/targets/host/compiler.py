@@ -47,6 +47,10 @@ _GNU = [
 # unrolled first.
 _GNU_OPTIMIZE = ["-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-fpeel-loops"]
 _CLANG = ["-Wno-c++11-narrowing", "-Xclang", "-ffloat16-excess-precision=none"]
+# GPUs take vectors at the alignment of an element, where x86-64 has instructions that do not. clang can be told; g++ has no
+# word for it, but GNU's assembler has, which clang needs too where its sanitizer has to know the alignment of types.
+_CAPPED = ["-fmax-type-align=8"]
+_ASSEMBLER = ["-Wa,-muse-unaligned-vector-move"]
 
 _PROBE = """
 struct half_sum { _Float16 a; };
@@ -58,15 +62,19 @@ static_assert(works<float>(0), "");
 
 @dataclass(frozen=True)
 class Compiler:
-    """A working host compiler. command: the words that call it. kind: "clang" or "gnu"."""
+    """A working host compiler. command: the words that call it. kind: "clang" or "gnu". assembler: the flags with which
+    no instruction needs aligned vectors; empty where they are not known, or not needed.
+    """
 
     command: tuple[str, ...]
     kind: str
     version: str
     identity: str  # changes when another compiler stands at the same path
+    assembler: tuple[str, ...] = ()
 
-    def flags(self, optimize: int = 3, arch: str = "native") -> list[str]:
+    def flags(self, optimize: int = 3, arch: str = "native", sanitized: bool = False) -> list[str]:
         flags = [f"-O{optimize}", *_COMMON, *architecture_flags(arch)]
+        flags += _CAPPED if self.kind == "clang" and not sanitized else self.assembler
         if self.kind == "gnu" and optimize == 3:
             flags = [*_GNU_OPTIMIZE, *flags[1:]]
         if self.kind == "clang":
@@ -150,7 +158,7 @@ def _probe(command: list[str]) -> Compiler | str:
     known_by = repr([path, *command[1:]])
     identity = hashlib.sha256((_identity(path) + known_by).encode()).hexdigest()[:16]
     facts = _read_memory().get(identity)
-    if not isinstance(facts, dict) or not {"kind", "version"} <= facts.keys():
+    if not isinstance(facts, dict) or not {"kind", "version", "assembler"} <= facts.keys():
         try:
             facts = _try(command)
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -158,10 +166,16 @@ def _probe(command: list[str]) -> Compiler | str:
         if isinstance(facts, str):
             return facts
         _remember(identity, facts)
-    return Compiler((path, *command[1:]), facts["kind"], facts["version"], identity)
+    return Compiler(
+        (path, *command[1:]),
+        facts["kind"],
+        facts["version"],
+        identity,
+        tuple(facts["assembler"]),
+    )
 
 
-def _try(command: list[str]) -> dict[str, str] | str:
+def _try(command: list[str]) -> dict[str, object] | str:
     """What is remembered of a compiler, or the reason why it cannot build kernels."""
     version = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60)
     kind = "clang" if "clang" in version.stdout.lower() else "gnu"
@@ -173,7 +187,13 @@ def _try(command: list[str]) -> dict[str, str] | str:
         with open(source, "w") as stream:
             stream.write(_PROBE)
         output = os.path.join(folder, "probe.so")
-        result = trial.run([*trial.flags(1), "-shared", source, "-o", output, "-lm"], timeout=60)
+        words = [*trial.flags(1), "-shared", source, "-o", output, "-lm"]
+        result = trial.run(words, timeout=60)
+        assembler: list[str] = []
+        if platform.machine() == "x86_64" and not result.returncode:
+            assembler = [*(["-fno-integrated-as"] if kind == "clang" else []), *_ASSEMBLER]
+            if trial.run([*words, *assembler], timeout=60).returncode:
+                assembler = []
     if result.returncode:
         first = next(
             (x for x in result.stderr.decode(errors="replace").splitlines() if "error" in x), ""
@@ -184,7 +204,7 @@ def _try(command: list[str]) -> dict[str, str] | str:
             else f"cannot build a shared library ({first.strip()})"
         )
         return f"{command[0]} {number} {reason}"
-    return {"kind": kind, "version": number}
+    return {"kind": kind, "version": number, "assembler": assembler}
 
 
 def _read_memory() -> dict:

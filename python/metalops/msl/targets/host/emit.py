@@ -22,6 +22,7 @@ from .thunks import GROUP_BUILTINS, Thunks
 
 _HEAD = "#include <msl/metal.h>\n#include <msl/launch.h>\n"
 _TEXTURES = "#include <msl/texture.h>\n"
+_TENSORS = "#include <msl/tensors.h>\n#include <msl/host/tensor_argument.h>\n"
 _MENTIONS_TEXTURES = re.compile(
     r"\b(?:texture(?:\dd|cube|_buffer)|depth(?:2d|cube)|sampler\b|access\b)"
 )
@@ -61,6 +62,7 @@ def emit(
         pieces = list(thunks.pieces())
 
     head = _HEAD + (_TEXTURES if _MENTIONS_TEXTURES.search(program.source.masked) else "")
+    head += _TENSORS if program.has_tensors else ""
     head += (
         "#include <msl/group.h>\n" if "group" in {engine for engine, _ in engines.values()} else ""
     )

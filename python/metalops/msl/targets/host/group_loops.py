@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from ...effects import Effects
 from ...program import Function, Kernel, last_name, name_node, parameters_of
 from ...regions import Kind, NotCut, walk
-from ...vocabulary import BARRIER, SYNCHRONISING, THREAD_ATTRIBUTES
+from ...vocabulary import BARRIER, SYNCHRONISING, THREAD_ATTRIBUTES, THREAD_NUMBERS
 from .group_form import Form
 from .group_lanes import Again
 
 _BARRIERS = {BARRIER, "simdgroup_barrier"}
-# Other operations of a simdgroup only need to know their lane.
-_SIMD = (SYNCHRONISING - _BARRIERS) | {"simdgroup_load", "simdgroup_store"}
+# Other operations of a simdgroup only need to know their lane, and some functions only which thread runs them.
+_SIMD = (SYNCHRONISING - _BARRIERS) | {"simdgroup_load", "simdgroup_store"} | THREAD_NUMBERS
 
 
 @dataclass

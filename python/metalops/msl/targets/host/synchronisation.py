@@ -46,7 +46,7 @@ def add_sites(rewritten) -> list[int]:
     """Numbers the calls and loops; their offsets, by their numbers."""
     program = rewritten.program
     source = program.source
-    if source.identifiers.isdisjoint(SYNCHRONISING):
+    if not program.has_tensors and source.identifiers.isdisjoint(SYNCHRONISING):
         return []
     for function in program.functions:
         if function.name in SYNCHRONISING:

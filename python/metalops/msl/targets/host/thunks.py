@@ -259,10 +259,13 @@ class Thunks:
             if p.kind == "buffer" and "constant" not in p.type.split():
                 writable = f"{_SUPPORT}::is_writable<{parameter}>"
             variation = THREAD_ATTRIBUTES[p.attribute].variation if is_builtin else "kNone"
+            tensor = ""
+            if p.kind == "buffer" and self.program.has_tensors:
+                tensor = f", {_SUPPORT}::tensor_argument<{parameter}>"
             rows.append(
                 f"{{{json.dumps(p.name or '')}, {json.dumps(p.attribute)}, {json.dumps(p.type)}, "
                 f"{_ABI}::ArgumentKind::{kind}, {index}, {size}, {writable}, "
-                f"{_ABI}::Variation::{variation}}}"
+                f"{_ABI}::Variation::{variation}{tensor}}}"
             )
         if not rows:
             return f"static constexpr const {_ABI}::Argument* msl_arguments_{number} = nullptr;"

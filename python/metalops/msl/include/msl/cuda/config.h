@@ -8,6 +8,12 @@
 #define MSL_NATIVE_HALF 0
 #define MSL_SIMD_DECLARATIONS 0
 #define MSL_INSTRUMENTED 0
+#define MSL_UNROLLED _Pragma("unroll")
+
+// Of compute capability 9.0 alone.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define MSL_WARPGROUPS 1
+#endif
 
 #define __SIZE_TYPE__ unsigned long
 #define __PTRDIFF_TYPE__ long
@@ -25,10 +31,21 @@ constexpr u32 kSimdWidth = 32;
 
 }  // namespace msl::abi
 
+#include <msl/cuda/lanes.h>
 #include <msl/cuda/site.h>
 
-#define __builtin_inff() __int_as_float(0x7f800000)
-#define __builtin_nanf(text) __int_as_float(0x7fc00000)
+namespace msl::abi {
+
+MSL_INLINE constexpr float absolute(float x) {
+  return __builtin_bit_cast(float, __builtin_bit_cast(u32, x) & 0x7fffffffu);
+}
+
+}  // namespace msl::abi
+
+// Also for constants.
+#define __builtin_inff() __builtin_bit_cast(float, 0x7f800000)
+#define __builtin_nanf(text) __builtin_bit_cast(float, 0x7fc00000)
+#define __builtin_fabsf ::msl::abi::absolute
 #define __builtin_expect(value, expected) (value)
 #define __builtin_clzl ::__clzll
 #define __builtin_ctzl(bits) (::__ffsll(bits) - 1)
@@ -50,7 +67,6 @@ constexpr u32 kSimdWidth = 32;
 #define __builtin_copysignf ::copysignf
 #define __builtin_cosf ::cosf
 #define __builtin_coshf ::coshf
-#define __builtin_fabsf ::fabsf
 #define __builtin_floorf ::floorf
 #define __builtin_fmaf ::fmaf
 #define __builtin_fmodf ::fmodf

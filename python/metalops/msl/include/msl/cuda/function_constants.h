@@ -26,18 +26,6 @@ MSL_INLINE constexpr T constant_of(constant_bytes<N> bytes) {
   return __builtin_bit_cast(T, bytes);
 }
 
-// A number, of any type. bits: of half and bfloat, whose arithmetic is no constant.
-template <class T, class V>
-MSL_INLINE constexpr T constant_of(V value, unsigned short half_bits, unsigned short bfloat_bits) {
-  if constexpr (metal::is_same_v<T, metal::half>) {
-    return __builtin_bit_cast(T, half_bits);
-  } else if constexpr (metal::is_same_v<T, metal::bfloat>) {
-    return __builtin_bit_cast(T, bfloat_bits);
-  } else {
-    return T(value);
-  }
-}
-
 #ifdef MSL_FUNCTION_CONSTANTS
 MSL_FUNCTION_CONSTANTS
 #endif

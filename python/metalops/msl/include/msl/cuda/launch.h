@@ -2,10 +2,12 @@
 // finds its place.
 //
 // The threads of a group are as many as Metal's, one after the other; those that a group at the
-// grid's end does not have return at once.
+// grid's end does not have return at once. A grid of more groups than one launch on a GPU has is
+// launched in parts.
 #pragma once
 
 #include <msl/metal.h>
+#include <msl/signature.h>
 
 namespace msl::abi {
 
@@ -17,7 +19,7 @@ struct Extent {
   u32 grid[3];    // threads_per_grid
   u32 group[3];   // dispatch_threads_per_threadgroup
   u32 groups[3];  // threadgroups_per_grid, partial groups counted
-  u32 is_flat;    // the groups are launched in one dimension
+  u32 first[3];   // the group that this part of the grid begins with
 };
 // What the entry of every kernel is given.
 struct Launch {
@@ -36,55 +38,6 @@ using abi::Launch;
 using abi::u32;
 using abi::u64;
 using abi::u8;
-
-// ---- types of a kernel's parameters
-// -------------------------------------------------------------------------
-
-template <u32 I, class... A>
-struct type_at;
-template <class F, class... R>
-struct type_at<0, F, R...> {
-  typedef F type;
-};
-template <u32 I, class F, class... R>
-struct type_at<I, F, R...> : type_at<I - 1, R...> {};
-
-template <class F>
-struct signature;
-template <class R, class... A>
-struct signature<R (*)(A...)> {
-  template <u32 I>
-  using parameter = typename type_at<I, A...>::type;
-};
-
-template <class T>
-inline constexpr u32 size_or_zero = sizeof(T);
-template <>
-inline constexpr u32 size_or_zero<void> = 0;
-template <>
-inline constexpr u32 size_or_zero<const void> = 0;
-
-template <class P>
-inline constexpr u32 element_bytes = 0;
-template <class T>
-inline constexpr u32 element_bytes<T*> = size_or_zero<T>;
-template <class T>
-inline constexpr u32 element_bytes<T* const> = size_or_zero<T>;
-template <class T>
-inline constexpr u32 element_bytes<T&> = size_or_zero<T>;
-
-template <class P>
-inline constexpr u32 is_writable = 0;
-template <class T>
-inline constexpr u32 is_writable<T*> = 1;
-template <class T>
-inline constexpr u32 is_writable<T&> = 1;
-template <class T>
-inline constexpr u32 is_writable<const T*> = 0;
-template <class T>
-inline constexpr u32 is_writable<const T&> = 0;
-template <class T>
-inline constexpr u32 is_writable<T* const> = is_writable<T*>;
 
 // ---- a thread's place
 // -----------------------------------------------------------------------------------------
@@ -105,22 +58,22 @@ struct Place {
   abi::Site site;  // the lanes of this simdgroup
 
   MSL_INLINE explicit Place(const abi::Extent& extent) {
+    index = threadIdx.x;
+    if (abi::kMatrixLanes) {  // a line of whole warps
+      index = (index & ~(abi::kSimdWidth - 1)) | abi::lane_of(index & (abi::kSimdWidth - 1));
+    }
     if (kIsLine) {
-      group = {blockIdx.x, 0, 0};
+      group = {extent.first[0] + blockIdx.x, 0, 0};
       size = {length(extent, 0, group.x), 1, 1};
       count = size.x;
-      index = threadIdx.x;
-      thread = {threadIdx.x, 0, 0};
+      thread = {index, 0, 0};
     } else {
-      group = {blockIdx.x, blockIdx.y, blockIdx.z};
-      if (extent.is_flat) {
-        const u32 row = blockIdx.x / extent.groups[0];
-        group = {blockIdx.x % extent.groups[0], row % extent.groups[1], row / extent.groups[1]};
-      }
+      group = {extent.first[0] + blockIdx.x, extent.first[1] + blockIdx.y,
+               extent.first[2] + blockIdx.z};
       size = {length(extent, 0, group.x), length(extent, 1, group.y), length(extent, 2, group.z)};
       count = size.x * size.y * size.z;
-      index = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
-      if (size.x == blockDim.x && size.y == blockDim.y) {
+      index += blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+      if (!abi::kMatrixLanes && size.x == blockDim.x && size.y == blockDim.y) {
         thread = {threadIdx.x, threadIdx.y, threadIdx.z};
       } else {
         const u32 row = index / size.x;
@@ -129,7 +82,7 @@ struct Place {
     }
     exists = index < count;
     const u32 left = count - (index & ~(abi::kSimdWidth - 1));
-    site.mask = left >= abi::kSimdWidth ? ~0u : (1u << left) - 1u;
+    site.mask = abi::warp_lanes_of(left >= abi::kSimdWidth ? ~0u : (1u << left) - 1u);
   }
 
   MSL_INLINE Three thread_position_in_grid(const abi::Extent& extent) const {

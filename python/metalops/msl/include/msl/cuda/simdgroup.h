@@ -17,32 +17,46 @@ MSL_INLINE void simdgroup_barrier(mem_flags, thread_scope, abi::Site site = {}) 
 
 namespace msl::msl_impl {
 
+// The lanes that run an operation together, which are all that call it.
+struct Lanes {
+  u32 mask;
+  u32 lane;  // this one
+  u32 warp_mask;
+
+  MSL_INLINE bool are_all() const { return mask == ~0u; }
+  MSL_INLINE bool have(u32 other) const { return (mask >> other) & 1u; }
+};
 MSL_INLINE u32 lane_in_simdgroup() {
   u32 lane;
   asm("mov.u32 %0, %%laneid;" : "=r"(lane));
-  return lane;
+  return abi::lane_of(lane);
+}
+MSL_INLINE u32 index_in_threadgroup() {
+  const u32 index = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+  return (index & ~(abi::kSimdWidth - 1)) | lane_in_simdgroup();
 }
 
-// Operation::run for all lanes of the site's mask, which are all that call it.
 template <class Operation, class Result, class Operand>
 MSL_INLINE Result together(abi::Site site, const Operand& operand) {
-  return Operation::run(operand, site.mask, lane_in_simdgroup());
+  return Operation::run(operand, Lanes{abi::lanes_of(site.mask), lane_in_simdgroup(), site.mask});
 }
 
 // The value of another lane, whatever its type.
 template <class T>
-MSL_INLINE T from_lane(u32 mask, const T& value, u32 source) {
+MSL_INLINE T from_lane(const Lanes& lanes, const T& value, u32 source) {
+  const u32 warp_lane = abi::warp_lane_of(source);
   u32 words[(sizeof(T) + 3) / 4] = {};
   ::memcpy(words, &value, sizeof(T));
-  for (u32& word : words) word = ::__shfl_sync(mask, word, int(source));
+  for (u32& word : words) word = ::__shfl_sync(lanes.warp_mask, word, int(warp_lane));
   T result;
   ::memcpy(&result, words, sizeof(T));
   return result;
 }
 
 template <u32 Width>
-MSL_INLINE u32 lanes_around(u32 mask, u32 lane) {
-  return Width == 32 ? mask : mask & (((1u << (Width & 31)) - 1u) << (lane & ~(Width - 1)));
+MSL_INLINE u32 lanes_around(const Lanes& lanes) {
+  if (Width == 32) return lanes.mask;
+  return lanes.mask & (((1u << (Width & 31)) - 1u) << (lanes.lane & ~(Width - 1)));
 }
 
 // Lanes whose numbers are the same modulo a power of two.
@@ -60,19 +74,19 @@ MSL_INLINE constexpr u32 lanes_modulo(u32 lane, u32 modulus) {
 // half from the first lane that has it.
 template <class Op, class T, u32 Width>
 struct Reduction {
-  MSL_INLINE static T run(T value, u32 mask, u32 lane) {
-    const u32 mine = lanes_around<Width>(mask, lane);
+  MSL_INLINE static T run(T value, const Lanes& lanes) {
+    const u32 mine = lanes_around<Width>(lanes);
 #pragma unroll
     for (u32 half = Width / 2; half != 0; half /= 2) {
-      u32 source = lane ^ half;
+      u32 source = lanes.lane ^ half;
       bool both = true;
-      if (mask != ~0u) {
+      if (!lanes.are_all()) {
         const u32 others = mine & lanes_modulo(source, 2 * half);
         both = others != 0;
-        source = both ? u32(__builtin_ctz(others)) : lane;
+        source = both ? u32(__builtin_ctz(others)) : lanes.lane;
       }
-      const T other = from_lane(mask, value, source);
-      if (both) value = lane & half ? Op::combine(other, value) : Op::combine(value, other);
+      const T other = from_lane(lanes, value, source);
+      if (both) value = lanes.lane & half ? Op::combine(other, value) : Op::combine(value, other);
     }
     return value;
   }
@@ -81,27 +95,28 @@ struct Reduction {
 // Where all lanes take part, sums over 1, 2, 4, ... lanes; else lane by lane.
 template <class Op, class T, u32 Width, bool Inclusive>
 struct Prefix {
-  MSL_INLINE static T run(const T& value, u32 mask, u32 lane) {
-    if (mask == ~0u) {
+  MSL_INLINE static T run(const T& value, const Lanes& lanes) {
+    const u32 lane = lanes.lane;
+    if (lanes.are_all()) {
       const u32 place = lane & (Width - 1);
       T total = value;
 #pragma unroll
       for (u32 distance = 1; distance < Width; distance *= 2) {
-        const T other = from_lane(mask, total, place >= distance ? lane - distance : lane);
+        const T other = from_lane(lanes, total, place >= distance ? lane - distance : lane);
         if (place >= distance) total = Op::combine(other, total);
       }
       if (Inclusive) return total;
-      const T before = from_lane(mask, total, place == 0 ? lane : lane - 1);
+      const T before = from_lane(lanes, total, place == 0 ? lane : lane - 1);
       return place == 0 ? Op::template identity<T>() : before;
     }
-    const u32 mine = lanes_around<Width>(mask, lane);
+    const u32 mine = lanes_around<Width>(lanes);
     T total = Op::template identity<T>();
     T result = total;
 #pragma unroll 1
     for (u32 place = 0; place < Width; ++place) {
       const u32 source = (lane & ~(Width - 1)) + place;
       const bool takes_part = (mine >> source) & 1u;
-      const T other = from_lane(mask, value, takes_part ? source : lane);
+      const T other = from_lane(lanes, value, takes_part ? source : lane);
       if (!takes_part) continue;
       if (source == lane && !Inclusive) result = total;
       total = Op::combine(total, other);
@@ -116,45 +131,18 @@ struct Prefix {
 
 // The value of a lane that takes no part is undefined in Metal; here zeros.
 template <class T>
-MSL_INLINE T value_at(u32 mask, const T& value, u32 source, u32 lane) {
-  const bool takes_part = (mask >> source) & 1u;
-  const T other = from_lane(mask, value, takes_part ? source : lane);
+MSL_INLINE T value_at(const Lanes& lanes, const T& value, u32 source) {
+  const bool takes_part = lanes.have(source);
+  const T other = from_lane(lanes, value, takes_part ? source : lanes.lane);
   return takes_part ? other : T{};
 }
 
 template <Shuffle Kind, class T, u32 Width>
 struct Shuffled {
-  MSL_INLINE static T run(const Moved<T>& mine, u32 mask, u32 lane) {
-    const u32 first = lane & ~(Width - 1);
-    const u32 place = lane & (Width - 1);
-    const u32 amount = mine.amount;
-    u32 source = place;
-    bool outside = false;  // shifted past an end: the lane keeps its own value
-    switch (Kind) {
-      case Shuffle::kDirect:
-      case Shuffle::kBroadcast:
-        source = amount & (Width - 1);
-        break;
-      case Shuffle::kXor:
-        source = (place ^ amount) & (Width - 1);
-        break;
-      case Shuffle::kUp:
-        outside = amount > place;
-        source = (place - amount) & (Width - 1);
-        break;
-      case Shuffle::kDown:
-        outside = place + amount >= Width;
-        source = (place + amount) & (Width - 1);
-        break;
-      case Shuffle::kRotateUp:
-        source = (place - amount) & (Width - 1);
-        break;
-      case Shuffle::kRotateDown:
-        source = (place + amount) & (Width - 1);
-        break;
-    }
-    const T other = value_at(mask, mine.value, first + source, lane);
-    return outside ? mine.value : other;
+  MSL_INLINE static T run(const Moved<T>& mine, const Lanes& lanes) {
+    const SourceLane source = source_lane<Kind, Width>(lanes.lane, mine.amount);
+    const T other = value_at(lanes, mine.value, source.lane);
+    return source.outside ? mine.value : other;
   }
 };
 
@@ -162,29 +150,25 @@ struct Shuffled {
 // `filling`.
 template <class T, bool Down>
 struct ShiftedAndFilled {
-  MSL_INLINE static T run(const Filled<T>& mine, u32 mask, u32 lane) {
-    const u32 width = mine.modulo;
-    const u32 place = lane & (width - 1);
-    const u32 source = (Down ? place + mine.amount : place - mine.amount) & (width - 1);
-    const bool empty = Down ? place + mine.amount >= width : place < mine.amount;
-    const u32 from = (lane & ~(width - 1)) + source;
-    const T value = value_at(mask, mine.value, from, lane);
-    const T filling = value_at(mask, mine.filling, from, lane);
-    if (!empty) return value;
-    return (mask >> from) & 1u ? filling : mine.filling;
+  MSL_INLINE static T run(const Filled<T>& mine, const Lanes& lanes) {
+    const SourceLane source = source_lane_of_filled<Down>(lanes.lane, mine.amount, mine.modulo);
+    const T value = value_at(lanes, mine.value, source.lane);
+    const T filling = value_at(lanes, mine.filling, source.lane);
+    if (!source.outside) return value;
+    return lanes.have(source.lane) ? filling : mine.filling;
   }
 };
 
 template <class T, u32 Width>
 struct First {
-  MSL_INLINE static T run(const T& value, u32 mask, u32 lane) {
-    return from_lane(mask, value, u32(__builtin_ctz(lanes_around<Width>(mask, lane))));
+  MSL_INLINE static T run(const T& value, const Lanes& lanes) {
+    return from_lane(lanes, value, u32(__builtin_ctz(lanes_around<Width>(lanes))));
   }
 };
 
 struct Ballot {
-  MSL_INLINE static Votes run(bool yes, u32 mask, u32 lane) {
-    return {::__ballot_sync(mask, yes), mask, lane};
+  MSL_INLINE static Votes run(bool yes, const Lanes& lanes) {
+    return {abi::lanes_of(::__ballot_sync(lanes.warp_mask, yes)), lanes.mask, lanes.lane};
   }
 };
 

@@ -28,6 +28,7 @@ MSL_INLINE void simdgroup_barrier(mem_flags flags, thread_scope, abi::Site site 
 namespace msl::msl_impl {
 
 MSL_INLINE u32 lane_in_simdgroup() { return msl_runtime->lane(); }
+MSL_INLINE u32 index_in_threadgroup() { return msl_runtime->thread()->index; }
 
 // Calls f(lane) for each lane in the mask, lowest first.
 template <class F>
@@ -201,36 +202,12 @@ struct Shuffled {
 #endif
     for_lanes(mask, [&](u32 lane) {
       const Moved<T>& mine = operand_of<Moved<T>>(in, lane);
-      const u32 first = lane & ~(Width - 1);
-      const u32 place = lane & (Width - 1);
-      const u32 amount = mine.amount;
-      u32 source = place;
-      bool outside = false;  // shifted past an end: the lane keeps its own value
-      switch (Kind) {
-        case Shuffle::kDirect:
-        case Shuffle::kBroadcast:
-          if (amount >= Width) msl_runtime->undefined(abi::Undefined::kNoSuchLane, lane, amount);
-          source = amount & (Width - 1);
-          break;
-        case Shuffle::kXor:
-          source = (place ^ amount) & (Width - 1);
-          break;
-        case Shuffle::kUp:
-          outside = amount > place;
-          source = place - amount;
-          break;
-        case Shuffle::kDown:
-          outside = place + amount >= Width;
-          source = place + amount;
-          break;
-        case Shuffle::kRotateUp:
-          source = (place - amount) & (Width - 1);
-          break;
-        case Shuffle::kRotateDown:
-          source = (place + amount) & (Width - 1);
-          break;
+      const SourceLane source = source_lane<Kind, Width>(lane, mine.amount);
+      if ((Kind == Shuffle::kDirect || Kind == Shuffle::kBroadcast) && mine.amount >= Width) {
+        msl_runtime->undefined(abi::Undefined::kNoSuchLane, lane, mine.amount);
       }
-      result_of<T>(out, lane) = outside ? mine.value : value_at<T>(in, mask, lane, first + source);
+      result_of<T>(out, lane) =
+          source.outside ? mine.value : value_at<T>(in, mask, lane, source.lane);
     });
   }
 };
@@ -245,19 +222,14 @@ struct ShiftedAndFilled {
 #endif
     for_lanes(mask, [&](u32 lane) {
       const Filled<T>& mine = operand_of<Filled<T>>(in, lane);
-      const u32 width = mine.modulo;
-      const u32 first = lane & ~(width - 1);
-      const u32 place = lane & (width - 1);
-      const u32 source = (Down ? place + mine.amount : place - mine.amount) & (width - 1);
-      const bool empty = Down ? place + mine.amount >= width : place < mine.amount;
-      const u32 from = first + source;
+      const SourceLane source = source_lane_of_filled<Down>(lane, mine.amount, mine.modulo);
       T value{};
-      if ((mask >> from) & 1u) {
-        const Filled<T>& other = operand_of<Filled<T>>(in, from);
-        value = empty ? other.filling : other.value;
+      if ((mask >> source.lane) & 1u) {
+        const Filled<T>& other = operand_of<Filled<T>>(in, source.lane);
+        value = source.outside ? other.filling : other.value;
       } else {
-        msl_runtime->undefined(abi::Undefined::kAbsentLane, lane, from);
-        if (empty) value = mine.filling;
+        msl_runtime->undefined(abi::Undefined::kAbsentLane, lane, source.lane);
+        if (source.outside) value = mine.filling;
       }
       result_of<T>(out, lane) = value;
     });

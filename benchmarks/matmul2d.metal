@@ -1,0 +1,67 @@
+// C = A B by matmul2d, of half or bfloat with sums in float: a tile of M x N for each threadgroup,
+// all of the inner dimension at once (matmul2d_*) or in steps of 32 (matmul2d_steps_*).
+//
+// Threads: (columns / N * 32 * SIMDGROUPS, rows / M) in groups of (32 * SIMDGROUPS, 1). Sizes:
+// rows, columns, inner.
+#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>
+#include <metal_stdlib>
+#include <metal_tensor>
+using namespace metal;
+using namespace mpp::tensor_ops;
+
+template <typename T>
+using Matrix = tensor<device T, dextents<int, 2>, tensor_inline>;
+
+template <typename T, int M, int N, int SIMDGROUPS>
+kernel void product(device T* a, device T* b, device T* c, constant int3& sizes,
+                    uint2 group [[threadgroup_position_in_grid]]) {
+  constexpr auto description = matmul2d_descriptor(M, N, static_cast<int>(dynamic_extent));
+  matmul2d<description, execution_simdgroups<SIMDGROUPS>> op;
+  const int rows = sizes.x, columns = sizes.y, inner = sizes.z;
+  const int row = int(group.y) * M, column = int(group.x) * N;
+  auto left = Matrix<T>(a, dextents<int, 2>(inner, rows)).slice(0, row);
+  auto right = Matrix<T>(b, dextents<int, 2>(columns, inner)).slice(column, 0);
+  auto result = Matrix<T>(c, dextents<int, 2>(columns, rows)).slice(column, row);
+  op.run(left, right, result);
+}
+
+template <typename T, int M, int N, int SIMDGROUPS>
+kernel void product_in_steps(device T* a, device T* b, device T* c, constant int3& sizes,
+                             uint2 group [[threadgroup_position_in_grid]]) {
+  constexpr auto description = matmul2d_descriptor(M, N, 32, false, false, false,
+                                                   matmul2d_descriptor::mode::multiply_accumulate);
+  matmul2d<description, execution_simdgroups<SIMDGROUPS>> op;
+  const int rows = sizes.x, columns = sizes.y, inner = sizes.z;
+  const int row = int(group.y) * M, column = int(group.x) * N;
+  auto left = Matrix<T>(a, dextents<int, 2>(inner, rows));
+  auto right = Matrix<T>(b, dextents<int, 2>(columns, inner));
+  auto result = Matrix<T>(c, dextents<int, 2>(columns, rows)).slice(column, row);
+  auto sums = op.template get_destination_cooperative_tensor<Matrix<T>, Matrix<T>, float>();
+#pragma clang loop unroll(full)
+  for (uint16_t i = 0; i < sums.get_capacity(); ++i) sums[i] = 0.0f;
+  for (int k = 0; k < inner; k += 32) {
+    auto x = left.slice(k, row);
+    auto y = right.slice(column, k);
+    op.run(x, y, sums);
+  }
+#pragma clang loop unroll(full)
+  for (uint16_t i = 0; i < sums.get_capacity(); ++i) {
+    if (sums.is_valid_element(i)) {
+      auto at = sums.get_multidimensional_index(i);
+      result.store(T(sums[i]), at[0], at[1]);
+    }
+  }
+}
+
+#define INSTANTIATE(KERNEL, NAME, T, M, N, SIMDGROUPS)                          \
+  template [[host_name(NAME "_" #T "_" #M "x" #N "_" #SIMDGROUPS)]] kernel void \
+  KERNEL<T, M, N, SIMDGROUPS>(device T*, device T*, device T*, constant int3&, uint2);
+#define INSTANTIATE_TILES(T)                       \
+  INSTANTIATE(product, "matmul2d", T, 64, 32, 4)   \
+  INSTANTIATE(product, "matmul2d", T, 64, 64, 4)   \
+  INSTANTIATE(product, "matmul2d", T, 128, 64, 4)  \
+  INSTANTIATE(product, "matmul2d", T, 128, 128, 4) \
+  INSTANTIATE(product, "matmul2d", T, 128, 128, 8) \
+  INSTANTIATE(product_in_steps, "matmul2d_steps", T, 64, 64, 4)
+INSTANTIATE_TILES(half)
+INSTANTIATE_TILES(bfloat)

@@ -1,0 +1,149 @@
+"""What metalops.compile_shader does on each device."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+from collections.abc import Callable, Mapping
+
+import torch
+
+from .. import msl
+from ..msl import languages
+from .declared import Declared, of_source
+from .definitions import define
+from .values import Value
+
+# In a source without these words there is nothing to give values to.
+_WORDS = re.compile(r"\b(?:function_constant|threadgroup)\b")
+
+
+class Shader:
+    """The kernels of a Metal source, as attributes: what torch.mps.compile_shader's are."""
+
+    def __init__(
+        self,
+        declared: Declared,
+        values: Mapping[int, bytes],
+        sizes: Mapping[int, int],
+        names: Callable[[], list[str]],
+        kernel: Callable[[str], object],
+    ):
+        self._declared = declared
+        self._values = values
+        self._sizes = sizes
+        self._names = names
+        self._kernel = kernel
+
+    def __getattr__(self, name: str):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._declared.check_complete(name, self._values, self._sizes)
+        kernel = self.__dict__[name] = self._kernel(name)
+        return kernel
+
+    def __dir__(self) -> list[str]:
+        return self._names()
+
+
+def compile_shader(
+    source: str,
+    constants: Mapping[int | str, Value] | None = None,
+    threadgroup_memory: Mapping[int, int] | None = None,
+    language: str | None = None,
+):
+    """Compiles Metal source; its kernels are the attributes of the result, as those of torch.mps.compile_shader.
+
+    For mps tensors; where there is no mps device, for CUDA tensors, as metalops.cuda.compile_shader.
+
+    Args:
+        source: whole kernels in Metal. A parameter that is a tensor by a handle (Metal 4), as tensor<device half, dextents<int,
+            2>>, takes a torch tensor, whose dimensions it counts from the innermost.
+        constants: values of function constants, by name or index. A bool, an int or a float for a scalar of such a type, a
+            sequence of them for a vector, or the bytes of the constant. A kernel needs values of the constants that it
+            comes to, but for those that the source asks for with is_function_constant_defined.
+        threadgroup_memory: how many bytes each [[threadgroup(index)]] argument of the kernels has, by index; together at
+            most 32 KiB with what a kernel declares itself.
+        language: the Metal version, "3.1", "3.2", "4.0" or "4.1"; by default METALOPS_METAL_VERSION, else
+            PYTORCH_MPS_METAL_VERSION, else 4.0. A Mac's own version is that of its system, and no other is taken there.
+
+    Raises:
+        SyntaxError: the source is no Metal, with the line and column.
+        NotImplementedError: at the attribute of a kernel, on a Mac: it takes tensors by handles, which torch does not pass there.
+        ValueError: the source has no such constant or no such threadgroup argument; a value does not fit; too many bytes; a
+            language that there is not. At the attribute of a kernel: a value or a size that it needs is missing.
+        TypeError: a value of another type than its constant.
+    """
+    if not isinstance(source, str):
+        raise TypeError(
+            f"compile_shader(): argument 'source' must be str, not {type(source).__name__}"
+        )
+    if not torch.backends.mps.is_available():
+        from .. import cuda
+
+        return cuda.compile_shader(source, constants, threadgroup_memory, language)
+    is_mac = sys.platform == "darwin"
+    number = languages.current() if language is None else languages.number_of(language)
+    if is_mac:
+        number = _language_of_mac(language)
+    declared = Declared()
+    # Tensors as arguments are refused on a Mac alone.
+    if constants or threadgroup_memory or _WORDS.search(source) or (is_mac and "tensor" in source):
+        declared = of_source(source, number)
+    values = declared.values(constants)
+    sizes = declared.check_memory(threadgroup_memory)
+    if is_mac:
+        return by_definition(source, declared, values, sizes)
+    return _on_software_device(source, declared, values, sizes, number)
+
+
+def by_definition(
+    source: str, declared: Declared, values: Mapping[int, bytes], sizes: Mapping[int, int]
+) -> Shader:
+    """With constants and memory in the text: for torch's own Metal runtime, which takes nothing else."""
+    library = torch.mps.compile_shader(define(source, declared, values, sizes))
+
+    def kernel(name: str):
+        for argument in declared.handles.get(name, ()):
+            raise NotImplementedError(
+                f"kernel {name!r}: argument {argument!r} is a tensor, which torch cannot pass to a kernel on a Mac; pass a pointer, "
+                "and make the tensor of it in the kernel (tensor_inline)"
+            )
+        return getattr(library, name)
+
+    return Shader(declared, values, sizes, lambda: dir(library), kernel)
+
+
+def _on_software_device(
+    source: str,
+    declared: Declared,
+    values: Mapping[int, bytes],
+    sizes: Mapping[int, int],
+    language: int,
+) -> Shader:
+    from .. import _host
+
+    path = msl.compile_source(source, options=msl.runtime_options(language))
+    library = _host.Library(os.fspath(path))
+    if values:
+        library = library.specialise(values)
+    return Shader(
+        declared,
+        values,
+        sizes,
+        library.names,
+        lambda name: _host.kernel_function(library, name, sizes),
+    )
+
+
+def _language_of_mac(asked: str | None) -> int:
+    """What torch compiles with on this Mac. Raises ValueError where another version was asked for."""
+    system = int(platform.mac_ver()[0].split(".")[0] or 0)
+    number = languages.LANGUAGES["4.0" if system >= 26 else "3.2" if system >= 15 else "3.1"]
+    if asked is not None and languages.number_of(asked) != number:
+        raise ValueError(
+            f"language is {asked!r}, but torch compiles in Metal {languages.name_of(number)} on this Mac"
+        )
+    return number

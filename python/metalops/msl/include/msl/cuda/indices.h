@@ -1,0 +1,13 @@
+// What emitted code makes of subscripts of several indices.
+#pragma once
+
+#include <msl/array.h>
+
+namespace msl::msl_support {
+
+template <class... I>
+MSL_INLINE constexpr metal::array<long, sizeof...(I)> indices(I... values) {
+  return {{long(values)...}};
+}
+
+}  // namespace msl::msl_support

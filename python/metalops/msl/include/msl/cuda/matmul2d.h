@@ -1,0 +1,719 @@
+// matmul2d and reductions of its destinations on NVIDIA's GPUs. Every simdgroup has the sums of its
+// part of the tile in registers as tensor cores have them (warp_tile.h).
+//
+// Tensor cores multiply what is exact in half or in bfloat. Operands of a threadgroup's operation
+// are staged in shared memory, those of one simdgroup are read where they are. All other products
+// are made by fused multiply-adds.
+#pragma once
+
+#include <msl/cuda/staging.h>
+#include <msl/cuda/warp_tile.h>
+#include <msl/cuda/warpgroup.h>
+#include <msl/tensor_ops/matrix_view.h>
+
+namespace msl::msl_impl {
+
+MSL_INLINE Lanes whole_simdgroup() { return {~0u, lane_in_simdgroup(), ~0u}; }
+
+// ---- between layouts
+// -------------------------------------------------------------------------------------
+
+template <class From, class To>
+constexpr bool are_inverse() {
+  for (uint lane = 0; lane < 32; ++lane) {
+    for (uint slot = 0; slot < uint(From::capacity); ++slot) {
+      const TilePlace place = From::place(lane, slot);
+      const TileOwner owner = To::owner(place.row, place.column);
+      if (place.exists && (owner.lane != lane || owner.slot != slot)) return false;
+    }
+  }
+  return true;
+}
+static_assert(are_inverse<SimdgroupTile<16, 32, false>, SimdgroupTile<16, 32, false>>());
+static_assert(are_inverse<SimdgroupTile<32, 16, true>, SimdgroupTile<32, 16, true>>());
+static_assert(are_inverse<WarpTile<16, 32>, WarpTile<16, 32>>());
+
+// Elements of a tile from one layout to another. The whole simdgroup calls it.
+template <class From, class To, class E>
+MSL_INLINE void exchange(const E* from, E* to) {
+  const Lanes lanes = whole_simdgroup();
+#pragma unroll 1
+  for (uint slot = 0; slot < uint(To::capacity); ++slot) {
+    const TilePlace place = To::place(lanes.lane, slot);
+    const TileOwner owner =
+        place.exists ? From::owner(place.row, place.column) : TileOwner{lanes.lane, 0};
+#pragma unroll 1
+    for (uint other = 0; other < uint(From::capacity); ++other) {
+      const E element = from_lane(lanes, from[other], owner.lane);
+      if (other == owner.slot) to[slot] = element;
+    }
+  }
+}
+#if MSL_COOPERATIVE_LAYOUT == 10
+// Fragments are the same ones, rows of them too. Of a row's eight pairs of neighbours a lane has
+// pairs 2 q and 2 q + 1, or t and t + 4. They change places in two rounds, in each of which every
+// one of the row's four lanes sends a pair and receives one.
+template <class E>
+struct Neighbours {
+  E first, second;
+};
+template <int Rows, int Columns, class E>
+MSL_INLINE void to_warp(const SimdgroupTile<Rows, Columns, false>*, const E* from, E* to) {
+  const Lanes lanes = whole_simdgroup();
+  const bool sends_second = lanes.lane >> 3 & 1;
+  const uint lane = warp_lane(), t = lane & 3, row = lane >> 2;
+  const uint in_row = (row & 3) << 1 | row >> 2 << 4 | t >> 1;
+  const bool is_odd = t & 1;
+  MSL_UNROLLED
+  for (int four = 0; four < WarpTile<Rows, Columns>::capacity; four += 4) {
+    const Neighbours<E> x{from[four], from[four + 1]}, y{from[four + 2], from[four + 3]};
+    const Neighbours<E> a = from_lane(lanes, sends_second ? y : x, in_row | is_odd << 3);
+    const Neighbours<E> b = from_lane(lanes, sends_second ? x : y, in_row | !is_odd << 3);
+    to[four] = is_odd ? b.first : a.first;
+    to[four + 1] = is_odd ? b.second : a.second;
+    to[four + 2] = is_odd ? a.first : b.first;
+    to[four + 3] = is_odd ? a.second : b.second;
+  }
+}
+template <int Rows, int Columns, class E>
+MSL_INLINE void from_warp(const SimdgroupTile<Rows, Columns, false>*, const E* from, E* to) {
+  const Lanes lanes = whole_simdgroup();
+  const bool sends_right = warp_lane() & 1;
+  const uint lane = lanes.lane, row = (lane >> 1 & 3) | lane >> 4 << 2;
+  const bool is_right = lane >> 3 & 1;
+  const uint in_row = row << 2 | (lane & 1) << 1;
+  MSL_UNROLLED
+  for (int four = 0; four < WarpTile<Rows, Columns>::capacity; four += 4) {
+    const Neighbours<E> x{from[four], from[four + 1]}, y{from[four + 2], from[four + 3]};
+    const Neighbours<E> a =
+        from_lane(lanes, sends_right ? y : x, abi::lane_of(in_row | uint(is_right)));
+    const Neighbours<E> b =
+        from_lane(lanes, sends_right ? x : y, abi::lane_of(in_row | uint(!is_right)));
+    to[four] = is_right ? b.first : a.first;
+    to[four + 1] = is_right ? b.second : a.second;
+    to[four + 2] = is_right ? a.first : b.first;
+    to[four + 3] = is_right ? a.second : b.second;
+  }
+}
+#endif
+template <int Rows, int Columns, class Tile, class E>
+MSL_INLINE void to_warp(const Tile*, const E* from, E* to) {
+  exchange<Tile, WarpTile<Rows, Columns>>(from, to);
+}
+template <int Rows, int Columns, class Tile, class E>
+MSL_INLINE void from_warp(const Tile*, const E* from, E* to) {
+  exchange<WarpTile<Rows, Columns>, Tile>(from, to);
+}
+template <int Rows, int Columns, class E>
+MSL_INLINE void to_warp(const WarpTile<Rows, Columns>*, const E* from, E* to) {
+  MSL_UNROLLED
+  for (int slot = 0; slot < WarpTile<Rows, Columns>::capacity; ++slot) to[slot] = from[slot];
+}
+template <int Rows, int Columns, class E>
+MSL_INLINE void from_warp(const WarpTile<Rows, Columns>*, const E* from, E* to) {
+  MSL_UNROLLED
+  for (int slot = 0; slot < WarpTile<Rows, Columns>::capacity; ++slot) to[slot] = from[slot];
+}
+// What a cooperative tensor has.
+template <int Rows, int Columns, class Tensor, class E>
+MSL_INLINE void to_warp_from(const Tensor& from, E* to) {
+  using Layout = typename Tensor::layout::Tile::Tile;
+  E slots[Layout::capacity];
+  MSL_UNROLLED
+  for (int slot = 0; slot < Layout::capacity; ++slot) slots[slot] = E(from[ushort(slot)]);
+  to_warp<Rows, Columns>(static_cast<const Layout*>(nullptr), slots, to);
+}
+
+// ---- operands
+// ---------------------------------------------------------------------------------------
+
+// In memory: 0 beyond the operand's extents, the tile and the inner size.
+template <class View>
+struct TileView : View {
+  using Value = metal::remove_cv_t<typename View::Element>;
+  MSL_INLINE TileView(const View& of, long most_rows, long most_columns) : View(of) {
+    if (most_rows < this->rows) this->rows = most_rows;
+    if (most_columns < this->columns) this->columns = most_columns;
+  }
+  MSL_INLINE float value(long row, long column) const {
+    return row < this->rows && column < this->columns ? View::value(row, column) : 0.0f;
+  }
+  // Two elements of a row.
+  template <class T>
+  MSL_INLINE abi::u32 pair(long row, long column) const {
+    if constexpr (View::is_plain && same<Value, T>) {
+      if (this->column_stride == 1 && row < this->rows && column + 1 < this->columns) {
+        const T* const from = &this->first.at(row * this->row_stride + column);
+        if (reinterpret_cast<unsigned long>(from) % 4 == 0) {
+          return *reinterpret_cast<const abi::u32*>(from);
+        }
+      }
+    }
+    return pair_of<T>(value(row, column), value(row, column + 1));
+  }
+  template <class T>
+  MSL_INLINE abi::u32 pair_below(long row, long column) const {
+    return pair_of<T>(value(row, column), value(row + 1, column));
+  }
+};
+
+template <class View>
+MSL_INLINE TileView<View> tile_view(const View& of, long rows, long columns) {
+  return TileView<View>(of, rows, columns);
+}
+
+// The operands as a simdgroup's lanes see them, whose part begins at a row or column of the tile.
+// row(i, k): of the lane's i-th row; fragment<T>(i, k): what tensor cores take of 16 rows.
+template <class View>
+struct LeftInMemory {
+  const View& view;
+  int first;
+  uint lane;
+  MSL_INLINE float row(int i, int k) const { return view.value(first + i * 8 + int(lane >> 2), k); }
+  template <class T>
+  MSL_INLINE void fragment(abi::u32 (&to)[4], int i, int k) const {
+    MSL_UNROLLED
+    for (int q = 0; q < 4; ++q) {
+      to[q] = view.template pair<T>(first + i * 16 + (q & 1) * 8 + int(lane >> 2),
+                                    k + (q >> 1) * 8 + int(lane & 3) * 2);
+    }
+  }
+};
+template <class View>
+struct RightInMemory {
+  const View& view;
+  int first;
+  uint lane;
+  // The lane's j-th column.
+  MSL_INLINE float column(int k, int j) const {
+    return view.value(k, first + j / 2 * 8 + j % 2 + int(lane & 3) * 2);
+  }
+  template <class T>
+  MSL_INLINE void fragment(abi::u32 (&to)[4], int j, int k) const {
+    MSL_UNROLLED
+    for (int q = 0; q < 4; ++q) {
+      to[q] = view.template pair_below<T>(k + (q & 1) * 8 + int(lane & 3) * 2,
+                                          first + j * 16 + (q >> 1) * 8 + int(lane >> 2));
+    }
+  }
+};
+// Of cooperative tensors, as tensor cores have them. All lanes ask together; k is known to the
+// compiler.
+template <int Rows, int Columns, class E>
+struct LeftInLanes {
+  using Tile = WarpTile<Rows, Columns>;
+  E elements[Tile::capacity];
+  Lanes lanes;
+  uint lane;
+  MSL_INLINE float row(int i, int k) const {
+    const int slot = (i / 2 * Tile::across + k / 16) * 8 + i % 2 * 4 + k % 16 / 8 * 2 + k % 2;
+    return float(from_lane(lanes, elements[slot], abi::lane_of((lane & ~3u) | (uint(k) / 2 & 3))));
+  }
+  template <class T>
+  MSL_INLINE void fragment(abi::u32 (&to)[4], int i, int k) const {
+    MSL_UNROLLED
+    for (int q = 0; q < 4; ++q) {
+      const int slot = (i * Tile::across + k / 16) * 8 + q % 2 * 4 + q / 2 * 2;
+      to[q] = pair_of<T>(float(elements[slot]), float(elements[slot + 1]));
+    }
+  }
+};
+template <int Rows, int Columns, class E>
+struct RightInLanes {
+  using Tile = WarpTile<Rows, Columns>;
+  E elements[Tile::capacity];
+  Lanes lanes;
+  uint lane;
+  MSL_INLINE float column(int k, int j) const {
+    const int slot = (k / 16 * Tile::across + j / 4) * 8 + k % 16 / 8 * 4 + j % 4;
+    return float(from_lane(lanes, elements[slot], abi::lane_of((uint(k) & 7) << 2 | (lane & 3))));
+  }
+  template <class T>
+  MSL_INLINE void fragment(abi::u32 (&to)[4], int j, int k) const {
+    MSL_UNROLLED
+    for (int q = 0; q < 4; ++q) {
+      const int slot = (k / 16 * Tile::across + j) * 8 + q % 2 * 4 + q / 2 * 2;
+      to[q] = transposed(pair_of<T>(float(elements[slot]), float(elements[slot + 1])));
+    }
+  }
+};
+
+// ---- products
+// ---------------------------------------------------------------------------------------
+
+constexpr bool is_small(Element e) {
+  using enum Element;
+  return e == kInt8 || e == kUint8 || e == kInt4 || e == kUint4 || e == kInt2 || e == kUint2 ||
+         e == kE2m1 || e == kE4m3;
+}
+constexpr bool is_exact_in_half(Element e) {
+  return e == Element::kHalf || e == Element::kE5m2 || is_small(e);
+}
+constexpr bool is_exact_in_bfloat(Element e) { return e == Element::kBfloat || is_small(e); }
+
+// What factors become: half or bfloat, of which tensor cores make exact products, or float.
+template <class L, class R, class E, bool HasScales>
+struct FactorOf {
+  static constexpr Element left = element_of_product<L>, right = element_of_product<R>;
+  static constexpr bool is_float = HasScales || same<E, int> || !is_of_tensor_cores<half>;
+  static constexpr bool is_half = !is_float && is_exact_in_half(left) && is_exact_in_half(right);
+  static constexpr bool is_bfloat =
+      !is_float && is_exact_in_bfloat(left) && is_exact_in_bfloat(right);
+  typedef metal::conditional_t<is_half, half, metal::conditional_t<is_bfloat, bfloat, float>> type;
+};
+
+// The sums of 16 x 16 elements += a b.
+template <class T>
+MSL_INLINE void multiply_fragments(float* sums, const abi::u32 (&a)[4], const abi::u32 (&b)[4]) {
+  MSL_UNROLLED
+  for (int h = 0; h < 2; ++h) {
+    multiply_accumulate_16x8x16<T>(sums[2 * h], sums[2 * h + 1], sums[4 + 2 * h], sums[5 + 2 * h],
+                                   a, b[2 * h], b[2 * h + 1]);
+  }
+}
+
+MSL_INLINE float multiplied(float a, float b, float sum) { return ::fmaf(a, b, sum); }
+MSL_INLINE int multiplied(int a, int b, int sum) { return int(uint(a) * uint(b) + uint(sum)); }
+
+// The inner elements [k, k + 16) of a simdgroup's part.
+template <class T, class Tile, class Left, class Right>
+MSL_INLINE void multiply_step(const Left& left, const Right& right, int k, float* sums) {
+  abi::u32 a[Tile::down][4], b[Tile::across][4];
+  MSL_UNROLLED
+  for (int i = 0; i < Tile::down; ++i) left.template fragment<T>(a[i], i, k);
+  MSL_UNROLLED
+  for (int j = 0; j < Tile::across; ++j) right.template fragment<T>(b[j], j, k);
+  MSL_UNROLLED
+  for (int i = 0; i < Tile::down; ++i) {
+    MSL_UNROLLED
+    for (int j = 0; j < Tile::across; ++j) {
+      multiply_fragments<T>(sums + (i * Tile::across + j) * 8, a[i], b[j]);
+    }
+  }
+}
+template <class Tile, class Left, class Right, class Sum>
+MSL_INLINE void add_products(const Left& left, const Right& right, int k, Sum* sums) {
+  Sum a[Tile::down * 2], b[Tile::across * 4];
+  MSL_UNROLLED
+  for (int i = 0; i < Tile::down * 2; ++i) a[i] = Sum(left.row(i, k));
+  MSL_UNROLLED
+  for (int j = 0; j < Tile::across * 4; ++j) b[j] = Sum(right.column(k, j));
+  MSL_UNROLLED
+  for (int slot = 0; slot < Tile::capacity; ++slot) {
+    const int fragment = slot / 8;
+    const Sum x = a[fragment / Tile::across * 2 + slot % 8 / 4];
+    const Sum y = b[fragment % Tile::across * 4 + slot % 4];
+    sums[slot] = multiplied(x, y, sums[slot]);
+  }
+}
+// A whole part, from where the operands are. Inner: their inner size, where it is known to the
+// compiler and must be; else 0.
+template <class Factor, class Tile, int Inner, class Left, class Right, class Sum>
+MSL_INLINE void multiply_in_place(const Left& left, const Right& right, int inner, Sum* sums) {
+  constexpr int step = same<Factor, float> ? 1 : 16;
+  const auto one = [&](int k) {
+    if constexpr (same<Factor, float>) {
+      add_products<Tile>(left, right, k, sums);
+    } else {
+      multiply_step<Factor, Tile>(left, right, k, sums);
+    }
+  };
+  if constexpr (Inner != 0) {
+    MSL_UNROLLED
+    for (int k = 0; k < Inner; k += step) one(k);
+  } else {
+#pragma unroll 1
+    for (int k = 0; k < inner; k += step) one(k);
+  }
+}
+
+// The sums of a part += the product of a block, by each warp.
+template <class T, class A, class B, class Tile, int Depth>
+MSL_INLINE void multiply_block(abi::u32 a, abi::u32 b, int row, int column, uint lane,
+                               float* sums) {
+  MSL_UNROLLED
+  for (int k = 0; k < Depth; k += 16) {
+    abi::u32 x[Tile::down][4], y[Tile::across][4];
+    MSL_UNROLLED
+    for (int i = 0; i < Tile::down; ++i) A::template load<true>(x[i], a, row + i * 16, k, lane);
+    MSL_UNROLLED
+    for (int j = 0; j < Tile::across; ++j) {
+      B::template load<false>(y[j], b, column + j * 16, k, lane);
+    }
+    MSL_UNROLLED
+    for (int i = 0; i < Tile::down; ++i) {
+      MSL_UNROLLED
+      for (int j = 0; j < Tile::across; ++j) {
+        multiply_fragments<T>(sums + (i * Tile::across + j) * 8, x[i], y[j]);
+      }
+    }
+  }
+}
+// By warpgroups, which go on while their warps do something else.
+template <class T, class A, class B, class Tile, int Depth, bool LeftDeep, bool RightDeep>
+MSL_INLINE void begin_block(abi::u32 a, abi::u32 b, int warps_before, float* sums) {
+  constexpr int columns = Tile::across * 16;
+  constexpr int width = columns % 128 == 0  ? 128
+                        : columns % 64 == 0 ? 64
+                        : columns % 32 == 0 ? 32
+                                            : 16;
+  constexpr abi::u64 left = matrix_in_memory<A::width * 2>(A::width * Depth * 2, A::width * 16);
+  constexpr abi::u64 right = matrix_in_memory<B::width * 2>(B::width * Depth * 2, B::width * 16);
+  begin_products();
+  MSL_UNROLLED
+  for (int k = 0; k < Depth; k += 16) {
+    MSL_UNROLLED
+    for (int i = 0; i < Tile::down; ++i) {
+      const abi::u32 x = a + A::address(warps_before / 4 * Tile::down * 64 + i * 64, k);
+      MSL_UNROLLED
+      for (int j = 0; j < columns; j += width) {
+        multiply_in_warpgroup<T, width, LeftDeep, RightDeep>(
+            sums + (i * Tile::across + j / 16) * 8, matrix_at(left, x),
+            matrix_at(right, b + B::address(j, k)));
+      }
+    }
+  }
+  end_products();
+}
+
+// The whole tile of a threadgroup's operation, staged. LeftDeep, RightDeep: whether the operand's
+// neighbours in memory follow each other along the inner dimension.
+template <class T, int M, int N, int Simdgroups, bool LeftDeep, bool RightDeep, class Left,
+          class Right>
+MSL_INLINE void multiply_staged(const Left& left, const Right& right, int inner, float* sums) {
+  using Part = Bands<M, N, Simdgroups>;
+  using Tile = WarpTile<Part::rows, Part::columns>;
+  using Staging = StagesOf<M, N, Simdgroups>;
+  constexpr int depth = Staging::depth, count = Staging::count, threads = Simdgroups * 32;
+  constexpr bool by_warpgroups = is_for_warpgroups<M, N, Simdgroups>();
+  using A = StagedBlock<T, Staging::rows, depth, LeftDeep>;
+  using B = StagedBlock<T, Staging::columns, depth, RightDeep>;
+  const uint lane = warp_lane(), thread = (index_in_threadgroup() & ~31u) | lane;
+  const int row = Part::first_row(thread / 32), column = Part::first_column(thread / 32);
+  BlockLoader<T, A, Left, depth, LeftDeep, threads, by_warpgroups ? Tile::down : 1> a(left,
+                                                                                      int(thread));
+  BlockLoader<T, B, Right, depth, RightDeep, threads, 1> b(right, int(thread));
+  const abi::u32 memory = staging_memory();
+  const int blocks = (inner + depth - 1) / depth;
+  const auto bring = [&](int block, int stage) {
+    if (block < blocks) {
+      a.bring(memory + stage * Staging::bytes, block);
+      b.bring(memory + stage * Staging::bytes + A::bytes, block);
+    }
+    end_of_copies();
+  };
+  ::__syncthreads();  // an operation before may still read
+  MSL_UNROLLED
+  for (int block = 0; block < count - 1; ++block) bring(block, block);
+  int stage = 0, next = count - 1;
+#pragma unroll 1
+  for (int block = 0; block < blocks; ++block) {
+    const abi::u32 at = memory + stage * Staging::bytes;
+    wait_for_copies<count - 2>();
+    if constexpr (by_warpgroups) {
+      show_to_tensor_cores();
+      ::__syncthreads();
+      begin_block<T, A, B, Tile, depth, LeftDeep, RightDeep>(at, at + A::bytes,
+                                                             int(thread / 32) & ~3, sums);
+      bring(block + count - 1, next);
+      wait_for_products();
+    } else {
+      ::__syncthreads();
+      bring(block + count - 1, next);
+      multiply_block<T, A, B, Tile, depth>(at, at + A::bytes, row, column, lane, sums);
+    }
+    stage = stage + 1 == count ? 0 : stage + 1;
+    next = next + 1 == count ? 0 : next + 1;
+  }
+  wait_for_copies<0>();
+}
+
+// The same by fused multiply-adds: blocks of both operands are staged as what sums are made of,
+// lines of rows or columns; the next one comes to registers while one is multiplied.
+template <class Sum, int M, int N, int Simdgroups, bool LeftDeep, bool RightDeep, class Left,
+          class Right>
+MSL_INLINE void add_staged_products(const Left& left, const Right& right, int inner, Sum* sums) {
+  using Part = Bands<M, N, Simdgroups>;
+  using Tile = WarpTile<Part::rows, Part::columns>;
+  using Staging = StagesOf<M, N, Simdgroups>;
+  constexpr int depth = Staging::depth_of_words, threads = Simdgroups * 32;
+  using A = StagedLines<Sum, Staging::rows, depth, LeftDeep, threads>;
+  using B = StagedLines<Sum, Staging::columns, depth, RightDeep, threads>;
+  const uint lane = warp_lane(), thread = (index_in_threadgroup() & ~31u) | lane;
+  const int row = Part::first_row(thread / 32) + Tile::row_of_lane(lane);
+  const int column = Part::first_column(thread / 32) + Tile::column_of_lane(lane);
+  Sum* const memory = reinterpret_cast<Sum*>(staging_pointer());
+  A a{int(thread)};
+  B b{int(thread)};
+  ::__syncthreads();  // an operation before may still read
+  a.fetch(left, 0);
+  b.fetch(right, 0);
+  a.put(memory);
+  b.put(memory + A::size);
+#pragma unroll 1
+  for (int k = 0; k < inner; k += depth) {
+    Sum* const here = memory + (k / depth & 1) * (A::size + B::size);
+    Sum* const next = memory + ((k / depth + 1) & 1) * (A::size + B::size);
+    ::__syncthreads();
+    if (k + depth < inner) {
+      a.fetch(left, k + depth);
+      b.fetch(right, k + depth);
+    }
+#pragma unroll 2
+    for (int i = 0; i < depth; ++i) {
+      add_products<Tile>(LeftLine<Sum>{here + i * A::pitch + row},
+                         RightLine<Sum>{here + A::size + i * B::pitch + column}, 0, sums);
+    }
+    if (k + depth < inner) {
+      a.put(next);
+      b.put(next + A::size);
+    }
+  }
+}
+
+// ---- destinations
+// -----------------------------------------------------------------------------------
+
+// f(slot, row, column) for the elements of the tile that a lane has sums of, or for each second
+// one.
+template <class Tile, int Step, class Part, class F>
+MSL_INLINE void for_sums(const Part& part, uint lane, const F& f) {
+  MSL_UNROLLED
+  for (int slot = 0; slot < Tile::capacity; slot += Step) {
+    const int row = Tile::row_of_lane(lane) + Tile::row_of_slot(uint(slot));
+    const int column = Tile::column_of_lane(lane) + Tile::column_of_slot(uint(slot));
+    if (row < part.rows && column < part.columns) f(slot, part.row + row, part.column + column);
+  }
+}
+// Two neighbours at once.
+template <class E>
+struct alignas(2 * sizeof(E)) PairOf {
+  E first, second;
+};
+template <class Tile, class Part, class Dst, class Sum>
+MSL_INLINE void load_sums(const Part& part, uint lane, const Dst& from, Sum* sums) {
+  if constexpr (is_tensor<Dst>) {
+    for_sums<Tile, 1>(part, lane, [&](int slot, int row, int column) {
+      const int at[] = {column, row};
+      if (from.msl_has(at)) sums[slot] = Sum(from.msl_at(at));
+    });
+  } else {
+    using Bands = typename Dst::layout::Tile::Part;
+    to_warp_from<Bands::rows, Bands::columns>(from, sums);
+  }
+}
+template <class Tile, class Part, class Dst, class Sum>
+MSL_INLINE void store_sums(const Part& part, uint lane, const Sum* sums, Dst& to) {
+  using E = typename Dst::value_type;
+  if constexpr (is_tensor<Dst>) {
+    for_sums<Tile, 2>(part, lane, [&](int slot, int row, int column) {
+      const int at[] = {column, row}, next[] = {column + 1, row};
+      if (!to.msl_has(at)) return;
+      E* const first = &to.msl_at(at);
+      const E x = E(sums[slot]), y = E(sums[slot + 1]);
+      const bool has_next = column + 1 < part.column + part.columns && to.msl_has(next);
+      if (has_next && reinterpret_cast<abi::u64>(first) % sizeof(PairOf<E>) == 0 &&
+          to.get_stride(0) == 1) {
+        *reinterpret_cast<PairOf<E>*>(first) = {x, y};
+        return;
+      }
+      *first = x;
+      if (has_next) to.msl_at(next) = y;
+    });
+  } else {
+    using Bands = typename Dst::layout::Tile::Part;
+    using Layout = typename Dst::layout::Tile::Tile;
+    Sum slots[Layout::capacity] = {};
+    from_warp<Bands::rows, Bands::columns>(static_cast<const Layout*>(nullptr), sums, slots);
+    MSL_UNROLLED
+    for (int slot = 0; slot < Layout::capacity; ++slot) to[ushort(slot)] = E(slots[slot]);
+  }
+}
+
+// f(operand) of what the lanes of the one simdgroup have, or of what is in memory.
+template <matmul2d_descriptor D, class L, class F>
+MSL_INLINE void with_left(const L& left, uint lane, const F& f) {
+  if constexpr (is_tensor<L>) {
+    const auto view = tile_view(view_of(left, D.transpose_left), D.m, D.k);
+    f(LeftInMemory<decltype(view)>{view, 0, lane});
+  } else {
+    LeftInLanes<D.m, D.k, typename L::element_type> operand{{}, whole_simdgroup(), lane};
+    to_warp_from<D.m, D.k>(left, operand.elements);
+    f(operand);
+  }
+}
+template <matmul2d_descriptor D, class R, class F>
+MSL_INLINE void with_right(const R& right, uint lane, const F& f) {
+  if constexpr (is_tensor<R>) {
+    const auto view = tile_view(view_of(right, D.transpose_right), D.k, D.n);
+    f(RightInMemory<decltype(view)>{view, 0, lane});
+  } else {
+    RightInLanes<D.k, D.n, typename R::element_type> operand{{}, whole_simdgroup(), lane};
+    to_warp_from<D.k, D.n>(right, operand.elements);
+    f(operand);
+  }
+}
+template <class T>
+constexpr bool has_scales() {
+  if constexpr (is_tensor<T>) {
+    return T::Planes::has_scales;
+  } else {
+    return false;
+  }
+}
+
+// By one thread, which has the whole tile.
+template <int M, int N, bool Accumulates, class Left, class Right, class Dst>
+MSL_INLINE void multiply_in_thread(const Left& left, const Right& right, int inner,
+                                   Dst& destination) {
+  using E = typename Dst::value_type;
+  using Sum = metal::conditional_t<same<E, int>, int, float>;
+#pragma unroll 1
+  for (int row = 0; row < M; ++row) {
+#pragma unroll 1
+    for (int column = 0; column < N; ++column) {
+      E* element = nullptr;
+      if constexpr (is_tensor<Dst>) {
+        const int at[] = {column, row};
+        if (!destination.msl_has(at)) continue;
+        element = &destination.msl_at(at);
+      } else {
+        element = &destination[ushort(row * N + column)];
+      }
+      Sum sum = Accumulates ? Sum(*element) : Sum(0);
+      for (int k = 0; k < inner; ++k) {
+        sum = multiplied(Sum(left.value(row, k)), Sum(right.value(k, column)), sum);
+      }
+      *element = E(sum);
+    }
+  }
+}
+
+// f(part, lane, sums) for the simdgroup's part of a tile; its sums become the destination's.
+template <int M, int N, int Simdgroups, bool Accumulates, class Dst, class F>
+MSL_INLINE void with_sums(Dst& destination, const F& f) {
+  using Sum = metal::conditional_t<same<typename Dst::value_type, int>, int, float>;
+  using Part = Bands<M, N, Simdgroups>;
+  using Tile = WarpTile<Part::rows, Part::columns>;
+  const uint lane = warp_lane();
+  const TilePart<M, N, Simdgroups> part(Simdgroups > 1 ? index_in_threadgroup() / 32 : 0);
+  Sum sums[Tile::capacity] = {};
+  if constexpr (Accumulates) load_sums<Tile>(part, lane, destination, sums);
+  f(part, lane, static_cast<Sum*>(sums));
+  store_sums<Tile>(part, lane, sums, destination);
+}
+
+// The product of matrices in memory. by_column: the right one with its columns as rows. LeftDeep,
+// RightDeep: see multiply_staged().
+template <class Factor, int M, int N, int Simdgroups, bool Accumulates, bool LeftDeep,
+          bool RightDeep, class Left, class Right, class ByColumn, class Dst>
+MSL_INLINE void multiply_matrices(const Left& left, const Right& right, const ByColumn& by_column,
+                                  int inner, Dst& destination) {
+  if constexpr (Simdgroups == 0) {
+    multiply_in_thread<M, N, Accumulates>(left, right, inner, destination);
+  } else {
+    with_sums<M, N, Simdgroups, Accumulates>(
+        destination, [&](const auto& part, uint lane, auto* sums) {
+          using Part = Bands<M, N, Simdgroups>;
+          if constexpr (Simdgroups > 1 && !same<Factor, float> &&
+                        StagesOf<M, N, Simdgroups>::depth != 0) {
+            multiply_staged<Factor, M, N, Simdgroups, LeftDeep, RightDeep>(left, by_column, inner,
+                                                                           sums);
+          } else if constexpr (Simdgroups > 1 && same<Factor, float> &&
+                               StagesOf<M, N, Simdgroups>::depth_of_words != 0) {
+            add_staged_products<metal::remove_pointer_t<decltype(sums)>, M, N, Simdgroups, LeftDeep,
+                                RightDeep>(left, by_column, inner, sums);
+          } else {
+            multiply_in_place<Factor, WarpTile<Part::rows, Part::columns>, 0>(
+                LeftInMemory<Left>{left, part.row, lane},
+                RightInMemory<Right>{right, part.column, lane}, inner, sums);
+          }
+        });
+  }
+}
+
+template <matmul2d_descriptor D, class Scope, class L, class R, class Dst>
+MSL_INLINE void multiply_tiles(L& left, R& right, Dst& destination) {
+  constexpr int simdgroups = ScopeOf<Scope>::simdgroups;
+  constexpr bool accumulates = D.matmul_mode == matmul2d_descriptor::mode::multiply_accumulate;
+  using Factor =
+      typename FactorOf<element_of_operand_t<L>, element_of_operand_t<R>, typename Dst::value_type,
+                        has_scales<L>() || has_scales<R>()>::type;
+  if constexpr (is_tensor<L> && is_tensor<R>) {
+    const int inner = int(inner_size<D>(left, right));
+    const auto a = tile_view(view_of(left, D.transpose_left), D.m, inner);
+    const auto b = tile_view(view_of(right, D.transpose_right), inner, D.n);
+    const auto by_column = tile_view(view_of(right, !D.transpose_right), D.n, inner);
+    multiply_matrices<Factor, D.m, D.n, simdgroups, accumulates, !D.transpose_left,
+                      D.transpose_right>(a, b, by_column, inner, destination);
+  } else {
+    with_sums<D.m, D.n, 1, accumulates>(destination, [&](const auto&, uint lane, auto* sums) {
+      with_left<D>(left, lane, [&](const auto& a) {
+        with_right<D>(right, lane, [&](const auto& b) {
+          multiply_in_place<Factor, WarpTile<D.m, D.n>, D.k>(a, b, D.k, sums);
+        });
+      });
+    });
+  }
+}
+
+// ---- reductions
+// --------------------------------------------------------------------------------------
+
+template <int Dimension, class Source, class Destination, class Operation, class E>
+MSL_INLINE void reduce_tile(Source& source, Destination& destination, Operation operation,
+                            E identity) {
+  using mpp::tensor_ops::reduction_operation;
+  using From = typename Source::layout;
+  using To = typename Destination::layout;
+  using Wide = metal::conditional_t<same<E, int>, int, float>;
+  constexpr int rows = From::descriptor.m, columns = From::descriptor.n;
+  using Tile = WarpTile<rows, columns>;
+  const Lanes lanes = whole_simdgroup();
+  Wide elements[Tile::capacity];
+  to_warp_from<rows, columns>(source, elements);
+
+  const auto combine = [&](Wide a, Wide b) {
+    return operation == reduction_operation::sum   ? Sum::combine(a, b)
+           : operation == reduction_operation::max ? metal::max(a, b)
+                                                   : metal::min(a, b);
+  };
+  // The lane's own rows or columns, and then those lanes' that have others of the same.
+  constexpr int length = Dimension == 0 ? rows : columns;
+  constexpr int mine = Dimension == 0 ? Tile::down * 2 : Tile::across * 4;
+  Wide partial[mine] = {};
+  bool begun[mine] = {};
+  MSL_UNROLLED
+  for (int slot = 0; slot < Tile::capacity; ++slot) {
+    // Of tiles whose sides are multiples of 8 a slot is all there or not.
+    if (Tile::row_of_slot(uint(slot)) >= rows || Tile::column_of_slot(uint(slot)) >= columns)
+      continue;
+    const int fragment = slot / 8;
+    const int i = Dimension == 0 ? fragment / Tile::across * 2 + slot % 8 / 4
+                                 : fragment % Tile::across * 4 + slot % 4;
+    partial[i] = begun[i] ? combine(partial[i], elements[slot]) : elements[slot];
+    begun[i] = true;
+  }
+  MSL_UNROLLED
+  for (int i = 0; i < mine; ++i) {
+    MSL_UNROLLED
+    for (uint distance = Dimension == 0 ? 1 : 4; distance < (Dimension == 0 ? 4u : 32u);
+         distance *= 2) {
+      partial[i] = combine(partial[i], Wide(::__shfl_xor_sync(~0u, partial[i], int(distance))));
+    }
+  }
+  E results[length];
+  MSL_UNROLLED
+  for (int at = 0; at < length; ++at) {
+    const uint lane = Dimension == 0 ? uint(at % 8) << 2 : uint(at) / 2 & 3;
+    const int i = Dimension == 0 ? at / 8 : at / 16 * 4 + at / 8 % 2 * 2 + at % 2;
+    results[at] = E(combine(Wide(identity), from_lane(lanes, partial[i], abi::lane_of(lane))));
+  }
+  MSL_UNROLLED
+  for (int slot = 0; slot < To::capacity; ++slot) {
+    const Coordinates c = To::coordinates(lanes.lane, uint(slot));
+    if (c.exists) destination[ushort(slot)] = results[c.at[0]];
+  }
+}
+
+}  // namespace msl::msl_impl

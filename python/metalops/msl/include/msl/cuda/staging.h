@@ -1,0 +1,230 @@
+// Blocks of a product's operands in shared memory, where tensor cores take them from: several are
+// on their way while one is multiplied.
+#pragma once
+
+#include <msl/cuda/tensor_cores.h>
+#include <msl/tensor_ops/matrix_view.h>
+
+namespace msl::msl_impl {
+
+// Shared memory of all operations of a program; the emitted code defines how much there is.
+MSL_INLINE abi::u8* staging_pointer() {
+  __shared__ __align__(1024) abi::u8 memory[MSL_STAGING_BYTES];
+  return memory;
+}
+MSL_INLINE abi::u32 staging_memory() {
+  return abi::u32(::__cvta_generic_to_shared(staging_pointer()));
+}
+
+constexpr int widest(int rows) { return rows % 64 == 0 ? 64 : rows % 32 == 0 ? 32 : 16; }
+
+// A block of Rows x Depth elements of 16 bits of a left operand, or of a transposed right one. In
+// memory lines of the operand's own neighbours: of Depth elements (IsDeep), or else of some rows.
+// 16 bytes at a time are shuffled in the line, so that eight lines below each other are in
+// different banks (and as wgmma has it).
+template <class T, int Rows, int Depth, bool IsDeep>
+struct StagedBlock {
+  static constexpr int width = IsDeep ? Depth : widest(Rows);
+  static constexpr int chunks = width / 8;  // of 16 bytes, in a line
+  static constexpr int lines = Rows * Depth / width;
+  static constexpr int bytes = Rows * Depth * 2;
+  static MSL_INLINE constexpr abi::u32 place(int line, int chunk) {
+    return abi::u32(line * chunks + (chunk ^ (line / (8 / chunks) & (chunks - 1)))) * 16;
+  }
+
+  // Of a row and a depth that are multiples of 16 and begin a line's 16 bytes, before shuffling.
+  static MSL_INLINE constexpr int address(int row, int depth) {
+    if (IsDeep) return (row * width + depth) * 2;
+    return (row / width * Depth * width + depth * width + row % width) * 2;
+  }
+
+  // Rows [row, row + 16) and columns [depth, depth + 16), as tensor cores take them: eight rows
+  // below before (IsLeft) or after eight columns to the right.
+  template <bool IsLeft>
+  static MSL_INLINE void load(abi::u32 (&to)[4], abi::u32 block, int row, int depth, uint lane) {
+    const int matrix = int(lane >> 3), in_matrix = int(lane & 7);
+    const int r = row + (IsLeft ? matrix & 1 : matrix >> 1) * 8;
+    const int k = depth + (IsLeft ? matrix >> 1 : matrix & 1) * 8;
+    if constexpr (IsDeep) {
+      load_matrices<false>(to, block + place(r + in_matrix, k / 8));
+    } else {
+      load_matrices<true>(to, block + place(r / width * Depth + k + in_matrix, r % width / 8));
+    }
+  }
+};
+
+struct alignas(16) Eight {
+  abi::u32 words[4];
+};
+// Brings blocks of an operand. View: of the operand, rows being those of the tile; its memory's
+// neighbours are in a row (IsDeep) or in a column. Fragments: how many times sixteen rows of each
+// of four warps follow each other (warpgroup.h); 1 leaves rows as they are.
+template <class T, class Block, class View, int Depth, bool IsDeep, int Threads, int Fragments>
+struct BlockLoader {
+  static constexpr int all = Block::lines * Block::chunks;
+  static constexpr int turns = (all + Threads - 1) / Threads;
+  static constexpr bool is_same = View::is_plain && same<typename View::Value, T>;
+  const View& view;
+  const int thread;
+  const int rows, columns;  // that there are
+  bool is_aligned = false;
+  bool copies = false;      // it is aligned, and in global memory
+  abi::u64 from = 0;        // the block that comes next
+  abi::u32 offsets[turns];  // there, in bytes
+  long step = 0;            // in bytes, from one block to the next
+
+  MSL_INLINE BlockLoader(const View& of, int thread_in_scope)
+      : view(of), thread(thread_in_scope), rows(int(of.rows)), columns(int(of.columns)) {
+    if constexpr (is_same) {
+      const long stride = IsDeep ? view.row_stride : view.column_stride;
+      from = address_of(view.first.handle());
+      is_aligned = (from | abi::u64(stride * 2)) % 16 == 0;
+      copies = is_aligned && is_global(from) && stride < 1l << 22;
+      step = (IsDeep ? Depth : Depth * stride) * 2;
+      MSL_UNROLLED
+      for (int i = 0; i < turns; ++i) {
+        const abi::u32 r = abi::u32(row(i)), k = abi::u32(depth(i)), apart = abi::u32(stride);
+        offsets[i] = (IsDeep ? r * apart + k : k * apart + r) * 2;
+      }
+    }
+  }
+  // Of the 16 bytes of a turn: where they are in the block, and their first element.
+  MSL_INLINE int chunk(int turn) const { return thread + turn * Threads; }
+  MSL_INLINE int line(int turn) const { return chunk(turn) / Block::chunks; }
+  MSL_INLINE int row(int turn) const {
+    const int row =
+        IsDeep ? line(turn) : line(turn) / Depth * Block::width + chunk(turn) % Block::chunks * 8;
+    if (Fragments == 1) return row;
+    const int fragment = row / 64 % Fragments, warp = row / (64 * Fragments) * 4 + row / 16 % 4;
+    return (warp * Fragments + fragment) * 16 + row % 16;
+  }
+  MSL_INLINE int depth(int turn) const {
+    return IsDeep ? chunk(turn) % Block::chunks * 8 : line(turn) % Depth;
+  }
+
+  // Block number `block` to shared memory, the next one each time.
+  MSL_INLINE void bring(abi::u32 to, int block) {
+    if constexpr (is_same) {
+      if (copies) {
+        copy(to, block * Depth);
+        return;
+      }
+    }
+    decode(to, long(block) * Depth);
+  }
+
+ private:
+  MSL_INLINE abi::u32 place(int turn) const {
+    return Block::place(line(turn), chunk(turn) % Block::chunks);
+  }
+  MSL_INLINE void copy(abi::u32 to, int begin) {
+    MSL_UNROLLED
+    for (int i = 0; i < turns; ++i) {
+      if (all % Threads == 0 || chunk(i) < all) {
+        const int k = begin + depth(i);
+        const int left = IsDeep ? columns - k : rows - row(i);
+        const bool exists = IsDeep ? row(i) < rows : k < columns;
+        const int bytes = !exists || left <= 0 ? 0 : left >= 8 ? 16 : left * 2;
+        copy_ahead(to + place(i), bytes != 0 ? from + offsets[i] : from, bytes);
+      }
+    }
+    from += abi::u64(step);
+  }
+  MSL_INLINE void decode(abi::u32 to, long begin) const {
+#pragma unroll 1
+    for (int i = 0; i < turns; ++i) {
+      if (all % Threads == 0 || chunk(i) < all) {
+        abi::u32 words[4];
+        get(words, row(i), begin + depth(i));
+        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to + place(i)), "r"(words[0]),
+                     "r"(words[1]), "r"(words[2]), "r"(words[3])
+                     : "memory");
+      }
+    }
+  }
+  // Eight elements.
+  MSL_INLINE void get(abi::u32 (&words)[4], long r, long k) const {
+    if constexpr (is_same) {
+      const bool is_whole = IsDeep ? k + 8 <= columns && r < rows : r + 8 <= rows && k < columns;
+      if (is_aligned && is_whole) {
+        const Eight& eight = reinterpret_cast<const Eight&>(
+            view.first.at(r * view.row_stride + k * view.column_stride));
+        MSL_UNROLLED
+        for (int w = 0; w < 4; ++w) words[w] = eight.words[w];
+        return;
+      }
+    }
+    MSL_UNROLLED
+    for (int w = 0; w < 8; w += 2) {
+      words[w / 2] = IsDeep ? pair_of<T>(view.value(r, k + w), view.value(r, k + w + 1))
+                            : pair_of<T>(view.value(r + w, k), view.value(r + w + 1, k));
+    }
+  }
+};
+
+// How the blocks of an operation are staged: not at all (depth 0) where two do not fit. Parts may
+// begin at any multiple of 8, and are read as multiples of 16.
+template <int M, int N, int Simdgroups>
+struct StagesOf {
+  using Part = Bands<M, N, Simdgroups>;
+  static constexpr int rows = round_up(M + Part::rows % 16, 16);
+  static constexpr int columns = round_up(N + Part::columns % 16, 16);
+  static constexpr int fitting(int deep) {
+    return MSL_STAGING_BYTES / ((rows + columns) * deep * 2);
+  }
+  static constexpr int depth = fitting(32) >= 2 ? 32 : fitting(16) >= 2 ? 16 : 0;
+  static constexpr int count =
+      fitting(depth == 0 ? 16 : depth) > 4 ? 4 : fitting(depth == 0 ? 16 : depth);
+  static constexpr int bytes = (rows + columns) * depth * 2;
+  // Of words, twice; see StagedLines.
+  static constexpr int bytes_of_words(int deep) { return (rows + columns + 4) * deep * 4 * 2; }
+  static constexpr int depth_of_words = bytes_of_words(16) <= MSL_STAGING_BYTES  ? 16
+                                        : bytes_of_words(8) <= MSL_STAGING_BYTES ? 8
+                                                                                 : 0;
+};
+
+// A block of Rows x Depth words: a line of rows for each of Depth, so far apart that neither lines
+// nor columns of eight are in one bank.
+template <class Word, int Rows, int Depth, bool IsDeep, int Threads>
+struct StagedLines {
+  static constexpr int pitch = Rows + 2, size = pitch * Depth;
+  static constexpr int all = Rows * Depth, turns = (all + Threads - 1) / Threads;
+  int thread;
+  Word words[turns];
+
+  MSL_INLINE explicit StagedLines(int thread_in_scope) : thread(thread_in_scope) {}
+  // Neighbouring threads have neighbours in memory.
+  MSL_INLINE int row(int turn) const {
+    const int word = thread + turn * Threads;
+    return IsDeep ? word / Depth : word % Rows;
+  }
+  MSL_INLINE int depth(int turn) const {
+    const int word = thread + turn * Threads;
+    return IsDeep ? word % Depth : word / Rows;
+  }
+  template <class View>
+  MSL_INLINE void fetch(const View& view, int begin) {
+    MSL_UNROLLED
+    for (int i = 0; i < turns; ++i) words[i] = Word(view.value(row(i), begin + depth(i)));
+  }
+  MSL_INLINE void put(Word* to) const {
+    MSL_UNROLLED
+    for (int i = 0; i < turns; ++i) {
+      if (all % Threads == 0 || thread + i * Threads < all)
+        to[depth(i) * pitch + row(i)] = words[i];
+    }
+  }
+};
+// A lane's rows and columns of a line, as LeftInMemory and RightInMemory have them.
+template <class Word>
+struct LeftLine {
+  const Word* first;
+  MSL_INLINE Word row(int i, int) const { return first[i * 8]; }
+};
+template <class Word>
+struct RightLine {
+  const Word* first;
+  MSL_INLINE Word column(int, int j) const { return first[j / 2 * 8 + j % 2]; }
+};
+
+}  // namespace msl::msl_impl

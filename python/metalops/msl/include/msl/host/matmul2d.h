@@ -1,0 +1,270 @@
+// matmul2d and reductions of its destinations on the host: the lanes of a simdgroup hand in their
+// operands, and one of them computes the simdgroup's part of the tile.
+#pragma once
+
+#include <msl/host/tile_product.h>
+#include <msl/tensor_ops/layout.h>
+
+namespace msl::msl_impl {
+
+// The place that the running thread entered last: calls of members take no site of their own.
+MSL_INLINE abi::Site site_of_call() {
+  const abi::Path* const path = msl_runtime->path();
+  return {path->depth == 0 ? 0 : path->steps[path->depth - 2], 0};
+}
+
+// Operations of several simdgroups are those of the whole threadgroup.
+template <int Simdgroups>
+MSL_INLINE void check_scope(const abi::Thread& thread) {
+  const abi::Group& group = *thread.group;
+  const u32 threads = group.size[0] * group.size[1] * group.size[2];
+  if (__builtin_expect(threads != Simdgroups * 32, 0)) {
+    msl_runtime->fail(
+        "an operation with execution_simdgroups<N> must be run by a threadgroup of N simdgroups");
+  }
+}
+
+// f(lane, slot, row, column) for the elements that the lanes of a simdgroup have of a tile.
+template <class Tile, class F>
+MSL_INLINE void for_each_slot(const F& f) {
+  for (uint lane = 0; lane < 32; ++lane) {
+    for (uint slot = 0; slot < uint(Tile::capacity); ++slot) {
+      const TilePlace place = Tile::place(lane, slot);
+      if (place.exists) f(lane, slot, place.row, place.column);
+    }
+  }
+}
+// How many slots that follow each other hold neighbours in a row of a destination.
+#if MSL_COOPERATIVE_LAYOUT == 10
+constexpr uint kRunOfSlots = 4;
+#elif MSL_COOPERATIVE_LAYOUT == 8
+constexpr uint kRunOfSlots = 2;
+#else
+constexpr uint kRunOfSlots = 1;
+#endif
+
+// f(element, index) for the elements of a cooperative destination in the block of a part that
+// begins at (i, j); index is that in the block.
+template <class Tile, class Destination, class Part, class F>
+MSL_INLINE void visit_slots(const Destination& destination, const Part& part, int i, int down,
+                            int j, int across, const F& f) {
+  if constexpr (Tile::is_of_thread) {
+    for (int r = 0; r < down; ++r) {
+      for (int c = 0; c < across; ++c) {
+        f(destination(0)[ushort((i + r) * Tile::columns + j + c)], r * kBlockColumns + c);
+      }
+    }
+  } else {
+    using InSimdgroup = typename Tile::Tile;
+    for (uint lane = 0; lane < 32; ++lane) {
+      auto& to = destination(lane);
+      for (uint slot = 0; slot < uint(InSimdgroup::capacity); slot += kRunOfSlots) {
+        const TilePlace place = InSimdgroup::place(lane, slot);
+        const int r = place.row + part.row - i, c = place.column + part.column - j;
+        if (!place.exists || uint(r) >= uint(down) || uint(c) >= uint(across)) continue;
+        auto* const elements = &to[ushort(slot)];
+        for (uint e = 0; e < kRunOfSlots; ++e) {
+          f(elements[e], r * kBlockColumns + c + int(e));
+        }
+      }
+    }
+  }
+}
+
+// A matrix that the lanes have between them, gathered.
+template <class E, int Rows, int Columns>
+struct GatheredMatrix {
+  E elements[Rows * Columns];
+  MSL_INLINE MatrixView<E> view() {
+    return {Place<E>(elements), Columns, 1, Rows, Columns, {}, true};
+  }
+};
+
+template <matmul2d_descriptor D, class Scope, class L, class R, class Dst>
+struct MatrixProduct {
+  static constexpr int simdgroups = ScopeOf<Scope>::simdgroups;
+  using E = typename Dst::value_type;
+  using Sum = metal::conditional_t<metal::is_same_v<E, int>, int, float>;
+  static constexpr bool accumulates =
+      D.matmul_mode == matmul2d_descriptor::mode::multiply_accumulate;
+  // What a lane hands in.
+  struct Operands {
+    L* left;
+    R* right;
+    Dst* destination;
+    uint simdgroup;
+  };
+
+  static void run(const void* const* in, void* const*, u32 mask) {
+    const u32 first = u32(__builtin_ctz(mask));
+    const Operands* all[32];
+    for (u32 lane = 0; lane < 32; ++lane) {
+      all[lane] = &operand_of<Operands>(in, (mask >> lane) & 1u ? lane : first);
+    }
+    with_left(all, [&](const auto& left) {
+      with_right(all, [&](const auto& right) {
+        compute(left, right, *all[0], [&](u32 lane) -> Dst& { return *all[lane]->destination; });
+      });
+    });
+  }
+
+  // f(view) of the left and of the right operand.
+  template <class F>
+  static MSL_INLINE void with_left(const Operands* const* all, const F& f) {
+    if constexpr (is_tensor<L>) {
+      f(view_of(*all[0]->left, D.transpose_left));
+    } else {
+      GatheredMatrix<typename L::element_type, D.m, D.k> gathered;
+      for_each_slot<typename L::layout::Tile>([&](uint lane, uint slot, int row, int column) {
+        gathered.elements[row * D.k + column] = (*all[lane]->left)[ushort(slot)];
+      });
+      f(gathered.view());
+    }
+  }
+  template <class F>
+  static MSL_INLINE void with_right(const Operands* const* all, const F& f) {
+    if constexpr (is_tensor<R>) {
+      f(view_of(*all[0]->right, D.transpose_right));
+    } else {
+      GatheredMatrix<typename R::element_type, D.k, D.n> gathered;
+      for_each_slot<typename R::layout::Tile>([&](uint lane, uint slot, int row, int column) {
+        gathered.elements[row * D.n + column] = (*all[lane]->right)[ushort(slot)];
+      });
+      f(gathered.view());
+    }
+  }
+
+  // destination(lane): of each lane.
+  template <class Left, class Right, class Destination>
+  static MSL_INLINE void compute(const Left& left, const Right& right, const Operands& operands,
+                                 const Destination& destination) {
+    const TilePart<D.m, D.n, simdgroups> part(operands.simdgroup);
+    if (part.is_empty()) return;
+    const auto visit = [&](int i, int down, int j, int across, const auto& f) {
+      if constexpr (is_tensor<Dst>) {
+        const auto view = view_of(destination(0), false);
+        const int rows = int(clamped(view.rows - i, down));
+        const int columns = int(clamped(view.columns - j, across));
+        for (int r = 0; r < rows; ++r) {
+          for (int c = 0; c < columns; ++c) {
+            f(view.first.at((i + r) * view.row_stride + j + c), r * kBlockColumns + c);
+          }
+        }
+      } else {
+        visit_slots<typename Dst::layout::Tile>(destination, part, i, down, j, across, f);
+      }
+    };
+    multiply<Sum>(
+        MatrixBlocks<Left, Right>{left, right, inner_size<D>(*operands.left, *operands.right)},
+        part.row, part.rows, part.column, part.columns,
+        [&](Sum* sums, int i, int down, int j, int across) {
+          if constexpr (accumulates) {
+            visit(i, down, j, across, [&](E& element, int at) { sums[at] = Sum(element); });
+          }
+        },
+        [&](const Sum* sums, int i, int down, int j, int across) {
+          visit(i, down, j, across, [&](E& element, int at) { element = E(sums[at]); });
+        });
+  }
+};
+
+// The running simdgroup's number in the scope.
+template <class Scope>
+MSL_INLINE uint simdgroup_of_scope() {
+  if constexpr (ScopeOf<Scope>::simdgroups > 1) {
+    const abi::Thread& thread = *msl_runtime->thread();
+    check_scope<ScopeOf<Scope>::simdgroups>(thread);
+    return thread.index / 32;
+  } else {
+    return 0;
+  }
+}
+
+// Where operands cannot hold what a product takes for granted.
+template <class T>
+MSL_INLINE void check_operand(const T& operand, const char* name, int columns, int rows,
+                              bool is_transposed, int inner) {
+  if constexpr (is_tensor<T>) {
+    check_stride(operand, name);
+    if (columns >= 0) check_extent(operand, name, is_transposed ? 1 : 0, columns, inner == 0);
+    if (rows >= 0) check_extent(operand, name, is_transposed ? 0 : 1, rows, inner == 1);
+  }
+}
+
+template <matmul2d_descriptor D, class Scope, class L, class R, class Dst>
+MSL_INLINE void multiply_tiles(L& left, R& right, Dst& destination) {
+  using Operation = MatrixProduct<D, Scope, L, R, Dst>;
+  constexpr int k = has_dynamic_k(D) ? -1 : D.k;
+  check_operand(left, "left operand", k, D.m, D.transpose_left, 0);
+  check_operand(right, "right operand", D.n, k, D.transpose_right, 1);
+  check_operand(destination, "destination", D.n, D.m, false, -1);
+  check_scope_operation<Operation>(Operation::simdgroups, "run", site_of_call().id);
+  typename Operation::Operands operands{&left, &right, &destination, 0};
+  if constexpr (ScopeOf<Scope>::simdgroups == 0) {
+    Operation::compute(view_of(left, D.transpose_left), view_of(right, D.transpose_right), operands,
+                       [&](u32) -> Dst& { return destination; });
+  } else {
+    operands.simdgroup = simdgroup_of_scope<Scope>();
+    together<Operation, char>(site_of_call(), operands);
+  }
+}
+
+// ---- reductions
+// --------------------------------------------------------------------------------------
+
+template <int Dimension, class Source, class Destination>
+struct TileReduction {
+  using E = typename Source::element_type;
+  struct Operands {
+    const Source* source;
+    Destination* destination;
+    mpp::tensor_ops::reduction_operation operation;
+    E identity;
+  };
+  static void run(const void* const* in, void* const*, u32 mask) {
+    using mpp::tensor_ops::reduction_operation;
+    using From = typename Source::layout;
+    using To = typename Destination::layout;
+    const u32 first = u32(__builtin_ctz(mask));
+    const Operands& mine = operand_of<Operands>(in, first);
+    constexpr int rows = From::descriptor.m, columns = From::descriptor.n;
+    E tile[rows * columns];
+    for_each_slot<typename From::Tile>([&](uint lane, uint slot, int row, int column) {
+      const u32 from = (mask >> lane) & 1u ? lane : first;
+      tile[row * columns + column] = (*operand_of<Operands>(in, from).source)[ushort(slot)];
+    });
+    constexpr int length = Dimension == 0 ? rows : columns;
+    constexpr int other = Dimension == 0 ? columns : rows;
+    using Wide = metal::conditional_t<metal::is_same_v<E, int>, int, float>;
+    E results[length];
+    for (int i = 0; i < length; ++i) {
+      Wide result = Wide(mine.identity);
+      for (int j = 0; j < other; ++j) {
+        const Wide value = Wide(Dimension == 0 ? tile[i * columns + j] : tile[j * columns + i]);
+        result = mine.operation == reduction_operation::sum ? msl_impl::Sum::combine(result, value)
+                 : mine.operation == reduction_operation::max ? metal::max(result, value)
+                                                              : metal::min(result, value);
+      }
+      results[i] = E(result);
+    }
+    for_lanes(mask, [&](u32 lane) {
+      Destination& to = *operand_of<Operands>(in, lane).destination;
+      for (int slot = 0; slot < To::capacity; ++slot) {
+        const Coordinates c = To::coordinates(lane, uint(slot));
+        if (c.exists) to[ushort(slot)] = results[c.at[0]];
+      }
+    });
+  }
+};
+
+template <int Dimension, class Source, class Destination, class Operation, class E>
+MSL_INLINE void reduce_tile(Source& source, Destination& destination, Operation operation,
+                            E identity) {
+  using Reduction = TileReduction<Dimension, Source, Destination>;
+  check_scope_operation<Reduction>(1, Dimension == 0 ? "reduce_rows" : "reduce_columns",
+                                   site_of_call().id);
+  together<Reduction, char>(
+      site_of_call(), typename Reduction::Operands{&source, &destination, operation, identity});
+}
+
+}  // namespace msl::msl_impl

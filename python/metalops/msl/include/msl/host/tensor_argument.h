@@ -1,0 +1,30 @@
+// Tensors as arguments of kernels on the host: a description lies in the buffer.
+#pragma once
+
+#include <msl/launch.h>
+#include <msl/tensor_argument.h>
+
+namespace msl::msl_support {
+
+// Null for an argument that is no tensor.
+template <class P>
+inline constexpr const abi::TensorArgument* tensor_argument =
+    msl_impl::tensor_argument_of<P>.element_bits == 0 ? nullptr : &msl_impl::tensor_argument_of<P>;
+
+template <class E, class X, class... Tags>
+struct buffer_argument<metal::tensor<E, X, metal::tensor_handle, Tags...>> {
+  using Tensor = metal::tensor<E, X, metal::tensor_handle, Tags...>;
+  Tensor tensor;
+  inline __attribute__((always_inline)) buffer_argument(const Launch* launch, u32 index)
+      : tensor(
+            msl_impl::tensor_of<Tensor>(*static_cast<const abi::Tensor*>(launch->buffers[index]))) {
+  }
+  inline __attribute__((always_inline)) const Tensor& get() const { return tensor; }
+};
+template <class E, class X, class... Tags>
+struct placed_argument<metal::tensor<E, X, metal::tensor_handle, Tags...>>
+    : buffer_argument<metal::tensor<E, X, metal::tensor_handle, Tags...>> {
+  using buffer_argument<metal::tensor<E, X, metal::tensor_handle, Tags...>>::buffer_argument;
+};
+
+}  // namespace msl::msl_support

@@ -1,0 +1,192 @@
+// Where the elements of a tile are among the threads of a simdgroup. Only code for one generation
+// of GPUs may know: MSL_COOPERATIVE_LAYOUT chooses, and portable code must not see a difference.
+#pragma once
+
+#include <msl/cooperative_tensor.h>
+
+namespace msl::msl_impl {
+
+struct TilePlace {
+  int row, column;
+  bool exists;
+};
+
+// Whose an element is.
+struct TileOwner {
+  uint lane, slot;
+};
+
+constexpr int round_up(int value, int multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// A tile of Rows x Columns in one simdgroup. IsTransposed: whether it is an operand that stands in
+// memory the other way.
+#if MSL_COOPERATIVE_LAYOUT == 10
+// Fragments of 16 x 16: four neighbours of a row, and the four that are eight rows below.
+template <int Rows, int Columns, bool IsTransposed>
+struct SimdgroupTile {
+  static constexpr int down = round_up(Rows, 16) / 16;
+  static constexpr int across = round_up(Columns, 16) / 16;
+  static constexpr int capacity = down * across * 8;
+  static MSL_INLINE constexpr TilePlace place(uint lane, uint slot) {
+    const int fragment = int(slot >> 3);
+    const int r = int(((lane >> 1) & 3) | ((lane >> 4) << 2) | (((slot >> 2) & 1) << 3));
+    const int c = int((slot & 3) | ((lane & 1) << 2) | (((lane >> 3) & 1) << 3));
+    const int row = fragment / across * 16 + (IsTransposed ? c : r);
+    const int column = fragment % across * 16 + (IsTransposed ? r : c);
+    return {row, column, row < Rows && column < Columns};
+  }
+  static MSL_INLINE constexpr TileOwner owner(int row, int column) {
+    const uint fragment = uint(row / 16 * across + column / 16);
+    const uint r = uint(IsTransposed ? column : row) % 16,
+               c = uint(IsTransposed ? row : column) % 16;
+    return {(r & 3) << 1 | (r >> 2 & 1) << 4 | (c >> 2 & 1) | (c >> 3) << 3,
+            fragment << 3 | (r >> 3) << 2 | (c & 3)};
+  }
+};
+#elif MSL_COOPERATIVE_LAYOUT == 8
+// Fragments of 8 x 8, as of a simdgroup_matrix.
+template <int Rows, int Columns, bool IsTransposed>
+struct SimdgroupTile {
+  static constexpr int down = round_up(Rows, 8) / 8;
+  static constexpr int across = round_up(Columns, 8) / 8;
+  static constexpr int capacity = down * across * 2;
+  static MSL_INLINE constexpr TilePlace place(uint lane, uint slot) {
+    const int fragment = int(slot >> 1);
+    const int row = fragment / across * 8 + int(((lane >> 4) & 1) * 4 + ((lane >> 1) & 3));
+    const int column =
+        fragment % across * 8 + int(((lane >> 3) & 1) * 4 + (lane & 1) * 2 + (slot & 1));
+    return {row, column, row < Rows && column < Columns};
+  }
+  static MSL_INLINE constexpr TileOwner owner(int row, int column) {
+    const uint fragment = uint(row / 8 * across + column / 8), r = uint(row % 8);
+    const uint c = uint(column % 8);
+    return {(r >> 2) << 4 | (r & 3) << 1 | (c >> 2) << 3 | (c >> 1 & 1), fragment << 1 | (c & 1)};
+  }
+};
+#elif MSL_COOPERATIVE_LAYOUT == 0
+// Anywhere, with slots that hold nothing.
+template <int Rows, int Columns, bool IsTransposed>
+struct SimdgroupTile {
+  static constexpr uint elements = Rows * Columns;
+  static constexpr uint places() {
+    uint count = 64;
+    while (count <= elements) count *= 2;
+    return count;
+  }
+  static constexpr int capacity = int(places() / 32);
+  static constexpr uint mask = places() - 1;
+  static constexpr int log2(uint n) { return n <= 1 ? 0 : 1 + log2(n / 2); }
+  static constexpr int bits = log2(places());
+  static constexpr uint seed = (uint(MSL_COOPERATIVE_SEED) * 2 + IsTransposed + 1) * 0x9e3779b1u;
+  // Each step is a bijection of the numbers below places().
+  static constexpr uint factor(int round) { return ((seed >> round) * 2 + 1) | 5; }
+  static constexpr uint inverse(uint factor) {
+    uint found = factor;
+    for (int digits = 3; digits < 32; digits *= 2) found *= 2 - factor * found;
+    return found;
+  }
+  static MSL_INLINE constexpr TilePlace place(uint lane, uint slot) {
+    uint at = lane * capacity + slot;
+    for (int round = 0; round < 3; ++round) {
+      at = (at * factor(round) + (seed >> (8 + round))) & mask;
+      at ^= at >> (bits / 2);
+    }
+    return {int(at / Columns), int(at % Columns), at < elements};
+  }
+  static MSL_INLINE constexpr TileOwner owner(int row, int column) {
+    uint at = uint(row * Columns + column) & mask;
+    for (int round = 2; round >= 0; --round) {
+      at ^= at >> (bits / 2) ^ at >> (bits / 2 * 2);
+      at = (at - (seed >> (8 + round))) * inverse(factor(round)) & mask;
+    }
+    return {at / capacity, at % capacity};
+  }
+};
+#else
+#error "MSL_COOPERATIVE_LAYOUT must be 10, 8 or 0"
+#endif
+
+#if !defined(__CUDACC_RTC__) || MSL_COOPERATIVE_LAYOUT == 0
+// Of one among several simdgroups, of which nothing is known for Apple's GPUs.
+template <int Rows, int Columns>
+using SharedTile = SimdgroupTile<Rows, Columns, false>;
+#else
+}  // namespace msl::msl_impl
+#include <msl/cuda/warp_tile.h>
+namespace msl::msl_impl {
+template <int Rows, int Columns>
+using SharedTile = WarpTile<Rows, Columns>;
+#endif
+
+#if !defined(MSL_WARPGROUPS)
+#define MSL_WARPGROUPS 0
+#endif
+// Whether fours of simdgroups multiply together, as some GPUs can: then each has a band of rows.
+template <int M, int N, int Simdgroups>
+constexpr bool is_for_warpgroups() {
+  return MSL_WARPGROUPS && Simdgroups != 0 && Simdgroups % 4 == 0 && M % (Simdgroups * 16) == 0 &&
+         N % 16 == 0 && N <= 256;
+}
+
+// How a tile of M x N is shared out to simdgroups: Down bands of rows by Across bands of columns.
+// With more simdgroups than parts, the last ones have nothing.
+template <int M, int N, int Simdgroups>
+struct Bands {
+  // The number of bands of columns that leaves the least to one simdgroup, and then the squarest.
+  static constexpr int choose_across() {
+    if (is_for_warpgroups<M, N, Simdgroups>()) return 1;
+    int best = 1, least = 1 << 30;
+    for (int across = 1; across <= Simdgroups; ++across) {
+      if (Simdgroups % across != 0) continue;
+      const int rows = round_up((M + Simdgroups / across - 1) / (Simdgroups / across), 8);
+      const int columns = round_up((N + across - 1) / across, 8);
+      const int cost = rows * columns * 64 + rows + columns;
+      if (cost < least) {
+        least = cost;
+        best = across;
+      }
+    }
+    return best;
+  }
+  static constexpr int across = choose_across();
+  static constexpr int down = Simdgroups / across;
+  static constexpr int rows = down == 1 ? M : round_up((M + down - 1) / down, 8);
+  static constexpr int columns = across == 1 ? N : round_up((N + across - 1) / across, 8);
+  static MSL_INLINE constexpr int first_row(uint simdgroup) {
+    return int(simdgroup) / across * rows;
+  }
+  static MSL_INLINE constexpr int first_column(uint simdgroup) {
+    return int(simdgroup) % across * columns;
+  }
+};
+
+// A tile of M x N in a scope (0: one thread, which has it all, row by row).
+template <int M, int N, int Simdgroups, bool IsTransposed = false>
+struct ScopeTile {
+  using Part = Bands<M, N, Simdgroups>;
+  using Tile =
+      metal::conditional_t<Simdgroups == 1, SimdgroupTile<Part::rows, Part::columns, IsTransposed>,
+                           SharedTile<Part::rows, Part::columns>>;
+  static constexpr bool is_of_thread = false;
+  static constexpr int capacity = Tile::capacity;
+  static MSL_INLINE constexpr TilePlace place(uint thread, uint slot) {
+    const uint simdgroup = thread / 32;
+    TilePlace in = Tile::place(thread % 32, slot);
+    in.row += Part::first_row(simdgroup);
+    in.column += Part::first_column(simdgroup);
+    in.exists = in.exists && simdgroup < uint(Simdgroups) && in.row < M && in.column < N;
+    return in;
+  }
+};
+template <int M, int N, bool IsTransposed>
+struct ScopeTile<M, N, 0, IsTransposed> {
+  static constexpr bool is_of_thread = true;
+  static constexpr int capacity = M * N, columns = N;
+  static MSL_INLINE constexpr TilePlace place(uint, uint slot) {
+    return {int(slot) / N, int(slot) % N, true};
+  }
+};
+
+}  // namespace msl::msl_impl

@@ -1,0 +1,36 @@
+"""What the compilation of programs with Metal 4's tensors needs: a newer C++, and where the elements of cooperative tensors
+are.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+LAYOUT = "METALOPS_COOPERATIVE_LAYOUT"
+_LAYOUTS = {"apple10": 10, "apple8": 8}
+_SCRAMBLE = re.compile(r"scramble(?::(\d{1,9}))?")
+
+
+def layout() -> str:
+    """What METALOPS_COOPERATIVE_LAYOUT says: "apple10" (the default), "apple8", or "scramble", of which ":SEED" may
+    follow. Raises ValueError for anything else."""
+    text = os.environ.get(LAYOUT, "") or "apple10"
+    if text not in _LAYOUTS and not _SCRAMBLE.fullmatch(text):
+        raise ValueError(
+            f"{LAYOUT} is {text!r}, which is none of apple10, apple8, scramble and scramble:SEED"
+        )
+    return text
+
+
+def flags(standard: str, language: int, cooperative_layout: str) -> list[str]:
+    """For a compiler. standard: of C++, in which an operation's description is a template's argument, and on the host
+    subscripts have commas."""
+    scrambled = _SCRAMBLE.fullmatch(cooperative_layout)
+    seed = int(scrambled.group(1) or 0) if scrambled else 0
+    return [
+        f"-std={standard}",
+        f"-DMSL_METAL_VERSION={language}",
+        f"-DMSL_COOPERATIVE_LAYOUT={_LAYOUTS.get(cooperative_layout, 0)}",
+        f"-DMSL_COOPERATIVE_SEED={seed}",
+    ]

@@ -1,0 +1,183 @@
+"""Everything that tests/tensorops computes on the software device compiles for NVIDIA's GPUs. This needs NVRTC and no GPU."""
+
+import re
+
+import pytest
+from metalops import msl
+from metalops.cuda import nvrtc
+from metalops.cuda.library import Library
+
+from tests.tensorops import (
+    test_convolution2d,
+    test_cooperative_tensors,
+    test_formats,
+    test_matmul2d,
+    test_scale_planes,
+    test_static_assertions,
+    test_tensors,
+)
+from tests.tensorops.products import HEADER, Product, fill
+
+ARCHITECTURE = "compute_90"
+
+pytestmark = pytest.mark.skipif(
+    not nvrtc.is_available(), reason="NVRTC is not installed: pip install nvidia-cuda-nvrtc"
+)
+
+
+def compiled(source, language="4.0", layout="apple10", architecture=ARCHITECTURE):
+    number = msl.languages.number_of(language)
+    library = Library(HEADER + source, language=number, cooperative_layout=layout)
+    text = library.compile(architecture).decode()
+    assert text.count(".entry msl_kernel_") == len(library.kernel_names) > 0
+    return text
+
+
+def product(*types, **fields):
+    return compiled(Product(*types, **fields).text(), language="4.1")
+
+
+def instructions(text, *names):
+    text = text.partition(".entry msl_fast_0")[2]
+    return [len(re.findall(rf"\b{name}\b", text)) for name in names]
+
+
+@pytest.mark.slow
+def test_planes_of_scales():
+    compiled(test_scale_planes.kernels(), language="4.1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("language", test_matmul2d.OF_TYPES)
+@pytest.mark.parametrize("part", range(6))
+def test_every_triple_of_types(language, part):
+    compiled("".join(p.text() for p in test_matmul2d.OF_TYPES[language][part::6]), language)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", test_matmul2d.LAYOUTS)
+def test_cooperative_inputs(layout):
+    inputs = [*test_matmul2d.INPUTS["4.0"][::9], *test_matmul2d.TRANSPOSED_INPUTS]
+    compiled("".join(p.text() for p in inputs), layout=layout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(6))
+def test_every_scope_and_shape(part):
+    compiled("".join(p.text() for p in test_matmul2d.SCOPES[part::6]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["apple8", "scramble:3"])
+def test_other_layouts(layout):
+    compiled("".join(p.text() for p in test_matmul2d.SCOPES[::9]), layout=layout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_transpositions_steps_and_destinations(part):
+    compiled("".join(p.text() for p in test_matmul2d.TRANSPOSED[part::4]))
+
+
+@pytest.mark.parametrize("layout", ["apple10", "apple8", "scramble"])
+def test_cooperative_tensors_reductions_and_conversions(layout):
+    here = test_cooperative_tensors
+    reductions = fill(here.REDUCE, element="half")
+    for source in (here.ATTENTION, here.BROADCAST, here.SCOPES, here.COMPATIBLE, reductions):
+        compiled(source, layout=layout)
+    places = dict(m=16, n=32, simdgroups=1, tl="false", tr="false")
+    for getter in (here.DESTINATION, here.LEFT, here.RIGHT):
+        compiled(fill(here.PLACES, **places, getter=getter), layout=layout)
+
+
+def test_tensors_and_formats_of_numbers():
+    compiled(test_tensors.KERNELS)
+    compiled(test_formats.KERNELS, language="4.1")
+    compiled(test_scale_planes.EXTREMES, language="4.1")
+
+
+@pytest.mark.parametrize(
+    "scope", ["execution_simdgroups<4>", "execution_simdgroup", "execution_thread"]
+)
+def test_convolutions(scope):
+    here = test_convolution2d
+    for _, filters, size, strides, dilations, _ in here.SHAPES[::3]:
+        for name, cooperative in (("half", scope != "execution_thread"), ("float", False)):
+            compiled(here.kernel(name, filters, size, strides, dilations, scope, cooperative, True))
+
+
+@pytest.mark.parametrize("message", test_static_assertions.CASES)
+def test_is_refused(message):
+    here = test_static_assertions
+    with pytest.raises(SyntaxError) as error:
+        compiled(fill(here.KERNEL, **{**here.FIELDS, **here.CASES[message]}))
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("message", test_scale_planes.REFUSED)
+def test_scales_are_refused(message):
+    here = test_scale_planes
+    with pytest.raises(SyntaxError) as error:
+        compiled(fill(here.STATIC, **{**here.FIELDS, **here.REFUSED[message]}), language="4.1")
+    assert message in str(error.value)
+
+
+def test_operations_share_a_block_s_memory_with_the_kernel_s_own():
+    """All the threadgroup memory that Metal allows, and products of three sizes."""
+    kernels = [Product("half", "half", m=m, n=64, simdgroups=4).text() for m in (32, 64, 128)]
+    own = "  threadgroup char own[32768];\n  own[tile.x] = 1; C[0] = own[tile.y];\n"
+    source = HEADER + "".join(kernels).replace("{\n", "{\n" + own, 1)
+    assert Library(source).compile("sm_90")
+
+
+@pytest.mark.parametrize("factor", ["half", "bfloat"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_products_of_threadgroups_are_staged_for_tensor_cores(factor, transposed):
+    fields = dict(m=64, n=64, simdgroups=4, transpose_left=transposed, transpose_right=transposed)
+    text = product(factor, factor, **fields)
+    copies, products, memory = instructions(text, "cp", "mma", r"local")
+    assert copies > 0 and products == 2 * 2 * 2 * 2 and memory == 0
+
+
+def test_products_of_a_simdgroup_are_made_by_tensor_cores_where_factors_are_exact():
+    assert instructions(product("half", "half"), "mma", "fma") == [4, 0]
+    for types in (("half", "int4"), ("char", "bfloat", "bfloat"), ("e4m3", "e4m3", "half")):
+        assert instructions(product(*types), "mma") == [4]
+    for types in (("float", "float"), ("bfloat", "half"), ("float", "char")):
+        assert instructions(product(*types), "mma") == [0]
+
+
+def test_before_tensor_cores_of_16_bits_there_are_other_ways():
+    text = compiled(Product("half", "half", simdgroups=4).text(), architecture="compute_75")
+    assert instructions(text, "mma") == [0]
+
+
+@pytest.mark.parametrize("factor", ["half", "bfloat"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_on_compute_capability_9_0_four_simdgroups_multiply_together(factor, transposed):
+    fields = dict(m=128, n=64, simdgroups=4, transpose_left=transposed, transpose_right=transposed)
+    text = compiled(Product(factor, factor, **fields).text(), architecture="compute_90a")
+    # Two blocks of 64 rows, two of 16 inner elements.
+    assert instructions(text, "wgmma.mma_async", "ldmatrix", "local") == [2 * 2, 0, 0]
+
+
+def test_operations_ask_for_no_lanes():
+    """A function with an operation in a lambda that has a result, of a type without a name, which some simdgroups leave."""
+    compiled("""
+    constant constexpr auto d = matmul2d_descriptor(16, 32, 16);
+    using T = tensor<device half, dextents<int, 2>, tensor_inline>;
+    auto f(T a, T b, int rows) {
+      matmul2d<d, execution_simdgroup> op;
+      auto sum = op.get_destination_cooperative_tensor<T, T, float>();
+      auto one = [&](int k) {
+        if (k >= rows) return 0;
+        op.run(a, b, sum);
+        return k;
+      };
+      if (one(rows) > 3) return sum[0];
+      return sum[1];
+    }
+    kernel void k(device half* A, device float* C, uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+      T a(A, dextents<int, 2>(16, 16)), b(A, dextents<int, 2>(32, 16));
+      C[0] = f(a, b, int(simdgroup));
+    }""")

@@ -1,0 +1,117 @@
+"""matmul2d: every type, size, scope, transposition and kind of operand, against float64."""
+
+import itertools
+
+import pytest
+import torch
+
+from .elements import NEWER_TRIPLES, TRIPLES
+from .products import Product, build
+
+LAYOUTS = ["apple10", "apple8", "scramble:3"]
+
+
+def library_of(products, **options):
+    """A library of kernels for these products; built when it is first asked for."""
+    return build("".join(p.text() for p in dict.fromkeys(products)), **options)
+
+
+OF_TYPES = {
+    language: [Product(*triple) for triple in triples]
+    for language, triples in (("4.0", TRIPLES), ("4.1", NEWER_TRIPLES))
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("language", OF_TYPES)
+def test_every_triple_of_types(language, layout):
+    library = library_of(OF_TYPES[language], language=language, layout=layout, optimize=0)
+    for product in OF_TYPES[language]:
+        product.check(library, 40, 72, 96)
+
+
+# Each role that operands of these types may have besides that of a tensor. Formats have none.
+IN_REGISTERS = {"half", "bfloat", "float", "char", "uchar"}
+INPUTS = {
+    language: [
+        Product(left, right, result, m=16, n=16, k=32, inputs=inputs)
+        for left, right, result in triples
+        for inputs in (("left",), ("right",), ("left", "right"))
+        if {{"left": left, "right": right}[side] for side in inputs} <= IN_REGISTERS
+        and (len(inputs) == 1 or result in ("float", "int"))
+    ]
+    for language, triples in (("4.0", TRIPLES), ("4.1", NEWER_TRIPLES))
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("language", INPUTS)
+def test_every_type_of_cooperative_inputs(language, layout):
+    library = library_of(INPUTS[language], language=language, layout=layout, optimize=0)
+    for product in INPUTS[language]:
+        product.check(library, 40, 24, 96)
+
+
+TRANSPOSED_INPUTS = [
+    Product(k=32, n=16, transpose_left=tl, transpose_right=tr, inputs=("left", "right"))
+    for tl, tr in ((False, True), (True, False), (True, True))
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_transposed_cooperative_inputs(layout):
+    library = library_of(TRANSPOSED_INPUTS, layout=layout)
+    for product in TRANSPOSED_INPUTS:
+        product.check(library, 40, 24, 96)
+
+
+# Each tile once in each scope that can have it, and each pair of transpositions.
+SHAPES = [(16, 8), (8, 16), (16, 16), (16, 32), (32, 16), (32, 32), (64, 32), (24, 48), (64, 64)]
+SCOPES = [
+    *(Product(m=m, n=n, simdgroups=1) for m, n in SHAPES),
+    *(Product(m=m, n=n, simdgroups=s) for m, n in SHAPES for s in (2, 4, 7)),
+    *(Product(m=m, n=n, simdgroups=0) for m, n in ((1, 1), (2, 4), (8, 16), (40, 8))),
+]
+TRANSPOSED = [
+    Product(simdgroups=s, k=k, transpose_left=tl, transpose_right=tr, cooperative=c, accumulates=a)
+    for s, k, (tl, tr), (c, a) in itertools.product(
+        (1, 4),
+        (0, 32),
+        ((False, True), (True, False), (True, True)),
+        ((True, False), (True, True), (False, True)),
+    )
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_scope_and_shape(layout):
+    library = library_of(SCOPES, layout=layout)
+    for product in SCOPES:
+        product.check(library, 2 * product.m + 3, product.n + 5, 40)
+
+
+def test_transpositions_steps_and_destinations():
+    library = library_of(TRANSPOSED)
+    for product in TRANSPOSED:
+        product.check(library, 50, 45, 96)
+
+
+SHORT = """
+constant constexpr auto d = matmul2d_descriptor(16, 32, 64);
+using Matrix = tensor<device float, dextents<int, 2>, tensor_inline>;
+kernel void product(device float* A, device float* B, device float* C, constant int& K) {
+  Matrix a(A, dextents<int, 2>(K, 16), array<int, 2>{1, 64}), b(B, dextents<int, 2>(32, K));
+  Matrix c(C, dextents<int, 2>(32, 16));
+  matmul2d<d, execution_simdgroup> op;
+  op.run(a, b, c);
+}
+"""
+
+
+@pytest.mark.parametrize("inner", [64, 40, 1])
+def test_a_static_inner_dimension_takes_zeros_for_what_dynamic_extents_lack(inner):
+    """As torch's kernels on Metal 4 expect; sanitizers warn of it."""
+    a, b, c = torch.randn(16, 64), torch.randn(64, 32), torch.zeros(16, 32)
+    build(SHORT).launch("product", [a, b, c, torch.tensor([inner], dtype=torch.int32)], 32, 32)
+    expected = a[:, :inner].double() @ b[:inner].double()
+    torch.testing.assert_close(c.double(), expected, rtol=1e-5, atol=1e-5)
