@@ -2,12 +2,12 @@
 // are those of python/metalops/ops/gated.py; half and bfloat are computed in float and rounded
 // once. Operators that halve one input (silu_and_mul, ...) run the same kernels on the two halves.
 #include <c10/metal/indexing.h>
-#include <c10/metal/special_math.h>
 #include <metalops/backward.h>
 #include <metalops/registration.h>
 
 #include <metal_stdlib>
 
+#include "activations.h"
 #include "gated.h"
 #include "wrapping.h"
 using namespace metal;
@@ -15,52 +15,7 @@ using metalops::float_result_t;
 using metalops::GatedRows;
 using metalops::gradients2;
 
-constant constexpr float kSqrt2OverPi = 0.797884560802865356f;     // sqrt(2 / pi)
-constant constexpr float kSqrtHalf = 0.707106781186547524f;        // sqrt(1 / 2)
-constant constexpr float kInverseSqrt2Pi = 0.398942280401432678f;  // 1 / sqrt(2 pi)
-constant constexpr float kGeluCubic = 0.044715f;
 constant constexpr float kQuickSlope = 1.702f;
-
-// An activation's value and derivative at one point.
-struct activated {
-  float value;
-  float derivative;
-};
-
-inline float sigmoid(float x) { return 1.0f / (1.0f + precise::exp(-x)); }
-
-inline float silu(float x) { return x / (1.0f + precise::exp(-x)); }
-
-inline activated silu_with_derivative(float x) {
-  const float s = sigmoid(x);
-  return {x * s, s + x * (s * (1.0f - s))};
-}
-
-inline float gelu(float x) { return 0.5f * x * (1.0f + c10::metal::erf(x * kSqrtHalf)); }
-
-inline activated gelu_with_derivative(float x) {
-  const float cdf = 0.5f * (1.0f + c10::metal::erf(x * kSqrtHalf));
-  const float pdf = kInverseSqrt2Pi * precise::exp(-0.5f * x * x);
-  return {x * cdf, cdf + x * pdf};
-}
-
-inline float gelu_tanh(float x) {
-  const float inner = kSqrt2OverPi * x * (1.0f + kGeluCubic * x * x);
-  return 0.5f * x * (1.0f + precise::tanh(inner));
-}
-
-inline activated gelu_tanh_with_derivative(float x) {
-  const float t = precise::tanh(kSqrt2OverPi * x * (1.0f + kGeluCubic * x * x));
-  // Where the tanh is saturated, x * x may overflow; what it multiplies is zero there, and zero it
-  // stays.
-  const float slope = kSqrt2OverPi * (1.0f + 3.0f * kGeluCubic * min(x * x, 1e30f));
-  return {0.5f * x * (1.0f + t), 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * slope};
-}
-
-// NaN is not below zero and stays NaN, as with torch.relu.
-inline float relu(float x) { return x <= 0.0f ? 0.0f : x; }
-
-inline activated relu_with_derivative(float x) { return {relu(x), x <= 0.0f ? 0.0f : 1.0f}; }
 
 // clamp that keeps NaN, as torch.clamp does
 inline float clamp_or_nan(float x, float low, float high) {
@@ -150,7 +105,7 @@ struct without_scalar {
   }
 };
 
-// A thread for each element.
+// A thread for each element: where launch_tiles (<metalops/tiles_launch.h>) leaves them.
 template <typename T, typename F>
 kernel void gated_rows(device T* result [[buffer(0)]], constant T* a [[buffer(1)]],
                        constant T* b [[buffer(2)]], constant GatedRows& rows [[buffer(3)]],
@@ -162,30 +117,9 @@ kernel void gated_rows(device T* result [[buffer(0)]], constant T* a [[buffer(1)
       f(static_cast<float>(a[y * rows.a + x]), static_cast<float>(b[y * rows.b + x]), rows.scalar));
 }
 
-// A thread for four neighbouring ones.
-template <typename T, typename F>
-kernel void gated_packs(device vec<T, 4>* result [[buffer(0)]], constant vec<T, 4>* a [[buffer(1)]],
-                        constant vec<T, 4>* b [[buffer(2)]], constant GatedRows& rows [[buffer(3)]],
-                        uint2 position [[thread_position_in_grid]]) {
-  F f;
-  const long x = position.x;
-  const long y = position.y;
-  const vec<T, 4> gate = a[y * (rows.a / 4) + x];
-  const vec<T, 4> other = b[y * (rows.b / 4) + x];
-  const float scalar = rows.scalar;
-  vec<T, 4> four;
-  four.x = static_cast<T>(f(static_cast<float>(gate.x), static_cast<float>(other.x), scalar));
-  four.y = static_cast<T>(f(static_cast<float>(gate.y), static_cast<float>(other.y), scalar));
-  four.z = static_cast<T>(f(static_cast<float>(gate.z), static_cast<float>(other.z), scalar));
-  four.w = static_cast<T>(f(static_cast<float>(gate.w), static_cast<float>(other.w), scalar));
-  result[y * (rows.result / 4) + x] = four;
-}
-
-#define REGISTER_ROWS_OF(NAME, T, ...)                                                \
-  template [[host_name(#NAME "_rows_" #T)]] kernel void gated_rows<T, __VA_ARGS__>(   \
-      device T*, constant T*, constant T*, constant GatedRows&, uint2);               \
-  template [[host_name(#NAME "_packs_" #T)]] kernel void gated_packs<T, __VA_ARGS__>( \
-      device vec<T, 4>*, constant vec<T, 4>*, constant vec<T, 4>*, constant GatedRows&, uint2)
+#define REGISTER_ROWS_OF(NAME, T, ...)                                              \
+  template [[host_name(#NAME "_rows_" #T)]] kernel void gated_rows<T, __VA_ARGS__>( \
+      device T*, constant T*, constant T*, constant GatedRows&, uint2)
 
 #define REGISTER_ROWS(NAME, ...)              \
   REGISTER_ROWS_OF(NAME, float, __VA_ARGS__); \

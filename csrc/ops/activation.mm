@@ -20,7 +20,7 @@ using metalops::pointwise::Integers;
 using Scalars = c10::ArrayRef<c10::Scalar>;
 using Gradients = std::vector<at::Tensor>;
 
-at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("activation"); }
+metalops::Library& kernels() { return metalops::library("activation"); }
 
 void softcap(TensorIteratorBase& iter, Scalars scalars) {
   const auto cap = scalars[0].toDouble();

@@ -12,7 +12,7 @@
 
 namespace {
 
-at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("elementwise"); }
+metalops::Library& kernels() { return metalops::library("elementwise"); }
 
 at::Tensor& heaviside_out(const at::Tensor& self, const at::Tensor& values, at::Tensor& out) {
   metalops::StructuredOut<at::meta::structured_heaviside> iter(out);

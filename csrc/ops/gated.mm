@@ -1,4 +1,5 @@
 // Host side of kernels/gated.metal: gated linear units of two inputs, or of the two halves of one.
+#include <ATen/TensorIterator.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/clamp_max.h>
@@ -12,8 +13,10 @@
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
 #include <metalops/pointwise.h>
+#include <metalops/tiles_launch.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,7 +33,7 @@ using metalops::pointwise::Integers;
 using metalops::pointwise::Launch;
 using Scalars = c10::ArrayRef<c10::Scalar>;
 
-at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("gated"); }
+metalops::Library& kernels() { return metalops::library("gated"); }
 
 // Whether the iterator walks matrices of one floating-point type whose rows have no gaps.
 bool has_rows(const TensorIteratorBase& iter) {
@@ -52,27 +55,17 @@ void launch_rows(const TensorIteratorBase& iter, const char* name, float scalar)
     return iter.strides(operand)[1] / static_cast<int64_t>(iter.element_size(operand));
   };
   const metalops::GatedRows rows{stride(0), stride(1), stride(2), scalar};
-  const auto columns = iter.shape()[0];
-  const auto& result = iter.tensor(0);
-  const auto& a = iter.tensor(1);
-  const auto& b = iter.tensor(2);
-  const bool packs = !metalops::a_thread_for_each_element() &&
-                     (columns | rows.result | rows.a | rows.b) % metalops::kPack == 0 &&
-                     metalops::begins_with_pack(result) && metalops::begins_with_pack(a) &&
-                     metalops::begins_with_pack(b);
-  const auto type = metalops::metal_type(iter.dtype(0));
   metalops::launch_rows(
-      kernels(), metalops::KernelName(name) + (packs ? "_packs_" : "_rows_") + type,
-      columns / (packs ? metalops::kPack : 1), iter.shape()[1], result, a, b, rows);
+      kernels(), metalops::KernelName(name) + "_rows_" + metalops::metal_type(iter.dtype(0)),
+      iter.shape()[0], iter.shape()[1], iter.tensor(0), iter.tensor(1), iter.tensor(2), rows);
 }
 
 void launch_gate(TensorIteratorBase& iter, const char* name, Scalars scalars) {
-  if (has_rows(iter)) {
-    launch_rows(iter, name, scalars.empty() ? 0.0f : scalars[0].toFloat());
-  } else if (scalars.empty()) {
-    kernels().exec_binary_kernel(iter, name);
-  } else {
-    kernels().exec_binary_kernel(iter, name, scalars[0], at::kFloat);
+  const auto scalar = scalars.empty() ? std::nullopt : std::optional(scalars[0]);
+  if (!has_rows(iter)) {
+    kernels().exec_binary_kernel(iter, name, scalar, at::kFloat);
+  } else if (!metalops::launch_tiles(kernels(), iter, name, scalar, at::kFloat)) {
+    launch_rows(iter, name, scalar ? scalar->toFloat() : 0.0f);
   }
 }
 

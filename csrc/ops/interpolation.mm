@@ -18,7 +18,7 @@ using metalops::pointwise::Integers;
 using Scalars = c10::ArrayRef<c10::Scalar>;
 using Gradients = std::vector<at::Tensor>;
 
-at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("interpolation"); }
+metalops::Library& kernels() { return metalops::library("interpolation"); }
 
 TORCH_LIBRARY_FRAGMENT(metalops, m) {
   define_backward(

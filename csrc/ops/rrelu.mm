@@ -17,7 +17,7 @@ namespace {
 using c10::Scalar;
 using MaybeGenerator = std::optional<at::Generator>;
 
-at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("rrelu"); }
+metalops::Library& kernels() { return metalops::library("rrelu"); }
 
 double mean_slope(const Scalar& lower, const Scalar& upper) {
   return (lower.toDouble() + upper.toDouble()) / 2;

@@ -28,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 
 import metalops
-from metalops.build import paths
+from metalops.build import metal_sources, paths
 from metalops.msl.build import Options, compile_emitted
 from metalops.msl.preprocess import preprocess
 from metalops.msl.targets.host.emit import emit
@@ -56,7 +56,7 @@ class Stage:
 
 
 def stages(family: str, mutant: Mutant) -> list[Stage]:
-    """The rounds for a mutant that is built into the family. The fast tests first: most do not survive these."""
+    """The rounds for a mutant that is built into a library of a family. The fast tests first: most do not survive these."""
     own, of_file = (
         os.path.join("tests", "ops", f"test_{os.path.splitext(os.path.basename(name))[0]}.py")
         for name in (family, mutant.file)
@@ -71,16 +71,21 @@ def stages(family: str, mutant: Mutant) -> list[Stage]:
     return rounds
 
 
-class Family:
-    """A kernel file and its mutants."""
+def _include_dirs() -> list[str]:
+    # The headers of this tree, also where an installed package has its own.
+    headers = os.path.join(ROOT, os.path.dirname(PUBLIC_HEADERS))
+    return [ROOT, headers, *paths.include_paths(), paths.torch_include()]
 
-    def __init__(self, name: str):
-        self.name = name
-        self.path = os.path.join(ROOT, "kernels", f"{name}.metal")
-        # The headers of this tree, also where an installed package has its own.
-        headers = os.path.join(ROOT, os.path.dirname(PUBLIC_HEADERS))
-        include_dirs = [ROOT, headers, *paths.include_paths()]
-        self._preprocessed = preprocess(path=self.path, include_dirs=include_dirs)
+
+class Family:
+    """One of the libraries of a kernel file, and its mutants."""
+
+    def __init__(self, variant: metal_sources.Variant):
+        self.name = variant.name
+        self._language = variant.language
+        self._preprocessed = preprocess(
+            path=variant.source, include_dirs=_include_dirs(), language=variant.language
+        )
 
     def mutants(self, thorough: bool) -> list[Mutant]:
         return find(self._preprocessed, _name_of_kernel_file, thorough)
@@ -90,7 +95,9 @@ class Family:
         changed = dataclasses.replace(
             self._preprocessed, text=mutant.apply(self._preprocessed.text)
         )
-        options = Options(optimize=stage.optimize, sanitize=stage.sanitize or None)
+        options = Options(
+            optimize=stage.optimize, sanitize=stage.sanitize or None, language=self._language
+        )
         compile_emitted(emit(changed), output, options)
 
 
@@ -265,7 +272,8 @@ def _families(wanted: list[str]) -> list[Family]:
     for name in wanted:
         if name not in known:
             sys.exit(f"no kernels/{name}.metal; there are {', '.join(known)}")
-    return [Family(name) for name in wanted or known]
+    files = [os.path.join(ROOT, "kernels", f"{name}.metal") for name in wanted or known]
+    return [Family(variant) for variant in metal_sources.variants(files, _include_dirs())]
 
 
 def main() -> int:

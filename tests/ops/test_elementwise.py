@@ -50,6 +50,18 @@ def _with_zeros(case):
     return case
 
 
+@pytest.mark.usefixtures("taken_as_on")
+@pytest.mark.parametrize("columns", [256, 257])
+def test_heaviside_of_a_matrix_that_ends_within_a_tile(columns):
+    x, values = (
+        testing.make((258, columns), torch.float32),
+        testing.make((columns, 258), torch.float32),
+    )
+    expected = torch.heaviside(x, values.t())
+    actual = torch.heaviside(x.to("mps"), values.to("mps").t())
+    assert torch.equal(actual.cpu(), expected)
+
+
 @by_float
 def test_heaviside_of_special_values(dtype):
     x = testing.special_values(dtype)

@@ -156,7 +156,7 @@ def test_halving_and_two_input_forms_agree(x):
     assert torch.equal(ops.fatrelu_and_mul(x), ops.reglu(a, b))
 
 
-@pytest.mark.parametrize("columns", [4, 6, 100, 1024])
+@pytest.mark.parametrize("columns", [4, 6, 100, 10_000])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_rows_that_begin_anywhere(columns, dtype, taken_as_on):
     for first, total in (
@@ -187,16 +187,15 @@ def test_rows_that_begin_anywhere(columns, dtype, taken_as_on):
         )
 
 
-def test_four_elements_of_a_row_are_taken_at_once_on_a_gpu(tmp_path):
-    x = torch.rand(8, 264, device="mps")
+def test_halves_are_taken_in_tiles_on_a_gpu_and_row_by_row_where_they_are_small(tmp_path):
+    x = torch.rand(256, 1024, device="mps")
     with debug.capture(tmp_path / "a.trace", gpu=True) as trace:
-        for part in (x, x[:, 4:], x[:, 1:257], x[:, :252]):
+        for part in (x, x[:, 1:513], x[:8]):
             ops.silu_and_mul(part)
     assert [(launch.kernel, launch.grid[:2]) for launch in trace.launches] == [
-        ("swiglu_packs_float", (33, 8)),
-        ("swiglu_rows_float", (130, 8)),
-        ("swiglu_rows_float", (128, 8)),
-        ("swiglu_rows_float", (126, 8)),
+        ("swiglu_tiles_float_float", (128, 64)),
+        ("swiglu_tiles_float_float", (64, 64)),
+        ("swiglu_rows_float", (512, 8)),
     ]
 
 

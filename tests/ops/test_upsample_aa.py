@@ -180,8 +180,20 @@ def test_scales_that_are_not_those_of_the_sizes(mode):
     ):
         grad = make((1, 2, *after), torch.float32)
         _check_backward(mode, grad, (1, 2, *before), False, *scales)
-        if mode == "lanczos" and all(s is None or s > 0.5 for s in scales):
+        # With smaller scales than those of the sizes, windows lie behind the image: torch's CPU operator reads there.
+        if mode == "lanczos" and all(s is None or s >= 1.05 or s == 0.55 for s in scales):
             _check_lanczos(make((1, 2, *before), torch.float32), after, False, *scales)
+
+
+def test_pixels_whose_windows_lie_behind_the_image_are_zero():
+    x = make((1, 2, 10, 12), torch.float32)
+    actual = aten._upsample_lanczos2d_aa(x.to("mps"), (5, 24), False, None, 0.7).cpu()
+    centres = (torch.arange(24) + 0.5) / 0.7
+    expected = aten._upsample_lanczos2d_aa(x, (5, 24), False, None, 0.7)
+    inside, behind = centres < 12, centres > 12 + 3 / 0.7 + 1
+    assert inside.any() and behind.any()
+    torch.testing.assert_close(actual[..., inside], expected[..., inside], rtol=1e-5, atol=1e-5)
+    assert (actual[..., behind] == 0).all()
 
 
 @by_mode

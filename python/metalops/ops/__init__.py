@@ -9,10 +9,13 @@ from importlib import import_module
 
 from ._pointwise import declared as _declared
 
-for _module in pkgutil.iter_modules(__path__):
-    import_module(f".{_module.name}", __name__)
-
 __all__ = []
+for _module in pkgutil.iter_modules(__path__):
+    # A module's operators that are not pointwise are in its OPERATORS.
+    for _function in getattr(import_module(f".{_module.name}", __name__), "OPERATORS", ()):
+        globals()[_function.__name__] = _function
+        __all__.append(_function.__name__)
+
 for _name, _operator in _declared.items():
     for _function in (_operator.function, _operator.inplace):
         if _function is not None:

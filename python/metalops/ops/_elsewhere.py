@@ -35,7 +35,7 @@ class Operator:
 
     name: without its namespace. operands: how many tensors it takes. numbers: its other arguments, with their defaults or
     None. dtypes: that the operands may have. kind: see fake.pointwise_result. halving: whether it takes the halves of its
-    only operand. uniform: whether compute takes inputs of one dtype only.
+    only operand. uniform: whether compute takes inputs of one dtype only. check: raises for wrong numbers.
     """
 
     name: str
@@ -48,6 +48,7 @@ class Operator:
     kind: str = "promote"
     halving: bool = False
     uniform: bool = False
+    check: Callable[..., None] | None = None
 
     def functional(self, *args, **scalars) -> Tensor | tuple[Tensor, ...]:
         inputs, numbers = _split(args, scalars, self.operands, self.numbers)
@@ -75,6 +76,8 @@ class Operator:
         """The outputs; allocated unless outs are given. Numbers among the inputs promote as such."""
         tensors = [x for x in inputs if isinstance(x, Tensor)]
         check_dtypes(self.name, tensors, self.dtypes)
+        if self.check is not None:
+            self.check(*scalars)
         inputs = on_one_device(outs or (), inputs)
         check_broadcast(tensors)
         parts = fake.halves(self.name, inputs[0]) if self.halving else inputs

@@ -4,8 +4,8 @@ All take a tensor of any shape and layout and return one of the same shape. Dtyp
 (half precision computes in float32 and rounds once) and the integers; where nothing else is said these are promoted to
 the default dtype, as torch.sigmoid does. ``out=`` is resized and cast to as with torch's own functions; the names with a
 trailing underscore work in place. Derivatives of any order and forward mode are there as for
-torch's own functions. Complex tensors and float64 raise NotImplementedError. On ``mps`` one kernel computes the result, on
-the CPU and on ``cuda`` some operators of torch.
+torch's own functions. Complex tensors and float64 raise NotImplementedError. On ``mps`` and ``cuda`` one
+kernel computes the result, on the CPU some operators of torch.
 """
 
 from __future__ import annotations
@@ -20,6 +20,21 @@ from ._pointwise import pointwise
 _SCALE = math.sqrt(2 / math.pi)
 _CUBIC = 0.044715
 _SLOPE = 1.702
+
+
+def silu_and_derivative(x: Tensor) -> tuple[Tensor, Tensor]:
+    s = torch.sigmoid(x)
+    return x * s, s + x * (s * (1 - s))
+
+
+def gelu_and_derivative(x: Tensor) -> tuple[Tensor, Tensor]:
+    share = 0.5 * (1 + torch.erf(x * math.sqrt(0.5)))
+    density = torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+    return x * share, share + x * density
+
+
+def relu_and_derivative(x: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.relu(x), torch.where(x <= 0, 0.0, 1.0)
 
 
 def gelu_tanh_and_derivative(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,7 +72,7 @@ def gelu_new(input: Tensor) -> Tensor:
     return gelu_tanh_and_derivative(input)[0]
 
 
-@pointwise(gradient=_gelu_gradient)
+@pointwise(gradient=_gelu_gradient, shares_backward="gelu_new")
 def gelu_fast(input: Tensor) -> Tensor:
     """``0.5 x (1 + tanh(sqrt(2/pi) x (1 + 0.044715 x^2)))``: :func:`gelu_new` with its polynomial factored.
 
@@ -84,13 +99,16 @@ def relu_squared(input: Tensor) -> Tensor:
     return torch.square(torch.relu(input))
 
 
-@pointwise(gradient=_softcap_gradient)
+def _check_cap(cap: float) -> None:
+    if not math.isfinite(cap) or cap == 0:
+        raise ValueError(f"softcap: cap must be a finite number other than 0, but got {cap:g}")
+
+
+@pointwise(gradient=_softcap_gradient, check=_check_cap)
 def softcap(input: Tensor, cap: float) -> Tensor:
     """``cap tanh(x / cap)``: close to ``x`` around zero, and never beyond ``+-cap``.
 
     From Bello et al., "Neural Combinatorial Optimization with Reinforcement Learning" (2016), as Gemma 2 uses it.
     cap: a finite number other than 0, else ValueError.
     """
-    if not math.isfinite(cap) or cap == 0:
-        raise ValueError(f"softcap: cap must be a finite number other than 0, but got {cap:g}")
     return cap * torch.tanh(input / cap)

@@ -8,7 +8,7 @@ and are promoted as torch.mul does it; they have an in-place form (a trailing un
 Dtypes: float32, float16, bfloat16 (half precision computes in float32 and rounds once) and the integers; where nothing
 else is said these are promoted to the default dtype. ``out=`` is resized and cast to as with torch's own functions.
 Derivatives of any order and forward mode are there as for torch's own functions. Complex tensors and
-float64 raise NotImplementedError. On ``mps`` one kernel computes the result, on the CPU and on ``cuda`` some operators of torch.
+float64 raise NotImplementedError. On ``mps`` and ``cuda`` one kernel computes the result, on the CPU some operators of torch.
 
 Gated linear units are from Dauphin et al., "Language Modeling with Gated Convolutional Networks" (2016); their variants
 from Shazeer, "GLU Variants Improve Transformer" (2020).
@@ -16,7 +16,6 @@ from Shazeer, "GLU Variants Improve Transformer" (2020).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -24,24 +23,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from ._pointwise import Gradient, pointwise
-from .activation import gelu_tanh_and_derivative
+from .activation import (
+    gelu_and_derivative,
+    gelu_tanh_and_derivative,
+    relu_and_derivative,
+    silu_and_derivative,
+)
 
 _SLOPE = 1.702
-
-
-def _silu_and_derivative(x: Tensor) -> tuple[Tensor, Tensor]:
-    s = torch.sigmoid(x)
-    return x * s, s + x * (s * (1 - s))
-
-
-def _gelu_and_derivative(x: Tensor) -> tuple[Tensor, Tensor]:
-    share = 0.5 * (1 + torch.erf(x * math.sqrt(0.5)))
-    density = torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
-    return x * share, share + x * density
-
-
-def _relu_and_derivative(x: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.relu(x), torch.where(x <= 0, 0.0, 1.0)
 
 
 def _gradient_of(activation: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Gradient:
@@ -81,41 +70,41 @@ def _second_first(gradient: Gradient) -> Gradient:
     return swapped
 
 
-_silu_gradient = _gradient_of(_silu_and_derivative)
-_gelu_gradient = _gradient_of(_gelu_and_derivative)
+_silu_gradient = _gradient_of(silu_and_derivative)
+_gelu_gradient = _gradient_of(gelu_and_derivative)
 _gelu_tanh_gradient = _gradient_of(gelu_tanh_and_derivative)
-_relu_gradient = _gradient_of(_relu_and_derivative)
+_relu_gradient = _gradient_of(relu_and_derivative)
 
 
-@pointwise(gradient=_silu_gradient, halving=True)
+@pointwise(gradient=_silu_gradient, halving=True, functor="swiglu")
 def silu_and_mul(input: Tensor) -> Tensor:
     """``silu(a) b`` of the halves of ``input``, with ``silu(x) = x sigmoid(x)``."""
     a, b = input.chunk(2, dim=-1)
     return functional.silu(a) * b
 
 
-@pointwise(gradient=_second_first(_silu_gradient), halving=True)
+@pointwise(gradient=_second_first(_silu_gradient), halving=True, functor="swiglu", swapped=True)
 def mul_and_silu(input: Tensor) -> Tensor:
     """``a silu(b)`` of the halves of ``input``, with ``silu(x) = x sigmoid(x)``."""
     a, b = input.chunk(2, dim=-1)
     return a * functional.silu(b)
 
 
-@pointwise(gradient=_gelu_gradient, halving=True)
+@pointwise(gradient=_gelu_gradient, halving=True, functor="geglu")
 def gelu_and_mul(input: Tensor) -> Tensor:
     """``gelu(a) b`` of the halves of ``input``, with ``gelu(x) = 0.5 x (1 + erf(x / sqrt(2)))``."""
     a, b = input.chunk(2, dim=-1)
     return functional.gelu(a) * b
 
 
-@pointwise(gradient=_gelu_tanh_gradient, halving=True)
+@pointwise(gradient=_gelu_tanh_gradient, halving=True, functor="geglu_tanh")
 def gelu_tanh_and_mul(input: Tensor) -> Tensor:
     """``gelu(a) b`` of the halves of ``input``, with the tanh approximation of GELU: :func:`~metalops.ops.gelu_new`."""
     a, b = input.chunk(2, dim=-1)
     return gelu_tanh_and_derivative(a)[0] * b
 
 
-@pointwise(gradient=_fatrelu_gradient, halving=True, integers_stay=True)
+@pointwise(gradient=_fatrelu_gradient, halving=True, integers_stay=True, functor="fatreglu")
 def fatrelu_and_mul(input: Tensor, threshold: float = 0.0) -> Tensor:
     """``where(a > threshold, a, 0) b`` of the halves of ``input``. Integers stay integers; bool raises
     NotImplementedError.

@@ -3,8 +3,8 @@
 Both take three tensors, which broadcast and are promoted as torch.add does it, and have ``out=``, which is
 resized and cast to as with torch's own functions, and an in-place form (a trailing underscore) that writes to ``a``.
 Dtypes: float32, float16, bfloat16 and the integers, which stay integers; bool and complex tensors and float64 raise
-NotImplementedError. Derivatives of any order and forward mode are there as for torch's own functions. On ``mps`` one kernel
-computes the result, on the CPU and on ``cuda`` some operators of torch.
+NotImplementedError. Derivatives of any order and forward mode are there as for torch's own functions. On ``mps`` and
+``cuda`` one kernel computes the result, on the CPU some operators of torch.
 """
 
 from __future__ import annotations

@@ -26,20 +26,6 @@ bool has_contiguous_rows(const at::TensorIteratorBase& iter) {
   return true;
 }
 
-// An operand of an iterator that may be part of a larger one (with_32bit_indexing): the tensor
-// starts where the iterator does.
-at::Tensor operand_at_start(const at::TensorIteratorBase& iter, int index) {
-  const auto& tensor = iter.tensor(index);
-  const auto bytes = static_cast<const char*>(iter.data_ptr(index)) -
-                     static_cast<const char*>(tensor.const_data_ptr());
-  if (bytes == 0) {
-    return tensor;
-  }
-  return view_storage(
-      tensor, {1}, {1},
-      tensor.storage_offset() + bytes / static_cast<int64_t>(tensor.element_size()));
-}
-
 }  // namespace
 
 void launch_elementwise(at::native::mps::MetalShaderLibrary& library, at::TensorIteratorBase& iter,

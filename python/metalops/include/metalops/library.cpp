@@ -1,10 +1,12 @@
 // The registry of an extension's kernel files. The build helper compiles this file into every
 // extension.
+#include <ATen/TensorIterator.h>
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 #include <metalops/kernel_name.h>
 #include <metalops/kernel_source.h>
 #include <metalops/library.h>
+#include <metalops/tiles_launch.h>
 #include <sys/stat.h>
 
 #include <array>
@@ -20,7 +22,7 @@ using at::native::mps::PrecompiledMetalShaderLibrary;
 
 // Never destroyed: the device may be gone when the process runs its destructors.
 struct detail::OpenedLibrary {
-  std::unique_ptr<MetalShaderLibrary> library;
+  std::unique_ptr<Library> library;
   std::string origin;
   std::string problem;
 };
@@ -39,6 +41,21 @@ std::array<std::atomic<const FoundKernel*>, 512> found_kernels{};
 
 // Kernel files register themselves while the extension is being loaded, in any order.
 detail::KernelSource* first_source = nullptr;
+
+// What torch opened in one of its own ways. Never destroyed either, as it owns the kernels.
+template <class Opened>
+struct Opening final : Opened {
+  using Opened::Opened;
+  MTLLibrary_t opened() { return this->getLibrary(); }
+};
+
+template <class Opened>
+std::unique_ptr<Library> open_as(const std::string& argument) {
+  auto opening = std::make_unique<Opening<Opened>>(argument);
+  auto result = std::make_unique<Library>(opening->opened());
+  opening.release();
+  return result;
+}
 
 std::string extension_folder() {
   Dl_info info{};
@@ -67,7 +84,7 @@ std::unique_ptr<detail::OpenedLibrary> open(const detail::KernelSource& source) 
     result->problem = "the file is missing";
   } else {
     try {
-      result->library = std::make_unique<PrecompiledMetalShaderLibrary>(path);
+      result->library = open_as<PrecompiledMetalShaderLibrary>(path);
       result->library
           ->getFunctionNames();  // a library that loads lazily fails here, not at the first kernel
       result->origin = "prebuilt";
@@ -76,7 +93,7 @@ std::unique_ptr<detail::OpenedLibrary> open(const detail::KernelSource& source) 
       result->problem = error.what_without_backtrace();
     }
   }
-  result->library = std::make_unique<DynamicMetalShaderLibrary>(source.text);
+  result->library = open_as<DynamicMetalShaderLibrary>(source.text);
   result->origin = "source";
   return result;
 }
@@ -92,7 +109,7 @@ KernelSource::KernelSource(const char* family, const char* text, const char* pre
 
 }  // namespace detail
 
-MetalShaderLibrary& library(std::string_view family) {
+Library& library(std::string_view family) {
   for (auto* source = first_source; source != nullptr; source = source->next) {
     if (source->family != family) {
       continue;
@@ -114,6 +131,54 @@ MetalShaderLibrary& library(std::string_view family) {
   }
   TORCH_CHECK(false, "metalops: this extension has no kernel file ", family,
               ".metal; it was built with ", known.empty() ? "none" : known);
+}
+
+namespace {
+
+// Calls exec(part) for each part of the iterator that is indexed with 32 bits.
+template <class Exec>
+void for_parts(at::TensorIteratorBase& iter, const Exec& exec) {
+  if (iter.can_use_32bit_indexing()) {
+    exec(iter);
+    return;
+  }
+  for (auto&& part : iter.with_32bit_indexing()) {
+    exec(part);
+  }
+}
+
+}  // namespace
+
+void Library::exec_unary_kernel(at::TensorIteratorBase& iter, const std::string& name,
+                                const std::optional<c10::Scalar>& alpha,
+                                std::optional<c10::ScalarType> scalar_arg_type,
+                                std::optional<uint32_t> ilp_threshold) {
+  for_parts(iter, [&](at::TensorIteratorBase& part) {
+    if (!launch_tiles(*this, part, name, alpha, scalar_arg_type)) {
+      MetalShaderLibrary::exec_unary_kernel(part, name, alpha, scalar_arg_type, ilp_threshold);
+    }
+  });
+}
+
+void Library::exec_binary_kernel(at::TensorIteratorBase& iter, const std::string& name,
+                                 const std::optional<c10::Scalar>& alpha,
+                                 std::optional<c10::ScalarType> scalar_arg_type,
+                                 std::optional<c10::ScalarType> natural_output_dtype,
+                                 std::optional<uint32_t> ilp_threshold) {
+  for_parts(iter, [&](at::TensorIteratorBase& part) {
+    if (!launch_tiles(*this, part, name, alpha, scalar_arg_type)) {
+      MetalShaderLibrary::exec_binary_kernel(part, name, alpha, scalar_arg_type,
+                                             natural_output_dtype, ilp_threshold);
+    }
+  });
+}
+
+void Library::exec_ternary_kernel(at::TensorIteratorBase& iter, const std::string& name) {
+  for_parts(iter, [&](at::TensorIteratorBase& part) {
+    if (!launch_tiles(*this, part, name)) {
+      MetalShaderLibrary::exec_ternary_kernel(part, name);
+    }
+  });
 }
 
 MetalKernelFunction& kernel(MetalShaderLibrary& library, const KernelName& name) {

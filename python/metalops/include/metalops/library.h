@@ -4,6 +4,7 @@
 #pragma once
 #include <ATen/native/mps/MetalShaderLibrary.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,10 +16,30 @@
 
 namespace metalops {
 
+// A torch library whose elementwise calls know one more flavour: on a GPU, operands that are
+// strided, broadcast or of 16 bits are computed in tiles (<metalops/tiles.h>) where the kernel
+// file registers such a kernel, as the macros of <metalops/registration.h> do. Everything else is
+// as torch has it.
+class METALOPS_HIDDEN Library final : public at::native::mps::MetalShaderLibrary {
+ public:
+  explicit Library(MTLLibrary_t opened) : MetalShaderLibrary(std::string()) { library = opened; }
+
+  void exec_unary_kernel(at::TensorIteratorBase& iter, const std::string& name,
+                         const std::optional<c10::Scalar>& alpha = std::nullopt,
+                         std::optional<c10::ScalarType> scalar_arg_type = std::nullopt,
+                         std::optional<uint32_t> ilp_threshold = std::nullopt);
+  void exec_binary_kernel(at::TensorIteratorBase& iter, const std::string& name,
+                          const std::optional<c10::Scalar>& alpha = std::nullopt,
+                          std::optional<c10::ScalarType> scalar_arg_type = std::nullopt,
+                          std::optional<c10::ScalarType> natural_output_dtype = std::nullopt,
+                          std::optional<uint32_t> ilp_threshold = std::nullopt);
+  void exec_ternary_kernel(at::TensorIteratorBase& iter, const std::string& name);
+};
+
 // The library of the kernel file `<family>.metal`, opened at its first use: the file built ahead of
 // time if it is there and suits this machine, else the source embedded in the extension. Throws
 // c10::Error when the extension was built without such a file, or when neither way works.
-METALOPS_HIDDEN at::native::mps::MetalShaderLibrary& library(std::string_view family);
+METALOPS_HIDDEN Library& library(std::string_view family);
 
 // What `python -m metalops info` tells about a kernel file.
 struct METALOPS_HIDDEN LibraryState {

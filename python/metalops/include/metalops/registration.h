@@ -14,10 +14,15 @@
 //
 // NO_BOOL at the end: the same without bool.
 //
+// Besides torch's flavours each of them makes one more kernel, of tiles (<metalops/tiles.h>), which
+// GPUs take for strided, broadcast and 16-bit operands. ..._OP_WITH_TILES, for one dtype, takes
+// what torch's REGISTER_..._OP takes.
+//
 // In alpha kernels (a scalar that is the same for all elements) alpha is float whatever the tensors
 // are, so that half precision does not round it: the host passes at::kFloat as scalar_arg_type.
 #pragma once
 #include <c10/metal/indexing.h>
+#include <metalops/tiles.h>
 
 #include <metal_stdlib>
 
@@ -29,156 +34,187 @@ using float_result_t = ::metal::conditional_t<::c10::metal::is_scalar_integral_v
 
 }  // namespace metalops
 
+// ---- one dtype
+// ----------------------------------------------------------------------------------
+
+#define REGISTER_UNARY_OP_WITH_TILES(NAME, DTYPEI, DTYPEO) \
+  REGISTER_UNARY_OP(NAME, DTYPEI, DTYPEO);                 \
+  REGISTER_UNARY_TILES(NAME, DTYPEI, DTYPEO)
+
+#define REGISTER_UNARY_ALPHA_OP_WITH_TILES(NAME, DTYPEI, DTYPEA, DTYPEO) \
+  REGISTER_UNARY_ALPHA_OP(NAME, DTYPEI, DTYPEA, DTYPEO);                 \
+  REGISTER_UNARY_ALPHA_TILES(NAME, DTYPEI, DTYPEA, DTYPEO)
+
+#define REGISTER_BINARY_OP_WITH_TILES(NAME, DTYPEI, DTYPEO) \
+  REGISTER_BINARY_OP(NAME, DTYPEI, DTYPEO);                 \
+  REGISTER_BINARY_TILES(NAME, DTYPEI, DTYPEO)
+
+#define REGISTER_OPMATH_BINARY_OP_WITH_TILES(NAME, DTYPEI, DTYPEO) \
+  REGISTER_OPMATH_BINARY_OP(NAME, DTYPEI, DTYPEO);                 \
+  REGISTER_OPMATH_BINARY_TILES(NAME, DTYPEI, DTYPEO)
+
+#define REGISTER_BINARY_ALPHA_OP_WITH_TILES(NAME, DTYPEI, DTYPEA, DTYPEO) \
+  REGISTER_BINARY_ALPHA_OP(NAME, DTYPEI, DTYPEA, DTYPEO);                 \
+  REGISTER_BINARY_ALPHA_TILES(NAME, DTYPEI, DTYPEA, DTYPEO)
+
+#define REGISTER_TERNARY_OP_WITH_TILES(NAME, DTYPEI, DTYPEO) \
+  REGISTER_TERNARY_OP(NAME, DTYPEI, DTYPEO);                 \
+  REGISTER_TERNARY_TILES(NAME, DTYPEI, DTYPEO)
+
+#define REGISTER_OPMATH_TERNARY_OP_WITH_TILES(NAME, DTYPEI, DTYPEO) \
+  REGISTER_OPMATH_TERNARY_OP(NAME, DTYPEI, DTYPEO);                 \
+  REGISTER_OPMATH_TERNARY_TILES(NAME, DTYPEI, DTYPEO)
+
 // ---- one input
 // -----------------------------------------------------------------------------------
 
-#define REGISTER_FLOAT_UNARY_OP(NAME)    \
-  REGISTER_UNARY_OP(NAME, float, float); \
-  REGISTER_UNARY_OP(NAME, half, half);   \
-  REGISTER_UNARY_OP(NAME, bfloat, bfloat)
+#define REGISTER_FLOAT_UNARY_OP(NAME)               \
+  REGISTER_UNARY_OP_WITH_TILES(NAME, float, float); \
+  REGISTER_UNARY_OP_WITH_TILES(NAME, half, half);   \
+  REGISTER_UNARY_OP_WITH_TILES(NAME, bfloat, bfloat)
 
-#define REGISTER_INT2FLOAT_UNARY_OP_NO_BOOL(NAME) \
-  REGISTER_UNARY_OP(NAME, long, float);           \
-  REGISTER_UNARY_OP(NAME, int, float);            \
-  REGISTER_UNARY_OP(NAME, short, float);          \
-  REGISTER_UNARY_OP(NAME, uchar, float);          \
-  REGISTER_UNARY_OP(NAME, char, float)
+#define REGISTER_INT2FLOAT_UNARY_OP_NO_BOOL(NAME)   \
+  REGISTER_UNARY_OP_WITH_TILES(NAME, long, float);  \
+  REGISTER_UNARY_OP_WITH_TILES(NAME, int, float);   \
+  REGISTER_UNARY_OP_WITH_TILES(NAME, short, float); \
+  REGISTER_UNARY_OP_WITH_TILES(NAME, uchar, float); \
+  REGISTER_UNARY_OP_WITH_TILES(NAME, char, float)
 
 #define REGISTER_INT2FLOAT_UNARY_OP(NAME)    \
   REGISTER_INT2FLOAT_UNARY_OP_NO_BOOL(NAME); \
-  REGISTER_UNARY_OP(NAME, bool, float)
+  REGISTER_UNARY_OP_WITH_TILES(NAME, bool, float)
 
-#define REGISTER_INTEGER_UNARY_OP_NO_BOOL(NAME) \
-  REGISTER_UNARY_OP(NAME, long, long);          \
-  REGISTER_UNARY_OP(NAME, int, int);            \
-  REGISTER_UNARY_OP(NAME, short, short);        \
-  REGISTER_UNARY_OP(NAME, uchar, uchar);        \
-  REGISTER_UNARY_OP(NAME, char, char)
+#define REGISTER_INTEGER_UNARY_OP_NO_BOOL(NAME)     \
+  REGISTER_UNARY_OP_WITH_TILES(NAME, long, long);   \
+  REGISTER_UNARY_OP_WITH_TILES(NAME, int, int);     \
+  REGISTER_UNARY_OP_WITH_TILES(NAME, short, short); \
+  REGISTER_UNARY_OP_WITH_TILES(NAME, uchar, uchar); \
+  REGISTER_UNARY_OP_WITH_TILES(NAME, char, char)
 
 #define REGISTER_INTEGER_UNARY_OP(NAME)    \
   REGISTER_INTEGER_UNARY_OP_NO_BOOL(NAME); \
-  REGISTER_UNARY_OP(NAME, bool, bool)
+  REGISTER_UNARY_OP_WITH_TILES(NAME, bool, bool)
 
-#define REGISTER_FLOAT_UNARY_ALPHA_OP(NAME)           \
-  REGISTER_UNARY_ALPHA_OP(NAME, float, float, float); \
-  REGISTER_UNARY_ALPHA_OP(NAME, half, float, half);   \
-  REGISTER_UNARY_ALPHA_OP(NAME, bfloat, float, bfloat)
+#define REGISTER_FLOAT_UNARY_ALPHA_OP(NAME)                      \
+  REGISTER_UNARY_ALPHA_OP_WITH_TILES(NAME, float, float, float); \
+  REGISTER_UNARY_ALPHA_OP_WITH_TILES(NAME, half, float, half);   \
+  REGISTER_UNARY_ALPHA_OP_WITH_TILES(NAME, bfloat, float, bfloat)
 
-#define REGISTER_INT2FLOAT_UNARY_ALPHA_OP_NO_BOOL(NAME) \
-  REGISTER_UNARY_ALPHA_OP(NAME, long, float, float);    \
-  REGISTER_UNARY_ALPHA_OP(NAME, int, float, float);     \
-  REGISTER_UNARY_ALPHA_OP(NAME, short, float, float);   \
-  REGISTER_UNARY_ALPHA_OP(NAME, uchar, float, float);   \
-  REGISTER_UNARY_ALPHA_OP(NAME, char, float, float)
+#define REGISTER_INT2FLOAT_UNARY_ALPHA_OP_NO_BOOL(NAME)          \
+  REGISTER_UNARY_ALPHA_OP_WITH_TILES(NAME, long, float, float);  \
+  REGISTER_UNARY_ALPHA_OP_WITH_TILES(NAME, int, float, float);   \
+  REGISTER_UNARY_ALPHA_OP_WITH_TILES(NAME, short, float, float); \
+  REGISTER_UNARY_ALPHA_OP_WITH_TILES(NAME, uchar, float, float); \
+  REGISTER_UNARY_ALPHA_OP_WITH_TILES(NAME, char, float, float)
 
 #define REGISTER_INT2FLOAT_UNARY_ALPHA_OP(NAME)    \
   REGISTER_INT2FLOAT_UNARY_ALPHA_OP_NO_BOOL(NAME); \
-  REGISTER_UNARY_ALPHA_OP(NAME, bool, float, float)
+  REGISTER_UNARY_ALPHA_OP_WITH_TILES(NAME, bool, float, float)
 
-#define REGISTER_INTEGER_UNARY_ALPHA_OP_NO_BOOL(NAME) \
-  REGISTER_UNARY_ALPHA_OP(NAME, long, float, long);   \
-  REGISTER_UNARY_ALPHA_OP(NAME, int, float, int);     \
-  REGISTER_UNARY_ALPHA_OP(NAME, short, float, short); \
-  REGISTER_UNARY_ALPHA_OP(NAME, uchar, float, uchar); \
-  REGISTER_UNARY_ALPHA_OP(NAME, char, float, char)
+#define REGISTER_INTEGER_UNARY_ALPHA_OP_NO_BOOL(NAME)            \
+  REGISTER_UNARY_ALPHA_OP_WITH_TILES(NAME, long, float, long);   \
+  REGISTER_UNARY_ALPHA_OP_WITH_TILES(NAME, int, float, int);     \
+  REGISTER_UNARY_ALPHA_OP_WITH_TILES(NAME, short, float, short); \
+  REGISTER_UNARY_ALPHA_OP_WITH_TILES(NAME, uchar, float, uchar); \
+  REGISTER_UNARY_ALPHA_OP_WITH_TILES(NAME, char, float, char)
 
 #define REGISTER_INTEGER_UNARY_ALPHA_OP(NAME)    \
   REGISTER_INTEGER_UNARY_ALPHA_OP_NO_BOOL(NAME); \
-  REGISTER_UNARY_ALPHA_OP(NAME, bool, float, bool)
+  REGISTER_UNARY_ALPHA_OP_WITH_TILES(NAME, bool, float, bool)
 
 // ---- two inputs
 // ----------------------------------------------------------------------------------
 
-#define REGISTER_FLOAT_BINARY_OP(NAME)    \
-  REGISTER_BINARY_OP(NAME, float, float); \
-  REGISTER_BINARY_OP(NAME, half, half);   \
-  REGISTER_BINARY_OP(NAME, bfloat, bfloat)
+#define REGISTER_FLOAT_BINARY_OP(NAME)               \
+  REGISTER_BINARY_OP_WITH_TILES(NAME, float, float); \
+  REGISTER_BINARY_OP_WITH_TILES(NAME, half, half);   \
+  REGISTER_BINARY_OP_WITH_TILES(NAME, bfloat, bfloat)
 
-#define REGISTER_OPMATH_FLOAT_BINARY_OP(NAME)    \
-  REGISTER_OPMATH_BINARY_OP(NAME, float, float); \
-  REGISTER_OPMATH_BINARY_OP(NAME, half, half);   \
-  REGISTER_OPMATH_BINARY_OP(NAME, bfloat, bfloat)
+#define REGISTER_OPMATH_FLOAT_BINARY_OP(NAME)               \
+  REGISTER_OPMATH_BINARY_OP_WITH_TILES(NAME, float, float); \
+  REGISTER_OPMATH_BINARY_OP_WITH_TILES(NAME, half, half);   \
+  REGISTER_OPMATH_BINARY_OP_WITH_TILES(NAME, bfloat, bfloat)
 
-#define REGISTER_INT2FLOAT_BINARY_OP_NO_BOOL(NAME) \
-  REGISTER_BINARY_OP(NAME, long, float);           \
-  REGISTER_BINARY_OP(NAME, int, float);            \
-  REGISTER_BINARY_OP(NAME, short, float);          \
-  REGISTER_BINARY_OP(NAME, uchar, float);          \
-  REGISTER_BINARY_OP(NAME, char, float)
+#define REGISTER_INT2FLOAT_BINARY_OP_NO_BOOL(NAME)   \
+  REGISTER_BINARY_OP_WITH_TILES(NAME, long, float);  \
+  REGISTER_BINARY_OP_WITH_TILES(NAME, int, float);   \
+  REGISTER_BINARY_OP_WITH_TILES(NAME, short, float); \
+  REGISTER_BINARY_OP_WITH_TILES(NAME, uchar, float); \
+  REGISTER_BINARY_OP_WITH_TILES(NAME, char, float)
 
 #define REGISTER_INT2FLOAT_BINARY_OP(NAME)    \
   REGISTER_INT2FLOAT_BINARY_OP_NO_BOOL(NAME); \
-  REGISTER_BINARY_OP(NAME, bool, float)
+  REGISTER_BINARY_OP_WITH_TILES(NAME, bool, float)
 
-#define REGISTER_INTEGER_BINARY_OP_NO_BOOL(NAME) \
-  REGISTER_BINARY_OP(NAME, long, long);          \
-  REGISTER_BINARY_OP(NAME, int, int);            \
-  REGISTER_BINARY_OP(NAME, short, short);        \
-  REGISTER_BINARY_OP(NAME, uchar, uchar);        \
-  REGISTER_BINARY_OP(NAME, char, char)
+#define REGISTER_INTEGER_BINARY_OP_NO_BOOL(NAME)     \
+  REGISTER_BINARY_OP_WITH_TILES(NAME, long, long);   \
+  REGISTER_BINARY_OP_WITH_TILES(NAME, int, int);     \
+  REGISTER_BINARY_OP_WITH_TILES(NAME, short, short); \
+  REGISTER_BINARY_OP_WITH_TILES(NAME, uchar, uchar); \
+  REGISTER_BINARY_OP_WITH_TILES(NAME, char, char)
 
 #define REGISTER_INTEGER_BINARY_OP(NAME)    \
   REGISTER_INTEGER_BINARY_OP_NO_BOOL(NAME); \
-  REGISTER_BINARY_OP(NAME, bool, bool)
+  REGISTER_BINARY_OP_WITH_TILES(NAME, bool, bool)
 
-#define REGISTER_FLOAT_BINARY_ALPHA_OP(NAME)           \
-  REGISTER_BINARY_ALPHA_OP(NAME, float, float, float); \
-  REGISTER_BINARY_ALPHA_OP(NAME, half, float, half);   \
-  REGISTER_BINARY_ALPHA_OP(NAME, bfloat, float, bfloat)
+#define REGISTER_FLOAT_BINARY_ALPHA_OP(NAME)                      \
+  REGISTER_BINARY_ALPHA_OP_WITH_TILES(NAME, float, float, float); \
+  REGISTER_BINARY_ALPHA_OP_WITH_TILES(NAME, half, float, half);   \
+  REGISTER_BINARY_ALPHA_OP_WITH_TILES(NAME, bfloat, float, bfloat)
 
-#define REGISTER_INT2FLOAT_BINARY_ALPHA_OP_NO_BOOL(NAME) \
-  REGISTER_BINARY_ALPHA_OP(NAME, long, float, float);    \
-  REGISTER_BINARY_ALPHA_OP(NAME, int, float, float);     \
-  REGISTER_BINARY_ALPHA_OP(NAME, short, float, float);   \
-  REGISTER_BINARY_ALPHA_OP(NAME, uchar, float, float);   \
-  REGISTER_BINARY_ALPHA_OP(NAME, char, float, float)
+#define REGISTER_INT2FLOAT_BINARY_ALPHA_OP_NO_BOOL(NAME)          \
+  REGISTER_BINARY_ALPHA_OP_WITH_TILES(NAME, long, float, float);  \
+  REGISTER_BINARY_ALPHA_OP_WITH_TILES(NAME, int, float, float);   \
+  REGISTER_BINARY_ALPHA_OP_WITH_TILES(NAME, short, float, float); \
+  REGISTER_BINARY_ALPHA_OP_WITH_TILES(NAME, uchar, float, float); \
+  REGISTER_BINARY_ALPHA_OP_WITH_TILES(NAME, char, float, float)
 
 #define REGISTER_INT2FLOAT_BINARY_ALPHA_OP(NAME)    \
   REGISTER_INT2FLOAT_BINARY_ALPHA_OP_NO_BOOL(NAME); \
-  REGISTER_BINARY_ALPHA_OP(NAME, bool, float, float)
+  REGISTER_BINARY_ALPHA_OP_WITH_TILES(NAME, bool, float, float)
 
-#define REGISTER_INTEGER_BINARY_ALPHA_OP_NO_BOOL(NAME) \
-  REGISTER_BINARY_ALPHA_OP(NAME, long, float, long);   \
-  REGISTER_BINARY_ALPHA_OP(NAME, int, float, int);     \
-  REGISTER_BINARY_ALPHA_OP(NAME, short, float, short); \
-  REGISTER_BINARY_ALPHA_OP(NAME, uchar, float, uchar); \
-  REGISTER_BINARY_ALPHA_OP(NAME, char, float, char)
+#define REGISTER_INTEGER_BINARY_ALPHA_OP_NO_BOOL(NAME)            \
+  REGISTER_BINARY_ALPHA_OP_WITH_TILES(NAME, long, float, long);   \
+  REGISTER_BINARY_ALPHA_OP_WITH_TILES(NAME, int, float, int);     \
+  REGISTER_BINARY_ALPHA_OP_WITH_TILES(NAME, short, float, short); \
+  REGISTER_BINARY_ALPHA_OP_WITH_TILES(NAME, uchar, float, uchar); \
+  REGISTER_BINARY_ALPHA_OP_WITH_TILES(NAME, char, float, char)
 
 #define REGISTER_INTEGER_BINARY_ALPHA_OP(NAME)    \
   REGISTER_INTEGER_BINARY_ALPHA_OP_NO_BOOL(NAME); \
-  REGISTER_BINARY_ALPHA_OP(NAME, bool, float, bool)
+  REGISTER_BINARY_ALPHA_OP_WITH_TILES(NAME, bool, float, bool)
 
 // ---- three inputs
 // --------------------------------------------------------------------------------
 
-#define REGISTER_FLOAT_TERNARY_OP(NAME)    \
-  REGISTER_TERNARY_OP(NAME, float, float); \
-  REGISTER_TERNARY_OP(NAME, half, half);   \
-  REGISTER_TERNARY_OP(NAME, bfloat, bfloat)
+#define REGISTER_FLOAT_TERNARY_OP(NAME)               \
+  REGISTER_TERNARY_OP_WITH_TILES(NAME, float, float); \
+  REGISTER_TERNARY_OP_WITH_TILES(NAME, half, half);   \
+  REGISTER_TERNARY_OP_WITH_TILES(NAME, bfloat, bfloat)
 
-#define REGISTER_OPMATH_FLOAT_TERNARY_OP(NAME)    \
-  REGISTER_OPMATH_TERNARY_OP(NAME, float, float); \
-  REGISTER_OPMATH_TERNARY_OP(NAME, half, half);   \
-  REGISTER_OPMATH_TERNARY_OP(NAME, bfloat, bfloat)
+#define REGISTER_OPMATH_FLOAT_TERNARY_OP(NAME)               \
+  REGISTER_OPMATH_TERNARY_OP_WITH_TILES(NAME, float, float); \
+  REGISTER_OPMATH_TERNARY_OP_WITH_TILES(NAME, half, half);   \
+  REGISTER_OPMATH_TERNARY_OP_WITH_TILES(NAME, bfloat, bfloat)
 
-#define REGISTER_INT2FLOAT_TERNARY_OP_NO_BOOL(NAME) \
-  REGISTER_TERNARY_OP(NAME, long, float);           \
-  REGISTER_TERNARY_OP(NAME, int, float);            \
-  REGISTER_TERNARY_OP(NAME, short, float);          \
-  REGISTER_TERNARY_OP(NAME, uchar, float);          \
-  REGISTER_TERNARY_OP(NAME, char, float)
+#define REGISTER_INT2FLOAT_TERNARY_OP_NO_BOOL(NAME)   \
+  REGISTER_TERNARY_OP_WITH_TILES(NAME, long, float);  \
+  REGISTER_TERNARY_OP_WITH_TILES(NAME, int, float);   \
+  REGISTER_TERNARY_OP_WITH_TILES(NAME, short, float); \
+  REGISTER_TERNARY_OP_WITH_TILES(NAME, uchar, float); \
+  REGISTER_TERNARY_OP_WITH_TILES(NAME, char, float)
 
 #define REGISTER_INT2FLOAT_TERNARY_OP(NAME)    \
   REGISTER_INT2FLOAT_TERNARY_OP_NO_BOOL(NAME); \
-  REGISTER_TERNARY_OP(NAME, bool, float)
+  REGISTER_TERNARY_OP_WITH_TILES(NAME, bool, float)
 
-#define REGISTER_INTEGER_TERNARY_OP_NO_BOOL(NAME) \
-  REGISTER_TERNARY_OP(NAME, long, long);          \
-  REGISTER_TERNARY_OP(NAME, int, int);            \
-  REGISTER_TERNARY_OP(NAME, short, short);        \
-  REGISTER_TERNARY_OP(NAME, uchar, uchar);        \
-  REGISTER_TERNARY_OP(NAME, char, char)
+#define REGISTER_INTEGER_TERNARY_OP_NO_BOOL(NAME)     \
+  REGISTER_TERNARY_OP_WITH_TILES(NAME, long, long);   \
+  REGISTER_TERNARY_OP_WITH_TILES(NAME, int, int);     \
+  REGISTER_TERNARY_OP_WITH_TILES(NAME, short, short); \
+  REGISTER_TERNARY_OP_WITH_TILES(NAME, uchar, uchar); \
+  REGISTER_TERNARY_OP_WITH_TILES(NAME, char, char)
 
 #define REGISTER_INTEGER_TERNARY_OP(NAME)    \
   REGISTER_INTEGER_TERNARY_OP_NO_BOOL(NAME); \
-  REGISTER_TERNARY_OP(NAME, bool, bool)
+  REGISTER_TERNARY_OP_WITH_TILES(NAME, bool, bool)

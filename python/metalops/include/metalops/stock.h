@@ -1,5 +1,6 @@
-// torch's own kernels on the MPS key: registering ours beside them, and calling theirs from
-// operators that we replace in the cases that torch refuses and leave to it in all others.
+// torch's own kernels on the MPS key, and on keys above it: registering ours beside them, and
+// calling theirs from operators that we replace in the cases that torch refuses and leave to it in
+// all others.
 #pragma once
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -36,12 +37,15 @@ METALOPS_HIDDEN inline std::vector<SharedOverload>& shared_overloads() {
 //   }
 class METALOPS_HIDDEN AtenKernels {
  public:
-  explicit AtenKernels(torch::Library& library) : library_(library) {}
+  // key: that of the library, where it is not MPS. What is replaced on another one is not among
+  // shared_overloads(), where an overload stands once.
+  explicit AtenKernels(torch::Library& library, c10::DispatchKey key = c10::DispatchKey::MPS)
+      : library_(library), key_(key) {}
 
   template <class Function>
   void impl(const char* name, Function&& function) {
     if (is_in_torch(name)) {
-      shared_overloads().push_back({qualified(name), ""});
+      note(name, "");
     } else {
       library_.impl(name, std::forward<Function>(function));
     }
@@ -51,7 +55,7 @@ class METALOPS_HIDDEN AtenKernels {
   template <class Function>
   void replace(const char* name, Function&& function, const char* reason) {
     if (is_in_torch(name)) {
-      shared_overloads().push_back({qualified(name), reason});
+      note(name, reason);
       // The dispatcher warns of every kernel that takes another one's place.
       Silent silent;
       const c10::WarningUtils::WarningHandlerGuard guard(&silent);
@@ -68,37 +72,46 @@ class METALOPS_HIDDEN AtenKernels {
 
   static std::string qualified(std::string_view name) { return "aten::" + std::string(name); }
 
+  void note(std::string_view name, const char* reason) const {
+    if (key_ == c10::DispatchKey::MPS) {
+      shared_overloads().push_back({qualified(name), reason});
+    }
+  }
+
   // On the software device: whether a Mac has one, in whose place a stand-in is registered.
-  static bool is_in_torch(std::string_view name) {
+  bool is_in_torch(std::string_view name) const {
     const auto dot = name.find('.');
     const auto overload = dot == std::string_view::npos ? "" : name.substr(dot + 1);
     const auto handle = c10::Dispatcher::singleton().findOp(
         {qualified(name.substr(0, dot)), std::string(overload)});
-    return handle && handle->hasKernelForDispatchKey(c10::DispatchKey::MPS);
+    return handle && handle->hasKernelForDispatchKey(key_);
   }
 
   torch::Library& library_;
+  c10::DispatchKey key_;
 };
 
 // To be made before ours is registered.
 class METALOPS_HIDDEN StockKernel {
  public:
-  StockKernel(const char* name, const char* overload)
+  StockKernel(const char* name, const char* overload, c10::DispatchKey key = c10::DispatchKey::MPS)
       : operator_(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload)),
-        kernel_(operator_.getComputedKernelForDispatchKey(c10::DispatchKey::MPS)) {}
+        kernel_(operator_.getComputedKernelForDispatchKey(key)),
+        key_(key) {}
 
   // Of an operator with one result.
   template <class... Arguments>
   at::Tensor operator()(Arguments&&... arguments) const {
     torch::jit::Stack stack;
     torch::jit::push(stack, std::forward<Arguments>(arguments)...);
-    kernel_.callBoxed(operator_, c10::DispatchKeySet(c10::DispatchKey::MPS), &stack);
+    kernel_.callBoxed(operator_, c10::DispatchKeySet(key_), &stack);
     return torch::jit::pop(stack).toTensor();
   }
 
  private:
   c10::OperatorHandle operator_;
   c10::SafeKernelFunction kernel_;
+  c10::DispatchKey key_;
 };
 
 }  // namespace metalops

@@ -2,6 +2,7 @@
 // possible. For kernels below autograd only: a view made here shares the storage and nothing else
 // (no version counter, no autograd history).
 #pragma once
+#include <ATen/TensorIterator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -24,6 +25,20 @@ METALOPS_HIDDEN inline at::Tensor half_of_last_dimension(const at::Tensor& tenso
   sizes.back() /= 2;
   return view_storage(tensor, sizes, tensor.strides(),
                       tensor.storage_offset() + index * sizes.back() * tensor.strides().back());
+}
+
+// An operand of an iterator that may be part of a larger one (with_32bit_indexing): the tensor
+// starts where the iterator does.
+METALOPS_HIDDEN inline at::Tensor operand_at_start(const at::TensorIteratorBase& iter, int index) {
+  const auto& tensor = iter.tensor(index);
+  const auto bytes = static_cast<const char*>(iter.data_ptr(index)) -
+                     static_cast<const char*>(tensor.const_data_ptr());
+  if (bytes == 0) {
+    return tensor;
+  }
+  return view_storage(
+      tensor, {1}, {1},
+      tensor.storage_offset() + bytes / static_cast<int64_t>(tensor.element_size()));
 }
 
 // `tensor`, or a copy of it that lies in memory as `dense` does, a tensor of its sizes without

@@ -1,0 +1,88 @@
+#include <c10/util/Exception.h>
+#include <metalops/matmul_library.h>
+
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <string>
+#ifdef __APPLE__
+#include <sys/sysctl.h>
+
+#include <cstdio>
+#endif
+
+namespace metalops {
+namespace {
+
+std::string_view environment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// Whether sources are compiled in a language that has tensors, as far as the environment says.
+bool language_has_tensors() {
+  for (const char* name : {"METALOPS_METAL_VERSION", "PYTORCH_MPS_METAL_VERSION"}) {
+    const auto version = environment(name);
+    if (!version.empty()) {
+      return version >= "4";
+    }
+  }
+  return true;
+}
+
+// macOS 26.0 has tensors, and 26.2 all that products of them need.
+bool system_has_tensors() {
+#ifdef __APPLE__
+  char version[32] = {};
+  size_t size = sizeof(version) - 1;
+  int major = 0;
+  int minor = 0;
+  return sysctlbyname("kern.osproductversion", version, &size, nullptr, 0) == 0 &&
+         std::sscanf(version, "%d.%d", &major, &minor) >= 1 &&
+         (major > 26 || (major == 26 && minor >= 2));
+#else
+  return true;
+#endif
+}
+
+Library& with_tensors(std::string_view family) { return library(std::string(family) + ".tensors"); }
+
+// Whether a kernel of the library can be made ready; tried once.
+bool works(std::string_view family) {
+  static std::mutex mutex;
+  static std::map<std::string, bool, std::less<>> tried;
+  {
+    const std::lock_guard lock(mutex);
+    if (const auto found = tried.find(family); found != tried.end()) {
+      return found->second;
+    }
+  }
+  // Without the lock: compiling may take Python's.
+  bool result = false;
+  try {
+    auto& tensors = with_tensors(family);
+    const auto names = tensors.getFunctionNames();
+    result = !names.empty() && tensors.getCachedKernelFunctionPtr(names.front()) != nullptr;
+  } catch (const std::exception&) {
+    // An older system, compiler or GPU.
+  }
+  const std::lock_guard lock(mutex);
+  return tried.emplace(family, result).first->second;
+}
+
+}  // namespace
+
+Library& matmul_library(std::string_view family) {
+  constexpr const char* kVariable = "METALOPS_MATMUL";
+  const auto chosen = environment(kVariable);
+  if (chosen == "tensor") {
+    return with_tensors(family);
+  }
+  TORCH_CHECK_VALUE(chosen.empty() || chosen == "simdgroup", kVariable,
+                    " must be tensor or simdgroup, but is ", chosen);
+  const bool tensors =
+      chosen.empty() && language_has_tensors() && system_has_tensors() && works(family);
+  return tensors ? with_tensors(family) : library(family);
+}
+
+}  // namespace metalops

@@ -1,0 +1,322 @@
+// Elementwise kernels for GPUs: a thread computes a tile of four times four elements of a matrix,
+// whatever the operands' strides, so that what a thread finds out about its place is found out once
+// for sixteen elements, which are all on their way at once. Shared by the kernels, which
+// <metalops/registration.h> registers as NAME_tiles_OUT_IN beside torch's flavours, and by
+// <metalops/tiles_launch.h>, which chooses them (see Library in <metalops/library.h>).
+//
+// A tile's columns are the fastest dimension of the result, its rows the next one. Four neighbours
+// along either are read at once where they lie together: rows of column slices and of broadcast
+// tensors as well as columns of transposed ones. Where the result's rows cannot be written so, a
+// tile's columns are kApart from each other and those of neighbouring threads adjacent.
+#pragma once
+#include <c10/metal/common.h>
+#ifdef __METAL__
+#include <c10/metal/utils.h>
+
+#include <metal_stdlib>
+#else
+#include <cstdint>
+#endif
+
+namespace metalops {
+
+C10_METAL_CONSTEXPR unsigned kTile = 4;  // elements, in either direction
+C10_METAL_CONSTEXPR unsigned kApart = 32;
+C10_METAL_CONSTEXPR unsigned kOuterDimensions = c10::metal::max_ndim - 2;
+
+// Strides are in elements.
+struct TileOperand {
+  uint32_t column_stride;  // from one column to the next
+  uint32_t row_stride;
+  uint32_t strides[kOuterDimensions];
+  // Whether four neighbours of every tile lie together and begin at a multiple of their size.
+  uint16_t has_rows;
+  uint16_t has_columns;
+};
+
+// The result is operand 0.
+template <unsigned N>
+struct TileLayout {
+  uint32_t columns;
+  uint32_t rows;
+  uint32_t step;        // from one of a tile's columns to the next: 1 or kApart
+  uint32_t dimensions;  // besides the two of the tiles
+  uint32_t sizes[kOuterDimensions];
+  TileOperand operands[N];
+};
+
+#ifdef __METAL__
+
+template <typename T>
+struct alignas(kTile * sizeof(T)) Pack {
+  T elements[kTile];
+};
+
+// Where a thread's tile is.
+template <unsigned N>
+struct TilePlace {
+  ::metal::array<uint, N> offsets;  // of its first element in each operand
+  uint columns;                     // that the matrix has of it
+  uint rows;
+};
+
+template <unsigned N>
+inline bool is_whole(thread const TilePlace<N>& place) {
+  return place.columns == kTile && place.rows == kTile;
+}
+
+// position: along the columns, and along the rows and all other dimensions.
+template <unsigned N>
+inline TilePlace<N> place_of(uint2 position, constant TileLayout<N>& layout) {
+  const uint column = layout.step == 1
+                          ? position.x * kTile
+                          : position.x / kApart * (kApart * kTile) + position.x % kApart;
+  uint row = position.y * kTile;
+  uint outer = 0;
+  if (layout.dimensions > 0) {
+    const uint tiles = (layout.rows + kTile - 1) / kTile;
+    row = position.y % tiles * kTile;
+    outer = position.y / tiles;
+  }
+  TilePlace<N> place;
+  for (uint i = 0; i < N; ++i) {
+    place.offsets[i] =
+        column * layout.operands[i].column_stride + row * layout.operands[i].row_stride;
+  }
+  for (uint d = 0; d < layout.dimensions; ++d) {
+    const uint index = outer % layout.sizes[d];
+    outer /= layout.sizes[d];
+    for (uint i = 0; i < N; ++i) {
+      place.offsets[i] += index * layout.operands[i].strides[d];
+    }
+  }
+  // Threads at the end of the last columns that are kApart may have none: less than kApart too far.
+  const uint left =
+      layout.step == 1 ? layout.columns - column : (layout.columns + kApart - 1 - column) / kApart;
+  place.columns = ::metal::min(kTile, left);
+  place.rows = ::metal::min(kTile, layout.rows - row);
+  return place;
+}
+
+// Row after row. Those elements of a tile that the matrix does not have are copies of others.
+template <typename T>
+using Tile = ::metal::array<T, kTile * kTile>;
+
+template <typename T, unsigned N>
+inline void load_tile(thread Tile<T>& tile, constant T* data, uint operand,
+                      thread const TilePlace<N>& place, constant TileLayout<N>& layout) {
+  constant TileOperand& strides = layout.operands[operand];
+  const uint column_stride = layout.step * strides.column_stride;
+  data += place.offsets[operand];
+  if (is_whole(place) && strides.has_rows) {
+    for (uint r = 0; r < kTile; ++r) {
+      const Pack<T> pack = *reinterpret_cast<constant Pack<T>*>(data + r * strides.row_stride);
+      for (uint c = 0; c < kTile; ++c) {
+        tile[r * kTile + c] = pack.elements[c];
+      }
+    }
+  } else if (is_whole(place) && strides.has_columns) {
+    for (uint c = 0; c < kTile; ++c) {
+      const Pack<T> pack = *reinterpret_cast<constant Pack<T>*>(data + c * column_stride);
+      for (uint r = 0; r < kTile; ++r) {
+        tile[r * kTile + c] = pack.elements[r];
+      }
+    }
+  } else {
+    for (uint r = 0; r < kTile; ++r) {
+      for (uint c = 0; c < kTile; ++c) {
+        tile[r * kTile + c] = data[::metal::min(r, place.rows - 1) * strides.row_stride +
+                                   ::metal::min(c, place.columns - 1) * column_stride];
+      }
+    }
+  }
+}
+
+template <typename T, unsigned N>
+inline void store_tile(thread const Tile<T>& tile, device T* data, thread const TilePlace<N>& place,
+                       constant TileLayout<N>& layout) {
+  constant TileOperand& strides = layout.operands[0];
+  const uint column_stride = layout.step * strides.column_stride;
+  data += place.offsets[0];
+  if (is_whole(place) && strides.has_rows) {
+    for (uint r = 0; r < kTile; ++r) {
+      Pack<T> pack;
+      for (uint c = 0; c < kTile; ++c) {
+        pack.elements[c] = tile[r * kTile + c];
+      }
+      *reinterpret_cast<device Pack<T>*>(data + r * strides.row_stride) = pack;
+    }
+  } else {
+    for (uint r = 0; r < kTile; ++r) {
+      for (uint c = 0; c < kTile; ++c) {
+        if (r < place.rows && c < place.columns) {
+          data[r * strides.row_stride + c * column_stride] = tile[r * kTile + c];
+        }
+      }
+    }
+  }
+}
+
+template <typename T, typename F>
+kernel void unary_tiles(device c10::metal::result_of<F, T>* out [[buffer(0)]],
+                        constant T* input [[buffer(1)]],
+                        constant TileLayout<2>& layout [[buffer(2)]],
+                        uint2 position [[thread_position_in_grid]]) {
+  using Result = c10::metal::result_of<F, T>;
+  F f;
+  const TilePlace<2> place = place_of(position, layout);
+  if (place.columns == 0) {
+    return;
+  }
+  Tile<T> a;
+  Tile<Result> result;
+  load_tile(a, input, 1, place, layout);
+  for (uint i = 0; i < kTile * kTile; ++i) {
+    result[i] = static_cast<Result>(f(a[i]));
+  }
+  store_tile(result, out, place, layout);
+}
+
+template <typename T, typename Alpha, typename F>
+kernel void unary_alpha_tiles(device c10::metal::result_of<F, T, Alpha>* out [[buffer(0)]],
+                              constant T* input [[buffer(1)]], constant Alpha& alpha [[buffer(2)]],
+                              constant TileLayout<2>& layout [[buffer(3)]],
+                              uint2 position [[thread_position_in_grid]]) {
+  using Result = c10::metal::result_of<F, T, Alpha>;
+  F f;
+  const TilePlace<2> place = place_of(position, layout);
+  if (place.columns == 0) {
+    return;
+  }
+  Tile<T> a;
+  Tile<Result> result;
+  load_tile(a, input, 1, place, layout);
+  for (uint i = 0; i < kTile * kTile; ++i) {
+    result[i] = static_cast<Result>(f(a[i], alpha));
+  }
+  store_tile(result, out, place, layout);
+}
+
+// Op: the type that the functor is called with.
+
+template <typename T, typename F, typename Op>
+kernel void binary_tiles(device c10::metal::result_of<F, T, T>* out [[buffer(0)]],
+                         constant T* input [[buffer(1)]], constant T* other [[buffer(2)]],
+                         constant TileLayout<3>& layout [[buffer(3)]],
+                         uint2 position [[thread_position_in_grid]]) {
+  using Result = c10::metal::result_of<F, T, T>;
+  F f;
+  const TilePlace<3> place = place_of(position, layout);
+  if (place.columns == 0) {
+    return;
+  }
+  Tile<T> a;
+  Tile<T> b;
+  Tile<Result> result;
+  load_tile(a, input, 1, place, layout);
+  load_tile(b, other, 2, place, layout);
+  for (uint i = 0; i < kTile * kTile; ++i) {
+    result[i] = static_cast<Result>(f(Op(a[i]), Op(b[i])));
+  }
+  store_tile(result, out, place, layout);
+}
+
+template <typename T, typename Alpha, typename F>
+kernel void binary_alpha_tiles(device c10::metal::result_of<F, T, T, Alpha>* out [[buffer(0)]],
+                               constant T* input [[buffer(1)]], constant T* other [[buffer(2)]],
+                               constant Alpha& alpha [[buffer(3)]],
+                               constant TileLayout<3>& layout [[buffer(4)]],
+                               uint2 position [[thread_position_in_grid]]) {
+  using Result = c10::metal::result_of<F, T, T, Alpha>;
+  F f;
+  const TilePlace<3> place = place_of(position, layout);
+  if (place.columns == 0) {
+    return;
+  }
+  Tile<T> a;
+  Tile<T> b;
+  Tile<Result> result;
+  load_tile(a, input, 1, place, layout);
+  load_tile(b, other, 2, place, layout);
+  for (uint i = 0; i < kTile * kTile; ++i) {
+    result[i] = static_cast<Result>(f(a[i], b[i], alpha));
+  }
+  store_tile(result, out, place, layout);
+}
+
+template <typename T, typename F, typename Op>
+kernel void ternary_tiles(device c10::metal::result_of<F, T, T, T>* out [[buffer(0)]],
+                          constant T* input [[buffer(1)]], constant T* other1 [[buffer(2)]],
+                          constant T* other2 [[buffer(3)]],
+                          constant TileLayout<4>& layout [[buffer(4)]],
+                          uint2 position [[thread_position_in_grid]]) {
+  using Result = c10::metal::result_of<F, T, T, T>;
+  F f;
+  const TilePlace<4> place = place_of(position, layout);
+  if (place.columns == 0) {
+    return;
+  }
+  Tile<T> a;
+  Tile<T> b;
+  Tile<T> c;
+  Tile<Result> result;
+  load_tile(a, input, 1, place, layout);
+  load_tile(b, other1, 2, place, layout);
+  load_tile(c, other2, 3, place, layout);
+  for (uint i = 0; i < kTile * kTile; ++i) {
+    result[i] = static_cast<Result>(f(Op(a[i]), Op(b[i]), Op(c[i])));
+  }
+  store_tile(result, out, place, layout);
+}
+
+#endif
+
+}  // namespace metalops
+
+#ifdef __METAL__
+
+#define REGISTER_UNARY_TILES(NAME, DTYPEI, DTYPEO)                                                 \
+  template [[host_name(#NAME "_tiles_" #DTYPEO "_" #DTYPEI)]] kernel void ::metalops::unary_tiles< \
+      DTYPEI, NAME##_functor>(device DTYPEO * out, constant DTYPEI * input,                        \
+                              constant::metalops::TileLayout<2> & layout, uint2 position)
+
+#define REGISTER_UNARY_ALPHA_TILES(NAME, DTYPEI, DTYPEA, DTYPEO)                                  \
+  template                                                                                        \
+      [[host_name(#NAME "_tiles_" #DTYPEO "_" #DTYPEI                                             \
+                        "_" #DTYPEA)]] kernel void ::metalops::unary_alpha_tiles<DTYPEI, DTYPEA,  \
+                                                                                 NAME##_functor>( \
+          device DTYPEO * out, constant DTYPEI * input, constant DTYPEA & alpha,                  \
+          constant::metalops::TileLayout<2> & layout, uint2 position)
+
+#define REGISTER_BINARY_TILES_(NAME, DTYPEI, DTYPEO, OMT)                                      \
+  template                                                                                     \
+      [[host_name(#NAME "_tiles_" #DTYPEO "_" #DTYPEI)]] kernel void ::metalops::binary_tiles< \
+          DTYPEI, NAME##_functor, OMT>(device DTYPEO * out, constant DTYPEI * input,           \
+                                       constant DTYPEI * other,                                \
+                                       constant::metalops::TileLayout<3> & layout, uint2 position)
+
+#define REGISTER_BINARY_ALPHA_TILES(NAME, DTYPEI, DTYPEA, DTYPEO)                                  \
+  template                                                                                         \
+      [[host_name(#NAME "_tiles_" #DTYPEO "_" #DTYPEI                                              \
+                        "_" #DTYPEA)]] kernel void ::metalops::binary_alpha_tiles<DTYPEI, DTYPEA,  \
+                                                                                  NAME##_functor>( \
+          device DTYPEO * out, constant DTYPEI * input, constant DTYPEI * other,                   \
+          constant DTYPEA & alpha, constant::metalops::TileLayout<3> & layout, uint2 position)
+
+#define REGISTER_TERNARY_TILES_(NAME, DTYPEI, DTYPEO, OMT)                                      \
+  template                                                                                      \
+      [[host_name(#NAME "_tiles_" #DTYPEO "_" #DTYPEI)]] kernel void ::metalops::ternary_tiles< \
+          DTYPEI, NAME##_functor, OMT>(device DTYPEO * out, constant DTYPEI * input,            \
+                                       constant DTYPEI * other1, constant DTYPEI * other2,      \
+                                       constant::metalops::TileLayout<4> & layout, uint2 position)
+
+#define REGISTER_BINARY_TILES(NAME, DTYPEI, DTYPEO) \
+  REGISTER_BINARY_TILES_(NAME, DTYPEI, DTYPEO, DTYPEI)
+#define REGISTER_OPMATH_BINARY_TILES(NAME, DTYPEI, DTYPEO) \
+  REGISTER_BINARY_TILES_(NAME, DTYPEI, DTYPEO, ::c10::metal::opmath_t<DTYPEI>)
+#define REGISTER_TERNARY_TILES(NAME, DTYPEI, DTYPEO) \
+  REGISTER_TERNARY_TILES_(NAME, DTYPEI, DTYPEO, DTYPEI)
+#define REGISTER_OPMATH_TERNARY_TILES(NAME, DTYPEI, DTYPEO) \
+  REGISTER_TERNARY_TILES_(NAME, DTYPEI, DTYPEO, ::c10::metal::opmath_t<DTYPEI>)
+
+#endif
