@@ -419,6 +419,30 @@ case(
 )
 
 
+# ---- products of matrices ------------------------------------------------------------------------
+
+
+def _matmul(t: Tensors, metal_type: str) -> None:
+    n = t["c"].shape[0]
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "matmul.metal")
+    with open(path) as source:
+        shader = torch.mps.compile_shader(source.read())
+    kernel = getattr(shader, f"matmul_{metal_type}")
+    threads = (n // 64 * 128, n // 64)
+    kernel(t["a"], t["b"], t["c"], [n] * 4, threads=threads, group_size=(128, 1), arg_casts="int32")
+
+
+for name, dtype in (("half", torch.float16), ("bfloat", torch.bfloat16)):
+    case(
+        "matmul",
+        f"matmul {name} 4096^3",
+        lambda m, d=dtype: {k: m.normal(4096, 4096, dtype=d) for k in "abc"},
+        lambda t, n=name: _matmul(t, n),
+        lambda t: 3 * size(t["a"]),
+        theirs=lambda t: torch.mm(t["a"], t["b"], out=t["c"]),
+    )
+
+
 # ---- recording and measuring ---------------------------------------------------------------------
 
 _STORED = 2**23  # contents of allocations of at most so many bytes: places and lengths

@@ -1,7 +1,7 @@
 // The operators of nn.TransformerEncoder's inference fast path that are made of others: matrix
-// products of stock MPS, and kernels/attention_projection.metal and kernels/masked_softmax.metal.
+// products of stock MPS, kernels/attention_projection.metal, and kernels/attention.metal or, where
+// the weights are a result too, kernels/masked_softmax.metal.
 // Formulas and messages are those of torch's own, without nested tensors.
-#include <ATen/SDPBackend.h>
 #include <ATen/ops/_addmm_activation.h>
 #include <ATen/ops/_softmax.h>
 #include <ATen/ops/_transform_bias_rescale_qkv.h>
@@ -12,6 +12,7 @@
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
+#include <csrc/ops/attention.h>
 #include <csrc/ops/masked_softmax.h>
 #include <metalops/checks.h>
 #include <metalops/library.h>
@@ -46,6 +47,46 @@ Tensor attention_weights(const Tensor& scores, const MaybeTensor& mask,
   }
   const auto type = mask->is_floating_point() ? scores.scalar_type() : at::kBool;
   return metalops::masked_softmax(scores, mask->to(type), 3, mask_type);
+}
+
+bool has_sizes_of_type(const Tensor& mask, std::optional<int64_t> mask_type, const Tensor& query) {
+  const auto samples = query.size(0), heads = query.size(1), tokens = query.size(2);
+  switch (mask_type.value_or(-1)) {
+    case 0:
+      return mask.sizes().equals({tokens, tokens});
+    case 1:
+      return mask.sizes().equals({samples, tokens});
+    case 2:
+      return mask.sizes().equals({samples, heads, tokens, tokens});
+    default:
+      return false;
+  }
+}
+
+// Of (samples, heads, tokens, features): without a matrix of weights. What is wrong with a mask,
+// masked_softmax says.
+bool needs_no_weights(const Tensor& query, const MaybeTensor& mask,
+                      std::optional<int64_t> mask_type) {
+  constexpr int64_t kLargestHead = 256;
+  return metalops::is_metal_float(query.scalar_type()) && query.size(3) <= kLargestHead &&
+         (!mask || has_sizes_of_type(*mask, mask_type, query));
+}
+
+// queries: scaled already.
+Tensor attend(const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& mask,
+              std::optional<int64_t> mask_type) {
+  metalops::AttentionOptions options;
+  options.max_seqlen_q = query.size(2);
+  options.max_seqlen_k = key.size(2);
+  if (mask) {
+    const auto of_weights = mask_type == 1   ? mask->unsqueeze(1).unsqueeze(1)
+                            : mask_type == 0 ? mask->unsqueeze(0).unsqueeze(0)
+                                             : *mask;
+    // That of bool is true for what is hidden.
+    options.attn_mask = mask->is_floating_point() ? of_weights.to(query.scalar_type())
+                                                  : of_weights.to(at::kBool).logical_not();
+  }
+  return std::get<0>(metalops::attention_forward(query, key, value, options));
 }
 
 std::tuple<Tensor, Tensor> native_multi_head_attention(
@@ -83,22 +124,21 @@ std::tuple<Tensor, Tensor> native_multi_head_attention(
   }
 
   const auto [q, k, v] = at::_transform_bias_rescale_qkv(projected, qkv_bias, num_head);
+  const auto project_back = [&](const Tensor& heads) {
+    return at::linear(heads.transpose(1, 2).flatten(2), proj_weight, proj_bias);
+  };
+  if (!need_weights && needs_no_weights(q, mask, mask_type)) {
+    return {project_back(attend(q, k, v, mask, mask_type)), Tensor()};
+  }
   const auto of_scores = {q.size(0), q.size(1), q.size(2), q.size(2)};
   const auto scores = at::bmm(q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2)).view(of_scores);
   const auto weights = attention_weights(scores, mask, mask_type);
   const auto heads = at::bmm(weights.flatten(0, 1), v.flatten(0, 1)).view(q.sizes());
-  const auto result = at::linear(heads.transpose(1, 2).flatten(2), proj_weight, proj_bias);
+  const auto result = project_back(heads);
   if (!need_weights) {
     return {result, Tensor()};
   }
   return {result, average_attn_weights ? weights.sum(1).div_(num_head) : weights};
-}
-
-// What scaled_dot_product_attention takes on MPS, which has none of the fused backends.
-int64_t fused_sdp_choice(const Tensor& query, const Tensor& key, const Tensor& value,
-                         const MaybeTensor& attn_mask, double dropout_p, bool is_causal,
-                         std::optional<double> scale, bool enable_gqa) {
-  return static_cast<int64_t>(at::SDPBackend::math);
 }
 
 // ---- an encoder layer ---------------------------------------------------------------------------
@@ -164,7 +204,6 @@ bool mask_is_left_aligned(const Tensor& t, const Tensor& mask) {
 TORCH_LIBRARY_IMPL(aten, MPS, library) {
   metalops::AtenKernels m(library);
   m.impl("_native_multi_head_attention", native_multi_head_attention);
-  m.impl("_fused_sdp_choice", fused_sdp_choice);
   m.impl("_transformer_encoder_layer_fwd", transformer_encoder_layer);
   m.impl("_nested_tensor_from_mask_left_aligned", mask_is_left_aligned);
 }

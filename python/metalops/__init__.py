@@ -38,8 +38,9 @@ if _problem is None:
             f"metalops cannot load its operators ({error}); install it again with `pip install .`."
         ) from error
 
-    from . import _inductor
+    from . import _attention, _inductor
 
+    _attention.install()
     _inductor.install()
 
 from . import debug, ops  # noqa: E402
@@ -50,10 +51,12 @@ _sanitize.turn_on()
 _FROM_MODULES = {
     "MetalParameter": "kernel",
     "TorchMetalKernel": "kernel",
+    "compile_shader": "_shaders",
     "coverage": "_coverage",
     "enable_transformer_fast_path": "_fast_path",
     "functor": "kernel",
     "metal_kernel": "kernel",
+    "set_attention": "_attention",
 }
 # ... and modules.
 _MODULES = ("build", "cuda", "kernel", "msl", "testing")

@@ -46,6 +46,7 @@ def _find(module: str, name: str) -> Any:
 # ---- the dispatcher ------------------------------------------------------------------------------
 
 DispatchKey = _find("torch._C", "DispatchKey")
+DispatchKeySet = _find("torch._C", "DispatchKeySet")
 OpOverload = _find("torch._ops", "OpOverload")
 
 # Whether an operator ("namespace::name.overload") exists with any kernel, or with one for a key (its name).
@@ -61,6 +62,9 @@ schemas_of = _find("torch._C", "_jit_get_schemas_for_operator")
 below_autograd = _find("torch._C", "_AutoDispatchBelowAutograd")
 keys_after_autograd = _find("torch._C", "_after_autograd_keyset")
 keys_after_inplace_or_view = _find("torch._C", "_after_ADInplaceOrView_keyset")
+
+# A context in which operators skip the keys of a set.
+excluded_keys = _find("torch._C", "_ExcludeDispatchKeyGuard")
 
 # Takes the definitions and kernels of a torch.library.Library back.
 remove_library = _find("torch.library", "Library._destroy")
@@ -140,6 +144,8 @@ maybe_resize_out = _find("torch._prims_common.wrappers", "_maybe_resize_out")
 # the context that allows one there.
 SingleLevelFunction = _find("torch.autograd.function", "_SingleLevelFunction")
 single_level_functions = _find("torch._functorch.utils", "enable_single_level_autograd_function")
+# By what compiled autograd tells the functions of a graph apart.
+compiled_autograd_key = _find("torch.autograd", "Function._compiled_autograd_key")
 
 # ---- torch.nn ------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """What the test files of this folder say of their families' operators, gathered for tests and benchmarks of all of them.
 
 A file test_X.py may have POINTWISE, how to try the operators of ``metalops.ops`` of its family (metalops.testing.Operator);
+OTHERS, the names of those that are not pointwise, which it tries itself;
 OPINFOS, the names of its ATen operators in torch's op_db; OPINFO_SAMPLES, those that have no entry there
 (aten.OpInfoSamples); and BENCHMARKS, how to time its operators (benchmark.Benchmark).
 """

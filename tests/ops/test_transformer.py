@@ -463,11 +463,6 @@ def test_masks_that_are_left_aligned():
         assert str(actual.value) == str(expected.value)
 
 
-def test_there_is_one_kind_of_attention_on_mps():
-    x = torch.zeros(1, 2, 3, 4, device="mps")
-    assert torch._fused_sdp_choice(x, x, x) == int(nn.attention.SDPBackend.MATH)
-
-
 # ---- how they run --------------------------------------------------------------------------------
 
 
@@ -483,6 +478,24 @@ def test_no_host_copy_and_no_stand_in(mask_type):
             _attention(operands, mask, mask_type=mask_type)
 
     assert served_by_us(run) == []
+
+
+@by_mask
+def test_weights_that_nobody_needs_are_not_made(mask_type):
+    operands, mask = _on_mps(_attention_operands()), _mask(mask_type)
+    made = []
+    for need_weights in (False, True):
+        with metalops.debug.standins() as served:
+            _attention(operands, mask, need_weights, True, mask_type)
+        made.append("aten::bmm.out" in served or "aten::bmm" in served)
+    assert made == [False, True]
+
+
+def test_samples_that_are_all_padding_are_finite():
+    mask = torch.zeros(SAMPLES, TOKENS, dtype=torch.bool)
+    mask[1] = True
+    result, _ = _attention(_on_mps(_attention_operands()), mask, need_weights=False, mask_type=1)
+    assert result.isfinite().all()
 
 
 def test_fake_tensors_have_the_results_properties():

@@ -1,0 +1,25 @@
+// Caches of keys and values on MPS, below autograd: kernels/attention_cache.metal.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <metalops/library.h>
+
+#include <optional>
+
+namespace metalops {
+
+// What the kernels call the dtype of a cache.
+METALOPS_HIDDEN const char* cache_type(at::ScalarType type);
+
+// The tensor, or a copy of it, whose features have no gaps.
+METALOPS_HIDDEN at::Tensor with_features_together(const at::Tensor& tensor);
+
+// The tokens of each sequence, (B, length, Hkv, E) with the dtype `type`, zeros behind them. cache:
+// (pages, page size, Hkv, E), or of samples without a table. scale: one float32; both multiply.
+METALOPS_HIDDEN at::Tensor gather_cache(const at::Tensor& cache,
+                                        const std::optional<at::Tensor>& block_table,
+                                        const at::Tensor& seq_lens,
+                                        const std::optional<at::Tensor>& seq_starts,
+                                        const std::optional<at::Tensor>& scale, double number,
+                                        at::ScalarType type);
+
+}  // namespace metalops

@@ -1,0 +1,270 @@
+// Attention without its scores: a threadgroup has a tile of queries of one head and walks over the
+// keys they see, tile by tile, with the softmax of what it has seen so far (Milakov and Gimelshein,
+// "Online normalizer calculation for softmax"; Dao, "FlashAttention-2").
+#include <metal_stdlib>
+
+#include "attention.h"
+#include "attention_gradients.h"
+#include "attention_scores.h"
+#include "matmul.h"
+using namespace metal;
+using metalops::AttentionParameters;
+namespace attention = metalops::attention;
+namespace matmul = metalops::matmul;
+
+// Queries and keys of a tile.
+template <int VALUES>
+struct ForwardTile {
+#if defined(__HAVE_TENSOR__)
+  static constant constexpr int rows = VALUES <= 128 ? 64 : 32;
+  static constant constexpr int columns = 64;
+#else
+  static constant constexpr int rows = 32;
+  static constant constexpr int columns = 32;
+#endif
+};
+
+// Sums are rescaled when a score exceeds the one they are relative to by more than this, which
+// weights of half precision have room for.
+constant constexpr float kSlack = 8.0f;
+
+struct scale_rows {
+  threadgroup const float* factors;
+
+  inline void operator()(int row, int, thread float& sum) const { sum *= factors[row]; }
+};
+
+template <typename T>
+struct store_rows {
+  device T* to;
+  int64_t stride;
+  int rows;
+  int columns;
+  threadgroup const float* factors;
+
+  inline void operator()(int row, int column, thread float& sum) const {
+    if (row < rows && column < columns) {
+      const float factor = factors[row];
+      to[row * stride + column] = static_cast<T>(factor == 0.0f ? 0.0f : sum * factor);
+    }
+  }
+};
+
+// VALUES: at least the features of a value. A threadgroup for each tile of queries of each head of
+// each sequence.
+template <typename T, int VALUES>
+kernel void attention_forward(
+    device T* out [[buffer(0)]], device float* lse [[buffer(1)]],
+    device const T* query [[buffer(2)]], device const T* key [[buffer(3)]],
+    device const T* value [[buffer(4)]], device const uchar* mask [[buffer(5)]],
+    device const float* sinks [[buffer(6)]], device const float* slopes [[buffer(7)]],
+    device const int* cu_queries [[buffer(8)]], device const int* cu_keys [[buffer(9)]],
+    device const int* lengths [[buffer(10)]], device const uint2* random [[buffer(11)]],
+    constant AttentionParameters& p [[buffer(12)]], uint group [[threadgroup_position_in_grid]],
+    uint index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  constexpr int rows = ForwardTile<VALUES>::rows;
+  constexpr int columns = ForwardTile<VALUES>::columns;
+  constexpr int stride = columns + 4;
+  constexpr bool is_float = sizeof(T) == 4;
+  constexpr int weight_stride = is_float ? stride : columns + 8;
+  threadgroup float scores[rows * stride];
+  threadgroup T narrow[is_float ? 1 : rows * weight_stride];
+  threadgroup float factors[rows];
+  threadgroup uint changes[attention::kSimdgroups];
+  // Weights take the place of the scores where they are as wide.
+  threadgroup T* const weights = is_float ? reinterpret_cast<threadgroup T*>(scores) : narrow;
+
+  typedef matmul::Lines<T, false> Rows;
+  typedef matmul::Lines<T, true> Columns;
+  typedef matmul::Stored<T, weight_stride, false> Weights;
+  typedef matmul::TileProduct<rows, columns, attention::kSimdgroups, Rows, Rows> ScoreProduct;
+  typedef matmul::TileProduct<rows, VALUES, attention::kSimdgroups, Weights, Columns> ValueProduct;
+  threadgroup T workspace[attention::most(ScoreProduct::workspace, ValueProduct::workspace)];
+
+  // The last tiles first, which see the most keys where attention is causal.
+  const uint tiles = (static_cast<uint>(p.queries) + rows - 1) / rows;
+  const uint head_of_batch = group / tiles;
+  const int first = static_cast<int>(tiles - 1 - group % tiles) * rows;
+  const attention::Sequence s = attention::sequence_of(static_cast<int>(head_of_batch / p.heads),
+                                                       static_cast<int>(head_of_batch % p.heads), p,
+                                                       cu_queries, cu_keys, lengths);
+  if (first >= s.queries) {
+    return;
+  }
+  const matmul::Place place{uint2(0), index, simdgroup, lane};
+  const attention::Scores<T> make = attention::scores_of<T>(s, p, mask, slopes);
+  const attention::Dropout dropout = attention::dropout_of(s, p, random);
+  const int key_head = s.head / p.heads_of_a_key;
+  const Rows queries{query + attention::offset_of(p.query, s.batch, s.head, s.first_query + first),
+                     p.query.row};
+  device const T* const keys = key + attention::offset_of(p.key, s.batch, key_head, s.first_key);
+  device const T* const values =
+      value + attention::offset_of(p.value, s.batch, key_head, s.first_key);
+  const int queries_left = s.queries - first;
+
+  // A row belongs to neighbouring lanes, each of which has `share` of its columns.
+  constexpr int lanes = attention::kThreads / rows;
+  constexpr int share = columns / lanes;
+  const int row = static_cast<int>(index) / lanes;
+  const int column = static_cast<int>(index) % lanes * share;
+  threadgroup float* const my_scores = scores + row * stride + column;
+  threadgroup T* const my_weights = weights + row * weight_stride + column;
+  const bool is_bare = make.is_bare();
+  const attention::Range seen_by_row = make.seen_by(first + row);
+  float largest = -INFINITY;  // which weights are relative to
+  float sum = 0.0f;           // of this lane's weights
+
+  auto sums = ValueProduct::sums();
+  ValueProduct::clear(sums, place);
+  const attention::Range seen = attention::keys_seen(s, p, first, rows);
+  for (int at = seen.begin / columns * columns; at < seen.end; at += columns) {
+    const int keys_left = min(columns, s.keys - at);
+    ScoreProduct::template store<stride>(scores, queries, queries_left,
+                                         Rows{keys + at * p.key.row, p.key.row}, keys_left,
+                                         p.head_size, workspace, place);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    float mine[share];
+    if (is_bare) {
+      for (int c = 0; c < share; ++c) {
+        const int of_column = at + column + c;
+        mine[c] = of_column >= seen_by_row.begin && of_column < seen_by_row.end
+                      ? my_scores[c] * p.scale
+                      : -INFINITY;
+      }
+    } else {
+      // Neighbouring lanes take neighbours in a row of the mask.
+      for (int e = static_cast<int>(index); e < rows * columns; e += attention::kThreads) {
+        threadgroup float& score = scores[e / columns * stride + e % columns];
+        score = make.placed(make.capped(score), first + e / columns, at + e % columns);
+      }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      for (int c = 0; c < share; ++c) {
+        mine[c] = my_scores[c];
+      }
+    }
+    float4 several(-INFINITY);
+    for (int c = 0; c < share; c += 4) {
+      several = max(several, float4(mine[c], mine[c + 1], mine[c + 2], mine[c + 3]));
+    }
+    float most = max(max(several.x, several.y), max(several.z, several.w));
+    for (int distance = 1; distance < lanes; distance *= 2) {
+      most = max(most, simd_shuffle_xor(most, static_cast<ushort>(distance)));
+    }
+    const bool is_new = most > largest + kSlack || (largest == -INFINITY && most > largest);
+    float factor = 1.0f;
+    if (is_new) {
+      factor = largest == -INFINITY ? 0.0f : exp(largest - most);
+      largest = most;
+      sum *= factor;
+    }
+    const float base = largest == -INFINITY ? 0.0f : largest;
+    for (int c = 0; c < share; ++c) {
+      mine[c] = exp(mine[c] - base);
+    }
+    float4 sums_of_four(0.0f);
+    for (int c = 0; c < share; c += 4) {
+      sums_of_four += float4(mine[c], mine[c + 1], mine[c + 2], mine[c + 3]);
+    }
+    sum += sums_of_four.x + sums_of_four.y + (sums_of_four.z + sums_of_four.w);
+    if (p.drops) {
+      for (int c = 0; c < share; ++c) {
+        mine[c] = dropout.keeps(first + row, at + column + c) ? mine[c] : 0.0f;
+      }
+    }
+    for (int c = 0; c < share; ++c) {
+      my_weights[c] = static_cast<T>(mine[c]);
+    }
+    if (column == 0) {
+      factors[row] = factor;
+    }
+    const bool is_changed = simd_any(is_new);
+    if (lane == 0) {
+      changes[simdgroup] = is_changed ? 1 : 0;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if ((changes[0] | changes[1] | changes[2] | changes[3]) != 0) {
+      ValueProduct::for_each(sums, scale_rows{factors}, place);
+    }
+    ValueProduct::add(sums, Weights{weights}, rows, Columns{values + at * p.value.row, p.value.row},
+                      p.value_size, keys_left, workspace, place);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+
+  for (int distance = 1; distance < lanes; distance *= 2) {
+    sum += simd_shuffle_xor(sum, static_cast<ushort>(distance));
+  }
+  float result = largest + log(sum);  // -INFINITY where nothing is seen
+  float factor = sum == 0.0f ? 0.0f : p.keep_scale / sum;
+  if (p.has_sinks) {
+    const float sink = sinks[s.head];
+    const float top = max(largest, sink);
+    const float relative = largest == -INFINITY ? 0.0f : exp(largest - top);
+    const float total = sum * relative + exp(sink - top);
+    result = top + log(total);
+    factor = relative * p.keep_scale / total;
+  }
+  if (column == 0) {
+    factors[row] = factor;
+    if (row < queries_left) {
+      lse[s.batch * p.lse_batch + s.head * p.lse_head + s.first_query + first + row] = result;
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  ValueProduct::for_each(
+      sums,
+      store_rows<T>{out + attention::offset_of(p.out, s.batch, s.head, s.first_query + first),
+                    p.out.row, queries_left, p.value_size, factors},
+      place);
+}
+
+#define REGISTER_FORWARD(T, VALUES)                                                        \
+  template [[host_name("attention_forward_" #VALUES "_" #T)]] kernel void                  \
+  attention_forward<T, VALUES>(device T*, device float*, device const T*, device const T*, \
+                               device const T*, device const uchar*, device const float*,  \
+                               device const float*, device const int*, device const int*,  \
+                               device const int*, device const uint2*,                     \
+                               constant AttentionParameters&, uint, uint, uint, uint)
+
+#define REGISTER_FORWARDS(VALUES)  \
+  REGISTER_FORWARD(float, VALUES); \
+  REGISTER_FORWARD(half, VALUES);  \
+  REGISTER_FORWARD(bfloat, VALUES)
+
+REGISTER_FORWARDS(32);
+REGISTER_FORWARDS(64);
+REGISTER_FORWARDS(96);
+REGISTER_FORWARDS(128);
+REGISTER_FORWARDS(256);
+
+#define REGISTER_GRADIENTS_OF_FEATURES(T, FEATURES)                                             \
+  template [[host_name("attention_grad_query_" #FEATURES "_" #T)]] kernel void                  \
+  attention_grad_query<T, FEATURES>(                                                            \
+      device T*, device float*, device const T*, device const T*, device const T*,              \
+      device const T*, device const float*, device const float*, device const uchar*,           \
+      device const float*, device const int*, device const int*, device const int*,             \
+      device const uint2*, constant AttentionParameters&, uint, uint, uint, uint);              \
+  template [[host_name("attention_grad_key_value_" #FEATURES "_" #T)]] kernel void              \
+  attention_grad_key_value<T, FEATURES>(                                                        \
+      device T*, device T*, device const T*, device const T*, device const T*, device const T*, \
+      device const float*, device const float*, device const uchar*, device const float*,       \
+      device const int*, device const int*, device const int*, device const uint2*,             \
+      constant AttentionParameters&, uint, uint, uint, uint)
+
+#define REGISTER_GRADIENTS(T)                                                                     \
+  REGISTER_GRADIENTS_OF_FEATURES(T, 32);                                                          \
+  REGISTER_GRADIENTS_OF_FEATURES(T, 64);                                                          \
+  REGISTER_GRADIENTS_OF_FEATURES(T, 128);                                                         \
+  REGISTER_GRADIENTS_OF_FEATURES(T, 256);                                                         \
+  template [[host_name("attention_delta_" #T)]] kernel void attention_delta<T>(                   \
+      device float*, device const T*, device const T*, device const float*,                       \
+      constant AttentionParameters&, uint2, uint2);                                               \
+  template [[host_name("attention_grad_mask_" #T)]] kernel void attention_grad_mask<T>(           \
+      device T*, device const T*, device const T*, device const T*, device const T*,              \
+      device const float*, device const float*, device const uchar*, device const float*,         \
+      device const int*, device const uint2*, device float*, constant AttentionParameters&, uint, \
+      uint, uint, uint)
+
+REGISTER_GRADIENTS(float);
+REGISTER_GRADIENTS(half);
+REGISTER_GRADIENTS(bfloat);

@@ -1,0 +1,556 @@
+"""Attention over keys and values in a cache, the cache itself, and the putting together of results over different keys.
+
+A cache has sizes ``(pages, page size, Hkv, features)``: slot s is place ``s % page size`` of page ``s // page size``. Its dtype is that
+of the tokens (float32, float16 or bfloat16), or int8 or float8_e4m3fn with one scale for the keys and one for the values: an
+element is its code times the scale, and what the codes have no room for is stored as the largest of them. Scores, their
+softmax and sums are in float32. Other dtypes raise NotImplementedError. Caches are for inference: only
+:func:`merge_attention` has a derivative.
+
+On ``mps`` one kernel reads keys and values once for all queries that share them, in parts put together by another one
+(Dao et al., "Flash-Decoding for long-context inference", 2023); elsewhere some operators of torch do. What lies
+beyond a sequence's length is never read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .. import _problem
+from . import _elsewhere, fake
+
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_CODES = (torch.int8, torch.float8_e4m3fn)
+_MOST_FEATURES = 256
+
+Scale = float | Tensor | None
+
+
+def paged_attention(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_table: Tensor,
+    seq_lens: Tensor,
+    *,
+    scale: float | None = None,
+    window_size: Sequence[int] = (-1, -1),
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    k_scale: Scale = None,
+    v_scale: Scale = None,
+    out: Tensor | None = None,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention of the last tokens of sequences over all of their tokens, whose keys and values are in pages of a cache.
+
+    query: ``(B, Hq, E)``, or ``(B, L, Hq, E)`` for the last L tokens of each sequence, of which each sees what is not behind it.
+    key_cache: ``(pages, page size, Hkv, E)``. value_cache: ``(pages, page size, Hkv, Ev)``. block_table: int32, ``(B, pages of a
+    sequence)``; what it holds behind a sequence's last page does not matter. seq_lens: int32 or int64, ``(B,)``, the tokens of each
+    sequence, with the queries' own. Returns ``(B, Hq, Ev)`` or ``(B, L, Hq, Ev)``. scale: ``1 / sqrt(E)`` unless given.
+    window_size: how many keys before the token are seen, -1 for all; its second number has no effect. softcap, sinks and
+    alibi_slopes: as :func:`~metalops.ops.attention` has them. k_scale, v_scale: of the codes, a number or a float32 tensor without
+    dimensions. out: is written to if it is given. return_lse: also the log-sum-exp, float32, with the sizes of the result but
+    for the features. Sequences without tokens have the result zero and -inf.
+
+    RuntimeError for other shapes, dtypes that do not fit together, several devices, and pages that the cache does not have; ValueError for
+    other options.
+    """
+    name = "paged_attention"
+    if query.dim() not in (3, 4):
+        raise RuntimeError(
+            f"{name}: query must have 3 or 4 dimensions, but has sizes {list(query.shape)}"
+        )
+    if len(window_size) != 2:
+        raise ValueError(f"{name}: window_size must be two numbers, but is {window_size!r}")
+    if softcap < 0:
+        raise ValueError(f"{name}: softcap must not be negative, but is {softcap}")
+    k_scale, k_number = _scale(name, "k_scale", k_scale)
+    v_scale, v_number = _scale(name, "v_scale", v_scale)
+    if scale is None:
+        scale = 1 / math.sqrt(max(query.shape[-1], 1))
+    result, lse = torch.ops.metalops.paged_attention.default(
+        query.unsqueeze(1) if query.dim() == 3 else query,
+        key_cache,
+        value_cache,
+        block_table,
+        seq_lens,
+        None,
+        sinks,
+        alibi_slopes,
+        k_scale,
+        v_scale,
+        scale * k_number,
+        v_number,
+        max(window_size[0], -1),
+        0,
+        softcap,
+    )
+    lse = lse.transpose(1, 2)
+    if query.dim() == 3:
+        result, lse = result.squeeze(1), lse.squeeze(1)
+    if out is not None:
+        fake.check_cast(result, out)
+        fake.check_shape(result, out)
+        result = out.copy_(result)
+    return (result, lse) if return_lse else result
+
+
+def reshape_and_cache(
+    key: Tensor,
+    value: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    slot_mapping: Tensor,
+    *,
+    k_scale: Scale = None,
+    v_scale: Scale = None,
+) -> None:
+    """Stores the keys and values of tokens in slots of a cache.
+
+    key: ``(T, Hkv, E)``. value: ``(T, Hkv, Ev)``. key_cache, value_cache: ``(pages, page size, Hkv, E or Ev)``, which are written to.
+    slot_mapping: int32 or int64, ``(T,)``; a token whose slot is -1 is skipped. k_scale, v_scale: what keys and values are divided by, a
+    number or a float32 tensor without dimensions.
+
+    RuntimeError for other shapes, dtypes that do not fit together, several devices, and slots that the cache does not have.
+    """
+    k_scale, k_number = _scale("reshape_and_cache", "k_scale", k_scale)
+    v_scale, v_number = _scale("reshape_and_cache", "v_scale", v_scale)
+    torch.ops.metalops.reshape_and_cache.default(
+        key, value, key_cache, value_cache, slot_mapping, k_scale, v_scale, k_number, v_number
+    )
+
+
+def merge_attention(
+    out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Attention over the keys of two calls, of the results of these: the result and its log-sum-exp.
+
+    out_a, out_b: ``(..., Ev)``, of one dtype. lse_a, lse_b: float32, ``(...)``, natural logarithms. A result whose log-sum-exp is -inf takes no part;
+    where both are, the result is zero. Differentiable.
+
+    RuntimeError for other shapes, dtypes and several devices.
+    """
+    return torch.ops.metalops.merge_attention.default(out_a, lse_a, out_b, lse_b)
+
+
+OPERATORS = (paged_attention, reshape_and_cache, merge_attention)
+
+
+def _scale(name: str, argument: str, scale: Scale) -> tuple[Tensor | None, float]:
+    """A scale as a tensor and a number, which both multiply."""
+    if scale is None:
+        return None, 1.0
+    if not isinstance(scale, Tensor):
+        return None, float(scale)
+    if scale.dtype != torch.float32 or scale.numel() != 1:
+        raise RuntimeError(
+            f"{name}: {argument} must be a number or a float32 tensor of one element, but is {scale.dtype} of sizes "
+            f"{list(scale.shape)}"
+        )
+    return scale, 1.0
+
+
+# ---- checks ----------------------------------------------------------------------------------------
+
+
+def _check_devices(first: Tensor, named: dict[str, Tensor | None]) -> None:
+    for name, x in named.items():
+        if x is not None and x.device != first.device:
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but {name} is on {x.device} and the first on {first.device}"
+            )
+
+
+def _check(holds: bool, message: str) -> None:
+    if not holds:
+        raise RuntimeError(message)
+
+
+def _check_paged(query, key, value, table, lengths, starts, sinks, slopes) -> None:
+    """Raises what the operator raises on mps."""
+    name = "paged_attention"
+    _elsewhere.check_dtypes(name, [query], _DTYPES)
+    _check_devices(
+        query,
+        {
+            "key_cache": key,
+            "value_cache": value,
+            "block_table": table,
+            "seq_lens": lengths,
+            "sinks": sinks,
+            "alibi_slopes": slopes,
+        },
+    )
+    _check(
+        query.dim() == key.dim() == value.dim() == 4,
+        f"{name}: query, key_cache and value_cache must have 4 dimensions, but have sizes {list(query.shape)}, "
+        f"{list(key.shape)} and {list(value.shape)}",
+    )
+    _check(
+        key.dtype in (query.dtype, *_CODES),
+        f"{name}: key_cache must have the dtype of query, {query.dtype}, or int8 or float8_e4m3fn, but has {key.dtype}",
+    )
+    _check(
+        value.dtype == key.dtype,
+        f"{name}: value_cache must have the dtype of key_cache, {key.dtype}, but has {value.dtype}",
+    )
+    _check(
+        key.shape[:3] == value.shape[:3],
+        f"{name}: key_cache and value_cache must have the same pages, tokens and heads, but have sizes {list(key.shape)} and "
+        f"{list(value.shape)}",
+    )
+    _check(
+        key.shape[3] == query.shape[3],
+        f"{name}: key_cache must have as many features as query, {query.shape[3]}, but has sizes {list(key.shape)}",
+    )
+    _check(
+        query.shape[3] <= _MOST_FEATURES and 0 < value.shape[3] <= _MOST_FEATURES,
+        f"{name}: heads have at most {_MOST_FEATURES} features and values at least one, but query and value_cache have "
+        f"sizes {list(query.shape)} and {list(value.shape)}",
+    )
+    _check(
+        key.shape[2] > 0 and query.shape[2] % key.shape[2] == 0,
+        f"{name}: query must have a multiple of the heads of key_cache, {key.shape[2]}, but has sizes {list(query.shape)}",
+    )
+    batch, heads = query.shape[0], query.shape[2]
+    for argument, x in (("seq_lens", lengths), ("seq_starts", starts)):
+        _check(
+            x is None or (x.shape == (batch,) and x.dtype in (torch.int32, torch.int64)),
+            f"{name}: {argument} must be integers of sizes [{batch}], but are "
+            f"{None if x is None else (x.dtype, list(x.shape))}",
+        )
+    if table is None:
+        _check(
+            key.shape[0] == batch,
+            f"{name}: key_cache must have as many samples as query, {batch}, but has sizes {list(key.shape)}",
+        )
+    else:
+        _check(
+            table.dim() == 2 and table.shape[0] == batch and table.dtype == torch.int32,
+            f"{name}: block_table must be int32 of sizes [{batch}, pages], but is {table.dtype} of sizes {list(table.shape)}",
+        )
+    _check(
+        sinks is None or (sinks.shape == (heads,) and sinks.dtype in (torch.float32, query.dtype)),
+        f"{name}: sinks must be float32 or {query.dtype} of sizes [{heads}], but are "
+        f"{None if sinks is None else (sinks.dtype, list(sinks.shape))}",
+    )
+    _check(
+        slopes is None
+        or (slopes.dtype == torch.float32 and slopes.shape in ((heads,), (batch, heads))),
+        f"{name}: alibi_slopes must be float32 of sizes [{heads}] or [{batch}, {heads}], but are "
+        f"{None if slopes is None else (slopes.dtype, list(slopes.shape))}",
+    )
+
+
+def _check_cache(name: str, argument: str, cache: Tensor, tokens: Tensor) -> None:
+    _elsewhere.check_dtypes(name, [tokens], _DTYPES)
+    _check(
+        cache.dtype in (tokens.dtype, *_CODES),
+        f"{name}: {argument} must have the dtype of the tokens, {tokens.dtype}, or int8 or float8_e4m3fn, but has {cache.dtype}",
+    )
+    _check(
+        cache.dim() == 4 and cache.shape[2:] == tokens.shape[-2:],
+        f"{name}: {argument} must have sizes (pages, page size, {tokens.shape[-2]}, {tokens.shape[-1]}), but has "
+        f"{list(cache.shape)}",
+    )
+
+
+# ---- in operators of torch -------------------------------------------------------------------------
+
+
+def _check_pages(name: str, pages: Tensor, matter: Tensor, count: int) -> None:
+    wrong = matter & ((pages < 0) | (pages >= count))
+    if wrong.any():
+        raise RuntimeError(
+            f"{name}: block_table has page {pages[wrong][0].item()}, but there are {count} pages"
+        )
+
+
+def _tokens(cache: Tensor, table: Tensor | None, lengths: Tensor) -> Tensor:
+    """Those of each sequence, ``(B, tokens, Hkv, features)``, as they are stored; beyond their lengths there may be anything."""
+    if table is None:
+        return cache
+    places = torch.arange(table.shape[1], device=table.device) * cache.shape[1]
+    _check_pages("paged_attention", table, places < lengths[:, None], cache.shape[0])
+    bytes = cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
+    found = bytes[table.clamp(0, max(cache.shape[0] - 1, 0))].flatten(1, 2)
+    return found.view(cache.dtype)
+
+
+def _paged(
+    query,
+    key,
+    value,
+    table,
+    lengths,
+    starts,
+    sinks,
+    slopes,
+    k_scale,
+    v_scale,
+    scale,
+    value_scale,
+    window_left,
+    window_right,
+    softcap,
+):
+    _check_paged(query, key, value, table, lengths, starts, sinks, slopes)
+    capacity = key.shape[1] * (1 if table is None else table.shape[1])
+    lengths = lengths.clamp(0, capacity)
+    key, value = (_tokens(cache, table, lengths).float() for cache in (key, value))
+    if starts is not None:
+        starts = torch.minimum(starts.clamp(min=0), lengths)
+        places = torch.arange(capacity, device=key.device) + starts[:, None]
+        places = places.clamp(max=max(capacity - 1, 0))[..., None, None]
+        key, value = (x.gather(1, places.expand(-1, -1, *x.shape[2:])) for x in (key, value))
+        lengths = lengths - starts
+    seen = (torch.arange(capacity, device=key.device) < lengths[:, None])[..., None, None]
+    key, value = (torch.where(seen, x, 0) for x in (key, value))
+    if k_scale is not None:
+        key = key * k_scale
+    if v_scale is not None:
+        value = value * v_scale
+    out, lse = torch.ops.metalops.attention_forward.default(
+        query.float().transpose(1, 2),
+        key.transpose(1, 2),
+        value.transpose(1, 2) * value_scale,
+        None,
+        sinks if sinks is None else sinks.float(),
+        slopes,
+        None,
+        None,
+        lengths.int(),
+        None,
+        query.shape[1],
+        capacity,
+        scale,
+        window_left,
+        window_right,
+        True,
+        softcap,
+        0.0,
+    )
+    return out.transpose(1, 2).to(query.dtype).contiguous(), lse
+
+
+def _encoded(tokens: Tensor, dtype: torch.dtype, scale: Tensor | None, number: float) -> Tensor:
+    if scale is not None or number != 1 or dtype in _CODES:
+        tokens = tokens.float() / ((1.0 if scale is None else scale) * number)
+    if dtype == torch.int8:
+        tokens = torch.where(tokens.isnan(), 0, tokens).round().clamp(-128, 127)
+    elif dtype == torch.float8_e4m3fn:
+        return tokens.clamp(-448, 448).to(dtype).view(torch.uint8)
+    return tokens.to(dtype)
+
+
+def _put(cache: Tensor, pages: Tensor, slots: Tensor, encoded: Tensor) -> None:
+    bytes = cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
+    bytes[pages, slots] = encoded
+
+
+def _reshape_and_cache(
+    key, value, key_cache, value_cache, slots, k_scale, v_scale, k_number, v_number
+):
+    name = "reshape_and_cache"
+    named = {"value": value, "key_cache": key_cache, "value_cache": value_cache}
+    _check_devices(key, {**named, "slot_mapping": slots})
+    _check(
+        slots.dim() == 1 and slots.dtype in (torch.int32, torch.int64),
+        f"{name}: slot_mapping must be integers of one dimension, but is {slots.dtype} of sizes {list(slots.shape)}",
+    )
+    for argument, tokens in (("key", key), ("value", value)):
+        _check(
+            tokens.dim() == 3 and tokens.shape[0] == slots.shape[0],
+            f"{name}: {argument} must have sizes ({slots.shape[0]}, heads, features), but has {list(tokens.shape)}",
+        )
+    for argument, tokens, cache, scale, number in (
+        ("key_cache", key, key_cache, k_scale, k_number),
+        ("value_cache", value, value_cache, v_scale, v_number),
+    ):
+        _check_cache(name, argument, cache, tokens)
+        count = cache.shape[0] * cache.shape[1]
+        wrong = (slots < -1) | (slots >= count)
+        if wrong.any():
+            raise RuntimeError(
+                f"{name}: slot_mapping has slot {slots[wrong][0].item()}, but there are {count} slots"
+            )
+        taken = slots >= 0
+        places = slots[taken].long()
+        encoded = _encoded(tokens[taken], cache.dtype, scale, number)
+        _put(cache, places // cache.shape[1], places % cache.shape[1], encoded)
+
+
+def _rotated(tokens: Tensor, places: Tensor, cosines, sines, interleaved: bool) -> Tensor:
+    """places: of the tokens, ``(B, L)``."""
+    half = cosines.shape[1]
+    cosines, sines = (x[places].float().unsqueeze(2) for x in (cosines, sines))
+    turned, rest = tokens[..., : 2 * half].float(), tokens[..., 2 * half :]
+    if interleaved:
+        first, second = turned[..., ::2], turned[..., 1::2]
+    else:
+        first, second = turned[..., :half], turned[..., half:]
+    parts = (first * cosines - second * sines, second * cosines + first * sines)
+    turned = torch.stack(parts, -1).flatten(-2) if interleaved else torch.cat(parts, -1)
+    return torch.cat([turned.to(tokens.dtype), rest], -1)
+
+
+def _append_to_cache(cache, tokens, lengths, table, cosines, sines, interleaved):
+    name = "flash_attn_with_kvcache"
+    _check_cache("append_to_cache", "cache", cache, tokens)
+    size = cache.shape[1]
+    room = size * (1 if table is None else table.shape[1])
+    places = lengths.long()[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
+    wrong = (places < 0) | (places >= room)
+    if wrong.any():
+        raise RuntimeError(
+            f"{name}: cache_seqlens puts a key at {places[wrong][0].item()}, but there is room for {room} keys"
+        )
+    if table is None:
+        pages = torch.arange(tokens.shape[0], device=tokens.device)[:, None].expand_as(places)
+    else:
+        pages = table.gather(1, places // size).long()
+        _check_pages(name, pages, torch.ones_like(pages, dtype=torch.bool), cache.shape[0])
+    if cosines is not None:
+        tokens = _rotated(tokens, places, cosines, sines, interleaved)
+    _put(cache, pages, places % size, _encoded(tokens, cache.dtype, None, 1.0))
+
+
+def _rotate_tokens(tokens, lengths, cosines, sines, interleaved, advances):
+    places = lengths.long()[:, None]
+    if advances:
+        places = places + torch.arange(tokens.shape[1], device=tokens.device)
+    places = places.expand(tokens.shape[:2])
+    return _rotated(tokens, places, cosines, sines, interleaved).contiguous()
+
+
+def _check_parts(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> None:
+    name = "merge_attention"
+    _check_devices(out_a, {"lse_a": lse_a, "out_b": out_b, "lse_b": lse_b})
+    _elsewhere.check_dtypes(name, [out_a], _DTYPES)
+    _check(
+        out_a.dim() > 0 and out_a.shape == out_b.shape and out_a.dtype == out_b.dtype,
+        f"{name}: out_a and out_b must have the same sizes and dtype, but have {list(out_a.shape)} of {out_a.dtype} and "
+        f"{list(out_b.shape)} of {out_b.dtype}",
+    )
+    rows = out_a.shape[:-1]
+    _check(
+        lse_a.shape == lse_b.shape == rows and lse_a.dtype == lse_b.dtype == torch.float32,
+        f"{name}: lse_a and lse_b must be float32 of sizes {list(rows)}, but are {lse_a.dtype} of sizes {list(lse_a.shape)} and "
+        f"{lse_b.dtype} of sizes {list(lse_b.shape)}",
+    )
+
+
+def _share(lse: Tensor, other: Tensor) -> Tensor:
+    return torch.where(lse == -torch.inf, 0, torch.sigmoid(lse - other))[..., None]
+
+
+def _merge_attention(out_a, lse_a, out_b, lse_b):
+    _check_parts(out_a, lse_a, out_b, lse_b)
+    a, b = _share(lse_a, lse_b), _share(lse_b, lse_a)
+    out = torch.where(a == 0, 0, a * out_a.float()) + torch.where(b == 0, 0, b * out_b.float())
+    return out.to(out_a.dtype).contiguous(), torch.logaddexp(lse_a, lse_b).contiguous()
+
+
+def _merge_attention_backward(grad_out, grad_lse, out_a, lse_a, out_b, lse_b):
+    a, b = _share(lse_a, lse_b), _share(lse_b, lse_a)
+    grad = grad_out.float()
+    difference = (grad * (out_a.float() - out_b.float())).sum(-1)
+    difference = torch.where(a * b == 0, 0, a * b * difference[..., None])[..., 0]
+    return (
+        (a * grad).to(out_a.dtype).contiguous(),
+        (difference + a[..., 0] * grad_lse).contiguous(),
+        (b * grad).to(out_a.dtype).contiguous(),
+        (b[..., 0] * grad_lse - difference).contiguous(),
+    )
+
+
+# ---- torch.compile and autograd --------------------------------------------------------------------
+
+
+def _fake_paged(query, key, value, table, lengths, starts, sinks, slopes, *numbers):
+    _check_paged(query, key, value, table, lengths, starts, sinks, slopes)
+    batch, queries, heads, _ = query.shape
+    return (
+        query.new_empty([batch, queries, heads, value.shape[3]]),
+        query.new_empty([batch, heads, queries], dtype=torch.float32),
+    )
+
+
+def _fake_reshape_and_cache(key, value, key_cache, value_cache, *others):
+    _check_cache("reshape_and_cache", "key_cache", key_cache, key)
+    _check_cache("reshape_and_cache", "value_cache", value_cache, value)
+
+
+def _fake_append_to_cache(cache, tokens, *others):
+    _check_cache("append_to_cache", "cache", cache, tokens)
+
+
+def _fake_rotate_tokens(tokens, *others):
+    return tokens.new_empty(tokens.shape)
+
+
+def _fake_merge(out_a, lse_a, out_b, lse_b):
+    _check_parts(out_a, lse_a, out_b, lse_b)
+    return out_a.new_empty(out_a.shape), lse_a.new_empty(lse_a.shape)
+
+
+def _fake_merge_backward(grad_out, grad_lse, out_a, lse_a, out_b, lse_b):
+    return tuple(x.new_empty(x.shape) for x in (out_a, lse_a, out_b, lse_b))
+
+
+def _save(ctx, inputs, output) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _derivatives(ctx, grad_out, grad_lse):
+    return torch.ops.metalops.merge_attention_backward.default(
+        grad_out, grad_lse, *ctx.saved_tensors
+    )
+
+
+# ---- registration ----------------------------------------------------------------------------------
+
+# As csrc/ops/attention_decode.mm and csrc/ops/attention_cache.mm have them.
+_SCHEMAS = (
+    "paged_attention(Tensor query, Tensor key_cache, Tensor value_cache, Tensor? block_table, Tensor seq_lens, "
+    "Tensor? seq_starts, Tensor? sinks, Tensor? alibi_slopes, Tensor? k_scale, Tensor? v_scale, float scale, "
+    "float value_scale, SymInt window_left, SymInt window_right, float softcap) -> (Tensor, Tensor)",
+    "reshape_and_cache(Tensor key, Tensor value, Tensor(a!) key_cache, Tensor(b!) value_cache, Tensor slot_mapping, "
+    "Tensor? k_scale, Tensor? v_scale, float key_number, float value_number) -> ()",
+    "append_to_cache(Tensor(a!) cache, Tensor tokens, Tensor seq_lens, Tensor? block_table, Tensor? rotary_cos, "
+    "Tensor? rotary_sin, bool interleaved) -> ()",
+    "rotate_tokens(Tensor tokens, Tensor seq_lens, Tensor rotary_cos, Tensor rotary_sin, bool interleaved, "
+    "bool advances) -> Tensor",
+    "merge_attention(Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b) -> (Tensor, Tensor)",
+    "merge_attention_backward(Tensor grad_out, Tensor grad_lse, Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b) "
+    "-> (Tensor, Tensor, Tensor, Tensor)",
+)
+
+
+def _register() -> None:
+    library = fake.fragment("metalops")
+    if _problem is not None:
+        for schema in _SCHEMAS:
+            library.define(schema, tags=[torch.Tag.pt2_compliant_tag])
+    for name, kernel, fake_kernel in (
+        ("paged_attention", _paged, _fake_paged),
+        ("reshape_and_cache", _reshape_and_cache, _fake_reshape_and_cache),
+        ("append_to_cache", _append_to_cache, _fake_append_to_cache),
+        ("rotate_tokens", _rotate_tokens, _fake_rotate_tokens),
+        ("merge_attention", _merge_attention, _fake_merge),
+        ("merge_attention_backward", _merge_attention_backward, _fake_merge_backward),
+    ):
+        for key in ("CPU", "CUDA"):
+            library.impl(name, kernel, key)
+        torch.library.register_fake(f"metalops::{name}", fake_kernel, lib=library)
+    torch.library.register_autograd(
+        "metalops::merge_attention", _derivatives, setup_context=_save, lib=library
+    )
+
+
+_register()

@@ -1,0 +1,138 @@
+"""kernels/attention.metal: both bodies of their products, under every option."""
+
+import random
+
+import pytest
+import torch
+from metalops.testing.samples import make
+
+ROUNDING = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 4e-2}
+LENGTHS = (1, 2, 15, 31, 32, 33, 63, 64, 65, 100, 129)
+FEATURES = (1, 7, 8, 16, 32, 40, 64, 72, 80, 96, 128, 192, 256)
+OPTIONS = ("mask", "sinks", "slopes")
+
+
+def _case(seed):
+    """Tensors (query, key, value, mask, sinks, slopes, where there are) and numbers of a call."""
+    choose = random.Random(seed)
+    dtype = choose.choice(list(ROUNDING))
+    batch, heads, group = choose.choice((1, 2)), choose.choice((1, 2)), choose.choice((1, 1, 2, 3))
+    # More than the kernels of few queries take.
+    queries, keys = choose.choice([n for n in LENGTHS if n > 8]), choose.choice(LENGTHS)
+    features, values = choose.choice(FEATURES), choose.choice(FEATURES)
+    tensors = {
+        "query": make((batch, heads * group, queries, features), dtype, seed=seed),
+        "key": make((batch, heads, keys, features), dtype, seed=seed + 1),
+        "value": make((batch, heads, keys, values), dtype, seed=seed + 2),
+    }
+    if choose.random() < 0.3:
+        tensors["query"] = tensors["query"].transpose(1, 2).contiguous().transpose(1, 2)
+    if choose.random() < 0.5:
+        sizes = [choose.choice((1, n)) for n in (batch, heads * group, queries, keys)]
+        kind = choose.choice((torch.bool, torch.float32, dtype))
+        mask = make(sizes, torch.float32, seed=seed + 3)
+        tensors["mask"] = mask > -2 if kind is torch.bool else mask.to(kind)
+    if choose.random() < 0.3:
+        tensors["sinks"] = make((heads * group,), torch.float32, seed=seed + 4)
+    if choose.random() < 0.3:
+        sizes = choose.choice(((heads * group,), (batch, heads * group)))
+        tensors["slopes"] = make(sizes, torch.float32, low=0, high=1, seed=seed + 5)
+    numbers = {
+        "scale": features**-0.5,
+        "left": choose.choice((-1, -1, 0, 10, 40)),
+        "right": choose.choice((-1, 0, 0, 3)),
+        "bottom_right": choose.random() < 0.5,
+        "softcap": choose.choice((0.0, 0.0, 2.0)),
+    }
+    return tensors, numbers
+
+
+def _expected(query, key, value, mask=None, sinks=None, slopes=None, *, numbers):
+    """Result and log-sum-exp, by the formula in float64."""
+    group = query.shape[1] // key.shape[1]
+    key, value = (x.repeat_interleave(group, 1) for x in (key, value))
+    scores = query @ key.mT * numbers["scale"]
+    if numbers["softcap"]:
+        scores = numbers["softcap"] * torch.tanh(scores / numbers["softcap"])
+    rows, columns = scores.shape[-2:]
+    diagonal = columns - rows if numbers["bottom_right"] else 0
+    distance = torch.arange(rows)[:, None] + diagonal - torch.arange(columns)
+    if slopes is not None:
+        scores = scores - slopes.reshape(-1, slopes.shape[-1], 1, 1) * distance.abs()
+    if mask is not None:
+        hides = mask.dtype == torch.bool
+        scores = scores.masked_fill(~mask, -torch.inf) if hides else scores + mask
+    if numbers["right"] >= 0:
+        scores = scores.masked_fill(distance < -numbers["right"], -torch.inf)
+    if numbers["left"] >= 0:
+        scores = scores.masked_fill(distance > numbers["left"], -torch.inf)
+    lse = torch.logsumexp(scores, -1)
+    if sinks is not None:
+        lse = torch.logaddexp(lse, sinks[:, None])
+    return torch.exp(scores - lse[..., None]).nan_to_num(0) @ value, lse
+
+
+def _arguments(tensors, numbers):
+    """Of the general operators, behind value."""
+    query, key = tensors["query"], tensors["key"]
+    return (
+        *(tensors.get(name) for name in OPTIONS),
+        *[None] * 4,
+        query.shape[2],
+        key.shape[2],
+        numbers["scale"],
+        numbers["left"],
+        numbers["right"],
+        numbers["bottom_right"],
+        numbers["softcap"],
+        0.0,
+    )
+
+
+def _close(actual, expected, rounding, name):
+    assert actual.shape == expected.shape, name
+    if expected.numel():
+        error = (actual.cpu().double() - expected).abs().max().item()
+        assert error <= rounding * (1 + expected.abs().max().item()), f"{name}: {error}"
+
+
+@pytest.mark.parametrize("body", ["tensor", "simdgroup"])
+@pytest.mark.parametrize("seed", range(0, 400, 10))
+def test_results_and_gradients_are_those_of_the_formula(body, seed, monkeypatch):
+    monkeypatch.setenv("METALOPS_MATMUL", body)
+    tensors, numbers = _case(seed)
+    dtype = tensors["query"].dtype
+    wide = {
+        name: x if x.dtype == torch.bool else x.double().requires_grad_()
+        for name, x in tensors.items()
+    }
+    expected, expected_lse = _expected(**wide, numbers=numbers)
+    on_device = {name: x.to("mps") for name, x in tensors.items()}
+    inputs = [on_device[name] for name in ("query", "key", "value")]
+    arguments = _arguments(on_device, numbers)
+    out, lse = torch.ops.metalops.attention_forward(*inputs, *arguments)
+    _close(out, expected.detach(), ROUNDING[dtype], "result")
+    seen = expected_lse.detach() > -torch.inf
+    assert torch.equal(lse.cpu() > -torch.inf, seen)
+    _close(lse.cpu()[seen], expected_lse.detach()[seen], 2e-5, "log-sum-exp")
+
+    grad = make(out.shape, dtype, seed=seed + 6)
+    grad_lse = make(lse.shape, torch.float32, seed=seed + 7).where(seen, 0)
+    loss = (expected * grad.double()).sum() + (expected_lse.where(seen, 0) * grad_lse).sum()
+    names = [name for name, x in wide.items() if x.requires_grad]
+    gradients = torch.autograd.grad(loss, [wide[name] for name in names], allow_unused=True)
+    places = ("query", "key", "value", *OPTIONS)
+    actual = torch.ops.metalops.attention_backward(
+        grad.to("mps"),
+        grad_lse.to("mps"),
+        *inputs,
+        out,
+        lse,
+        *arguments,
+        [name in names for name in places],
+    )
+    for name, gradient in zip(names, gradients, strict=True):
+        given = actual[places.index(name)]
+        assert given.dtype == tensors[name].dtype
+        wanted = torch.zeros(given.shape) if gradient is None else gradient.nan_to_num(0)
+        _close(given, wanted.double(), 4 * ROUNDING[dtype], name)
