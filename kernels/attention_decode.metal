@@ -109,14 +109,15 @@ struct Cache {
   int start;                // where key 0 is
   device ErrorMessages* errors;
 
-  // value_at is negative where the table has a page that is none.
-  inline void find(int at, constant AttentionDecodeParameters& p, thread int64_t& key_at,
-                   thread int64_t& value_at) const {
+  // Returns how many keys from there on are at their distance from each other; 0, with a negative
+  // value_at, where the table has a page that is none.
+  inline int find(int at, constant AttentionDecodeParameters& p, thread int64_t& key_at,
+                  thread int64_t& value_at) const {
     const uint place = static_cast<uint>(start + at);
     if (p.page_size == 0) {
       key_at = place * p.key.token;
       value_at = place * p.value.token;
-      return;
+      return p.keys - static_cast<int>(place);
     }
     const uint column = p.page_shift >= 0 ? place >> static_cast<uint>(p.page_shift)
                                           : place / static_cast<uint>(p.page_size);
@@ -127,10 +128,11 @@ struct Cache {
                          p.pages, " pages");
       key_at = 0;
       value_at = -1;
-      return;
+      return 0;
     }
     key_at = page * p.key.batch + slot * p.key.token;
     value_at = page * p.value.batch + slot * p.value.token;
+    return p.page_size - static_cast<int>(slot);
   }
 };
 
@@ -343,69 +345,96 @@ struct Part {
   }
 
   // The same of a lane that has whole rows, in loops over packs that become vector instructions:
-  // sums of products are apart, and what is added to is no memory that a cache might lie in.
-  inline void multiply_alone(int first, int end, constant AttentionDecodeParameters& p,
-                             Cache<C> cache) {
-    const int whole = p.head_size / pack * pack;
-    for (int k = 0; k < keys; ++k) {
-      value_at[k] = -1;
+  // sums of products are apart, and what is added to is no memory that a cache might lie in. Four
+  // keys at a time share what is read of a query. Returns how many keys there are.
+  inline int multiply_alone(int first, int end, constant AttentionDecodeParameters& p,
+                            Cache<C> cache) {
+    constexpr int together = 4;
+    device const C* rows[keys];
+    const int most = min(keys, end - first);
+    int count = 0;
+    while (count < most) {
       int64_t key_at = 0;
-      if (first + k < end) {
-        cache.find(first + k, p, key_at, value_at[k]);
+      int64_t found = -1;
+      const int run = min(cache.find(first + count, p, key_at, found), most - count);
+      if (run == 0) {
+        break;  // behind a page that there is not, nothing is seen: that is an error
       }
-      if (value_at[k] < 0) {
-        continue;
+      for (int k = 0; k < run; ++k) {
+        rows[count + k] = cache.key + key_at + k * p.key.token;
+        value_at[count + k] = found + k * p.value.token;
       }
-      device const C* const row = cache.key + key_at;
+      count += run;
+    }
+    for (int k = count; k < keys; ++k) {
+      rows[k] = cache.key;
+      value_at[k] = -1;
+    }
+    const int whole = p.head_size / pack * pack;
+    for (int k = 0; k < count; k += together) {
       for (int r = 0; r < ROWS; ++r) {
-        float products[pack];
-        for (int j = 0; j < pack; ++j) {
-          products[j] = 0.0f;
+        float products[together][pack];
+        for (int m = 0; m < together; ++m) {
+          for (int j = 0; j < pack; ++j) {
+            products[m][j] = 0.0f;
+          }
         }
         for (int i = 0; i < whole; i += pack) {
-          for (int j = 0; j < pack; ++j) {
-            products[j] += query[r][i + j] * value_of(row[i + j]);
+          for (int m = 0; m < together; ++m) {
+            for (int j = 0; j < pack; ++j) {
+              products[m][j] += query[r][i + j] * value_of(rows[k + m][i + j]);
+            }
           }
         }
-        for (int j = 0; j < p.head_size - whole; ++j) {
-          products[j] += query[r][whole + j] * value_of(row[whole + j]);
-        }
-        for (int width = pack / 2; width > 0; width /= 2) {
-          for (int j = 0; j < width; ++j) {
-            products[j] += products[j + width];
+        for (int m = 0; m < together; ++m) {
+          for (int j = 0; j < p.head_size - whole; ++j) {
+            products[m][j] += query[r][whole + j] * value_of(rows[k + m][whole + j]);
           }
+          for (int width = pack / 2; width > 0; width /= 2) {
+            for (int j = 0; j < width; ++j) {
+              products[m][j] += products[m][j + width];
+            }
+          }
+          scores[r][k + m] = products[m][0];
         }
-        scores[r][k] = products[0];
       }
+    }
+    return count;
+  }
+
+  // Adds `PACKS_TOGETHER` packs of the values of so many keys, from feature i on.
+  template <int PACKS_TOGETHER>
+  inline void add_packs(int r, int i, int count, Cache<C> cache) {
+    constexpr int features = PACKS_TOGETHER * pack;
+    float sums[features];
+    for (int j = 0; j < features; ++j) {
+      sums[j] = out[r][i + j];
+    }
+    for (int k = 0; k < count; ++k) {
+      device const C* const row = cache.value + value_at[k] + i;
+      const float weight = scores[r][k];
+      for (int j = 0; j < features; ++j) {
+        sums[j] += weight * value_of(row[j]);
+      }
+    }
+    for (int j = 0; j < features; ++j) {
+      out[r][i + j] = sums[j];
     }
   }
 
-  inline void add_alone(constant AttentionDecodeParameters& p, Cache<C> cache) {
+  inline void add_alone(int count, constant AttentionDecodeParameters& p, Cache<C> cache) {
     for (int r = 0; r < ROWS; ++r) {
-      for (int i = 0; i < p.value_size; i += pack) {
-        const int count = min(pack, p.value_size - i);
-        float sums[pack];
-        for (int j = 0; j < pack; ++j) {
-          sums[j] = out[r][i + j];
-        }
-        for (int k = 0; k < keys; ++k) {
-          if (value_at[k] < 0) {
-            continue;
-          }
-          device const C* const row = cache.value + value_at[k] + i;
-          const float weight = scores[r][k];
-          if (count == pack) {
-            for (int j = 0; j < pack; ++j) {
-              sums[j] += weight * value_of(row[j]);
-            }
-          } else {
-            for (int j = 0; j < count; ++j) {
-              sums[j] += weight * value_of(row[j]);
-            }
-          }
-        }
-        for (int j = 0; j < pack; ++j) {
-          out[r][i + j] = sums[j];
+      int i = 0;
+      for (; i + 4 * pack <= p.value_size; i += 4 * pack) {
+        add_packs<4>(r, i, count, cache);
+      }
+      for (; i + pack <= p.value_size; i += pack) {
+        add_packs<1>(r, i, count, cache);
+      }
+      for (int k = 0; i < p.value_size && k < count; ++k) {
+        device const C* const row = cache.value + value_at[k] + i;
+        for (int j = 0; j < p.value_size - i; ++j) {
+          out[r][i + j] += scores[r][k] * value_of(row[j]);
         }
       }
     }
@@ -526,9 +555,9 @@ kernel void attention_decode_alone(ATTENTION_DECODE_ARGUMENTS,
   Part<T, C, OfCpu<C>, ROWS, 1, packs> part;
   part.start(task, 0, p, query, slopes);
   for (int first = task.begin; first < task.end; first += part.keys) {
-    part.multiply_alone(first, task.end, p, cache);
+    const int count = part.multiply_alone(first, task.end, p, cache);
     part.weigh(first, 1, scale, plain, task, p, mask);
-    part.add_alone(p, cache);
+    part.add_alone(count, p, cache);
   }
   const Results<T> results{out, lse, part_outs, part_sums, sinks, value_scale};
   for (int r = 0; r < task.rows; ++r) {

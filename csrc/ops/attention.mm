@@ -1,5 +1,5 @@
-// Host side of kernels/attention.metal: attention of any kind, forward and backward, in kernels that
-// never store its scores.
+// Host side of kernels/attention.metal: attention of any kind, forward and backward, in kernels
+// that never store its scores.
 #include "attention.h"
 
 #include <ATen/ExpandUtils.h>
