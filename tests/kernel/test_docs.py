@@ -8,7 +8,9 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize(("page", "count"), [("kernels.md", 7), ("tensorops.md", 4)])
+@pytest.mark.parametrize(
+    ("page", "count"), [("attention.md", 4), ("kernels.md", 7), ("tensorops.md", 4)]
+)
 def test_the_code_of_the_page_runs(page, count):
     text = (DOCS / page).read_text()
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
