@@ -10,6 +10,17 @@ namespace metalops {
 // What is added to scores, or hides them (bool): kSame has the dtype of the queries.
 enum class AttentionMask : int32_t { kNone, kBool, kFloat, kSame };
 
+// Queries (rows) and keys (columns) of a threadgroup's tile: where products are of simdgroup
+// matrices, and where they are of tensors. Forward, with values of more features, a tile of tensors
+// has kRows. Backward, tiles have kRows, and those of the mask kColumns.
+enum class AttentionTile : int32_t {
+  kRows = 32,
+  kColumns = 32,
+  kRowsOfTensors = 64,
+  kColumnsOfTensors = 64,
+  kMostFeatures = 128
+};
+
 // Between samples, heads and tokens. Features have no gaps.
 struct AttentionStrides {
   int64_t batch;

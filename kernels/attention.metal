@@ -9,6 +9,7 @@
 #include "matmul.h"
 using namespace metal;
 using metalops::AttentionParameters;
+using metalops::AttentionTile;
 namespace attention = metalops::attention;
 namespace matmul = metalops::matmul;
 
@@ -16,11 +17,13 @@ namespace matmul = metalops::matmul;
 template <int VALUES>
 struct ForwardTile {
 #if defined(__HAVE_TENSOR__)
-  static constant constexpr int rows = VALUES <= 128 ? 64 : 32;
-  static constant constexpr int columns = 64;
+  static constant constexpr int rows = static_cast<int>(
+      VALUES <= static_cast<int>(AttentionTile::kMostFeatures) ? AttentionTile::kRowsOfTensors
+                                                               : AttentionTile::kRows);
+  static constant constexpr int columns = static_cast<int>(AttentionTile::kColumnsOfTensors);
 #else
-  static constant constexpr int rows = 32;
-  static constant constexpr int columns = 32;
+  static constant constexpr int rows = static_cast<int>(AttentionTile::kRows);
+  static constant constexpr int columns = static_cast<int>(AttentionTile::kColumns);
 #endif
 };
 

@@ -17,13 +17,14 @@ namespace matmul = metalops::matmul;
 // row, as far apart as the lanes of a row reach.
 template <typename T>
 struct GradientTile {
-  static constant constexpr int rows = 32;
+  static constant constexpr int rows = static_cast<int>(metalops::AttentionTile::kRows);
 #if defined(__HAVE_TENSOR__)
-  static constant constexpr int columns = 64;
+  static constant constexpr int columns =
+      static_cast<int>(metalops::AttentionTile::kColumnsOfTensors);
   static constant constexpr int stride = columns + 16;
 #else
   // Operands of products are in threadgroup memory too.
-  static constant constexpr int columns = 32;
+  static constant constexpr int columns = static_cast<int>(metalops::AttentionTile::kColumns);
   static constant constexpr int stride = columns + 4;
 #endif
   static constant constexpr bool is_float = sizeof(T) == 4;
@@ -396,8 +397,8 @@ kernel void attention_grad_mask(
     constant AttentionParameters& p [[buffer(12)]], uint group [[threadgroup_position_in_grid]],
     uint index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  constexpr int rows = 32;
-  constexpr int columns = 32;
+  constexpr int rows = static_cast<int>(metalops::AttentionTile::kRows);
+  constexpr int columns = static_cast<int>(metalops::AttentionTile::kColumns);
   constexpr int stride = columns + 4;
   constexpr int share = rows * columns / attention::kThreads;
   threadgroup float products[rows * stride];

@@ -282,9 +282,8 @@ Features backward_compiled_for(int64_t features) {
   return compiled.most == 96 ? Features{128, "128_"} : compiled;
 }
 
-// Of the tiles of the gradients' kernels: see GradientTile; those of masks are square.
-constexpr int64_t kTileQueries = 32;
-int64_t tile_of_keys(bool has_tensors) { return has_tensors ? 64 : 32; }
+constexpr auto kTileQueries = static_cast<int64_t>(metalops::AttentionTile::kRows);
+constexpr auto kTileKeys = static_cast<int64_t>(metalops::AttentionTile::kColumns);
 
 uint64_t tiles_of(int64_t length, int64_t rows) {
   return static_cast<uint64_t>(c10::metal::ceil_div<int64_t>(length, rows));
@@ -341,7 +340,9 @@ std::tuple<Tensor, Tensor> attention_forward(const Tensor& query, const Tensor& 
   const auto compiled = compiled_for(sizes.value_size);
   auto& kernels = matmul_library(kName);
   const bool has_tensors = &kernels != &library(kName);
-  const int64_t tile = has_tensors && compiled.most <= 128 ? 64 : 32;
+  const bool is_wide = compiled.most > static_cast<int64_t>(AttentionTile::kMostFeatures);
+  const auto tile = static_cast<int64_t>(has_tensors && !is_wide ? AttentionTile::kRowsOfTensors
+                                                                 : AttentionTile::kRows);
   const auto groups = tiles_of(sizes.queries, tile) * sizes.heads * sizes.batch;
   TORCH_CHECK(groups < (uint64_t{1} << 32), kName, ": ", sizes.batch, " times ", sizes.heads,
               " heads of ", sizes.queries, " queries are too many for MPS");
@@ -418,10 +419,13 @@ AttentionGradients attention_backward(const Tensor& grad_out, const MaybeTensor&
     p.grad_key = strides_of(grad_key);
     p.grad_value = strides_of(grad_value);
     const auto features = std::max(query.size(-1), sizes.value_size);
+    const bool has_tensors = &kernels != &library(kName);
+    const auto tile = static_cast<int64_t>(has_tensors ? AttentionTile::kColumnsOfTensors
+                                                       : AttentionTile::kColumns);
     launch_threadgroups(
         kernels,
         KernelName("attention_grad_key_value_") + backward_compiled_for(features).name + type,
-        groups_of(sizes.keys, tile_of_keys(&kernels != &library(kName)), sizes.key_heads),
+        groups_of(sizes.keys, tile, sizes.key_heads),
         /*size=*/128, grad_key, grad_value, in.query, in.key, in.value, grad, statistics, delta,
         in.mask, in.slopes, in.cu_queries, in.cu_keys, in.lengths, in.random, p);
     if (wanted[1]) {
@@ -439,7 +443,7 @@ AttentionGradients attention_backward(const Tensor& grad_out, const MaybeTensor&
       p.grad_mask[d] = grad_mask.stride(d);
     }
     const auto down = mask.size(2) == 1 ? 1 : tiles_of(sizes.queries, kTileQueries);
-    const auto across = mask.size(3) == 1 ? 1 : tiles_of(sizes.keys, kTileQueries);
+    const auto across = mask.size(3) == 1 ? 1 : tiles_of(sizes.keys, kTileKeys);
     launch_threadgroups(kernels, KernelName("attention_grad_mask_") + type,
                         grad_mask.numel() == 0 ? 0 : mask.size(0) * mask.size(1) * down * across,
                         /*size=*/128, grad_mask, in.query, in.key, in.value, grad, statistics,

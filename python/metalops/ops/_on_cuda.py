@@ -5,7 +5,6 @@ kernels that functors written in Python have there (kernel/functor/cuda_launch.p
 from __future__ import annotations
 
 import functools
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,19 +12,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from . import _elsewhere, fake
+from ._kernel_file import text_of
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
 _REGISTRATION = re.compile(r"(?m)^REGISTER_\w+\([^;]*\);$")
 _FLOATS = ("float", "half", "bfloat")
 _MOST_ELEMENTS = 2**32 - 1  # that one launch takes whatever the layout
-
-
-def _kernel_files() -> str:
-    """The folder of the kernel files: in a source tree kernels/, which setup.py copies beside this file where it installs."""
-    installed = os.path.join(_HERE, "kernels")
-    if os.path.isdir(installed):
-        return installed
-    return os.path.join(_HERE, *[os.pardir] * 3, "kernels")
 
 
 @dataclass(frozen=True)
@@ -127,10 +118,8 @@ class Kernels:
         return f"{functor}_functor()({', '.join([*first, *operands, *numbers])})"
 
     def _source(self, functor: str, operands: list[str], values: list[str], **about: str) -> str:
-        from ..build.paths import include_paths
         from ..kernel.functor import metal_text
         from ..kernel.functor.definition import Parameter
-        from ..msl.flatten import flatten
 
         operator = metal_text.Operator(
             name=f"metalops_{functor}",
@@ -139,6 +128,6 @@ class Kernels:
             lines=tuple(f"{value};\n" for value in values),
             **about,
         )
-        text = flatten(os.path.join(_kernel_files(), f"{self.file}.metal"), include_paths())
         # Kernels for torch's classes, which nothing launches here.
-        return metal_text.source_for_cuda(_REGISTRATION.sub("", text) + "\n", operator)
+        text = _REGISTRATION.sub("", text_of(self.file))
+        return metal_text.source_for_cuda(text + "\n", operator)

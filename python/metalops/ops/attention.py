@@ -3,9 +3,9 @@ softcap, sinks, ALiBi, dropout, packed sequences and pages of a cache.
 
 Dtypes: float32, float16 and bfloat16, the same for query, key and value, of at most 256 features; scores, their softmax and sums
 are in float32 and the result is rounded once. Complex tensors, float64 and integers raise NotImplementedError. Derivatives of any
-order and forward mode are there, and autocast lowers the precision as that of torch's own attention. On ``mps`` kernels compute
-result and gradients in memory that grows with the tokens, not with their product; elsewhere some operators of torch do, which
-store the scores, as second derivatives and forward mode do everywhere.
+order and forward mode are there, and autocast lowers the precision as that of torch's own attention. On ``mps`` and on CUDA
+tensors kernels compute result and gradients in memory that grows with the tokens, not with their product; elsewhere some
+operators of torch do, which store the scores, as second derivatives and forward mode do everywhere.
 
 A score is ``scale * (q . k)``; then ``softcap * tanh(score / softcap)`` if there is a softcap; then less ``slope * |i + d - j|``
 with ALiBi, for query i and key j, where d is 0 if diagonals begin in the first key ("top_left") and keys minus queries if they end
@@ -42,7 +42,7 @@ from .._torch_internals import (
     keys_after_autograd,
     single_level_functions,
 )
-from . import _elsewhere, fake
+from . import _attention_on_cuda, _elsewhere, fake
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _MOST_FEATURES = 256
@@ -711,6 +711,10 @@ def _gradients_of_sequences(
 def _forward(*args) -> tuple[Tensor, Tensor]:
     call = _Call(*args)
     _check(call)
+    return _composed(call)
+
+
+def _composed(call: _Call) -> tuple[Tensor, Tensor]:
     out, lse = _result(call)
     return _placed(out, call.query), lse.contiguous()
 
@@ -728,6 +732,12 @@ def _backward(
     *options, wanted = args
     call = _Call(query, key, value, *options)
     _check(call)
+    return _composed_backward(call, grad_out, grad_lse, wanted)
+
+
+def _composed_backward(
+    call: _Call, grad_out: Tensor, grad_lse: Tensor | None, wanted: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
     gradients = _gradients(call, grad_out, grad_lse, wanted)
     placed = [
         None if x is None else _placed(x, like)
@@ -738,6 +748,30 @@ def _backward(
         for x, like in zip(gradients[3:], call[3:_DIFFERENTIABLE], strict=True)
     ]
     return (*placed, *others)
+
+
+# ---- in kernels on CUDA tensors ------------------------------------------------------------------
+
+
+def _forward_on_cuda(*args) -> tuple[Tensor, Tensor]:
+    call = _Call(*args)
+    _check(call)
+    if not _attention_on_cuda.takes(call):
+        return _composed(call)
+    results = _empty_results(call)
+    _attention_on_cuda.forward(call, *results)
+    return results
+
+
+def _backward_on_cuda(grad_out, grad_lse, query, key, value, out, lse, *args):
+    *options, wanted = args
+    call = _Call(query, key, value, *options)
+    _check(call)
+    if not _attention_on_cuda.takes(call):
+        return _composed_backward(call, grad_out, grad_lse, wanted)
+    results = _empty_gradients(call, wanted)
+    _attention_on_cuda.backward(call, grad_out, grad_lse, out, lse, results)
+    return results
 
 
 # ---- derivatives ---------------------------------------------------------------------------------
@@ -844,6 +878,10 @@ def _like(x: Tensor, features: int) -> Tensor:
 def _fake(*args) -> tuple[Tensor, Tensor]:
     call = _Call(*args)
     _check(call)
+    return _empty_results(call)
+
+
+def _empty_results(call: _Call) -> tuple[Tensor, Tensor]:
     query = call.query
     shape = query.shape[:-1] if call.cu_seqlens_q is None else [query.shape[1], query.shape[0]]
     lse = query.new_empty(shape, dtype=torch.float32)
@@ -852,7 +890,10 @@ def _fake(*args) -> tuple[Tensor, Tensor]:
 
 def _fake_backward(grad_out, grad_lse, query, key, value, out, lse, *args):
     *options, wanted = args
-    call = _Call(query, key, value, *options)
+    return _empty_gradients(_Call(query, key, value, *options), wanted)
+
+
+def _empty_gradients(call: _Call, wanted: Sequence[bool]) -> tuple[Tensor | None, ...]:
     placed = [
         _like(x, x.shape[-1]) if is_wanted else None
         for x, is_wanted in zip(call[:3], wanted[:3], strict=True)
@@ -1009,10 +1050,11 @@ def _register() -> None:
         _define(library)
     forward = torch.ops.metalops.attention_forward
     backward = torch.ops.metalops.attention_backward
-    for name, kernel, fake_kernel, rule, autograd in (
+    for name, kernel, cuda_kernel, fake_kernel, rule, autograd in (
         (
             "attention_forward",
             _forward,
+            _forward_on_cuda,
             _fake,
             _vmap,
             _differentiable(forward.default, _formula, _first_derivatives),
@@ -1020,13 +1062,14 @@ def _register() -> None:
         (
             "attention_backward",
             _backward,
+            _backward_on_cuda,
             _fake_backward,
             _vmap_backward,
             _differentiable(backward.default, _formula_of_backward, _second_derivatives),
         ),
     ):
-        for key in ("CPU", "CUDA"):
-            library.impl(name, kernel, key)
+        library.impl(name, kernel, "CPU")
+        library.impl(name, cuda_kernel, "CUDA")
         library.impl(name, autograd, "Autograd", with_keyset=True)
         torch.library.register_fake(f"metalops::{name}", fake_kernel, lib=library)
         torch.library.register_vmap(f"metalops::{name}", rule, lib=library)

@@ -6,7 +6,7 @@ element is its code times the scale, and what the codes have no room for is stor
 softmax and sums are in float32. Other dtypes raise NotImplementedError. Caches are for inference: only
 :func:`merge_attention` has a derivative.
 
-On ``mps`` one kernel reads keys and values once for all queries that share them, in parts put together by another one
+On ``mps`` and on CUDA tensors one kernel reads keys and values once for all queries that share them, in parts put together by another one
 (Dao et al., "Flash-Decoding for long-context inference", 2023); elsewhere some operators of torch do. What lies
 beyond a sequence's length is never read.
 """
@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 
 from .. import _problem
+from . import _attention_cache_on_cuda as caching
+from . import _attention_decode_on_cuda as decoding
 from . import _elsewhere, fake
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -260,6 +262,81 @@ def _check_cache(name: str, argument: str, cache: Tensor, tokens: Tensor) -> Non
     )
 
 
+def _check_reshape(
+    key, value, key_cache, value_cache, slots, k_scale, v_scale, k_number, v_number
+) -> Sequence[tuple[Tensor, Tensor, Tensor | None, float]]:
+    """Tokens, the cache they go to, and its scales as a tensor and a number: of keys and of values."""
+    name = "reshape_and_cache"
+    named = {"value": value, "key_cache": key_cache, "value_cache": value_cache}
+    _check_devices(key, {**named, "slot_mapping": slots})
+    _check(
+        slots.dim() == 1 and slots.dtype in (torch.int32, torch.int64),
+        f"{name}: slot_mapping must be integers of one dimension, but is {slots.dtype} of sizes {list(slots.shape)}",
+    )
+    for argument, tokens in (("key", key), ("value", value)):
+        _check(
+            tokens.dim() == 3 and tokens.shape[0] == slots.shape[0],
+            f"{name}: {argument} must have sizes ({slots.shape[0]}, heads, features), but has {list(tokens.shape)}",
+        )
+    _check_cache(name, "key_cache", key_cache, key)
+    _check_cache(name, "value_cache", value_cache, value)
+    return (key, key_cache, k_scale, k_number), (value, value_cache, v_scale, v_number)
+
+
+def _check_append(cache, tokens, lengths, table, cosines, sines) -> None:
+    name = "append_to_cache"
+    _check_devices(cache, {"tokens": tokens, "seq_lens": lengths, "block_table": table})
+    _check(
+        tokens.dim() == 4,
+        f"{name}: tokens must have sizes (B, L, heads, features), but have {list(tokens.shape)}",
+    )
+    _check_cache(name, "cache", cache, tokens)
+    _check_lengths(name, tokens, lengths)
+    batch = tokens.shape[0]
+    _check(
+        cache.shape[0] == batch
+        if table is None
+        else table.dim() == 2 and table.shape[0] == batch and table.dtype == torch.int32,
+        f"{name}: block_table must be int32 of sizes [{batch}, pages], or cache have as many samples",
+    )
+    if cosines is not None:
+        _check_rotation(name, tokens, cosines, sines)
+
+
+def _check_lengths(name: str, tokens: Tensor, lengths: Tensor) -> None:
+    _check(
+        lengths.shape == tokens.shape[:1],
+        f"{name}: seq_lens must have sizes [{tokens.shape[0]}], but has {list(lengths.shape)}",
+    )
+
+
+def _check_rotation(name: str, tokens: Tensor, cosines: Tensor, sines: Tensor) -> None:
+    _check_devices(tokens, {"rotary_cos": cosines, "rotary_sin": sines})
+    _check(
+        cosines.dim() == 2
+        and cosines.shape == sines.shape
+        and 2 * cosines.shape[1] <= tokens.shape[3],
+        f"{name}: rotary_cos and rotary_sin must have sizes (places, at most {tokens.shape[3] // 2}), but have "
+        f"{list(cosines.shape)} and {list(sines.shape)}",
+    )
+    _check(
+        cosines.dtype == sines.dtype == tokens.dtype,
+        f"{name}: rotary_cos and rotary_sin must have dtype {tokens.dtype}, but have {cosines.dtype} and {sines.dtype}",
+    )
+
+
+def _check_rotate(tokens, lengths, cosines, sines) -> None:
+    name = "rotate_tokens"
+    _elsewhere.check_dtypes(name, [tokens], _DTYPES)
+    _check_devices(tokens, {"seq_lens": lengths})
+    _check(
+        tokens.dim() == 4,
+        f"{name}: tokens must have 4 dimensions, but have sizes {list(tokens.shape)}",
+    )
+    _check_lengths(name, tokens, lengths)
+    _check_rotation(name, tokens, cosines, sines)
+
+
 # ---- in operators of torch -------------------------------------------------------------------------
 
 
@@ -357,22 +434,9 @@ def _reshape_and_cache(
     key, value, key_cache, value_cache, slots, k_scale, v_scale, k_number, v_number
 ):
     name = "reshape_and_cache"
-    named = {"value": value, "key_cache": key_cache, "value_cache": value_cache}
-    _check_devices(key, {**named, "slot_mapping": slots})
-    _check(
-        slots.dim() == 1 and slots.dtype in (torch.int32, torch.int64),
-        f"{name}: slot_mapping must be integers of one dimension, but is {slots.dtype} of sizes {list(slots.shape)}",
-    )
-    for argument, tokens in (("key", key), ("value", value)):
-        _check(
-            tokens.dim() == 3 and tokens.shape[0] == slots.shape[0],
-            f"{name}: {argument} must have sizes ({slots.shape[0]}, heads, features), but has {list(tokens.shape)}",
-        )
-    for argument, tokens, cache, scale, number in (
-        ("key_cache", key, key_cache, k_scale, k_number),
-        ("value_cache", value, value_cache, v_scale, v_number),
+    for tokens, cache, scale, number in _check_reshape(
+        key, value, key_cache, value_cache, slots, k_scale, v_scale, k_number, v_number
     ):
-        _check_cache(name, argument, cache, tokens)
         count = cache.shape[0] * cache.shape[1]
         wrong = (slots < -1) | (slots >= count)
         if wrong.any():
@@ -401,7 +465,7 @@ def _rotated(tokens: Tensor, places: Tensor, cosines, sines, interleaved: bool) 
 
 def _append_to_cache(cache, tokens, lengths, table, cosines, sines, interleaved):
     name = "flash_attn_with_kvcache"
-    _check_cache("append_to_cache", "cache", cache, tokens)
+    _check_append(cache, tokens, lengths, table, cosines, sines)
     size = cache.shape[1]
     room = size * (1 if table is None else table.shape[1])
     places = lengths.long()[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
@@ -421,6 +485,7 @@ def _append_to_cache(cache, tokens, lengths, table, cosines, sines, interleaved)
 
 
 def _rotate_tokens(tokens, lengths, cosines, sines, interleaved, advances):
+    _check_rotate(tokens, lengths, cosines, sines)
     places = lengths.long()[:, None]
     if advances:
         places = places + torch.arange(tokens.shape[1], device=tokens.device)
@@ -467,6 +532,89 @@ def _merge_attention_backward(grad_out, grad_lse, out_a, lse_a, out_b, lse_b):
         (b * grad).to(out_a.dtype).contiguous(),
         (b[..., 0] * grad_lse - difference).contiguous(),
     )
+
+
+# ---- in kernels on CUDA tensors ----------------------------------------------------------------------
+
+
+def _paged_on_cuda(*args):
+    query, key, value, table, lengths, starts, sinks, slopes, k_scale, v_scale, *numbers = args
+    _check_paged(query, key, value, table, lengths, starts, sinks, slopes)
+    scale, value_scale, window_left, window_right, softcap = numbers
+    batch, queries, heads, _ = query.shape
+    capacity = key.shape[1] * (1 if table is None else table.shape[1])
+    if not decoding.takes(query, key, value, capacity):
+        return _paged(*args)
+    if queries * heads > decoding.MOST_ROWS * key.shape[2] and starts is None:
+        lengths = lengths.int()
+        key = caching.gather(key, table, lengths, k_scale, 1.0, query.dtype)
+        value = caching.gather(value, table, lengths, v_scale, value_scale, query.dtype)
+        tokens = (x.transpose(1, 2) for x in (query, key, value))
+        options = (None, sinks, slopes, None, None, lengths, None, queries, capacity)
+        out, lse = torch.ops.metalops.attention_forward.default(
+            *tokens, *options, scale, window_left, window_right, True, softcap, 0.0
+        )
+        return out.transpose(1, 2).contiguous(), lse
+    out = query.new_empty([batch, queries, heads, value.shape[3]])
+    lse = query.new_empty([batch, heads, queries], dtype=torch.float32)
+    options = decoding.Options(
+        sinks=sinks,
+        alibi_slopes=slopes,
+        seqused_k=lengths,
+        first_k=starts,
+        block_table=table,
+        k_scale=k_scale,
+        v_scale=v_scale,
+        scale=scale,
+        value_scale=value_scale,
+        window_left=window_left,
+        window_right=window_right,
+        softcap=softcap,
+    )
+    tokens = (x.transpose(1, 2) for x in (query, key, value))
+    decoding.decode(*tokens, options, out.transpose(1, 2), lse)
+    return out, lse
+
+
+def _reshape_and_cache_on_cuda(key, value, key_cache, value_cache, slots, *scales):
+    parts = _check_reshape(key, value, key_cache, value_cache, slots, *scales)
+    if not all(caching.takes(tokens, cache) for tokens, cache, _, _ in parts):
+        _reshape_and_cache(key, value, key_cache, value_cache, slots, *scales)
+        return
+    for tokens, cache, scale, number in parts:
+        caching.store_at_slots(cache, tokens, slots, scale, number)
+
+
+def _append_to_cache_on_cuda(cache, tokens, lengths, table, cosines, sines, interleaved):
+    _check_append(cache, tokens, lengths, table, cosines, sines)
+    if not caching.takes(tokens, cache):
+        _append_to_cache(cache, tokens, lengths, table, cosines, sines, interleaved)
+        return
+    rotation = None if cosines is None else caching.Rotation(cosines, sines, interleaved)
+    caching.store_behind(cache, tokens, lengths, table, rotation)
+
+
+def _rotate_tokens_on_cuda(tokens, lengths, cosines, sines, interleaved, advances):
+    _check_rotate(tokens, lengths, cosines, sines)
+    if not caching.takes(tokens, tokens):
+        return _rotate_tokens(tokens, lengths, cosines, sines, interleaved, advances)
+    result = tokens.new_empty(tokens.shape)
+    rotation = caching.Rotation(cosines, sines, interleaved)
+    caching.rotate(result, tokens, lengths, rotation, advances)
+    return result
+
+
+def _merge_on_cuda(*parts):
+    results = _fake_merge(*parts)
+    decoding.merge(parts, *results)
+    return results
+
+
+def _merge_backward_on_cuda(grad_out, grad_lse, *parts):
+    _check_parts(*parts)
+    results = _fake_merge_backward(grad_out, grad_lse, *parts)
+    decoding.merge_backward([grad_out, grad_lse], parts, results)
+    return results
 
 
 # ---- torch.compile and autograd --------------------------------------------------------------------
@@ -537,16 +685,26 @@ def _register() -> None:
     if _problem is not None:
         for schema in _SCHEMAS:
             library.define(schema, tags=[torch.Tag.pt2_compliant_tag])
-    for name, kernel, fake_kernel in (
-        ("paged_attention", _paged, _fake_paged),
-        ("reshape_and_cache", _reshape_and_cache, _fake_reshape_and_cache),
-        ("append_to_cache", _append_to_cache, _fake_append_to_cache),
-        ("rotate_tokens", _rotate_tokens, _fake_rotate_tokens),
-        ("merge_attention", _merge_attention, _fake_merge),
-        ("merge_attention_backward", _merge_attention_backward, _fake_merge_backward),
+    for name, kernel, cuda_kernel, fake_kernel in (
+        ("paged_attention", _paged, _paged_on_cuda, _fake_paged),
+        (
+            "reshape_and_cache",
+            _reshape_and_cache,
+            _reshape_and_cache_on_cuda,
+            _fake_reshape_and_cache,
+        ),
+        ("append_to_cache", _append_to_cache, _append_to_cache_on_cuda, _fake_append_to_cache),
+        ("rotate_tokens", _rotate_tokens, _rotate_tokens_on_cuda, _fake_rotate_tokens),
+        ("merge_attention", _merge_attention, _merge_on_cuda, _fake_merge),
+        (
+            "merge_attention_backward",
+            _merge_attention_backward,
+            _merge_backward_on_cuda,
+            _fake_merge_backward,
+        ),
     ):
-        for key in ("CPU", "CUDA"):
-            library.impl(name, kernel, key)
+        library.impl(name, kernel, "CPU")
+        library.impl(name, cuda_kernel, "CUDA")
         torch.library.register_fake(f"metalops::{name}", fake_kernel, lib=library)
     torch.library.register_autograd(
         "metalops::merge_attention", _derivatives, setup_context=_save, lib=library

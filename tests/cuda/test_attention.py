@@ -1,0 +1,239 @@
+"""Attention on CUDA tensors, without a GPU: what runs for these launches its kernels on the software device here, on tensors of
+the CPU, in calls of tests/ops. On a GPU test_attention_launch.py makes them."""
+
+import ctypes
+import functools
+import importlib
+import os
+import subprocess
+
+import metalops
+import pytest
+import torch
+from metalops import ops
+from metalops.build import compilers
+from metalops.cuda.errors import _Messages
+from metalops.cuda.library import Library
+from metalops.msl import languages
+from metalops.ops import _kernel_file
+
+from tests.ops import test_attention as calls
+from tests.ops import test_attention_cache as caches
+from tests.ops import test_attention_decode as decoding
+
+from .recorded import ARCHITECTURE, needs_nvrtc
+
+HEADERS = ("attention", "attention_decode", "attention_cache")
+KERNELS = os.path.join(os.path.dirname(metalops.__file__), "_C.kernels")
+attention = importlib.import_module("metalops.ops.attention")
+paged_attention = importlib.import_module("metalops.ops.paged_attention")
+IMPLEMENTATIONS = (
+    ("attention_forward", attention._forward_on_cuda),
+    ("attention_backward", attention._backward_on_cuda),
+    ("paged_attention", paged_attention._paged_on_cuda),
+    ("reshape_and_cache", paged_attention._reshape_and_cache_on_cuda),
+    ("append_to_cache", paged_attention._append_to_cache_on_cuda),
+    ("rotate_tokens", paged_attention._rotate_tokens_on_cuda),
+    ("merge_attention", paged_attention._merge_on_cuda),
+    ("merge_attention_backward", paged_attention._merge_backward_on_cuda),
+)
+
+
+class HostLibrary:
+    """Takes the place of what NVRTC compiles: the kernels of a file that are built with the package."""
+
+    def __init__(self, name):
+        from metalops import _host
+
+        self._library = _host.Library(os.path.join(KERNELS, name))
+
+    def launch(self, name, arguments, grid, group):
+        launched.append(name)
+        arguments = [None if isinstance(x, int) else x for x in arguments]
+        self._library.launch(name, arguments, list(grid), list(group))
+        messages = _Messages.from_address(errors.data_ptr())
+        if messages.count > 0:
+            messages.count = 0
+            raise RuntimeError(messages.msg[0].message.decode())
+
+
+launched = []
+errors = torch.zeros(ctypes.sizeof(_Messages), dtype=torch.uint8)
+
+
+@functools.cache
+def library(file, kernel, tensors):
+    return HostLibrary(f"{file}.tensors.so" if tensors else f"{file}.so")
+
+
+@pytest.fixture(autouse=True)
+def on_the_software_device(monkeypatch):
+    """Operators on tensors of the CPU are those of CUDA tensors, as far as kernels take them."""
+    monkeypatch.setattr(_kernel_file, "_library", library)
+    for about in ("decode", "cache"):
+        monkeypatch.setattr(f"metalops.ops._attention_{about}_on_cuda.errors_of", lambda x: errors)
+    operators = torch.library.Library("metalops", "IMPL")
+    for name, implementation in IMPLEMENTATIONS:
+        operators.impl(name, implementation, "CPU")
+    launched.clear()
+    yield
+    operators._destroy()
+
+
+def has_launched(*beginnings):
+    return all(any(name.startswith(b) for name in launched) for b in beginnings)
+
+
+@pytest.mark.parametrize("body", ["tensor", "simdgroup"])
+@pytest.mark.parametrize("seed", range(10))
+def test_generated_calls(seed, body, monkeypatch):
+    monkeypatch.setenv("METALOPS_MATMUL", body)
+    calls.test_generated_calls(seed, "cpu")
+    calls.test_generated_packed_sequences(seed, "cpu")
+    assert has_launched("attention_grad_query", "attention_grad_key_value", "attention_delta")
+
+
+@pytest.mark.parametrize(("features", "values"), [(1, 1), (2, 5), (64, 128), (96, 96), (255, 129)])
+def test_head_sizes(features, values):
+    calls.test_head_sizes(features, values, "cpu")
+    assert len(launched) > 2
+
+
+@pytest.mark.parametrize("length", [1, 40])
+def test_one_launch_for_few_queries_and_many(length):
+    query = torch.randn(1, 4, length, 16)
+    ops.attention(query, *torch.randn(2, 1, 2, 30, 16))
+    kernel = "attention_decode_float_float_4_64" if length == 1 else "attention_forward_32_float"
+    assert launched == [kernel]
+
+
+def test_dropout():
+    """The elements that the composition drops."""
+    q, k, v = (torch.randn(2, 2, 40, 16, requires_grad=True) for _ in range(3))
+    torch.manual_seed(3)
+    rng = torch.randint(2**62, (2,), dtype=torch.int64)
+    options = (*[None] * 6, rng, 40, 40, 0.25, -1, 0, False, 0.0, 0.3)
+    ours = torch.ops.metalops.attention_forward(q, k, v, *options)
+    expected = attention._composed(attention._Call(q, k, v, *options))
+    grads = torch.autograd.grad((ours[0] ** 2).sum() + ours[1].sum(), (q, k, v))
+    others = torch.autograd.grad((expected[0] ** 2).sum() + expected[1].sum(), (q, k, v))
+    for x, y in zip((*ours, *grads), (*expected, *others), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
+
+
+def test_strided_and_broadcast_tensors():
+    x = torch.randn(2, 40, 3, 2, 24)
+    query, key, value = (x[:, :, i].transpose(1, 2) for i in range(3))
+    given = (query[..., ::2], key[:1].expand(2, -1, -1, -1)[..., 1::2], value[:, :1, :, 3:])
+    out, lse = ops.attention(*given, return_lse=True)
+    expected, expected_lse = calls.reference(*(g.expand(2, 2, 40, -1).double() for g in given))
+    torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(lse.double(), expected_lse, rtol=1e-4, atol=1e-5)
+    assert out.stride() == (2 * 40 * 21, 21, 2 * 21, 1) and launched
+
+
+def test_what_is_too_large_for_kernels_is_composed(monkeypatch):
+    monkeypatch.setattr("metalops.ops._attention_on_cuda._LARGEST", 32)
+    query, key, value = torch.randn(3, 1, 2, 33, 8)
+    ops.attention(query, key, value)
+    assert launched == []
+    ops.attention(*(x[:, :, :32] for x in (query, key, value)))
+    assert launched == ["attention_forward_32_float"]
+
+
+@pytest.mark.parametrize("size", [1, 16, 13])
+def test_pages(size):
+    decoding.test_pages_of_any_size("cpu", size)
+    assert has_launched("attention_decode_float_float_4_64")
+
+
+@pytest.mark.parametrize("queries", [1, 3, 40])
+@pytest.mark.parametrize("name", ["window", "softcap", "sinks", "slopes"])
+def test_options_of_pages(name, queries):
+    decoding.test_options("cpu", torch.float16, queries, name)
+    assert has_launched("attention_decode_half" if queries < 17 else "attention_forward_64_half")
+
+
+def test_caches_of_codes():
+    for codes in decoding.CODES:
+        for as_tensor in (False, True):
+            decoding.test_caches_of_codes("cpu", codes, torch.bfloat16, as_tensor)
+            caches.test_what_is_stored_is_what_is_read("cpu", codes)
+    assert has_launched("attention_cache_store_float_char", "attention_cache_store_float_e4m3")
+    assert has_launched("attention_decode_bfloat_char", "attention_decode_bfloat_e4m3")
+
+
+def test_long_sequences_in_parts_and_results_put_together():
+    decoding.test_long_sequences_in_parts("cpu", 1)
+    assert has_launched("attention_decode_merge_float")
+    decoding.test_results_over_other_keys_are_put_together("cpu", torch.float16)
+    decoding.test_what_has_seen_nothing_takes_no_part("cpu")
+    decoding.test_gradients_of_what_is_put_together("cpu")
+    assert has_launched("merge_attention_half", "merge_attention_backward_float")
+
+
+def test_tokens_go_to_their_slots():
+    for index in (torch.int32, torch.int64):
+        caches.test_tokens_go_to_their_slots("cpu", torch.float16, index)
+    assert {*launched} == {"attention_cache_store_half_half"}
+
+
+def test_errors_name_the_operator_and_the_argument():
+    decoding.test_a_page_that_there_is_not_is_an_error("cpu")
+    decoding.test_errors_name_the_operator_and_the_argument("cpu")
+    for slot in (-2, 12):
+        caches.test_a_slot_that_there_is_not_is_an_error("cpu", slot)
+
+
+@needs_nvrtc
+@pytest.mark.slow
+@pytest.mark.parametrize("type", ["float", "half"])
+def test_kernels_with_products_of_simdgroup_matrices_compile(type):
+    """tests/cuda/test_compile.py compiles those of tensors."""
+    kernels = [f"attention_{x}_64_{type}" for x in ("forward", "grad_query", "grad_key_value")]
+    text = _kernel_file.text_of("attention")
+    found = Library(text, "attention", kernels=kernels, language=languages.FLOOR)
+    code = found.compile(ARCHITECTURE, debug=True).decode()
+    assert code.count(".entry msl_kernel_") == 3
+
+
+# ---- parameters ------------------------------------------------------------------------------------
+
+
+def layout(struct):
+    """Places and sizes of the fields, as a C++ compiler is asked for them."""
+    fields = [(n, getattr(struct, n).offset, getattr(struct, n).size) for n, *_ in struct._fields_]
+    return [ctypes.sizeof(struct), *(number for field in fields for number in field[1:])]
+
+
+@pytest.mark.parametrize("file", HEADERS)
+def test_parameters_are_laid_out_as_in_the_header(file, tmp_path):
+    types = vars(_kernel_file.header(file))
+    structs = {n: t for n, t in types.items() if issubclass(t, ctypes.Structure)}
+    enums = {n: t for n, t in types.items() if n not in structs}
+    lines = []
+    for name, struct in structs.items():
+        of = f"metalops::{name}"
+        numbers = [f"sizeof({of})"]
+        for field, *_ in struct._fields_:
+            numbers += [f"offsetof({of}, {field})", f"sizeof({of}::{field})"]
+        lines.append(" ".join(f'std::printf("%zu ", {n});' for n in numbers) + ' std::puts("");')
+    for name, kind in enums.items():
+        values = [f"static_cast<int>(metalops::{name}::{member})" for member in kind.__members__]
+        lines.append(" ".join(f'std::printf("%d ", {n});' for n in values) + ' std::puts("");')
+    source = tmp_path / "layout.cpp"
+    source.write_text(
+        f'#include "kernels/{file}.h"\n#include <cstddef>\n#include <cstdio>\nint main() {{ {" ".join(lines)} }}'
+    )
+    root = os.path.dirname(_kernel_file.folder())
+    include = os.path.join(os.path.dirname(torch.__file__), "include")
+    program = str(tmp_path / "layout")
+    command = [compilers.find_cxx(), "-std=c++17", "-w", f"-I{root}", f"-I{include}", str(source)]
+    subprocess.run([*command, "-o", program], check=True)
+    found = subprocess.run([program], check=True, capture_output=True, text=True).stdout
+    found = [list(map(int, line.split())) for line in found.splitlines()]
+    assert found == [
+        *map(layout, structs.values()),
+        *([*map(int, k.__members__.values())] for k in enums.values()),
+    ]
+    assert all(len(x._fields_) > 1 for x in structs.values()) and structs
