@@ -7,7 +7,7 @@ import torch
 from metalops import ops
 from metalops.testing import no_standins
 
-from .test_attention_decode import CODES, attention, devices, dtypes
+from .test_attention_decode import CODES, Cache, attention, check, devices, dtypes
 
 OTHERS = ("reshape_and_cache",)
 
@@ -85,6 +85,126 @@ def test_what_is_stored_is_what_is_read(device, codes):
     out = ops.paged_attention(query.to(device), *caches, table, lengths, k_scale=scale, v_scale=0.03)  # fmt: skip
     expected, _ = attention(query, key, value, scale=32**-0.5)
     torch.testing.assert_close(out.cpu().double(), expected, rtol=0, atol=0.05)
+
+
+# ---- tokens behind those of a sequence -------------------------------------------------------------
+
+
+def turned(token, angles, interleaved):
+    """A token's features (H, E) rotated by the cosines and sines of its place, in float64."""
+    cosines, sines = (x.double() for x in angles)
+    half = len(cosines)
+    result = token.double()
+    for i in range(half):
+        a, b = (2 * i, 2 * i + 1) if interleaved else (i, half + i)
+        x, y = token[:, a].double(), token[:, b].double()
+        result[:, a] = x * cosines[i] - y * sines[i]
+        result[:, b] = y * cosines[i] + x * sines[i]
+    return result
+
+
+@devices
+@dtypes
+@pytest.mark.parametrize("interleaved", [True, False, None], ids=["pairs", "halves", "unrotated"])
+@pytest.mark.parametrize("has_table", [True, False], ids=["pages", "samples"])
+def test_tokens_go_behind_those_of_their_sequence(device, dtype, interleaved, has_table):
+    """On pages of 4, of which the last place of the last sequence is taken; 6 of 10 features are rotated."""
+    tokens = torch.randn(3, 5, 2, 10).to(dtype)
+    lengths = torch.tensor([0, 2, 7], dtype=torch.int32)
+    table = torch.tensor([[4, 1, 0], [2, 6, 3], [5, 8, 7]], dtype=torch.int32)
+    cache = torch.full((9, 4, 2, 10) if has_table else (3, 12, 2, 10), 7.0).to(dtype)
+    angles = [torch.randn(12, 3).to(dtype) for _ in range(2)]
+    expected = cache.double()
+    for i, length in enumerate(lengths.tolist()):
+        for t in range(5):
+            place = length + t
+            token = tokens[i, t]
+            if interleaved is not None:
+                token = turned(token, [x[place] for x in angles], interleaved)
+            page, slot = (table[i, place // 4], place % 4) if has_table else (i, place)
+            expected[page, slot] = token.double()
+    written = cache.to(device)
+    given = [None, None] if interleaved is None else [x.to(device) for x in angles]
+    with no_standins():
+        torch.ops.metalops.append_to_cache(
+            *(written, tokens.to(device), lengths.to(device)),
+            *(table.to(device) if has_table else None, *given, bool(interleaved)),
+        )
+    tolerance = torch.finfo(dtype).eps * (4 if dtype == torch.float32 else 1)
+    if interleaved is None:
+        tolerance = 0
+    torch.testing.assert_close(written.cpu().double(), expected, rtol=tolerance, atol=tolerance)
+
+
+@devices
+@dtypes
+@pytest.mark.parametrize("interleaved", [True, False], ids=["pairs", "halves"])
+@pytest.mark.parametrize("advances", [True, False])
+def test_queries_are_rotated_by_the_angles_of_their_places(device, dtype, interleaved, advances):
+    tokens = torch.randn(2, 3, 2, 8).to(dtype)
+    lengths = torch.tensor([4, 0], dtype=torch.int32)
+    angles = [torch.randn(7, 4).to(dtype) for _ in range(2)]
+    result = torch.ops.metalops.rotate_tokens(
+        *(x.to(device) for x in (tokens, lengths, *angles)), interleaved, advances
+    )
+    tolerance = torch.finfo(dtype).eps * (4 if dtype == torch.float32 else 1)
+    for i, length in enumerate(lengths.tolist()):
+        for t in range(3):
+            place = length + (t if advances else 0)
+            expected = turned(tokens[i, t], [x[place] for x in angles], interleaved)
+            actual = result[i, t].cpu().double()
+            torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+@devices
+@pytest.mark.parametrize("length", [-1, 7, 8])
+def test_no_room_behind_a_sequence_is_an_error(device, length):
+    cache = torch.zeros(2, 8, 1, 4, device=device)
+    tokens = torch.ones(2, 2, 1, 4, device=device)
+    lengths = torch.tensor([0, length], dtype=torch.int32, device=device)
+    place = max(length, 8) if length > 0 else length
+    with pytest.raises(RuntimeError, match=f"puts a key at {place}, but there is room for 8 keys"):
+        torch.ops.metalops.append_to_cache(cache, tokens, lengths, None, None, None, False)
+        cache.cpu()
+
+
+@devices
+@pytest.mark.parametrize("page", [-1, 3])
+def test_a_page_that_there_is_not_is_an_error(device, page):
+    cache = torch.zeros(3, 4, 1, 4, device=device)
+    tokens = torch.ones(1, 2, 1, 4, device=device)
+    lengths = torch.tensor([3], dtype=torch.int32, device=device)
+    table = torch.tensor([[2, page]], dtype=torch.int32, device=device)
+    with pytest.raises(RuntimeError, match=f"block_table has page {page}, but there are 3 pages"):
+        torch.ops.metalops.append_to_cache(cache, tokens, lengths, table, None, None, False)
+        cache.cpu()
+
+
+# ---- the tokens of a cache side by side ------------------------------------------------------------
+
+
+@devices
+@dtypes
+@pytest.mark.parametrize("codes", [None, *CODES], ids=str)
+def test_many_queries_see_the_tokens_on_the_pages(device, dtype, codes):
+    """So many that the cache is unpacked for them."""
+    scale = None if codes is None else 0.03
+    cache = Cache([53, 0, 41], 2, (16, 24), 8, codes or dtype, scale=scale)
+    query = torch.randn(3, 40, 4, 16).to(dtype)
+    tolerance = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
+    check(device, query, cache, tolerance=tolerance * (4 if codes else 1))
+
+
+@devices
+@pytest.mark.parametrize("page", [-1, 12])
+def test_a_page_of_many_queries_that_there_is_not_is_an_error(device, page):
+    cache = torch.zeros(12, 4, 1, 8, device=device)
+    table = torch.arange(10, dtype=torch.int32, device=device)[None].clone()
+    table[0, 9] = page
+    lengths = torch.tensor([40], dtype=torch.int32, device=device)
+    query = torch.ones(1, 40, 1, 8, device=device)
+    with pytest.raises(RuntimeError, match=f"block_table has page {page}, but there are 12 pages"):
+        ops.paged_attention(query, cache, cache, table, lengths).cpu()
 
 
 @devices
