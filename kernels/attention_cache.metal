@@ -30,17 +30,7 @@ struct Codes<T, char> {
 template <typename T>
 struct Codes<T, e4m3> {
   static inline e4m3 encode(float x) {
-    const uint bits = as_type<uint>(x);
-    const uint sign = bits >> 31 << 7;
-    const uint magnitude = bits & 0x7fffffffu;
-    if (magnitude > 0x7f800000u) {
-      return {static_cast<uchar>(sign | 0x7fu)};
-    }
-    if (magnitude < 0x3c800000u) {  // 2^-6: those below have steps of 2^-9
-      return {static_cast<uchar>(sign | static_cast<uint>(rint(as_type<float>(magnitude) * 512)))};
-    }
-    const uint rounded = magnitude + 0x7ffffu + (magnitude >> 20 & 1u);
-    return {static_cast<uchar>(sign | min((rounded >> 20) - (120u << 3), 0x7eu))};
+    return {static_cast<uchar>(metalops::formats::e4m3::encode(x))};
   }
   static inline float decode(e4m3 code) { return metalops::formats::e4m3::decode(code.code); }
 };

@@ -144,33 +144,39 @@ struct Sizes {
   int rows, columns, inner;
 };
 
+// Brings COUNT elements from k of a line on, in the order of memory, zeros behind the first `left`.
+// Operands that decode several at once have one of their own.
+template <int COUNT, typename T, typename Matrix>
+inline void bring_run(threadgroup T* to, Matrix from, int64_t line, int64_t k, int left) {
+  const auto run = from.run(line, k);
+  if (left >= COUNT) {
+    for (int e = 0; e < COUNT; ++e) {
+      to[e] = run[e];
+    }
+  } else {
+    for (int e = 0; e < COUNT; ++e) {
+      to[e] = e < left ? run[e] : T(0);
+    }
+  }
+}
+
 // Brings elements [k, k + kDepth) of LINES lines to threadgroup memory, in the order in which they
 // are in memory; zeros beyond `lines` and `inner`.
 template <int LINES, int THREADS, typename Matrix>
 inline void bring(threadgroup typename Matrix::element* to, Matrix from, int first, int lines,
                   int k, int inner, uint index) {
-  typedef typename Matrix::element T;
   constexpr int count = LINES * kDepth / THREADS;
   const int across = from.is_transposed ? LINES : kDepth;
   const int i = static_cast<int>(index) * count / across;
   const int j = static_cast<int>(index) * count % across;
-  threadgroup T* const t = to + i * (across + kPadding) + j;
+  threadgroup typename Matrix::element* const t = to + i * (across + kPadding) + j;
   const int line = first + (from.is_transposed ? j : i);
   const int at = k + (from.is_transposed ? i : j);
   const int lines_left = lines - line;
   const int inner_left = inner - at;
   const int left =
       from.is_transposed ? (inner_left > 0 ? lines_left : 0) : (lines_left > 0 ? inner_left : 0);
-  const auto f = from.run(line, at);
-  if (left >= count) {
-    for (int e = 0; e < count; ++e) {
-      t[e] = f[e];
-    }
-  } else {
-    for (int e = 0; e < count; ++e) {
-      t[e] = e < left ? f[e] : T(0);
-    }
-  }
+  bring_run<count>(t, from, line, at, left);
 }
 
 #if defined(__HAVE_TENSOR__)
@@ -188,11 +194,12 @@ inline auto tensor_of(Dense<T> of, int64_t line, int lines, int k, int inner) {
       ::metal::array<int, 2>{1, static_cast<int>(of.stride)});
 }
 
-// What bring() brought of lines that are not transposed.
-template <int LINES, typename T>
+// What bring() brought.
+template <int LINES, bool IS_TRANSPOSED, typename T>
 inline auto tensor_of_brought(threadgroup T* from, int inner) {
   return ::metal::tensor<threadgroup T, Extents, ::metal::tensor_inline>(
-      from, Extents(inner, LINES), ::metal::array<int, 2>{1, kDepth + kPadding});
+      from, IS_TRANSPOSED ? Extents(LINES, inner) : Extents(inner, LINES),
+      ::metal::array<int, 2>{1, (IS_TRANSPOSED ? LINES : kDepth) + kPadding});
 }
 
 template <typename Sum>
@@ -260,13 +267,14 @@ inline void multiply_tensors(Dense<T> left, Dense<U> right, Sizes sizes, Epilogu
 }
 
 // The same where right is decoded first.
-template <typename Tile, bool LEFT_TRANSPOSED, bool, typename T, typename Right, typename Epilogue>
+template <typename Tile, bool LEFT_TRANSPOSED, bool RIGHT_TRANSPOSED, typename T, typename Right,
+          typename Epilogue>
 inline void multiply_tensors(Dense<T> left, Right right, Sizes sizes, Epilogue epilogue,
                              threadgroup typename Right::element* workspace, Place place) {
   using namespace ::mpp::tensor_ops;
   constexpr auto descriptor = matmul2d_descriptor(
-      Tile::rows, Tile::columns, static_cast<int>(::metal::dynamic_extent), LEFT_TRANSPOSED, true,
-      false, matmul2d_descriptor::mode::multiply_accumulate);
+      Tile::rows, Tile::columns, static_cast<int>(::metal::dynamic_extent), LEFT_TRANSPOSED,
+      !RIGHT_TRANSPOSED, false, matmul2d_descriptor::mode::multiply_accumulate);
   constexpr int simdgroups = Tile::down * Tile::across;
   typedef ::metal::execution_simdgroups<simdgroups> Scope;
   matmul2d<descriptor, Scope> operation;
@@ -274,7 +282,7 @@ inline void multiply_tensors(Dense<T> left, Right right, Sizes sizes, Epilogue e
   const int row = static_cast<int>(place.tile.y) * Tile::rows;
   const int column = static_cast<int>(place.tile.x) * Tile::columns;
   typedef decltype(tensor_of<LEFT_TRANSPOSED>(left, 0, 0, 0, 0)) A;
-  typedef decltype(tensor_of_brought<Tile::columns>(workspace, 0)) B;
+  typedef decltype(tensor_of_brought<Tile::columns, RIGHT_TRANSPOSED>(workspace, 0)) B;
   auto sums = operation.template get_destination_cooperative_tensor<A, B, float>();
   auto others = operation.template get_destination_cooperative_tensor<A, B, float>();
   clear(sums);
@@ -291,10 +299,10 @@ inline void multiply_tensors(Dense<T> left, Right right, Sizes sizes, Epilogue e
     ::metal::threadgroup_barrier(::metal::mem_flags::mem_threadgroup);
     const int inner = ::metal::min(kDepth, sizes.inner - k);
     auto a = tensor_of<LEFT_TRANSPOSED>(left, row, sizes.rows - row, k, inner);
-    auto b = tensor_of_brought<Tile::columns>(workspace, inner);
+    auto b = tensor_of_brought<Tile::columns, RIGHT_TRANSPOSED>(workspace, inner);
     operation.run(a, b, sums);
     if constexpr (Tile::products == 2) {
-      auto c = tensor_of_brought<Tile::columns>(workspace + elements, inner);
+      auto c = tensor_of_brought<Tile::columns, RIGHT_TRANSPOSED>(workspace + elements, inner);
       operation.run(a, c, others);
     }
   }

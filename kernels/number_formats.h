@@ -30,6 +30,20 @@ struct e4m3 {
   static inline float decode(uint code) {
     return (code & 0x7fu) == 0x7fu ? NAN : small_float(code, 0x80u, 7, 0x1p8f);
   }
+  // Of the nearest value, even codes winning ties; of the largest for those beyond it.
+  static inline uint encode(float x) {
+    const uint bits = metal::as_type<uint>(x);
+    const uint sign = bits >> 31 << 7;
+    const uint magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) {
+      return sign | 0x7fu;
+    }
+    if (magnitude < 0x3c800000u) {  // 2^-6: those below have steps of 2^-9
+      return sign | static_cast<uint>(metal::rint(metal::as_type<float>(magnitude) * 512));
+    }
+    const uint rounded = magnitude + 0x7ffffu + (magnitude >> 20 & 1u);
+    return sign | metal::min((rounded >> 20) - (120u << 3), 0x7eu);
+  }
 };
 struct e5m2 {
   static constant constexpr int bits = 8;
@@ -38,6 +52,14 @@ struct e5m2 {
 struct e2m1 {
   static constant constexpr int bits = 4;
   static inline float decode(uint code) { return small_float(code, 8u, 9, 0x1p14f); }
+  // As above.
+  static inline uint encode(float x) {
+    const uint sign = metal::as_type<uint>(x) >> 31 << 3;
+    const float m = metal::abs(x);
+    const uint upper = uint(m > 2.5f) + uint(m >= 3.5f) + uint(m > 5.0f);
+    const uint lower = uint(m > 0.25f) + uint(m >= 0.75f) + uint(m > 1.25f) + uint(m >= 1.75f);
+    return sign | (metal::isnan(x) ? 7u : upper + lower);
+  }
 };
 
 // A scale that is a power of two; 255 is NaN.

@@ -1,0 +1,292 @@
+"""Layers with quantised weights; :mod:`metalops.ops.quantized` says which modes, bits and groups there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from .. import ops
+from ..ops import _quantized_formats as formats
+
+
+class _Quantized(nn.Module):
+    """Holds ``weight``, packed, and ``scales`` and ``biases``, which are parameters that need no gradient at first where they are
+    floats. Weights of MLX, uint32, load as they are."""
+
+    weight: Tensor
+    scales: Tensor
+    biases: Tensor | None
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        bits: int | None,
+        group_size: int | None,
+        mode: str,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__()
+        self.bits, self.group_size = formats.usual(mode, bits, group_size)
+        self.mode = mode
+        *lines, columns = shape
+        formats.check_columns(type(self).__name__, columns, self.group_size, mode)
+        about = formats.MODES[mode]
+        groups = [*lines, -(-columns // self.group_size)]
+        type_of_scales = about.scale or dtype or torch.get_default_dtype()
+        packed = torch.zeros([*lines, columns * self.bits // 8], dtype=torch.uint8, device=device)
+        scales = torch.zeros(groups, dtype=type_of_scales, device=device)
+        self._hold(packed, scales, torch.zeros_like(scales) if about.biases else None)
+
+    def _hold(self, packed: Tensor, scales: Tensor, biases: Tensor | None) -> None:
+        self.register_buffer("weight", packed)
+        for name, x in (("scales", scales), ("biases", biases)):
+            if x is None or x.is_floating_point():
+                self.register_parameter(name, None if x is None else nn.Parameter(x, False))
+            else:
+                self.register_buffer(name, x)
+
+    def _quantize(self, weight: Tensor) -> None:
+        self._hold(*ops.quantize(weight, **self._keywords))
+
+    @property
+    def _keywords(self) -> dict:
+        return {"bits": self.bits, "group_size": self.group_size, "mode": self.mode}
+
+    @property
+    def _weights(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        return self.weight, self.scales, self.biases
+
+    def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
+        key = f"{prefix}weight"
+        if key in state_dict and state_dict[key].dim() > 0:
+            packed = state_dict[key]
+            if packed.dtype in (torch.int32, torch.uint32):
+                # The mapping is the caller's, who may load it again.
+                state_dict[key] = packed.contiguous().view(torch.uint8)
+                super()._load_from_state_dict(state_dict, prefix, *args)
+                state_dict[key] = packed
+                return
+            if packed.dtype != torch.uint8:
+                args[-1].append(
+                    f"{key} must be packed, uint8, int32 or uint32, but is {packed.dtype}"
+                )
+                return
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        *lines, _ = self.weight.shape
+        columns = self.weight.shape[-1] * 8 // self.bits
+        return f"{', '.join(map(str, [columns, *lines[::-1]]))}, bits={self.bits}, group_size={self.group_size}, mode={self.mode!r}"
+
+
+class QuantizedLinear(_Quantized):
+    """``x weight^T + bias``, :func:`metalops.ops.quantized_linear`. dtype: of scales, biases and bias."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        bits: int | None = None,
+        group_size: int | None = None,
+        mode: str = "affine",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__((out_features, in_features), bits, group_size, mode, device, dtype)
+        self.in_features, self.out_features = in_features, out_features
+        zeros = torch.zeros(out_features, device=device, dtype=dtype) if bias else None
+        self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
+
+    @classmethod
+    def from_linear(
+        cls,
+        linear: nn.Linear,
+        bits: int | None = None,
+        group_size: int | None = None,
+        mode: str = "affine",
+    ) -> QuantizedLinear:
+        """With the weights of a layer, quantised, and its bias itself."""
+        made = cls(
+            linear.in_features,
+            linear.out_features,
+            False,
+            bits=bits,
+            group_size=group_size,
+            mode=mode,
+            device="meta",
+            dtype=linear.weight.dtype,
+        )
+        made._quantize(linear.weight)
+        made.bias = linear.bias
+        return made.train(linear.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.quantized_linear(x, *self._weights, self.bias, **self._keywords)
+
+
+class QuantizedEmbedding(_Quantized):
+    """Rows of weights, :func:`metalops.ops.quantized_embedding`. dtype: of scales, biases and results."""
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        *,
+        bits: int | None = None,
+        group_size: int | None = None,
+        mode: str = "affine",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__((num_embeddings, embedding_dim), bits, group_size, mode, device, dtype)
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.dtype = dtype or torch.get_default_dtype()
+
+    @classmethod
+    def from_embedding(
+        cls,
+        embedding: nn.Embedding,
+        bits: int | None = None,
+        group_size: int | None = None,
+        mode: str = "affine",
+    ) -> QuantizedEmbedding:
+        """With the weights of a layer, quantised. ValueError for one that changes its weights (``max_norm``)."""
+        if embedding.max_norm is not None:
+            raise ValueError(
+                f"QuantizedEmbedding: weights that are quantised cannot be renormalised, but max_norm is {embedding.max_norm}"
+            )
+        made = cls(
+            embedding.num_embeddings,
+            embedding.embedding_dim,
+            bits=bits,
+            group_size=group_size,
+            mode=mode,
+            device="meta",
+            dtype=embedding.weight.dtype,
+        )
+        made._quantize(embedding.weight)
+        return made.train(embedding.training)
+
+    def forward(self, indices: Tensor) -> Tensor:
+        dtype = self.scales.dtype if self.biases is not None else self.dtype
+        return ops.quantized_embedding(indices, *self._weights, **self._keywords, dtype=dtype)
+
+    def as_linear(self, x: Tensor) -> Tensor:
+        """``x weight^T``, for heads of language models that share the weights of their embedding."""
+        return ops.quantized_linear(x, *self._weights, **self._keywords)
+
+
+class QuantizedSwitchLinear(_Quantized):
+    """One of several layers for each of a sample's experts, :func:`metalops.ops.gather_quantized_matmul`.
+
+    ``weight``: of ``(num_experts, out_features, in_features)``; ``bias``: ``(num_experts, out_features)``.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        num_experts: int,
+        bias: bool = True,
+        *,
+        bits: int | None = None,
+        group_size: int | None = None,
+        mode: str = "affine",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        shape = (num_experts, out_features, in_features)
+        super().__init__(shape, bits, group_size, mode, device, dtype)
+        self.in_features, self.out_features, self.num_experts = (
+            in_features,
+            out_features,
+            num_experts,
+        )
+        zeros = torch.zeros(shape[:2], device=device, dtype=dtype) if bias else None
+        self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
+
+    @classmethod
+    def from_weight(
+        cls,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        bits: int | None = None,
+        group_size: int | None = None,
+        mode: str = "affine",
+    ) -> QuantizedSwitchLinear:
+        """weight: ``(num_experts, out_features, in_features)``, which is quantised. bias: ``(num_experts, out_features)``."""
+        if weight.dim() != 3:
+            raise ValueError(
+                f"QuantizedSwitchLinear: weight must have 3 dimensions, but has sizes {list(weight.shape)}"
+            )
+        if bias is not None and bias.shape != weight.shape[:2]:
+            raise ValueError(
+                f"QuantizedSwitchLinear: bias must have sizes {list(weight.shape[:2])}, but has {list(bias.shape)}"
+            )
+        experts, out_features, in_features = weight.shape
+        made = cls(
+            in_features,
+            out_features,
+            experts,
+            False,
+            bits=bits,
+            group_size=group_size,
+            mode=mode,
+            device="meta",
+            dtype=weight.dtype,
+        )
+        made._quantize(weight)
+        if bias is not None:
+            made.bias = bias if isinstance(bias, nn.Parameter) else nn.Parameter(bias)
+        return made
+
+    def forward(self, x: Tensor, indices: Tensor, sorted_indices: bool = False) -> Tensor:
+        """x: ``(..., M, in_features)``; indices: of experts, broadcast against the dimensions before M. Returns ``(..., M,
+        out_features)`` of the broadcast dimensions."""
+        result = ops.gather_quantized_matmul(
+            x,
+            *self._weights,
+            rhs_indices=indices,
+            sorted_indices=sorted_indices,
+            **self._keywords,
+        )
+        return result if self.bias is None else result + self.bias[indices].unsqueeze(-2)
+
+
+def _is_linear(module: nn.Module, fqn: str) -> bool:
+    return type(module) is nn.Linear
+
+
+def quantize_model(
+    module: nn.Module,
+    *,
+    bits: int | None = None,
+    group_size: int | None = None,
+    mode: str = "affine",
+    filter_fn: Callable[[nn.Module, str], bool] | None = None,
+) -> nn.Module:
+    """Puts quantised layers in the place of linear ones and embeddings, in the module itself, and returns it (its successor where
+    it is such a layer).
+
+    filter_fn: called with each torch.nn.Linear and torch.nn.Embedding and its name; whether to replace it. By default all
+    torch.nn.Linear, but none of classes that are derived from it, whose weights other modules may read. ValueError for what
+    cannot be quantised so.
+    """
+    accepts = filter_fn or _is_linear
+    found: dict[nn.Module, nn.Module] = {}  # layers may be in several places
+    for fqn, layer in list(module.named_modules(remove_duplicate=False)):
+        if layer not in found:
+            if isinstance(layer, nn.Linear) and accepts(layer, fqn):
+                found[layer] = QuantizedLinear.from_linear(layer, bits, group_size, mode)
+            elif isinstance(layer, nn.Embedding) and accepts(layer, fqn):
+                found[layer] = QuantizedEmbedding.from_embedding(layer, bits, group_size, mode)
+        if layer in found:
+            if fqn == "":
+                return found[layer]
+            module.set_submodule(fqn, found[layer])
+    return module

@@ -1,0 +1,557 @@
+"""Weights of 1 to 8 bits and products with them.
+
+The names and the numerics are those of MLX; packed weights of mlx-community's checkpoints, of torchao (``affine``; its offsets
+are our biases) and of bitsandbytes (``nf4`` and ``fp4``) are taken as they are.
+
+======== ======== ================ ======================== =========================== ===================================
+mode     bits     group_size       scales                   biases                      value of a code
+======== ======== ================ ======================== =========================== ===================================
+affine   1 to 8   32 64 128 256    dtype of the weights     that of scales, needed      ``code scale + bias``
+mxfp4    4        32               uint8: e8m0              none                        e2m1 times scale
+mxfp8    8        32               uint8: e8m0              none                        e4m3 times scale
+nvfp4    4        16               uint8: e4m3              none                        e2m1 times scale times global_scale
+nf4, fp4 4        32 64 ... 4096   float32                  none                        of bitsandbytes' tables, times scale
+======== ======== ================ ======================== =========================== ===================================
+
+Packed weights are ``(..., N, K bits / 8)`` uint8; views of the same bytes as int32 and uint32 are taken too. Scales and biases
+are ``(..., N, K / group_size)``. K is a multiple of the group's size, in mode affine of 8 only, with a shorter last group.
+
+Activations are float32, float16 or bfloat16; scales and biases of mode affine are taken in their dtype, sums are in float32.
+Derivatives of any order flow to activations, scales, biases and bias. Autocast lowers the precision as that of a linear layer.
+Wrong shapes, bits, groups and biases are ValueErrors. On ``mps`` kernels decode weights where they multiply them, elsewhere
+operators of torch do.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .. import _problem
+from .._torch_internals import DispatchKey, DispatchKeySet, excluded_keys
+from . import _elsewhere, fake
+from . import _quantized_formats as formats
+
+
+def quantize(
+    weight: Tensor,
+    *,
+    bits: int | None = None,
+    group_size: int | None = None,
+    mode: str = "affine",
+    global_scale: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """``(packed, scales, biases)`` of weights ``(..., N, K)``; biases are None but in mode affine.
+
+    bits, group_size: by default 4 and 64, or what the mode has. global_scale: of mode nvfp4, one float32 by which all scales are
+    multiplied (torchao's per_tensor_scale).
+
+    affine, as MLX: ``scale`` is the group's range over ``2^bits - 1``, and the extreme farther from zero and, nearly, zero are
+    codes. mxfp4, mxfp8: scales are the powers of two whose logarithms are nearest to that of the largest over 6 or 448 (MLX;
+    torchao's default rounds down); nvfp4: the e4m3 nearest to the largest over 6. Codes are the nearest, ties to even ones, but
+    for nf4 and fp4, whose thresholds are those of bitsandbytes. Not differentiable.
+    """
+    bits, group_size = formats.usual(mode, bits, group_size)
+    if weight.dim() == 0:
+        raise ValueError("quantize: weight must have at least one dimension, but has none")
+    _elsewhere.check_dtypes("quantize", [weight], formats.DTYPES)
+    formats.check_columns("quantize", weight.shape[-1], group_size, mode)
+    if global_scale is not None:
+        formats.check_global("quantize", global_scale, mode)
+        global_scale = global_scale.detach()
+    packed, scales, biases = torch.ops.metalops.quantize.default(
+        weight.detach(), global_scale, bits, group_size, mode
+    )
+    return packed, scales, biases if formats.MODES[mode].biases else None
+
+
+def dequantize(
+    packed: Tensor,
+    scales: Tensor,
+    biases: Tensor | None = None,
+    *,
+    bits: int | None = None,
+    group_size: int | None = None,
+    mode: str = "affine",
+    global_scale: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """The weights ``(..., N, K)``, rounded once. dtype: by default that of scales, or float32 where those are bytes."""
+    p = formats.checked("dequantize", packed, scales, biases, global_scale, bits, group_size, mode)
+    return _dequantize(p, None, dtype)
+
+
+def quantized_matmul(
+    x: Tensor,
+    packed: Tensor,
+    scales: Tensor,
+    biases: Tensor | None = None,
+    *,
+    transpose: bool = True,
+    bits: int | None = None,
+    group_size: int | None = None,
+    mode: str = "affine",
+    global_scale: Tensor | None = None,
+) -> Tensor:
+    """``x w^T`` with the weights ``w`` that are packed, or ``x w`` without transpose.
+
+    x: ``(..., M, K)`` (``(..., M, N)``), its batch broadcast against that of the weights as torch.matmul does; with weights of
+    two dimensions, ``(..., K)``. Returns ``(..., M, N)`` (``(..., M, K)``) of the dtype of x.
+    """
+    p = formats.checked(
+        "quantized_matmul", packed, scales, biases, global_scale, bits, group_size, mode
+    )
+    return _matmul("quantized_matmul", x, p, None, transpose)
+
+
+def quantized_linear(
+    x: Tensor,
+    packed: Tensor,
+    scales: Tensor,
+    biases: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    bits: int | None = None,
+    group_size: int | None = None,
+    mode: str = "affine",
+    global_scale: Tensor | None = None,
+) -> Tensor:
+    """``x w^T + bias`` as torch.nn.functional.linear, with the weights ``w (N, K)`` that are packed. bias: ``(N,)``."""
+    p = formats.checked(
+        "quantized_linear", packed, scales, biases, global_scale, bits, group_size, mode
+    )
+    if p.codes.dim() != 2:
+        raise ValueError(
+            f"quantized_linear: packed must have 2 dimensions, but has sizes {list(packed.shape)}"
+        )
+    if bias is not None and list(bias.shape) != [p.shape[0]]:
+        raise ValueError(
+            f"quantized_linear: bias must have sizes [{p.shape[0]}], but has {list(bias.shape)}"
+        )
+    return _matmul("quantized_linear", x, p, bias, True)
+
+
+def gather_quantized_matmul(
+    x: Tensor,
+    packed: Tensor,
+    scales: Tensor,
+    biases: Tensor | None = None,
+    *,
+    lhs_indices: Tensor | None = None,
+    rhs_indices: Tensor | None = None,
+    transpose: bool = True,
+    sorted_indices: bool = False,
+    bits: int | None = None,
+    group_size: int | None = None,
+    mode: str = "affine",
+    global_scale: Tensor | None = None,
+) -> Tensor:
+    """Products of pairs of matrices: of ``x[lhs]`` and of the weights ``w[rhs]``, as experts of a mixture need them.
+
+    x: ``(..., M, K)`` and weights: ``(..., N, K)``, whose batches the indices count flattened; each by default all of them in
+    order. The indices broadcast. Returns ``(*indices, M, N)``. sorted_indices: a promise that rhs_indices do not descend, for
+    speed only. RuntimeError for indices that are not of matrices, when next the device is waited for.
+    """
+    name = "gather_quantized_matmul"
+    p = formats.checked(name, packed, scales, biases, global_scale, bits, group_size, mode)
+    if x.dim() < 2:
+        raise ValueError(f"{name}: x must have at least 2 dimensions, but has {list(x.shape)}")
+    _check_inner(name, x, p, transpose)
+    for argument, index in (("lhs_indices", lhs_indices), ("rhs_indices", rhs_indices)):
+        if index is not None and (index.is_floating_point() or index.dtype == torch.bool):
+            raise ValueError(f"{name}: {argument} must be integers, but are {index.dtype}")
+    left = _every_matrix(x) if lhs_indices is None else lhs_indices
+    right = _every_matrix(p.codes) if rhs_indices is None else rhs_indices
+    left, right = torch.broadcast_tensors(left, right)
+    result = _pairs(
+        _as_matrices(x),
+        p,
+        None,
+        left.reshape(-1).long(),
+        right.reshape(-1).long(),
+        transpose,
+    )
+    return result.reshape(*left.shape, *result.shape[1:])
+
+
+def quantized_embedding(
+    indices: Tensor,
+    packed: Tensor,
+    scales: Tensor,
+    biases: Tensor | None = None,
+    *,
+    bits: int | None = None,
+    group_size: int | None = None,
+    mode: str = "affine",
+    global_scale: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """The rows ``indices`` of weights ``(N, K)``: ``(*indices, K)``. dtype: as in :func:`dequantize`.
+
+    RuntimeError for indices that are not of rows, when next the device is waited for.
+    """
+    name = "quantized_embedding"
+    p = formats.checked(name, packed, scales, biases, global_scale, bits, group_size, mode)
+    if p.codes.dim() != 2:
+        raise ValueError(
+            f"{name}: packed must have 2 dimensions, but has sizes {list(packed.shape)}"
+        )
+    if indices.is_floating_point() or indices.dtype == torch.bool:
+        raise ValueError(f"{name}: indices must be integers, but are {indices.dtype}")
+    return _dequantize(p, indices.long(), dtype)
+
+
+OPERATORS = (
+    quantize,
+    dequantize,
+    quantized_matmul,
+    quantized_linear,
+    gather_quantized_matmul,
+    quantized_embedding,
+)
+
+
+# ---- between the functions and the operators -----------------------------------------------------
+
+
+def _dequantize(p: formats.Packed, indices: Tensor | None, dtype: torch.dtype | None) -> Tensor:
+    is_float = p.scales.is_floating_point()
+    dtype = dtype or (p.scales.dtype if is_float else torch.float32)
+    if dtype not in formats.DTYPES:
+        known = ", ".join(map(str, formats.DTYPES))
+        raise ValueError(f"dequantize: dtype must be one of {known}, but is {dtype}")
+    # Scales of more precision than the result are not rounded to it.
+    computed = torch.promote_types(dtype, p.scales.dtype) if is_float else dtype
+    p = p.of_dtype(computed)
+    result = torch.ops.metalops.dequantize.default(
+        p.codes, p.scales, p.biases, p.global_scale, indices, p.bits, p.group_size, p.mode, computed
+    )
+    return result.to(dtype)
+
+
+def _check_inner(name: str, x: Tensor, p: formats.Packed, transpose: bool) -> None:
+    _elsewhere.check_dtypes(name, [x], formats.DTYPES)
+    if x.device != p.codes.device:
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but x is on {x.device} and packed on {p.codes.device}"
+        )
+    inner = p.shape[-1 if transpose else -2]
+    if x.dim() == 0 or x.shape[-1] != inner:
+        raise ValueError(
+            f"{name}: x must have rows of {inner} elements, but has sizes {list(x.shape)}"
+        )
+
+
+def _every_matrix(x: Tensor) -> Tensor:
+    """The numbers of the matrices of a batch."""
+    batch = x.shape[:-2]
+    return torch.arange(math.prod(batch), device=x.device).reshape(batch)
+
+
+def _as_matrices(x: Tensor) -> Tensor:
+    return x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
+
+
+def _pairs(
+    x: Tensor,
+    p: formats.Packed,
+    bias: Tensor | None,
+    left: Tensor | None,
+    right: Tensor | None,
+    transpose: bool,
+) -> Tensor:
+    p = p.of_dtype(x.dtype).map(_as_matrices)
+    return torch.ops.metalops.quantized_matmul.default(
+        x,
+        p.codes,
+        p.scales,
+        p.biases,
+        None if bias is None else bias.to(x.dtype),
+        p.global_scale,
+        left,
+        right,
+        transpose,
+        p.bits,
+        p.group_size,
+        p.mode,
+    )
+
+
+def _matmul(
+    name: str, x: Tensor, p: formats.Packed, bias: Tensor | None, transpose: bool
+) -> Tensor:
+    _check_inner(name, x, p, transpose)
+    if bias is not None and bias.device != x.device:
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but bias is on {bias.device} and x on {x.device}"
+        )
+    if p.codes.dim() == 2:
+        rows = x.reshape(1, math.prod(x.shape[:-1]), x.shape[-1])
+        result = _pairs(rows, p, bias, None, None, transpose)
+        return result.reshape(*x.shape[:-1], result.shape[-1])
+    matrices = x.unsqueeze(0) if x.dim() == 1 else x
+    batch = torch.broadcast_shapes(matrices.shape[:-2], p.codes.shape[:-2])
+    left, right = (
+        None if t.shape[:-2] == batch else _every_matrix(t).expand(batch).reshape(-1)
+        for t in (matrices, p.codes)
+    )
+    result = _pairs(_as_matrices(matrices), p, bias, left, right, transpose)
+    result = result.reshape(*batch, *result.shape[1:])
+    return result.squeeze(-2) if x.dim() == 1 else result
+
+
+# ---- in operators of torch -----------------------------------------------------------------------
+
+
+def _packed(packed, scales, biases, global_scale, bits, group_size, mode) -> formats.Packed:
+    return formats.checked(
+        "quantized weights", packed, scales, biases, global_scale, bits, group_size, mode
+    )
+
+
+def _quantize_kernel(weight, global_scale, bits, group_size, mode):
+    packed, scales, biases = formats.quantized(weight, global_scale, bits, group_size, mode)
+    return packed, scales, weight.new_empty(0) if biases is None else biases
+
+
+def _check_indices(name: str, indices: Tensor, count: int) -> None:
+    wrong = (indices < 0) | (indices >= count)
+    if wrong.any():
+        raise RuntimeError(f"{name}: index {indices[wrong][0].item()} is not one of {count}")
+
+
+def _dequantize_kernel(
+    packed, scales, biases, global_scale, indices, bits, group_size, mode, dtype
+):
+    p = _packed(packed, scales, biases, global_scale, bits, group_size, mode)
+    if indices is not None:
+        _check_indices("quantized_embedding", indices, p.shape[0])
+        p = p.map(lambda t: t[indices])
+    return formats.dequantized(p).to(dtype).contiguous()
+
+
+def _matmul_kernel(
+    x, packed, scales, biases, bias, global_scale, left, right, transpose, bits, group_size, mode
+):
+    weights = formats.dequantized(
+        _packed(packed, scales, biases, global_scale, bits, group_size, mode)
+    )
+    for indices, matrices in ((left, x), (right, weights)):
+        if indices is not None:
+            _check_indices("gather_quantized_matmul", indices, matrices.shape[0])
+    if right is not None:
+        weights = weights[right]
+    inputs = x.float() if left is None else x[left].float()
+    result = torch.matmul(inputs, weights.mT if transpose else weights)
+    if bias is not None:
+        result = result + bias.float()
+    return result.to(x.dtype).contiguous()
+
+
+def _scales_gradient_kernel(grad, packed, scales, bits, group_size, mode):
+    codes = formats.unpack(packed, bits, formats.is_high_first(mode))
+    groups = scales.shape[-1]
+    missing = groups * group_size - codes.shape[-1]
+
+    def total(x: Tensor) -> Tensor:
+        x = torch.nn.functional.pad(x, (0, missing)).unflatten(-1, (groups, group_size))
+        return x.sum(-1).to(scales.dtype)
+
+    grad = grad.float()
+    of_scales = total(grad * formats.values_of(codes, mode))
+    return of_scales, total(grad) if mode == "affine" else scales.new_empty(0)
+
+
+# ---- shapes --------------------------------------------------------------------------------------
+
+
+def _fake_quantize(weight, global_scale, bits, group_size, mode):
+    about = formats.MODES[mode]
+    *lines, columns = weight.shape
+    scales = [*lines, -(-columns // group_size)]
+    return (
+        weight.new_empty([*lines, columns * bits // 8], dtype=torch.uint8),
+        weight.new_empty(scales, dtype=about.scale or weight.dtype),
+        weight.new_empty(scales if about.biases else 0),
+    )
+
+
+def _fake_dequantize(packed, scales, biases, global_scale, indices, bits, group_size, mode, dtype):
+    lines = packed.shape[:-1] if indices is None else indices.shape
+    return packed.new_empty([*lines, packed.shape[-1] // bits * 8], dtype=dtype)
+
+
+def _fake_matmul(
+    x, packed, scales, biases, bias, global_scale, left, right, transpose, bits, group_size, mode
+):
+    pairs = x.shape[0]
+    for index in (right, left):
+        pairs = pairs if index is None else index.shape[0]
+    columns = packed.shape[1] if transpose else packed.shape[2] // bits * 8
+    return x.new_empty([pairs, x.shape[1], columns])
+
+
+def _fake_scales_gradient(grad, packed, scales, bits, group_size, mode):
+    biases = scales.shape if mode == "affine" else 0
+    return scales.new_empty(scales.shape), scales.new_empty(biases)
+
+
+# ---- derivatives ---------------------------------------------------------------------------------
+
+
+def _save_dequantize(ctx, inputs, output) -> None:
+    packed, scales, _, _, indices, *ctx.numbers, _ = inputs
+    ctx.save_for_backward(packed, scales, indices)
+
+
+def _of_scales(grad: Tensor, packed: Tensor, scales: Tensor, numbers: list) -> tuple:
+    """The gradients of scales and biases, of that of the weights."""
+    if not scales.is_floating_point():
+        return None, None
+    of_scales, of_biases = torch.ops.metalops.quantized_scales_gradient.default(
+        grad, packed, scales, *numbers
+    )
+    return of_scales, of_biases if numbers[-1] == "affine" else None
+
+
+def _differentiate_dequantize(ctx, grad):
+    packed, scales, indices = ctx.saved_tensors
+    if indices is not None:
+        rows = torch.zeros([packed.shape[0], grad.shape[-1]], dtype=grad.dtype, device=grad.device)
+        grad = rows.index_add(0, indices.reshape(-1), grad.reshape(-1, grad.shape[-1]))
+    of_scales, of_biases = _of_scales(grad, packed, scales, ctx.numbers)
+    return None, of_scales, of_biases, *[None] * 6
+
+
+def _save_scales_gradient(ctx, inputs, output) -> None:
+    grad, packed, _, *ctx.numbers = inputs
+    ctx.dtype = grad.dtype
+    ctx.save_for_backward(packed)
+
+
+def _differentiate_scales_gradient(ctx, of_scales, of_biases):
+    # It is the transpose of what dequantize() does to scales and biases.
+    (packed,) = ctx.saved_tensors
+    biases = of_biases if ctx.numbers[-1] == "affine" else None
+    grad = torch.ops.metalops.dequantize.default(
+        packed, of_scales, biases, None, None, *ctx.numbers, ctx.dtype
+    )
+    return grad, *[None] * 5
+
+
+def _save_matmul(ctx, inputs, output) -> None:
+    x, packed, scales, biases, bias, global_scale, left, right, *ctx.numbers = inputs
+    ctx.save_for_backward(x, packed, scales, biases, global_scale, left, right)
+
+
+def _differentiate_matmul(ctx, grad):
+    x, packed, scales, biases, global_scale, left, right = ctx.saved_tensors
+    transpose, *numbers = ctx.numbers
+    of_x = of_scales = of_biases = of_bias = None
+    if ctx.needs_input_grad[0]:
+        of_x = torch.ops.metalops.quantized_matmul.default(
+            grad, packed, scales, biases, None, global_scale, None, right, not transpose, *numbers
+        )
+        if left is not None:
+            of_x = torch.zeros_like(x).index_add(0, left, of_x)
+    if ctx.needs_input_grad[2] or ctx.needs_input_grad[3]:
+        of_weights = _weight_gradient(grad, x, packed.shape[0], left, right, transpose)
+        of_scales, of_biases = _of_scales(of_weights, packed, scales, numbers)
+    if ctx.needs_input_grad[4]:
+        rows = grad.reshape(-1, grad.shape[-1])
+        of_bias = _column_sums(rows)
+    return of_x, None, of_scales, of_biases, of_bias, *[None] * 7
+
+
+def _column_sums(rows: Tensor) -> Tensor:
+    if _problem is not None:
+        return rows.sum(0)
+    of_bias_only = [False, False, True]
+    return torch.ops.metalops.linear_act_backward.default(
+        rows, rows, rows, None, None, "none", of_bias_only
+    )[2]
+
+
+def _weight_gradient(grad, x, matrices, left, right, transpose) -> Tensor:
+    """``(matrices, N, K)``."""
+    inputs = x if left is None else x[left]
+    lines, columns = (grad, inputs) if transpose else (inputs, grad)
+    if grad.shape[0] == 1 and right is None:
+        product = torch.ops.metalops.linear_act.default(lines[0].mT, columns[0].mT)
+        return product.unsqueeze(0)
+    products = torch.matmul(lines.mT, columns)
+    if right is None:
+        return products
+    of_weights = products.new_zeros([matrices, *products.shape[1:]])
+    return of_weights.index_add(0, right, products)
+
+
+def _autocast(key: str):
+    """As torch's autocast has its linear layers."""
+    device = key.removeprefix("Autocast").lower()
+    keys = DispatchKeySet(getattr(DispatchKey, key))
+
+    def kernel(x, packed, scales, biases, bias, *others):
+        with excluded_keys(keys):
+            dtype = torch.get_autocast_dtype(device)
+            x = x.to(dtype)
+            bias = None if bias is None else bias.to(dtype)
+            if formats.MODES[others[-1]].scale is None:
+                scales, biases = scales.to(dtype), biases.to(dtype)
+            return torch.ops.metalops.quantized_matmul.default(
+                x, packed, scales, biases, bias, *others
+            )
+
+    return kernel
+
+
+# ---- registration --------------------------------------------------------------------------------
+
+# As csrc/ops/quantized.mm and csrc/ops/quantized_matmul.mm have them.
+_SCHEMAS = (
+    "quantize(Tensor weight, Tensor? global_scale, int bits, int group_size, str mode) -> (Tensor, Tensor, Tensor)",
+    "dequantize(Tensor packed, Tensor scales, Tensor? biases, Tensor? global_scale, Tensor? indices, int bits, "
+    "int group_size, str mode, ScalarType dtype) -> Tensor",
+    "quantized_scales_gradient(Tensor grad, Tensor packed, Tensor scales, int bits, int group_size, str mode) "
+    "-> (Tensor, Tensor)",
+    "quantized_matmul(Tensor x, Tensor packed, Tensor scales, Tensor? biases, Tensor? bias, Tensor? global_scale, "
+    "Tensor? left_index, Tensor? right_index, bool transpose, int bits, int group_size, str mode) -> Tensor",
+)
+
+
+def _register() -> None:
+    library = fake.fragment("metalops")
+    if _problem is not None:
+        for schema in _SCHEMAS:
+            library.define(schema, tags=[torch.Tag.pt2_compliant_tag])
+    for name, kernel, fake_kernel, derivative in (
+        ("quantize", _quantize_kernel, _fake_quantize, None),
+        (
+            "dequantize",
+            _dequantize_kernel,
+            _fake_dequantize,
+            (_differentiate_dequantize, _save_dequantize),
+        ),
+        (
+            "quantized_scales_gradient",
+            _scales_gradient_kernel,
+            _fake_scales_gradient,
+            (_differentiate_scales_gradient, _save_scales_gradient),
+        ),
+        ("quantized_matmul", _matmul_kernel, _fake_matmul, (_differentiate_matmul, _save_matmul)),
+    ):
+        for key in ("CPU", "CUDA"):
+            library.impl(name, kernel, key)
+        torch.library.register_fake(f"metalops::{name}", fake_kernel, lib=library)
+        if derivative is not None:
+            backward, save = derivative
+            torch.library.register_autograd(
+                f"metalops::{name}", backward, setup_context=save, lib=library
+            )
+    for key in ("AutocastCPU", "AutocastCUDA", "AutocastMPS"):
+        library.impl("quantized_matmul", _autocast(key), key)
+
+
+_register()
