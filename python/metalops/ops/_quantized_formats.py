@@ -273,6 +273,8 @@ def values_of(codes: Tensor, mode: str) -> Tensor:
         return codes.float()
     if mode == "mxfp8":
         return codes.to(torch.uint8).view(torch.float8_e4m3fn).float()
+    if mode == "int8":
+        return codes.to(torch.uint8).view(torch.int8).float()
     table = {"nf4": _NF4, "fp4": (*_FP4, *(-x for x in _FP4))}.get(
         mode, (*_E2M1, *(-x for x in _E2M1))
     )
@@ -291,6 +293,8 @@ def scale_values(scales: Tensor, mode: str) -> Tensor:
 
 
 def of_each_element(of_group: Tensor, group_size: int, columns: int) -> Tensor:
+    if group_size == 0:  # one for all
+        return of_group.expand(*of_group.shape[:-1], columns)
     return of_group.repeat_interleave(group_size, -1)[..., :columns]
 
 

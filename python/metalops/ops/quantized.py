@@ -18,8 +18,8 @@ are ``(..., N, K / group_size)``. K is a multiple of the group's size, in mode a
 
 Activations are float32, float16 or bfloat16; scales and biases of mode affine are taken in their dtype, sums are in float32.
 Derivatives of any order flow to activations, scales, biases and bias. Autocast lowers the precision as that of a linear layer.
-Wrong shapes, bits, groups and biases are ValueErrors. On ``mps`` kernels decode weights where they multiply them, elsewhere
-operators of torch do.
+Wrong shapes, bits, groups and biases are ValueErrors. On ``mps`` kernels decode weights where they multiply them, on CUDA
+tensors too for few rows; elsewhere operators of torch do.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from .. import _problem
 from .._torch_internals import DispatchKey, DispatchKeySet, excluded_keys
 from . import _elsewhere, fake
 from . import _quantized_formats as formats
+from . import _quantized_on_cuda as on_cuda
 
 
 def quantize(
@@ -306,6 +307,8 @@ def _matmul(
 
 
 def _packed(packed, scales, biases, global_scale, bits, group_size, mode) -> formats.Packed:
+    if mode == "int8":  # of int8_linear, which has checked them
+        return formats.Packed(packed, scales, None, None, 8, 0, mode)
     return formats.checked(
         "quantized weights", packed, scales, biases, global_scale, bits, group_size, mode
     )
@@ -353,6 +356,7 @@ def _matmul_kernel(
 def _scales_gradient_kernel(grad, packed, scales, bits, group_size, mode):
     codes = formats.unpack(packed, bits, formats.is_high_first(mode))
     groups = scales.shape[-1]
+    group_size = group_size or codes.shape[-1]
     missing = groups * group_size - codes.shape[-1]
 
     def total(x: Tensor) -> Tensor:
@@ -362,6 +366,16 @@ def _scales_gradient_kernel(grad, packed, scales, bits, group_size, mode):
     grad = grad.float()
     of_scales = total(grad * formats.values_of(codes, mode))
     return of_scales, total(grad) if mode == "affine" else scales.new_empty(0)
+
+
+def _on_cuda(composed, kernels):
+    """kernels: what composed gives, by our kernels, where they take it."""
+
+    def kernel(*args):
+        tensors = (x for x in args if isinstance(x, Tensor))
+        return (kernels if on_cuda.takes(*tensors) else composed)(*args)
+
+    return kernel
 
 
 # ---- shapes --------------------------------------------------------------------------------------
@@ -498,8 +512,9 @@ def _autocast(key: str):
             dtype = torch.get_autocast_dtype(device)
             x = x.to(dtype)
             bias = None if bias is None else bias.to(dtype)
-            if formats.MODES[others[-1]].scale is None:
-                scales, biases = scales.to(dtype), biases.to(dtype)
+            if others[-1] in ("affine", "int8"):
+                scales = scales.to(dtype)
+                biases = None if biases is None else biases.to(dtype)
             return torch.ops.metalops.quantized_matmul.default(
                 x, packed, scales, biases, bias, *others
             )
@@ -526,24 +541,32 @@ def _register() -> None:
     if _problem is not None:
         for schema in _SCHEMAS:
             library.define(schema, tags=[torch.Tag.pt2_compliant_tag])
-    for name, kernel, fake_kernel, derivative in (
-        ("quantize", _quantize_kernel, _fake_quantize, None),
+    for name, kernel, kernels, fake_kernel, derivative in (
+        ("quantize", _quantize_kernel, on_cuda.quantize, _fake_quantize, None),
         (
             "dequantize",
             _dequantize_kernel,
+            on_cuda.dequantize,
             _fake_dequantize,
             (_differentiate_dequantize, _save_dequantize),
         ),
         (
             "quantized_scales_gradient",
             _scales_gradient_kernel,
+            None,
             _fake_scales_gradient,
             (_differentiate_scales_gradient, _save_scales_gradient),
         ),
-        ("quantized_matmul", _matmul_kernel, _fake_matmul, (_differentiate_matmul, _save_matmul)),
+        (
+            "quantized_matmul",
+            _matmul_kernel,
+            on_cuda.matmul,
+            _fake_matmul,
+            (_differentiate_matmul, _save_matmul),
+        ),
     ):
-        for key in ("CPU", "CUDA"):
-            library.impl(name, kernel, key)
+        library.impl(name, kernel, "CPU")
+        library.impl(name, kernel if kernels is None else _on_cuda(kernel, kernels), "CUDA")
         torch.library.register_fake(f"metalops::{name}", fake_kernel, lib=library)
         if derivative is not None:
             backward, save = derivative
