@@ -38,7 +38,8 @@ inline uint swapped(uint word) { return (word & 0x0f0f0f0fu) << 4 | (word >> 4 &
 // -----------------------------------------------
 
 // A format has: bits; finish(word), what is done to 32 bits of codes before they are taken apart;
-// unscaled(code), its value but for `factor`; and whether its groups may be of 16.
+// unscaled(code), its value but for `factor`; whether it has biases; and whether its groups may be
+// of 16.
 template <int BITS>
 struct Integer {
   static constant constexpr int bits = BITS;
@@ -46,7 +47,10 @@ struct Integer {
   static constant constexpr bool has_short_groups = false;
   static constant constexpr float factor = 1.0f;
   static inline uint finish(uint word) { return word; }
-  static inline float unscaled(uint code) { return static_cast<float>(code); }
+  // As the last bits of 2^23: GPUs add faster than they convert.
+  static inline float unscaled(uint code) {
+    return ::metal::as_type<float>(0x4b000000u | code) - 0x1p23f;
+  }
 };
 struct Signed8 {
   static constant constexpr int bits = 8;
@@ -109,6 +113,40 @@ struct Blocks {
   }
 };
 
+// Codes 8 i to 8 i + 7 of each line, but for `factor`.
+template <typename Format, int LINES>
+struct EightOfLines {
+  float of[8][LINES];
+};
+template <typename Format, int LINES>
+inline void take_apart(thread EightOfLines<Format, LINES>& values,
+                       thread const Blocks<Format, LINES>& blocks, int i) {
+#pragma unroll
+  for (int e = 0; e < 8; ++e) {
+#pragma unroll
+    for (int line = 0; line < LINES; ++line) {
+      values.of[e][line] = Format::unscaled(blocks.code(8 * i + e, line));
+    }
+  }
+}
+// Two of e2m1 at once, as halves: the codes e and e + 4 are sixteen bits apart.
+template <int LINES>
+inline void take_apart(thread EightOfLines<E2M1, LINES>& values,
+                       thread const Blocks<E2M1, LINES>& blocks, int i) {
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+#pragma unroll
+    for (int line = 0; line < LINES; ++line) {
+      const uint word = blocks.words[i][line];
+      const uint magnitudes = (e < 3 ? word << (9 - 4 * e) : word >> 3) & 0x0e000e00u;
+      const uint signs = word << (12 - 4 * e) & 0x80008000u;
+      const half2 pair = ::metal::as_type<half2>(magnitudes | signs);
+      values.of[e][line] = static_cast<float>(pair.x);
+      values.of[e + 4][line] = static_cast<float>(pair.y);
+    }
+  }
+}
+
 template <int WORDS>
 struct Vector {
   typedef uint type;
@@ -128,29 +166,45 @@ struct Vector<4> {
   static inline uint word(uint4 vector, int i) { return vector[i]; }
 };
 
-// Those of one line, from `from` on, where there are `bytes` of it left, by the widest loads if
-// is_whole.
+// Those of one line, from `from` on, by the widest loads.
 template <typename Format, int LINES>
-inline void load(thread Blocks<Format, LINES>& blocks, int line, device const uchar* from,
-                 int64_t bytes, bool is_whole) {
+inline void load(thread Blocks<Format, LINES>& blocks, int line, device const uchar* from) {
   typedef Vector<Format::bits % 4 == 0 ? 4 : Format::bits % 2 == 0 ? 2 : 1> V;
-  if (is_whole) {
-    for (int i = 0; i < Format::bits / V::words; ++i) {
-      const typename V::type vector = reinterpret_cast<device const typename V::type*>(from)[i];
-      for (int j = 0; j < V::words; ++j) {
-        blocks.words[i * V::words + j][line] = Format::finish(V::word(vector, j));
-      }
-    }
-  } else {
-    for (int i = 0; i < Format::bits; ++i) {
-      uint word = 0;
-      for (int j = 0; j < 4; ++j) {
-        word |= i * 4 + j < bytes ? static_cast<uint>(from[i * 4 + j]) << (8 * j) : 0u;
-      }
-      blocks.words[i][line] = Format::finish(word);
+#pragma unroll
+  for (int i = 0; i < Format::bits / V::words; ++i) {
+    const typename V::type vector = reinterpret_cast<device const typename V::type*>(from)[i];
+#pragma unroll
+    for (int j = 0; j < V::words; ++j) {
+      blocks.words[i * V::words + j][line] = Format::finish(V::word(vector, j));
     }
   }
 }
+
+// How a format's scales are stored, where weights are multiplied as T.
+template <typename T, typename Format>
+struct Scale {
+  typedef T type;
+  static inline float value(T scale, ScaleFormat) { return static_cast<float>(scale); }
+};
+struct NarrowScale {
+  typedef uchar type;
+  static inline float value(uchar scale, ScaleFormat format) {
+    return format == ScaleFormat::kE8M0 ? formats::scale_of(formats::e8m0{scale})
+                                        : formats::e4m3::decode(scale);
+  }
+};
+struct FloatScale {
+  typedef float type;
+  static inline float value(float scale, ScaleFormat) { return scale; }
+};
+template <typename T>
+struct Scale<T, E2M1> : NarrowScale {};
+template <typename T>
+struct Scale<T, E4M3> : NarrowScale {};
+template <typename T>
+struct Scale<T, NormalFloat4> : FloatScale {};
+template <typename T>
+struct Scale<T, Float4> : FloatScale {};
 
 // ---- formats of kernels that are told
 // ------------------------------------------------------------
@@ -206,12 +260,22 @@ inline EightCodes eight_codes(device const uchar* from, constant PackedLayout& l
              static_cast<uint>(from[3]) << 24;
     }
     word = is_high_first(layout.format) ? swapped(word) : word;
+#pragma unroll
     for (int i = 0; i < 8; ++i) {
       codes.of[i] = word >> (4 * i) & 15u;
     }
   } else if (layout.bits == 8) {
-    for (int i = 0; i < 8; ++i) {
-      codes.of[i] = from[i];
+    if (layout.is_aligned) {
+      const uint2 words = *reinterpret_cast<device const uint2*>(from);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        codes.of[i] = words[i / 4] >> (8 * (i % 4)) & 255u;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        codes.of[i] = from[i];
+      }
     }
   } else {
     ulong word = 0;
@@ -219,6 +283,7 @@ inline EightCodes eight_codes(device const uchar* from, constant PackedLayout& l
       word |= static_cast<ulong>(from[i]) << (8 * i);
     }
     const uint mask = (1u << layout.bits) - 1u;
+#pragma unroll
     for (int i = 0; i < 8; ++i) {
       codes.of[i] = static_cast<uint>(word >> (layout.bits * i)) & mask;
     }
@@ -248,10 +313,12 @@ struct Matrix {
     EightValues values;
     if (layout->format == CodeFormat::kInteger) {
       const float bias = static_cast<float>(biases[group]);
+#pragma unroll
       for (int i = 0; i < 8; ++i) {
         values.of[i] = ::metal::fma(static_cast<float>(codes_of.of[i]), scale, bias);
       }
     } else {
+#pragma unroll
       for (int i = 0; i < 8; ++i) {
         values.of[i] = value_of(codes_of.of[i], layout->format) * scale;
       }

@@ -196,8 +196,14 @@ kernel void dequantize(
   const int k = static_cast<int>(position.x) * 8;
   const packed::EightValues values = matrix.eight(line, k);
   device T* const to = result + static_cast<int64_t>(position.y) * layout.inner + k;
-  for (int e = 0; e < 8; ++e) {
-    to[e] = static_cast<T>(values.of[e]);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    vec<T, 4> four;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      four[e] = static_cast<T>(values.of[4 * i + e]);
+    }
+    reinterpret_cast<device vec<T, 4>*>(to)[i] = four;
   }
 }
 

@@ -40,19 +40,15 @@ inline PairPlace pair_place(int64_t pair, device const int64_t* left_index,
 
 constant constexpr int kSimdgroups = 4;
 
-// Sixteen elements from k on in a line of `inner`, zeros behind it.
-template <typename T>
-inline void sixteen(thread float* to, device const T* line, int k, int inner) {
-  if (k + 16 <= inner) {
-    for (int i = 0; i < 4; ++i) {
-      const vec<T, 4> four = reinterpret_cast<device const vec<T, 4>*>(line + k)[i];
-      for (int e = 0; e < 4; ++e) {
-        to[4 * i + e] = static_cast<float>(four[e]);
-      }
-    }
-  } else {
-    for (int e = 0; e < 16; ++e) {
-      to[e] = k + e < inner ? static_cast<float>(line[k + e]) : 0.0f;
+// COUNT neighbouring elements, a multiple of four.
+template <int COUNT, typename T>
+inline void neighbours(thread float* to, device const T* from) {
+#pragma unroll
+  for (int i = 0; i < COUNT / 4; ++i) {
+    const vec<T, 4> four = reinterpret_cast<device const vec<T, 4>*>(from)[i];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      to[4 * i + e] = static_cast<float>(four[e]);
     }
   }
 }
@@ -84,73 +80,118 @@ kernel void quantized_few_rows(
   const int part = static_cast<int>(simdgroup) % p.splits;
   const auto right =
       packed::matrix_of<T>(codes, scales, biases, global_scale, p.right, place.right);
+  // The factor that all scales have in common comes at the end.
+  packed::Matrix<T> rest = right;
+  rest.global_scale = 1.0f;
   device const T* const x = left + place.left * p.left_matrix;
   float sums[ROWS][COLUMNS];
+#pragma unroll
   for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
     for (int c = 0; c < COLUMNS; ++c) {
       sums[r][c] = 0.0f;
     }
   }
-  for (int k = (part * 32 + static_cast<int>(lane)) * 32; k < p.inner; k += p.splits * 1024) {
+  const int whole = p.right.is_aligned ? p.inner / 32 * 32 : 0;
+  const int lane_of_all = part * 32 + static_cast<int>(lane);
+  // First what a turn needs of memory, all of it on its way at once.
+#pragma unroll 1
+  for (int k = lane_of_all * 32; k < whole; k += p.splits * 1024) {
+    typedef packed::Scale<T, Format> Scale;
     packed::Blocks<Format, COLUMNS> blocks;
-    float scale[2][COLUMNS];
-    float offset[2][COLUMNS];
+    typename Scale::type scales_of[2][COLUMNS];
+    T biases_of[COLUMNS];
+    const int group_of = k >> p.right.group_shift;
+    const int next_group = (k + 16) >> p.right.group_shift;
+#pragma unroll
     for (int c = 0; c < COLUMNS; ++c) {
       const int64_t line = min(column + c, p.columns - 1);
-      const int64_t from = static_cast<int64_t>(k / 8) * Format::bits;
-      packed::load(blocks, c, right.codes + line * p.right.line_bytes + from,
-                   p.right.line_bytes - from, p.right.is_aligned && k + 32 <= p.inner);
-      const int64_t first = line * p.right.line_scales;
-      const int64_t group_of = first + (k >> p.right.group_shift);
-      scale[0][c] = packed::scale_at<T>(right.scales, group_of, p.right.scale) * Format::factor;
-      scale[1][c] = scale[0][c];
-      if (Format::has_short_groups) {
-        const int64_t other =
-            min((k + 16) >> p.right.group_shift, static_cast<int>(p.right.line_scales) - 1) + first;
-        scale[1][c] = packed::scale_at<T>(right.scales, other, p.right.scale) * Format::factor;
-      }
-      offset[0][c] = Format::has_biases ? static_cast<float>(right.biases[group_of]) : 0.0f;
+      packed::load(blocks, c, right.codes + line * p.right.line_bytes + k / 8 * Format::bits);
     }
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      const int64_t first = min(column + c, p.columns - 1) * p.right.line_scales;
+      device const typename Scale::type* const of_line =
+          reinterpret_cast<device const typename Scale::type*>(right.scales) + first;
+      scales_of[0][c] = of_line[group_of];
+      scales_of[1][c] = Format::has_short_groups ? of_line[next_group] : scales_of[0][c];
+      biases_of[c] = Format::has_biases ? right.biases[first + group_of] : T(0);
+    }
+#pragma unroll
     for (int h = 0; h < 2; ++h) {
       float inputs[ROWS][16];
       float totals[ROWS];
-      for (int r = 0; r < ROWS; ++r) {
-        sixteen(inputs[r], x + static_cast<int64_t>(min(row + r, p.rows - 1)) * p.inner, k + h * 16,
-                p.inner);
-        totals[r] = 0.0f;
-        if (Format::has_biases) {
-          float4 four = 0.0f;
-          for (int e = 0; e < 16; e += 4) {
-            four += float4(inputs[r][e], inputs[r][e + 1], inputs[r][e + 2], inputs[r][e + 3]);
-          }
-          totals[r] = (four.x + four.y) + (four.z + four.w);
-        }
-      }
       float dots[ROWS][COLUMNS];
+#pragma unroll
       for (int r = 0; r < ROWS; ++r) {
+        const int64_t row_of = min(row + r, p.rows - 1);
+        neighbours<16>(inputs[r], x + row_of * p.inner + k + h * 16);
+        float4 four = 0.0f;
+#pragma unroll
+        for (int e = 0; e < 16; e += 4) {
+          four += float4(inputs[r][e], inputs[r][e + 1], inputs[r][e + 2], inputs[r][e + 3]);
+        }
+        totals[r] = Format::has_biases ? (four.x + four.y) + (four.z + four.w) : 0.0f;
+#pragma unroll
         for (int c = 0; c < COLUMNS; ++c) {
           dots[r][c] = 0.0f;
         }
       }
-      for (int e = 0; e < 16; ++e) {
-        for (int c = 0; c < COLUMNS; ++c) {
-          const float weight = Format::unscaled(blocks.code(h * 16 + e, c));
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        packed::EightOfLines<Format, COLUMNS> weights;
+        packed::take_apart(weights, blocks, h * 2 + i);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+#pragma unroll
           for (int r = 0; r < ROWS; ++r) {
-            dots[r][c] = fma(weight, inputs[r][e], dots[r][c]);
+#pragma unroll
+            for (int c = 0; c < COLUMNS; ++c) {
+              dots[r][c] = fma(weights.of[e][c], inputs[r][i * 8 + e], dots[r][c]);
+            }
           }
         }
       }
-      for (int r = 0; r < ROWS; ++r) {
-        for (int c = 0; c < COLUMNS; ++c) {
-          sums[r][c] = fma(scale[h][c], dots[r][c], sums[r][c]);
+#pragma unroll
+      for (int c = 0; c < COLUMNS; ++c) {
+        const float scale = Scale::value(scales_of[h][c], p.right.scale) * Format::factor;
+        const float offset = static_cast<float>(biases_of[c]);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+          sums[r][c] = fma(scale, dots[r][c], sums[r][c]);
           if (Format::has_biases) {
-            sums[r][c] = fma(offset[0][c], totals[r], sums[r][c]);
+            sums[r][c] = fma(offset, totals[r], sums[r][c]);
           }
         }
       }
     }
   }
+  // What is no whole block, or lies where there are no vector loads.
+#pragma unroll 1
+  for (int k = whole + lane_of_all * 8; k < p.inner; k += p.splits * 256) {
+#pragma unroll 1
+    for (int c = 0; c < COLUMNS; ++c) {
+      const packed::EightValues values = rest.eight(min(column + c, p.columns - 1), k);
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        float inputs[8];
+        neighbours<8>(inputs, x + static_cast<int64_t>(min(row + r, p.rows - 1)) * p.inner + k);
+        float dot = 0.0f;
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+          dot = fma(values.of[e], inputs[e], dot);
+        }
+        // With an index that is known, or the sums would be no registers.
+#pragma unroll
+        for (int i = 0; i < COLUMNS; ++i) {
+          sums[r][i] += i == c ? dot : 0.0f;
+        }
+      }
+    }
+  }
+#pragma unroll
   for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
     for (int c = 0; c < COLUMNS; ++c) {
       const float total = simd_sum(sums[r][c]);
       if (lane == 0) {
@@ -208,6 +249,7 @@ kernel void quantized_few_rows_transposed(
     for (int k = static_cast<int>(simdgroup); k < p.inner; k += kRowSimdgroups) {
       const float input = static_cast<float>(x[k]);
       const packed::EightValues values = right.eight(k, column);
+#pragma unroll
       for (int e = 0; e < 8; ++e) {
         sums[e] = fma(input, values.of[e], sums[e]);
       }

@@ -1,8 +1,10 @@
 """Modules whose weights are quantised, of the operators of :mod:`metalops.ops`, on any device.
 
-``weight``, ``scales``, ``biases`` and ``bias`` are their parameters and buffers, so checkpoints of mlx-community load.
+``weight``, ``scales``, ``biases`` and ``bias`` are their parameters and buffers, so checkpoints of mlx-community load; GGUFLinear
+has ``weight``, the bytes of a tensor of a GGUF file, and ``bias``.
 """
 
+from .gguf import GGUFLinear
 from .quantized import (
     QuantizedEmbedding,
     QuantizedLinear,
@@ -10,4 +12,10 @@ from .quantized import (
     quantize_model,
 )
 
-__all__ = ["QuantizedEmbedding", "QuantizedLinear", "QuantizedSwitchLinear", "quantize_model"]
+__all__ = [
+    "GGUFLinear",
+    "QuantizedEmbedding",
+    "QuantizedLinear",
+    "QuantizedSwitchLinear",
+    "quantize_model",
+]
