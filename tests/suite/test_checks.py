@@ -29,7 +29,7 @@ class Module:
         self.known = {"self": "self", **{f.name: f.name for f in self.functions}}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.ImportFrom) and (
-                node.level or node.module.startswith("metalops")
+                node.level or node.module.split(".")[0] in ("metalops", "tests")
             ):
                 self.known |= {a.asname or a.name: a.name for a in node.names}
             if isinstance(node, ast.FunctionDef):  # fixtures
