@@ -11,6 +11,7 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/sigmoid.h>
+#include <csrc/ops/product.h>
 #include <kernels/linear_act.h>
 #include <metalops/autograd.h>
 #include <metalops/checks.h>
@@ -25,7 +26,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <array>
-#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -37,6 +37,7 @@ namespace {
 
 using at::Tensor;
 using metalops::LinearActivation;
+using metalops::ProductOperand;
 using MaybeTensor = std::optional<Tensor>;
 using Gradients = std::tuple<Tensor, Tensor, Tensor>;
 
@@ -101,39 +102,6 @@ void check(const Tensor& x, const Tensor& weight, const MaybeTensor& bias, Activ
 
 // ---- products -----------------------------------------------------------------------------------
 
-// A matrix as kernels read it. tensor: what it is in; see matmul::Dense of kernels/matmul.h.
-struct Operand {
-  Tensor tensor;
-  int64_t lines;
-  int64_t inner;
-  int64_t stride;
-  bool is_transposed;
-};
-
-// matrix: lines by elements of the inner dimension. Copied unless one of the two has no gaps.
-Operand operand(const Tensor& matrix) {
-  constexpr int64_t kFarthest = std::numeric_limits<int32_t>::max();
-  const auto lines = matrix.size(0);
-  const auto inner = matrix.size(1);
-  if (lines > 0 && inner > 0) {
-    const auto by_line = lines == 1 ? inner : matrix.stride(0);
-    if ((inner == 1 || matrix.stride(1) == 1) && by_line >= inner && by_line <= kFarthest) {
-      return {matrix, lines, inner, by_line, false};
-    }
-    const auto by_element = inner == 1 ? lines : matrix.stride(1);
-    if (matrix.stride(0) == 1 && by_element >= lines && by_element <= kFarthest / inner) {
-      return {matrix, lines, inner, by_element, true};
-    }
-  }
-  return {matrix.contiguous(), lines, inner, inner, false};
-}
-
-int32_t size_for_kernel(int64_t size, const char* what) {
-  TORCH_CHECK(size <= std::numeric_limits<int32_t>::max() - 64, kName, ": ", what, " of size ",
-              size, " is too large for MPS");
-  return static_cast<int32_t>(size);
-}
-
 // Which kernel multiplies, and how much of the result a threadgroup of it has.
 struct Way {
   metalops::Library& kernels;
@@ -142,7 +110,7 @@ struct Way {
   int32_t columns;
 };
 
-Way way_of(const Operand& left, const Operand& right) {
+Way way_of(const ProductOperand& left, const ProductOperand& right) {
   if (left.lines <= 4 && !left.is_transposed && !right.is_transposed) {
     return left.lines == 1 ? Way{kernels(), "_one_", 1, 16} : Way{kernels(), "_few_", 4, 8};
   }
@@ -154,14 +122,14 @@ Way way_of(const Operand& left, const Operand& right) {
 // wanted. Both without gaps.
 void multiply(const Tensor& result, const Tensor& left, const Tensor& right,
               const MaybeTensor& bias, Activation activation, const MaybeTensor& before) {
-  const auto a = operand(left);
-  const auto b = operand(right);
+  const auto a = metalops::product_operand(left);
+  const auto b = metalops::product_operand(right);
   const metalops::LinearParameters parameters{
       .left_stride = a.stride,
       .right_stride = b.stride,
-      .rows = size_for_kernel(a.lines, "a batch"),
-      .columns = size_for_kernel(b.lines, "weight") / (activation.is_gated ? 2 : 1),
-      .inner = size_for_kernel(a.inner, "the last dimension of x"),
+      .rows = metalops::product_size(kName, a.lines, "a batch"),
+      .columns = metalops::product_size(kName, b.lines, "weight") / (activation.is_gated ? 2 : 1),
+      .inner = metalops::product_size(kName, a.inner, "the last dimension of x"),
       .activation = activation.kind,
       .left_transposed = a.is_transposed,
       .right_transposed = b.is_transposed,

@@ -96,8 +96,6 @@ LEFT_OUT_PREFIXES = (
     "ormqr",
     "linalg_",
     "_linalg_",
-    "_int_mm",
-    "_scaled_mm",
     "_dyn_quant_",
     "sspaddmm",
     "_spdiags",

@@ -151,6 +151,7 @@ class StandIn final : public c10::OperatorKernel {
   }
 
   at::Tensor list_item(at::Tensor tensor, Aliases& aliases) const {
+    if (tensor.defined()) check_computable(tensor.scalar_type());
     const bool index_on_cpu = takes_indices_ && tensor.defined() && tensor.device().is_cpu();
     return index_on_cpu ? tensor : aliases.to_cpu(std::move(tensor));
   }

@@ -1,0 +1,22 @@
+// Parameters of the kernels of int_mm.metal.
+#pragma once
+#include <c10/metal/common.h>
+#ifndef __METAL__
+#include <cstdint>
+#endif
+
+namespace metalops {
+
+// The product of a matrix of rows x inner and one of columns x inner elements, transposed.
+struct IntProductParameters {
+  int64_t left_stride;  // between lines: see matmul::Dense
+  int64_t right_stride;
+  int32_t rows;
+  int32_t columns;
+  int32_t inner;
+  bool left_transposed;
+  bool right_transposed;
+  bool has_offsets;  // whether each column begins with a number of its own
+};
+
+}  // namespace metalops
