@@ -38,13 +38,15 @@ inline uint swapped(uint word) { return (word & 0x0f0f0f0fu) << 4 | (word >> 4 &
 // -----------------------------------------------
 
 // A format has: bits; finish(word), what is done to 32 bits of codes before they are taken apart;
-// unscaled(code), its value but for `factor`; whether it has biases; and whether its groups may be
-// of 16.
+// unscaled(code), its value but for `factor`; whether it has biases; whether its groups may be of
+// 16; and whether take_apart() leaves codes in their places, so that what the neighbours are
+// multiplied by is to be scaled by place().
 template <int BITS>
 struct Integer {
   static constant constexpr int bits = BITS;
   static constant constexpr bool has_biases = true;
   static constant constexpr bool has_short_groups = false;
+  static constant constexpr bool has_places = BITS == 4;
   static constant constexpr float factor = 1.0f;
   static inline uint finish(uint word) { return word; }
   // As the last bits of 2^23: GPUs add faster than they convert.
@@ -56,6 +58,7 @@ struct Signed8 {
   static constant constexpr int bits = 8;
   static constant constexpr bool has_biases = false;
   static constant constexpr bool has_short_groups = false;
+  static constant constexpr bool has_places = false;
   static constant constexpr float factor = 1.0f;
   static inline uint finish(uint word) { return word; }
   static inline float unscaled(uint code) { return formats::int8::decode(code); }
@@ -64,6 +67,7 @@ struct E2M1 {
   static constant constexpr int bits = 4;
   static constant constexpr bool has_biases = false;
   static constant constexpr bool has_short_groups = true;
+  static constant constexpr bool has_places = false;
   static constant constexpr float factor = 0x1p14f;
   static inline uint finish(uint word) { return word; }
   static inline float unscaled(uint code) {
@@ -75,6 +79,7 @@ struct E4M3 {
   static constant constexpr int bits = 8;
   static constant constexpr bool has_biases = false;
   static constant constexpr bool has_short_groups = false;
+  static constant constexpr bool has_places = false;
   static constant constexpr float factor = 1.0f;
   static inline uint finish(uint word) { return word; }
   static inline float unscaled(uint code) { return formats::e4m3::decode(code); }
@@ -83,6 +88,7 @@ struct NormalFloat4 {
   static constant constexpr int bits = 4;
   static constant constexpr bool has_biases = false;
   static constant constexpr bool has_short_groups = false;
+  static constant constexpr bool has_places = false;
   static constant constexpr float factor = 1.0f;
   static inline uint finish(uint word) { return swapped(word); }
   static inline float unscaled(uint code) { return kNormalFloat4Values[code]; }
@@ -91,6 +97,7 @@ struct Float4 {
   static constant constexpr int bits = 4;
   static constant constexpr bool has_biases = false;
   static constant constexpr bool has_short_groups = false;
+  static constant constexpr bool has_places = false;
   static constant constexpr float factor = 1.0f;
   static inline uint finish(uint word) { return swapped(word); }
   static inline float unscaled(uint code) { return kFloat4Values[code]; }
@@ -129,6 +136,22 @@ inline void take_apart(thread EightOfLines<Format, LINES>& values,
     }
   }
 }
+// Of four bits: where they are in a half of a word, each 16 times as much as the one before.
+template <int LINES>
+inline void take_apart(thread EightOfLines<Integer<4>, LINES>& values,
+                       thread const Blocks<Integer<4>, LINES>& blocks, int i) {
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+#pragma unroll
+    for (int line = 0; line < LINES; ++line) {
+      const uint word = blocks.words[i][line];
+      const uint mask = 15u << (4 * e);
+      values.of[e][line] = Integer<4>::unscaled(word & mask);
+      values.of[e + 4][line] = Integer<4>::unscaled(word >> 16 & mask);
+    }
+  }
+}
+inline float place(int e) { return 1.0f / static_cast<float>(1 << (e % 4 * 4)); }
 // Two of e2m1 at once, as halves: the codes e and e + 4 are sixteen bits apart.
 template <int LINES>
 inline void take_apart(thread EightOfLines<E2M1, LINES>& values,

@@ -132,6 +132,12 @@ kernel void quantized_few_rows(
           four += float4(inputs[r][e], inputs[r][e + 1], inputs[r][e + 2], inputs[r][e + 3]);
         }
         totals[r] = Format::has_biases ? (four.x + four.y) + (four.z + four.w) : 0.0f;
+        if (Format::has_places) {
+#pragma unroll
+          for (int e = 0; e < 16; ++e) {
+            inputs[r][e] *= packed::place(e);
+          }
+        }
 #pragma unroll
         for (int c = 0; c < COLUMNS; ++c) {
           dots[r][c] = 0.0f;

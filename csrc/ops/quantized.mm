@@ -62,8 +62,9 @@ PackedLayout metalops::packed_layout(const char* name, int64_t lines, int64_t in
   if (format == CodeFormat::kSigned8) {
     group_size = int64_t{1} << 30;  // all of a line
   }
-  TORCH_CHECK_VALUE(group_size >= 16 && (group_size & (group_size - 1)) == 0, name,
-                    ": group_size must be a power of two from 16 on, but is ", group_size);
+  TORCH_CHECK_VALUE(
+      group_size >= 16 && group_size <= (int64_t{1} << 30) && (group_size & (group_size - 1)) == 0,
+      name, ": group_size must be a power of two from 16 to 2^30, but is ", group_size);
   TORCH_CHECK_VALUE(inner % 8 == 0, name, ": rows of weights must have a multiple of 8 elements, ",
                     "but have ", inner);
   TORCH_CHECK(

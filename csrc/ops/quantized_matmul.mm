@@ -53,7 +53,7 @@ const char* format_name(const PackedLayout& layout) {
 // Over how many simdgroups of a threadgroup sums are spread: where columns are few, there would
 // not be enough of them for a GPU.
 int32_t splits_of(int64_t simdgroups, int64_t inner) {
-  constexpr int64_t kManySimdgroups = 4096;
+  constexpr int64_t kManySimdgroups = 2048;
   constexpr int64_t kOfOne = 1024;  // elements that a simdgroup takes at once
   int32_t splits = 1;
   while (splits < 4 && simdgroups * splits < kManySimdgroups && inner > kOfOne * splits) {

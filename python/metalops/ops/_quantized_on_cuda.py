@@ -122,7 +122,7 @@ def dequantize(packed, scales, biases, global_scale, indices, bits, group_size, 
 
 def _splits(simdgroups: int, inner: int) -> int:
     splits = 1
-    while splits < 4 and simdgroups * splits < 4096 and inner > 1024 * splits:
+    while splits < 4 and simdgroups * splits < 2048 and inner > 1024 * splits:
         splits *= 2
     return splits
 

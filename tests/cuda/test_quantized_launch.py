@@ -1,0 +1,123 @@
+"""Quantised weights on a GPU by our kernels: the calls of tests/ops.
+
+This needs a GPU and nothing that is compiled: in a source tree,
+`PYTHONPATH=python pytest --noconftest tests/cuda/test_quantized_launch.py`.
+"""
+
+import pytest
+import torch
+from metalops import ops
+from metalops.ops import _kernel_file
+from metalops.ops import _quantized_formats as formats
+
+from tests.ops import test_gguf as gguf
+from tests.ops import test_int8_linear as int8
+from tests.ops import test_quantized as packing
+from tests.ops import test_quantized_matmul as products
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="there is no NVIDIA GPU, or torch has no CUDA"
+)
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    """The names of those that were launched."""
+    names = []
+    launch = _kernel_file.KernelFile._launch
+
+    def launched(self, kernel, *args):
+        names.append(kernel)
+        launch(self, kernel, *args)
+
+    monkeypatch.setattr(_kernel_file.KernelFile, "_launch", launched)
+    return names
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_composed(monkeypatch):
+    def composed(*args):
+        raise AssertionError("kernels were to take this")
+
+    on_the_cpu = formats.dequantized
+
+    def dequantized(p):
+        return composed() if p.codes.is_cuda else on_the_cpu(p)
+
+    monkeypatch.setattr(formats, "dequantized", dequantized)
+
+
+@pytest.mark.parametrize("kind", packing.KINDS, ids=str)
+@pytest.mark.parametrize("dtype", packing.FLOATS, ids=str)
+def test_bytes_and_values(kind, dtype):
+    weight = packing.make((5, 2048), dtype, seed=3)
+    expected = ops.quantize(weight, **packing.keywords(kind))
+    actual = ops.quantize(weight.cuda(), **packing.keywords(kind))
+    for a, e in zip(actual, expected, strict=True):
+        assert (a is None) == (e is None)
+        assert a is None or torch.equal(a.cpu(), e)
+    for result in (dtype, torch.float16):
+        values = ops.dequantize(*actual, **packing.keywords(kind), dtype=result)
+        assert torch.equal(
+            values.cpu(), ops.dequantize(*expected, **packing.keywords(kind), dtype=result)
+        )
+
+
+@pytest.mark.parametrize("kind", packing.KINDS, ids=str)
+@pytest.mark.parametrize("dtype", packing.FLOATS, ids=str)
+def test_products(kind, dtype):
+    weights = packing.quantized((37, 2048), kind, dtype)
+    there = packing.moved(weights, "cuda")
+    exact = products.wide(weights, kind)
+    for rows in (1, 3, 8, 9, 40):
+        x = packing.make((rows, 2048), dtype, seed=rows)
+        actual = ops.quantized_matmul(x.cuda(), *there, **packing.keywords(kind))
+        products.assert_right(actual, x.double() @ exact.T, dtype)
+        back = packing.make((rows, 37), dtype, seed=rows)
+        actual = ops.quantized_matmul(
+            back.cuda(), *there, **packing.keywords(kind), transpose=False
+        )
+        products.assert_right(actual, back.double() @ exact, dtype)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 20, 40])
+def test_pairs_of_matrices(rows, kernels):
+    products.test_pairs_of_matrices("cuda", rows)
+    assert any(name.startswith("quantized_") for name in kernels)
+
+
+def test_layouts_and_sizes(kernels):
+    products.test_strided_operands_and_views("cuda")
+    products.test_batches_broadcast_as_those_of_matmul("cuda")
+    products.test_linear_adds_its_bias_and_keeps_dimensions("cuda")
+    products.test_empty_operands_and_sums_of_nothing("cuda")
+    products.test_global_scale("cuda")
+    packing.test_views_and_gaps_of_the_same_bytes_are_taken("cuda")
+    packing.test_empty_weights("cuda")
+    assert {"quantize_float", "dequantize_float", "quantized_one_row_int4_float"} <= set(kernels)
+
+
+def test_gradients(kernels):
+    for transpose in (True, False):
+        products.test_gradients("cuda", products.FOUR, transpose)
+    products.test_autocast_lowers_the_precision("cuda")
+    assert "quantized_few_rows_int4_bfloat" in kernels
+
+
+@pytest.mark.parametrize("dtype", packing.FLOATS, ids=str)
+def test_bytes_with_a_scale_for_each_row(dtype, kernels):
+    int8.test_values("cuda", dtype)
+    assert any("signed8" in name for name in kernels)
+
+
+@pytest.mark.parametrize("name", gguf.formats.TYPES)
+def test_blocks_of_files(name):
+    gguf.test_products(name, torch.float16, "cuda")
+    data = gguf.blocks(name, 21, 768, 3)
+    expected = ops.gguf_dequantize(data, name)
+    actual = ops.gguf_dequantize(data.cuda(), name).cpu()
+    atol = 2e-7 * expected.abs().max().item()
+    torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
+    rows = torch.tensor([[3, 20]])
+    found = ops.gguf_embedding(rows.cuda(), data.cuda(), name).cpu()
+    assert torch.equal(found, actual[rows])
