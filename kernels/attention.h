@@ -67,6 +67,7 @@ struct AttentionParameters {
   bool has_sinks;
   bool has_slopes;
   bool has_grad_lse;
+  bool is_aligned;  // whether rows of keys and values are whole packs of 16 bytes
 };
 
 }  // namespace metalops

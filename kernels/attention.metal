@@ -240,6 +240,289 @@ REGISTER_FORWARDS(96);
 REGISTER_FORWARDS(128);
 REGISTER_FORWARDS(256);
 
+#if defined(__HAVE_TENSOR__)
+
+// ---- for GPUs, in half precision ----------------------------------------------------------------
+
+// Lines of keys or values on their way to threadgroup memory, where they are FEATURES + 8 apart;
+// zeros beyond those that there are.
+template <typename T, int LINES, int FEATURES>
+struct Lines {
+  static constant constexpr int stride = FEATURES + 8;
+  static constant constexpr int size = LINES * stride;
+  static constant constexpr int packs = LINES * FEATURES / 8 / attention::kThreads;
+  uint4 of[packs];
+
+  static inline int line(uint index, int i) {
+    return (static_cast<int>(index) + i * attention::kThreads) / (FEATURES / 8);
+  }
+  static inline int feature(uint index, int i) {
+    return (static_cast<int>(index) + i * attention::kThreads) % (FEATURES / 8) * 8;
+  }
+
+  inline void bring(device const T* from, int64_t apart, int lines, int features, bool is_aligned,
+                    uint index) {
+#pragma unroll
+    for (int i = 0; i < packs; ++i) {
+      device const T* const at = from + line(index, i) * apart + feature(index, i);
+      const int count = line(index, i) < lines ? features - feature(index, i) : 0;
+      of[i] = uint4(0);
+      if (count > 0 && is_aligned) {
+        of[i] = *reinterpret_cast<device const uint4*>(at);
+      } else if (count > 0) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const T first = 2 * j < count ? at[2 * j] : T(0);
+          const T second = 2 * j + 1 < count ? at[2 * j + 1] : T(0);
+          of[i][j] = as_type<uint>(vec<T, 2>(first, second));
+        }
+      }
+    }
+  }
+  inline void put(threadgroup T* to, uint index) const {
+#pragma unroll
+    for (int i = 0; i < packs; ++i) {
+      *reinterpret_cast<threadgroup uint4*>(to + line(index, i) * stride + feature(index, i)) =
+          of[i];
+    }
+  }
+};
+
+// Each simdgroup has 16 queries, and keeps their scores in a cooperative tensor; keys and values
+// are in threadgroup memory for all. Logarithms and exponentials are those of base 2.
+template <typename T, int FEATURES>
+kernel void attention_forward_by_simdgroups(
+    device T* out [[buffer(0)]], device float* lse [[buffer(1)]],
+    device const T* query [[buffer(2)]], device const T* key [[buffer(3)]],
+    device const T* value [[buffer(4)]], device const uchar* mask [[buffer(5)]],
+    device const float* sinks [[buffer(6)]], device const float* slopes [[buffer(7)]],
+    device const int* cu_queries [[buffer(8)]], device const int* cu_keys [[buffer(9)]],
+    device const int* lengths [[buffer(10)]], device const uint2* random [[buffer(11)]],
+    constant AttentionParameters& p [[buffer(12)]], uint group [[threadgroup_position_in_grid]],
+    uint index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+  typedef ::mpp::tensor_ops::matmul2d_descriptor Descriptor;
+  constexpr float log2_e = 1.44269504f;
+  constexpr int rows = 16;
+  constexpr int columns = FEATURES <= 64 ? 64 : 32;
+  constexpr Descriptor multiplying =
+      Descriptor(rows, columns, FEATURES, false, true, false, Descriptor::mode::multiply);
+  constexpr Descriptor adding = Descriptor(rows, FEATURES, columns, false, false, false,
+                                           Descriptor::mode::multiply_accumulate);
+  ::mpp::tensor_ops::matmul2d<multiplying, execution_simdgroup> multiply;
+  ::mpp::tensor_ops::matmul2d<adding, execution_simdgroup> add;
+  typedef Lines<T, columns, FEATURES> Tile;
+  typedef tensor<threadgroup T, extents<int, FEATURES, columns>, tensor_inline> Tokens;
+  typedef tensor<threadgroup T, extents<int, columns, rows>, tensor_inline> Stored;
+  threadgroup uint4 key_packs[Tile::size / 8];
+  threadgroup uint4 value_packs[Tile::size / 8];
+  threadgroup T* const key_tile = reinterpret_cast<threadgroup T*>(key_packs);
+  threadgroup T* const value_tile = reinterpret_cast<threadgroup T*>(value_packs);
+  threadgroup T stored_weights[attention::kSimdgroups * rows * columns];
+
+  const uint tile_rows = attention::kSimdgroups * rows;
+  const uint tiles = (static_cast<uint>(p.queries) + tile_rows - 1) / tile_rows;
+  const uint head_of_batch = group / tiles;
+  const int first = static_cast<int>((tiles - 1 - group % tiles) * tile_rows);
+  const attention::Sequence s = attention::sequence_of(static_cast<int>(head_of_batch / p.heads),
+                                                       static_cast<int>(head_of_batch % p.heads), p,
+                                                       cu_queries, cu_keys, lengths);
+  if (first >= s.queries) {
+    return;
+  }
+  const int mine = first + static_cast<int>(simdgroup) * rows;
+  const attention::Scores<T> make = attention::scores_of<T>(s, p, mask, slopes);
+  const attention::Dropout dropout = attention::dropout_of(s, p, random);
+  const bool is_bare = make.is_bare();
+  const int key_head = s.head / p.heads_of_a_key;
+  device const T* const queries =
+      query + attention::offset_of(p.query, s.batch, s.head, s.first_query);
+  device const T* const keys = key + attention::offset_of(p.key, s.batch, key_head, s.first_key);
+  device const T* const values =
+      value + attention::offset_of(p.value, s.batch, key_head, s.first_key);
+
+  auto q = multiply.template get_left_input_cooperative_tensor<T, T, float>();
+#pragma unroll
+  for (uint16_t i = 0; i < q.get_capacity(); ++i) {
+    const auto at = q.get_multidimensional_index(i);
+    const bool is_there = q.is_valid_element(i) && mine + at[1] < s.queries && at[0] < p.head_size;
+    q[i] = is_there ? queries[(mine + at[1]) * p.query.row + at[0]] : T(0);
+  }
+  auto scores = multiply.template get_destination_cooperative_tensor<decltype(q), Tokens, float>();
+  auto weights = multiply.template get_destination_cooperative_tensor<decltype(q), Tokens, T>();
+  auto largest =
+      multiply
+          .template get_row_reduction_destination_cooperative_tensor<decltype(q), Tokens, float>();
+  auto newest =
+      multiply
+          .template get_row_reduction_destination_cooperative_tensor<decltype(q), Tokens, float>();
+  auto total =
+      multiply
+          .template get_row_reduction_destination_cooperative_tensor<decltype(q), Tokens, float>();
+  auto factor =
+      multiply
+          .template get_row_reduction_destination_cooperative_tensor<decltype(q), Tokens, float>();
+  auto left = add.template get_left_input_cooperative_tensor<T, T, float>();
+  auto sums = add.template get_destination_cooperative_tensor<decltype(left), Tokens, float>();
+#pragma unroll
+  for (uint16_t i = 0; i < sums.get_capacity(); ++i) {
+    sums[i] = 0.0f;
+  }
+#pragma unroll
+  for (uint16_t i = 0; i < largest.get_capacity(); ++i) {
+    largest[i] = -INFINITY;
+    total[i] = 0.0f;
+  }
+
+  const attention::Range seen = attention::keys_seen(s, p, first, static_cast<int>(tile_rows));
+  const int begin = seen.begin / columns * columns;
+  Tile next_keys, next_values;
+  next_keys.bring(keys + begin * p.key.row, p.key.row, s.keys - begin, p.head_size, p.is_aligned,
+                  index);
+  next_values.bring(values + begin * p.value.row, p.value.row, s.keys - begin, p.value_size,
+                    p.is_aligned, index);
+  for (int at = begin; at < seen.end; at += columns) {
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    next_keys.put(key_tile, index);
+    next_values.put(value_tile, index);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    const int next = at + columns;
+    if (next < seen.end) {
+      next_keys.bring(keys + next * p.key.row, p.key.row, s.keys - next, p.head_size, p.is_aligned,
+                      index);
+      next_values.bring(values + next * p.value.row, p.value.row, s.keys - next, p.value_size,
+                        p.is_aligned, index);
+    }
+    Tokens key_tokens(key_tile, extents<int, FEATURES, columns>(), array<int, 2>{1, Tile::stride});
+    multiply.run(q, key_tokens, scores);
+
+    // Whether all of the simdgroup's queries see all of these keys.
+    const int place = mine + s.diagonal;
+    const bool is_whole = is_bare && next <= s.keys &&
+                          (p.window_right < 0 || next - 1 <= place + p.window_right) &&
+                          (p.window_left < 0 || at >= place + rows - 1 - p.window_left);
+    if (is_whole) {
+      const float scale = p.scale * log2_e;
+#pragma unroll
+      for (uint16_t i = 0; i < scores.get_capacity(); ++i) {
+        scores[i] *= scale;
+      }
+    } else {
+#pragma unroll
+      for (uint16_t i = 0; i < scores.get_capacity(); ++i) {
+        const auto in_tile = scores.get_multidimensional_index(i);
+        const float score = make.capped(scores[i]);
+        scores[i] = log2_e * make.placed(score, mine + in_tile[1], at + in_tile[0]);
+      }
+    }
+    ::mpp::tensor_ops::reduce_rows(scores, newest, ::mpp::tensor_ops::reduction_operation::max,
+                                   -INFINITY);
+    bool is_new = false;
+#pragma unroll
+    for (uint16_t i = 0; i < newest.get_capacity(); ++i) {
+      const bool exceeds = newest[i] > largest[i] + kSlack * log2_e ||
+                           (largest[i] == -INFINITY && newest[i] > largest[i]);
+      factor[i] = 1.0f;
+      if (exceeds) {
+        factor[i] = largest[i] == -INFINITY ? 0.0f : exp2(largest[i] - newest[i]);
+        largest[i] = newest[i];
+      }
+      is_new = is_new || exceeds;
+      newest[i] = largest[i] == -INFINITY ? 0.0f : largest[i];
+    }
+#pragma unroll
+    for (auto it = scores.begin(); it != scores.end(); ++it) {
+      *it = exp2(*it - *newest.map_iterator(it));
+    }
+    ::mpp::tensor_ops::reduce_rows(scores, newest, ::mpp::tensor_ops::reduction_operation::sum,
+                                   0.0f);
+#pragma unroll
+    for (uint16_t i = 0; i < total.get_capacity(); ++i) {
+      total[i] = total[i] * factor[i] + newest[i];
+    }
+    if (p.drops) {
+#pragma unroll
+      for (uint16_t i = 0; i < scores.get_capacity(); ++i) {
+        const auto in_tile = scores.get_multidimensional_index(i);
+        const bool keeps = dropout.keeps(mine + in_tile[1], at + in_tile[0]);
+        scores[i] = keeps ? scores[i] : 0.0f;
+      }
+    }
+    if (simd_any(is_new)) {
+#pragma unroll
+      for (auto it = sums.begin(); it != sums.end(); ++it) {
+        *it *= *factor.map_iterator(it);
+      }
+    }
+#pragma unroll
+    for (uint16_t i = 0; i < scores.get_capacity(); ++i) {
+      weights[i] = static_cast<T>(scores[i]);
+    }
+    Tokens value_tokens(value_tile, extents<int, FEATURES, columns>(),
+                        array<int, 2>{1, Tile::stride});
+    if (add.template is_compatible_as_left_input<T, T, float>(weights)) {
+      auto given = add.template get_left_input_cooperative_tensor<T, T, float>(weights);
+      add.run(given, value_tokens, sums);
+    } else {
+      Stored stored(stored_weights + simdgroup * (rows * columns), extents<int, columns, rows>());
+      simdgroup_barrier(mem_flags::mem_threadgroup);
+      weights.store(stored);
+      simdgroup_barrier(mem_flags::mem_threadgroup);
+      left.load(stored);
+      add.run(left, value_tokens, sums);
+    }
+  }
+
+  const float sink = p.has_sinks ? sinks[s.head] * log2_e : 0.0f;
+#pragma unroll
+  for (uint16_t i = 0; i < total.get_capacity(); ++i) {
+    float top = largest[i];
+    float sum = total[i];
+    float relative = 1.0f;
+    if (p.has_sinks) {
+      top = max(largest[i], sink);
+      relative = largest[i] == -INFINITY ? 0.0f : exp2(largest[i] - top);
+      sum = sum * relative + exp2(sink - top);
+    }
+    factor[i] = sum == 0.0f ? 0.0f : relative * p.keep_scale / sum;
+    newest[i] = sum == 0.0f ? -INFINITY : (top + log2(sum)) / log2_e;
+  }
+  device T* const results = out + attention::offset_of(p.out, s.batch, s.head, s.first_query);
+  device float* const logarithms =
+      lse + s.batch * p.lse_batch + s.head * p.lse_head + s.first_query;
+#pragma unroll
+  for (auto it = sums.begin(); it != sums.end(); ++it) {
+    const auto in_tile = it.get_multidimensional_index();
+    const int row = mine + in_tile[1];
+    if (!it.is_valid_element() || row >= s.queries) {
+      continue;
+    }
+    const float by = *factor.map_iterator(it);
+    if (in_tile[0] < p.value_size) {
+      results[row * p.out.row + in_tile[0]] = static_cast<T>(by == 0.0f ? 0.0f : *it * by);
+    }
+    if (in_tile[0] == 0) {
+      logarithms[row] = *newest.map_iterator(it);
+    }
+  }
+}
+
+#define REGISTER_FORWARD_BY_SIMDGROUPS(T, FEATURES)                                           \
+  typedef decltype(attention_forward_by_simdgroups<T, FEATURES>) by_simdgroups_##FEATURES##T; \
+  template [[host_name(                                                                       \
+      "attention_forward_by_simdgroups_" #FEATURES                                            \
+      "_" #T)]] kernel by_simdgroups_##FEATURES##T attention_forward_by_simdgroups<T, FEATURES>;
+
+REGISTER_FORWARD_BY_SIMDGROUPS(half, 32)
+REGISTER_FORWARD_BY_SIMDGROUPS(half, 64)
+REGISTER_FORWARD_BY_SIMDGROUPS(half, 96)
+REGISTER_FORWARD_BY_SIMDGROUPS(half, 128)
+REGISTER_FORWARD_BY_SIMDGROUPS(bfloat, 32)
+REGISTER_FORWARD_BY_SIMDGROUPS(bfloat, 64)
+REGISTER_FORWARD_BY_SIMDGROUPS(bfloat, 96)
+REGISTER_FORWARD_BY_SIMDGROUPS(bfloat, 128)
+
+#endif
+
 #define REGISTER_GRADIENTS_OF_FEATURES(T, FEATURES)                                             \
   template [[host_name("attention_grad_query_" #FEATURES "_" #T)]] kernel void                  \
   attention_grad_query<T, FEATURES>(                                                            \

@@ -27,13 +27,25 @@ inline float value_of(T element) {
 }
 inline float value_of(e4m3 element) { return metalops::formats::e4m3::decode(element.code); }
 
+// 16 bytes of elements, or 8 where they are bytes: gather() takes the first `count`, and zeros.
 template <typename T>
 struct Words {
-  // The values of 16 bytes, or of 8 where elements are bytes.
-  static inline void load(device const T* from, thread float* to) {
-    const uint4 words = *reinterpret_cast<device const uint4*>(from);
+  typedef uint4 Pack;
+  static inline Pack load(device const T* from) {
+    return *reinterpret_cast<device const uint4*>(from);
+  }
+  static inline Pack gather(device const T* from, int count) {
+    Pack pack(0);
     for (int i = 0; i < 4; ++i) {
-      const vec<T, 2> pair = as_type<vec<T, 2>>(words[i]);
+      const T first = 2 * i < count ? from[2 * i] : T(0);
+      const T second = 2 * i + 1 < count ? from[2 * i + 1] : T(0);
+      pack[i] = as_type<uint>(vec<T, 2>(first, second));
+    }
+    return pack;
+  }
+  static inline void decode(Pack pack, thread float* to) {
+    for (int i = 0; i < 4; ++i) {
+      const vec<T, 2> pair = as_type<vec<T, 2>>(pack[i]);
       to[2 * i] = static_cast<float>(pair.x);
       to[2 * i + 1] = static_cast<float>(pair.y);
     }
@@ -41,62 +53,69 @@ struct Words {
 };
 template <>
 struct Words<float> {
-  static inline void load(device const float* from, thread float* to) {
-    const float4 words = *reinterpret_cast<device const float4*>(from);
+  typedef float4 Pack;
+  static inline Pack load(device const float* from) {
+    return *reinterpret_cast<device const float4*>(from);
+  }
+  static inline Pack gather(device const float* from, int count) {
+    Pack pack(0.0f);
     for (int i = 0; i < 4; ++i) {
-      to[i] = words[i];
+      pack[i] = i < count ? from[i] : 0.0f;
+    }
+    return pack;
+  }
+  static inline void decode(Pack pack, thread float* to) {
+    for (int i = 0; i < 4; ++i) {
+      to[i] = pack[i];
+    }
+  }
+};
+struct Bytes {
+  typedef uint2 Pack;
+  static inline Pack load(device const void* from) {
+    return *static_cast<device const uint2*>(from);
+  }
+  static inline Pack gather(device const void* from, int count) {
+    Pack pack(0);
+    for (int i = 0; i < 8; ++i) {
+      const uint code = i < count ? static_cast<device const uchar*>(from)[i] : uchar(0);
+      pack[i / 4] |= code << (i % 4 * 8);
+    }
+    return pack;
+  }
+};
+template <>
+struct Words<char> : Bytes {
+  static inline void decode(Pack pack, thread float* to) {
+    for (int i = 0; i < 8; ++i) {
+      to[i] = static_cast<float>(static_cast<char>(pack[i / 4] >> (i % 4 * 8)));
     }
   }
 };
 template <>
-struct Words<char> {
-  static inline void load(device const char* from, thread float* to) {
-    const uint2 words = *reinterpret_cast<device const uint2*>(from);
+struct Words<e4m3> : Bytes {
+  static inline void decode(Pack pack, thread float* to) {
     for (int i = 0; i < 8; ++i) {
-      to[i] = static_cast<float>(static_cast<char>(words[i / 4] >> (i % 4 * 8)));
-    }
-  }
-};
-template <>
-struct Words<e4m3> {
-  static inline void load(device const e4m3* from, thread float* to) {
-    const uint2 words = *reinterpret_cast<device const uint2*>(from);
-    for (int i = 0; i < 8; ++i) {
-      to[i] = metalops::formats::e4m3::decode(words[i / 4] >> (i % 4 * 8) & 0xffu);
+      to[i] = metalops::formats::e4m3::decode(pack[i / 4] >> (i % 4 * 8) & 0xffu);
     }
   }
 };
 
-// How the keys are shared out. C: of keys and values as they are stored.
+// How the keys are shared out. C: of keys and values as they are stored. unrolled: loops over what
+// a GPU's thread has in registers.
 template <typename C>
 struct OfGpu {
   static constant constexpr int pack = sizeof(C) == 4 ? 4 : 8;
   static constant constexpr int keys = 4;  // of a team at a time
-  static inline void load(device const C* from, thread float* to) { Words<C>::load(from, to); }
+  static constant constexpr int unrolled = 64;
 };
 // A CPU makes a vector of a pack, and a team is one thread.
 template <typename C>
 struct OfCpu {
   static constant constexpr int pack = 16;
   static constant constexpr int keys = 16;
-  static inline void load(device const C* from, thread float* to) {
-    for (int i = 0; i < pack; ++i) {
-      to[i] = value_of(from[i]);
-    }
-  }
+  static constant constexpr int unrolled = 1;
 };
-
-// The first `count` elements of a pack, and zeros.
-template <typename C, typename Shape>
-inline void load(device const C* from, int count, bool is_aligned, thread float* to) {
-  if (is_aligned) {
-    Shape::load(from, to);
-    return;
-  }
-  for (int i = 0; i < Shape::pack; ++i) {
-    to[i] = i < count ? value_of(from[i]) : 0.0f;
-  }
-}
 
 // ---- places -------------------------------------------------------------------------------------
 
@@ -223,6 +242,7 @@ struct Part {
   inline void start(Task task, int lane_of_team, constant AttentionDecodeParameters& p,
                     device const T* queries, device const float* slopes) {
     lane = lane_of_team;
+#pragma unroll(Shape::unrolled)
     for (int r = 0; r < ROWS; ++r) {
       const int row = min(task.first_row + r, p.queries * p.group - 1);
       const int token = row / p.group;
@@ -233,6 +253,7 @@ struct Part {
       total[r] = 0.0f;
       place[r] = token + task.diagonal;
       slope[r] = p.has_slopes ? slopes[task.batch * p.slopes_batch + head] : 0.0f;
+#pragma unroll(Shape::unrolled)
       for (int i = 0; i < PACKS; ++i) {
         const int first = (i * LANES + lane) * pack;
         for (int j = 0; j < pack; ++j) {
@@ -244,38 +265,82 @@ struct Part {
     }
   }
 
-  // The lane's part of the products of the keys first, first + step and so on, as far as they are
-  // before `end`, which become the scores.
-  inline void multiply(int first, int step, int end, constant AttentionDecodeParameters& p,
-                       Cache<C> cache) {
+  // Packs of keys, or of values.
+  struct Packs {
+    typename Words<C>::Pack of[keys][PACKS];
+  };
+
+  // Of keys: where their values are, negative where there are none, and the lane's packs.
+  struct Fetched {
+    int64_t value_at[keys];
+    Packs keys_of, values_of;
+  };
+
+  // The keys first, first + step and so on, as far as they are before `end`.
+  inline void fetch(int first, int step, int end, constant AttentionDecodeParameters& p,
+                    Cache<C> cache, thread Fetched& fetched) const {
+    int64_t key_at[keys];
+#pragma unroll
     for (int k = 0; k < keys; ++k) {
-      float products[ROWS];
-      for (int r = 0; r < ROWS; ++r) {
-        products[r] = 0.0f;
+      key_at[k] = -1;
+      fetched.value_at[k] = -1;
+      if (first + k * step < end) {
+        int64_t at = 0;
+        cache.find(first + k * step, p, at, fetched.value_at[k]);
+        key_at[k] = fetched.value_at[k] < 0 ? -1 : at;
       }
-      const int key = first + k * step;
-      value_at[k] = -1;
-      if (key < end) {
-        int64_t key_at = 0;
-        int64_t found = -1;
-        cache.find(key, p, key_at, found);
-        value_at[k] = found;
-        for (int i = 0; found >= 0 && i < PACKS; ++i) {
+    }
+    bring(cache.key, key_at, p.head_size, p.is_aligned, fetched.keys_of);
+    bring(cache.value, fetched.value_at, p.value_size, p.is_aligned, fetched.values_of);
+  }
+
+  // The lane's packs of the lines that are at `at` in `from`, all of them on their way at once.
+  inline void bring(device const C* from, thread const int64_t* at, int size, bool is_aligned,
+                    thread Packs& packs) const {
+    typedef typename Words<C>::Pack Pack;
+    if (is_aligned) {
+#pragma unroll
+      for (int k = 0; k < keys; ++k) {
+#pragma unroll
+        for (int i = 0; i < PACKS; ++i) {
           const int feature = (i * LANES + lane) * pack;
-          if (feature >= p.head_size) {
-            break;
-          }
-          float values[pack];
-          load<C, Shape>(cache.key + key_at + feature, p.head_size - feature, p.is_aligned, values);
-          for (int r = 0; r < ROWS; ++r) {
-            for (int j = 0; j < pack; ++j) {
-              products[r] += query[r][i * pack + j] * values[j];
-            }
-          }
+          packs.of[k][i] =
+              at[k] >= 0 && feature < size ? Words<C>::load(from + at[k] + feature) : Pack(0);
         }
       }
+    } else {
+#pragma unroll
+      for (int k = 0; k < keys; ++k) {
+#pragma unroll
+        for (int i = 0; i < PACKS; ++i) {
+          const int feature = (i * LANES + lane) * pack;
+          packs.of[k][i] = at[k] >= 0 && feature < size
+                               ? Words<C>::gather(from + at[k] + feature, size - feature)
+                               : Pack(0);
+        }
+      }
+    }
+  }
+
+  // The lane's part of the products of the keys at hand, which become the scores.
+  inline void multiply(thread const Packs& packs) {
+#pragma unroll
+    for (int k = 0; k < keys; ++k) {
+#pragma unroll
       for (int r = 0; r < ROWS; ++r) {
-        scores[r][k] = products[r];
+        scores[r][k] = 0.0f;
+      }
+#pragma unroll
+      for (int i = 0; i < PACKS; ++i) {
+        float values[pack];
+        Words<C>::decode(packs.of[k][i], values);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+          for (int j = 0; j < pack; ++j) {
+            scores[r][k] += query[r][i * pack + j] * values[j];
+          }
+        }
       }
     }
   }
@@ -283,6 +348,7 @@ struct Part {
   // Makes weights of the products at hand.
   inline void weigh(int first, int step, float scale, bool is_plain, Task task,
                     constant AttentionDecodeParameters& p, device const uchar* mask) {
+#pragma unroll(Shape::unrolled)
     for (int r = 0; r < ROWS; ++r) {
       for (int k = 0; k < keys; ++k) {
         scores[r][k] = value_at[k] < 0 ? -INFINITY : scores[r][k] * scale;
@@ -301,20 +367,20 @@ struct Part {
       }
       const float origin = origin_of(highest);
       if (highest > top[r]) {
-        const float factor = precise::exp(top[r] - origin);
+        const float factor = exp(top[r] - origin);
         total[r] *= factor;
+#pragma unroll(Shape::unrolled)
         for (int i = 0; i < PACKS; ++i) {
-          if ((i * LANES + lane) * pack >= p.value_size) {
-            break;
-          }
-          for (int j = 0; j < pack; ++j) {
-            out[r][i * pack + j] *= factor;
+          if ((i * LANES + lane) * pack < p.value_size) {
+            for (int j = 0; j < pack; ++j) {
+              out[r][i * pack + j] *= factor;
+            }
           }
         }
         top[r] = highest;
       }
       for (int k = 0; k < keys; ++k) {
-        scores[r][k] = precise::exp(scores[r][k] - origin);
+        scores[r][k] = exp(scores[r][k] - origin);
       }
       for (int k = 0; k < keys; ++k) {
         total[r] += scores[r][k];
@@ -323,21 +389,18 @@ struct Part {
   }
 
   // Adds the values of the keys whose weights are at hand.
-  inline void add(constant AttentionDecodeParameters& p, Cache<C> cache) {
-    for (int i = 0; i < PACKS; ++i) {
-      const int feature = (i * LANES + lane) * pack;
-      if (feature >= p.value_size) {
-        break;
-      }
-      for (int k = 0; k < keys; ++k) {
-        if (value_at[k] >= 0) {
-          float values[pack];
-          load<C, Shape>(cache.value + value_at[k] + feature, p.value_size - feature, p.is_aligned,
-                         values);
-          for (int r = 0; r < ROWS; ++r) {
-            for (int j = 0; j < pack; ++j) {
-              out[r][i * pack + j] += scores[r][k] * values[j];
-            }
+  inline void add(thread const Packs& packs) {
+#pragma unroll
+    for (int k = 0; k < keys; ++k) {
+#pragma unroll
+      for (int i = 0; i < PACKS; ++i) {
+        float values[pack];
+        Words<C>::decode(packs.of[k][i], values);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+          for (int j = 0; j < pack; ++j) {
+            out[r][i * pack + j] += scores[r][k] * values[j];
           }
         }
       }
@@ -574,6 +637,7 @@ kernel void attention_decode(ATTENTION_DECODE_ARGUMENTS,
                              uint simdgroup [[simdgroup_index_in_threadgroup]],
                              uint lane [[thread_index_in_simdgroup]]) {
   constexpr int teams = 32 / LANES * kSimdgroups;
+  constexpr int together = OfGpu<C>::keys;
   constexpr int features = PACKS * OfGpu<C>::pack;  // of a lane
   threadgroup float outs[kSimdgroups][LANES * features];
   threadgroup float tops[kSimdgroups];
@@ -582,22 +646,37 @@ kernel void attention_decode(ATTENTION_DECODE_ARGUMENTS,
   const Cache<C> cache = cache_of(task, p, key, value, table, errors);
   const float scale = scale_of(p, key_scale);
   const bool plain = is_plain(p);
-  Part<T, C, OfGpu<C>, ROWS, LANES, PACKS> part;
+  typedef Part<T, C, OfGpu<C>, ROWS, LANES, PACKS> Team;
+  Team part;
   part.start(task, lane % LANES, p, query, slopes);
   const int team = simdgroup * (32 / LANES) + lane / LANES;
-  for (int first = task.begin; first < task.end; first += teams * part.keys) {
-    part.multiply(first + team, teams, task.end, p, cache);
+  typename Team::Fetched fetched;
+  part.fetch(task.begin + team, teams, task.end, p, cache, fetched);
+  for (int first = task.begin; first < task.end; first += teams * together) {
+    // The next ones are on their way meanwhile.
+    typename Team::Fetched next;
+    part.fetch(first + teams * together + team, teams, task.end, p, cache, next);
+#pragma unroll
+    for (int k = 0; k < together; ++k) {
+      part.value_at[k] = fetched.value_at[k];
+    }
+    part.multiply(fetched.keys_of);
+#pragma unroll
     for (int r = 0; r < ROWS; ++r) {
-      for (int k = 0; k < part.keys; ++k) {
+#pragma unroll
+      for (int k = 0; k < together; ++k) {
+#pragma unroll
         for (ushort offset = LANES / 2; offset > 0; offset /= 2) {
           part.scores[r][k] += simd_shuffle_xor(part.scores[r][k], offset);
         }
       }
     }
     part.weigh(first + team, teams, scale, plain, task, p, mask);
-    part.add(p, cache);
+    part.add(fetched.values_of);
+    fetched = next;
   }
   const Results<T> results{out, lse, part_outs, part_sums, sinks, value_scale};
+#pragma unroll
   for (int r = 0; r < ROWS; ++r) {
     float top = part.top[r];
     float total = part.total[r];
@@ -683,6 +762,58 @@ kernel void attention_decode_merge(device T* out [[buffer(0)]], device float* ls
       static_cast<T>(factor == 0.0f ? 0.0f : sum * factor);
 }
 
+// The same, a simdgroup for each row and 32 of its features, whose lanes bring the sums of 32 parts
+// at once.
+template <typename T>
+kernel void attention_decode_merge_together(
+    device T* out [[buffer(0)]], device float* lse [[buffer(1)]],
+    device float* part_outs [[buffer(2)]], device float2* part_sums [[buffer(3)]],
+    device const float* sinks [[buffer(4)]], device const float* value_scale [[buffer(5)]],
+    constant AttentionDecodeParameters& p [[buffer(6)]], uint2 position [[thread_position_in_grid]],
+    uint2 grid [[threads_per_grid]], uint lane [[thread_index_in_simdgroup]]) {
+  const uint simdgroup = (position.y * grid.x + position.x) / 32;
+  const uint blocks = static_cast<uint>(p.value_size + 31) / 32;
+  const uint rows = static_cast<uint>(p.queries * p.group);
+  const uint number = simdgroup / blocks;
+  if (number >= rows * static_cast<uint>(p.batch * p.heads)) {
+    return;
+  }
+  const int feature = static_cast<int>(simdgroup % blocks * 32 + lane);
+  const int row = static_cast<int>(number % rows);
+  const int head = static_cast<int>(number / rows % static_cast<uint>(p.heads));
+  const int batch = static_cast<int>(number / rows / static_cast<uint>(p.heads));
+  const int64_t first_part = static_cast<int64_t>(number) * p.splits;
+  float top = -INFINITY;
+  for (int i = static_cast<int>(lane); i < p.splits; i += 32) {
+    top = max(top, part_sums[first_part + i].x);
+  }
+  top = simd_max(top);
+  const float origin = origin_of(top);
+  device const float* const outs =
+      part_outs + first_part * p.value_size + min(feature, p.value_size - 1);
+  float total = 0.0f;
+  float sum = 0.0f;
+  for (int first = 0; first < p.splits; first += 32) {
+    const int mine = first + static_cast<int>(lane);
+    const float2 part = mine < p.splits ? part_sums[first_part + mine] : float2(-INFINITY, 0.0f);
+    const float factor = precise::exp(part.x - origin);
+    total += part.y * factor;
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      const int at = min(first + i, p.splits - 1);
+      sum += outs[static_cast<int64_t>(at) * p.value_size] *
+             simd_shuffle(factor, static_cast<ushort>(i));
+    }
+  }
+  total = simd_sum(total);
+  const Results<T> results{out, lse, part_outs, part_sums, sinks, value_scale};
+  const float factor = results.factor_of(batch, head, row, top, total, feature == 0, p);
+  if (feature < p.value_size) {
+    results.out_of(batch, head, row, p)[feature] =
+        static_cast<T>(factor == 0.0f ? 0.0f : sum * factor);
+  }
+}
+
 // ---- results of attention over other keys, put together -----------------------------------------
 
 // The share of the first of two in the sum. Rows without keys in either have none.
@@ -765,19 +896,22 @@ kernel void merge_attention_backward(
   INSTANTIATE_SIZE(T, C, ROWS, 128, 128 / OfGpu<C>::pack, 1) \
   INSTANTIATE_SIZE(T, C, ROWS, 256, 32, 8 / OfGpu<C>::pack)
 
-#define INSTANTIATE(T)                                                                   \
-  INSTANTIATE_ROWS(T, T, 1)                                                              \
-  INSTANTIATE_ROWS(T, T, 4)                                                              \
-  INSTANTIATE_ROWS(T, T, 8)                                                              \
-  INSTANTIATE_ROWS(T, char, 4)                                                           \
-  INSTANTIATE_ROWS(T, e4m3, 4)                                                           \
-  typedef decltype(attention_decode_merge<T>) decode_merge_##T;                          \
-  template [[host_name(                                                                  \
-      "attention_decode_merge_" #T)]] kernel decode_merge_##T attention_decode_merge<T>; \
-  typedef decltype(merge_attention<T>) merge_##T;                                        \
-  template [[host_name("merge_attention_" #T)]] kernel merge_##T merge_attention<T>;     \
-  typedef decltype(merge_attention_backward<T>) merge_backward_##T;                      \
-  template [[host_name(                                                                  \
+#define INSTANTIATE(T)                                                                    \
+  INSTANTIATE_ROWS(T, T, 1)                                                               \
+  INSTANTIATE_ROWS(T, T, 4)                                                               \
+  INSTANTIATE_ROWS(T, T, 8)                                                               \
+  INSTANTIATE_ROWS(T, char, 4)                                                            \
+  INSTANTIATE_ROWS(T, e4m3, 4)                                                            \
+  typedef decltype(attention_decode_merge<T>) decode_merge_##T;                           \
+  template [[host_name(                                                                   \
+      "attention_decode_merge_" #T)]] kernel decode_merge_##T attention_decode_merge<T>;  \
+  typedef decltype(attention_decode_merge_together<T>) merge_together_##T;                \
+  template [[host_name("attention_decode_merge_together_" #T)]] kernel merge_together_##T \
+      attention_decode_merge_together<T>;                                                 \
+  typedef decltype(merge_attention<T>) merge_##T;                                         \
+  template [[host_name("merge_attention_" #T)]] kernel merge_##T merge_attention<T>;      \
+  typedef decltype(merge_attention_backward<T>) merge_backward_##T;                       \
+  template [[host_name(                                                                   \
       "merge_attention_backward_" #T)]] kernel merge_backward_##T merge_attention_backward<T>;
 
 INSTANTIATE(float)

@@ -485,6 +485,7 @@ struct TileProduct {
   // f(row, column, sum) for each sum of this thread.
   template <typename Sums, typename F>
   static inline void for_each(thread Sums& sums, F f, Place) {
+#pragma unroll
     for (uint16_t i = 0; i < sums.get_capacity(); ++i) {
       if (sums.is_valid_element(i)) {
         const auto at = sums.get_multidimensional_index(i);

@@ -185,6 +185,16 @@ bool is_readable(const Tensor& x) {
 
 Tensor readable(const Tensor& x) { return is_readable(x) ? x : x.contiguous(); }
 
+// Whether all rows are whole packs of 16 bytes.
+bool is_in_packs(const Tensor& x) {
+  const auto pack = 16 / x.element_size();
+  bool result = x.storage_offset() % pack == 0 && x.size(-1) % pack == 0;
+  for (int64_t d = 0; d + 1 < x.dim(); ++d) {
+    result = result && (x.size(d) <= 1 || x.stride(d) % pack == 0);
+  }
+  return result;
+}
+
 AttentionStrides strides_of(const Tensor& x) {
   const auto row = [&](int64_t d) {
     return x.size(d) <= 1 ? std::max<int64_t>(x.size(-1), 1) : x.stride(d);
@@ -261,6 +271,7 @@ Inputs inputs_of(const Tensor& query, const Tensor& key, const Tensor& value, co
   }
   p.has_sinks = options.sinks.has_value();
   p.has_slopes = options.alibi_slopes.has_value();
+  p.is_aligned = is_in_packs(in.key) && is_in_packs(in.value);
   return in;
 }
 
@@ -337,17 +348,23 @@ std::tuple<Tensor, Tensor> attention_forward(const Tensor& query, const Tensor& 
     lse.fill_(kNothing);
   }
   p.out = strides_of(out);
-  const auto compiled = compiled_for(sizes.value_size);
   auto& kernels = matmul_library(kName);
   const bool has_tensors = &kernels != &library(kName);
-  const bool is_wide = compiled.most > static_cast<int64_t>(AttentionTile::kMostFeatures);
-  const auto tile = static_cast<int64_t>(has_tensors && !is_wide ? AttentionTile::kRowsOfTensors
-                                                                 : AttentionTile::kRows);
+  constexpr auto kMost = static_cast<int64_t>(AttentionTile::kMostFeatures);
+  const auto tile =
+      static_cast<int64_t>(has_tensors && sizes.value_size <= kMost ? AttentionTile::kRowsOfTensors
+                                                                    : AttentionTile::kRows);
+  const auto most = std::max(query.size(-1), sizes.value_size);
+  const bool by_simdgroups = has_tensors && most <= kMost && query.scalar_type() != at::kFloat &&
+                             !a_thread_for_each_element();
   const auto groups = tiles_of(sizes.queries, tile) * sizes.heads * sizes.batch;
   TORCH_CHECK(groups < (uint64_t{1} << 32), kName, ": ", sizes.batch, " times ", sizes.heads,
               " heads of ", sizes.queries, " queries are too many for MPS");
   launch_threadgroups(
-      kernels, KernelName("attention_forward_") + compiled.name + metal_type(query.scalar_type()),
+      kernels,
+      KernelName(by_simdgroups ? "attention_forward_by_simdgroups_" : "attention_forward_") +
+          compiled_for(by_simdgroups ? most : sizes.value_size).name +
+          metal_type(query.scalar_type()),
       groups, /*size=*/128, out, lse, in.query, in.key, in.value, in.mask, in.sinks, in.slopes,
       in.cu_queries, in.cu_keys, in.lengths, in.random, p);
   return {out, lse};

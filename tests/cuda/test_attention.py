@@ -72,6 +72,7 @@ def on_the_software_device(monkeypatch):
     monkeypatch.setattr(_kernel_file, "_library", library)
     for about in ("decode", "cache"):
         monkeypatch.setattr(f"metalops.ops._attention_{about}_on_cuda.errors_of", lambda x: errors)
+    monkeypatch.setattr("metalops.ops._attention_decode_on_cuda.multiprocessors", lambda x: 132)
     operators = torch.library.Library("metalops", "IMPL")
     for name, implementation in IMPLEMENTATIONS:
         operators.impl(name, implementation, "CPU")
@@ -93,10 +94,22 @@ def test_generated_calls(seed, body, monkeypatch):
     assert has_launched("attention_grad_query", "attention_grad_key_value", "attention_delta")
 
 
-@pytest.mark.parametrize(("features", "values"), [(1, 1), (2, 5), (64, 128), (96, 96), (255, 129)])
+@pytest.mark.parametrize(
+    ("features", "values"), [(1, 1), (40, 24), (2, 5), (64, 128), (96, 96), (255, 129)]
+)
 def test_head_sizes(features, values):
     calls.test_head_sizes(features, values, "cpu")
     assert len(launched) > 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("features", [32, 64, 80, 128])
+def test_halves_are_attended_by_simdgroups(features, dtype):
+    """With tiles that are seen as a whole, in part and not at all."""
+    tensors = calls.operands(1, 4, 2, 150, 210, features, dtype=dtype)
+    for options in ({}, {"is_causal": True}, {"window_size": (70, 20)}):
+        calls.check_attention(tensors, "cpu", **options)
+    assert has_launched("attention_forward_by_simdgroups")
 
 
 @pytest.mark.parametrize("length", [1, 40])
@@ -151,7 +164,9 @@ def test_pages(size):
 @pytest.mark.parametrize("name", ["window", "softcap", "sinks", "slopes"])
 def test_options_of_pages(name, queries):
     decoding.test_options("cpu", torch.float16, queries, name)
-    assert has_launched("attention_decode_half" if queries < 17 else "attention_forward_64_half")
+    assert has_launched(
+        "attention_decode_half" if queries < 17 else "attention_forward_by_simdgroups_64"
+    )
 
 
 def test_caches_of_codes():
@@ -165,7 +180,7 @@ def test_caches_of_codes():
 
 def test_long_sequences_in_parts_and_results_put_together():
     decoding.test_long_sequences_in_parts("cpu", 1)
-    assert has_launched("attention_decode_merge_float")
+    assert has_launched("attention_decode_merge_together_float")
     decoding.test_results_over_other_keys_are_put_together("cpu", torch.float16)
     decoding.test_what_has_seen_nothing_takes_no_part("cpu")
     decoding.test_gradients_of_what_is_put_together("cpu")

@@ -25,6 +25,8 @@ paged_attention = importlib.import_module("metalops.ops.paged_attention")
 
 @pytest.fixture(autouse=True)
 def nothing_is_composed(monkeypatch):
+    torch.manual_seed(0)
+
     def composed(*args):
         raise AssertionError("kernels were to take this")
 
@@ -147,6 +149,9 @@ def test_caches_of_codes(codes):
     decoding.test_caches_of_codes("cuda", codes, torch.float16, True)
     decoding.test_caches_of_codes("cuda", codes, torch.float32, False)
     caches.test_what_is_stored_is_what_is_read("cuda", codes)
+
+
+def test_codes_are_those_that_torch_rounds_to():
     caches.test_codes_are_those_that_torch_rounds_to("cuda")
 
 
@@ -198,8 +203,8 @@ def test_flash_attn_with_kvcache(pages, interleaved, causal, monkeypatch):
 def test_what_caches_do_not_have_is_reported():
     cache = torch.zeros(3, 4, 1, 4, device="cuda")
     tokens = torch.ones(1, 1, 4, device="cuda")
-    ops.reshape_and_cache(tokens, tokens, cache, cache, torch.tensor([12], device="cuda"))
     with pytest.raises(RuntimeError, match="slot_mapping has slot 12, but there are 12 slots"):
+        ops.reshape_and_cache(tokens, tokens, cache, cache, torch.tensor([12], device="cuda"))
         cuda.synchronize()
     query = torch.randn(1, 1, 4, device="cuda")
     table = torch.tensor([[0, 99]], dtype=torch.int32, device="cuda")

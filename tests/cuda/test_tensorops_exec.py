@@ -37,10 +37,15 @@ def build(source, language="4.0", layout="apple10", optimize=1):
     return _libraries[key]
 
 
-@pytest.fixture(autouse=True)
-def on_the_gpu(monkeypatch):
+@pytest.fixture(autouse=True, params=["apple10", "tensor_cores"])
+def on_the_gpu(monkeypatch, request):
+    """Where tests do not say it, cooperative tensors have their elements as an Apple GPU or as this one has them."""
+
+    def build_with(source, language="4.0", layout=request.param, optimize=1):
+        return build(source, language, layout, optimize)
+
     for module in MODULES:
-        monkeypatch.setattr(module, "build", build)
+        monkeypatch.setattr(module, "build", build_with)
 
 
 def _collected():

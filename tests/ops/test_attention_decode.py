@@ -350,8 +350,11 @@ def launched(query, key, value, table, lengths, *, splits, window_left=-1):
         error_buf_idx=16,
     )
     if splits > 1:
-        getattr(library, f"attention_decode_merge_{name}")(
-            *(out, lse, part_outs, part_sums, lse, lse, parameters), threads=[value_size, all_rows]
+        simdgroups = all_rows * -(-value_size // 32)
+        getattr(library, f"attention_decode_merge_together_{name}")(
+            *(out, lse, part_outs, part_sums, lse, lse, parameters),
+            threads=[simdgroups * 32, 1],
+            group_size=[32, 1],
         )
     return out.cpu(), lse.cpu()
 

@@ -7,15 +7,25 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._kernel_file import MOST_THREADS, TYPES, KernelFile, errors_of, header, number
+from ._kernel_file import (
+    MOST_THREADS,
+    TYPES,
+    KernelFile,
+    errors_of,
+    header,
+    multiprocessors,
+    number,
+)
 
 _KERNELS = KernelFile("attention_decode")
 _THREADS = 128
 _LARGEST = 2**31 - 4097
 # The most rows (queries, times the heads that share a key) for which this is the way to go.
 MOST_ROWS = 32
-# The keys are cut into so many parts that a GPU is busy, none of which is short.
-_ENOUGH_TASKS = 1024
+# By the rows of a threadgroup, how many of these each multiprocessor has room for: more rows take more registers. The keys are
+# cut into as many parts as that takes, none of which is short.
+_TASKS_AT_ONCE = {1: 4, 4: 2, 8: 2}
+_MOST_TASKS = 4096
 _SHORTEST_PART = 256
 
 
@@ -74,13 +84,15 @@ def decode(
     rows = _rows(queries * group, are_codes=key.dtype != query.dtype)
     row_blocks = -(-queries * group // rows)
     tasks = batch * heads * row_blocks
-    splits = min(max(-(-_ENOUGH_TASKS // tasks), 1), max(1, keys // _SHORTEST_PART))
+    enough = min(_TASKS_AT_ONCE[rows] * multiprocessors(query), _MOST_TASKS)
+    splits = min(max(enough // tasks, 1), max(1, keys // _SHORTEST_PART))
     is_power = page_size > 0 and page_size & (page_size - 1) == 0
 
     def strides(x: Tensor):
         return types.AttentionDecodeStrides(x.stride(0), x.stride(2), x.stride(1))
 
     mask, slopes = options.attn_mask, options.alibi_slopes
+    pack = 8 if key.element_size() == 1 else 16
     p = types.AttentionDecodeParameters(
         query=strides(query),
         key=strides(key),
@@ -113,7 +125,7 @@ def decode(
         has_slopes=slopes is not None,
         has_key_scale=options.k_scale is not None,
         has_value_scale=options.v_scale is not None,
-        is_aligned=_is_in_packs(key) and _is_in_packs(value),
+        is_aligned=is_in_packs(key, pack) and is_in_packs(value, pack),
     )
     if mask is not None:
         p.mask[:] = mask_strides(mask)
@@ -140,9 +152,9 @@ def decode(
         *(mask, sinks, slopes, key_scale, value_scale, p, errors_of(query)),
     )
     if splits > 1:
-        _KERNELS.grid(
-            f"attention_decode_merge_{kind}",
-            (features, all_rows),
+        _KERNELS.simdgroups(
+            f"attention_decode_merge_together_{kind}",
+            all_rows * -(-features // 32),
             *(out, lse, part_outs, part_sums, sinks, value_scale, p),
         )
 
@@ -151,7 +163,7 @@ def takes(query: Tensor, key: Tensor, value: Tensor, capacity: int) -> bool:
     """Whether the kernels have numbers for the sizes. capacity: keys that there is room for."""
     rows = query.shape[0] * query.shape[1] * query.shape[2]
     sizes = (*key.shape, *value.shape, capacity)
-    return max(sizes) <= _LARGEST and (rows + _ENOUGH_TASKS) * _THREADS <= MOST_THREADS
+    return max(sizes) <= _LARGEST and (rows + _MOST_TASKS) * _THREADS <= MOST_THREADS
 
 
 def _rows(rows: int, are_codes: bool) -> int:
@@ -166,9 +178,8 @@ def _window(size: int) -> int:
     return -1 if size > (2**31 - 1) // 2 else size
 
 
-def _is_in_packs(x: Tensor) -> bool:
-    """Whether all rows are whole packs as kernels load them."""
-    size = 8 if x.element_size() == 1 else 16
+def is_in_packs(x: Tensor, size: int) -> bool:
+    """Whether all rows are whole packs of so many bytes."""
     pack = size // x.element_size()
     between = [s for n, s in zip(x.shape[:-1], x.stride(), strict=False) if n > 1]
     return x.data_ptr() % size == 0 and all(n % pack == 0 for n in (x.shape[-1], *between))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import _attention_decode_on_cuda as decoding
-from ._attention_decode_on_cuda import mask_kind, mask_strides
+from ._attention_decode_on_cuda import is_in_packs, mask_kind, mask_strides
 from ._kernel_file import MOST_THREADS, TYPES, KernelFile, has_tensors, header, number
 
 if TYPE_CHECKING:
@@ -83,11 +83,14 @@ def forward(call: _Call, out: Tensor, lse: Tensor) -> None:
     p.out = _strides(out)
     features = _compiled_for(sizes.value_size, _FEATURES)
     tiles = header("attention").AttentionTile
-    rows = (
-        tiles.kRowsOfTensors if has_tensors() and features <= tiles.kMostFeatures else tiles.kRows
-    )
+    name, rows = "attention_forward", tiles.kRows
+    if has_tensors() and features <= tiles.kMostFeatures:
+        rows = tiles.kRowsOfTensors
+        if out.dtype != torch.float32 and sizes.head_size <= tiles.kMostFeatures:
+            name += "_by_simdgroups"
+            features = _compiled_for(max(sizes.head_size, sizes.value_size), _FEATURES)
     _KERNELS.threadgroups(
-        f"attention_forward_{features}_{TYPES[out.dtype]}",
+        f"{name}_{features}_{TYPES[out.dtype]}",
         sizes.groups(sizes.queries, rows, sizes.heads),
         _THREADS,
         *(out, lse, given.query, given.key, given.value, given.mask, given.sinks, given.slopes),
@@ -251,6 +254,7 @@ def _inputs(call: _Call, sizes: _Sizes):
         has_lengths=call.seqused_k is not None,
         has_sinks=call.sinks is not None,
         has_slopes=call.alibi_slopes is not None,
+        is_aligned=is_in_packs(given.key, 16) and is_in_packs(given.value, 16),
     )
     if call.alibi_slopes is not None and call.alibi_slopes.dim() == 2:
         p.slopes_batch = sizes.heads

@@ -106,9 +106,15 @@ def has_tensors() -> bool:
 def _library(file: str, kernel: str, tensors: bool):
     from ..cuda.library import Library
     from ..msl import languages
+    from ..msl.targets.host.tensors import OF_TENSOR_CORES
 
-    language = languages.LANGUAGES["4.0"] if tensors else languages.FLOOR
-    return Library(text_of(file), file, kernels=[kernel], language=language)
+    return Library(
+        text_of(file),
+        file,
+        kernels=[kernel],
+        language=languages.LANGUAGES["4.0"] if tensors else languages.FLOOR,
+        cooperative_layout=OF_TENSOR_CORES,
+    )
 
 
 class KernelFile:
@@ -149,6 +155,11 @@ class KernelFile:
 def number(kind: str, value: float | bool) -> bytes:
     """A number as a kernel's argument; kind: as the module struct has it."""
     return struct.pack(kind, value)
+
+
+def multiprocessors(tensor: Tensor) -> int:
+    """Of the tensor's GPU."""
+    return torch.cuda.get_device_properties(tensor.device).multi_processor_count
 
 
 def errors_of(tensor: Tensor) -> int:

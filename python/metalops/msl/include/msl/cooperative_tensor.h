@@ -6,7 +6,8 @@
 #include <msl/tensor.h>
 
 // Where the elements of a tile are, a policy: 10 as on Apple GPUs of family 10 (M5) and later, 8 as
-// on those before, 0 for a random bijection by MSL_COOPERATIVE_SEED.
+// on those before, 16 as NVIDIA's tensor cores have them (for CUDA only), 0 for a random bijection
+// by MSL_COOPERATIVE_SEED.
 #ifndef MSL_COOPERATIVE_LAYOUT
 #define MSL_COOPERATIVE_LAYOUT 10
 #endif

@@ -9,6 +9,8 @@ import re
 
 LAYOUT = "METALOPS_COOPERATIVE_LAYOUT"
 _LAYOUTS = {"apple10": 10, "apple8": 8}
+# As NVIDIA's tensor cores have them, for programs of which nothing is to be learned about Apple's.
+OF_TENSOR_CORES = "tensor_cores"
 _SCRAMBLE = re.compile(r"scramble(?::(\d{1,9}))?")
 
 
@@ -28,9 +30,10 @@ def flags(standard: str, language: int, cooperative_layout: str) -> list[str]:
     subscripts have commas."""
     scrambled = _SCRAMBLE.fullmatch(cooperative_layout)
     seed = int(scrambled.group(1) or 0) if scrambled else 0
+    number = 16 if cooperative_layout == OF_TENSOR_CORES else _LAYOUTS.get(cooperative_layout, 0)
     return [
         f"-std={standard}",
         f"-DMSL_METAL_VERSION={language}",
-        f"-DMSL_COOPERATIVE_LAYOUT={_LAYOUTS.get(cooperative_layout, 0)}",
+        f"-DMSL_COOPERATIVE_LAYOUT={number}",
         f"-DMSL_COOPERATIVE_SEED={seed}",
     ]

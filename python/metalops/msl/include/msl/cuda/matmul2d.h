@@ -197,6 +197,46 @@ struct RightInMemory {
     }
   }
 };
+// The same of an operand that is all there in shared memory, 16 bytes at a time.
+template <class View>
+struct RightInShared {
+  const View& view;
+  abi::u32 mine;  // where the lane's row of a matrix begins, of the first fragment
+  abi::u32 rows_apart, columns_apart;
+  MSL_INLINE RightInShared(const View& of, uint lane) : view(of) {
+    const bool is_deep = view.row_stride == 1;
+    const long matrix = lane >> 3, in_matrix = lane & 7;
+    const long k = (matrix & 1) * 8 + (is_deep ? 0 : in_matrix);
+    const long column = (matrix >> 1) * 8 + (is_deep ? in_matrix : 0);
+    mine = abi::u32(::__cvta_generic_to_shared(&view.first.at(0))) +
+           abi::u32(k * view.row_stride + column * view.column_stride) * 2;
+    rows_apart = abi::u32(view.row_stride) * 2;
+    columns_apart = abi::u32(view.column_stride) * 2;
+  }
+  // Whether the inner rows and columns of a tile can be read so.
+  static MSL_INLINE bool can_read(const View& view, int inner, int columns) {
+    if constexpr (View::is_plain && sizeof(typename View::Value) == 2) {
+      const void* const first = &view.first.at(0);
+      const long apart = view.row_stride == 1 ? view.column_stride : view.row_stride;
+      return ::__isShared(first) && ::__cvta_generic_to_shared(first) % 16 == 0 && apart % 8 == 0 &&
+             view.rows >= inner && view.columns >= columns;
+    } else {
+      return false;
+    }
+  }
+  MSL_INLINE float column(int k, int j) const {
+    return RightInMemory<View>{view, 0, warp_lane()}.column(k, j);
+  }
+  template <class T>
+  MSL_INLINE void fragment(abi::u32 (&to)[4], int j, int k) const {
+    const abi::u32 at = mine + abi::u32(k) * rows_apart + abi::u32(j * 16) * columns_apart;
+    if (view.row_stride == 1) {
+      load_matrices<false>(to, at);
+    } else {
+      load_matrices<true>(to, at);
+    }
+  }
+};
 // Of cooperative tensors, as tensor cores have them. All lanes ask together; k is known to the
 // compiler.
 template <int Rows, int Columns, class E>
@@ -214,7 +254,11 @@ struct LeftInLanes {
     MSL_UNROLLED
     for (int q = 0; q < 4; ++q) {
       const int slot = (i * Tile::across + k / 16) * 8 + q % 2 * 4 + q / 2 * 2;
-      to[q] = pair_of<T>(float(elements[slot]), float(elements[slot + 1]));
+      if constexpr (same<E, T>) {
+        to[q] = abi::u32(elements[slot].bits) | abi::u32(elements[slot + 1].bits) << 16;
+      } else {
+        to[q] = pair_of<T>(float(elements[slot]), float(elements[slot + 1]));
+      }
     }
   }
 };
@@ -542,11 +586,18 @@ MSL_INLINE void with_left(const L& left, uint lane, const F& f) {
     f(operand);
   }
 }
-template <matmul2d_descriptor D, class R, class F>
+template <class Factor, matmul2d_descriptor D, class R, class F>
 MSL_INLINE void with_right(const R& right, uint lane, const F& f) {
   if constexpr (is_tensor<R>) {
     const auto view = tile_view(view_of(right, D.transpose_right), D.k, D.n);
-    f(RightInMemory<decltype(view)>{view, 0, lane});
+    using View = metal::remove_cv_t<decltype(view)>;
+    if (RightInShared<View>::can_read(view, D.k, D.n)) {
+      if constexpr (View::is_plain && same<typename View::Value, Factor>) {
+        f(RightInShared<View>(view, lane));
+        return;
+      }
+    }
+    f(RightInMemory<View>{view, 0, lane});
   } else {
     RightInLanes<D.k, D.n, typename R::element_type> operand{{}, whole_simdgroup(), lane};
     to_warp_from<D.k, D.n>(right, operand.elements);
@@ -649,7 +700,7 @@ MSL_INLINE void multiply_tiles(L& left, R& right, Dst& destination) {
   } else {
     with_sums<D.m, D.n, 1, accumulates>(destination, [&](const auto&, uint lane, auto* sums) {
       with_left<D>(left, lane, [&](const auto& a) {
-        with_right<D>(right, lane, [&](const auto& b) {
+        with_right<Factor, D>(right, lane, [&](const auto& b) {
           multiply_in_place<Factor, WarpTile<D.m, D.n>, D.k>(a, b, D.k, sums);
         });
       });
@@ -702,6 +753,15 @@ MSL_INLINE void reduce_tile(Source& source, Destination& destination, Operation 
       partial[i] = combine(partial[i], Wide(::__shfl_xor_sync(~0u, partial[i], int(distance))));
     }
   }
+#if MSL_COOPERATIVE_LAYOUT == 16
+  if constexpr (Dimension == 0) {
+    MSL_UNROLLED
+    for (int i = 0; i < mine; ++i) {
+      destination[ushort(i)] = E(combine(Wide(identity), partial[i]));
+    }
+    return;
+  }
+#endif
   E results[length];
   MSL_UNROLLED
   for (int at = 0; at < length; ++at) {

@@ -104,8 +104,28 @@ struct SimdgroupTile {
     return {at / capacity, at % capacity};
   }
 };
+#elif MSL_COOPERATIVE_LAYOUT == 16
+// As the tensor cores of NVIDIA's GPUs have them.
+}  // namespace msl::msl_impl
+#include <msl/cuda/warp_tile.h>
+namespace msl::msl_impl {
+template <int Rows, int Columns>
+struct TransposedWarpTile {
+  using Other = WarpTile<Columns, Rows>;
+  static constexpr int down = Other::across, across = Other::down, capacity = Other::capacity;
+  static MSL_INLINE constexpr TilePlace place(uint lane, uint slot) {
+    const TilePlace in = Other::place(lane, slot);
+    return {in.column, in.row, in.exists};
+  }
+  static MSL_INLINE constexpr TileOwner owner(int row, int column) {
+    return Other::owner(column, row);
+  }
+};
+template <int Rows, int Columns, bool IsTransposed>
+using SimdgroupTile =
+    metal::conditional_t<IsTransposed, TransposedWarpTile<Rows, Columns>, WarpTile<Rows, Columns>>;
 #else
-#error "MSL_COOPERATIVE_LAYOUT must be 10, 8 or 0"
+#error "MSL_COOPERATIVE_LAYOUT must be 16, 10, 8 or 0"
 #endif
 
 #if !defined(__CUDACC_RTC__) || MSL_COOPERATIVE_LAYOUT == 0

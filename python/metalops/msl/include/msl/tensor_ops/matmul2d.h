@@ -168,6 +168,42 @@ struct ReductionLayout {
   }
 };
 
+#if MSL_COOPERATIVE_LAYOUT == 16
+// Of rows, a lane has those that it has elements of: a slot of a tile is in the same one in all
+// lanes.
+template <matmul2d_descriptor D, class Scope, class L, class R>
+struct ReductionLayout<0, D, Scope, L, R> {
+  static constexpr Role role = Role::kRowReduction;
+  static constexpr matmul2d_descriptor descriptor = D;
+  using Left = L;
+  using Right = R;
+  static constexpr int simdgroups = ScopeOf<Scope>::simdgroups;
+  static constexpr int across = WarpTile<D.m, D.n>::across;
+  static constexpr int rank = 1, capacity = WarpTile<D.m, D.n>::down * 2;
+  static constexpr bool expands = true;
+  static MSL_INLINE constexpr Coordinates coordinates(uint thread, uint slot) {
+    const int row = WarpTile<D.m, D.n>::row_of_lane(abi::warp_lane_of(thread & 31)) + int(slot) * 8;
+    return {{row, 0}, row < D.m};
+  }
+  static MSL_INLINE constexpr bool stores(uint thread, uint) {
+    return WarpTile<D.m, D.n>::column_of_lane(abi::warp_lane_of(thread & 31)) == 0;
+  }
+
+  template <class Iterator,
+            class Source = typename metal::remove_const_t<
+                metal::remove_reference_t<decltype(*Iterator().owner)>>::layout,
+            class = metal::enable_if_t<Source::role == Role::kDestination>>
+  static MSL_INLINE uint map_index(const Iterator& of) {
+    static_assert(simdgroups == 1 && Source::simdgroups == 1,
+                  "map_iterator requires a single SIMD group");
+    static_assert(Source::descriptor.m == D.m,
+                  "Source and destination must have the same number of rows or columns");
+    constexpr uint source_across = WarpTile<D.m, Source::descriptor.n>::across;
+    return uint(of._idx) / 8 / source_across * 2 + uint(of._idx) % 8 / 4;
+  }
+};
+#endif
+
 // ---- operands
 // ---------------------------------------------------------------------------------------
 
