@@ -127,7 +127,7 @@ def test_dropout():
     rng = torch.randint(2**62, (2,), dtype=torch.int64)
     options = (*[None] * 6, rng, 40, 40, 0.25, -1, 0, False, 0.0, 0.3)
     ours = torch.ops.metalops.attention_forward(q, k, v, *options)
-    expected = attention._composed(attention._Call(q, k, v, *options))
+    expected = attention._composed(attention.Call(q, k, v, *options))
     grads = torch.autograd.grad((ours[0] ** 2).sum() + ours[1].sum(), (q, k, v))
     others = torch.autograd.grad((expected[0] ** 2).sum() + expected[1].sum(), (q, k, v))
     for x, y in zip((*ours, *grads), (*expected, *others), strict=True):

@@ -82,7 +82,7 @@ def test_dropout_is_that_of_the_composition():
     rng = torch.randint(2**62, (2,), dtype=torch.int64, device="cuda")
     options = (*[None] * 6, rng, 70, 70, 0.25, -1, 0, False, 0.0, 0.3)
     ours = torch.ops.metalops.attention_forward(*given, *options)
-    expected = attention._result(attention._Call(*given, *options))
+    expected = attention._result(attention.Call(*given, *options))
     grads, others = (
         torch.autograd.grad((out**2).sum() + lse.sum(), given) for out, lse in (ours, expected)
     )

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from . import _attention_decode_on_cuda as decoding
+from ._attention_call import Call
 from ._attention_decode_on_cuda import is_in_packs, mask_kind, mask_strides
 from ._kernel_file import MOST_THREADS, TYPES, KernelFile, has_tensors, header, number
-
-if TYPE_CHECKING:
-    from .attention import _Call
 
 _KERNELS = KernelFile("attention", has_products=True)
 _LARGEST = 2**30  # sizes in 32 bits leave room for what kernels add to them
@@ -25,7 +22,7 @@ _BACKWARD_FEATURES = (32, 64, 128, 256)
 class _Sizes:
     """Of a call that is right."""
 
-    def __init__(self, call: _Call):
+    def __init__(self, call: Call):
         query, key = call.query, call.key
         self.is_packed = call.cu_seqlens_q is not None
         self.heads, self.key_heads = query.shape[1], key.shape[1]
@@ -46,7 +43,7 @@ def _tiles(length: int, tile: int) -> int:
     return -(-length // tile)
 
 
-def takes(call: _Call) -> bool:
+def takes(call: Call) -> bool:
     """Whether the kernels have numbers for the sizes."""
     sizes = _Sizes(call)
     tile = header("attention").AttentionTile.kRows
@@ -58,7 +55,7 @@ def takes(call: _Call) -> bool:
     return max(lengths) <= _LARGEST and 2 * most * _THREADS <= MOST_THREADS
 
 
-def forward(call: _Call, out: Tensor, lse: Tensor) -> None:
+def forward(call: Call, out: Tensor, lse: Tensor) -> None:
     """out: in any order of dimensions. lse: without gaps."""
     sizes = _Sizes(call)
     if _is_for_few_queries(call, sizes):
@@ -99,7 +96,7 @@ def forward(call: _Call, out: Tensor, lse: Tensor) -> None:
 
 
 def backward(
-    call: _Call,
+    call: Call,
     grad_out: Tensor,
     grad_lse: Tensor | None,
     out: Tensor,
@@ -177,7 +174,7 @@ def backward(
         grad_sinks.copy_(sums)
 
 
-def _is_for_few_queries(call: _Call, sizes: _Sizes) -> bool:
+def _is_for_few_queries(call: Call, sizes: _Sizes) -> bool:
     """Whether keys and values need to be brought from memory and little more."""
     return (
         not sizes.is_packed
@@ -212,7 +209,7 @@ def _strides(x: Tensor):
 class _Inputs:
     """Tensors as kernels read them; 0 for those that there are not."""
 
-    def __init__(self, call: _Call):
+    def __init__(self, call: Call):
         self.query, self.key, self.value = map(_readable, call[:3])
         self.mask = 0 if call.attn_mask is None else call.attn_mask
         self.sinks = 0 if call.sinks is None else call.sinks.float().contiguous()
@@ -222,7 +219,7 @@ class _Inputs:
         )
 
 
-def _inputs(call: _Call, sizes: _Sizes):
+def _inputs(call: Call, sizes: _Sizes):
     """The tensors and the parameters, without what is told of results."""
     types = header("attention")
     given = _Inputs(call)

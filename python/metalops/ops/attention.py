@@ -43,6 +43,7 @@ from .._torch_internals import (
     single_level_functions,
 )
 from . import _attention_on_cuda, _elsewhere, fake
+from ._attention_call import Call
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _MOST_FEATURES = 256
@@ -286,34 +287,11 @@ def _pages(name: str, cache: Tensor, block_table: Tensor) -> tuple[Tensor, Tenso
 # ---- the operator's arguments ----------------------------------------------------------------------
 
 
-class _Call(NamedTuple):
-    """The arguments of metalops::attention_forward."""
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    attn_mask: Tensor | None
-    sinks: Tensor | None
-    alibi_slopes: Tensor | None
-    cu_seqlens_q: Tensor | None
-    cu_seqlens_k: Tensor | None
-    seqused_k: Tensor | None
-    rng: Tensor | None
-    max_seqlen_q: int
-    max_seqlen_k: int
-    scale: float
-    window_left: int
-    window_right: int
-    bottom_right: bool
-    softcap: float
-    dropout_p: float
-
-
 # The first arguments, which have gradients.
 _DIFFERENTIABLE = 6
 
 
-def _check(call: _Call) -> None:
+def _check(call: Call) -> None:
     """Raises what the operator raises on mps."""
     query, key, value = call[:3]
     _elsewhere.check_dtypes("attention", [query], _DTYPES)
@@ -388,7 +366,7 @@ def _check_heads(
     _check_sizes(name, x, any(x.shape == shape for shape in shapes), expected)
 
 
-def _check_mask(call: _Call, is_packed: bool) -> None:
+def _check_mask(call: Call, is_packed: bool) -> None:
     mask, query = call.attn_mask, call.query
     if is_packed:
         raise RuntimeError("attention: packed sequences take no attn_mask")
@@ -402,7 +380,7 @@ def _check_mask(call: _Call, is_packed: bool) -> None:
         )
 
 
-def _check_numbers(call: _Call) -> None:
+def _check_numbers(call: Call) -> None:
     if not 0 <= call.dropout_p <= 1:
         raise ValueError(f"attention: dropout_p must be between 0 and 1, but is {call.dropout_p}")
     if call.softcap < 0:
@@ -436,7 +414,7 @@ class _Attended(NamedTuple):
     slope: Tensor | None
 
 
-def _attend(call: _Call, first: int) -> _Attended:
+def _attend(call: Call, first: int) -> _Attended:
     """first: which of all sequences the first one is, for dropout."""
     query, key, value = (x.float() for x in call[:3])
     queries, keys = query.shape[2], key.shape[2]
@@ -517,7 +495,7 @@ def _in_groups(x: Tensor, keys: Tensor) -> Tensor:
     return x.reshape(x.shape[0], heads, x.shape[1] // max(heads, 1), *x.shape[2:])
 
 
-def _kept(call: _Call, shape: Sequence[int], first: int) -> Tensor | float | None:
+def _kept(call: Call, shape: Sequence[int], first: int) -> Tensor | float | None:
     """What dropout multiplies weights by: the same as in kernels/attention_scores.h. Numbers of 32 bits are in int64 here."""
     if call.dropout_p == 0:
         return None
@@ -587,7 +565,7 @@ def _placed(x: Tensor, like: Tensor) -> Tensor:
     return result.copy_(x)
 
 
-def _sequences(call: _Call) -> list[_Call]:
+def _sequences(call: Call) -> list[Call]:
     """Each of those that are packed, as a call that is not."""
     (begins, ends), (key_begins, key_ends) = (
         (list(x[:-1]), list(x[1:]))
@@ -621,7 +599,7 @@ def _packed(parts: Sequence[Tensor], like: Tensor, features: int) -> Tensor:
     return torch.cat([*parts, torch.zeros(tokens, like.shape[1], features, device=like.device)])
 
 
-def _result(call: _Call, first: int = 0) -> tuple[Tensor, Tensor]:
+def _result(call: Call, first: int = 0) -> tuple[Tensor, Tensor]:
     """The result and its log-sum-exp, in float32 and differentiable operators."""
     if call.cu_seqlens_q is not None:
         results = [_result(part, i) for i, part in enumerate(_sequences(call))]
@@ -636,7 +614,7 @@ def _result(call: _Call, first: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def _gradients(
-    call: _Call,
+    call: Call,
     grad_out: Tensor,
     grad_lse: Tensor | None,
     wanted: Sequence[bool],
@@ -677,7 +655,7 @@ def _gradients(
 
 
 def _gradients_of_sequences(
-    call: _Call, grad_out: Tensor, grad_lse: Tensor | None, wanted: Sequence[bool]
+    call: Call, grad_out: Tensor, grad_lse: Tensor | None, wanted: Sequence[bool]
 ) -> list[Tensor | None]:
     begins = call.cu_seqlens_q.tolist()
     parts = [
@@ -709,12 +687,12 @@ def _gradients_of_sequences(
 
 
 def _forward(*args) -> tuple[Tensor, Tensor]:
-    call = _Call(*args)
+    call = Call(*args)
     _check(call)
     return _composed(call)
 
 
-def _composed(call: _Call) -> tuple[Tensor, Tensor]:
+def _composed(call: Call) -> tuple[Tensor, Tensor]:
     out, lse = _result(call)
     return _placed(out, call.query), lse.contiguous()
 
@@ -730,13 +708,13 @@ def _backward(
     *args,
 ) -> tuple[Tensor | None, ...]:
     *options, wanted = args
-    call = _Call(query, key, value, *options)
+    call = Call(query, key, value, *options)
     _check(call)
     return _composed_backward(call, grad_out, grad_lse, wanted)
 
 
 def _composed_backward(
-    call: _Call, grad_out: Tensor, grad_lse: Tensor | None, wanted: Sequence[bool]
+    call: Call, grad_out: Tensor, grad_lse: Tensor | None, wanted: Sequence[bool]
 ) -> tuple[Tensor | None, ...]:
     gradients = _gradients(call, grad_out, grad_lse, wanted)
     placed = [
@@ -754,7 +732,7 @@ def _composed_backward(
 
 
 def _forward_on_cuda(*args) -> tuple[Tensor, Tensor]:
-    call = _Call(*args)
+    call = Call(*args)
     _check(call)
     if not _attention_on_cuda.takes(call):
         return _composed(call)
@@ -765,7 +743,7 @@ def _forward_on_cuda(*args) -> tuple[Tensor, Tensor]:
 
 def _backward_on_cuda(grad_out, grad_lse, query, key, value, out, lse, *args):
     *options, wanted = args
-    call = _Call(query, key, value, *options)
+    call = Call(query, key, value, *options)
     _check(call)
     if not _attention_on_cuda.takes(call):
         return _composed_backward(call, grad_out, grad_lse, wanted)
@@ -825,14 +803,14 @@ def _differentiable(overload, formula: Callable, gradients: Callable) -> Callabl
 
 
 def _formula(*args) -> tuple[Tensor, Tensor]:
-    call = _Call(*args)
+    call = Call(*args)
     out, lse = _result(call)
     return out.to(call.query.dtype), lse
 
 
 def _formula_of_backward(*args) -> tuple[Tensor | None, ...]:
     grad_out, grad_lse, query, key, value, _, _, *options, wanted = args
-    call = _Call(query, key, value, *options)
+    call = Call(query, key, value, *options)
     gradients = _gradients(call, grad_out, grad_lse, wanted)
     return tuple(
         None if x is None else x.to(like.dtype)
@@ -876,12 +854,12 @@ def _like(x: Tensor, features: int) -> Tensor:
 
 
 def _fake(*args) -> tuple[Tensor, Tensor]:
-    call = _Call(*args)
+    call = Call(*args)
     _check(call)
     return _empty_results(call)
 
 
-def _empty_results(call: _Call) -> tuple[Tensor, Tensor]:
+def _empty_results(call: Call) -> tuple[Tensor, Tensor]:
     query = call.query
     shape = query.shape[:-1] if call.cu_seqlens_q is None else [query.shape[1], query.shape[0]]
     lse = query.new_empty(shape, dtype=torch.float32)
@@ -890,10 +868,10 @@ def _empty_results(call: _Call) -> tuple[Tensor, Tensor]:
 
 def _fake_backward(grad_out, grad_lse, query, key, value, out, lse, *args):
     *options, wanted = args
-    return _empty_gradients(_Call(query, key, value, *options), wanted)
+    return _empty_gradients(Call(query, key, value, *options), wanted)
 
 
-def _empty_gradients(call: _Call, wanted: Sequence[bool]) -> tuple[Tensor | None, ...]:
+def _empty_gradients(call: Call, wanted: Sequence[bool]) -> tuple[Tensor | None, ...]:
     placed = [
         _like(x, x.shape[-1]) if is_wanted else None
         for x, is_wanted in zip(call[:3], wanted[:3], strict=True)
@@ -1009,7 +987,7 @@ def _lengths(begins: Tensor, most: int) -> list[int]:
     return begins.diff().tolist()
 
 
-def _flops(products: Sequence[int], call: _Call) -> int:
+def _flops(products: Sequence[int], call: Call) -> int:
     """products: how many there are of as many features as query has, and as value has."""
     query, key, value = call[:3]
     if call.cu_seqlens_q is None:
@@ -1080,12 +1058,12 @@ def _register() -> None:
 
     @register_flop_formula(forward, get_raw=True)
     def flops_of_forward(*args, out_val=None, **kwargs) -> int:
-        return _flops((1, 1), _Call(*args))
+        return _flops((1, 1), Call(*args))
 
     @register_flop_formula(backward, get_raw=True)
     def flops_of_backward(*args, out_val=None, **kwargs) -> int:
         # Of scores again, dq and dk, and of weights' gradients and dv.
-        return _flops((3, 2), _Call(*args[2:5], *args[7:-1]))
+        return _flops((3, 2), Call(*args[2:5], *args[7:-1]))
 
 
 _register()
