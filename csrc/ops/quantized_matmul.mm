@@ -7,6 +7,7 @@
 #include <metalops/library.h>
 #include <metalops/matmul_library.h>
 #include <metalops/metal_type.h>
+#include <torch/library.h>
 
 #include <array>
 #include <limits>
