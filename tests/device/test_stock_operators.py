@@ -170,17 +170,15 @@ def test_every_lacking_overload_raises(overload):
 
 
 def test_stock_operator_without_any_kernel_says_so():
-    assert "aten::_weight_int4pack_mm" in _device.stock_operators_without_kernel()
-    assert "aten::_convert_weight_to_int4pack" in _device.stock_operators_without_kernel()
-    packed = torch.ones(4, 4, device="mps").int()
-    scales = torch.ones(1, 2, 2, device="mps").bfloat16()
+    assert "aten::linear_backward" in _device.stock_operators_without_kernel()
+    x = torch.ones(4, 4, device="mps")
     message = (
-        "The operator 'aten::_weight_int4pack_mm' runs on the MPS device of a Mac, but the "
+        "The operator 'aten::linear_backward' runs on the MPS device of a Mac, but the "
         "software mps device of metalops has no kernel for it, because torch's CPU backend "
         "has none."
     )
     with pytest.raises(NotImplementedError) as raised:
-        torch._weight_int4pack_mm(torch.ones(2, 32, device="mps").bfloat16(), packed, 32, scales)
+        torch.ops.aten.linear_backward(x, x, x, [True, True, True])
     assert str(raised.value) == message
 
 
