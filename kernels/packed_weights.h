@@ -318,6 +318,12 @@ struct EightValues {
   float of[8];
 };
 
+// By what all scales are multiplied. global_scale: what the largest code times the largest scale,
+// of e4m3, stands for, as MLX has it.
+inline float global_factor(device const float* global_scale, constant PackedLayout& layout) {
+  return layout.has_global ? global_scale[0] / (6.0f * 448.0f) : 1.0f;
+}
+
 // A matrix of quantised weights. biases: with kInteger only.
 template <typename T>
 struct Matrix {
@@ -360,7 +366,7 @@ inline Matrix<T> matrix_of(device const uchar* codes, device const uchar* scales
                        : layout.scale == ScaleFormat::kFloat ? 4
                                                              : 1;
   return {codes + index * layout.matrix_bytes, scales + first * size, biases + first,
-          layout.has_global ? global_scale[0] : 1.0f, &layout};
+          global_factor(global_scale, layout), &layout};
 }
 
 }  // namespace packed

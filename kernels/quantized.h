@@ -27,7 +27,7 @@ struct PackedLayout {
   int32_t group_shift;
   CodeFormat format;
   ScaleFormat scale;
-  bool has_global;  // whether there is one number more that all scales are multiplied by
+  bool has_global;  // whether there is one more number for all scales: see packed::global_factor
   bool is_aligned;  // whether blocks of 32 codes can be read with one vector load
 };
 

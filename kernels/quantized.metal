@@ -45,11 +45,10 @@ inline uint nearest_code(float x, CodeFormat format) {
   }
 }
 
-// The power of two nearest to x in its logarithm; of 0, one.
-inline uint nearest_power(float x) {
+// The smallest power of two that is no less than x, so that nothing is cut off; of 0, one.
+inline uint power_above(float x) {
   const uint bits = as_type<uint>(x);
-  constexpr uint root = 0x3504f3u;  // of two: what its significand has at most
-  return x == 0.0f ? 127u : min((bits >> 23) + ((bits & 0x7fffffu) > root ? 1u : 0u), 254u);
+  return x == 0.0f ? 127u : min((bits >> 23) + ((bits & 0x7fffffu) != 0u ? 1u : 0u), 254u);
 }
 
 // How the neighbouring lanes of a simdgroup share a group: each takes eight elements at a time.
@@ -110,7 +109,7 @@ kernel void quantize(device uchar* codes [[buffer(0)]], device uchar* scales [[b
     low = min(low, simd_shuffle_xor(low, static_cast<ushort>(i)));
     high = max(high, simd_shuffle_xor(high, static_cast<ushort>(i)));
   }
-  const float global_factor = layout.has_global ? global_scale[0] : 1.0f;
+  const float global_factor = packed::global_factor(global_scale, layout);
   const float largest = max(abs(low), abs(high));
   const bool stores = share.is_there && share.lane == 0;
   float scale = 1.0f;
@@ -120,11 +119,15 @@ kernel void quantize(device uchar* codes [[buffer(0)]], device uchar* scales [[b
     const bool is_low = abs(low) > abs(high);
     const float edge = is_low ? low : high;
     scale = max((high - low) / most, 1e-7f);
-    scale = is_low ? scale : -scale;
-    const float steps = rint(edge / scale);
-    if (steps != 0.0f) {
-      scale = edge / steps;
-      bias = edge;
+    if (layout.bits == 1) {  // the codes are both extremes
+      bias = low;
+    } else {
+      scale = is_low ? scale : -scale;
+      const float steps = rint(edge / scale);
+      if (steps != 0.0f) {
+        scale = edge / steps;
+        bias = edge;
+      }
     }
     if (stores) {
       store_scale<T>(scales, share.group, scale, ScaleFormat::kElement);
@@ -140,7 +143,7 @@ kernel void quantize(device uchar* codes [[buffer(0)]], device uchar* scales [[b
         largest / (layout.format == CodeFormat::kE4M3 ? 448.0f : 6.0f) / global_factor;
     uint code;
     if (layout.scale == ScaleFormat::kE8M0) {
-      code = nearest_power(ratio);
+      code = power_above(ratio);
       scale = formats::scale_of(formats::e8m0{static_cast<uchar>(code)});
     } else {
       code = formats::e4m3::encode(ratio);

@@ -292,6 +292,11 @@ def scale_values(scales: Tensor, mode: str) -> Tensor:
     return scales.float()
 
 
+def _global_factor(global_scale: Tensor) -> Tensor:
+    """By what all scales are multiplied."""
+    return global_scale.reshape(()) / (6 * 448)
+
+
 def of_each_element(of_group: Tensor, group_size: int, columns: int) -> Tensor:
     if group_size == 0:  # one for all
         return of_group.expand(*of_group.shape[:-1], columns)
@@ -303,7 +308,7 @@ def dequantized(p: Packed) -> Tensor:
     codes = unpack(p.codes, p.bits, is_high_first(p.mode))
     scales = scale_values(p.scales, p.mode)
     if p.global_scale is not None:
-        scales = scales * p.global_scale.reshape(())
+        scales = scales * _global_factor(p.global_scale)
     scales = of_each_element(scales, p.group_size, codes.shape[-1])
     values = values_of(codes, p.mode)
     if p.biases is None:
@@ -360,8 +365,11 @@ def quantized(
         scale = ((high - low) / most).clamp(min=1e-7)
         scale = torch.where(is_low, scale, -scale)
         steps = (edge / scale).round()
-        scale = torch.where(steps != 0, edge / steps, scale)
-        bias = torch.where(steps != 0, edge, 0)
+        if bits == 1:  # the codes are both extremes
+            scale, bias = scale.abs(), low
+        else:
+            scale = torch.where(steps != 0, edge / steps, scale)
+            bias = torch.where(steps != 0, edge, 0)
         codes = ((w - bias) / scale).round().clamp(0, most).long()
         scales, biases = (x.squeeze(-1).to(weight.dtype) for x in (scale, bias))
     else:
@@ -370,13 +378,13 @@ def quantized(
         if mode in ("nf4", "fp4"):
             scale, scales = largest, largest.squeeze(-1)
         else:
-            factor = 1.0 if global_scale is None else global_scale.reshape(())
+            factor = 1.0 if global_scale is None else _global_factor(global_scale)
             ratio = largest / (448.0 if mode == "mxfp8" else 6.0) / factor
             if mode == "nvfp4":
                 scales = _e4m3_codes(ratio)
             else:
                 pattern = ratio.view(torch.int32).long()
-                above = (pattern & 0x7FFFFF) > 0x3504F3  # the root of two
+                above = (pattern & 0x7FFFFF) != 0
                 scales = torch.where(ratio == 0, 127, ((pattern >> 23) + above).clamp(max=254))
             scales = scales.squeeze(-1).to(torch.uint8)
             scale = scale_values(scales, mode).unsqueeze(-1) * factor

@@ -9,7 +9,7 @@ mode     bits     group_size       scales                   biases              
 affine   1 to 8   32 64 128 256    dtype of the weights     that of scales, needed      ``code scale + bias``
 mxfp4    4        32               uint8: e8m0              none                        e2m1 times scale
 mxfp8    8        32               uint8: e8m0              none                        e4m3 times scale
-nvfp4    4        16               uint8: e4m3              none                        e2m1 times scale times global_scale
+nvfp4    4        16               uint8: e4m3              none                        e2m1 times scale, global_scale / 2688
 nf4, fp4 4        32 64 ... 4096   float32                  none                        of bitsandbytes' tables, times scale
 ======== ======== ================ ======================== =========================== ===================================
 
@@ -46,13 +46,15 @@ def quantize(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """``(packed, scales, biases)`` of weights ``(..., N, K)``; biases are None but in mode affine.
 
-    bits, group_size: by default 4 and 64, or what the mode has. global_scale: of mode nvfp4, one float32 by which all scales are
-    multiplied (torchao's per_tensor_scale).
+    bits, group_size: by default 4 and 64, or what the mode has. global_scale: of mode nvfp4, one float32, usually the size of the
+    largest weight, to which the largest code (6) times the largest scale (448) then comes: weights are codes times scales times
+    ``global_scale / 2688``, as MLX has it (2688 times torchao's per_tensor_scale).
 
     affine, as MLX: ``scale`` is the group's range over ``2^bits - 1``, and the extreme farther from zero and, nearly, zero are
-    codes. mxfp4, mxfp8: scales are the powers of two whose logarithms are nearest to that of the largest over 6 or 448 (MLX;
-    torchao's default rounds down); nvfp4: the e4m3 nearest to the largest over 6. Codes are the nearest, ties to even ones, but
-    for nf4 and fp4, whose thresholds are those of bitsandbytes. Not differentiable.
+    codes; of 1 bit, both extremes. mxfp4, mxfp8: scales are the smallest powers of two that are no less than the largest over 6 or
+    448 (MLX from 0.32.4 on; before that the nearest in their logarithm, and torchao's default rounds down); nvfp4: the e4m3 nearest
+    to the largest over 6. Codes are the nearest, ties to even ones, but for nf4 and fp4, whose thresholds are those of
+    bitsandbytes. Not differentiable.
     """
     bits, group_size = formats.usual(mode, bits, group_size)
     if weight.dim() == 0:
