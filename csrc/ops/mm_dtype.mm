@@ -45,27 +45,12 @@ void check_dtypes(const char* name, const Tensor& left, const Tensor& right, Sca
               "out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs");
 }
 
-// Matrices that kernels find by one stride from each to the next.
-struct Operands {
-  metalops::ProductOperand first;
-  int64_t step;
-};
-
-Operands operands(const Tensor& matrices) {
-  auto one = metalops::product_operand(matrices[0]);
-  if (one.tensor.is_same(matrices[0]) || one.tensor.data_ptr() == matrices[0].data_ptr()) {
-    return {one, matrices.size(0) == 1 ? 0 : matrices.stride(0)};
-  }
-  const auto dense = matrices.contiguous();
-  return {metalops::product_operand(dense[0]), dense.stride(0)};
-}
-
 // result: float32 without gaps. left: (B, M, K); right: (B, K, N); neither the result nor the inner
 // dimension is empty.
 void multiply(const char* name, const Tensor& result, const Tensor& left, const Tensor& right,
               const std::optional<Added>& added) {
-  const auto a = operands(left);
-  const auto b = operands(right.transpose(1, 2));
+  const auto a = metalops::product_operands(left);
+  const auto b = metalops::product_operands(right.transpose(1, 2));
   Tensor addend = result;
   if (added) {
     addend = added->tensor.to(at::kFloat).expand(result.sizes());

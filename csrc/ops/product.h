@@ -36,6 +36,21 @@ METALOPS_HIDDEN inline ProductOperand product_operand(const at::Tensor& matrix) 
   return {matrix.contiguous(), lines, inner, inner, false};
 }
 
+// Matrices, at least one, that kernels find by one stride from each to the next.
+struct METALOPS_HIDDEN ProductOperands {
+  ProductOperand first;
+  int64_t step;
+};
+
+METALOPS_HIDDEN inline ProductOperands product_operands(const at::Tensor& matrices) {
+  auto one = product_operand(matrices[0]);
+  if (one.tensor.is_same(matrices[0]) || one.tensor.data_ptr() == matrices[0].data_ptr()) {
+    return {one, matrices.size(0) == 1 ? 0 : matrices.stride(0)};
+  }
+  const auto dense = matrices.contiguous();
+  return {product_operand(dense[0]), dense.stride(0)};
+}
+
 // A size as kernels of products count. name: of the operator; what: the argument and its dimension.
 METALOPS_HIDDEN inline int32_t product_size(const char* name, int64_t size, const char* what) {
   TORCH_CHECK(size <= std::numeric_limits<int32_t>::max() - 64, name, ": ", what, " of size ", size,

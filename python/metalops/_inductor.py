@@ -1,8 +1,8 @@
 """torch.compile's default backend and the operators that its Metal code generator has no code for.
 
-Inductor turns these operators into its own pointwise code on every device, and then fails on ``mps``: its Metal
-generator lacks them, on a Mac too. Here they become calls of the kernels of metalops on ``mps`` tensors; on other
-devices nothing changes.
+Inductor turns these operators into its own code on every device, pointwise or chosen by measurement, and then fails on
+``mps``: its Metal generator lacks them, on a Mac too. Here they become calls of the kernels of metalops on ``mps`` tensors;
+on other devices nothing changes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from ._torch_internals import INDUCTOR_LOWERING, InductorLowering, inductor_lowering
 
 _OPERATORS = (
+    torch.ops.aten._grouped_mm,
     torch.ops.aten.frexp,
     torch.ops.aten.special_airy_ai,
     torch.ops.aten.special_laguerre_polynomial_l,

@@ -129,6 +129,9 @@ def version(tensor: torch.Tensor) -> int:
 # check(condition, message): RuntimeError with what message() returns; also where the condition is symbolic.
 check = _find("torch", "_check")
 FakeTensorMode = _find("torch._subclasses.fake_tensor", "FakeTensorMode")
+# register_fake_implementation(overload)(f): f(mode, overload, *arguments) makes the results of fake tensors, or returns
+# NotImplemented.
+register_fake_implementation = _find("torch._subclasses.fake_impls", "register_op_impl")
 detect_fake_mode = _find("torch._guards", "detect_fake_mode")
 PromotionKind = _find("torch._prims_common", "ELEMENTWISE_TYPE_PROMOTION_KIND")
 compute_elementwise_output_strides = _find(

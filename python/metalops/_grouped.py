@@ -1,0 +1,35 @@
+"""What tracing needs to know of grouped products on ``mps``.
+
+torch's fake kernels of them take bfloat16 only, and except for CUDA builds their results lack the padding that real ones
+have on every device.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ._torch_internals import register_fake_implementation
+
+
+def install() -> None:
+    register_fake_implementation(torch.ops.aten._grouped_mm.default)(_grouped_mm)
+
+
+def _grouped_mm(mode, operator, mat_a, mat_b, offs=None, bias=None, out_dtype=None):
+    if mat_a.device.type != "mps":
+        return NotImplemented
+    return _result(mode, mat_a, mat_b, offs, mat_a.dtype)
+
+
+def _result(mode, mat_a, mat_b, offs, dtype):
+    """As at::native::create_grouped_gemm_output_tensor has it: rows begin at multiples of 16 bytes."""
+    rows, columns = mat_a.shape[-2], mat_b.shape[-1]
+    step = 16 // dtype.itemsize
+    stride = (columns + step - 1) // step * step
+    with mode:
+        if (mat_a.dim() == 2) != (mat_b.dim() == 2):
+            shape, strides = (rows, columns), (stride, 1)
+        else:
+            matrices = offs.shape[0] if mat_a.dim() == 2 else mat_a.shape[0]
+            shape, strides = (matrices, rows, columns), (rows * stride, stride, 1)
+        return torch.empty_strided(shape, strides, dtype=dtype, device=mat_a.device)
