@@ -207,6 +207,16 @@ def check_dtypes(name: str, inputs: Sequence[Tensor], dtypes: Collection[torch.d
             raise NotImplementedError(f"\"{name}\" not implemented for '{called}'")
 
 
+def check_devices(**tensors: Tensor | None) -> None:
+    """Raises RuntimeError, in torch's words, for tensors that are not where the first is. They are named as arguments are."""
+    (first, like), *others = tensors.items()
+    for name, x in others:
+        if x is not None and x.device != like.device:
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but {name} is on {x.device} and {first} on {like.device}"
+            )
+
+
 def check_broadcast(inputs: Sequence[Tensor]) -> None:
     """Raises RuntimeError, in torch's words, for shapes that do not broadcast."""
     shape = inputs[0].shape

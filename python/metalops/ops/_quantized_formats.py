@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ._elsewhere import check_devices
+
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _BYTES = (torch.uint8, torch.int32, torch.uint32)
 
@@ -211,15 +213,7 @@ def checked(
             raise ValueError(
                 f"{name}: {argument} must have dtype {' or '.join(map(str, dtypes))}, as scales, but have {tensor.dtype}"
             )
-    for argument, tensor in (
-        ("scales", scales),
-        ("biases", biases),
-        ("global_scale", global_scale),
-    ):
-        if tensor is not None and tensor.device != packed.device:
-            raise RuntimeError(
-                f"Expected all tensors to be on the same device, but {argument} is on {tensor.device} and packed on {packed.device}"
-            )
+    check_devices(packed=packed, scales=scales, biases=biases, global_scale=global_scale)
     return Packed(codes, scales, biases, global_scale, bits, group_size, mode)
 
 

@@ -21,29 +21,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.utils.flop_counter import register_flop_formula
 
-from .. import _problem
 from .._torch_internals import (
-    DispatchKey,
-    DispatchKeySet,
-    SingleLevelFunction,
-    below_autograd,
-    compiled_autograd_key,
     detect_fake_mode,
-    excluded_keys,
-    forward_mode,
-    keys_after_autograd,
-    single_level_functions,
 )
-from . import _attention_on_cuda, _elsewhere, fake
+from . import _attention_on_cuda, _elsewhere
 from ._attention_call import Call
+from ._registration import Operator, register
+from .vmap import sequence_of_calls
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _MOST_FEATURES = 256
@@ -295,11 +286,8 @@ def _check(call: Call) -> None:
     """Raises what the operator raises on mps."""
     query, key, value = call[:3]
     _elsewhere.check_dtypes("attention", [query], _DTYPES)
-    for name, x in zip(call._fields, call, strict=True):
-        if isinstance(x, Tensor) and x.device != query.device:
-            raise RuntimeError(
-                f"Expected all tensors to be on the same device, but {name} is on {x.device} and query on {query.device}"
-            )
+    named = zip(call._fields, call, strict=True)
+    _elsewhere.check_devices(**{name: x for name, x in named if isinstance(x, Tensor)})
     for name, x in (("key", key), ("value", value)):
         if x.dtype != query.dtype:
             raise RuntimeError(
@@ -755,53 +743,6 @@ def _backward_on_cuda(grad_out, grad_lse, query, key, value, out, lse, *args):
 # ---- derivatives ---------------------------------------------------------------------------------
 
 
-class _Recorded(SingleLevelFunction):
-    """A call in the autograd graph. gradients(ctx, arguments, results, grads) returns those of the first arguments."""
-
-    @staticmethod
-    def forward(ctx, run: Callable, gradients: Callable, *args):
-        results = run(*args)
-        ctx.set_materialize_grads(False)
-        ctx.gradients = gradients
-        ctx.others = [None if isinstance(x, Tensor) else x for x in args]
-        ctx.are_tensors = [isinstance(x, Tensor) for x in args]
-        ctx.save_for_backward(*(x for x in (*args, *results) if isinstance(x, Tensor)))
-        return results
-
-    @staticmethod
-    def backward(ctx, *grads):
-        saved = iter(ctx.saved_tensors)
-        args = [
-            next(saved) if is_tensor else other
-            for is_tensor, other in zip(ctx.are_tensors, ctx.others, strict=True)
-        ]
-        wanted = ctx.needs_input_grad[2:]
-        gradients = ctx.gradients(args, list(saved), grads, wanted)
-        return (None, None, *gradients, *[None] * (len(args) - len(gradients)))
-
-    _compiled_autograd_key = staticmethod(compiled_autograd_key)
-
-
-def _differentiable(overload, formula: Callable, gradients: Callable) -> Callable:
-    """The operator's kernel for autograd. formula: what it does, in differentiable operators, for forward mode."""
-
-    def kernel(keyset, *args):
-        def run(*args):
-            with below_autograd():
-                return overload.redispatch(keyset & keys_after_autograd, *args)
-
-        tensors = [x for x in args if isinstance(x, Tensor)]
-        if forward_mode() and any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
-            return formula(*args)
-        if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors):
-            return run(*args)
-        # Under torch.func's transforms the dispatcher comes here once for each level.
-        with single_level_functions():
-            return _Recorded.apply(run, gradients, *args)
-
-    return kernel
-
-
 def _formula(*args) -> tuple[Tensor, Tensor]:
     call = Call(*args)
     out, lse = _result(call)
@@ -883,40 +824,15 @@ def _empty_gradients(call: Call, wanted: Sequence[bool]) -> tuple[Tensor | None,
     return (*placed, *others)
 
 
-def _autocast(name: str, lowers: bool, overload, key: str) -> Callable:
-    """lowers: whether to cast, as torch casts the arguments of its own attention, but for masks and sinks in float32."""
-    device = key.removeprefix("Autocast").lower()
-    keys = DispatchKeySet(getattr(DispatchKey, key))
+def _lowered(dtype: torch.dtype, device: str, *args) -> tuple:
+    """As torch casts the arguments of its own attention, but for masks and sinks in float32."""
 
-    def lower(x: Tensor, dtype: torch.dtype) -> Tensor:
+    def lower(x: Tensor) -> Tensor:
         is_lowered = x.is_floating_point() and x.dtype != torch.float64 and x.device.type == device
         return x.to(dtype) if is_lowered else x
 
-    def kernel(*args):
-        with excluded_keys(keys):
-            if lowers:
-                dtype = torch.get_autocast_dtype(device)
-                options = (
-                    x if x is None or x.dtype == torch.float32 else lower(x, dtype)
-                    for x in args[3:5]
-                )
-                args = (*(lower(x, dtype) for x in args[:3]), *options, *args[5:])
-            return overload(*args)
-
-    return kernel
-
-
-def _without_batch(args: Sequence, dims: Sequence[int | None], i: int) -> list:
-    return [
-        x.select(d, i) if isinstance(x, Tensor) and d is not None else x
-        for x, d in zip(args, dims, strict=True)
-    ]
-
-
-def _sequence_of_calls(overload, info, in_dims, args):
-    results = [overload(*_without_batch(args, in_dims, i)) for i in range(info.batch_size)]
-    stacked = [None if x[0] is None else torch.stack(x) for x in zip(*results, strict=True)]
-    return tuple(stacked), tuple(None if x is None else 0 for x in stacked)
+    options = (x if x is None or x.dtype == torch.float32 else lower(x) for x in args[3:5])
+    return *map(lower, args[:3]), *options, *args[5:]
 
 
 class _Fold:
@@ -959,7 +875,7 @@ def _vmap(info, in_dims, *args):
     if options is not None:
         tensors = map(fold, args[:3], in_dims[:3])
         return tuple(map(fold.undo, overload(*tensors, *options))), (0, 0)
-    return _sequence_of_calls(overload, info, in_dims, args)
+    return sequence_of_calls(overload, info, in_dims, args)
 
 
 def _vmap_backward(info, in_dims, *args):
@@ -973,7 +889,7 @@ def _vmap_backward(info, in_dims, *args):
             tensors = map(fold, args[:7], in_dims[:7])
             results = tuple(map(fold.undo, overload(*tensors, *options, wanted)))
             return results, tuple(None if x is None else 0 for x in results)
-    return _sequence_of_calls(overload, info, in_dims, args)
+    return sequence_of_calls(overload, info, in_dims, args)
 
 
 def _size_of_one(x: Tensor, dim: int | None) -> int:
@@ -1005,65 +921,47 @@ def _flops(products: Sequence[int], call: Call) -> int:
 # ---- registration --------------------------------------------------------------------------------
 
 
-def _define(library: torch.library.Library) -> None:
-    """Where there are no compiled parts to do it: as csrc/ops/attention.mm."""
-    options = (
-        "Tensor? attn_mask, Tensor? sinks, Tensor? alibi_slopes, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, "
-        "Tensor? seqused_k, Tensor? rng, SymInt max_seqlen_q, SymInt max_seqlen_k, float scale, SymInt window_left, "
-        "SymInt window_right, bool bottom_right, float softcap, float dropout_p"
-    )
-    inputs = "Tensor query, Tensor key, Tensor value"
-    tags = [torch.Tag.pt2_compliant_tag]
-    library.define(f"attention_forward({inputs}, {options}) -> (Tensor out, Tensor lse)", tags=tags)
-    library.define(
-        f"attention_backward(Tensor grad_out, Tensor? grad_lse, {inputs}, Tensor out, Tensor lse, {options}, "
+# As csrc/ops/attention.mm has them.
+_INPUTS = "Tensor query, Tensor key, Tensor value"
+_OPTIONS = (
+    "Tensor? attn_mask, Tensor? sinks, Tensor? alibi_slopes, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, "
+    "Tensor? seqused_k, Tensor? rng, SymInt max_seqlen_q, SymInt max_seqlen_k, float scale, SymInt window_left, "
+    "SymInt window_right, bool bottom_right, float softcap, float dropout_p"
+)
+
+register(
+    Operator(
+        f"attention_forward({_INPUTS}, {_OPTIONS}) -> (Tensor out, Tensor lse)",
+        cpu=_forward,
+        cuda=_forward_on_cuda,
+        fake=_fake,
+        gradients=_first_derivatives,
+        needs_results=True,
+        formula=_formula,
+        vmap=_vmap,
+        lowered=_lowered,
+    ),
+    Operator(
+        f"attention_backward(Tensor grad_out, Tensor? grad_lse, {_INPUTS}, Tensor out, Tensor lse, {_OPTIONS}, "
         "bool[6] output_mask) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-        tags=tags,
-    )
+        cpu=_backward,
+        cuda=_backward_on_cuda,
+        fake=_fake_backward,
+        gradients=_second_derivatives,
+        needs_results=True,
+        formula=_formula_of_backward,
+        vmap=_vmap_backward,
+        lowered=lambda dtype, device, *args: args,
+    ),
+)
 
 
-def _register() -> None:
-    library = fake.fragment("metalops")
-    if _problem is not None:
-        _define(library)
-    forward = torch.ops.metalops.attention_forward
-    backward = torch.ops.metalops.attention_backward
-    for name, kernel, cuda_kernel, fake_kernel, rule, autograd in (
-        (
-            "attention_forward",
-            _forward,
-            _forward_on_cuda,
-            _fake,
-            _vmap,
-            _differentiable(forward.default, _formula, _first_derivatives),
-        ),
-        (
-            "attention_backward",
-            _backward,
-            _backward_on_cuda,
-            _fake_backward,
-            _vmap_backward,
-            _differentiable(backward.default, _formula_of_backward, _second_derivatives),
-        ),
-    ):
-        library.impl(name, kernel, "CPU")
-        library.impl(name, cuda_kernel, "CUDA")
-        library.impl(name, autograd, "Autograd", with_keyset=True)
-        torch.library.register_fake(f"metalops::{name}", fake_kernel, lib=library)
-        torch.library.register_vmap(f"metalops::{name}", rule, lib=library)
-        for key in ("AutocastCPU", "AutocastCUDA", "AutocastMPS"):
-            is_forward = name == "attention_forward"
-            overload = (forward if is_forward else backward).default
-            library.impl(name, _autocast(name, is_forward, overload, key), key)
-
-    @register_flop_formula(forward, get_raw=True)
-    def flops_of_forward(*args, out_val=None, **kwargs) -> int:
-        return _flops((1, 1), Call(*args))
-
-    @register_flop_formula(backward, get_raw=True)
-    def flops_of_backward(*args, out_val=None, **kwargs) -> int:
-        # Of scores again, dq and dk, and of weights' gradients and dv.
-        return _flops((3, 2), Call(*args[2:5], *args[7:-1]))
+@register_flop_formula(torch.ops.metalops.attention_forward, get_raw=True)
+def _flops_of_forward(*args, out_val=None, **kwargs) -> int:
+    return _flops((1, 1), Call(*args))
 
 
-_register()
+@register_flop_formula(torch.ops.metalops.attention_backward, get_raw=True)
+def _flops_of_backward(*args, out_val=None, **kwargs) -> int:
+    # Of scores again, dq and dk, and of weights' gradients and dv.
+    return _flops((3, 2), Call(*args[2:5], *args[7:-1]))

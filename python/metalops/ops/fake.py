@@ -78,6 +78,21 @@ def check_shape(result: Tensor, written: Tensor) -> None:
     )
 
 
+def delivered(name: str, result: Tensor, out: Tensor | None) -> Tensor:
+    """The result; where out is given, out, which has it then, resized and cast to as with torch's own functions. RuntimeError for
+    what has a gradient. name: of the function."""
+    if out is None:
+        return result
+    if torch.is_grad_enabled() and (result.requires_grad or out.requires_grad):
+        raise RuntimeError(
+            f"{name}(): functions with out=... arguments don't support automatic differentiation, but one of the arguments "
+            "requires grad."
+        )
+    check_cast(result, out)
+    maybe_resize_out(out, result.shape)
+    return out.copy_(result)
+
+
 @functools.cache
 def fragment(namespace: str) -> torch.library.Library:
     """Through which rules for the operators of a namespace are registered; torch takes its time to make one."""

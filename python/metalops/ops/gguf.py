@@ -2,7 +2,7 @@
 
 ``data`` are the bytes of a tensor, ``(..., N, bytes of a row)`` uint8, as gguf.GGUFReader has them; ``qtype`` is the name of its
 type, or its number (gguf.GGMLQuantizationType). Activations are float32, float16 or bfloat16 and sums float32. Derivatives flow
-to activations and bias. On ``mps`` kernels decode blocks where they multiply them, on CUDA tensors too for few
+to activations and bias. ``out=`` is resized and cast to as with torch's own functions. On ``mps`` kernels decode blocks where they multiply them, on CUDA tensors too for few
 rows; elsewhere operators of torch do.
 """
 
@@ -13,23 +13,36 @@ import math
 import torch
 from torch import Tensor
 
-from .. import _problem
-from .._torch_internals import DispatchKey, DispatchKeySet, excluded_keys
-from . import _elsewhere, fake
+from . import _elsewhere
 from . import _gguf_formats as formats
 from . import _quantized_formats as quantized
 from . import _quantized_on_cuda as on_cuda
+from ._registration import Operator, register
+from .fake import delivered
+from .vmap import sequence_of_calls
 
 
 def gguf_dequantize(
-    data: Tensor, qtype: str | int, *, dtype: torch.dtype = torch.float32
+    data: Tensor,
+    qtype: str | int,
+    *,
+    dtype: torch.dtype = torch.float32,
+    out: Tensor | None = None,
 ) -> Tensor:
     """The weights ``(..., N, K)``, computed in float32 and rounded to ``dtype``. ValueError for rows that are no whole blocks."""
     known = formats.checked("gguf_dequantize", data, qtype)
-    return torch.ops.metalops.gguf_dequantize.default(data, None, known.number, _float(dtype))
+    result = torch.ops.metalops.gguf_dequantize.default(data, None, known.number, _float(dtype))
+    return delivered("gguf_dequantize", result, out)
 
 
-def gguf_linear(x: Tensor, data: Tensor, qtype: str | int, bias: Tensor | None = None) -> Tensor:
+def gguf_linear(
+    x: Tensor,
+    data: Tensor,
+    qtype: str | int,
+    bias: Tensor | None = None,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
     """``x w^T + bias`` as torch.nn.functional.linear, with the weights ``w (N, K)``. x: ``(..., K)``. bias: ``(N,)``.
 
     ValueError for other shapes.
@@ -44,18 +57,14 @@ def gguf_linear(x: Tensor, data: Tensor, qtype: str | int, bias: Tensor | None =
         )
     if bias is not None and bias.shape != (rows,):
         raise ValueError(f"{name}: bias must have sizes [{rows}], but has {list(bias.shape)}")
-    for argument, tensor in (("data", data), ("bias", bias)):
-        if tensor is not None and tensor.device != x.device:
-            raise RuntimeError(
-                f"Expected all tensors to be on the same device, but {argument} is on {tensor.device} and x on {x.device}"
-            )
+    _elsewhere.check_devices(x=x, data=data, bias=bias)
     result = torch.ops.metalops.gguf_linear.default(
         x.reshape(math.prod(x.shape[:-1]), columns),
         data,
         None if bias is None else bias.to(x.dtype),
         known.number,
     )
-    return result.reshape(*x.shape[:-1], rows)
+    return delivered(name, result.reshape(*x.shape[:-1], rows), out)
 
 
 def gguf_embedding(
@@ -114,64 +123,61 @@ def _fake_linear(x, data, bias, qtype):
     return x.new_empty([x.shape[0], data.shape[0]])
 
 
-# ---- derivatives, autocast and registration ------------------------------------------------------
+# ---- derivatives, autocast, torch.vmap and registration ------------------------------------------
 
 
-def _save(ctx, inputs, output) -> None:
-    x, data, _, ctx.qtype = inputs
-    ctx.dtype = x.dtype
-    ctx.save_for_backward(data)
-
-
-def _differentiate(ctx, grad):
-    (data,) = ctx.saved_tensors
+def _differentiate(args, results, grads, wanted):
+    x, data, _, qtype = args
+    (grad,) = grads
     of_x = of_bias = None
-    if ctx.needs_input_grad[0]:
-        weight = torch.ops.metalops.gguf_dequantize.default(data, None, ctx.qtype, ctx.dtype)
+    if wanted[0]:
+        weight = torch.ops.metalops.gguf_dequantize.default(data, None, qtype, x.dtype)
         of_x = torch.ops.metalops.linear_act.default(grad, weight.T)
-    if ctx.needs_input_grad[2]:
+    if wanted[2]:
         of_bias = grad.sum(0)
-    return of_x, None, of_bias, None
+    return of_x, None, of_bias
 
 
-def _autocast(key: str):
+def _lowered(dtype, device, x, data, bias, qtype) -> tuple:
     """As torch's autocast has its linear layers."""
-    device = key.removeprefix("Autocast").lower()
-    keys = DispatchKeySet(getattr(DispatchKey, key))
+    return x.to(dtype), data, None if bias is None else bias.to(dtype), qtype
 
-    def kernel(x, data, bias, qtype):
-        with excluded_keys(keys):
-            dtype = torch.get_autocast_dtype(device)
-            bias = None if bias is None else bias.to(dtype)
-            return torch.ops.metalops.gguf_linear.default(x.to(dtype), data, bias, qtype)
 
-    return kernel
+def _vmap_dequantize(info, in_dims, data, indices, qtype, dtype):
+    overload = torch.ops.metalops.gguf_dequantize.default
+    if in_dims[0] is not None and indices is not None:
+        return sequence_of_calls(overload, info, in_dims, (data, indices, qtype, dtype))
+    if indices is None:
+        data = data.movedim(in_dims[0], 0)
+    else:
+        indices = indices.movedim(in_dims[1], 0)
+    return overload(data, indices, qtype, dtype), 0
+
+
+def _vmap_linear(info, in_dims, x, data, bias, qtype):
+    overload = torch.ops.metalops.gguf_linear.default
+    if in_dims[1:3] != (None, None):
+        return sequence_of_calls(overload, info, in_dims, (x, data, bias, qtype))
+    rows = x.movedim(in_dims[0], 0)
+    return overload(rows.flatten(0, 1), data, bias, qtype).unflatten(0, rows.shape[:2]), 0
 
 
 # As csrc/ops/gguf.mm has them.
-_SCHEMAS = (
-    "gguf_dequantize(Tensor data, Tensor? indices, int qtype, ScalarType dtype) -> Tensor",
-    "gguf_linear(Tensor x, Tensor data, Tensor? bias, int qtype) -> Tensor",
+register(
+    Operator(
+        "gguf_dequantize(Tensor data, Tensor? indices, int qtype, ScalarType dtype) -> Tensor",
+        cpu=_dequantize,
+        cuda=on_cuda.gguf_dequantize,
+        fake=_fake_dequantize,
+        vmap=_vmap_dequantize,
+    ),
+    Operator(
+        "gguf_linear(Tensor x, Tensor data, Tensor? bias, int qtype) -> Tensor",
+        cpu=_linear,
+        cuda=on_cuda.gguf_linear,
+        fake=_fake_linear,
+        gradients=_differentiate,
+        vmap=_vmap_linear,
+        lowered=_lowered,
+    ),
 )
-
-
-def _register() -> None:
-    library = fake.fragment("metalops")
-    if _problem is not None:
-        for schema in _SCHEMAS:
-            library.define(schema, tags=[torch.Tag.pt2_compliant_tag])
-    for name, kernel, cuda_kernel, fake_kernel in (
-        ("gguf_dequantize", _dequantize, on_cuda.gguf_dequantize, _fake_dequantize),
-        ("gguf_linear", _linear, on_cuda.gguf_linear, _fake_linear),
-    ):
-        library.impl(name, kernel, "CPU")
-        library.impl(name, cuda_kernel, "CUDA")
-        torch.library.register_fake(f"metalops::{name}", fake_kernel, lib=library)
-    torch.library.register_autograd(
-        "metalops::gguf_linear", _differentiate, setup_context=_save, lib=library
-    )
-    for key in ("AutocastCPU", "AutocastCUDA", "AutocastMPS"):
-        library.impl("gguf_linear", _autocast(key), key)
-
-
-_register()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from . import _elsewhere
 from . import _quantized_formats as formats
+from .fake import delivered
 
 
 def int8_linear(
@@ -19,12 +20,14 @@ def int8_linear(
     bias: Tensor | None = None,
     *,
     dynamic_activation: bool = False,
+    out: Tensor | None = None,
 ) -> Tensor:
     """``x (weight scale)^T + bias``.
 
     x: ``(..., K)``. weight: ``(N, K)`` int8. scale: ``(N,)``, ``(N, 1)`` or one number, taken in the dtype of x. bias: ``(N,)``.
     dynamic_activation: whether each row of x is rounded to 8 bits too, with ``max |x| / 127`` as its step; sums of codes are then
-    in float32, and x gets the gradient that it would have without. Derivatives to x, scale and bias. ValueError for other shapes.
+    in float32, and x gets the gradient that it would have without. Derivatives to x, scale and bias. out: is resized and cast to as
+    with torch's own functions. ValueError for other shapes.
     """
     name = "int8_linear"
     _elsewhere.check_dtypes(name, [x], formats.DTYPES)
@@ -45,13 +48,9 @@ def int8_linear(
         )
     if bias is not None and bias.shape != (rows,):
         raise ValueError(f"{name}: bias must have sizes [{rows}], but has {list(bias.shape)}")
-    for argument, tensor in (("weight", weight), ("scale", scale), ("bias", bias)):
-        if tensor is not None and tensor.device != x.device:
-            raise RuntimeError(
-                f"Expected all tensors to be on the same device, but {argument} is on {tensor.device} and x on {x.device}"
-            )
+    _elsewhere.check_devices(x=x, weight=weight, scale=scale, bias=bias)
     if not dynamic_activation:
-        return _linear(x, weight, scale, bias)
+        return delivered(name, _linear(x, weight, scale, bias), out)
     step = (x.detach().float().abs().amax(-1, keepdim=True) / 127).clamp(min=1e-12)
     wide = x.float()
     codes = (wide / step).detach().round().clamp(-127, 127)
@@ -61,7 +60,7 @@ def int8_linear(
         result = _linear(rounded, weight, scale.float(), None) * step
     if bias is not None:
         result = result + bias.float()
-    return result.to(x.dtype)
+    return delivered(name, result.to(x.dtype), out)
 
 
 def _linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:

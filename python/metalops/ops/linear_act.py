@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from .. import _problem
-from .._torch_internals import maybe_resize_out
 from . import _elsewhere, fake
 from ._call import through_torch_ops
 from .activation import (
@@ -68,11 +67,8 @@ def _check(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> N
         raise ValueError(f"linear_act: activation must be one of {known}, but is {activation!r}")
     others = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
     _elsewhere.check_dtypes("linear_act", [x], _DTYPES)
+    _elsewhere.check_devices(x=x, **others)
     for name, tensor in others.items():
-        if tensor.device != x.device:
-            raise RuntimeError(
-                f"Expected all tensors to be on the same device, but {name} is on {tensor.device} and x on {x.device}"
-            )
         if tensor.dtype != x.dtype:
             raise RuntimeError(
                 f"linear_act: {name} must have the dtype of x, {x.dtype}, but has {tensor.dtype}"
@@ -141,10 +137,7 @@ def _linear_act_out(
     *,
     out: Tensor,
 ) -> Tensor:
-    result = _linear_act(x, weight, bias, activation)
-    fake.check_cast(result, out)
-    maybe_resize_out(out, result.shape)
-    return out.copy_(result)
+    return fake.delivered("linear_act", _linear_act(x, weight, bias, activation), out)
 
 
 def _linear_act_with_input(

@@ -19,10 +19,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .. import _problem
 from . import _attention_cache_on_cuda as caching
 from . import _attention_decode_on_cuda as decoding
 from . import _elsewhere, fake
+from ._registration import Operator, register
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _CODES = (torch.int8, torch.float8_e4m3fn)
@@ -160,14 +160,6 @@ def _scale(name: str, argument: str, scale: Scale) -> tuple[Tensor | None, float
 # ---- checks ----------------------------------------------------------------------------------------
 
 
-def _check_devices(first: Tensor, named: dict[str, Tensor | None]) -> None:
-    for name, x in named.items():
-        if x is not None and x.device != first.device:
-            raise RuntimeError(
-                f"Expected all tensors to be on the same device, but {name} is on {x.device} and the first on {first.device}"
-            )
-
-
 def _check(holds: bool, message: str) -> None:
     if not holds:
         raise RuntimeError(message)
@@ -177,16 +169,14 @@ def _check_paged(query, key, value, table, lengths, starts, sinks, slopes) -> No
     """Raises what the operator raises on mps."""
     name = "paged_attention"
     _elsewhere.check_dtypes(name, [query], _DTYPES)
-    _check_devices(
-        query,
-        {
-            "key_cache": key,
-            "value_cache": value,
-            "block_table": table,
-            "seq_lens": lengths,
-            "sinks": sinks,
-            "alibi_slopes": slopes,
-        },
+    _elsewhere.check_devices(
+        query=query,
+        key_cache=key,
+        value_cache=value,
+        block_table=table,
+        seq_lens=lengths,
+        sinks=sinks,
+        alibi_slopes=slopes,
     )
     _check(
         query.dim() == key.dim() == value.dim() == 4,
@@ -267,8 +257,9 @@ def _check_reshape(
 ) -> Sequence[tuple[Tensor, Tensor, Tensor | None, float]]:
     """Tokens, the cache they go to, and its scales as a tensor and a number: of keys and of values."""
     name = "reshape_and_cache"
-    named = {"value": value, "key_cache": key_cache, "value_cache": value_cache}
-    _check_devices(key, {**named, "slot_mapping": slots})
+    _elsewhere.check_devices(
+        key=key, value=value, key_cache=key_cache, value_cache=value_cache, slot_mapping=slots
+    )
     _check(
         slots.dim() == 1 and slots.dtype in (torch.int32, torch.int64),
         f"{name}: slot_mapping must be integers of one dimension, but is {slots.dtype} of sizes {list(slots.shape)}",
@@ -285,7 +276,7 @@ def _check_reshape(
 
 def _check_append(cache, tokens, lengths, table, cosines, sines) -> None:
     name = "append_to_cache"
-    _check_devices(cache, {"tokens": tokens, "seq_lens": lengths, "block_table": table})
+    _elsewhere.check_devices(cache=cache, tokens=tokens, seq_lens=lengths, block_table=table)
     _check(
         tokens.dim() == 4,
         f"{name}: tokens must have sizes (B, L, heads, features), but have {list(tokens.shape)}",
@@ -311,7 +302,7 @@ def _check_lengths(name: str, tokens: Tensor, lengths: Tensor) -> None:
 
 
 def _check_rotation(name: str, tokens: Tensor, cosines: Tensor, sines: Tensor) -> None:
-    _check_devices(tokens, {"rotary_cos": cosines, "rotary_sin": sines})
+    _elsewhere.check_devices(tokens=tokens, rotary_cos=cosines, rotary_sin=sines)
     _check(
         cosines.dim() == 2
         and cosines.shape == sines.shape
@@ -328,7 +319,7 @@ def _check_rotation(name: str, tokens: Tensor, cosines: Tensor, sines: Tensor) -
 def _check_rotate(tokens, lengths, cosines, sines) -> None:
     name = "rotate_tokens"
     _elsewhere.check_dtypes(name, [tokens], _DTYPES)
-    _check_devices(tokens, {"seq_lens": lengths})
+    _elsewhere.check_devices(tokens=tokens, seq_lens=lengths)
     _check(
         tokens.dim() == 4,
         f"{name}: tokens must have 4 dimensions, but have sizes {list(tokens.shape)}",
@@ -495,7 +486,7 @@ def _rotate_tokens(tokens, lengths, cosines, sines, interleaved, advances):
 
 def _check_parts(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> None:
     name = "merge_attention"
-    _check_devices(out_a, {"lse_a": lse_a, "out_b": out_b, "lse_b": lse_b})
+    _elsewhere.check_devices(out_a=out_a, lse_a=lse_a, out_b=out_b, lse_b=lse_b)
     _elsewhere.check_dtypes(name, [out_a], _DTYPES)
     _check(
         out_a.dim() > 0 and out_a.shape == out_b.shape and out_a.dtype == out_b.dtype,
@@ -651,64 +642,55 @@ def _fake_merge_backward(grad_out, grad_lse, out_a, lse_a, out_b, lse_b):
     return tuple(x.new_empty(x.shape) for x in (out_a, lse_a, out_b, lse_b))
 
 
-def _save(ctx, inputs, output) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _derivatives(ctx, grad_out, grad_lse):
-    return torch.ops.metalops.merge_attention_backward.default(
-        grad_out, grad_lse, *ctx.saved_tensors
-    )
+def _derivatives(args, results, grads, wanted):
+    return torch.ops.metalops.merge_attention_backward.default(*grads, *args)
 
 
 # ---- registration ----------------------------------------------------------------------------------
 
-# As csrc/ops/attention_decode.mm and csrc/ops/attention_cache.mm have them.
-_SCHEMAS = (
-    "paged_attention(Tensor query, Tensor key_cache, Tensor value_cache, Tensor? block_table, Tensor seq_lens, "
-    "Tensor? seq_starts, Tensor? sinks, Tensor? alibi_slopes, Tensor? k_scale, Tensor? v_scale, float scale, "
-    "float value_scale, SymInt window_left, SymInt window_right, float softcap) -> (Tensor, Tensor)",
-    "reshape_and_cache(Tensor key, Tensor value, Tensor(a!) key_cache, Tensor(b!) value_cache, Tensor slot_mapping, "
-    "Tensor? k_scale, Tensor? v_scale, float key_number, float value_number) -> ()",
-    "append_to_cache(Tensor(a!) cache, Tensor tokens, Tensor seq_lens, Tensor? block_table, Tensor? rotary_cos, "
-    "Tensor? rotary_sin, bool interleaved) -> ()",
-    "rotate_tokens(Tensor tokens, Tensor seq_lens, Tensor rotary_cos, Tensor rotary_sin, bool interleaved, "
-    "bool advances) -> Tensor",
-    "merge_attention(Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b) -> (Tensor, Tensor)",
-    "merge_attention_backward(Tensor grad_out, Tensor grad_lse, Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b) "
-    "-> (Tensor, Tensor, Tensor, Tensor)",
+# The schemas are as csrc/ops/attention_decode.mm and csrc/ops/attention_cache.mm have them.
+register(
+    Operator(
+        "paged_attention(Tensor query, Tensor key_cache, Tensor value_cache, Tensor? block_table, Tensor seq_lens, "
+        "Tensor? seq_starts, Tensor? sinks, Tensor? alibi_slopes, Tensor? k_scale, Tensor? v_scale, float scale, "
+        "float value_scale, SymInt window_left, SymInt window_right, float softcap) -> (Tensor, Tensor)",
+        cpu=_paged,
+        cuda=_paged_on_cuda,
+        fake=_fake_paged,
+    ),
+    Operator(
+        "reshape_and_cache(Tensor key, Tensor value, Tensor(a!) key_cache, Tensor(b!) value_cache, Tensor slot_mapping, "
+        "Tensor? k_scale, Tensor? v_scale, float key_number, float value_number) -> ()",
+        cpu=_reshape_and_cache,
+        cuda=_reshape_and_cache_on_cuda,
+        fake=_fake_reshape_and_cache,
+    ),
+    Operator(
+        "append_to_cache(Tensor(a!) cache, Tensor tokens, Tensor seq_lens, Tensor? block_table, Tensor? rotary_cos, "
+        "Tensor? rotary_sin, bool interleaved) -> ()",
+        cpu=_append_to_cache,
+        cuda=_append_to_cache_on_cuda,
+        fake=_fake_append_to_cache,
+    ),
+    Operator(
+        "rotate_tokens(Tensor tokens, Tensor seq_lens, Tensor rotary_cos, Tensor rotary_sin, bool interleaved, "
+        "bool advances) -> Tensor",
+        cpu=_rotate_tokens,
+        cuda=_rotate_tokens_on_cuda,
+        fake=_fake_rotate_tokens,
+    ),
+    Operator(
+        "merge_attention(Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b) -> (Tensor, Tensor)",
+        cpu=_merge_attention,
+        cuda=_merge_on_cuda,
+        fake=_fake_merge,
+        gradients=_derivatives,
+    ),
+    Operator(
+        "merge_attention_backward(Tensor grad_out, Tensor grad_lse, Tensor out_a, Tensor lse_a, Tensor out_b, "
+        "Tensor lse_b) -> (Tensor, Tensor, Tensor, Tensor)",
+        cpu=_merge_attention_backward,
+        cuda=_merge_backward_on_cuda,
+        fake=_fake_merge_backward,
+    ),
 )
-
-
-def _register() -> None:
-    library = fake.fragment("metalops")
-    if _problem is not None:
-        for schema in _SCHEMAS:
-            library.define(schema, tags=[torch.Tag.pt2_compliant_tag])
-    for name, kernel, cuda_kernel, fake_kernel in (
-        ("paged_attention", _paged, _paged_on_cuda, _fake_paged),
-        (
-            "reshape_and_cache",
-            _reshape_and_cache,
-            _reshape_and_cache_on_cuda,
-            _fake_reshape_and_cache,
-        ),
-        ("append_to_cache", _append_to_cache, _append_to_cache_on_cuda, _fake_append_to_cache),
-        ("rotate_tokens", _rotate_tokens, _rotate_tokens_on_cuda, _fake_rotate_tokens),
-        ("merge_attention", _merge_attention, _merge_on_cuda, _fake_merge),
-        (
-            "merge_attention_backward",
-            _merge_attention_backward,
-            _merge_backward_on_cuda,
-            _fake_merge_backward,
-        ),
-    ):
-        library.impl(name, kernel, "CPU")
-        library.impl(name, cuda_kernel, "CUDA")
-        torch.library.register_fake(f"metalops::{name}", fake_kernel, lib=library)
-    torch.library.register_autograd(
-        "metalops::merge_attention", _derivatives, setup_context=_save, lib=library
-    )
-
-
-_register()

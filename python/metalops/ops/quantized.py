@@ -17,7 +17,8 @@ Packed weights are ``(..., N, K bits / 8)`` uint8; views of the same bytes as in
 are ``(..., N, K / group_size)``. K is a multiple of the group's size, in mode affine of 8 only, with a shorter last group.
 
 Activations are float32, float16 or bfloat16; scales and biases of mode affine are taken in their dtype, sums are in float32.
-Derivatives of any order flow to activations, scales, biases and bias. Autocast lowers the precision as that of a linear layer.
+Derivatives of any order flow to activations, scales, biases and bias. ``out=`` is resized and cast to as with torch's own
+functions. Autocast lowers the precision as that of a linear layer.
 Wrong shapes, bits, groups and biases are ValueErrors. On ``mps`` kernels decode weights where they multiply them, on CUDA
 tensors too for few rows; elsewhere operators of torch do.
 """
@@ -30,10 +31,12 @@ import torch
 from torch import Tensor
 
 from .. import _problem
-from .._torch_internals import DispatchKey, DispatchKeySet, excluded_keys
-from . import _elsewhere, fake
+from . import _elsewhere
 from . import _quantized_formats as formats
 from . import _quantized_on_cuda as on_cuda
+from ._registration import Operator, register
+from .fake import delivered
+from .vmap import sequence_of_calls
 
 
 def quantize(
@@ -80,10 +83,11 @@ def dequantize(
     mode: str = "affine",
     global_scale: Tensor | None = None,
     dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """The weights ``(..., N, K)``, rounded once. dtype: by default that of scales, or float32 where those are bytes."""
     p = formats.checked("dequantize", packed, scales, biases, global_scale, bits, group_size, mode)
-    return _dequantize(p, None, dtype)
+    return delivered("dequantize", _dequantize(p, None, dtype), out)
 
 
 def quantized_matmul(
@@ -97,6 +101,7 @@ def quantized_matmul(
     group_size: int | None = None,
     mode: str = "affine",
     global_scale: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """``x w^T`` with the weights ``w`` that are packed, or ``x w`` without transpose.
 
@@ -106,7 +111,7 @@ def quantized_matmul(
     p = formats.checked(
         "quantized_matmul", packed, scales, biases, global_scale, bits, group_size, mode
     )
-    return _matmul("quantized_matmul", x, p, None, transpose)
+    return delivered("quantized_matmul", _matmul("quantized_matmul", x, p, None, transpose), out)
 
 
 def quantized_linear(
@@ -120,6 +125,7 @@ def quantized_linear(
     group_size: int | None = None,
     mode: str = "affine",
     global_scale: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """``x w^T + bias`` as torch.nn.functional.linear, with the weights ``w (N, K)`` that are packed. bias: ``(N,)``."""
     p = formats.checked(
@@ -133,7 +139,7 @@ def quantized_linear(
         raise ValueError(
             f"quantized_linear: bias must have sizes [{p.shape[0]}], but has {list(bias.shape)}"
         )
-    return _matmul("quantized_linear", x, p, bias, True)
+    return delivered("quantized_linear", _matmul("quantized_linear", x, p, bias, True), out)
 
 
 def gather_quantized_matmul(
@@ -161,7 +167,7 @@ def gather_quantized_matmul(
     p = formats.checked(name, packed, scales, biases, global_scale, bits, group_size, mode)
     if x.dim() < 2:
         raise ValueError(f"{name}: x must have at least 2 dimensions, but has {list(x.shape)}")
-    _check_inner(name, x, p, transpose)
+    _check_operands(name, x, p, None, transpose)
     for argument, index in (("lhs_indices", lhs_indices), ("rhs_indices", rhs_indices)):
         if index is not None and (index.is_floating_point() or index.dtype == torch.bool):
             raise ValueError(f"{name}: {argument} must be integers, but are {index.dtype}")
@@ -220,13 +226,13 @@ OPERATORS = (
 
 
 def _dequantize(p: formats.Packed, indices: Tensor | None, dtype: torch.dtype | None) -> Tensor:
-    is_float = p.scales.is_floating_point()
-    dtype = dtype or (p.scales.dtype if is_float else torch.float32)
+    dtype = dtype or (p.scales.dtype if p.scales.is_floating_point() else torch.float32)
     if dtype not in formats.DTYPES:
         known = ", ".join(map(str, formats.DTYPES))
         raise ValueError(f"dequantize: dtype must be one of {known}, but is {dtype}")
     # Scales of more precision than the result are not rounded to it.
-    computed = torch.promote_types(dtype, p.scales.dtype) if is_float else dtype
+    follows = formats.MODES[p.mode].scale is None
+    computed = torch.promote_types(dtype, p.scales.dtype) if follows else dtype
     p = p.of_dtype(computed)
     result = torch.ops.metalops.dequantize.default(
         p.codes, p.scales, p.biases, p.global_scale, indices, p.bits, p.group_size, p.mode, computed
@@ -234,12 +240,11 @@ def _dequantize(p: formats.Packed, indices: Tensor | None, dtype: torch.dtype | 
     return result.to(dtype)
 
 
-def _check_inner(name: str, x: Tensor, p: formats.Packed, transpose: bool) -> None:
+def _check_operands(
+    name: str, x: Tensor, p: formats.Packed, bias: Tensor | None, transpose: bool
+) -> None:
     _elsewhere.check_dtypes(name, [x], formats.DTYPES)
-    if x.device != p.codes.device:
-        raise RuntimeError(
-            f"Expected all tensors to be on the same device, but x is on {x.device} and packed on {p.codes.device}"
-        )
+    _elsewhere.check_devices(packed=p.codes, x=x, bias=bias)
     inner = p.shape[-1 if transpose else -2]
     if x.dim() == 0 or x.shape[-1] != inner:
         raise ValueError(
@@ -285,11 +290,7 @@ def _pairs(
 def _matmul(
     name: str, x: Tensor, p: formats.Packed, bias: Tensor | None, transpose: bool
 ) -> Tensor:
-    _check_inner(name, x, p, transpose)
-    if bias is not None and bias.device != x.device:
-        raise RuntimeError(
-            f"Expected all tensors to be on the same device, but bias is on {bias.device} and x on {x.device}"
-        )
+    _check_operands(name, x, p, bias, transpose)
     if p.codes.dim() == 2:
         rows = x.reshape(1, math.prod(x.shape[:-1]), x.shape[-1])
         result = _pairs(rows, p, bias, None, None, transpose)
@@ -417,11 +418,6 @@ def _fake_scales_gradient(grad, packed, scales, bits, group_size, mode):
 # ---- derivatives ---------------------------------------------------------------------------------
 
 
-def _save_dequantize(ctx, inputs, output) -> None:
-    packed, scales, _, _, indices, *ctx.numbers, _ = inputs
-    ctx.save_for_backward(packed, scales, indices)
-
-
 def _of_scales(grad: Tensor, packed: Tensor, scales: Tensor, numbers: list) -> tuple:
     """The gradients of scales and biases, of that of the weights."""
     if not scales.is_floating_point():
@@ -432,53 +428,44 @@ def _of_scales(grad: Tensor, packed: Tensor, scales: Tensor, numbers: list) -> t
     return of_scales, of_biases if numbers[-1] == "affine" else None
 
 
-def _differentiate_dequantize(ctx, grad):
-    packed, scales, indices = ctx.saved_tensors
+def _differentiate_dequantize(args, results, grads, wanted):
+    packed, scales, _, _, indices, *numbers, _ = args
+    (grad,) = grads
     if indices is not None:
         rows = torch.zeros([packed.shape[0], grad.shape[-1]], dtype=grad.dtype, device=grad.device)
         grad = rows.index_add(0, indices.reshape(-1), grad.reshape(-1, grad.shape[-1]))
-    of_scales, of_biases = _of_scales(grad, packed, scales, ctx.numbers)
-    return None, of_scales, of_biases, *[None] * 6
+    of_scales, of_biases = _of_scales(grad, packed, scales, numbers)
+    return None, of_scales, of_biases
 
 
-def _save_scales_gradient(ctx, inputs, output) -> None:
-    grad, packed, _, *ctx.numbers = inputs
-    ctx.dtype = grad.dtype
-    ctx.save_for_backward(packed)
-
-
-def _differentiate_scales_gradient(ctx, of_scales, of_biases):
+def _differentiate_scales_gradient(args, results, grads, wanted):
     # It is the transpose of what dequantize() does to scales and biases.
-    (packed,) = ctx.saved_tensors
-    biases = of_biases if ctx.numbers[-1] == "affine" else None
-    grad = torch.ops.metalops.dequantize.default(
-        packed, of_scales, biases, None, None, *ctx.numbers, ctx.dtype
+    grad, packed, _, *numbers = args
+    of_scales, of_biases = grads
+    biases = of_biases if numbers[-1] == "affine" else None
+    of_grad = torch.ops.metalops.dequantize.default(
+        packed, of_scales, biases, None, None, *numbers, grad.dtype
     )
-    return grad, *[None] * 5
+    return (of_grad,)
 
 
-def _save_matmul(ctx, inputs, output) -> None:
-    x, packed, scales, biases, bias, global_scale, left, right, *ctx.numbers = inputs
-    ctx.save_for_backward(x, packed, scales, biases, global_scale, left, right)
-
-
-def _differentiate_matmul(ctx, grad):
-    x, packed, scales, biases, global_scale, left, right = ctx.saved_tensors
-    transpose, *numbers = ctx.numbers
+def _differentiate_matmul(args, results, grads, wanted):
+    x, packed, scales, biases, _, global_scale, left, right, transpose, *numbers = args
+    (grad,) = grads
     of_x = of_scales = of_biases = of_bias = None
-    if ctx.needs_input_grad[0]:
+    if wanted[0]:
         of_x = torch.ops.metalops.quantized_matmul.default(
             grad, packed, scales, biases, None, global_scale, None, right, not transpose, *numbers
         )
         if left is not None:
             of_x = torch.zeros_like(x).index_add(0, left, of_x)
-    if ctx.needs_input_grad[2] or ctx.needs_input_grad[3]:
+    if wanted[2] or wanted[3]:
         of_weights = _weight_gradient(grad, x, packed.shape[0], left, right, transpose)
         of_scales, of_biases = _of_scales(of_weights, packed, scales, numbers)
-    if ctx.needs_input_grad[4]:
+    if wanted[4]:
         rows = grad.reshape(-1, grad.shape[-1])
         of_bias = _column_sums(rows)
-    return of_x, None, of_scales, of_biases, of_bias, *[None] * 7
+    return of_x, None, of_scales, of_biases, of_bias
 
 
 def _column_sums(rows: Tensor) -> Tensor:
@@ -504,79 +491,136 @@ def _weight_gradient(grad, x, matrices, left, right, transpose) -> Tensor:
     return of_weights.index_add(0, right, products)
 
 
-def _autocast(key: str):
+def _lowered(dtype, device, x, packed, scales, biases, bias, *others) -> tuple:
     """As torch's autocast has its linear layers."""
-    device = key.removeprefix("Autocast").lower()
-    keys = DispatchKeySet(getattr(DispatchKey, key))
+    if others[-1] in ("affine", "int8"):
+        scales = scales.to(dtype)
+        biases = None if biases is None else biases.to(dtype)
+    return x.to(dtype), packed, scales, biases, None if bias is None else bias.to(dtype), *others
 
-    def kernel(x, packed, scales, biases, bias, *others):
-        with excluded_keys(keys):
-            dtype = torch.get_autocast_dtype(device)
-            x = x.to(dtype)
-            bias = None if bias is None else bias.to(dtype)
-            if others[-1] in ("affine", "int8"):
-                scales = scales.to(dtype)
-                biases = None if biases is None else biases.to(dtype)
-            return torch.ops.metalops.quantized_matmul.default(
-                x, packed, scales, biases, bias, *others
-            )
 
-    return kernel
+# ---- torch.vmap ----------------------------------------------------------------------------------
+
+
+def _batch(size: int, x: Tensor | None, dim: int | None) -> Tensor | None:
+    """With the batch first."""
+    if x is None:
+        return None
+    return x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
+
+
+def _vmap_quantize(info, in_dims, weight, global_scale, *numbers):
+    overload = torch.ops.metalops.quantize.default
+    if in_dims[1] is not None:
+        return sequence_of_calls(overload, info, in_dims, (weight, global_scale, *numbers))
+    results = overload(weight.movedim(in_dims[0], 0), global_scale, *numbers)
+    if numbers[-1] == "affine":
+        return results, (0, 0, 0)
+    return results, (0, 0, None)
+
+
+def _vmap_dequantize(info, in_dims, *args):
+    overload = torch.ops.metalops.dequantize.default
+    *weights, global_scale, indices = args[:5]
+    if any(d is not None for d in in_dims[:3]):
+        if indices is not None or in_dims[3] is not None:
+            return sequence_of_calls(overload, info, in_dims, args)
+        weights = [_batch(info.batch_size, x, d) for x, d in zip(weights, in_dims)]
+    elif in_dims[3] is not None:
+        return sequence_of_calls(overload, info, in_dims, args)
+    else:
+        indices = indices.movedim(in_dims[4], 0)
+    return overload(*weights, global_scale, indices, *args[5:]), 0
+
+
+def _vmap_scales_gradient(info, in_dims, grad, packed, scales, *numbers):
+    tensors = (
+        _batch(info.batch_size, x, d) for x, d in zip((grad, packed, scales), in_dims, strict=False)
+    )
+    results = torch.ops.metalops.quantized_scales_gradient.default(*tensors, *numbers)
+    return results, (0, 0 if numbers[-1] == "affine" else None)
+
+
+def _vmap_matmul(info, in_dims, *args):
+    overload = torch.ops.metalops.quantized_matmul.default
+    x, packed, scales, biases, bias, global_scale, left, right, *others = args
+    of_x, *of_weights, of_bias, of_global, of_left, of_right = in_dims[:8]
+    if of_bias is not None or of_global is not None:
+        return sequence_of_calls(overload, info, in_dims, args)
+    size = info.batch_size
+    if all(d is None for d in (*of_weights, of_left, of_right)):
+        # The rows of all samples, with the weights once.
+        rows = x.movedim(of_x, 1)
+        result = overload(rows.flatten(1, 2), *args[1:])
+        return result.unflatten(1, rows.shape[1:3]), 1
+    # Pairs of the matrices of all samples.
+    left = _index_of_all(size, left, of_left, x, of_x)
+    is_batch = any(d is not None for d in of_weights)
+    if is_batch:
+        packed, scales, biases = (
+            _batch(size, t, d) for t, d in zip((packed, scales, biases), of_weights, strict=True)
+        )
+    right = _index_of_all(size, right, of_right, packed, 0 if is_batch else None)
+    if of_x is not None:
+        x = x.movedim(of_x, 0).flatten(0, 1)
+    if is_batch:
+        packed, scales, biases = (
+            None if t is None else t.flatten(0, 1) for t in (packed, scales, biases)
+        )
+    result = overload(x, packed, scales, biases, bias, global_scale, left, right, *others)
+    return result.unflatten(0, (size, result.shape[0] // size)), 0
+
+
+def _index_of_all(
+    size: int, index: Tensor | None, dim: int | None, matrices: Tensor, of_matrices: int | None
+) -> Tensor:
+    """The numbers of the matrices of each sample's pairs, among those of all samples."""
+    count = matrices.shape[0] if of_matrices is None else matrices.movedim(of_matrices, 0).shape[1]
+    if index is None:
+        index = torch.arange(count, device=matrices.device)
+    index = _batch(size, index, dim)
+    if of_matrices is not None:
+        index = index + count * torch.arange(size, device=matrices.device).unsqueeze(1)
+    return index.reshape(-1)
 
 
 # ---- registration --------------------------------------------------------------------------------
 
 # As csrc/ops/quantized.mm and csrc/ops/quantized_matmul.mm have them.
-_SCHEMAS = (
-    "quantize(Tensor weight, Tensor? global_scale, int bits, int group_size, str mode) -> (Tensor, Tensor, Tensor)",
-    "dequantize(Tensor packed, Tensor scales, Tensor? biases, Tensor? global_scale, Tensor? indices, int bits, "
-    "int group_size, str mode, ScalarType dtype) -> Tensor",
-    "quantized_scales_gradient(Tensor grad, Tensor packed, Tensor scales, int bits, int group_size, str mode) "
-    "-> (Tensor, Tensor)",
-    "quantized_matmul(Tensor x, Tensor packed, Tensor scales, Tensor? biases, Tensor? bias, Tensor? global_scale, "
-    "Tensor? left_index, Tensor? right_index, bool transpose, int bits, int group_size, str mode) -> Tensor",
+register(
+    Operator(
+        "quantize(Tensor weight, Tensor? global_scale, int bits, int group_size, str mode) -> (Tensor, Tensor, Tensor)",
+        cpu=_quantize_kernel,
+        cuda=_on_cuda(_quantize_kernel, on_cuda.quantize),
+        fake=_fake_quantize,
+        vmap=_vmap_quantize,
+    ),
+    Operator(
+        "dequantize(Tensor packed, Tensor scales, Tensor? biases, Tensor? global_scale, Tensor? indices, int bits, "
+        "int group_size, str mode, ScalarType dtype) -> Tensor",
+        cpu=_dequantize_kernel,
+        cuda=_on_cuda(_dequantize_kernel, on_cuda.dequantize),
+        fake=_fake_dequantize,
+        gradients=_differentiate_dequantize,
+        vmap=_vmap_dequantize,
+    ),
+    Operator(
+        "quantized_scales_gradient(Tensor grad, Tensor packed, Tensor scales, int bits, int group_size, str mode) "
+        "-> (Tensor, Tensor)",
+        cpu=_scales_gradient_kernel,
+        cuda=_scales_gradient_kernel,
+        fake=_fake_scales_gradient,
+        gradients=_differentiate_scales_gradient,
+        vmap=_vmap_scales_gradient,
+    ),
+    Operator(
+        "quantized_matmul(Tensor x, Tensor packed, Tensor scales, Tensor? biases, Tensor? bias, Tensor? global_scale, "
+        "Tensor? left_index, Tensor? right_index, bool transpose, int bits, int group_size, str mode) -> Tensor",
+        cpu=_matmul_kernel,
+        cuda=_on_cuda(_matmul_kernel, on_cuda.matmul),
+        fake=_fake_matmul,
+        gradients=_differentiate_matmul,
+        vmap=_vmap_matmul,
+        lowered=_lowered,
+    ),
 )
-
-
-def _register() -> None:
-    library = fake.fragment("metalops")
-    if _problem is not None:
-        for schema in _SCHEMAS:
-            library.define(schema, tags=[torch.Tag.pt2_compliant_tag])
-    for name, kernel, kernels, fake_kernel, derivative in (
-        ("quantize", _quantize_kernel, on_cuda.quantize, _fake_quantize, None),
-        (
-            "dequantize",
-            _dequantize_kernel,
-            on_cuda.dequantize,
-            _fake_dequantize,
-            (_differentiate_dequantize, _save_dequantize),
-        ),
-        (
-            "quantized_scales_gradient",
-            _scales_gradient_kernel,
-            None,
-            _fake_scales_gradient,
-            (_differentiate_scales_gradient, _save_scales_gradient),
-        ),
-        (
-            "quantized_matmul",
-            _matmul_kernel,
-            on_cuda.matmul,
-            _fake_matmul,
-            (_differentiate_matmul, _save_matmul),
-        ),
-    ):
-        library.impl(name, kernel, "CPU")
-        library.impl(name, kernel if kernels is None else _on_cuda(kernel, kernels), "CUDA")
-        torch.library.register_fake(f"metalops::{name}", fake_kernel, lib=library)
-        if derivative is not None:
-            backward, save = derivative
-            torch.library.register_autograd(
-                f"metalops::{name}", backward, setup_context=save, lib=library
-            )
-    for key in ("AutocastCPU", "AutocastCUDA", "AutocastMPS"):
-        library.impl("quantized_matmul", _autocast(key), key)
-
-
-_register()

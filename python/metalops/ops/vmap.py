@@ -1,4 +1,4 @@
-"""torch.vmap of pointwise operators: one call for the whole batch, whose dimension comes first.
+"""torch.vmap. Of pointwise operators: one call for the whole batch, whose dimension comes first.
 
 Other packages that define operators with ``<metalops/pointwise.h>`` use :func:`register_vmap` too.
 """
@@ -32,6 +32,21 @@ def _batch_first(tensors: Sequence[Tensor], dims: Sequence[int | None]) -> list[
             tensor = tensor.movedim(dim, 0)[(slice(None),) + (None,) * (rank - element.dim())]
         result.append(tensor)
     return result
+
+
+def sequence_of_calls(overload, info, in_dims: Sequence[int | None], args: Sequence):
+    """A rule's answer where the samples are not those of one call: a call for each, whose results are stacked."""
+    results = []
+    for i in range(info.batch_size):
+        one = [
+            x.select(d, i) if isinstance(x, Tensor) and d is not None else x
+            for x, d in zip(args, in_dims, strict=True)
+        ]
+        results.append(overload(*one))
+    if isinstance(results[0], Tensor):
+        return torch.stack(results), 0
+    stacked = [None if x[0] is None else torch.stack(x) for x in zip(*results, strict=True)]
+    return tuple(stacked), tuple(None if x is None else 0 for x in stacked)
 
 
 def register_vmap(name: str, tensors: int, *, needs_dimension: bool = False) -> None:

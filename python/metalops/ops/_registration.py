@@ -1,0 +1,125 @@
+"""Registration of operators that are not pointwise: what an operator is made of on each device, and what torch asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from .. import _problem
+from .._torch_internals import (
+    DispatchKey,
+    DispatchKeySet,
+    SingleLevelFunction,
+    below_autograd,
+    compiled_autograd_key,
+    excluded_keys,
+    forward_mode,
+    keys_after_autograd,
+    single_level_functions,
+)
+from . import fake
+
+
+@dataclass(frozen=True)
+class Operator:
+    """schema: as the compiled parts have it, which define the operator where they are there. cpu, cuda, fake: kernels.
+
+    gradients(args, results, grads, wanted): the gradients of the first arguments. needs_results: whether it takes results, which
+    are kept then; grads of results without one are None then, else zeros, and results None. formula: the same as the operator in
+    differentiable operators, for forward mode. vmap: a rule. lowered(dtype, device, *args): the arguments as autocast has them.
+    """
+
+    schema: str
+    cpu: Callable
+    cuda: Callable
+    fake: Callable
+    gradients: Callable | None = None
+    needs_results: bool = False
+    formula: Callable | None = None
+    vmap: Callable | None = None
+    lowered: Callable | None = None
+
+
+def register(*operators: Operator) -> None:
+    """Registers them in the namespace metalops."""
+    library = fake.fragment("metalops")
+    for operator in operators:
+        base = operator.schema.partition("(")[0]
+        name = f"metalops::{base}"
+        if _problem is not None:
+            library.define(operator.schema, tags=[torch.Tag.pt2_compliant_tag])
+        overload = getattr(torch.ops.metalops, base).default
+        library.impl(base, operator.cpu, "CPU")
+        library.impl(base, operator.cuda, "CUDA")
+        torch.library.register_fake(name, operator.fake, lib=library)
+        if operator.gradients is not None:
+            library.impl(
+                base, partial(_differentiable, overload, operator), "Autograd", with_keyset=True
+            )
+        if operator.vmap is not None:
+            torch.library.register_vmap(name, operator.vmap, lib=library)
+        if operator.lowered is not None:
+            for device in ("cpu", "cuda", "mps"):
+                key = f"Autocast{device.upper()}"
+                keys = DispatchKeySet(getattr(DispatchKey, key))
+                kernel = partial(_autocast, overload, operator.lowered, device, keys)
+                library.impl(base, kernel, key)
+
+
+def _autocast(overload, lowered: Callable, device: str, keys: DispatchKeySet, *args):
+    with excluded_keys(keys):
+        return overload(*lowered(torch.get_autocast_dtype(device), device, *args))
+
+
+def _differentiable(overload, operator: Operator, keyset: DispatchKeySet, *args):
+    """The operator's kernel for autograd."""
+
+    def run(*args):
+        with below_autograd():
+            return overload.redispatch(keyset & keys_after_autograd, *args)
+
+    tensors = [x for x in args if isinstance(x, Tensor)]
+    if forward_mode() and any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        if operator.formula is None:
+            raise NotImplementedError(
+                f"Trying to use forward AD with {overload.name()} that does not support it"
+            )
+        return operator.formula(*args)
+    if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors):
+        return run(*args)
+    # Under torch.func's transforms the dispatcher comes here once for each level.
+    with single_level_functions():
+        return _Recorded.apply(run, operator, *args)
+
+
+class _Recorded(SingleLevelFunction):
+    """A call in the autograd graph."""
+
+    @staticmethod
+    def forward(ctx, run: Callable, operator: Operator, *args):
+        results = run(*args)
+        kept = (*args, *results) if operator.needs_results else args
+        ctx.set_materialize_grads(not operator.needs_results)
+        ctx.operator = operator
+        ctx.others = [None if isinstance(x, Tensor) else x for x in args]
+        ctx.are_tensors = [isinstance(x, Tensor) for x in args]
+        ctx.save_for_backward(*(x for x in kept if isinstance(x, Tensor)))
+        return results
+
+    @staticmethod
+    def backward(ctx, *grads):
+        saved = iter(ctx.saved_tensors)
+        args = [
+            next(saved) if is_tensor else other
+            for is_tensor, other in zip(ctx.are_tensors, ctx.others, strict=True)
+        ]
+        results = list(saved) if ctx.operator.needs_results else None
+        gradients = ctx.operator.gradients(args, results, grads, ctx.needs_input_grad[2:])
+        return (None, None, *gradients, *[None] * (len(args) - len(gradients)))
+
+    _compiled_autograd_key = staticmethod(compiled_autograd_key)
