@@ -27,7 +27,9 @@ class _Quantized(nn.Module):
         mode: str,
         device: torch.device | str | None,
         dtype: torch.dtype | None,
+        bias: bool | None = None,
     ) -> None:
+        """bias: whether there is one; None where there never is."""
         super().__init__()
         self.bits, self.group_size = formats.usual(mode, bits, group_size)
         self.mode = mode
@@ -39,6 +41,28 @@ class _Quantized(nn.Module):
         packed = torch.zeros([*lines, columns * self.bits // 8], dtype=torch.uint8, device=device)
         scales = torch.zeros(groups, dtype=type_of_scales, device=device)
         self._hold(packed, scales, torch.zeros_like(scales) if about.biases else None)
+        if bias is not None:
+            zeros = torch.zeros(lines, dtype=dtype, device=device) if bias else None
+            self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
+
+    @classmethod
+    def _of(
+        cls,
+        weight: Tensor,
+        sizes: tuple[int, ...],
+        bits: int | None,
+        group_size: int | None,
+        mode: str,
+        **bias: Tensor | None,
+    ) -> _Quantized:
+        """One with these weights, quantised, and the bias, if it has one. sizes: the first arguments of the class."""
+        options = {"bits": bits, "group_size": group_size, "mode": mode}
+        without = dict.fromkeys(bias, False)
+        made = cls(*sizes, **without, **options, device="meta", dtype=weight.dtype)
+        made._hold(*ops.quantize(weight, **made._keywords))
+        for name, x in bias.items():
+            setattr(made, name, x if x is None or isinstance(x, nn.Parameter) else nn.Parameter(x))
+        return made
 
     def _hold(self, packed: Tensor, scales: Tensor, biases: Tensor | None) -> None:
         self.register_buffer("weight", packed)
@@ -47,9 +71,6 @@ class _Quantized(nn.Module):
                 self.register_parameter(name, None if x is None else nn.Parameter(x, False))
             else:
                 self.register_buffer(name, x)
-
-    def _quantize(self, weight: Tensor) -> None:
-        self._hold(*ops.quantize(weight, **self._keywords))
 
     @property
     def _keywords(self) -> dict:
@@ -97,10 +118,9 @@ class QuantizedLinear(_Quantized):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__((out_features, in_features), bits, group_size, mode, device, dtype)
+        shape = (out_features, in_features)
+        super().__init__(shape, bits, group_size, mode, device, dtype, bias)
         self.in_features, self.out_features = in_features, out_features
-        zeros = torch.zeros(out_features, device=device, dtype=dtype) if bias else None
-        self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
 
     @classmethod
     def from_linear(
@@ -111,18 +131,8 @@ class QuantizedLinear(_Quantized):
         mode: str = "affine",
     ) -> QuantizedLinear:
         """With the weights of a layer, quantised, and its bias itself."""
-        made = cls(
-            linear.in_features,
-            linear.out_features,
-            False,
-            bits=bits,
-            group_size=group_size,
-            mode=mode,
-            device="meta",
-            dtype=linear.weight.dtype,
-        )
-        made._quantize(linear.weight)
-        made.bias = linear.bias
+        sizes = (linear.in_features, linear.out_features)
+        made = cls._of(linear.weight, sizes, bits, group_size, mode, bias=linear.bias)
         return made.train(linear.training)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -160,17 +170,8 @@ class QuantizedEmbedding(_Quantized):
             raise ValueError(
                 f"QuantizedEmbedding: weights that are quantised cannot be renormalised, but max_norm is {embedding.max_norm}"
             )
-        made = cls(
-            embedding.num_embeddings,
-            embedding.embedding_dim,
-            bits=bits,
-            group_size=group_size,
-            mode=mode,
-            device="meta",
-            dtype=embedding.weight.dtype,
-        )
-        made._quantize(embedding.weight)
-        return made.train(embedding.training)
+        sizes = (embedding.num_embeddings, embedding.embedding_dim)
+        return cls._of(embedding.weight, sizes, bits, group_size, mode).train(embedding.training)
 
     def forward(self, indices: Tensor) -> Tensor:
         dtype = self.scales.dtype if self.biases is not None else self.dtype
@@ -201,14 +202,9 @@ class QuantizedSwitchLinear(_Quantized):
         dtype: torch.dtype | None = None,
     ) -> None:
         shape = (num_experts, out_features, in_features)
-        super().__init__(shape, bits, group_size, mode, device, dtype)
-        self.in_features, self.out_features, self.num_experts = (
-            in_features,
-            out_features,
-            num_experts,
-        )
-        zeros = torch.zeros(shape[:2], device=device, dtype=dtype) if bias else None
-        self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
+        super().__init__(shape, bits, group_size, mode, device, dtype, bias)
+        self.in_features, self.out_features = in_features, out_features
+        self.num_experts = num_experts
 
     @classmethod
     def from_weight(
@@ -228,22 +224,7 @@ class QuantizedSwitchLinear(_Quantized):
             raise ValueError(
                 f"QuantizedSwitchLinear: bias must have sizes {list(weight.shape[:2])}, but has {list(bias.shape)}"
             )
-        experts, out_features, in_features = weight.shape
-        made = cls(
-            in_features,
-            out_features,
-            experts,
-            False,
-            bits=bits,
-            group_size=group_size,
-            mode=mode,
-            device="meta",
-            dtype=weight.dtype,
-        )
-        made._quantize(weight)
-        if bias is not None:
-            made.bias = bias if isinstance(bias, nn.Parameter) else nn.Parameter(bias)
-        return made
+        return cls._of(weight, tuple(weight.shape)[::-1], bits, group_size, mode, bias=bias)
 
     def forward(self, x: Tensor, indices: Tensor, sorted_indices: bool = False) -> Tensor:
         """x: ``(..., M, in_features)``; indices: of experts, broadcast against the dimensions before M. Returns ``(..., M,
