@@ -31,6 +31,7 @@ _COMPOSITE_WITHOUT_KERNEL = frozenset(
 _FOR_TESTS = "an example for torch's own tests"
 _ONEDNN = "a part of oneDNN, Intel's library for CPUs"
 _PACKED = "for weights that are packed for CPUs; mps has _weight_int4pack_mm"
+_CONVOLUTION = "what convolutions end in on CPUs; on mps they end in _mps_convolution"
 _ATTENTION = "what scaled_dot_product_attention ends in on CPUs"
 # What is "cpu only", and why.
 _CPU_ONLY = {
@@ -46,6 +47,18 @@ _CPU_ONLY = {
     "aten::_weight_int4pack_mm_for_cpu": _PACKED,
     "aten::_scaled_dot_product_flash_attention_for_cpu": _ATTENTION,
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _ATTENTION,
+    "aten::slow_conv_transpose2d.out": _CONVOLUTION,
+    "aten::slow_conv_transpose2d": _CONVOLUTION,
+    "aten::slow_conv_transpose3d.out": _CONVOLUTION,
+    "aten::slow_conv_transpose3d": _CONVOLUTION,
+    "aten::_slow_conv2d_forward.output": _CONVOLUTION,
+    "aten::_slow_conv2d_forward": _CONVOLUTION,
+    "aten::_slow_conv2d_backward.grad_input": _CONVOLUTION,
+    "aten::_slow_conv2d_backward.output_mask": _CONVOLUTION,
+    "aten::slow_conv3d_forward.output": _CONVOLUTION,
+    "aten::slow_conv3d_forward": _CONVOLUTION,
+    "aten::slow_conv_dilated2d": _CONVOLUTION,
+    "aten::slow_conv_dilated3d": _CONVOLUTION,
     "aten::from_file": "maps a file into the memory of the host",
 }
 _COMPOSITE_KEYS = (

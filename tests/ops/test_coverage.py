@@ -90,13 +90,12 @@ def test_what_a_later_torch_has_itself_is_left_to_it_without_a_warning():
     assert result.stdout == "left to torch, left to torch, left to torch, ours\n"
 
 
-# Linear algebra; products of scaled or integer matrices; sparse, nested and quantized tensors; slow_conv.
+# Linear algebra; sparse and nested tensors; eager quantisation, which torch deprecates.
 LEFT_OUT_PREFIXES = (
     "geqrf",
     "ormqr",
     "linalg_",
     "_linalg_",
-    "_dyn_quant_",
     "sspaddmm",
     "_spdiags",
     "_to_sparse_",
@@ -109,8 +108,6 @@ LEFT_OUT_PREFIXES = (
     "_empty_per_channel_affine_quantized",
     "_make_per_tensor_quantized",
     "_make_per_channel_quantized",
-    "slow_conv",
-    "_slow_conv",
 )
 LEFT_OUT = re.compile(f"aten::({'|'.join(LEFT_OUT_PREFIXES)})")
 

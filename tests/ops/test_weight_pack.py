@@ -1,4 +1,6 @@
-"""_weight_int8pack_mm, _convert_weight_to_int4pack and _weight_int4pack_mm: csrc/ops/weight_pack.mm."""
+"""_weight_int8pack_mm, _convert_weight_to_int4pack, _weight_int4pack_mm, _dyn_quant_pack_4bit_weight, _dyn_quant_matmul_4bit
+and _mixed_dtypes_linear: csrc/ops/weight_pack.mm.
+"""
 
 import functools
 
@@ -6,7 +8,10 @@ import metalops
 import pytest
 import torch
 from metalops.testing.samples import FLOATS
+from torch.nn import functional
+from torch.quantization import _quantized_conversions
 
+from .aten import assert_refused_as_on_the_cpu
 from .benchmark import Benchmark
 
 ERRORS = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
@@ -178,3 +183,164 @@ def test_fake_tensors_are_like_real_ones(dtype):
         with FakeTensorMode() as mode:
             fake = call(*map(mode.from_tensor, arguments))
         assert (real.shape, real.dtype, real.stride()) == (fake.shape, fake.dtype, fake.stride())
+
+
+# ---- 4 bits, and activations of 8 ----------------------------------------------------------------
+
+
+def dynamic(n, k, block, has_bias=True):
+    """Bytes, scales and a bias."""
+    codes = randint(0, 256, n, k // 2).to(torch.uint8)
+    return codes, randn(n, k // block).abs() / 8 + 0.01, randn(n, seed=3) if has_bias else None
+
+
+def product_of_rounded_rows(x, codes, scales, bias, block):
+    """In float64, of rows that are rounded in float32 as torch's CPU operator does it."""
+    x = x.float()
+    low, high = x.amin(1, True).clamp(max=0), x.amax(1, True).clamp(min=0)
+    per_unit = torch.where(low == high, torch.ones(()), 255 / (high - low))
+    from_low, from_high = -128 - low * per_unit, 127 - high * per_unit
+    zero = torch.where(from_low + from_high < 0, from_low, from_high).clamp(-128, 127).round()
+    wide = (x * per_unit).double()
+    rounded = (wide.abs() + 0.5).floor() * wide.sign()
+    rows = (rounded + zero).clamp(-128, 127) - zero
+    weight = torch.stack([codes & 15, codes >> 4], -1).flatten(1).double() - 8
+    weight = weight * scales.double().repeat_interleave(block, 1)
+    return (rows @ weight.t()) / per_unit + (0 if bias is None else bias.double())
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(
+    ("n", "k", "block"), [(5, 34, 34), (16, 64, 64), (70, 128, 32), (9, 192, 96), (3, 512, 256)]
+)
+def test_products_of_rows_that_are_rounded_to_8_bits(n, k, block, has_bias):
+    codes, scales, bias = dynamic(n, k, block, has_bias)
+    given = [None if x is None else x.to("mps") for x in (codes, scales, bias)]
+    packed = torch._dyn_quant_pack_4bit_weight(*given, block, k, n)
+    there = torch._dyn_quant_pack_4bit_weight(codes, scales, bias, block, k, n)
+    assert packed.dtype == torch.float32 and torch.equal(
+        packed.cpu(),
+        torch.cat([x.flatten().float() for x in (codes, scales, bias) if x is not None]),
+    )
+    x = randn(20, k, seed=5)
+    x[3], x[4], x[5] = 0, x[4].abs() + 1, -x[5].abs() - 1
+    x[6, 0], x[7] = 1e30, x[7] * 1e-30
+    for dtype in (torch.float32, torch.bfloat16) if block == k else (torch.float32,):
+        inputs = x.to(dtype)
+        expected = product_of_rounded_rows(inputs, codes, scales, bias, block)
+        actual = torch._dyn_quant_matmul_4bit(inputs.to("mps"), packed, block, k, n)
+        assert actual.dtype == dtype
+        size = expected.abs().amax(1, True)
+        tolerance = 2e-6 if dtype == torch.float32 else 2**-8
+        assert ((actual.cpu().double() - expected).abs() <= tolerance * size).all()
+        if there.dtype == torch.float32:  # or it is a library's, and so is the order of its bytes
+            on_cpu = torch._dyn_quant_matmul_4bit(inputs, there, block, k, n).double()
+            # torch cuts off what bfloat16 does not hold.
+            assert ((actual.cpu().double() - on_cpu).abs() <= 2 * tolerance * size).all()
+    strided = x.t().contiguous().to("mps").t()
+    again = torch._dyn_quant_matmul_4bit(strided, packed, block, k, n)
+    assert torch.equal(again, torch._dyn_quant_matmul_4bit(x.to("mps"), packed, block, k, n))
+    assert torch._dyn_quant_matmul_4bit(strided[:0], packed, block, k, n).shape == (0, n)
+
+
+def test_wrong_arguments_of_rounded_rows_are_refused_as_on_the_cpu():
+    codes, scales, _ = dynamic(8, 64, 64, False)
+    packed = torch.cat([codes.flatten().float(), scales.flatten()])
+    x = torch.ones(2, 64)
+
+    def pack(weights, block, inner):
+        return lambda move: torch._dyn_quant_pack_4bit_weight(
+            move(weights), move(scales), None, block, inner, 8
+        )
+
+    def multiply(x, packed, block):
+        return lambda move: torch._dyn_quant_matmul_4bit(move(x), move(packed), block, 64, 8)
+
+    assert_refused_as_on_the_cpu(
+        [
+            pack(codes.int(), 64, 64),
+            pack(codes, 63, 64),
+            pack(codes, 64, 65),
+            multiply(x.half(), packed, 64),
+            multiply(x.bfloat16(), packed, 32),
+            multiply(x, packed, 48),
+            multiply(x, packed[:100], 64),
+            multiply(x, torch.cat([packed, packed[:3]]), 64),
+        ],
+        RuntimeError,
+    )
+    for inputs in (x[0], x[:, :32]):  # of which the CPU reads what is beside them
+        with pytest.raises(RuntimeError, match="of an even number of columns, 64, but it has"):
+            torch._dyn_quant_matmul_4bit(inputs.to("mps"), packed.to("mps"), 64, 64, 8)
+    with pytest.raises(RuntimeError, match="same device"):
+        torch._dyn_quant_matmul_4bit(x.to("mps"), packed, 64, 64, 8)
+
+
+# ---- a linear layer of halves and integers -------------------------------------------------------
+
+
+class _Cuda(str):
+    """A device by its name that says that it is CUDA's, which torch's function for the order asks for."""
+
+    type = "cuda"
+
+
+class _OnCuda(torch.Tensor):
+    device = _Cuda("cpu")
+
+
+def reordered(weight, is_4_bit):
+    """weight: int8 (K, N), as torch wants it on CUDA."""
+    if is_4_bit:
+        weight = _quantized_conversions.pack_int4_to_int8(weight)
+    of_codes = torch.quint4x2 if is_4_bit else torch.int8
+    reorder = _quantized_conversions.quantized_weight_reorder_for_mixed_dtypes_linear_cutlass
+    return reorder(weight.as_subclass(_OnCuda), of_codes).as_subclass(torch.Tensor)
+
+
+@pytest.mark.parametrize("dtype", FLOATS[1:], ids=str)
+@pytest.mark.parametrize("is_4_bit", [False, True])
+@pytest.mark.parametrize("activation", [None, "none", "relu", "silu"])
+def test_linear_layers_of_halves_and_integers(dtype, is_4_bit, activation):
+    bound = 8 if is_4_bit else 128
+    apply = {"relu": functional.relu, "silu": functional.silu}.get(activation, lambda x: x)
+    for rows, k, n in (((3,), 64, 64), ((2, 20), 192, 128), ((), 128, 64), ((0,), 64, 64)):
+        weight = randint(-bound, bound, k, n).to(torch.int8)
+        stored = reordered(weight, is_4_bit).to("mps")
+        x, scale, bias = randn(*rows, k), randn(n, seed=1) / bound, randn(n, seed=2)
+        x, scale, bias = (t.to(dtype) for t in (x, scale, bias))
+        for b in (bias, None):
+            expected = (x.double() @ weight.double()) * scale.double()
+            expected = apply(expected if b is None else expected + b.double())
+            actual = torch._mixed_dtypes_linear(
+                x.to("mps"),
+                stored,
+                scale.to("mps"),
+                bias=None if b is None else b.to("mps"),
+                activation=activation,
+            )
+            assert_right(actual, expected, dtype)
+
+
+def test_wrong_arguments_of_linear_layers_are_named():
+    x = torch.ones(2, 64, dtype=torch.half, device="mps")
+    weight = torch.zeros(64, 64, dtype=torch.uint8, device="mps")
+    scale = torch.ones(64, dtype=torch.half, device="mps")
+    for arguments, options, message in (
+        ((x.float(), weight, scale), {}, "The input datatype float is not supported"),
+        ((x, weight.view(torch.int8), scale), {}, "The weight datatype signed char is not"),
+        ((x, weight, scale.float()), {}, "Expected scale datatype c10::Half but got"),
+        ((x, weight, scale), {"bias": scale.float()}, "Expected bias datatype c10::Half but got"),
+        ((x[0, 0], weight, scale), {}, "at least one dimension"),
+        ((x, weight[0], scale), {}, "Expected weight argument to be 2D tensor, got 1 dims"),
+        ((x, weight, scale[None]), {}, "Expected scale argument to be 1D tensor, got 2 dims"),
+        ((x, weight, scale), {"bias": scale[None]}, "Expected bias argument to be 1D tensor"),
+        ((x[:, :32], weight, scale), {}, "input argument to have 64 columns, but got 32"),
+        ((x, weight[:, :33], scale), {}, "either 64 or 32 columns, but got 33"),
+        ((x, weight, scale), {"bias": scale[:3]}, "bias argument to have 64 elements, but got 3"),
+        ((x[:, :32], weight[:32], scale), {}, "must be divisible by 64"),
+        ((x, weight, scale), {"activation": "gelu"}, 'Activation "gelu" is not supported'),
+        ((x, weight.cpu(), scale), {}, "same device"),
+    ):
+        with pytest.raises(RuntimeError, match=message):
+            torch._mixed_dtypes_linear(*arguments, **options)
