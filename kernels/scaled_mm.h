@@ -21,6 +21,8 @@ struct ScalePlaces {
   int32_t inner;
   int32_t across;  // swizzled: how many fours of scales a line has
   bool is_swizzled;
+  int64_t first;  // where they begin, and where the last one there is stands
+  int64_t last;
 };
 
 // Of the kernel that decodes an operand.

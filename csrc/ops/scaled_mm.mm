@@ -4,9 +4,7 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
-#include <csrc/ops/narrow_float.h>
 #include <csrc/ops/product.h>
-#include <kernels/scaled_mm.h>
 #include <metalops/checks.h>
 #include <metalops/kernel_name.h>
 #include <metalops/launch.h>
@@ -15,6 +13,8 @@
 
 #include <optional>
 #include <vector>
+
+#include "scaled.h"
 
 namespace {
 
@@ -26,68 +26,19 @@ using metalops::KernelName;
 using metalops::NarrowFormat;
 using metalops::ScaledResult;
 using metalops::ScalePlaces;
+using metalops::scaled::blocks_of;
+using metalops::scaled::format_of;
+using metalops::scaled::is_fp4;
+using metalops::scaled::is_fp8;
+using metalops::scaled::Kind;
+using metalops::scaled::name_of;
+using metalops::scaled::result_of;
 using MaybeTensor = std::optional<Tensor>;
 using Recipe = std::vector<ScalingType>;
 
 constexpr const char* kName = "_scaled_mm";
 
-// ---- formats ------------------------------------------------------------------------------------
-
-bool is_fp4(const Tensor& tensor) { return tensor.scalar_type() == at::kFloat4_e2m1fn_x2; }
-bool is_fp8(const Tensor& tensor) {
-  return metalops::is_narrow_float(tensor.scalar_type()) &&
-         tensor.scalar_type() != at::kFloat8_e8m0fnu;
-}
-
-NarrowFormat format_of(const Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat8_e4m3fn:
-      return NarrowFormat::kE4m3;
-    case at::kFloat8_e5m2:
-      return NarrowFormat::kE5m2;
-    case at::kFloat8_e4m3fnuz:
-      return NarrowFormat::kE4m3fnuz;
-    case at::kFloat8_e5m2fnuz:
-      return NarrowFormat::kE5m2fnuz;
-    default:
-      TORCH_INTERNAL_ASSERT(is_fp4(tensor));
-      return NarrowFormat::kE2m1;
-  }
-}
-
-// What kernels store of a type; none for those that are cast to.
-std::optional<ScaledResult> result_of(ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return ScaledResult::kFloat;
-    case at::kHalf:
-      return ScaledResult::kHalf;
-    case at::kBFloat16:
-      return ScaledResult::kBfloat;
-    case at::kFloat8_e4m3fn:
-      return ScaledResult::kE4m3;
-    case at::kFloat8_e5m2:
-      return ScaledResult::kE5m2;
-    case at::kFloat8_e4m3fnuz:
-      return ScaledResult::kE4m3fnuz;
-    case at::kFloat8_e5m2fnuz:
-      return ScaledResult::kE5m2fnuz;
-    default:
-      return std::nullopt;
-  }
-}
-
 // ---- scales -------------------------------------------------------------------------------------
-
-// The kinds of kernels: see kernels/scaled_mm.metal.
-enum class Kind { kWhole, kFloat, kE8m0, kE4m3 };
-
-const char* name_of(Kind kind) {
-  return kind == Kind::kWhole   ? "whole"
-         : kind == Kind::kFloat ? "float"
-         : kind == Kind::kE8m0  ? "e8m0"
-                                : "e4m3";
-}
 
 // The scales of an operand. blocks: those of blocks; whole: one for all lines, or one for each.
 struct OperandScales {
@@ -117,8 +68,6 @@ Lines lines_of(const Tensor& matrix) {
 
 OperandScales whole_scales(const Tensor& scale) { return {{}, {}, scale.reshape({-1})}; }
 
-int64_t blocks_of(int64_t size, int64_t block) { return c10::metal::ceil_div(size, block); }
-
 // Of blocks of `block` of a line; in the order of torchao's to_blocked(), or line by line.
 OperandScales line_scales(const Tensor& scale, int64_t lines, int64_t inner, int32_t block,
                           bool is_swizzled, const char* name) {
@@ -127,9 +76,15 @@ OperandScales line_scales(const Tensor& scale, int64_t lines, int64_t inner, int
       is_swizzled ? blocks_of(lines, 128) * 128 * blocks_of(across, 4) * 4 : lines * across;
   TORCH_CHECK_VALUE(scale.numel() == count, name, " must have ", count, " ", scale.dtype(),
                     " elements, got ", scale.numel());
-  return {scale.contiguous().view(at::kByte),
-          {across, 1, 1, block, static_cast<int32_t>(blocks_of(across, 4)), is_swizzled},
-          {}};
+  return {
+      scale.contiguous().view(at::kByte),
+      {across, 1, 1, block, static_cast<int32_t>(blocks_of(across, 4)), is_swizzled, 0, count - 1},
+      {}};
+}
+
+// Where its last element is.
+int64_t last_of(const Tensor& scale) {
+  return (scale.size(0) - 1) * scale.stride(0) + (scale.size(1) - 1) * scale.stride(1);
 }
 
 // Of blocks of 128 of a line: (lines, blocks).
@@ -137,7 +92,7 @@ OperandScales scales_1x128(const Tensor& scale, int64_t lines, int64_t inner, co
   const auto across = blocks_of(inner, 128);
   TORCH_CHECK_VALUE(scale.dim() == 2 && scale.size(0) == lines && scale.size(1) == across, name,
                     " must have shape [", lines, ", ", across, "], got ", scale.sizes());
-  return {scale, {scale.stride(0), scale.stride(1), 1, 128, 0, false}, {}};
+  return {scale, {scale.stride(0), scale.stride(1), 1, 128, 0, false, 0, last_of(scale)}, {}};
 }
 
 // Of blocks of 128 x 128: (blocks of the inner dimension, rounded up to fours or not, blocks of
@@ -149,7 +104,7 @@ OperandScales scales_128x128(const Tensor& scale, int64_t lines, int64_t inner, 
   TORCH_CHECK_VALUE(scale.dim() == 2 && scale.size(1) == down &&
                         (scale.size(0) == across || scale.size(0) == padded),
                     name, " must have shape [", padded, ", ", down, "], got ", scale.sizes());
-  return {scale, {scale.stride(1), scale.stride(0), 128, 128, 0, false}, {}};
+  return {scale, {scale.stride(1), scale.stride(0), 128, 128, 0, false, 0, last_of(scale)}, {}};
 }
 
 // ---- recipes ------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """What tracing needs to know of grouped products on ``mps``.
 
-torch's fake kernels of them take bfloat16 only, and except for CUDA builds their results lack the padding that real ones
-have on every device.
+torch's fake kernels of them take what CUDA's fastest kernels take, and except for CUDA builds their results lack the padding
+that real ones have on every device; _scaled_grouped_mm_v2 has none.
 """
 
 from __future__ import annotations
@@ -12,13 +12,56 @@ from ._torch_internals import register_fake_implementation
 
 
 def install() -> None:
-    register_fake_implementation(torch.ops.aten._grouped_mm.default)(_grouped_mm)
+    aten = torch.ops.aten
+    register_fake_implementation(aten._grouped_mm.default)(_grouped_mm)
+    register_fake_implementation(aten._scaled_grouped_mm.default)(_scaled_grouped_mm)
+    register_fake_implementation(aten._scaled_grouped_mm_v2.default)(_scaled_grouped_mm_v2)
 
 
 def _grouped_mm(mode, operator, mat_a, mat_b, offs=None, bias=None, out_dtype=None):
     if mat_a.device.type != "mps":
         return NotImplemented
     return _result(mode, mat_a, mat_b, offs, mat_a.dtype)
+
+
+def _scaled_grouped_mm(
+    mode,
+    operator,
+    mat_a,
+    mat_b,
+    scale_a,
+    scale_b,
+    offs=None,
+    bias=None,
+    scale_result=None,
+    out_dtype=None,
+    use_fast_accum=False,
+):
+    if mat_a.device.type != "mps":
+        return NotImplemented
+    return _result(mode, mat_a, mat_b, offs, out_dtype or torch.bfloat16)
+
+
+def _scaled_grouped_mm_v2(
+    mode,
+    operator,
+    mat_a,
+    mat_b,
+    scale_a,
+    recipe_a,
+    swizzle_a,
+    scale_b,
+    recipe_b,
+    swizzle_b,
+    offs=None,
+    bias=None,
+    out_dtype=None,
+    contraction_dim=(),
+    use_fast_accum=False,
+):
+    if mat_a.device.type != "mps":
+        return NotImplemented
+    return _result(mode, mat_a, mat_b, offs, out_dtype or torch.bfloat16)
 
 
 def _result(mode, mat_a, mat_b, offs, dtype):

@@ -17,6 +17,7 @@ from ._torch_internals import INDUCTOR_LOWERING, InductorLowering, inductor_lowe
 
 _OPERATORS = (
     torch.ops.aten._grouped_mm,
+    torch.ops.aten._scaled_grouped_mm,
     torch.ops.aten.frexp,
     torch.ops.aten.special_airy_ai,
     torch.ops.aten.special_laguerre_polynomial_l,
