@@ -26,6 +26,7 @@ EXCEPTIONS = {
     ("build/extension.py", "_get_cc_args"): "of setuptools",
     ("build/extension.py", "_get_inplace_equivalent"): "of setuptools",
     ("build/extension.py", "_setup_compile"): "of setuptools",
+    ("integrations/transformers.py", "_metal_kernel"): "of transformers",
     ("kernel/torch_metal_kernel/torch_metal_kernel.py", "_asdict"): "public, of a named tuple",
 }
 

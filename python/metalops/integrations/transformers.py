@@ -1,4 +1,4 @@
-"""An attention implementation "metalops" for the models of Hugging Face's transformers.
+"""An attention implementation "metalops" for the models of Hugging Face's transformers, and quantised weights for them.
 
     >>> from metalops.integrations import transformers  # doctest: +SKIP
     >>> transformers.enable()  # doctest: +SKIP
@@ -7,20 +7,33 @@
 It takes what its "sdpa" takes, and softcap (Gemma 2) and sinks (gpt-oss), which that lacks: such models need no "eager"
 attention, which stores the scores. Heads of keys and values are not repeated, and masks, which are those of "sdpa", stay bool and
 one for all heads.
+
+    >>> model = transformers.load_mlx("mlx-community/Llama-3.2-1B-Instruct-4bit")  # doctest: +SKIP
+    >>> metalops.nn.quantize_model(model, bits=4)  # doctest: +SKIP
+
+:func:`load_mlx` loads what mlx-lm has quantised, :func:`metalops.nn.quantize_model` quantises any model, and for
+BitsAndBytesConfig there is :mod:`metalops.integrations.bitsandbytes`. For MetalConfig transformers would load kernels from
+the Hub: :func:`enable` gives it ours.
 """
 
 from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from .. import ops
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 NAME = "metalops"
 
 
 def enable() -> None:
-    """Registers the implementation and its mask function. Calling it again changes nothing.
+    """Registers the implementation and its mask function, and the kernel of MetalConfig's layers. Calling it again changes nothing.
 
     ImportError if transformers is not installed.
     """
@@ -29,6 +42,36 @@ def enable() -> None:
 
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, sdpa_mask)
+    try:
+        from transformers.integrations import metal_quantization
+        from transformers.quantizers import quantizer_metal
+    except ImportError:  # of a version that has no MetalConfig
+        return
+    metal_quantization._metal_kernel = SimpleNamespace(affine_qmm_t=_affine_product)
+    # The package `kernels` is what it would load them by.
+    quantizer_metal.is_kernels_available = lambda: True
+
+
+def load_mlx(
+    name: str, *, device: torch.device | str = "mps", **options: object
+) -> PreTrainedModel:
+    """A causal language model that mlx-lm has quantised, with its weights as they are stored.
+
+    name: of a folder or on the Hub, with config.json, which has "quantization", and safetensors with ``weight``, ``scales`` and
+    ``biases`` of each layer that is quantised: linear layers and embeddings. options: of AutoModelForCausalLM.from_pretrained.
+    The model is a PreTrainedModel of transformers, with layers of :mod:`metalops.nn`.
+
+    ValueError for checkpoints that are not quantised, or whose names are not those of transformers' model.
+    """
+    from ._mlx_checkpoints import load
+
+    return load(name, device, **options)
+
+
+def _affine_product(
+    x: Tensor, weight: Tensor, scales: Tensor, biases: Tensor, group_size: int, bits: int
+) -> Tensor:
+    return ops.quantized_linear(x, weight, scales, biases, bits=bits, group_size=group_size)
 
 
 def attention(
