@@ -64,8 +64,8 @@ class Model(nn.Module):
         return self.head(self.norm(self.blocks(self.characters(x) + self.places[: x.shape[1]])))
 
 
-def train(steps: int, device: str = "mps", compiled: bool = False) -> float:
-    """The mean loss over the last tenth of the steps."""
+def train(steps: int, device: str = "mps", compiled: bool = False) -> tuple[Model, Tensor, Tensor]:
+    """The model, the text as numbers of characters, of which the last tenth is left out, and the losses of all steps."""
     torch.manual_seed(0)
     words = text()
     alphabet = {c: i for i, c in enumerate(sorted(set(words)))}
@@ -75,7 +75,7 @@ def train(steps: int, device: str = "mps", compiled: bool = False) -> float:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     losses = []
     for _ in range(steps):
-        first = torch.randint(len(data) - CONTEXT - 1, (BATCH,)).tolist()
+        first = torch.randint(len(data) * 9 // 10 - CONTEXT, (BATCH,)).tolist()
         batch = torch.stack([data[i : i + CONTEXT + 1] for i in first]).to(device)
         logits = call(batch[:, :-1])
         loss = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
@@ -83,7 +83,7 @@ def train(steps: int, device: str = "mps", compiled: bool = False) -> float:
         loss.backward()
         optimizer.step()
         losses.append(loss.detach())
-    return torch.stack(losses)[-max(1, steps // 10) :].mean().item()
+    return model, data, torch.stack(losses)
 
 
 def main(arguments: list[str]) -> None:
@@ -93,7 +93,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--compile", action="store_true")
     given = parser.parse_args(arguments)
     begin = time.perf_counter()
-    loss = train(given.steps, given.device, given.compile)
+    _, _, losses = train(given.steps, given.device, given.compile)
+    loss = losses[-max(1, given.steps // 10) :].mean()
     print(f"loss {loss:.4f} after {given.steps} steps, {time.perf_counter() - begin:.0f} s")
 
 

@@ -9,7 +9,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.parametrize(
-    ("page", "count"), [("attention.md", 4), ("kernels.md", 7), ("tensorops.md", 4)]
+    ("page", "count"),
+    [("attention.md", 4), ("kernels.md", 7), ("quantised.md", 3), ("tensorops.md", 4)],
 )
 def test_the_code_of_the_page_runs(page, count):
     text = (DOCS / page).read_text()

@@ -70,10 +70,11 @@ def test_expanded_masks_beyond_2_to_the_31_elements_are_not_written_out():
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_a_model_of_text_learns_as_on_the_cpu(load_script, compiled):
     script = load_script(SCRIPT)
-    expected = script.train(60, "cpu")
+    _, _, expected = script.train(60, "cpu")
     with debug.standins() as served:
-        actual = script.train(60, "mps", compiled)
+        _, _, actual = script.train(60, "mps", compiled)
     assert not [name for name in served if "attention" in name]
     # Sums in another order lead to other losses: steps are those of one seed.
+    actual, expected = (losses[-6:].mean().item() for losses in (actual, expected))
     assert actual == pytest.approx(expected, rel=0.02)
     assert actual < 3.2
