@@ -173,3 +173,40 @@ def test_embeddings(quant_type):
     state = layer.weight.quant_state
     weight = bnb.functional.dequantize_4bit(layer.weight.data, state).cpu()
     torch.testing.assert_close(actual, weight[indices])
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_models_of_transformers(nested, tmp_path):
+    """That are quantised while they are loaded, against their weights unpacked on the CPU."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=64,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        pad_token_id=0,
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+    model.save_pretrained(tmp_path)
+    options = transformers.BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=nested,
+        bnb_4bit_compute_dtype=torch.float32,
+    )
+    quantized = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, quantization_config=options, device_map={"": "mps"}
+    )
+    found = [x for x in quantized.named_modules() if isinstance(x[1], bnb.nn.Linear4bit)]
+    assert len(found) == 14
+    for name, layer in found:
+        weight = bnb.functional.dequantize_4bit(layer.weight.data, layer.weight.quant_state)
+        model.get_submodule(name).weight.data = weight.cpu()
+    tokens = torch.randint(1, 64, (2, 9))
+    with torch.no_grad():
+        logits, kernels = kernels_of(lambda: quantized(tokens.to("mps")).logits, tmp_path)
+        torch.testing.assert_close(logits.cpu(), model(tokens).logits, rtol=1e-3, atol=1e-4)
+    assert sum(kernel.startswith("quantized_") for kernel in kernels) == 14
