@@ -93,6 +93,7 @@ class FiberWorker : public OverflowHandler {
     uint32_t other_barrier_site;  // differs from barrier_site when lanes wait at different barriers
     Context context[kSimdWidth];
     uint32_t stack[kSimdWidth];
+    const void* stack_end[kSimdWidth];  // below it there is no room
     uint32_t site[kSimdWidth];
     msl::abi::SimdFunction function[kSimdWidth];
     const void* in[kSimdWidth];
@@ -156,8 +157,8 @@ class FiberWorker : public OverflowHandler {
   [[noreturn]] void report_overflow() const;
   // A thread must not let others run while it stands on their stacks.
   void check_stack() const {
-    const void* const bottom = stacks_.bottom(simdgroup_->stack[lane_]);
-    if (C10_UNLIKELY(__builtin_frame_address(0) < bottom)) report_overflow();
+    const void* const end = simdgroup_->stack_end[lane_];
+    if (C10_UNLIKELY(__builtin_frame_address(0) < end)) report_overflow();
   }
 
   // The running fiber.
@@ -186,11 +187,13 @@ class FiberWorker : public OverflowHandler {
   static void fiber_main();
   void run_fibers_on_this_stack();
   void set_size(const uint32_t size[3]);
+  void put_on_stack(Place place, uint32_t stack);
   C10_NOINLINE void start(Place place);
   void finish_current();
   C10_NOINLINE Place next();
   C10_NOINLINE void complete_simd(Simdgroup& simdgroup);
   int compare_points(const Simdgroup& simdgroup, uint32_t a, uint32_t b) const;
+  bool are_at_one_point(const Simdgroup& simdgroup) const;
   C10_NOINLINE bool release_barrier();
 
   SignalStack signal_stack_;
@@ -256,11 +259,18 @@ void FiberWorker<Engine>::run_group(uint64_t index) {
 }
 
 template <class Engine>
+inline void FiberWorker<Engine>::put_on_stack(Place place, uint32_t stack) {
+  Simdgroup& simdgroup = *place.simdgroup;
+  simdgroup.started |= 1u << place.lane;
+  simdgroup.stack[place.lane] = stack;
+  simdgroup.stack_end[place.lane] = stacks_.bottom(stack);
+}
+
+template <class Engine>
 void FiberWorker<Engine>::start(Place place) {
   Simdgroup& simdgroup = *place.simdgroup;
   const uint32_t stack = stacks_.acquire();
-  simdgroup.stack[place.lane] = stack;
-  simdgroup.started |= 1u << place.lane;
+  put_on_stack(place, stack);
   make_context(simdgroup.context[place.lane], stacks_.bottom(stack), stacks_.top(stack),
                &fiber_main);
 }
@@ -297,8 +307,7 @@ void FiberWorker<Engine>::run_fibers_on_this_stack() {
     if ((place.simdgroup->started >> place.lane & 1u) == 0) {
       simdgroup_ = place.simdgroup;
       lane_ = place.lane;
-      simdgroup_->started |= 1u << lane_;
-      simdgroup_->stack[lane_] = stack;
+      put_on_stack(place, stack);
       self().runs();
       continue;
     }
@@ -393,12 +402,38 @@ int FiberWorker<Engine>::compare_points(const Simdgroup& simdgroup, uint32_t a, 
   return in_x < in_y ? -1 : in_x > in_y;
 }
 
+// Whether all waiting lanes wait at the same point, in the same function: what nearly always is.
+template <class Engine>
+bool FiberWorker<Engine>::are_at_one_point(const Simdgroup& simdgroup) const {
+  const msl::abi::Path* const paths = paths_ + index_of(&simdgroup) * kSimdWidth;
+  const uint32_t first = uint32_t(__builtin_ctz(simdgroup.at_simd));
+  const msl::abi::Path& path = paths[first];
+  for (uint32_t rest = simdgroup.at_simd & (simdgroup.at_simd - 1); rest != 0; rest &= rest - 1) {
+    const uint32_t lane = uint32_t(__builtin_ctz(rest));
+    const msl::abi::Path& other = paths[lane];
+    if (simdgroup.site[lane] != simdgroup.site[first] || other.depth != path.depth ||
+        simdgroup.function[lane] != simdgroup.function[first]) {
+      return false;
+    }
+    // Steps come in pairs: a place and how often it was entered.
+    uint64_t differing = 0;
+    for (uint32_t i = 0; i < path.depth; i += 2) {
+      uint64_t a, b;
+      std::memcpy(&a, path.steps + i, sizeof(a));
+      std::memcpy(&b, other.steps + i, sizeof(b));
+      differing |= a ^ b;
+    }
+    if (differing != 0) return false;
+  }
+  return true;
+}
+
 // Lets the lanes go on that wait at the first point of the run, after combining their operands.
 template <class Engine>
 void FiberWorker<Engine>::complete_simd(Simdgroup& simdgroup) {
   uint32_t first = uint32_t(__builtin_ctz(simdgroup.at_simd));
-  uint32_t lanes = 0;
-  for (uint32_t rest = simdgroup.at_simd; rest != 0; rest &= rest - 1) {
+  uint32_t lanes = are_at_one_point(simdgroup) ? simdgroup.at_simd : 0;
+  for (uint32_t rest = lanes == 0 ? simdgroup.at_simd : 0; rest != 0; rest &= rest - 1) {
     const uint32_t lane = uint32_t(__builtin_ctz(rest));
     const int order = compare_points(simdgroup, lane, first);
     if (order < 0) {

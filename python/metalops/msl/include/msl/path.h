@@ -6,10 +6,14 @@
 
 namespace msl::msl_support {
 
+// The running thread's. A call of a kernel is one thread's from its beginning to its end, however
+// often it waits, so that one question is enough for all places in it.
+__attribute__((const, noinline)) inline abi::Path* current_path() { return msl_runtime->path(); }
+
 // A place that the thread is in, from the constructor to leave().
 class Inside {
  public:
-  MSL_INLINE explicit Inside(abi::u32 id) : path_(msl_runtime->path()), depth_(path_->depth) {
+  MSL_INLINE explicit Inside(abi::u32 id) : path_(current_path()), depth_(path_->depth) {
     if (depth_ == abi::Path::kMaxDepth) {
       msl_runtime->fail("calls and loops around simdgroup operations are nested too deeply");
     }
@@ -59,7 +63,7 @@ struct Operand {};
 
 template <class T>
 MSL_INLINE T operator,(Operand&&, T&& value) {
-  abi::Path* const path = msl_runtime->path();
+  abi::Path* const path = current_path();
   ++path->steps[path->depth - 1];
   return static_cast<T&&>(value);
 }
