@@ -10,10 +10,15 @@
 
 namespace msl::msl_impl {
 
-// fmax and fmin: a NaN loses to a number. (Written out: the compilers vectorise this, and not the
-// builtins.)
+// fmax and fmin: a NaN loses to a number. (Written out for g++, which vectorises this, and not the
+// builtins; clang does these, and makes branches of the other where it is not in a loop.)
+#if defined(__clang__)
+MSL_INLINE constexpr float fmax(float a, float b) { return __builtin_fmaxf(a, b); }
+MSL_INLINE constexpr float fmin(float a, float b) { return __builtin_fminf(a, b); }
+#else
 MSL_INLINE constexpr float fmax(float a, float b) { return a != a ? b : (b > a ? b : a); }
 MSL_INLINE constexpr float fmin(float a, float b) { return a != a ? b : (b < a ? b : a); }
+#endif
 
 MSL_INLINE float acos(float x) { return __builtin_acosf(x); }
 MSL_INLINE float acosh(float x) { return __builtin_acoshf(x); }
