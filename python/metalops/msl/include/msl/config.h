@@ -49,6 +49,21 @@
 #define MSL_INSTRUMENTED 0
 #endif
 
+#if defined(MSL_PORTABLE) && defined(__clang__)
+namespace msl::msl_support {
+// Whether what is compiled a second time for CPUs with wider registers can run.
+inline bool has_wide_registers() {
+  static const bool has = [] {
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+  }();
+  return has;
+}
+}  // namespace msl::msl_support
+#endif
+
 // Set by metalops_bind before any kernel of the library runs. Defined once in the emitted code.
 extern const msl::abi::Runtime* msl_runtime __attribute__((visibility("hidden")));
 #endif

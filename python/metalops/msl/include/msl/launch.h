@@ -52,18 +52,6 @@ using abi::u8;
 
 constexpr u32 kSimdMask = abi::kSimdWidth - 1;
 
-#if defined(MSL_PORTABLE) && defined(__clang__)
-inline bool has_wide_registers() {
-  static const bool has = [] {
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vl");
-  }();
-  return has;
-}
-#endif
-
 // Instruction set extensions that this translation unit may use.
 constexpr u32 kCpuFeatures = 0
 #ifdef __AVX__

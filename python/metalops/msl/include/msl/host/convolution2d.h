@@ -16,7 +16,8 @@ struct ConvolutionBlocks {
   MSL_INLINE long blocks_of_place() const { return (channels + kBlockInner - 1) / kBlockInner; }
   MSL_INLINE long count() const { return blocks_of_place() * D.kernel[0] * D.kernel[1]; }
 
-  int pack(long block, float* a, int row, int rows, float* b, int column, int columns) const {
+  BlockOperands bring(long block, float* a, int row, int rows, float* b, int column,
+                      int columns) const {
     const long place = block / blocks_of_place();
     const int channel = int(block % blocks_of_place()) * kBlockInner;
     const int kx = int(place % D.kernel[0]), ky = int(place / D.kernel[0]);
@@ -49,7 +50,7 @@ struct ConvolutionBlocks {
       for (int o = 0; o < filled_columns(columns); ++o)
         line[o] = exists && o < across ? float(from[o]) : 0.0f;
     }
-    return depth;
+    return {a, kBlockInner, 1, b, kBlockColumns, depth};
   }
 };
 
@@ -91,9 +92,8 @@ struct Convolution {
           if (x >= to.get_extent(1) || y >= to.get_extent(2) || n >= to.get_extent(3)) continue;
           const long at =
               long(x) * to.get_stride(1) + long(y) * to.get_stride(2) + long(n) * to.get_stride(3);
-          for (int c = 0; c < across && j + c < to.get_extent(0); ++c) {
-            f(to.msl_place().at(at + j + c), r * kBlockColumns + c);
-          }
+          f(&to.msl_place().at(at + j), r * kBlockColumns,
+            int(clamped(to.get_extent(0) - j, across)));
         }
       } else {
         visit_slots<typename Dst::layout::Tile>(destination, part, i, down, j, across, f);
@@ -103,11 +103,13 @@ struct Convolution {
         blocks, part.row, part.rows, part.column, part.columns,
         [&](float* sums, int i, int down, int j, int across) {
           if constexpr (accumulates) {
-            visit(i, down, j, across, [&](E& element, int at) { sums[at] = float(element); });
+            visit(i, down, j, across,
+                  [&](const E* from, int at, int count) { copy_run(sums + at, from, count); });
           }
         },
         [&](const float* sums, int i, int down, int j, int across) {
-          visit(i, down, j, across, [&](E& element, int at) { element = E(sums[at]); });
+          visit(i, down, j, across,
+                [&](E* to, int at, int count) { copy_run(to, sums + at, count); });
         });
   }
 };

@@ -9,7 +9,7 @@ namespace msl::msl_impl {
 
 // The place that the running thread entered last: calls of members take no site of their own.
 MSL_INLINE abi::Site site_of_call() {
-  const abi::Path* const path = msl_runtime->path();
+  const abi::Path* const path = msl_support::current_path();
   return {path->depth == 0 ? 0 : path->steps[path->depth - 2], 0};
 }
 
@@ -43,16 +43,20 @@ constexpr uint kRunOfSlots = 2;
 constexpr uint kRunOfSlots = 1;
 #endif
 
-// f(element, index) for the elements of a cooperative destination in the block of a part that
-// begins at (i, j); index is that in the block.
+// to[i] = from[i] for i < count. Neither may be the other's memory.
+template <class To, class From>
+MSL_INLINE void copy_run(To* __restrict to, const From* __restrict from, int count) {
+  for (int i = 0; i < count; ++i) to[i] = To(from[i]);
+}
+
+// f(elements, index, count) for runs of elements of a cooperative destination in the block of a
+// part that begins at (i, j); index is that in the block.
 template <class Tile, class Destination, class Part, class F>
 MSL_INLINE void visit_slots(const Destination& destination, const Part& part, int i, int down,
                             int j, int across, const F& f) {
   if constexpr (Tile::is_of_thread) {
     for (int r = 0; r < down; ++r) {
-      for (int c = 0; c < across; ++c) {
-        f(destination(0)[ushort((i + r) * Tile::columns + j + c)], r * kBlockColumns + c);
-      }
+      f(&destination(0)[ushort((i + r) * Tile::columns + j)], r * kBlockColumns, across);
     }
   } else {
     using InSimdgroup = typename Tile::Tile;
@@ -62,10 +66,7 @@ MSL_INLINE void visit_slots(const Destination& destination, const Part& part, in
         const TilePlace place = InSimdgroup::place(lane, slot);
         const int r = place.row + part.row - i, c = place.column + part.column - j;
         if (!place.exists || uint(r) >= uint(down) || uint(c) >= uint(across)) continue;
-        auto* const elements = &to[ushort(slot)];
-        for (uint e = 0; e < kRunOfSlots; ++e) {
-          f(elements[e], r * kBlockColumns + c + int(e));
-        }
+        f(&to[ushort(slot)], r * kBlockColumns + c, int(kRunOfSlots));
       }
     }
   }
@@ -146,9 +147,7 @@ struct MatrixProduct {
         const int rows = int(clamped(view.rows - i, down));
         const int columns = int(clamped(view.columns - j, across));
         for (int r = 0; r < rows; ++r) {
-          for (int c = 0; c < columns; ++c) {
-            f(view.first.at((i + r) * view.row_stride + j + c), r * kBlockColumns + c);
-          }
+          f(&view.first.at((i + r) * view.row_stride + j), r * kBlockColumns, columns);
         }
       } else {
         visit_slots<typename Dst::layout::Tile>(destination, part, i, down, j, across, f);
@@ -159,11 +158,13 @@ struct MatrixProduct {
         part.row, part.rows, part.column, part.columns,
         [&](Sum* sums, int i, int down, int j, int across) {
           if constexpr (accumulates) {
-            visit(i, down, j, across, [&](E& element, int at) { sums[at] = Sum(element); });
+            visit(i, down, j, across,
+                  [&](const E* from, int at, int count) { copy_run(sums + at, from, count); });
           }
         },
         [&](const Sum* sums, int i, int down, int j, int across) {
-          visit(i, down, j, across, [&](E& element, int at) { element = E(sums[at]); });
+          visit(i, down, j, across,
+                [&](E* to, int at, int count) { copy_run(to, sums + at, count); });
         });
   }
 };

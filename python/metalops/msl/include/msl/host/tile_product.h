@@ -9,18 +9,14 @@ namespace msl::msl_impl {
 // What is packed at a time: 32 KiB of a thread's stack.
 constexpr int kBlockRows = 32, kBlockColumns = 32, kBlockInner = 128;
 // What the innermost loop keeps in registers. Rows and columns of a block are filled up to these.
-constexpr int kStripRows = 4;
+constexpr int kStripRows = 4, kStripColumns = 16;
 #if defined(__AVX512F__)
-constexpr int kVectorBytes = 64, kStripVectors = 2;
+constexpr int kVectorBytes = 64;
 #elif defined(__AVX__)
-constexpr int kVectorBytes = 32, kStripVectors = 2;
+constexpr int kVectorBytes = 32;
 #else
-constexpr int kVectorBytes = 16, kStripVectors = 4;
+constexpr int kVectorBytes = 16;
 #endif
-// As wide as registers are: larger vectors g++ keeps in memory.
-typedef float StripVector __attribute__((vector_size(kVectorBytes)));
-constexpr int kVectorFloats = kVectorBytes / int(sizeof(float));
-constexpr int kStripColumns = kStripVectors * kVectorFloats;
 
 // to[i][j] = columns[j][i] for 8 x 8 elements: lines of `to` are Line apart, columns `stride`.
 typedef float Eight __attribute__((vector_size(32)));
@@ -97,7 +93,16 @@ __attribute__((noinline)) void pack_block(float* to, const View& view, long row,
   }
 }
 
-// sums += a b, with fused multiply-adds: rows and columns are multiples of those of a strip.
+// Where a block's operands are, packed or in the tensors themselves: element (i, k) of the left one
+// is a[i * a_row + k * a_inner], element (k, j) of the right one b[k * b_inner + j].
+struct BlockOperands {
+  const float* a;
+  long a_row, a_inner;
+  const float* b;
+  long b_inner;
+  int depth;
+};
+
 #if defined(__clang__)
 #define MSL_FUSED
 #define MSL_FUSED_HERE _Pragma("clang fp contract(fast)")
@@ -105,49 +110,84 @@ __attribute__((noinline)) void pack_block(float* to, const View& view, long row,
 #else
 #define MSL_FUSED __attribute__((optimize("fp-contract=fast")))
 #define MSL_FUSED_HERE
-#define MSL_WHOLE_STRIP _Pragma("GCC unroll 4")
+#define MSL_WHOLE_STRIP _Pragma("GCC unroll 8")
 #endif
-MSL_FUSED __attribute__((noinline)) inline void multiply_blocks(const float* a, const float* b,
-                                                                float* sums, int rows, int columns,
-                                                                int inner) {
+
+// Rows x (Vectors * Bytes / 4) elements of sums += a b, with fused multiply-adds. Bytes: as wide as
+// registers are; larger vectors g++ keeps in memory.
+template <int Bytes, int Rows, int Vectors>
+MSL_FUSED MSL_INLINE void multiply_strip(const BlockOperands& from, int row, int column,
+                                         float* sums) {
   MSL_FUSED_HERE
-  for (int i = 0; i < rows; i += kStripRows) {
-    for (int j = 0; j < columns; j += kStripColumns) {
-      StripVector strip[kStripRows][kStripVectors];
-      MSL_WHOLE_STRIP
-      for (int r = 0; r < kStripRows; ++r) {
-        MSL_WHOLE_STRIP
-        for (int v = 0; v < kStripVectors; ++v) {
-          strip[r][v] = *reinterpret_cast<const StripVector*>(sums + (i + r) * kBlockColumns + j +
-                                                              v * kVectorFloats);
-        }
-      }
-      const float* const from = a + i * kBlockInner;
-      for (int k = 0; k < inner; ++k) {
-        StripVector right[kStripVectors];
-        MSL_WHOLE_STRIP
-        for (int v = 0; v < kStripVectors; ++v) {
-          right[v] =
-              *reinterpret_cast<const StripVector*>(b + k * kBlockColumns + j + v * kVectorFloats);
-        }
-        MSL_WHOLE_STRIP
-        for (int r = 0; r < kStripRows; ++r) {
-          MSL_WHOLE_STRIP
-          for (int v = 0; v < kStripVectors; ++v) {
-            strip[r][v] += from[k + r * kBlockInner] * right[v];
-          }
-        }
-      }
-      MSL_WHOLE_STRIP
-      for (int r = 0; r < kStripRows; ++r) {
-        MSL_WHOLE_STRIP
-        for (int v = 0; v < kStripVectors; ++v) {
-          *reinterpret_cast<StripVector*>(sums + (i + r) * kBlockColumns + j + v * kVectorFloats) =
-              strip[r][v];
-        }
-      }
+  typedef float Vector __attribute__((vector_size(Bytes), aligned(4)));
+  constexpr int floats = Bytes / int(sizeof(float));
+  const float *a = from.a + row * from.a_row, *b = from.b + column;
+  float* const to = sums + row * kBlockColumns + column;
+  Vector strip[Rows][Vectors];
+  MSL_WHOLE_STRIP
+  for (int r = 0; r < Rows; ++r) {
+    MSL_WHOLE_STRIP
+    for (int v = 0; v < Vectors; ++v) {
+      strip[r][v] = *reinterpret_cast<const Vector*>(to + r * kBlockColumns + v * floats);
     }
   }
+  for (int k = 0; k < from.depth; ++k, a += from.a_inner, b += from.b_inner) {
+    Vector right[Vectors];
+    MSL_WHOLE_STRIP
+    for (int v = 0; v < Vectors; ++v) right[v] = *reinterpret_cast<const Vector*>(b + v * floats);
+    MSL_WHOLE_STRIP
+    for (int r = 0; r < Rows; ++r) {
+      MSL_WHOLE_STRIP
+      for (int v = 0; v < Vectors; ++v) strip[r][v] += a[r * from.a_row] * right[v];
+    }
+  }
+  MSL_WHOLE_STRIP
+  for (int r = 0; r < Rows; ++r) {
+    MSL_WHOLE_STRIP
+    for (int v = 0; v < Vectors; ++v) {
+      *reinterpret_cast<Vector*>(to + r * kBlockColumns + v * floats) = strip[r][v];
+    }
+  }
+}
+
+// sums += a b: rows and columns are multiples of those of a strip.
+template <int Bytes>
+MSL_FUSED MSL_INLINE void multiply_strips(const BlockOperands& from, float* sums, int rows,
+                                          int columns) {
+  // Of 32 registers strips may take more than of 16.
+  constexpr int most_rows = Bytes == 64 ? 2 * kStripRows : kStripRows;
+  constexpr int most_vectors = Bytes == 16 ? 4 : 2;
+  constexpr int most_columns = most_vectors * Bytes / int(sizeof(float));
+  constexpr int least_vectors = kStripColumns * int(sizeof(float)) / Bytes;
+  for (int i = 0; i < rows;) {
+    const bool is_whole = rows - i >= most_rows;
+    for (int j = 0; j < columns;) {
+      const bool is_wide = columns - j >= most_columns;
+      if (!is_whole) {
+        multiply_strip<Bytes, kStripRows, least_vectors>(from, i, j, sums);
+      } else if (is_wide) {
+        multiply_strip<Bytes, most_rows, most_vectors>(from, i, j, sums);
+      } else {
+        multiply_strip<Bytes, most_rows, least_vectors>(from, i, j, sums);
+      }
+      j += is_whole && is_wide ? most_columns : kStripColumns;
+    }
+    i += is_whole ? most_rows : kStripRows;
+  }
+}
+#if defined(MSL_PORTABLE) && defined(__clang__)
+__attribute__((noinline, target("arch=x86-64-v4"))) inline void multiply_blocks_wide(
+    const BlockOperands& from, float* sums, int rows, int columns) {
+  multiply_strips<64>(from, sums, rows, columns);
+}
+#endif
+MSL_FUSED
+__attribute__((noinline)) inline void multiply_blocks(const BlockOperands& from, float* sums,
+                                                      int rows, int columns) {
+#if defined(MSL_PORTABLE) && defined(__clang__)
+  if (msl_support::has_wide_registers()) return multiply_blocks_wide(from, sums, rows, columns);
+#endif
+  multiply_strips<kVectorBytes>(from, sums, rows, columns);
 }
 #undef MSL_FUSED
 #undef MSL_FUSED_HERE
@@ -159,22 +199,61 @@ constexpr int filled_up(int value, int multiple) {
 constexpr int filled_rows(int rows) { return filled_up(rows, kStripRows); }
 constexpr int filled_columns(int columns) { return filled_up(columns, kStripColumns); }
 
-// The blocks of a product left right with so many inner elements, in order: pack() brings one into
-// `a`, of rows [row, row + rows), and `b`, of columns [column, column + columns), both filled up;
-// how deep it is.
+// How far apart lines of a right operand may be in memory, or lines of a left one that stands the
+// other way, if it is not packed: blocks of them stay in the cache then.
+constexpr long kNear = 128;
+
+// The blocks of a product left right with so many inner elements, in order: bring() says where one
+// is, of rows [row, row + rows) and of columns [column, column + columns), both filled up. `a` and
+// `b` are room to pack it.
 template <class Left, class Right>
 struct MatrixBlocks {
   Left left;
   Right right;
   long inner;
   MSL_INLINE long count() const { return (inner + kBlockInner - 1) / kBlockInner; }
-  MSL_INLINE int pack(long block, float* a, int row, int rows, float* b, int column,
-                      int columns) const {
+  MSL_INLINE BlockOperands bring(long block, float* a, int row, int rows, float* b, int column,
+                                 int columns) const {
     const long k = block * kBlockInner;
     const int depth = int(clamped(inner - k, kBlockInner));
-    pack_block<kBlockInner>(a, left, row, k, rows, depth, filled_rows(rows), depth);
-    pack_block<kBlockColumns>(b, right, k, column, depth, columns, depth, filled_columns(columns));
-    return depth;
+    BlockOperands operands{a, kBlockInner, 1, b, kBlockColumns, depth};
+    if (is_ready(left, row, filled_rows(rows), k, depth) &&
+        (left.column_stride == 1 || left.column_stride <= kNear)) {
+      operands.a = in_memory(left, row, k);
+      operands.a_row = left.row_stride;
+      operands.a_inner = left.column_stride;
+    } else {
+      pack_block<kBlockInner>(a, left, row, k, rows, depth, filled_rows(rows), depth);
+    }
+    if (is_ready(right, k, depth, column, filled_columns(columns)) && right.column_stride == 1 &&
+        right.row_stride <= kNear) {
+      operands.b = in_memory(right, k, column);
+      operands.b_inner = right.row_stride;
+    } else {
+      pack_block<kBlockColumns>(b, right, k, column, depth, columns, depth,
+                                filled_columns(columns));
+    }
+    return operands;
+  }
+
+ private:
+  // Whether all that is taken is in memory as it is taken. Instrumented code packs, where each
+  // access is checked.
+  template <class View>
+  static constexpr bool is_of_floats =
+      metal::is_same_v<const typename View::Element, const float> && !MSL_INSTRUMENTED;
+  template <class View>
+  static MSL_INLINE bool is_ready(const View& view, long row, long rows, long column,
+                                  long columns) {
+    return is_of_floats<View> && row + rows <= view.rows && column + columns <= view.columns;
+  }
+  template <class View>
+  static MSL_INLINE const float* in_memory(const View& view, long row, long column) {
+    if constexpr (is_of_floats<View>) {
+      return &view.first.at(row * view.row_stride + column * view.column_stride);
+    } else {
+      return nullptr;
+    }
   }
 };
 
@@ -187,9 +266,9 @@ MSL_INLINE void multiply(const Blocks& blocks, int row, int rows, int column, in
                          const Begin& begin, const Done& done) {
   constexpr bool is_float = metal::is_same_v<Sum, float>;
   constexpr int size = kBlockRows * kBlockColumns;
-  alignas(StripVector) float a[kBlockRows * kBlockInner];
-  alignas(StripVector) float b[kBlockInner * kBlockColumns];
-  alignas(StripVector) float sums[size];
+  alignas(64) float a[kBlockRows * kBlockInner];
+  alignas(64) float b[kBlockInner * kBlockColumns];
+  alignas(64) float sums[size];
   Sum totals[is_float ? 1 : size];
   Sum* const result = is_float ? reinterpret_cast<Sum*>(sums) : totals;
   const long count = blocks.count();
@@ -203,8 +282,8 @@ MSL_INLINE void multiply(const Blocks& blocks, int row, int rows, int column, in
       }
       begin(result, i, down, j, across);
       for (long block = 0; block < count; ++block) {
-        const int depth = blocks.pack(block, a, i, down, b, j, across);
-        multiply_blocks(a, b, sums, filled_rows(down), filled_columns(across), depth);
+        const auto operands = blocks.bring(block, a, i, down, b, j, across);
+        multiply_blocks(operands, sums, filled_rows(down), filled_columns(across));
         if constexpr (!is_float) {
           for (int e = 0; e < size; ++e) {
             totals[e] = Sum(uint(totals[e]) + uint(int(sums[e])));
