@@ -55,8 +55,8 @@ struct e4m3 {
   static inline uint encode(float x) {
     const uint bits = metal::as_type<uint>(x);
     const uint magnitude = bits & 0x7fffffffu;
-    uint code = small_code<3, 7>(metal::min(magnitude, 0x44000000u));
-    code = magnitude > 0x7f800000u ? 0x7fu : metal::min(code, 0x7eu);
+    const uint code =
+        magnitude > 0x7f800000u ? 0x7fu : metal::min(small_code<3, 7>(magnitude), 0x7eu);
     return code | (bits >> 24 & 0x80u);
   }
 };
@@ -66,8 +66,8 @@ struct e5m2 {
   static inline uint encode(float x) {
     const uint bits = metal::as_type<uint>(x);
     const uint magnitude = bits & 0x7fffffffu;
-    uint code = small_code<2, 15>(metal::min(magnitude, 0x47800000u));
-    code = magnitude > 0x7f800000u ? 0x7fu : metal::min(code, 0x7cu);
+    const uint code =
+        magnitude > 0x7f800000u ? 0x7fu : metal::min(small_code<2, 15>(magnitude), 0x7cu);
     return code | (bits >> 24 & 0x80u);
   }
 };
