@@ -67,7 +67,7 @@ struct ScalePlane {
   using Plane = metal::tensor_blockwise<metal::tensor_plane_scales, Scale, Block...>;
   using ScaleType = Scale;
   static constexpr bool has_scales = true;
-  static constexpr long block[] = {long(Block)..., 1};
+  static constexpr long block[sizeof...(Block) + 1] = {long(Block)..., 1};
   Plane plane{};
   long row_stride = 0;
 
