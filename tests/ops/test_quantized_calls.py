@@ -70,6 +70,14 @@ def packing_nvfp4(weight, factor):
     return ops.quantize(weight, mode="nvfp4", global_scale=factor)[:2]
 
 
+def int8(x, weight, scale):
+    return ops.int8_linear(x, weight, scale)
+
+
+def int8_twice(x, weight, scale):
+    return ops.int8_linear(x, weight, scale, dynamic_activation=True)
+
+
 def gguf(x, data, bias):
     return ops.gguf_linear(x, data, "Q8_0", bias)
 
@@ -87,6 +95,7 @@ def indices(*shape, most):
 
 
 INDICES = indices(SAMPLES, 5, most=6)
+INT8 = torch.randint(-128, 128, (SAMPLES, 12, 60), dtype=torch.int8)
 LINEAR = packed(12, 64)
 MANY = packed(SAMPLES, 12, 64)
 EXPERTS = packed(6, 12, 64)
@@ -119,6 +128,9 @@ CASES = {
     "weights with global scales": (nvfp4_values, (*NVFP4, x(SAMPLES)), (None, None, 0)),
     "packing": (packing, (x(12, SAMPLES, 64),), (1,)),
     "packing with global scales": (packing_nvfp4, (x(12, 64), x(SAMPLES).abs()), (None, 0)),
+    "bytes": (int8, (x(SAMPLES, 5, 60), INT8[0], x(12)), (0, None, None)),
+    "bytes of both": (int8_twice, (x(SAMPLES, 5, 60), INT8[0], x(12)), (0, None, None)),
+    "layers of bytes": (int8, (x(5, 60), INT8, x(SAMPLES, 12)), (None, 0, 0)),
     "GGUF": (gguf, (x(SAMPLES, 5, 64), gguf_data(12, 2), x(12)), (0, None, None)),
     "GGUF, layers": (gguf, (x(5, 64), gguf_data(SAMPLES, 12, 2), x(SAMPLES, 12)), (None, 0, 0)),
     "weights of GGUF": (gguf_values, (gguf_data(12, SAMPLES, 2),), (1,)),
@@ -185,12 +197,11 @@ def test_rows_of_all_samples_are_one_product():
 
 # ---- out= ----------------------------------------------------------------------------------------
 
-INT8 = torch.randint(-128, 128, (12, 64), dtype=torch.int8)
 WITH_OUT = {
     "dequantize": ((*LINEAR,), FOUR),
     "quantized_matmul": ((x(5, 64), *LINEAR), FOUR),
     "quantized_linear": ((x(5, 64), *LINEAR, x(12)), FOUR),
-    "int8_linear": ((x(5, 64), INT8, x(12)), {}),
+    "int8_linear": ((x(5, 60), INT8[0], x(12)), {}),
     "gguf_linear": ((x(5, 64), gguf_data(12, 2), "Q8_0"), {}),
     "gguf_dequantize": ((gguf_data(12, 2), _gguf_formats.TYPES["Q8_0"].number), {}),
 }
