@@ -35,7 +35,7 @@ struct Codes<T, e4m3> {
   static inline float decode(e4m3 code) { return metalops::formats::e4m3::decode(code.code); }
 };
 
-// The element at `feature` of a token, rotated by the angle of its place.
+// The element at `feature` of a token, where it is one of those rotated by the angle of its place.
 template <typename T>
 inline float rotated(device const T* token, int feature, int64_t place, constant CacheParameters& p,
                      device const T* cosines, device const T* sines) {
@@ -103,8 +103,7 @@ kernel void attention_cache_store(
   }
   device const T* from =
       tokens + batch * p.tokens.batch + token * p.tokens.token + head * p.tokens.head;
-  float x = p.rotated > 0 ? rotated(from, feature, place, p, cosines, sines)
-                          : static_cast<float>(from[feature]);
+  float x = rotated(from, feature, place, p, cosines, sines);
   if (p.has_scale || p.scale != 1.0f) {
     x = x / (p.scale * (p.has_scale ? scale[0] : 1.0f));
   }
@@ -117,24 +116,22 @@ kernel void attention_cache_store(
 template <typename T, typename C>
 kernel void attention_cache_gather(
     device T* tokens [[buffer(0)]], device const C* cache [[buffer(1)]],
-    device const int* starts [[buffer(2)]], device const int* lengths [[buffer(3)]],
-    device const int* table [[buffer(4)]], device const float* scale [[buffer(5)]],
-    constant CacheParameters& p [[buffer(6)]], constant bool& has_starts [[buffer(7)]],
-    device ErrorMessages* errors [[buffer(8)]], uint3 position [[thread_position_in_grid]]) {
+    device const int* lengths [[buffer(2)]], device const int* table [[buffer(3)]],
+    device const float* scale [[buffer(4)]], constant CacheParameters& p [[buffer(5)]],
+    device ErrorMessages* errors [[buffer(6)]], uint3 position [[thread_position_in_grid]]) {
   const int feature = position.x;
   const int head = position.y;
   const int batch = static_cast<int>(position.z / static_cast<uint>(p.length));
   const int token = static_cast<int>(position.z % static_cast<uint>(p.length));
-  const int place = token + (has_starts ? starts[batch] : 0);
   float x = 0.0f;
-  if (place >= 0 && place < min(lengths[batch], p.length)) {
-    const int column = place / p.page_size;
+  if (token < lengths[batch]) {
+    const int column = token / p.page_size;
     const int64_t page = p.has_table ? table[batch * p.table_stride + column] : batch;
     if (page < 0 || page >= p.pages) {
       TORCH_REPORT_ERROR(errors, "paged_attention: block_table has page ", page, ", but there are ",
                          p.pages, " pages");
     } else {
-      x = Codes<T, C>::decode(cache[page * p.cache.batch + place % p.page_size * p.cache.token +
+      x = Codes<T, C>::decode(cache[page * p.cache.batch + token % p.page_size * p.cache.token +
                                     head * p.cache.head + feature]) *
           (p.scale * (p.has_scale ? scale[0] : 1.0f));
     }

@@ -18,7 +18,6 @@ METALOPS_HIDDEN at::Tensor with_features_together(const at::Tensor& tensor);
 METALOPS_HIDDEN at::Tensor gather_cache(const at::Tensor& cache,
                                         const std::optional<at::Tensor>& block_table,
                                         const at::Tensor& seq_lens,
-                                        const std::optional<at::Tensor>& seq_starts,
                                         const std::optional<at::Tensor>& scale, double number,
                                         at::ScalarType type);
 

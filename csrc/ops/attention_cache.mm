@@ -101,8 +101,8 @@ const char* metalops::cache_type(at::ScalarType type) {
 }
 
 Tensor metalops::gather_cache(const Tensor& given, const MaybeTensor& block_table,
-                              const Tensor& seq_lens, const MaybeTensor& seq_starts,
-                              const MaybeTensor& scale, double number, at::ScalarType type) {
+                              const Tensor& seq_lens, const MaybeTensor& scale, double number,
+                              at::ScalarType type) {
   const auto cache = with_features_together(given);
   const auto length = (block_table ? block_table->size(1) : 1) * cache.size(1);
   const auto tokens = at::empty({seq_lens.size(0), length, cache.size(2), cache.size(3)},
@@ -112,7 +112,6 @@ Tensor metalops::gather_cache(const Tensor& given, const MaybeTensor& block_tabl
   }
   const auto table = block_table ? block_table->contiguous() : tokens;
   const auto lengths = seq_lens.to(at::kInt).contiguous();
-  const auto starts = seq_starts ? seq_starts->to(at::kInt).contiguous() : lengths;
   auto parameters = cache_parameters(tokens, cache);
   parameters.scale = static_cast<float>(number);
   parameters.has_scale = scale.has_value();
@@ -120,8 +119,8 @@ Tensor metalops::gather_cache(const Tensor& given, const MaybeTensor& block_tabl
   parameters.table_stride = block_table ? table.stride(0) : 0;
   launch_grid(cache_kernels(),
               KernelName("attention_cache_gather_") + cache_types(type, cache.scalar_type()),
-              cache_grid(tokens), tokens, cache, starts, lengths, table, scale.value_or(tokens),
-              parameters, seq_starts.has_value(), kErrorBuffer);
+              cache_grid(tokens), tokens, cache, lengths, table, scale.value_or(tokens), parameters,
+              kErrorBuffer);
   return tokens;
 }
 

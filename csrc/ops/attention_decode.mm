@@ -285,10 +285,9 @@ std::tuple<Tensor, Tensor> paged_attention(const Tensor& query, const Tensor& ke
   if (rows > metalops::kMostDecodeRows && !seq_starts) {
     const auto type = query.scalar_type();
     const auto lengths = seq_lens.to(at::kInt);
-    const auto key =
-        metalops::gather_cache(key_cache, block_table, lengths, seq_starts, k_scale, 1, type);
-    const auto value = metalops::gather_cache(value_cache, block_table, lengths, seq_starts,
-                                              v_scale, value_scale, type);
+    const auto key = metalops::gather_cache(key_cache, block_table, lengths, k_scale, 1, type);
+    const auto value =
+        metalops::gather_cache(value_cache, block_table, lengths, v_scale, value_scale, type);
     const auto [result, lse] = metalops::attention_forward(
         query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2),
         {.sinks = sinks,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ._attention_decode_on_cuda import with_features_together
-from ._kernel_file import MOST_THREADS, TYPES, KernelFile, errors_of, header, number
+from ._kernel_file import MOST_THREADS, TYPES, KernelFile, errors_of, header
 
 _KERNELS = KernelFile("attention_cache")
 
@@ -83,8 +83,8 @@ def gather(
     _KERNELS.grid(
         f"attention_cache_gather_{TYPES[dtype]}_{TYPES[cache.dtype]}",
         _grid(tokens),
-        *(tokens, cache, 0, lengths.contiguous(), _or_nothing(table), _or_nothing(scale)),
-        *(p, number("?", False), errors_of(cache)),
+        *(tokens, cache, lengths.contiguous(), _or_nothing(table), _or_nothing(scale)),
+        *(p, errors_of(cache)),
     )
     return tokens
 
