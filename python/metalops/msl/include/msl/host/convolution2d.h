@@ -8,6 +8,7 @@ namespace msl::msl_impl {
 
 template <convolution2d_descriptor D, class A, class W>
 struct ConvolutionBlocks {
+  static constexpr bool are_bytes = false;
   A activations;
   W weights;
   int2 offsets;

@@ -1,13 +1,16 @@
 // The product of two matrices on the host, in float: blocks of both are decoded and packed, and
-// then multiplied by vectors.
+// then multiplied by vectors. Of bytes it is that of byte_product.h, where the CPU has it.
 #pragma once
 
+#include <msl/host/byte_product.h>
+#include <msl/host/transpose.h>
 #include <msl/tensor_ops/matrix_view.h>
 
 namespace msl::msl_impl {
 
 // What is packed at a time: 32 KiB of a thread's stack.
 constexpr int kBlockRows = 32, kBlockColumns = 32, kBlockInner = 128;
+static_assert(kByteRows == kBlockRows && kByteColumns == kBlockColumns);
 // What the innermost loop keeps in registers. Rows and columns of a block are filled up to these.
 constexpr int kStripRows = 4, kStripColumns = 16;
 #if defined(__AVX512F__)
@@ -19,29 +22,14 @@ constexpr int kVectorBytes = 16;
 #endif
 
 // to[i][j] = columns[j][i] for 8 x 8 elements: lines of `to` are Line apart, columns `stride`.
-typedef float Eight __attribute__((vector_size(32)));
 template <int Line, class T>
-MSL_INLINE void transpose_eight(float* to, const T* columns, long stride) {
-  Eight a[8], b[8];
+MSL_INLINE void transpose_block(float* to, const T* columns, long stride) {
+  EightFloats a[8], b[8];
   for (int j = 0; j < 8; ++j) {
     for (int i = 0; i < 8; ++i) a[j][i] = float(columns[j * stride + i]);
   }
-  // Pairs of columns, fours and eights of them become lines.
-  for (int j = 0; j < 8; j += 2) {
-    b[j] = __builtin_shufflevector(a[j], a[j + 1], 0, 8, 2, 10, 4, 12, 6, 14);
-    b[j + 1] = __builtin_shufflevector(a[j], a[j + 1], 1, 9, 3, 11, 5, 13, 7, 15);
-  }
-  for (int j = 0; j < 8; j += 4) {
-    for (int i = 0; i < 2; ++i) {
-      a[j + i] = __builtin_shufflevector(b[j + i], b[j + i + 2], 0, 1, 8, 9, 4, 5, 12, 13);
-      a[j + i + 2] = __builtin_shufflevector(b[j + i], b[j + i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
-    }
-  }
-  for (int i = 0; i < 4; ++i) {
-    b[i] = __builtin_shufflevector(a[i], a[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-    b[i + 4] = __builtin_shufflevector(a[i], a[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-  }
-  for (int i = 0; i < 8; ++i) __builtin_memcpy(to + i * Line, &b[i], sizeof(Eight));
+  transpose_eight(a, b);
+  for (int i = 0; i < 8; ++i) __builtin_memcpy(to + i * Line, &b[i], sizeof(EightFloats));
 }
 
 // to[i][j] = view(row + i, column + j) for so many rows and columns, and 0 beyond them, up to those
@@ -70,7 +58,7 @@ __attribute__((noinline)) void pack_block(float* to, const View& view, long row,
         for (; first + 8 <= down; first += 8) {
           const auto* const from = &view.first.at(row + first + column * view.column_stride);
           for (int j = 0; j + 8 <= across; j += 8) {
-            transpose_eight<Line>(to + first * Line + j, from + j * view.column_stride,
+            transpose_block<Line>(to + first * Line + j, from + j * view.column_stride,
                                   view.column_stride);
           }
           for (int j = across / 8 * 8; j < across; ++j) {
@@ -208,6 +196,7 @@ constexpr long kNear = 128;
 // `b` are room to pack it.
 template <class Left, class Right>
 struct MatrixBlocks {
+  static constexpr bool are_bytes = is_of_bytes<Left> && is_of_bytes<Right>;
   Left left;
   Right right;
   long inner;
@@ -265,6 +254,15 @@ template <class Sum, class Blocks, class Begin, class Done>
 MSL_INLINE void multiply(const Blocks& blocks, int row, int rows, int column, int columns,
                          const Begin& begin, const Done& done) {
   constexpr bool is_float = metal::is_same_v<Sum, float>;
+#if defined(__x86_64__)
+  if constexpr (!is_float && Blocks::are_bytes && !MSL_INSTRUMENTED) {
+    if (has_byte_products()) {
+      multiply_byte_matrices(blocks.left, blocks.right, blocks.inner, row, rows, column, columns,
+                             begin, done);
+      return;
+    }
+  }
+#endif
   constexpr int size = kBlockRows * kBlockColumns;
   alignas(64) float a[kBlockRows * kBlockInner];
   alignas(64) float b[kBlockInner * kBlockColumns];
