@@ -125,8 +125,7 @@ namespace msl::metal {
   MACRO(atan2) MACRO(divide) MACRO(fdim) MACRO(fmax) MACRO(fmin) MACRO(fmod) \
   MACRO(pow) MACRO(powr) MACRO(step)
 // clang-format on
-#define MSL_MATH3(MACRO) \
-  MACRO(fma) MACRO(fmax3) MACRO(fmin3) MACRO(fmedian3) MACRO(mix) MACRO(smoothstep)
+#define MSL_MATH3(MACRO) MACRO(fmax3) MACRO(fmin3) MACRO(fmedian3) MACRO(mix) MACRO(smoothstep)
 
 MSL_MATH1(MSL_FLOAT1)
 MSL_MATH1(MSL_HALF1)
@@ -144,6 +143,19 @@ MSL_LIFT2(copysign)
 MSL_MATH3(MSL_FLOAT3)
 MSL_MATH3(MSL_HALF3)
 MSL_MATH3(MSL_LIFT3)
+MSL_FLOAT3(fma)
+#if defined(__CUDACC_RTC__)
+MSL_INLINE half fma(half x, half y, half z) {
+  return half::from_bits(msl_impl::fma_of_device(x.bits, y.bits, z.bits));
+}
+MSL_INLINE vec<half, 2> fma(vec<half, 2> x, vec<half, 2> y, vec<half, 2> z) {
+  return msl_impl::bit_cast<vec<half, 2>>(msl_impl::fma_of_device(
+      msl_impl::bit_cast<uint>(x), msl_impl::bit_cast<uint>(y), msl_impl::bit_cast<uint>(z)));
+}
+#else
+MSL_HALF3(fma)
+#endif
+MSL_LIFT3(fma)
 
 MSL_INLINE constexpr float abs(float x) { return msl_impl::fabs(x); }
 MSL_INLINE constexpr half abs(half x) { return half(msl_impl::fabs(float(x))); }

@@ -22,4 +22,16 @@ MSL_INLINE unsigned short bfloat_bits_of_device(float value) {
   return bits;
 }
 
+// x y + z, rounded once: of one, and of two in a word.
+MSL_INLINE unsigned short fma_of_device(unsigned short x, unsigned short y, unsigned short z) {
+  unsigned short bits;
+  asm("fma.rn.f16 %0, %1, %2, %3;" : "=h"(bits) : "h"(x), "h"(y), "h"(z));
+  return bits;
+}
+MSL_INLINE unsigned fma_of_device(unsigned x, unsigned y, unsigned z) {
+  unsigned bits;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(bits) : "r"(x), "r"(y), "r"(z));
+  return bits;
+}
+
 }  // namespace msl::msl_impl
