@@ -18,6 +18,7 @@ from functools import partial
 import metalops  # noqa: F401 declares the operators
 import torch
 from metalops import ops
+from metalops.ops._gguf_formats import TYPES
 from torch import Tensor
 from torch.nn import functional
 
@@ -86,20 +87,28 @@ def main() -> int:
             theirs[rows] = milliseconds([partial(functional.linear, x, w) for w in dense])
         return theirs[rows]
 
+    def report(name: str, x: Tensor, calls: list[Call], nbytes: int) -> None:
+        mine, other = milliseconds(calls), of_torch(x)
+        name = f"{name}, {x.shape[0]} x {size} x {size} f16"
+        share = nbytes / mine / rate
+        results.append({"name": name, "ours": mine, "torch": other, "share": share})
+        print(f"{name:40} {mine:9.4f} {other:9.4f} {other / mine:6.2f}  {share:.0%}", flush=True)
+
     for mode, bits in (("affine", 4), ("affine", 8), ("affine", 2), ("affine", 3), ("mxfp4", 4), ("nvfp4", 4), ("mxfp8", 8), ("nf4", 4)):  # fmt: skip
         sets = weights_of(size, mode, bits)
-        for rows in (1, 4, 8, 512) if (mode, bits) == ("affine", 4) else (1,):
+        for rows in (1, 2, 8, 512) if (mode, bits) == ("affine", 4) else (1, 8):
             x = torch.randn(rows, size, device="cuda", dtype=torch.half)
-            mine = milliseconds(
-                [partial(ops.quantized_linear, x, *w, mode=mode, bits=bits) for w in sets]
-            )
-            share = sets[0][0].nbytes / mine / rate
-            name = f"{mode} {bits} bits, {rows} x {size} x {size} f16"
-            other = of_torch(x)
-            results.append({"name": name, "ours": mine, "torch": other, "share": share})
-            print(
-                f"{name:40} {mine:9.4f} {other:9.4f} {other / mine:6.2f}  {share:.0%}", flush=True
-            )
+            calls = [partial(ops.quantized_linear, x, *w, mode=mode, bits=bits) for w in sets]
+            report(f"{mode} {bits} bits", x, calls, sets[0][0].nbytes)
+    for name in ("Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"):
+        line = size // TYPES[name].size * TYPES[name].bytes
+        blocks = [
+            torch.randint(256, (size, line), dtype=torch.uint8, device="cuda") for _ in range(_SETS)
+        ]
+        for rows in (1, 8):
+            x = torch.randn(rows, size, device="cuda", dtype=torch.half)
+            calls = [partial(ops.gguf_linear, x, data, name) for data in blocks]
+            report(name, x, calls, blocks[0].nbytes)
     if arguments.json:
         with open(arguments.json, "w") as stream:
             json.dump({"device": torch.cuda.get_device_name(), "copy": rate, "cases": results}, stream, indent=1)  # fmt: skip

@@ -40,6 +40,7 @@ struct GgufProduct {
   int32_t rows;
   int32_t columns;
   int32_t inner;
+  int32_t splits;  // over how many simdgroups a sum is spread, in kernels for few rows
   bool has_bias;
 };
 

@@ -2,12 +2,15 @@
 #include <c10/metal/error.h>
 #include <metal_stdlib>
 
+#include "few_rows.h"
 #include "gguf_blocks.h"
+#include "gguf_pieces.h"
 #include "matmul.h"
 using namespace metal;
 using c10::metal::ErrorMessages;
 using metalops::GgufLayout;
 using metalops::GgufProduct;
+namespace few_rows = metalops::few_rows;
 namespace gguf = metalops::gguf;
 namespace matmul = metalops::matmul;
 
@@ -144,6 +147,94 @@ kernel void gguf_few_rows(device T* result [[buffer(0)]], device const T* left [
   }
 }
 
+// What a byte of a word is multiplied by where it is left in the lower or upper half of a half.
+inline float place_of_byte(int e) { return e % 2 == 0 ? 1.0f : 0x1p-8f; }
+
+// The same where the type is known when the kernel is compiled: ROWS x COLUMNS elements by each of
+// the simdgroups of a threadgroup, or by p.splits of them together. Lanes have pieces of lines.
+template <typename T, typename Type, int ROWS, int COLUMNS>
+kernel void gguf_few_rows_of_pieces(
+    device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
+    device const uchar* data [[buffer(2)]], device const T* bias [[buffer(3)]],
+    constant GgufProduct& p [[buffer(4)]], uint group [[threadgroup_position_in_grid]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float parts[few_rows::kSimdgroups][ROWS * COLUMNS];
+  const auto place =
+      few_rows::place_of<ROWS, COLUMNS>(group, simdgroup, p.splits, p.rows, p.columns);
+  const uint exponent = metalops::formats::exponent_of(p.inner);
+  constexpr float of_zero = static_cast<float>(Type::zero);
+  float sums[ROWS][COLUMNS];
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      sums[r][c] = 0.0f;
+    }
+  }
+#pragma unroll 1
+  for (int number = place.part * 32 + static_cast<int>(lane); number < p.inner / 32;
+       number += p.splits * 32) {
+    typename Type::Piece pieces[COLUMNS];
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      const int64_t line = min(place.column + c, p.columns - 1);
+      Type::load(pieces[c], data, line * p.right.line_bytes, number);
+    }
+#pragma unroll
+    for (int run = 0; run < 2; ++run) {
+      float inputs[ROWS][16];
+      float totals[ROWS];
+      float dots[ROWS][COLUMNS];
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        const int64_t row = min(place.row + r, p.rows - 1);
+        few_rows::neighbours<16>(inputs[r],
+                                 left + row * p.inner + Type::first(number) + run * Type::apart);
+        totals[r] = 0.0f;
+#pragma unroll
+        for (int e = 0; e < 16; ++e) {
+          totals[r] += Type::has_minimum ? inputs[r][e] : 0.0f;
+          inputs[r][e] *= place_of_byte(e);
+        }
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) {
+          dots[r][c] = 0.0f;
+        }
+      }
+#pragma unroll
+      for (int e = 0; e < 16; ++e) {
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) {
+          const uint four = Type::four(pieces[c], run, e / 4);
+          const uint two = e % 4 < 2 ? four : four >> 16;
+          const uint code = two & (e % 2 == 0 ? 0xffu : 0xff00u);
+          // As the last bits of 2^23: GPUs add faster than they convert.
+          const float value =
+              as_type<float>(exponent | code) - (0x1p23f + of_zero * (e % 2 == 0 ? 1.0f : 256.0f));
+#pragma unroll
+          for (int r = 0; r < ROWS; ++r) {
+            dots[r][c] = fma(value, inputs[r][e], dots[r][c]);
+          }
+        }
+      }
+#pragma unroll
+      for (int c = 0; c < COLUMNS; ++c) {
+        const float scale = Type::scale(pieces[c], run);
+        const float minimum = Type::minimum(pieces[c], run);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+          sums[r][c] = fma(scale, dots[r][c], sums[r][c]);
+          if (Type::has_minimum) {
+            sums[r][c] = fma(-minimum, totals[r], sums[r][c]);
+          }
+        }
+      }
+    }
+  }
+  const few_rows::StoreRow<T> store{result, bias, 1.0f, p.rows, p.columns, p.has_bias};
+  few_rows::store_sums(store, sums, parts, place, p.splits, simdgroup, lane);
+}
+
 // A thread for eight elements of a line; of each line, or of those that are given.
 template <typename T>
 kernel void gguf_dequantize(device T* result [[buffer(0)]], device const uchar* data [[buffer(1)]],
@@ -185,8 +276,28 @@ kernel void gguf_dequantize(device T* result [[buffer(0)]], device const uchar* 
       device T*, device const uchar*, device const int64_t*, constant GgufLayout&, constant bool&, \
       device ErrorMessages*, uint2)
 
-REGISTER_OTHERS(float);
-REGISTER_OTHERS(half);
-REGISTER_OTHERS(bfloat);
+// COLUMNS: of one row. The more, the less often elements of rows are brought, and the more
+// registers are taken.
+#define REGISTER_PIECES(TYPE, COLUMNS, T)                                                          \
+  template [[host_name("gguf_one_row_" #TYPE "_" #T)]] kernel void                                 \
+  gguf_few_rows_of_pieces<T, gguf::TYPE, 1, COLUMNS>(device T*, device const T*,                   \
+                                                     device const uchar*, device const T*,         \
+                                                     constant GgufProduct&, uint, uint, uint);     \
+  template [[host_name("gguf_few_rows_" #TYPE "_" #T)]] kernel void                                \
+  gguf_few_rows_of_pieces<T, gguf::TYPE, 4, 2>(device T*, device const T*, device const uchar*,    \
+                                               device const T*, constant GgufProduct&, uint, uint, \
+                                               uint)
+
+#define REGISTER_ALL(T)        \
+  REGISTER_OTHERS(T);          \
+  REGISTER_PIECES(Q4_0, 4, T); \
+  REGISTER_PIECES(Q8_0, 4, T); \
+  REGISTER_PIECES(Q4_K, 8, T); \
+  REGISTER_PIECES(Q5_K, 4, T); \
+  REGISTER_PIECES(Q6_K, 4, T)
+
+REGISTER_ALL(float);
+REGISTER_ALL(half);
+REGISTER_ALL(bfloat);
 
 #endif

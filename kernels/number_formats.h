@@ -6,6 +6,11 @@
 namespace metalops {
 namespace formats {
 
+// The bits of 2^23. GPUs' instructions have room for one constant; that this is one is hidden from
+// compilers, so that it stays in a register and the mask beside it need not be brought to one for
+// every code. size: not negative.
+inline uint exponent_of(int size) { return 0x4b000000u | static_cast<uint>(size) >> 31; }
+
 // A format has: bits, of a code, and decode(code), its value, which float holds exactly.
 
 struct int8 {

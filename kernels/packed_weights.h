@@ -38,69 +38,52 @@ inline uint swapped(uint word) { return (word & 0x0f0f0f0fu) << 4 | (word >> 4 &
 // -----------------------------------------------
 
 // A format has: bits; finish(word), what is done to 32 bits of codes before they are taken apart;
-// unscaled(code), its value but for `factor`; whether it has biases; whether its groups may be of
-// 16; and whether take_apart() leaves codes in their places, so that what the neighbours are
-// multiplied by is to be scaled by place().
+// unscaled(code, exponent), its value but for `factor`; whether it has biases; whether its groups
+// may be of 16; and whether take_apart() leaves codes in their places, so that what the neighbours
+// are multiplied by is to be scaled by place(). What most of them have:
 template <int BITS>
-struct Integer {
+struct Usual {
   static constant constexpr int bits = BITS;
-  static constant constexpr bool has_biases = true;
+  static constant constexpr bool has_biases = false;
   static constant constexpr bool has_short_groups = false;
-  static constant constexpr bool has_places = BITS == 4;
+  static constant constexpr bool has_places = false;
   static constant constexpr float factor = 1.0f;
   static inline uint finish(uint word) { return word; }
-  // As the last bits of 2^23: GPUs add faster than they convert.
-  static inline float unscaled(uint code) {
-    return ::metal::as_type<float>(0x4b000000u | code) - 0x1p23f;
+};
+
+template <int BITS>
+struct Integer : Usual<BITS> {
+  static constant constexpr bool has_biases = true;
+  static constant constexpr bool has_places = BITS == 4;
+  // As the last bits of 2^23, whose bits `exponent` is: GPUs add faster than they convert.
+  static inline float unscaled(uint code, uint exponent) {
+    return ::metal::as_type<float>(exponent | code) - 0x1p23f;
   }
 };
-struct Signed8 {
-  static constant constexpr int bits = 8;
-  static constant constexpr bool has_biases = false;
-  static constant constexpr bool has_short_groups = false;
-  static constant constexpr bool has_places = false;
-  static constant constexpr float factor = 1.0f;
-  static inline uint finish(uint word) { return word; }
-  static inline float unscaled(uint code) { return formats::int8::decode(code); }
+struct Signed8 : Usual<8> {
+  static inline float unscaled(uint code, uint) { return formats::int8::decode(code); }
 };
-struct E2M1 {
-  static constant constexpr int bits = 4;
-  static constant constexpr bool has_biases = false;
-  static constant constexpr bool has_short_groups = true;
-  static constant constexpr bool has_places = false;
+struct E2M1 : Usual<4> {
   static constant constexpr float factor = 0x1p14f;
-  static inline uint finish(uint word) { return word; }
-  static inline float unscaled(uint code) {
+  static inline float unscaled(uint code, uint) {
     return static_cast<float>(
         ::metal::as_type<half>(static_cast<ushort>((code & 7u) << 9 | (code & 8u) << 12)));
   }
 };
-struct E4M3 {
-  static constant constexpr int bits = 8;
-  static constant constexpr bool has_biases = false;
-  static constant constexpr bool has_short_groups = false;
-  static constant constexpr bool has_places = false;
-  static constant constexpr float factor = 1.0f;
-  static inline uint finish(uint word) { return word; }
-  static inline float unscaled(uint code) { return formats::e4m3::decode(code); }
+struct MXFloat4 : E2M1 {};
+struct NVFloat4 : E2M1 {
+  static constant constexpr bool has_short_groups = true;
 };
-struct NormalFloat4 {
-  static constant constexpr int bits = 4;
-  static constant constexpr bool has_biases = false;
-  static constant constexpr bool has_short_groups = false;
-  static constant constexpr bool has_places = false;
-  static constant constexpr float factor = 1.0f;
-  static inline uint finish(uint word) { return swapped(word); }
-  static inline float unscaled(uint code) { return kNormalFloat4Values[code]; }
+struct MXFloat8 : Usual<8> {
+  static inline float unscaled(uint code, uint) { return formats::e4m3::decode(code); }
 };
-struct Float4 {
-  static constant constexpr int bits = 4;
-  static constant constexpr bool has_biases = false;
-  static constant constexpr bool has_short_groups = false;
-  static constant constexpr bool has_places = false;
-  static constant constexpr float factor = 1.0f;
+struct NormalFloat4 : Usual<4> {
   static inline uint finish(uint word) { return swapped(word); }
-  static inline float unscaled(uint code) { return kFloat4Values[code]; }
+  static inline float unscaled(uint code, uint) { return kNormalFloat4Values[code]; }
+};
+struct Float4 : Usual<4> {
+  static inline uint finish(uint word) { return swapped(word); }
+  static inline float unscaled(uint code, uint) { return kFloat4Values[code]; }
 };
 
 // 32 codes of each of some lines, which are as many words as a code has bits.
@@ -121,46 +104,34 @@ struct Blocks {
 };
 
 // Codes 8 i to 8 i + 7 of each line, but for `factor`.
-template <typename Format, int LINES>
+template <int LINES>
 struct EightOfLines {
   float of[8][LINES];
 };
-template <typename Format, int LINES>
-inline void take_apart(thread EightOfLines<Format, LINES>& values,
-                       thread const Blocks<Format, LINES>& blocks, int i) {
-#pragma unroll
-  for (int e = 0; e < 8; ++e) {
-#pragma unroll
-    for (int line = 0; line < LINES; ++line) {
-      values.of[e][line] = Format::unscaled(blocks.code(8 * i + e, line));
-    }
-  }
-}
 // Of four bits: where they are in a half of a word, each 16 times as much as the one before.
 template <int LINES>
-inline void take_apart(thread EightOfLines<Integer<4>, LINES>& values,
-                       thread const Blocks<Integer<4>, LINES>& blocks, int i) {
+inline void take_apart(thread EightOfLines<LINES>& values,
+                       thread const Blocks<Integer<4>, LINES>& blocks, int i, uint exponent) {
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
 #pragma unroll
     for (int line = 0; line < LINES; ++line) {
       const uint word = blocks.words[i][line];
       const uint mask = 15u << (4 * e);
-      values.of[e][line] = Integer<4>::unscaled(word & mask);
-      values.of[e + 4][line] = Integer<4>::unscaled(word >> 16 & mask);
+      values.of[e][line] = Integer<4>::unscaled(word & mask, exponent);
+      values.of[e + 4][line] = Integer<4>::unscaled(word >> 16 & mask, exponent);
     }
   }
 }
 inline float place(int e) { return 1.0f / static_cast<float>(1 << (e % 4 * 4)); }
 // Two of e2m1 at once, as halves: the codes e and e + 4 are sixteen bits apart.
 template <int LINES>
-inline void take_apart(thread EightOfLines<E2M1, LINES>& values,
-                       thread const Blocks<E2M1, LINES>& blocks, int i) {
+inline void two_at_once(thread EightOfLines<LINES>& values, thread const uint (&words)[LINES]) {
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
 #pragma unroll
     for (int line = 0; line < LINES; ++line) {
-      const uint word = blocks.words[i][line];
+      const uint word = words[line];
       const uint magnitudes = (e < 3 ? word << (9 - 4 * e) : word >> 3) & 0x0e000e00u;
       const uint signs = word << (12 - 4 * e) & 0x80008000u;
       const half2 pair = ::metal::as_type<half2>(magnitudes | signs);
@@ -168,6 +139,52 @@ inline void take_apart(thread EightOfLines<E2M1, LINES>& values,
       values.of[e + 4][line] = static_cast<float>(pair.y);
     }
   }
+}
+template <int LINES>
+inline void take_apart(thread EightOfLines<LINES>& values,
+                       thread const Blocks<MXFloat4, LINES>& blocks, int i, uint) {
+  two_at_once(values, blocks.words[i]);
+}
+template <int LINES>
+inline void take_apart(thread EightOfLines<LINES>& values,
+                       thread const Blocks<NVFloat4, LINES>& blocks, int i, uint) {
+  two_at_once(values, blocks.words[i]);
+}
+template <typename Format, int LINES>
+inline void take_apart(thread EightOfLines<LINES>& values,
+                       thread const Blocks<Format, LINES>& blocks, int i, uint exponent) {
+#pragma unroll
+  for (int e = 0; e < 8; ++e) {
+#pragma unroll
+    for (int line = 0; line < LINES; ++line) {
+      values.of[e][line] = Format::unscaled(blocks.code(8 * i + e, line), exponent);
+    }
+  }
+}
+
+// Codes 8 i + e and 8 i + e + 4 of a line, e being less than 4, as T: what they stand for, rounded
+// once.
+template <typename T, typename Format, int LINES>
+inline void two_values(thread::metal::vec<T, 2>& values, thread const Blocks<Format, LINES>& blocks,
+                       int line, int i, int e, float scale, T bias, uint exponent) {
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const float value = Format::unscaled(blocks.code(8 * i + e + 4 * j, line), exponent);
+    values[j] = static_cast<T>(::metal::fma(value, scale, static_cast<float>(bias)));
+  }
+}
+// Both of four bits at once, as the last bits of 1024 or the last but four.
+template <int LINES>
+inline void two_values(thread half2& values, thread const Blocks<Integer<4>, LINES>& blocks,
+                       int line, int i, int e, float scale, half bias, uint exponent) {
+  const uint word = e < 2 ? blocks.words[i][line] : blocks.words[i][line] >> 8;
+  const uint of_halves = exponent ^ 0x4b000000u ^ 0x64006400u;
+  const half2 codes = e % 2 == 0
+                          ? ::metal::fma(::metal::as_type<half2>((word & 0x000f000fu) | of_halves),
+                                         half2(1.0h), half2(-1024.0h))
+                          : ::metal::fma(::metal::as_type<half2>((word & 0x00f000f0u) | of_halves),
+                                         half2(0.0625h), half2(-64.0h));
+  values = ::metal::fma(codes, half2(static_cast<half>(scale)), half2(bias));
 }
 
 template <int WORDS>
@@ -207,27 +224,27 @@ inline void load(thread Blocks<Format, LINES>& blocks, int line, device const uc
 template <typename T, typename Format>
 struct Scale {
   typedef T type;
-  static inline float value(T scale, ScaleFormat) { return static_cast<float>(scale); }
+  static inline float value(T scale) { return static_cast<float>(scale); }
 };
-struct NarrowScale {
+template <typename T>
+struct Scale<T, MXFloat4> {
+  typedef formats::e8m0 type;
+  static inline float value(formats::e8m0 scale) { return formats::scale_of(scale); }
+};
+template <typename T>
+struct Scale<T, MXFloat8> : Scale<T, MXFloat4> {};
+template <typename T>
+struct Scale<T, NVFloat4> {
   typedef uchar type;
-  static inline float value(uchar scale, ScaleFormat format) {
-    return format == ScaleFormat::kE8M0 ? formats::scale_of(formats::e8m0{scale})
-                                        : formats::e4m3::decode(scale);
-  }
+  static inline float value(uchar scale) { return formats::e4m3::decode(scale); }
 };
-struct FloatScale {
+template <typename T>
+struct Scale<T, NormalFloat4> {
   typedef float type;
-  static inline float value(float scale, ScaleFormat) { return scale; }
+  static inline float value(float scale) { return scale; }
 };
 template <typename T>
-struct Scale<T, E2M1> : NarrowScale {};
-template <typename T>
-struct Scale<T, E4M3> : NarrowScale {};
-template <typename T>
-struct Scale<T, NormalFloat4> : FloatScale {};
-template <typename T>
-struct Scale<T, Float4> : FloatScale {};
+struct Scale<T, Float4> : Scale<T, NormalFloat4> {};
 
 // ---- formats of kernels that are told
 // ------------------------------------------------------------
@@ -330,7 +347,7 @@ struct Matrix {
   device const uchar* codes;
   device const uchar* scales;
   device const T* biases;
-  float global_scale;
+  float factor;  // of all scales
   constant PackedLayout* layout;
 
   // The values from k on, a multiple of 8, in a line.
@@ -338,7 +355,7 @@ struct Matrix {
     const EightCodes codes_of =
         eight_codes(codes + line * layout->line_bytes + k / 8 * layout->bits, *layout);
     const int64_t group = line * layout->line_scales + (k >> layout->group_shift);
-    const float scale = scale_at<T>(scales, group, layout->scale) * global_scale;
+    const float scale = scale_at<T>(scales, group, layout->scale) * factor;
     EightValues values;
     if (layout->format == CodeFormat::kInteger) {
       const float bias = static_cast<float>(biases[group]);
@@ -359,14 +376,14 @@ struct Matrix {
 // Matrix number `index`.
 template <typename T>
 inline Matrix<T> matrix_of(device const uchar* codes, device const uchar* scales,
-                           device const T* biases, device const float* global_scale,
-                           constant PackedLayout& layout, int64_t index) {
+                           device const T* biases, float factor, constant PackedLayout& layout,
+                           int64_t index) {
   const int64_t first = index * layout.matrix_scales;
   const int64_t size = layout.scale == ScaleFormat::kElement ? static_cast<int64_t>(sizeof(T))
                        : layout.scale == ScaleFormat::kFloat ? 4
                                                              : 1;
-  return {codes + index * layout.matrix_bytes, scales + first * size, biases + first,
-          global_factor(global_scale, layout), &layout};
+  return {codes + index * layout.matrix_bytes, scales + first * size, biases + first, factor,
+          &layout};
 }
 
 }  // namespace packed

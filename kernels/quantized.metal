@@ -195,7 +195,8 @@ kernel void dequantize(
       return;
     }
   }
-  const auto matrix = packed::matrix_of<T>(codes, scales, biases, global_scale, layout, 0);
+  const auto matrix = packed::matrix_of<T>(codes, scales, biases,
+                                           packed::global_factor(global_scale, layout), layout, 0);
   const int k = static_cast<int>(position.x) * 8;
   const packed::EightValues values = matrix.eight(line, k);
   device T* const to = result + static_cast<int64_t>(position.y) * layout.inner + k;

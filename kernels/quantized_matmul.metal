@@ -5,12 +5,14 @@
 #include <c10/metal/error.h>
 #include <metal_stdlib>
 
+#include "few_rows.h"
 #include "matmul.h"
 #include "packed_weights.h"
 using namespace metal;
 using c10::metal::ErrorMessages;
 using metalops::PackedLayout;
 using metalops::QuantizedProduct;
+namespace few_rows = metalops::few_rows;
 namespace matmul = metalops::matmul;
 namespace packed = metalops::packed;
 
@@ -38,21 +40,6 @@ inline PairPlace pair_place(int64_t pair, device const int64_t* left_index,
 
 #if !defined(__HAVE_TENSOR__)
 
-constant constexpr int kSimdgroups = 4;
-
-// COUNT neighbouring elements, a multiple of four.
-template <int COUNT, typename T>
-inline void neighbours(thread float* to, device const T* from) {
-#pragma unroll
-  for (int i = 0; i < COUNT / 4; ++i) {
-    const vec<T, 4> four = reinterpret_cast<device const vec<T, 4>*>(from)[i];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      to[4 * i + e] = static_cast<float>(four[e]);
-    }
-  }
-}
-
 // ROWS x COLUMNS elements by each of the simdgroups of a threadgroup, or by p.splits of them
 // together. Lines of weights are columns of the result.
 template <typename T, typename Format, int ROWS, int COLUMNS>
@@ -64,26 +51,19 @@ kernel void quantized_few_rows(
     device const int64_t* right_index [[buffer(8)]], constant QuantizedProduct& p [[buffer(9)]],
     device ErrorMessages* errors [[buffer(10)]], uint group [[threadgroup_position_in_grid]],
     uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup float parts[kSimdgroups][ROWS * COLUMNS];
-  const int together = kSimdgroups / p.splits * COLUMNS;  // columns of a threadgroup
-  const uint across = (static_cast<uint>(p.columns) + together - 1) / together;
-  const uint down = (static_cast<uint>(p.rows) + ROWS - 1) / ROWS;
-  const int64_t pair = group / across / down;
-  const PairPlace place = pair_place(pair, left_index, right_index, p);
-  if (!place.is_there) {
-    REPORT_PLACE(errors, place, p);
+  threadgroup float parts[few_rows::kSimdgroups][ROWS * COLUMNS];
+  const auto place =
+      few_rows::place_of<ROWS, COLUMNS>(group, simdgroup, p.splits, p.rows, p.columns);
+  const PairPlace of = pair_place(place.pair, left_index, right_index, p);
+  if (!of.is_there) {
+    REPORT_PLACE(errors, of, p);
     return;
   }
-  const int row = static_cast<int>(group / across % down) * ROWS;
-  const int column = static_cast<int>(group % across) * together +
-                     static_cast<int>(simdgroup) / p.splits * COLUMNS;
-  const int part = static_cast<int>(simdgroup) % p.splits;
-  const auto right =
-      packed::matrix_of<T>(codes, scales, biases, global_scale, p.right, place.right);
+  const int row = place.row;
+  const int column = place.column;
   // The factor that all scales have in common comes at the end.
-  packed::Matrix<T> rest = right;
-  rest.global_scale = 1.0f;
-  device const T* const x = left + place.left * p.left_matrix;
+  const auto right = packed::matrix_of<T>(codes, scales, biases, 1.0f, p.right, of.right);
+  device const T* const x = left + of.left * p.left_matrix;
   float sums[ROWS][COLUMNS];
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
@@ -93,7 +73,14 @@ kernel void quantized_few_rows(
     }
   }
   const int whole = p.right.is_aligned ? p.inner / 32 * 32 : 0;
-  const int lane_of_all = part * 32 + static_cast<int>(lane);
+  const int lane_of_all = place.part * 32 + static_cast<int>(lane);
+  const int first_line = min(column, p.columns - 1);
+  const int lines_left = p.columns - 1 - first_line;
+  device const uchar* const first_codes = right.codes + first_line * p.right.line_bytes;
+  const uint line_bytes = static_cast<uint>(p.right.line_bytes);
+  const int64_t first_scale = first_line * p.right.line_scales;
+  const uint line_scales = static_cast<uint>(p.right.line_scales);
+  const uint exponent = metalops::formats::exponent_of(p.inner);
   // First what a turn needs of memory, all of it on its way at once.
 #pragma unroll 1
   for (int k = lane_of_all * 32; k < whole; k += p.splits * 1024) {
@@ -101,21 +88,20 @@ kernel void quantized_few_rows(
     packed::Blocks<Format, COLUMNS> blocks;
     typename Scale::type scales_of[2][COLUMNS];
     T biases_of[COLUMNS];
-    const int group_of = k >> p.right.group_shift;
-    const int next_group = (k + 16) >> p.right.group_shift;
+    const int64_t group_of = first_scale + (k >> p.right.group_shift);
+    device const typename Scale::type* const of_group =
+        reinterpret_cast<device const typename Scale::type*>(right.scales) + group_of;
+    const uint next_group = ((k + 16) >> p.right.group_shift) - (k >> p.right.group_shift);
 #pragma unroll
     for (int c = 0; c < COLUMNS; ++c) {
-      const int64_t line = min(column + c, p.columns - 1);
-      packed::load(blocks, c, right.codes + line * p.right.line_bytes + k / 8 * Format::bits);
+      packed::load(blocks, c, first_codes + k / 8 * Format::bits + min(c, lines_left) * line_bytes);
     }
 #pragma unroll
     for (int c = 0; c < COLUMNS; ++c) {
-      const int64_t first = min(column + c, p.columns - 1) * p.right.line_scales;
-      device const typename Scale::type* const of_line =
-          reinterpret_cast<device const typename Scale::type*>(right.scales) + first;
-      scales_of[0][c] = of_line[group_of];
-      scales_of[1][c] = Format::has_short_groups ? of_line[next_group] : scales_of[0][c];
-      biases_of[c] = Format::has_biases ? right.biases[first + group_of] : T(0);
+      const uint of_line = min(c, lines_left) * line_scales;
+      scales_of[0][c] = of_group[of_line];
+      scales_of[1][c] = Format::has_short_groups ? of_group[of_line + next_group] : scales_of[0][c];
+      biases_of[c] = Format::has_biases ? (right.biases + group_of)[of_line] : T(0);
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -125,7 +111,7 @@ kernel void quantized_few_rows(
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
         const int64_t row_of = min(row + r, p.rows - 1);
-        neighbours<16>(inputs[r], x + row_of * p.inner + k + h * 16);
+        few_rows::neighbours<16>(inputs[r], x + row_of * p.inner + k + h * 16);
         float4 four = 0.0f;
 #pragma unroll
         for (int e = 0; e < 16; e += 4) {
@@ -145,8 +131,8 @@ kernel void quantized_few_rows(
       }
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        packed::EightOfLines<Format, COLUMNS> weights;
-        packed::take_apart(weights, blocks, h * 2 + i);
+        packed::EightOfLines<COLUMNS> weights;
+        packed::take_apart(weights, blocks, h * 2 + i, exponent);
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
 #pragma unroll
@@ -160,7 +146,7 @@ kernel void quantized_few_rows(
       }
 #pragma unroll
       for (int c = 0; c < COLUMNS; ++c) {
-        const float scale = Scale::value(scales_of[h][c], p.right.scale) * Format::factor;
+        const float scale = Scale::value(scales_of[h][c]) * Format::factor;
         const float offset = static_cast<float>(biases_of[c]);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
@@ -177,11 +163,12 @@ kernel void quantized_few_rows(
   for (int k = whole + lane_of_all * 8; k < p.inner; k += p.splits * 256) {
 #pragma unroll 1
     for (int c = 0; c < COLUMNS; ++c) {
-      const packed::EightValues values = rest.eight(min(column + c, p.columns - 1), k);
+      const packed::EightValues values = right.eight(min(column + c, p.columns - 1), k);
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
         float inputs[8];
-        neighbours<8>(inputs, x + static_cast<int64_t>(min(row + r, p.rows - 1)) * p.inner + k);
+        few_rows::neighbours<8>(inputs,
+                                x + static_cast<int64_t>(min(row + r, p.rows - 1)) * p.inner + k);
         float dot = 0.0f;
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
@@ -195,29 +182,129 @@ kernel void quantized_few_rows(
       }
     }
   }
+  const few_rows::StoreRow<T> store{result + place.pair * p.rows * p.columns,
+                                    bias,
+                                    packed::global_factor(global_scale, p.right),
+                                    p.rows,
+                                    p.columns,
+                                    p.has_bias};
+  few_rows::store_sums(store, sums, parts, place, p.splits, simdgroup, lane);
+}
+
+constant constexpr int kSplits = 8;
+
+// Up to eight rows and eight columns for each of TILES, in matrices of simdgroups: each weight is
+// decoded once for all rows. A threadgroup's simdgroups have every eighth 128 of the inner
+// dimension each. Lanes that have a line of a matrix have 32 neighbouring codes of it each: which
+// elements are multiplied at a time is of no matter, as long as they are the same of both.
+template <typename T, typename Format, int TILES>
+kernel void quantized_few_rows_of_matrices(
+    device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
+    device const uchar* codes [[buffer(2)]], device const uchar* scales [[buffer(3)]],
+    device const T* biases [[buffer(4)]], device const T* bias [[buffer(5)]],
+    device const float* global_scale [[buffer(6)]], device const int64_t* left_index [[buffer(7)]],
+    device const int64_t* right_index [[buffer(8)]], constant QuantizedProduct& p [[buffer(9)]],
+    device ErrorMessages* errors [[buffer(10)]], uint group [[threadgroup_position_in_grid]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+  typedef packed::Scale<T, Format> Scale;
+  threadgroup float parts[kSplits][TILES * 64];
+  const uint across = (static_cast<uint>(p.columns) + TILES * 8 - 1) / (TILES * 8);
+  const int64_t pair = group / across;
+  PairPlace place = pair_place(pair, left_index, right_index, p);
+  // What is not there has no result, but is no reason for lanes to go ways of their own.
+  if (!place.is_there) {
+    REPORT_PLACE(errors, place, p);
+    place.left = 0;
+    place.right = 0;
+  }
+  const int column = static_cast<int>(group % across) * TILES * 8;
+  const auto right = packed::matrix_of<T>(codes, scales, biases, 1.0f, p.right, place.right);
+  device const T* const x = left + place.left * p.left_matrix;
+  // Apple's distribution of an 8 x 8 matrix over the lanes: two neighbours of a row each.
+  const int quad = static_cast<int>(lane) / 4;
+  const int row_of = (quad & 4) + static_cast<int>(lane) / 2 % 4;
+  const int column_of = (quad & 2) * 2 + static_cast<int>(lane) % 2 * 2;
+  const uint exponent = metalops::formats::exponent_of(p.inner);
+  simdgroup_float8x8 sums[TILES];
 #pragma unroll
-  for (int r = 0; r < ROWS; ++r) {
+  for (int t = 0; t < TILES; ++t) {
+    sums[t] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+  }
+#pragma unroll 1
+  for (int turn = 0; turn < p.inner; turn += kSplits * 128) {
+    const int k = turn + static_cast<int>(simdgroup) * 128;
+    // What is beyond the end is multiplied by zero, and therefore of the last block.
+    const int of_codes = min(k + column_of * 16, p.inner - 32);
+    packed::Blocks<Format, TILES> blocks;
+    float scales_of[2][TILES];
+    T biases_of[TILES];
+    const int group_of = of_codes >> p.right.group_shift;
+    const int next_group = (of_codes + 16) >> p.right.group_shift;
 #pragma unroll
-    for (int c = 0; c < COLUMNS; ++c) {
-      const float total = simd_sum(sums[r][c]);
-      if (lane == 0) {
-        parts[simdgroup][r * COLUMNS + c] = total;
+    for (int t = 0; t < TILES; ++t) {
+      const int64_t line = min(column + t * 8 + row_of, p.columns - 1);
+      packed::load(blocks, t,
+                   right.codes + line * p.right.line_bytes + of_codes / 8 * Format::bits);
+      const int64_t first = line * p.right.line_scales;
+      device const typename Scale::type* const of_line =
+          reinterpret_cast<device const typename Scale::type*>(right.scales) + first;
+      scales_of[0][t] = Scale::value(of_line[group_of]) * Format::factor;
+      scales_of[1][t] = Format::has_short_groups
+                            ? Scale::value(of_line[next_group]) * Format::factor
+                            : scales_of[0][t];
+      biases_of[t] = Format::has_biases ? right.biases[first + group_of] : T(0);
+    }
+    const int of_inputs = k + row_of / 2 * 32;
+    const int at = min(of_inputs, p.inner - 32) + row_of % 2 * 4;
+    vec<T, 4> inputs[2][4];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int64_t row = min(column_of + r, p.rows - 1);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        inputs[r][i] = *reinterpret_cast<device const vec<T, 4>*>(x + row * p.inner + at + i * 8);
+        inputs[r][i] = of_inputs < p.inner ? inputs[r][i] : vec<T, 4>(T(0));
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        simdgroup_matrix<T, 8, 8> b;
+        b.thread_elements() = vec<T, 2>(inputs[0][i][e], inputs[1][i][e]);
+#pragma unroll
+        for (int t = 0; t < TILES; ++t) {
+          vec<T, 2> two;
+          packed::two_values(two, blocks, t, i, e, scales_of[i / 2][t], biases_of[t], exponent);
+          simdgroup_matrix<T, 8, 8> a;
+          a.thread_elements() = two;
+          simdgroup_multiply_accumulate(sums[t], a, b, sums[t]);
+        }
       }
     }
   }
+#pragma unroll
+  for (int t = 0; t < TILES; ++t) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      parts[simdgroup][(column_of + e) * TILES * 8 + t * 8 + row_of] = sums[t].thread_elements()[e];
+    }
+  }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  const int r = static_cast<int>(lane) / COLUMNS;
-  const int c = static_cast<int>(lane) % COLUMNS;
-  if (part == 0 && r < ROWS && row + r < p.rows && column + c < p.columns) {
-    float total = 0.0f;
-    for (int i = 0; i < p.splits; ++i) {
-      total += parts[simdgroup + i][r * COLUMNS + c];
+  const float factor = packed::global_factor(global_scale, p.right);
+  for (int i = static_cast<int>(simdgroup * 32 + lane); i < p.rows * TILES * 8; i += kSplits * 32) {
+    const int at = column + i % (TILES * 8);
+    if (at < p.columns && place.is_there) {
+      float total = 0.0f;
+      for (int s = 0; s < kSplits; ++s) {
+        total += parts[s][i];
+      }
+      total *= factor;
+      if (p.has_bias) {
+        total += static_cast<float>(bias[at]);
+      }
+      result[(pair * p.rows + i / (TILES * 8)) * p.columns + at] = static_cast<T>(total);
     }
-    total *= right.global_scale;
-    if (p.has_bias) {
-      total += static_cast<float>(bias[column + c]);
-    }
-    result[(pair * p.rows + row + r) * p.columns + column + c] = static_cast<T>(total);
   }
 }
 
@@ -244,8 +331,8 @@ kernel void quantized_few_rows_transposed(
   }
   const int row = static_cast<int>(group / across % static_cast<uint>(p.rows));
   const int column = static_cast<int>(group % across) * 256 + static_cast<int>(lane) * 8;
-  const auto right =
-      packed::matrix_of<T>(codes, scales, biases, global_scale, p.right, place.right);
+  const auto right = packed::matrix_of<T>(
+      codes, scales, biases, packed::global_factor(global_scale, p.right), p.right, place.right);
   device const T* const x = left + place.left * p.left_matrix + static_cast<int64_t>(row) * p.inner;
   float sums[8];
   for (int e = 0; e < 8; ++e) {
@@ -349,7 +436,8 @@ kernel void quantized_tiles(
   }
   const matmul::Dense<T> a{left + of.left * p.left_matrix, p.inner, false};
   const matmul::Packed<T> b{
-      packed::matrix_of<T>(codes, scales, biases, global_scale, p.right, of.right),
+      packed::matrix_of<T>(codes, scales, biases, packed::global_factor(global_scale, p.right),
+                           p.right, of.right),
       p.right_transposed};
   const matmul::Place place{uint2(group % across, group / across % down), index, simdgroup, lane};
   const store_with_bias<T> epilogue{result + pair * p.rows * p.columns, bias, p.columns,
@@ -381,34 +469,43 @@ REGISTER_TILES(bfloat);
 
 #if !defined(__HAVE_TENSOR__)
 
-#define REGISTER_FEW_ROWS(NAME, T, ...)                                               \
+#define REGISTER_ONE_ROW(NAME, T, ...)                                                \
   template [[host_name("quantized_one_row_" #NAME                                     \
                        "_" #T)]] kernel void quantized_few_rows<T, __VA_ARGS__, 1, 8> \
-      PARAMETERS(T);                                                                  \
+  PARAMETERS(T)
+#define REGISTER_FOUR_ROWS(NAME, T, ...)                                              \
   template [[host_name("quantized_few_rows_" #NAME                                    \
                        "_" #T)]] kernel void quantized_few_rows<T, __VA_ARGS__, 4, 4> \
   PARAMETERS(T)
+#define REGISTER_MATRICES(NAME, T, ...)                                                        \
+  template [[host_name("quantized_few_rows_" #NAME                                             \
+                       "_" #T)]] kernel void quantized_few_rows_of_matrices<T, __VA_ARGS__, 4> \
+  PARAMETERS(T)
 
-#define REGISTER_OTHERS(T)                                                                \
-  REGISTER_FEW_ROWS(int1, T, packed::Integer<1>);                                         \
-  REGISTER_FEW_ROWS(int2, T, packed::Integer<2>);                                         \
-  REGISTER_FEW_ROWS(int3, T, packed::Integer<3>);                                         \
-  REGISTER_FEW_ROWS(int4, T, packed::Integer<4>);                                         \
-  REGISTER_FEW_ROWS(int5, T, packed::Integer<5>);                                         \
-  REGISTER_FEW_ROWS(int6, T, packed::Integer<6>);                                         \
-  REGISTER_FEW_ROWS(int7, T, packed::Integer<7>);                                         \
-  REGISTER_FEW_ROWS(int8, T, packed::Integer<8>);                                         \
-  REGISTER_FEW_ROWS(signed8, T, packed::Signed8);                                         \
-  REGISTER_FEW_ROWS(e2m1, T, packed::E2M1);                                               \
-  REGISTER_FEW_ROWS(e4m3, T, packed::E4M3);                                               \
-  REGISTER_FEW_ROWS(nf4, T, packed::NormalFloat4);                                        \
-  REGISTER_FEW_ROWS(fp4, T, packed::Float4);                                              \
+#define REGISTER_FORMATS(FEW_ROWS, T)                                                     \
+  REGISTER_FORMAT(FEW_ROWS, int1, T, packed::Integer<1>);                                 \
+  REGISTER_FORMAT(FEW_ROWS, int2, T, packed::Integer<2>);                                 \
+  REGISTER_FORMAT(FEW_ROWS, int3, T, packed::Integer<3>);                                 \
+  REGISTER_FORMAT(FEW_ROWS, int4, T, packed::Integer<4>);                                 \
+  REGISTER_FORMAT(FEW_ROWS, int5, T, packed::Integer<5>);                                 \
+  REGISTER_FORMAT(FEW_ROWS, int6, T, packed::Integer<6>);                                 \
+  REGISTER_FORMAT(FEW_ROWS, int7, T, packed::Integer<7>);                                 \
+  REGISTER_FORMAT(FEW_ROWS, int8, T, packed::Integer<8>);                                 \
+  REGISTER_FORMAT(FEW_ROWS, signed8, T, packed::Signed8);                                 \
+  REGISTER_FORMAT(FEW_ROWS, mxfp4, T, packed::MXFloat4);                                  \
+  REGISTER_FORMAT(FEW_ROWS, nvfp4, T, packed::NVFloat4);                                  \
+  REGISTER_FORMAT(FEW_ROWS, mxfp8, T, packed::MXFloat8);                                  \
+  REGISTER_FORMAT(FEW_ROWS, nf4, T, packed::NormalFloat4);                                \
+  REGISTER_FORMAT(FEW_ROWS, fp4, T, packed::Float4);                                      \
   template [[host_name(                                                                   \
       "quantized_few_rows_transposed_" #T)]] kernel void quantized_few_rows_transposed<T> \
   PARAMETERS(T)
+#define REGISTER_FORMAT(FEW_ROWS, NAME, T, ...) \
+  REGISTER_ONE_ROW(NAME, T, __VA_ARGS__);       \
+  FEW_ROWS(NAME, T, __VA_ARGS__)
 
-REGISTER_OTHERS(float);
-REGISTER_OTHERS(half);
-REGISTER_OTHERS(bfloat);
+REGISTER_FORMATS(REGISTER_FOUR_ROWS, float);
+REGISTER_FORMATS(REGISTER_MATRICES, half);
+REGISTER_FORMATS(REGISTER_MATRICES, bfloat);
 
 #endif

@@ -1,5 +1,6 @@
 // Host side of kernels/gguf.metal: weights of GGUF files.
 #include <ATen/ops/empty.h>
+#include <csrc/ops/few_rows.h>
 #include <kernels/gguf.h>
 #include <metalops/checks.h>
 #include <metalops/kernel_name.h>
@@ -113,6 +114,61 @@ Tensor gguf_dequantize(const Tensor& data, const MaybeTensor& indices, int64_t t
   return result;
 }
 
+// Which kernel multiplies, and how much of the result a threadgroup of it has.
+struct GgufWay {
+  metalops::Library& kernels;
+  KernelName name;
+  int64_t rows;
+  int64_t columns;
+};
+
+// What kernels call the types that they know when they are compiled; of the others an empty name.
+const char* gguf_type_name(GgufType type) {
+  switch (type) {
+    case GgufType::kQ4_0:
+      return "Q4_0_";
+    case GgufType::kQ8_0:
+      return "Q8_0_";
+    case GgufType::kQ4_K:
+      return "Q4_K_";
+    case GgufType::kQ5_K:
+      return "Q5_K_";
+    case GgufType::kQ6_K:
+      return "Q6_K_";
+    default:
+      return "";
+  }
+}
+
+GgufWay gguf_way(GgufProduct& p) {
+  constexpr int32_t kFewRows = 8;
+  if (p.rows > kFewRows) {
+    auto& tiles = metalops::matmul_library("gguf");
+    if (p.rows <= 32) {
+      return {tiles, KernelName("gguf_tiles_small_"), 16, 64};
+    }
+    return {tiles, KernelName("gguf_tiles_large_"), 64, 64};
+  }
+  const bool is_one = p.rows == 1;
+  const auto name = KernelName(is_one ? "gguf_one_row_" : "gguf_few_rows_");
+  const int64_t rows = is_one ? 1 : 4;
+  const char* const type = gguf_type_name(p.right.type);
+  if (type[0] == '\0') {
+    return {gguf_kernels(), name, rows, 8};
+  }
+  const int64_t columns = !is_one ? 2 : p.right.type == GgufType::kQ4_K ? 8 : 4;
+  p.splits = metalops::splits_of(c10::metal::ceil_div<int64_t>(p.rows, rows) *
+                                     c10::metal::ceil_div<int64_t>(p.columns, columns),
+                                 p.inner);
+  return {gguf_kernels(), name + type, rows, 4 / p.splits * columns};
+}
+
+// Bytes from which whole words are read, from where they begin.
+Tensor ready_for_words(const Tensor& data) {
+  const auto result = data.contiguous();
+  return result.storage_offset() % 16 == 0 ? result : result.clone();
+}
+
 // x: (M, K). data: (N, bytes). Returns (M, N).
 Tensor gguf_linear(const Tensor& x, const Tensor& data, const MaybeTensor& bias, int64_t type) {
   constexpr const char* kName = "gguf_linear";
@@ -134,24 +190,19 @@ Tensor gguf_linear(const Tensor& x, const Tensor& data, const MaybeTensor& bias,
   if (layout.inner == 0) {
     return bias ? result.copy_(bias->expand(result.sizes())) : result.zero_();
   }
-  const GgufProduct p{.right = layout,
-                      .rows = static_cast<int32_t>(x.size(0)),
-                      .columns = static_cast<int32_t>(columns),
-                      .inner = layout.inner,
-                      .has_bias = bias.has_value()};
-  constexpr int32_t kFewRows = 8;
-  const bool are_few = p.rows <= kFewRows;
-  const char* name = p.rows == 1    ? "gguf_one_row_"
-                     : are_few      ? "gguf_few_rows_"
-                     : p.rows <= 32 ? "gguf_tiles_small_"
-                                    : "gguf_tiles_large_";
-  const int64_t rows = p.rows == 1 ? 1 : are_few ? 4 : p.rows <= 32 ? 16 : 64;
-  const int64_t groups = c10::metal::ceil_div<int64_t>(p.rows, rows) *
-                         c10::metal::ceil_div<int64_t>(columns, are_few ? 8 : 64);
-  metalops::launch_threadgroups(are_few ? gguf_kernels() : metalops::matmul_library("gguf"),
-                                KernelName(name) + metalops::metal_type(x.scalar_type()),
-                                static_cast<uint64_t>(groups), /*size=*/128, result, x.contiguous(),
-                                data.contiguous(), bias ? bias->contiguous() : result, p);
+  GgufProduct p{.right = layout,
+                .rows = static_cast<int32_t>(x.size(0)),
+                .columns = static_cast<int32_t>(columns),
+                .inner = layout.inner,
+                .splits = 1,
+                .has_bias = bias.has_value()};
+  const auto way = gguf_way(p);
+  metalops::launch_threadgroups(
+      way.kernels, way.name + metalops::metal_type(x.scalar_type()),
+      static_cast<uint64_t>(c10::metal::ceil_div<int64_t>(p.rows, way.rows) *
+                            c10::metal::ceil_div<int64_t>(columns, way.columns)),
+      /*size=*/128, result, metalops::ready_for_vectors(x), ready_for_words(data),
+      bias ? bias->contiguous() : result, p);
   return result;
 }
 

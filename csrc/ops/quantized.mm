@@ -128,7 +128,9 @@ QuantizedWeights metalops::quantized_weights(const char* name, const Tensor& pac
   const auto codes = packed.contiguous();
   constexpr int64_t kWidest = 16;  // bytes of a vector load
   const auto together = std::min(kWidest, 4 * bits & -(4 * bits));
-  layout.is_aligned = layout.line_bytes % together == 0 && codes.storage_offset() % together == 0;
+  // Kernels count the bytes of eight lines in 32 bits.
+  layout.is_aligned = layout.line_bytes % together == 0 && codes.storage_offset() % together == 0 &&
+                      layout.line_bytes < std::numeric_limits<int32_t>::max() / 4;
   layout.has_global = global_scale.has_value();
   const auto factors = scales.contiguous();
   return {codes, factors, biases ? biases->contiguous() : factors, global_scale.value_or(factors),

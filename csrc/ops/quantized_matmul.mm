@@ -1,5 +1,6 @@
 // Host side of kernels/quantized_matmul.metal: products with quantised weights.
 #include <ATen/ops/empty.h>
+#include <csrc/ops/few_rows.h>
 #include <csrc/ops/quantized.h>
 #include <metalops/checks.h>
 #include <metalops/kernel_name.h>
@@ -19,6 +20,7 @@ using metalops::CodeFormat;
 using metalops::KernelName;
 using metalops::PackedLayout;
 using metalops::QuantizedProduct;
+using metalops::ScaleFormat;
 using MaybeTensor = std::optional<Tensor>;
 
 metalops::Library& product_kernels() { return metalops::library("quantized_matmul"); }
@@ -39,9 +41,9 @@ const char* format_name(const PackedLayout& layout) {
     case CodeFormat::kInteger:
       return kIntegers[layout.bits - 1];
     case CodeFormat::kE2M1:
-      return "e2m1";
+      return layout.scale == ScaleFormat::kE8M0 ? "mxfp4" : "nvfp4";
     case CodeFormat::kE4M3:
-      return "e4m3";
+      return "mxfp8";
     case CodeFormat::kSigned8:
       return "signed8";
     case CodeFormat::kNormalFloat4:
@@ -51,34 +53,25 @@ const char* format_name(const PackedLayout& layout) {
   }
 }
 
-// Over how many simdgroups of a threadgroup sums are spread: where columns are few, there would
-// not be enough of them for a GPU.
-int32_t splits_of(int64_t simdgroups, int64_t inner) {
-  constexpr int64_t kManySimdgroups = 2048;
-  constexpr int64_t kOfOne = 1024;  // elements that a simdgroup takes at once
-  int32_t splits = 1;
-  while (splits < 4 && simdgroups * splits < kManySimdgroups && inner > kOfOne * splits) {
-    splits *= 2;
-  }
-  return splits;
-}
-
-ProductWay product_way(QuantizedProduct& p, int64_t pairs) {
+ProductWay product_way(QuantizedProduct& p, int64_t pairs, at::ScalarType type) {
   constexpr int32_t kFewRows = 8;
   if (p.rows <= kFewRows) {
     if (p.right_transposed) {
       return {product_kernels(), KernelName("quantized_few_rows_transposed"), 1, 256, 256};
     }
-    const bool is_one = p.rows == 1;
-    const int64_t rows = is_one ? 1 : 4;
-    const int64_t columns = is_one ? 8 : 4;
-    p.splits = splits_of(pairs * c10::metal::ceil_div<int64_t>(p.rows, rows) *
-                             c10::metal::ceil_div<int64_t>(p.columns, columns),
-                         p.inner);
-    return {
-        product_kernels(),
-        KernelName(is_one ? "quantized_one_row_" : "quantized_few_rows_") + format_name(p.right),
-        rows, 4 / p.splits * columns, 128};
+    const char* const format = format_name(p.right);
+    if (p.rows > 1 && type != at::kFloat && p.right.is_aligned && p.inner % 32 == 0) {
+      return {product_kernels(), KernelName("quantized_few_rows_") + format, 8, 32, 256};
+    }
+    const bool are_more = p.rows > 1 && type == at::kFloat;
+    const int64_t rows = are_more ? 4 : 1;
+    const int64_t columns = are_more ? 4 : 8;
+    p.splits = metalops::splits_of(pairs * c10::metal::ceil_div<int64_t>(p.rows, rows) *
+                                       c10::metal::ceil_div<int64_t>(p.columns, columns),
+                                   p.inner);
+    return {product_kernels(),
+            KernelName(are_more ? "quantized_few_rows_" : "quantized_one_row_") + format, rows,
+            4 / p.splits * columns, 128};
   }
   auto& tiles = metalops::matmul_library("quantized_matmul");
   if (p.rows <= 32) {
@@ -91,12 +84,6 @@ int32_t size_of_product(int64_t size) {
   TORCH_CHECK(size <= std::numeric_limits<int32_t>::max() - 64, "quantized_matmul: a size of ",
               size, " is too large for MPS");
   return static_cast<int32_t>(size);
-}
-
-// Tensors that vector loads read from where they begin.
-Tensor ready_for_vectors(const Tensor& x) {
-  const auto result = x.contiguous();
-  return result.storage_offset() % 4 == 0 ? result : result.clone();
 }
 
 // x: (matrices, M, K); packed: (matrices, N, bytes). left_index, right_index: of the matrices of
@@ -157,15 +144,15 @@ Tensor quantized_matmul(const Tensor& x, const Tensor& packed, const Tensor& sca
                      .has_bias = bias.has_value(),
                      .has_left_index = left_index.has_value(),
                      .has_right_index = right_index.has_value()};
-  const auto way = product_way(p, pairs);
+  const auto way = product_way(p, pairs, type);
   const auto groups = pairs * c10::metal::ceil_div<int64_t>(p.rows, way.rows) *
                       c10::metal::ceil_div<int64_t>(p.columns, way.columns);
   TORCH_CHECK(groups <= std::numeric_limits<uint32_t>::max(), kName, ": a result of sizes ",
               result.sizes(), " is too large for MPS");
   metalops::launch_threadgroups(
       way.kernels, way.name + "_" + metalops::metal_type(type), static_cast<uint64_t>(groups),
-      way.threads, result, ready_for_vectors(x), weights.codes, weights.scales, weights.biases,
-      bias ? bias->contiguous() : result, weights.global_scale,
+      way.threads, result, metalops::ready_for_vectors(x), weights.codes, weights.scales,
+      weights.biases, bias ? bias->contiguous() : result, weights.global_scale,
       left_index ? left_index->contiguous() : result,
       right_index ? right_index->contiguous() : result, p, metalops::kErrorBuffer);
   return result;

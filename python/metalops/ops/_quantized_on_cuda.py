@@ -28,14 +28,6 @@ _CODES = {
     "fp4": ("kFloat4", "kFloat"),
     "int8": ("kSigned8", "kElement"),
 }
-_NAMES = {
-    "mxfp4": "e2m1",
-    "mxfp8": "e4m3",
-    "nvfp4": "e2m1",
-    "nf4": "nf4",
-    "fp4": "fp4",
-    "int8": "signed8",
-}
 
 
 def takes(*tensors: Tensor | None) -> bool:
@@ -82,7 +74,10 @@ class _Weights:
         lines, inner = packed.shape[-2], packed.shape[-1] // bits * 8
         self.layout = _layout(lines, inner, bits, group_size, mode)
         together = min(16, 4 * bits & -(4 * bits))
-        self.layout.is_aligned = self.layout.line_bytes % together == 0
+        # Kernels count the bytes of eight lines in 32 bits.
+        self.layout.is_aligned = (
+            self.layout.line_bytes % together == 0 and self.layout.line_bytes < 2**29
+        )
         self.layout.has_global = global_scale is not None
 
 
@@ -166,11 +161,16 @@ def matmul(
         name, threads = "quantized_few_rows_transposed", 256
         down, across = 1, 256
     else:
-        down, across = (1, 8) if rows == 1 else (4, 4)
-        p.splits = _splits(pairs * -(-rows // down) * -(-columns // across), p.inner)
-        name = "quantized_one_row_" if rows == 1 else "quantized_few_rows_"
-        name += _NAMES.get(mode, f"int{bits}")
-        across = across * 4 // p.splits
+        format_name = {"affine": f"int{bits}", "int8": "signed8"}.get(mode, mode)
+        is_float = x.dtype == torch.float32
+        if rows > 1 and not is_float and w.layout.is_aligned and p.inner % 32 == 0:
+            name, down, across, threads = f"quantized_few_rows_{format_name}", 8, 32, 256
+        else:
+            are_more = rows > 1 and is_float
+            name = f"quantized_{'few_rows' if are_more else 'one_row'}_{format_name}"
+            down, across = (4, 4) if are_more else (1, 8)
+            p.splits = _splits(pairs * -(-rows // down) * -(-columns // across), p.inner)
+            across = across * 4 // p.splits
     groups = pairs * -(-rows // down) * -(-columns // across)
     if groups * threads > MOST_THREADS:
         raise RuntimeError(f"quantized_matmul: a result of sizes {list(result.shape)} is too large")
@@ -188,6 +188,12 @@ def matmul(
 
 
 # ---- GGUF ----------------------------------------------------------------------------------------
+
+
+# Types that kernels know when they are compiled.
+_WITH_PIECES = {
+    gguf_formats.TYPES[name].number: name for name in ("Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+}
 
 
 def _gguf_layout(data: Tensor, qtype: int):
@@ -225,14 +231,23 @@ def gguf_linear(x: Tensor, data: Tensor, bias: Tensor | None, qtype: int) -> Ten
     result = x.new_empty([rows, columns])
     layout = _gguf_layout(data, qtype)
     p = header("gguf").GgufProduct(
-        right=layout, rows=rows, columns=columns, inner=x.shape[1], has_bias=bias is not None
-    )
-    down = 1 if rows == 1 else 4
+        right=layout, rows=rows, columns=columns, inner=x.shape[1], splits=1,
+        has_bias=bias is not None,
+    )  # fmt: skip
+    name, down = ("gguf_one_row_", 1) if rows == 1 else ("gguf_few_rows_", 4)
+    if qtype in _WITH_PIECES:
+        known = _WITH_PIECES[qtype]
+        name += f"{known}_"
+        across = 2 if rows > 1 else 8 if known == "Q4_K" else 4
+        p.splits = _splits(-(-rows // down) * -(-columns // across), p.inner)
+        across = across * 4 // p.splits
+    else:
+        across = 8
     _GGUF.threadgroups(
-        f"gguf_{'one' if rows == 1 else 'few'}_row{'' if rows == 1 else 's'}_{TYPES[x.dtype]}",
-        -(-rows // down) * -(-columns // 8),
+        name + TYPES[x.dtype],
+        -(-rows // down) * -(-columns // across),
         128,
-        *(result, x.contiguous(), data.contiguous()),
+        *(result, _aligned(x, 16), _aligned(data, 16)),
         *(0 if bias is None else bias.contiguous(), p),
     )
     return result

@@ -1,0 +1,103 @@
+// What products of few rows with encoded weights have in common: each simdgroup of a threadgroup
+// has ROWS x COLUMNS sums, or some neighbouring ones have the same ones together, and its lanes
+// have parts of them.
+#pragma once
+#include <metal_simdgroup>
+#include <metal_stdlib>
+
+namespace metalops {
+namespace few_rows {
+
+constant constexpr int kSimdgroups = 4;
+
+// COUNT neighbouring elements, a multiple of four.
+template <int COUNT, typename T>
+inline void neighbours(thread float* to, device const T* from) {
+#pragma unroll
+  for (int i = 0; i < COUNT / 4; ++i) {
+    const ::metal::vec<T, 4> four = reinterpret_cast<device const ::metal::vec<T, 4>*>(from)[i];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      to[4 * i + e] = static_cast<float>(four[e]);
+    }
+  }
+}
+
+// Which sums a simdgroup has, where `splits` of them, a power of two, have the same ones.
+struct Place {
+  int64_t pair;
+  int row;
+  int column;
+  int part;  // which of them
+};
+// Without divisions where there is one pair and no row more than ROWS: they would take as long as
+// much of a small product.
+template <int ROWS, int COLUMNS>
+inline Place place_of(uint group, uint simdgroup, int splits, int rows, int columns) {
+  const uint shift = ::metal::ctz(static_cast<uint>(splits));
+  const uint of_group = static_cast<uint>(kSimdgroups * COLUMNS) >> shift;  // columns
+  const uint across = (static_cast<uint>(columns) + of_group - 1) >> ::metal::ctz(of_group);
+  Place place;
+  place.pair = 0;
+  place.row = 0;
+  uint left = group;
+  if (group >= across) {
+    const uint down = (static_cast<uint>(rows) + ROWS - 1) / ROWS;
+    const uint line = group / across;
+    left = group - line * across;
+    place.pair = line / down;
+    place.row = static_cast<int>(line % down) * ROWS;
+  }
+  place.column = static_cast<int>(left * of_group + (simdgroup >> shift) * COLUMNS);
+  place.part = static_cast<int>(simdgroup) & (splits - 1);
+  return place;
+}
+
+// Stores sums times a factor, and a bias if there is one.
+template <typename T>
+struct StoreRow {
+  device T* result;
+  device const T* bias;
+  float factor;
+  int rows;
+  int columns;
+  bool has_bias;
+
+  inline void operator()(int row, int column, float sum) const {
+    if (row < rows && column < columns) {
+      sum *= factor;
+      sum += has_bias ? static_cast<float>(bias[column]) : 0.0f;
+      result[static_cast<int64_t>(row) * columns + column] = static_cast<T>(sum);
+    }
+  }
+};
+
+// Adds up what lanes and simdgroups have, and stores each.
+template <int ROWS, int COLUMNS, typename T>
+inline void store_sums(StoreRow<T> store, thread float (&sums)[ROWS][COLUMNS],
+                       threadgroup float (&parts)[kSimdgroups][ROWS * COLUMNS], Place place,
+                       int splits, uint simdgroup, uint lane) {
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      const float total = ::metal::simd_sum(sums[r][c]);
+      if (lane == 0) {
+        parts[simdgroup][r * COLUMNS + c] = total;
+      }
+    }
+  }
+  ::metal::threadgroup_barrier(::metal::mem_flags::mem_threadgroup);
+  const int r = static_cast<int>(lane) / COLUMNS;
+  const int c = static_cast<int>(lane) % COLUMNS;
+  if (place.part == 0 && r < ROWS) {
+    float total = 0.0f;
+    for (int i = 0; i < splits; ++i) {
+      total += parts[simdgroup + i][r * COLUMNS + c];
+    }
+    store(place.row + r, place.column + c, total);
+  }
+}
+
+}  // namespace few_rows
+}  // namespace metalops
