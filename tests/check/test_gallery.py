@@ -79,3 +79,16 @@ def test_a_function_that_only_mentions_one_with_a_barrier_has_none():
     }
     """
     assert check_source("#include <c10/metal/error.h>\n" + HEADER + source) == []
+
+
+def test_a_barrier_behind_a_return_is_said_to_be_of_its_group():
+    (found,) = check_source(
+        HEADER
+        + """kernel void k(device float* out, uint i [[thread_index_in_threadgroup]]) {
+          if (i > 5) return;
+          threadgroup_barrier(mem_flags::mem_device);
+          out[i] = 1;
+        }""",
+        compiles=False,
+    )
+    assert "not all threads of the group reach this threadgroup_barrier" in str(found)

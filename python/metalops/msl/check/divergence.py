@@ -159,9 +159,9 @@ class _Kernel:
                 if value and value >= worst:  # the outermost tells most
                     worst, why = value, condition
             node, child = node.parent, node
-        for leave, scope, condition, value in exits:
+        for leave, around, condition, value in exits:
             is_behind = leave.start_byte < call.start_byte or leave.type == "break_statement"
-            is_inside = _contains(scope, call) and not _contains(condition.parent, call)
+            is_inside = _contains(around, call) and not _contains(condition.parent, call)
             if is_behind and is_inside and value > worst:
                 worst, why = value, condition
         if why is None:
