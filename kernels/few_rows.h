@@ -23,34 +23,44 @@ inline void neighbours(thread float* to, device const T* from) {
   }
 }
 
-// Which sums a simdgroup has, where `splits` of them, a power of two, have the same ones.
-struct Place {
+// Which rows and columns a threadgroup has, where `splits` simdgroups, a power of two, have the
+// same sums.
+struct Block {
   int64_t pair;
   int row;
   int column;
-  int part;  // which of them
 };
 // Without divisions where there is one pair and no row more than ROWS: they would take as long as
 // much of a small product.
 template <int ROWS, int COLUMNS>
-inline Place place_of(uint group, uint simdgroup, int splits, int rows, int columns) {
-  const uint shift = ::metal::ctz(static_cast<uint>(splits));
-  const uint of_group = static_cast<uint>(kSimdgroups * COLUMNS) >> shift;  // columns
+inline Block block_of(uint group, int splits, int rows, int columns) {
+  const uint of_group =
+      static_cast<uint>(kSimdgroups * COLUMNS) >> ::metal::ctz(static_cast<uint>(splits));
   const uint across = (static_cast<uint>(columns) + of_group - 1) >> ::metal::ctz(of_group);
-  Place place;
-  place.pair = 0;
-  place.row = 0;
+  Block block;
+  block.pair = 0;
+  block.row = 0;
   uint left = group;
   if (group >= across) {
     const uint down = (static_cast<uint>(rows) + ROWS - 1) / ROWS;
     const uint line = group / across;
     left = group - line * across;
-    place.pair = line / down;
-    place.row = static_cast<int>(line % down) * ROWS;
+    block.pair = line / down;
+    block.row = static_cast<int>(line % down) * ROWS;
   }
-  place.column = static_cast<int>(left * of_group + (simdgroup >> shift) * COLUMNS);
-  place.part = static_cast<int>(simdgroup) & (splits - 1);
-  return place;
+  block.column = static_cast<int>(left * of_group);
+  return block;
+}
+
+// Of these, the first column that a simdgroup has, and which of those with the same sums it is.
+struct Share {
+  int column;
+  int part;
+};
+template <int COLUMNS>
+inline Share share_of(Block block, uint simdgroup, int splits) {
+  const int number = static_cast<int>(simdgroup) >> ::metal::ctz(static_cast<uint>(splits));
+  return {block.column + number * COLUMNS, static_cast<int>(simdgroup) & (splits - 1)};
 }
 
 // Stores sums times a factor, and a bias if there is one.
@@ -72,11 +82,11 @@ struct StoreRow {
   }
 };
 
-// Adds up what lanes and simdgroups have, and stores each.
+// Adds up what lanes and simdgroups have, and stores each. row: the first one.
 template <int ROWS, int COLUMNS, typename T>
 inline void store_sums(StoreRow<T> store, thread float (&sums)[ROWS][COLUMNS],
-                       threadgroup float (&parts)[kSimdgroups][ROWS * COLUMNS], Place place,
-                       int splits, uint simdgroup, uint lane) {
+                       threadgroup float (&parts)[kSimdgroups][ROWS * COLUMNS], int row,
+                       Share share, int splits, uint simdgroup, uint lane) {
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
 #pragma unroll
@@ -90,12 +100,12 @@ inline void store_sums(StoreRow<T> store, thread float (&sums)[ROWS][COLUMNS],
   ::metal::threadgroup_barrier(::metal::mem_flags::mem_threadgroup);
   const int r = static_cast<int>(lane) / COLUMNS;
   const int c = static_cast<int>(lane) % COLUMNS;
-  if (place.part == 0 && r < ROWS) {
+  if (share.part == 0 && r < ROWS) {
     float total = 0.0f;
     for (int i = 0; i < splits; ++i) {
       total += parts[simdgroup + i][r * COLUMNS + c];
     }
-    store(place.row + r, place.column + c, total);
+    store(row + r, share.column + c, total);
   }
 }
 

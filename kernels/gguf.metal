@@ -159,8 +159,8 @@ kernel void gguf_few_rows_of_pieces(
     constant GgufProduct& p [[buffer(4)]], uint group [[threadgroup_position_in_grid]],
     uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float parts[few_rows::kSimdgroups][ROWS * COLUMNS];
-  const auto place =
-      few_rows::place_of<ROWS, COLUMNS>(group, simdgroup, p.splits, p.rows, p.columns);
+  const auto block = few_rows::block_of<ROWS, COLUMNS>(group, p.splits, p.rows, p.columns);
+  const auto share = few_rows::share_of<COLUMNS>(block, simdgroup, p.splits);
   const uint exponent = metalops::formats::exponent_of(p.inner);
   constexpr float of_zero = static_cast<float>(Type::zero);
   float sums[ROWS][COLUMNS];
@@ -172,12 +172,12 @@ kernel void gguf_few_rows_of_pieces(
     }
   }
 #pragma unroll 1
-  for (int number = place.part * 32 + static_cast<int>(lane); number < p.inner / 32;
+  for (int number = share.part * 32 + static_cast<int>(lane); number < p.inner / 32;
        number += p.splits * 32) {
     typename Type::Piece pieces[COLUMNS];
 #pragma unroll
     for (int c = 0; c < COLUMNS; ++c) {
-      const int64_t line = min(place.column + c, p.columns - 1);
+      const int64_t line = min(share.column + c, p.columns - 1);
       Type::load(pieces[c], data, line * p.right.line_bytes, number);
     }
 #pragma unroll
@@ -187,7 +187,7 @@ kernel void gguf_few_rows_of_pieces(
       float dots[ROWS][COLUMNS];
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
-        const int64_t row = min(place.row + r, p.rows - 1);
+        const int64_t row = min(block.row + r, p.rows - 1);
         few_rows::neighbours<16>(inputs[r],
                                  left + row * p.inner + Type::first(number) + run * Type::apart);
         totals[r] = 0.0f;
@@ -232,7 +232,7 @@ kernel void gguf_few_rows_of_pieces(
     }
   }
   const few_rows::StoreRow<T> store{result, bias, 1.0f, p.rows, p.columns, p.has_bias};
-  few_rows::store_sums(store, sums, parts, place, p.splits, simdgroup, lane);
+  few_rows::store_sums(store, sums, parts, block.row, share, p.splits, simdgroup, lane);
 }
 
 // A thread for eight elements of a line; of each line, or of those that are given.

@@ -52,15 +52,15 @@ kernel void quantized_few_rows(
     device ErrorMessages* errors [[buffer(10)]], uint group [[threadgroup_position_in_grid]],
     uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float parts[few_rows::kSimdgroups][ROWS * COLUMNS];
-  const auto place =
-      few_rows::place_of<ROWS, COLUMNS>(group, simdgroup, p.splits, p.rows, p.columns);
-  const PairPlace of = pair_place(place.pair, left_index, right_index, p);
+  const auto block = few_rows::block_of<ROWS, COLUMNS>(group, p.splits, p.rows, p.columns);
+  const PairPlace of = pair_place(block.pair, left_index, right_index, p);
   if (!of.is_there) {
     REPORT_PLACE(errors, of, p);
     return;
   }
-  const int row = place.row;
-  const int column = place.column;
+  const auto share = few_rows::share_of<COLUMNS>(block, simdgroup, p.splits);
+  const int row = block.row;
+  const int column = share.column;
   // The factor that all scales have in common comes at the end.
   const auto right = packed::matrix_of<T>(codes, scales, biases, 1.0f, p.right, of.right);
   device const T* const x = left + of.left * p.left_matrix;
@@ -73,7 +73,7 @@ kernel void quantized_few_rows(
     }
   }
   const int whole = p.right.is_aligned ? p.inner / 32 * 32 : 0;
-  const int lane_of_all = place.part * 32 + static_cast<int>(lane);
+  const int lane_of_all = share.part * 32 + static_cast<int>(lane);
   const int first_line = min(column, p.columns - 1);
   const int lines_left = p.columns - 1 - first_line;
   device const uchar* const first_codes = right.codes + first_line * p.right.line_bytes;
@@ -182,13 +182,13 @@ kernel void quantized_few_rows(
       }
     }
   }
-  const few_rows::StoreRow<T> store{result + place.pair * p.rows * p.columns,
+  const few_rows::StoreRow<T> store{result + block.pair * p.rows * p.columns,
                                     bias,
                                     packed::global_factor(global_scale, p.right),
                                     p.rows,
                                     p.columns,
                                     p.has_bias};
-  few_rows::store_sums(store, sums, parts, place, p.splits, simdgroup, lane);
+  few_rows::store_sums(store, sums, parts, row, share, p.splits, simdgroup, lane);
 }
 
 constant constexpr int kSplits = 8;
