@@ -11,8 +11,9 @@
 namespace msl::msl_impl {
 
 // fmax and fmin: a NaN loses to a number. (Written out for g++, which vectorises this, and not the
-// builtins; clang does these, and makes branches of the other where it is not in a loop.)
-#if defined(__clang__)
+// builtins; clang does these, and makes branches of the other where it is not in a loop; GPUs have
+// instructions for them.)
+#if defined(__clang__) || defined(__CUDACC_RTC__)
 MSL_INLINE constexpr float fmax(float a, float b) { return __builtin_fmaxf(a, b); }
 MSL_INLINE constexpr float fmin(float a, float b) { return __builtin_fminf(a, b); }
 #else

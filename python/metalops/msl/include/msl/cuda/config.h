@@ -69,6 +69,8 @@ MSL_INLINE constexpr float absolute(float x) {
 #define __builtin_coshf ::coshf
 #define __builtin_floorf ::floorf
 #define __builtin_fmaf ::fmaf
+#define __builtin_fmaxf ::fmaxf
+#define __builtin_fminf ::fminf
 #define __builtin_fmodf ::fmodf
 #define __builtin_frexpf ::frexpf
 #define __builtin_ilogbf ::ilogbf
