@@ -9,6 +9,7 @@ import re
 import signal
 from collections.abc import Iterator
 
+from metalops.msl import languages
 from metalops.msl.build import Options, compile_emitted
 from metalops.msl.check import check_source
 from metalops.msl.paths import HEADERS
@@ -19,7 +20,8 @@ NAME = "program_source"
 # Of one text; the front end takes far less than a second, so this is a hang on a busy machine too.
 SECONDS = 120
 
-_GENERATED = re.compile(r"\bmsl(?:::|_)\w|/msl/|kernels\.cpp|MSL_\w+|METALOPS_\w+")
+# Messages do name the variable that chooses the language.
+_GENERATED = re.compile(rf"\bmsl(?:::|_)\w|/msl/|kernels\.cpp|MSL_\w+|(?!{languages.VARIABLE}\b)METALOPS_\w+")
 
 
 class Fault(AssertionError):
