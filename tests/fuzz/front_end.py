@@ -21,7 +21,9 @@ NAME = "program_source"
 SECONDS = 120
 
 # Messages do name the variable that chooses the language.
-_GENERATED = re.compile(rf"\bmsl(?:::|_)\w|/msl/|kernels\.cpp|MSL_\w+|(?!{languages.VARIABLE}\b)METALOPS_\w+")
+_GENERATED = re.compile(
+    rf"\bmsl(?:::|_)\w|/msl/|kernels\.cpp|MSL_\w+|(?!{languages.VARIABLE}\b)METALOPS_\w+"
+)
 
 
 class Fault(AssertionError):

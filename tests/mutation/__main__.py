@@ -1,9 +1,12 @@
 """Shows that the tests notice faults in the kernels: python -m tests.mutation [FAMILY...] [--all] [--sample N]
 
-Every kernel file, kernels/FAMILY.metal (default: all), is built with one small fault at a time (see mutants.py): by
+Every kernel file, kernels/FAMILY.metal (default: all), is tried with one small fault at a time (see mutants.py): by
 default each barrier and each bound check is deleted, with --all many more things are changed. The family's tests run
 with each such mutant in place of the real kernels, at last under the compiler's sanitizers; one that nothing notices has
 survived. The exit status is 1 if one survives.
+
+Most mutants of a family are compiled at once, into one library that asks a variable which of them it is; what cannot
+depend on a variable, such as a number that C++ wants to be constant, becomes a library of its own.
 
 The package itself is not changed: the tests import a copy of it that consists of links to its files, but for the mutant.
 A header's mutant is built into each family that includes it and must be noticed in one of them. What cannot be noticed
@@ -33,7 +36,7 @@ from metalops.msl.build import Options, compile_emitted
 from metalops.msl.preprocess import preprocess
 from metalops.msl.targets.host.emit import emit
 
-from .mutants import Mutant, find
+from .mutants import Mutant, find, with_switch
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PACKAGE = os.path.dirname(os.path.abspath(metalops.__file__))
@@ -44,14 +47,17 @@ PUBLIC_HEADERS = os.path.join("python", "metalops", HEADERS)
 # Which of the compiler's sanitizers sees what a mutant does wrong, if results do not show it.
 SANITIZERS = {"barrier": "thread", "bound check": "address"}
 FOLDERS_WITH_MUTANTS = (LIBRARIES, HEADERS)
+# Says to a library with many mutants which one it is.
+SWITCH = """#include <cstdlib>
+static const int mutant = std::getenv("MUTANT") ? std::atoi(std::getenv("MUTANT")) : -1;
+"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """A round of tests for the mutants that survived the rounds before. optimize, sanitize: how kernels are compiled."""
+    """A round of tests for the mutants that survived the rounds before. sanitize: how kernels are compiled."""
 
     tests: tuple[str, ...]
-    optimize: int = 0
     sanitize: str = ""
 
 
@@ -63,7 +69,7 @@ def stages(family: str, mutant: Mutant) -> list[Stage]:
     )
     if not os.path.exists(os.path.join(ROOT, own)):
         raise FileNotFoundError(f"kernels/{family}.metal has no tests {own}")
-    rounds = [Stage((own, "-m", "not slow")), Stage((own, "-m", "slow"), optimize=1)]
+    rounds = [Stage((own, "-m", "not slow")), Stage((own, "-m", "slow"))]
     if of_file != own and os.path.exists(os.path.join(ROOT, of_file)):
         rounds.insert(0, Stage((of_file,)))
     if mutant.kind in SANITIZERS:
@@ -90,15 +96,40 @@ class Family:
     def mutants(self, thorough: bool) -> list[Mutant]:
         return find(self._preprocessed, _name_of_kernel_file, thorough)
 
-    def build(self, mutant: Mutant, output: str, stage: Stage) -> None:
+    def build(self, mutant: Mutant, output: str, sanitize: str) -> None:
         """Compiles the family with a mutant to a library at `output`. Raises SyntaxError."""
-        changed = dataclasses.replace(
-            self._preprocessed, text=mutant.apply(self._preprocessed.text)
-        )
+        self._compile(mutant.apply(self._preprocessed.text), output, sanitize, (), optimize=0)
+
+    def build_with_switch(self, mutants: dict[int, Mutant], output: str, sanitize: str) -> set[int]:
+        """Compiles the family with many mutants, of which the environment chooses one, to a library at `output`. Returns
+        the numbers of those that it could have."""
+        mutants = {number: mutant for number, mutant in mutants.items() if mutant.is_whole}
+        header = f"{output}.h"
+        with open(header, "w", encoding="utf-8") as stream:
+            stream.write(SWITCH)
+        while mutants:
+            text = with_switch(self._preprocessed.text, mutants)
+            try:
+                self._compile(text, output, sanitize, ("-include", header), optimize=1)
+                break
+            except SyntaxError as error:
+                wrong = {(os.path.realpath(d.file), d.line) for d in error.diagnostics}
+                left = {
+                    number: mutant
+                    for number, mutant in mutants.items()
+                    if (os.path.realpath(mutant.path), mutant.line) not in wrong
+                }
+                mutants = left if len(left) < len(mutants) else {}
+        return set(mutants)
+
+    def _compile(
+        self, text: str, output: str, sanitize: str, flags: tuple[str, ...], optimize: int
+    ) -> None:
+        changed = dataclasses.replace(self._preprocessed, text=text)
         options = Options(
-            optimize=stage.optimize, sanitize=stage.sanitize or None, language=self._language
+            optimize=optimize, sanitize=sanitize or None, language=self._language, flags=flags
         )
-        compile_emitted(emit(changed), output, options)
+        compile_emitted(emit(changed, group_loops=not sanitize), output, options)
 
 
 def _name_of_kernel_file(path: str) -> str | None:
@@ -119,7 +150,7 @@ class Package:
                 place = os.path.join(self._copy, part, name)
                 if not os.path.isdir(place):
                     os.symlink(os.path.join(PACKAGE, part, name), place)
-        self.library = os.path.join(folder, "mutant.so")
+        self.folder = folder
         self._environment = {**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
         self._servers: dict[str, subprocess.Popen] = {}
 
@@ -137,11 +168,16 @@ class Package:
             )
         return self._servers[sanitize]
 
-    def run(self, stage: Stage, seconds: float) -> dict[str, str]:
-        """Runs a round of tests until the first that fails."""
+    def run(self, stage: Stage, seconds: float, mutant: int = -1) -> dict[str, str]:
+        """Runs a round of tests until the first that fails. mutant: the number that a library with many will see."""
         server = self._server(stage.sanitize)
         common = ["-x", "-q", "--tb=no", "--no-header", "-p", "no:cacheprovider"]
-        request = {"arguments": [*common, *stage.tests], "seconds": seconds}
+        environment = {"MUTANT": str(mutant)}
+        request = {
+            "arguments": [*common, *stage.tests],
+            "seconds": seconds,
+            "environment": environment,
+        }
         print(json.dumps(request), file=server.stdin, flush=True)
         answer = server.stdout.readline()
         result = json.loads(answer) if answer else {"result": "error", "detail": "it has ended"}
@@ -150,24 +186,23 @@ class Package:
         return result
 
     @contextlib.contextmanager
-    def with_mutant(self, family: str, mutant: Mutant) -> Iterator[None]:
-        """While the block runs, `library` is the family's kernels, and the header that the mutant is in has its fault
-        for kernels that tests compile themselves."""
-        places = {os.path.join(self._copy, LIBRARIES, f"{family}.so"): self.library}
+    def with_mutant(self, family: str, mutant: Mutant, library: str) -> Iterator[None]:
+        """While the block runs, the family's kernels are those of `library`, and the header that the mutant is in has its
+        fault for kernels that tests compile themselves."""
+        places = {os.path.join(self._copy, LIBRARIES, f"{family}.so"): library}
         header = os.path.join(self._copy, HEADERS, os.path.basename(mutant.file))
         if os.path.exists(header):
-            places[header] = f"{self.library}.h"
+            places[header] = os.path.join(self.folder, "mutant.h")
             with open(places[header], "w", encoding="utf-8") as stream:
                 stream.write(mutant.text_of_file())
         originals = {place: os.readlink(place) for place in places}
-        for place, changed in places.items():
-            os.replace(changed, place)
         try:
+            for place, changed in places.items():
+                _link(place, changed)
             yield
         finally:
             for place, original in originals.items():
-                os.remove(place)
-                os.symlink(original, place)
+                _link(place, original)
 
     def close(self) -> None:
         for server in self._servers.values():
@@ -175,13 +210,20 @@ class Package:
             server.wait()
 
 
+def _link(place: str, target: str) -> None:
+    os.remove(place)
+    os.symlink(target, place)
+
+
 class Trial:
     """Tries the mutants of one family on a package."""
 
-    def __init__(self, family: Family, package: Package):
+    def __init__(self, family: Family, package: Package, mutants: list[Mutant]):
         self._family = family
         self._package = package
+        self._mutants = dict(enumerate(mutants))
         self._limits: dict[Stage, float | None] = {}
+        self._switched: dict[str, tuple[str, set[int]]] = {}
 
     def _limit(self, stage: Stage) -> float | None:
         """How long a round of tests may take; None if there are none. They must pass with the kernels as they are."""
@@ -195,19 +237,32 @@ class Trial:
             self._limits[stage] = limit if answer["result"] == "passed" else None
         return self._limits[stage]
 
-    def verdict(self, mutant: Mutant) -> tuple[str, str]:
+    def _library(self, number: int, sanitize: str) -> str:
+        """The path of a library with a mutant. Raises SyntaxError."""
+        folder = self._package.folder
+        if sanitize not in self._switched:
+            path = os.path.join(folder, f"mutants{sanitize}.so")
+            numbers = self._family.build_with_switch(self._mutants, path, sanitize)
+            self._switched[sanitize] = path, numbers
+        path, numbers = self._switched[sanitize]
+        if number not in numbers:
+            path = os.path.join(folder, "mutant.so")
+            self._family.build(self._mutants[number], path, sanitize)
+        return path
+
+    def verdict(self, number: int) -> tuple[str, str]:
         """("killed", how), ("survived", "") or ("does not compile", why)."""
-        family = self._family.name
+        family, mutant = self._family.name, self._mutants[number]
         for stage in stages(family, mutant):
             limit = self._limit(stage)
             if limit is None:
                 continue
             try:
-                self._family.build(mutant, self._package.library, stage)
+                library = self._library(number, stage.sanitize)
             except SyntaxError as error:
                 return "does not compile", str(error.msg).splitlines()[0]
-            with self._package.with_mutant(family, mutant):
-                answer = self._package.run(stage, limit)
+            with self._package.with_mutant(family, mutant, library):
+                answer = self._package.run(stage, limit, number)
             if answer["result"] != "passed":
                 return "killed", f"{answer['result']}, {answer['detail']}"
         return "survived", ""
@@ -309,10 +364,10 @@ def main() -> int:
             if not mutants:
                 return
             with contextlib.closing(Package(os.path.join(folder, family.name))) as package:
-                trial = Trial(family, package)
-                for mutant in mutants:
+                trial = Trial(family, package, mutants)
+                for number, mutant in enumerate(mutants):
                     if not report.is_decided(mutant):
-                        report.add(family.name, mutant, *trial.verdict(mutant))
+                        report.add(family.name, mutant, *trial.verdict(number))
 
         with ThreadPoolExecutor(arguments.jobs) as pool:
             list(pool.map(try_family, families))

@@ -66,7 +66,8 @@ _DECLARATIONS = (
 @dataclass(frozen=True)
 class Mutant:
     """kind: what was done; original and replacement: the text that was changed, and what it is now. start, end: where
-    it is in the preprocessed text; file_start, file_end: in the text of the file at `path`, which is `file` in reports."""
+    it is in the preprocessed text; file_start, file_end: in the text of the file at `path`, which is `file` in reports.
+    is_whole: what is replaced is an expression, or a statement among statements."""
 
     file: str
     line: int
@@ -79,6 +80,7 @@ class Mutant:
     path: str
     file_start: int
     file_end: int
+    is_whole: bool
 
     @property
     def identity(self) -> tuple:
@@ -137,10 +139,42 @@ def find(
                         place.file,
                         _offset_in_file(lines, place),
                         _offset_in_file(lines, last) + 1,
+                        _is_whole(at),
                     )
                 )
     # A function inside a function, such as a method of a local class, is met twice.
     return sorted(dict.fromkeys(result), key=lambda mutant: mutant.start)
+
+
+def _is_whole(node) -> bool:
+    if node.type == "call_expression" and node.parent.type == "expression_statement":
+        return node.parent.parent.type == "compound_statement"
+    return node.type in ("binary_expression", "call_expression", "number_literal")
+
+
+def with_switch(text: str, mutants: dict[int, Mutant]) -> str:
+    """A preprocessed text with all these mutants, which must be whole: the one whose number the variable `mutant` of the
+    program has is what runs."""
+
+    def switched(start: int, end: int, within: list[tuple[int, Mutant]]) -> str:
+        result, done = "", start
+        while within:
+            outer = within[0][1]
+            here = [(n, m) for n, m in within if (m.start, m.end) == (outer.start, outer.end)]
+            inside = [(n, m) for n, m in within if m.end <= outer.end and (n, m) not in here]
+            within = [(n, m) for n, m in within if m.start >= outer.end]
+            original = switched(outer.start, outer.end, inside)
+            if outer.kind == "barrier":
+                original = f"if (mutant != {here[0][0]}) {original}"
+            else:
+                for number, mutant in here:
+                    original = f"(mutant == {number} ? {mutant.replacement} : {original})"
+            result += text[done : outer.start] + original
+            done = outer.end
+        return result + text[done:end]
+
+    ordered = sorted(mutants.items(), key=lambda item: (item[1].start, -item[1].end))
+    return switched(0, len(text), ordered)
 
 
 def _offset_in_file(lines: LineMap, place: Position) -> int:

@@ -1,7 +1,7 @@
 """Runs tests in forks of a process that has torch loaded already; started by __main__.py.
 
-Reads requests from standard input, one JSON object a line: {"arguments": pytest's, "seconds": the time limit}. Answers
-each with a line: {"result": "passed", "no tests", "failed", "crashed", "too slow" or
+Reads requests from standard input, one JSON object a line: {"arguments": pytest's, "seconds": the time limit,
+"environment": variables}. Answers each with a line: {"result": "passed", "no tests", "failed", "crashed", "too slow" or
 "error" if the tests could not be run, "detail": text}.
 """
 
@@ -22,7 +22,8 @@ import pytest
 import torch  # noqa: F401
 
 
-def _child(arguments: list[str], output: int) -> None:
+def _child(arguments: list[str], environment: dict[str, str], output: int) -> None:
+    os.environ.update(environment)
     os.setpgid(0, 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -43,11 +44,11 @@ def _wait(process: int, seconds: float) -> int | None:
     return None
 
 
-def run(arguments: list[str], seconds: float) -> dict[str, str]:
+def run(arguments: list[str], seconds: float, environment: dict[str, str]) -> dict[str, str]:
     with tempfile.TemporaryFile() as output:
         process = os.fork()
         if process == 0:
-            _child(arguments, output.fileno())
+            _child(arguments, environment, output.fileno())
         status = _wait(process, seconds)
         output.seek(0)
         text = output.read().decode(errors="replace")
@@ -70,7 +71,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         request = json.loads(line)
-        print(json.dumps(run(request["arguments"], request["seconds"])), file=answers, flush=True)
+        print(json.dumps(run(**request)), file=answers, flush=True)
 
 
 if __name__ == "__main__":

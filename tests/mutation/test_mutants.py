@@ -8,7 +8,7 @@ import pytest
 from metalops.msl.preprocess import preprocess
 
 from .__main__ import ROOT, equivalents
-from .mutants import find
+from .mutants import find, with_switch
 
 SOURCE = """
 #include <metal_stdlib>
@@ -72,6 +72,39 @@ def test_a_mutant_differs_from_the_source_in_one_place_and_keeps_its_lines():
     text = mutants[0].apply(preprocessed.text)
     assert text.replace("true\n", "i <\n p.count") == preprocessed.text
     assert text.count("\n") == preprocessed.text.count("\n")
+
+
+def test_a_switch_chooses_between_all_mutants():
+    limit = "min(max(int(i), 0), int(p.count))"
+    preprocessed, mutants = _found(SOURCE.replace("min(i / 32, p.count)", limit))
+    text = with_switch(preprocessed.text, dict(enumerate(mutants)))
+    assert text.count("\n") == preprocessed.text.count("\n")
+    wanted = {
+        m.original: [n for n, k in enumerate(mutants) if k.original == m.original] for m in mutants
+    }
+    barrier = "threadgroup_barrier(mem_flags::mem_threadgroup)"
+    assert f"if (mutant != {wanted[barrier][0]}) {barrier};" in text
+    always, never = wanted["i < p.count"]
+    assert (
+        f"(mutant == {never} ? false : (mutant == {always} ? true : i < p.count)) ? clipped" in text
+    )
+    first, second = wanted["max(int(i), 0)"]
+    inner = f"(mutant == {second} ? (0) : (mutant == {first} ? (int(i)) : max(int(i), 0)))"
+    first, second = wanted[limit]
+    assert (
+        f"out[(mutant == {second} ? (int(p.count)) : "
+        f"(mutant == {first} ? (max(int(i), 0)) : min({inner}, int(p.count))))]" in text
+    )
+
+
+def test_what_is_no_expression_cannot_be_switched():
+    source = SOURCE.replace(
+        "if (lane < half_width) {", "if (lane > 3) simdgroup_barrier(mem_flags::mem_none); {"
+    )
+    _, mutants = _found(source, thorough=True)
+    apart = {(m.kind, m.original) for m in mutants if not m.is_whole}
+    assert ("barrier", "simdgroup_barrier(mem_flags::mem_none)") in apart
+    assert {kind for kind, _ in apart} == {"barrier", "operator", "arguments"}
 
 
 def test_what_macros_make_is_found_too():
