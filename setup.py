@@ -68,12 +68,18 @@ def extensions() -> list:
         device = [source for source in find("csrc/host/device/*.cpp") if source not in bindings]
         host.units = [bindings, device]
         result.append(host)
-    sources = find("csrc/ops/*.mm", "csrc/python/*.cpp", "kernels/*.metal")
+    sources = find(
+        "csrc/distributed/*.cpp", "csrc/ops/*.mm", "csrc/python/*.cpp", "kernels/*.metal"
+    )
     operators = MetalExtension(
         "metalops._C", sources, include_dirs=[ROOT], extra_compile_args=flags
     )
     operators.precompiled_header = "csrc/ops/precompiled.h"
-    operators.units = [*units(find("csrc/ops/*.mm")), find("csrc/python/*.cpp")]
+    operators.units = [
+        *units(find("csrc/ops/*.mm")),
+        find("csrc/python/*.cpp"),
+        find("csrc/distributed/*.cpp"),
+    ]
     result.append(operators)
     return result
 

@@ -38,9 +38,10 @@ if _problem is None:
             f"metalops cannot load its operators ({error}); install it again with `pip install .`."
         ) from error
 
-    from . import _attention, _grouped, _inductor
+    from . import _attention, _distributed, _grouped, _inductor
 
     _attention.install()
+    _distributed.install()
     _grouped.install()
     _inductor.install()
 

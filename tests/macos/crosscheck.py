@@ -103,9 +103,8 @@ def host_sources(folder: str, include_dirs: list[str]) -> list[str]:
     """What a macOS build compiles: the files of the tree and those that the build helper generates."""
     from metalops.build import metal_sources, runtime
 
-    listed = glob(os.path.join(ROOT, "csrc", "ops", "*.mm")) + glob(
-        os.path.join(ROOT, "csrc", "python", "*.cpp")
-    )
+    patterns = ("distributed/*.cpp", "ops/*.mm", "python/*.cpp")
+    listed = [path for pattern in patterns for path in glob(os.path.join(ROOT, "csrc", pattern))]
     generated = metal_sources.write_registrations(
         kernel_files(), include_dirs, "_C.kernels", folder
     )

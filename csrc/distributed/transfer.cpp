@@ -1,0 +1,240 @@
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/mps/MPSAllocatorInterface.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/view_as_real.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/util/Exception.h>
+#include <csrc/distributed/transfer.h>
+
+#include <sstream>
+
+namespace metalops::distributed {
+namespace {
+
+using at::Tensor;
+using c10::ScalarType;
+using c10d::ReduceOp;
+
+// Only tensors of which nobody keeps a history: views, version counters and modes are not for them.
+struct Plainly {
+  const c10::InferenceMode normal{false};
+  const at::AutoDispatchBelowADInplaceOrView below;
+};
+
+// A CPU tensor over the memory of an mps tensor; undefined if the host cannot reach it (private
+// buffers of GPUs).
+Tensor host_alias(const Tensor& tensor) {
+  auto* allocator = at::mps::getIMPSAllocator();
+  const c10::Storage& storage = tensor.storage();
+  if (storage.nbytes() == 0) return at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
+  if (!allocator->isSharedBuffer(storage.data())) return {};
+  Tensor result = at::empty({0}, tensor.options().device(at::kCPU));
+  result.set_(allocator->getHostAliasStorage(storage), tensor.storage_offset(), tensor.sizes(),
+              tensor.strides());
+  return result;
+}
+
+// What Gloo has kernels for, of the dtypes of mps.
+bool known_to_gloo(ScalarType dtype) {
+  switch (dtype) {
+    case at::kBool:
+    case at::kByte:
+    case at::kChar:
+    case at::kInt:
+    case at::kLong:
+    case at::kHalf:
+    case at::kBFloat16:
+    case at::kFloat:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::string name(const ReduceOp& reduction) {
+  switch (reduction) {
+    case ReduceOp::SUM:
+      return "SUM";
+    case ReduceOp::AVG:
+      return "AVG";
+    case ReduceOp::PRODUCT:
+      return "PRODUCT";
+    case ReduceOp::MIN:
+      return "MIN";
+    case ReduceOp::MAX:
+      return "MAX";
+    case ReduceOp::BAND:
+      return "BAND";
+    case ReduceOp::BOR:
+      return "BOR";
+    case ReduceOp::BXOR:
+      return "BXOR";
+    case ReduceOp::PREMUL_SUM:
+      return "PREMUL_SUM";
+    default:
+      return "UNUSED";
+  }
+}
+
+bool orders(const ReduceOp& reduction) {
+  return reduction == ReduceOp::MIN || reduction == ReduceOp::MAX;
+}
+
+// A contiguous tensor as one that Gloo reduces to the same, of the same memory if that is possible.
+Tensor reducible(const Tensor& host, const ReduceOp& reduction) {
+  const ScalarType dtype = host.scalar_type();
+  switch (dtype) {
+    // Wide enough for what wraps around to be the same.
+    case at::kShort:
+    case at::kUInt16:
+      return host.to(at::kInt);
+    case at::kUInt32:
+      return host.to(at::kLong);
+    case at::kUInt64:
+      if (!orders(reduction)) return host.view(at::kLong);
+      break;
+    case at::kComplexFloat:
+    case at::kComplexHalf:
+      if (reduction == ReduceOp::SUM || reduction == ReduceOp::AVG) return at::view_as_real(host);
+      break;
+    default:
+      break;
+  }
+  C10_THROW_ERROR(NotImplementedError, "Gloo has no " + name(reduction) + " of " +
+                                           c10::toString(dtype) +
+                                           " and it cannot be made of what Gloo has");
+}
+
+// A contiguous tensor with its elements' bytes as another dimension.
+Tensor bytes(const Tensor& host) {
+  auto sizes = host.sizes().vec();
+  sizes.push_back(host.itemsize());
+  return host.view({-1}).view(at::kByte).view(sizes);
+}
+
+void describe_tensor(std::ostream& out, const Tensor& tensor) {
+  out << tensor.scalar_type() << " " << tensor.sizes();
+}
+
+}  // namespace
+
+Transfer::Transfer(std::string operation, std::string group, int rank, int size,
+                   std::optional<ReduceOp> reduction)
+    : operation_(std::move(operation)),
+      group_(std::move(group)),
+      rank_(rank),
+      size_(size),
+      reduction_(std::move(reduction)) {}
+
+Tensor Transfer::wire_format(const Tensor& host) const {
+  if (known_to_gloo(host.scalar_type())) return host;
+  return reduction_ ? reducible(host, *reduction_) : bytes(host);
+}
+
+Tensor Transfer::to_host(const Tensor& tensor, Role role) {
+  if (!tensor.defined() || !tensor.is_mps()) return tensor;
+  for (const Part& part : parts_) {
+    if (part.device.is_same(tensor) && part.role == role) return part.host;
+  }
+  // Errors name it too.
+  parts_.push_back({tensor, {}, {}, role});
+  TORCH_CHECK_TYPE(tensor.layout() == at::kStrided, "only strided tensors can be sent from mps");
+  const Plainly plainly;
+  Tensor memory = host_alias(tensor);
+  const bool reachable = memory.defined();
+  if (!reachable) {
+    // What is only written is not read, but for the gaps that no result fills.
+    memory = tensor.to(at::kCPU);
+  } else if (tensor.is_conj() || tensor.is_neg()) {
+    TORCH_CHECK(role == Role::kReads,
+                "cannot write into a tensor that is a lazy conjugate or negative; "
+                "use resolve_conj() or resolve_neg()");
+    memory = tensor.resolve_conj().resolve_neg().to(at::kCPU);
+  }
+  Tensor host = wire_format(memory.contiguous());
+  const bool in_place = reachable && host.data_ptr() == memory.data_ptr();
+  Part& part = parts_.back();
+  part.host = host;
+  if (role != Role::kReads && !in_place && tensor.numel() != 0) {
+    part.target = reachable ? memory : tensor;
+    needs_finish_ = true;
+  }
+  return host;
+}
+
+void Transfer::finish() {
+  std::call_once(finished_, [this] {
+    const Plainly plainly;
+    for (const Part& part : parts_) {
+      if (!part.target.defined()) continue;
+      Tensor host = part.host;
+      const ScalarType dtype = part.target.scalar_type();
+      if (host.scalar_type() != dtype) {
+        // The other way of wire_format.
+        const bool converted = reduction_ && !c10::isComplexType(dtype) && dtype != at::kUInt64;
+        host = converted ? host.to(dtype) : host.view({-1}).view(dtype);
+      }
+      part.target.copy_(host.view(part.target.sizes()));
+    }
+  });
+}
+
+std::vector<Tensor> Transfer::results() const {
+  std::vector<Tensor> tensors;
+  for (const Part& part : parts_) {
+    if (part.role != Role::kReads) tensors.push_back(part.device);
+  }
+  return tensors;
+}
+
+c10::IValue Transfer::to_device(const c10::IValue& value) const {
+  if (value.isTensor()) {
+    for (const Part& part : parts_) {
+      if (part.host.is_same(value.toTensor())) return part.device;
+    }
+    return value;
+  }
+  if (value.isTensorList()) {
+    c10::List<Tensor> result;
+    for (const Tensor& tensor : value.toTensorVector())
+      result.push_back(to_device(tensor).toTensor());
+    return result;
+  }
+  if (value.isList()) {
+    const auto list = value.toList();
+    auto result = list.copy();
+    for (size_t i = 0; i < list.size(); ++i) result.set(i, to_device(list.get(i)));
+    return result;
+  }
+  return value;
+}
+
+std::string Transfer::describe() const {
+  constexpr size_t kShown = 4;
+  std::ostringstream out;
+  out << operation_;
+  if (reduction_) out << " (" << name(*reduction_) << ")";
+  for (size_t i = 0; i < std::min(parts_.size(), kShown); ++i) {
+    out << (i == 0 ? " of " : ", ");
+    describe_tensor(out, parts_[i].device);
+  }
+  if (parts_.size() > kShown) out << " and " << parts_.size() - kShown << " more";
+  out << " on mps, rank " << rank_ << " of " << size_ << " in group " << group_;
+  return out.str();
+}
+
+void Transfer::rethrow_with_context() {
+  bool first = false;
+  std::call_once(described_, [&] { first = true; });
+  if (!first) throw;
+  try {
+    throw;
+  } catch (c10::Error& error) {
+    error.add_context("in " + describe());
+    throw;
+  } catch (const std::exception& error) {
+    C10_THROW_ERROR(DistBackendError, std::string(error.what()) + "\nin " + describe());
+  }
+}
+
+}  // namespace metalops::distributed

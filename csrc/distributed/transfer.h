@@ -1,0 +1,64 @@
+// One operation of c10d on mps tensors: the CPU tensors that Gloo works on, and the way back.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <c10/util/SmallVector.h>
+
+#include <mutex>
+#include <string>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+namespace metalops::distributed {
+
+// What an operation does with a tensor.
+enum class Role { kReads, kWrites, kUpdates };
+
+class Transfer {
+ public:
+  // operation: as the errors call it. rank, size: in the group. reduction: of operations that have
+  // one.
+  Transfer(std::string operation, std::string group, int rank, int size,
+           std::optional<c10d::ReduceOp> reduction);
+
+  // The CPU tensor that Gloo gets for an argument: over the same memory wherever Gloo can work
+  // there, which takes a contiguous tensor of a dtype that it knows or that can be seen as one,
+  // and memory that the host can reach. Else a copy.
+  at::Tensor to_host(const at::Tensor& tensor, Role role);
+  // The mps tensors in place of these in a result (Tensor, Tensor[] or Tensor[][]).
+  c10::IValue to_device(const c10::IValue& value) const;
+
+  // The reduction that Gloo is asked for, which is not always the caller's.
+  std::optional<c10d::ReduceOp> host_reduction() const;
+
+  // Whether results have to be brought to their tensors once Gloo has them; finish() does it, once.
+  bool needs_finish() const { return needs_finish_; }
+  void finish();
+
+  // The tensors that get results.
+  std::vector<at::Tensor> results() const;
+
+  // To be called where an exception is handled: throws it again, with rank, operation and tensors.
+  [[noreturn]] void rethrow_with_context();
+
+ private:
+  struct Part {
+    at::Tensor device;
+    at::Tensor host;    // what Gloo works on
+    at::Tensor target;  // what gets the result from there; undefined if it is there already
+    Role role;
+  };
+  at::Tensor wire_format(const at::Tensor& host) const;
+  std::string describe() const;
+
+  const std::string operation_;
+  const std::string group_;
+  const int rank_;
+  const int size_;
+  const std::optional<c10d::ReduceOp> reduction_;
+  c10::SmallVector<Part, 2> parts_;
+  bool needs_finish_ = false;
+  std::once_flag finished_;
+  std::once_flag described_;
+};
+
+}  // namespace metalops::distributed
