@@ -1,13 +1,16 @@
 // The operators of c10d on mps tensors: those of the CPU, on the tensors' own memory.
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <csrc/distributed/agreement.h>
 #include <csrc/distributed/transfer.h>
 #include <csrc/distributed/work.h>
 #include <torch/library.h>
 #include <torch/mps.h>
 
+#include <cstdlib>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <unordered_map>
 
 namespace metalops::distributed {
 namespace {
@@ -59,16 +62,53 @@ c10::intrusive_ptr<ProcessGroup> with_backend_on_cpu(const c10::intrusive_ptr<Pr
   return face;
 }
 
+// Unless the environment says otherwise. torch's own check of all collectives, which costs an
+// exchange each, makes ours needless.
+bool checks() {
+  static const bool result = [] {
+    const char* ours = std::getenv("METALOPS_DISTRIBUTED_CHECK");
+    const char* torchs = std::getenv("TORCH_DISTRIBUTED_DEBUG");
+    return std::string_view(ours ? ours : "1") != "0" &&
+           std::string_view(torchs ? torchs : "") != "DETAIL";
+  }();
+  return result;
+}
+
+// That of a group; null if nothing is to be compared.
+std::shared_ptr<Agreement> agreement_of(const c10::intrusive_ptr<ProcessGroup>& group,
+                                        const c10::intrusive_ptr<Backend>& backend) {
+  struct Entry {
+    c10::weak_intrusive_ptr<Backend> backend;
+    std::shared_ptr<Agreement> agreement;
+  };
+  static std::mutex mutex;
+  static std::unordered_map<const Backend*, Entry> entries;
+  if (!checks() || group->getSize() < 2 || !group->getStore()) return nullptr;
+  const std::lock_guard lock(mutex);
+  const auto found = entries.find(backend.get());
+  if (found != entries.end() && !found->second.backend.expired()) return found->second.agreement;
+  auto agreement =
+      std::make_shared<Agreement>(group->getStore(), group->getRank(), group->getSize());
+  entries.insert_or_assign(backend.get(),
+                           Entry{c10::weak_intrusive_ptr<Backend>(backend), agreement});
+  return agreement;
+}
+
 class Collective final : public c10::OperatorKernel {
  public:
-  explicit Collective(const Operator& op) : name_(op.name), sends_(name_ == "send") {}
+  explicit Collective(const Operator& op)
+      : name_(op.name),
+        sends_(name_ == "send"),
+        is_collective_(!sends_ && name_ != "recv" && name_.find("barrier") == std::string::npos) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
     const auto& arguments = op.schema().arguments();
     const size_t begin = stack->size() - arguments.size();
     c10::intrusive_ptr<ProcessGroup> group;
     std::optional<ReduceOp> reduction;
-    int64_t root = -1;
+    std::optional<int64_t> root;
+    bool is_async = true;
+    std::chrono::milliseconds timeout{0};
     size_t at_group = 0;
     for (size_t i = 0; i < arguments.size(); ++i) {
       const IValue& value = (*stack)[begin + i];
@@ -79,6 +119,10 @@ class Collective final : public c10::OperatorKernel {
         reduction = *value.toCustomClass<ReduceOp>();
       } else if (arguments[i].name() == "root_rank") {
         root = value.toInt();
+      } else if (arguments[i].name() == "asyncOp") {
+        is_async = value.toBool();
+      } else if (arguments[i].name() == "timeout") {
+        timeout = std::chrono::milliseconds(value.toInt());
       }
     }
     TORCH_CHECK(group->hasBackendForDeviceType(c10::DeviceType::MPS), name_,
@@ -91,13 +135,19 @@ class Collective final : public c10::OperatorKernel {
     if (backend->getBackendName() != "gloo") return op.redispatchBoxed(cpu, stack);
 
     auto transfer = std::make_shared<Transfer>(name_, group->getGroupName(), group->getRank(),
-                                               group->getSize(), reduction);
+                                               group->getSize(), reduction, root);
+    std::optional<HostWork::Compared> compared;
     try {
       torch::mps::synchronize();
       const bool reads = sends_ || (name_ == "reduce" && root != group->getRank());
       for (size_t i = 0; i < arguments.size(); ++i) {
         IValue& value = (*stack)[begin + i];
         value = to_host(*transfer, std::move(value), role(arguments[i].name(), reads));
+      }
+      if (auto agreement = is_collective_ ? agreement_of(group, backend) : nullptr) {
+        compared = {agreement, agreement->begin(transfer->signature())};
+        // One that returns at once must not wait for the other ranks.
+        if (!is_async) agreement->compare(compared->call, timeout);
       }
       op.redispatchBoxed(cpu, stack);
     } catch (...) {
@@ -108,8 +158,8 @@ class Collective final : public c10::OperatorKernel {
       if (value.isTensor() || value.isList()) {
         value = transfer->to_device(value);
       } else if (value.isCustomClass()) {
-        value = c10::intrusive_ptr<Work>(
-            c10::make_intrusive<HostWork>(value.toCustomClass<Work>(), transfer));
+        value = c10::intrusive_ptr<Work>(c10::make_intrusive<HostWork>(
+            value.toCustomClass<Work>(), transfer, std::move(compared)));
       }
     }
   }
@@ -140,6 +190,7 @@ class Collective final : public c10::OperatorKernel {
 
   const std::string name_;
   const bool sends_;
+  const bool is_collective_;
 };
 
 TORCH_LIBRARY_IMPL(c10d, MPS, m) {

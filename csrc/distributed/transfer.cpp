@@ -119,12 +119,13 @@ void describe_tensor(std::ostream& out, const Tensor& tensor) {
 }  // namespace
 
 Transfer::Transfer(std::string operation, std::string group, int rank, int size,
-                   std::optional<ReduceOp> reduction)
+                   std::optional<ReduceOp> reduction, std::optional<int64_t> root)
     : operation_(std::move(operation)),
       group_(std::move(group)),
       rank_(rank),
       size_(size),
-      reduction_(std::move(reduction)) {}
+      reduction_(std::move(reduction)),
+      root_(root) {}
 
 Tensor Transfer::wire_format(const Tensor& host) const {
   if (known_to_gloo(host.scalar_type())) return host;
@@ -207,6 +208,24 @@ c10::IValue Transfer::to_device(const c10::IValue& value) const {
     return result;
   }
   return value;
+}
+
+std::string Transfer::signature() const {
+  std::ostringstream out;
+  out << operation_;
+  if (reduction_) out << " (" << name(*reduction_) << ")";
+  if (root_) out << " with root " << *root_;
+  // Only the root gives tensors to scatter or gets gathered ones; parts of all_to_all may differ.
+  const bool scatters = operation_ == "scatter";
+  const bool has_shapes = operation_.substr(0, 10) != "all_to_all";
+  const char* separator = " of ";
+  for (const Part& part : parts_) {
+    if ((part.role == Role::kWrites) != scatters) continue;
+    out << separator << part.device.scalar_type();
+    if (has_shapes) out << " " << part.device.sizes();
+    separator = ", ";
+  }
+  return out.str();
 }
 
 std::string Transfer::describe() const {

@@ -18,7 +18,7 @@ class Transfer {
   // operation: as the errors call it. rank, size: in the group. reduction: of operations that have
   // one.
   Transfer(std::string operation, std::string group, int rank, int size,
-           std::optional<c10d::ReduceOp> reduction);
+           std::optional<c10d::ReduceOp> reduction, std::optional<int64_t> root);
 
   // The CPU tensor that Gloo gets for an argument: over the same memory wherever Gloo can work
   // there, which takes a contiguous tensor of a dtype that it knows or that can be seen as one,
@@ -27,12 +27,12 @@ class Transfer {
   // The mps tensors in place of these in a result (Tensor, Tensor[] or Tensor[][]).
   c10::IValue to_device(const c10::IValue& value) const;
 
-  // The reduction that Gloo is asked for, which is not always the caller's.
-  std::optional<c10d::ReduceOp> host_reduction() const;
-
   // Whether results have to be brought to their tensors once Gloo has them; finish() does it, once.
   bool needs_finish() const { return needs_finish_; }
   void finish();
+
+  // What all ranks have in common that do the same: operation, reduction and what tensors are like.
+  std::string signature() const;
 
   // The tensors that get results.
   std::vector<at::Tensor> results() const;
@@ -55,6 +55,7 @@ class Transfer {
   const int rank_;
   const int size_;
   const std::optional<c10d::ReduceOp> reduction_;
+  const std::optional<int64_t> root_;
   c10::SmallVector<Part, 2> parts_;
   bool needs_finish_ = false;
   std::once_flag finished_;

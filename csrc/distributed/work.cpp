@@ -4,8 +4,12 @@ namespace metalops::distributed {
 
 using c10::ivalue::Future;
 
-HostWork::HostWork(c10::intrusive_ptr<c10d::Work> inner, std::shared_ptr<Transfer> transfer)
-    : Work(-1, inner->retrieveOpType()), inner_(std::move(inner)), transfer_(std::move(transfer)) {
+HostWork::HostWork(c10::intrusive_ptr<c10d::Work> inner, std::shared_ptr<Transfer> transfer,
+                   std::optional<Compared> compared)
+    : Work(-1, inner->retrieveOpType()),
+      inner_(std::move(inner)),
+      transfer_(std::move(transfer)),
+      compared_(std::move(compared)) {
   // Results have to be there when Gloo's thread is done, whoever looks.
   if (transfer_->needs_finish() && has_future()) future_of_results();
 }
@@ -45,13 +49,34 @@ c10::intrusive_ptr<Future> HostWork::future_of_results() {
 bool HostWork::wait(std::chrono::milliseconds timeout) {
   bool done = false;
   try {
-    done = inner_->wait(timeout);
+    done = compared_ ? wait_and_look(timeout) : inner_->wait(timeout);
     if (transfer_->needs_finish() && !has_future()) transfer_->finish();
   } catch (...) {
     transfer_->rethrow_with_context();
   }
   if (transfer_->needs_finish() && has_future()) future_->waitAndThrow();
   return done;
+}
+
+bool HostWork::wait_and_look(std::chrono::milliseconds timeout) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  for (;;) {
+    auto slice = std::chrono::milliseconds(1000);
+    if (timeout != kNoTimeout) {
+      const auto spent =
+          std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start);
+      if (timeout - spent <= slice) {
+        return inner_->wait(std::max(timeout - spent, std::chrono::milliseconds(1)));
+      }
+    }
+    try {
+      return inner_->wait(slice);
+    } catch (...) {
+      if (inner_->isCompleted()) throw;  // not because the slice is over
+    }
+    compared_->agreement->look(compared_->call);
+  }
 }
 
 bool HostWork::isCompleted() {

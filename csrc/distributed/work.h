@@ -1,5 +1,6 @@
 // What waits for an operation on mps tensors: Gloo's Work, and then what is left to do.
 #pragma once
+#include <csrc/distributed/agreement.h>
 #include <csrc/distributed/transfer.h>
 
 #include <memory>
@@ -9,7 +10,13 @@ namespace metalops::distributed {
 
 class HostWork final : public c10d::Work {
  public:
-  HostWork(c10::intrusive_ptr<c10d::Work> inner, std::shared_ptr<Transfer> transfer);
+  // A collective on whose arguments ranks have to agree.
+  struct Compared {
+    std::shared_ptr<Agreement> agreement;
+    Agreement::Call call;
+  };
+  HostWork(c10::intrusive_ptr<c10d::Work> inner, std::shared_ptr<Transfer> transfer,
+           std::optional<Compared> compared);
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -28,9 +35,11 @@ class HostWork final : public c10d::Work {
  private:
   c10::intrusive_ptr<c10::ivalue::Future> future_of_results();
   bool has_future() const;
+  bool wait_and_look(std::chrono::milliseconds timeout);
 
   const c10::intrusive_ptr<c10d::Work> inner_;
   const std::shared_ptr<Transfer> transfer_;
+  std::optional<Compared> compared_;
   std::mutex future_mutex_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };

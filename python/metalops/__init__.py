@@ -38,12 +38,14 @@ if _problem is None:
             f"metalops cannot load its operators ({error}); install it again with `pip install .`."
         ) from error
 
-    from . import _attention, _distributed, _grouped, _inductor
+    from . import _attention, _distributed, _grouped, _inductor, _mps_module, _sharding
 
     _attention.install()
     _distributed.install()
     _grouped.install()
     _inductor.install()
+    _mps_module.install()
+    _sharding.install()
 
 from . import debug, ops  # noqa: E402
 

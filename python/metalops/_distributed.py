@@ -14,7 +14,7 @@ import torch
 
 
 def install() -> None:
-    """Lets "gloo" and torch's "fake" serve mps tensors, and groups that name no backend CPU tensors too.
+    """Lets "gloo" serve mps tensors, and groups that name no backend CPU tensors too.
 
     Otherwise init_process_group("gloo") gives a group without a backend for mps tensors, and init_process_group() one without a
     backend for CPU tensors, which monitored_barrier() needs and programs that log or count.
@@ -22,9 +22,8 @@ def install() -> None:
     if not torch.distributed.is_available():
         return
     backend = torch.distributed.Backend
-    for name in (backend.GLOO, backend.FAKE):
-        if "mps" not in backend.backend_capability[name]:
-            backend.backend_capability[name].append("mps")
+    if "mps" not in backend.backend_capability[backend.GLOO]:
+        backend.backend_capability[backend.GLOO].append("mps")
     config = torch.distributed.distributed_c10d.BackendConfig
     init = config.__init__
 
@@ -35,3 +34,31 @@ def install() -> None:
             self.device_backend_map = {"cpu": backend.GLOO, "mps": backend.GLOO}
 
     config.__init__ = with_cpu
+    _serve_fully_shard()
+
+
+def _serve_fully_shard() -> None:
+    """Gives mps the kernels of fully_shard's operators that torch registers for every other device, made of the same operators."""
+    for kernel in (all_gather_copy_in, split_with_sizes_copy, chunk_cat):
+        _fully_shard.impl(kernel.__name__, kernel, "MPS")
+
+
+_fully_shard = torch.library.Library("fsdp", "IMPL")
+
+
+def all_gather_copy_in(inputs, output, split_sizes, numel, rank):
+    """Copies what this rank gives to all_gather into its part of the output."""
+    part = output.narrow(0, numel * rank, numel)
+    with torch.no_grad():
+        torch.ops.aten._foreach_copy_(torch.split(part, split_sizes), inputs)
+    return part, output
+
+
+def split_with_sizes_copy(output, split_sizes, dim=0, *, out):
+    """Brings what was gathered to the parameters."""
+    torch.split_with_sizes_copy(output, split_sizes, dim=dim, out=out)
+
+
+def chunk_cat(tensors, dim, num_chunks, *, out):
+    """Lays gradients out as reduce_scatter takes them."""
+    torch.ops.aten._chunk_cat.out(tensors, dim, num_chunks, out=out)

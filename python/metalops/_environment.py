@@ -21,6 +21,11 @@ VARIABLES: dict[str, tuple[str, str]] = {
         "software device: where threads have the elements of cooperative tensors, as on GPUs of family 10 (M5) or before "
         "(`apple8`), or anywhere (`scramble`, `scramble:SEED`), which portable kernels do not notice; read at each compilation",
     ),
+    "METALOPS_DISTRIBUTED_CHECK": (
+        "1",
+        "0: ranks do not compare what collectives of `mps` tensors they call, which costs an exchange the first time that one is "
+        "called and lets ranks with other shapes or dtypes raise",
+    ),
     "METALOPS_ENGINE": (
         "auto",
         "software device: `loop` runs kernels as plain loops, `group` as loops over the threads of a group, `fiber` "

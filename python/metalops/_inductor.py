@@ -7,13 +7,10 @@ on other devices nothing changes.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from importlib.abc import Loader, MetaPathFinder
-
 import torch
 
 from ._torch_internals import INDUCTOR_LOWERING, InductorLowering, inductor_lowering
+from ._when_loaded import when_loaded
 
 _OPERATORS = (
     torch.ops.aten._grouped_mm,
@@ -27,11 +24,7 @@ _OPERATORS = (
 
 
 def install() -> None:
-    """Does it now if Inductor is loaded, else when it will be: loading it takes seconds."""
-    if INDUCTOR_LOWERING in sys.modules:
-        _replace_lowerings()
-    else:
-        sys.meta_path.insert(0, _WhenLoaded())
+    when_loaded(INDUCTOR_LOWERING, _replace_lowerings)
 
 
 def _replace_lowerings() -> None:
@@ -53,23 +46,3 @@ def _call_on_mps(inductor: InductorLowering, overload, original):
         return (call if on_mps else original)(*args, **kwargs)
 
     return lower
-
-
-class _WhenLoaded(MetaPathFinder, Loader):
-    """Loads the module as usual and then replaces the lowerings."""
-
-    def find_spec(self, name, path=None, target=None):
-        if name != INDUCTOR_LOWERING:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        self._loader, spec.loader = spec.loader, self
-        return spec
-
-    def create_module(self, spec):
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module):
-        module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        _replace_lowerings()

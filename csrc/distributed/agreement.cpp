@@ -1,0 +1,71 @@
+#include <c10/util/Exception.h>
+#include <csrc/distributed/agreement.h>
+
+namespace metalops::distributed {
+namespace {
+
+constexpr char kAgreed[] = "agreed";
+
+std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+}  // namespace
+
+Agreement::Agreement(c10::intrusive_ptr<c10d::Store> store, int rank, int size)
+    : shared_(std::move(store)), rank_(rank), size_(size) {}
+
+Agreement::Call Agreement::begin(std::string signature) {
+  const std::lock_guard lock(mutex_);
+  return {calls_++, std::move(signature)};
+}
+
+std::string Agreement::key(const Call& call, const char* name) const {
+  return "metalops/" + std::to_string(call.number) + "/" + name;
+}
+
+void Agreement::tell(Call& call) {
+  // A store of our own: others' threads must not wait for what we wait for.
+  if (!store_) store_ = shared_->clone();
+  if (call.told) return;
+  call.told = true;
+  const auto separator = '\n';
+  const std::string mine = std::to_string(rank_) + separator + call.signature;
+  const std::string first = text_of(store_->compareSet(key(call, "first"), {}, bytes_of(mine)));
+  const size_t end = first.find(separator);
+  if (first.substr(end + 1) != call.signature) {
+    const std::string verdict = "collective " + std::to_string(call.number) +
+                                " of mps tensors in this group: rank " + first.substr(0, end) +
+                                " calls " + first.substr(end + 1) + ", but rank " +
+                                std::to_string(rank_) + " calls " + call.signature;
+    store_->set(key(call, "verdict"), bytes_of(verdict));
+  } else if (store_->add(key(call, "count"), 1) == size_) {
+    store_->set(key(call, "verdict"), bytes_of(kAgreed));
+  }
+}
+
+void Agreement::compare(Call& call, std::chrono::milliseconds timeout) {
+  const std::lock_guard lock(mutex_);
+  if (!known_.insert(call.signature).second) return;
+  tell(call);
+  const std::string verdict = key(call, "verdict");
+  if (timeout.count() > 0) {
+    store_->wait({verdict}, timeout);
+  } else {
+    store_->wait({verdict});
+  }
+  const std::string text = text_of(store_->get(verdict));
+  TORCH_CHECK(text == kAgreed, text);
+}
+
+void Agreement::look(Call& call) {
+  const std::lock_guard lock(mutex_);
+  if (!store_) store_ = shared_->clone();
+  if (!store_->check({key(call, "first")})) return;
+  tell(call);
+  const std::string verdict = key(call, "verdict");
+  if (!store_->check({verdict})) return;
+  const std::string text = text_of(store_->get(verdict));
+  TORCH_CHECK(text == kAgreed, text);
+}
+
+}  // namespace metalops::distributed

@@ -1,0 +1,80 @@
+"""What torch.mps lacks of a device's module, by which torch.distributed handles devices: DeviceMesh, fully_shard, checkpoints.
+
+The device is one, with one stream, so all that streams do for each other is done. Where torch has such a function, torch's stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+
+import torch
+
+
+class Stream:
+    """The stream of the mps device. All objects of this class stand for the same stream."""
+
+    device = torch.device("mps", 0)
+
+    def __init__(self, device=None, priority: int = 0) -> None:
+        """device, priority: as other devices' streams have them; there is only one here."""
+
+    def synchronize(self) -> None:
+        """Waits for all that the stream has to do."""
+        torch.mps.synchronize()
+
+    def record_event(self, event: torch.mps.Event | None = None) -> torch.mps.Event:
+        """Records an event, a new one if none is given, and returns it."""
+        event = event or torch.mps.Event()
+        event.record()
+        return event
+
+    def wait_event(self, event: torch.mps.Event) -> None:
+        """Nothing: what is recorded in the stream comes before what follows."""
+
+    def wait_stream(self, stream: Stream) -> None:
+        """Nothing: it is the same stream."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream)
+
+    def __hash__(self) -> int:
+        return hash(Stream)
+
+
+@functools.cache
+def _the_stream() -> Stream:
+    return Stream()
+
+
+def current_stream(device=None) -> Stream:
+    """The stream."""
+    return _the_stream()
+
+
+def stream(stream: Stream | None) -> contextlib.AbstractContextManager[None]:
+    """A context in which kernels are launched in a stream, as they are anyway."""
+    return contextlib.nullcontext()
+
+
+def is_initialized() -> bool:
+    """Whether the device can be used, which needs no preparation."""
+    return torch.mps.is_available()
+
+
+def current_device() -> int:
+    """The index of the device: 0."""
+    return 0
+
+
+def set_device(device) -> None:
+    """Chooses the device; RuntimeError if it is not the only one. device: index, name or torch.device."""
+    chosen = torch.device("mps", device) if isinstance(device, int) else torch.device(device)
+    if chosen.type != "mps" or chosen.index not in (None, 0):
+        raise RuntimeError(f"torch.mps.set_device: expected mps or mps:0, but got {device!r}")
+
+
+def install() -> None:
+    for thing in (Stream, current_stream, stream, is_initialized, current_device, set_device):
+        if not hasattr(torch.mps, thing.__name__):
+            setattr(torch.mps, thing.__name__, thing)
