@@ -14,6 +14,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "the operators on a photograph, checked against torch on the CPU",
         "metalops.demo:main",
     ),
+    "selftest": (
+        "the kernels compared with the CPU, and a report for an issue",
+        "metalops.selftest:main",
+    ),
     "check": ("find what Apple's Metal compiler would reject", "metalops.msl.check.cli:main"),
     "sanitize": (
         "run a program with its kernels under a sanitizer",

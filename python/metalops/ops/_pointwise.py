@@ -52,9 +52,10 @@ class Operator:
 
     inplace: the in-place form, if there is one. operands: how many tensors it takes. halving: whether it takes the two
     halves of its only one. integers_stay: whether integers stay integers, and bool is refused. elsewhere: by
-    dispatch key.
+    dispatch key. declaration: the function that computes it with torch's operators.
     """
 
+    declaration: Callable[..., Tensor]
     function: Callable[..., Tensor]
     inplace: Callable[..., Tensor] | None
     operands: int
@@ -109,7 +110,9 @@ def _declare(about: _Declaration, declaration: FunctionType) -> Callable[..., Te
             "in place" if operands == 1 else f"written to ``{function.__code__.co_varnames[0]}``"
         )
         inplace = _face(declaration, f"{name}_", f":func:`{name}`, {where}.")
-    declared[name] = Operator(function, inplace, operands, halving, integers_stay, elsewhere)
+    declared[name] = Operator(
+        declaration, function, inplace, operands, halving, integers_stay, elsewhere
+    )
     if inplace is not None:
         setattr(sys.modules[declaration.__module__], f"{name}_", inplace)
 
