@@ -11,6 +11,7 @@ import sys
 from importlib import import_module
 
 from . import _check, _sanitize
+from ._version import VERSION as __version__
 
 _sanitize.ensure_runtime()
 # One sentence that says why the compiled parts are left out, or None.

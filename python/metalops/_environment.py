@@ -1,4 +1,4 @@
-"""The environment variables that metalops reads. README.md has the same table; a test compares the two."""
+"""The environment variables that metalops reads: the site's page of them is made of this table."""
 
 from __future__ import annotations
 
@@ -89,3 +89,11 @@ VARIABLES: dict[str, tuple[str, str]] = {
         "where `metalops.build.load` builds",
     ),
 }
+
+
+def markdown() -> str:
+    """The table."""
+    rows = [
+        f"| `{name}` | {default} | {meaning} |" for name, (default, meaning) in VARIABLES.items()
+    ]
+    return "\n".join(["| Variable | Default | Meaning |", "|---|---|---|", *rows])

@@ -94,6 +94,7 @@ def describe() -> list[tuple[str, list[str]]]:
         from metalops import _build_info
 
         report = [
+            ("metalops", [metalops.__version__]),
             ("device", [_device_line()]),
             (
                 "torch",
@@ -104,6 +105,7 @@ def describe() -> list[tuple[str, list[str]]]:
         ]
     else:
         report = [
+            ("metalops", [metalops.__version__]),
             ("device", [_device_line()]),
             ("torch", [torch.__version__]),
             ("compiler", []),
@@ -111,7 +113,7 @@ def describe() -> list[tuple[str, list[str]]]:
         ]
     report.append(("cuda", _cuda_lines()))
     if metalops._is_software:
-        report[2][1].append(f"{_kernel_compiler()} (for kernels at run time)")
+        report[3][1].append(f"{_kernel_compiler()} (for kernels at run time)")
         report.append(("cache", [_cache_line()]))
     settings = [
         f"{name}={os.environ[name]}" for name in _environment.VARIABLES if name in os.environ
@@ -122,7 +124,12 @@ def describe() -> list[tuple[str, list[str]]]:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m metalops info", description=__doc__)
-    parser.parse_args(arguments)
+    parser.add_argument(
+        "--variables", action="store_true", help="the environment variables that there are"
+    )
+    if parser.parse_args(arguments).variables:
+        print(_environment.markdown())
+        return 0
     for title, lines in describe():
         for line in lines:
             print(f"{title:18}{line}")

@@ -119,14 +119,6 @@ def test_nothing_is_found_in_the_headers_for_kernels(capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_nothing_is_found_in_the_metal_sources_of_the_readme():
-    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as stream:
-        text = stream.read()
-    blocks = re.findall(r"^```metal\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert blocks
-    assert [f for block in blocks for f in check_source(block)] == []
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", ["c10/metal", "ATen/native/mps/kernels"])
 def test_nothing_is_found_in_torchs_kernel_headers(folder, capsys):

@@ -60,7 +60,7 @@ def load(
 
     name: the extension's name. Loading other sources under the same name replaces the build, not what is loaded.
     is_python_module: whether the sources define a Python module of this name (PYBIND11_MODULE); if not, they only
-        register operators.
+    register operators.
     build_directory: where to build; by default a folder under $TORCH_EXTENSIONS_DIR or torch's own cache folder.
     Returns the module, or the path of the loaded library. A Metal compile error is a SyntaxError with the user's
     file, line and column; a C++ compile error is a RuntimeError with the compiler's text.

@@ -1,0 +1,3 @@
+"""The version of metalops. pyproject.toml takes it from here."""
+
+VERSION = "0.1.0"

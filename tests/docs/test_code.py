@@ -1,0 +1,55 @@
+"""The code of README.md, CONTRIBUTING.md and the site runs as it is printed, with its own assertions."""
+
+import pytest
+import torch
+from metalops import _is_software
+from metalops.cuda import nvrtc
+from metalops.msl.check import check_source
+
+from tests.cuda.recorded import recorder
+
+from .pages import PAGES, blocks, run
+
+__all__ = ["recorder"]
+
+ON_CUDA = "docs/cuda.md"
+# They build an extension, or run programs under sanitizers.
+LONG = {"docs/operator.md", "docs/sanitizers.md"}
+# What the page on the checker lets it find.
+WRONG = {"scale.metal"}
+
+
+WITH_CODE = [
+    pytest.param(page, marks=[pytest.mark.slow] if page in LONG else [])
+    for page in PAGES
+    if blocks(page) and page != ON_CUDA
+]
+
+
+@pytest.mark.parametrize("page", WITH_CODE)
+def test_the_code_of_the_page_runs(page, tmp_path, monkeypatch):
+    if page == "docs/sanitizers.md" and not _is_software:
+        pytest.skip("sanitizers are those of the software device")
+    monkeypatch.chdir(tmp_path)
+    run(page, tmp_path)
+
+
+@pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not installed")
+def test_the_code_of_the_page_on_cuda_compiles_and_launches(tmp_path, request):
+    if torch.cuda.is_available():
+        run(ON_CUDA, tmp_path)
+        return
+    launches = request.getfixturevalue("recorder").launches
+    run(ON_CUDA, tmp_path, replaced={'device="cuda"': 'device="cpu"'})
+    assert len(launches) == 1
+
+
+def test_the_metal_sources_of_the_pages_are_right():
+    sources = [
+        block
+        for page in PAGES
+        for block in blocks(page)
+        if block.language == "metal" and block.file not in WRONG
+    ]
+    assert sources
+    assert [f for block in sources for f in check_source(block.text)] == []
