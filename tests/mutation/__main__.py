@@ -341,7 +341,7 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="faults of every kind")
     parser.add_argument("--sample", type=int, metavar="N", help="only N mutants, chosen at random")
     parser.add_argument("--seed", type=int, default=0, help="of that choice (0)")
-    parser.add_argument("--at", metavar="FILE:LINE", help="only the mutants of one line")
+    parser.add_argument("--at", metavar="FILE[:LINE]", help="only the mutants of a file or line")
     parser.add_argument("--list", action="store_true", help="print the mutants and try none")
     parser.add_argument("-j", "--jobs", type=int, default=1, help="families at a time (1)")
     arguments = parser.parse_args()
@@ -350,7 +350,7 @@ def main() -> int:
         families = _families(arguments.families)
         chosen = [(f, m) for f in families for m in f.mutants(arguments.all)]
         if arguments.at:
-            chosen = [(f, m) for f, m in chosen if f"{m.file}:{m.line}" == arguments.at]
+            chosen = [(f, m) for f, m in chosen if arguments.at in (m.file, f"{m.file}:{m.line}")]
         if arguments.sample is not None and arguments.sample < len(chosen):
             chosen = random.Random(arguments.seed).sample(chosen, arguments.sample)
         if arguments.list:

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from metalops import ops
+from metalops import flash_attn, ops
 from metalops.testing import no_standins
 from metalops.testing.samples import FLOATS
 from torch.nn import functional
@@ -53,9 +53,11 @@ BENCHMARKS = (Benchmark("paged_attention, one query", _ours, _theirs, composed=T
 # ---- the reference -------------------------------------------------------------------------------
 
 
-def attention(query, key, value, *, scale, window=(-1, -1), softcap=0.0, sinks=None, slopes=None):
+def attention(
+    query, key, value, *, scale, window=(-1, -1), softcap=0.0, sinks=None, slopes=None, mask=None
+):
     """Of query (L, Hq, E) over key (S, Hkv, E) and value (S, Hkv, Ev) in float64, one head after the other; diagonals end in the
-    last key. The result, and its log-sum-exp (L, Hq)."""
+    last key. mask: (Hq, L, S), bool or to add. The result, and its log-sum-exp (L, Hq)."""
     queries, heads, _ = query.shape
     outs, lses = [], []
     for head in range(heads):
@@ -66,6 +68,10 @@ def attention(query, key, value, *, scale, window=(-1, -1), softcap=0.0, sinks=N
         place = torch.arange(queries)[:, None] + len(key) - queries - torch.arange(len(key))
         if slopes is not None:
             scores = scores - slopes[head].double() * place.abs()
+        if mask is not None and mask.dtype == torch.bool:
+            scores = scores.masked_fill(~mask[head, :, : len(key)], -math.inf)
+        elif mask is not None:
+            scores = scores + mask[head, :, : len(key)].double()
         if window[0] >= 0:
             scores = scores.masked_fill(place > window[0], -math.inf)
         if window[1] >= 0:
@@ -223,14 +229,69 @@ def test_options(device, dtype, queries, name):
 @devices
 @pytest.mark.parametrize("codes", CODES, ids=str)
 @dtypes
-@pytest.mark.parametrize("as_tensor", [False, True])
-def test_caches_of_codes(device, codes, dtype, as_tensor):
+@pytest.mark.parametrize(
+    "sizes, as_tensor", [((64, 32), False), ((64, 32), True), ((21, 13), False)]
+)
+def test_caches_of_codes(device, codes, dtype, sizes, as_tensor):
     scale = 0.0173
-    cache = Cache([37, 5], 2, (64, 32), 16, codes, scale=scale)
+    cache = Cache([37, 5], 2, sizes, 16, codes, scale=scale)
     if as_tensor:
         cache.scale = torch.tensor(scale, device=device)
-    query = torch.randn(2, 4, 64).to(dtype)
+    query = torch.randn(2, 4, sizes[0]).to(dtype)
     check(device, query, cache, tolerance=2 * GUARD_RAIL[dtype])
+
+
+def random_mask(kind, *sizes):
+    """Hides keys, or is added to scores: which it does and its dtype are the kind."""
+    return torch.rand(sizes) > 0.4 if kind == torch.bool else (2 * torch.randn(sizes)).to(kind)
+
+
+@dtypes
+@pytest.mark.parametrize("queries", [1, 3])
+@pytest.mark.parametrize("kind", [torch.bool, torch.float32, None], ids=str)
+def test_few_queries_under_a_mask(dtype, queries, kind):
+    """Which is another one for each row; five rows are no multiple of what a kernel takes."""
+    query = torch.randn(2, 5, queries, 20).to(dtype)
+    key, value = torch.randn(2, 1, 45, 20).to(dtype), torch.randn(2, 1, 45, 12).to(dtype)
+    mask = random_mask(kind or dtype, 2, 5, queries, 45)
+    with no_standins():
+        out, lse = ops.attention(*(x.to("mps") for x in (query, key, value, mask)), return_lse=True)
+    for i in range(2):
+        key_i, value_i = key[i].transpose(0, 1), value[i].transpose(0, 1)
+        expected = attention(query[i].transpose(0, 1), key_i, value_i, scale=20**-0.5, mask=mask[i])
+        rail = GUARD_RAIL[dtype]
+        result = out[i].cpu().transpose(0, 1).double()
+        torch.testing.assert_close(result, expected[0], rtol=rail, atol=rail)
+        torch.testing.assert_close(lse[i].T.cpu().double(), expected[1], rtol=1e-5, atol=1e-4)
+
+
+@devices
+def test_lengths_end_where_there_is_no_room_for_more(device):
+    cache = Cache([32, 5], 2, (8, 8), 16, torch.float32, pages=2)
+    query = torch.randn(2, 4, 8).to(device)
+    pages = cache.to(device)
+    expected = ops.paged_attention(query, *pages)
+    pages[-1] = torch.tensor([33, 5], dtype=torch.int32, device=device)
+    assert torch.equal(ops.paged_attention(query, *pages), expected)
+    pages[-1] = torch.tensor([32, -4], dtype=torch.int32, device=device)
+    result = ops.paged_attention(query, *pages)
+    assert torch.equal(result[0], expected[0]) and not result[1].any()
+
+
+@devices
+def test_sequences_that_begin_behind_their_end_are_empty(device):
+    keys, values = (torch.randn(3, 12, 2, 8, device=device) for _ in range(2))
+    query = torch.randn(3, 1, 4, 8, device=device)
+    ends, starts = (
+        torch.tensor(x, dtype=torch.int32, device=device) for x in ([9, 9, 9], [4, 9, 11])
+    )
+    out = flash_attn.flash_attn_with_kvcache(
+        query, keys, values, cache_seqlens=ends, cache_leftpad=starts
+    )
+    tokens = (x[:1, 4:9] for x in (keys, values))
+    expected = flash_attn.flash_attn_with_kvcache(query[:1], *tokens, cache_seqlens=5)
+    torch.testing.assert_close(out[:1], expected, rtol=1e-5, atol=1e-6)
+    assert not out[1:].any()
 
 
 @devices
@@ -274,10 +335,12 @@ def test_out(device):
 
 
 @devices
-def test_a_page_that_there_is_not_is_an_error(device):
-    cache = Cache([9], 1, (8, 8), 8, torch.float32)
-    cache.table[0, 1] = 99
-    with pytest.raises(RuntimeError, match="block_table has page 99, but there are"):
+@pytest.mark.parametrize("page", [99, 4, -1])
+def test_a_page_that_there_is_not_is_an_error(device, page):
+    cache = Cache([9], 1, (8, 8), 8, torch.float32, pages=2)
+    assert len(cache.caches[0]) == 4
+    cache.table[0, 1] = page
+    with pytest.raises(RuntimeError, match=f"block_table has page {page}, but there are"):
         ops.paged_attention(torch.randn(1, 1, 8).to(device), *cache.to(device)).cpu()
 
 
@@ -316,13 +379,16 @@ def test_errors_name_the_operator_and_the_argument(device):
 # ---- the kernels of GPUs ---------------------------------------------------------------------------
 
 
-def launched(query, key, value, table, lengths, *, splits, window_left=-1):
-    """What kernels for GPUs make of query (B, L, Hq, E), on the software device too: the result and its log-sum-exp."""
+def launched(query, key, value, table, lengths, *, splits, window_left=-1, scale=1.0, mask=None):
+    """What kernels for GPUs make of query (B, L, Hq, E), on the software device too: the result and its log-sum-exp. scale: of
+    the cache's codes. mask: (B, Hq, L, S)."""
     library = kernels("attention_decode")
     batch, queries, heads, size = query.shape
     _, page_size, key_heads, value_size = value.shape
     group = heads // key_heads
-    rows = 1 if queries * group == 1 else 4 if queries * group <= 4 else 8
+    codes = {torch.int8: "char", torch.float8_e4m3fn: "e4m3"}.get(key.dtype)
+    rows = 4 if codes or 1 < queries * group <= 4 else 1 if queries * group == 1 else 8
+    mask_kind = 0 if mask is None else {torch.bool: 1, torch.float32: 2}.get(mask.dtype, 3)
     row_blocks = -(-queries * group // rows)
     out = torch.empty(batch, queries, heads, value_size, dtype=query.dtype, device="mps")
     lse = torch.empty(batch, heads, queries, device="mps")
@@ -333,18 +399,19 @@ def launched(query, key, value, table, lengths, *, splits, window_left=-1):
         "21q15i3f8?",
         *(stride for x in (query, key, value, out) for stride in x.stride()[:3]),
         *(lse.stride(0), lse.stride(2), lse.stride(1)),
-        *(0, 0, 0, 0, table.stride(0), 0),
+        *((0, 0, 0, 0) if mask is None else mask.stride()),
+        *(table.stride(0), 0),
         *(batch, key_heads, group, queries, table.shape[1] * page_size, size, value_size, splits),
-        *(row_blocks, page_size, -1, len(key), window_left, 0, 0),
-        *(size**-0.5, 1.0, 0.0),
+        *(row_blocks, page_size, -1, len(key), window_left, 0, mask_kind),
+        *(scale * size**-0.5, scale, 0.0),
         *(True, True, False, False, False, False, False, size % 8 == value_size % 8 == 0),
     )
     name = METAL[query.dtype]
     largest = next(n for n in (64, 128, 256) if max(size, value_size) <= n)
     tensors = (out, lse, part_outs, part_sums, query, key, value, table)
-    getattr(library, f"attention_decode_{name}_{name}_{rows}_{largest}")(
+    getattr(library, f"attention_decode_{name}_{codes or name}_{rows}_{largest}")(
         *tensors,
-        *(table, lengths, lse, lse, lse, lse, lse, parameters),
+        *(table, lengths, lse if mask is None else mask, lse, lse, lse, lse, parameters),
         threads=128 * batch * key_heads * splits * row_blocks,
         group_size=128,
         error_buf_idx=16,
@@ -359,6 +426,26 @@ def launched(query, key, value, table, lengths, *, splits, window_left=-1):
     return out.cpu(), lse.cpu()
 
 
+def check_kernels_of_gpus(query, cache, *, splits, window_left=-1, mask=None):
+    tensors = (query.to("mps"), *cache.to("mps"))
+    scale = 1.0 if cache.scale is None else cache.scale
+    on_device = None if mask is None else mask.to("mps")
+    out, lse = launched(
+        *tensors, splits=splits, window_left=window_left, scale=scale, mask=on_device
+    )
+    for i in range(len(query)):
+        expected, expected_lse = attention(
+            query[i],
+            *(numbers[i] for numbers in cache.numbers),
+            scale=query.shape[-1] ** -0.5,
+            window=(window_left, 0),
+            mask=None if mask is None else mask[i],
+        )
+        rail = GUARD_RAIL[query.dtype] * (1 if cache.scale is None else 2)
+        torch.testing.assert_close(out[i].double(), expected, rtol=rail, atol=rail)
+        torch.testing.assert_close(lse[i].T.double(), expected_lse, rtol=1e-5, atol=1e-4)
+
+
 @dtypes
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("queries, heads", [(1, 2), (1, 8), (3, 6)])
@@ -366,15 +453,25 @@ def launched(query, key, value, table, lengths, *, splits, window_left=-1):
 def test_kernels_of_gpus(dtype, splits, queries, heads, sizes):
     cache = Cache([301, 2, 0], 2, sizes, 16, dtype)
     query = torch.randn(3, queries, heads, sizes[0]).to(dtype)
-    out, lse = launched(query.to("mps"), *cache.to("mps"), splits=splits, window_left=250)
-    for i in range(3):
-        numbers = (numbers[i] for numbers in cache.numbers)
-        expected, expected_lse = attention(
-            query[i], *numbers, scale=sizes[0] ** -0.5, window=(250, 0)
-        )
-        rail = GUARD_RAIL[dtype]
-        torch.testing.assert_close(out[i].double(), expected, rtol=rail, atol=rail)
-        torch.testing.assert_close(lse[i].T.double(), expected_lse, rtol=1e-5, atol=1e-4)
+    check_kernels_of_gpus(query, cache, splits=splits, window_left=250)
+
+
+@dtypes
+@pytest.mark.parametrize("codes", CODES, ids=str)
+@pytest.mark.parametrize("sizes", [(64, 32), (21, 13)])
+def test_kernels_of_gpus_on_codes(dtype, codes, sizes):
+    cache = Cache([37, 5], 2, sizes, 16, codes, scale=0.0173)
+    query = torch.randn(2, 3, 6, sizes[0]).to(dtype)
+    check_kernels_of_gpus(query, cache, splits=2)
+
+
+@dtypes
+@pytest.mark.parametrize("kind", [torch.bool, torch.float32, None], ids=str)
+def test_kernels_of_gpus_under_a_mask(dtype, kind):
+    cache = Cache([37, 12], 2, (40, 24), 16, dtype)
+    query = torch.randn(2, 3, 6, 40).to(dtype)
+    mask = random_mask(kind or dtype, 2, 6, 3, 37)
+    check_kernels_of_gpus(query, cache, splits=2, mask=mask)
 
 
 # ---- merge_attention -----------------------------------------------------------------------------
