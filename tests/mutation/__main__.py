@@ -279,8 +279,10 @@ class Report:
     def is_decided(self, mutant: Mutant) -> bool:
         """Whether no other family need try it."""
         verdicts = self._verdicts[mutant.identity].values()
-        is_equivalent = (mutant.file, mutant.original, mutant.replacement) in self._equivalents
-        return "killed" in verdicts or (is_equivalent and "survived" in verdicts)
+        return "killed" in verdicts or (self._is_equivalent(mutant) and "survived" in verdicts)
+
+    def _is_equivalent(self, mutant: Mutant) -> bool:
+        return any(equivalent.is_of(mutant) for equivalent in self._equivalents)
 
     def add(self, family: str, mutant: Mutant, verdict: str, detail: str) -> None:
         self._mutants[mutant.identity] = mutant
@@ -293,11 +295,10 @@ class Report:
         wrong = []
         for identity, verdicts in self._verdicts.items():
             mutant = self._mutants[identity]
-            key = (mutant.file, mutant.original, mutant.replacement)
             verdict = next(
                 v for v in ("killed", "survived", "does not compile") if v in verdicts.values()
             )
-            if key in self._equivalents and verdict != "does not compile":
+            if self._is_equivalent(mutant) and verdict != "does not compile":
                 wrong += [f"listed as equivalent: {mutant}"] * (verdict == "killed")
                 verdict = "equivalent"
             counts[verdict] += 1
@@ -308,14 +309,33 @@ class Report:
         return len(wrong)
 
 
-def equivalents() -> dict[tuple[str, str, str], str]:
-    """(file, original, replacement) of mutants that compute the same, and why."""
-    result = {}
+@dataclasses.dataclass(frozen=True)
+class Equivalent:
+    """Mutants that compute the same as the original. around: what their line has, where others are not equivalent."""
+
+    file: str
+    original: str
+    around: str
+    replacement: str
+
+    def is_of(self, mutant: Mutant) -> bool:
+        return (
+            self.file == mutant.file
+            and self.original == mutant.original
+            and self.replacement == mutant.replacement
+            and self.around in mutant.source_line()
+        )
+
+
+def equivalents() -> list[Equivalent]:
+    """What equivalent.txt lists."""
+    result = []
     with open(os.path.join(HERE, "equivalent.txt"), encoding="utf-8") as stream:
         for line in stream:
             if line.strip() and not line.startswith("#"):
-                file, original, replacement, reason = (part.strip() for part in line.split("|"))
-                result[file, original, replacement] = reason
+                file, original, replacement, _ = (part.strip() for part in line.split(" | "))
+                original, _, around = original.partition(" in: ")
+                result.append(Equivalent(file, original, around, replacement))
     return result
 
 

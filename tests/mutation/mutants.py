@@ -96,6 +96,11 @@ class Mutant:
         lines = text.count("\n", self.start, self.end)
         return text[: self.start] + self.replacement + "\n" * lines + text[self.end :]
 
+    def source_line(self) -> str:
+        """The line of its file that it begins in."""
+        with open(self.path, encoding="utf-8") as stream:
+            return stream.read().splitlines()[self.line - 1]
+
     def text_of_file(self) -> str:
         """The text of its file with the fault."""
         with open(self.path, encoding="utf-8") as stream:
