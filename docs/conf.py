@@ -21,7 +21,6 @@ author = "the authors of metalops"
 release = version = metalops.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_heading_anchors = 3
-suppress_warnings = ["toc.empty_glob"]  # of pages that come later
 autodoc_member_order = "bysource"
 add_module_names = False
 # Pages of PyTorch's own projects have this theme below pytorch-sphinx-theme2, which adds their header, footer and trackers.
