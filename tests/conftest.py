@@ -26,6 +26,21 @@ settings.register_profile(
 settings.load_profile("quick")
 
 
+# Folders about the inside of the software device, which a Mac has not got.
+INSIDE = {"device", "exec", "fuzz", "msl", "mutation", "sanitize", "tensorops", "trace"}
+
+
+class _Inside(pytest.Module):
+    def collect(self):
+        pytest.skip("about the software device; this machine has an Apple GPU")
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    if not metalops._is_software and module_path.parent.name in INSIDE:
+        return _Inside.from_parent(parent, path=module_path)
+    return None
+
+
 def pytest_xdist_auto_num_workers(config):
     """Single files run in this process: others would take longer to start than most files to run."""
     if config.args and all(Path(argument.split("::")[0]).is_file() for argument in config.args):

@@ -1,0 +1,71 @@
+"""What runs on other machines (.github/workflows) are scripts of this tree, which run here too."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+yaml = pytest.importorskip("yaml", reason="transformers, of the extra test, brings PyYAML")
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+SCRIPTS = [ROOT / ".ci" / name for name in ("run", "style", "package")]
+
+
+def jobs():
+    for path in WORKFLOWS:
+        workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+        assert workflow["permissions"] == {"contents": "read"}
+        yield from workflow["jobs"].items()
+
+
+def test_every_step_is_an_action_of_github_or_a_script_of_this_tree():
+    scripts = set()
+    for _, job in jobs():
+        for step in job["steps"]:
+            if "uses" in step:
+                assert re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"])
+            else:
+                scripts.add(step["run"])
+    assert scripts == {".ci/run", ".ci/package"}
+    assert all(os.access(ROOT / script, os.X_OK) for script in scripts)
+
+
+def test_every_kind_of_machine_is_there_for_the_tests_and_for_the_package():
+    about = dict(jobs())
+    tested = {(x["os"], x["compiler"]) for x in about["tests"]["strategy"]["matrix"]["include"]}
+    macs = {"macos-14", "macos-15", "macos-26"}
+    linux = {("ubuntu-24.04", "g++"), ("ubuntu-24.04", "clang"), ("ubuntu-24.04-arm", "g++")}
+    assert tested == linux | {(mac, "clang") for mac in macs}
+    assert set(about["package"]["strategy"]["matrix"]["os"]) == {os for os, _ in tested}
+
+
+def test_what_a_matrix_gives_is_what_a_job_takes():
+    for name, job in jobs():
+        matrix = job["strategy"]["matrix"]
+        given = set(matrix.get("include", [matrix])[0])
+        taken = set(re.findall(r"matrix\.(\w+)", str({k: v for k, v in job.items()})))
+        assert taken == given, name
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_scripts_run_in_the_bash_of_macos_too(script):
+    text = script.read_text(encoding="utf-8")
+    assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
+    # 3.2 knows none of these, and takes an empty array for an unset variable.
+    assert not re.search(r"declare -A|mapfile|readarray|\$\{\w+(,,|\^\^|@[A-Z])\}", text)
+    arrays = set(re.findall(r"\b(\w+)=\(\)", text))
+    unguarded = [name for name in arrays if re.search(rf'(?<!\+)"\${{{name}\[@\]}}"', text)]
+    assert unguarded == []
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+@pytest.mark.skipif(not shutil.which("shellcheck"), reason="needs shellcheck")
+def test_shellcheck_finds_nothing_in_scripts(script):
+    result = subprocess.run(
+        ["shellcheck", "--exclude=SC1091", script], capture_output=True, text=True, check=False
+    )
+    assert result.stdout == ""
