@@ -28,17 +28,23 @@ void Agreement::tell(Call& call) {
   if (!store_) store_ = shared_->clone();
   if (call.told) return;
   call.told = true;
-  const auto separator = '\n';
-  const std::string mine = std::to_string(rank_) + separator + call.signature;
-  const std::string first = text_of(store_->compareSet(key(call, "first"), {}, bytes_of(mine)));
-  const size_t end = first.find(separator);
-  if (first.substr(end + 1) != call.signature) {
+  // (Store::compareSet would be one step, but FileStore's compares with nothing.)
+  std::string first = call.signature;
+  std::string rank = std::to_string(rank_);
+  if (store_->add(key(call, "tickets"), 1) == 1) {
+    store_->set(key(call, "first"), bytes_of(rank + '\n' + first));
+  } else {
+    first = text_of(store_->get(key(call, "first")));
+    const size_t end = first.find('\n');
+    rank = first.substr(0, end);
+    first = first.substr(end + 1);
+  }
+  if (first != call.signature) {
     const std::string verdict = "collective " + std::to_string(call.number) +
-                                " of mps tensors in this group: rank " + first.substr(0, end) +
-                                " calls " + first.substr(end + 1) + ", but rank " +
-                                std::to_string(rank_) + " calls " + call.signature;
+                                " of mps tensors in this group: rank " + rank + " calls " + first +
+                                ", but rank " + std::to_string(rank_) + " calls " + call.signature;
     store_->set(key(call, "verdict"), bytes_of(verdict));
-  } else if (store_->add(key(call, "count"), 1) == size_) {
+  } else if (store_->add(key(call, "agreeing"), 1) == size_) {
     store_->set(key(call, "verdict"), bytes_of(kAgreed));
   }
 }

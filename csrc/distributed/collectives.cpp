@@ -119,7 +119,7 @@ class Collective final : public c10::OperatorKernel {
         reduction = *value.toCustomClass<ReduceOp>();
       } else if (arguments[i].name() == "root_rank") {
         root = value.toInt();
-      } else if (arguments[i].name() == "asyncOp") {
+      } else if (arguments[i].name() == "async_op") {
         is_async = value.toBool();
       } else if (arguments[i].name() == "timeout") {
         timeout = std::chrono::milliseconds(value.toInt());
@@ -147,6 +147,7 @@ class Collective final : public c10::OperatorKernel {
       if (auto agreement = is_collective_ ? agreement_of(group, backend) : nullptr) {
         compared = {agreement, agreement->begin(transfer->signature())};
         // One that returns at once must not wait for the other ranks.
+        if (timeout.count() <= 0) timeout = backend->getBackendOptions()->timeout;
         if (!is_async) agreement->compare(compared->call, timeout);
       }
       op.redispatchBoxed(cpu, stack);

@@ -17,7 +17,16 @@ import traceback
 from pathlib import Path
 
 TIMEOUT = 20  # seconds that a collective may take, and a few more that a function may
-PRELOADED = ["torch", "torch.distributed.tensor", "metalops", "pytest"]
+PRELOADED = [
+    "metalops",
+    "pytest",
+    "sklearn.datasets",
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.fsdp",
+    "torch.distributed.optim",
+    "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel",
+]
 
 
 class RankError(AssertionError):
