@@ -7,6 +7,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -22,21 +23,24 @@ class Agreement {
 
   // One call of a rank.
   struct Call {
-    int64_t number;         // of the collectives of the group
-    std::string signature;  // equal on all ranks that do the same
-    bool told = false;      // to the other ranks
+    int64_t number;     // of the collectives of the group
+    bool told = false;  // to the other ranks
   };
+  // What a call does, equal on all ranks that do the same; for people to read, and asked for only
+  // where it is compared.
+  using Signature = std::function<std::string()>;
 
-  Call begin(std::string signature);
-  // Compares with the other ranks what is new. RuntimeError says what they call instead,
-  // DistStoreError that not all have called within the timeout.
-  void compare(Call& call, std::chrono::milliseconds timeout);
+  Call begin();
+  // Compares with the other ranks what is new; key: equal for equal signatures. RuntimeError says
+  // what they call instead, DistStoreError that not all have called within the timeout.
+  void compare(Call& call, std::string key, const Signature& signature,
+               std::chrono::milliseconds timeout);
   // For a rank that waits: RuntimeError if another has said by now that it calls something else.
-  void look(Call& call);
+  void look(Call& call, const Signature& signature);
 
  private:
-  void tell(Call& call);
-  std::string key(const Call& call, const char* name) const;
+  void tell(Call& call, const Signature& signature);
+  static std::string key_of(const Call& call, const char* name);
 
   const c10::intrusive_ptr<c10d::Store> shared_;
   const int rank_;

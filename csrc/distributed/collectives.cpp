@@ -145,10 +145,13 @@ class Collective final : public c10::OperatorKernel {
         value = to_host(*transfer, std::move(value), role(arguments[i].name(), reads));
       }
       if (auto agreement = is_collective_ ? agreement_of(group, backend) : nullptr) {
-        compared = {agreement, agreement->begin(transfer->signature())};
+        compared = {agreement, agreement->begin()};
         // One that returns at once must not wait for the other ranks.
-        if (timeout.count() <= 0) timeout = backend->getBackendOptions()->timeout;
-        if (!is_async) agreement->compare(compared->call, timeout);
+        if (!is_async) {
+          if (timeout.count() <= 0) timeout = backend->getBackendOptions()->timeout;
+          agreement->compare(
+              compared->call, transfer->key(), [&] { return transfer->signature(); }, timeout);
+        }
       }
       op.redispatchBoxed(cpu, stack);
     } catch (...) {

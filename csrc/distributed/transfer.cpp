@@ -210,22 +210,44 @@ c10::IValue Transfer::to_device(const c10::IValue& value) const {
   return value;
 }
 
+// Parts of all_to_all may differ.
+bool Transfer::compares_shapes() const { return operation_.compare(0, 10, "all_to_all") != 0; }
+
+// Only the root gives tensors to scatter or gets gathered ones.
+bool Transfer::is_compared(const Part& part) const {
+  return (part.role == Role::kWrites) == (operation_ == "scatter");
+}
+
 std::string Transfer::signature() const {
   std::ostringstream out;
   out << operation_;
   if (reduction_) out << " (" << name(*reduction_) << ")";
   if (root_) out << " with root " << *root_;
-  // Only the root gives tensors to scatter or gets gathered ones; parts of all_to_all may differ.
-  const bool scatters = operation_ == "scatter";
-  const bool has_shapes = operation_.substr(0, 10) != "all_to_all";
   const char* separator = " of ";
   for (const Part& part : parts_) {
-    if ((part.role == Role::kWrites) != scatters) continue;
+    if (!is_compared(part)) continue;
     out << separator << part.device.scalar_type();
-    if (has_shapes) out << " " << part.device.sizes();
+    if (compares_shapes()) out << " " << part.device.sizes();
     separator = ", ";
   }
   return out.str();
+}
+
+std::string Transfer::key() const {
+  std::string key = operation_;
+  const auto add = [&](int64_t number) {
+    key.append(reinterpret_cast<const char*>(&number), sizeof(number));
+  };
+  add(reduction_ ? *reduction_ : -1);
+  add(root_.value_or(-1));
+  for (const Part& part : parts_) {
+    if (!is_compared(part)) continue;
+    add(static_cast<int64_t>(part.device.scalar_type()));
+    add(part.device.dim());
+    if (!compares_shapes()) continue;
+    for (const int64_t size : part.device.sizes()) add(size);
+  }
+  return key;
 }
 
 std::string Transfer::describe() const {

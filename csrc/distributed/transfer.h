@@ -33,6 +33,8 @@ class Transfer {
 
   // What all ranks have in common that do the same: operation, reduction and what tensors are like.
   std::string signature() const;
+  // The same, quick to make and not to be read.
+  std::string key() const;
 
   // The tensors that get results.
   std::vector<at::Tensor> results() const;
@@ -48,6 +50,8 @@ class Transfer {
     Role role;
   };
   at::Tensor wire_format(const at::Tensor& host) const;
+  bool compares_shapes() const;
+  bool is_compared(const Part& part) const;
   std::string describe() const;
 
   const std::string operation_;

@@ -75,7 +75,7 @@ bool HostWork::wait_and_look(std::chrono::milliseconds timeout) {
     } catch (...) {
       if (inner_->isCompleted()) throw;  // not because the slice is over
     }
-    compared_->agreement->look(compared_->call);
+    compared_->agreement->look(compared_->call, [this] { return transfer_->signature(); });
   }
 }
 
