@@ -28,8 +28,12 @@ def _built_with(path: str) -> str:
     return head.build.decode() if head.build else "unknown compiler"
 
 
-def _library_lines() -> list[str]:
-    libraries = sorted(metalops._C.kernel_libraries(open=True), key=lambda entry: entry["family"])
+def library_lines(*, opened: bool = False) -> list[str]:
+    """Of every kernel library how it was built and opened; opened: of those that were used so far."""
+    libraries = sorted(
+        (x for x in metalops._C.kernel_libraries(open=not opened) if x["origin"]),
+        key=lambda entry: entry["family"],
+    )
     width = max((len(entry["family"]) for entry in libraries), default=0)
     lines = []
     builds = set()
@@ -88,8 +92,8 @@ def _device_line() -> str:
     return f"{name}: {kind}, {torch.backends.mps.get_core_count()} cores"
 
 
-def describe() -> list[tuple[str, list[str]]]:
-    """(title, lines) of each part of the report."""
+def describe(*, libraries: bool = True) -> list[tuple[str, list[str]]]:
+    """(title, lines) of each part of the report. libraries: which are opened for it, and that takes time on a Mac."""
     if metalops._problem is None:
         from metalops import _build_info
 
@@ -101,8 +105,9 @@ def describe() -> list[tuple[str, list[str]]]:
                 [f"{torch.__version__} (metalops was built for {_build_info.TORCH_VERSION})"],
             ),
             ("compiler", [_build_info.COMPILER]),
-            ("kernel libraries", _library_lines()),
         ]
+        if libraries:
+            report.append(("kernel libraries", library_lines()))
     else:
         report = [
             ("metalops", [metalops.__version__]),

@@ -17,6 +17,7 @@ from typing import TextIO
 
 import torch
 
+from .._info import describe, library_lines
 from . import gpu_family, interfaces, models, operators
 from .check import Check
 
@@ -53,18 +54,12 @@ class Report:
 
 
 def _head(report: Report) -> None:
-    from metalops._info import describe
-
     report.line(time.strftime("metalops selftest, %Y-%m-%d"))
     system = f"macOS {platform.mac_ver()[0]}" if sys.platform == "darwin" else platform.platform()
     report.line(f"{'system':18}{system}, {platform.machine()}, Python {platform.python_version()}")
     for name in gpu_family.names():
         report.line(f"{'GPU family':18}{name}")
-    try:
-        described = describe()
-    except Exception:  # a library that does not open; the checks go on, and tell what works
-        described = [("FAILED", traceback.format_exc().splitlines())]
-    for title, lines in described:
+    for title, lines in describe(libraries=False):
         for line in lines:
             report.line(f"{title:18}{line}")
             title = ""
@@ -122,6 +117,9 @@ def main(arguments: list[str]) -> int:
         if left:
             summary += f"; there was no time for {left}"
         report.line(summary, show=True)
+        report.line("\nThe kernel libraries that were used:")
+        for line in library_lines(opened=True):
+            report.line(line)
     print(f"wrote {options.output}")
     if failed:
         print("Please attach it to an issue; what failed is behind the lines with FAILED.")
