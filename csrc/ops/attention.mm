@@ -275,6 +275,12 @@ Inputs inputs_of(const Tensor& query, const Tensor& key, const Tensor& value, co
   return in;
 }
 
+// The sizes of log-sum-exps.
+at::DimVector rows_of(const Tensor& query, const Sizes& sizes) {
+  return sizes.is_packed ? at::DimVector{sizes.heads, query.size(0)}
+                         : at::DimVector{sizes.batch, sizes.heads, sizes.queries};
+}
+
 // Kernels for at most that many features.
 struct Features {
   int64_t most;
@@ -337,11 +343,8 @@ std::tuple<Tensor, Tensor> attention_forward(const Tensor& query, const Tensor& 
   auto in = inputs_of(query, key, value, sizes, options);
   auto& p = in.parameters;
   const auto out = empty_in_order(query, sizes.value_size);
-  const auto rows = sizes.is_packed
-                        ? at::IntArrayRef({sizes.heads, query.size(0)}).vec()
-                        : at::IntArrayRef({sizes.batch, sizes.heads, sizes.queries}).vec();
   constexpr auto kNothing = -std::numeric_limits<float>::infinity();
-  const auto lse = at::empty(rows, query.options().dtype(at::kFloat));
+  const auto lse = at::empty(rows_of(query, sizes), query.options().dtype(at::kFloat));
   if (sizes.is_packed) {
     // Tokens of no sequence.
     out.zero_();
@@ -375,8 +378,25 @@ AttentionGradients attention_backward(const Tensor& grad_out, const MaybeTensor&
                                       const Tensor& out, const Tensor& lse,
                                       const AttentionOptions& options, std::array<bool, 6> wanted) {
   const auto sizes = check(query, key, value, options);
+  metalops::check_same_device(
+      kName, {{query, "query"}, {grad_out, "grad_out"}, {out, "out"}, {lse, "lse"}});
+  at::DimVector of_out(query.sizes());
+  of_out.back() = sizes.value_size;
+  TORCH_CHECK(out.sizes() == at::IntArrayRef(of_out) && out.scalar_type() == query.scalar_type(),
+              kName, ": out must be ", query.scalar_type(), " of sizes ", of_out, ", but is ",
+              out.scalar_type(), " of sizes ", out.sizes());
   TORCH_CHECK(grad_out.sizes() == out.sizes(), kName, ": grad_out must have the sizes of out, ",
               out.sizes(), ", but has ", grad_out.sizes());
+  const auto rows = rows_of(query, sizes);
+  TORCH_CHECK(lse.sizes() == at::IntArrayRef(rows) && lse.scalar_type() == at::kFloat, kName,
+              ": lse must be Float of sizes ", rows, ", but is ", lse.scalar_type(), " of sizes ",
+              lse.sizes());
+  TORCH_CHECK(!grad_lse || grad_lse->sizes() == at::IntArrayRef(rows), kName,
+              ": grad_lse must have the sizes of lse, ", rows, ", but has ", grad_lse->sizes());
+  // What is not given has no gradient.
+  wanted[3] = wanted[3] && options.attn_mask;
+  wanted[4] = wanted[4] && options.sinks;
+  wanted[5] = wanted[5] && options.alibi_slopes;
   auto in = inputs_of(query, key, value, sizes, options);
   auto& p = in.parameters;
   const auto result = readable(out);
