@@ -10,6 +10,11 @@ namespace metalops {
 // What the kernels call the dtype of a cache.
 METALOPS_HIDDEN const char* cache_type(at::ScalarType type);
 
+// RuntimeError unless the scale of a cache is one float32 on its device, or not given.
+METALOPS_HIDDEN void check_cache_scale(const char* name, const char* argument,
+                                       const at::Tensor& cache,
+                                       const std::optional<at::Tensor>& scale);
+
 // The tensor, or a copy of it, whose features have no gaps.
 METALOPS_HIDDEN at::Tensor with_features_together(const at::Tensor& tensor);
 

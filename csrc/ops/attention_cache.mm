@@ -94,6 +94,16 @@ Tensor metalops::with_features_together(const Tensor& tensor) {
   return tensor.size(-1) <= 1 || tensor.stride(-1) == 1 ? tensor : tensor.contiguous();
 }
 
+void metalops::check_cache_scale(const char* name, const char* argument, const Tensor& cache,
+                                 const std::optional<Tensor>& scale) {
+  if (!scale) {
+    return;
+  }
+  metalops::check_same_device(name, {{cache, "a cache"}, {*scale, argument}});
+  TORCH_CHECK(scale->numel() == 1 && scale->scalar_type() == at::kFloat, name, ": ", argument,
+              " must be one float32, but is ", scale->scalar_type(), " of sizes ", scale->sizes());
+}
+
 const char* metalops::cache_type(at::ScalarType type) {
   return type == at::kChar            ? "char"
          : type == at::kFloat8_e4m3fn ? "e4m3"
@@ -143,8 +153,9 @@ void reshape_and_cache(const Tensor& key, const Tensor& value, Tensor& key_cache
               kName, ": slot_mapping must be integers of one dimension, but is ",
               slot_mapping.scalar_type(), " of sizes ", slot_mapping.sizes());
   const auto slots = slot_mapping.contiguous();
-  const auto one = [&](const char* name, const char* cache_name, const Tensor& tokens,
-                       const Tensor& cache, const MaybeTensor& scale, double number) {
+  const auto check_one = [&](const char* name, const char* cache_name, const Tensor& tokens,
+                             const Tensor& cache, const char* scale_name,
+                             const MaybeTensor& scale) {
     check_codes(kName, cache_name, cache, tokens);
     TORCH_CHECK(tokens.dim() == 3 && tokens.size(0) == slots.size(0), kName, ": ", name,
                 " must have sizes (", slots.size(0), ", heads, features), but has ",
@@ -153,6 +164,13 @@ void reshape_and_cache(const Tensor& key, const Tensor& value, Tensor& key_cache
         cache.dim() == 4 && cache.size(2) == tokens.size(1) && cache.size(3) == tokens.size(2),
         kName, ": ", cache_name, " must have sizes (pages, page size, ", tokens.size(1), ", ",
         tokens.size(2), "), but has ", cache.sizes());
+    metalops::check_cache_scale(kName, scale_name, cache, scale);
+  };
+  // Nothing is stored before both are known to be right.
+  check_one("key", "key_cache", key, key_cache, "k_scale", k_scale);
+  check_one("value", "value_cache", value, value_cache, "v_scale", v_scale);
+  const auto store = [&](const Tensor& tokens, const Tensor& cache, const MaybeTensor& scale,
+                         double number) {
     const auto from = metalops::with_features_together(tokens).unsqueeze(1);
     auto parameters = cache_parameters(from, cache);
     parameters.places = CachePlaces::kSlots;
@@ -162,8 +180,8 @@ void reshape_and_cache(const Tensor& key, const Tensor& value, Tensor& key_cache
     store_in_cache(cache, from, slots, std::nullopt, std::nullopt, std::nullopt, std::nullopt,
                    scale, parameters);
   };
-  one("key", "key_cache", key, key_cache, k_scale, key_number);
-  one("value", "value_cache", value, value_cache, v_scale, value_number);
+  store(key, key_cache, k_scale, key_number);
+  store(value, value_cache, v_scale, value_number);
 }
 
 struct CacheRotation {

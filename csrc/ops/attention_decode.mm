@@ -271,6 +271,40 @@ void check_paged(const Tensor& query, const Tensor& key, const Tensor& value,
   }
 }
 
+void check_paged_options(const Tensor& query, const Tensor& key, const MaybeTensor& table,
+                         const MaybeTensor& starts, const MaybeTensor& sinks,
+                         const MaybeTensor& slopes, const MaybeTensor& k_scale,
+                         const MaybeTensor& v_scale) {
+  const auto batch = query.size(0);
+  const auto heads = query.size(2);
+  const auto check_device = [&](const char* argument, const MaybeTensor& given) {
+    if (given) {
+      metalops::check_same_device(kPagedAttention, {{query, "query"}, {*given, argument}});
+    }
+  };
+  check_device("block_table", table);
+  check_device("seq_starts", starts);
+  check_device("sinks", sinks);
+  check_device("alibi_slopes", slopes);
+  TORCH_CHECK(
+      !starts || (starts->dim() == 1 && starts->size(0) == batch &&
+                  (starts->scalar_type() == at::kInt || starts->scalar_type() == at::kLong)),
+      kPagedAttention, ": seq_starts must be integers of sizes [", batch, "], but are ",
+      starts->scalar_type(), " of sizes ", starts->sizes());
+  TORCH_CHECK(!sinks || (sinks->dim() == 1 && sinks->size(0) == heads &&
+                         (sinks->scalar_type() == at::kFloat ||
+                          sinks->scalar_type() == query.scalar_type())),
+              kPagedAttention, ": sinks must be Float or ", query.scalar_type(), " of sizes [",
+              heads, "], but are ", sinks->scalar_type(), " of sizes ", sinks->sizes());
+  TORCH_CHECK(!slopes || (slopes->scalar_type() == at::kFloat && slopes->dim() > 0 &&
+                          slopes->size(-1) == heads &&
+                          (slopes->dim() == 1 || (slopes->dim() == 2 && slopes->size(0) == batch))),
+              kPagedAttention, ": alibi_slopes must be Float of sizes [", heads, "] or [", batch,
+              ", ", heads, "], but are ", slopes->scalar_type(), " of sizes ", slopes->sizes());
+  metalops::check_cache_scale(kPagedAttention, "k_scale", key, k_scale);
+  metalops::check_cache_scale(kPagedAttention, "v_scale", key, v_scale);
+}
+
 // query: (B, L, Hq, E). Caches: (pages or samples, tokens, Hkv, E or Ev).
 std::tuple<Tensor, Tensor> paged_attention(const Tensor& query, const Tensor& key_cache,
                                            const Tensor& value_cache,
@@ -281,6 +315,8 @@ std::tuple<Tensor, Tensor> paged_attention(const Tensor& query, const Tensor& ke
                                            double scale, double value_scale, int64_t window_left,
                                            int64_t window_right, double softcap) {
   check_paged(query, key_cache, value_cache, block_table, seq_lens);
+  check_paged_options(query, key_cache, block_table, seq_starts, sinks, alibi_slopes, k_scale,
+                      v_scale);
   const auto rows = query.size(1) * (query.size(2) / key_cache.size(2));
   if (rows > metalops::kMostDecodeRows && !seq_starts) {
     const auto type = query.scalar_type();

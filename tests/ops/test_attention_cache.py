@@ -46,6 +46,26 @@ def test_a_slot_that_there_is_not_is_an_error(device, slot):
         cache.cpu()
 
 
+@devices
+def test_nothing_is_stored_where_an_argument_is_refused(device):
+    tokens = torch.ones(2, 1, 4, device=device)
+    slots = torch.arange(2, device=device)
+    keys, values = torch.zeros(2, 3, 4, 1, 4, device=device)
+    for value, cache in ((tokens[..., :3], values), (tokens, values.int()), (tokens[:1], values)):
+        with pytest.raises(RuntimeError, match="reshape_and_cache: value"):
+            ops.reshape_and_cache(tokens, value, keys, cache, slots)
+        assert not keys.any()
+
+
+def test_a_scale_on_another_device_is_refused():
+    tokens = torch.ones(1, 1, 4, device="mps")
+    cache = torch.zeros(3, 4, 1, 4, dtype=torch.int8, device="mps")
+    slots = torch.zeros(1, dtype=torch.int64, device="mps")
+    with pytest.raises(RuntimeError, match="same device"):
+        ops.reshape_and_cache(tokens, tokens, cache, cache, slots, v_scale=torch.tensor(2.0))
+    assert not cache.any()
+
+
 def stored(device, numbers, dtype, scale):
     """Numbers as one slot of a cache has them."""
     tokens = numbers.reshape(1, 1, -1)

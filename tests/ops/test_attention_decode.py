@@ -374,6 +374,15 @@ def test_errors_name_the_operator_and_the_argument(device):
         ops.paged_attention(query.to(device), *args, softcap=-1)
     with pytest.raises(RuntimeError, match="paged_attention: k_scale must be a number"):
         ops.paged_attention(query.to(device), *args, k_scale=torch.ones(2))
+    for wrong, message in (
+        ({"sinks": torch.ones(0)}, "sinks must be .*4.*0"),
+        ({"sinks": torch.ones(4).int()}, "sinks must be"),
+        ({"alibi_slopes": torch.ones(2)}, "alibi_slopes must be .*4.*2"),
+        ({"alibi_slopes": torch.ones(3, 4)}, "alibi_slopes must be"),
+    ):
+        options = {name: x.to(device) for name, x in wrong.items()}
+        with pytest.raises(RuntimeError, match="paged_attention: " + message):
+            ops.paged_attention(query.to(device), *args, **options)
 
 
 # ---- the kernels of GPUs ---------------------------------------------------------------------------
@@ -552,3 +561,15 @@ def test_opcheck(device):
     args = [out, lse, out.clone(), lse.clone()]
     args = [x.requires_grad_() for x in args]
     torch.library.opcheck(torch.ops.metalops.merge_attention.default, args, test_utils=checks)
+
+
+def test_options_on_another_device_are_refused():
+    args = next(_wrong())[1][1:]
+    query = torch.randn(2, 4, 8).to("mps")
+    args = [x.to("mps") for x in args]
+    for name in ("sinks", "alibi_slopes"):
+        with pytest.raises(RuntimeError, match="same device"):
+            ops.paged_attention(query, *args, **{name: torch.ones(4)})
+    for name in ("k_scale", "v_scale"):
+        with pytest.raises(RuntimeError, match="same device"):
+            ops.paged_attention(query, *args, **{name: torch.tensor(0.5)})
