@@ -397,10 +397,10 @@ Tensor& scaled_mm_out(const Tensor& self, const Tensor& mat2, const Tensor& scal
   const auto is_block = [](const Deduced& one) {
     return one.recipe == ScalingType::BlockWise1x128 || one.recipe == ScalingType::BlockWise128x128;
   };
-  if (of_a.recipe == ScalingType::RowWise && is_block(of_b) && blocks_of(inner, 128) == 1) {
+  if (a.recipe[0] == ScalingType::RowWise && is_block(of_b) && blocks_of(inner, 128) == 1) {
     a.recipe = {ScalingType::BlockWise1x128};
   }
-  if (of_b.recipe == ScalingType::RowWise && is_block(of_a) && blocks_of(inner, 128) == 1) {
+  if (b.recipe[0] == ScalingType::RowWise && is_block(of_a) && blocks_of(inner, 128) == 1) {
     b.recipe = {ScalingType::BlockWise1x128};
   }
   // Kernels want lines first, and blocks of both the inner dimension first.

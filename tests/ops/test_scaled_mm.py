@@ -137,6 +137,19 @@ def test_every_mix_of_formats(of_left, of_right):
         assert_right(actual, decoded(left), decoded(right))
 
 
+@pytest.mark.parametrize("m, n", [(1, 1), (1, 9), (20, 1), (20, 9)])
+@pytest.mark.parametrize("sizes", [(), (1,), (1, 1)], ids=str)
+def test_one_scale_of_each_operand_is_that_of_the_tensor(m, n, sizes):
+    """Also where it might be that of the only row, or of the only block."""
+    left, right = codes(m, 33), codes(n, 33, seed=1)
+    two = torch.full(sizes, 2.0, device="mps")
+    for a, b in ((two, two), (two.reshape(1, 1), two), (two, two.reshape(()))):
+        actual = torch._scaled_mm(
+            left.to("mps"), right.to("mps").t(), a, b, out_dtype=torch.float32
+        )
+        assert_right(actual, decoded(left) * 2, decoded(right) * 2)
+
+
 @pytest.mark.parametrize("m", [2, 20])
 def test_layouts_that_the_cpu_takes(m):
     left, right = codes(m, 37), codes(11, 37, seed=1)
