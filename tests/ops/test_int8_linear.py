@@ -35,6 +35,16 @@ def test_values(device, dtype):
                 assert_right(ops.int8_linear(*there), expected, dtype)
 
 
+@devices
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_sums_of_nothing_are_the_bias(device, dynamic):
+    x, weight, scale, bias = (t.to(device) for t in operands((3,), 0, 4))
+    for b, expected in ((bias, bias.expand(3, 4)), (None, torch.zeros(3, 4, device=device))):
+        assert torch.equal(
+            ops.int8_linear(x, weight, scale, b, dynamic_activation=dynamic), expected
+        )
+
+
 def test_kernels_take_it():
     x, weight, scale, bias = (t.to("mps") for t in operands((3,), 64, 8))
     with no_standins():

@@ -245,6 +245,23 @@ def test_kernels_and_operators_of_torch_pack_the_same_bytes(kind, dtype):
             assert a is None or torch.equal(a.cpu(), e)
 
 
+@devices
+def test_halfway_between_codes_of_nf4_is_as_bitsandbytes_has_it(device):
+    """Its thresholds are float literals, of which one is no double rounded to a float."""
+    weight = torch.zeros(1, 64)
+    weight[0, :3] = torch.tensor([1, 0.1202552542090416, 0.12025526165962219])
+    packed, _, _ = ops.quantize(weight.to(device), mode="nf4")
+    assert packed[0, :2].tolist() == [0xF8, 0x97]
+
+
+@devices
+def test_weights_of_zeros_have_any_global_scale(device):
+    weight, zero = torch.zeros(2, 32, device=device), torch.zeros((), device=device)
+    packed, scales, _ = ops.quantize(weight, mode="nvfp4", global_scale=zero)
+    assert not packed.any() and not scales.any()
+    assert not ops.dequantize(packed, scales, mode="nvfp4", global_scale=zero).any()
+
+
 def test_a_short_last_group_is_one_of_its_own():
     weight = make((4, 72), torch.float32)
     for device in ("mps", "cpu"):

@@ -49,7 +49,7 @@ def int8_linear(
     if bias is not None and bias.shape != (rows,):
         raise ValueError(f"{name}: bias must have sizes [{rows}], but has {list(bias.shape)}")
     _elsewhere.check_devices(x=x, weight=weight, scale=scale, bias=bias)
-    if not dynamic_activation:
+    if not dynamic_activation or columns == 0:
         return delivered(name, _linear(x, weight, scale, bias), out)
     step = (x.detach().float().abs().amax(-1, keepdim=True) / 127).clamp(min=1e-12)
     wide = x.float()
@@ -65,7 +65,8 @@ def int8_linear(
 
 def _linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
     codes = weight.contiguous().view(torch.uint8)
-    missing = -weight.shape[1] % 8
+    # The operator has whole bytes of eight codes, and at least one group.
+    missing = -weight.shape[1] % 8 or 8 * (weight.shape[1] == 0)
     if missing:
         codes, x = (torch.nn.functional.pad(t, (0, missing)) for t in (codes, x))
     scales = scale.to(x.dtype).reshape(-1, 1).expand(weight.shape[0], 1)

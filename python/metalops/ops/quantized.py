@@ -66,7 +66,9 @@ def quantize(
     formats.check_columns("quantize", weight.shape[-1], group_size, mode)
     if global_scale is not None:
         formats.check_global("quantize", global_scale, mode)
+        # Weights that are all zero are zero with any number.
         global_scale = global_scale.detach()
+        global_scale = torch.where(global_scale == 0, 1, global_scale)
     packed, scales, biases = torch.ops.metalops.quantize.default(
         weight.detach(), global_scale, bits, group_size, mode
     )
