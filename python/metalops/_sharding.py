@@ -29,6 +29,8 @@ def _register() -> None:
     register_sharding(operators.quantized_matmul.default)(_quantized_matmul)
     register_sharding(operators.gguf_linear.default)(_gguf_linear)
     register_sharding(operators.linear_act.default)(_linear_act)
+    register_sharding(operators.linear_act_with_input.default)(_linear_act_with_input)
+    register_sharding(operators.linear_act_backward.default)(_linear_act_backward)
 
 
 def _pointwise_overloads() -> list[tuple[OpOverload, bool]]:
@@ -215,4 +217,33 @@ def _linear_act(x, weight, bias=None, activation="none"):
     if activation == "none":
         of_bias = _of(bias, _partial())
         shardings.append(([_partial()], [_shard(last), _shard(1), of_bias, None]))
+    return shardings
+
+
+def _linear_act_with_input(x, weight, bias=None, activation="none"):
+    # Both results have the features of the weights' rows.
+    shardings = [_replicated(2, (x, weight, bias, activation))]
+    for results, arguments in _linear_act(x, weight, bias, activation)[1:]:
+        if not results[0].is_partial():
+            shardings.append((results * 2, arguments))
+    return shardings
+
+
+def _linear_act_backward(grad_output, x, weight, bias, saved, activation, output_mask):
+    last = x.ndim - 1
+    arguments = (grad_output, x, weight, bias, saved, activation, output_mask)
+    shardings = [_replicated(3, arguments)]
+
+    def add(of_results, of_grad, of_x, of_weight, of_bias):
+        inputs = [of_grad, of_x, of_weight, _of(bias, of_bias), _of(saved, of_grad), None, None]
+        shardings.append((of_results, inputs))
+
+    for dim in range(last):
+        split = _shard(dim)
+        add([split, _partial(), _partial()], split, split, _replicate(), _replicate())
+    if activation != "silu_and_mul":
+        rows = _shard(0)
+        add([_partial(), rows, rows], _shard(last), _replicate(), rows, rows)
+    columns = [_shard(last), _shard(1), _replicate()]
+    add(columns, _replicate(), _shard(last), _shard(1), _replicate())
     return shardings

@@ -16,6 +16,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
+LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 TIMEOUT = 20  # seconds that a collective may take, and a few more that a function may
 PRELOADED = [
     "metalops",
@@ -40,7 +41,7 @@ class RankError(AssertionError):
 def _context():
     # What the forking process inherits.
     os.environ["OMP_NUM_THREADS"] = "1"
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     return context
@@ -48,7 +49,8 @@ def _context():
 
 def _serve(connection, rank, size, store, options, root):
     """A rank: runs what comes until nothing more comes."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if sys.platform == "linux":  # elsewhere it ends with the connection
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     sys.path.insert(0, root)
     import torch
 

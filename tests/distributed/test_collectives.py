@@ -141,14 +141,6 @@ def batched_send_and_recv(x):
     return out
 
 
-def coalesced_all_reduce(x):
-    both = [x, x.flip(0) if x.dtype != torch.bool else ~x]
-    with dist._coalescing_manager(device=x.device):
-        for y in both:
-            dist.all_reduce(y)
-    return both
-
-
 OPERATIONS = [
     broadcast,
     all_reduce,
@@ -209,3 +201,29 @@ def check(operation, dtype):
 def test_every_dtype_and_layout(pair, operation):
     for dtype in DTYPES:
         pair.run(check, operation, dtype)
+
+
+def coalesced(device):
+    """Several at once, as torch.distributed's own users of them do it."""
+    x, y = (make((4, 3), torch.float32, device, shift) for shift in (0, 5))
+    with dist._coalescing_manager():
+        dist.all_reduce(x)
+        dist.all_reduce(y)
+    gathered = [torch.empty(8, 3, device=device) for _ in range(2)]
+    with dist._coalescing_manager():
+        for out, part in zip(gathered, (x, y)):
+            dist.all_gather_into_tensor(out, part)
+    scattered = [torch.empty(2, 3, device=device) for _ in range(2)]
+    with dist._coalescing_manager(async_ops=True) as works:
+        for out, part in zip(scattered, (x, y)):
+            dist.reduce_scatter_tensor(out, part)
+    works.wait()
+    return [z.cpu() for z in (x, y, *gathered, *scattered)]
+
+
+def check_coalesced():
+    torch.testing.assert_close(coalesced("mps"), coalesced("cpu"), rtol=0, atol=0)
+
+
+def test_coalesced_operations(pair):
+    pair.run(check_coalesced)

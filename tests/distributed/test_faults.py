@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from . import digits
-from .group import Group, RankError
+from .group import LOOPBACK, Group, RankError
 
 MPS = "mps"
 
@@ -127,6 +127,20 @@ def test_what_agrees_passes(pair):
     pair.run(alternating)
 
 
+def late():
+    """Longer than what a rank waits before it looks what others call."""
+    x = torch.ones(8, device=MPS)
+    dist.all_reduce(x)
+    if dist.get_rank() == 1:
+        time.sleep(2.5)
+    dist.all_reduce(x)
+    assert x.eq(4).all()
+
+
+def test_a_late_rank_is_waited_for(pair):
+    pair.run(late)
+
+
 def kill_yourself(calls):
     x = torch.ones(1000, device=MPS)
     for _ in range(calls):
@@ -192,6 +206,7 @@ def losses_of(steps):
     return digits.train(steps)[0]
 
 
+@pytest.mark.slow
 def test_torchrun_restarts_and_training_goes_on_as_if_nothing_had_happened(pair, tmp_path):
     expected = pair.run(losses_of, 12)[0]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -202,7 +217,7 @@ def test_torchrun_restarts_and_training_goes_on_as_if_nothing_had_happened(pair,
         str(tmp_path),
         "--fail-at=8",
     ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK}
     # Otherwise torch's agents keep the addresses of Gloo's first attempt in their store, and the second one calls them.
     environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)

@@ -2,6 +2,7 @@
 
 import itertools
 
+import gguf
 import metalops
 import pytest
 import torch
@@ -159,6 +160,28 @@ def linear_act():
                 shard(x, of_x), shard(w, of_w), shard(b, of_b), activation
             )
             torch.testing.assert_close(whole(result), expected, rtol=1e-4, atol=1e-5)
+            compare(
+                lambda *xs: metalops.ops.linear_act(*xs, activation),  # noqa: B023
+                [x.clone(), w.clone(), b.clone()],
+                [of_x, of_w, of_b],
+            )
+
+
+def gguf_linear():
+    x, w = torch.randn(6, 64, device="mps"), torch.randn(8, 64)
+    kind = gguf.GGMLQuantizationType.Q8_0
+    data = torch.from_numpy(gguf.quantize(w.numpy(), kind)).to("mps")
+    bias = torch.randn(8, device="mps")
+    expected = metalops.ops.gguf_linear(x, data, kind, bias)
+    for of_x, of_w, of_bias, kept in (
+        (Shard(0), Replicate(), Replicate(), Shard(0)),
+        (Replicate(), Shard(0), Shard(0), Shard(1)),
+    ):
+        result = metalops.ops.gguf_linear(
+            shard(x, of_x), shard(data, of_w), kind, shard(bias, of_bias)
+        )
+        assert result.placements == (kept,)
+        torch.testing.assert_close(whole(result), expected, rtol=1e-4, atol=1e-4)
 
 
 FAMILIES = sorted({operator.function.__module__ for operator in declared.values()})
@@ -195,3 +218,7 @@ def test_gradient_of_quantized_linear(pair):
 
 def test_linear_act(pair):
     pair.run(linear_act)
+
+
+def test_gguf_linear(pair):
+    pair.run(gguf_linear)
