@@ -25,7 +25,7 @@ def fresh():
     groups = []
 
     def start(**options):
-        options.setdefault("timeout", datetime.timedelta(seconds=10))
+        options.setdefault("timeout", datetime.timedelta(seconds=20))
         groups.append(Group(2, **options))
         return groups[-1]
 
@@ -90,10 +90,12 @@ MISMATCHES = {
 
 @pytest.mark.parametrize("mismatch", MISMATCHES, ids=lambda mismatch: mismatch.__name__)
 def test_all_ranks_say_what_differs(fresh, mismatch):
+    group = fresh()
+    group.run(dist.get_rank)  # once they are there
     start = time.monotonic()
     with pytest.raises(RankError) as error:
-        fresh().run(mismatch)
-    assert time.monotonic() - start < 9, "not by the timeout"
+        group.run(mismatch)
+    assert time.monotonic() - start < 15, "not by the timeout"
     assert sorted(error.value.errors) == [0, 1]
     for name, text in error.value.errors.values():
         assert name in ("RuntimeError", "DistBackendError")
@@ -157,12 +159,13 @@ def reduce_for_ever():
 @pytest.mark.parametrize("calls", [0, 3])
 def test_others_raise_when_a_rank_is_killed(fresh, calls):
     group = fresh(timeout=datetime.timedelta(seconds=4))
+    group.run(dist.get_rank)
     group.start(kill_yourself, calls, ranks=[1])
     group.start(reduce_for_ever, ranks=[0])
     start = time.monotonic()
     with pytest.raises(RankError) as error:
-        group.finish(timeout=20)
-    assert time.monotonic() - start < 8
+        group.finish(timeout=30)
+    assert time.monotonic() - start < 15
     name, text = error.value.errors[0]
     assert name in ("DistBackendError", "DistStoreError", "RuntimeError")
     assert "in all_reduce (SUM) of Float [1000] on mps, rank 0 of 2 in group" in text
