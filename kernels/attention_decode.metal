@@ -128,8 +128,8 @@ struct Cache {
   int start;                // where key 0 is
   device ErrorMessages* errors;
 
-  // Returns how many keys from there on are at their distance from each other; 0, with a negative
-  // value_at, where the table has a page that is none.
+  // Returns how many keys from there on are at their distance from each other; 0, with negative
+  // places, where the table has a page that is none.
   inline int find(int at, constant AttentionDecodeParameters& p, thread int64_t& key_at,
                   thread int64_t& value_at) const {
     const uint place = static_cast<uint>(start + at);
@@ -145,7 +145,7 @@ struct Cache {
     if (page < 0 || page >= p.pages) {
       TORCH_REPORT_ERROR(errors, "paged_attention: block_table has page ", page, ", but there are ",
                          p.pages, " pages");
-      key_at = 0;
+      key_at = -1;
       value_at = -1;
       return 0;
     }
@@ -187,9 +187,9 @@ inline Task task_of(uint number, int rows, constant AttentionDecodeParameters& p
   const int last = (task.first_row + task.rows - 1) / p.group + task.diagonal;
   const int seen_begin = p.window_left >= 0 ? max(0, first - p.window_left) : 0;
   const int seen_end = p.window_right >= 0 ? min(keys, last + p.window_right + 1) : keys;
-  const int seen = max(0, seen_end - seen_begin);
+  const int seen = seen_end - seen_begin;  // 0 or less: nothing, which begins where it ends
   const int each = (seen + p.splits - 1) / p.splits;
-  task.begin = seen_begin + min(seen, task.split * each);
+  task.begin = seen_begin + task.split * each;
   task.end = seen_begin + min(seen, (task.split + 1) * each);
   return task;
 }
@@ -285,9 +285,7 @@ struct Part {
       key_at[k] = -1;
       fetched.value_at[k] = -1;
       if (first + k * step < end) {
-        int64_t at = 0;
-        cache.find(first + k * step, p, at, fetched.value_at[k]);
-        key_at[k] = fetched.value_at[k] < 0 ? -1 : at;
+        cache.find(first + k * step, p, key_at[k], fetched.value_at[k]);
       }
     }
     bring(cache.key, key_at, p.head_size, p.is_aligned, fetched.keys_of);
@@ -314,9 +312,8 @@ struct Part {
 #pragma unroll
         for (int i = 0; i < PACKS; ++i) {
           const int feature = (i * LANES + lane) * pack;
-          packs.of[k][i] = at[k] >= 0 && feature < size
-                               ? Words<C>::gather(from + at[k] + feature, size - feature)
-                               : Pack(0);
+          packs.of[k][i] =
+              at[k] >= 0 ? Words<C>::gather(from + at[k] + feature, size - feature) : Pack(0);
         }
       }
     }

@@ -98,19 +98,22 @@ class Family:
 
     def build(self, mutant: Mutant, output: str, sanitize: str) -> None:
         """Compiles the family with a mutant to a library at `output`. Raises SyntaxError."""
-        self._compile(mutant.apply(self._preprocessed.text), output, sanitize, (), optimize=0)
+        text = mutant.apply(self._preprocessed.text)
+        self._compile(text, output, sanitize, (), bool(sanitize), optimize=0)
 
     def build_with_switch(self, mutants: dict[int, Mutant], output: str, sanitize: str) -> set[int]:
         """Compiles the family with many mutants, of which the environment chooses one, to a library at `output`. Returns
-        the numbers of those that it could have."""
+        the numbers of those that it could have. A barrier that is passed over still cuts loops over a group's threads
+        in two, so that mutants without one run on fibers."""
         mutants = {number: mutant for number, mutant in mutants.items() if mutant.is_whole}
+        fibers = bool(sanitize) or any(m.kind == "barrier" for m in mutants.values())
         header = f"{output}.h"
         with open(header, "w", encoding="utf-8") as stream:
             stream.write(SWITCH)
         while mutants:
             text = with_switch(self._preprocessed.text, mutants)
             try:
-                self._compile(text, output, sanitize, ("-include", header), optimize=1)
+                self._compile(text, output, sanitize, ("-include", header), fibers, optimize=1)
                 break
             except SyntaxError as error:
                 wrong = {(os.path.realpath(d.file), d.line) for d in error.diagnostics}
@@ -123,13 +126,19 @@ class Family:
         return set(mutants)
 
     def _compile(
-        self, text: str, output: str, sanitize: str, flags: tuple[str, ...], optimize: int
+        self,
+        text: str,
+        output: str,
+        sanitize: str,
+        flags: tuple[str, ...],
+        fibers: bool,
+        optimize: int,
     ) -> None:
         changed = dataclasses.replace(self._preprocessed, text=text)
         options = Options(
             optimize=optimize, sanitize=sanitize or None, language=self._language, flags=flags
         )
-        compile_emitted(emit(changed, group_loops=not sanitize), output, options)
+        compile_emitted(emit(changed, group_loops=not fibers), output, options)
 
 
 def _name_of_kernel_file(path: str) -> str | None:
@@ -223,7 +232,7 @@ class Trial:
         self._package = package
         self._mutants = dict(enumerate(mutants))
         self._limits: dict[Stage, float | None] = {}
-        self._switched: dict[str, tuple[str, set[int]]] = {}
+        self._switched: dict[tuple[str, bool], tuple[str, set[int]]] = {}
 
     def _limit(self, stage: Stage) -> float | None:
         """How long a round of tests may take; None if there are none. They must pass with the kernels as they are."""
@@ -240,11 +249,14 @@ class Trial:
     def _library(self, number: int, sanitize: str) -> str:
         """The path of a library with a mutant. Raises SyntaxError."""
         folder = self._package.folder
-        if sanitize not in self._switched:
-            path = os.path.join(folder, f"mutants{sanitize}.so")
-            numbers = self._family.build_with_switch(self._mutants, path, sanitize)
-            self._switched[sanitize] = path, numbers
-        path, numbers = self._switched[sanitize]
+        is_barrier = self._mutants[number].kind == "barrier"
+        kind = sanitize, is_barrier
+        if kind not in self._switched:
+            path = os.path.join(folder, f"mutants{len(self._switched)}.so")
+            alike = {n: m for n, m in self._mutants.items() if (m.kind == "barrier") == is_barrier}
+            numbers = self._family.build_with_switch(alike, path, sanitize)
+            self._switched[kind] = path, numbers
+        path, numbers = self._switched[kind]
         if number not in numbers:
             path = os.path.join(folder, "mutant.so")
             self._family.build(self._mutants[number], path, sanitize)

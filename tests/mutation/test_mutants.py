@@ -126,13 +126,18 @@ def _run(*arguments):
 
 
 @pytest.mark.slow
-def test_the_tests_notice_a_bound_check_that_is_deleted():
-    with open(os.path.join(ROOT, "kernels", "elementwise.metal"), encoding="utf-8") as stream:
+@pytest.mark.parametrize(
+    "family, text, count",
+    [("elementwise", "index >= layout.count", 2), ("hash_tensor", "threadgroup_barrier(", 1)],
+)
+def test_the_tests_notice_what_is_deleted(family, text, count):
+    file = os.path.join("kernels", f"{family}.metal")
+    with open(os.path.join(ROOT, file), encoding="utf-8") as stream:
         lines = stream.read().splitlines()
-    line = next(i for i, text in enumerate(lines, 1) if "index >= layout.count" in text)
-    result = _run("elementwise", "--at", f"kernels/elementwise.metal:{line}")
+    line = next(i for i, code in enumerate(lines, 1) if text in code)
+    result = _run(family, "--at", f"{file}:{line}")
     assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stdout.splitlines()[-1] == "2 killed"
+    assert result.stdout.splitlines()[-1] == f"{count} killed"
 
 
 def test_a_family_that_is_not_there():

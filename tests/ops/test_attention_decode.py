@@ -246,23 +246,42 @@ def random_mask(kind, *sizes):
     return torch.rand(sizes) > 0.4 if kind == torch.bool else (2 * torch.randn(sizes)).to(kind)
 
 
+def check_few_queries(query, key, value, mask=None, window=(-1, -1)):
+    """ops.attention of (B, H, L, E), without pages, against the reference."""
+    tensors = [x if x is None else x.to("mps") for x in (query, key, value, mask)]
+    with no_standins():
+        out, lse = ops.attention(
+            *tensors, window_size=window, causal_alignment="bottom_right", return_lse=True
+        )
+    scale = query.shape[-1] ** -0.5
+    for i in range(len(query)):
+        tokens = (x[i].transpose(0, 1) for x in (query, key, value))
+        mask_i = None if mask is None else mask[i]
+        expected, expected_lse = attention(*tokens, scale=scale, window=window, mask=mask_i)
+        result, rail = out[i].cpu().transpose(0, 1).double(), GUARD_RAIL[query.dtype]
+        torch.testing.assert_close(result, expected, rtol=rail, atol=rail)
+        torch.testing.assert_close(lse[i].T.cpu().double(), expected_lse, rtol=1e-5, atol=1e-4)
+
+
 @dtypes
 @pytest.mark.parametrize("queries", [1, 3])
+@pytest.mark.parametrize("heads, key_heads", [(5, 1), (2, 2)])
 @pytest.mark.parametrize("kind", [torch.bool, torch.float32, None], ids=str)
-def test_few_queries_under_a_mask(dtype, queries, kind):
-    """Which is another one for each row; five rows are no multiple of what a kernel takes."""
-    query = torch.randn(2, 5, queries, 20).to(dtype)
-    key, value = torch.randn(2, 1, 45, 20).to(dtype), torch.randn(2, 1, 45, 12).to(dtype)
-    mask = random_mask(kind or dtype, 2, 5, queries, 45)
-    with no_standins():
-        out, lse = ops.attention(*(x.to("mps") for x in (query, key, value, mask)), return_lse=True)
-    for i in range(2):
-        key_i, value_i = key[i].transpose(0, 1), value[i].transpose(0, 1)
-        expected = attention(query[i].transpose(0, 1), key_i, value_i, scale=20**-0.5, mask=mask[i])
-        rail = GUARD_RAIL[dtype]
-        result = out[i].cpu().transpose(0, 1).double()
-        torch.testing.assert_close(result, expected[0], rtol=rail, atol=rail)
-        torch.testing.assert_close(lse[i].T.cpu().double(), expected[1], rtol=1e-5, atol=1e-4)
+def test_few_queries_under_a_mask(dtype, queries, heads, key_heads, kind):
+    """Which is another one for each row; the rows are no multiple of what a kernel takes."""
+    query = torch.randn(2, heads, queries, 20).to(dtype)
+    key, value = (torch.randn(2, key_heads, 45, size).to(dtype) for size in (20, 12))
+    check_few_queries(query, key, value, random_mask(kind or dtype, 2, heads, queries, 45))
+
+
+@pytest.mark.parametrize("queries", [1, 3])
+@pytest.mark.parametrize("window", [(5, -1), (-1, 3), (5, 3), (0, 0), (40, 40)], ids=str)
+@pytest.mark.parametrize("keys", [2, 30])
+def test_few_queries_in_a_window(queries, window, keys):
+    """Also where there are fewer keys than queries, the first of which see nothing then."""
+    query = torch.randn(2, 4, queries, 20)
+    key, value = (torch.randn(2, 2, keys, size) for size in (20, 12))
+    check_few_queries(query, key, value, window=window)
 
 
 @devices
