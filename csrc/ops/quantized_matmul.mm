@@ -122,6 +122,10 @@ Tensor quantized_matmul(const Tensor& x, const Tensor& packed, const Tensor& sca
                                   (*index)->numel() == pairs),
                       kName, ": indices must be int64 and as many as each other, of one dimension");
   }
+  // Where there are none, kernels have nothing to read in place of what an index is wrong about.
+  TORCH_CHECK(pairs == 0 || (x.size(0) > 0 && packed.size(0) > 0),
+              "gather_quantized_matmul: no index is one of ", x.size(0), " matrices of x and ",
+              packed.size(0), " of weights");
   TORCH_CHECK_VALUE((left_index || x.size(0) == pairs) && (right_index || packed.size(0) == pairs),
                     kName, ": there are ", x.size(0), " matrices of x and ", packed.size(0),
                     " of weights for ", pairs, " pairs");

@@ -466,3 +466,15 @@ def test_compiled_and_exported(device):
 
     program = torch.export.export(Module(), (x, *weights)).module()
     torch.testing.assert_close(program(x, *weights), function(x, *weights))
+
+
+@devices
+def test_indices_of_no_matrices_are_refused(device):
+    x = torch.ones(3, 2, 64, device=device)
+    weight = torch.ones(3, 4, 64, device=device)
+    index = torch.zeros(3, dtype=torch.int64, device=device)
+    for left, right in ((x[:0], weight), (x, weight[:0])):
+        with pytest.raises(RuntimeError, match="gather_quantized_matmul: .* 0"):
+            ops.gather_quantized_matmul(
+                left, *ops.quantize(right), lhs_indices=index, rhs_indices=index
+            )
