@@ -172,7 +172,7 @@ def test_options_of_pages(name, queries):
 def test_caches_of_codes():
     for codes in decoding.CODES:
         for as_tensor in (False, True):
-            decoding.test_caches_of_codes("cpu", codes, torch.bfloat16, as_tensor)
+            decoding.test_caches_of_codes("cpu", codes, torch.bfloat16, (64, 32), as_tensor)
             caches.test_what_is_stored_is_what_is_read("cpu", codes)
     assert has_launched("attention_cache_store_float_char", "attention_cache_store_float_e4m3")
     assert has_launched("attention_decode_bfloat_char", "attention_decode_bfloat_e4m3")
@@ -194,7 +194,7 @@ def test_tokens_go_to_their_slots():
 
 
 def test_errors_name_the_operator_and_the_argument():
-    decoding.test_a_page_that_there_is_not_is_an_error("cpu")
+    decoding.test_a_page_that_there_is_not_is_an_error("cpu", 99)
     decoding.test_errors_name_the_operator_and_the_argument("cpu")
     for slot in (-2, 12):
         caches.test_a_slot_that_there_is_not_is_an_error("cpu", slot)

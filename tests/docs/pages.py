@@ -82,9 +82,10 @@ def _process(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def _compare(text: str, folder: Path) -> None:
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         command, *expected = part.splitlines()
-        printed = iter(_process(command, folder).stdout.splitlines())
+        output = _process(command, folder).stdout
+        printed = iter(output.splitlines())
         for line in expected:
-            assert line == "..." or line in printed, f"{command} did not print: {line}"
+            assert line == "..." or line in printed, f"{command} printed\n{output}\nwithout\n{line}"
 
 
 def _run_or_check(command: str, folder: Path) -> None:
