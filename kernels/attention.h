@@ -55,7 +55,7 @@ struct AttentionParameters {
   int32_t window_right;   // how far behind it
   int32_t mask_sizes[4];  // 1 where the mask is the same for all
   AttentionMask mask_kind;
-  float scale;
+  float scale;                 // of the products, times that of the keys where it is a tensor
   float softcap;               // 0: none
   float keep_scale;            // by which kept elements are multiplied
   uint32_t dropout_threshold;  // elements whose random bits are below it are dropped
@@ -66,6 +66,7 @@ struct AttentionParameters {
   bool has_lengths;  // of the keys of each sequence
   bool has_sinks;
   bool has_slopes;
+  bool has_key_scale;  // in the forward pass only
   bool has_grad_lse;
   bool is_aligned;  // whether rows of keys and values are whole packs of 16 bytes
 };

@@ -63,9 +63,9 @@ kernel void attention_forward(
     device const float* sinks [[buffer(6)]], device const float* slopes [[buffer(7)]],
     device const int* cu_queries [[buffer(8)]], device const int* cu_keys [[buffer(9)]],
     device const int* lengths [[buffer(10)]], device const uint2* random [[buffer(11)]],
-    constant AttentionParameters& p [[buffer(12)]], uint group [[threadgroup_position_in_grid]],
-    uint index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
-    uint lane [[thread_index_in_simdgroup]]) {
+    device const float* key_scale [[buffer(12)]], constant AttentionParameters& p [[buffer(13)]],
+    uint group [[threadgroup_position_in_grid]], uint index [[thread_index_in_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   constexpr int rows = ForwardTile<VALUES>::rows;
   constexpr int columns = ForwardTile<VALUES>::columns;
   constexpr int stride = columns + 4;
@@ -96,7 +96,7 @@ kernel void attention_forward(
     return;
   }
   const matmul::Place place{uint2(0), index, simdgroup, lane};
-  const attention::Scores<T> make = attention::scores_of<T>(s, p, mask, slopes);
+  const attention::Scores<T> make = attention::scores_of<T>(s, p, mask, slopes, key_scale);
   const attention::Dropout dropout = attention::dropout_of(s, p, random);
   const int key_head = s.head / p.heads_of_a_key;
   const Rows queries{query + attention::offset_of(p.query, s.batch, s.head, s.first_query + first),
@@ -132,7 +132,7 @@ kernel void attention_forward(
       for (int c = 0; c < share; ++c) {
         const int of_column = at + column + c;
         mine[c] = of_column >= seen_by_row.begin && of_column < seen_by_row.end
-                      ? my_scores[c] * p.scale
+                      ? my_scores[c] * make.scale
                       : -INFINITY;
       }
     } else {
@@ -221,12 +221,12 @@ kernel void attention_forward(
       place);
 }
 
-#define REGISTER_FORWARD(T, VALUES)                                                        \
-  template [[host_name("attention_forward_" #VALUES "_" #T)]] kernel void                  \
-  attention_forward<T, VALUES>(device T*, device float*, device const T*, device const T*, \
-                               device const T*, device const uchar*, device const float*,  \
-                               device const float*, device const int*, device const int*,  \
-                               device const int*, device const uint2*,                     \
+#define REGISTER_FORWARD(T, VALUES)                                                         \
+  template [[host_name("attention_forward_" #VALUES "_" #T)]] kernel void                   \
+  attention_forward<T, VALUES>(device T*, device float*, device const T*, device const T*,  \
+                               device const T*, device const uchar*, device const float*,   \
+                               device const float*, device const int*, device const int*,   \
+                               device const int*, device const uint2*, device const float*, \
                                constant AttentionParameters&, uint, uint, uint, uint)
 
 #define REGISTER_FORWARDS(VALUES)  \
@@ -298,8 +298,9 @@ kernel void attention_forward_by_simdgroups(
     device const float* sinks [[buffer(6)]], device const float* slopes [[buffer(7)]],
     device const int* cu_queries [[buffer(8)]], device const int* cu_keys [[buffer(9)]],
     device const int* lengths [[buffer(10)]], device const uint2* random [[buffer(11)]],
-    constant AttentionParameters& p [[buffer(12)]], uint group [[threadgroup_position_in_grid]],
-    uint index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+    device const float* key_scale [[buffer(12)]], constant AttentionParameters& p [[buffer(13)]],
+    uint group [[threadgroup_position_in_grid]], uint index [[thread_index_in_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]]) {
   typedef ::mpp::tensor_ops::matmul2d_descriptor Descriptor;
   constexpr float log2_e = 1.44269504f;
   constexpr int rows = 16;
@@ -330,7 +331,7 @@ kernel void attention_forward_by_simdgroups(
     return;
   }
   const int mine = first + static_cast<int>(simdgroup) * rows;
-  const attention::Scores<T> make = attention::scores_of<T>(s, p, mask, slopes);
+  const attention::Scores<T> make = attention::scores_of<T>(s, p, mask, slopes, key_scale);
   const attention::Dropout dropout = attention::dropout_of(s, p, random);
   const bool is_bare = make.is_bare();
   const int key_head = s.head / p.heads_of_a_key;
@@ -401,7 +402,7 @@ kernel void attention_forward_by_simdgroups(
                           (p.window_right < 0 || next - 1 <= place + p.window_right) &&
                           (p.window_left < 0 || at >= place + rows - 1 - p.window_left);
     if (is_whole) {
-      const float scale = p.scale * log2_e;
+      const float scale = make.scale * log2_e;
 #pragma unroll
       for (uint16_t i = 0; i < scores.get_capacity(); ++i) {
         scores[i] *= scale;

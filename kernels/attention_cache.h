@@ -31,6 +31,7 @@ struct CacheParameters {
   int32_t pages;
   CachePlaces places;
   int32_t rotated;      // features that are
+  int32_t angles;       // of the table: places that may be rotated
   float scale;          // what elements are divided by when they are stored
   bool has_scale;       // as a tensor, by which the other is multiplied
   bool has_wide_slots;  // of 64 bits, not 32

@@ -84,7 +84,7 @@ kernel void attention_cache_store(
     page = place / p.page_size;
     slot = place % p.page_size;
   } else {
-    place = lengths[batch] + (p.advances ? token : 0);
+    place = static_cast<int64_t>(lengths[batch]) + (p.advances ? token : 0);
     if (p.places == CachePlaces::kBehind) {
       if (place < 0 || place >= p.slots) {
         TORCH_REPORT_ERROR(errors, "flash_attn_with_kvcache: cache_seqlens puts a key at ", place,
@@ -100,6 +100,11 @@ kernel void attention_cache_store(
         return;
       }
     }
+  }
+  if (p.rotated > 0 && (place < 0 || place >= p.angles)) {
+    TORCH_REPORT_ERROR(errors, "flash_attn_with_kvcache: cache_seqlens puts a token at ", place,
+                       ", but rotary_cos has ", p.angles, " places");
+    return;
   }
   device const T* from =
       tokens + batch * p.tokens.batch + token * p.tokens.token + head * p.tokens.head;

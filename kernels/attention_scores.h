@@ -140,7 +140,7 @@ struct Scores {
 
 template <typename T>
 inline Scores<T> scores_of(Sequence s, constant AttentionParameters& p, device const uchar* mask,
-                           device const float* slopes) {
+                           device const float* slopes, device const float* key_scale = nullptr) {
   const int bytes = p.mask_kind == AttentionMask::kBool    ? 1
                     : p.mask_kind == AttentionMask::kFloat ? 4
                                                            : static_cast<int>(sizeof(T));
@@ -148,7 +148,7 @@ inline Scores<T> scores_of(Sequence s, constant AttentionParameters& p, device c
           p.mask[2],
           p.mask[3],
           p.mask_kind,
-          p.scale,
+          p.has_key_scale ? p.scale * key_scale[0] : p.scale,
           p.softcap,
           p.has_slopes ? slopes[s.batch * p.slopes_batch + s.head] : 0.0f,
           p.has_slopes,

@@ -28,6 +28,7 @@ struct AttentionOptions {
   bool bottom_right = false;
   double softcap = 0;
   double dropout_p = 0;
+  std::optional<at::Tensor> k_scale = std::nullopt;  // one float32; in the forward pass only
 };
 
 // Like `like`, in its order of dimensions, with other features and without gaps.

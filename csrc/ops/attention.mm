@@ -205,7 +205,7 @@ AttentionStrides strides_of(const Tensor& x) {
 
 // What kernels are given in place of options that there are not is any buffer.
 struct Inputs {
-  Tensor query, key, value, mask, sinks, slopes, cu_queries, cu_keys, lengths, random;
+  Tensor query, key, value, mask, sinks, slopes, cu_queries, cu_keys, lengths, random, key_scale;
   AttentionParameters parameters;
 };
 
@@ -225,6 +225,7 @@ Inputs inputs_of(const Tensor& query, const Tensor& key, const Tensor& value, co
   in.cu_keys = contiguous(options.cu_seqlens_k, at::kInt);
   in.lengths = contiguous(options.seqused_k, at::kInt);
   in.random = contiguous(options.rng, at::kLong);
+  in.key_scale = options.k_scale.value_or(in.query);
   auto& p = in.parameters;
   p = {};
   p.query = strides_of(in.query);
@@ -271,6 +272,7 @@ Inputs inputs_of(const Tensor& query, const Tensor& key, const Tensor& value, co
   }
   p.has_sinks = options.sinks.has_value();
   p.has_slopes = options.alibi_slopes.has_value();
+  p.has_key_scale = options.k_scale.has_value();
   p.is_aligned = is_in_packs(in.key) && is_in_packs(in.value);
   return in;
 }
@@ -334,6 +336,7 @@ std::tuple<Tensor, Tensor> attention_forward(const Tensor& query, const Tensor& 
                              .sinks = options.sinks,
                              .alibi_slopes = options.alibi_slopes,
                              .seqused_k = options.seqused_k,
+                             .k_scale = options.k_scale,
                              .scale = options.scale,
                              .window_left = options.window_left,
                              .window_right = options.window_right,
@@ -369,7 +372,7 @@ std::tuple<Tensor, Tensor> attention_forward(const Tensor& query, const Tensor& 
           compiled_for(by_simdgroups ? most : sizes.value_size).name +
           metal_type(query.scalar_type()),
       groups, /*size=*/128, out, lse, in.query, in.key, in.value, in.mask, in.sinks, in.slopes,
-      in.cu_queries, in.cu_keys, in.lengths, in.random, p);
+      in.cu_queries, in.cu_keys, in.lengths, in.random, in.key_scale, p);
   return {out, lse};
 }
 

@@ -59,6 +59,7 @@ CacheParameters cache_parameters(const Tensor& tokens, const Tensor& cache) {
           .pages = cache_size(cache.size(0)),
           .places = CachePlaces::kOwn,
           .rotated = 0,
+          .angles = 0,
           .scale = 1,
           .has_scale = false,
           .has_wide_slots = false,
@@ -204,6 +205,7 @@ CacheRotation cache_rotation(const char* name, const Tensor& tokens, const Maybe
               name, ": rotary_cos and rotary_sin must have dtype ", tokens.scalar_type(),
               ", but have ", cosines->scalar_type(), " and ", sines->scalar_type());
   parameters.rotated = static_cast<int32_t>(2 * cosines->size(1));
+  parameters.angles = cache_size(cosines->size(0));
   parameters.interleaved = interleaved;
   return {cosines->contiguous(), sines->contiguous()};
 }

@@ -321,7 +321,8 @@ std::tuple<Tensor, Tensor> paged_attention(const Tensor& query, const Tensor& ke
   if (rows > metalops::kMostDecodeRows && !seq_starts) {
     const auto type = query.scalar_type();
     const auto lengths = seq_lens.to(at::kInt);
-    const auto key = metalops::gather_cache(key_cache, block_table, lengths, k_scale, 1, type);
+    // Codes are numbers of the query's dtype, which their products with the scale would not be.
+    const auto key = metalops::gather_cache(key_cache, block_table, lengths, std::nullopt, 1, type);
     const auto value =
         metalops::gather_cache(value_cache, block_table, lengths, v_scale, value_scale, type);
     const auto [result, lse] = metalops::attention_forward(
@@ -335,7 +336,8 @@ std::tuple<Tensor, Tensor> paged_attention(const Tensor& query, const Tensor& ke
          .window_left = window_left,
          .window_right = window_right,
          .bottom_right = true,
-         .softcap = softcap});
+         .softcap = softcap,
+         .k_scale = k_scale});
     return {result.transpose(1, 2).contiguous(), lse};
   }
   const auto lse = decode_lse(query.transpose(1, 2));

@@ -285,6 +285,13 @@ def flash_attn_with_kvcache(
         right = 0
     seq_lens = cache_seqlens
     if k is not None:
+        # Nothing is written before both are known to be right.
+        for argument, new, cache in (("k", k, k_cache), ("v", v, v_cache)):
+            sizes = [q.shape[0], k.shape[1] if k.dim() > 1 else 0, *cache.shape[2:]]
+            if list(new.shape) != sizes or new.dtype != q.dtype:
+                raise RuntimeError(
+                    f"{name}: {argument} must have sizes {sizes} and dtype {q.dtype}, but has sizes {list(new.shape)} and dtype {new.dtype}"
+                )
         for cache, new, cosines, sines in (
             (k_cache, k, rotary_cos, rotary_sin),
             (v_cache, v, None, None),

@@ -174,7 +174,11 @@ def test_caches_of_codes():
         for as_tensor in (False, True):
             decoding.test_caches_of_codes("cpu", codes, torch.bfloat16, (64, 32), as_tensor)
             caches.test_what_is_stored_is_what_is_read("cpu", codes)
+        caches.test_many_queries_round_no_products_of_codes_and_their_scale(
+            "cpu", torch.half, codes
+        )
     assert has_launched("attention_cache_store_float_char", "attention_cache_store_float_e4m3")
+    assert has_launched("attention_cache_gather_half_char", "attention_cache_gather_half_e4m3")
     assert has_launched("attention_decode_bfloat_char", "attention_decode_bfloat_e4m3")
 
 
@@ -196,6 +200,8 @@ def test_tokens_go_to_their_slots():
 def test_errors_name_the_operator_and_the_argument():
     decoding.test_a_page_that_there_is_not_is_an_error("cpu", 99)
     decoding.test_errors_name_the_operator_and_the_argument("cpu")
+    for length in (-1, 3, 2**31 - 1):
+        caches.test_a_place_without_angles_is_an_error("cpu", length)
     for slot in (-2, 12):
         caches.test_a_slot_that_there_is_not_is_an_error("cpu", slot)
 

@@ -817,8 +817,9 @@ def test_wrong_arguments_of_packed_sequences_are_named(device):
             ops.varlen_attention(*arguments, 4, 4, **options)
 
 
-def test_the_backward_operator_takes_results_of_its_call_only():
-    q, k = torch.ones(2, 4, 5, 8, device="mps"), torch.ones(2, 4, 6, 8, device="mps")
+@devices
+def test_the_backward_operator_takes_results_of_its_call_only(device):
+    q, k = torch.ones(2, 4, 5, 8, device=device), torch.ones(2, 4, 6, 8, device=device)
     numbers = (5, 6, 1.0, -1, -1, False, 0.0, 0.0)
     out, lse = torch.ops.metalops.attention_forward(q, k, k, *[None] * 7, *numbers)
     run = torch.ops.metalops.attention_backward
@@ -828,12 +829,12 @@ def test_the_backward_operator_takes_results_of_its_call_only():
 
     assert [x is not None for x in gradients()] == [True] * 3 + [False] * 3
     for wrong, message in (
-        ({"lse": lse[..., :0]}, "lse must be Float of sizes"),
-        ({"lse": lse.half()}, "lse must be Float of sizes"),
-        ({"grad_lse": lse[:1]}, "grad_lse must have the sizes of lse"),
-        ({"out": out[..., :4], "grad_out": out[..., :4]}, "out must be Float of sizes"),
-        ({"grad_out": out[:1]}, "grad_out must have the sizes of out"),
-        ({"lse": lse.cpu()}, "same device"),
+        ({"lse": lse[..., :0]}, "attention: lse must"),
+        ({"lse": lse.half()}, "attention: lse must"),
+        ({"grad_lse": lse[:1]}, "attention: grad_lse must have"),
+        ({"out": out[..., :4], "grad_out": out[..., :4]}, "attention: out must"),
+        ({"grad_out": out[:1]}, "attention: grad_out must have"),
+        ({"lse": lse.to("cpu" if device == "mps" else "mps")}, "same device"),
     ):
         with pytest.raises(RuntimeError, match=message):
             gradients(**wrong)

@@ -177,6 +177,22 @@ def test_queries_are_rotated_by_the_angles_of_their_places(device, dtype, interl
 
 
 @devices
+@pytest.mark.parametrize("length", [-1, 3, 2**31 - 1])
+def test_a_place_without_angles_is_an_error(device, length):
+    tokens = torch.ones(1, 2, 1, 4, device=device)
+    lengths = torch.tensor([length], dtype=torch.int32, device=device)
+    angles = torch.ones(4, 2, device=device)
+    places = "|".join(str(place) for place in (length, length + 1) if not 0 <= place < 4)
+    message = f"puts a token at ({places}), but rotary_cos has 4 places"
+    with pytest.raises(RuntimeError, match=message):
+        torch.ops.metalops.rotate_tokens(tokens, lengths, angles, angles, True, True).cpu()
+    cache = torch.zeros(1, 8, 1, 4, device=device)
+    with pytest.raises(RuntimeError, match="puts a (token|key) at"):
+        torch.ops.metalops.append_to_cache(cache, tokens, lengths, None, angles, angles, True)
+        cache.cpu()
+
+
+@devices
 @pytest.mark.parametrize("length", [-1, 7, 8])
 def test_no_room_behind_a_sequence_is_an_error(device, length):
     cache = torch.zeros(2, 8, 1, 4, device=device)
@@ -215,6 +231,20 @@ def test_many_queries_see_the_tokens_on_the_pages(device, dtype, codes):
     query = torch.randn(3, 40, 4, 16).to(dtype)
     tolerance = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
     check(device, query, cache, tolerance=tolerance * (4 if codes else 1))
+
+
+@devices
+@pytest.mark.parametrize("codes", CODES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_many_queries_round_no_products_of_codes_and_their_scale(device, dtype, codes):
+    """Scores of some hundreds, of which such a rounding would be seen in the first decimal."""
+    cache = Cache([57], 2, (128, 8), 8, codes, scale=0.07)
+    cache.scale = torch.tensor(0.07, device=device)
+    query = torch.randn(1, 40, 4, 128).to(dtype)
+    _, lse = ops.paged_attention(query.to(device), *cache.to(device), scale=1.0, k_scale=cache.scale, return_lse=True)  # fmt: skip
+    key, value = (numbers[0] for numbers in cache.numbers)
+    _, expected = attention(query[0], key, value, scale=1.0, window=(-1, 0))
+    torch.testing.assert_close(lse[0].cpu().double(), expected, rtol=2e-6, atol=1e-4)
 
 
 @devices

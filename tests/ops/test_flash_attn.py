@@ -263,6 +263,32 @@ def test_no_room_in_the_cache_is_an_error(device):
         flash_attn.flash_attn_with_kvcache(tokens, *caches, tokens, tokens, cache_seqlens=7).cpu()
 
 
+@devices
+def test_nothing_is_stored_where_keys_or_values_are_refused(device):
+    tokens = torch.ones(1, 2, 1, 4, device=device)
+    caches = [torch.zeros(1, 8, 1, 4, device=device) for _ in range(2)]
+    for k, v, argument in (
+        (tokens, tokens[..., :3], "v"),
+        (tokens, tokens[:, :1], "v"),
+        (tokens, tokens.half(), "v"),
+        (tokens[0], tokens[0], "k"),
+    ):
+        with pytest.raises(RuntimeError, match=f"flash_attn_with_kvcache: {argument} must have sizes"):  # fmt: skip
+            flash_attn.flash_attn_with_kvcache(tokens, *caches, k, v, cache_seqlens=1)
+        assert not any(cache.any() for cache in caches)
+
+
+@devices
+def test_places_without_angles_are_an_error(device):
+    tokens = torch.ones(1, 2, 1, 4, device=device)
+    caches = [torch.zeros(1, 8, 1, 4, device=device) for _ in range(2)]
+    angles = torch.ones(3, 2, device=device)
+    with pytest.raises(RuntimeError, match="puts a token at 3, but rotary_cos has 3 places"):
+        flash_attn.flash_attn_with_kvcache(
+            tokens, *caches, tokens, tokens, angles, angles, cache_seqlens=2
+        ).cpu()
+
+
 def test_arguments_that_need_or_exclude_one_another():
     tokens = torch.ones(1, 1, 1, 4)
     caches = [torch.zeros(1, 8, 1, 4) for _ in range(2)]

@@ -121,7 +121,8 @@ def _store(cache, tokens, p, slots=None, lengths=None, table=None, rotation=None
     cosines = sines = None
     if rotation is not None:
         cosines, sines = rotation.cosines.contiguous(), rotation.sines.contiguous()
-        p.rotated, p.interleaved = 2 * cosines.shape[1], rotation.interleaved
+        p.angles, p.rotated = min(cosines.shape[0], 2**31 - 1), 2 * cosines.shape[1]
+        p.interleaved = rotation.interleaved
     if lengths is not None:
         lengths = lengths.int().contiguous()
     _KERNELS.grid(

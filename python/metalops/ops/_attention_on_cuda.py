@@ -55,8 +55,8 @@ def takes(call: Call) -> bool:
     return max(lengths) <= _LARGEST and 2 * most * _THREADS <= MOST_THREADS
 
 
-def forward(call: Call, out: Tensor, lse: Tensor) -> None:
-    """out: in any order of dimensions. lse: without gaps."""
+def forward(call: Call, out: Tensor, lse: Tensor, k_scale: Tensor | None = None) -> None:
+    """out: in any order of dimensions. lse: without gaps. k_scale: one float32, by which keys are to be multiplied."""
     sizes = _Sizes(call)
     if _is_for_few_queries(call, sizes):
         options = decoding.Options(
@@ -64,6 +64,7 @@ def forward(call: Call, out: Tensor, lse: Tensor) -> None:
             sinks=call.sinks,
             alibi_slopes=call.alibi_slopes,
             seqused_k=call.seqused_k,
+            k_scale=k_scale,
             scale=call.scale,
             window_left=call.window_left,
             window_right=call.window_right,
@@ -78,6 +79,7 @@ def forward(call: Call, out: Tensor, lse: Tensor) -> None:
         out.zero_()
         lse.fill_(-torch.inf)
     p.out = _strides(out)
+    p.has_key_scale = k_scale is not None
     features = _compiled_for(sizes.value_size, _FEATURES)
     tiles = header("attention").AttentionTile
     name, rows = "attention_forward", tiles.kRows
@@ -91,7 +93,14 @@ def forward(call: Call, out: Tensor, lse: Tensor) -> None:
         sizes.groups(sizes.queries, rows, sizes.heads),
         _THREADS,
         *(out, lse, given.query, given.key, given.value, given.mask, given.sinks, given.slopes),
-        *(given.cu_queries, given.cu_keys, given.lengths, given.random, p),
+        *(
+            given.cu_queries,
+            given.cu_keys,
+            given.lengths,
+            given.random,
+            0 if k_scale is None else k_scale,
+            p,
+        ),
     )
 
 

@@ -335,6 +335,38 @@ def _check(call: Call) -> None:
     _check_numbers(call)
 
 
+def _checked_backward(
+    grad_out: Tensor,
+    grad_lse: Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    *args,
+) -> tuple[Call, list[bool]]:
+    """The forward pass, and whose gradients are wanted: what is not given has none. Raises what the operator raises on mps."""
+    *options, wanted = args
+    call = Call(query, key, value, *options)
+    _check(call)
+    _elsewhere.check_devices(query=query, grad_out=grad_out, out=out, lse=lse)
+    of_out = query.shape[:-1] + value.shape[-1:]
+    rows = query.shape[:-1] if call.cu_seqlens_q is None else query.shape[1::-1]
+    for name, x, dtype, shape in (
+        ("out", out, query.dtype, of_out),
+        ("grad_out", grad_out, None, of_out),
+        ("lse", lse, torch.float32, rows),
+        ("grad_lse", grad_lse, None, rows),
+    ):
+        if x is not None and (x.shape != shape or dtype not in (None, x.dtype)):
+            expected = "" if dtype is None else f" and dtype {dtype}"
+            raise RuntimeError(
+                f"attention: {name} must have sizes {list(shape)}{expected}, but has sizes {list(x.shape)} and dtype {x.dtype}"
+            )
+    given = [x is not None for x in call[:_DIFFERENTIABLE]]
+    return call, [a and b for a, b in zip(wanted, given, strict=True)]
+
+
 def _check_sizes(name: str, x: Tensor, holds: bool, expected: str) -> None:
     if not holds:
         raise RuntimeError(
@@ -695,9 +727,7 @@ def _backward(
     lse: Tensor,
     *args,
 ) -> tuple[Tensor | None, ...]:
-    *options, wanted = args
-    call = Call(query, key, value, *options)
-    _check(call)
+    call, wanted = _checked_backward(grad_out, grad_lse, query, key, value, out, lse, *args)
     return _composed_backward(call, grad_out, grad_lse, wanted)
 
 
@@ -730,9 +760,7 @@ def _forward_on_cuda(*args) -> tuple[Tensor, Tensor]:
 
 
 def _backward_on_cuda(grad_out, grad_lse, query, key, value, out, lse, *args):
-    *options, wanted = args
-    call = Call(query, key, value, *options)
-    _check(call)
+    call, wanted = _checked_backward(grad_out, grad_lse, query, key, value, out, lse, *args)
     if not _attention_on_cuda.takes(call):
         return _composed_backward(call, grad_out, grad_lse, wanted)
     results = _empty_gradients(call, wanted)
@@ -818,7 +846,7 @@ def _empty_gradients(call: Call, wanted: Sequence[bool]) -> tuple[Tensor | None,
         for x, is_wanted in zip(call[:3], wanted[:3], strict=True)
     ]
     others = [
-        x.new_empty(x.shape) if is_wanted else None
+        x.new_empty(x.shape) if is_wanted and x is not None else None
         for x, is_wanted in zip(call[3:_DIFFERENTIABLE], wanted[3:], strict=True)
     ]
     return (*placed, *others)

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from . import _attention_cache_on_cuda as caching
 from . import _attention_decode_on_cuda as decoding
-from . import _elsewhere, fake
+from . import _attention_on_cuda, _elsewhere, fake
+from ._attention_call import Call
 from ._registration import Operator, register
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -442,6 +443,12 @@ def _reshape_and_cache(
 
 def _rotated(tokens: Tensor, places: Tensor, cosines, sines, interleaved: bool) -> Tensor:
     """places: of the tokens, ``(B, L)``."""
+    wrong = (places < 0) | (places >= cosines.shape[0])
+    if wrong.any():
+        raise RuntimeError(
+            f"flash_attn_with_kvcache: cache_seqlens puts a token at {places[wrong][0].item()}, but rotary_cos has "
+            f"{cosines.shape[0]} places"
+        )
     half = cosines.shape[1]
     cosines, sines = (x[places].float().unsqueeze(2) for x in (cosines, sines))
     turned, rest = tokens[..., : 2 * half].float(), tokens[..., 2 * half :]
@@ -536,18 +543,20 @@ def _paged_on_cuda(*args):
     capacity = key.shape[1] * (1 if table is None else table.shape[1])
     if not decoding.takes(query, key, value, capacity):
         return _paged(*args)
+    out = query.new_empty([batch, queries, heads, value.shape[3]])
+    lse = query.new_empty([batch, heads, queries], dtype=torch.float32)
     if queries * heads > decoding.MOST_ROWS * key.shape[2] and starts is None:
         lengths = lengths.int()
-        key = caching.gather(key, table, lengths, k_scale, 1.0, query.dtype)
+        # Codes are numbers of the query's dtype, which their products with the scale would not be.
+        key = caching.gather(key, table, lengths, None, 1.0, query.dtype)
         value = caching.gather(value, table, lengths, v_scale, value_scale, query.dtype)
         tokens = (x.transpose(1, 2) for x in (query, key, value))
         options = (None, sinks, slopes, None, None, lengths, None, queries, capacity)
-        out, lse = torch.ops.metalops.attention_forward.default(
-            *tokens, *options, scale, window_left, window_right, True, softcap, 0.0
-        )
-        return out.transpose(1, 2).contiguous(), lse
-    out = query.new_empty([batch, queries, heads, value.shape[3]])
-    lse = query.new_empty([batch, heads, queries], dtype=torch.float32)
+        call = Call(*tokens, *options, scale, window_left, window_right, True, softcap, 0.0)
+        if not _attention_on_cuda.takes(call):
+            return _paged(*args)
+        _attention_on_cuda.forward(call, out.transpose(1, 2), lse, k_scale)
+        return out, lse
     options = decoding.Options(
         sinks=sinks,
         alibi_slopes=slopes,
