@@ -41,6 +41,11 @@ VARIABLES: dict[str, tuple[str, str]] = {
         "the Metal version, 3.1, 3.2, 4.0 or 4.1, of sources compiled at run time on the software device and on NVIDIA's "
         "GPUs, read at each compilation; kernel files built by `metalops.build` are Metal 3.1, and 4.0 too if they ask for `__HAVE_TENSOR__`",
     ),
+    "METALOPS_PRIVATE_BUFFERS": (
+        "0",
+        "software device: 1: the memory of tensors is said to be out of the CPU's reach, as that of private Metal buffers is; "
+        "torch.distributed then copies",
+    ),
     "METALOPS_QUIET": (
         "0",
         "1: no line on stderr when compiling a kernel takes more than two seconds",

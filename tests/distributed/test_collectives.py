@@ -1,5 +1,7 @@
 """c10d's operations on mps tensors give what they give on CPU tensors."""
 
+import os
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -201,6 +203,20 @@ def check(operation, dtype):
 def test_every_dtype_and_layout(pair, operation):
     for dtype in DTYPES:
         pair.run(check, operation, dtype)
+
+
+def check_private(operation, dtype):
+    os.environ["METALOPS_PRIVATE_BUFFERS"] = "1"
+    try:
+        check(operation, dtype)
+    finally:
+        del os.environ["METALOPS_PRIVATE_BUFFERS"]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
+def test_memory_that_the_host_cannot_reach_is_copied(pair, operation):
+    for dtype in (torch.float32, torch.int16, torch.complex64):
+        pair.run(check_private, operation, dtype)
 
 
 def coalesced(device):

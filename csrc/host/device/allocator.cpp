@@ -342,7 +342,11 @@ class HostAllocator final : public at::mps::IMPSAllocator {
   c10::IntArrayRef getBufferShape(const void*) const override { return {}; }
   id_t getBufferId(const void*) const override { return 0; }
   void setBufferShape(const void*, const c10::IntArrayRef&) const override {}
-  bool isSharedBuffer(const void*) const override { return true; }
+  // Read at each call: a test's process is also used by others.
+  bool isSharedBuffer(const void*) const override {
+    const char* text = std::getenv("METALOPS_PRIVATE_BUFFERS");
+    return text == nullptr || std::string_view(text) != "1";
+  }
   c10::DataPtr allocScalarBufferWithValue(void* value, size_t bytes) const override {
     c10::DataPtr data = allocate_block(bytes);
     std::memcpy(data.get(), value, bytes);
