@@ -86,6 +86,21 @@ def test_kernels_give_what_operators_of_torch_give(name, dtype):
     assert torch.equal(rows, actual[torch.tensor([[3, 20]])])
 
 
+@devices
+def test_scales_of_mxfp4_that_are_no_normal_numbers(device):
+    """The smallest scales are 2^-128 and 2^-127, of which the codes' multiples are exact."""
+    exponents = torch.tensor([0, 1, 2, 3, 250], dtype=torch.uint8)
+    codes = torch.arange(16, dtype=torch.uint8)
+    data = torch.cat([exponents[:, None], (codes | (15 - codes) << 4).expand(5, 16)], 1)
+    sizes = torch.tensor([0, 1, 2, 3, 4, 6, 8, 12], dtype=torch.float64)
+    sizes = torch.cat([sizes, -sizes])
+    expected = torch.cat([sizes, sizes.flip(0)]) * 2.0 ** (exponents[:, None].double() - 128)
+    actual = ops.gguf_dequantize(data.to(device), "MXFP4").cpu()
+    # GPUs may take such a scale for zero.
+    atol = 0 if device == "cpu" else 12 * 2.0**-127
+    torch.testing.assert_close(actual, expected.float(), rtol=0, atol=atol)
+
+
 @types
 @dtypes
 @devices
@@ -194,8 +209,9 @@ def test_wrong_arguments_are_named(device):
             call()
     with pytest.raises(NotImplementedError, match="\"gguf_linear\" not implemented for 'Int'"):
         ops.gguf_linear(x.int(), data, 2)
-    with pytest.raises(RuntimeError, match="gguf_embedding: index 6 is not one of 6"):
-        ops.gguf_embedding(torch.tensor([6], device=device), data, 2).cpu()
+    for wrong in (6, -1):
+        with pytest.raises(RuntimeError, match=f"gguf_embedding: index {wrong} is not one of 6"):
+            ops.gguf_embedding(torch.tensor([wrong], device=device), data, 2).cpu()
 
 
 def test_operators_refuse_what_functions_refuse():

@@ -225,11 +225,11 @@ def test_halves_between_codes_go_to_even_ones(device):
 @devices
 def test_the_power_of_two_is_one_that_cuts_nothing_off(device):
     """MLX's rounding: up always."""
-    largest = torch.tensor([1.0, 1.0001, 1.5, 2.0, 1.5 * 2**-20, 0.0, 3e38])
-    rows = torch.zeros(7, 32)
-    rows[:, 3] = largest * torch.tensor([6, 6, 6, 6, 6, 6, 1.0])
+    largest = torch.tensor([1.0, 1.0001, 1.5, 2.0, 1.5 * 2**-20, 0.0, 3e38, torch.inf])
+    rows = torch.zeros(8, 32)
+    rows[:, 3] = largest * torch.tensor([6, 6, 6, 6, 6, 6, 1.0, 1.0])
     _, scales, _ = ops.quantize(rows.to(device), mode="mxfp4")
-    assert scales.flatten().tolist() == [127, 128, 128, 128, 108, 127, 253]
+    assert scales.flatten().tolist() == [127, 128, 128, 128, 108, 127, 253, 254]
 
 
 @kinds

@@ -256,14 +256,16 @@ def test_sorted_tokens_of_experts(device):
 
 
 @devices
-def test_indices_that_are_not_of_matrices_are_reported(device):
-    weights = moved(quantized((3, 8, 64), FOUR), device)
-    x = torch.zeros(2, 1, 64, device=device)
-    wrong = torch.tensor([0, 3], device=device)
-    with pytest.raises(RuntimeError, match="gather_quantized_matmul: ind"):
-        ops.gather_quantized_matmul(x, *weights, rhs_indices=wrong).cpu()
-    with pytest.raises(RuntimeError, match="gather_quantized_matmul: ind"):
-        ops.gather_quantized_matmul(x, *weights, lhs_indices=wrong, rhs_indices=wrong * 0).cpu()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_indices_that_are_not_of_matrices_are_reported(device, dtype):
+    weights = moved(quantized((3, 64, 64), FOUR, dtype), device)
+    fine = torch.zeros(2, dtype=torch.int64, device=device)
+    for rows, transpose in ((1, True), (5, True), (5, False), (20, True)):
+        x = torch.zeros(2, rows, 64, dtype=dtype, device=device)
+        for left, right in ((-1, 0), (2, 0), (0, -1), (0, 3)):
+            indices = {"lhs_indices": fine + left, "rhs_indices": fine + right}
+            with pytest.raises(RuntimeError, match="gather_quantized_matmul: ind"):
+                ops.gather_quantized_matmul(x, *weights, **indices, transpose=transpose).cpu()
 
 
 # ---- errors --------------------------------------------------------------------------------------
