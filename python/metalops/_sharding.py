@@ -26,6 +26,9 @@ def _register() -> None:
         register_sharding(overload)(_Pointwise(overload, halving))
     register_sharding(operators.attention_forward.default)(_attention_forward)
     register_sharding(operators.attention_backward.default)(_attention_backward)
+    register_sharding(operators.paged_attention.default)(_paged_attention)
+    for merging in ("merge_attention", "merge_attention_backward"):
+        register_sharding(getattr(operators, merging).default)(_merge_attention)
     register_sharding(operators.quantized_matmul.default)(_quantized_matmul)
     register_sharding(operators.gguf_linear.default)(_gguf_linear)
     register_sharding(operators.linear_act.default)(_linear_act)
@@ -155,6 +158,39 @@ def _attention_inputs(query, key, value, rest):
             None,
             *others,
         ]
+
+
+def _paged_attention(
+    query, key, value, table, lengths, starts, sinks, slopes, k_scale, v_scale, *numbers
+):
+    """Over heads, of (batch, tokens, heads, features) and caches like it, and over sequences, which share the pages."""
+    options = (table, lengths, starts, sinks, slopes, k_scale, v_scale)
+    shardings = [_replicated(2, (query, key, value, *options, *numbers))]
+
+    def add(results, of_query, of_cache, of_options):
+        placed = map(_of, options, of_options)
+        shardings.append((results, [of_query, of_cache, of_cache, *placed, *[None] * len(numbers)]))
+
+    same, first, heads = _replicate(), _shard(0), _shard(2)
+    has_pages = _is_tensor(table)
+    of_slopes = first if _is_tensor(slopes) and slopes.ndim == 2 else same
+    of_options = [first, first, first, same, of_slopes, same, same]
+    add([first, first], first, same if has_pages else first, of_options)
+    if key.shape[2] % query.mesh.size() == 0:
+        of_slopes = _shard(slopes.ndim - 1) if _is_tensor(slopes) else None
+        of_options = [same, same, same, first, of_slopes, same, same]
+        add([heads, _shard(1)], heads, heads, of_options)
+    return shardings
+
+
+def _merge_attention(*parts):
+    """Over everything but the features, the last dimension of some."""
+    results = 2 if len(parts) == 4 else 4
+    rank = min(x.ndim for x in parts)
+    shardings = [_replicated(results, parts)]
+    for dim in range(rank):
+        shardings.append(([_shard(dim)] * results, [_shard(dim)] * len(parts)))
+    return shardings
 
 
 def _splits(tensor, dim: int) -> bool:

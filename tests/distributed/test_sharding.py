@@ -107,6 +107,38 @@ def attention_with_extras():
             torch.testing.assert_close(whole(result), expected)
 
 
+def paged_attention():
+    query = torch.randn(4, 3, 4, 8, device="mps")
+    caches = [torch.randn(9, 4, 2, 8, device="mps") for _ in range(2)]
+    table = torch.arange(8, dtype=torch.int32, device="mps").reshape(4, 2)
+    lengths = torch.tensor([8, 3, 5, 7], dtype=torch.int32, device="mps")
+    same, first, heads = Replicate(), Shard(0), Shard(2)
+    for name, sizes in (("sinks", (4,)), ("alibi_slopes", (4,)), ("alibi_slopes", (4, 4))):
+        extra = torch.rand(sizes, device="mps")
+        expected = metalops.ops.paged_attention(query, *caches, table, lengths, return_lse=True, **{name: extra})  # fmt: skip
+        for of_query, of_cache, of_table, kept in (
+            (first, same, first, (first, first)),
+            (heads, heads, same, (heads, heads)),
+        ):
+            found = metalops.ops.paged_attention(
+                shard(query, of_query),
+                *(shard(x, of_cache) for x in caches),
+                *(shard(x, of_table) for x in (table, lengths)),
+                return_lse=True,
+                **{name: shard(extra, same)},
+            )
+            for result, x, placement in zip(found, expected, kept):
+                assert result.placements == (placement,)
+                torch.testing.assert_close(whole(result), x)
+
+
+def merge_attention():
+    out_a, out_b = torch.randn(2, 4, 6, 8, device="mps")
+    lse_a, lse_b = torch.randn(2, 4, 6, device="mps")
+    for dim in (0, 1):
+        compare(lambda *parts: metalops.ops.merge_attention(*parts)[0], [out_a, lse_a, out_b, lse_b], [Shard(dim)] * 4, kept=Shard(dim))  # fmt: skip
+
+
 def quantized_linear(mode, with_bias):
     x, w = torch.randn(6, 128, device="mps"), torch.randn(32, 128, device="mps")
     bias = torch.randn(32, device="mps") if with_bias else None
@@ -204,6 +236,14 @@ def test_attention_over_batch_and_heads(pair, query_heads, key_heads):
 
 def test_attention_with_masks_sinks_and_slopes(pair):
     pair.run(attention_with_extras)
+
+
+def test_attention_over_pages(pair):
+    pair.run(paged_attention)
+
+
+def test_attention_put_together(pair):
+    pair.run(merge_attention)
 
 
 @pytest.mark.parametrize("with_bias", [False, True])

@@ -29,8 +29,8 @@ from . import fake
 class Operator:
     """schema: as the compiled parts have it, which define the operator where they are there. cpu, cuda, fake: kernels.
 
-    gradients(args, results, grads, wanted): the gradients of the first arguments. needs_results: whether it takes results, which
-    are kept then; grads of results without one are None then, else zeros, and results None. formula: the same as the operator in
+    gradients(args, results, grads, wanted): the gradients of the first arguments; those of results that nothing was made of are
+    None. needs_results: whether it takes results, which are kept then, else None. formula: the same as the operator in
     differentiable operators, for forward mode. vmap: a rule. lowered(dtype, device, *args): the arguments as autocast has them.
     """
 
@@ -104,7 +104,7 @@ class _Recorded(SingleLevelFunction):
     def forward(ctx, run: Callable, operator: Operator, *args):
         results = run(*args)
         kept = (*args, *results) if operator.needs_results else args
-        ctx.set_materialize_grads(not operator.needs_results)
+        ctx.set_materialize_grads(False)
         ctx.operator = operator
         ctx.others = [None if isinstance(x, Tensor) else x for x in args]
         ctx.are_tensors = [isinstance(x, Tensor) for x in args]

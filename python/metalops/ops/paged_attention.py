@@ -652,6 +652,7 @@ def _fake_merge_backward(grad_out, grad_lse, out_a, lse_a, out_b, lse_b):
 
 
 def _derivatives(args, results, grads, wanted):
+    grads = [torch.zeros_like(x) if grad is None else grad for grad, x in zip(grads, args[:2], strict=True)]  # fmt: skip
     return torch.ops.metalops.merge_attention_backward.default(*grads, *args)
 
 

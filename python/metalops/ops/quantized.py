@@ -442,8 +442,8 @@ def _differentiate_dequantize(args, results, grads, wanted):
 
 def _differentiate_scales_gradient(args, results, grads, wanted):
     # It is the transpose of what dequantize() does to scales and biases.
-    grad, packed, _, *numbers = args
-    of_scales, of_biases = grads
+    grad, packed, scales, *numbers = args
+    of_scales, of_biases = (torch.zeros_like(scales) if x is None else x for x in grads)
     biases = of_biases if numbers[-1] == "affine" else None
     of_grad = torch.ops.metalops.dequantize.default(
         packed, of_scales, biases, None, None, *numbers, grad.dtype
