@@ -154,7 +154,7 @@ kernel void attention_forward(
     for (int distance = 1; distance < lanes; distance *= 2) {
       most = max(most, simd_shuffle_xor(most, static_cast<ushort>(distance)));
     }
-    const bool is_new = most > largest + kSlack || (largest == -INFINITY && most > largest);
+    const bool is_new = most > largest + kSlack;
     float factor = 1.0f;
     if (is_new) {
       factor = largest == -INFINITY ? 0.0f : exp(largest - most);
@@ -420,8 +420,7 @@ kernel void attention_forward_by_simdgroups(
     bool is_new = false;
 #pragma unroll
     for (uint16_t i = 0; i < newest.get_capacity(); ++i) {
-      const bool exceeds = newest[i] > largest[i] + kSlack * log2_e ||
-                           (largest[i] == -INFINITY && newest[i] > largest[i]);
+      const bool exceeds = newest[i] > largest[i] + kSlack * log2_e;
       factor[i] = 1.0f;
       if (exceeds) {
         factor[i] = largest[i] == -INFINITY ? 0.0f : exp2(largest[i] - newest[i]);

@@ -60,7 +60,7 @@ struct Range {
   int end;
 };
 inline Range keys_seen(Sequence s, constant AttentionParameters& p, int row, int rows) {
-  const int last = ::metal::min(row + rows, s.queries) - 1;
+  const int last = row + rows - 1;
   Range range{0, s.keys};
   if (p.window_right >= 0) {
     range.end = ::metal::min(range.end, last + s.diagonal + p.window_right + 1);
@@ -72,7 +72,7 @@ inline Range keys_seen(Sequence s, constant AttentionParameters& p, int row, int
 }
 // The queries that see one of the keys [column, column + columns), or more.
 inline Range queries_seeing(Sequence s, constant AttentionParameters& p, int column, int columns) {
-  const int last = ::metal::min(column + columns, s.keys) - 1;
+  const int last = column + columns - 1;
   Range range{0, s.queries};
   if (p.window_right >= 0) {
     range.begin = ::metal::max(0, column - s.diagonal - p.window_right);

@@ -354,6 +354,24 @@ def test_queries_and_keys_of_packed_sequences_may_lie_behind_the_last_one(device
     assert out.shape == (20, 2, 8) and lse.shape == (2, 20)
 
 
+@pytest.mark.parametrize("begin", [-40, 0])
+def test_sequences_of_tokens_that_there_are_not_end_at_those_that_there_are(begin):
+    """Lest a kernel reads or writes beyond its tensors."""
+    leaves = [make((n, 2, 8), seed=n).to("mps").requires_grad_() for n in (20, 33, 33)]
+
+    def results(cu_q, cu_k, used):
+        numbers = [torch.tensor(x, dtype=torch.int32, device="mps") for x in (cu_q, cu_k, used)]
+        out, lse = ops.varlen_attention(
+            *leaves, *numbers[:2], 50, 60, seqused_k=numbers[2], return_lse=True
+        )
+        return [out, lse, *torch.autograd.grad(out.square().sum(), leaves)]
+
+    actual = results([begin, 7, 60, 5], [begin, 9, 80, 3], [-3, 70, 40])
+    expected = results([0, 7, 20, 20], [0, 9, 33, 33], [0, 24, 0])
+    for a, e in zip(actual, expected):
+        assert torch.equal(a, e)
+
+
 @devices
 @dtypes
 @pytest.mark.parametrize("page", [1, 8, 16])
