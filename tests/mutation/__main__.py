@@ -26,12 +26,13 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from glob import glob
 
 import metalops
-from metalops.build import metal_sources, paths
+from metalops.build import compilers, metal_sources, paths
 from metalops.msl.build import Options, compile_emitted
 from metalops.msl.preprocess import preprocess
 from metalops.msl.targets.host.emit import emit
@@ -61,20 +62,33 @@ class Stage:
     sanitize: str = ""
 
 
-def stages(family: str, mutant: Mutant) -> list[Stage]:
-    """The rounds for a mutant that is built into a library of a family. The fast tests first: most do not survive these."""
-    own, of_file = (
-        os.path.join("tests", "ops", f"test_{os.path.splitext(os.path.basename(name))[0]}.py")
-        for name in (family, mutant.file)
-    )
-    if not os.path.exists(os.path.join(ROOT, own)):
-        raise FileNotFoundError(f"kernels/{family}.metal has no tests {own}")
-    rounds = [Stage((own, "-m", "not slow")), Stage((own, "-m", "slow"))]
-    if of_file != own and os.path.exists(os.path.join(ROOT, of_file)):
-        rounds.insert(0, Stage((of_file,)))
-    if mutant.kind in SANITIZERS:
-        rounds.append(Stage((own, "-m", "not slow"), sanitize=SANITIZERS[mutant.kind]))
+def _path_of_tests(name: str) -> str:
+    return os.path.join("tests", "ops", f"test_{name}.py")
+
+
+def _tests_of(name: str) -> tuple[str, ...]:
+    """The files of tests of a kernel file; first those of its kernels alone, which run few other things."""
+    paths = (_path_of_tests(f"{name}_kernels"), _path_of_tests(name))
+    return tuple(path for path in paths if os.path.exists(os.path.join(ROOT, path)))
+
+
+def stages(family: str, mutant: Mutant, expression: str, sanitizers: bool) -> list[Stage]:
+    """The rounds for a mutant that is built into a library of a family. The fast tests first: most do not survive these.
+    expression: which tests, if not all; sanitizers: whether there are rounds under these."""
+    own, of_file = (os.path.splitext(os.path.basename(name))[0] for name in (family, mutant.file))
+    if not _tests_of(own):
+        raise FileNotFoundError(f"kernels/{family}.metal has no tests {_path_of_tests(own)}")
+    chosen = ("-k", expression) if expression else ()
+    tests = (*_tests_of(own), *chosen)
+    rounds = [Stage((*tests, "-m", "not slow")), Stage((*tests, "-m", "slow"))]
+    if of_file != own and _tests_of(of_file):
+        rounds.insert(0, Stage((*_tests_of(of_file), *chosen)))
+    if sanitizers and mutant.kind in SANITIZERS:
+        rounds.append(Stage((*tests, "-m", "not slow"), sanitize=SANITIZERS[mutant.kind]))
     return rounds
+
+
+Rounds = Callable[[str, Mutant], list[Stage]]
 
 
 def _include_dirs() -> list[str]:
@@ -89,6 +103,7 @@ class Family:
     def __init__(self, variant: metal_sources.Variant):
         self.name = variant.name
         self._language = variant.language
+        self.has_tensors = variant.language >= compilers.TENSORS
         self._preprocessed = preprocess(
             path=variant.source, include_dirs=_include_dirs(), language=variant.language
         )
@@ -149,8 +164,8 @@ def _name_of_kernel_file(path: str) -> str | None:
 class Package:
     """A copy of the package that consists of links, and a process that runs tests with it."""
 
-    def __init__(self, folder: str):
-        """folder: where to make it; must not exist."""
+    def __init__(self, folder: str, family: Family):
+        """folder: where to make it; must not exist. family: whose kernels the tests are to run."""
         self._copy = os.path.join(folder, "metalops")
         for part in FOLDERS_WITH_MUTANTS:
             os.makedirs(os.path.join(self._copy, part))
@@ -161,6 +176,7 @@ class Package:
                     os.symlink(os.path.join(PACKAGE, part, name), place)
         self.folder = folder
         self._environment = {**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
+        self._environment["METALOPS_MATMUL"] = "tensor" if family.has_tensors else "simdgroup"
         self._servers: dict[str, subprocess.Popen] = {}
 
     def _server(self, sanitize: str) -> subprocess.Popen:
@@ -227,9 +243,10 @@ def _link(place: str, target: str) -> None:
 class Trial:
     """Tries the mutants of one family on a package."""
 
-    def __init__(self, family: Family, package: Package, mutants: list[Mutant]):
+    def __init__(self, family: Family, package: Package, mutants: list[Mutant], rounds: Rounds):
         self._family = family
         self._package = package
+        self._rounds = rounds
         self._mutants = dict(enumerate(mutants))
         self._limits: dict[Stage, float | None] = {}
         self._switched: dict[tuple[str, bool], tuple[str, set[int]]] = {}
@@ -265,7 +282,7 @@ class Trial:
     def verdict(self, number: int) -> tuple[str, str]:
         """("killed", how), ("survived", "") or ("does not compile", why)."""
         family, mutant = self._family.name, self._mutants[number]
-        for stage in stages(family, mutant):
+        for stage in self._rounds(family, mutant):
             limit = self._limit(stage)
             if limit is None:
                 continue
@@ -371,9 +388,13 @@ def main() -> int:
     )
     parser.add_argument("families", metavar="FAMILY", nargs="*")
     parser.add_argument("--all", action="store_true", help="faults of every kind")
+    parser.add_argument("--quick", action="store_true", help="no rounds under sanitizers")
+    parser.add_argument("--tests", metavar="EXPRESSION", default="", help="as pytest's -k")
     parser.add_argument("--sample", type=int, metavar="N", help="only N mutants, chosen at random")
     parser.add_argument("--seed", type=int, default=0, help="of that choice (0)")
-    parser.add_argument("--at", metavar="FILE[:LINE]", help="only the mutants of a file or line")
+    parser.add_argument(
+        "--at", metavar="FILE[:LINE]", nargs="+", help="only the mutants of these files or lines"
+    )
     parser.add_argument("--list", action="store_true", help="print the mutants and try none")
     parser.add_argument("-j", "--jobs", type=int, default=1, help="families at a time (1)")
     arguments = parser.parse_args()
@@ -382,7 +403,9 @@ def main() -> int:
         families = _families(arguments.families)
         chosen = [(f, m) for f in families for m in f.mutants(arguments.all)]
         if arguments.at:
-            chosen = [(f, m) for f, m in chosen if arguments.at in (m.file, f"{m.file}:{m.line}")]
+            chosen = [
+                (f, m) for f, m in chosen if {m.file, f"{m.file}:{m.line}"} & set(arguments.at)
+            ]
         if arguments.sample is not None and arguments.sample < len(chosen):
             chosen = random.Random(arguments.seed).sample(chosen, arguments.sample)
         if arguments.list:
@@ -390,13 +413,14 @@ def main() -> int:
                 print(line)
             return 0
         report = Report()
+        rounds = partial(stages, expression=arguments.tests, sanitizers=not arguments.quick)
 
         def try_family(family: Family) -> None:
             mutants = [m for f, m in chosen if f is family]
             if not mutants:
                 return
-            with contextlib.closing(Package(os.path.join(folder, family.name))) as package:
-                trial = Trial(family, package, mutants)
+            with contextlib.closing(Package(os.path.join(folder, family.name), family)) as package:
+                trial = Trial(family, package, mutants, rounds)
                 for number, mutant in enumerate(mutants):
                     if not report.is_decided(mutant):
                         report.add(family.name, mutant, *trial.verdict(number))
