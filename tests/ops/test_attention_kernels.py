@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from metalops import ops
 from metalops.testing.samples import make
 
 ROUNDING = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 4e-2}
@@ -136,3 +137,26 @@ def test_results_and_gradients_are_those_of_the_formula(body, seed, monkeypatch)
         assert given.dtype == tensors[name].dtype
         wanted = torch.zeros(given.shape) if gradient is None else gradient.nan_to_num(0)
         _close(given, wanted.double(), 4 * ROUNDING[dtype], name)
+
+
+@pytest.mark.parametrize("body", ["tensor", "simdgroup"])
+@pytest.mark.parametrize("dtype", ROUNDING, ids=str)
+def test_tokens_that_are_tiles_away_from_the_window_are_not_met(body, dtype, monkeypatch):
+    """They are no numbers, which would be seen even with a weight of 0."""
+    monkeypatch.setenv("METALOPS_MATMUL", body)
+    tensors = [make((1, 1, 448, 32), dtype, seed=seed).to("mps") for seed in range(3)]
+    near = slice(192, 256)
+
+    def results(tensors):
+        leaves = [x.detach().requires_grad_() for x in tensors]
+        out = ops.attention(*leaves, window_size=(20, 10))
+        found = out, *torch.autograd.grad(out, leaves, tensors[0].nan_to_num(1))
+        return [x[:, :, near] for x in found]
+
+    expected = results(tensors)
+    assert all(x.isfinite().all() for x in expected)
+    for x in tensors:
+        x[:, :, :40] = torch.nan
+        x[:, :, -40:] = torch.nan
+    for actual, wanted in zip(results(tensors), expected, strict=True):
+        assert torch.equal(actual, wanted)
