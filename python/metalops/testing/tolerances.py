@@ -32,6 +32,7 @@ _GLU = "torch's formula starts from a gradient that was rounded to the dtype"
 _ANTIALIAS = "weights of torch's own kernels depend on places that are rounded to float32"
 _AIRY = "torch's own kernel on the CPU is off by 3e-6"
 _SAVED = "computed from a result that was rounded to the dtype"
+_SQUARES = "of squared matrices: off by parts of the largest element, which is 1e5 in torch's samples; see test_matrix_exp.py"
 _STEPS = "made of operators that each round to the dtype, as in torch"
 
 # (operator, dtype, is it a gradient?): (rtol, atol for ordinary numbers, reason)
@@ -43,6 +44,9 @@ EXCEPTIONS: dict[tuple[str, torch.dtype, bool], tuple[float, float, str]] = {
     ("_upsample_bilinear2d_aa", torch.float32, False): (3e-4, 1e-4, _ANTIALIAS),
     ("_upsample_bicubic2d_aa_backward", torch.float32, False): (3e-4, 1e-4, _ANTIALIAS),
     ("upsample_bicubic2d_aa_backward", torch.float32, False): (1.3e-6, 1e-4, _ANTIALIAS),
+    ("matrix_exp", torch.float32, False): (1e-5, 5e-2, _SQUARES),
+    ("matrix_exp", torch.float32, True): (1e-5, 5e-2, _SQUARES),
+    ("matrix_exp", torch.complex64, False): (1e-5, 5e-2, _SQUARES),
     ("glu_backward_jvp", torch.float16, False): (4e-3, 2e-3, _GLU),
     ("_addmm_activation", torch.float16, False): (2e-3, 1e-3, _STEPS),
     ("_native_multi_head_attention", torch.float16, False): (4e-3, 4e-3, _STEPS),

@@ -1,0 +1,18 @@
+// Parameters of the kernels of matrix_exp.metal.
+#pragma once
+#include <c10/metal/common.h>
+#ifndef __METAL__
+#include <cstdint>
+#endif
+
+namespace metalops {
+
+// Matrices side by side, without gaps.
+struct MatrixExpParameters {
+  int64_t elements;          // of all matrices
+  uint32_t size;             // of a matrix: its rows, and its columns
+  uint32_t terms;            // at most 4
+  float coefficients[5][5];  // of a sum: of the identity, then of the terms
+};
+
+}  // namespace metalops
