@@ -8,7 +8,7 @@ from metalops.testing import no_host_copies, no_standins
 from torch.nn.functional import ScalingType, SwizzleType, scaled_grouped_mm
 
 from .benchmark import Benchmark
-from .test_grouped_mm import FORMS, SIZES, ends_of, products
+from .test_grouped_mm import FORMS, NONSENSE, SIZES, ends_of, products
 from .test_scaled_mm import (
     E4M3,
     E5M2,
@@ -274,12 +274,22 @@ def test_nvfp4_with_global_scales(is_swizzled, count, body):
     assert_right(actual, left, right, ends)
 
 
-def test_offsets_that_make_no_sense_read_no_scales_beyond_the_last():
+@pytest.mark.parametrize("form", ["2d x 3d", "3d x 2d"])
+def test_offsets_that_make_no_sense_stay_within_the_operands(form, body):
+    (a, b, scale_a, scale_b, _), (left, right, _) = by_rows(form, (3, 5, 2), 0)
+    given = [there(x) for x in (a, b, scale_a, scale_b)]
+    for ends in NONSENSE:
+        offs = torch.tensor(ends, dtype=torch.int32)
+        clamped = offs.long().clamp(0, 10).cummax(0).values
+        assert_right(torch._scaled_grouped_mm(*given, offs.to("mps")), left, right, clamped)
+
+
+def test_offsets_that_make_no_sense_read_no_scales_beyond_the_last(body):
     (a, b, scale_a, scale_b, _), _ = of_groups_of_rows(
         (3, 5, 2), 0, 16, 64, (E4M3, E4M3), 32, E8M0, True
     )
     given = [there(x) for x in (a, b, scale_a[:10], scale_b)]
-    for ends in ([4, 100, 200], [-5, -1, 10], [8, 3, 10], [1, 2, 3]):
+    for ends in (*NONSENSE, [1, 2, 3]):
         offs = torch.tensor(ends, dtype=torch.int32, device="mps")
         assert torch._scaled_grouped_mm(*given, offs).shape == (10, 16)
 
