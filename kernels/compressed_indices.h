@@ -1,0 +1,15 @@
+// Parameters of the kernels of compressed_indices.metal.
+#pragma once
+#include <c10/metal/common.h>
+#ifndef __METAL__
+#include <cstdint>
+#endif
+
+namespace metalops {
+
+struct CompressedIndicesParameters {
+  int64_t rows;      // of a matrix
+  int64_t elements;  // that a matrix has
+};
+
+}  // namespace metalops
