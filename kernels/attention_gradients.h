@@ -433,15 +433,15 @@ kernel void attention_grad_mask(
       const attention::Scores<T> make = attention::scores_of<T>(s, p, mask, slopes);
       const attention::Dropout dropout = attention::dropout_of(s, p, random);
       const int key_head = head / p.heads_of_a_key;
-      const int last_row = all_queries ? s.queries : min(mask_row + rows, s.queries);
+      const int last_row = all_queries ? s.queries : mask_row + rows;
       for (int row_at = mask_row; row_at < last_row; row_at += rows) {
-        const int queries_left = min(rows, s.queries - row_at);
+        const int queries_left = s.queries - row_at;
         const attention::Range seen = attention::keys_seen(s, p, row_at, rows);
         const int64_t statistics = batch * p.lse_batch + head * p.lse_head + row_at;
         const int begin = all_keys ? seen.begin / columns * columns : mask_column;
         const int end = all_keys ? seen.end : min(mask_column + columns, seen.end);
         for (int at = begin; at < end; at += columns) {
-          const int keys_left = min(columns, s.keys - at);
+          const int keys_left = s.keys - at;
           ScoreProduct::template store<stride>(
               products,
               Rows{query + attention::offset_of(p.query, batch, head, row_at), p.query.row},

@@ -248,7 +248,7 @@ def test_lengths_around_those_of_tiles(queries, keys, device):
 
 
 @devices
-@pytest.mark.parametrize(("queries", "keys"), [(1, 1025), (1023, 33), (1024, 1023), (1025, 1024)])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1025), (2049, 33), (1024, 1023), (1025, 1024)])
 def test_long_sequences(queries, keys, device):
     tensors = operands(1, 1, 1, queries, keys, 32)
     check_attention(tensors, device, is_causal=queries == 1024)

@@ -160,3 +160,22 @@ def test_tokens_that_are_tiles_away_from_the_window_are_not_met(body, dtype, mon
         x[:, :, -40:] = torch.nan
     for actual, wanted in zip(results(tensors), expected, strict=True):
         assert torch.equal(actual, wanted)
+
+
+@pytest.mark.parametrize("body", ["tensor", "simdgroup"])
+@pytest.mark.parametrize("dtype", ROUNDING, ids=str)
+def test_sinks_far_above_and_below_the_scores(body, dtype, monkeypatch):
+    monkeypatch.setenv("METALOPS_MATMUL", body)
+    tensors = {
+        name: make((1, 2, rows, 16), dtype, seed=rows)
+        for name, rows in (("query", 20), ("key", 40), ("value", 41))
+    }
+    tensors["value"] = tensors["value"][:, :, :40]
+    tensors["sinks"] = torch.tensor([300.0, -300.0])
+    numbers = {"scale": 0.25, "left": -1, "right": -1, "bottom_right": False, "softcap": 0.0}
+    expected = _expected(**{name: x.double() for name, x in tensors.items()}, numbers=numbers)
+    tensors = {name: x.to("mps") for name, x in tensors.items()}
+    inputs = [tensors[name] for name in ("query", "key", "value")]
+    actual = torch.ops.metalops.attention_forward(*inputs, *_arguments(tensors, numbers))
+    for name, a, e in zip(("result", "log-sum-exp"), actual, expected, strict=True):
+        _close(a, e, ROUNDING[dtype], name)
