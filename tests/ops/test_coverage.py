@@ -99,7 +99,6 @@ LEFT_OUT_PREFIXES = (
     "sspaddmm",
     "_spdiags",
     "_to_sparse_",
-    "_convert_indices_",
     "_validate_compressed_sparse",
     "_nested_",
     "quantize_per_",
