@@ -2,6 +2,7 @@
 
 import random
 
+import metalops
 import pytest
 import torch
 from metalops import ops
@@ -11,6 +12,27 @@ ROUNDING = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 4e-2}
 LENGTHS = (1, 2, 15, 31, 32, 33, 63, 64, 65, 100, 129)
 FEATURES = (1, 7, 8, 16, 32, 40, 64, 72, 80, 96, 128, 192, 256)
 OPTIONS = ("mask", "sinks", "slopes")
+
+
+@pytest.fixture
+def body(request, monkeypatch):
+    """Which products kernels have: of the tensors of a simdgroup, where there are such, of those of a threadgroup, or of
+    simdgroups' matrices."""
+    products = request.param.removeprefix("GPU's ")
+    monkeypatch.setenv("METALOPS_MATMUL", products)
+    if products == request.param:
+        yield
+        return
+    if not metalops._is_software:
+        pytest.skip("a Mac has a GPU, for which the others are")
+    from metalops import _host
+
+    before = _host.set_elementwise_flavour("gpu", "gpu")
+    yield
+    _host.set_elementwise_flavour(*before)
+
+
+bodies = pytest.mark.parametrize("body", ["GPU's tensor", "tensor", "simdgroup"], indirect=True)
 
 
 def _case(seed):
@@ -97,10 +119,9 @@ def _close(actual, expected, rounding, name):
         assert error <= rounding * (1 + expected.abs().max().item()), f"{name}: {error}"
 
 
-@pytest.mark.parametrize("body", ["tensor", "simdgroup"])
+@bodies
 @pytest.mark.parametrize("seed", range(0, 400, 10))
-def test_results_and_gradients_are_those_of_the_formula(body, seed, monkeypatch):
-    monkeypatch.setenv("METALOPS_MATMUL", body)
+def test_results_and_gradients_are_those_of_the_formula(body, seed):
     tensors, numbers = _case(seed)
     dtype = tensors["query"].dtype
     wide = {
@@ -139,11 +160,10 @@ def test_results_and_gradients_are_those_of_the_formula(body, seed, monkeypatch)
         _close(given, wanted.double(), 4 * ROUNDING[dtype], name)
 
 
-@pytest.mark.parametrize("body", ["tensor", "simdgroup"])
+@bodies
 @pytest.mark.parametrize("dtype", ROUNDING, ids=str)
-def test_tokens_that_are_tiles_away_from_the_window_are_not_met(body, dtype, monkeypatch):
+def test_tokens_that_are_tiles_away_from_the_window_are_not_met(body, dtype):
     """They are no numbers, which would be seen even with a weight of 0."""
-    monkeypatch.setenv("METALOPS_MATMUL", body)
     tensors = [make((1, 1, 448, 32), dtype, seed=seed).to("mps") for seed in range(3)]
     near = slice(192, 256)
 
@@ -162,10 +182,9 @@ def test_tokens_that_are_tiles_away_from_the_window_are_not_met(body, dtype, mon
         assert torch.equal(actual, wanted)
 
 
-@pytest.mark.parametrize("body", ["tensor", "simdgroup"])
+@bodies
 @pytest.mark.parametrize("dtype", ROUNDING, ids=str)
-def test_sinks_far_above_and_below_the_scores(body, dtype, monkeypatch):
-    monkeypatch.setenv("METALOPS_MATMUL", body)
+def test_sinks_far_above_and_below_the_scores(body, dtype):
     tensors = {
         name: make((1, 2, rows, 16), dtype, seed=rows)
         for name, rows in (("query", 20), ("key", 40), ("value", 41))
