@@ -198,3 +198,14 @@ def test_sinks_far_above_and_below_the_scores(body, dtype):
     actual = torch.ops.metalops.attention_forward(*inputs, *_arguments(tensors, numbers))
     for name, a, e in zip(("result", "log-sum-exp"), actual, expected, strict=True):
         _close(a, e, ROUNDING[dtype], name)
+
+
+@bodies
+@pytest.mark.parametrize("dtype", ROUNDING, ids=str)
+def test_nothing_is_read_behind_the_features(body, dtype):
+    tensors = [make((1, 2, rows, 21), dtype, seed=rows).to("mps") for rows in (20, 40, 40)]
+    gaps = [torch.full((*x.shape[:-1], 30), torch.nan, dtype=dtype, device="mps") for x in tensors]
+    for x, among in zip(tensors, gaps, strict=True):
+        among[..., :21] = x
+    actual = ops.attention(*(among[..., :21] for among in gaps))
+    assert torch.equal(actual, ops.attention(*tensors))
