@@ -576,6 +576,18 @@ def test_both_alignments_of_the_diagonal(device):
 
 
 @devices
+def test_windows_may_be_far_wider_than_all_keys(device):
+    """Which takes no time: tiles without keys or queries are not met."""
+    tensors = [x.to(device).requires_grad_() for x in operands(1, 2, 1, 20, 40, 8)]
+    results = []
+    for window in ((-1, -1), (2**40, 2**40)):
+        out = ops.attention(*tensors, window_size=window)
+        results.append([out, *torch.autograd.grad(out.square().sum(), tensors)])
+    for actual, expected in zip(*results, strict=True):
+        assert torch.equal(actual, expected)
+
+
+@devices
 def test_a_mask_and_causality_both_hide(device):
     query, key, value = operands(2, 2, 1, 20, 20, 16)
     mask = make((2, 1, 20, 20)) > -0.7
