@@ -99,7 +99,7 @@ def ensure_runtime() -> None:
     environment = runtime_environment(mode, os.environ)
     environment[_RESTARTED] = str(os.getpid())
     _restore_captured_output()
-    start(mode, arguments, environment)
+    start(arguments, environment)
 
 
 def runtime_environment(mode: str, environment: Mapping[str, str]) -> dict[str, str]:
@@ -124,12 +124,12 @@ def runtime_environment(mode: str, environment: Mapping[str, str]) -> dict[str, 
     return result
 
 
-def start(mode: str, arguments: list[str], environment: Mapping[str, str]) -> None:
+def start(arguments: list[str], environment: Mapping[str, str]) -> None:
     """Replaces this process by the interpreter with these arguments."""
-    if mode == "thread":
-        # ThreadSanitizer of older compilers does not start where addresses are random in more bits
-        # than it knows. Forbidden in some containers, whose kernels mostly use fewer bits.
-        ctypes.CDLL(None).personality(_NO_RANDOMIZATION)
+    # Sanitizers of older compilers do not start, ThreadSanitizer never and AddressSanitizer now and
+    # then, where addresses are random in more bits than they know. Forbidden in some containers,
+    # whose kernels mostly use fewer bits.
+    ctypes.CDLL(None).personality(_NO_RANDOMIZATION)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(_executable(), [sys.executable, *arguments], dict(environment))
@@ -258,5 +258,5 @@ def main(argv: list[str]) -> int:
         print(f"metalops sanitize: {error}", file=sys.stderr)
         return 1
     environment["METALOPS_SANITIZE"] = "address,undefined" if mode == "address" else "thread"
-    start(mode, [*subprocess._args_from_interpreter_flags(), *program], environment)
+    start([*subprocess._args_from_interpreter_flags(), *program], environment)
     raise AssertionError("the process was replaced")
