@@ -405,14 +405,18 @@ kernel void attention_forward_by_simdgroups(
       const float scale = make.scale * log2_e;
 #pragma unroll
       for (uint16_t i = 0; i < scores.get_capacity(); ++i) {
-        scores[i] *= scale;
+        if (scores.is_valid_element(i)) {
+          scores[i] *= scale;
+        }
       }
     } else {
 #pragma unroll
       for (uint16_t i = 0; i < scores.get_capacity(); ++i) {
-        const auto in_tile = scores.get_multidimensional_index(i);
-        const float score = make.capped(scores[i]);
-        scores[i] = log2_e * make.placed(score, mine + in_tile[1], at + in_tile[0]);
+        if (scores.is_valid_element(i)) {
+          const auto in_tile = scores.get_multidimensional_index(i);
+          const float score = make.capped(scores[i]);
+          scores[i] = log2_e * make.placed(score, mine + in_tile[1], at + in_tile[0]);
+        }
       }
     }
     ::mpp::tensor_ops::reduce_rows(scores, newest, ::mpp::tensor_ops::reduction_operation::max,
@@ -420,6 +424,9 @@ kernel void attention_forward_by_simdgroups(
     bool is_new = false;
 #pragma unroll
     for (uint16_t i = 0; i < newest.get_capacity(); ++i) {
+      if (!newest.is_valid_element(i)) {
+        continue;
+      }
       const bool exceeds = newest[i] > largest[i] + kSlack * log2_e;
       factor[i] = 1.0f;
       if (exceeds) {
@@ -431,31 +438,41 @@ kernel void attention_forward_by_simdgroups(
     }
 #pragma unroll
     for (auto it = scores.begin(); it != scores.end(); ++it) {
-      *it = exp2(*it - *newest.map_iterator(it));
+      if (it.is_valid_element()) {
+        *it = exp2(*it - *newest.map_iterator(it));
+      }
     }
     ::mpp::tensor_ops::reduce_rows(scores, newest, ::mpp::tensor_ops::reduction_operation::sum,
                                    0.0f);
 #pragma unroll
     for (uint16_t i = 0; i < total.get_capacity(); ++i) {
-      total[i] = total[i] * factor[i] + newest[i];
+      if (total.is_valid_element(i)) {
+        total[i] = total[i] * factor[i] + newest[i];
+      }
     }
     if (p.drops) {
 #pragma unroll
       for (uint16_t i = 0; i < scores.get_capacity(); ++i) {
-        const auto in_tile = scores.get_multidimensional_index(i);
-        const bool keeps = dropout.keeps(mine + in_tile[1], at + in_tile[0]);
-        scores[i] = keeps ? scores[i] : 0.0f;
+        if (scores.is_valid_element(i)) {
+          const auto in_tile = scores.get_multidimensional_index(i);
+          const bool keeps = dropout.keeps(mine + in_tile[1], at + in_tile[0]);
+          scores[i] = keeps ? scores[i] : 0.0f;
+        }
       }
     }
     if (simd_any(is_new)) {
 #pragma unroll
       for (auto it = sums.begin(); it != sums.end(); ++it) {
-        *it *= *factor.map_iterator(it);
+        if (it.is_valid_element()) {
+          *it *= *factor.map_iterator(it);
+        }
       }
     }
 #pragma unroll
     for (uint16_t i = 0; i < scores.get_capacity(); ++i) {
-      weights[i] = static_cast<T>(scores[i]);
+      if (weights.is_valid_element(i)) {
+        weights[i] = static_cast<T>(scores[i]);
+      }
     }
     Tokens value_tokens(value_tile, extents<int, FEATURES, columns>(),
                         array<int, 2>{1, Tile::stride});
@@ -475,6 +492,9 @@ kernel void attention_forward_by_simdgroups(
   const float sink = p.has_sinks ? sinks[s.head] * log2_e : 0.0f;
 #pragma unroll
   for (uint16_t i = 0; i < total.get_capacity(); ++i) {
+    if (!total.is_valid_element(i)) {
+      continue;
+    }
     float top = largest[i];
     float sum = total[i];
     float relative = 1.0f;

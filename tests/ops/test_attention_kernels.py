@@ -1,12 +1,19 @@
 """kernels/attention.metal: both bodies of their products, under every option."""
 
 import random
+import re
+from pathlib import Path
 
 import metalops
 import pytest
 import torch
 from metalops import ops
+from metalops.msl.flatten import flatten
+from metalops.ops import _attention_on_cuda as launching
+from metalops.ops._attention_call import Call
 from metalops.testing.samples import make
+
+ROOT = Path(__file__).parents[2]
 
 ROUNDING = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 4e-2}
 LENGTHS = (1, 2, 15, 31, 32, 33, 63, 64, 65, 100, 129)
@@ -212,3 +219,38 @@ def test_nothing_is_read_behind_the_features(body, dtype):
         among[..., :21] = x
     actual = ops.attention(*(among[..., :21] for among in gaps))
     assert torch.equal(actual, ops.attention(*tensors))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["apple8", "scramble:3"])
+def test_products_of_simdgroups_do_not_depend_on_where_their_elements_are(layout, monkeypatch):
+    """Weights then go to the next product through threadgroup memory."""
+    monkeypatch.setenv("METALOPS_COOPERATIVE_LAYOUT", layout)
+    folders = [ROOT, ROOT / "python/metalops/include"]
+    source = flatten(ROOT / "kernels" / "attention.metal", folders)
+    others = r"^REGISTER_(?!FORWARD_BY_SIMDGROUPS\(half, 64\)).*$"
+    source = re.sub(others, "", source, flags=re.MULTILINE)
+    kernel = metalops.compile_shader(source, language="4.0").attention_forward_by_simdgroups_64_half
+    tensors = {
+        "query": make((2, 4, 70, 40), torch.half, seed=1),
+        "key": make((2, 2, 150, 40), torch.half, seed=2),
+        "value": make((2, 2, 150, 64), torch.half, seed=3),
+        "mask": make((2, 1, 70, 150), torch.float32, seed=4),
+        "sinks": make((4,), torch.float32, seed=5),
+    }
+    numbers = {"scale": 0.2, "left": -1, "right": 0, "bottom_right": True, "softcap": 0.0}
+    expected = _expected(**{name: x.double() for name, x in tensors.items()}, numbers=numbers)
+    on_device = {name: x.to("mps") for name, x in tensors.items()}
+    inputs = [on_device[name] for name in ("query", "key", "value")]
+    call = Call(*inputs, *_arguments(on_device, numbers))
+    out = torch.empty(2, 4, 70, 64, dtype=torch.half, device="mps")
+    lse = torch.empty(2, 4, 70, device="mps")
+    given, parameters = launching._inputs(call, launching._Sizes(call))
+    parameters.out = launching._strides(out)
+    names = "query key value mask sinks slopes cu_queries cu_keys lengths random".split()
+    buffers = [x if isinstance(x, torch.Tensor) else out for x in (getattr(given, name) for name in names)]  # fmt: skip
+    parameters = torch.frombuffer(bytearray(bytes(parameters)), dtype=torch.uint8).to("mps")
+    groups = 2 * 4 * -(-70 // 64)
+    kernel(out, lse, *buffers, out, parameters, threads=groups * 128, group_size=128)
+    for found, wanted, rounding in zip((out, lse), expected, (ROUNDING[torch.half], 2e-5)):
+        _close(found, wanted, rounding, layout)
