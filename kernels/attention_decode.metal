@@ -697,6 +697,8 @@ kernel void attention_decode(ATTENTION_DECODE_ARGUMENTS,
         outs[simdgroup][(j / OfGpu<C>::pack * LANES + lane) * OfGpu<C>::pack + j % OfGpu<C>::pack] =
             sums[j];
       }
+    }
+    if (lane == 0) {
       tops[simdgroup] = top;
       totals[simdgroup] = total;
     }
