@@ -122,6 +122,9 @@ KNOWN_FAILURES = {
     "to_sparse": "the device has no sparse tensors",
 }
 
+# What torch's CPU loses all digits of in half precision; ours is compared with float32.
+WRONG_IN_HALF_PRECISION = ("matrix_exp",)
+
 # For these only the results differ.
 KNOWN_RESULT_FAILURES = {
     "to": "the samples name the CPU as the device to go to",
@@ -381,6 +384,9 @@ def check_forward(op, dtype, sample) -> str:
     if isinstance(actual, Exception):
         raise actual
     assert all(tensor.device.type == "mps" for tensor in tensors(actual))
+    if op.name in WRONG_IN_HALF_PRECISION and dtype in HALVES:
+        assert_agrees(actual, widened_reference(op, sample, dtype), **tolerances(op, dtype))
+        return ""
     if op.name in UNINITIALISED or op.name in RANDOM:
         assert_same_kind(actual, expected)
         return ""

@@ -97,7 +97,6 @@ MISSING = (
         (lambda x: torch.geqrf(x), "aten::geqrf"),
         (lambda x: torch.linalg.eigh(x), "aten::_linalg_eigh.eigenvalues"),
         (lambda x: torch.linalg.svdvals(x), "aten::_linalg_svd.U"),
-        (lambda x: torch.matrix_exp(x), "aten::linalg_matrix_exp"),
         (lambda x: torch.ormqr(x, x[0], x), "aten::ormqr"),
         (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.quint8), "aten::quantize_per_tensor"),
     ],

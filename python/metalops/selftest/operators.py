@@ -185,9 +185,16 @@ def _calls() -> Iterator[tuple[str, Callable[..., Any], tuple[Tensor, ...], bool
         (x(4, 30), x(5, 4)),
         False,
     )
+    yield "matrix_exp", torch.linalg.matrix_exp, (x(3, 9, 9) / 4,), True
+    yield "compressed_indices", _there_and_back, (index(50, high=20).sort()[0],), False
     yield "_transform_bias_rescale_qkv", _project, (x(2, 9, 96), x(96, seed=1)), False
     yield "jagged", _padded, (x(20, 9), torch.tensor([0, 3, 3, 12, 20])), False
     yield "_fused_adagrad_", _adagrad, (x(30, 33), x(30, 33, seed=1)), False
+
+
+def _there_and_back(rows):
+    pointers = torch._convert_indices_from_coo_to_csr(rows, 20)
+    return torch._convert_indices_from_csr_to_coo(pointers, rows)
 
 
 def _swapped(function, n, x):
