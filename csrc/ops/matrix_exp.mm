@@ -1,6 +1,7 @@
 // Host side of kernels/matrix_exp.metal: the matrix exponential by scaling, a Taylor polynomial in
 // few products, and squaring (Bader, Blanes and Casas, "Computing the Matrix Exponential with an
 // Optimized Taylor Polynomial Approximation", 2019, whose numbers these are).
+#include <ATen/TensorOperators.h>
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/ops/abs.h>
 #include <ATen/ops/amax.h>
