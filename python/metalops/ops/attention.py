@@ -717,17 +717,8 @@ def _composed(call: Call) -> tuple[Tensor, Tensor]:
     return _placed(out, call.query), lse.contiguous()
 
 
-def _backward(
-    grad_out: Tensor,
-    grad_lse: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    *args,
-) -> tuple[Tensor | None, ...]:
-    call, wanted = _checked_backward(grad_out, grad_lse, query, key, value, out, lse, *args)
+def _backward(grad_out: Tensor, grad_lse: Tensor | None, *args) -> tuple[Tensor | None, ...]:
+    call, wanted = _checked_backward(grad_out, grad_lse, *args)
     return _composed_backward(call, grad_out, grad_lse, wanted)
 
 
