@@ -193,8 +193,8 @@ def _calls() -> Iterator[tuple[str, Callable[..., Any], tuple[Tensor, ...], bool
 
 
 def _there_and_back(rows):
-    pointers = torch._convert_indices_from_coo_to_csr(rows, 20)
-    return torch._convert_indices_from_csr_to_coo(pointers, rows)
+    pointers = torch.ops.aten._convert_indices_from_coo_to_csr(rows, 20)
+    return torch.ops.aten._convert_indices_from_csr_to_coo(pointers, rows)
 
 
 def _swapped(function, n, x):
