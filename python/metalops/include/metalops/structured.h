@@ -11,6 +11,14 @@
 //     return out;
 //   }
 //
+// A kernel that writes only outputs of the strides that the meta function states (those of linear
+// algebra: columns without gaps) writes output(index), and then copies to outputs of other strides:
+//
+//   metalops::StructuredOut<at::meta::structured_linalg_lu_solve> call(out);
+//   call.meta(...);
+//   solve(..., call.output(0));
+//   call.write_back();
+//
 // (Registering a kernel with torch's DispatchStub of the operator, the usual way inside torch, has
 // no effect where torch was built without MPS.)
 #pragma once
@@ -18,6 +26,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/as_strided.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/util/SmallVector.h>
 #include <metalops/library.h>
 #include <metalops/torch_internals.h>
@@ -34,7 +43,8 @@ class METALOPS_HIDDEN StructuredOut final : public Meta {
  public:
   // outputs: in the order in which the operator returns them.
   template <class... Outputs>
-  explicit StructuredOut(const Outputs&... outputs) : outputs_{outputs...} {}
+  explicit StructuredOut(const Outputs&... outputs)
+      : outputs_{outputs...}, temporaries_(sizeof...(Outputs)) {}
 
   // Called by the meta function when it knows an output's properties. An output that is given
   // keeps its strides unless it has to be resized, of which torch warns.
@@ -57,10 +67,35 @@ class METALOPS_HIDDEN StructuredOut final : public Meta {
     }
   }
 
-  const at::Tensor& maybe_get_output(int64_t index) override { return outputs_[index]; }
+  // The same by a meta function whose kernel needs these strides.
+  void set_output_strided(int64_t index, at::IntArrayRef sizes, at::IntArrayRef strides,
+                          at::TensorOptions options) override {
+    set_output_raw_strided(index, sizes, strides, options);
+    if (outputs_[index].strides() != strides) {
+      temporaries_[index] = at::empty_strided(sizes, strides, options);
+    }
+  }
+
+  const at::Tensor& maybe_get_output(int64_t index) override { return output(index); }
+
+  // What the kernel writes: the output, or where that has not the strides it needs, a temporary.
+  const at::Tensor& output(int64_t index) const {
+    const auto& temporary = temporaries_[index];
+    return temporary.defined() ? temporary : outputs_[index];
+  }
+
+  // Copies the temporaries to their outputs; to be called when the kernel has been launched.
+  void write_back() const {
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      if (temporaries_[i].defined()) {
+        outputs_[i].copy_(temporaries_[i]);
+      }
+    }
+  }
 
  private:
   c10::SmallVector<at::Tensor, 2> outputs_;
+  c10::SmallVector<at::Tensor, 2> temporaries_;
 };
 
 }  // namespace metalops
