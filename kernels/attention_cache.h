@@ -11,11 +11,12 @@ namespace metalops {
 // there already, or to its own place in a tensor like the tokens'.
 enum class CachePlaces : int32_t { kSlots, kBehind, kOwn };
 
-// Between samples (of a cache: pages), tokens and heads, in elements. Features have no gaps.
+// Between samples (of a cache: pages), tokens, heads and features, in elements.
 struct CacheStrides {
   int64_t batch;
   int64_t token;
   int64_t head;
+  int64_t feature;
 };
 
 struct CacheParameters {

@@ -39,7 +39,7 @@ struct Codes<T, e4m3> {
 template <typename T>
 inline float rotated(device const T* token, int feature, int64_t place, constant CacheParameters& p,
                      device const T* cosines, device const T* sines) {
-  const float x = static_cast<float>(token[feature]);
+  const float x = static_cast<float>(token[feature * p.tokens.feature]);
   if (feature >= p.rotated) {
     return x;
   }
@@ -48,7 +48,7 @@ inline float rotated(device const T* token, int feature, int64_t place, constant
   const int partner =
       p.interleaved ? (feature ^ 1) : (is_first ? feature + half_of : feature - half_of);
   const int64_t angle = place * half_of + (p.interleaved ? feature / 2 : feature % half_of);
-  const float other = static_cast<float>(token[partner]);
+  const float other = static_cast<float>(token[partner * p.tokens.feature]);
   const float cosine = static_cast<float>(cosines[angle]);
   const float sine = static_cast<float>(sines[angle]);
   return is_first ? x * cosine - other * sine : x * cosine + other * sine;
@@ -112,8 +112,8 @@ kernel void attention_cache_store(
   if (p.has_scale || p.scale != 1.0f) {
     x = x / (p.scale * (p.has_scale ? scale[0] : 1.0f));
   }
-  cache[page * p.cache.batch + slot * p.cache.token + head * p.cache.head + feature] =
-      Codes<T, C>::encode(x);
+  cache[page * p.cache.batch + slot * p.cache.token + head * p.cache.head +
+        feature * p.cache.feature] = Codes<T, C>::encode(x);
 }
 
 // The keys or values of each sequence, with zeros behind them, to a tensor without gaps. A thread
@@ -137,12 +137,12 @@ kernel void attention_cache_gather(
                          p.pages, " pages");
     } else {
       x = Codes<T, C>::decode(cache[page * p.cache.batch + token % p.page_size * p.cache.token +
-                                    head * p.cache.head + feature]) *
+                                    head * p.cache.head + feature * p.cache.feature]) *
           (p.scale * (p.has_scale ? scale[0] : 1.0f));
     }
   }
-  tokens[batch * p.tokens.batch + token * p.tokens.token + head * p.tokens.head + feature] =
-      static_cast<T>(x);
+  tokens[batch * p.tokens.batch + token * p.tokens.token + head * p.tokens.head +
+         feature * p.tokens.feature] = static_cast<T>(x);
 }
 
 #define INSTANTIATE_CODES(T, C)                                                      \

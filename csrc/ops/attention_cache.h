@@ -15,9 +15,6 @@ METALOPS_HIDDEN void check_cache_scale(const char* name, const char* argument,
                                        const at::Tensor& cache,
                                        const std::optional<at::Tensor>& scale);
 
-// The tensor, or a copy of it, whose features have no gaps.
-METALOPS_HIDDEN at::Tensor with_features_together(const at::Tensor& tensor);
-
 // The tokens of each sequence, (B, length, Hkv, E) with the dtype `type`, zeros behind them. cache:
 // (pages, page size, Hkv, E), or of samples without a table. scale: one float32; both multiply.
 METALOPS_HIDDEN at::Tensor gather_cache(const at::Tensor& cache,

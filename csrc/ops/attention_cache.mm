@@ -22,7 +22,7 @@ using MaybeTensor = std::optional<Tensor>;
 metalops::Library& cache_kernels() { return metalops::library("attention_cache"); }
 
 metalops::CacheStrides cache_strides(const Tensor& tensor) {
-  return {tensor.stride(0), tensor.stride(1), tensor.stride(2)};
+  return {tensor.stride(0), tensor.stride(1), tensor.stride(2), tensor.stride(3)};
 }
 
 int32_t cache_size(int64_t size) {
@@ -42,8 +42,6 @@ void check_codes(const char* name, const char* argument, const Tensor& cache,
   TORCH_CHECK(type == tokens.scalar_type() || type == at::kChar || type == at::kFloat8_e4m3fn, name,
               ": ", argument, " must have the dtype of the tokens, ", tokens.scalar_type(),
               ", or int8 or float8_e4m3fn, but has ", type);
-  TORCH_CHECK(cache.size(-1) <= 1 || cache.stride(-1) == 1, name, ": ", argument,
-              " must have its features together, but has strides ", cache.strides());
 }
 
 CacheParameters cache_parameters(const Tensor& tokens, const Tensor& cache) {
@@ -91,10 +89,6 @@ void store_in_cache(const Tensor& cache, const Tensor& tokens, const MaybeTensor
 
 }  // namespace
 
-Tensor metalops::with_features_together(const Tensor& tensor) {
-  return tensor.size(-1) <= 1 || tensor.stride(-1) == 1 ? tensor : tensor.contiguous();
-}
-
 void metalops::check_cache_scale(const char* name, const char* argument, const Tensor& cache,
                                  const std::optional<Tensor>& scale) {
   if (!scale) {
@@ -111,10 +105,9 @@ const char* metalops::cache_type(at::ScalarType type) {
                                       : metalops::metal_type(type);
 }
 
-Tensor metalops::gather_cache(const Tensor& given, const MaybeTensor& block_table,
+Tensor metalops::gather_cache(const Tensor& cache, const MaybeTensor& block_table,
                               const Tensor& seq_lens, const MaybeTensor& scale, double number,
                               at::ScalarType type) {
-  const auto cache = with_features_together(given);
   const auto length = (block_table ? block_table->size(1) : 1) * cache.size(1);
   const auto tokens = at::empty({seq_lens.size(0), length, cache.size(2), cache.size(3)},
                                 cache.options().dtype(type));
@@ -172,7 +165,7 @@ void reshape_and_cache(const Tensor& key, const Tensor& value, Tensor& key_cache
   check_one("value", "value_cache", value, value_cache, "v_scale", v_scale);
   const auto store = [&](const Tensor& tokens, const Tensor& cache, const MaybeTensor& scale,
                          double number) {
-    const auto from = metalops::with_features_together(tokens).unsqueeze(1);
+    const auto from = tokens.unsqueeze(1);
     auto parameters = cache_parameters(from, cache);
     parameters.places = CachePlaces::kSlots;
     parameters.has_wide_slots = slots.scalar_type() == at::kLong;
@@ -232,11 +225,10 @@ void append_to_cache(Tensor& cache, const Tensor& tokens, const Tensor& seq_lens
                           : cache.size(0) == tokens.size(0),
               kName, ": block_table must be int32 of sizes [", tokens.size(0),
               ", pages], or cache have as many samples");
-  const auto from = metalops::with_features_together(tokens);
-  auto parameters = cache_parameters(from, cache);
+  auto parameters = cache_parameters(tokens, cache);
   parameters.places = CachePlaces::kBehind;
   const auto rotation =
-      cache_rotation(kName, from, rotary_cos, rotary_sin, interleaved, parameters);
+      cache_rotation(kName, tokens, rotary_cos, rotary_sin, interleaved, parameters);
   MaybeTensor table;
   parameters.slots = cache.size(1);
   if (block_table) {
@@ -245,7 +237,7 @@ void append_to_cache(Tensor& cache, const Tensor& tokens, const Tensor& seq_lens
     parameters.table_stride = table->stride(0);
     parameters.slots *= table->size(1);
   }
-  store_in_cache(cache, from, std::nullopt, seq_lens.to(at::kInt).contiguous(), table,
+  store_in_cache(cache, tokens, std::nullopt, seq_lens.to(at::kInt).contiguous(), table,
                  rotation.cosines, rotation.sines, std::nullopt, parameters);
 }
 
@@ -262,13 +254,12 @@ Tensor rotate_tokens(const Tensor& tokens, const Tensor& seq_lens, const Tensor&
               ": tokens must have 4 dimensions and seq_lens as many elements as samples, but they "
               "have sizes ",
               tokens.sizes(), " and ", seq_lens.sizes());
-  const auto from = metalops::with_features_together(tokens);
   const auto result = at::empty(tokens.sizes(), tokens.options());
-  auto parameters = cache_parameters(from, result);
+  auto parameters = cache_parameters(tokens, result);
   parameters.advances = advances;
   const auto rotation =
-      cache_rotation(kName, from, rotary_cos, rotary_sin, interleaved, parameters);
-  store_in_cache(result, from, std::nullopt, seq_lens.to(at::kInt).contiguous(), std::nullopt,
+      cache_rotation(kName, tokens, rotary_cos, rotary_sin, interleaved, parameters);
+  store_in_cache(result, tokens, std::nullopt, seq_lens.to(at::kInt).contiguous(), std::nullopt,
                  rotation.cosines, rotation.sines, std::nullopt, parameters);
   return result;
 }

@@ -76,12 +76,17 @@ int64_t decode_splits(int64_t keys, int64_t tasks, bool alone) {
                              std::max<int64_t>(1, keys / kShortest));
 }
 
+// The tensor, or a copy of it, whose features have no gaps.
+Tensor with_features_together(const Tensor& tensor) {
+  return tensor.size(-1) <= 1 || tensor.stride(-1) == 1 ? tensor : tensor.contiguous();
+}
+
 // out: (B, Hq, L, Ev), with features together.
 void decode_to(const Tensor& out, const Tensor& lse, const Tensor& query, const Tensor& given_key,
                const Tensor& given_value, const AttentionDecodeOptions& options) {
-  const auto key = metalops::with_features_together(given_key);
-  const auto value = metalops::with_features_together(given_value);
-  const auto q = metalops::with_features_together(query);
+  const auto key = with_features_together(given_key);
+  const auto value = with_features_together(given_value);
+  const auto q = with_features_together(query);
   const auto batch = query.size(0);
   const auto heads = key.size(1);
   const auto queries = query.size(2);

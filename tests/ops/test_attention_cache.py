@@ -37,6 +37,33 @@ def test_tokens_go_to_their_slots(device, dtype, index):
 
 
 @devices
+@pytest.mark.parametrize("codes", [None, *CODES], ids=str)
+def test_features_may_lie_apart(device, codes):
+    """Of tokens and of the caches that they go to and come from."""
+    tokens = torch.randn(5, 2, 8, device=device).mT.contiguous().mT
+    slots = torch.tensor([3, -1, 8, 0, 11], device=device)
+    storage = torch.zeros(2, 3, 2, 8, 4, dtype=torch.uint8 if codes else torch.float32)
+    storage = storage.to(device).view(codes or torch.float32)
+    apart = [cache.permute(0, 3, 1, 2) for cache in storage]
+    together = [torch.zeros_like(cache, memory_format=torch.contiguous_format) for cache in apart]
+    for caches in (apart, together):
+        with no_standins():
+            ops.reshape_and_cache(tokens, tokens, *caches, slots)
+    assert apart[0].stride(-1) != 1
+    for found, expected in zip(apart, together):
+        assert torch.equal(found.float(), expected.float())
+    assert found.float().any(-1).any(-1).sum() == 4
+    table = torch.tensor([[2, 0]], dtype=torch.int32, device=device)
+    lengths = torch.tensor([7], dtype=torch.int32, device=device)
+    for queries in (1, 40):
+        query = torch.randn(1, queries, 4, 8, device=device)
+        found, expected = (
+            ops.paged_attention(query, *caches, table, lengths) for caches in (apart, together)
+        )
+        assert torch.equal(found, expected)
+
+
+@devices
 @pytest.mark.parametrize("slot", [-2, 12])
 def test_a_slot_that_there_is_not_is_an_error(device, slot):
     tokens = torch.ones(1, 1, 4, device=device)
@@ -161,7 +188,7 @@ def test_tokens_go_behind_those_of_their_sequence(device, dtype, interleaved, ha
 @pytest.mark.parametrize("interleaved", [True, False], ids=["pairs", "halves"])
 @pytest.mark.parametrize("advances", [True, False])
 def test_queries_are_rotated_by_the_angles_of_their_places(device, dtype, interleaved, advances):
-    tokens = torch.randn(2, 3, 2, 8).to(dtype)
+    tokens = torch.randn(2, 3, 8, 2).to(dtype).mT  # features apart
     lengths = torch.tensor([4, 0], dtype=torch.int32)
     angles = [torch.randn(7, 4).to(dtype) for _ in range(2)]
     result = torch.ops.metalops.rotate_tokens(

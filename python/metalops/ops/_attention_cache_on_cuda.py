@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._attention_decode_on_cuda import with_features_together
 from ._kernel_file import MOST_THREADS, TYPES, KernelFile, errors_of, header
 
 _KERNELS = KernelFile("attention_cache")
@@ -20,16 +19,15 @@ class Rotation(NamedTuple):
 
 
 def takes(tokens: Tensor, cache: Tensor) -> bool:
-    """Whether the kernels have numbers for the sizes, and the cache's features are together."""
-    together = cache.shape[-1] <= 1 or cache.stride(-1) == 1
-    return together and max(tokens.numel(), *cache.shape) <= min(MOST_THREADS, 2**31 - 1)
+    """Whether the kernels have numbers for the sizes."""
+    return max(tokens.numel(), *cache.shape) <= min(MOST_THREADS, 2**31 - 1)
 
 
 def store_at_slots(
     cache: Tensor, tokens: Tensor, slots: Tensor, scale: Tensor | None, number_of: float
 ) -> None:
     """tokens: (T, H, E). cache: (pages, page size, H, E). slots: (T,), int32 or int64. The tokens are divided by both scales."""
-    tokens = with_features_together(tokens).unsqueeze(1)
+    tokens = tokens.unsqueeze(1)
     places = header("attention_cache").CachePlaces.kSlots
     p = _parameters(tokens, cache, places)
     p.has_wide_slots = slots.dtype == torch.int64
@@ -45,7 +43,6 @@ def store_behind(
     rotation: Rotation | None,
 ) -> None:
     """tokens: (B, L, H, E), behind the tokens that their sequences have."""
-    tokens = with_features_together(tokens)
     p = _parameters(tokens, cache, header("attention_cache").CachePlaces.kBehind)
     p.slots = cache.shape[1]
     if table is not None:
@@ -57,7 +54,6 @@ def store_behind(
 
 def rotate(result: Tensor, tokens: Tensor, lengths: Tensor, rotation: Rotation, advances: bool):
     """result: as tokens, (B, L, H, E), without gaps."""
-    tokens = with_features_together(tokens)
     p = _parameters(tokens, result, header("attention_cache").CachePlaces.kOwn)
     p.advances = advances
     _store(result, tokens, p, lengths=lengths, rotation=rotation)
@@ -72,7 +68,6 @@ def gather(
     dtype: torch.dtype,
 ) -> Tensor:
     """The tokens of each sequence, (B, length, H, E), zeros behind them. lengths: int32."""
-    cache = with_features_together(cache)
     length = cache.shape[1] * (1 if table is None else table.shape[1])
     tokens = cache.new_empty([lengths.shape[0], length, *cache.shape[2:]], dtype=dtype)
     p = _parameters(tokens, cache, header("attention_cache").CachePlaces.kOwn)
@@ -93,8 +88,8 @@ def _parameters(tokens: Tensor, cache: Tensor, places: int):
     types = header("attention_cache")
     batch, length, heads, features = tokens.shape
     return types.CacheParameters(
-        tokens=types.CacheStrides(*tokens.stride()[:3]),
-        cache=types.CacheStrides(*cache.stride()[:3]),
+        tokens=types.CacheStrides(*tokens.stride()),
+        cache=types.CacheStrides(*cache.stride()),
         slots=cache.shape[0] * cache.shape[1],
         batch=batch,
         length=length,
