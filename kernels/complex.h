@@ -1,0 +1,79 @@
+// Arithmetic on T = float and on T = float2, a complex number, alike. What is equal for both but
+// for the type is c10::metal::mul and the operators + - and * by a float.
+#pragma once
+#include <c10/metal/utils.h>
+#include <metal_stdlib>
+
+namespace metalops {
+
+using c10::metal::is_complex_v;
+
+template <typename T>
+inline T from_real(float a) {
+  return c10::metal::cast_to<T>(a);
+}
+
+inline float real_part(float a) { return a; }
+inline float real_part(::metal::float2 a) { return a.x; }
+
+inline float imaginary_part(float) { return 0.0f; }
+inline float imaginary_part(::metal::float2 a) { return a.y; }
+
+inline float conjugate(float a) { return a; }
+inline ::metal::float2 conjugate(::metal::float2 a) { return ::metal::float2(a.x, -a.y); }
+
+inline float multiply(float a, float b) { return a * b; }
+inline ::metal::float2 multiply(::metal::float2 a, ::metal::float2 b) {
+  return c10::metal::mul(a, b);
+}
+
+// c + a b.
+inline float multiply_add(float c, float a, float b) { return ::metal::fma(a, b, c); }
+inline ::metal::float2 multiply_add(::metal::float2 c, ::metal::float2 a, ::metal::float2 b) {
+  return ::metal::float2(::metal::fma(a.x, b.x, ::metal::fma(-a.y, b.y, c.x)),
+                         ::metal::fma(a.x, b.y, ::metal::fma(a.y, b.x, c.y)));
+}
+
+inline float squared_magnitude(float a) { return a * a; }
+inline float squared_magnitude(::metal::float2 a) { return ::metal::dot(a, a); }
+
+// The larger one of the magnitudes of both parts: it neither overflows nor underflows, and is at
+// least 0.7 of the magnitude. NaN only if both parts are.
+inline float largest_part(float a) { return ::metal::abs(a); }
+inline float largest_part(::metal::float2 a) {
+  return ::metal::max(::metal::abs(a.x), ::metal::abs(a.y));
+}
+
+// e such that a 2^-e is in [1, 2); 0 for what is zero or not finite.
+inline int binary_exponent(float a) {
+  return a != 0.0f && ::metal::isfinite(a) ? ::metal::ilogb(a) : 0;
+}
+
+// A power of two by which numbers of at most that magnitude are to be multiplied so that their
+// squares neither overflow nor underflow but for what does not matter beside the largest one.
+inline float safe_scale(float largest) {
+  return ::metal::ldexp(1.0f, ::metal::clamp(-binary_exponent(largest), -126, 126));
+}
+
+inline float magnitude(float a) { return ::metal::abs(a); }
+inline float magnitude(::metal::float2 a) {
+  const float scale = safe_scale(largest_part(a));
+  return ::metal::precise::sqrt(squared_magnitude(a * scale)) / scale;
+}
+
+// a / b, without overflow or underflow that the quotient itself does not have.
+inline float divide(float a, float b) { return a / b; }
+inline ::metal::float2 divide(::metal::float2 a, ::metal::float2 b) {
+  if (b.y == 0.0f) {
+    return a / b.x;
+  }
+  const int of_a = binary_exponent(largest_part(a));
+  const int of_b = binary_exponent(largest_part(b));
+  const ::metal::float2 x(::metal::ldexp(a.x, -of_a), ::metal::ldexp(a.y, -of_a));
+  const ::metal::float2 y(::metal::ldexp(b.x, -of_b), ::metal::ldexp(b.y, -of_b));
+  const ::metal::float2 quotient = multiply(x, conjugate(y)) / ::metal::dot(y, y);
+  return ::metal::float2(::metal::ldexp(quotient.x, of_a - of_b),
+                         ::metal::ldexp(quotient.y, of_a - of_b));
+}
+
+}  // namespace metalops
