@@ -216,11 +216,15 @@ bool stock_is_fused(const Call& call) {
                       : is_one_of({32, 64, 72, 80, 96, 128, 256});
 }
 
+bool may_be_served_by_us(const Call& call) {
+  return metalops::attention_use.load() != metalops::AttentionUse::kNever &&
+         !only_math_is_enabled() && types_fit(call);
+}
+
 // The sizes of a call that metalops serves; nothing where torch does.
 std::optional<Sizes> served_by_us(const Call& call) {
   const auto use = metalops::attention_use.load();
-  if (use == metalops::AttentionUse::kNever || only_math_is_enabled() || !types_fit(call) ||
-      !(call.dropout >= 0 && call.dropout <= 1)) {
+  if (!may_be_served_by_us(call) || !(call.dropout >= 0 && call.dropout <= 1)) {
     return std::nullopt;
   }
   auto sizes = sizes_of(call);
@@ -275,6 +279,18 @@ Tensor of_nothing(const Call& call, SymDimVector sizes) {
 }
 
 bool is_empty(const Tensor& tensor) { return is_zero(tensor.sym_numel()); }
+
+// Without queries or values torch gives, on the CPU, the query's sizes and looks at no others.
+std::optional<Tensor> without_queries_or_values(const Call& call) {
+  const auto tensors = call.tensors();
+  if (std::any_of(tensors.begin(), tensors.end(), [](const auto* x) { return x->dim() < 2; }) ||
+      !(is_zero(call.query.sym_size(-2)) || is_empty(call.value)) || !may_be_served_by_us(call)) {
+    return std::nullopt;
+  }
+  SymDimVector sizes(call.query.sym_sizes().begin(), call.query.sym_sizes().end());
+  sizes.back() = call.value.sym_size(-1);
+  return of_nothing(call, sizes);
+}
 
 Tensor attention_of(const Call& call, const Sizes& sizes) {
   SymDimVector result_sizes;
@@ -335,6 +351,9 @@ Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value,
                  const MaybeTensor& attn_mask, double dropout_p, bool is_causal,
                  std::optional<double> scale, bool enable_gqa) {
   const Call call{query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa};
+  if (const auto zeros = without_queries_or_values(call)) {
+    return *zeros;
+  }
   if (const auto sizes = served_by_us(call)) {
     std::optional<at::AutoDispatchBelowAutograd> guard;
     if (!is_watched(call)) {

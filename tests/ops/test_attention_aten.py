@@ -198,6 +198,13 @@ def test_the_result_is_in_the_querys_order_of_dimensions():
         ((0, 3, 4, 8), (0, 3, 5, 8)),
         ((2, 3, 4, 0), (2, 3, 5, 0), (2, 3, 5, 8)),
         ((2, 3, 4, 8), (2, 3, 5, 8), (2, 3, 5, 0)),
+        ((1, 3, 4, 8), (2, 3, 0, 8)),
+        ((1, 3, 0, 8), (2, 3, 5, 8)),
+        ((1, 3, 4, 8), (0, 3, 5, 8)),
+        ((1, 3, 4, 8), (0, 3, 5, 8), (1, 3, 5, 8)),
+        ((2, 1, 4, 8), (3, 0, 8), (0, 8)),
+        ((4, 8), (2, 3, 0, 8)),
+        ((2, 3, 4, 8), (3, 2, 0, 7)),
     ],
     ids=str,
 )
@@ -211,6 +218,33 @@ def test_empty_operands_give_what_the_cpu_gives(shapes):
         results.append([out.detach().cpu(), *(x.grad.cpu() for x in inputs)])
     for expected, actual in zip(*results, strict=True):
         torch.testing.assert_close(actual, expected)
+
+
+def outcome(device, shapes, **options):
+    """The sizes of the result, or the error."""
+    try:
+        return sdpa(*operands(*shapes, device=device), **options).shape
+    except (IndexError, RuntimeError) as error:
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((3, 8), (5, 8)),
+        ((3, 8), (2, 5, 8)),
+        ((4, 3, 8), (2, 5, 8), (5, 8)),
+        ((3, 8), (0, 8)),
+        ((1, 4, 3, 8), (2, 2, 0, 8)),
+        ((4, 3, 8), (3, 0, 8)),
+        ((1, 4, 3, 8), (1, 0, 5, 8)),
+        ((4, 3, 8), (3, 5, 8)),
+    ],
+    ids=str,
+)
+def test_grouped_heads_of_any_sizes_give_what_the_cpu_gives(shapes):
+    expected, actual = (outcome(device, shapes, enable_gqa=True) for device in ("cpu", "mps"))
+    assert actual == expected
 
 
 def test_infinities_of_unused_operands_stay_out_of_an_empty_result():
