@@ -80,11 +80,12 @@ Sizes check(const Tensor& query, const Tensor& key, const Tensor& value,
   Sizes sizes;
   sizes.is_packed = is_packed;
   if (is_packed) {
+    // No sequence is longer than all of them, whatever is said.
     sizes = {options.cu_seqlens_q->numel() - 1,
              query.size(1),
              key.size(1),
-             options.max_seqlen_q,
-             options.max_seqlen_k,
+             std::clamp<int64_t>(options.max_seqlen_q, 0, query.size(0)),
+             std::clamp<int64_t>(options.max_seqlen_k, 0, key.size(0)),
              query.size(2),
              value.size(2),
              true};

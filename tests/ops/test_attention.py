@@ -373,6 +373,21 @@ def test_sequences_of_tokens_that_there_are_not_end_at_those_that_there_are(begi
 
 
 @devices
+def test_lengths_beyond_all_tokens_cost_nothing(device):
+    begins = torch.tensor([0, 9, 40], dtype=torch.int32, device=device)
+    inputs = [make((40, 2, 16), torch.float32, i).to(device).requires_grad_() for i in range(3)]
+    inputs.append(torch.tensor([0.5, 0.1], device=device, requires_grad=True))
+
+    def results(longest):
+        *tokens, slopes = inputs
+        out = ops.varlen_attention(*tokens, begins, begins, longest, longest, alibi_slopes=slopes)
+        return [out, *torch.autograd.grad(out.square().sum(), inputs)]
+
+    for actual, expected in zip(results(2**40), results(31), strict=True):
+        assert torch.equal(actual, expected)
+
+
+@devices
 @dtypes
 @pytest.mark.parametrize("page", [1, 8, 16])
 def test_keys_on_pages(page, dtype, device):

@@ -29,8 +29,10 @@ class _Sizes:
         self.head_size, self.value_size = query.shape[-1], call.value.shape[-1]
         if self.is_packed:
             self.batch = call.cu_seqlens_q.numel() - 1
-            self.queries, self.keys = call.max_seqlen_q, call.max_seqlen_k
             self.all_queries, self.all_keys = query.shape[0], key.shape[0]
+            # No sequence is longer than all of them, whatever is said.
+            self.queries = min(max(call.max_seqlen_q, 0), self.all_queries)
+            self.keys = min(max(call.max_seqlen_k, 0), self.all_keys)
         else:
             self.batch, self.queries, self.keys = query.shape[0], query.shape[2], key.shape[2]
             self.all_queries, self.all_keys = self.queries, self.keys
