@@ -32,10 +32,11 @@ struct Reflector {
   float scale;  // v[i] = x[i] scale / divisor
   T divisor;
 
-  // The factor of x where it can be told apart from its quotient by rounding only: dividing each
-  // element takes longer.
+  // Whether elements may be multiplied by factor() instead: dividing complex numbers takes long.
+  // Quotients of real ones are more exact.
   bool has_factor() const {
-    return scale == 1.0f && largest_part(divisor) >= 1e-30f && largest_part(divisor) <= 1e30f;
+    return is_complex_v<T> && scale == 1.0f && largest_part(divisor) >= 1e-30f &&
+           largest_part(divisor) <= 1e30f;
   }
   T factor() const { return divide(from_real<T>(scale), divisor); }
   T element(T x) const { return divide(x * scale, divisor); }

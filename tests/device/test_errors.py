@@ -137,10 +137,6 @@ def ones(*shape, dtype=torch.float32):
             "ConvTranspose 3D with BF16 or FP16 types is not supported on MPS",
         ),
         (
-            lambda: torch.linalg.qr(complex_matrix()),
-            "linalg_qr: MPS currently supports float32 only",
-        ),
-        (
             lambda: torch.cholesky_solve(complex_matrix(), complex_matrix()),
             "linalg.solve.triangular.*; Only float is supported!",
         ),

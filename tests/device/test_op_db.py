@@ -50,7 +50,6 @@ REFUSALS = (
     "linalg.lu_factor(): MPS only supports floats.",
     "linalg.solve.triangular(); Only float is supported!",
     "linalg_inv: not supported for complex types yet!",
-    "linalg_qr: MPS currently supports float32 only",
     "value cannot be converted to type double without overflow",
 )
 
@@ -309,6 +308,7 @@ def assert_same_kind(actual, expected) -> None:
 def normalised(error: Exception) -> str:
     """An error's text with every device's name read as the CPU's."""
     text = re.sub(r"\bmps(:0)?\b", "cpu", str(error))
+    text = re.sub(r'_mps(?=" not implemented for)', "_cpu", text)
     return re.sub(r"\bMPS(?=\w*Type\b)", "CPU", text)
 
 

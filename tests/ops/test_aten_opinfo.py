@@ -38,7 +38,15 @@ OUR_ENTRIES = [_opinfo(entry) for entry in gather("OPINFO_SAMPLES")]
 OURS = [op.name for op in OUR_ENTRIES]
 OPERATORS = [op for op in op_db if op.name in NAMES] + OUR_ENTRIES
 IN_PLACE = [op for op in OPERATORS if op.inplace_variant is not None]
-WITHOUT_HALF_PRECISION = ("nn.functional.ctc_loss", "nn.functional.pdist")
+WITHOUT_HALF_PRECISION = (
+    "nn.functional.ctc_loss",
+    "nn.functional.pdist",
+    "geqrf",
+    "linalg.householder_product",
+    "linalg.qr",
+    "ormqr",
+    "qr",
+)
 # In torch. The shape of what ctc_loss keeps for the gradient depends on the targets.
 WITHOUT_META_FUNCTION = (
     "nn.functional.ctc_loss",

@@ -55,10 +55,6 @@ void triangular_solve(Arguments arguments) {
               "linalg.solve.triangular(); Only float is supported!");
 }
 
-void qr(Arguments arguments) {
-  TORCH_CHECK(is_float(arguments, 0), "linalg_qr: MPS currently supports float32 only");
-}
-
 void index_reduce(Arguments arguments) {
   const auto type = tensor(arguments, 0).scalar_type();
   TORCH_CHECK(type != at::kLong, "index_reduce for MPS does not support torch.long dtype");
@@ -138,7 +134,6 @@ Refusal find_refusal(const std::string& operator_name) {
       {"aten::linalg_solve_triangular", &triangular_solve},
       {"aten::triangular_solve", &triangular_solve},
       {"aten::_cholesky_solve_helper", &triangular_solve},
-      {"aten::linalg_qr", &qr},
       {"aten::index_reduce", &index_reduce},
       {"aten::index_reduce_", &index_reduce},
       {"aten::addmm", &addmm},

@@ -186,6 +186,7 @@ def _calls() -> Iterator[tuple[str, Callable[..., Any], tuple[Tensor, ...], bool
         False,
     )
     yield "matrix_exp", torch.linalg.matrix_exp, (x(3, 9, 9) / 4,), True
+    yield "qr", lambda x: torch.cat(torch.linalg.qr(x), -2), (x(3, 40, 9),), True
     yield "compressed_indices", _there_and_back, (index(50, high=20).sort()[0],), False
     yield "_transform_bias_rescale_qkv", _project, (x(2, 9, 96), x(96, seed=1)), False
     yield "jagged", _padded, (x(20, 9), torch.tensor([0, 3, 3, 12, 20])), False
@@ -292,7 +293,7 @@ def aten_dtypes(operands: tuple[Tensor, ...]) -> tuple[torch.dtype, ...]:
 
 
 # What takes float32 only: in the tolerance policy's name.
-_SINGLE = ("pdist", "nn.functional.ctc_loss", "_add_relu", "_upsample_bilinear2d_aa")
+_SINGLE = ("pdist", "nn.functional.ctc_loss", "_add_relu", "_upsample_bilinear2d_aa", "qr")
 
 
 def aten() -> Iterator[Check]:

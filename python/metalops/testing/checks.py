@@ -225,8 +225,10 @@ def _gradients(function: Callable[..., Tensor], tree: Any, cotangent: Tensor) ->
     for i in wanted:
         leaves[i] = leaves[i].detach().requires_grad_()
     args, kwargs = pytree.tree_unflatten(leaves, spec)
+    result = function(*args, **kwargs)
+    # torch's formulas of empty matrices give no gradients, which are zeros.
     return list(
-        torch.autograd.grad(function(*args, **kwargs), [leaves[i] for i in wanted], cotangent)
+        torch.autograd.grad(result, [leaves[i] for i in wanted], cotangent, materialize_grads=True)
     )
 
 
