@@ -59,6 +59,7 @@ RANDOM = {
 }
 ATTENTION = "nn.functional.scaled_dot_product_attention"
 
+EIGENVALUES_REASON = "made of eigenvalues and eigenvectors, which are ours"
 LINEAR_REASON = "torch.nn chooses by the device how it accumulates the chunks"
 
 # Stand-ins whose results are the CPU's within tolerances only: in which dtypes, and why.
@@ -67,6 +68,7 @@ BITS_DIFFER = {
         (torch.float32, torch.complex64),
         "torch multiplies vectors by dot on the CPU and by mm elsewhere",
     ),
+    "linalg.pinv.hermitian": ((torch.float32, torch.complex64), EIGENVALUES_REASON),
     "linalg.lu_solve": ((torch.float32,), "torch composes it of triangular solves on MPS"),
     "nn.functional.linear_cross_entropy.chunked": ((torch.float16,), LINEAR_REASON),
     "nn.functional.linear_cross_entropy.chunked_none": ((torch.float16,), LINEAR_REASON),
@@ -81,6 +83,7 @@ SOLVED = "the gradient solves a linear system, which torch composes of triangula
 GRADIENT_BITS_DIFFER = {
     "linalg.det": SOLVED,
     "linalg.lu_solve": SOLVED,
+    "linalg.pinv.hermitian": EIGENVALUES_REASON,
     "linalg.slogdet": SOLVED,
     "linalg.solve": SOLVED,
     "linalg.solve_ex": SOLVED,
@@ -190,7 +193,9 @@ def arguments(sample, device, keep_gradient=False):
 def call(op, tree):
     torch.manual_seed(7)
     result = op(tree[0], *tree[1], **tree[2])
-    # torch leaves open which place of the most frequent value the index is.
+    # torch leaves open which place of the most frequent value the index is, and the phases of eigenvectors.
+    if op.name == "linalg.eigh":
+        return result[0], result[1].abs()
     return result.values if op.name == "mode" else result
 
 

@@ -95,7 +95,6 @@ MISSING = (
     ("call", "overload"),
     [
         (lambda x: torch.linalg.eig(x), "aten::linalg_eig"),
-        (lambda x: torch.linalg.eigh(x), "aten::_linalg_eigh.eigenvalues"),
         (lambda x: torch.linalg.svdvals(x), "aten::_linalg_svd.U"),
         (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.quint8), "aten::quantize_per_tensor"),
     ],

@@ -46,6 +46,8 @@ WITHOUT_HALF_PRECISION = (
     "linalg.qr",
     "ormqr",
     "qr",
+    "linalg.eigh",
+    "linalg.eigvalsh",
 )
 # In torch. The shape of what ctc_loss keeps for the gradient depends on the targets.
 WITHOUT_META_FUNCTION = (
@@ -86,7 +88,13 @@ def _call(op):
     """The operator as a function. Of logit only the in-place form is ours."""
     if op.name == "logit":
         return lambda x, *args, **kwargs: torch.logit_(x * 1, *args, **kwargs)
-    return _mode if op.name == "mode" else op.op
+    return {"mode": _mode, "linalg.eigh": _eigh}.get(op.name, op.op)
+
+
+def _eigh(a, *args, **kwargs):
+    """The eigenvalues and what does not depend on the phases of the eigenvectors."""
+    values, vectors = torch.linalg.eigh(a, *args, **kwargs)
+    return values, vectors * values.to(vectors.dtype).unsqueeze(-2) @ vectors.mH
 
 
 def _mode(x, dim=-1, keepdim=False):

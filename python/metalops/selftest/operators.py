@@ -189,8 +189,16 @@ def _calls() -> Iterator[tuple[str, Callable[..., Any], tuple[Tensor, ...], bool
     yield "qr", lambda x: torch.cat(torch.linalg.qr(x), -2), (x(3, 40, 9),), True
     yield "compressed_indices", _there_and_back, (index(50, high=20).sort()[0],), False
     yield "_transform_bias_rescale_qkv", _project, (x(2, 9, 96), x(96, seed=1)), False
+    yield "_linalg_eigh", _exponential, (x(4, 9, 9) / 8,), True
+    yield "_linalg_eigh of 70 rows", _exponential, (x(70, 70) / 32,), False
     yield "jagged", _padded, (x(20, 9), torch.tensor([0, 3, 3, 12, 20])), False
     yield "_fused_adagrad_", _adagrad, (x(30, 33), x(30, 33, seed=1)), False
+
+
+def _exponential(a):
+    """Of a symmetric matrix by its eigenvalues and eigenvectors, whose signs are free."""
+    values, vectors = torch.linalg.eigh(a if a.dtype == torch.float64 else a.float())
+    return (vectors * values.exp().unsqueeze(-2) @ vectors.mT).to(a.dtype)
 
 
 def _there_and_back(rows):

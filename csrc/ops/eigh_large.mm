@@ -1,0 +1,256 @@
+// Host side of kernels/eigh_large.metal. Products of matrices are at::bmm of real numbers: a
+// complex row v of factors is the two rows [v; i v] of pairs of real numbers, because stock MPS
+// multiplies complex matrices badly.
+#include "eigh_large.h"
+
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/eye.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/view_as_real.h>
+#include <ATen/ops/zeros.h>
+#include <kernels/eigh_large.h>
+#include <metalops/kernel_name.h>
+#include <metalops/launch.h>
+#include <metalops/library.h>
+#include <metalops/metal_type.h>
+
+#include <algorithm>
+
+namespace {
+
+using at::Tensor;
+using metalops::EighColumnParameters;
+using metalops::EighParameters;
+using metalops::EighSweepParameters;
+using metalops::kEighPanel;
+
+constexpr int64_t kMostRotations = 1 << 16;  // a launch: some milliseconds of a GPU's thread
+constexpr int64_t kKeptSize = 2048;          // of the diagonals in threadgroup memory
+
+// Packs from column to column: an odd number of cache lines, so that neighbouring columns do not
+// take each other's place in a cache.
+int64_t stride_of(int64_t n, at::ScalarType type) {
+  const int64_t packs = c10::metal::ceil_div<int64_t>(n, at::isComplexType(type) ? 2 : 4);
+  return c10::metal::ceil_div<int64_t>(packs, 4) / 2 * 8 + 4;
+}
+
+// (batch, rows, elements) as rows of real numbers.
+Tensor with_real_parts(const Tensor& rows) {
+  return rows.is_complex() ? at::view_as_real(rows).flatten(-2) : rows;
+}
+
+// (batch, rows, elements): of real numbers, with rows i v behind rows v of complex ones.
+Tensor real_form(const Tensor& rows) {
+  if (!rows.is_complex()) {
+    return rows;
+  }
+  const auto turned = at::mul(rows, c10::complex<double>(0, 1));
+  return with_real_parts(at::stack({rows, turned}, 2).flatten(1, 2));
+}
+
+// The factors of the conjugates of `rows` beside what real_form() makes: (batch, elements, rows).
+Tensor conjugate_factors(const Tensor& rows) {
+  if (!rows.is_complex()) {
+    return rows.mT();
+  }
+  return at::view_as_real(rows.conj().resolve_conj()).permute({0, 2, 1, 3}).flatten(-2);
+}
+
+class Reduction {
+ public:
+  Reduction(const Tensor& a, const EighParameters& parameters, const Tensor& infos)
+      : library_(metalops::library("eigh_large")),
+        parameters_(parameters),
+        type_(a.scalar_type()),
+        batch_(parameters.matrices),
+        n_(parameters.size),
+        stride_(stride_of(n_, type_)),
+        row_(stride_ * (a.is_complex() ? 2 : 4)),
+        reflector_count_(c10::metal::round_up<int64_t>(n_ - 1, kEighPanel)),
+        infos_(infos) {
+    const auto of_floats = a.options().dtype(at::kFloat);
+    exponents_ = at::empty({batch_}, infos.options());
+    matrices_ = at::empty({batch_, n_, row_}, a.options());
+    diagonals_ = at::empty({batch_, n_}, of_floats);
+    besides_ = at::zeros({batch_, n_}, of_floats);
+    reflectors_ = at::zeros({batch_, reflector_count_, row_}, a.options());
+    taus_ = at::zeros({batch_, reflector_count_}, a.options());
+    load(a);
+    reduce();
+    matrices_ = Tensor();
+  }
+
+  void find_values(const Tensor& values, const Tensor& vectors) {
+    const auto unordered = iterate();
+    const auto ranks = at::empty({batch_, n_}, infos_.options());
+    metalops::launch_rows(library_, "eigh_values", n_, batch_, values, ranks, infos_, diagonals_,
+                          iterations_, exponents_, parameters_);
+    if (!parameters_.with_vectors) {
+      return;
+    }
+    const auto transformed = transform_back(unordered);
+    metalops::launch_grid(library_, named("eigh_vectors_"), grid(n_, n_), vectors, transformed,
+                          ranks, EighSweepParameters{size(), static_cast<int32_t>(stride_), 0, 0});
+  }
+
+ private:
+  metalops::KernelName named(const char* name) const {
+    return metalops::KernelName(name) + metalops::metal_type(type_);
+  }
+  int32_t size() const { return static_cast<int32_t>(n_); }
+  std::array<uint64_t, 3> grid(int64_t x, int64_t y) const {
+    return {static_cast<uint64_t>(x), static_cast<uint64_t>(y), static_cast<uint64_t>(batch_)};
+  }
+
+  void load(const Tensor& a) {
+    const auto extents = at::empty({batch_ * n_}, diagonals_.options());
+    metalops::launch_simdgroups(library_, named("eigh_extents_"), batch_ * n_, extents, a,
+                                parameters_);
+    metalops::launch_threadgroups(library_, "eigh_exponents", batch_, c10::metal::simdgroup_size,
+                                  exponents_, infos_, extents, parameters_);
+    metalops::launch_grid(library_, named("eigh_load_"), grid(stride_, n_), matrices_, a,
+                          exponents_, infos_, parameters_, static_cast<int32_t>(stride_));
+  }
+
+  // To the tridiagonal matrix of diagonals_ and besides_.
+  void reduce() {
+    constexpr int64_t kFewSlices = 32;
+    const auto slice =
+        kEighPanel * c10::metal::ceil_div<int64_t>(n_, int64_t{kEighPanel} * kFewSlices);
+    const auto slices = c10::metal::ceil_div<int64_t>(n_, slice);
+    const auto panels = at::empty({batch_, kEighPanel, row_}, matrices_.options());
+    const auto products = at::empty({batch_, slices, row_}, matrices_.options());
+    const auto overlaps = at::empty({batch_, slices, 2 * kEighPanel}, matrices_.options());
+    const auto packs = c10::metal::ceil_div<int64_t>(n_, row_ / stride_);
+    const auto threads = std::min<int64_t>(256, c10::metal::round_up<int64_t>(packs, 32));
+    EighColumnParameters p{
+        size(), static_cast<int32_t>(stride_), static_cast<int32_t>(reflector_count_), 0,
+        0,      static_cast<int32_t>(slice),   static_cast<int32_t>(slices),           0};
+    const auto reduce_column = [&] {
+      metalops::launch_threadgroups(library_, named("eigh_column_"), batch_, threads, matrices_,
+                                    reflectors_, panels, products, overlaps, diagonals_, besides_,
+                                    taus_, p);
+    };
+    for (int64_t start = 0; start < n_; start += kEighPanel) {
+      const auto end = std::min(start + kEighPanel, n_);
+      p.start = static_cast<int32_t>(start);
+      p.ends_panel = 0;
+      for (int64_t column = start; column < end; ++column) {
+        p.column = static_cast<int32_t>(column);
+        reduce_column();
+        if (column < n_ - 1) {
+          const auto rest = packs - (column + 1) / (row_ / stride_);
+          metalops::launch_grid(library_, named("eigh_products_"),
+                                grid(rest + 2 * (column - start), slices - (column + 1) / slice),
+                                products, overlaps, matrices_, reflectors_, panels, p);
+        }
+      }
+      if (end < n_) {
+        p.column = static_cast<int32_t>(end);
+        p.ends_panel = 1;
+        reduce_column();
+        update(panels, start, end);
+      }
+    }
+  }
+
+  // A -= V W^H + W V^H where both indices are at least `from`.
+  void update(const Tensor& panels, int64_t start, int64_t from) {
+    const auto v = reflectors_.narrow(1, start, kEighPanel).narrow(2, from, row_ - from);
+    const auto w = panels.narrow(2, from, row_ - from);
+    const auto rows = real_form(at::cat({v, w}, 1));
+    const auto factors = conjugate_factors(at::cat({w, v}, 1)).narrow(1, 0, n_ - from);
+    with_real_parts(matrices_.narrow(1, from, n_ - from).narrow(2, from, row_ - from))
+        .sub_(at::bmm(factors, rows));
+  }
+
+  // To the eigenvalues in diagonals_; returns the eigenvectors, (batch, n, row), if they are
+  // wanted.
+  Tensor iterate() {
+    const auto real_stride = stride_of(n_, at::kFloat);
+    Tensor vectors;
+    if (parameters_.with_vectors) {
+      vectors = at::eye(n_, 4 * real_stride, diagonals_.options())
+                    .expand({batch_, n_, 4 * real_stride})
+                    .contiguous();
+    }
+    const auto most =
+        std::max<int64_t>(std::min<int64_t>(kMostRotations, (1 << 24) / batch_), 2 * n_);
+    const EighSweepParameters p{size(), static_cast<int32_t>(real_stride),
+                                static_cast<int32_t>(most), static_cast<int32_t>(most / 8)};
+    const auto rotations = at::empty({batch_, most, 2}, diagonals_.options());
+    const auto sweeps = at::empty({batch_, p.most_sweeps, 3}, infos_.options());
+    const auto counts = at::empty({batch_}, infos_.options());
+    iterations_ = at::zeros({batch_, 5}, infos_.options());
+    // About n^2 rotations make an end of it; then the host looks.
+    auto unseen = n_ * n_ / most;
+    do {
+      metalops::launch_threadgroups(library_,
+                                    n_ <= kKeptSize ? "eigh_sweeps_2048" : "eigh_sweeps_0", batch_,
+                                    c10::metal::simdgroup_size, diagonals_, besides_, iterations_,
+                                    rotations, sweeps, counts, p);
+      if (vectors.defined()) {
+        metalops::launch_rows(library_, "eigh_apply", c10::metal::ceil_div<int64_t>(n_, 4), batch_,
+                              vectors, rotations, sweeps, counts, p);
+      }
+    } while (unseen-- > 0 || counts.any().item<bool>());
+    return vectors;
+  }
+
+  // The product of all reflectors with the eigenvectors of the tridiagonal matrix, block by block.
+  Tensor transform_back(const Tensor& of_tridiagonal) {
+    auto vectors = of_tridiagonal;
+    if (reflectors_.is_complex()) {
+      vectors = at::zeros({batch_, n_, row_}, reflectors_.options());
+      at::view_as_real(vectors).select(-1, 0).narrow(2, 0, n_).copy_(
+          of_tridiagonal.narrow(2, 0, n_));
+    }
+    const int64_t parts = vectors.is_complex() ? 2 : 1;
+    const auto real_vectors = with_real_parts(vectors);
+    EighColumnParameters p{};
+    p.reflectors = static_cast<int32_t>(reflector_count_);
+    for (int64_t start = reflector_count_ - kEighPanel; start >= 0; start -= kEighPanel) {
+      const auto rows =
+          real_form(reflectors_.narrow(1, start, kEighPanel).narrow(2, start, row_ - start));
+      const auto part = real_vectors.narrow(2, parts * start, parts * (row_ - start));
+      const auto factors =
+          at::zeros({batch_, parts * kEighPanel, parts * kEighPanel}, diagonals_.options());
+      p.start = static_cast<int32_t>(start);
+      metalops::launch_rows(library_, named("eigh_factors_"), kEighPanel, batch_, factors,
+                            at::bmm(rows, rows.mT()), taus_, p);
+      part.sub_(at::bmm(at::bmm(at::bmm(part, rows.mT()), factors), rows));
+    }
+    return vectors;
+  }
+
+  at::native::mps::MetalShaderLibrary& library_;
+  EighParameters parameters_;
+  at::ScalarType type_;
+  int64_t batch_;
+  int64_t n_;
+  int64_t stride_;
+  int64_t row_;  // elements
+  int64_t reflector_count_;
+  Tensor infos_;
+  Tensor exponents_;
+  Tensor matrices_;
+  Tensor diagonals_;
+  Tensor besides_;
+  Tensor reflectors_;
+  Tensor taus_;
+  Tensor iterations_;
+};
+
+}  // namespace
+
+namespace metalops {
+
+void eigh_of_large(const Tensor& a, const EighParameters& parameters, const Tensor& values,
+                   const Tensor& vectors, const Tensor& infos) {
+  Reduction(a, parameters, infos).find_values(values, vectors);
+}
+
+}  // namespace metalops

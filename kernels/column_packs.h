@@ -1,0 +1,77 @@
+// Packs of 16 bytes of neighbouring elements of columns of T = float or float2, as they lie in
+// memory, for algorithms on columns that begin at packs. (Those of packs.h need not, and keep parts
+// apart.)
+#pragma once
+#include <metal_stdlib>
+
+#include "complex.h"
+
+namespace metalops {
+
+// The elements of packs.
+template <typename T>
+inline thread T* elements_of(thread::metal::float4* packs) {
+  return reinterpret_cast<thread T*>(packs);
+}
+template <typename T>
+inline threadgroup T* elements_of(threadgroup::metal::float4* packs) {
+  return reinterpret_cast<threadgroup T*>(packs);
+}
+template <typename T>
+inline device T* elements_of(device::metal::float4* packs) {
+  return reinterpret_cast<device T*>(packs);
+}
+template <typename T>
+inline device const T* elements_of(device const ::metal::float4* packs) {
+  return reinterpret_cast<device const T*>(packs);
+}
+
+// Each element times a number.
+inline ::metal::float4 times(::metal::float4 pack, float factor) { return pack * factor; }
+inline ::metal::float4 times(::metal::float4 pack, ::metal::float2 factor) {
+  return pack * factor.x + ::metal::float4(-pack.y, pack.x, -pack.w, pack.z) * factor.y;
+}
+
+// first: the row that the pack begins with.
+template <typename T>
+struct ColumnPacks;
+
+template <>
+struct ColumnPacks<float> {
+  static constexpr constant int kRows = 4;
+
+  // The sum of the products of the elements of two packs, of a's conjugates.
+  static float inner_product(::metal::float4 a, ::metal::float4 b) { return ::metal::dot(a, b); }
+
+  // With zeros in the rows before `from`.
+  static ::metal::float4 rows_from(::metal::float4 pack, int first, int from) {
+    return ::metal::float4(first < from ? 0.0f : pack.x, first + 1 < from ? 0.0f : pack.y,
+                           first + 2 < from ? 0.0f : pack.z, first + 3 < from ? 0.0f : pack.w);
+  }
+
+  // Of the unit vector with a 1 in row `one`.
+  static ::metal::float4 unit(int first, int one) {
+    return ::metal::float4(first == one, first + 1 == one, first + 2 == one, first + 3 == one);
+  }
+};
+
+template <>
+struct ColumnPacks<::metal::float2> {
+  static constexpr constant int kRows = 2;
+
+  static ::metal::float2 inner_product(::metal::float4 a, ::metal::float4 b) {
+    return ::metal::float2(::metal::dot(a, b),
+                           ::metal::dot(::metal::float4(-a.y, a.x, -a.w, a.z), b));
+  }
+
+  static ::metal::float4 rows_from(::metal::float4 pack, int first, int from) {
+    return ::metal::float4(first < from ? ::metal::float2(0.0f) : pack.xy,
+                           first + 1 < from ? ::metal::float2(0.0f) : pack.zw);
+  }
+
+  static ::metal::float4 unit(int first, int one) {
+    return ::metal::float4(first == one, 0.0f, first + 1 == one, 0.0f);
+  }
+};
+
+}  // namespace metalops

@@ -1,0 +1,33 @@
+// Parameters of the kernels of eigh_large.metal.
+#pragma once
+#include <c10/metal/common.h>
+
+#include "eigh.h"
+
+namespace metalops {
+
+// Columns that are reduced between two updates of the rest of the matrix.
+C10_METAL_CONSTEXPR int kEighPanel = 32;
+
+// A column of a matrix being reduced. Columns are `stride` packs apart; behind the rows of a matrix
+// are zeros.
+struct EighColumnParameters {
+  int32_t size;
+  int32_t stride;
+  int32_t reflectors;  // rows of the tensor of reflectors
+  int32_t column;
+  int32_t start;  // the panel's first column
+  int32_t slice;  // columns of which a thread adds up products: a multiple of kEighPanel
+  int32_t slices;
+  uint32_t ends_panel;  // only what is left of the panel's last column is to be done
+};
+
+// Sweeps that are recorded, then applied.
+struct EighSweepParameters {
+  int32_t size;
+  int32_t stride;          // packs from eigenvector to eigenvector
+  int32_t most_rotations;  // recorded at a time, at least `size`
+  int32_t most_sweeps;
+};
+
+}  // namespace metalops

@@ -1,0 +1,223 @@
+// Plane rotations, and the iterations on the eigenvalues of symmetric tridiagonal matrices that are
+// made of them. An iteration reads nothing but the two diagonals: so one thread does a sweep and
+// records its rotations, and then all threads apply them, each to rows of its own.
+#pragma once
+#include <metal_stdlib>
+
+namespace metalops {
+
+// c and s such that [c s; -s c] [f; g] = [r; 0]; returns r. Neither overflows nor underflows where
+// r does not (as LAPACK's slartg, up to the signs where f is zero).
+inline float rotation_of(float f, float g, thread float& c, thread float& s) {
+  if (g == 0.0f) {
+    c = 1.0f;
+    s = 0.0f;
+    return f;
+  }
+  const float largest = ::metal::max(::metal::abs(f), ::metal::abs(g));
+  const float scale = largest < 0x1p-60f ? 0x1p+100f : largest > 0x1p+60f ? 0x1p-100f : 1.0f;
+  const float x = f * scale;
+  const float y = g * scale;
+  const float r = ::metal::copysign(::metal::precise::sqrt(x * x + y * y), f);
+  c = x / r;
+  s = y / r;
+  return r / scale;
+}
+
+// The eigenvalues of [a b; b c], of larger magnitude first, and (cosine, sine), the eigenvector of
+// the first one: LAPACK's slaev2.
+struct TwoByTwo {
+  float first;
+  float second;
+  float cosine;
+  float sine;
+};
+
+inline TwoByTwo eigenvalues_of_two_by_two(float a, float b, float c) {
+  const float sum = a + c;
+  const float difference = a - c;
+  const float twice = b + b;
+  const float larger = ::metal::max(::metal::abs(difference), ::metal::abs(twice));
+  const float smaller = ::metal::min(::metal::abs(difference), ::metal::abs(twice));
+  const float ratio = larger == 0.0f ? 0.0f : smaller / larger;
+  const float root = larger * ::metal::precise::sqrt(1.0f + ratio * ratio);
+  const bool is_first = ::metal::abs(a) > ::metal::abs(c);
+  const float diagonal = is_first ? a : c;
+  const float other = is_first ? c : a;
+  TwoByTwo result;
+  if (sum == 0.0f) {
+    result.first = 0.5f * root;
+    result.second = -0.5f * root;
+  } else {
+    result.first = 0.5f * (sum + (sum < 0.0f ? -root : root));
+    result.second = (diagonal / result.first) * other - (b / result.first) * b;
+  }
+  const bool subtracts = sum < 0.0f;
+  const bool is_negative = difference < 0.0f;
+  const float along = difference + (is_negative ? -root : root);
+  float cosine;
+  float sine;
+  if (::metal::abs(along) > ::metal::abs(twice)) {
+    const float cotangent = -twice / along;
+    sine = 1.0f / ::metal::precise::sqrt(1.0f + cotangent * cotangent);
+    cosine = cotangent * sine;
+  } else if (b == 0.0f) {
+    cosine = 1.0f;
+    sine = 0.0f;
+  } else {
+    const float tangent = -along / twice;
+    cosine = 1.0f / ::metal::precise::sqrt(1.0f + tangent * tangent);
+    sine = tangent * cosine;
+  }
+  const bool turns = subtracts == is_negative;
+  result.cosine = turns ? -sine : cosine;
+  result.sine = turns ? cosine : sine;
+  return result;
+}
+
+// Rotations of neighbouring columns: first of `first` and the one `step` (1 or -1) before it, then
+// of that one and the one before it, and so on.
+struct Sweep {
+  int first;
+  int step;
+  int count;
+};
+
+// To columns that are `stride` apart; `row` is an element or a pack of the first column.
+template <typename Pack, typename Row, typename Rotations>
+inline void apply_sweep(Row row, int stride, Sweep sweep, Rotations rotations) {
+  const int step = sweep.step * stride;
+  int place = sweep.first * stride;
+  Pack x = row[place];
+  for (int i = 0; i < sweep.count; ++i) {
+    const float c = rotations[i].x;
+    const float s = rotations[i].y;
+    const Pack y = row[place - step];
+    row[place] = c * x + s * y;
+    x = c * y - s * x;
+    place -= step;
+  }
+  row[place] = x;
+}
+
+// Implicit QL and QR iterations on a symmetric tridiagonal matrix of n rows whose elements are at
+// most about 1, as LAPACK's ssteqr does them. diagonal: n numbers, which become the eigenvalues;
+// beside: n - 1, which become zero. Begins as zeros.
+struct TridiagonalIteration {
+  int next;  // the first row behind the block that is worked on
+  int at;    // the rows from `at` to `end`, in steps of `step`, are what is left of the block
+  int end;
+  int step;
+  int sweeps;
+
+  // 0, or if 30 n sweeps did not suffice, how many eigenvalues may be wrong.
+  int count_unfinished(int n) const {
+    return sweeps < 30 * n ? 0 : ::metal::abs(end - at) + n - next;
+  }
+};
+
+inline bool is_negligible(float beside, float above, float below) {
+  constexpr float kSquaredEpsilon = 0x1p-48f;
+  constexpr float kTiny = 0x1p-126f;
+  return beside * beside <= kSquaredEpsilon * ::metal::abs(above) * ::metal::abs(below) + kTiny;
+}
+
+// The next sweep, of at most n - 1 rotations, which are recorded where `rotations` is not a null
+// pointer. Its count is zero if nothing is left to do, or if 30 n sweeps did not suffice.
+template <typename Numbers, typename Rotations>
+inline Sweep next_sweep(Numbers diagonal, Numbers beside, int n,
+                        thread TridiagonalIteration& iteration, Rotations rotations) {
+  int at = iteration.at;
+  int end = iteration.end;
+  int step = iteration.step;
+  Sweep sweep = {0, 1, 0};
+  while (sweep.count == 0 && iteration.sweeps < 30 * n) {
+    if ((end - at) * step <= 0) {  // the block is finished
+      const int low = iteration.next;
+      if (low >= n) {
+        break;
+      }
+      int high = low;
+      while (high < n - 1 && !is_negligible(beside[high], diagonal[high], diagonal[high + 1])) {
+        ++high;
+      }
+      if (high < n - 1) {
+        beside[high] = 0.0f;
+      }
+      iteration.next = high + 1;
+      const bool from_below = ::metal::abs(diagonal[high]) < ::metal::abs(diagonal[low]);
+      step = from_below ? -1 : 1;
+      at = from_below ? high : low;
+      end = from_below ? low : high;
+      continue;
+    }
+    // beside[i + offset] is between the rows i and i + step.
+    const int offset = step > 0 ? 0 : -1;
+    int split = at;
+    while (split != end &&
+           !is_negligible(beside[split + offset], diagonal[split], diagonal[split + step])) {
+      split += step;
+    }
+    if (split != end) {
+      beside[split + offset] = 0.0f;
+    }
+    if (split == at) {
+      at += step;
+      continue;
+    }
+    if (split == at + step) {
+      const TwoByTwo found =
+          eigenvalues_of_two_by_two(diagonal[at], beside[at + offset], diagonal[split]);
+      diagonal[at] = found.first;
+      diagonal[split] = found.second;
+      beside[at + offset] = 0.0f;
+      if (rotations) {
+        rotations[0] = ::metal::float2(found.cosine, -found.sine);
+      }
+      sweep = {split, step, 1};
+      at += 2 * step;
+      continue;
+    }
+    const float corner = diagonal[at];
+    const float half_gap = (diagonal[at + step] - corner) / (2.0f * beside[at + offset]);
+    const float root =
+        ::metal::abs(half_gap) > 0x1p+30f
+            ? half_gap
+            : ::metal::copysign(::metal::precise::sqrt(half_gap * half_gap + 1.0f), half_gap);
+    float last = diagonal[split];  // not yet reduced by `shifted`
+    float g = last - corner + beside[at + offset] / (half_gap + root);
+    float s = 1.0f;
+    float c = 1.0f;
+    float shifted = 0.0f;
+    int count = 0;
+    for (int i = split - step; (i - at) * step >= 0; i -= step) {
+      const float between = beside[i + offset];
+      const float f = s * between;
+      const float b = c * between;
+      const float r = rotation_of(g, f, c, s);
+      if (count > 0) {
+        beside[i + step + offset] = r;
+      }
+      g = last - shifted;
+      last = diagonal[i];
+      const float t = (last - g) * s + 2.0f * c * b;
+      shifted = s * t;
+      diagonal[i + step] = g + shifted;
+      g = c * t - b;
+      if (rotations) {
+        rotations[count] = ::metal::float2(c, s);
+      }
+      ++count;
+    }
+    diagonal[at] = last - shifted;
+    beside[at + offset] = g;
+    sweep = {split, step, count};
+    ++iteration.sweeps;
+  }
+  iteration.at = at;
+  iteration.end = end;
+  iteration.step = step;
+  return sweep;
+}
+
+}  // namespace metalops
