@@ -12,6 +12,8 @@ namespace metalops {
 C10_METAL_CONSTEXPR unsigned kQrPanel = 32;
 // Matrices of up to so many rows and columns are the work of a simdgroup.
 C10_METAL_CONSTEXPR unsigned kQrSmall = 32;
+// Vectors of small products that a thread has.
+C10_METAL_CONSTEXPR unsigned kQrVectors = 2;
 
 struct QrParameters {
   uint32_t matrices;

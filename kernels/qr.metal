@@ -4,7 +4,7 @@
 // Small matrices stay in the registers of a simdgroup's lanes, a column each. Of larger ones a
 // threadgroup factorises a panel of columns, and products of matrices apply its reflectors
 // H1 H2 ... = 1 - V T V^H to everything else: V is written out, with ones and zeros, and so is
-// X = V T.
+// T.
 #include <metalops/strided.h>
 #include <metal_stdlib>
 
@@ -52,12 +52,12 @@ inline Pack<T> multiplied(Pack<T> x, Reflector<T> reflector, T factor) {
 // ---- small matrices -----------------------------------------------------------------------------
 
 // The reflector of column x below place k, and x with it; v: to be written out.
-template <typename T, uint N>
-inline T reflect(thread Pack<T> (&x)[N / 4], threadgroup Pack<T>* v, int k) {
+template <typename T, uint Rows>
+inline T reflect(thread Pack<T> (&x)[Rows / 4], threadgroup Pack<T>* v, int k) {
   T alpha = from_real<T>(0.0f);
   float4 squares = float4(0.0f);
   float4 largest = float4(0.0f);
-  for (int b = 0; b < int(N / 4); ++b) {
+  for (int b = 0; b < int(Rows / 4); ++b) {
     if (4 * b + 3 >= k) {
       const Pack<T> tail = behind(x[b], 4 * b, k);
       squares = add_squares(squares, tail);
@@ -72,14 +72,14 @@ inline T reflect(thread Pack<T> (&x)[N / 4], threadgroup Pack<T>* v, int k) {
   if (extent.is_rough()) {
     extent = extent.rescaled();
     squares = float4(0.0f);
-    for (int b = 0; b < int(N / 4); ++b) {
+    for (int b = 0; b < int(Rows / 4); ++b) {
       squares = add_squares(squares, scaled(behind(x[b], 4 * b, k), extent.scale));
     }
     extent.squares = (squares.x + squares.y) + (squares.z + squares.w);
   }
   const Reflector<T> reflector = reflector_of(alpha, extent);
   const T factor = reflector.factor();
-  for (int b = 0; b < int(N / 4); ++b) {
+  for (int b = 0; b < int(Rows / 4); ++b) {
     if (4 * b + 3 >= k) {
       const Pack<T> below = multiplied(x[b], reflector, factor);
       v[b] = of_reflector(below, 4 * b, k);
@@ -89,120 +89,148 @@ inline T reflect(thread Pack<T> (&x)[N / 4], threadgroup Pack<T>* v, int k) {
   return reflector.tau;
 }
 
-// A simdgroup has 32 / N matrices of at most N rows and N columns.
-template <typename T, uint N>
+// A simdgroup has 32 / Columns matrices, or panels of them, of at most so many columns and of at
+// most Rows rows.
+template <typename T, uint Columns, uint Rows>
 kernel void qr_small(device T* matrices [[buffer(0)]], device T* taus [[buffer(1)]],
                      constant QrParameters& p [[buffer(2)]],
                      uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]],
                      uint simdgroup [[simdgroup_index_in_threadgroup]],
                      uint lane [[thread_index_in_simdgroup]]) {
   constexpr uint kMostSimdgroups = 8;
-  constexpr uint kMatrices = 32 / N;
+  constexpr uint kMatrices = 32 / Columns;
+  constexpr int kPacks = Rows / 4;
   // Of this step and of the one before.
-  threadgroup Pack<T> reflectors[kMostSimdgroups][2][kMatrices][N / 4];
+  threadgroup Pack<T> reflectors[kMostSimdgroups][2][kMatrices][kPacks];
   threadgroup T factors[kMostSimdgroups][2][kMatrices];
-  const int64_t matrix = thread_index(position, grid) / N;
-  const uint own = lane / N;
-  const int column = lane % N;
-  const bool is_mine = matrix < p.matrices && column < int(p.columns);
-  const int rows = p.rows;
-  device T* x_in_memory = matrices + (matrix * p.columns + column) * rows;
-  Pack<T> x[N / 4];
-  for (int b = 0; b < int(N / 4); ++b) {
+  const int64_t matrix = thread_index(position, grid) / Columns;
+  const uint own = lane / Columns;
+  const int column = lane % Columns;
+  const bool is_mine = matrix < p.matrices && column < int(p.width);
+  const int rows = p.rows - p.first;
+  const int steps = min(rows, int(p.width));
+  device T* x_in_memory = matrices + (matrix * p.columns + p.first + column) * p.rows + p.first;
+  Pack<T> x[kPacks];
+  for (int b = 0; b < kPacks; ++b) {
     x[b] = is_mine ? load_some(x_in_memory + 4 * b, rows - 4 * b) : zero_pack<T>();
   }
-  for (int k = 0; k < int(p.taus); ++k) {
+  for (int k = 0; k < steps; ++k) {
     threadgroup Pack<T>* v = reflectors[simdgroup][k & 1][own];
     threadgroup T& tau = factors[simdgroup][k & 1][own];
     if (column == k) {
-      tau = reflect<T, N>(x, v, k);
+      tau = reflect<T, Rows>(x, v, k);
       if (is_mine) {
-        taus[matrix * p.taus + k] = tau;
+        taus[matrix * p.taus + p.first + k] = tau;
       }
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
-    if (column > k) {
+    if (column > k && is_mine) {
       Pack<T> sum = zero_pack<T>();
-      for (int b = 0; b < int(N / 4); ++b) {
-        if (4 * b + 3 >= k) {
+      for (int b = 0; b < kPacks; ++b) {
+        if (4 * b + 3 >= k && 4 * b < rows) {
           sum = conjugate_multiply_add(sum, v[b], x[b]);
         }
       }
       const Pack<T> weight = all_of(-multiply(conjugate(tau), sum_of(sum)));
-      for (int b = 0; b < int(N / 4); ++b) {
-        if (4 * b + 3 >= k) {
+      for (int b = 0; b < kPacks; ++b) {
+        if (4 * b + 3 >= k && 4 * b < rows) {
           x[b] = multiply_add(x[b], weight, v[b]);
         }
       }
     }
   }
   if (is_mine) {
-    for (int b = 0; b < int(N / 4); ++b) {
+    for (int b = 0; b < kPacks; ++b) {
       store_some(x_in_memory + 4 * b, x[b], rows - 4 * b);
     }
   }
 }
 
-// Vectors of at most N elements times Q or Q^H: a thread each.
-template <typename T, uint N>
+// Vectors of at most N elements times Q or Q^H: a thread has some of a matrix, whose sums it need
+// not wait for one after the other.
+template <typename T, uint N, uint Vectors>
 kernel void qr_vectors(device T* vectors [[buffer(0)]], device const T* matrices [[buffer(1)]],
                        device const T* taus [[buffer(2)]],
                        constant QrVectorsParameters& p [[buffer(3)]],
                        uint2 position [[thread_position_in_grid]],
                        uint2 grid [[threads_per_grid]]) {
+  constexpr int kPacks = N / 4;
   const int64_t index = thread_index(position, grid);
-  const int64_t matrix = index / p.count;
+  const uint threads = (p.count + Vectors - 1) / Vectors;
+  const int64_t matrix = index / threads;
   if (matrix >= p.matrices) {
     return;
   }
-  const uint place = index - matrix * p.count;
+  // Neighbouring threads read neighbouring elements of rows; columns of the identity that are
+  // neighbours begin with as many zeros.
+  const bool are_rows = p.element_stride != 1;
+  const uint first = (index - matrix * threads) * (are_rows ? 1 : Vectors);
+  const uint step_of_places = are_rows ? threads : 1;
   const int size = p.size;
-  device T* vector = vectors + matrix * p.matrix_stride + place * p.vector_stride;
-  Pack<T> x[N / 4];
-  for (int b = 0; b < int(N / 4); ++b) {
-    x[b] = zero_pack<T>();
-    for (int e = 0; e < 4; ++e) {
-      const int i = 4 * b + e;
-      if (p.is_identity != 0) {
-        set_element(x[b], e, from_real<T>(i == int(place) ? 1.0f : 0.0f));
-      } else if (i < size) {
-        set_element(x[b], e, vector[i * p.element_stride]);
+  Pack<T> x[Vectors][kPacks];
+  for (uint n = 0; n < Vectors; ++n) {
+    const uint place = first + n * step_of_places;
+    device const T* vector = vectors + matrix * p.matrix_stride + place * p.vector_stride;
+    for (int b = 0; b < kPacks; ++b) {
+      x[n][b] = zero_pack<T>();
+      for (int e = 0; e < 4; ++e) {
+        const int i = 4 * b + e;
+        if (p.is_identity != 0) {
+          set_element(x[n][b], e, from_real<T>(i == int(place) ? 1.0f : 0.0f));
+        } else if (i < size && place < p.count) {
+          set_element(x[n][b], e, vector[i * p.element_stride]);
+        }
       }
-    }
-    if (p.is_conjugated != 0) {
-      x[b] = conjugate(x[b]);
+      if (p.is_conjugated != 0) {
+        x[n][b] = conjugate(x[n][b]);
+      }
     }
   }
   const int count = p.taus;
+  const int last = first + (Vectors - 1) * step_of_places;
   for (int step = 0; step < count; ++step) {
     const int k = p.is_adjoint != 0 ? step : count - 1 - step;
-    if (p.is_identity != 0 && k > int(place)) {
+    if (p.is_identity != 0 && k > last) {
       continue;  // there is nothing yet where the reflector is
     }
     device const T* v_in_memory = matrices + (matrix * p.columns + k) * size;
-    Pack<T> v[N / 4];
-    Pack<T> sum = zero_pack<T>();
-    for (int b = 0; b < int(N / 4); ++b) {
-      if (4 * b + 3 >= k) {
+    Pack<T> v[kPacks];
+    Pack<T> sums[Vectors];
+    for (uint n = 0; n < Vectors; ++n) {
+      sums[n] = zero_pack<T>();
+    }
+    for (int b = 0; b < kPacks; ++b) {
+      if (4 * b + 3 >= k && 4 * b < size) {
         v[b] = of_reflector(load_some(v_in_memory + 4 * b, size - 4 * b), 4 * b, k);
-        sum = conjugate_multiply_add(sum, v[b], x[b]);
+        for (uint n = 0; n < Vectors; ++n) {
+          sums[n] = conjugate_multiply_add(sums[n], v[b], x[n][b]);
+        }
       }
     }
     const T tau = taus[matrix * p.taus + k];
-    const Pack<T> weight = all_of(-multiply(p.is_adjoint != 0 ? conjugate(tau) : tau, sum_of(sum)));
-    for (int b = 0; b < int(N / 4); ++b) {
-      if (4 * b + 3 >= k) {
-        x[b] = multiply_add(x[b], weight, v[b]);
+    const T factor = -(p.is_adjoint != 0 ? conjugate(tau) : tau);
+    for (uint n = 0; n < Vectors; ++n) {
+      sums[n] = all_of(multiply(factor, sum_of(sums[n])));
+    }
+    for (int b = 0; b < kPacks; ++b) {
+      if (4 * b + 3 >= k && 4 * b < size) {
+        for (uint n = 0; n < Vectors; ++n) {
+          x[n][b] = multiply_add(x[n][b], sums[n], v[b]);
+        }
       }
     }
   }
-  for (int b = 0; b < int(N / 4); ++b) {
-    if (p.is_conjugated != 0) {
-      x[b] = conjugate(x[b]);
-    }
-    for (int e = 0; e < 4; ++e) {
-      if (4 * b + e < size) {
-        vector[(4 * b + e) * p.element_stride] = element(x[b], e);
+  for (uint n = 0; n < Vectors; ++n) {
+    const uint place = first + n * step_of_places;
+    device T* vector = vectors + matrix * p.matrix_stride + place * p.vector_stride;
+    for (int b = 0; b < kPacks; ++b) {
+      if (p.is_conjugated != 0) {
+        x[n][b] = conjugate(x[n][b]);
+      }
+      for (int e = 0; e < 4; ++e) {
+        if (4 * b + e < size && place < p.count) {
+          vector[(4 * b + e) * p.element_stride] = element(x[n][b], e);
+        }
       }
     }
   }
@@ -210,8 +238,14 @@ kernel void qr_vectors(device T* vectors [[buffer(0)]], device const T* matrices
 
 // ---- panels -------------------------------------------------------------------------------------
 
+constant constexpr int kTogether = 4;  // columns
+
+inline RealPack simd_sums(RealPack a) { return {simd_sum(a.re)}; }
+inline ComplexPack simd_sums(ComplexPack a) { return {simd_sum(a.re), simd_sum(a.im)}; }
+
 // What the lanes of a simdgroup do together with a column of `rows` elements: each has every 32nd
-// pack, the same ones in all columns.
+// pack, the same ones in all columns. Only its first pack can lie before the end of a reflector's
+// zeros, since panels are narrow, and only its last one can be a part of a pack.
 template <typename T>
 struct PanelColumn {
   device T* x;
@@ -223,7 +257,10 @@ struct PanelColumn {
     float4 squares = float4(0.0f);
     float4 largest = float4(0.0f);
     for (int i = 4 * lane; i < rows; i += 128) {
-      const Pack<T> tail = behind(load_some(x + i, rows - i), i, k);
+      Pack<T> tail = load_some(x + i, rows - i);
+      if (i <= k) {
+        tail = behind(tail, i, k);
+      }
       squares = add_squares(squares, scaled(tail, extent.scale));
       largest = max(largest, largest_parts(tail));
     }
@@ -249,18 +286,71 @@ struct PanelColumn {
     return reflector.tau;
   }
 
-  // Multiplies with H^H; v: the column that has the reflector behind place k.
-  void multiply_by(device const T* v, int k, T tau) const {
-    Pack<T> sum = zero_pack<T>();
-    for (int i = 4 * lane; i < rows; i += 128) {
-      const Pack<T> of_v = of_reflector(load_some(v + i, rows - i), i, k);
-      sum = conjugate_multiply_add(sum, of_v, load_some<T>(x + i, rows - i));
+  // Multiplies this column, and others up to `count` columns, with H^H; v: the column that has the
+  // reflector behind place k.
+  void multiply_by(device const T* v, int k, T tau, int64_t stride, int count) const {
+    Pack<T> sums[kTogether];
+    for (int n = 0; n < kTogether; ++n) {
+      sums[n] = zero_pack<T>();
     }
-    const T dot = simd_sum(sum_of(sum));
-    const Pack<T> weight = all_of(-multiply(conjugate(tau), dot));
-    for (int i = 4 * lane; i < rows; i += 128) {
-      const Pack<T> of_v = of_reflector(load_some(v + i, rows - i), i, k);
-      store_some(x + i, multiply_add(load_some<T>(x + i, rows - i), weight, of_v), rows - i);
+    int i = 4 * lane;
+    const Pack<T> first = of_reflector(load_some(v + i, rows - i), i, k);
+    for (int n = 0; n < kTogether; ++n) {
+      if (n < count) {
+        sums[n] =
+            conjugate_multiply_add(sums[n], first, load_some<T>(x + n * stride + i, rows - i));
+      }
+    }
+    for (i += 128; i + 4 <= rows; i += 128) {
+      const Pack<T> next = load(v + i);
+      for (int n = 0; n < kTogether; ++n) {
+        if (n < count) {
+          sums[n] = conjugate_multiply_add(sums[n], next, load(x + n * stride + i));
+        }
+      }
+    }
+    if (i < rows) {
+      const Pack<T> last = load_some(v + i, rows - i);
+      for (int n = 0; n < kTogether; ++n) {
+        if (n < count) {
+          sums[n] =
+              conjugate_multiply_add(sums[n], last, load_some<T>(x + n * stride + i, rows - i));
+        }
+      }
+    }
+    Pack<T> dots = zero_pack<T>();
+    for (int n = 0; n < kTogether; ++n) {
+      set_element(dots, n, sum_of(sums[n]));
+    }
+    dots = simd_sums(dots);
+    Pack<T> weights[kTogether];
+    for (int n = 0; n < kTogether; ++n) {
+      weights[n] = all_of(-multiply(conjugate(tau), element(dots, n)));
+    }
+    i = 4 * lane;
+    for (int n = 0; n < kTogether; ++n) {
+      if (n < count) {
+        device T* y = x + n * stride + i;
+        store_some(y, multiply_add(load_some<T>(y, rows - i), weights[n], first), rows - i);
+      }
+    }
+    for (i += 128; i + 4 <= rows; i += 128) {
+      const Pack<T> next = load(v + i);
+      for (int n = 0; n < kTogether; ++n) {
+        if (n < count) {
+          device T* y = x + n * stride + i;
+          store(y, multiply_add(load(y), weights[n], next));
+        }
+      }
+    }
+    if (i < rows) {
+      const Pack<T> last = load_some(v + i, rows - i);
+      for (int n = 0; n < kTogether; ++n) {
+        if (n < count) {
+          device T* y = x + n * stride + i;
+          store_some(y, multiply_add(load_some<T>(y, rows - i), weights[n], last), rows - i);
+        }
+      }
     }
   }
 };
@@ -280,10 +370,12 @@ kernel void qr_panel(device T* matrices [[buffer(0)]], device T* taus [[buffer(1
   device T* panel = matrices + (int64_t(matrix) * p.columns + p.first) * stride + p.first;
   device T* tau = taus + int64_t(matrix) * p.taus + p.first;
   for (int k = -1; k < width - 1; ++k) {
-    for (int column = k + 1 + int(simdgroup); column < width; column += simdgroups) {
+    for (int column = k + 1 + kTogether * int(simdgroup); column < width;
+         column += kTogether * simdgroups) {
       const PanelColumn<T> x = {panel + column * stride, rows, int(lane)};
       if (k >= 0) {
-        x.multiply_by(panel + k * stride, k, factors[k & 1]);
+        x.multiply_by(panel + k * stride, k, factors[k & 1], stride,
+                      min(width - column, kTogether));
       }
       if (column == k + 1) {
         simdgroup_barrier(mem_flags::mem_device);  // x[column] is known to all
@@ -316,62 +408,63 @@ kernel void qr_reflectors(device T* v [[buffer(0)]], device const T* matrices [[
   v[(matrix * p.padded + column) * rows + row] = value;
 }
 
-// X = V T, whose column c is tau_c (v_c - sum over j < c of X_j (V^H V)_jc): a thread a row.
+// T of a panel, whose column c is tau_c (e_c - sum over j < c of T_j (V^H V)_jc), where e are the
+// columns of the identity: a thread a row.
 template <typename T>
-kernel void qr_weights(device T* x [[buffer(0)]], device const T* v [[buffer(1)]],
-                       device const T* gram [[buffer(2)]], device const T* taus [[buffer(3)]],
-                       constant QrParameters& p [[buffer(4)]],
-                       uint2 position [[thread_position_in_grid]]) {
-  const uint rows = p.rows - p.first;
+kernel void qr_triangle(device T* triangles [[buffer(0)]], device const T* gram [[buffer(1)]],
+                        device const T* taus [[buffer(2)]], constant QrParameters& p [[buffer(3)]],
+                        uint2 position [[thread_position_in_grid]]) {
   const uint row = position.x;
   const int64_t matrix = position.y;
-  const int64_t begin = matrix * p.padded * rows + row;
+  device T* column = triangles + matrix * p.padded * p.padded + row;
   device const T* products = gram + matrix * p.padded * p.padded;
   device const T* tau = taus + matrix * p.taus + p.first;
   Pack<T> rest[kQrPanel / 4];
   for (uint b = 0; b < kQrPanel / 4; ++b) {
-    rest[b] = zero_pack<T>();
-    if (4 * b < p.padded) {
-      for (uint e = 0; e < 4; ++e) {
-        set_element(rest[b], e, v[begin + (4 * b + e) * int64_t(rows)]);
-      }
-    }
+    rest[b] = choose(zero_pack<T>(), all_of(from_real<T>(1.0f)), places(4 * b) == int(row));
   }
   for (uint b = 0; b < kQrPanel / 4; ++b) {
     for (uint e = 0; e < 4; ++e) {
-      const uint column = 4 * b + e;
-      if (column < p.width) {
-        const T own = multiply(tau[column], element(rest[b], e));
-        x[begin + column * int64_t(rows)] = own;
+      const uint c = 4 * b + e;
+      if (c < p.padded) {
+        const T own = c < p.width ? multiply(tau[c], element(rest[b], e)) : from_real<T>(0.0f);
+        *column = own;
+        column += p.padded;
         for (uint other = b; other < kQrPanel / 4; ++other) {
           if (4 * other < p.padded) {
-            rest[other] = multiply_add(rest[other], all_of(-own),
-                                       load(products + column * p.padded + 4 * other));
+            rest[other] =
+                multiply_add(rest[other], all_of(-own), load(products + c * p.padded + 4 * other));
           }
         }
-      } else if (column < p.padded) {
-        x[begin + column * int64_t(rows)] = from_real<T>(0.0f);
       }
     }
   }
 }
 
-#define REGISTER_QR_SMALL(T, N)                                                 \
-  template [[host_name("qr_small_" #T "_" #N)]] kernel void qr_small<T, N>(     \
-      device T*, device T*, constant QrParameters&, uint2, uint2, uint, uint);  \
-  template [[host_name("qr_vectors_" #T "_" #N)]] kernel void qr_vectors<T, N>( \
+#define REGISTER_QR_SMALL(T, COLUMNS, ROWS)                                                \
+  template [[host_name("qr_small_" #T "_" #ROWS)]] kernel void qr_small<T, COLUMNS, ROWS>( \
+      device T*, device T*, constant QrParameters&, uint2, uint2, uint, uint)
+
+#define REGISTER_QR_VECTORS(T, N)                                                           \
+  template [[host_name("qr_vectors_" #T "_" #N)]] kernel void qr_vectors<T, N, kQrVectors>( \
       device T*, device const T*, device const T*, constant QrVectorsParameters&, uint2, uint2)
 
 #define REGISTER_QR(T)                                                       \
-  REGISTER_QR_SMALL(T, 8);                                                   \
-  REGISTER_QR_SMALL(T, 16);                                                  \
-  REGISTER_QR_SMALL(T, 32);                                                  \
+  REGISTER_QR_SMALL(T, 4, 4);                                                \
+  REGISTER_QR_SMALL(T, 8, 8);                                                \
+  REGISTER_QR_SMALL(T, 16, 16);                                              \
+  REGISTER_QR_SMALL(T, 32, 32);                                              \
+  REGISTER_QR_SMALL(T, 32, 64);                                              \
+  REGISTER_QR_VECTORS(T, 4);                                                 \
+  REGISTER_QR_VECTORS(T, 8);                                                 \
+  REGISTER_QR_VECTORS(T, 16);                                                \
+  REGISTER_QR_VECTORS(T, 32);                                                \
   template [[host_name("qr_panel_" #T)]] kernel void qr_panel<T>(            \
       device T*, device T*, constant QrParameters&, uint, uint, uint, uint); \
   template [[host_name("qr_reflectors_" #T)]] kernel void qr_reflectors<T>(  \
       device T*, device const T*, constant QrParameters&, uint3);            \
-  template [[host_name("qr_weights_" #T)]] kernel void qr_weights<T>(        \
-      device T*, device const T*, device const T*, device const T*, constant QrParameters&, uint2)
+  template [[host_name("qr_triangle_" #T)]] kernel void qr_triangle<T>(      \
+      device T*, device const T*, device const T*, constant QrParameters&, uint2)
 
 REGISTER_QR(float);
 REGISTER_QR(float2);

@@ -44,35 +44,59 @@ Tensor beside(const Tensor& numbers) {
 
 // ---- on matrices by columns ---------------------------------------------------------------------
 
+// By simdgroups that hold the panel, from row and column `first` on, in registers.
+void factorise_small(const Tensor& a, const Tensor& taus, int64_t first, int64_t width) {
+  const auto longest = std::max(a.size(2) - first, width);
+  const uint64_t lanes = longest <= 4 ? 4 : longest <= 8 ? 8 : longest <= 16 ? 16 : 32;
+  metalops::launch_simdgroups(
+      metalops::library("qr"), metalops::small_kernel("qr_small_", a, longest),
+      c10::metal::ceil_div<uint64_t>(a.size(0) * lanes, c10::metal::simdgroup_size), a, taus,
+      metalops::qr_parameters(a, taus, first, width));
+}
+
+void factorise_panel(const Tensor& a, const Tensor& taus, int64_t first, int64_t width) {
+  constexpr int64_t kMostInRegisters = 64;
+  constexpr int64_t kTall = 512;
+  constexpr int64_t kNarrow = 8;
+  constexpr uint64_t kThreads = 256;
+  const auto rows = a.size(2) - first;
+  if (rows <= kMostInRegisters) {
+    factorise_small(a, taus, first, width);
+  } else if (rows < kTall || width <= kNarrow) {
+    metalops::launch_threadgroups(metalops::library("qr"), metalops::qr_kernel("qr_panel_", a),
+                                  a.size(0), kThreads, a, taus,
+                                  metalops::qr_parameters(a, taus, first, width));
+  } else {
+    // A threadgroup alone takes long for many rows.
+    const auto half = c10::metal::round_up<int64_t>(width / 2, 4);
+    factorise_panel(a, taus, first, half);
+    metalops::multiply_columns(metalops::reflector_block(a, taus, first, half), true,
+                               a.narrow(1, first + half, width - half).narrow(2, first, rows));
+    factorise_panel(a, taus, first + half, width - half);
+  }
+}
+
 // Leaves R and the reflectors in a. taus: (batch, the smaller number of rows and columns).
 void factorise(const Tensor& a, const Tensor& taus, std::vector<ReflectorBlock>* blocks = nullptr) {
   const auto steps = taus.size(1);
   if (a.numel() == 0) {
     return;
   }
-  auto& library = metalops::library("qr");
-  const auto longest = std::max(a.size(1), a.size(2));
-  if (metalops::is_small(longest)) {
-    const auto width = longest <= 8 ? 8 : longest <= 16 ? 16 : 32;
-    const auto simdgroups = c10::metal::ceil_div<uint64_t>(static_cast<uint64_t>(a.size(0)) * width,
-                                                           c10::metal::simdgroup_size);
-    metalops::launch_simdgroups(library, metalops::small_kernel("qr_small_", a, longest),
-                                simdgroups, a, taus, metalops::qr_parameters(a, taus, 0, steps));
+  if (metalops::is_small(std::max(a.size(1), a.size(2)))) {
+    factorise_small(a, taus, 0, a.size(1));
     return;
   }
-  constexpr uint64_t kThreads = 256;
   for (int64_t first = 0; first < steps; first += metalops::kQrPanel) {
     const auto width = std::min<int64_t>(metalops::kQrPanel, steps - first);
-    metalops::launch_threadgroups(library, metalops::qr_kernel("qr_panel_", a), a.size(0), kThreads,
-                                  a, taus, metalops::qr_parameters(a, taus, first, width));
+    factorise_panel(a, taus, first, width);
     const auto behind = a.size(1) - first - width;
     if (behind == 0 && blocks == nullptr) {
       continue;
     }
     auto block = metalops::reflector_block(a, taus, first, width);
     if (behind > 0) {
-      const auto rest = a.narrow(1, first + width, behind).narrow(2, first, a.size(2) - first);
-      metalops::multiply_columns(block, true, rest);
+      metalops::multiply_columns(
+          block, true, a.narrow(1, first + width, behind).narrow(2, first, a.size(2) - first));
     }
     if (blocks != nullptr) {
       blocks->push_back(std::move(block));
@@ -98,7 +122,8 @@ void multiply_small(const Tensor& others, const Tensor& a, const Tensor& taus, b
                                                  by_rows,
                                                  is_identity};
   metalops::launch_threads(metalops::library("qr"), metalops::small_kernel("qr_vectors_", a, size),
-                           static_cast<uint64_t>(a.size(0)) * count, others, a, taus, parameters);
+                           a.size(0) * c10::metal::ceil_div<uint64_t>(count, metalops::kQrVectors),
+                           others, a, taus, parameters);
 }
 
 // The first columns of Q, as many as q has. blocks: of the reflectors, unless these are small.

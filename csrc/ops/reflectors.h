@@ -54,10 +54,10 @@ METALOPS_HIDDEN inline ReflectorBlock reflector_block(const at::Tensor& a, const
               {static_cast<uint64_t>(rows), parameters.padded, static_cast<uint64_t>(batch)}, v, a,
               parameters);
   const auto gram = at::bmm(v.conj(), v.mT());
-  const auto x = at::empty_like(v);
-  launch_rows(library("qr"), qr_kernel("qr_weights_", a), rows, batch, x, v, gram, taus,
-              parameters);
-  return {first, v, x};
+  const auto triangle = at::empty_like(gram);
+  launch_rows(library("qr"), qr_kernel("qr_triangle_", a), parameters.padded, batch, triangle, gram,
+              taus, parameters);
+  return {first, v, at::bmm(triangle, v)};
 }
 
 // Of all reflectors of a matrix.
@@ -92,7 +92,11 @@ METALOPS_HIDDEN inline bool is_small(int64_t elements) { return elements <= kQrS
 
 METALOPS_HIDDEN inline KernelName small_kernel(const char* name, const at::Tensor& of,
                                                int64_t elements) {
-  return qr_kernel(name, of) + (elements <= 8 ? "_8" : elements <= 16 ? "_16" : "_32");
+  return qr_kernel(name, of) + (elements <= 4    ? "_4"
+                                : elements <= 8  ? "_8"
+                                : elements <= 16 ? "_16"
+                                : elements <= 32 ? "_32"
+                                                 : "_64");
 }
 
 }  // namespace metalops
