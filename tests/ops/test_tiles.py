@@ -264,6 +264,8 @@ def test_in_place(launched):
         assert torch.equal(on_device.cpu(), x)
 
 
+# Each of the launches writes a part of the result, of which a sanitizer says that it is not all.
+@pytest.mark.filterwarnings("ignore:.*output-not-written")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.uint8], ids=str)
 def test_elements_further_apart_than_32_bits_reach(launched, dtype):
     rows, columns, stride = 160, 4096, 2**25

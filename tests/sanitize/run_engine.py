@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import json
 import struct
+import tempfile
 import threading
 
 import metalops
 import torch
 from metalops import _host, msl
-from metalops.debug import SanitizerError, sanitize
+from metalops.debug import SanitizerError, capture, sanitize
 
 HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
 
@@ -75,6 +76,13 @@ def device_after_a_finding():
 
 def report():
     return reversed_tiles(corrected=False)
+
+
+def captured():
+    """The kernels of the launches in a trace, and which of these are reported."""
+    with tempfile.TemporaryDirectory() as folder, capture(f"{folder}/trace") as trace:
+        reported = [len(reversed_tiles(corrected)) for corrected in (True, False)]
+    return {"kernels": [launch.kernel for launch in trace.launches], "reported": reported}
 
 
 def several_python_threads():
@@ -220,6 +228,7 @@ CHECKS = [
     order_of_threads,
     report,
     device_after_a_finding,
+    captured,
     several_python_threads,
     one_thread,
     argument_buffer,

@@ -96,6 +96,14 @@ def test_the_device_works_after_a_finding(results):
     assert min(first, again, once_more) >= 1
 
 
+def test_launches_are_captured(results):
+    captured = results["captured"]
+    assert captured["kernels"] == ["reverse", "reverse"]
+    right, wrong = captured["reported"]
+    assert right == 0
+    assert wrong >= 1
+
+
 def test_python_threads_get_the_findings_of_their_own_launches(results):
     for number, counts in results["several_python_threads"].items():
         assert all((count == 0) == (int(number) % 2 == 1) for count in counts)

@@ -305,7 +305,7 @@ void bind_launch_hook(py::module_& m) {
       .def("run",
            torch::wrap_pybind_function_no_gil(
                [](HookedLaunch& self, const std::string& engine, int threads) {
-                 exec::run(self.kernel, self.launch, parse_engine(engine), threads);
+                 exec::run(self.kernel, self.launch, parse_engine(engine), threads, self.bound);
                }),
            py::arg("engine"), py::arg("threads"));
   m.def(

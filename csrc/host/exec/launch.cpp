@@ -138,8 +138,7 @@ uint64_t threads_in_grid(const Launch& launch) {
 
 void run(const Kernel& kernel, Launch& launch, Engine engine, int threads,
          const BoundBuffers* bound) {
-  if (C10_UNLIKELY(launch_hook != nullptr) && engine == Engine::kAutomatic &&
-      sanitize_mode() == SanitizeMode::kOff) {
+  if (C10_UNLIKELY(launch_hook != nullptr) && engine == Engine::kAutomatic) {
     launch_hook(kernel, launch, threads, bound);
     return;
   }
