@@ -137,34 +137,6 @@ def ones(*shape, dtype=torch.float32):
             "ConvTranspose 3D with BF16 or FP16 types is not supported on MPS",
         ),
         (
-            lambda: torch.cholesky_solve(complex_matrix(), complex_matrix()),
-            "linalg.solve.triangular.*; Only float is supported!",
-        ),
-        (
-            lambda: torch.linalg.inv(complex_matrix()),
-            "linalg_inv: not supported for complex types yet!",
-        ),
-        (
-            lambda: torch.linalg.det(complex_matrix()),
-            "linalg.lu_factor.*: MPS doesn't support complex types.",
-        ),
-        (
-            lambda: torch.linalg.lu_factor(ones(2, 2), pivot=False),
-            "linalg.lu_factor.*: MPS doesn't allow pivot == False.",
-        ),
-        (
-            lambda: torch.linalg.cholesky(complex_matrix()),
-            "linalg.cholesky: Input tensor must be float32",
-        ),
-        (
-            lambda: torch.cholesky_inverse(complex_matrix()),
-            "cholesky_inverse: MPS only supports float type!",
-        ),
-        (
-            lambda: torch.linalg.solve_triangular(complex_matrix(), complex_matrix(), upper=True),
-            "linalg.solve.triangular.*; Only float is supported!",
-        ),
-        (
             lambda: ones(2, dtype=torch.long).index_reduce(
                 0, torch.tensor([0], device="mps"), ones(1, dtype=torch.long), "prod"
             ),
@@ -175,18 +147,6 @@ def ones(*shape, dtype=torch.float32):
                 0, torch.tensor([0], device="mps"), complex_matrix()[:1], "prod"
             ),
             "index_reduce for MPS does not support torch.cfloat dtype",
-        ),
-        (
-            lambda: torch.linalg.solve(complex_matrix(), complex_matrix()),
-            "linalg.lu_factor.*: MPS only supports floats.",
-        ),
-        (
-            lambda: torch.linalg.lu(complex_matrix()),
-            "linalg.lu_factor.*: MPS doesn't support complex types.",
-        ),
-        (
-            lambda: torch.linalg.lu(ones(2, 2), pivot=False),
-            "linalg.lu_factor.*: MPS doesn't allow pivot == False.",
         ),
         (
             lambda: torch.addmm(*[complex_matrix()] * 3, alpha=1j),

@@ -43,13 +43,7 @@ REFUSALS = (
     "MPS device does not support addr for non-float input",
     "MPS device does not support linear for non-float",
     "_upsample_bilineard2d_aa_out_mps only supports floating-point dtypes",
-    "cholesky_inverse: MPS only supports float type!",
     "index_reduce for MPS does not support torch.",
-    "linalg.cholesky: Input tensor must be float32",
-    "linalg.lu_factor(): MPS doesn't ",
-    "linalg.lu_factor(): MPS only supports floats.",
-    "linalg.solve.triangular(); Only float is supported!",
-    "linalg_inv: not supported for complex types yet!",
     "value cannot be converted to type double without overflow",
 )
 
@@ -60,16 +54,17 @@ RANDOM = {
 ATTENTION = "nn.functional.scaled_dot_product_attention"
 
 EIGENVALUES_REASON = "made of eigenvalues and eigenvectors, which are ours"
+CHOLESKY_REASON = "torch calls a kernel of ours where no mode sees it"
 LINEAR_REASON = "torch.nn chooses by the device how it accumulates the chunks"
 
 # Stand-ins whose results are the CPU's within tolerances only: in which dtypes, and why.
 BITS_DIFFER = {
+    "cholesky_solve": ((torch.float32, torch.complex64), CHOLESKY_REASON),
     "inner": (
         (torch.float32, torch.complex64),
         "torch multiplies vectors by dot on the CPU and by mm elsewhere",
     ),
     "linalg.pinv.hermitian": ((torch.float32, torch.complex64), EIGENVALUES_REASON),
-    "linalg.lu_solve": ((torch.float32,), "torch composes it of triangular solves on MPS"),
     "nn.functional.linear_cross_entropy.chunked": ((torch.float16,), LINEAR_REASON),
     "nn.functional.linear_cross_entropy.chunked_none": ((torch.float16,), LINEAR_REASON),
     "tensordot": (
@@ -79,17 +74,9 @@ BITS_DIFFER = {
 }
 
 # The same for gradients in float32.
-SOLVED = "the gradient solves a linear system, which torch composes of triangular solves on MPS"
 GRADIENT_BITS_DIFFER = {
-    "linalg.det": SOLVED,
-    "linalg.lu_solve": SOLVED,
+    "cholesky_solve": CHOLESKY_REASON,
     "linalg.pinv.hermitian": EIGENVALUES_REASON,
-    "linalg.slogdet": SOLVED,
-    "linalg.solve": SOLVED,
-    "linalg.solve_ex": SOLVED,
-    "linalg.tensorsolve": SOLVED,
-    "logdet": SOLVED,
-    "lu_solve": SOLVED,
     "renorm": "torch's formula accumulates in float64 on the CPU and in float32 elsewhere",
     "tensordot": BITS_DIFFER["tensordot"][1],
 }

@@ -13,46 +13,11 @@ using Arguments = c10::ArrayRef<c10::IValue>;
 
 const at::Tensor& tensor(Arguments arguments, size_t i) { return arguments[i].toTensor(); }
 
-bool is_float(Arguments arguments, size_t i) {
-  return tensor(arguments, i).scalar_type() == at::kFloat;
-}
-
 bool is_complex(Arguments arguments, size_t i) { return tensor(arguments, i).is_complex(); }
 
 // The Metal type of an element as it stands in the names of torch's kernels.
 std::string metal_type(const at::Tensor& tensor) {
   return at::native::mps::scalarToMetalTypeString(tensor.scalar_type());
-}
-
-void lu_of_complex(Arguments arguments) {
-  TORCH_CHECK(!is_complex(arguments, 0), "linalg.lu_factor(): MPS doesn't support complex types.");
-}
-
-void lu_without_pivots(Arguments arguments) {
-  lu_of_complex(arguments);
-  TORCH_CHECK(arguments[1].toBool(), "linalg.lu_factor(): MPS doesn't allow pivot == False.");
-}
-
-void solve(Arguments arguments) {
-  TORCH_CHECK(!is_complex(arguments, 0), "linalg.lu_factor(): MPS only supports floats.");
-}
-
-void inverse_of_complex(Arguments arguments) {
-  TORCH_CHECK(!is_complex(arguments, 0), "linalg_inv: not supported for complex types yet!");
-}
-
-// A Mac reads complex matrices as real ones, with results of no use. This is what it said before.
-void cholesky_of_complex(Arguments arguments) {
-  TORCH_CHECK(!is_complex(arguments, 0), "linalg.cholesky: Input tensor must be float32");
-}
-
-void cholesky_inverse(Arguments arguments) {
-  TORCH_CHECK(is_float(arguments, 0), "cholesky_inverse: MPS only supports float type!");
-}
-
-void triangular_solve(Arguments arguments) {
-  TORCH_CHECK(!is_complex(arguments, 0) && !is_complex(arguments, 1),
-              "linalg.solve.triangular(); Only float is supported!");
 }
 
 void index_reduce(Arguments arguments) {
@@ -121,19 +86,6 @@ void bicubic_antialiased(Arguments arguments) {
 
 Refusal find_refusal(const std::string& operator_name) {
   static const std::map<std::string, Refusal> kRefusals = {
-      {"aten::_linalg_det", &lu_of_complex},
-      {"aten::_linalg_slogdet", &lu_of_complex},
-      {"aten::_linalg_solve_ex", &solve},
-      {"aten::linalg_lu", &lu_without_pivots},
-      {"aten::linalg_lu_factor_ex", &lu_without_pivots},
-      {"aten::linalg_lu_factor", &lu_without_pivots},
-      {"aten::linalg_inv_ex", &inverse_of_complex},
-      {"aten::linalg_cholesky_ex", &cholesky_of_complex},
-      {"aten::cholesky", &cholesky_of_complex},
-      {"aten::cholesky_inverse", &cholesky_inverse},
-      {"aten::linalg_solve_triangular", &triangular_solve},
-      {"aten::triangular_solve", &triangular_solve},
-      {"aten::_cholesky_solve_helper", &triangular_solve},
       {"aten::index_reduce", &index_reduce},
       {"aten::index_reduce_", &index_reduce},
       {"aten::addmm", &addmm},

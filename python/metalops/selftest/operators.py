@@ -187,6 +187,8 @@ def _calls() -> Iterator[tuple[str, Callable[..., Any], tuple[Tensor, ...], bool
     )
     yield "matrix_exp", torch.linalg.matrix_exp, (x(3, 9, 9) / 4,), True
     yield "qr", lambda x: torch.cat(torch.linalg.qr(x), -2), (x(3, 40, 9),), True
+    yield "lu", _inverse, (x(3, 40, 40),), True
+    yield "cholesky", _cholesky, (x(3, 40, 40),), True
     yield "compressed_indices", _there_and_back, (index(50, high=20).sort()[0],), False
     yield "_transform_bias_rescale_qkv", _project, (x(2, 9, 96), x(96, seed=1)), False
     yield "_linalg_eigh", _exponential, (x(4, 9, 9) / 8,), True
@@ -199,6 +201,14 @@ def _exponential(a):
     """Of a symmetric matrix by its eigenvalues and eigenvectors, whose signs are free."""
     values, vectors = torch.linalg.eigh(a if a.dtype == torch.float64 else a.float())
     return (vectors * values.exp().unsqueeze(-2) @ vectors.mT).to(a.dtype)
+
+
+def _inverse(x):
+    return torch.linalg.inv(x + 20 * torch.eye(40, device=x.device))
+
+
+def _cholesky(x):
+    return torch.linalg.cholesky(x @ x.mT / 40 + torch.eye(40, device=x.device))
 
 
 def _there_and_back(rows):
@@ -301,7 +311,15 @@ def aten_dtypes(operands: tuple[Tensor, ...]) -> tuple[torch.dtype, ...]:
 
 
 # What takes float32 only: in the tolerance policy's name.
-_SINGLE = ("pdist", "nn.functional.ctc_loss", "_add_relu", "_upsample_bilinear2d_aa", "qr")
+_SINGLE = (
+    "pdist",
+    "nn.functional.ctc_loss",
+    "_add_relu",
+    "_upsample_bilinear2d_aa",
+    "qr",
+    "lu",
+    "cholesky",
+)
 
 
 def aten() -> Iterator[Check]:

@@ -1,0 +1,441 @@
+// Host side of kernels/lu.metal: LU factorisation with partial pivoting, and what is made of it
+// (solutions, inverses, determinants). Columns are halved until a kernel factors a panel of them.
+#include <ATen/TensorOperators.h>
+#include <ATen/native/LinearAlgebraUtils.h>
+#include <ATen/ops/_linalg_check_errors.h>
+#include <ATen/ops/_linalg_det_meta.h>
+#include <ATen/ops/_linalg_slogdet_meta.h>
+#include <ATen/ops/_linalg_solve_ex_meta.h>
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/eye.h>
+#include <ATen/ops/linalg_inv_ex_meta.h>
+#include <ATen/ops/linalg_lu_factor_ex_meta.h>
+#include <ATen/ops/linalg_lu_meta.h>
+#include <ATen/ops/linalg_lu_solve_meta.h>
+#include <ATen/ops/lu_unpack.h>
+#include <ATen/ops/zeros.h>
+#include <kernels/lu.h>
+#include <kernels/row_packs.h>
+#include <metalops/checks.h>
+#include <metalops/kernel_name.h>
+#include <metalops/launch.h>
+#include <metalops/library.h>
+#include <metalops/metal_type.h>
+#include <metalops/stock.h>
+#include <metalops/structured.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "triangular.h"
+
+namespace {
+
+using at::Tensor;
+using metalops::KernelName;
+
+int64_t pack_of(const Tensor& tensor) {
+  return int64_t{metalops::kRowPackBytes} / static_cast<int64_t>(tensor.element_size());
+}
+
+KernelName named(const char* kernel, const Tensor& matrices) {
+  return KernelName(kernel) + metalops::metal_type(matrices.scalar_type());
+}
+
+// x: (batch, rows, columns) of padded_rows(). pivots: (batch, ...), of which `count` from `first`
+// on are applied.
+void swap_rows(const Tensor& x, const Tensor& pivots, int64_t first, int64_t count,
+               bool is_backward = false) {
+  const auto pack = pack_of(x);
+  const metalops::LuSwapParameters p{x.stride(1) / pack,
+                                     x.stride(0) / pack,
+                                     pivots.size(1),
+                                     static_cast<uint32_t>(first),
+                                     static_cast<uint32_t>(count),
+                                     static_cast<uint32_t>(x.size(1)),
+                                     is_backward};
+  metalops::launch_rows(metalops::library("lu"), "lu_swap_rows",
+                        c10::metal::ceil_div(x.size(2), pack), x.size(0), x, pivots, p,
+                        metalops::kErrorBuffer);
+}
+
+// A batch of matrices in the course of their factorisation, in place.
+struct Factorisation {
+  Tensor matrices;  // (batch, m, n) of padded_rows()
+  Tensor pivots;    // (batch, min(m, n))
+  Tensor infos;     // (batch), zeros
+  Tensor columns;   // (batch, 2, m) for kernels
+  bool is_pivoted;
+
+  void run() const {
+    const auto m = matrices.size(1);
+    const auto n = matrices.size(2);
+    // Those columns that have pivots, and what is in a pack with them.
+    const auto square = std::min(n, c10::metal::round_up(m, pack_of(matrices)));
+    factor(0, square);
+    if (square < n) {
+      const auto rest = matrices.narrow(2, square, n - square);
+      swap_rows(rest, pivots, 0, m);
+      metalops::solve_triangular_(matrices.narrow(2, 0, m), kLower, rest);
+    }
+  }
+
+ private:
+  static constexpr metalops::Triangle kLower{/*is_upper=*/false, /*is_unit=*/true};
+
+  void factor(int64_t first, int64_t width) const {
+    if (width <= metalops::kLuPanelColumns) {
+      launch_panel(first, width);
+      return;
+    }
+    const auto m = matrices.size(1);
+    const auto half = c10::metal::round_up(width / 2, int64_t{metalops::kLuPanelColumns});
+    const auto middle = first + half;
+    const auto others = width - half;
+    const auto left = matrices.narrow(2, first, half);
+    const auto right = matrices.narrow(2, middle, others);
+    factor(first, half);
+    swap_rows(right, pivots, first, half);
+    const auto beside = right.narrow(1, first, half);
+    const auto below = right.narrow(1, middle, m - middle);
+    metalops::solve_triangular_(left.narrow(1, first, half), kLower, beside);
+    below.sub_(at::bmm(left.narrow(1, middle, m - middle), beside));
+    factor(middle, others);
+    swap_rows(left, pivots, middle, std::min(others, m - middle));
+  }
+
+  void launch_panel(int64_t first, int64_t width) const {
+    constexpr uint64_t kLeastElements = 8;  // packs that a thread should have to itself
+    const auto pack = pack_of(matrices);
+    const auto rows = matrices.size(1) - first;
+    const auto packs = c10::metal::ceil_div(width, pack);
+    metalops::LuPanelParameters p{};
+    p.row_step = matrices.stride(1) / pack;
+    p.matrix_step = matrices.stride(0) / pack;
+    p.pivots_step = pivots.size(1);
+    p.first = static_cast<uint32_t>(first);
+    p.rows = static_cast<uint32_t>(rows);
+    p.packs = static_cast<uint32_t>(packs);
+    p.steps = static_cast<uint32_t>(std::min(width, rows));
+    p.matrix_rows = static_cast<uint32_t>(matrices.size(1));
+    p.is_pivoted = is_pivoted;
+    uint64_t threads = c10::metal::simdgroup_size;
+    while (threads < 1024 && threads * kLeastElements < static_cast<uint64_t>(rows * packs)) {
+      threads *= 2;
+    }
+    metalops::launch_threadgroups(metalops::library("lu"), named("lu_panel_", matrices),
+                                  matrices.size(0), threads, matrices, columns, pivots, infos, p);
+  }
+};
+
+// The output itself where a kernel can write it, else a tensor like it; see copy_to().
+Tensor without_gaps(const Tensor& output) {
+  return output.is_contiguous() ? output : at::empty(output.sizes(), output.options());
+}
+
+void copy_to(const Tensor& output, const Tensor& result) {
+  if (!result.is_same(output)) {
+    output.copy_(result);
+  }
+}
+
+// Outputs of the sizes that they must have; their strides are any.
+void factor_to(const Tensor& a, bool is_pivoted, const Tensor& factors, const Tensor& pivots,
+               const Tensor& infos) {
+  const auto own_infos = without_gaps(infos);
+  own_infos.zero_();
+  if (a.numel() != 0) {
+    const auto own_pivots = without_gaps(pivots);
+    const auto matrices = metalops::padded_rows(a);
+    const auto batch = matrices.size(0);
+    const auto columns = at::empty({batch, 2, matrices.size(1)}, matrices.options());
+    Factorisation{matrices, own_pivots.view({batch, -1}), own_infos.view({batch}), columns,
+                  is_pivoted}
+        .run();
+    factors.copy_(matrices.view(a.sizes()));
+    copy_to(pivots, own_pivots);
+  }
+  copy_to(infos, own_infos);
+}
+
+// A X = B or A^T X = B of a factored A, in place. x: B, and X afterwards, of padded_rows().
+void solve_factored(const Tensor& factors, const Tensor& pivots, bool is_transposed,
+                    const Tensor& x) {
+  const metalops::Triangle lower{/*is_upper=*/is_transposed, /*is_unit=*/true};
+  const metalops::Triangle upper{/*is_upper=*/!is_transposed};
+  const auto a = is_transposed ? factors.mT() : factors;
+  if (is_transposed) {
+    metalops::solve_triangular_(a, upper, x);
+    metalops::solve_triangular_(a, lower, x);
+    swap_rows(x, pivots, 0, pivots.size(1), /*is_backward=*/true);
+  } else {
+    swap_rows(x, pivots, 0, pivots.size(1));
+    metalops::solve_triangular_(a, lower, x);
+    metalops::solve_triangular_(a, upper, x);
+  }
+}
+
+// A X = B, X A = B if not `left`, or those of A's adjoint. To result, of the sizes of both
+// broadcast, and of any strides.
+void solve_to(const Tensor& factors, const Tensor& pivots, const Tensor& b, bool left, bool adjoint,
+              const Tensor& result) {
+  if (result.numel() == 0) {
+    return;
+  }
+  const auto batches = result.sizes().slice(0, result.dim() - 2);
+  const auto n = factors.size(-1);
+  const auto broadcast = [&](const Tensor& tensor, at::IntArrayRef ends) {
+    auto sizes = batches.vec();
+    sizes.insert(sizes.end(), ends.begin(), ends.end());
+    auto flat = ends.vec();
+    flat.insert(flat.begin(), -1);
+    return tensor.expand(sizes).reshape(flat);
+  };
+  const auto right = b.expand(result.sizes());
+  const auto target = left ? result : result.mT();
+  const auto x = metalops::padded_rows(left ? right : right.mT());
+  const auto resolved = factors.resolve_neg();
+  const auto a = broadcast(adjoint ? resolved.conj() : resolved, {n, n});
+  // X A = B is the transpose of A^T X^T = B^T.
+  solve_factored(a, broadcast(pivots, {n}).contiguous(), left == adjoint, x);
+  target.copy_(x.view(target.sizes()));
+}
+
+// det(A^T) and det(A) are equal. torch's derivatives of determinants expect the factors of the one
+// that is laid out by columns.
+Tensor by_columns(const Tensor& a) { return a.is_contiguous() && !a.is_complex() ? a.mT() : a; }
+
+metalops::LuDeterminantParameters determinant_parameters(const Tensor& factors) {
+  return {factors.stride(0), factors.stride(1) + factors.stride(2),
+          static_cast<uint32_t>(factors.size(0)), static_cast<uint32_t>(factors.size(1))};
+}
+
+Tensor flat_matrices(const Tensor& matrices) {
+  return matrices.reshape({at::native::batchCount(matrices), matrices.size(-2), matrices.size(-1)});
+}
+
+void check_type(const char* name, const Tensor& a) {
+  at::native::checkFloatingOrComplex(a, name, /*allow_low_precision_dtypes=*/false);
+}
+
+std::tuple<Tensor&, Tensor&, Tensor&> lu_factor_ex_out(const Tensor& A, bool pivot,
+                                                       bool check_errors, Tensor& LU,
+                                                       Tensor& pivots, Tensor& info) {
+  metalops::check_same_device("linalg_lu_factor_ex",
+                              {{LU, "LU"}, {pivots, "pivots"}, {info, "info"}, {A, "A"}});
+  metalops::StructuredOut<at::meta::structured_linalg_lu_factor_ex> call(LU, pivots, info);
+  call.meta(A, pivot, check_errors);
+  check_type("torch.linalg.lu_factor_ex", A);
+  factor_to(A, pivot, LU, pivots, info);
+  if (check_errors) {
+    at::_linalg_check_errors(info, "torch.linalg.lu_factor_ex", A.dim() == 2);
+  }
+  return {LU, pivots, info};
+}
+
+std::tuple<Tensor&, Tensor&, Tensor&> lu_out(const Tensor& A, bool pivot, Tensor& P, Tensor& L,
+                                             Tensor& U) {
+  metalops::check_same_device("linalg_lu", {{P, "P"}, {L, "L"}, {U, "U"}, {A, "A"}});
+  metalops::StructuredOut<at::meta::structured_linalg_lu> call(P, L, U);
+  call.meta(A, pivot);
+  check_type("linalg.lu", A);
+  const auto sizes = A.sizes();
+  const auto integers = A.options().dtype(at::kInt);
+  auto pivot_sizes = sizes.slice(0, A.dim() - 1).vec();
+  pivot_sizes.back() = std::min(A.size(-2), A.size(-1));
+  const auto factors = at::empty(sizes, A.options());
+  const auto pivots = at::empty(pivot_sizes, integers);
+  factor_to(A, pivot, factors, pivots, at::empty(sizes.slice(0, A.dim() - 2), integers));
+  at::lu_unpack_out(P, L, U, factors, pivots, /*unpack_data=*/true, /*unpack_pivots=*/pivot);
+  return {P, L, U};
+}
+
+Tensor& lu_solve_out(const Tensor& LU, const Tensor& pivots, const Tensor& B, bool left,
+                     bool adjoint, Tensor& out) {
+  metalops::check_same_device("linalg_lu_solve",
+                              {{out, "out"}, {LU, "LU"}, {pivots, "pivots"}, {B, "B"}});
+  metalops::StructuredOut<at::meta::structured_linalg_lu_solve> call(out);
+  call.meta(LU, pivots, B, left, adjoint);
+  check_type("torch.linalg.lu_solve", LU);
+  solve_to(LU, pivots, B, left, adjoint, call.output(0));
+  call.write_back();
+  return out;
+}
+
+std::tuple<Tensor&, Tensor&, Tensor&, Tensor&> solve_ex_out(const Tensor& A, const Tensor& B,
+                                                            bool left, bool check_errors,
+                                                            Tensor& result, Tensor& LU,
+                                                            Tensor& pivots, Tensor& info) {
+  metalops::check_same_device(
+      "_linalg_solve_ex",
+      {{result, "result"}, {LU, "LU"}, {pivots, "pivots"}, {info, "info"}, {A, "A"}, {B, "B"}});
+  metalops::StructuredOut<at::meta::structured__linalg_solve_ex> call(result, LU, pivots, info);
+  call.meta(A, B, left, check_errors);
+  check_type("linalg.solve", A);
+  factor_to(A, /*is_pivoted=*/true, LU, pivots, info);
+  const bool is_vector = at::native::linalg_solve_is_vector_rhs(A, B);
+  solve_to(LU, pivots, is_vector ? B.unsqueeze(-1) : B, left, /*adjoint=*/false,
+           is_vector ? result.unsqueeze(-1) : result);
+  if (check_errors) {
+    at::_linalg_check_errors(info, "torch.linalg.solve_ex", A.dim() == 2);
+  }
+  return {result, LU, pivots, info};
+}
+
+std::tuple<Tensor&, Tensor&> inv_ex_out(const Tensor& A, bool check_errors, Tensor& inverse,
+                                        Tensor& info) {
+  metalops::check_same_device("linalg_inv_ex", {{inverse, "inverse"}, {info, "info"}, {A, "A"}});
+  metalops::StructuredOut<at::meta::structured_linalg_inv_ex> call(inverse, info);
+  call.meta(A, check_errors);
+  const auto n = A.size(-1);
+  const auto factors = at::empty(A.sizes(), A.options());
+  const auto pivots = at::empty(A.sizes().slice(0, A.dim() - 1), info.options());
+  factor_to(A, /*is_pivoted=*/true, factors, pivots, call.output(1));
+  solve_to(factors, pivots, at::eye(n, A.options()), /*left=*/true, /*adjoint=*/false,
+           call.output(0));
+  call.write_back();
+  if (check_errors) {
+    at::_linalg_check_errors(info, "linalg.inv_ex", A.dim() == 2);
+  }
+  return {inverse, info};
+}
+
+std::tuple<Tensor&, Tensor&, Tensor&> det_out(const Tensor& A, Tensor& result, Tensor& LU,
+                                              Tensor& pivots) {
+  metalops::check_same_device("_linalg_det",
+                              {{result, "result"}, {LU, "LU"}, {pivots, "pivots"}, {A, "A"}});
+  metalops::StructuredOut<at::meta::structured__linalg_det> call(result, LU, pivots);
+  call.meta(A);
+  check_type("linalg.det", A);
+  const auto infos = at::empty(result.sizes(), pivots.options());
+  factor_to(by_columns(A), /*is_pivoted=*/true, call.output(1), call.output(2), infos);
+  const auto factors = flat_matrices(call.output(1));
+  const auto own = without_gaps(call.output(0));
+  metalops::launch_simdgroups(metalops::library("lu"), named("lu_determinant_", A), own.numel(),
+                              own, factors, call.output(2).contiguous(),
+                              determinant_parameters(factors));
+  copy_to(call.output(0), own);
+  call.write_back();
+  return {result, LU, pivots};
+}
+
+std::tuple<Tensor&, Tensor&, Tensor&, Tensor&> slogdet_out(const Tensor& A, Tensor& sign,
+                                                           Tensor& logabsdet, Tensor& LU,
+                                                           Tensor& pivots) {
+  metalops::check_same_device(
+      "_linalg_slogdet",
+      {{sign, "sign"}, {logabsdet, "logabsdet"}, {LU, "LU"}, {pivots, "pivots"}, {A, "A"}});
+  metalops::StructuredOut<at::meta::structured__linalg_slogdet> call(sign, logabsdet, LU, pivots);
+  call.meta(A);
+  check_type("linalg.slogdet", A);
+  const auto infos = at::empty(sign.sizes(), pivots.options());
+  factor_to(by_columns(A), /*is_pivoted=*/true, call.output(2), call.output(3), infos);
+  const auto factors = flat_matrices(call.output(2));
+  const auto own_sign = without_gaps(call.output(0));
+  const auto own_logarithm = without_gaps(call.output(1));
+  metalops::launch_simdgroups(metalops::library("lu"), named("lu_log_determinant_", A),
+                              own_sign.numel(), own_sign, own_logarithm, factors,
+                              call.output(3).contiguous(), determinant_parameters(factors));
+  copy_to(call.output(0), own_sign);
+  copy_to(call.output(1), own_logarithm);
+  call.write_back();
+  return {sign, logabsdet, LU, pivots};
+}
+
+// The functional overloads. torch makes them of the others for operators that it has no kernel of.
+Tensor none(const Tensor& like) { return at::empty({0}, like.options()); }
+Tensor no_integers(const Tensor& like) { return at::empty({0}, like.options().dtype(at::kInt)); }
+
+// torch's meta functions lay rows side by side on MPS, but fake tensors have columns side by side.
+void lay_out_by_columns(const Tensor& matrices) {
+  const auto sizes = matrices.sizes();
+  matrices.as_strided_(sizes,
+                       at::native::batched_matrix_contiguous_strides(sizes, /*f_contig=*/true));
+}
+
+std::tuple<Tensor, Tensor, Tensor> lu_factor_ex(const Tensor& A, bool pivot, bool check_errors) {
+  auto factors = at::empty(A.sizes(), A.options());
+  auto pivots = no_integers(A);
+  auto infos = no_integers(A);
+  lay_out_by_columns(factors);
+  lu_factor_ex_out(A, pivot, check_errors, factors, pivots, infos);
+  return {factors, pivots, infos};
+}
+
+std::tuple<Tensor, Tensor, Tensor> lu(const Tensor& A, bool pivot) {
+  auto p = none(A);
+  auto l = none(A);
+  auto u = none(A);
+  lu_out(A, pivot, p, l, u);
+  return {p, l, u};
+}
+
+Tensor lu_solve(const Tensor& LU, const Tensor& pivots, const Tensor& B, bool left, bool adjoint) {
+  auto out = none(LU);
+  return lu_solve_out(LU, pivots, B, left, adjoint, out);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> solve_ex(const Tensor& A, const Tensor& B, bool left,
+                                                    bool check_errors) {
+  auto result = none(A);
+  auto factors = none(A);
+  auto pivots = no_integers(A);
+  auto infos = no_integers(A);
+  metalops::StructuredOut<at::meta::structured__linalg_solve_ex>(result, factors, pivots, infos)
+      .meta(A, B, left, check_errors);
+  lay_out_by_columns(factors);
+  if (left) {
+    lay_out_by_columns(result);
+  }
+  solve_ex_out(A, B, left, check_errors, result, factors, pivots, infos);
+  return {result, factors, pivots, infos};
+}
+
+std::tuple<Tensor, Tensor> inv_ex(const Tensor& A, bool check_errors) {
+  auto inverse = none(A);
+  auto infos = no_integers(A);
+  inv_ex_out(A, check_errors, inverse, infos);
+  return {inverse, infos};
+}
+
+std::tuple<Tensor, Tensor, Tensor> det(const Tensor& A) {
+  auto result = none(A);
+  auto factors = none(A);
+  auto pivots = no_integers(A);
+  det_out(A, result, factors, pivots);
+  return {result, factors, pivots};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> slogdet(const Tensor& A) {
+  auto sign = none(A);
+  auto logarithm = at::empty({0}, A.options().dtype(c10::toRealValueType(A.scalar_type())));
+  auto factors = none(A);
+  auto pivots = no_integers(A);
+  slogdet_out(A, sign, logarithm, factors, pivots);
+  return {sign, logarithm, factors, pivots};
+}
+
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  constexpr const char* kReason =
+      "refuses complex matrices, is wrong for some of more than 128 rows, says not which pivot is "
+      "zero, and takes one matrix after the other";
+  metalops::AtenKernels m(library);
+  m.replace("linalg_lu_factor_ex", lu_factor_ex, kReason);
+  m.replace("linalg_lu_factor_ex.out", lu_factor_ex_out, kReason);
+  m.replace("linalg_lu", lu, kReason);
+  m.replace("linalg_lu.out", lu_out, kReason);
+  m.replace("linalg_lu_solve", lu_solve, kReason);
+  m.replace("linalg_lu_solve.out", lu_solve_out, kReason);
+  m.replace("_linalg_solve_ex", solve_ex, kReason);
+  m.replace("_linalg_solve_ex.result", solve_ex_out, kReason);
+  m.replace("linalg_inv_ex", inv_ex, kReason);
+  m.replace("linalg_inv_ex.inverse", inv_ex_out, kReason);
+  m.replace("_linalg_det", det, kReason);
+  m.replace("_linalg_det.result", det_out, kReason);
+  m.replace("_linalg_slogdet", slogdet, kReason);
+  m.replace("_linalg_slogdet.sign", slogdet_out, kReason);
+}
+
+}  // namespace

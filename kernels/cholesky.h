@@ -1,0 +1,21 @@
+// Parameters of the kernels of cholesky.metal. Matrices lie in rows; steps between rows and between
+// matrices are counted in packs of columns.
+#pragma once
+#include <c10/metal/common.h>
+#ifndef __METAL__
+#include <cstdint>
+#endif
+
+namespace metalops {
+
+// Rows that a threadgroup factors at most.
+C10_METAL_CONSTEXPR uint32_t kCholeskyBlockRows = 32;
+
+struct CholeskyParameters {
+  int64_t row_step;
+  int64_t matrix_step;
+  uint32_t first;  // row and column of the matrix where the block begins
+  uint32_t rows;   // of the block, or of the matrix
+};
+
+}  // namespace metalops

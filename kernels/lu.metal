@@ -1,0 +1,258 @@
+// LU factorisation with partial pivoting: of panels, a threadgroup each, exchanges of rows by
+// pivots, and the determinants of what was factored. What lies beside and below panels is left to
+// triangular.metal and to products of matrices.
+#include <c10/metal/error.h>
+#include <metalops/strided.h>
+#include <metal_stdlib>
+
+#include "complex.h"
+#include "lu.h"
+#include "row_packs.h"
+using namespace metal;
+using c10::metal::ErrorMessages;
+using metalops::column;
+using metalops::kColumnsOfPack;
+using metalops::LuDeterminantParameters;
+using metalops::LuPanelParameters;
+using metalops::LuSwapParameters;
+
+constant constexpr uint kMostSimdgroups = 32;
+
+// As LAPACK has it for complex numbers. NaN is less than any number, so that rows are exchanged for
+// numbers only.
+inline float pivot_size(float a) { return isnan(a) ? -1.0f : abs(a); }
+inline float pivot_size(float2 a) { return pivot_size(abs(a.x) + abs(a.y)); }
+
+inline bool is_zero(float a) { return a == 0.0f; }
+inline bool is_zero(float2 a) { return a.x == 0.0f && a.y == 0.0f; }
+
+struct Candidate {
+  float size = -2.0f;
+  uint row = 0xffffffff;
+
+  // The larger one; of equal ones the first.
+  void meet(float other_size, uint other_row) thread {
+    if (other_size > size || (other_size == size && other_row < row)) {
+      size = other_size;
+      row = other_row;
+    }
+  }
+
+  void meet_simdgroup() thread {
+    const float largest = simd_max(size);
+    row = simd_min(size == largest ? row : 0xffffffff);
+    size = largest;
+  }
+};
+
+// Threads lie along the packs of a row, and then along rows. `numbers` has two columns of each
+// matrix: that of the current step, before it is divided by the pivot, and that of the next.
+template <typename T>
+kernel void lu_panel(device float4* matrices [[buffer(0)]], device T* numbers [[buffer(1)]],
+                     device int* pivots [[buffer(2)]], device int* infos [[buffer(3)]],
+                     constant LuPanelParameters& p [[buffer(4)]],
+                     uint matrix [[threadgroup_position_in_grid]],
+                     uint thread_index [[thread_index_in_threadgroup]],
+                     uint threads [[threads_per_threadgroup]],
+                     uint lane [[thread_index_in_simdgroup]],
+                     uint simdgroup [[simdgroup_index_in_threadgroup]],
+                     uint simdgroups [[simdgroups_per_threadgroup]]) {
+  constexpr uint kColumns = kColumnsOfPack<T>;
+  threadgroup float sizes[kMostSimdgroups];
+  threadgroup uint rows[kMostSimdgroups];
+  threadgroup T pivot_number;
+  device float4* const panel =
+      matrices + matrix * p.matrix_step + p.first * p.row_step + p.first / kColumns;
+  device T* const both_columns = numbers + int64_t{2} * matrix * p.matrix_rows;
+  const uint rows_at_once = threads / p.packs;
+  const uint pack = thread_index % p.packs;
+  const uint own_row = thread_index / p.packs;
+  Candidate best;
+  if (own_row < rows_at_once && pack == 0) {
+    for (uint row = own_row; row < p.rows; row += rows_at_once) {
+      const T number = column(panel[row * p.row_step], 0, T());
+      both_columns[row] = number;
+      best.meet(pivot_size(number), row);
+    }
+  }
+  for (uint step = 0; step < p.steps; ++step) {
+    device T* const current = both_columns + (step % 2) * p.matrix_rows;
+    device T* const next = both_columns + (1 - step % 2) * p.matrix_rows;
+    best.meet_simdgroup();
+    if (lane == 0) {
+      sizes[simdgroup] = best.size;
+      rows[simdgroup] = best.row;
+    }
+    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+    if (simdgroup == 0) {
+      Candidate of_all;
+      if (lane < simdgroups) {
+        of_all.meet(sizes[lane], rows[lane]);
+      }
+      of_all.meet_simdgroup();
+      const uint pivot = p.is_pivoted != 0 && of_all.size > 0.0f ? of_all.row : step;
+      if (lane < p.packs && pivot != step) {
+        device float4& here = panel[step * p.row_step + lane];
+        device float4& there = panel[pivot * p.row_step + lane];
+        const float4 moved = here;
+        here = there;
+        there = moved;
+      }
+      if (lane == 0) {
+        const T number = current[pivot];
+        current[pivot] = current[step];
+        pivot_number = number;
+        pivots[matrix * p.pivots_step + p.first + step] = static_cast<int>(p.first + pivot + 1);
+        if (is_zero(number) && infos[matrix] == 0) {
+          infos[matrix] = static_cast<int>(p.first + step + 1);
+        }
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+    best = Candidate();
+    const T number = pivot_number;
+    const bool is_own = pack == step / kColumns;
+    float4 pivot_row = panel[step * p.row_step + pack];
+    if (is_own) {
+      for (uint i = 0; i <= step % kColumns; ++i) {
+        metalops::set_column(pivot_row, i, T(0.0f));
+      }
+    }
+    // Below a pivot of zero is nothing but zeros and NaN, unless rows are not exchanged.
+    const metalops::Divisor<T> divisor(is_zero(number) ? metalops::from_real<T>(1.0f) : number);
+    const bool has_rows = own_row < rows_at_once && pack >= step / kColumns;
+    const uint first_row = has_rows ? step + 1 + own_row : p.rows;
+    for (uint row = first_row; row < p.rows; row += rows_at_once) {
+      const T factor = divisor.divide(current[row]);
+      float4 x = metalops::minus_product(panel[row * p.row_step + pack], factor, pivot_row);
+      if (is_own) {
+        metalops::set_column(x, step % kColumns, factor);
+      }
+      panel[row * p.row_step + pack] = x;
+      if (pack == (step + 1) / kColumns) {
+        const T following = column(x, (step + 1) % kColumns, T());
+        next[row] = following;
+        best.meet(pivot_size(following), row);
+      }
+    }
+  }
+}
+
+// Exchanges rows by some of the pivots, in their order or backwards. One column of the grid for
+// each pack of columns, one row for each matrix.
+kernel void lu_swap_rows(device float4* matrices [[buffer(0)]],
+                         device const int* pivots [[buffer(1)]],
+                         constant LuSwapParameters& p [[buffer(2)]],
+                         device ErrorMessages* errors [[buffer(3)]],
+                         uint2 position [[thread_position_in_grid]]) {
+  device float4* const x = matrices + position.y * p.matrix_step + position.x;
+  device const int* const own = pivots + position.y * p.pivots_step;
+  for (uint i = 0; i < p.count; ++i) {
+    const uint row = p.first + (p.is_backward != 0 ? p.count - 1 - i : i);
+    const int pivot = own[row];
+    if (pivot < 1 || pivot > static_cast<int>(p.rows)) {
+      TORCH_REPORT_ERROR(errors, "Pivots given to lu_solve must all be ",
+                         pivot < 1 ? "greater or equal to 1" : "smaller or equal to LU.size(-2)",
+                         ". Did you properly pass the result of lu_factor?");
+      return;
+    }
+    const uint other = static_cast<uint>(pivot) - 1;
+    if (other != row) {
+      const float4 moved = x[row * p.row_step];
+      x[row * p.row_step] = x[other * p.row_step];
+      x[other * p.row_step] = moved;
+    }
+  }
+}
+
+template <typename T>
+inline T product_of_simdgroup(T own) {
+  for (ushort distance = 16; distance != 0; distance /= 2) {
+    own = metalops::multiply(own, simd_shuffle_xor(own, distance));
+  }
+  return own;
+}
+
+// Of magnitude one, or zero, or NaN.
+inline float sign_of(float a) { return isnan(a) ? a : sign(a); }
+inline float2 sign_of(float2 a) {
+  const float size = metalops::magnitude(a);
+  return size == 0.0f ? float2(0.0f) : a / size;
+}
+
+// Each exchange of rows changes the sign.
+template <typename T>
+inline T sign_of_exchanges(device const int* pivots, uint size, uint lane) {
+  uint exchanges = 0;
+  for (uint i = lane; i < size; i += 32) {
+    exchanges += pivots[i] != static_cast<int>(i + 1);
+  }
+  return metalops::from_real<T>(simd_sum(exchanges) % 2 == 0 ? 1.0f : -1.0f);
+}
+
+// A simdgroup for each matrix.
+template <typename T>
+kernel void lu_determinant(device T* determinants [[buffer(0)]],
+                           device const T* factors [[buffer(1)]],
+                           device const int* pivots [[buffer(2)]],
+                           constant LuDeterminantParameters& p [[buffer(3)]],
+                           uint2 position [[thread_position_in_grid]],
+                           uint2 grid [[threads_per_grid]],
+                           uint lane [[thread_index_in_simdgroup]]) {
+  const uint matrix = metalops::thread_index(position, grid) / 32;
+  if (matrix >= p.matrices) {
+    return;
+  }
+  device const T* const diagonal = factors + matrix * p.matrix_step;
+  T product = metalops::from_real<T>(1.0f);
+  for (uint i = lane; i < p.size; i += 32) {
+    product = metalops::multiply(product, diagonal[i * p.diagonal_step]);
+  }
+  product = product_of_simdgroup(product);
+  const T sign = sign_of_exchanges<T>(pivots + matrix * static_cast<ulong>(p.size), p.size, lane);
+  if (lane == 0) {
+    determinants[matrix] = metalops::multiply(sign, product);
+  }
+}
+
+// A simdgroup for each matrix: the determinant's sign, and the logarithm of its magnitude.
+template <typename T>
+kernel void lu_log_determinant(
+    device T* signs [[buffer(0)]], device float* logarithms [[buffer(1)]],
+    device const T* factors [[buffer(2)]], device const int* pivots [[buffer(3)]],
+    constant LuDeterminantParameters& p [[buffer(4)]], uint2 position [[thread_position_in_grid]],
+    uint2 grid [[threads_per_grid]], uint lane [[thread_index_in_simdgroup]]) {
+  const uint matrix = metalops::thread_index(position, grid) / 32;
+  if (matrix >= p.matrices) {
+    return;
+  }
+  device const T* const diagonal = factors + matrix * p.matrix_step;
+  T product = metalops::from_real<T>(1.0f);
+  float logarithm = 0.0f;
+  for (uint i = lane; i < p.size; i += 32) {
+    const T number = diagonal[i * p.diagonal_step];
+    product = metalops::multiply(product, sign_of(number));
+    logarithm += precise::log(metalops::magnitude(number));
+  }
+  product = product_of_simdgroup(product);
+  logarithm = simd_sum(logarithm);
+  const T sign = sign_of_exchanges<T>(pivots + matrix * static_cast<ulong>(p.size), p.size, lane);
+  if (lane == 0) {
+    signs[matrix] = metalops::multiply(sign, product);
+    logarithms[matrix] = logarithm;
+  }
+}
+
+#define REGISTER_LU(T)                                                                         \
+  template [[host_name("lu_panel_" #T)]] kernel void lu_panel<T>(                              \
+      device float4*, device T*, device int*, device int*, constant LuPanelParameters&, uint,  \
+      uint, uint, uint, uint, uint);                                                           \
+  template [[host_name("lu_determinant_" #T)]] kernel void lu_determinant<T>(                  \
+      device T*, device const T*, device const int*, constant LuDeterminantParameters&, uint2, \
+      uint2, uint);                                                                            \
+  template [[host_name("lu_log_determinant_" #T)]] kernel void lu_log_determinant<T>(          \
+      device T*, device float*, device const T*, device const int*,                            \
+      constant LuDeterminantParameters&, uint2, uint2, uint)
+
+REGISTER_LU(float);
+REGISTER_LU(float2);

@@ -1,0 +1,81 @@
+// Packs of neighbouring columns in a row of a matrix of T: four of float, two of float2, in a
+// float4. What a thread takes at once of matrices that lie in rows. (column_packs.h: of those in
+// columns.)
+#pragma once
+#include <c10/metal/common.h>
+
+namespace metalops {
+
+C10_METAL_CONSTEXPR unsigned kRowPackBytes = 16;
+
+}  // namespace metalops
+
+#ifdef __METAL__
+#include <metal_stdlib>
+
+namespace metalops {
+
+template <typename T>
+constexpr constant unsigned kColumnsOfPack = kRowPackBytes / sizeof(T);
+
+inline float column(::metal::float4 pack, unsigned i, float) { return pack[i]; }
+inline ::metal::float2 column(::metal::float4 pack, unsigned i, ::metal::float2) {
+  return i == 0 ? pack.xy : pack.zw;
+}
+
+inline void set_column(thread::metal::float4& pack, unsigned i, float value) { pack[i] = value; }
+inline void set_column(thread::metal::float4& pack, unsigned i, ::metal::float2 value) {
+  pack = i == 0 ? ::metal::float4(value, pack.zw) : ::metal::float4(pack.xy, value);
+}
+
+// x - a y.
+inline ::metal::float4 minus_product(::metal::float4 x, float a, ::metal::float4 y) {
+  return ::metal::fma(::metal::float4(-a), y, x);
+}
+inline ::metal::float4 minus_product(::metal::float4 x, ::metal::float2 a, ::metal::float4 y) {
+  x = ::metal::fma(::metal::float4(-a.x), y, x);
+  return ::metal::fma(::metal::float4(a.y), ::metal::float4(y.y, -y.x, y.w, -y.z), x);
+}
+
+// What many numbers are divided by.
+template <typename T>
+struct Divisor;
+
+template <>
+struct Divisor<float> {
+  float value;
+
+  explicit Divisor(float number) thread : value(number) {}
+  template <typename X>  // float or a pack
+  X divide(X x) const thread {
+    return x / value;
+  }
+};
+
+// R. L. Smith's quotient of complex numbers (Communications of the ACM 5, 1962): nothing is
+// squared.
+template <>
+struct Divisor<::metal::float2> {
+  bool is_steep;
+  float ratio;
+  float whole;
+
+  explicit Divisor(::metal::float2 number) thread {
+    is_steep = ::metal::abs(number.x) < ::metal::abs(number.y);
+    const ::metal::float2 turned = is_steep ? ::metal::float2(number.y, -number.x) : number;
+    // A real number, zero too, is divided by as such.
+    ratio = turned.y == 0.0f ? 0.0f : turned.y / turned.x;
+    whole = ::metal::fma(turned.y, ratio, turned.x);
+  }
+  ::metal::float4 divide(::metal::float4 x) const thread {
+    // Both are turned by -i where the divisor is closer to the imaginary axis.
+    x = is_steep ? ::metal::float4(x.y, -x.x, x.w, -x.z) : x;
+    return ::metal::fma(::metal::float4(ratio), ::metal::float4(x.y, -x.x, x.w, -x.z), x) / whole;
+  }
+  ::metal::float2 divide(::metal::float2 x) const thread {
+    return divide(::metal::float4(x, 0.0f, 0.0f)).xy;
+  }
+};
+
+}  // namespace metalops
+#endif

@@ -1,0 +1,43 @@
+"""What tests of linear algebra have in common: units of error, wide dtypes, hard matrices, views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from .hard_matrices import HARD, complex_like
+
+EPSILON = 2.0**-23
+WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+
+dtypes = pytest.mark.parametrize("dtype", WIDE, ids=str)
+
+
+def wide(x: Tensor) -> Tensor:
+    return x.cpu().to(WIDE[x.dtype])
+
+
+def norm(x: Tensor) -> Tensor:
+    """The 1-norm of each matrix."""
+    return x.abs().sum(-2).amax(-1)
+
+
+def hard(name: str, n: int, dtype: torch.dtype) -> Tensor:
+    a = HARD[name](n)
+    return (complex_like(a) if dtype.is_complex else a).to(dtype)
+
+
+VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "transposed": lambda x: x.mT,
+    "every other": lambda x: x[:, :, ::2, ::2],
+    "expanded": lambda x: x[:1, :1].expand(2, 3, *x.shape[-2:]),
+    "flipped batch": lambda x: x.transpose(0, 1),
+    "conjugate": lambda x: x.conj(),
+    "adjoint": lambda x: x.mH,
+    "negative": lambda x: x.conj().imag if x.is_complex() else -x,
+    "empty batch": lambda x: x[:0],
+    "empty": lambda x: x[..., :0, :0],
+}
