@@ -28,6 +28,7 @@ struct EighSweepParameters {
   int32_t stride;          // packs from eigenvector to eigenvector
   int32_t most_rotations;  // recorded at a time, at least `size`
   int32_t most_sweeps;
+  int32_t leaf;  // rows and columns of the blocks on the diagonal outside of which vectors are zero
 };
 
 }  // namespace metalops

@@ -298,7 +298,9 @@ kernel void eigh_apply(device float4* vectors [[buffer(0)]],
   device const float2* of_sweep = rotations + matrix * p.most_rotations;
   for (int i = 0; i < counts[matrix]; ++i) {
     const Sweep sweep = sweeps[matrix * p.most_sweeps + i];
-    apply_sweep<float4>(row, p.stride, sweep, of_sweep);
+    if (sweep.first / p.leaf == int(position.x) * 4 / p.leaf) {
+      apply_sweep<float4>(row, p.stride, sweep, of_sweep);
+    }
     of_sweep += sweep.count;
   }
 }

@@ -3,6 +3,8 @@
 // multiplies complex matrices badly.
 #include "eigh_large.h"
 
+#include "eigh_merge.h"
+
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -59,6 +61,16 @@ Tensor conjugate_factors(const Tensor& rows) {
   return at::view_as_real(rows.conj().resolve_conj()).permute({0, 2, 1, 3}).flatten(-2);
 }
 
+// The products of rows with each other, (batch, rows, rows). In sums of short sums: a product of
+// matrices adds up one element after the other, and what is rounded the same way in all makes
+// blocks of reflectors less orthogonal.
+Tensor gram(const Tensor& rows) {
+  constexpr int64_t kShort = 16;
+  const auto parts = rows.unflatten(-1, {rows.size(-1) / kShort, kShort}).transpose(1, 2);
+  const auto shorts = parts.flatten(0, 1);
+  return at::bmm(shorts, shorts.mT()).unflatten(0, parts.sizes().slice(0, 2)).sum(1);
+}
+
 class Reduction {
  public:
   Reduction(const Tensor& a, const EighParameters& parameters, const Tensor& infos)
@@ -93,7 +105,8 @@ class Reduction {
     }
     const auto transformed = transform_back(unordered);
     metalops::launch_grid(library_, named("eigh_vectors_"), grid(n_, n_), vectors, transformed,
-                          ranks, EighSweepParameters{size(), static_cast<int32_t>(stride_), 0, 0});
+                          ranks,
+                          EighSweepParameters{size(), static_cast<int32_t>(stride_), 0, 0, 0});
   }
 
  private:
@@ -172,21 +185,24 @@ class Reduction {
   Tensor iterate() {
     const auto real_stride = stride_of(n_, at::kFloat);
     Tensor vectors;
+    Tensor edges;
     if (parameters_.with_vectors) {
       vectors = at::eye(n_, 4 * real_stride, diagonals_.options())
                     .expand({batch_, n_, 4 * real_stride})
                     .contiguous();
+      edges = metalops::tear_into_leaves(diagonals_, besides_);
     }
     const auto most =
         std::max<int64_t>(std::min<int64_t>(kMostRotations, (1 << 24) / batch_), 2 * n_);
     const EighSweepParameters p{size(), static_cast<int32_t>(real_stride),
-                                static_cast<int32_t>(most), static_cast<int32_t>(most / 8)};
+                                static_cast<int32_t>(most), static_cast<int32_t>(most / 8),
+                                static_cast<int32_t>(metalops::kEighLeaf)};
     const auto rotations = at::empty({batch_, most, 2}, diagonals_.options());
     const auto sweeps = at::empty({batch_, p.most_sweeps, 3}, infos_.options());
     const auto counts = at::empty({batch_}, infos_.options());
     iterations_ = at::zeros({batch_, 5}, infos_.options());
-    // About n^2 rotations make an end of it; then the host looks.
-    auto unseen = n_ * n_ / most;
+    // So many rotations make an end of it, about; then the host looks.
+    auto unseen = n_ * (vectors.defined() ? metalops::kEighLeaf : n_) / most;
     do {
       metalops::launch_threadgroups(library_,
                                     n_ <= kKeptSize ? "eigh_sweeps_2048" : "eigh_sweeps_0", batch_,
@@ -197,7 +213,7 @@ class Reduction {
                               vectors, rotations, sweeps, counts, p);
       }
     } while (unseen-- > 0 || counts.any().item<bool>());
-    return vectors;
+    return vectors.defined() ? metalops::merge_leaves(diagonals_, vectors, edges) : vectors;
   }
 
   // The product of all reflectors with the eigenvectors of the tridiagonal matrix, block by block.
@@ -220,7 +236,7 @@ class Reduction {
           at::zeros({batch_, parts * kEighPanel, parts * kEighPanel}, diagonals_.options());
       p.start = static_cast<int32_t>(start);
       metalops::launch_rows(library_, named("eigh_factors_"), kEighPanel, batch_, factors,
-                            at::bmm(rows, rows.mT()), taus_, p);
+                            gram(rows), taus_, p);
       part.sub_(at::bmm(at::bmm(at::bmm(part, rows.mT()), factors), rows));
     }
     return vectors;
