@@ -481,7 +481,7 @@ kernel void attention_forward_by_simdgroups(
       add.run(given, value_tokens, sums);
     } else {
       Stored stored(stored_weights + simdgroup * (rows * columns), extents<int, columns, rows>());
-      simdgroup_barrier(mem_flags::mem_threadgroup);
+      // Those of the keys before were loaded ahead of a barrier of the threadgroup.
       weights.store(stored);
       simdgroup_barrier(mem_flags::mem_threadgroup);
       left.load(stored);

@@ -14,6 +14,7 @@ constant constexpr int kSimdgroups = 4;
 constant constexpr int kThreads = kSimdgroups * 32;
 
 constexpr int most(int a, int b) { return a > b ? a : b; }
+static_assert(most(1, 2) == 2 && most(2, 1) == 2, "less is memory that tiles write beyond");
 
 // A head of a sequence.
 struct Sequence {

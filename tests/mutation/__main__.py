@@ -150,8 +150,13 @@ class Family:
         optimize: int,
     ) -> None:
         changed = dataclasses.replace(self._preprocessed, text=text)
+        # No thread finds what it has stored from one cooperative tensor where it loads another.
         options = Options(
-            optimize=optimize, sanitize=sanitize or None, language=self._language, flags=flags
+            optimize=optimize,
+            sanitize=sanitize or None,
+            language=self._language,
+            cooperative_layout="scramble" if sanitize else None,
+            flags=flags,
         )
         compile_emitted(emit(changed, group_loops=not fibers), output, options)
 

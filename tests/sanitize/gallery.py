@@ -6,6 +6,7 @@ CORRECTED is defined. Comments say the rest:
     // mode: address                     the sanitizer that finds it: address, thread, or both
     // compiler: gnu                     only where g++ has it and clang has not
     // language: 4.1                     the Metal version, where it is not the default
+    // layout: scramble                  where elements of cooperative tensors are, likewise (METALOPS_COOPERATIVE_LAYOUT)
     // launch: kernel(floats(33), threads=33, group_size=32)
     ...
       out[i] = in[i + 1];
@@ -42,6 +43,7 @@ class Case:
     expected: tuple[Expected, ...]
     compiler: str  # "gnu", or "" for all
     language: str  # "" for the default
+    layout: str  # likewise
 
     @property
     def twin(self) -> str:
@@ -68,7 +70,7 @@ def read(path: Path) -> Case:
             expected.append(Expected(marker.group(2), number - 1, columns))
     assert expected, f"{path.name} has no marker"
     modes = tuple(re.split(r"[,\s]+", _field("mode", source)))
-    fields = (_field("compiler", source, ""), _field("language", source, ""))
+    fields = [_field(name, source, "") for name in ("compiler", "language", "layout")]
     return Case(path.stem, source, modes, _field("launch", source), tuple(expected), *fields)
 
 

@@ -67,6 +67,7 @@ def main() -> None:
     for case in gallery.cases(sys.argv[1]):
         if sys.argv[2:] and case.name not in sys.argv[2:]:
             continue
+        os.environ["METALOPS_COOPERATIVE_LAYOUT"] = case.layout or "apple10"
         result = {
             "case": case.name,
             "wrong": findings(case.source, case.launch, case.language),

@@ -11,6 +11,13 @@ struct TilePlace {
   bool exists;
 };
 
+// What a tile is of: where layouts are scrambled, none has its elements where another has them.
+enum class Operand {
+  kDestination,
+  kLeft = MSL_COOPERATIVE_LAYOUT == 0 ? 1 : 0,
+  kRight = MSL_COOPERATIVE_LAYOUT == 0 ? 2 : 0
+};
+
 // Whose an element is.
 struct TileOwner {
   uint lane, slot;
@@ -67,7 +74,7 @@ struct SimdgroupTile {
 };
 #elif MSL_COOPERATIVE_LAYOUT == 0
 // Anywhere, with slots that hold nothing.
-template <int Rows, int Columns, bool IsTransposed>
+template <int Rows, int Columns, bool IsTransposed, Operand Of = Operand::kDestination>
 struct SimdgroupTile {
   static constexpr uint elements = Rows * Columns;
   static constexpr uint places() {
@@ -79,7 +86,8 @@ struct SimdgroupTile {
   static constexpr uint mask = places() - 1;
   static constexpr int log2(uint n) { return n <= 1 ? 0 : 1 + log2(n / 2); }
   static constexpr int bits = log2(places());
-  static constexpr uint seed = (uint(MSL_COOPERATIVE_SEED) * 2 + IsTransposed + 1) * 0x9e3779b1u;
+  static constexpr uint seed =
+      (uint(MSL_COOPERATIVE_SEED) * 6 + uint(Of) * 2 + IsTransposed + 1) * 0x9e3779b1u;
   // Each step is a bijection of the numbers below places().
   static constexpr uint factor(int round) { return ((seed >> round) * 2 + 1) | 5; }
   static constexpr uint inverse(uint factor) {
@@ -126,6 +134,14 @@ using SimdgroupTile =
     metal::conditional_t<IsTransposed, TransposedWarpTile<Rows, Columns>, WarpTile<Rows, Columns>>;
 #else
 #error "MSL_COOPERATIVE_LAYOUT must be 16, 10, 8 or 0"
+#endif
+
+#if MSL_COOPERATIVE_LAYOUT == 0
+template <int Rows, int Columns, bool IsTransposed, Operand Of>
+using OperandTile = SimdgroupTile<Rows, Columns, IsTransposed, Of>;
+#else
+template <int Rows, int Columns, bool IsTransposed, Operand>
+using OperandTile = SimdgroupTile<Rows, Columns, IsTransposed>;
 #endif
 
 #if !defined(__CUDACC_RTC__) || MSL_COOPERATIVE_LAYOUT == 0
@@ -183,12 +199,13 @@ struct Bands {
 };
 
 // A tile of M x N in a scope (0: one thread, which has it all, row by row).
-template <int M, int N, int Simdgroups, bool IsTransposed = false>
+template <int M, int N, int Simdgroups, bool IsTransposed = false,
+          Operand Of = Operand::kDestination>
 struct ScopeTile {
   using Part = Bands<M, N, Simdgroups>;
-  using Tile =
-      metal::conditional_t<Simdgroups == 1, SimdgroupTile<Part::rows, Part::columns, IsTransposed>,
-                           SharedTile<Part::rows, Part::columns>>;
+  using Tile = metal::conditional_t<Simdgroups == 1,
+                                    OperandTile<Part::rows, Part::columns, IsTransposed, Of>,
+                                    SharedTile<Part::rows, Part::columns>>;
   static constexpr bool is_of_thread = false;
   static constexpr int capacity = Tile::capacity;
   static MSL_INLINE constexpr TilePlace place(uint thread, uint slot) {
@@ -200,8 +217,8 @@ struct ScopeTile {
     return in;
   }
 };
-template <int M, int N, bool IsTransposed>
-struct ScopeTile<M, N, 0, IsTransposed> {
+template <int M, int N, bool IsTransposed, Operand Of>
+struct ScopeTile<M, N, 0, IsTransposed, Of> {
   static constexpr bool is_of_thread = true;
   static constexpr int capacity = M * N, columns = N;
   static MSL_INLINE constexpr TilePlace place(uint, uint slot) {

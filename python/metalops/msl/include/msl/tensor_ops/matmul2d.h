@@ -106,7 +106,7 @@ struct LeftInputLayout {
   using Right = R;
   using Result = E;
   static constexpr int simdgroups = ScopeOf<Scope>::simdgroups;
-  using Tile = ScopeTile<D.m, D.k, simdgroups, D.transpose_left>;
+  using Tile = ScopeTile<D.m, D.k, simdgroups, D.transpose_left, Operand::kLeft>;
   static constexpr int rank = 2, capacity = Tile::capacity;
   static constexpr bool expands = false;
   static MSL_INLINE constexpr Coordinates coordinates(uint thread, uint slot) {
@@ -123,7 +123,7 @@ struct RightInputLayout {
   using Right = R;
   using Result = E;
   static constexpr int simdgroups = ScopeOf<Scope>::simdgroups;
-  using Tile = ScopeTile<D.k, D.n, simdgroups, D.transpose_right>;
+  using Tile = ScopeTile<D.k, D.n, simdgroups, D.transpose_right, Operand::kRight>;
   static constexpr int rank = 2, capacity = Tile::capacity;
   static constexpr bool expands = false;
   static MSL_INLINE constexpr Coordinates coordinates(uint thread, uint slot) {
