@@ -441,9 +441,10 @@ kernel void qr_triangle(device T* triangles [[buffer(0)]], device const T* gram 
   }
 }
 
-#define REGISTER_QR_SMALL(T, COLUMNS, ROWS)                                                \
-  template [[host_name("qr_small_" #T "_" #ROWS)]] kernel void qr_small<T, COLUMNS, ROWS>( \
-      device T*, device T*, constant QrParameters&, uint2, uint2, uint, uint)
+#define REGISTER_QR_SMALL(T, COLUMNS, ROWS)                                                    \
+  template [[host_name("qr_small_" #T "_" #COLUMNS "_" #ROWS)]] kernel void                    \
+  qr_small<T, COLUMNS, ROWS>(device T*, device T*, constant QrParameters&, uint2, uint2, uint, \
+                             uint)
 
 #define REGISTER_QR_VECTORS(T, N)                                                           \
   template [[host_name("qr_vectors_" #T "_" #N)]] kernel void qr_vectors<T, N, kQrVectors>( \
@@ -452,7 +453,9 @@ kernel void qr_triangle(device T* triangles [[buffer(0)]], device const T* gram 
 #define REGISTER_QR(T)                                                       \
   REGISTER_QR_SMALL(T, 4, 4);                                                \
   REGISTER_QR_SMALL(T, 8, 8);                                                \
+  REGISTER_QR_SMALL(T, 8, 32);                                               \
   REGISTER_QR_SMALL(T, 16, 16);                                              \
+  REGISTER_QR_SMALL(T, 16, 64);                                              \
   REGISTER_QR_SMALL(T, 32, 32);                                              \
   REGISTER_QR_SMALL(T, 32, 64);                                              \
   REGISTER_QR_VECTORS(T, 4);                                                 \

@@ -9,6 +9,8 @@
 #include <metalops/stock.h>
 #include <metalops/structured.h>
 
+#include <algorithm>
+#include <array>
 #include <limits>
 #include <string_view>
 #include <tuple>
@@ -42,33 +44,53 @@ Tensor beside(const Tensor& numbers) {
   return numbers.contiguous().view({batch, numbers.size(-1)});
 }
 
+// Rows that a panel in registers may have.
+constexpr int64_t kMostInRegisters = 64;
+
 // ---- on matrices by columns ---------------------------------------------------------------------
 
 // By simdgroups that hold the panel, from row and column `first` on, in registers.
 void factorise_small(const Tensor& a, const Tensor& taus, int64_t first, int64_t width) {
-  const auto longest = std::max(a.size(2) - first, width);
-  const uint64_t lanes = longest <= 4 ? 4 : longest <= 8 ? 8 : longest <= 16 ? 16 : 32;
+  struct Size {
+    int64_t columns;
+    int64_t rows;
+    const char* name;
+  };
+  // What is smaller comes first: of the first one that is large enough, most matrices share a
+  // simdgroup.
+  constexpr std::array<Size, 7> kSizes{{{4, 4, "_4_4"},
+                                        {8, 8, "_8_8"},
+                                        {8, 32, "_8_32"},
+                                        {16, 16, "_16_16"},
+                                        {16, 64, "_16_64"},
+                                        {32, 32, "_32_32"},
+                                        {32, kMostInRegisters, "_32_64"}}};
+  const auto* const size = std::find_if(kSizes.begin(), kSizes.end(), [&](const Size& x) {
+    return width <= x.columns && a.size(2) - first <= x.rows;
+  });
   metalops::launch_simdgroups(
-      metalops::library("qr"), metalops::small_kernel("qr_small_", a, longest),
-      c10::metal::ceil_div<uint64_t>(a.size(0) * lanes, c10::metal::simdgroup_size), a, taus,
-      metalops::qr_parameters(a, taus, first, width));
+      metalops::library("qr"), metalops::qr_kernel("qr_small_", a) + size->name,
+      c10::metal::ceil_div<uint64_t>(a.size(0) * size->columns, c10::metal::simdgroup_size), a,
+      taus, metalops::qr_parameters(a, taus, first, width));
 }
 
 void factorise_panel(const Tensor& a, const Tensor& taus, int64_t first, int64_t width) {
-  constexpr int64_t kMostInRegisters = 64;
   constexpr int64_t kTall = 512;
   constexpr int64_t kNarrow = 8;
+  // Products that a threadgroup may make in one launch, lest a GPU's watchdog stop it.
+  constexpr int64_t kMostProducts = int64_t{1} << 28;
   constexpr uint64_t kThreads = 256;
   const auto rows = a.size(2) - first;
+  const bool is_short = rows < kTall || (width <= kNarrow && rows * width * width <= kMostProducts);
   if (rows <= kMostInRegisters) {
     factorise_small(a, taus, first, width);
-  } else if (rows < kTall || width <= kNarrow) {
+  } else if (is_short || width == 1) {
     metalops::launch_threadgroups(metalops::library("qr"), metalops::qr_kernel("qr_panel_", a),
                                   a.size(0), kThreads, a, taus,
                                   metalops::qr_parameters(a, taus, first, width));
   } else {
     // A threadgroup alone takes long for many rows.
-    const auto half = c10::metal::round_up<int64_t>(width / 2, 4);
+    const auto half = width > kNarrow ? c10::metal::round_up<int64_t>(width / 2, 4) : width / 2;
     factorise_panel(a, taus, first, half);
     metalops::multiply_columns(metalops::reflector_block(a, taus, first, half), true,
                                a.narrow(1, first + half, width - half).narrow(2, first, rows));
@@ -82,10 +104,11 @@ void factorise(const Tensor& a, const Tensor& taus, std::vector<ReflectorBlock>*
   if (a.numel() == 0) {
     return;
   }
-  if (metalops::is_small(std::max(a.size(1), a.size(2)))) {
+  if (a.size(1) <= metalops::kQrPanel && a.size(2) <= metalops::kQrSmall) {
     factorise_small(a, taus, 0, a.size(1));
     return;
   }
+  taus.zero_();  // each panel writes its own
   for (int64_t first = 0; first < steps; first += metalops::kQrPanel) {
     const auto width = std::min<int64_t>(metalops::kQrPanel, steps - first);
     factorise_panel(a, taus, first, width);
@@ -121,7 +144,8 @@ void multiply_small(const Tensor& others, const Tensor& a, const Tensor& taus, b
                                                  is_adjoint,
                                                  by_rows,
                                                  is_identity};
-  metalops::launch_threads(metalops::library("qr"), metalops::small_kernel("qr_vectors_", a, size),
+  metalops::launch_threads(metalops::library("qr"),
+                           metalops::qr_kernel("qr_vectors_", a) + metalops::small_size(size),
                            a.size(0) * c10::metal::ceil_div<uint64_t>(count, metalops::kQrVectors),
                            others, a, taus, parameters);
 }

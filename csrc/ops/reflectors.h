@@ -90,13 +90,8 @@ METALOPS_HIDDEN inline void multiply_rows(const ReflectorBlock& block, bool is_a
 // Whether reflectors of so many elements are applied by a thread to a vector each.
 METALOPS_HIDDEN inline bool is_small(int64_t elements) { return elements <= kQrSmall; }
 
-METALOPS_HIDDEN inline KernelName small_kernel(const char* name, const at::Tensor& of,
-                                               int64_t elements) {
-  return qr_kernel(name, of) + (elements <= 4    ? "_4"
-                                : elements <= 8  ? "_8"
-                                : elements <= 16 ? "_16"
-                                : elements <= 32 ? "_32"
-                                                 : "_64");
+METALOPS_HIDDEN inline const char* small_size(int64_t size) {
+  return size <= 4 ? "_4" : size <= 8 ? "_8" : size <= 16 ? "_16" : "_32";
 }
 
 }  // namespace metalops

@@ -57,7 +57,8 @@ def assert_factors(a, q, r):
 SHAPES = (
     *((n, n) for n in (1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 64, 65, 96, 129, 252)),
     *((1, 9), (9, 1), (1, 40), (40, 1), (5, 8), (8, 5), (20, 33), (33, 20), (31, 32), (32, 31)),
-    *((40, 8), (8, 40), (64, 32), (32, 64), (300, 15), (15, 300), (130, 65), (4000, 36)),
+    *((40, 8), (8, 40), (64, 32), (32, 64), (300, 15), (15, 300), (130, 65), (32, 5), (64, 8)),
+    *((64, 9), (64, 16), (65, 9), (511, 12), (512, 12), (513, 12), (4000, 36)),
 )
 
 
@@ -183,6 +184,12 @@ def test_a_bad_matrix_leaves_the_others_alone(dtype, n, bad):
 
 def test_many_small_matrices():
     a = torch.randn(70_000, 3, 2)
+    assert_factors(a, *qr(a.to("mps")))
+
+
+def test_memory_is_in_proportion_to_the_matrix():
+    """A square matrix of as many rows would take 36 GB."""
+    a = torch.randn(95_000, 3)
     assert_factors(a, *qr(a.to("mps")))
 
 
