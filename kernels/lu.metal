@@ -7,43 +7,22 @@
 
 #include "complex.h"
 #include "lu.h"
+#include "pivots.h"
 #include "row_packs.h"
 using namespace metal;
 using c10::metal::ErrorMessages;
+using metalops::Candidate;
 using metalops::column;
 using metalops::kColumnsOfPack;
 using metalops::LuDeterminantParameters;
 using metalops::LuPanelParameters;
 using metalops::LuSwapParameters;
+using metalops::pivot_size;
 
 constant constexpr uint kMostSimdgroups = 32;
 
-// As LAPACK has it for complex numbers. NaN is less than any number, so that rows are exchanged for
-// numbers only.
-inline float pivot_size(float a) { return isnan(a) ? -1.0f : abs(a); }
-inline float pivot_size(float2 a) { return pivot_size(abs(a.x) + abs(a.y)); }
-
 inline bool is_zero(float a) { return a == 0.0f; }
 inline bool is_zero(float2 a) { return a.x == 0.0f && a.y == 0.0f; }
-
-struct Candidate {
-  float size = -2.0f;
-  uint row = 0xffffffff;
-
-  // The larger one; of equal ones the first.
-  void meet(float other_size, uint other_row) thread {
-    if (other_size > size || (other_size == size && other_row < row)) {
-      size = other_size;
-      row = other_row;
-    }
-  }
-
-  void meet_simdgroup() thread {
-    const float largest = simd_max(size);
-    row = simd_min(size == largest ? row : 0xffffffff);
-    size = largest;
-  }
-};
 
 // Threads lie along the packs of a row, and then along rows. `numbers` has two columns of each
 // matrix: that of the current step, before it is divided by the pivot, and that of the next.

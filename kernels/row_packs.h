@@ -28,6 +28,11 @@ inline void set_column(thread::metal::float4& pack, unsigned i, ::metal::float2 
   pack = i == 0 ? ::metal::float4(value, pack.zw) : ::metal::float4(pack.xy, value);
 }
 
+inline ::metal::float4 conjugate_columns(::metal::float4 pack, float) { return pack; }
+inline ::metal::float4 conjugate_columns(::metal::float4 pack, ::metal::float2) {
+  return ::metal::float4(pack.x, -pack.y, pack.z, -pack.w);
+}
+
 // x - a y.
 inline ::metal::float4 minus_product(::metal::float4 x, float a, ::metal::float4 y) {
   return ::metal::fma(::metal::float4(-a), y, x);

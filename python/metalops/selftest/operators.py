@@ -189,6 +189,7 @@ def _calls() -> Iterator[tuple[str, Callable[..., Any], tuple[Tensor, ...], bool
     yield "qr", lambda x: torch.cat(torch.linalg.qr(x), -2), (x(3, 40, 9),), True
     yield "lu", _inverse, (x(3, 40, 40),), True
     yield "cholesky", _cholesky, (x(3, 40, 40),), True
+    yield "ldl", _indefinite, (x(3, 9, 9), x(3, 9, 2, seed=1)), False
     yield "compressed_indices", _there_and_back, (index(50, high=20).sort()[0],), False
     yield "_transform_bias_rescale_qkv", _project, (x(2, 9, 96), x(96, seed=1)), False
     yield "_linalg_eigh", _exponential, (x(4, 9, 9) / 8,), True
@@ -209,6 +210,11 @@ def _inverse(x):
 
 def _cholesky(x):
     return torch.linalg.cholesky(x @ x.mT / 40 + torch.eye(40, device=x.device))
+
+
+def _indefinite(x, b):
+    factors = torch.linalg.ldl_factor(x + x.mT + torch.eye(9, device=x.device))
+    return torch.linalg.ldl_solve(*factors, b)
 
 
 def _there_and_back(rows):

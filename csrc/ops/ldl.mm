@@ -1,0 +1,161 @@
+// Host side of kernels/ldl.metal: the factorisation of symmetric and Hermitian indefinite matrices,
+// and solving with it.
+#include <ATen/TensorOperators.h>
+#include <ATen/native/LinearAlgebraUtils.h>
+#include <ATen/ops/_linalg_check_errors.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_ldl_factor_ex_meta.h>
+#include <ATen/ops/linalg_ldl_solve_meta.h>
+#include <ATen/ops/zeros.h>
+#include <kernels/ldl.h>
+#include <kernels/row_packs.h>
+#include <metalops/checks.h>
+#include <metalops/kernel_name.h>
+#include <metalops/launch.h>
+#include <metalops/library.h>
+#include <metalops/metal_type.h>
+#include <metalops/stock.h>
+#include <metalops/structured.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "triangular.h"
+
+namespace {
+
+using at::Tensor;
+using metalops::KernelName;
+using metalops::LdlParameters;
+
+KernelName named(const char* kernel, const Tensor& matrices) {
+  return KernelName(kernel) + metalops::metal_type(matrices.scalar_type());
+}
+
+int64_t pack_of(const Tensor& tensor) {
+  return int64_t{metalops::kRowPackBytes} / static_cast<int64_t>(tensor.element_size());
+}
+
+// Steps in numbers, or in packs of them.
+LdlParameters parameters_of(const Tensor& matrices, bool hermitian, int64_t unit = 1) {
+  LdlParameters p{};
+  p.row_step = matrices.stride(1) / unit;
+  p.matrix_step = matrices.stride(0) / unit;
+  p.size = static_cast<uint32_t>(matrices.size(1));
+  p.is_hermitian = hermitian;
+  return p;
+}
+
+// matrices: (batch, n, n) of padded_rows(), in place. A launch factors so many columns as a GPU is
+// done with in some milliseconds.
+void factor(const Tensor& matrices, const Tensor& pivots, const Tensor& infos, bool hermitian) {
+  constexpr int64_t kElements = int64_t{1} << 24;  // that a launch changes about, of each matrix
+  const auto batch = matrices.size(0);
+  const auto n = matrices.size(1);
+  const auto padded = matrices.stride(1);
+  const auto numbers = at::empty({batch, 4, padded}, matrices.options());
+  const auto progress = at::zeros({batch}, pivots.options());
+  const auto together = std::clamp(kElements / std::max<int64_t>(n * n, 1), int64_t{8}, n);
+  uint64_t threads = c10::metal::simdgroup_size;
+  while (threads < 1024 && threads * 32 < static_cast<uint64_t>(n * n)) {
+    threads *= 2;
+  }
+  auto p = parameters_of(matrices, hermitian);
+  for (int64_t last = 0; last < n;) {
+    last = std::min(last + together, n);
+    p.last = static_cast<uint32_t>(last);
+    metalops::launch_threadgroups(metalops::library("ldl"), named("ldl_factor_", matrices), batch,
+                                  threads, matrices, numbers, pivots, infos, progress, p);
+  }
+  metalops::launch_grid(
+      metalops::library("ldl"), named("ldl_clear_upper_", matrices),
+      {static_cast<uint64_t>(n), static_cast<uint64_t>(n), static_cast<uint64_t>(batch)}, matrices,
+      p);
+}
+
+std::tuple<Tensor&, Tensor&, Tensor&> ldl_factor_ex_out(const Tensor& self, bool hermitian,
+                                                        bool check_errors, Tensor& LD,
+                                                        Tensor& pivots, Tensor& info) {
+  constexpr const char* kName = "torch.linalg.ldl_factor_ex";
+  metalops::check_same_device("linalg_ldl_factor_ex",
+                              {{LD, "LD"}, {pivots, "pivots"}, {info, "info"}, {self, "self"}});
+  metalops::StructuredOut<at::meta::structured_linalg_ldl_factor_ex> call(LD, pivots, info);
+  call.meta(self, hermitian, check_errors);
+  at::native::checkFloatingOrComplex(self, kName, /*allow_low_precision_dtypes=*/false);
+  const auto infos = at::zeros(call.output(2).sizes(), info.options());
+  if (self.numel() != 0) {
+    const auto matrices = metalops::padded_rows(self);
+    const auto own_pivots = at::empty({matrices.size(0), matrices.size(1)}, pivots.options());
+    factor(matrices, own_pivots, infos.view({-1}), hermitian && self.is_complex());
+    call.output(0).copy_(matrices.view(self.sizes()));
+    call.output(1).copy_(own_pivots.view(pivots.sizes()));
+  }
+  call.output(2).copy_(infos);
+  call.write_back();
+  if (check_errors) {
+    at::_linalg_check_errors(info, kName, self.dim() == 2);
+  }
+  return {LD, pivots, info};
+}
+
+// x: B, and X afterwards, of padded_rows(). factors: (batch, n, n), of columns side by side or
+// rows.
+void solve(const Tensor& factors, const Tensor& pivots, bool hermitian, const Tensor& x) {
+  constexpr metalops::Triangle kLower{/*is_upper=*/false, /*is_unit=*/true};
+  constexpr metalops::Triangle kUpper{/*is_upper=*/true, /*is_unit=*/true};
+  auto& library = metalops::library("ldl");
+  const auto pack = pack_of(x);
+  const auto packs = c10::metal::ceil_div(x.size(2), pack);
+  const auto batch = x.size(0);
+  auto p = parameters_of(x, hermitian, pack);
+  const auto lower = metalops::padded_rows(factors);
+  const auto of_lower = parameters_of(lower, hermitian);
+  const auto blocks = lower.clone();
+  metalops::launch_rows(library, named("ldl_order_rows_", lower), lower.size(1), batch, lower,
+                        pivots, of_lower);
+  metalops::launch_rows(library, "ldl_swap_rows", packs, batch, x, pivots, p,
+                        metalops::kErrorBuffer);
+  metalops::solve_triangular_(lower, kLower, x);
+  metalops::launch_rows(library, named("ldl_solve_blocks_", lower), packs, batch, x, blocks, pivots,
+                        p, parameters_of(blocks, hermitian));
+  metalops::solve_triangular_(hermitian ? lower.mH() : lower.mT(), kUpper, x);
+  p.is_backward = true;
+  metalops::launch_rows(library, "ldl_swap_rows", packs, batch, x, pivots, p,
+                        metalops::kErrorBuffer);
+}
+
+Tensor& ldl_solve_out(const Tensor& LD, const Tensor& pivots, const Tensor& B, bool hermitian,
+                      Tensor& out) {
+  constexpr const char* kName = "torch.linalg.ldl_solve";
+  metalops::check_same_device("linalg_ldl_solve",
+                              {{out, "out"}, {LD, "LD"}, {pivots, "pivots"}, {B, "B"}});
+  metalops::StructuredOut<at::meta::structured_linalg_ldl_solve> call(out);
+  call.meta(LD, pivots, B, hermitian);
+  at::native::checkFloatingOrComplex(LD, kName, /*allow_low_precision_dtypes=*/false);
+  const auto& result = call.output(0);
+  if (result.numel() != 0) {
+    const auto n = LD.size(-1);
+    const auto batches = result.sizes().slice(0, result.dim() - 2);
+    const auto broadcast = [&](const Tensor& tensor, at::IntArrayRef ends) {
+      auto sizes = batches.vec();
+      sizes.insert(sizes.end(), ends.begin(), ends.end());
+      auto flat = ends.vec();
+      flat.insert(flat.begin(), -1);
+      return tensor.expand(sizes).reshape(flat);
+    };
+    const auto x = metalops::padded_rows(B.expand(result.sizes()));
+    solve(broadcast(LD, {n, n}), broadcast(pivots, {n}).to(at::kInt).contiguous(),
+          hermitian && LD.is_complex(), x);
+    result.copy_(x.view(result.sizes()));
+  }
+  call.write_back();
+  return out;
+}
+
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
+  m.impl("linalg_ldl_factor_ex.out", ldl_factor_ex_out);
+  m.impl("linalg_ldl_solve.out", ldl_solve_out);
+}
+
+}  // namespace

@@ -1,0 +1,345 @@
+// The factorisation of symmetric and Hermitian matrices, P A P^T = L D L^T or L D L^H, with
+// diagonal blocks of one or two rows, by the pivots of J. R. Bunch and L. Kaufman (Mathematics of
+// Computation 31, 1977), chosen as by LAPACK's xSYTF2 and xHETF2 with UPLO = 'L'; and the steps of
+// solving with it that are not triangular.
+#include <c10/metal/error.h>
+#include <metal_stdlib>
+
+#include "complex.h"
+#include "ldl.h"
+#include "pivots.h"
+#include "row_packs.h"
+using namespace metal;
+using c10::metal::ErrorMessages;
+using metalops::Candidate;
+using metalops::conjugate;
+using metalops::from_real;
+using metalops::kColumnsOfPack;
+using metalops::LdlParameters;
+using metalops::multiply;
+using metalops::pivot_size;
+using metalops::real_part;
+
+constant constexpr uint kMostSimdgroups = 32;
+constant constexpr uint kThreadsOfRow = 8;
+constant constexpr float kAlpha = 0.640388203f;  // (1 + sqrt(17)) / 8
+
+template <typename T>
+inline T mirrored(T a, bool is_hermitian) {
+  return is_hermitian ? conjugate(a) : a;
+}
+
+// For numbers of the diagonal.
+template <typename T>
+inline T on_diagonal(T a, bool is_hermitian) {
+  return is_hermitian ? from_real<T>(real_part(a)) : a;
+}
+
+inline Candidate best_of_threadgroup(Candidate own, threadgroup float* sizes,
+                                     threadgroup uint* rows, uint lane, uint simdgroup,
+                                     uint simdgroups) {
+  own.meet_simdgroup();
+  if (lane == 0) {
+    sizes[simdgroup] = own.size;
+    rows[simdgroup] = own.row;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  Candidate of_all;
+  if (lane < simdgroups) {
+    of_all.meet(sizes[lane], rows[lane]);
+  }
+  of_all.meet_simdgroup();
+  return of_all;
+}
+
+// A diagonal block of two rows, divided by its number beside the diagonal so that nothing
+// overflows.
+template <typename T>
+struct Block {
+  T first;  // of the diagonal, divided
+  T second;
+  T beside;
+  T inverse;  // of the determinant, of all divided
+
+  Block(T d11, T d21, T d22, bool is_hermitian) thread {
+    beside = d21;
+    first = metalops::divide(d11, mirrored(d21, is_hermitian));
+    second = metalops::divide(d22, d21);
+    inverse = metalops::divide(from_real<T>(1.0f), multiply(first, second) - from_real<T>(1.0f));
+  }
+
+  // The rows of X of X D = (x, y).
+  T first_of(T x, T y, bool is_hermitian) const thread {
+    return multiply(inverse,
+                    metalops::divide(multiply(second, x) - y, mirrored(beside, is_hermitian)));
+  }
+  T second_of(T x, T y) const thread {
+    return multiply(inverse, metalops::divide(multiply(first, y) - x, beside));
+  }
+};
+
+// Factors on from column progress[matrix], which it moves. A threadgroup for each matrix; only
+// lower triangles are read. `numbers`: four columns of each matrix.
+template <typename T>
+kernel void ldl_factor(device T* matrices [[buffer(0)]], device T* numbers [[buffer(1)]],
+                       device int* pivots [[buffer(2)]], device int* infos [[buffer(3)]],
+                       device int* progress [[buffer(4)]], constant LdlParameters& p [[buffer(5)]],
+                       uint matrix [[threadgroup_position_in_grid]],
+                       uint thread_index [[thread_index_in_threadgroup]],
+                       uint threads [[threads_per_threadgroup]],
+                       uint lane [[thread_index_in_simdgroup]],
+                       uint simdgroup [[simdgroup_index_in_threadgroup]],
+                       uint simdgroups [[simdgroups_per_threadgroup]]) {
+  constexpr uint kColumns = kColumnsOfPack<T>;
+  threadgroup float sizes[2][kMostSimdgroups];
+  threadgroup uint rows[2][kMostSimdgroups];
+  const uint n = p.size;
+  const bool is_hermitian = p.is_hermitian != 0;
+  device T* const a = matrices + matrix * p.matrix_step;
+  // Both columns of a step, as they are and divided by the block of the diagonal.
+  const int64_t padded = (n + kColumns - 1) / kColumns * kColumns;
+  device T* const x = numbers + 4 * padded * matrix;
+  device T* const y = x + padded;
+  device T* const u = y + padded;
+  device T* const v = u + padded;
+  device int* const own_pivots = pivots + int64_t{n} * matrix;
+  uint k = static_cast<uint>(progress[matrix]);
+  threadgroup_barrier(mem_flags::mem_device);
+  while (k < p.last) {
+    Candidate best;
+    for (uint i = k + 1 + thread_index; i < n; i += threads) {
+      best.meet(pivot_size(a[i * p.row_step + k]), i);
+    }
+    best = best_of_threadgroup(best, sizes[0], rows[0], lane, simdgroup, simdgroups);
+    const float size = pivot_size(on_diagonal(a[k * p.row_step + k], is_hermitian));
+    const float largest = max(best.size, 0.0f);
+    const bool is_zero = size < 0.0f || max(size, largest) == 0.0f;
+    uint pivot = k;
+    bool is_pair = false;
+    if (!is_zero && size < kAlpha * largest) {
+      const uint row = best.row;
+      Candidate of_row;
+      for (uint j = k + thread_index; j < row; j += threads) {
+        of_row.meet(pivot_size(a[row * p.row_step + j]), j);
+      }
+      for (uint i = row + 1 + thread_index; i < n; i += threads) {
+        of_row.meet(pivot_size(a[i * p.row_step + row]), i);
+      }
+      of_row = best_of_threadgroup(of_row, sizes[1], rows[1], lane, simdgroup, simdgroups);
+      if (size < kAlpha * largest * (largest / of_row.size)) {
+        pivot = row;
+        const T number = on_diagonal(a[row * p.row_step + row], is_hermitian);
+        is_pair = pivot_size(number) < kAlpha * of_row.size;
+      }
+    }
+    const uint last = is_pair ? k + 1 : k;  // of the block
+    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+    if (pivot != last) {
+      for (uint i = pivot + 1 + thread_index; i < n; i += threads) {
+        const T moved = a[i * p.row_step + last];
+        a[i * p.row_step + last] = a[i * p.row_step + pivot];
+        a[i * p.row_step + pivot] = moved;
+      }
+      for (uint i = last + 1 + thread_index; i < pivot; i += threads) {
+        const T moved = mirrored(a[i * p.row_step + last], is_hermitian);
+        a[i * p.row_step + last] = mirrored(a[pivot * p.row_step + i], is_hermitian);
+        a[pivot * p.row_step + i] = moved;
+      }
+      if (thread_index == 0) {
+        const T moved = a[last * p.row_step + last];
+        a[last * p.row_step + last] = a[pivot * p.row_step + pivot];
+        a[pivot * p.row_step + pivot] = moved;
+        a[pivot * p.row_step + last] = mirrored(a[pivot * p.row_step + last], is_hermitian);
+        if (is_pair) {
+          const T other = a[last * p.row_step + k];
+          a[last * p.row_step + k] = a[pivot * p.row_step + k];
+          a[pivot * p.row_step + k] = other;
+        }
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_device);
+    if (thread_index == 0) {
+      own_pivots[k] = is_pair ? -static_cast<int>(pivot + 1) : static_cast<int>(pivot + 1);
+      if (is_pair) {
+        own_pivots[last] = own_pivots[k];
+      }
+      if (is_zero && infos[matrix] == 0) {
+        infos[matrix] = static_cast<int>(k + 1);
+      }
+    }
+    const T d11 = on_diagonal(a[k * p.row_step + k], is_hermitian);
+    const T d21 = is_pair ? a[last * p.row_step + k] : from_real<T>(1.0f);
+    const T d22 = on_diagonal(a[last * p.row_step + last], is_hermitian);
+    const Block<T> block(d11, d21, is_pair ? d22 : from_real<T>(2.0f), is_hermitian);
+    const uint next = last + 1;
+    // From the pack on in which the columns that are left begin.
+    const uint first_pack = next / kColumns;
+    for (uint i = first_pack * kColumns + thread_index; i < padded; i += threads) {
+      const bool is_left = i >= next && i < n;
+      const T own = is_left ? a[i * p.row_step + k] : T(0.0f);
+      const T other = is_left && is_pair ? a[i * p.row_step + last] : T(0.0f);
+      x[i] = own;
+      y[i] = other;
+      if (is_pair) {
+        u[i] = is_left ? block.first_of(own, other, is_hermitian) : T(0.0f);
+        v[i] = is_left ? block.second_of(own, other) : T(0.0f);
+      } else {
+        u[i] = is_left && !is_zero ? metalops::divide(own, d11) : T(0.0f);
+        v[i] = T(0.0f);
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_device);
+    // a[i][j] -= x[i] u[j] + y[i] v[j], of which conjugates, packs of j at a time; some threads lie
+    // along a row.
+    const uint rows_at_once = threads / kThreadsOfRow;
+    const uint first_row = is_zero ? n : next + thread_index / kThreadsOfRow;
+    for (uint i = first_row; i < n; i += rows_at_once) {
+      device float4* const row = reinterpret_cast<device float4*>(a + i * p.row_step);
+      const T of_x = x[i];
+      const T of_y = y[i];
+      for (uint j = first_pack + thread_index % kThreadsOfRow; j <= i / kColumns;
+           j += kThreadsOfRow) {
+        const float4 of_u = reinterpret_cast<device const float4*>(u)[j];
+        float4 sum = metalops::minus_product(
+            row[j], of_x, is_hermitian ? metalops::conjugate_columns(of_u, T()) : of_u);
+        if (is_pair) {
+          const float4 of_v = reinterpret_cast<device const float4*>(v)[j];
+          sum = metalops::minus_product(
+              sum, of_y, is_hermitian ? metalops::conjugate_columns(of_v, T()) : of_v);
+        }
+        row[j] = sum;
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_device);
+    for (uint i = next + thread_index; i < n; i += threads) {
+      if (!is_zero) {
+        a[i * p.row_step + k] = u[i];
+        if (is_pair) {
+          a[i * p.row_step + last] = v[i];
+        }
+      }
+    }
+    if (thread_index == 0 && is_hermitian) {
+      a[k * p.row_step + k] = d11;
+      a[last * p.row_step + last] = is_pair ? d22 : d11;
+    }
+    k = next;
+    threadgroup_barrier(mem_flags::mem_device);
+  }
+  if (thread_index == 0) {
+    progress[matrix] = static_cast<int>(k);
+  }
+}
+
+// Zeros above the diagonal. A thread for each column, row and matrix.
+template <typename T>
+kernel void ldl_clear_upper(device T* matrices [[buffer(0)]],
+                            constant LdlParameters& p [[buffer(1)]],
+                            uint3 position [[thread_position_in_grid]]) {
+  if (position.x > position.y) {
+    matrices[position.z * p.matrix_step + position.y * p.row_step + position.x] = T(0.0f);
+  }
+}
+
+// L with its rows in their last order, of factors, whose rows have the order that they had when
+// their column was made; its diagonal is not written. A thread for each column and matrix.
+template <typename T>
+kernel void ldl_order_rows(device T* matrices [[buffer(0)]], device const int* pivots [[buffer(1)]],
+                           constant LdlParameters& p [[buffer(2)]],
+                           uint2 position [[thread_position_in_grid]]) {
+  device T* const a = matrices + position.y * p.matrix_step + position.x;
+  device const int* const own = pivots + int64_t{p.size} * position.y;
+  for (uint k = 0; k < p.size;) {
+    const bool is_pair = own[k] < 0;
+    const uint last = is_pair ? k + 1 : k;
+    const uint other = static_cast<uint>(abs(own[k])) - 1;
+    if (k > position.x && last < p.size && other < p.size && other != last) {
+      const T moved = a[last * p.row_step];
+      a[last * p.row_step] = a[other * p.row_step];
+      a[other * p.row_step] = moved;
+    } else if (k == position.x && is_pair && last < p.size) {
+      a[last * p.row_step] = T(0.0f);  // of the diagonal block
+    }
+    k = last + 1;
+  }
+}
+
+// Exchanges rows by all pivots, in their order or backwards. A thread for each pack of columns and
+// matrix, as in what follows.
+kernel void ldl_swap_rows(device float4* matrices [[buffer(0)]],
+                          device const int* pivots [[buffer(1)]],
+                          constant LdlParameters& p [[buffer(2)]],
+                          device ErrorMessages* errors [[buffer(3)]],
+                          uint2 position [[thread_position_in_grid]]) {
+  device float4* const x = matrices + position.y * p.matrix_step + position.x;
+  device const int* const own = pivots + int64_t{p.size} * position.y;
+  for (uint done = 0; done < p.size;) {
+    const uint k = p.is_backward != 0 ? p.size - 1 - done : done;
+    const int pivot = own[k];
+    const uint row = pivot < 0 && p.is_backward == 0 ? k + 1 : k;
+    const uint other = static_cast<uint>(abs(pivot)) - 1;
+    if (other >= p.size || row >= p.size) {
+      TORCH_REPORT_ERROR(errors, "torch.linalg.ldl_solve: pivot ", pivot, " of row ", k,
+                         " is none of ldl_factor's, of a matrix of ", p.size, " rows");
+      return;
+    }
+    if (other != row) {
+      const float4 moved = x[row * p.row_step];
+      x[row * p.row_step] = x[other * p.row_step];
+      x[other * p.row_step] = moved;
+    }
+    done += pivot < 0 ? 2 : 1;
+  }
+}
+
+// Solves with D. factors: LD, whose steps are given apart.
+template <typename T>
+kernel void ldl_solve_blocks(device float4* matrices [[buffer(0)]],
+                             device const T* factors [[buffer(1)]],
+                             device const int* pivots [[buffer(2)]],
+                             constant LdlParameters& p [[buffer(3)]],
+                             constant LdlParameters& of_factors [[buffer(4)]],
+                             uint2 position [[thread_position_in_grid]]) {
+  device float4* const x = matrices + position.y * p.matrix_step + position.x;
+  device const T* const a = factors + position.y * of_factors.matrix_step;
+  device const int* const own = pivots + int64_t{p.size} * position.y;
+  const bool is_hermitian = p.is_hermitian != 0;
+  for (uint k = 0; k < p.size;) {
+    const T d11 = on_diagonal(a[k * of_factors.row_step + k], is_hermitian);
+    float4 first = x[k * p.row_step];
+    if (own[k] > 0 || k + 1 >= p.size) {
+      x[k * p.row_step] = metalops::Divisor<T>(d11).divide(first);
+      k += 1;
+      continue;
+    }
+    const T d21 = a[(k + 1) * of_factors.row_step + k];
+    const T d22 = on_diagonal(a[(k + 1) * of_factors.row_step + k + 1], is_hermitian);
+    // D X = B is X^T D^T = B^T.
+    const Block<T> block(d11, mirrored(d21, is_hermitian), d22, is_hermitian);
+    float4 second = x[(k + 1) * p.row_step];
+    for (uint i = 0; i < kColumnsOfPack<T>; ++i) {
+      const T b1 = metalops::column(first, i, T());
+      const T b2 = metalops::column(second, i, T());
+      metalops::set_column(first, i, block.first_of(b1, b2, is_hermitian));
+      metalops::set_column(second, i, block.second_of(b1, b2));
+    }
+    x[k * p.row_step] = first;
+    x[(k + 1) * p.row_step] = second;
+    k += 2;
+  }
+}
+
+#define REGISTER_LDL(T)                                                                           \
+  template [[host_name("ldl_factor_" #T)]] kernel void ldl_factor<T>(                             \
+      device T*, device T*, device int*, device int*, device int*, constant LdlParameters&, uint, \
+      uint, uint, uint, uint, uint);                                                              \
+  template [[host_name("ldl_clear_upper_" #T)]] kernel void ldl_clear_upper<T>(                   \
+      device T*, constant LdlParameters&, uint3);                                                 \
+  template [[host_name("ldl_order_rows_" #T)]] kernel void ldl_order_rows<T>(                     \
+      device T*, device const int*, constant LdlParameters&, uint2);                              \
+  template [[host_name("ldl_solve_blocks_" #T)]] kernel void ldl_solve_blocks<T>(                 \
+      device float4*, device const T*, device const int*, constant LdlParameters&,                \
+      constant LdlParameters&, uint2)
+
+REGISTER_LDL(float);
+REGISTER_LDL(float2);

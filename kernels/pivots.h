@@ -1,0 +1,33 @@
+// The choice of pivots: numbers of the largest size, and where they are.
+#pragma once
+#include <metal_stdlib>
+
+namespace metalops {
+
+// As LAPACK has it for complex numbers. NaN is less than any number, so that rows are exchanged for
+// numbers only.
+inline float pivot_size(float a) { return ::metal::isnan(a) ? -1.0f : ::metal::abs(a); }
+inline float pivot_size(::metal::float2 a) {
+  return pivot_size(::metal::abs(a.x) + ::metal::abs(a.y));
+}
+
+struct Candidate {
+  float size = -2.0f;
+  uint row = 0xffffffff;
+
+  // The larger one; of equal ones the first.
+  void meet(float other_size, uint other_row) thread {
+    if (other_size > size || (other_size == size && other_row < row)) {
+      size = other_size;
+      row = other_row;
+    }
+  }
+
+  void meet_simdgroup() thread {
+    const float largest = ::metal::simd_max(size);
+    row = ::metal::simd_min(size == largest ? row : 0xffffffff);
+    size = largest;
+  }
+};
+
+}  // namespace metalops
