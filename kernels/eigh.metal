@@ -134,6 +134,7 @@ inline void tridiagonalise(Columns packs, Columns other, int lane, int n, int pa
   if (lane == 0) {
     diagonal[n - 1] = real_part(elements_of<T>(packs + (n - 1) * STRIDE)[n - 1]);
   }
+  Team::wait();
 }
 
 // The product of the reflectors, in their place: column k + 1 takes the place of reflector k + 1.
@@ -261,7 +262,6 @@ kernel void eigh_simdgroup(device float* values [[buffer(0)]], device T* vectors
   if (p.with_vectors) {
     multiply_reflectors<T, Simdgroup, L::kStride>(&packs[0], lane, n, padded, &taus[0]);
   }
-  Simdgroup::wait();
   TridiagonalIteration iteration = {0, 0, 0, 0, 0};
   int count = 1;
   while (count > 0) {

@@ -27,8 +27,8 @@ def _squares(function):
 
 
 BENCHMARKS = (
-    Benchmark.same("eigh", _squares(eigh)),
-    Benchmark.same("eigvalsh", _squares(eigvalsh)),
+    Benchmark.same("eigh", _squares(eigh), only_dtype="float32"),
+    Benchmark.same("eigvalsh", _squares(eigvalsh), only_dtype="float32"),
 )
 
 
