@@ -325,6 +325,7 @@ _SINGLE = (
     "qr",
     "lu",
     "cholesky",
+    "ldl",
 )
 
 
