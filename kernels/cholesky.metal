@@ -36,15 +36,16 @@ kernel void cholesky_block(device float4* matrices [[buffer(0)]], device int* in
     failed = infos[matrix];
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  for (uint step = 0; step < p.rows && failed == 0; ++step) {
+  for (uint step = 0; step < p.rows; ++step) {
+    const bool has_failed = failed != 0;
     const float minor =
         metalops::real_part(column(block[step][step / kColumns], step % kColumns, T()));
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (!(minor > 0.0f)) {
+    if (!has_failed && !(minor > 0.0f)) {
       if (thread_index == 0) {
         failed = static_cast<int>(p.first + step + 1);
       }
-    } else if (thread_index < packs && thread_index >= step / kColumns) {
+    } else if (!has_failed && thread_index < packs && thread_index >= step / kColumns) {
       const float root = precise::sqrt(minor);
       float4 scaled = block[step][thread_index] / root;
       if (thread_index == step / kColumns) {

@@ -35,7 +35,8 @@ inline T on_diagonal(T a, bool is_hermitian) {
   return is_hermitian ? from_real<T>(real_part(a)) : a;
 }
 
-inline Candidate best_of_threadgroup(Candidate own, threadgroup float* sizes,
+// Of all threads: its size to sizes[0], its row to rows[0].
+inline void find_best_of_threadgroup(Candidate own, threadgroup float* sizes,
                                      threadgroup uint* rows, uint lane, uint simdgroup,
                                      uint simdgroups) {
   own.meet_simdgroup();
@@ -44,12 +45,50 @@ inline Candidate best_of_threadgroup(Candidate own, threadgroup float* sizes,
     rows[simdgroup] = own.row;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  Candidate of_all;
-  if (lane < simdgroups) {
-    of_all.meet(sizes[lane], rows[lane]);
+  if (simdgroup == 0) {
+    Candidate of_all;
+    if (lane < simdgroups) {
+      of_all.meet(sizes[lane], rows[lane]);
+    }
+    of_all.meet_simdgroup();
+    if (lane == 0) {
+      sizes[0] = of_all.size;
+      rows[0] = of_all.row;
+    }
   }
-  of_all.meet_simdgroup();
-  return of_all;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+}
+
+// What is known of a step, which is for all threads to read.
+struct Step {
+  uint k;          // the column
+  float size;      // of the diagonal's number
+  float largest;   // below it
+  uint row;        // where that is
+  uint is_zero;    // the column: there is nothing to do
+  uint is_unsure;  // whether that row has to be looked at
+  uint pivot;      // the row that is exchanged
+  uint is_pair;    // a block of two rows
+};
+
+inline void begin(threadgroup Step& step, uint k) { step.k = k; }
+
+inline void judge_column(threadgroup Step& step, float size, float largest, uint row) {
+  step.size = size;
+  step.largest = max(largest, 0.0f);
+  step.row = row;
+  step.is_zero = size < 0.0f || max(size, step.largest) == 0.0f;
+  step.is_unsure = step.is_zero == 0 && size < kAlpha * step.largest;
+  step.pivot = step.k;
+  step.is_pair = 0;
+}
+
+// size: of the number of its diagonal.
+inline void judge_row(threadgroup Step& step, float size, float largest) {
+  if (step.size < kAlpha * step.largest * (step.largest / largest)) {
+    step.pivot = step.row;
+    step.is_pair = size < kAlpha * largest;
+  }
 }
 
 // A diagonal block of two rows, divided by its number beside the diagonal so that nothing
@@ -61,22 +100,23 @@ struct Block {
   T beside;
   T inverse;  // of the determinant, of all divided
 
-  Block(T d11, T d21, T d22, bool is_hermitian) thread {
-    beside = d21;
-    first = metalops::divide(d11, mirrored(d21, is_hermitian));
-    second = metalops::divide(d22, d21);
-    inverse = metalops::divide(from_real<T>(1.0f), multiply(first, second) - from_real<T>(1.0f));
-  }
-
   // The rows of X of X D = (x, y).
   T first_of(T x, T y, bool is_hermitian) const thread {
-    return multiply(inverse,
-                    metalops::divide(multiply(second, x) - y, mirrored(beside, is_hermitian)));
+    return multiply(inverse, metalops::divide(multiply(second, x) - y,
+                                              mirrored(beside, is_hermitian)));
   }
   T second_of(T x, T y) const thread {
     return multiply(inverse, metalops::divide(multiply(first, y) - x, beside));
   }
 };
+
+template <typename T>
+inline Block<T> block_of(T d11, T d21, T d22, bool is_hermitian) {
+  const T first = metalops::divide(d11, mirrored(d21, is_hermitian));
+  const T second = metalops::divide(d22, d21);
+  const T one = from_real<T>(1.0f);
+  return {first, second, d21, metalops::divide(one, multiply(first, second) - one)};
+}
 
 // Factors on from column progress[matrix], which it moves. A threadgroup for each matrix; only
 // lower triangles are read. `numbers`: four columns of each matrix.
@@ -103,21 +143,25 @@ kernel void ldl_factor(device T* matrices [[buffer(0)]], device T* numbers [[buf
   device T* const u = y + padded;
   device T* const v = u + padded;
   device int* const own_pivots = pivots + int64_t{n} * matrix;
-  uint k = static_cast<uint>(progress[matrix]);
-  threadgroup_barrier(mem_flags::mem_device);
-  while (k < p.last) {
+  threadgroup Step step;
+  if (thread_index == 0) {
+    begin(step, static_cast<uint>(progress[matrix]));
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  while (step.k < p.last) {
+    const uint k = step.k;
     Candidate best;
     for (uint i = k + 1 + thread_index; i < n; i += threads) {
       best.meet(pivot_size(a[i * p.row_step + k]), i);
     }
-    best = best_of_threadgroup(best, sizes[0], rows[0], lane, simdgroup, simdgroups);
-    const float size = pivot_size(on_diagonal(a[k * p.row_step + k], is_hermitian));
-    const float largest = max(best.size, 0.0f);
-    const bool is_zero = size < 0.0f || max(size, largest) == 0.0f;
-    uint pivot = k;
-    bool is_pair = false;
-    if (!is_zero && size < kAlpha * largest) {
-      const uint row = best.row;
+    find_best_of_threadgroup(best, sizes[0], rows[0], lane, simdgroup, simdgroups);
+    if (thread_index == 0) {
+      judge_column(step, pivot_size(on_diagonal(a[k * p.row_step + k], is_hermitian)), sizes[0][0],
+                   rows[0][0]);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (step.is_unsure != 0) {
+      const uint row = step.row;
       Candidate of_row;
       for (uint j = k + thread_index; j < row; j += threads) {
         of_row.meet(pivot_size(a[row * p.row_step + j]), j);
@@ -125,15 +169,17 @@ kernel void ldl_factor(device T* matrices [[buffer(0)]], device T* numbers [[buf
       for (uint i = row + 1 + thread_index; i < n; i += threads) {
         of_row.meet(pivot_size(a[i * p.row_step + row]), i);
       }
-      of_row = best_of_threadgroup(of_row, sizes[1], rows[1], lane, simdgroup, simdgroups);
-      if (size < kAlpha * largest * (largest / of_row.size)) {
-        pivot = row;
+      find_best_of_threadgroup(of_row, sizes[1], rows[1], lane, simdgroup, simdgroups);
+      if (thread_index == 0) {
         const T number = on_diagonal(a[row * p.row_step + row], is_hermitian);
-        is_pair = pivot_size(number) < kAlpha * of_row.size;
+        judge_row(step, pivot_size(number), sizes[1][0]);
       }
     }
-    const uint last = is_pair ? k + 1 : k;  // of the block
     threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+    const bool is_zero = step.is_zero != 0;
+    const bool is_pair = step.is_pair != 0;
+    const uint pivot = step.pivot;
+    const uint last = is_pair ? k + 1 : k;  // of the block
     if (pivot != last) {
       for (uint i = pivot + 1 + thread_index; i < n; i += threads) {
         const T moved = a[i * p.row_step + last];
@@ -170,7 +216,8 @@ kernel void ldl_factor(device T* matrices [[buffer(0)]], device T* numbers [[buf
     const T d11 = on_diagonal(a[k * p.row_step + k], is_hermitian);
     const T d21 = is_pair ? a[last * p.row_step + k] : from_real<T>(1.0f);
     const T d22 = on_diagonal(a[last * p.row_step + last], is_hermitian);
-    const Block<T> block(d11, d21, is_pair ? d22 : from_real<T>(2.0f), is_hermitian);
+    const Block<T> block =
+        block_of(d11, d21, is_pair ? d22 : from_real<T>(2.0f), is_hermitian);
     const uint next = last + 1;
     // From the pack on in which the columns that are left begin.
     const uint first_pack = next / kColumns;
@@ -223,11 +270,13 @@ kernel void ldl_factor(device T* matrices [[buffer(0)]], device T* numbers [[buf
       a[k * p.row_step + k] = d11;
       a[last * p.row_step + last] = is_pair ? d22 : d11;
     }
-    k = next;
-    threadgroup_barrier(mem_flags::mem_device);
+    if (thread_index == 0) {
+      begin(step, next);
+    }
+    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
   }
   if (thread_index == 0) {
-    progress[matrix] = static_cast<int>(k);
+    progress[matrix] = static_cast<int>(step.k);
   }
 }
 
@@ -308,14 +357,15 @@ kernel void ldl_solve_blocks(device float4* matrices [[buffer(0)]],
     const T d11 = on_diagonal(a[k * of_factors.row_step + k], is_hermitian);
     float4 first = x[k * p.row_step];
     if (own[k] > 0 || k + 1 >= p.size) {
-      x[k * p.row_step] = metalops::Divisor<T>(d11).divide(first);
+      const metalops::Divisor<T> divisor = metalops::divisor_of(d11);
+      x[k * p.row_step] = divisor.divide(first);
       k += 1;
       continue;
     }
     const T d21 = a[(k + 1) * of_factors.row_step + k];
     const T d22 = on_diagonal(a[(k + 1) * of_factors.row_step + k + 1], is_hermitian);
     // D X = B is X^T D^T = B^T.
-    const Block<T> block(d11, mirrored(d21, is_hermitian), d22, is_hermitian);
+    const Block<T> block = block_of(d11, mirrored(d21, is_hermitian), d22, is_hermitian);
     float4 second = x[(k + 1) * p.row_step];
     for (uint i = 0; i < kColumnsOfPack<T>; ++i) {
       const T b1 = metalops::column(first, i, T());

@@ -98,7 +98,8 @@ kernel void lu_panel(device float4* matrices [[buffer(0)]], device T* numbers [[
       }
     }
     // Below a pivot of zero is nothing but zeros and NaN, unless rows are not exchanged.
-    const metalops::Divisor<T> divisor(is_zero(number) ? metalops::from_real<T>(1.0f) : number);
+    const metalops::Divisor<T> divisor =
+        metalops::divisor_of(is_zero(number) ? metalops::from_real<T>(1.0f) : number);
     const bool has_rows = own_row < rows_at_once && pack >= step / kColumns;
     const uint first_row = has_rows ? step + 1 + own_row : p.rows;
     for (uint row = first_row; row < p.rows; row += rows_at_once) {

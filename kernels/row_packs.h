@@ -50,30 +50,20 @@ template <>
 struct Divisor<float> {
   float value;
 
-  explicit Divisor(float number) thread : value(number) {}
   template <typename X>  // float or a pack
   X divide(X x) const thread {
     return x / value;
   }
 };
 
-// R. L. Smith's quotient of complex numbers (Communications of the ACM 5, 1962): nothing is
-// squared.
+// R. L. Smith's quotient of complex numbers (Communications of the ACM 5, 1962): nothing is squared.
 template <>
 struct Divisor<::metal::float2> {
-  bool is_steep;
+  bool is_steep;  // closer to the imaginary axis: all numbers are turned by -i
   float ratio;
   float whole;
 
-  explicit Divisor(::metal::float2 number) thread {
-    is_steep = ::metal::abs(number.x) < ::metal::abs(number.y);
-    const ::metal::float2 turned = is_steep ? ::metal::float2(number.y, -number.x) : number;
-    // A real number, zero too, is divided by as such.
-    ratio = turned.y == 0.0f ? 0.0f : turned.y / turned.x;
-    whole = ::metal::fma(turned.y, ratio, turned.x);
-  }
   ::metal::float4 divide(::metal::float4 x) const thread {
-    // Both are turned by -i where the divisor is closer to the imaginary axis.
     x = is_steep ? ::metal::float4(x.y, -x.x, x.w, -x.z) : x;
     return ::metal::fma(::metal::float4(ratio), ::metal::float4(x.y, -x.x, x.w, -x.z), x) / whole;
   }
@@ -81,6 +71,15 @@ struct Divisor<::metal::float2> {
     return divide(::metal::float4(x, 0.0f, 0.0f)).xy;
   }
 };
+
+inline Divisor<float> divisor_of(float number) { return {number}; }
+inline Divisor<::metal::float2> divisor_of(::metal::float2 number) {
+  const bool is_steep = ::metal::abs(number.x) < ::metal::abs(number.y);
+  const ::metal::float2 turned = is_steep ? ::metal::float2(number.y, -number.x) : number;
+  // A real number, zero too, is divided by as such.
+  const float ratio = turned.y == 0.0f ? 0.0f : turned.y / turned.x;
+  return {is_steep, ratio, ::metal::fma(turned.y, ratio, turned.x)};
+}
 
 }  // namespace metalops
 #endif

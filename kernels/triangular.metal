@@ -51,7 +51,8 @@ kernel void triangular_solve(device float4* columns [[buffer(0)]],
     for (int j = 0; j < kRows; ++j) {
       const int column = first + min(j, last);
       if (p.is_unit == 0) {
-        block[j] = metalops::Divisor<T>(a(column, column)).divide(block[j]);
+        const metalops::Divisor<T> divisor = metalops::divisor_of(a(column, column));
+        block[j] = divisor.divide(block[j]);
       }
       for (int i = j + 1; i < kRows; ++i) {
         block[i] = minus_product(block[i], a(first + min(i, last), column), block[j]);

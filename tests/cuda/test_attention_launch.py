@@ -146,8 +146,8 @@ def test_options_of_pages(name, queries):
 
 @pytest.mark.parametrize("codes", decoding.CODES, ids=str)
 def test_caches_of_codes(codes):
-    decoding.test_caches_of_codes("cuda", codes, torch.float16, True)
-    decoding.test_caches_of_codes("cuda", codes, torch.float32, False)
+    decoding.test_caches_of_codes("cuda", codes, torch.float16, (64, 32), True)
+    decoding.test_caches_of_codes("cuda", codes, torch.float32, (21, 13), False)
     caches.test_what_is_stored_is_what_is_read("cuda", codes)
 
 
