@@ -102,8 +102,8 @@ struct Block {
 
   // The rows of X of X D = (x, y).
   T first_of(T x, T y, bool is_hermitian) const thread {
-    return multiply(inverse, metalops::divide(multiply(second, x) - y,
-                                              mirrored(beside, is_hermitian)));
+    return multiply(inverse,
+                    metalops::divide(multiply(second, x) - y, mirrored(beside, is_hermitian)));
   }
   T second_of(T x, T y) const thread {
     return multiply(inverse, metalops::divide(multiply(first, y) - x, beside));
@@ -216,8 +216,7 @@ kernel void ldl_factor(device T* matrices [[buffer(0)]], device T* numbers [[buf
     const T d11 = on_diagonal(a[k * p.row_step + k], is_hermitian);
     const T d21 = is_pair ? a[last * p.row_step + k] : from_real<T>(1.0f);
     const T d22 = on_diagonal(a[last * p.row_step + last], is_hermitian);
-    const Block<T> block =
-        block_of(d11, d21, is_pair ? d22 : from_real<T>(2.0f), is_hermitian);
+    const Block<T> block = block_of(d11, d21, is_pair ? d22 : from_real<T>(2.0f), is_hermitian);
     const uint next = last + 1;
     // From the pack on in which the columns that are left begin.
     const uint first_pack = next / kColumns;

@@ -56,7 +56,8 @@ struct Divisor<float> {
   }
 };
 
-// R. L. Smith's quotient of complex numbers (Communications of the ACM 5, 1962): nothing is squared.
+// R. L. Smith's quotient of complex numbers (Communications of the ACM 5, 1962): nothing is
+// squared.
 template <>
 struct Divisor<::metal::float2> {
   bool is_steep;  // closer to the imaginary axis: all numbers are turned by -i

@@ -210,6 +210,18 @@ std::tuple<Tensor&, Tensor&> geqrf_out(const Tensor& input, Tensor& a, Tensor& t
 
 // ---- householder_product ------------------------------------------------------------------------
 
+// Of tensors without values, for which torch has no function. (Without it, tracing runs the
+// operator on zeros, where it may do that.)
+std::tuple<Tensor, Tensor> geqrf_of_meta(const Tensor& input) {
+  TORCH_CHECK(input.dim() >= 2, "torch.geqrf: input must have at least 2 dimensions.");
+  auto sizes = input.sym_sizes().vec();
+  std::swap(sizes.end()[-1], sizes.end()[-2]);
+  const auto a = at::empty_symint(sizes, input.options()).mT();
+  sizes.pop_back();
+  sizes.back() = input.sym_size(-1).min(input.sym_size(-2));
+  return {a, at::empty_symint(sizes, input.options())};
+}
+
 Tensor householder_product_of(const Tensor& input, const Tensor& tau) {
   constexpr const char* kName = "torch.linalg.householder_product";
   TORCH_CHECK(input.dim() >= 2, kName, ": input must have at least 2 dimensions.");
@@ -372,6 +384,11 @@ TORCH_LIBRARY_IMPL(aten, MPS, library) {
   m.replace("linalg_householder_product.out", householder_product_out, kSlow);
   m.replace("linalg_qr", qr_of, kReason);
   m.replace("linalg_qr.out", qr_out, kReason);
+}
+
+TORCH_LIBRARY_IMPL(aten, Meta, library) {
+  metalops::AtenKernels m(library, c10::DispatchKey::Meta);
+  m.impl("geqrf", geqrf_of_meta);
 }
 
 }  // namespace

@@ -356,6 +356,15 @@ def test_compiled():
         torch.testing.assert_close(compiled(a), call(a))
 
 
+def test_tensors_without_values():
+    """torch itself has none of geqrf, and so traces it in some states of the process only."""
+    for shape in ((3, 7, 5), (4, 6), (0, 3), (2, 1, 1)):
+        found = geqrf(torch.empty(shape, dtype=torch.complex64, device="meta"))
+        expected = geqrf(torch.ones(shape, dtype=torch.complex64))
+        for x, y in zip(found, expected, strict=True):
+            assert (x.shape, x.dtype, x.stride()) == (y.shape, y.dtype, y.stride())
+
+
 def test_errors_are_the_cpus():
     a, t = torch.ones(3, 4, 2), torch.ones(3, 2)
     assert_refused_as_on_the_cpu(
