@@ -323,24 +323,27 @@ def test_gradients_of_products(dtype, shape):
             torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4 * m)
 
 
+@dtypes
 @pytest.mark.parametrize("shape", [(5, 3), (4, 4), (3, 5), (40, 35)], ids=str)
 @pytest.mark.parametrize("mode", ["reduced", "complete"])
-def test_gradients_of_the_factorisation(shape, mode):
+def test_gradients_of_the_factorisation(dtype, shape, mode):
     m, n = shape
     if mode == "complete" and m > n:
         with pytest.raises(
             RuntimeError, match="not differentiable when mode='complete' and nrows > ncols"
         ):
-            qr(torch.randn(m, n, device="mps", requires_grad=True), mode)[0].sum().backward()
+            q, _ = qr(torch.randn(m, n, dtype=dtype, device="mps", requires_grad=True), mode)
+            q.sum().abs().backward()
         return
-    a = torch.randn(2, m, n) + 2 * torch.eye(m, n)
+    a = torch.randn(2, m, n, dtype=dtype) + 2 * torch.eye(m, n)
     k = min(m, n)
-    weights = torch.randn(2, m, k), torch.randn(2, k, n)
+    weights = torch.randn(2, m, k, dtype=dtype), torch.randn(2, k, n, dtype=dtype)
     gradients = []
     for move in (lambda x: x.to("mps"), wide):
         x = move(a).requires_grad_()
-        sum((y * move(w)).sum() for y, w in zip(qr(x, mode), weights, strict=True)).backward()
-        gradients.append(x.grad.cpu().float())
+        total = sum((y * move(w)).sum() for y, w in zip(qr(x, mode), weights, strict=True))
+        torch.view_as_real(total)[0].backward() if dtype.is_complex else total.backward()
+        gradients.append(x.grad.cpu().to(dtype))
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-3)
 
 
