@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -23,6 +24,12 @@ def wide(x: Tensor) -> Tensor:
 def norm(x: Tensor) -> Tensor:
     """The 1-norm of each matrix."""
     return x.abs().sum(-2).amax(-1)
+
+
+def squares_of(x: Tensor, most: int = 64) -> Tensor:
+    """The numbers of a tensor as matrices of at most so many rows, for benchmarks."""
+    n = min(most, math.isqrt(x.numel()))
+    return x.reshape(-1)[: x.numel() // n**2 * n * n].view(-1, n, n)
 
 
 def hard(name: str, n: int, dtype: torch.dtype) -> Tensor:

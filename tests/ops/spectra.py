@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 from .hard_matrices import HARD
-
-EPSILON = 2.0**-23
-WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+from .linear_algebra import EPSILON, WIDE, norm
 
 
 def hermitian(name: str, n: int, dtype: torch.dtype) -> Tensor:
@@ -19,10 +17,6 @@ def hermitian(name: str, n: int, dtype: torch.dtype) -> Tensor:
         turns = torch.polar(torch.ones(n, dtype=a.dtype), 6.28 * torch.rand(n, dtype=a.dtype))
         a = turns[:, None] * a * turns.conj()
     return a.to(dtype)
-
-
-def norm(x: Tensor) -> Tensor:
-    return x.abs().sum(-2).amax(-1)
 
 
 def errors(a: Tensor, values: Tensor, vectors: Tensor) -> tuple[float, float, float]:

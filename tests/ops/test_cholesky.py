@@ -7,7 +7,7 @@ import torch
 
 from .aten import assert_refused_as_on_the_cpu, served_by_us
 from .benchmark import Benchmark
-from .linear_algebra import EPSILON, VIEWS, dtypes, norm, wide
+from .linear_algebra import EPSILON, VIEWS, dtypes, norm, squares_of, wide
 
 OPINFOS = (
     "linalg.cholesky",
@@ -26,9 +26,9 @@ def positive(*shape, dtype, shift=0.1):
 
 
 def _squares(x, out):
-    n = min(64, math.isqrt(x.numel()))
-    count = x.numel() // n**2
-    a = x.reshape(-1)[: count * n * n].view(count, n, n) / n
+    a = squares_of(x)
+    n = a.shape[-1]
+    a = a / n
     return cholesky_ex(a @ a.mT + torch.eye(n, device=a.device))[0]
 
 

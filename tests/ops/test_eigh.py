@@ -9,21 +9,17 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from .aten import assert_refused_as_on_the_cpu, served_by_us
 from .benchmark import Benchmark
 from .hard_matrices import HARD
-from .spectra import WIDE, check, check_values, hermitian
+from .linear_algebra import WIDE, dtypes, squares_of
+from .spectra import check, check_values, hermitian
 
 OPINFOS = ("linalg.eigh", "linalg.eigvalsh")
 
 eigh = torch.linalg.eigh
 eigvalsh = torch.linalg.eigvalsh
-dtypes = pytest.mark.parametrize("dtype", WIDE, ids=str)
 
 
 def _squares(function):
-    def call(x, out):
-        n = min(32, math.isqrt(x.numel()))
-        return function(x.reshape(-1)[: x.numel() // n**2 * n * n].view(-1, n, n))
-
-    return call
+    return lambda x, out: function(squares_of(x, most=32))
 
 
 BENCHMARKS = (

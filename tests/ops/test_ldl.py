@@ -8,7 +8,7 @@ import torch
 from .aten import assert_refused_as_on_the_cpu, served_by_us
 from .benchmark import Benchmark
 from .hard_matrices import HARD
-from .linear_algebra import EPSILON, VIEWS, dtypes, hard, norm, wide
+from .linear_algebra import EPSILON, VIEWS, dtypes, hard, norm, squares_of, wide
 
 OPINFOS = ("linalg.ldl_factor", "linalg.ldl_factor_ex", "linalg.ldl_solve")
 
@@ -21,9 +21,7 @@ def symmetric(a, hermitian):
 
 
 def _squares(x, out):
-    n = min(64, math.isqrt(x.numel()))
-    count = x.numel() // n**2
-    return factor(symmetric(x.reshape(-1)[: count * n * n].view(count, n, n), False))[0]
+    return factor(symmetric(squares_of(x), False))[0]
 
 
 BENCHMARKS = (Benchmark.same("ldl_factor", _squares, only_dtype="float32"),)

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from .aten import assert_refused_as_on_the_cpu, served_by_us
 from .benchmark import Benchmark
 from .hard_matrices import HARD
-from .linear_algebra import EPSILON, VIEWS, dtypes, hard, norm, wide
+from .linear_algebra import EPSILON, VIEWS, dtypes, hard, norm, squares_of, wide
 
 OPINFOS = (
     "linalg.lu_factor_ex",
@@ -36,9 +36,7 @@ GROWS = "growth"
 
 
 def _squares(x, out):
-    n = min(64, math.isqrt(x.numel()))
-    count = x.numel() // n**2
-    return linalg.lu_factor_ex(x.reshape(-1)[: count * n * n].view(count, n, n))[0]
+    return linalg.lu_factor_ex(squares_of(x))[0]
 
 
 BENCHMARKS = (Benchmark.same("lu_factor", _squares, only_dtype="float32"),)

@@ -8,20 +8,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .aten import served_by_us
 from .benchmark import Benchmark
-from .hard_matrices import HARD, complex_like
+from .hard_matrices import HARD
+from .linear_algebra import EPSILON, WIDE, dtypes, hard, norm, squares_of
 
 OPINFOS = ("matrix_exp",)
 
 exp = torch.linalg.matrix_exp
-EPSILON = 2.0**-23
-WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
-dtypes = pytest.mark.parametrize("dtype", WIDE, ids=str)
 
 
 def _squares(x, out):
-    n = min(64, math.isqrt(x.numel()))
-    count = x.numel() // n**2
-    return exp(x.reshape(-1)[: count * n * n].view(count, n, n) / 8)
+    return exp(squares_of(x) / 8)
 
 
 BENCHMARKS = (Benchmark.same("matrix_exp", _squares),)
@@ -30,10 +26,6 @@ BENCHMARKS = (Benchmark.same("matrix_exp", _squares),)
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
-
-
-def norm(x):
-    return x.abs().sum(-2).amax(-1)
 
 
 def error(found, a):
@@ -61,8 +53,7 @@ def test_every_polynomial_and_squarings(dtype, n):
 @pytest.mark.parametrize("name", HARD)
 def test_hard_matrices(dtype, name):
     for n in (1, 2, 3, 4, 5, 17, 33, 65):
-        a = HARD[name](n)
-        a = (complex_like(a) if dtype.is_complex else a).to(dtype)
+        a = hard(name, n, dtype)
         a = a * min(1, 10 / max(norm(a).item(), 1e-30))  # its exponential must have room
         found = exp(a.to("mps"))
         assert error(found, a) <= 3 * error(exp(a), a) + 1, n

@@ -8,21 +8,17 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .aten import assert_refused_as_on_the_cpu, served_by_us
 from .benchmark import Benchmark
-from .hard_matrices import HARD, complex_like
+from .hard_matrices import HARD
+from .linear_algebra import EPSILON, WIDE, dtypes, hard, norm, squares_of, wide
 
 OPINFOS = ("geqrf", "ormqr", "linalg.householder_product", "linalg.qr", "qr")
 
 qr, geqrf, ormqr = torch.linalg.qr, torch.geqrf, torch.ormqr
 householder_product = torch.linalg.householder_product
-EPSILON = 2.0**-23
-WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
-dtypes = pytest.mark.parametrize("dtype", WIDE, ids=str)
 
 
 def _squares(x, out):
-    n = min(64, math.isqrt(x.numel()))
-    count = x.numel() // n**2
-    return qr(x.reshape(-1)[: count * n * n].view(count, n, n))[0]
+    return qr(squares_of(x))[0]
 
 
 BENCHMARKS = (Benchmark.same("qr", _squares, only_dtype="float32"),)
@@ -31,14 +27,6 @@ BENCHMARKS = (Benchmark.same("qr", _squares, only_dtype="float32"),)
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
-
-
-def norm(x):
-    return x.abs().sum(-2).amax(-1)
-
-
-def wide(x):
-    return x.cpu().to(WIDE[x.dtype])
 
 
 def assert_factors(a, q, r):
@@ -114,8 +102,7 @@ def test_the_last_reflector(dtype):
 @pytest.mark.parametrize("name", HARD)
 def test_hard_matrices(dtype, name):
     for n in (1, 2, 3, 4, 5, 6, 17, 33, 64, 129):
-        a = HARD[name](n)
-        a = (complex_like(a) if dtype.is_complex else a).to(dtype)
+        a = hard(name, n, dtype)
         assert_factors(a, *qr(a.to("mps")))
         if n == 33:
             assert_factors(a[:, :9], *qr(a[:, :9].to("mps")))

@@ -1,13 +1,11 @@
 """Solving with triangular matrices: kernels/triangular.metal."""
 
-import math
-
 import pytest
 import torch
 
 from .aten import assert_refused_as_on_the_cpu, served_by_us
 from .benchmark import Benchmark
-from .linear_algebra import EPSILON, VIEWS, dtypes, hard, norm, wide
+from .linear_algebra import EPSILON, VIEWS, dtypes, hard, norm, squares_of, wide
 
 OPINFOS = ("linalg.solve_triangular", "triangular_solve")
 
@@ -18,9 +16,7 @@ TAME = ("random", "Kahan", "Frank", "Grcar", "Hilbert", "identity", "Jordan bloc
 
 
 def _squares(x, out):
-    n = min(64, math.isqrt(x.numel()))
-    count = x.numel() // n**2
-    a = x.reshape(-1)[: count * n * n].view(count, n, n)
+    a = squares_of(x)
     return solve_triangular(a, a, upper=True)
 
 
