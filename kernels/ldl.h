@@ -11,8 +11,7 @@ struct LdlParameters {
   int64_t row_step;
   int64_t matrix_step;
   uint32_t size;
-  uint32_t last;     // columns before this one are factored
-  uint32_t columns;  // of right-hand sides
+  uint32_t last;  // columns before this one are factored
   uint32_t is_hermitian;
   uint32_t is_backward;
 };

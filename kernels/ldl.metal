@@ -15,12 +15,12 @@ using metalops::Candidate;
 using metalops::conjugate;
 using metalops::from_real;
 using metalops::kColumnsOfPack;
+using metalops::kMostSimdgroups;
 using metalops::LdlParameters;
 using metalops::multiply;
 using metalops::pivot_size;
 using metalops::real_part;
 
-constant constexpr uint kMostSimdgroups = 32;
 constant constexpr uint kThreadsOfRow = 8;
 constant constexpr float kAlpha = 0.640388203f;  // (1 + sqrt(17)) / 8
 

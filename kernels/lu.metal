@@ -14,12 +14,11 @@ using c10::metal::ErrorMessages;
 using metalops::Candidate;
 using metalops::column;
 using metalops::kColumnsOfPack;
+using metalops::kMostSimdgroups;
 using metalops::LuDeterminantParameters;
 using metalops::LuPanelParameters;
 using metalops::LuSwapParameters;
 using metalops::pivot_size;
-
-constant constexpr uint kMostSimdgroups = 32;
 
 inline bool is_zero(float a) { return a == 0.0f; }
 inline bool is_zero(float2 a) { return a.x == 0.0f && a.y == 0.0f; }

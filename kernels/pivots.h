@@ -4,6 +4,8 @@
 
 namespace metalops {
 
+constexpr constant uint kMostSimdgroups = 32;  // of a threadgroup
+
 // As LAPACK has it for complex numbers. NaN is less than any number, so that rows are exchanged for
 // numbers only.
 inline float pivot_size(float a) { return ::metal::isnan(a) ? -1.0f : ::metal::abs(a); }

@@ -11,7 +11,6 @@
 #include <ATen/ops/linalg_cholesky_ex_meta.h>
 #include <ATen/ops/zeros.h>
 #include <kernels/cholesky.h>
-#include <kernels/row_packs.h>
 #include <metalops/checks.h>
 #include <metalops/kernel_name.h>
 #include <metalops/launch.h>
@@ -22,6 +21,7 @@
 
 #include <tuple>
 
+#include "matrix_rows.h"
 #include "triangular.h"
 
 namespace {
@@ -32,12 +32,8 @@ using metalops::KernelName;
 constexpr metalops::Triangle kLower{/*is_upper=*/false};
 constexpr metalops::Triangle kUpper{/*is_upper=*/true};
 
-int64_t pack_of(const Tensor& tensor) {
-  return int64_t{metalops::kRowPackBytes} / static_cast<int64_t>(tensor.element_size());
-}
-
 metalops::CholeskyParameters parameters_of(const Tensor& matrices, int64_t first, int64_t rows) {
-  const auto pack = pack_of(matrices);
+  const auto pack = metalops::pack_of(matrices);
   return {matrices.stride(1) / pack, matrices.stride(0) / pack, static_cast<uint32_t>(first),
           static_cast<uint32_t>(rows)};
 }
@@ -71,7 +67,7 @@ void factor_to(const Tensor& a, bool upper, const Tensor& result, const Tensor& 
     const auto n = a.size(-1);
     const auto matrices = metalops::padded_rows(upper ? a : a.mH());
     factor(matrices, own_infos.view({-1}), 0, n);
-    const auto pack = pack_of(matrices);
+    const auto pack = metalops::pack_of(matrices);
     metalops::launch_grid(
         metalops::library("cholesky"),
         KernelName("cholesky_clear_lower_") + metalops::metal_type(matrices.scalar_type()),
@@ -144,17 +140,13 @@ void solve_with_factor(const Tensor& lower, const Tensor& x) {
   metalops::solve_triangular_(lower.mH(), kUpper, x);
 }
 
-Tensor as_batch(const Tensor& matrices) {
-  return matrices.reshape({at::native::batchCount(matrices), matrices.size(-2), matrices.size(-1)});
-}
-
 Tensor inverse_of_factored(const Tensor& self, bool upper) {
   constexpr const char* kName = "cholesky_inverse";
   at::native::squareCheckInputs(self, kName);
   check_type(kName, self);
   const auto result = with_columns_together(self);
   if (result.numel() != 0) {
-    const auto batch = as_batch(self.resolve_neg());
+    const auto batch = metalops::as_batch(self.resolve_neg());
     const auto identity = at::eye(self.size(-1), self.options()).expand(batch.sizes());
     const auto x = metalops::padded_rows(identity);
     metalops::solve_triangular_(upper ? batch.mH() : batch, kLower, x);
@@ -172,7 +164,7 @@ Tensor solved(const Tensor& self, const Tensor& A, bool upper) {
   check_type("cholesky_solve", A);
   const auto result = with_columns_together(self);
   if (result.numel() != 0) {
-    const auto batch = as_batch(A.resolve_neg());
+    const auto batch = metalops::as_batch(A.resolve_neg());
     const auto x = metalops::padded_rows(self);
     solve_with_factor(upper ? batch.mH() : batch, x);
     result.copy_(x.view(self.sizes()));

@@ -8,7 +8,6 @@
 #include <ATen/ops/linalg_ldl_solve_meta.h>
 #include <ATen/ops/zeros.h>
 #include <kernels/ldl.h>
-#include <kernels/row_packs.h>
 #include <metalops/checks.h>
 #include <metalops/kernel_name.h>
 #include <metalops/launch.h>
@@ -20,6 +19,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "matrix_rows.h"
 #include "triangular.h"
 
 namespace {
@@ -30,10 +30,6 @@ using metalops::LdlParameters;
 
 KernelName named(const char* kernel, const Tensor& matrices) {
   return KernelName(kernel) + metalops::metal_type(matrices.scalar_type());
-}
-
-int64_t pack_of(const Tensor& tensor) {
-  return int64_t{metalops::kRowPackBytes} / static_cast<int64_t>(tensor.element_size());
 }
 
 // Steps in numbers, or in packs of them.
@@ -104,7 +100,7 @@ void solve(const Tensor& factors, const Tensor& pivots, bool hermitian, const Te
   constexpr metalops::Triangle kLower{/*is_upper=*/false, /*is_unit=*/true};
   constexpr metalops::Triangle kUpper{/*is_upper=*/true, /*is_unit=*/true};
   auto& library = metalops::library("ldl");
-  const auto pack = pack_of(x);
+  const auto pack = metalops::pack_of(x);
   const auto packs = c10::metal::ceil_div(x.size(2), pack);
   const auto batch = x.size(0);
   auto p = parameters_of(x, hermitian, pack);
@@ -135,16 +131,9 @@ Tensor& ldl_solve_out(const Tensor& LD, const Tensor& pivots, const Tensor& B, b
   const auto& result = call.output(0);
   if (result.numel() != 0) {
     const auto n = LD.size(-1);
-    const auto batches = result.sizes().slice(0, result.dim() - 2);
-    const auto broadcast = [&](const Tensor& tensor, at::IntArrayRef ends) {
-      auto sizes = batches.vec();
-      sizes.insert(sizes.end(), ends.begin(), ends.end());
-      auto flat = ends.vec();
-      flat.insert(flat.begin(), -1);
-      return tensor.expand(sizes).reshape(flat);
-    };
     const auto x = metalops::padded_rows(B.expand(result.sizes()));
-    solve(broadcast(LD, {n, n}), broadcast(pivots, {n}).to(at::kInt).contiguous(),
+    solve(metalops::broadcast_batch(LD, result, {n, n}),
+          metalops::broadcast_batch(pivots, result, {n}).to(at::kInt).contiguous(),
           hermitian && LD.is_complex(), x);
     result.copy_(x.view(result.sizes()));
   }

@@ -15,9 +15,7 @@
 #include <ATen/ops/linalg_lu_meta.h>
 #include <ATen/ops/linalg_lu_solve_meta.h>
 #include <ATen/ops/lu_unpack.h>
-#include <ATen/ops/zeros.h>
 #include <kernels/lu.h>
-#include <kernels/row_packs.h>
 #include <metalops/checks.h>
 #include <metalops/kernel_name.h>
 #include <metalops/launch.h>
@@ -29,16 +27,13 @@
 #include <algorithm>
 #include <tuple>
 
+#include "matrix_rows.h"
 #include "triangular.h"
 
 namespace {
 
 using at::Tensor;
 using metalops::KernelName;
-
-int64_t pack_of(const Tensor& tensor) {
-  return int64_t{metalops::kRowPackBytes} / static_cast<int64_t>(tensor.element_size());
-}
 
 KernelName named(const char* kernel, const Tensor& matrices) {
   return KernelName(kernel) + metalops::metal_type(matrices.scalar_type());
@@ -48,7 +43,7 @@ KernelName named(const char* kernel, const Tensor& matrices) {
 // on are applied.
 void swap_rows(const Tensor& x, const Tensor& pivots, int64_t first, int64_t count,
                bool is_backward = false) {
-  const auto pack = pack_of(x);
+  const auto pack = metalops::pack_of(x);
   const metalops::LuSwapParameters p{x.stride(1) / pack,
                                      x.stride(0) / pack,
                                      pivots.size(1),
@@ -73,7 +68,7 @@ struct Factorisation {
     const auto m = matrices.size(1);
     const auto n = matrices.size(2);
     // Those columns that have pivots, and what is in a pack with them.
-    const auto square = std::min(n, c10::metal::round_up(m, pack_of(matrices)));
+    const auto square = std::min(n, c10::metal::round_up(m, metalops::pack_of(matrices)));
     factor(0, square);
     if (square < n) {
       const auto rest = matrices.narrow(2, square, n - square);
@@ -108,7 +103,7 @@ struct Factorisation {
 
   void launch_panel(int64_t first, int64_t width) const {
     constexpr uint64_t kLeastElements = 8;  // packs that a thread should have to itself
-    const auto pack = pack_of(matrices);
+    const auto pack = metalops::pack_of(matrices);
     const auto rows = matrices.size(1) - first;
     const auto packs = c10::metal::ceil_div(width, pack);
     metalops::LuPanelParameters p{};
@@ -184,22 +179,15 @@ void solve_to(const Tensor& factors, const Tensor& pivots, const Tensor& b, bool
   if (result.numel() == 0) {
     return;
   }
-  const auto batches = result.sizes().slice(0, result.dim() - 2);
   const auto n = factors.size(-1);
-  const auto broadcast = [&](const Tensor& tensor, at::IntArrayRef ends) {
-    auto sizes = batches.vec();
-    sizes.insert(sizes.end(), ends.begin(), ends.end());
-    auto flat = ends.vec();
-    flat.insert(flat.begin(), -1);
-    return tensor.expand(sizes).reshape(flat);
-  };
   const auto right = b.expand(result.sizes());
   const auto target = left ? result : result.mT();
   const auto x = metalops::padded_rows(left ? right : right.mT());
   const auto resolved = factors.resolve_neg();
-  const auto a = broadcast(adjoint ? resolved.conj() : resolved, {n, n});
+  const auto a = metalops::broadcast_batch(adjoint ? resolved.conj() : resolved, result, {n, n});
   // X A = B is the transpose of A^T X^T = B^T.
-  solve_factored(a, broadcast(pivots, {n}).contiguous(), left == adjoint, x);
+  solve_factored(a, metalops::broadcast_batch(pivots, result, {n}).contiguous(), left == adjoint,
+                 x);
   target.copy_(x.view(target.sizes()));
 }
 
@@ -210,10 +198,6 @@ Tensor by_columns(const Tensor& a) { return a.is_contiguous() && !a.is_complex()
 metalops::LuDeterminantParameters determinant_parameters(const Tensor& factors) {
   return {factors.stride(0), factors.stride(1) + factors.stride(2),
           static_cast<uint32_t>(factors.size(0)), static_cast<uint32_t>(factors.size(1))};
-}
-
-Tensor flat_matrices(const Tensor& matrices) {
-  return matrices.reshape({at::native::batchCount(matrices), matrices.size(-2), matrices.size(-1)});
 }
 
 void check_type(const char* name, const Tensor& a) {
@@ -311,7 +295,7 @@ std::tuple<Tensor&, Tensor&, Tensor&> det_out(const Tensor& A, Tensor& result, T
   check_type("linalg.det", A);
   const auto infos = at::empty(result.sizes(), pivots.options());
   factor_to(by_columns(A), /*is_pivoted=*/true, call.output(1), call.output(2), infos);
-  const auto factors = flat_matrices(call.output(1));
+  const auto factors = metalops::as_batch(call.output(1));
   const auto own = without_gaps(call.output(0));
   metalops::launch_simdgroups(metalops::library("lu"), named("lu_determinant_", A), own.numel(),
                               own, factors, call.output(2).contiguous(),
@@ -332,7 +316,7 @@ std::tuple<Tensor&, Tensor&, Tensor&, Tensor&> slogdet_out(const Tensor& A, Tens
   check_type("linalg.slogdet", A);
   const auto infos = at::empty(sign.sizes(), pivots.options());
   factor_to(by_columns(A), /*is_pivoted=*/true, call.output(2), call.output(3), infos);
-  const auto factors = flat_matrices(call.output(2));
+  const auto factors = metalops::as_batch(call.output(2));
   const auto own_sign = without_gaps(call.output(0));
   const auto own_logarithm = without_gaps(call.output(1));
   metalops::launch_simdgroups(metalops::library("lu"), named("lu_log_determinant_", A),

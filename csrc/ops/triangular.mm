@@ -8,7 +8,6 @@
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/triangular_solve_meta.h>
-#include <kernels/row_packs.h>
 #include <kernels/triangular.h>
 #include <metalops/checks.h>
 #include <metalops/kernel_name.h>
@@ -20,15 +19,13 @@
 
 #include <tuple>
 
+#include "matrix_rows.h"
+
 namespace metalops {
 namespace {
 
 // Larger triangles are halved.
 constexpr int64_t kMostRows = 64;
-
-int64_t pack_of(const at::Tensor& tensor) {
-  return int64_t{kRowPackBytes} / static_cast<int64_t>(tensor.element_size());
-}
 
 void launch_triangle(const at::Tensor& a, Triangle triangle, const at::Tensor& x) {
   const auto n = a.size(1);
@@ -54,24 +51,6 @@ void launch_triangle(const at::Tensor& a, Triangle triangle, const at::Tensor& x
 }
 
 }  // namespace
-
-at::Tensor empty_padded_rows(int64_t batch, int64_t rows, int64_t columns,
-                             const at::TensorOptions& options) {
-  const auto pack = int64_t{kRowPackBytes} / static_cast<int64_t>(options.dtype().itemsize());
-  const auto padded = c10::metal::round_up(columns, pack);
-  const auto result = at::empty({batch, rows, padded}, options);
-  if (padded != columns) {
-    result.narrow(2, columns, padded - columns).zero_();
-  }
-  return result.narrow(2, 0, columns);
-}
-
-at::Tensor padded_rows(const at::Tensor& matrices) {
-  const auto result = empty_padded_rows(at::native::batchCount(matrices), matrices.size(-2),
-                                        matrices.size(-1), matrices.options());
-  result.view(matrices.sizes()).copy_(matrices);
-  return result;
-}
 
 void solve_triangular_(const at::Tensor& a, Triangle triangle, const at::Tensor& x) {
   const auto n = a.size(1);
@@ -102,11 +81,6 @@ namespace {
 
 using at::Tensor;
 
-// A batch of matrices as one dimension, without a copy where strides allow it.
-Tensor as_batch(const Tensor& matrices) {
-  return matrices.reshape({at::native::batchCount(matrices), matrices.size(-2), matrices.size(-1)});
-}
-
 // A X = B, or X A = B if not `left`, with both broadcast. To result, of the sizes of B.
 void solve(const Tensor& a, const Tensor& b, bool left, metalops::Triangle triangle,
            const Tensor& result) {
@@ -116,7 +90,7 @@ void solve(const Tensor& a, const Tensor& b, bool left, metalops::Triangle trian
   // X A = B is A^T X^T = B^T.
   triangle.is_upper = triangle.is_upper == left;
   const auto x = metalops::padded_rows(left ? b : b.mT());
-  const auto matrices = as_batch(a.is_neg() ? a.resolve_neg() : a);
+  const auto matrices = metalops::as_batch(a.resolve_neg());
   metalops::solve_triangular_(left ? matrices : matrices.mT(), triangle, x);
   (left ? result : result.mT()).copy_(x.view((left ? b : b.mT()).sizes()));
 }
