@@ -13,26 +13,10 @@
 #include "hermitian.h"
 #include "reflectors.h"
 #include "rotations.h"
+#include "scaling.h"
+#include "teams.h"
 using namespace metal;
 using namespace metalops;
-
-// ---- teams --------------------------------------------------------------------------------------
-
-struct Alone {
-  static constexpr constant int kLanes = 1;
-  static void wait() {}
-  static float sum(float part) { return part; }
-  static float2 sum(float2 part) { return part; }
-  static float largest(float part) { return part; }
-};
-
-struct Simdgroup {
-  static constexpr constant int kLanes = c10::metal::simdgroup_size;
-  static void wait() { simdgroup_barrier(mem_flags::mem_threadgroup); }
-  static float sum(float part) { return simd_sum(part); }
-  static float2 sum(float2 part) { return float2(simd_sum(part.x), simd_sum(part.y)); }
-  static float largest(float part) { return simd_max(part); }
-};
 
 // ---- a matrix of a team -------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@
 #include "hermitian.h"
 #include "reflectors.h"
 #include "rotations.h"
+#include "scaling.h"
 using namespace metal;
 using namespace metalops;
 
