@@ -1,9 +1,13 @@
-// Host side of kernels/compressed_indices.metal: the indices of sparse matrices in COO and in CSR.
+// Host side of kernels/compressed_indices.metal: the indices of sparse matrices in COO and in CSR,
+// and what they have to satisfy.
+#include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/_convert_indices_from_coo_to_csr_meta.h>
 #include <ATen/ops/_convert_indices_from_csr_to_coo_meta.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 #include <kernels/compressed_indices.h>
 #include <metalops/checks.h>
 #include <metalops/kernel_name.h>
@@ -13,6 +17,7 @@
 #include <metalops/stock.h>
 #include <metalops/structured.h>
 
+#include <algorithm>
 #include <limits>
 
 namespace {
@@ -95,10 +100,70 @@ Tensor& csr_to_coo_out(const Tensor& crow_indices, const Tensor& col_indices, bo
   return out;
 }
 
+// What compressed (rows of CSR, columns of CSC) and plain indices have to satisfy, with the texts
+// of torch's CPU function. cdim, dim: the numbers of rows and columns, the other way around for
+// CSC. The host waits for the answer, as a check before anything is made of the indices has to.
+void validate_indices(bool is_crow, const Tensor& compressed, const Tensor& plain, int64_t cdim,
+                      int64_t dim, int64_t nnz) {
+  metalops::check_same_device("_validate_compressed_sparse_indices",
+                              {{compressed, "compressed_idx"}, {plain, "plain_idx"}});
+  const char* const along = is_crow ? "crow_indices" : "ccol_indices";
+  const char* const across = is_crow ? "col_indices" : "row_indices";
+  const char* const groups = is_crow ? "nrows" : "ncols";
+  const char* const places = is_crow ? "ncols" : "nrows";
+  TORCH_CHECK(compressed.size(-1) == cdim + 1, along, " have wrong shape: ", along,
+              ".shape[-1] = ", compressed.size(-1), " is not equal to ", groups,
+              " + 1 = ", cdim + 1);
+  TORCH_CHECK(plain.size(-1) == nnz, across, " have wrong shape: ", across,
+              ".shape[-1] = ", plain.size(-1), " is not equal to nnz = ", nnz);
+  const auto type = compressed.scalar_type();
+  metalops::check_dtype(type == at::kInt || type == at::kLong,
+                        "compressed_index_invariance_checks_mps", type);
+  TORCH_CHECK(plain.scalar_type() == type, "Found dtype ", plain.scalar_type(), " but expected ",
+              type);
+  const auto begins = compressed.narrow(-1, 0, cdim);
+  const auto counts = compressed.narrow(-1, 1, cdim).sub(begins);
+  // An element is the first of its row, or behind the one before it. Pointers that point nowhere
+  // are told first.
+  auto sizes = at::infer_size(compressed.sizes().slice(0, compressed.dim() - 1),
+                              plain.sizes().slice(0, plain.dim() - 1));
+  const auto matrices = c10::multiply_integers(sizes);
+  const auto flat = [&](const Tensor& of_matrices) {
+    const auto count = of_matrices.size(-1);
+    sizes.push_back(count);
+    const auto expanded = of_matrices.expand(sizes);
+    sizes.pop_back();
+    return expanded.reshape({matrices, count});
+  };
+  const auto firsts = at::zeros({matrices, nnz + 1}, plain.options());
+  firsts.scatter_(1, flat(begins).clamp(0, nnz).to(at::kLong), 1);
+  const auto rows = flat(plain);
+  const auto later = std::max<int64_t>(nnz - 1, 0);
+  const auto from = std::min<int64_t>(nnz, 1);
+  const auto is_out_of_order = rows.narrow(1, from, later)
+                                   .le(rows.narrow(1, 0, later))
+                                   .logical_and_(firsts.narrow(1, from, later).eq(0));
+  const auto broken =
+      at::stack({compressed.select(-1, 0).ne(0).any(), compressed.select(-1, cdim).ne(nnz).any(),
+                 counts.lt(0).logical_or_(counts.gt(dim)).any(),
+                 plain.lt(0).logical_or_(plain.ge(dim)).any(), is_out_of_order.any()})
+          .cpu();
+  const auto* const is_broken = broken.const_data_ptr<bool>();
+  TORCH_CHECK(!is_broken[0], "`", along, "[..., 0] == 0` is not satisfied.");
+  TORCH_CHECK(!is_broken[1], "`", along, "[..., -1] == nnz` is not satisfied.");
+  TORCH_CHECK(!is_broken[2], "`0 <= ", along, "[..., 1:] - ", along, "[..., :-1] <= ", places,
+              "` is not satisfied.");
+  TORCH_CHECK(!is_broken[3], "`0 <= ", across, " < ", places, "` is not satisfied.");
+  TORCH_CHECK(!is_broken[4], "`", across, "[..., ", along, "[..., i - 1]:", along,
+              "[..., i]] for all i = 1, ..., ", groups,
+              " are sorted and distinct along the last dimension values` is not satisfied.");
+}
+
 TORCH_LIBRARY_IMPL(aten, MPS, library) {
   metalops::AtenKernels m(library);
   m.impl("_convert_indices_from_coo_to_csr.out", coo_to_csr_out);
   m.impl("_convert_indices_from_csr_to_coo.out", csr_to_coo_out);
+  m.impl("_validate_compressed_sparse_indices", validate_indices);
 }
 
 }  // namespace

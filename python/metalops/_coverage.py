@@ -20,6 +20,7 @@ STATUSES = {
     "composite": "made of other operators",
     "missing": "has a CPU kernel and none for mps",
     "cpu only": "has a CPU kernel and no use on mps",
+    "no such tensors": "about tensors of a kind that PyTorch cannot make on mps",
     "elsewhere": "has kernels for other devices only",
 }
 
@@ -61,6 +62,30 @@ _CPU_ONLY = {
     "aten::slow_conv_dilated3d": _CONVOLUTION,
     "aten::from_file": "maps a file into the memory of the host",
 }
+_COMPRESSED = "torch makes no compressed sparse tensors on mps"
+_NESTED = "torch makes no strided nested tensors on mps; those of layout torch.jagged work"
+_QUANTIZED = "torch makes no quantized tensors on mps, and deprecates them; see metalops.quantize"
+# What is about "no such tensors", and why.
+_NO_SUCH_TENSORS = {
+    "aten::_to_sparse_bsc": _COMPRESSED,
+    "aten::_to_sparse_bsr": _COMPRESSED,
+    "aten::_to_sparse_csc": _COMPRESSED,
+    "aten::_to_sparse_csr": _COMPRESSED,
+    "aten::_nested_compute_contiguous_strides_offsets": _NESTED,
+    "aten::_nested_from_padded": _NESTED,
+    "aten::_nested_tensor_from_mask": _NESTED,
+    "aten::_nested_view_from_buffer": _NESTED,
+    "aten::_empty_affine_quantized": _QUANTIZED,
+    "aten::_empty_per_channel_affine_quantized": _QUANTIZED,
+    "aten::_make_per_channel_quantized_tensor": _QUANTIZED,
+    "aten::_make_per_tensor_quantized_tensor": _QUANTIZED,
+    "aten::quantize_per_channel": _QUANTIZED,
+    "aten::quantize_per_tensor": _QUANTIZED,
+    "aten::quantize_per_tensor.tensor_qparams": _QUANTIZED,
+    "aten::quantize_per_tensor.tensors": _QUANTIZED,
+    "aten::quantize_per_tensor_dynamic": _QUANTIZED,
+}
+_WITHOUT_KERNEL = {"cpu only": _CPU_ONLY, "no such tensors": _NO_SUCH_TENSORS}
 _COMPOSITE_KEYS = (
     "CompositeImplicitAutograd",
     "CompositeExplicitAutograd",
@@ -73,7 +98,7 @@ _OUR_FILE = re.compile(r"^MPS: registered at \S*csrc/ops/", re.MULTILINE)
 class Coverage:
     """An operator overload ("aten::sin.out") and its status, one of STATUSES.
 
-    reason: why it is "cpu only", or what is wrong with PyTorch's kernel that is "replaced"; else empty.
+    reason: why it is "cpu only" or about "no such tensors", or what is wrong with PyTorch's kernel that is "replaced"; else empty.
     """
 
     name: str
@@ -99,7 +124,7 @@ def coverage() -> list[Coverage]:
     entries = []
     for name in _stock.overloads(text):
         status = _status(name, delegates, shared)
-        reason = _CPU_ONLY[name] if status == "cpu only" else shared.get(name, "")
+        reason = _WITHOUT_KERNEL.get(status, shared).get(name, "")
         entries.append(Coverage(name, status, reason))
     return entries
 
@@ -118,7 +143,7 @@ def _status(name: str, delegates: dict[str, str], shared: dict[str, str]) -> str
     ):
         return "composite"
     if has_kernel_for_key(name, "CPU") or name in _COMPOSITE_WITHOUT_KERNEL:
-        return "cpu only" if name in _CPU_ONLY else "missing"
+        return next((x for x, names in _WITHOUT_KERNEL.items() if name in names), "missing")
     return "elsewhere"
 
 
@@ -149,8 +174,8 @@ def main(arguments: list[str]) -> int:
     else:
         counts = Counter(x.status for x in entries)
         for status, meaning in STATUSES.items():
-            print(f"{status:13} {counts[status]:5}  {meaning}")
-        for status in ("ours", "replaced", "left to torch", "cpu only"):
+            print(f"{status:15} {counts[status]:5}  {meaning}")
+        for status in ("ours", "replaced", "left to torch", *_WITHOUT_KERNEL):
             print(f"\n{status}:")
             for x in entries:
                 if x.status == status:

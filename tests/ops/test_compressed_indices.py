@@ -1,5 +1,7 @@
 """Indices of sparse matrices in COO and CSR: kernels/compressed_indices.metal."""
 
+import re
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -118,3 +120,67 @@ def test_fake_tensors_have_the_results_properties():
         fakes = to_csr(mode.from_tensor(rows), 3), to_coo(*map(mode.from_tensor, (crow, rows)))
     for fake, real in zip(fakes, (crow, to_coo(crow, rows))):
         assert (fake.shape, fake.dtype, fake.device) == (real.shape, real.dtype, real.device)
+
+
+def _spoilt(crow, col, columns):
+    """Indices that break one rule each, beside those that break none."""
+    rows, count = len(crow) - 1, len(col)
+    for place, value in ((0, 1), (0, -1), (rows, count - 1), (rows // 2, count + columns)):
+        yield [*crow[:place], value, *crow[place + 1 :]], col
+    for place in (0, count // 2, count - 1):
+        for value in (-1, columns, col[max(place - 1, 0)]):
+            yield crow, [*col[:place], value, *col[place + 1 :]]
+    yield crow, col[::-1]
+    yield crow, col
+
+
+@pytest.mark.parametrize("is_crow", [True, False], ids=["csr", "csc"])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+def test_indices_are_validated_as_on_the_cpu(dtype, is_crow):
+    validate = torch._validate_compressed_sparse_indices
+    seen = set()
+    for rows, columns, density in ((4, 5, 0.5), (9, 3, 0.9), (2, 40, 0.3), (7, 7, 1.0)):
+        matrix = torch.rand(rows, columns) < density
+        crow = [0, *matrix.sum(1).cumsum(0).tolist()]
+        col = matrix.nonzero()[:, 1].tolist()
+        for given in _spoilt(crow, col, columns):
+            pointers, places = (torch.tensor(x, dtype=dtype) for x in given)
+            message = None
+            try:
+                validate(is_crow, pointers, places, rows, columns, len(col))
+            except RuntimeError as error:
+                message = str(error)
+            seen.add(message)
+            on_mps = (pointers.to("mps"), places.to("mps"), rows, columns, len(col))
+            if message is None:
+                assert validate(is_crow, *on_mps) is None
+            else:
+                with pytest.raises(RuntimeError, match=re.escape(message)):
+                    validate(is_crow, *on_mps)
+    assert len(seen) == 6  # all five rules, and none
+
+
+def test_batches_empty_matrices_and_wrong_shapes_are_validated():
+    def validate(crow, col, *sizes, dtype=torch.int64):
+        crow, col = (torch.tensor(x, dtype=dtype, device="mps") for x in (crow, col))
+        torch._validate_compressed_sparse_indices(True, crow, col, *sizes)
+
+    validate([[0, 1, 2], [0, 2, 2]], [[0, 0], [0, 1]], 2, 2, 2)
+    with pytest.raises(RuntimeError, match="sorted and distinct"):
+        validate([[0, 1, 2], [0, 2, 2]], [[0, 0], [1, 1]], 2, 2, 2)
+    validate([[0, 1, 2]], [0, 1], 2, 2, 2)
+    validate([0, 1, 2], [[0, 1], [1, 0]], 2, 2, 2)
+    with pytest.raises(RuntimeError, match="sorted and distinct"):
+        validate([0, 2, 2], [[0, 1], [1, 0]], 2, 2, 2)
+    validate([0], [], 0, 2, 0)
+    validate([0, 0, 0], [], 2, 0, 0)
+    with pytest.raises(RuntimeError, match=r"crow_indices.shape\[-1\] = 3 is not equal to nrows"):
+        validate([0, 1, 2], [0, 1], 3, 2, 2)
+    with pytest.raises(RuntimeError, match=r"col_indices.shape\[-1\] = 2 is not equal to nnz = 3"):
+        validate([0, 1, 2], [0, 1], 2, 2, 3)
+    with pytest.raises(NotImplementedError, match="not implemented for 'Char'"):
+        validate([0, 1, 2], [0, 1], 2, 2, 2, dtype=torch.int8)
+    with pytest.raises(RuntimeError, match="Found dtype Long but expected Int"):
+        torch._validate_compressed_sparse_indices(
+            True, torch.tensor([0, 1]).int().to("mps"), torch.tensor([0]).to("mps"), 1, 1, 1
+        )

@@ -9,7 +9,7 @@ from pathlib import Path
 import metalops
 import pytest
 import torch
-from metalops._coverage import _CPU_ONLY, STATUSES, counts_table
+from metalops._coverage import _WITHOUT_KERNEL, STATUSES, counts_table
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -38,6 +38,7 @@ def run(*arguments):
         ("aten::median", "replaced"),
         ("aten::_cudnn_rnn", "elsewhere"),
         ("aten::mkldnn_rnn_layer", "cpu only"),
+        ("aten::_to_sparse_csr", "no such tensors"),
     ],
 )
 def test_status_of(name, status, statuses):
@@ -55,12 +56,38 @@ def test_what_is_missing_raises_and_what_is_ours_runs(statuses):
     assert not used
 
 
-def test_what_is_for_the_cpu_only_or_replaced_has_a_reason_and_nothing_else_has():
+def test_what_has_no_kernel_for_good_or_is_replaced_has_a_reason_and_nothing_else_has():
     entries = metalops.coverage()
-    of_the_cpu = {entry.name: entry.reason for entry in entries if entry.status == "cpu only"}
-    assert of_the_cpu == _CPU_ONLY
-    replaced = {entry.name for entry in entries if entry.status == "replaced"}
-    assert {entry.name for entry in entries if entry.reason} == {*of_the_cpu, *replaced}
+    expected = {entry.name for entry in entries if entry.status == "replaced"}
+    for status, reasons in _WITHOUT_KERNEL.items():
+        assert {entry.name: entry.reason for entry in entries if entry.status == status} == reasons
+        expected |= set(reasons)
+    assert {entry.name for entry in entries if entry.reason} == expected
+
+
+def test_torch_makes_no_compressed_nested_or_quantized_tensors_on_mps():
+    crow, col = torch.tensor([0, 1, 2], device="mps"), torch.tensor([0, 1], device="mps")
+    values = torch.ones(2, device="mps")
+    with pytest.raises(RuntimeError, match="must be one of CPU, CUDA, XPU, Meta or PrivateUse1"):
+        torch.sparse_csr_tensor(crow, col, values, check_invariants=True)
+    with pytest.raises(NotImplementedError, match="new_compressed_tensor"):
+        torch.sparse_csr_tensor(crow, col, values, check_invariants=False)
+    with pytest.raises(RuntimeError, match="storage_device.is_cpu"):
+        torch.nested.nested_tensor([torch.ones(2)], device="mps", layout=torch.strided)
+    with pytest.raises(NotImplementedError, match="quantized tensors"):
+        torch.empty(2, dtype=torch.qint8, device="mps")
+
+
+def test_jagged_nested_tensors_come_of_masks_and_of_padding():
+    padded = torch.arange(12.0, device="mps").reshape(2, 6)
+    mask = padded % 5 < 3
+    chosen = torch.nested.masked_select(padded, mask)
+    assert [x.tolist() for x in chosen.unbind()] == [x[y].tolist() for x, y in zip(padded, mask)]
+    lengths = torch.tensor([2, 5], device="mps")
+    starts = torch.zeros(2, dtype=torch.int64, device="mps")
+    nested = torch.nested.narrow(padded, 1, starts, lengths, layout=torch.jagged)
+    assert [x.tolist() for x in nested.unbind()] == [[0, 1], [6, 7, 8, 9, 10]]
+    assert nested.contiguous().to_padded_tensor(-1.0)[0].tolist() == [0, 1, -1, -1, -1]
 
 
 # A torch with Metal kernels for two overloads of ours; the second is made of the first.
@@ -90,22 +117,8 @@ def test_what_a_later_torch_has_itself_is_left_to_it_without_a_warning():
     assert result.stdout == "left to torch, left to torch, left to torch, ours\n"
 
 
-# Linear algebra; sparse and nested tensors; eager quantisation, which torch deprecates.
-LEFT_OUT_PREFIXES = (
-    "linalg_",
-    "_linalg_",
-    "sspaddmm",
-    "_spdiags",
-    "_to_sparse_",
-    "_validate_compressed_sparse",
-    "_nested_",
-    "quantize_per_",
-    "dequantize",
-    "_empty_affine_quantized",
-    "_empty_per_channel_affine_quantized",
-    "_make_per_tensor_quantized",
-    "_make_per_channel_quantized",
-)
+# Linear algebra; what makes sparse tensors.
+LEFT_OUT_PREFIXES = ("linalg_", "_linalg_", "sspaddmm", "_spdiags")
 LEFT_OUT = re.compile(f"aten::({'|'.join(LEFT_OUT_PREFIXES)})")
 
 
