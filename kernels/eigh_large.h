@@ -16,6 +16,7 @@ struct EighColumnParameters {
   int32_t stride;
   int32_t reflectors;  // rows of the tensor of reflectors
   int32_t column;
+  int32_t from;   // the first row of the column's reflector that is not zero
   int32_t start;  // the panel's first column
   int32_t slice;  // columns of which a thread adds up products: a multiple of kEighPanel
   int32_t slices;

@@ -192,9 +192,9 @@ kernel void eigh_column(
   }
 }
 
-// The products of the last reflector with the matrix, and with what the panel has of V and W; in
-// slices of columns and rows, which eigh_column adds up. A thread for a pack and a slice, or for a
-// product with W_k (2 k) or with V_k (2 k + 1).
+// The products of a reflector with a matrix, and with what the panel has of V and W; in slices of
+// columns and rows, to be added up. A thread for a pack and a slice, or for a product with W_k (2
+// k) or with V_k (2 k + 1).
 template <typename T>
 kernel void eigh_products(device float4* products [[buffer(0)]], device T* overlaps [[buffer(1)]],
                           device const float4* matrices [[buffer(2)]],
@@ -204,7 +204,7 @@ kernel void eigh_products(device float4* products [[buffer(0)]], device T* overl
                           uint3 position [[thread_position_in_grid]]) {
   constexpr int kRows = ColumnPacks<T>::kRows;
   const int64_t matrix = position.z;
-  const int from = p.column + 1;
+  const int from = p.from;
   const int first = from / kRows;
   const int used = c10::metal::ceil_div(p.size, kRows);
   const int slice = from / p.slice + position.y;

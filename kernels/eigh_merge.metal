@@ -10,6 +10,7 @@
 #include <metal_stdlib>
 
 #include "eigh_merge.h"
+#include "secular.h"
 using namespace metal;
 using namespace metalops;
 
@@ -154,16 +155,7 @@ kernel void eigh_merge_deflate(device float* poles [[buffer(0)]], device float* 
 
 // ---- the secular equation -----------------------------------------------------------------------
 
-// The function at the distance x from a pole, and its derivative, of the poles up to a certain one
-// and of those behind it.
-struct Secular {
-  float value;
-  float before;  // of the sum
-  float slope_before;
-  float behind;
-  float slope_behind;
-};
-
+// At the distance x from a pole, in two sums, up to the pole `split` and behind it.
 inline Secular secular_at(device const float* poles, device const float* z, int n, float rho,
                           int split, float origin, float x) {
   float before = 0.0f;
@@ -228,18 +220,12 @@ kernel void eigh_merge_roots(device float* roots [[buffer(0)]], device int* orig
     const float rest = inside.value + (near - far) / (0.5f * gap);
     if (inside.value >= 0.0f) {
       high = 0.5f * gap;
-      const float a = rest * gap + near + far;
-      const float b = near * gap;
-      const float root = precise::sqrt(abs(a * a - 4.0f * b * rest));
-      x = a > 0.0f ? 2.0f * b / (a + root) : (a - root) / (2.0f * rest);
+      x = first_guess_of_root(rest, gap, near, far, true);
     } else {
       origin = right;
       low = -0.5f * gap;
       high = 0.0f;
-      const float a = rest * gap - near - far;
-      const float b = far * gap;
-      const float root = precise::sqrt(abs(a * a + 4.0f * b * rest));
-      x = a < 0.0f ? 2.0f * b / (a - root) : -(a + root) / (2.0f * rest);
+      x = first_guess_of_root(rest, gap, far, near, false);
     }
     if (!(x > low && x < high)) {
       x = 0.5f * (low + high);
@@ -248,8 +234,8 @@ kernel void eigh_merge_roots(device float* roots [[buffer(0)]], device int* orig
   const float from = pole[origin];
   for (int step = 0; step < kMostSteps && n > 1; ++step) {
     const Secular at = secular_at(pole, weight, n, rho, left, from, x);
-    const float slope = at.slope_before + at.slope_behind;
-    const float rounding = 8.0f * (abs(at.before) + abs(at.behind) + 1.0f / rho) + abs(x) * slope;
+    const float rounding =
+        8.0f * (abs(at.before) + abs(at.behind) + 1.0f / rho) + abs(x) * at.slope();
     if (abs(at.value) <= kEpsilon * rounding) {
       break;
     }
@@ -257,17 +243,7 @@ kernel void eigh_merge_roots(device float* roots [[buffer(0)]], device int* orig
     high = at.value < 0.0f ? high : min(high, x);
     const float to_left = (pole[left] - from) - x;
     const float to_right = (pole[right] - from) - x;
-    const float a = (to_left + to_right) * at.value - to_left * to_right * slope;
-    const float b = to_left * to_right * at.value;
-    const float c = at.value - to_left * at.slope_before - to_right * at.slope_behind;
-    const float root = precise::sqrt(abs(a * a - 4.0f * b * c));
-    float change;
-    if (is_last) {
-      change = a >= 0.0f ? (a + root) / (2.0f * c) : 2.0f * b / (a - root);
-    } else {
-      change = a <= 0.0f ? (a - root) / (2.0f * c) : 2.0f * b / (a + root);
-    }
-    float next = x + change;
+    float next = x + step_to_root(at, to_left, to_right, is_last);
     if (!(next > low && next < high)) {
       next = 0.5f * (low + high);
     }

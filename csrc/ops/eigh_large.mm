@@ -1,16 +1,12 @@
-// Host side of kernels/eigh_large.metal. Products of matrices are at::bmm of real numbers: a
-// complex row v of factors is the two rows [v; i v] of pairs of real numbers, because stock MPS
-// multiplies complex matrices badly.
+// Host side of kernels/eigh_large.metal.
 #include "eigh_large.h"
 
 #include "eigh_merge.h"
+#include "two_sided.h"
 
-#include <ATen/ops/bmm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eye.h>
-#include <ATen/ops/mul.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
 #include <kernels/eigh_large.h>
@@ -32,45 +28,6 @@ using metalops::kEighPanel;
 constexpr int64_t kMostRotations = 1 << 16;  // a launch: some milliseconds of a GPU's thread
 constexpr int64_t kKeptSize = 2048;          // of the diagonals in threadgroup memory
 
-// Packs from column to column: an odd number of cache lines, so that neighbouring columns do not
-// take each other's place in a cache.
-int64_t stride_of(int64_t n, at::ScalarType type) {
-  const int64_t packs = c10::metal::ceil_div<int64_t>(n, at::isComplexType(type) ? 2 : 4);
-  return c10::metal::ceil_div<int64_t>(packs, 4) / 2 * 8 + 4;
-}
-
-// (batch, rows, elements) as rows of real numbers.
-Tensor with_real_parts(const Tensor& rows) {
-  return rows.is_complex() ? at::view_as_real(rows).flatten(-2) : rows;
-}
-
-// (batch, rows, elements): of real numbers, with rows i v behind rows v of complex ones.
-Tensor real_form(const Tensor& rows) {
-  if (!rows.is_complex()) {
-    return rows;
-  }
-  const auto turned = at::mul(rows, c10::complex<double>(0, 1));
-  return with_real_parts(at::stack({rows, turned}, 2).flatten(1, 2));
-}
-
-// The factors of the conjugates of `rows` beside what real_form() makes: (batch, elements, rows).
-Tensor conjugate_factors(const Tensor& rows) {
-  if (!rows.is_complex()) {
-    return rows.mT();
-  }
-  return at::view_as_real(rows.conj().resolve_conj()).permute({0, 2, 1, 3}).flatten(-2);
-}
-
-// The products of rows with each other, (batch, rows, rows). In sums of short sums: a product of
-// matrices adds up one element after the other, and what is rounded the same way in all makes
-// blocks of reflectors less orthogonal.
-Tensor gram(const Tensor& rows) {
-  constexpr int64_t kShort = 16;
-  const auto parts = rows.unflatten(-1, {rows.size(-1) / kShort, kShort}).transpose(1, 2);
-  const auto shorts = parts.flatten(0, 1);
-  return at::bmm(shorts, shorts.mT()).unflatten(0, parts.sizes().slice(0, 2)).sum(1);
-}
-
 class Reduction {
  public:
   Reduction(const Tensor& a, const EighParameters& parameters, const Tensor& infos)
@@ -79,7 +36,7 @@ class Reduction {
         type_(a.scalar_type()),
         batch_(parameters.matrices),
         n_(parameters.size),
-        stride_(stride_of(n_, type_)),
+        stride_(metalops::column_stride(n_, type_)),
         row_(stride_ * (a.is_complex() ? 2 : 4)),
         reflector_count_(c10::metal::round_up<int64_t>(n_ - 1, kEighPanel)),
         infos_(infos) {
@@ -139,9 +96,12 @@ class Reduction {
     const auto overlaps = at::empty({batch_, slices, 2 * kEighPanel}, matrices_.options());
     const auto packs = c10::metal::ceil_div<int64_t>(n_, row_ / stride_);
     const auto threads = std::min<int64_t>(256, c10::metal::round_up<int64_t>(packs, 32));
-    EighColumnParameters p{
-        size(), static_cast<int32_t>(stride_), static_cast<int32_t>(reflector_count_), 0,
-        0,      static_cast<int32_t>(slice),   static_cast<int32_t>(slices),           0};
+    EighColumnParameters p{};
+    p.size = size();
+    p.stride = static_cast<int32_t>(stride_);
+    p.reflectors = static_cast<int32_t>(reflector_count_);
+    p.slice = static_cast<int32_t>(slice);
+    p.slices = static_cast<int32_t>(slices);
     const auto reduce_column = [&] {
       metalops::launch_threadgroups(library_, named("eigh_column_"), batch_, threads, matrices_,
                                     reflectors_, panels, products, overlaps, diagonals_, besides_,
@@ -153,11 +113,12 @@ class Reduction {
       p.ends_panel = 0;
       for (int64_t column = start; column < end; ++column) {
         p.column = static_cast<int32_t>(column);
+        p.from = p.column + 1;
         reduce_column();
         if (column < n_ - 1) {
-          const auto rest = packs - (column + 1) / (row_ / stride_);
+          const auto rest = packs - p.from / (row_ / stride_);
           metalops::launch_grid(library_, named("eigh_products_"),
-                                grid(rest + 2 * (column - start), slices - (column + 1) / slice),
+                                grid(rest + 2 * (column - start), slices - p.from / slice),
                                 products, overlaps, matrices_, reflectors_, panels, p);
         }
       }
@@ -172,18 +133,14 @@ class Reduction {
 
   // A -= V W^H + W V^H where both indices are at least `from`.
   void update(const Tensor& panels, int64_t start, int64_t from) {
-    const auto v = reflectors_.narrow(1, start, kEighPanel).narrow(2, from, row_ - from);
-    const auto w = panels.narrow(2, from, row_ - from);
-    const auto rows = real_form(at::cat({v, w}, 1));
-    const auto factors = conjugate_factors(at::cat({w, v}, 1)).narrow(1, 0, n_ - from);
-    with_real_parts(matrices_.narrow(1, from, n_ - from).narrow(2, from, row_ - from))
-        .sub_(at::bmm(factors, rows));
+    const auto v = reflectors_.narrow(1, start, kEighPanel);
+    metalops::subtract_product(matrices_, from, at::cat({v, panels}, 1), at::cat({panels, v}, 1));
   }
 
   // To the eigenvalues in diagonals_; returns the eigenvectors, (batch, n, row), if they are
   // wanted.
   Tensor iterate() {
-    const auto real_stride = stride_of(n_, at::kFloat);
+    const auto real_stride = metalops::column_stride(n_, at::kFloat);
     Tensor vectors;
     Tensor edges;
     if (parameters_.with_vectors) {
@@ -216,7 +173,7 @@ class Reduction {
     return vectors.defined() ? metalops::merge_leaves(diagonals_, vectors, edges) : vectors;
   }
 
-  // The product of all reflectors with the eigenvectors of the tridiagonal matrix, block by block.
+  // The product of all reflectors with the eigenvectors of the tridiagonal matrix.
   Tensor transform_back(const Tensor& of_tridiagonal) {
     auto vectors = of_tridiagonal;
     if (reflectors_.is_complex()) {
@@ -224,21 +181,7 @@ class Reduction {
       at::view_as_real(vectors).select(-1, 0).narrow(2, 0, n_).copy_(
           of_tridiagonal.narrow(2, 0, n_));
     }
-    const int64_t parts = vectors.is_complex() ? 2 : 1;
-    const auto real_vectors = with_real_parts(vectors);
-    EighColumnParameters p{};
-    p.reflectors = static_cast<int32_t>(reflector_count_);
-    for (int64_t start = reflector_count_ - kEighPanel; start >= 0; start -= kEighPanel) {
-      const auto rows =
-          real_form(reflectors_.narrow(1, start, kEighPanel).narrow(2, start, row_ - start));
-      const auto part = real_vectors.narrow(2, parts * start, parts * (row_ - start));
-      const auto factors =
-          at::zeros({batch_, parts * kEighPanel, parts * kEighPanel}, diagonals_.options());
-      p.start = static_cast<int32_t>(start);
-      metalops::launch_rows(library_, named("eigh_factors_"), kEighPanel, batch_, factors,
-                            gram(rows), taus_, p);
-      part.sub_(at::bmm(at::bmm(at::bmm(part, rows.mT()), factors), rows));
-    }
+    metalops::multiply_with_reflectors(vectors, reflectors_, taus_);
     return vectors;
   }
 
