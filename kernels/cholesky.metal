@@ -1,15 +1,19 @@
-// Cholesky factorisation: A = U^H U of diagonal blocks, a threadgroup each. Rows beside them are
-// left to triangular.metal, blocks below to products of matrices. Upper triangles only are read.
+// Cholesky factorisation: A = U^H U of diagonal blocks, a threadgroup each, or of small matrices, a
+// thread each. Rows beside blocks are left to triangular.metal, blocks below to products of
+// matrices. One triangle only is read.
+#include <metalops/strided.h>
 #include <metal_stdlib>
 
 #include "cholesky.h"
 #include "complex.h"
 #include "row_packs.h"
+#include "small_matrices.h"
 using namespace metal;
 using metalops::CholeskyParameters;
 using metalops::column;
 using metalops::kCholeskyBlockRows;
 using metalops::kColumnsOfPack;
+using metalops::SmallMatricesParameters;
 
 // Threads lie along the packs of a row, and then along rows. infos: the order of the first leading
 // minor that is not positive, counted from 1; a matrix that has one is left alone from there on.
@@ -73,6 +77,60 @@ kernel void cholesky_block(device float4* matrices [[buffer(0)]], device int* in
   }
 }
 
+// A matrix of at most SIZE rows; infos as above. mode: whether upper triangles are read and
+// written, else the adjoints of lower ones.
+template <typename T, uint SIZE>
+kernel void cholesky_thread(device T* factors [[buffer(0)]], device int* infos [[buffer(1)]],
+                            device const T* input [[buffer(2)]],
+                            constant SmallMatricesParameters& p [[buffer(3)]],
+                            uint2 position [[thread_position_in_grid]],
+                            uint2 grid [[threads_per_grid]]) {
+  const uint matrix = metalops::thread_index(position, grid);
+  if (matrix >= p.matrices) {
+    return;
+  }
+  constexpr uint kPacks = metalops::kPacksOfRow<T, SIZE>;
+  float4 packs[SIZE * kPacks];
+  const bool is_upper = p.mode != 0;
+  device const T* const from = input + matrix * p.input.matrix;
+  const auto numbers = metalops::numbers_of<T>(&packs[0]);
+  for (uint row = 0; row < SIZE; ++row) {
+    for (uint i = 0; i < SIZE; ++i) {
+      const bool is_read = i >= row && i < p.rows;
+      const T number = is_read ? from[row * p.input.row + i * p.input.column] : T(0.0f);
+      numbers[row * SIZE + i] = is_upper ? number : metalops::conjugate(number);
+    }
+  }
+  int info = 0;
+  for (uint step = 0; step < p.rows && info == 0; ++step) {
+    thread float4* const row = &packs[step * kPacks];
+    const float minor = metalops::real_part(numbers[step * SIZE + step]);
+    if (!(minor > 0.0f)) {
+      info = static_cast<int>(step + 1);
+      continue;
+    }
+    const float root = precise::sqrt(minor);
+    for (uint i = 0; i < kPacks; ++i) {
+      row[i] /= root;
+    }
+    numbers[step * SIZE + step] = metalops::from_real<T>(root);
+    for (uint below = step + 1; below < p.rows; ++below) {
+      // What becomes of the numbers below the diagonal does not matter.
+      metalops::subtract_row<T, SIZE>(&packs[below * kPacks],
+                                      metalops::conjugate(numbers[step * SIZE + below]), row);
+    }
+  }
+  infos[matrix] = info;
+  device T* const to = factors + matrix * p.output.matrix;
+  for (uint row = 0; row < p.rows; ++row) {
+    for (uint i = 0; i < p.rows; ++i) {
+      const T number = i >= row ? numbers[row * SIZE + i] : T(0.0f);
+      to[row * p.output.row + i * p.output.column] =
+          is_upper ? number : metalops::conjugate(number);
+    }
+  }
+}
+
 // Zeros below the diagonal. A thread for each pack of columns, row and matrix.
 template <typename T>
 kernel void cholesky_clear_lower(device float4* matrices [[buffer(0)]],
@@ -97,5 +155,13 @@ kernel void cholesky_clear_lower(device float4* matrices [[buffer(0)]],
   template [[host_name("cholesky_clear_lower_" #T)]] kernel void cholesky_clear_lower<T>( \
       device float4*, constant CholeskyParameters&, uint3)
 
+#define REGISTER_CHOLESKY_THREAD(T, SIZE)                                                       \
+  template [[host_name("cholesky_thread_" #SIZE "_" #T)]] kernel void cholesky_thread<T, SIZE>( \
+      device T*, device int*, device const T*, constant SmallMatricesParameters&, uint2, uint2)
+
 REGISTER_CHOLESKY(float);
 REGISTER_CHOLESKY(float2);
+REGISTER_CHOLESKY_THREAD(float, 4);
+REGISTER_CHOLESKY_THREAD(float, 8);
+REGISTER_CHOLESKY_THREAD(float2, 4);
+REGISTER_CHOLESKY_THREAD(float2, 8);

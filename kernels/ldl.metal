@@ -3,12 +3,14 @@
 // Computation 31, 1977), chosen as by LAPACK's xSYTF2 and xHETF2 with UPLO = 'L'; and the steps of
 // solving with it that are not triangular.
 #include <c10/metal/error.h>
+#include <metalops/strided.h>
 #include <metal_stdlib>
 
 #include "complex.h"
 #include "ldl.h"
 #include "pivots.h"
 #include "row_packs.h"
+#include "small_matrices.h"
 using namespace metal;
 using c10::metal::ErrorMessages;
 using metalops::Candidate;
@@ -20,6 +22,7 @@ using metalops::LdlParameters;
 using metalops::multiply;
 using metalops::pivot_size;
 using metalops::real_part;
+using metalops::SmallMatricesParameters;
 
 constant constexpr uint kThreadsOfRow = 8;
 constant constexpr float kAlpha = 0.640388203f;  // (1 + sqrt(17)) / 8
@@ -279,6 +282,130 @@ kernel void ldl_factor(device T* matrices [[buffer(0)]], device T* numbers [[buf
   }
 }
 
+// A matrix of at most SIZE rows, of which the lower triangle is read; the same steps as above.
+// mode: whether it is Hermitian.
+template <typename T, uint SIZE>
+kernel void ldl_thread(device T* factors [[buffer(0)]], device int* pivots [[buffer(1)]],
+                       device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
+                       constant SmallMatricesParameters& p [[buffer(4)]],
+                       uint2 position [[thread_position_in_grid]],
+                       uint2 grid [[threads_per_grid]]) {
+  const uint matrix = metalops::thread_index(position, grid);
+  if (matrix >= p.matrices) {
+    return;
+  }
+  constexpr uint kPacks = metalops::kPacksOfRow<T, SIZE>;
+  float4 packs[SIZE * kPacks];
+  float4 u_packs[kPacks];
+  float4 v_packs[kPacks];
+  const uint n = p.rows;
+  const bool is_hermitian = p.mode != 0;
+  metalops::load_matrix<T, SIZE>(&packs[0], input + matrix * p.input.matrix, p.input, n, n);
+  const auto a = metalops::numbers_of<T>(&packs[0]);
+  const auto u = metalops::numbers_of<T>(&u_packs[0]);
+  const auto v = metalops::numbers_of<T>(&v_packs[0]);
+  device int* const own_pivots = pivots + matrix * n;
+  int info = 0;
+  for (uint k = 0; k < n;) {
+    Candidate best;
+    for (uint i = k + 1; i < n; ++i) {
+      best.meet(pivot_size(a[i * SIZE + k]), i);
+    }
+    const float size = pivot_size(on_diagonal(a[k * SIZE + k], is_hermitian));
+    const float largest = max(best.size, 0.0f);
+    const bool is_zero = size < 0.0f || max(size, largest) == 0.0f;
+    uint pivot = k;
+    bool is_pair = false;
+    if (!is_zero && size < kAlpha * largest) {
+      const uint row = best.row;
+      Candidate of_row;
+      for (uint j = k; j < row; ++j) {
+        of_row.meet(pivot_size(a[row * SIZE + j]), j);
+      }
+      for (uint i = row + 1; i < n; ++i) {
+        of_row.meet(pivot_size(a[i * SIZE + row]), i);
+      }
+      if (size < kAlpha * largest * (largest / of_row.size)) {
+        pivot = row;
+        is_pair = pivot_size(on_diagonal(a[row * SIZE + row], is_hermitian)) < kAlpha * of_row.size;
+      }
+    }
+    const uint last = is_pair ? k + 1 : k;
+    const uint next = last + 1;
+    if (pivot != last) {
+      for (uint i = pivot + 1; i < n; ++i) {
+        const T moved = a[i * SIZE + last];
+        a[i * SIZE + last] = a[i * SIZE + pivot];
+        a[i * SIZE + pivot] = moved;
+      }
+      for (uint i = last + 1; i < pivot; ++i) {
+        const T moved = mirrored(a[i * SIZE + last], is_hermitian);
+        a[i * SIZE + last] = mirrored(a[pivot * SIZE + i], is_hermitian);
+        a[pivot * SIZE + i] = moved;
+      }
+      const T moved = a[last * SIZE + last];
+      a[last * SIZE + last] = a[pivot * SIZE + pivot];
+      a[pivot * SIZE + pivot] = moved;
+      a[pivot * SIZE + last] = mirrored(a[pivot * SIZE + last], is_hermitian);
+      if (is_pair) {
+        const T other = a[last * SIZE + k];
+        a[last * SIZE + k] = a[pivot * SIZE + k];
+        a[pivot * SIZE + k] = other;
+      }
+    }
+    own_pivots[k] = is_pair ? -static_cast<int>(pivot + 1) : static_cast<int>(pivot + 1);
+    own_pivots[last] = own_pivots[k];
+    if (is_zero && info == 0) {
+      info = static_cast<int>(k + 1);
+    }
+    const T d11 = on_diagonal(a[k * SIZE + k], is_hermitian);
+    const T d22 = on_diagonal(a[last * SIZE + last], is_hermitian);
+    a[k * SIZE + k] = d11;
+    a[last * SIZE + last] = d22;
+    const T d21 = is_pair ? a[last * SIZE + k] : from_real<T>(1.0f);
+    const Block<T> block = block_of(d11, d21, is_pair ? d22 : from_real<T>(2.0f), is_hermitian);
+    for (uint i = 0; i < SIZE; ++i) {
+      const bool is_left = i >= next && i < n;
+      const T own = is_left ? a[i * SIZE + k] : T(0.0f);
+      const T other = is_left && is_pair ? a[i * SIZE + last] : T(0.0f);
+      if (is_pair) {
+        u[i] = is_left ? block.first_of(own, other, is_hermitian) : T(0.0f);
+        v[i] = is_left ? block.second_of(own, other) : T(0.0f);
+      } else {
+        u[i] = is_left && !is_zero ? metalops::divide(own, d11) : T(0.0f);
+      }
+    }
+    for (uint i = is_zero ? n : next; i < n; ++i) {
+      const T of_x = a[i * SIZE + k];
+      const T of_y = a[i * SIZE + last];
+      thread float4* const row = &packs[i * kPacks];
+      for (uint j = 0; j < kPacks; ++j) {
+        row[j] = metalops::minus_product(
+            row[j], of_x, is_hermitian ? metalops::conjugate_columns(u_packs[j], T()) : u_packs[j]);
+        if (is_pair) {
+          row[j] = metalops::minus_product(
+              row[j], of_y,
+              is_hermitian ? metalops::conjugate_columns(v_packs[j], T()) : v_packs[j]);
+        }
+      }
+    }
+    for (uint i = is_zero ? n : next; i < n; ++i) {
+      a[i * SIZE + k] = u[i];
+      if (is_pair) {
+        a[i * SIZE + last] = v[i];
+      }
+    }
+    k = next;
+  }
+  infos[matrix] = info;
+  for (uint row = 0; row < n; ++row) {
+    for (uint column = row + 1; column < n; ++column) {
+      a[row * SIZE + column] = T(0.0f);
+    }
+  }
+  metalops::store_matrix<T, SIZE>(&packs[0], factors + matrix * p.output.matrix, p.output, n, n);
+}
+
 // Zeros above the diagonal. A thread for each column, row and matrix.
 template <typename T>
 kernel void ldl_clear_upper(device T* matrices [[buffer(0)]],
@@ -390,5 +517,14 @@ kernel void ldl_solve_blocks(device float4* matrices [[buffer(0)]],
       device float4*, device const T*, device const int*, constant LdlParameters&,                \
       constant LdlParameters&, uint2)
 
+#define REGISTER_LDL_THREAD(T, SIZE)                                                           \
+  template [[host_name("ldl_thread_" #SIZE "_" #T)]] kernel void ldl_thread<T, SIZE>(          \
+      device T*, device int*, device int*, device const T*, constant SmallMatricesParameters&, \
+      uint2, uint2)
+
 REGISTER_LDL(float);
 REGISTER_LDL(float2);
+REGISTER_LDL_THREAD(float, 4);
+REGISTER_LDL_THREAD(float, 8);
+REGISTER_LDL_THREAD(float2, 4);
+REGISTER_LDL_THREAD(float2, 8);

@@ -1,6 +1,6 @@
-// LU factorisation with partial pivoting: of panels, a threadgroup each, exchanges of rows by
-// pivots, and the determinants of what was factored. What lies beside and below panels is left to
-// triangular.metal and to products of matrices.
+// LU factorisation with partial pivoting: of panels, a threadgroup each, or of small matrices, a
+// thread each; exchanges of rows by pivots, and the determinants of what was factored. What lies
+// beside and below panels is left to triangular.metal and to products of matrices.
 #include <c10/metal/error.h>
 #include <metalops/strided.h>
 #include <metal_stdlib>
@@ -9,6 +9,7 @@
 #include "lu.h"
 #include "pivots.h"
 #include "row_packs.h"
+#include "small_matrices.h"
 using namespace metal;
 using c10::metal::ErrorMessages;
 using metalops::Candidate;
@@ -19,6 +20,7 @@ using metalops::LuDeterminantParameters;
 using metalops::LuPanelParameters;
 using metalops::LuSwapParameters;
 using metalops::pivot_size;
+using metalops::SmallMatricesParameters;
 
 inline bool is_zero(float a) { return a == 0.0f; }
 inline bool is_zero(float2 a) { return a.x == 0.0f && a.y == 0.0f; }
@@ -115,6 +117,54 @@ kernel void lu_panel(device float4* matrices [[buffer(0)]], device T* numbers [[
       }
     }
   }
+}
+
+// A matrix of at most SIZE rows and columns. mode: whether rows are exchanged.
+template <typename T, uint SIZE>
+kernel void lu_thread(device T* factors [[buffer(0)]], device int* pivots [[buffer(1)]],
+                      device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
+                      constant SmallMatricesParameters& p [[buffer(4)]],
+                      uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]]) {
+  const uint matrix = metalops::thread_index(position, grid);
+  if (matrix >= p.matrices) {
+    return;
+  }
+  constexpr uint kPacks = metalops::kPacksOfRow<T, SIZE>;
+  float4 packs[SIZE * kPacks];
+  float4 pivot_row[kPacks];
+  metalops::load_matrix<T, SIZE>(&packs[0], input + matrix * p.input.matrix, p.input, p.rows,
+                                 p.columns);
+  const auto numbers = metalops::numbers_of<T>(&packs[0]);
+  const uint steps = min(p.rows, p.columns);
+  int info = 0;
+  for (uint step = 0; step < steps; ++step) {
+    Candidate best;
+    for (uint row = step; row < p.rows; ++row) {
+      best.meet(pivot_size(numbers[row * SIZE + step]), row);
+    }
+    const uint pivot = p.mode != 0 && best.size > 0.0f ? best.row : step;
+    pivots[matrix * steps + step] = static_cast<int>(pivot + 1);
+    for (uint i = 0; i < kPacks; ++i) {
+      const float4 moved = packs[pivot * kPacks + i];
+      packs[pivot * kPacks + i] = packs[step * kPacks + i];
+      packs[step * kPacks + i] = moved;
+    }
+    const T number = numbers[step * SIZE + step];
+    if (is_zero(number) && info == 0) {
+      info = static_cast<int>(step + 1);
+    }
+    metalops::copy_row<T, SIZE>(&pivot_row[0], &packs[step * kPacks], step + 1);
+    const metalops::Divisor<T> divisor =
+        metalops::divisor_of(is_zero(number) ? metalops::from_real<T>(1.0f) : number);
+    for (uint row = step + 1; row < p.rows; ++row) {
+      const T factor = divisor.divide(numbers[row * SIZE + step]);
+      metalops::subtract_row<T, SIZE>(&packs[row * kPacks], factor, &pivot_row[0]);
+      numbers[row * SIZE + step] = factor;
+    }
+  }
+  infos[matrix] = info;
+  metalops::store_matrix<T, SIZE>(&packs[0], factors + matrix * p.output.matrix, p.output, p.rows,
+                                  p.columns);
 }
 
 // Exchanges rows by some of the pivots, in their order or backwards. One column of the grid for
@@ -233,5 +283,14 @@ kernel void lu_log_determinant(
       device T*, device float*, device const T*, device const int*,                            \
       constant LuDeterminantParameters&, uint2, uint2, uint)
 
+#define REGISTER_LU_THREAD(T, SIZE)                                                            \
+  template [[host_name("lu_thread_" #SIZE "_" #T)]] kernel void lu_thread<T, SIZE>(            \
+      device T*, device int*, device int*, device const T*, constant SmallMatricesParameters&, \
+      uint2, uint2)
+
 REGISTER_LU(float);
 REGISTER_LU(float2);
+REGISTER_LU_THREAD(float, 4);
+REGISTER_LU_THREAD(float, 8);
+REGISTER_LU_THREAD(float2, 4);
+REGISTER_LU_THREAD(float2, 8);

@@ -80,11 +80,17 @@ std::tuple<Tensor&, Tensor&, Tensor&> ldl_factor_ex_out(const Tensor& self, bool
   at::native::checkFloatingOrComplex(self, kName, /*allow_low_precision_dtypes=*/false);
   const auto infos = at::zeros(call.output(2).sizes(), info.options());
   if (self.numel() != 0) {
-    const auto matrices = metalops::padded_rows(self);
-    const auto own_pivots = at::empty({matrices.size(0), matrices.size(1)}, pivots.options());
-    factor(matrices, own_pivots, infos.view({-1}), hermitian && self.is_complex());
-    call.output(0).copy_(matrices.view(self.sizes()));
-    call.output(1).copy_(own_pivots.view(pivots.sizes()));
+    const auto own_pivots = at::empty(pivots.sizes(), pivots.options());
+    const bool conjugates = hermitian && self.is_complex();
+    if (metalops::is_small_matrix(self)) {
+      metalops::launch_small_matrices("ldl", "ldl_thread", call.output(0), self, conjugates,
+                                      /*is_transposed=*/false, own_pivots, infos);
+    } else {
+      const auto matrices = metalops::padded_rows(self);
+      factor(matrices, own_pivots, infos.view({-1}), conjugates);
+      call.output(0).copy_(matrices.view(self.sizes()));
+    }
+    call.output(1).copy_(own_pivots);
   }
   call.output(2).copy_(infos);
   call.write_back();

@@ -1,13 +1,19 @@
-// Batches of matrices that lie in rows, padded to whole packs of columns (kernels/row_packs.h), and
-// how kernels of linear algebra get them.
+// Batches of matrices that lie in rows, padded to whole packs of columns (kernels/row_packs.h), or
+// that kernels take as they lie (kernels/small_matrices.h), and how kernels of linear algebra get
+// them.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/ops/empty.h>
 #include <c10/metal/common.h>
 #include <kernels/row_packs.h>
+#include <kernels/small_matrices.h>
+#include <metalops/kernel_name.h>
+#include <metalops/launch.h>
 #include <metalops/library.h>
+#include <metalops/metal_type.h>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace metalops {
@@ -46,6 +52,42 @@ METALOPS_HIDDEN inline at::Tensor padded_rows(const at::Tensor& matrices) {
   const auto result = whole.narrow(2, 0, columns);
   result.view(matrices.sizes()).copy_(matrices);
   return result;
+}
+
+// Whether a thread takes such a matrix.
+METALOPS_HIDDEN inline bool is_small_matrix(const at::Tensor& matrices) {
+  return std::max(matrices.size(-2), matrices.size(-1)) <= kMostOfSmallMatrix;
+}
+
+// Launches a kernel with a thread for each small matrix of `a`. Its buffers: result, others, a and
+// parameters with this mode. result: of a's sizes and any strides. Where is_transposed, the kernel
+// sees rows as columns in both.
+template <class... Others>
+METALOPS_HIDDEN inline void launch_small_matrices(const char* library_name, const char* kernel,
+                                                  const at::Tensor& result, const at::Tensor& a,
+                                                  uint32_t mode, bool is_transposed,
+                                                  const Others&... others) {
+  const auto input = as_batch(a.resolve_conj().resolve_neg());
+  const auto output = as_batch(result);
+  const auto narrow = [](int64_t x) { return static_cast<uint32_t>(x); };
+  const auto rows = is_transposed ? 2 : 1;
+  const auto columns = is_transposed ? 1 : 2;
+  const auto steps = [&](const at::Tensor& x) {
+    return MatrixSteps{x.stride(0), x.stride(rows), x.stride(columns)};
+  };
+  const SmallMatricesParameters parameters{steps(input),
+                                           steps(output),
+                                           narrow(input.size(0)),
+                                           narrow(input.size(rows)),
+                                           narrow(input.size(columns)),
+                                           mode};
+  const bool is_smallest = std::max(input.size(1), input.size(2)) <= 4;
+  launch_threads(library(library_name),
+                 KernelName(kernel) + (is_smallest ? "_4_" : "_8_") + metal_type(a.scalar_type()),
+                 input.size(0), output, others..., input, parameters);
+  if (!output.is_alias_of(result)) {
+    result.copy_(output.view(result.sizes()));
+  }
 }
 
 }  // namespace metalops

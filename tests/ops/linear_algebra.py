@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -35,6 +36,16 @@ def squares_of(x: Tensor, most: int = 64) -> Tensor:
 def hard(name: str, n: int, dtype: torch.dtype) -> Tensor:
     a = HARD[name](n)
     return (complex_like(a) if dtype.is_complex else a).to(dtype)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """For a reference of torch's CPU: on some processors its LU factorisation of 200 rows and more is wrong with several
+    threads ("Parameter 6 was incorrect on entry to SLASWP")."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
