@@ -30,6 +30,8 @@ def _reflectors(x: Tensor) -> tuple[Tensor, ...]:
 # Of matrices: what is prepared of them, and what is timed with that.
 FUNCTIONS: dict[str, tuple[Callable[[Tensor], tuple[Tensor, ...]], Callable[..., Any]]] = {
     "qr": (lambda x: (x,), torch.linalg.qr),
+    "eig": (lambda x: (x,), torch.linalg.eig),
+    "eigvals": (lambda x: (x,), torch.linalg.eigvals),
     "geqrf": (lambda x: (x,), torch.geqrf),
     "householder_product": (
         _reflectors,

@@ -92,7 +92,7 @@ def _call(op):
     """The operator as a function. Of logit only the in-place form is ours."""
     if op.name == "logit":
         return lambda x, *args, **kwargs: torch.logit_(x * 1, *args, **kwargs)
-    return {"mode": _mode, "linalg.eigh": _eigh}.get(op.name, op.op)
+    return SPECIAL_CALLS.get(op.name, op.op)
 
 
 def _eigh(a, *args, **kwargs):
@@ -101,12 +101,31 @@ def _eigh(a, *args, **kwargs):
     return values, vectors * values.to(vectors.dtype).unsqueeze(-2) @ vectors.mH
 
 
+def _eig(a):
+    """Of vectors only the absolute values, which do not depend on their phases; parts of numbers, which have gradients."""
+    values, vectors = torch.linalg.eig(a)
+    return torch.cat([values.real, values.imag], -1), vectors.mT.abs().mT
+
+
+def _eigvals(a):
+    values = torch.linalg.eigvals(a)
+    return torch.cat([values.real, values.imag], -1)
+
+
 def _mode(x, dim=-1, keepdim=False):
     """Mode, and the element at its index: torch's CPU operator picks any of the equal ones of a long row."""
     values, indices = torch.mode(x, dim, keepdim)
     if x.dim() > 0 and not keepdim:
         indices = indices.unsqueeze(dim)
     return values, x.gather(dim, indices)
+
+
+SPECIAL_CALLS = {
+    "mode": _mode,
+    "linalg.eig": _eig,
+    "linalg.eigh": _eigh,
+    "linalg.eigvals": _eigvals,
+}
 
 
 def test_every_operator_has_entries():

@@ -194,6 +194,7 @@ def _calls() -> Iterator[tuple[str, Callable[..., Any], tuple[Tensor, ...], bool
     yield "_transform_bias_rescale_qkv", _project, (x(2, 9, 96), x(96, seed=1)), False
     yield "_linalg_eigh", _exponential, (x(4, 9, 9) / 8,), True
     yield "_linalg_eigh of 70 rows", _exponential, (x(70, 70) / 32,), False
+    yield "linalg_eig", _from_eigenvalues, (x(4, 9, 9) / 8,), False
     yield "jagged", _padded, (x(20, 9), torch.tensor([0, 3, 3, 12, 20])), False
     yield "_fused_adagrad_", _adagrad, (x(30, 33), x(30, 33, seed=1)), False
 
@@ -202,6 +203,14 @@ def _exponential(a):
     """Of a symmetric matrix by its eigenvalues and eigenvectors, whose signs are free."""
     values, vectors = torch.linalg.eigh(a if a.dtype == torch.float64 else a.float())
     return (vectors * values.exp().unsqueeze(-2) @ vectors.mT).to(a.dtype)
+
+
+def _from_eigenvalues(a):
+    """The exponential again, of a general matrix."""
+    values, vectors = torch.linalg.eig(a if a.dtype == torch.float64 else a.float())
+    return torch.linalg.solve(vectors.mT, (vectors * values.exp().unsqueeze(-2)).mT).mT.real.to(
+        a.dtype
+    )
 
 
 def _inverse(x):

@@ -1,0 +1,140 @@
+// Host side of kernels/eig.metal: eigenvalues and eigenvectors of general matrices.
+#include <ATen/native/LinearAlgebraUtils.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/_linalg_check_errors.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/eq.h>
+#include <kernels/eig.h>
+#include <metalops/checks.h>
+#include <metalops/kernel_name.h>
+#include <metalops/launch.h>
+#include <metalops/library.h>
+#include <metalops/metal_type.h>
+#include <metalops/stock.h>
+
+#include <limits>
+#include <tuple>
+#include <utility>
+
+namespace {
+
+using at::Tensor;
+
+// Matrices of up to so many rows are the work of a thread.
+constexpr int64_t kMostOfThread = 8;
+
+// Of a simdgroup, whose threadgroup memory has room for that many.
+int64_t most_of_simdgroup(at::ScalarType type) { return at::isComplexType(type) ? 40 : 56; }
+
+// Of the smallest class of kernels that takes matrices of n rows.
+metalops::KernelName kernel_of(int64_t n, at::ScalarType type) {
+  const auto* const name = n <= 4                    ? "eig_thread_4_"
+                           : n <= kMostOfThread      ? "eig_thread_8_"
+                           : n <= 16                 ? "eig_simdgroup_16_"
+                           : n <= 32                 ? "eig_simdgroup_32_"
+                           : at::isComplexType(type) ? "eig_simdgroup_40_"
+                                                     : "eig_simdgroup_56_";
+  return metalops::KernelName(name) + metalops::metal_type(type);
+}
+
+// a: (batch, n, n); values: (batch, n); vectors: (batch, n, n) of columns without gaps, if
+// with_vectors.
+void find_eigenvalues(const Tensor& a, bool with_vectors, const Tensor& values,
+                      const Tensor& vectors, const Tensor& infos) {
+  const auto n = a.size(-1);
+  const auto type = a.scalar_type();
+  const metalops::EigParameters parameters{a.stride(0),
+                                           a.stride(1),
+                                           a.stride(2),
+                                           static_cast<uint32_t>(a.size(0)),
+                                           static_cast<int32_t>(n),
+                                           with_vectors};
+  TORCH_CHECK(n <= most_of_simdgroup(type), "linalg.eig: matrices of ", n,
+              " rows are too large for MPS");
+  auto& library = metalops::library("eig");
+  const auto name = kernel_of(n, type);
+  if (n <= kMostOfThread) {
+    metalops::launch_threads(library, name, a.size(0), values, vectors, infos, a, parameters);
+  } else {
+    metalops::launch_threadgroups(library, name, a.size(0), c10::metal::simdgroup_size, values,
+                                  vectors, infos, a, parameters);
+  }
+}
+
+// The eigenvalues, and the eigenvectors if they are wanted, else an empty tensor. name: torch's
+// private one of the operator, as in its messages.
+std::pair<Tensor, Tensor> results_of(const Tensor& a, bool with_vectors, const char* name) {
+  const auto type = a.scalar_type();
+  metalops::check_dtype(type == at::kFloat || type == at::kComplexFloat, "linalg_eig_mps", type);
+  const auto n = a.size(-1);
+  const auto options = a.options().dtype(at::kComplexFloat);
+  auto values = at::empty(a.sizes().slice(0, a.dim() - 1), options);
+  auto vectors = with_vectors ? at::empty(a.sizes(), options).mT() : at::empty({0}, options);
+  if (a.numel() == 0) {
+    return {values, vectors};
+  }
+  const auto matrices = a.resolve_conj().reshape({-1, n, n});
+  TORCH_CHECK(matrices.size(0) <= std::numeric_limits<uint32_t>::max(), name, ": ",
+              matrices.size(0), " matrices are too many for MPS");
+  const auto infos = at::empty(a.sizes().slice(0, a.dim() - 2), a.options().dtype(at::kInt));
+  find_eigenvalues(matrices, with_vectors, values, vectors, infos);
+  const auto known = infos.cpu();
+  TORCH_CHECK(!at::eq(known, metalops::kEigNotFinite).any().item<bool>(), name,
+              ": input tensor should not contain infs or NaNs.");
+  at::_linalg_check_errors(known, name, a.dim() == 2);
+  return {values, vectors};
+}
+
+void deliver(const Tensor& result, const Tensor& out) {
+  if (at::native::resize_output(out, result.sizes())) {
+    out.as_strided_(result.sizes(), result.strides());
+  }
+  out.copy_(result);
+}
+
+std::tuple<Tensor, Tensor> eig_of(const Tensor& self) {
+  at::native::squareCheckInputs(self, "linalg.eig");
+  at::toComplexType(self.scalar_type());  // refuses integers
+  auto [values, vectors] = results_of(self, true, "torch.linalg.eig");
+  return {std::move(values), std::move(vectors)};
+}
+
+std::tuple<Tensor&, Tensor&> eig_out(const Tensor& self, Tensor& values, Tensor& vectors) {
+  constexpr const char* kName = "torch.linalg.eig";
+  at::native::squareCheckInputs(self, "linalg.eig");
+  const auto type = at::toComplexType(self.scalar_type());
+  at::native::checkLinalgCompatibleDtype(kName, values.scalar_type(), type, "eigenvalues");
+  at::native::checkLinalgCompatibleDtype(kName, vectors.scalar_type(), type, "eigenvectors");
+  at::native::checkSameDevice(kName, values, self, "eigenvalues");
+  at::native::checkSameDevice(kName, vectors, self, "eigenvectors");
+  const auto [values_of_it, vectors_of_it] = results_of(self, true, kName);
+  deliver(values_of_it, values);
+  deliver(vectors_of_it, vectors);
+  return {values, vectors};
+}
+
+Tensor eigvals_of(const Tensor& self) {
+  at::native::squareCheckInputs(self, "linalg.eigvals");
+  at::toComplexType(self.scalar_type());
+  return results_of(self, false, "torch.linalg.eigvals").first;
+}
+
+Tensor& eigvals_out(const Tensor& self, Tensor& out) {
+  constexpr const char* kName = "torch.linalg.eigvals";
+  at::native::squareCheckInputs(self, "linalg.eigvals");
+  const auto type = at::toComplexType(self.scalar_type());
+  at::native::checkLinalgCompatibleDtype(kName, out.scalar_type(), type, "eigenvalues");
+  at::native::checkSameDevice(kName, out, self, "eigenvalues");
+  deliver(results_of(self, false, kName).first, out);
+  return out;
+}
+
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
+  m.impl("linalg_eig", eig_of);
+  m.impl("linalg_eig.out", eig_out);
+  m.impl("_linalg_eigvals", eigvals_of);
+  m.impl("linalg_eigvals.out", eigvals_out);
+}
+
+}  // namespace

@@ -1,0 +1,280 @@
+// Eigenvalues and eigenvectors of general matrices: balancing, reduction to a Hessenberg matrix, QR
+// iterations to its Schur form, back substitution (LAPACK's xGEEV).
+//
+// A small matrix is the work of a team, of a thread or of a simdgroup, which holds it and the
+// product of all transformations in columns of packs.
+#include <metal_stdlib>
+
+#include "balance.h"
+#include "column_packs.h"
+#include "complex.h"
+#include "eig.h"
+#include "reflectors.h"
+#include "scaling.h"
+#include "schur.h"
+#include "schur_vectors.h"
+#include "team_columns.h"
+#include "teams.h"
+using namespace metal;
+using namespace metalops;
+
+template <typename T>
+struct Source {
+  device const T* matrix;
+  constant EigParameters& p;
+
+  T at(int row, int column) const { return matrix[row * p.next_row + column * p.next_column]; }
+};
+
+// ---- reduction ----------------------------------------------------------------------------------
+
+// The matrix with rows and columns in order, each scaled, and all divided by 2^exponent.
+template <typename T, typename Team, int STRIDE, typename Columns, typename Ints>
+inline void reorder(Columns to, Columns from, int lane, int n, int padded, Ints order,
+                    Ints exponents, int exponent) {
+  for (int j = lane; j < n; j += Team::kLanes) {
+    const auto target = elements_of<T>(to + j * STRIDE);
+    const auto source = elements_of<T>(from + order[j] * STRIDE);
+    for (int i = 0; i < padded; ++i) {
+      target[i] = i < n ? with_exponent(source[order[i]],
+                                        exponents[order[j]] - exponents[order[i]] - exponent)
+                        : from_real<T>(0.0f);
+    }
+  }
+  Team::wait();
+}
+
+// Reduces the matrix to a Hessenberg one. Column k of `vectors` becomes the vector of reflector k,
+// which is zero in rows 0 to k.
+template <typename T, typename Team, int STRIDE, typename Columns, typename Taus>
+inline void reduce_to_hessenberg(Columns packs, Columns vectors, int lane, int n, int padded,
+                                 Taus taus) {
+  constexpr int kRows = ColumnPacks<T>::kRows;
+  const int used = padded / kRows;
+  for (int k = 0; k < n; ++k) {
+    const auto column = packs + k * STRIDE;
+    const auto reflector = vectors + k * STRIDE;
+    const auto elements = elements_of<T>(column);
+    const auto v = elements_of<T>(reflector);
+    float largest = 0.0f;
+    for (int i = k + 1 + lane; i < n; i += Team::kLanes) {
+      largest = max(largest, largest_part(elements[i]));
+    }
+    largest = Team::largest(largest);
+    const float scale = largest <= kSchurTiny ? 0.0f : safe_scale(largest);
+    const int first = (k + 1) / kRows;  // the first pack that matters
+    float tail = 0.0f;
+    for (int i = first + lane; i < used; i += Team::kLanes) {
+      const float4 x = ColumnPacks<T>::rows_from(column[i], i * kRows, k + 2) * scale;
+      tail += dot(x, x);
+    }
+    tail = Team::sum(tail);
+    const T corner = k + 1 < n ? elements[k + 1] : from_real<T>(0.0f);
+    const Reflector<T> made = reflector_of_scaled(corner * scale, tail);
+    const T factor = tail > 0.0f ? made.factor() * scale : from_real<T>(0.0f);
+    const T tau = made.tau;
+    Team::wait();
+    for (int i = lane; i < used; i += Team::kLanes) {
+      const float4 x = ColumnPacks<T>::rows_from(column[i], i * kRows, k + 2);
+      reflector[i] = times(x, factor) + ColumnPacks<T>::unit(i * kRows, k + 1);
+      column[i] = column[i] - ColumnPacks<T>::rows_from(column[i], i * kRows, k + 1);
+    }
+    Team::wait();
+    if (lane == 0) {
+      taus[k] = tau;
+      if (k + 1 < n) {
+        elements[k + 1] = from_real<T>(scale > 0.0f ? made.beta / scale : 0.0f);
+      }
+    }
+    for (int j = k + 1 + lane; j < n; j += Team::kLanes) {
+      T product = from_real<T>(0.0f);
+      for (int i = first; i < used; ++i) {
+        product += ColumnPacks<T>::inner_product(reflector[i], packs[j * STRIDE + i]);
+      }
+      product = -multiply(conjugate(tau), product);
+      for (int i = first; i < used; ++i) {
+        packs[j * STRIDE + i] += times(reflector[i], product);
+      }
+    }
+    Team::wait();
+    for (int i = lane; i < used; i += Team::kLanes) {
+      float4 sum(0.0f);
+      for (int j = k + 1; j < n; ++j) {
+        sum += times(packs[j * STRIDE + i], v[j]);
+      }
+      sum = times(sum, -tau);
+      for (int j = k + 1; j < n; ++j) {
+        packs[j * STRIDE + i] += times(sum, conjugate(v[j]));
+      }
+    }
+    Team::wait();
+  }
+}
+
+// ---- results ------------------------------------------------------------------------------------
+
+template <typename T, int PACKS, typename Ints>
+inline float2 unbalanced(thread const ComplexColumn<T, PACKS>& x, int i, Ints order, Ints exponents,
+                         int exponent) {
+  return with_exponent(element_of(x, i), exponents[order[i]] - exponent);
+}
+
+// An eigenvector of the balanced matrix as one of the matrix itself, of norm 1 and with its largest
+// element real; of a pair, also the conjugate one behind it.
+template <typename T, int PACKS, typename Ints>
+inline void store_vector(thread const ComplexColumn<T, PACKS>& x, int n, Ints order, Ints exponents,
+                         bool is_paired, device float2* to) {
+  int exponent = -1000;
+  for (int i = 0; i < n; ++i) {
+    const float size = largest_part(element_of(x, i));
+    exponent = max(exponent, size > 0.0f ? ilogb(size) + exponents[order[i]] : -1000);
+  }
+  float squares = 0.0f;
+  float2 largest(0.0f);
+  float largest_square = -1.0f;
+  int place = 0;
+  for (int i = 0; i < n; ++i) {
+    const float2 element = unbalanced(x, i, order, exponents, exponent);
+    const float square = squared_magnitude(element);
+    squares += square;
+    if (square > largest_square) {
+      largest_square = square;
+      largest = element;
+      place = i;
+    }
+  }
+  const float scale = 1.0f / precise::sqrt(squares);
+  const bool is_real = largest.y == 0.0f;
+  const float2 factor =
+      is_real ? float2(scale, 0.0f) : conjugate(largest) * (scale / precise::sqrt(largest_square));
+  for (int i = 0; i < n; ++i) {
+    float2 element = multiply(unbalanced(x, i, order, exponents, exponent), factor);
+    element.y = i == place ? 0.0f : element.y;
+    to[order[i]] = element;
+    if (is_paired) {
+      to[n + order[i]] = conjugate(element);
+    }
+  }
+}
+
+// Of a matrix in Schur form, and of the transformations that brought it there.
+template <typename T, typename Team, int STRIDE, int PACKS, typename Columns, typename Ints>
+inline void store_results(Columns packs, Columns transformations, int lane, int padded,
+                          int exponent, Ints order, Ints exponents, constant EigParameters& p,
+                          uint matrix, device float2* values, device float2* vectors) {
+  const int n = p.size;
+  const int64_t first = int64_t(matrix) * n;
+  for (int j = lane; j < n; j += Team::kLanes) {
+    const bool is_second = is_pair<T, STRIDE>(packs, n, j - 1);
+    if (is_second) {
+      continue;
+    }
+    const bool is_paired = is_pair<T, STRIDE>(packs, n, j);
+    const float2 value = schur_value<T, STRIDE>(packs, n, j);
+    values[first + j] = with_exponent(value, exponent);
+    if (is_paired) {
+      values[first + j + 1] = with_exponent(conjugate(value), exponent);
+    }
+    if (p.with_vectors) {
+      ComplexColumn<T, PACKS> x;
+      ComplexColumn<T, PACKS> y;
+      back_substitute<T, STRIDE>(x, packs, n, j, value);
+      clear(y);
+      for (int k = 0; k <= j + (is_paired ? 1 : 0); ++k) {
+        add_above(y, transformations + k * STRIDE, padded, element_of(x, k));
+      }
+      store_vector(y, n, order, exponents, is_paired, vectors + (first + j) * n);
+    }
+  }
+}
+
+// What a team needs beside the columns of matrices.
+template <typename T, int SIZE>
+struct Workplace {
+  int places[SIZE];
+  int order[SIZE];
+  int exponents[SIZE];
+  int more[SIZE];
+  int shared[2];
+  T taus[SIZE];
+  SchurStep<T> step;
+  Bulge<T> bulge;
+};
+
+template <typename T, typename Team, int SIZE, typename Columns, typename Place>
+inline void find_eigenvalues(Columns packs, Columns vectors, Place place, int lane, int padded,
+                             device float2* values, device float2* to, device int* infos,
+                             device const T* input, constant EigParameters& p, uint matrix) {
+  constexpr int STRIDE = Layout<T, SIZE, Team>::kStride;
+  constexpr int PACKS = Layout<T, SIZE, Team>::kPacks;
+  const int n = p.size;
+  bool is_finite;
+  const int loaded = load_columns<T, Team, SIZE>(
+      vectors, lane, n, Source<T>{input + matrix * p.next_matrix, p}, is_finite);
+  const int balanced =
+      balance<T, Team, STRIDE>(vectors, lane, n, &place->places[0], &place->order[0],
+                               &place->exponents[0], &place->more[0], &place->shared[0]);
+  reorder<T, Team, STRIDE>(packs, vectors, lane, n, padded, &place->order[0], &place->exponents[0],
+                           balanced);
+  reduce_to_hessenberg<T, Team, STRIDE>(packs, vectors, lane, n, padded, &place->taus[0]);
+  if (p.with_vectors) {
+    multiply_reflectors<T, Team, SIZE, 1>(vectors, lane, n, &place->taus[0]);
+  }
+  find_schur_form<T, Team, STRIDE>(packs, vectors, lane, n, padded, p.with_vectors != 0,
+                                   &place->step, &place->bulge);
+  store_results<T, Team, STRIDE, PACKS>(packs, vectors, lane, padded, loaded + balanced,
+                                        &place->order[0], &place->exponents[0], p, matrix, values,
+                                        to);
+  if (lane == 0) {
+    infos[matrix] = is_finite ? place->step.count_unfinished() : kEigNotFinite;
+  }
+}
+
+// A matrix of at most 8 rows is the work of a thread.
+template <typename T, int SIZE>
+kernel void eig_thread(device float2* values [[buffer(0)]], device float2* vectors [[buffer(1)]],
+                       device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
+                       constant EigParameters& p [[buffer(4)]],
+                       uint matrix [[thread_position_in_grid]]) {
+  if (matrix >= p.matrices) {
+    return;
+  }
+  typedef Layout<T, SIZE, Alone> L;
+  float4 packs[SIZE * L::kStride];
+  float4 transformations[SIZE * L::kStride];
+  Workplace<T, SIZE> place;
+  find_eigenvalues<T, Alone, SIZE>(&packs[0], &transformations[0], &place, 0, SIZE, values, vectors,
+                                   infos, input, p, matrix);
+}
+
+// A larger one, of a simdgroup.
+template <typename T, int SIZE>
+kernel void eig_simdgroup(device float2* values [[buffer(0)]], device float2* vectors [[buffer(1)]],
+                          device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
+                          constant EigParameters& p [[buffer(4)]],
+                          uint matrix [[threadgroup_position_in_grid]],
+                          uint lane [[thread_index_in_simdgroup]]) {
+  typedef Layout<T, SIZE, Simdgroup> L;
+  threadgroup float4 packs[SIZE * L::kStride];
+  threadgroup float4 transformations[SIZE * L::kStride];
+  threadgroup Workplace<T, SIZE> place;
+  find_eigenvalues<T, Simdgroup, SIZE>(&packs[0], &transformations[0], &place, int(lane),
+                                       c10::metal::round_up(int(p.size), ColumnPacks<T>::kRows),
+                                       values, vectors, infos, input, p, matrix);
+}
+
+#define REGISTER_EIG(KIND, T, SIZE, ...)                                                     \
+  template [[host_name("eig_" #KIND "_" #SIZE "_" #T)]] kernel void eig_##KIND<T, SIZE>(     \
+      device float2*, device float2*, device int*, device const T*, constant EigParameters&, \
+      __VA_ARGS__)
+
+REGISTER_EIG(thread, float, 4, uint);
+REGISTER_EIG(thread, float, 8, uint);
+REGISTER_EIG(thread, float2, 4, uint);
+REGISTER_EIG(thread, float2, 8, uint);
+REGISTER_EIG(simdgroup, float, 16, uint, uint);
+REGISTER_EIG(simdgroup, float, 32, uint, uint);
+REGISTER_EIG(simdgroup, float, 56, uint, uint);
+REGISTER_EIG(simdgroup, float2, 16, uint, uint);
+REGISTER_EIG(simdgroup, float2, 32, uint, uint);
+REGISTER_EIG(simdgroup, float2, 40, uint, uint);
