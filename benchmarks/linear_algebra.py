@@ -37,6 +37,8 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor], tuple[Tensor, ...]], Callable[...,
         _reflectors,
         lambda a, tau, _: torch.linalg.householder_product(a, tau),
     ),
+    "svd": (lambda x: (x,), lambda x: torch.linalg.svd(x, full_matrices=False)),
+    "svdvals": (lambda x: (x,), torch.linalg.svdvals),
     "ormqr": (_reflectors, lambda a, tau, x: torch.ormqr(a, tau, x, True, True)),
 }
 

@@ -14,45 +14,12 @@
 #include "reflectors.h"
 #include "rotations.h"
 #include "scaling.h"
+#include "team_columns.h"
 #include "teams.h"
 using namespace metal;
 using namespace metalops;
 
 // ---- a matrix of a team -------------------------------------------------------------------------
-
-template <typename T, int SIZE, typename Team>
-struct Layout {
-  static constexpr constant int kPacks = SIZE / ColumnPacks<T>::kRows;  // of a column
-  // From column to column: odd, so that lanes that read neighbouring columns use different banks.
-  static constexpr constant int kStride = Team::kLanes > 1 ? kPacks + 1 : kPacks;
-};
-
-// Returns the exponent of what it was divided by. A matrix with an element that is not finite
-// becomes zero.
-template <typename T, typename Team, int STRIDE, typename Columns>
-inline int load(Columns packs, int lane, int padded, Source<T> source, thread bool& is_finite) {
-  const int n = source.p.size;
-  float largest = 0.0f;
-  for (int column = lane; column < n; column += Team::kLanes) {
-    const auto to = elements_of<T>(packs + column * STRIDE);
-    for (int row = 0; row < padded; ++row) {
-      const T x = row < n ? source.at(row, column) : from_real<T>(0.0f);
-      largest = max(largest, finite_magnitude(x));
-      to[row] = x;
-    }
-  }
-  largest = Team::largest(largest);
-  is_finite = isfinite(largest);
-  const int exponent = exponent_above(largest);
-  for (int column = lane; column < n; column += Team::kLanes) {
-    for (int i = 0; i < padded / ColumnPacks<T>::kRows; ++i) {
-      const float4 x = packs[column * STRIDE + i];
-      packs[column * STRIDE + i] = is_finite ? with_exponent(x, -exponent) : float4(0.0f);
-    }
-  }
-  Team::wait();
-  return exponent;
-}
 
 // Reduces the matrix to the tridiagonal one of `diagonal` and `beside`. Column k then holds the
 // vector of reflector k, which is zero in rows 0 to k. other: packs for a column.
@@ -121,36 +88,6 @@ inline void tridiagonalise(Columns packs, Columns other, int lane, int n, int pa
   Team::wait();
 }
 
-// The product of the reflectors, in their place: column k + 1 takes the place of reflector k + 1.
-template <typename T, typename Team, int STRIDE, typename Columns, typename Taus>
-inline void multiply_reflectors(Columns packs, int lane, int n, int padded, Taus taus) {
-  constexpr int kRows = ColumnPacks<T>::kRows;
-  const int used = padded / kRows;
-  for (int k = n - 2; k >= 0; --k) {
-    const auto column = packs + k * STRIDE;
-    const T tau = taus[k];
-    const int first = (k + 1) / kRows;
-    for (int j = k + 2 + lane; j < n; j += Team::kLanes) {
-      T product = from_real<T>(0.0f);
-      for (int i = first; i < used; ++i) {
-        product += ColumnPacks<T>::inner_product(column[i], packs[j * STRIDE + i]);
-      }
-      product = multiply(product, tau);
-      for (int i = first; i < used; ++i) {
-        packs[j * STRIDE + i] -= times(column[i], product);
-      }
-    }
-    for (int i = lane; i < used; i += Team::kLanes) {
-      packs[(k + 1) * STRIDE + i] = ColumnPacks<T>::unit(i * kRows, k + 1) - times(column[i], tau);
-    }
-    Team::wait();
-  }
-  for (int i = lane; i < used; i += Team::kLanes) {
-    packs[i] = ColumnPacks<T>::unit(i * kRows, 0);
-  }
-  Team::wait();
-}
-
 // The eigenvalues and vectors, in ascending order, of a matrix whose iteration is done.
 template <typename T, typename Team, int STRIDE, typename Columns, typename Floats>
 inline void store(Columns packs, Floats diagonal, int lane, int exponent, bool is_finite,
@@ -192,12 +129,12 @@ kernel void eigh_thread(device float* values [[buffer(0)]], device T* vectors [[
   T taus[SIZE];
   float2 rotations[SIZE];
   bool is_finite;
-  const int exponent = load<T, Alone, L::kStride>(
-      &packs[0], 0, SIZE, Source<T>{input + matrix * p.next_matrix, p}, is_finite);
+  const int exponent = load_columns<T, Alone, SIZE>(
+      &packs[0], 0, n, Source<T>{input + matrix * p.next_matrix, p}, is_finite);
   tridiagonalise<T, Alone, L::kStride>(&packs[0], &other[0], 0, n, SIZE, &diagonal[0], &beside[0],
                                        &taus[0]);
   if (p.with_vectors) {
-    multiply_reflectors<T, Alone, L::kStride>(&packs[0], 0, n, SIZE, &taus[0]);
+    multiply_reflectors<T, Alone, SIZE, 1>(&packs[0], 0, n, &taus[0]);
   }
   TridiagonalIteration iteration = {0, 0, 0, 0, 0};
   while (true) {
@@ -239,12 +176,12 @@ kernel void eigh_simdgroup(device float* values [[buffer(0)]], device T* vectors
   const int n = p.size;
   const int padded = c10::metal::round_up(n, ColumnPacks<T>::kRows);
   bool is_finite;
-  const int exponent = load<T, Simdgroup, L::kStride>(
-      &packs[0], lane, padded, Source<T>{input + matrix * p.next_matrix, p}, is_finite);
+  const int exponent = load_columns<T, Simdgroup, SIZE>(
+      &packs[0], lane, n, Source<T>{input + matrix * p.next_matrix, p}, is_finite);
   tridiagonalise<T, Simdgroup, L::kStride>(&packs[0], &other[0], lane, n, padded, &diagonal[0],
                                            &beside[0], &taus[0]);
   if (p.with_vectors) {
-    multiply_reflectors<T, Simdgroup, L::kStride>(&packs[0], lane, n, padded, &taus[0]);
+    multiply_reflectors<T, Simdgroup, SIZE, 1>(&packs[0], lane, n, &taus[0]);
   }
   TridiagonalIteration iteration = {0, 0, 0, 0, 0};
   int count = 1;

@@ -16,12 +16,13 @@ inline float rotation_of(float f, float g, thread float& c, thread float& s) {
   }
   const float largest = ::metal::max(::metal::abs(f), ::metal::abs(g));
   const float scale = largest < 0x1p-60f ? 0x1p+100f : largest > 0x1p+60f ? 0x1p-100f : 1.0f;
+  const float unscale = largest < 0x1p-60f ? 0x1p-100f : largest > 0x1p+60f ? 0x1p+100f : 1.0f;
   const float x = f * scale;
   const float y = g * scale;
   const float r = ::metal::copysign(::metal::precise::sqrt(x * x + y * y), f);
   c = x / r;
   s = y / r;
-  return r / scale;
+  return r * unscale;
 }
 
 // The eigenvalues of [a b; b c], of larger magnitude first, and (cosine, sine), the eigenvector of

@@ -24,4 +24,12 @@ struct Simdgroup {
   static float largest(float part) { return ::metal::simd_max(part); }
 };
 
+// One that shares device memory, too.
+struct SimdgroupOfDevice : Simdgroup {
+  static void wait() {
+    ::metal::simdgroup_barrier(::metal::mem_flags::mem_threadgroup |
+                               ::metal::mem_flags::mem_device);
+  }
+};
+
 }  // namespace metalops

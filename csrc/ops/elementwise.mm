@@ -1,6 +1,7 @@
 // Host side of kernels/elementwise.metal: heaviside, logit_ and frexp, which stock MPS lacks (it
-// has logit and logit.out).
+// has logit and logit.out), and conj_physical_, which torch makes of a kernel of other devices.
 #include <ATen/TensorIterator.h>
+#include <ATen/ops/conj_physical.h>
 #include <ATen/ops/heaviside_meta.h>
 #include <metalops/checks.h>
 #include <metalops/library.h>
@@ -28,6 +29,10 @@ at::Tensor& logit_(at::Tensor& self, std::optional<double> eps) {
   auto iter = at::TensorIterator::unary_float_op(self, self);
   kernels().exec_unary_kernel(iter, "logit", c10::Scalar(eps.value_or(-1.0)), at::kFloat);
   return self;
+}
+
+at::Tensor& conj_physical_(at::Tensor& self) {
+  return self.is_complex() ? at::conj_physical_out(self, self) : self;
 }
 
 std::tuple<at::Tensor&, at::Tensor&> frexp_out(const at::Tensor& self, at::Tensor& mantissa,
@@ -64,6 +69,7 @@ TORCH_LIBRARY_IMPL(aten, MPS, library) {
   metalops::AtenKernels m(library);
   m.impl("heaviside.out", heaviside_out);
   m.impl("logit_", logit_);
+  m.impl("conj_physical_", conj_physical_);
   m.impl("frexp.Tensor_out", frexp_out);
 }
 

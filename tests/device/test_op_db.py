@@ -54,6 +54,7 @@ RANDOM = {
 ATTENTION = "nn.functional.scaled_dot_product_attention"
 
 EIGENVALUES_REASON = "made of eigenvalues and eigenvectors, which are ours"
+SINGULAR_REASON = "made of singular values and vectors, which are ours"
 CHOLESKY_REASON = "torch calls a kernel of ours where no mode sees it"
 LINEAR_REASON = "torch.nn chooses by the device how it accumulates the chunks"
 
@@ -64,9 +65,11 @@ BITS_DIFFER = {
         (torch.float32, torch.complex64),
         "torch multiplies vectors by dot on the CPU and by mm elsewhere",
     ),
+    "linalg.pinv": ((torch.float32, torch.complex64), SINGULAR_REASON),
     "linalg.pinv.hermitian": ((torch.float32, torch.complex64), EIGENVALUES_REASON),
     "nn.functional.linear_cross_entropy.chunked": ((torch.float16,), LINEAR_REASON),
     "nn.functional.linear_cross_entropy.chunked_none": ((torch.float16,), LINEAR_REASON),
+    "pinverse": ((torch.float32, torch.complex64), SINGULAR_REASON),
     "tensordot": (
         (torch.float16, torch.complex64),
         "torch sums products on the CPU and multiplies matrices elsewhere, where one number results",
@@ -76,7 +79,9 @@ BITS_DIFFER = {
 # The same for gradients in float32.
 GRADIENT_BITS_DIFFER = {
     "cholesky_solve": CHOLESKY_REASON,
+    "linalg.pinv": SINGULAR_REASON,
     "linalg.pinv.hermitian": EIGENVALUES_REASON,
+    "pinverse": SINGULAR_REASON,
     "renorm": "torch's formula accumulates in float64 on the CPU and in float32 elsewhere",
     "tensordot": BITS_DIFFER["tensordot"][1],
 }
@@ -180,9 +185,16 @@ def arguments(sample, device, keep_gradient=False):
 def call(op, tree):
     torch.manual_seed(7)
     result = op(tree[0], *tree[1], **tree[2])
+<<<<<<< HEAD
     # torch leaves open which place of the most frequent value the index is, and the phases of eigenvectors.
     if op.name in ("linalg.eig", "linalg.eigh"):
+=======
+    # torch leaves open which place of the most frequent value the index is, and the phases of vectors.
+    if op.name == "linalg.eigh":
+>>>>>>> 387800b (Singular values and vectors, float32 and complex64, of up to 64 and 48 columns or rows)
         return result[0], result[1].abs()
+    if op.name in ("linalg.svd", "svd", "svd_lowrank", "pca_lowrank"):
+        return result[0].abs(), result[1], result[2].abs()
     return result.values if op.name == "mode" else result
 
 

@@ -50,6 +50,7 @@ WITHOUT_HALF_PRECISION = (
     "lu_solve",
     "ormqr",
     "qr",
+    "svd",
     "triangular_solve",
 )
 # In torch. The shape of what ctc_loss keeps for the gradient depends on the targets.
@@ -92,7 +93,17 @@ def _call(op):
     """The operator as a function. Of logit only the in-place form is ours."""
     if op.name == "logit":
         return lambda x, *args, **kwargs: torch.logit_(x * 1, *args, **kwargs)
+<<<<<<< HEAD
     return SPECIAL_CALLS.get(op.name, op.op)
+=======
+    functions = {
+        "mode": _mode,
+        "linalg.eigh": _eigh,
+        "linalg.svd": _without_phases(torch.linalg.svd, lambda x: x),
+        "svd": _without_phases(torch.svd, lambda x: x.mH),
+    }
+    return functions.get(op.name, op.op)
+>>>>>>> 387800b (Singular values and vectors, float32 and complex64, of up to 64 and 48 columns or rows)
 
 
 def _eigh(a, *args, **kwargs):
@@ -101,6 +112,7 @@ def _eigh(a, *args, **kwargs):
     return values, vectors * values.to(vectors.dtype).unsqueeze(-2) @ vectors.mH
 
 
+<<<<<<< HEAD
 def _eig(a):
     """Of vectors only the absolute values, which do not depend on their phases; parts of numbers, which have gradients."""
     values, vectors = torch.linalg.eig(a)
@@ -110,6 +122,18 @@ def _eig(a):
 def _eigvals(a):
     values = torch.linalg.eigvals(a)
     return torch.cat([values.real, values.imag], -1)
+=======
+def _without_phases(svd, adjoint):
+    """The singular values and what does not depend on the phases of the vectors, nor on those that belong to none."""
+
+    def wrapper(a, *args, **kwargs):
+        u, values, v = svd(a, *args, **kwargs)
+        k = values.shape[-1]
+        u, v_adjoint = u[..., :k], adjoint(v)[..., :k, :]
+        return values, u * values.to(u.dtype).unsqueeze(-2) @ v_adjoint
+
+    return wrapper
+>>>>>>> 387800b (Singular values and vectors, float32 and complex64, of up to 64 and 48 columns or rows)
 
 
 def _mode(x, dim=-1, keepdim=False):

@@ -370,3 +370,17 @@ def test_threads_beyond_the_last_element_of_frexp_do_nothing():
     direct.kernels("elementwise").frexp_float(mantissa, exponent, x, layout, threads=(9, 1))
     assert mantissa.tolist() == [0.75] * 4 + [-1] * 5
     assert exponent.tolist() == [4] * 4 + [-1] * 5
+
+
+# ---- conj_physical_ ------------------------------------------------------------------------------
+
+
+def test_complex_numbers_are_conjugated_in_place():
+    x = torch.randn(3, 4, dtype=torch.complex64)
+    y = x.to("mps")
+    for ours, theirs in ((y, x), (y.mT[::2], x.mT[::2]), (y.conj(), x.conj())):
+        assert ours.conj_physical_() is ours
+        assert torch.equal(ours.cpu(), theirs.conj_physical_())
+        assert torch.equal(y.cpu(), x)
+    real = torch.ones(2, device="mps")
+    assert real.conj_physical_() is real

@@ -193,6 +193,8 @@ def _calls() -> Iterator[tuple[str, Callable[..., Any], tuple[Tensor, ...], bool
     yield "compressed_indices", _there_and_back, (index(50, high=20).sort()[0],), False
     yield "_transform_bias_rescale_qkv", _project, (x(2, 9, 96), x(96, seed=1)), False
     yield "_linalg_eigh", _exponential, (x(4, 9, 9) / 8,), True
+    yield "_linalg_svd", _singular, (x(4, 9, 9) / 8,), True
+    yield "_linalg_svd of 20 rows", _singular, (x(2, 20, 12) / 32,), False
     yield "_linalg_eigh of 70 rows", _exponential, (x(70, 70) / 32,), False
     yield "linalg_eig", _from_eigenvalues, (x(4, 9, 9) / 8,), False
     yield "jagged", _padded, (x(20, 9), torch.tensor([0, 3, 3, 12, 20])), False
@@ -224,6 +226,14 @@ def _cholesky(x):
 def _indefinite(x, b):
     factors = torch.linalg.ldl_factor(x + x.mT + torch.eye(9, device=x.device))
     return torch.linalg.ldl_solve(*factors, b)
+
+
+def _singular(a):
+    """Something of singular values and vectors, of which the signs are free."""
+    u, values, v = torch.linalg.svd(
+        a if a.dtype == torch.float64 else a.float(), full_matrices=False
+    )
+    return (u * values.sinh().unsqueeze(-2) @ v).to(a.dtype)
 
 
 def _there_and_back(rows):
