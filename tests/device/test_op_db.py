@@ -185,13 +185,8 @@ def arguments(sample, device, keep_gradient=False):
 def call(op, tree):
     torch.manual_seed(7)
     result = op(tree[0], *tree[1], **tree[2])
-<<<<<<< HEAD
-    # torch leaves open which place of the most frequent value the index is, and the phases of eigenvectors.
-    if op.name in ("linalg.eig", "linalg.eigh"):
-=======
     # torch leaves open which place of the most frequent value the index is, and the phases of vectors.
-    if op.name == "linalg.eigh":
->>>>>>> 387800b (Singular values and vectors, float32 and complex64, of up to 64 and 48 columns or rows)
+    if op.name in ("linalg.eig", "linalg.eigh"):
         return result[0], result[1].abs()
     if op.name in ("linalg.svd", "svd", "svd_lowrank", "pca_lowrank"):
         return result[0].abs(), result[1], result[2].abs()

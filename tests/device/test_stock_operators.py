@@ -94,15 +94,10 @@ MISSING = (
 @pytest.mark.parametrize(
     ("call", "overload"),
     [
-<<<<<<< HEAD
         (
             lambda x: torch.ops.aten._test_optional_floatlist(x[0], [1.0] * 4),
             "aten::_test_optional_floatlist",
         ),
-        (lambda x: torch.linalg.svdvals(x), "aten::_linalg_svd.U"),
-=======
-        (lambda x: torch.linalg.eig(x), "aten::linalg_eig"),
->>>>>>> 387800b (Singular values and vectors, float32 and complex64, of up to 64 and 48 columns or rows)
         (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.quint8), "aten::quantize_per_tensor"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -93,17 +93,7 @@ def _call(op):
     """The operator as a function. Of logit only the in-place form is ours."""
     if op.name == "logit":
         return lambda x, *args, **kwargs: torch.logit_(x * 1, *args, **kwargs)
-<<<<<<< HEAD
     return SPECIAL_CALLS.get(op.name, op.op)
-=======
-    functions = {
-        "mode": _mode,
-        "linalg.eigh": _eigh,
-        "linalg.svd": _without_phases(torch.linalg.svd, lambda x: x),
-        "svd": _without_phases(torch.svd, lambda x: x.mH),
-    }
-    return functions.get(op.name, op.op)
->>>>>>> 387800b (Singular values and vectors, float32 and complex64, of up to 64 and 48 columns or rows)
 
 
 def _eigh(a, *args, **kwargs):
@@ -112,7 +102,6 @@ def _eigh(a, *args, **kwargs):
     return values, vectors * values.to(vectors.dtype).unsqueeze(-2) @ vectors.mH
 
 
-<<<<<<< HEAD
 def _eig(a):
     """Of vectors only the absolute values, which do not depend on their phases; parts of numbers, which have gradients."""
     values, vectors = torch.linalg.eig(a)
@@ -122,7 +111,8 @@ def _eig(a):
 def _eigvals(a):
     values = torch.linalg.eigvals(a)
     return torch.cat([values.real, values.imag], -1)
-=======
+
+
 def _without_phases(svd, adjoint):
     """The singular values and what does not depend on the phases of the vectors, nor on those that belong to none."""
 
@@ -133,7 +123,6 @@ def _without_phases(svd, adjoint):
         return values, u * values.to(u.dtype).unsqueeze(-2) @ v_adjoint
 
     return wrapper
->>>>>>> 387800b (Singular values and vectors, float32 and complex64, of up to 64 and 48 columns or rows)
 
 
 def _mode(x, dim=-1, keepdim=False):
@@ -145,6 +134,8 @@ def _mode(x, dim=-1, keepdim=False):
 
 
 SPECIAL_CALLS = {
+    "linalg.svd": _without_phases(torch.linalg.svd, lambda x: x),
+    "svd": _without_phases(torch.svd, lambda x: x.mH),
     "mode": _mode,
     "linalg.eig": _eig,
     "linalg.eigh": _eigh,
