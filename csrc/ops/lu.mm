@@ -201,7 +201,8 @@ void solve_to(const Tensor& factors, const Tensor& pivots, const Tensor& b, bool
 Tensor by_columns(const Tensor& a) { return a.is_contiguous() && !a.is_complex() ? a.mT() : a; }
 
 metalops::LuDeterminantParameters determinant_parameters(const Tensor& factors) {
-  return {factors.stride(0), factors.stride(1) + factors.stride(2),
+  // No step from matrices without elements, which have no memory, to the next.
+  return {factors.numel() == 0 ? 0 : factors.stride(0), factors.stride(1) + factors.stride(2),
           static_cast<uint32_t>(factors.size(0)), static_cast<uint32_t>(factors.size(1))};
 }
 
