@@ -1,4 +1,6 @@
 // Host side of kernels/svd.metal: singular values and vectors.
+#include "svd_large.h"
+
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/ops/_linalg_check_errors.h>
 #include <ATen/ops/_linalg_svd.h>
@@ -59,8 +61,11 @@ void svd_of_squares(const Tensor& a, const Found& found) {
   const auto n = a.size(-1);
   const auto type = a.scalar_type();
   const auto most = most_of_svd_simdgroup(type);
-  TORCH_CHECK_NOT_IMPLEMENTED(n <= most, "linalg.svd: of more than ", most,
-                              " rows and columns is not implemented for MPS");
+  if (n > most) {
+    metalops::svd_of_large(a, found.with_vectors, found.u, found.values, found.v_adjoint,
+                           found.infos);
+    return;
+  }
   const metalops::SvdParameters parameters{a.stride(0),
                                            a.stride(1),
                                            a.stride(2),

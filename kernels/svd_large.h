@@ -1,0 +1,27 @@
+// Parameters of the kernels of svd_large.metal.
+#pragma once
+#include <c10/metal/common.h>
+
+#include "eigh_large.h"
+
+namespace metalops {
+
+// Square matrices of any strides, in elements.
+struct SvdLoadParameters {
+  int64_t next_matrix;
+  int64_t next_row;
+  int64_t next_column;
+  uint32_t matrices;
+  int32_t size;
+  int32_t stride;         // packs from column to column of the copy
+  uint32_t is_conjugate;  // the copy is one of conjugates
+};
+
+// Singular values and vectors in a padded order.
+struct SvdOrderParameters {
+  int32_t size;
+  int32_t padded;
+  int32_t row;  // elements from vector to vector
+};
+
+}  // namespace metalops

@@ -1,0 +1,22 @@
+// Parameters of the kernels of svd_merge.metal.
+#pragma once
+#include <c10/metal/common.h>
+#ifndef __METAL__
+#include <cstdint>
+#endif
+
+namespace metalops {
+
+// Neighbouring blocks of `block` columns of a bidiagonal matrix become one. Those of a region, of
+// `region` columns, are merged with each other; the last one of it may be shorter, or have no
+// neighbour.
+struct SvdMergeParameters {
+  int32_t size;    // columns of a matrix, padded
+  int32_t values;  // rows that are no padding
+  int32_t block;
+  int32_t region;
+  int32_t matrices;
+  uint32_t with_vectors;
+};
+
+}  // namespace metalops
