@@ -3,13 +3,14 @@
     python benchmarks/gpu_linear_algebra.py   # needs no compiled part of metalops
 
 A line for each case: milliseconds of ours and of torch, how many times torch's speed ours has, and the error of the factors in
-units of n eps, which is checked. Times are the least of several, between events on the GPU around ten calls.
+units of n eps, which is checked. Where torch takes one matrix after the other its time is that of a part of them. Times are the least of several, between events on the GPU around ten calls.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from metalops.ops import _kernel_file
@@ -60,13 +61,63 @@ def qr(a: Tensor) -> Factors:
     return q.mT, columns.mT.triu()
 
 
+def svd(a: Tensor) -> Factors:
+    kernels, types = _kernels("svd")
+    batch, n, _ = a.shape
+    values, infos = a.new_empty(batch, n), a.new_empty(batch, dtype=torch.int32)
+    u, v_adjoint = torch.empty_like(a), torch.empty_like(a)
+    p = types.SvdParameters(*a.stride(), batch, n, 1)
+    if n <= 8:
+        name, threads = f"svd_thread_{4 if n <= 4 else 8}_float", _round_up(batch, 32)
+        kernels.grid(name, (threads,), values, u, v_adjoint, infos, a, p)
+    else:
+        size = next(size for size in (16, 32, 64) if n <= size)
+        kept = a.new_empty(batch * size * (size + 4) if size > 32 else 0)
+        name = f"svd_simdgroup_{size}_float"
+        kernels.threadgroups(name, batch, 32, values, u, v_adjoint, infos, a, kept, p)
+    return u.mT, values, v_adjoint.mT
+
+
+def eig(a: Tensor) -> Factors:
+    kernels, types = _kernels("eig")
+    batch, n, _ = a.shape
+    values = a.new_empty(batch, n, dtype=torch.complex64)
+    vectors = a.new_empty(batch, n, n, dtype=torch.complex64)
+    infos = a.new_empty(batch, dtype=torch.int32)
+    p = types.EigParameters(*a.stride(), batch, n, 1)
+    if n <= 8:
+        name, threads = f"eig_thread_{4 if n <= 4 else 8}_float", _round_up(batch, 32)
+        kernels.grid(name, (threads,), values, vectors, infos, a, p)
+    else:
+        size = next(size for size in (16, 32) if n <= size)
+        name = f"eig_simdgroup_{size}_float"
+        kernels.threadgroups(name, batch, 32, values, vectors, infos, a, p)
+    return values, vectors.mT
+
+
+def _small(file: str, a: Tensor, mode: int, result: Tensor, *others: Tensor) -> None:
+    """Of at most 8 rows and columns: a thread each."""
+    kernels, _ = _kernels(file)
+    types = _kernel_file.header("small_matrices")
+    batch, n, _ = a.shape
+    p = types.SmallMatricesParameters(
+        types.MatrixSteps(*a.stride()), types.MatrixSteps(*result.stride()), batch, n, n, mode
+    )
+    name = f"{file}_thread_{4 if n <= 4 else 8}_float"
+    kernels.grid(name, (_round_up(batch, 32),), result, *others, a, p)
+
+
 def lu_factor(a: Tensor) -> Factors:
     """Of at most 32 columns: one panel."""
-    kernels, types = _kernels("lu")
     batch, n, _ = a.shape
-    factors, numbers = a.clone(), a.new_empty(batch, 2, n)
     pivots = a.new_empty(batch, n, dtype=torch.int32)
     infos = torch.zeros_like(pivots[:, 0])
+    if n <= 8:
+        result = torch.empty_like(a)
+        _small("lu", a, 1, result, pivots, infos)
+        return result, pivots
+    kernels, types = _kernels("lu")
+    factors, numbers = a.clone(), a.new_empty(batch, 2, n)
     p = types.LuPanelParameters(n // 4, n * n // 4, n, 0, n, n // 4, n, n, 1)
     kernels.threadgroups("lu_panel_float", batch, 32, factors, numbers, pivots, infos, p)
     return factors, pivots
@@ -74,9 +125,14 @@ def lu_factor(a: Tensor) -> Factors:
 
 def cholesky(a: Tensor) -> Factors:
     """Of at most 32 columns: one block. The upper factor; below it is left what was there."""
-    kernels, types = _kernels("cholesky")
     batch, n, _ = a.shape
-    factors, infos = a.clone(), a.new_zeros(batch, dtype=torch.int32)
+    infos = a.new_zeros(batch, dtype=torch.int32)
+    if n <= 8:
+        result = torch.empty_like(a)
+        _small("cholesky", a, 1, result, infos)
+        return (result,)
+    kernels, types = _kernels("cholesky")
+    factors = a.clone()
     p = types.CholeskyParameters(n // 4, n * n // 4, 0, n)
     kernels.threadgroups("cholesky_block_float", batch, 64, factors, infos, p)
     return (factors.triu(),)
@@ -86,8 +142,14 @@ def _norm(x: Tensor) -> Tensor:
     return x.abs().sum(-2).amax(-1)
 
 
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.complex128) if x.is_complex() else x.double() if x.is_floating_point() else x
+
+
 def _rebuilt(name: str, factors: Factors) -> Tensor:
-    first, *rest = (x.double() if x.is_floating_point() else x for x in factors)
+    first, *rest = (_wide(x) for x in factors)
+    if name == "svd":
+        return first * rest[0][..., None, :] @ rest[1]
     if name == "eigh":
         return rest[0] * first[..., None, :] @ rest[0].mT
     if name == "qr":
@@ -106,13 +168,36 @@ def _positive(a: Tensor) -> Tensor:
     return a @ a.mT / a.shape[-1] + torch.eye(a.shape[-1], device=a.device)
 
 
-# What is made of a random matrix, ours, torch's, and up to which size the kernel alone does it.
-CASES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Factors], Callable, int]] = {
-    "eigh": (_symmetric, eigh, torch.linalg.eigh, 64),
-    "qr": (lambda a: a, qr, torch.linalg.qr, 32),
-    "lu_factor": (lambda a: a, lu_factor, torch.linalg.lu_factor_ex, 32),
-    "cholesky": (_positive, cholesky, torch.linalg.cholesky_ex, 32),
+def _error(name: str, a: Tensor, factors: Factors) -> Tensor:
+    if name == "eig":  # of A V = V L
+        values, vectors = (_wide(x) for x in factors)
+        of_a = a.to(torch.complex128)
+        return _norm(of_a @ vectors - vectors * values[..., None, :])
+    return _norm(_rebuilt(name, factors) - a.double())
+
+
+class Case(NamedTuple):
+    make: Callable[[Tensor], Tensor]  # of a random matrix
+    ours: Callable[[Tensor], Factors]
+    theirs: Callable
+    most: int = 32  # rows up to which the kernel alone does it
+    bound: float = 5  # of errors
+    alone: int = 65  # rows from which on torch takes one matrix after the other: few are timed then
+
+
+def _same(a: Tensor) -> Tensor:
+    return a
+
+
+CASES = {
+    "eigh": Case(_symmetric, eigh, torch.linalg.eigh, 64, alone=33),
+    "svd": Case(_same, svd, torch.linalg.svd, 64, alone=33),
+    "eig": Case(_same, eig, torch.linalg.eig, bound=20, alone=0),
+    "qr": Case(_same, qr, torch.linalg.qr, alone=0),
+    "lu_factor": Case(_same, lu_factor, torch.linalg.lu_factor_ex),
+    "cholesky": Case(_positive, cholesky, torch.linalg.cholesky_ex),
 }
+FEW = 64  # one in so many
 
 
 def milliseconds(call: Callable[[], object], repeat: int = 5, together: int = 10) -> float:
@@ -138,17 +223,20 @@ def main() -> None:
     print(torch.cuda.get_device_name())
     print(f"{'milliseconds':24} {'ours':>9} {'torch':>9} {'times':>6}  error")
     for name in options.only:
-        make, ours, theirs, most = CASES[name]
-        for n in (n for n in SIZES if n <= most):
-            a = make(torch.randn(options.batch, n, n, device="cuda"))
-            error = _norm(_rebuilt(name, ours(a)) - a.double()) / (n * EPSILON * _norm(a))
-            worst = error.max().item()
-            assert worst <= 5, f"{name} of {n} rows: an error of {worst}"
-            of_ours = milliseconds(lambda a=a, ours=ours: ours(a))
-            of_torch = milliseconds(lambda a=a, theirs=theirs: theirs(a), 2, 1)
-            case = f"{name} {options.batch} x {n}"
+        case = CASES[name]
+        for n in (n for n in SIZES if n <= case.most):
+            a = case.make(torch.randn(options.batch, n, n, device="cuda"))
+            worst = (_error(name, a, case.ours(a)) / (n * EPSILON * _norm(a))).max().item()
+            assert worst <= case.bound, f"{name} of {n} rows: an error of {worst}"
+            of_ours = milliseconds(lambda a=a, case=case: case.ours(a))
+            part = FEW if n >= case.alone else 1
+            few = a[: options.batch // part]
+            of_torch = part * milliseconds(lambda few=few, case=case: case.theirs(few), 2, 1)
+            label = f"{name} {options.batch} x {n}"
             times = of_torch / of_ours
-            print(f"{case:24} {of_ours:9.3f} {of_torch:9.3f} {times:6.2f}  {worst:.2f}", flush=True)
+            print(
+                f"{label:24} {of_ours:9.3f} {of_torch:9.3f} {times:6.2f}  {worst:.2f}", flush=True
+            )
 
 
 if __name__ == "__main__":
