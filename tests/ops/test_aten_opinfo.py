@@ -58,6 +58,7 @@ WITHOUT_META_FUNCTION = (
     "nn.functional.ctc_loss",
     "_masked_softmax",
     "_transform_bias_rescale_qkv",
+    "linalg.lstsq",
 )
 LARGE_DTYPES = (torch.float64, torch.complex128, torch.uint16, torch.uint32, torch.uint64)
 # Reading and writing elements: operands have shapes of their own, and results are exact.

@@ -189,6 +189,12 @@ def _calls() -> Iterator[tuple[str, Callable[..., Any], tuple[Tensor, ...], bool
     yield "qr", lambda x: torch.cat(torch.linalg.qr(x), -2), (x(3, 40, 9),), True
     yield "lu", _inverse, (x(3, 40, 40),), True
     yield "cholesky", _cholesky, (x(3, 40, 40),), True
+    yield (
+        "lstsq",
+        lambda a, b: torch.linalg.lstsq(a, b)[0],
+        (x(3, 20, 6), x(3, 20, 2, seed=1)),
+        True,
+    )
     yield "ldl", _indefinite, (x(3, 9, 9), x(3, 9, 2, seed=1)), False
     yield "compressed_indices", _there_and_back, (index(50, high=20).sort()[0],), False
     yield "_transform_bias_rescale_qkv", _project, (x(2, 9, 96), x(96, seed=1)), False
@@ -346,6 +352,7 @@ _SINGLE = (
     "lu",
     "cholesky",
     "ldl",
+    "lstsq",
 )
 
 
