@@ -310,11 +310,10 @@ kernel void eigh_apply(device float4* vectors [[buffer(0)]],
 
 // The eigenvalues in ascending order, and where each one is now. A thread for each.
 kernel void eigh_values(device float* values [[buffer(0)]], device int* ranks [[buffer(1)]],
-                        device int* infos [[buffer(2)]],
+                        device const int* infos [[buffer(2)]],
                         device const float* diagonals [[buffer(3)]],
-                        device const TridiagonalIteration* iterations [[buffer(4)]],
-                        device const int* exponents [[buffer(5)]],
-                        constant EighParameters& p [[buffer(6)]],
+                        device const int* exponents [[buffer(4)]],
+                        constant EighParameters& p [[buffer(5)]],
                         uint2 position [[thread_position_in_grid]]) {
   const int n = p.size;
   const int64_t matrix = position.y;
@@ -324,8 +323,15 @@ kernel void eigh_values(device float* values [[buffer(0)]], device int* ranks [[
   const bool is_finite = infos[matrix] != 1;
   ranks[matrix * n + index] = rank;
   values[matrix * n + rank] = is_finite ? with_exponent(diagonal[index], exponents[matrix]) : NAN;
-  if (index == 0 && is_finite) {
-    const int unfinished = iterations[matrix].count_unfinished(n);
+}
+
+// More than 1 where iterations did not come to an end; 1 says that a matrix is not finite.
+kernel void eigh_infos(device int* infos [[buffer(0)]],
+                       device const TridiagonalIteration* iterations [[buffer(1)]],
+                       constant EighParameters& p [[buffer(2)]],
+                       uint matrix [[thread_position_in_grid]]) {
+  if (matrix < p.matrices && infos[matrix] != 1) {
+    const int unfinished = iterations[matrix].count_unfinished(p.size);
     infos[matrix] = unfinished > 0 ? unfinished + 1 : 0;
   }
 }

@@ -55,8 +55,9 @@ class Reduction {
   void find_values(const Tensor& values, const Tensor& vectors) {
     const auto unordered = iterate();
     const auto ranks = at::empty({batch_, n_}, infos_.options());
+    metalops::launch_threads(library_, "eigh_infos", batch_, infos_, iterations_, parameters_);
     metalops::launch_rows(library_, "eigh_values", n_, batch_, values, ranks, infos_, diagonals_,
-                          iterations_, exponents_, parameters_);
+                          exponents_, parameters_);
     if (!parameters_.with_vectors) {
       return;
     }
