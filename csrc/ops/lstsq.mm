@@ -1,6 +1,7 @@
 // Least squares: torch.linalg.lstsq with all four of LAPACK's drivers, by QR factorisations and the
 // singular values of their triangular factors. Made of other operators; there is no kernel of its
 // own.
+#include <ATen/TensorOperators.h>
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_linalg_check_errors.h>
