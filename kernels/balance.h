@@ -13,6 +13,9 @@ namespace metalops {
 // Of zero, and of denormal numbers.
 constant constexpr int kZeroExponent = -1000;
 
+// Powers of two by which rounding errors may grow.
+constant constexpr int kMostGrowth = 20;
+
 // e such that a magnitude is in [2^e, 2^(e + 1)).
 inline int exponent_bits(float magnitude) {
   const int bits = int(as_type<uint>(magnitude) >> 23);
@@ -32,7 +35,6 @@ inline int balance(Columns packs, int lane, int n, Ints places, Ints order, Ints
   constexpr int kIterations = 32;
   constexpr int kMostExponent = 60;
   constexpr int kLeastExponent = -10000;
-  constexpr int kMostGrowth = 20;
   // How many other elements of a row, of a column, are not zero.
   for (int i = lane; i < n; i += Team::kLanes) {
     const auto column = elements_of<T>(packs + i * STRIDE);

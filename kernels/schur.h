@@ -134,10 +134,10 @@ struct SchurStep {
 
 // Whether the element before the diagonal in row k is zero but for rounding errors (Ahues and
 // Tisseur's test). n: of the matrix. tiny: what counts as zero anywhere.
-template <typename T, int STRIDE, typename Columns>
-inline bool is_split(Columns packs, int n, int k, float tiny) {
-  const auto left = elements_of<T>(packs + (k - 1) * STRIDE);
-  const auto right = elements_of<T>(packs + k * STRIDE);
+template <typename T, typename Columns>
+inline bool is_split(Columns packs, int stride, int n, int k, float tiny) {
+  const auto left = elements_of<T>(packs + (k - 1) * stride);
+  const auto right = elements_of<T>(packs + k * stride);
   const float below = sum_of_parts(left[k]);
   if (below <= tiny) {
     return true;
@@ -145,7 +145,7 @@ inline bool is_split(Columns packs, int n, int k, float tiny) {
   float around = sum_of_parts(left[k - 1]) + sum_of_parts(right[k]);
   if (around == 0.0f) {
     if (k >= 2) {
-      around += sum_of_parts(elements_of<T>(packs + (k - 2) * STRIDE)[k - 1]);
+      around += sum_of_parts(elements_of<T>(packs + (k - 2) * stride)[k - 1]);
     }
     if (k + 1 < n) {
       around += sum_of_parts(right[k + 1]);
@@ -203,6 +203,20 @@ inline float2 square_root(float2 x) {
                      : float2(::metal::abs(other), ::metal::copysign(root, x.y));
 }
 
+// What the first column of (H - first) (H - second) is a multiple of: a and b are the first two
+// columns of H, from the diagonal's element of the first one on.
+template <typename A, typename B>
+inline float3 first_column(A a, B b, float2 first, float2 second) {
+  float s = ::metal::abs(a[0] - second.x) + ::metal::abs(second.y) + ::metal::abs(a[1]);
+  const float below = a[1] / s;
+  const float x =
+      below * b[0] + (a[0] - first.x) * ((a[0] - second.x) / s) - first.y * (second.y / s);
+  const float y = below * (a[0] + b[1] - first.x - second.x);
+  const float z = below * b[2];
+  s = ::metal::abs(x) + ::metal::abs(y) + ::metal::abs(z);
+  return float3(x, y, z) / s;
+}
+
 // Where a sweep with double shifts begins, and with what.
 template <typename T, int STRIDE, typename Columns, typename Step>
 inline void begin_sweep(Columns packs, Step step, float) {
@@ -231,25 +245,17 @@ inline void begin_sweep(Columns packs, Step step, float) {
   while (true) {
     const auto a = elements_of<T>(packs + m * STRIDE);
     const auto b = elements_of<T>(packs + (m + 1) * STRIDE);
-    float s = ::metal::abs(a[m] - two.x) + ::metal::abs(two.y) + ::metal::abs(a[m + 1]);
-    const float below = a[m + 1] / s;
-    float x = below * b[m] + (a[m] - one.x) * ((a[m] - two.x) / s) - one.y * (two.y / s);
-    float y = below * (a[m] + b[m + 1] - one.x - two.x);
-    float z = below * b[m + 2];
-    s = ::metal::abs(x) + ::metal::abs(y) + ::metal::abs(z);
-    x /= s;
-    y /= s;
-    z /= s;
-    step->v[0] = x;
-    step->v[1] = y;
-    step->v[2] = z;
+    const float3 v = first_column(a + m, b + m, one, two);
+    step->v[0] = v.x;
+    step->v[1] = v.y;
+    step->v[2] = v.z;
     if (m == low) {
       break;
     }
     const auto before = elements_of<T>(packs + (m - 1) * STRIDE);
     const float around = ::metal::abs(before[m - 1]) + ::metal::abs(a[m]) + ::metal::abs(b[m + 1]);
-    if (::metal::abs(before[m]) * (::metal::abs(y) + ::metal::abs(z)) <=
-        kSchurEpsilon * ::metal::abs(x) * around) {
+    if (::metal::abs(before[m]) * (::metal::abs(v.y) + ::metal::abs(v.z)) <=
+        kSchurEpsilon * ::metal::abs(v.x) * around) {
       break;
     }
     --m;
@@ -342,7 +348,7 @@ inline void decide(Columns packs, int n, bool with_form, Step step) {
     // Rounding errors of what is large are as good as zero where nothing else helps.
     const float tiny =
         step->stalled < kSchurPatience ? kSchurTiny : 0.25f * kSchurEpsilon * step->size;
-    while (k > step->low && !is_split<T, STRIDE>(packs, n, k, tiny)) {
+    while (k > step->low && !is_split<T>(packs, STRIDE, n, k, tiny)) {
       --k;
     }
     if (k > step->low) {
@@ -485,6 +491,33 @@ inline void rotate(Columns packs, Vectors vectors, int lane, int n, Step step) {
   }
 }
 
+// A reflector of rows k to k + count - 1, and what it makes of rows from pack `first_pack` to row
+// `last_row`, of columns up to `last_column`, and of so many packs of rows of the vectors.
+template <typename T, typename Team, int STRIDE, typename Columns, typename Vectors, typename Step,
+          typename SharedBulge>
+inline void chase_bulge(Columns packs, Vectors vectors, int lane, int k, int count, int first_pack,
+                        int last_row, int last_column, int vector_packs, Step step,
+                        SharedBulge shared) {
+  if (lane == 0) {
+    *shared = bulge_of<T, STRIDE>(packs, step, k, count);
+  }
+  Team::wait();
+  const Bulge<T> bulge = *shared;
+  for (int j = k + lane; j <= last_column; j += Team::kLanes) {
+    reflect_rows<T>(elements_of<T>(packs + j * STRIDE) + k, bulge, count);
+  }
+  Team::wait();
+  const int own_packs = last_row / ColumnPacks<T>::kRows + 1 - first_pack;
+  for (int i = lane; i < own_packs + vector_packs; i += Team::kLanes) {
+    if (i < own_packs) {
+      reflect_columns<T, STRIDE>(packs + k * STRIDE + first_pack + i, bulge, count);
+    } else {
+      reflect_columns<T, STRIDE>(vectors + k * STRIDE + i - own_packs, bulge, count);
+    }
+  }
+  Team::wait();
+}
+
 // The Schur form of a Hessenberg matrix of n rows, or only its diagonal blocks; `vectors` is
 // multiplied with what brings it there. step, bulge: of memory that the team shares.
 template <typename T, typename Team, int STRIDE, typename Columns, typename Vectors, typename Step,
@@ -529,25 +562,9 @@ inline void find_schur_form(Columns packs, Vectors vectors, int lane, int n, int
     const int vector_packs = with_form ? padded / kRows : 0;
     for (int k = first; k < high; ++k) {
       const int count = ::metal::min(kBulge<T>, high - k + 1);
-      if (lane == 0) {
-        *shared = bulge_of<T, STRIDE>(packs, step, k, count);
-      }
-      Team::wait();
-      const Bulge<T> bulge = *shared;
-      for (int j = k + lane; j <= last_column; j += Team::kLanes) {
-        reflect_rows<T>(elements_of<T>(packs + j * STRIDE) + k, bulge, count);
-      }
-      Team::wait();
-      const int end_pack = ::metal::min(k + kBulge<T>, high) / kRows + 1;
-      const int own_packs = end_pack - first_pack;
-      for (int i = lane; i < own_packs + vector_packs; i += Team::kLanes) {
-        if (i < own_packs) {
-          reflect_columns<T, STRIDE>(packs + k * STRIDE + first_pack + i, bulge, count);
-        } else {
-          reflect_columns<T, STRIDE>(vectors + k * STRIDE + i - own_packs, bulge, count);
-        }
-      }
-      Team::wait();
+      chase_bulge<T, Team, STRIDE>(packs, vectors, lane, k, count, first_pack,
+                                   ::metal::min(k + kBulge<T>, high), last_column, vector_packs,
+                                   step, shared);
     }
   }
 }

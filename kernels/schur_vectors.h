@@ -106,13 +106,14 @@ inline TwoUnknowns solve_two_by_two(float a, float b, float c, float d, float2 v
   const float2 lower = float2(d, 0.0f) - value;
   if (sum_of_parts(upper) >= ::metal::abs(c)) {
     const float2 factor = divide(float2(c, 0.0f), upper);
-    const float2 second = divide(z - multiply(factor, y), divisor_of(lower - factor * b, smallest));
-    return {divide(y - second * b, upper), second};
+    const float2 second =
+        divide(z + multiply(-factor, y), divisor_of(lower + factor * -b, smallest));
+    return {divide(y + second * -b, upper), second};
   }
   const float2 factor = upper / c;
-  const float2 second = divide(y - multiply(factor, z),
-                               divisor_of(float2(b, 0.0f) - multiply(factor, lower), smallest));
-  return {(z - multiply(lower, second)) / c, second};
+  const float2 second = divide(y + multiply(-factor, z),
+                               divisor_of(float2(b, 0.0f) + multiply(-factor, lower), smallest));
+  return {(z + multiply(-lower, second)) / c, second};
 }
 
 // Whether rows k and k + 1 of a matrix in Schur form are a block of complex eigenvalues.

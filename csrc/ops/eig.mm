@@ -1,4 +1,6 @@
 // Host side of kernels/eig.metal: eigenvalues and eigenvectors of general matrices.
+#include "eig_large.h"
+
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_linalg_check_errors.h>
@@ -49,8 +51,10 @@ void find_eigenvalues(const Tensor& a, bool with_vectors, const Tensor& values,
                                            static_cast<uint32_t>(a.size(0)),
                                            static_cast<int32_t>(n),
                                            with_vectors};
-  TORCH_CHECK(n <= most_of_simdgroup(type), "linalg.eig: matrices of ", n,
-              " rows are too large for MPS");
+  if (n > most_of_simdgroup(type)) {
+    metalops::eig_of_large(a, parameters, values, vectors, infos);
+    return;
+  }
   auto& library = metalops::library("eig");
   const auto name = kernel_of(n, type);
   if (n <= kMostOfThread) {

@@ -72,12 +72,13 @@ METALOPS_HIDDEN inline at::Tensor gram(const at::Tensor& rows) {
   return at::bmm(shorts, shorts.mT()).unflatten(0, parts.sizes().slice(0, 2)).sum(1);
 }
 
-// Multiplies columns with the product of all reflectors, block by block. columns: (batch, columns,
-// row); reflectors: (batch, a multiple of kEighPanel, row), of which k has zeros before element k;
-// taus: (batch, reflectors).
-METALOPS_HIDDEN inline void multiply_with_reflectors(const at::Tensor& columns,
-                                                     const at::Tensor& reflectors,
-                                                     const at::Tensor& taus) {
+// Multiplies columns with the product of the kEighPanel reflectors from `start` on, or with its
+// adjoint. columns: (batch, columns, row); reflectors: (batch, a multiple of kEighPanel, row), of
+// which k has zeros before element k; taus: (batch, reflectors).
+METALOPS_HIDDEN inline void multiply_with_block(const at::Tensor& columns,
+                                                const at::Tensor& reflectors,
+                                                const at::Tensor& taus, int64_t start,
+                                                bool is_adjoint) {
   const auto batch = reflectors.size(0);
   const auto row = reflectors.size(2);
   const int64_t parts = columns.is_complex() ? 2 : 1;
@@ -85,15 +86,22 @@ METALOPS_HIDDEN inline void multiply_with_reflectors(const at::Tensor& columns,
   const auto name = KernelName("eigh_factors_") + metal_type(columns.scalar_type());
   EighColumnParameters p{};
   p.reflectors = static_cast<int32_t>(reflectors.size(1));
+  p.start = static_cast<int32_t>(start);
+  const auto rows =
+      real_form(reflectors.narrow(1, start, kEighPanel).narrow(2, start, row - start));
+  const auto part = real_columns.narrow(2, parts * start, parts * (row - start));
+  const auto factors =
+      at::zeros({batch, parts * kEighPanel, parts * kEighPanel}, real_columns.options());
+  launch_rows(library("eigh_large"), name, kEighPanel, batch, factors, gram(rows), taus, p);
+  part.sub_(at::bmm(at::bmm(at::bmm(part, rows.mT()), is_adjoint ? factors.mT() : factors), rows));
+}
+
+// Multiplies columns with the product of all reflectors, block by block.
+METALOPS_HIDDEN inline void multiply_with_reflectors(const at::Tensor& columns,
+                                                     const at::Tensor& reflectors,
+                                                     const at::Tensor& taus) {
   for (int64_t start = reflectors.size(1) - kEighPanel; start >= 0; start -= kEighPanel) {
-    const auto rows =
-        real_form(reflectors.narrow(1, start, kEighPanel).narrow(2, start, row - start));
-    const auto part = real_columns.narrow(2, parts * start, parts * (row - start));
-    const auto factors =
-        at::zeros({batch, parts * kEighPanel, parts * kEighPanel}, real_columns.options());
-    p.start = static_cast<int32_t>(start);
-    launch_rows(library("eigh_large"), name, kEighPanel, batch, factors, gram(rows), taus, p);
-    part.sub_(at::bmm(at::bmm(at::bmm(part, rows.mT()), factors), rows));
+    multiply_with_block(columns, reflectors, taus, start, false);
   }
 }
 

@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .aten import assert_refused_as_on_the_cpu, served_by_us
 from .benchmark import Benchmark
-from .eigenpairs import check, check_pairs, check_values
+from .eigenpairs import check, check_all
 from .hard_matrices import HARD
 from .linear_algebra import EPSILON, VIEWS, WIDE, dtypes, hard, squares_of
 
@@ -31,17 +31,6 @@ BENCHMARKS = (
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
-
-
-def check_all(a, message=None):
-    """Of a batch of matrices."""
-    values, vectors = eig(a.to("mps"))
-    alone = eigvals(a.to("mps"))
-    for i in range(len(a)):
-        check(a[i], values[i], vectors[i], (message, i))
-        check_values(a[i], alone[i], (message, i))
-        if not a.is_complex():
-            check_pairs(values[i], vectors[i], (message, i))
 
 
 @dtypes

@@ -1,0 +1,38 @@
+// Parameters of the kernels of eig_large.metal.
+#pragma once
+#include <c10/metal/common.h>
+#ifndef __METAL__
+#include <cstdint>
+#endif
+
+namespace metalops {
+
+// Rows of the windows on the diagonal in which sweeps are done, of real and of complex matrices.
+C10_METAL_CONSTEXPR int kSchurWindow = 48;
+C10_METAL_CONSTEXPR int kComplexSchurWindow = 36;
+
+// Bulges that are chased one behind the other.
+C10_METAL_CONSTEXPR int kMostBulges = 10;
+
+// How far the sweeps on a matrix are. Begins as {0, n - 1, sweeps, 0 ...}.
+struct SchurSweeps {
+  int32_t low;  // the rows from `low` to `high` are swept over
+  int32_t high;
+  int32_t sweeps;             // that may still be done
+  int32_t stalled;            // sweeps since an eigenvalue was found
+  int32_t windows;            // of this sweep
+  int32_t bulges;             // that are being chased
+  int32_t first;              // row of the window that was last worked on
+  int32_t size;               // of it, or 0
+  int32_t next[kMostBulges];  // the row that each bulge's next reflector begins with
+};
+
+struct SchurParameters {
+  int32_t size;
+  int32_t stride;  // packs from column to column
+  uint32_t with_form;
+  int32_t first;  // of the vectors of a launch
+  int32_t count;  // of them
+};
+
+}  // namespace metalops
