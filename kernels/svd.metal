@@ -261,12 +261,16 @@ kernel void svd_thread(device float* values [[buffer(0)]], device T* u [[buffer(
 template <bool HAS_ROOM>
 struct Room {
   typedef Simdgroup Team;
-  static threadgroup float4* place(threadgroup float4* here, device float4*) { return here; }
+  static threadgroup float4* place(threadgroup float4* here, device float4*, int64_t) {
+    return here;
+  }
 };
 template <>
 struct Room<false> {
   typedef SimdgroupOfDevice Team;
-  static device float4* place(threadgroup float4*, device float4* kept) { return kept; }
+  static device float4* place(threadgroup float4*, device float4* kept, int64_t offset) {
+    return kept + offset;
+  }
 };
 
 template <typename T, int SIZE, bool HAS_ROOM>
@@ -293,8 +297,9 @@ kernel void svd_simdgroup(device float* values [[buffer(0)]], device T* u [[buff
   const int n = p.size;
   const int padded = c10::metal::round_up(n, ColumnPacks<T>::kRows);
   const int used = padded / ColumnPacks<T>::kRows;
-  const auto right =
-      Room<HAS_ROOM>::place(&of_right[0], kept + int64_t(matrix) * SIZE * L::kStride);
+  // There is no such memory where vectors are not wanted.
+  const int64_t of_kept = p.with_vectors ? int64_t(matrix) * SIZE * L::kStride : 0;
+  const auto right = Room<HAS_ROOM>::place(&of_right[0], kept, of_kept);
   bool is_finite;
   const int exponent = load_columns<T, Team, SIZE>(
       &packs[0], lane, n, Strided<T>{input + matrix * p.next_matrix, p}, is_finite);
