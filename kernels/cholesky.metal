@@ -16,7 +16,8 @@ using metalops::kColumnsOfPack;
 using metalops::SmallMatricesParameters;
 
 // Threads lie along the packs of a row, and then along rows. infos: the order of the first leading
-// minor that is not positive, counted from 1; a matrix that has one is left alone from there on.
+// minor that is not positive, counted from 1; from there on a matrix is left alone. Rows are divided
+// by the roots of their minors at the end only: so a step takes one barrier.
 template <typename T>
 kernel void cholesky_block(device float4* matrices [[buffer(0)]], device int* infos [[buffer(1)]],
                            constant CholeskyParameters& p [[buffer(2)]],
@@ -26,51 +27,41 @@ kernel void cholesky_block(device float4* matrices [[buffer(0)]], device int* in
   constexpr uint kColumns = kColumnsOfPack<T>;
   constexpr uint kPacks = kCholeskyBlockRows / kColumns;
   threadgroup float4 block[kCholeskyBlockRows][kPacks];
-  threadgroup int failed;
   const uint packs = (p.rows + kColumns - 1) / kColumns;
   const uint rows_at_once = threads / packs;
   const uint pack = thread_index % packs;
   const uint first_row = thread_index / packs < rows_at_once ? thread_index / packs : p.rows;
+  const uint end_row = min(p.rows, (pack + 1) * kColumns);  // rows behind it are below the diagonal
   device float4* const given =
       matrices + matrix * p.matrix_step + p.first * p.row_step + p.first / kColumns;
   for (uint row = first_row; row < p.rows; row += rows_at_once) {
     block[row][pack] = given[row * p.row_step + pack];
   }
-  if (thread_index == 0) {
-    failed = infos[matrix];
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
+  int failed = infos[matrix];  // all threads find the same
   for (uint step = 0; step < p.rows; ++step) {
-    const bool has_failed = failed != 0;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
     const float minor =
         metalops::real_part(column(block[step][step / kColumns], step % kColumns, T()));
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (!has_failed && !(minor > 0.0f)) {
-      if (thread_index == 0) {
-        failed = static_cast<int>(p.first + step + 1);
-      }
-    } else if (!has_failed && thread_index < packs && thread_index >= step / kColumns) {
-      const float root = precise::sqrt(minor);
-      float4 scaled = block[step][thread_index] / root;
-      if (thread_index == step / kColumns) {
-        metalops::set_column(scaled, step % kColumns, metalops::from_real<T>(root));
-      }
-      block[step][thread_index] = scaled;
+    failed = failed == 0 && !(minor > 0.0f) ? static_cast<int>(p.first + step + 1) : failed;
+    const float4 divided = block[step][pack] / minor;
+    const threadgroup T* const factors = reinterpret_cast<const threadgroup T*>(&block[step][0]);
+    const uint below = failed != 0 ? p.rows : step + 1 + first_row;
+    for (uint row = below; row < end_row; row += rows_at_once) {
+      block[row][pack] =
+          metalops::minus_product(block[row][pack], metalops::conjugate(factors[row]), divided);
     }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    const float4 scaled = block[step][pack];
-    const uint below = failed != 0 || first_row >= p.rows ? p.rows : step + 1 + first_row;
-    for (uint row = below; row < p.rows; row += rows_at_once) {
-      if (pack >= row / kColumns) {
-        const T factor = column(block[step][row / kColumns], row % kColumns, T());
-        block[row][pack] =
-            metalops::minus_product(block[row][pack], metalops::conjugate(factor), scaled);
-      }
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
   }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
   for (uint row = first_row; row < p.rows; row += rows_at_once) {
-    given[row * p.row_step + pack] = block[row][pack];
+    const float minor =
+        metalops::real_part(column(block[row][row / kColumns], row % kColumns, T()));
+    const float root = precise::sqrt(minor);
+    float4 scaled = block[row][pack] / root;
+    if (pack == row / kColumns) {
+      metalops::set_column(scaled, row % kColumns, metalops::from_real<T>(root));
+    }
+    const bool is_done = failed == 0 || p.first + row + 1 < static_cast<uint>(failed);
+    given[row * p.row_step + pack] = is_done ? scaled : block[row][pack];
   }
   if (thread_index == 0) {
     infos[matrix] = failed;

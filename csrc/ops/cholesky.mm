@@ -41,7 +41,7 @@ metalops::CholeskyParameters parameters_of(const Tensor& matrices, int64_t first
 // matrices: (batch, n, n) of padded_rows(), of which the rows and columns from `first` on, and
 // below `first + rows`, are factored in place. infos: (batch), zero where nothing has failed.
 void factor(const Tensor& matrices, const Tensor& infos, int64_t first, int64_t rows) {
-  constexpr uint64_t kThreads = 64;
+  constexpr uint64_t kThreads = 32;
   if (rows <= metalops::kCholeskyBlockRows) {
     metalops::launch_threadgroups(
         metalops::library("cholesky"),
