@@ -117,9 +117,9 @@ def lu_factor(a: Tensor) -> Factors:
         _small("lu", a, 1, result, pivots, infos)
         return result, pivots
     kernels, types = _kernels("lu")
-    factors, numbers = a.clone(), a.new_empty(batch, 2, n)
+    factors, column = a.clone(), a.new_empty(batch, n)
     p = types.LuPanelParameters(n // 4, n * n // 4, n, 0, n, n // 4, n, n, 1)
-    kernels.threadgroups("lu_panel_float", batch, 32, factors, numbers, pivots, infos, p)
+    kernels.threadgroups("lu_panel_float", batch, 32, factors, column, pivots, infos, p)
     return factors, pivots
 
 
@@ -134,7 +134,7 @@ def cholesky(a: Tensor) -> Factors:
     kernels, types = _kernels("cholesky")
     factors = a.clone()
     p = types.CholeskyParameters(n // 4, n * n // 4, 0, n)
-    kernels.threadgroups("cholesky_block_float", batch, 64, factors, infos, p)
+    kernels.threadgroups("cholesky_block_float", batch, 32, factors, infos, p)
     return (factors.triu(),)
 
 

@@ -16,8 +16,8 @@ using metalops::kColumnsOfPack;
 using metalops::SmallMatricesParameters;
 
 // Threads lie along the packs of a row, and then along rows. infos: the order of the first leading
-// minor that is not positive, counted from 1; from there on a matrix is left alone. Rows are divided
-// by the roots of their minors at the end only: so a step takes one barrier.
+// minor that is not positive, counted from 1; from there on a matrix is left alone. Rows are
+// divided by the roots of their minors at the end only: so a step takes one barrier.
 template <typename T>
 kernel void cholesky_block(device float4* matrices [[buffer(0)]], device int* infos [[buffer(1)]],
                            constant CholeskyParameters& p [[buffer(2)]],
@@ -51,7 +51,7 @@ kernel void cholesky_block(device float4* matrices [[buffer(0)]], device int* in
           metalops::minus_product(block[row][pack], metalops::conjugate(factors[row]), divided);
     }
   }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
+  threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
   for (uint row = first_row; row < p.rows; row += rows_at_once) {
     const float minor =
         metalops::real_part(column(block[row][row / kColumns], row % kColumns, T()));

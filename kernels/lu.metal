@@ -13,7 +13,6 @@
 using namespace metal;
 using c10::metal::ErrorMessages;
 using metalops::Candidate;
-using metalops::column;
 using metalops::kColumnsOfPack;
 using metalops::kMostSimdgroups;
 using metalops::LuDeterminantParameters;
@@ -25,10 +24,11 @@ using metalops::SmallMatricesParameters;
 inline bool is_zero(float a) { return a == 0.0f; }
 inline bool is_zero(float2 a) { return a.x == 0.0f && a.y == 0.0f; }
 
-// Threads lie along the packs of a row, and then along rows. `numbers` has two columns of each
-// matrix: that of the current step, before it is divided by the pivot, and that of the next.
+// Threads lie along rows where columns are looked for pivots and divided by them, and along the
+// packs of a row, and then along rows, where products are subtracted. factors: a column of each
+// matrix.
 template <typename T>
-kernel void lu_panel(device float4* matrices [[buffer(0)]], device T* numbers [[buffer(1)]],
+kernel void lu_panel(device float4* matrices [[buffer(0)]], device T* factors [[buffer(1)]],
                      device int* pivots [[buffer(2)]], device int* infos [[buffer(3)]],
                      constant LuPanelParameters& p [[buffer(4)]],
                      uint matrix [[threadgroup_position_in_grid]],
@@ -43,34 +43,42 @@ kernel void lu_panel(device float4* matrices [[buffer(0)]], device T* numbers [[
   threadgroup T pivot_number;
   device float4* const panel =
       matrices + matrix * p.matrix_step + p.first * p.row_step + p.first / kColumns;
-  device T* const both_columns = numbers + int64_t{2} * matrix * p.matrix_rows;
+  device T* const own_factors = factors + matrix * int64_t{p.matrix_rows};
   const uint rows_at_once = threads / p.packs;
   const uint pack = thread_index % p.packs;
   const uint own_row = thread_index / p.packs;
-  Candidate best;
-  if (own_row < rows_at_once && pack == 0) {
-    for (uint row = own_row; row < p.rows; row += rows_at_once) {
-      const T number = column(panel[row * p.row_step], 0, T());
-      both_columns[row] = number;
-      best.meet(pivot_size(number), row);
-    }
-  }
   for (uint step = 0; step < p.steps; ++step) {
-    device T* const current = both_columns + (step % 2) * p.matrix_rows;
-    device T* const next = both_columns + (1 - step % 2) * p.matrix_rows;
-    best.meet_simdgroup();
-    if (lane == 0) {
-      sizes[simdgroup] = best.size;
-      rows[simdgroup] = best.row;
+    device T* const current = reinterpret_cast<device T*>(panel) + step;
+    Candidate best;
+    for (uint row = step + thread_index; row < p.rows; row += threads) {
+      best.meet(pivot_size(current[row * p.row_step * kColumns]), row);
     }
-    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-    if (simdgroup == 0) {
-      Candidate of_all;
-      if (lane < simdgroups) {
-        of_all.meet(sizes[lane], rows[lane]);
+    best.meet_simdgroup();
+    if (simdgroups > 1) {
+      if (lane == 0) {
+        sizes[simdgroup] = best.size;
+        rows[simdgroup] = best.row;
       }
-      of_all.meet_simdgroup();
-      const uint pivot = p.is_pivoted != 0 && of_all.size > 0.0f ? of_all.row : step;
+      threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+      if (simdgroup == 0) {
+        best = Candidate();
+        if (lane < simdgroups) {
+          best.meet(sizes[lane], rows[lane]);
+        }
+        best.meet_simdgroup();
+      }
+    }
+    if (simdgroup == 0) {
+      const uint pivot = p.is_pivoted != 0 && best.size > 0.0f ? best.row : step;
+      if (lane == 0) {
+        const T number = current[pivot * p.row_step * kColumns];
+        pivot_number = number;
+        pivots[matrix * p.pivots_step + p.first + step] = static_cast<int>(p.first + pivot + 1);
+        if (is_zero(number) && infos[matrix] == 0) {
+          infos[matrix] = static_cast<int>(p.first + step + 1);
+        }
+      }
+      simdgroup_barrier(mem_flags::mem_device);
       if (lane < p.packs && pivot != step) {
         device float4& here = panel[step * p.row_step + lane];
         device float4& there = panel[pivot * p.row_step + lane];
@@ -78,44 +86,31 @@ kernel void lu_panel(device float4* matrices [[buffer(0)]], device T* numbers [[
         here = there;
         there = moved;
       }
-      if (lane == 0) {
-        const T number = current[pivot];
-        current[pivot] = current[step];
-        pivot_number = number;
-        pivots[matrix * p.pivots_step + p.first + step] = static_cast<int>(p.first + pivot + 1);
-        if (is_zero(number) && infos[matrix] == 0) {
-          infos[matrix] = static_cast<int>(p.first + step + 1);
-        }
-      }
     }
     threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-    best = Candidate();
+    // Below a pivot of zero is nothing but zeros and NaN, unless rows are not exchanged.
     const T number = pivot_number;
-    const bool is_own = pack == step / kColumns;
+    const metalops::Divisor<T> divisor =
+        metalops::divisor_of(is_zero(number) ? metalops::from_real<T>(1.0f) : number);
+    for (uint row = step + 1 + thread_index; row < p.rows; row += threads) {
+      const T factor = divisor.divide(current[row * p.row_step * kColumns]);
+      current[row * p.row_step * kColumns] = factor;
+      own_factors[row] = factor;
+    }
+    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
     float4 pivot_row = panel[step * p.row_step + pack];
-    if (is_own) {
+    if (pack == step / kColumns) {
       for (uint i = 0; i <= step % kColumns; ++i) {
         metalops::set_column(pivot_row, i, T(0.0f));
       }
     }
-    // Below a pivot of zero is nothing but zeros and NaN, unless rows are not exchanged.
-    const metalops::Divisor<T> divisor =
-        metalops::divisor_of(is_zero(number) ? metalops::from_real<T>(1.0f) : number);
-    const bool has_rows = own_row < rows_at_once && pack >= step / kColumns;
+    const bool has_rows = own_row < rows_at_once && pack >= (step + 1) / kColumns;
     const uint first_row = has_rows ? step + 1 + own_row : p.rows;
     for (uint row = first_row; row < p.rows; row += rows_at_once) {
-      const T factor = divisor.divide(current[row]);
-      float4 x = metalops::minus_product(panel[row * p.row_step + pack], factor, pivot_row);
-      if (is_own) {
-        metalops::set_column(x, step % kColumns, factor);
-      }
-      panel[row * p.row_step + pack] = x;
-      if (pack == (step + 1) / kColumns) {
-        const T following = column(x, (step + 1) % kColumns, T());
-        next[row] = following;
-        best.meet(pivot_size(following), row);
-      }
+      panel[row * p.row_step + pack] =
+          metalops::minus_product(panel[row * p.row_step + pack], own_factors[row], pivot_row);
     }
+    threadgroup_barrier(mem_flags::mem_device);
   }
 }
 

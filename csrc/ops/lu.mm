@@ -61,7 +61,7 @@ struct Factorisation {
   Tensor matrices;  // (batch, m, n) of padded_rows()
   Tensor pivots;    // (batch, min(m, n))
   Tensor infos;     // (batch), zeros
-  Tensor columns;   // (batch, 2, m) for kernels
+  Tensor column;    // (batch, m) for kernels
   bool is_pivoted;
 
   void run() const {
@@ -102,7 +102,7 @@ struct Factorisation {
   }
 
   void launch_panel(int64_t first, int64_t width) const {
-    constexpr uint64_t kLeastElements = 8;  // packs that a thread should have to itself
+    constexpr uint64_t kLeastElements = 16;  // packs that a thread should have to itself
     const auto pack = metalops::pack_of(matrices);
     const auto rows = matrices.size(1) - first;
     const auto packs = c10::metal::ceil_div(width, pack);
@@ -121,7 +121,7 @@ struct Factorisation {
       threads *= 2;
     }
     metalops::launch_threadgroups(metalops::library("lu"), named("lu_panel_", matrices),
-                                  matrices.size(0), threads, matrices, columns, pivots, infos, p);
+                                  matrices.size(0), threads, matrices, column, pivots, infos, p);
   }
 };
 
@@ -150,8 +150,8 @@ void factor_to(const Tensor& a, bool is_pivoted, const Tensor& factors, const Te
     const auto own_pivots = without_gaps(pivots);
     const auto matrices = metalops::padded_rows(a);
     const auto batch = matrices.size(0);
-    const auto columns = at::empty({batch, 2, matrices.size(1)}, matrices.options());
-    Factorisation{matrices, own_pivots.view({batch, -1}), own_infos.view({batch}), columns,
+    const auto column = at::empty({batch, matrices.size(1)}, matrices.options());
+    Factorisation{matrices, own_pivots.view({batch, -1}), own_infos.view({batch}), column,
                   is_pivoted}
         .run();
     factors.copy_(matrices.view(a.sizes()));
