@@ -219,7 +219,11 @@ kernel void ldl_factor(device T* matrices [[buffer(0)]], device T* numbers [[buf
     const T d11 = on_diagonal(a[k * p.row_step + k], is_hermitian);
     const T d21 = is_pair ? a[last * p.row_step + k] : from_real<T>(1.0f);
     const T d22 = on_diagonal(a[last * p.row_step + last], is_hermitian);
-    const Block<T> block = block_of(d11, d21, is_pair ? d22 : from_real<T>(2.0f), is_hermitian);
+    const metalops::Divisor<T> divisor = metalops::divisor_of(d11);
+    Block<T> block = {d11, d11, d11, d11};
+    if (is_pair) {
+      block = block_of(d11, d21, d22, is_hermitian);
+    }
     const uint next = last + 1;
     // From the pack on in which the columns that are left begin.
     const uint first_pack = next / kColumns;
@@ -233,7 +237,7 @@ kernel void ldl_factor(device T* matrices [[buffer(0)]], device T* numbers [[buf
         u[i] = is_left ? block.first_of(own, other, is_hermitian) : T(0.0f);
         v[i] = is_left ? block.second_of(own, other) : T(0.0f);
       } else {
-        u[i] = is_left && !is_zero ? metalops::divide(own, d11) : T(0.0f);
+        u[i] = is_left && !is_zero ? divisor.divide(own) : T(0.0f);
         v[i] = T(0.0f);
       }
     }
@@ -363,7 +367,11 @@ kernel void ldl_thread(device T* factors [[buffer(0)]], device int* pivots [[buf
     a[k * SIZE + k] = d11;
     a[last * SIZE + last] = d22;
     const T d21 = is_pair ? a[last * SIZE + k] : from_real<T>(1.0f);
-    const Block<T> block = block_of(d11, d21, is_pair ? d22 : from_real<T>(2.0f), is_hermitian);
+    const metalops::Divisor<T> divisor = metalops::divisor_of(d11);
+    Block<T> block = {d11, d11, d11, d11};
+    if (is_pair) {
+      block = block_of(d11, d21, d22, is_hermitian);
+    }
     for (uint i = 0; i < SIZE; ++i) {
       const bool is_left = i >= next && i < n;
       const T own = is_left ? a[i * SIZE + k] : T(0.0f);
@@ -372,7 +380,7 @@ kernel void ldl_thread(device T* factors [[buffer(0)]], device int* pivots [[buf
         u[i] = is_left ? block.first_of(own, other, is_hermitian) : T(0.0f);
         v[i] = is_left ? block.second_of(own, other) : T(0.0f);
       } else {
-        u[i] = is_left && !is_zero ? metalops::divide(own, d11) : T(0.0f);
+        u[i] = is_left && !is_zero ? divisor.divide(own) : T(0.0f);
       }
     }
     for (uint i = is_zero ? n : next; i < n; ++i) {

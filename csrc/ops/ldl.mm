@@ -53,7 +53,7 @@ void factor(const Tensor& matrices, const Tensor& pivots, const Tensor& infos, b
   const auto progress = at::zeros({batch}, pivots.options());
   const auto together = std::clamp(kElements / std::max<int64_t>(n * n, 1), int64_t{8}, n);
   uint64_t threads = c10::metal::simdgroup_size;
-  while (threads < 1024 && threads * 32 < static_cast<uint64_t>(n * n)) {
+  while (threads < 1024 && threads * 128 < static_cast<uint64_t>(n * n)) {
     threads *= 2;
   }
   auto p = parameters_of(matrices, hermitian);
