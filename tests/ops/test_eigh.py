@@ -167,6 +167,27 @@ def test_what_torch_makes_of_it(dtype):
     torch.testing.assert_close(compiled(x), 2 * eigvalsh(x))
 
 
+@pytest.mark.parametrize("is_general", [False, True])
+@pytest.mark.parametrize("largest", [False, True])
+def test_lobpcg_finds_the_ends_of_a_spectrum(is_general, largest):
+    a = batch((60, 60), torch.float32) / 60 + torch.arange(60.0).diag()
+    b = torch.randn(60, 60)
+    b = b @ b.T / 60 + torch.eye(60) if is_general else None
+    root = torch.linalg.cholesky(b).inverse() if is_general else torch.eye(60)
+    exact = torch.linalg.eigvalsh((root @ a @ root.T).double())
+    values, vectors = torch.lobpcg(
+        a.to("mps"),
+        B=b.to("mps") if is_general else None,
+        X=torch.randn(60, 4).to("mps"),
+        niter=200,
+        largest=largest,
+    )
+    expected = exact.flip(0)[:4] if largest else exact[:4]
+    torch.testing.assert_close(values.cpu().double(), expected, rtol=1e-4, atol=1e-3)
+    right = vectors.cpu() if b is None else b @ vectors.cpu()
+    torch.testing.assert_close(a @ vectors.cpu(), right * values.cpu(), rtol=1e-3, atol=2e-2)
+
+
 def test_batches_are_solved_one_by_one():
     """Bit for bit, in batches and alone, and each time."""
     for n, count in ((3, 70), (12, 9), (66, 3)):
