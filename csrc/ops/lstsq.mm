@@ -27,6 +27,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -298,8 +299,21 @@ std::tuple<Tensor&, Tensor&, Tensor&, Tensor&> lstsq_out(
   return {solution, residuals, rank, singular_values};
 }
 
+std::tuple<Tensor, Tensor, Tensor, Tensor> lstsq(const Tensor& a, const Tensor& b,
+                                                 std::optional<double> rcond,
+                                                 std::optional<std::string_view> driver) {
+  const auto real = a.options().dtype(c10::toRealValueType(a.scalar_type()));
+  auto solution = at::empty({0}, a.options());
+  auto residuals = at::empty({0}, real);
+  auto rank = at::empty({0}, a.options().dtype(at::kLong));
+  auto singular_values = at::empty({0}, real);
+  lstsq_out(a, b, rcond, driver, solution, residuals, rank, singular_values);
+  return {std::move(solution), std::move(residuals), std::move(rank), std::move(singular_values)};
+}
+
 TORCH_LIBRARY_IMPL(aten, MPS, library) {
   metalops::AtenKernels m(library);
+  m.impl("linalg_lstsq", lstsq);
   m.impl("linalg_lstsq.out", lstsq_out);
 }
 
