@@ -204,6 +204,7 @@ def _calls() -> Iterator[tuple[str, Callable[..., Any], tuple[Tensor, ...], bool
     yield "_linalg_svd of 70 rows", _singular, (x(70, 70) / 32,), False
     yield "_linalg_eigh of 70 rows", _exponential, (x(70, 70) / 32,), False
     yield "linalg_eig", _from_eigenvalues, (x(4, 9, 9) / 8,), False
+    yield "linalg_eig of 70 rows", _from_eigenvalues, (x(70, 70) / 32,), False
     yield "jagged", _padded, (x(20, 9), torch.tensor([0, 3, 3, 12, 20])), False
     yield "_fused_adagrad_", _adagrad, (x(30, 33), x(30, 33, seed=1)), False
 
