@@ -539,7 +539,9 @@ inline void find_schur_form(Columns packs, Vectors vectors, int lane, int n, int
     step->stalled = 0;
     step->sweeps = 30 * ::metal::max(10, n);
     step->size = size;
+    step->v[0] = from_real<T>(0.0f);
   }
+  Team::wait();
   while (true) {
     if (lane == 0) {
       decide<T, STRIDE>(packs, n, with_form, step);
