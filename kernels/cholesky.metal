@@ -84,7 +84,7 @@ kernel void cholesky_thread(device T* factors [[buffer(0)]], device int* infos [
   float4 packs[SIZE * kPacks];
   const bool is_upper = p.mode != 0;
   device const T* const from = input + matrix * p.input.matrix;
-  const auto numbers = metalops::numbers_of<T>(&packs[0]);
+  const auto numbers = metalops::elements_of<T>(&packs[0]);
   for (uint row = 0; row < SIZE; ++row) {
     for (uint i = 0; i < SIZE; ++i) {
       const bool is_read = i >= row && i < p.rows;

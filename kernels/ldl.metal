@@ -305,9 +305,9 @@ kernel void ldl_thread(device T* factors [[buffer(0)]], device int* pivots [[buf
   const uint n = p.rows;
   const bool is_hermitian = p.mode != 0;
   metalops::load_matrix<T, SIZE>(&packs[0], input + matrix * p.input.matrix, p.input, n, n);
-  const auto a = metalops::numbers_of<T>(&packs[0]);
-  const auto u = metalops::numbers_of<T>(&u_packs[0]);
-  const auto v = metalops::numbers_of<T>(&v_packs[0]);
+  const auto a = metalops::elements_of<T>(&packs[0]);
+  const auto u = metalops::elements_of<T>(&u_packs[0]);
+  const auto v = metalops::elements_of<T>(&v_packs[0]);
   device int* const own_pivots = pivots + matrix * n;
   int info = 0;
   for (uint k = 0; k < n;) {

@@ -129,7 +129,7 @@ kernel void lu_thread(device T* factors [[buffer(0)]], device int* pivots [[buff
   float4 pivot_row[kPacks];
   metalops::load_matrix<T, SIZE>(&packs[0], input + matrix * p.input.matrix, p.input, p.rows,
                                  p.columns);
-  const auto numbers = metalops::numbers_of<T>(&packs[0]);
+  const auto numbers = metalops::elements_of<T>(&packs[0]);
   const uint steps = min(p.rows, p.columns);
   int info = 0;
   for (uint step = 0; step < steps; ++step) {

@@ -31,6 +31,7 @@ struct SmallMatricesParameters {
 #ifdef __METAL__
 #include <metal_stdlib>
 
+#include "column_packs.h"
 #include "row_packs.h"
 
 namespace metalops {
@@ -39,12 +40,6 @@ namespace metalops {
 template <typename T, uint SIZE>
 constexpr constant uint kPacksOfRow = SIZE / kColumnsOfPack<T>;
 
-// The numbers of rows of packs.
-template <typename T>
-inline thread T* numbers_of(thread::metal::float4* rows) {
-  return reinterpret_cast<thread T*>(rows);
-}
-
 // With zeros behind its rows and columns.
 template <typename T, uint SIZE>
 inline void load_matrix(thread::metal::float4* rows, device const T* from, MatrixSteps steps,
@@ -52,7 +47,7 @@ inline void load_matrix(thread::metal::float4* rows, device const T* from, Matri
   for (uint i = 0; i < SIZE * kPacksOfRow<T, SIZE>; ++i) {
     rows[i] = ::metal::float4(0.0f);
   }
-  const auto numbers = numbers_of<T>(rows);
+  const auto numbers = elements_of<T>(rows);
   for (uint row = 0; row < row_count; ++row) {
     for (uint column = 0; column < column_count; ++column) {
       numbers[row * SIZE + column] = from[row * steps.row + column * steps.column];
@@ -63,7 +58,7 @@ inline void load_matrix(thread::metal::float4* rows, device const T* from, Matri
 template <typename T, uint SIZE>
 inline void store_matrix(thread::metal::float4* rows, device T* to, MatrixSteps steps,
                          uint row_count, uint column_count) {
-  const auto numbers = numbers_of<T>(rows);
+  const auto numbers = elements_of<T>(rows);
   for (uint row = 0; row < row_count; ++row) {
     for (uint column = 0; column < column_count; ++column) {
       to[row * steps.row + column * steps.column] = numbers[row * SIZE + column];
@@ -77,7 +72,7 @@ inline void copy_row(thread::metal::float4* to, thread const ::metal::float4* ro
   for (uint i = 0; i < kPacksOfRow<T, SIZE>; ++i) {
     to[i] = row[i];
   }
-  const auto numbers = numbers_of<T>(to);
+  const auto numbers = elements_of<T>(to);
   for (uint column = 0; column < first; ++column) {
     numbers[column] = T(0.0f);
   }

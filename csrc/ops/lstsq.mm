@@ -24,7 +24,6 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -129,16 +128,17 @@ Tensor is_certainly_regular(const Tensor& triangle, bool is_upper, double rcond)
   return (norm(scaled) * norm(inverse)).lt(1.0 / (kForRounding * rcond));
 }
 
-// rows: (**, k, nrhs). By the inverse, which has to exist, but zero for matrices of zeros.
-Tensor solve_gels(const Factors& factors, const Tensor& rows) {
+// rows: (**, k, nrhs); is_zero: (*, 1, 1). By the inverse, which has to exist, but zero for
+// matrices of zeros.
+Tensor solve_gels(const Factors& factors, const Tensor& rows, const Tensor& is_zero) {
   const auto is_zero_there = factors.triangle.diagonal(0, -2, -1).eq(0);
   const auto first = is_zero_there.to(at::kInt).argmax(-1) + 1;
   const auto matters =
-      is_zero_there.any(-1).logical_and(factors.is_zero().squeeze(-1).squeeze(-1).logical_not());
+      is_zero_there.any(-1).logical_and(is_zero.squeeze(-1).squeeze(-1).logical_not());
   const auto infos = (first * matters).to(at::kInt);
   at::_linalg_check_errors(infos, kName, infos.dim() == 0);
   return at::linalg_solve_triangular(factors.triangle, rows, factors.is_tall)
-      .masked_fill(factors.is_zero(), 0);
+      .masked_fill(is_zero, 0);
 }
 
 // By the inverse, or for matrices that may not have their full rank, whose ranks then change, by
@@ -188,11 +188,10 @@ Solution solve(const Tensor& a, const Tensor& b, Driver driver, double rcond) {
   const auto n = a.size(-1);
   const auto k = std::min(m, n);
   const auto own_batch = a.sizes().slice(0, a.dim() - 2);
+  const auto full_rank = [&] { return at::full(own_batch, k, a.options().dtype(at::kLong)); };
   Solution result;
-  if (driver != Driver::kGels) {
-    result.rank = at::full(own_batch, k, a.options().dtype(at::kLong));
-  }
   if (k == 0) {
+    result.rank = full_rank();
     auto sizes = own_batch.vec();
     sizes.push_back(k);
     result.values = at::zeros(sizes, a.options().dtype(at::kFloat));
@@ -208,12 +207,13 @@ Solution solve(const Tensor& a, const Tensor& b, Driver driver, double rcond) {
   Tensor along;  // the solution, in the space of the triangle
   switch (driver) {
     case Driver::kGels: {
-      along = solve_gels(factors, rows);
-      const auto is_zero = factors.is_zero().squeeze(-1);
-      result.residuals += rows.abs().square().sum(-2) * is_zero;
+      const auto is_zero = factors.is_zero();
+      along = solve_gels(factors, rows, is_zero);
+      result.residuals += rows.abs().square().sum(-2) * is_zero.squeeze(-1);
       break;
     }
     case Driver::kGelsy:
+      result.rank = full_rank();
       along = solve_gelsy(factors, rows, rcond, result.rank);
       break;
     case Driver::kGelsd:
