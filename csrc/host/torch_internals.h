@@ -4,6 +4,7 @@
 // metalops/_torch_internals.py for Python.)
 #pragma once
 #include <ATen/EmptyTensor.h>
+#include <ATen/SparseTensorImpl.h>
 #include <ATen/Utils.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/detail/MPSHooksInterface.h>
@@ -93,6 +94,31 @@ inline at::Tensor tensor_on(const c10::Storage& storage, c10::DispatchKey key,
   if (like.is_neg()) tensor->_set_neg(true);
   if (is_wrapped_number(like)) tensor->set_wrapped_number(true);
   return at::Tensor(std::move(tensor));
+}
+
+// ---- sparse COO tensors -------------------------------------------------------------------------
+
+inline at::SparseTensorImpl* sparse_impl(const at::Tensor& tensor) {
+  return static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
+}
+
+// Gives `tensor` these indices and values, and everything else that `like` has. Nothing is copied.
+inline void set_sparse(const at::Tensor& tensor, const at::Tensor& like, const at::Tensor& indices,
+                       const at::Tensor& values) {
+  const at::SparseTensorImpl* from = sparse_impl(like);
+  at::SparseTensorImpl* to = sparse_impl(tensor);
+  to->raw_resize_(from->sparse_dim(), from->dense_dim(), from->sizes());
+  to->set_indices_and_values_unsafe(indices, values);
+  to->set_coalesced(from->coalesced());
+}
+
+// What is as `like` with these indices and values, on the device of `key`.
+inline at::Tensor sparse_on(c10::DispatchKey key, const at::Tensor& like, const at::Tensor& indices,
+                            const at::Tensor& values) {
+  at::Tensor tensor(
+      c10::make_intrusive<at::SparseTensorImpl>(c10::DispatchKeySet(key), like.dtype()));
+  set_sparse(tensor, like, indices, values);
+  return tensor;
 }
 
 // ---- the dispatcher -----------------------------------------------------------------------------

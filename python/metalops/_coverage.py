@@ -142,6 +142,8 @@ def _status(name: str, delegates: dict[str, str], shared: dict[str, str]) -> str
         has_kernel_for_key(name, k) for k in _COMPOSITE_KEYS
     ):
         return "composite"
+    if any(name in overloads for overloads in _stock.sparse_overloads()):
+        return "stock"
     if has_kernel_for_key(name, "CPU") or name in _COMPOSITE_WITHOUT_KERNEL:
         return next((x for x, names in _WITHOUT_KERNEL.items() if name in names), "missing")
     return "elsewhere"

@@ -33,6 +33,7 @@ def bring_up() -> None:
         return
     served, unserved = _host.register_stock_operators(sorted(_stock.stock_overloads()))
     _stand_ins, _without_kernel = frozenset(served), frozenset(unserved)
+    _host.register_sparse_operators(*map(sorted, _stock.sparse_overloads()))
     _forget_cached_answers()
     _add_missing_functions()
     _replace_compile_shader()

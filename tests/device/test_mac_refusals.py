@@ -78,6 +78,7 @@ NOT_REFUSED = {
     "std.unbiased": (COMPLEX, VARIANCE),
     "std_mean": (COMPLEX, VARIANCE),
     "std_mean.unbiased": (COMPLEX, VARIANCE),
+    "to_sparse": (COMPLEX, "made of operators that are listed as taking complex numbers"),
     "var": (COMPLEX, VARIANCE),
     "var.unbiased": (COMPLEX, VARIANCE),
     "var_mean": (COMPLEX, VARIANCE),

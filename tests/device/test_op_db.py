@@ -113,7 +113,6 @@ KNOWN_FAILURES = {
     "tensor_split": "torch wants the indices on the CPU, and the samples are moved as a whole",
     "sparse.mm.reduce": "sparse compressed tensors cannot be moved to the device",
     "sparse.sampled_addmm": "sparse compressed tensors cannot be moved to the device",
-    "to_sparse": "the device has no sparse tensors",
 }
 
 # What torch's CPU loses all digits of in half precision; ours is compared with float32.
@@ -243,7 +242,10 @@ def outcome(function):
 
 
 def tensors(tree):
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    """All in the tree; of a sparse one its indices and values."""
+    found = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    parts = [(x._indices(), x._values()) if x.is_sparse else (x,) for x in found]
+    return list(itertools.chain(*parts))
 
 
 def lacked_by_stock(error: Exception) -> bool:

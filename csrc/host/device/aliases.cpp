@@ -31,8 +31,21 @@ at::Tensor Aliases::to_cpu(c10::MaybeOwned<at::Tensor> argument) {
     return tensor;
   }
   if (mps_at_ == 0) mps_at_ = arguments_;
+  return alias(std::move(argument));
+}
+
+at::Tensor Aliases::alias(c10::MaybeOwned<at::Tensor> argument) {
+  const at::Tensor& tensor = *argument;
   for (const TensorPair& pair : tensors_) {
     if (pair.mps->is_same(tensor)) return pair.cpu;
+  }
+  if (tensor.is_sparse()) {
+    const auto* parts = internals::sparse_impl(tensor);
+    at::Tensor indices = alias(c10::MaybeOwned<at::Tensor>::owned(parts->indices()));
+    at::Tensor values = alias(c10::MaybeOwned<at::Tensor>::owned(parts->values()));
+    at::Tensor cpu = internals::sparse_on(c10::DispatchKey::SparseCPU, tensor, indices, values);
+    tensors_.push_back({std::move(argument), std::move(cpu)});
+    return tensors_.back().cpu;
   }
   const c10::Storage& storage = tensor.storage();
   const c10::Storage* cpu = nullptr;
@@ -43,8 +56,8 @@ at::Tensor Aliases::to_cpu(c10::MaybeOwned<at::Tensor> argument) {
     storages_.push_back({storage, cpu_alias(storage), storage.data()});
     cpu = &storages_.back().cpu;
   }
-  at::Tensor alias = internals::tensor_on(*cpu, c10::DispatchKey::CPU, tensor);
-  tensors_.push_back({std::move(argument), std::move(alias)});
+  at::Tensor strided = internals::tensor_on(*cpu, c10::DispatchKey::CPU, tensor);
+  tensors_.push_back({std::move(argument), std::move(strided)});
   return tensors_.back().cpu;
 }
 
@@ -56,12 +69,17 @@ std::optional<at::Tensor> Aliases::to_cpu(const std::optional<at::Tensor>& tenso
 at::Tensor Aliases::to_mps(const at::Tensor& result) {
   if (!result.defined() || !result.device().is_cpu()) return result;
   TORCH_CHECK_NOT_IMPLEMENTED(
-      result.layout() == at::kStrided && !result.is_quantized(),
-      "The MPS device, which metalops provides in software here, has strided tensors only, but "
-      "the operator returns one that is ",
-      result.is_quantized() ? "quantized" : "sparse", ".");
+      (result.layout() == at::kStrided || result.is_sparse()) && !result.is_quantized(),
+      "The MPS device, which metalops provides in software here, has strided tensors and sparse "
+      "ones in COO only, but the operator returns one that is ",
+      result.is_quantized() ? "quantized" : "sparse compressed", ".");
   for (const TensorPair& pair : tensors_) {
     if (pair.cpu.is_same(result)) return *pair.mps;
+  }
+  if (result.is_sparse()) {
+    const auto* parts = internals::sparse_impl(result);
+    return internals::sparse_on(c10::DispatchKey::SparseMPS, result, to_mps(parts->indices()),
+                                to_mps(parts->values()));
   }
   check_dtype(result.scalar_type());
   for (const StoragePair& pair : storages_) {
@@ -92,10 +110,27 @@ void Aliases::write_back() {
     pair.memory = pair.mps.data();
   }
   for (const TensorPair& pair : tensors_) {
+    if (pair.cpu.is_sparse()) {
+      write_back_sparse(*pair.mps, pair.cpu);
+      continue;
+    }
     if (same_geometry(*pair.mps, pair.cpu)) continue;
     internals::set_geometry(*pair.mps, pair.cpu.sizes(), pair.cpu.strides(),
                             pair.cpu.storage_offset());
   }
+}
+
+// An argument that nothing was done to may be one that refuses to be changed.
+void Aliases::write_back_sparse(const at::Tensor& mps, const at::Tensor& cpu) {
+  const auto* const before = internals::sparse_impl(mps);
+  const auto* const after = internals::sparse_impl(cpu);
+  const at::Tensor indices = to_mps(after->indices());
+  const at::Tensor values = to_mps(after->values());
+  if (indices.is_same(before->indices()) && values.is_same(before->values()) &&
+      mps.sizes() == cpu.sizes() && before->coalesced() == after->coalesced()) {
+    return;
+  }
+  internals::set_sparse(mps, cpu, indices, values);
 }
 
 }  // namespace metalops::device

@@ -9,9 +9,9 @@ namespace metalops::device {
 
 class Aliases {
  public:
-  // The CPU tensor for an argument. Equal tensors and tensors that share memory keep doing so. CPU
-  // tensors pass unchanged. An argument that is not moved here must live as long as this: another
-  // reference to a tensor of Python's would take Python's lock.
+  // The CPU tensor for an argument, strided or sparse in COO. Equal tensors and tensors that share
+  // memory keep doing so. CPU tensors pass unchanged. An argument that is not moved here must live
+  // as long as this: another reference to a tensor of Python's would take Python's lock.
   at::Tensor to_cpu(const at::Tensor& tensor);
   at::Tensor to_cpu(at::Tensor&& tensor);
   std::optional<at::Tensor> to_cpu(const std::optional<at::Tensor>& tensor);
@@ -20,7 +20,8 @@ class Aliases {
   // adopted without a copy.
   at::Tensor to_mps(const at::Tensor& result);
 
-  // Brings to the arguments what a kernel did to their sizes, strides and storages.
+  // Brings to the arguments what a kernel did to their sizes, strides and storages, and to the
+  // indices and values of sparse ones.
   void write_back();
 
   bool saw_mps() const { return mps_at_ != 0; }
@@ -39,6 +40,8 @@ class Aliases {
     at::Tensor cpu;
   };
   at::Tensor to_cpu(c10::MaybeOwned<at::Tensor> tensor);
+  at::Tensor alias(c10::MaybeOwned<at::Tensor> mps);
+  void write_back_sparse(const at::Tensor& mps, const at::Tensor& cpu);
 
   const ServesDevice serves_device_;
   c10::SmallVector<StoragePair, 4> storages_;

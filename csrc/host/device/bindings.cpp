@@ -6,6 +6,7 @@
 #include <device/copy.h>
 #include <device/device.h>
 #include <device/recorder.h>
+#include <device/sparse.h>
 #include <device/stand_in.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -38,6 +39,10 @@ void bind_device(pybind11::module_& m) {
       py::arg("overloads"),
       "Registers these stock MPS overloads; returns those that a CPU kernel serves and those that "
       "nothing can serve.");
+  m.def("register_sparse_operators", &device::register_sparse_operators, py::arg("common"),
+        py::arg("others"),
+        "Registers these overloads on the SparseMPS key: those whose kernel is torch's for every "
+        "device, and others, which that of SparseCPU stands in for.");
   m.def("allocator_address", [] {
     return reinterpret_cast<uintptr_t>(static_cast<c10::Allocator*>(&device::allocator()));
   });

@@ -48,12 +48,12 @@ bool is_generator(const c10::Argument& argument) {
 // Calls one operator's CPU kernel on the memory of its mps arguments.
 class StandIn final : public c10::OperatorKernel {
  public:
-  explicit StandIn(const c10::OperatorHandle& op)
+  explicit StandIn(const c10::OperatorHandle& op, c10::DispatchKey cpu_key = c10::DispatchKey::CPU)
       : name_(c10::toString(op.operator_name())),
         takes_indices_(takes_indices(op.schema().name())),
-        refusal_(find_refusal(op.schema().name())),
+        refusal_(cpu_key == c10::DispatchKey::CPU ? find_refusal(op.schema().name()) : nullptr),
         mutable_(op.schema().is_mutable()),
-        kernel_(op) {
+        kernel_(op, cpu_key) {
     const auto& arguments = op.schema().arguments();
     for (size_t i = 0; i < arguments.size(); ++i) {
       if (is_generator(arguments[i])) generator_at_ = i;
@@ -273,16 +273,25 @@ TORCH_LIBRARY_IMPL(_, MPS, m) {
 
 }  // namespace
 
+BoxedKernel stand_in_for(const c10::OperatorHandle& op, c10::DispatchKey cpu_key) {
+  return [stand_in = std::make_shared<StandIn>(op, cpu_key)](const c10::OperatorHandle& op,
+                                                             torch::jit::Stack* stack) {
+    (*stand_in)(op, c10::DispatchKeySet(), stack);
+  };
+}
+
+std::optional<c10::OperatorHandle> find_overload(const std::string& overload) {
+  const size_t dot = overload.find('.');
+  return c10::Dispatcher::singleton().findSchema(
+      {overload.substr(0, dot), dot == std::string::npos ? "" : overload.substr(dot + 1)});
+}
+
 StockOperators register_stock_operators(const std::vector<std::string>& overloads) {
   static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::MPS, __FILE__,
                                 __LINE__);
   StockOperators result;
-  auto& dispatcher = c10::Dispatcher::singleton();
   for (const std::string& overload : overloads) {
-    const size_t dot = overload.find('.');
-    const c10::OperatorName name(overload.substr(0, dot),
-                                 dot == std::string::npos ? "" : overload.substr(dot + 1));
-    const auto op = dispatcher.findSchema(name);
+    const auto op = find_overload(overload);
     if (!op || op->hasKernelForDispatchKey(c10::DispatchKey::MPS)) continue;
     if (forced_to_cpu(overload)) {
       library.impl(overload.c_str(),

@@ -1,5 +1,5 @@
-// Tensors that the software device does not have: sparse, quantized, nested. A Mac has some sparse
-// operators; here every one says in one sentence what is missing.
+// Tensors that torch does not make on mps: sparse compressed, quantized, strided nested. Every
+// operator says so in one sentence.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
@@ -10,13 +10,12 @@ template <c10::DispatchKey key>
 void no_such_tensors(const c10::OperatorHandle& op, torch::jit::Stack*) {
   constexpr const char* kind = key == c10::DispatchKey::QuantizedMPS      ? "quantized"
                                : key == c10::DispatchKey::NestedTensorMPS ? "nested"
-                               : key == c10::DispatchKey::SparseCsrMPS    ? "sparse compressed"
-                                                                          : "sparse";
+                                                                          : "sparse compressed";
   TORCH_CHECK_NOT_IMPLEMENTED(
       false, "The operator '", op.schema().operator_name(), "' is not currently implemented for ",
       kind,
       " tensors on the MPS device, which metalops provides in software here. Use strided "
-      "tensors, or the CPU.");
+      "tensors, sparse ones in COO, or the CPU.");
 }
 
 template <c10::DispatchKey key>
@@ -24,7 +23,6 @@ void refuse(torch::Library& m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&no_such_tensors<key>>());
 }
 
-TORCH_LIBRARY_IMPL(_, SparseMPS, m) { refuse<c10::DispatchKey::SparseMPS>(m); }
 TORCH_LIBRARY_IMPL(_, SparseCsrMPS, m) { refuse<c10::DispatchKey::SparseCsrMPS>(m); }
 TORCH_LIBRARY_IMPL(_, QuantizedMPS, m) { refuse<c10::DispatchKey::QuantizedMPS>(m); }
 TORCH_LIBRARY_IMPL(_, NestedTensorMPS, m) { refuse<c10::DispatchKey::NestedTensorMPS>(m); }

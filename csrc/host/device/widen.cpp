@@ -87,10 +87,6 @@ bool is_dtype(const c10::Argument& argument) {
   return type->kind() == c10::TypeKind::ScalarTypeType;
 }
 
-void redispatch(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
-}
-
 // Complex numbers of a refused float type are widened with it (polar makes them from two floats).
 std::optional<std::pair<ScalarType, ScalarType>> complex_companions(ScalarType refused,
                                                                     ScalarType wide) {
@@ -101,7 +97,9 @@ std::optional<std::pair<ScalarType, ScalarType>> complex_companions(ScalarType r
 // One call with every `refused` argument replaced by a `wide` copy.
 class WideCall {
  public:
-  WideCall(const c10::OperatorHandle& op, ScalarType refused, ScalarType wide) : op_(op) {
+  WideCall(const c10::OperatorHandle& op, c10::DispatchKeySet key, ScalarType refused,
+           ScalarType wide)
+      : op_(op), key_(key) {
     pairs_.push_back({refused, wide});
     if (auto companions = complex_companions(refused, wide))
       pairs_.push_back({companions->first, companions->second});
@@ -113,9 +111,10 @@ class WideCall {
       const c10::Argument& argument = schema.arguments()[i];
       stack->push_back(widen(arguments[i], argument));
     }
-    redispatch(op_, stack);
+    op_.redispatchBoxed(key_, stack);
     for (auto& [narrow, copy] : written_) {
-      if (!narrow.sizes().equals(copy.sizes())) narrow.resize_(copy.sizes());
+      const bool grows_by_copy = narrow.is_sparse();
+      if (!grows_by_copy && !narrow.sizes().equals(copy.sizes())) narrow.resize_(copy.sizes());
       narrow.copy_(copy);
     }
     const size_t first = stack->size() - schema.returns().size();
@@ -198,6 +197,7 @@ class WideCall {
   }
 
   const c10::OperatorHandle& op_;
+  const c10::DispatchKeySet key_;
   c10::SmallVector<Pair, 2> pairs_;
   std::vector<std::pair<at::Tensor, at::Tensor>> written_;  // narrow argument, wide copy
   std::vector<at::Tensor> unchanged_;
@@ -223,7 +223,8 @@ class WrittenOperands {
 
   void restore() const {
     for (const Saved& saved : saved_) {
-      internals::set_geometry(saved.tensor, saved.sizes, saved.strides);
+      if (!saved.tensor.is_sparse())
+        internals::set_geometry(saved.tensor, saved.sizes, saved.strides);
       saved.tensor.copy_(saved.copy);
     }
   }
@@ -241,9 +242,11 @@ class WrittenOperands {
 
   void add(const at::Tensor& tensor) {
     if (!tensor.defined()) return;
-    saved_.push_back(Saved{tensor, at::Tensor(), c10::DimVector(tensor.sizes()),
-                           c10::DimVector(tensor.strides())});
-    bytes_ += tensor.nbytes();
+    const at::Tensor memory =
+        tensor.is_sparse() ? internals::sparse_impl(tensor)->values() : tensor;
+    saved_.push_back(Saved{tensor, at::Tensor(), c10::DimVector(memory.sizes()),
+                           c10::DimVector(memory.strides())});
+    bytes_ += memory.nbytes();
   }
 
   c10::SmallVector<Saved, 2> saved_;
@@ -259,8 +262,9 @@ uint64_t code(const at::Tensor& tensor) {
   return 1 | static_cast<uint64_t>(tensor.scalar_type()) << 1 |
          static_cast<uint64_t>(std::min<int64_t>(tensor.dim(), 31)) << 8 |
          static_cast<uint64_t>(tensor.numel() == 0) << 13 |
-         static_cast<uint64_t>(tensor.is_contiguous()) << 14 |
-         static_cast<uint64_t>(internals::is_wrapped_number(tensor)) << 15;
+         static_cast<uint64_t>(!tensor.is_sparse() && tensor.is_contiguous()) << 14 |
+         // Numbers are contiguous: only sparse tensors have this bit without that one.
+         static_cast<uint64_t>(tensor.is_sparse() || internals::is_wrapped_number(tensor)) << 15;
 }
 
 // Each kind of tensor in a list once, so that lists of every length have few signatures.
@@ -283,7 +287,7 @@ bool CpuKernel::may_refuse(const at::Tensor& tensor) {
          tensor.scalar_type() != at::kDouble;
 }
 
-CpuKernel::CpuKernel(const c10::OperatorHandle& op) {
+CpuKernel::CpuKernel(const c10::OperatorHandle& op, c10::DispatchKey key) : key_(key) {
   for (const c10::Argument& argument : op.schema().arguments()) {
     is_dtype_.push_back(is_dtype(argument));
     in_place_ |= is_written(argument) && !argument.is_out();
@@ -348,7 +352,7 @@ void CpuKernel::call(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const size_t first = stack->size() - op.schema().arguments().size();
   bool keep = false;
   for (size_t i = first; i < stack->size() && !keep; ++i) keep = may_be_refused((*stack)[i]);
-  if (!keep) return redispatch(op, stack);
+  if (!keep) return op.redispatchBoxed(key_, stack);
 
   const c10::SmallVector<IValue, 8> arguments(stack->begin() + static_cast<int64_t>(first),
                                               stack->end());
@@ -360,7 +364,7 @@ void CpuKernel::call(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     for (const ScalarType* type = std::find(candidates.begin(), candidates.end(), wide);; ++type) {
       stack->resize(first);
       try {
-        return WideCall(op, narrow, *type).run(arguments, stack);
+        return WideCall(op, key_, narrow, *type).run(arguments, stack);
       } catch (const std::exception&) {
         // Other numbers may need the next type: a bool's negative ones do not fit in a byte.
         if (in_place_ || type + 1 == candidates.end()) throw;
@@ -373,7 +377,7 @@ void CpuKernel::call(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   std::optional<ScalarType> refused;
   std::exception_ptr refusal;
   try {
-    redispatch(op, stack);
+    op.redispatchBoxed(key_, stack);
     if (known == nullptr) remember(std::move(this_one), std::nullopt);
     return;
   } catch (const c10::Error& error) {
@@ -388,7 +392,7 @@ void CpuKernel::call(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     if (written) written->restore();
     stack->resize(first);
     try {
-      WideCall(op, *refused, candidates[i]).run(arguments, stack);
+      WideCall(op, key_, *refused, candidates[i]).run(arguments, stack);
       return remember(std::move(this_one), Widening{*refused, candidates[i]});
     } catch (const std::exception& error) {
       if (i + 1 != candidates.size()) continue;

@@ -14,14 +14,14 @@
 
 namespace metalops::device {
 
-// Calls the CPU kernel of `op` with CPU arguments. When the kernel refuses a dtype ("not
-// implemented for 'Half'"), the arguments of that dtype are computed in a wider one and the results
-// are cast back; arguments that the operator writes get the cast result. What a kernel takes is
-// tried once and remembered for each combination of dtypes, kinds of shape and modes. Threads may
-// call at the same time.
+// Calls the kernel of `op` for `key`, CPU or SparseCPU, with CPU arguments. When the kernel refuses
+// a dtype ("not implemented for 'Half'"), the arguments of that dtype are computed in a wider one
+// and the results are cast back; arguments that the operator writes get the cast result. What a
+// kernel takes is tried once and remembered for each combination of dtypes, kinds of shape and
+// modes. Threads may call at the same time.
 class CpuKernel {
  public:
-  explicit CpuKernel(const c10::OperatorHandle& op);
+  CpuKernel(const c10::OperatorHandle& op, c10::DispatchKey key);
   ~CpuKernel();
   CpuKernel(const CpuKernel&) = delete;
   CpuKernel& operator=(const CpuKernel&) = delete;
@@ -51,6 +51,7 @@ class CpuKernel {
 
   // Only ever grows at its head, so that reading it takes no lock.
   std::atomic<const Remembered*> remembered_{nullptr};
+  const c10::DispatchKeySet key_;
   std::vector<bool> is_dtype_;  // of each argument
   bool in_place_ = false;       // some argument is both read and written
 };
