@@ -23,13 +23,11 @@ struct EighColumnParameters {
   uint32_t ends_panel;  // only what is left of the panel's last column is to be done
 };
 
-// Sweeps that are recorded, then applied.
-struct EighSweepParameters {
+// Values and vectors in a padded order.
+struct EighOrderParameters {
   int32_t size;
-  int32_t stride;          // packs from eigenvector to eigenvector
-  int32_t most_rotations;  // recorded at a time, at least `size`
-  int32_t most_sweeps;
-  int32_t leaf;  // rows and columns of the blocks on the diagonal outside of which vectors are zero
+  int32_t padded;
+  int32_t row;  // elements from vector to vector
 };
 
 }  // namespace metalops

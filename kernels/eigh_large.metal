@@ -1,6 +1,6 @@
 // Eigenvalues and eigenvectors of Hermitian matrices of any size, in many launches: the blocked
-// reduction to a real tridiagonal matrix (LAPACK's xLATRD; products of matrices are the host's), QL
-// sweeps that are recorded and then applied to rows, and the factors of blocks of reflectors.
+// reduction to a real tridiagonal matrix (LAPACK's xLATRD; products of matrices are the host's),
+// the order of the results, and the factors of blocks of reflectors.
 //
 // Matrices have both triangles, in columns of packs.
 #include <c10/metal/reduction_utils.h>
@@ -11,7 +11,6 @@
 #include "eigh_large.h"
 #include "hermitian.h"
 #include "reflectors.h"
-#include "rotations.h"
 #include "scaling.h"
 using namespace metal;
 using namespace metalops;
@@ -235,117 +234,43 @@ kernel void eigh_products(device float4* products [[buffer(0)]], device T* overl
   overlaps[(matrix * p.slices + slice) * 2 * kEighPanel + which] = sum;
 }
 
-// ---- iterations ---------------------------------------------------------------------------------
-
-// Goes on with the sweeps, records as many as there is room for and counts them. A simdgroup for
-// each matrix, whose first lane does it. SIZE: of what is kept in threadgroup memory meanwhile, or
-// zero.
-template <int SIZE>
-kernel void eigh_sweeps(device float* diagonals [[buffer(0)]], device float* besides [[buffer(1)]],
-                        device TridiagonalIteration* iterations [[buffer(2)]],
-                        device float2* rotations [[buffer(3)]], device Sweep* sweeps [[buffer(4)]],
-                        device int* counts [[buffer(5)]],
-                        constant EighSweepParameters& p [[buffer(6)]],
-                        uint matrix [[threadgroup_position_in_grid]],
-                        uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup float kept_diagonal[SIZE + 1];
-  threadgroup float kept_beside[SIZE + 1];
-  const int n = p.size;
-  device float* const diagonal = diagonals + int64_t(matrix) * n;
-  device float* const beside = besides + int64_t(matrix) * n;
-  if (SIZE > 0) {
-    for (int i = lane; i < n; i += kSimdgroup) {
-      kept_diagonal[i] = diagonal[i];
-      kept_beside[i] = beside[i];
-    }
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-  }
-  if (lane == 0) {
-    device float2* to = rotations + int64_t(matrix) * p.most_rotations;
-    device Sweep* const sweeps_to = sweeps + int64_t(matrix) * p.most_sweeps;
-    TridiagonalIteration iteration = iterations[matrix];
-    int used = 0;
-    int done = 0;
-    Sweep last = {0, 1, 1};
-    while (last.count > 0 && done < p.most_sweeps && used + n <= p.most_rotations) {
-      last = SIZE > 0 ? next_sweep(&kept_diagonal[0], &kept_beside[0], n, iteration, to + used)
-                      : next_sweep(diagonal, beside, n, iteration, to + used);
-      if (last.count > 0) {
-        sweeps_to[done++] = last;
-      }
-      used += last.count;
-    }
-    iterations[matrix] = iteration;
-    counts[matrix] = done;
-  }
-  if (SIZE > 0) {
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-    for (int i = lane; i < n; i += kSimdgroup) {
-      diagonal[i] = kept_diagonal[i];
-      beside[i] = kept_beside[i];
-    }
-  }
-}
-
-// To eigenvectors in columns; a thread has a pack of rows of each.
-kernel void eigh_apply(device float4* vectors [[buffer(0)]],
-                       device const float2* rotations [[buffer(1)]],
-                       device const Sweep* sweeps [[buffer(2)]],
-                       device const int* counts [[buffer(3)]],
-                       constant EighSweepParameters& p [[buffer(4)]],
-                       uint2 position [[thread_position_in_grid]]) {
-  const int64_t matrix = position.y;
-  device float4* const row = vectors + matrix * p.size * p.stride + position.x;
-  device const float2* of_sweep = rotations + matrix * p.most_rotations;
-  for (int i = 0; i < counts[matrix]; ++i) {
-    const Sweep sweep = sweeps[matrix * p.most_sweeps + i];
-    if (sweep.first / p.leaf == int(position.x) * 4 / p.leaf) {
-      apply_sweep<float4>(row, p.stride, sweep, of_sweep);
-    }
-    of_sweep += sweep.count;
-  }
-}
-
 // ---- results ------------------------------------------------------------------------------------
 
-// The eigenvalues in ascending order, and where each one is now. A thread for each.
+// The eigenvalues in ascending order, and where each one is now; padding has infinite ones. infos:
+// those of eigh_exponents. A thread for each.
 kernel void eigh_values(device float* values [[buffer(0)]], device int* ranks [[buffer(1)]],
                         device const int* infos [[buffer(2)]],
-                        device const float* diagonals [[buffer(3)]],
+                        device const float* unordered [[buffer(3)]],
                         device const int* exponents [[buffer(4)]],
-                        constant EighParameters& p [[buffer(5)]],
+                        constant EighOrderParameters& p [[buffer(5)]],
                         uint2 position [[thread_position_in_grid]]) {
-  const int n = p.size;
   const int64_t matrix = position.y;
   const int index = position.x;
-  device const float* const diagonal = diagonals + matrix * n;
-  const int rank = rank_of(diagonal, n, index);
-  const bool is_finite = infos[matrix] != 1;
-  ranks[matrix * n + index] = rank;
-  values[matrix * n + rank] = is_finite ? with_exponent(diagonal[index], exponents[matrix]) : NAN;
-}
-
-// More than 1 where iterations did not come to an end; 1 says that a matrix is not finite.
-kernel void eigh_infos(device int* infos [[buffer(0)]],
-                       device const TridiagonalIteration* iterations [[buffer(1)]],
-                       constant EighParameters& p [[buffer(2)]],
-                       uint matrix [[thread_position_in_grid]]) {
-  if (matrix < p.matrices && infos[matrix] != 1) {
-    const int unfinished = iterations[matrix].count_unfinished(p.size);
-    infos[matrix] = unfinished > 0 ? unfinished + 1 : 0;
+  device const float* const of_matrix = unordered + matrix * p.padded;
+  const int rank = rank_of(of_matrix, p.padded, index);
+  ranks[matrix * p.padded + index] = rank;
+  const bool is_finite = infos[matrix] == 0;
+  if (rank < p.size) {
+    values[matrix * p.size + rank] =
+        is_finite ? with_exponent(of_matrix[index], exponents[matrix]) : NAN;
   }
 }
 
-// The eigenvectors in the order of the values. A thread for each element.
+// The vectors in the order of the values, with zeros as imaginary parts; the same order for each
+// side of a matrix, of which there may be several. A thread for each element.
 template <typename T>
-kernel void eigh_vectors(device T* vectors [[buffer(0)]], device const T* unordered [[buffer(1)]],
+kernel void eigh_vectors(device T* vectors [[buffer(0)]],
+                         device const float* unordered [[buffer(1)]],
                          device const int* ranks [[buffer(2)]],
-                         constant EighSweepParameters& p [[buffer(3)]],
+                         constant EighOrderParameters& p [[buffer(3)]],
+                         constant uint& matrices [[buffer(4)]],
                          uint3 position [[thread_position_in_grid]]) {
-  const int n = p.size;
-  const int64_t column = int64_t(position.z) * n + position.y;
-  const int64_t to = int64_t(position.z) * n + ranks[column];
-  vectors[to * n + position.x] = unordered[column * p.stride * ColumnPacks<T>::kRows + position.x];
+  const int64_t side_and_matrix = position.z;
+  const int rank = ranks[int64_t(position.z % matrices) * p.padded + position.y];
+  if (rank < p.size) {
+    const float x = unordered[(side_and_matrix * p.padded + position.y) * p.padded + position.x];
+    vectors[(side_and_matrix * p.size + rank) * p.row + position.x] = from_real<T>(x);
+  }
 }
 
 // ---- blocks of reflectors -----------------------------------------------------------------------
@@ -401,17 +326,10 @@ kernel void eigh_factors(device float* factors [[buffer(0)]],
       device float4*, device T*, device const float4*, device const float4*, device const float4*, \
       constant EighColumnParameters&, uint3);                                                      \
   template [[host_name("eigh_vectors_" #T)]] kernel void eigh_vectors<T>(                          \
-      device T*, device const T*, device const int*, constant EighSweepParameters&, uint3);        \
+      device T*, device const float*, device const int*, constant EighOrderParameters&,            \
+      constant uint&, uint3);                                                                      \
   template [[host_name("eigh_factors_" #T)]] kernel void eigh_factors<T>(                          \
       device float*, device const float*, device const T*, constant EighColumnParameters&, uint2)
 
 REGISTER_EIGH_LARGE(float);
 REGISTER_EIGH_LARGE(float2);
-
-#define REGISTER_EIGH_SWEEPS(SIZE)                                                               \
-  template [[host_name("eigh_sweeps_" #SIZE)]] kernel void eigh_sweeps<SIZE>(                    \
-      device float*, device float*, device TridiagonalIteration*, device float2*, device Sweep*, \
-      device int*, constant EighSweepParameters&, uint, uint)
-
-REGISTER_EIGH_SWEEPS(0);
-REGISTER_EIGH_SWEEPS(2048);

@@ -7,15 +7,12 @@
 
 namespace metalops {
 
-// Neighbouring blocks of `block` rows of a tridiagonal matrix become one. The last one may be
-// shorter, or have no neighbour.
+// Merges of blocks of tridiagonal matrices, see merge.h.
 struct EighMergeParameters {
-  int32_t size;
-  int32_t row;  // elements from eigenvector to eigenvector
+  int32_t size;  // columns of a matrix, padded
   int32_t block;
-  int32_t leaf;   // rows between neighbouring elements of `edges`
-  int32_t edges;  // of each matrix
-  int32_t merges;
+  int32_t region;
+  uint32_t with_vectors;
 };
 
 }  // namespace metalops

@@ -1,105 +1,90 @@
-// Divide and conquer for eigenvectors of symmetric tridiagonal matrices: from those of two blocks
-// those of the matrix that has an element beside the diagonal between them (LAPACK's slaed1 to
-// slaed4). That is a diagonal matrix D and a product: D + rho z z^T. Its eigenvalues are the roots
-// of 1 + rho sum z_i^2 / (d_i - x), one between each two poles; each is kept as the distance from
-// the nearest pole, and z is made anew from the roots, for which they are exact (Gu and Eisenstat
-// 1995).
+// Divide and conquer for eigenvalues and eigenvectors of symmetric tridiagonal matrices: from those
+// of two blocks those of the matrix that has an element beside the diagonal between them (LAPACK's
+// slaed1 to slaed4). That is a diagonal matrix D and a product: D + rho z z^T. Its eigenvalues are
+// the roots of 1 + rho sum z_i^2 / (d_i - x), one between each two poles; each is kept as the
+// distance from the nearest pole, and z is made anew from the roots, for which they are exact (Gu
+// and Eisenstat 1995).
 //
-// Numbers of a merge are where its rows are.
+// Blocks begin as single rows with the vector 1. Rows with which matrices are padded are behind all
+// others, have an infinite value, and nothing beside the diagonal: so they take part in no merge.
 #include <c10/metal/utils.h>
 #include <metal_stdlib>
 
 #include "eigh_merge.h"
+#include "merge.h"
 #include "secular.h"
 using namespace metal;
 using namespace metalops;
 
-constant constexpr uint kSimdgroup = c10::metal::simdgroup_size;
 constant constexpr float kEpsilon = 0x1p-24f;
 
-struct Merge {
-  int64_t matrix;
-  int number;  // of its matrix
-  int begin;   // rows of its matrix
-  int middle;
-  int end;
-  int64_t place;  // of its first number
+// The element between the blocks of a merge.
+inline float edge_of(Merge merge, device const float* edges) {
+  return edges[merge.place + merge.middle - merge.begin - 1];
+}
 
-  int size() const { return end - begin; }
-  bool is_one_block() const { return middle >= end; }
+// What is done to a merge before it is solved.
+struct Deflation {
+  int kept;    // poles that stay
+  int turned;  // rotations
 };
 
-inline Merge merge_at(int64_t matrix, int row, constant EighMergeParameters& p) {
-  const int number = row / (2 * p.block);
-  const int begin = number * 2 * p.block;
-  return {matrix,
-          number,
-          begin,
-          begin + p.block,
-          min(begin + 2 * p.block, p.size),
-          matrix * p.size + begin};
-}
-
-inline float edge_of(Merge merge, device const float* edges, constant EighMergeParameters& p) {
-  return edges[merge.matrix * p.edges + merge.middle / p.leaf - 1];
-}
-
-// Poles in ascending order, z, and of which column of the merge they are. A thread for each.
+// Poles in ascending order, z, and of which column of the merge they are. tips: of each vector the
+// first and the last element. A thread for each.
 kernel void eigh_merge_sort(device float* poles [[buffer(0)]], device float* z [[buffer(1)]],
-                            device int* columns [[buffer(2)]],
-                            device const float* diagonals [[buffer(3)]],
-                            device const float* vectors [[buffer(4)]],
-                            device const float* edges [[buffer(5)]],
-                            constant EighMergeParameters& p [[buffer(6)]],
+                            device float2* tips [[buffer(2)]], device int* columns [[buffer(3)]],
+                            device const float* values [[buffer(4)]],
+                            device const float2* ends [[buffer(5)]],
+                            device const float* edges [[buffer(6)]],
+                            constant EighMergeParameters& p [[buffer(7)]],
                             uint2 position [[thread_position_in_grid]]) {
   const Merge merge = merge_at(position.y, position.x, p);
   if (merge.is_one_block()) {
     return;
   }
   const int column = int(position.x) - merge.begin;
-  const float pole = diagonals[merge.place + column];
+  const float pole = values[merge.place + column];
   int rank = 0;
   for (int i = 0; i < merge.size(); ++i) {
-    const float other = diagonals[merge.place + i];
+    const float other = values[merge.place + i];
     rank += other < pole || (other == pole && i < column);
   }
-  device const float* const vector = vectors + (merge.place + column) * p.row;
+  const float2 end = ends[merge.place + column];
   const bool is_above = column < p.block;
-  const float element = vector[is_above ? merge.middle - 1 : merge.middle];
-  const bool turns = !is_above && edge_of(merge, edges, p) < 0.0f;
+  const float element = is_above ? end.y : end.x;
+  const bool turns = !is_above && edge_of(merge, edges) < 0.0f;
+  tips[merge.place + column] = is_above ? float2(end.x, 0.0f) : float2(0.0f, end.y);
   poles[merge.place + rank] = pole;
   z[merge.place + rank] = (turns ? -element : element) * M_SQRT1_2_F;
   columns[merge.place + rank] = column;
 }
 
 // What takes no part is put behind the others: poles with nearly nothing of z, and after a rotation
-// one of two poles that are nearly equal. A thread for each merge. counts: of poles that stay, of
-// rotations.
-kernel void eigh_merge_deflate(device float* poles [[buffer(0)]], device float* z [[buffer(1)]],
-                               device int* columns [[buffer(2)]], device int2* counts [[buffer(3)]],
-                               device float2* rotations [[buffer(4)]],
-                               device int2* rotated [[buffer(5)]],
-                               device float* diagonals [[buffer(6)]],
-                               device int* put_aside [[buffer(7)]],
-                               device const float* edges [[buffer(8)]],
-                               constant EighMergeParameters& p [[buffer(9)]],
-                               uint2 position [[thread_position_in_grid]]) {
-  if (int(position.x) >= p.merges) {
-    return;
-  }
-  const Merge merge = merge_at(position.y, position.x * 2 * p.block, p);
-  if (merge.is_one_block()) {
+// one of two poles that are nearly equal. A thread for each merge, the one of its first column.
+kernel void eigh_merge_deflate(
+    device float* poles [[buffer(0)]], device float* z [[buffer(1)]],
+    device float2* all_tips [[buffer(2)]], device int* columns [[buffer(3)]],
+    device Deflation* deflations [[buffer(4)]], device float2* rotations [[buffer(5)]],
+    device int2* rotated [[buffer(6)]], device float* values [[buffer(7)]],
+    device int* put_aside [[buffer(8)]], device const float* edges [[buffer(9)]],
+    constant EighMergeParameters& p [[buffer(10)]], uint2 position [[thread_position_in_grid]]) {
+  const Merge merge = merge_at(position.y, position.x, p);
+  if (merge.is_one_block() || merge.begin != int(position.x)) {
     return;
   }
   const int n = merge.size();
   device float* const pole = poles + merge.place;
   device float* const weight = z + merge.place;
+  device float2* const tips = all_tips + merge.place;
   device int* const column = columns + merge.place;
+  device float* const value = values + merge.place;
   device int* const aside = put_aside + merge.place;
-  const float rho = 2.0f * abs(edge_of(merge, edges, p));
-  float largest = max(abs(pole[0]), abs(pole[n - 1]));
+  device float2* const rotation = rotations + merge.place;
+  device int2* const pair = rotated + merge.place;
+  const float rho = 2.0f * abs(edge_of(merge, edges));
+  float largest = 0.0f;
   for (int i = 0; i < n; ++i) {
-    largest = max(largest, abs(weight[i]));
+    largest = max(largest, pole[i] < INFINITY ? max(abs(pole[i]), abs(weight[i])) : 0.0f);
   }
   const float tolerance = 8.0f * kEpsilon * largest;
   int kept = 0;
@@ -114,7 +99,7 @@ kernel void eigh_merge_deflate(device float* poles [[buffer(0)]], device float* 
     float this_weight = weight[i];
     const int this_column = column[i];
     if (rho * abs(this_weight) <= tolerance) {
-      diagonals[merge.place + deflated] = this_pole;
+      value[deflated] = this_pole;
       aside[deflated++] = this_column;
       continue;
     }
@@ -123,10 +108,11 @@ kernel void eigh_merge_deflate(device float* poles [[buffer(0)]], device float* 
       const float c = this_weight / length;
       const float s = -last_weight / length;
       if (abs((this_pole - last_pole) * c * s) <= tolerance) {
-        rotations[merge.place + turned] = float2(c, s);
-        rotated[merge.place + turned] = int2(last_column, this_column);
+        rotation[turned] = float2(c, s);
+        pair[turned] = int2(last_column, this_column);
+        turn_tips(tips, pair[turned], rotation[turned]);
         ++turned;
-        diagonals[merge.place + deflated] = last_pole * c * c + this_pole * s * s;
+        value[deflated] = last_pole * c * c + this_pole * s * s;
         aside[deflated++] = last_column;
         this_pole = last_pole * s * s + this_pole * c * c;
         this_weight = length;
@@ -148,9 +134,9 @@ kernel void eigh_merge_deflate(device float* poles [[buffer(0)]], device float* 
   }
   for (int i = n - 1; i >= kept; --i) {
     column[i] = aside[i - kept];
-    diagonals[merge.place + i] = diagonals[merge.place + i - kept];
+    value[i] = value[i - kept];
   }
-  counts[merge.matrix * p.merges + merge.number] = int2(kept, turned);
+  deflations[merge.place] = {kept, turned};
 }
 
 // ---- the secular equation -----------------------------------------------------------------------
@@ -177,10 +163,10 @@ inline Secular secular_at(device const float* poles, device const float* z, int 
 
 // A thread for each root.
 kernel void eigh_merge_roots(device float* roots [[buffer(0)]], device int* origins [[buffer(1)]],
-                             device float* diagonals [[buffer(2)]],
+                             device float* values [[buffer(2)]],
                              device const float* poles [[buffer(3)]],
                              device const float* z [[buffer(4)]],
-                             device const int2* counts [[buffer(5)]],
+                             device const Deflation* deflations [[buffer(5)]],
                              device const float* edges [[buffer(6)]],
                              constant EighMergeParameters& p [[buffer(7)]],
                              uint2 position [[thread_position_in_grid]]) {
@@ -189,14 +175,14 @@ kernel void eigh_merge_roots(device float* roots [[buffer(0)]], device int* orig
   if (merge.is_one_block()) {
     return;
   }
-  const int n = counts[merge.matrix * p.merges + merge.number].x;
+  const int n = deflations[merge.place].kept;
   const int index = int(position.x) - merge.begin;
   if (index >= n) {
     return;
   }
   device const float* const pole = poles + merge.place;
   device const float* const weight = z + merge.place;
-  const float rho = 2.0f * abs(edge_of(merge, edges, p));
+  const float rho = 2.0f * abs(edge_of(merge, edges));
   const bool is_last = index == n - 1;
   // The poles between which the function is interpolated, and the sums are split.
   const int left = is_last ? max(index - 1, 0) : index;
@@ -254,20 +240,20 @@ kernel void eigh_merge_roots(device float* roots [[buffer(0)]], device int* orig
   }
   roots[merge.place + index] = x;
   origins[merge.place + index] = origin;
-  diagonals[merge.place + index] = from + x;
+  values[merge.place + index] = from + x;
 }
 
 // The z for which the roots are exact, up to a factor. A thread for each.
 kernel void eigh_merge_weights(
     device float* weights [[buffer(0)]], device const float* roots [[buffer(1)]],
     device const int* origins [[buffer(2)]], device const float* poles [[buffer(3)]],
-    device const float* z [[buffer(4)]], device const int2* counts [[buffer(5)]],
+    device const float* z [[buffer(4)]], device const Deflation* deflations [[buffer(5)]],
     constant EighMergeParameters& p [[buffer(6)]], uint2 position [[thread_position_in_grid]]) {
   const Merge merge = merge_at(position.y, position.x, p);
   if (merge.is_one_block()) {
     return;
   }
-  const int n = counts[merge.matrix * p.merges + merge.number].x;
+  const int n = deflations[merge.place].kept;
   const int index = int(position.x) - merge.begin;
   if (index >= n) {
     return;
@@ -285,55 +271,60 @@ kernel void eigh_merge_weights(
   weights[merge.place + index] = copysign(precise::sqrt(abs(product)), z[merge.place + index]);
 }
 
-// The eigenvectors in terms of those of the blocks, a column of `factors`, which begin as zeros, by
-// each simdgroup.
+// The first and last elements of the eigenvectors of the merged block; if with_vectors, all of them
+// in terms of those of the blocks. These are columns of matrices of a region each in `factors`,
+// which begin as zeros. A thread for each vector.
 kernel void eigh_merge_vectors(
-    device float* factors [[buffer(0)]], device const float* weights [[buffer(1)]],
-    device const float* roots [[buffer(2)]], device const int* origins [[buffer(3)]],
-    device const float* poles [[buffer(4)]], device const int* columns [[buffer(5)]],
-    device const int2* counts [[buffer(6)]], device const float2* rotations [[buffer(7)]],
-    device const int2* rotated [[buffer(8)]], constant EighMergeParameters& p [[buffer(9)]],
-    constant int64_t& all [[buffer(10)]], uint2 position [[thread_position_in_grid]],
-    uint simd_lane [[thread_index_in_simdgroup]]) {
-  const int64_t place = (position.y * (int64_t(1) << 30) + position.x) / kSimdgroup;
-  if (place >= all) {
-    return;
-  }
-  const int lane = simd_lane;
-  const Merge merge = merge_at(place / p.size, place % p.size, p);
+    device float* factors [[buffer(0)]], device float2* ends [[buffer(1)]],
+    device const float* weights [[buffer(2)]], device const float* roots [[buffer(3)]],
+    device const int* origins [[buffer(4)]], device const float* poles [[buffer(5)]],
+    device const float2* all_tips [[buffer(6)]], device const int* columns [[buffer(7)]],
+    device const Deflation* deflations [[buffer(8)]], device const float2* rotations [[buffer(9)]],
+    device const int2* rotated [[buffer(10)]], constant EighMergeParameters& p [[buffer(11)]],
+    uint2 position [[thread_position_in_grid]]) {
+  const Merge merge = merge_at(position.y, position.x, p);
+  const int line = p.region;
+  const int in_region = int(position.x) % line;
+  const int64_t region = merge.matrix * p.size + int(position.x) - in_region;
+  const int index = int(position.x) - merge.begin;
+  device float* const factor = factors + (region + in_region - index) * line + in_region;
   if (merge.is_one_block()) {
+    if (p.with_vectors) {
+      factor[index * line] = 1.0f;
+    }
     return;
   }
-  const int2 count = counts[merge.matrix * p.merges + merge.number];
-  const int index = place - merge.place;
+  const Deflation deflation = deflations[merge.place];
+  const int n = deflation.kept;
   device const int* const column = columns + merge.place;
-  device float* const factor = factors + place * p.row;
-  if (index < count.x) {
+  device const float2* const tips = all_tips + merge.place;
+  if (index >= n) {
+    ends[merge.place + index] = tips[column[index]];
+    if (p.with_vectors) {
+      factor[column[index] * line] = 1.0f;
+    }
+  } else {
     device const float* const pole = poles + merge.place;
     device const float* const weight = weights + merge.place;
-    const float from = pole[origins[place]];
-    const float root = roots[place];
+    const float from = pole[origins[merge.place + index]];
+    const float root = roots[merge.place + index];
     float squares = 0.0f;
-    for (int i = lane; i < count.x; i += kSimdgroup) {
+    float2 end(0.0f);
+    for (int i = 0; i < n; ++i) {
       const float element = weight[i] / ((pole[i] - from) - root);
       squares += element * element;
+      end += element * tips[column[i]];
+      if (p.with_vectors) {
+        factor[column[i] * line] = element;
+      }
     }
-    const float length = precise::sqrt(simd_sum(squares));
-    for (int i = lane; i < count.x; i += kSimdgroup) {
-      factor[column[i]] = weight[i] / ((pole[i] - from) - root) / length;
+    const float length = precise::sqrt(squares);
+    ends[merge.place + index] = end / length;
+    for (int i = 0; i < n && p.with_vectors; ++i) {
+      factor[column[i] * line] /= length;
     }
-  } else if (lane == 0) {
-    factor[column[index]] = 1.0f;
   }
-  simdgroup_barrier(mem_flags::mem_device);
-  if (lane == 0) {
-    for (int i = count.y - 1; i >= 0; --i) {
-      const float2 rotation = rotations[merge.place + i];
-      const int2 pair = rotated[merge.place + i];
-      const float a = factor[pair.x];
-      const float b = factor[pair.y];
-      factor[pair.x] = rotation.x * a - rotation.y * b;
-      factor[pair.y] = rotation.y * a + rotation.x * b;
-    }
+  for (int i = deflation.turned - 1; i >= 0 && p.with_vectors; --i) {
+    turn_back(factor, rotated[merge.place + i] * line, rotations[merge.place + i]);
   }
 }

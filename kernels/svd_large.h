@@ -17,11 +17,4 @@ struct SvdLoadParameters {
   uint32_t is_conjugate;  // the copy is one of conjugates
 };
 
-// Singular values and vectors in a padded order.
-struct SvdOrderParameters {
-  int32_t size;
-  int32_t padded;
-  int32_t row;  // elements from vector to vector
-};
-
 }  // namespace metalops

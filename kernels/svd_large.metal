@@ -172,7 +172,7 @@ kernel void svd_column(
 kernel void svd_values(device float* values [[buffer(0)]], device int* ranks [[buffer(1)]],
                        device int* infos [[buffer(2)]], device const float* unordered [[buffer(3)]],
                        device const int* exponents [[buffer(4)]],
-                       constant SvdOrderParameters& p [[buffer(5)]],
+                       constant EighOrderParameters& p [[buffer(5)]],
                        uint2 position [[thread_position_in_grid]]) {
   const int64_t matrix = position.y;
   const int index = position.x;
@@ -189,22 +189,6 @@ kernel void svd_values(device float* values [[buffer(0)]], device int* ranks [[b
   }
 }
 
-// The vectors in the order of the values, with zeros as imaginary parts. A thread for each element.
-template <typename T>
-kernel void svd_vectors(device T* vectors [[buffer(0)]],
-                        device const float* unordered [[buffer(1)]],
-                        device const int* ranks [[buffer(2)]],
-                        constant SvdOrderParameters& p [[buffer(3)]],
-                        constant uint& matrices [[buffer(4)]],
-                        uint3 position [[thread_position_in_grid]]) {
-  const int64_t side_and_matrix = position.z;
-  const int rank = ranks[int64_t(position.z % matrices) * p.padded + position.y];
-  if (rank < p.size) {
-    const float x = unordered[(side_and_matrix * p.padded + position.y) * p.padded + position.x];
-    vectors[(side_and_matrix * p.size + rank) * p.row + position.x] = from_real<T>(x);
-  }
-}
-
 #define REGISTER_SVD_LARGE(T)                                                                \
   template [[host_name("svd_extents_" #T)]] kernel void svd_extents<T>(                      \
       device float*, device const T*, constant SvdLoadParameters&, uint2, uint);             \
@@ -214,10 +198,7 @@ kernel void svd_vectors(device T* vectors [[buffer(0)]],
   template [[host_name("svd_column_" #T)]] kernel void svd_column<T>(                        \
       device float4*, device float4*, device float4*, device const float4*, device const T*, \
       device float*, device T*, device const float4*, device const float4*, device const T*, \
-      constant EighColumnParameters&, uint, uint, uint);                                     \
-  template [[host_name("svd_vectors_" #T)]] kernel void svd_vectors<T>(                      \
-      device T*, device const float*, device const int*, constant SvdOrderParameters&,       \
-      constant uint&, uint3)
+      constant EighColumnParameters&, uint, uint, uint)
 
 REGISTER_SVD_LARGE(float);
 REGISTER_SVD_LARGE(float2);

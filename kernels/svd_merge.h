@@ -7,9 +7,7 @@
 
 namespace metalops {
 
-// Neighbouring blocks of `block` columns of a bidiagonal matrix become one. Those of a region, of
-// `region` columns, are merged with each other; the last one of it may be shorter, or have no
-// neighbour.
+// Merges of blocks of bidiagonal matrices, see merge.h.
 struct SvdMergeParameters {
   int32_t size;    // columns of a matrix, padded
   int32_t values;  // rows that are no padding

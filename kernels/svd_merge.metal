@@ -13,6 +13,7 @@
 #include <c10/metal/utils.h>
 #include <metal_stdlib>
 
+#include "merge.h"
 #include "rotations.h"
 #include "secular.h"
 #include "svd_merge.h"
@@ -23,24 +24,6 @@ constant constexpr float kEpsilon = 0x1p-24f;
 
 // Of a row that is padding, and of the null vector: less than all others.
 constant constexpr float kNoValue = -1.0f;
-
-struct Merge {
-  int64_t matrix;
-  int begin;  // columns of its matrix
-  int middle;
-  int end;
-  int64_t place;  // of its first number
-
-  int size() const { return end - begin; }
-  bool is_one_block() const { return middle >= end; }
-};
-
-inline Merge merge_at(int64_t matrix, int column, constant SvdMergeParameters& p) {
-  const int region = column / p.region * p.region;
-  const int begin = region + (column - region) / (2 * p.block) * 2 * p.block;
-  return {matrix, begin, begin + p.block, min(begin + 2 * p.block, region + p.region),
-          matrix * p.size + begin};
-}
 
 // What is done to a merge before it is solved.
 struct Deflation {
@@ -87,13 +70,6 @@ kernel void svd_merge_sort(device float* poles [[buffer(0)]], device float* z [[
   columns[merge.place + rank] = column;
 }
 
-inline void turn(device float2* tips, int2 pair, float2 rotation) {
-  const float2 x = tips[pair.x];
-  const float2 y = tips[pair.y];
-  tips[pair.x] = rotation.x * x + rotation.y * y;
-  tips[pair.y] = rotation.x * y - rotation.y * x;
-}
-
 // Turns right vectors such that the second one's number of z becomes zero; returns the first one's.
 inline float turn_onto_first(device float2* tips, int2 pair, float first, float second,
                              device float2* rotation) {
@@ -101,7 +77,7 @@ inline float turn_onto_first(device float2* tips, int2 pair, float first, float 
   float s;
   const float length = rotation_of(first, second, c, s);
   *rotation = float2(c, s);
-  turn(tips, pair, float2(c, s));
+  turn_tips(tips, pair, float2(c, s));
   return length;
 }
 
@@ -168,7 +144,7 @@ kernel void svd_merge_deflate(
       if (abs((this_pole - last_pole) * c * s) <= tolerance) {
         rotation[turned] = float2(c, s);
         pair[turned] = int2(last_column, this_column);
-        turn(tips, pair[turned], rotation[turned]);
+        turn_tips(tips, pair[turned], rotation[turned]);
         ++turned;
         value[deflated] = last_pole * c * c + this_pole * s * s;
         aside[deflated++] = last_column;
@@ -418,15 +394,9 @@ kernel void svd_merge_vectors(
   for (int i = deflation.turned - 1; i >= 0 && p.with_vectors; --i) {
     const float2 rotation = rotations[merge.place + i];
     const int2 pair = rotated[merge.place + i] * line;
-    const float a = right[pair.x];
-    const float b = right[pair.y];
-    right[pair.x] = rotation.x * a - rotation.y * b;
-    right[pair.y] = rotation.y * a + rotation.x * b;
+    turn_back(right, pair, rotation);
     if (i >= deflation.on_right) {
-      const float c = left[pair.x];
-      const float d = left[pair.y];
-      left[pair.x] = rotation.x * c - rotation.y * d;
-      left[pair.y] = rotation.y * c + rotation.x * d;
+      turn_back(left, pair, rotation);
     }
   }
 }

@@ -6,8 +6,6 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/eye.h>
-#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
 #include <kernels/eigh_large.h>
 #include <metalops/kernel_name.h>
@@ -21,12 +19,9 @@ namespace {
 
 using at::Tensor;
 using metalops::EighColumnParameters;
+using metalops::EighOrderParameters;
 using metalops::EighParameters;
-using metalops::EighSweepParameters;
 using metalops::kEighPanel;
-
-constexpr int64_t kMostRotations = 1 << 16;  // a launch: some milliseconds of a GPU's thread
-constexpr int64_t kKeptSize = 2048;          // of the diagonals in threadgroup memory
 
 class Reduction {
  public:
@@ -53,18 +48,20 @@ class Reduction {
   }
 
   void find_values(const Tensor& values, const Tensor& vectors) {
-    const auto unordered = iterate();
-    const auto ranks = at::empty({batch_, n_}, infos_.options());
-    metalops::launch_threads(library_, "eigh_infos", batch_, infos_, iterations_, parameters_);
-    metalops::launch_rows(library_, "eigh_values", n_, batch_, values, ranks, infos_, diagonals_,
-                          exponents_, parameters_);
-    if (!parameters_.with_vectors) {
-      return;
+    const bool with_vectors = parameters_.with_vectors;
+    const auto found = metalops::eigh_of_tridiagonal(diagonals_, besides_, with_vectors);
+    const auto padded = found.values.size(1);
+    const auto ranks = at::empty({batch_, padded}, infos_.options());
+    const EighOrderParameters p{size(), static_cast<int32_t>(padded), static_cast<int32_t>(row_)};
+    metalops::launch_rows(library_, "eigh_values", padded, batch_, values, ranks, infos_,
+                          found.values, exponents_, p);
+    if (with_vectors) {
+      const auto ordered = at::zeros({batch_, n_, row_}, reflectors_.options());
+      metalops::launch_grid(library_, named("eigh_vectors_"), grid(n_, padded), ordered,
+                            found.vectors, ranks, p, parameters_.matrices);
+      metalops::multiply_with_reflectors(ordered, reflectors_, taus_);
+      vectors.copy_(ordered.narrow(2, 0, n_).view(vectors.sizes()).mT());
     }
-    const auto transformed = transform_back(unordered);
-    metalops::launch_grid(library_, named("eigh_vectors_"), grid(n_, n_), vectors, transformed,
-                          ranks,
-                          EighSweepParameters{size(), static_cast<int32_t>(stride_), 0, 0, 0});
   }
 
  private:
@@ -138,54 +135,6 @@ class Reduction {
     metalops::subtract_product(matrices_, from, at::cat({v, panels}, 1), at::cat({panels, v}, 1));
   }
 
-  // To the eigenvalues in diagonals_; returns the eigenvectors, (batch, n, row), if they are
-  // wanted.
-  Tensor iterate() {
-    const auto real_stride = metalops::column_stride(n_, at::kFloat);
-    Tensor vectors;
-    Tensor edges;
-    if (parameters_.with_vectors) {
-      vectors = at::eye(n_, 4 * real_stride, diagonals_.options())
-                    .expand({batch_, n_, 4 * real_stride})
-                    .contiguous();
-      edges = metalops::tear_into_leaves(diagonals_, besides_);
-    }
-    const auto most =
-        std::max<int64_t>(std::min<int64_t>(kMostRotations, (1 << 24) / batch_), 2 * n_);
-    const EighSweepParameters p{size(), static_cast<int32_t>(real_stride),
-                                static_cast<int32_t>(most), static_cast<int32_t>(most / 8),
-                                static_cast<int32_t>(metalops::kEighLeaf)};
-    const auto rotations = at::empty({batch_, most, 2}, diagonals_.options());
-    const auto sweeps = at::empty({batch_, p.most_sweeps, 3}, infos_.options());
-    const auto counts = at::empty({batch_}, infos_.options());
-    iterations_ = at::zeros({batch_, 5}, infos_.options());
-    // So many rotations make an end of it, about; then the host looks.
-    auto unseen = n_ * (vectors.defined() ? metalops::kEighLeaf : n_) / most;
-    do {
-      metalops::launch_threadgroups(library_,
-                                    n_ <= kKeptSize ? "eigh_sweeps_2048" : "eigh_sweeps_0", batch_,
-                                    c10::metal::simdgroup_size, diagonals_, besides_, iterations_,
-                                    rotations, sweeps, counts, p);
-      if (vectors.defined()) {
-        metalops::launch_rows(library_, "eigh_apply", c10::metal::ceil_div<int64_t>(n_, 4), batch_,
-                              vectors, rotations, sweeps, counts, p);
-      }
-    } while (unseen-- > 0 || counts.any().item<bool>());
-    return vectors.defined() ? metalops::merge_leaves(diagonals_, vectors, edges) : vectors;
-  }
-
-  // The product of all reflectors with the eigenvectors of the tridiagonal matrix.
-  Tensor transform_back(const Tensor& of_tridiagonal) {
-    auto vectors = of_tridiagonal;
-    if (reflectors_.is_complex()) {
-      vectors = at::zeros({batch_, n_, row_}, reflectors_.options());
-      at::view_as_real(vectors).select(-1, 0).narrow(2, 0, n_).copy_(
-          of_tridiagonal.narrow(2, 0, n_));
-    }
-    metalops::multiply_with_reflectors(vectors, reflectors_, taus_);
-    return vectors;
-  }
-
   at::native::mps::MetalShaderLibrary& library_;
   EighParameters parameters_;
   at::ScalarType type_;
@@ -201,7 +150,6 @@ class Reduction {
   Tensor besides_;
   Tensor reflectors_;
   Tensor taus_;
-  Tensor iterations_;
 };
 
 }  // namespace

@@ -52,13 +52,13 @@ class Bidiagonalisation {
     const auto found = metalops::svd_of_bidiagonal(bidiagonals_, with_vectors);
     const auto padded = found.values.size(1);
     const auto ranks = at::empty({batch_, padded}, infos_.options());
-    const metalops::SvdOrderParameters p{size(), static_cast<int32_t>(padded),
-                                         static_cast<int32_t>(row_)};
+    const metalops::EighOrderParameters p{size(), static_cast<int32_t>(padded),
+                                          static_cast<int32_t>(row_)};
     metalops::launch_rows(metalops::library("svd_large"), "svd_values", padded, batch_, values,
                           ranks, infos_, found.values, exponents_, p);
     if (with_vectors) {
       const auto vectors = at::zeros({2, batch_, n_, row_}, reflectors_.options());
-      launch_grid("svd_large", "svd_vectors_", {n_, padded, 2 * batch_}, vectors, found.vectors,
+      launch_grid("eigh_large", "eigh_vectors_", {n_, padded, 2 * batch_}, vectors, found.vectors,
                   ranks, p, static_cast<uint32_t>(batch_));
       metalops::multiply_with_reflectors(vectors.flatten(0, 1), reflectors_.flatten(0, 1),
                                          taus_.flatten(0, 1));

@@ -1,0 +1,61 @@
+// What divide and conquer methods share: how the columns of matrices are divided into blocks, and
+// the products of the vectors of blocks.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/metal/common.h>
+#include <metalops/launch.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace metalops {
+
+// Of all columns of a matrix and those with which it is padded: 2^k regions of `leaf` columns each,
+// at most 32, which are halved into blocks of powers of two and what is left over.
+struct METALOPS_HIDDEN Regions {
+  explicit Regions(int64_t columns) : count(1) {
+    constexpr int64_t kMostOfLeaf = 32;
+    while (c10::metal::ceil_div(columns, count) > kMostOfLeaf) {
+      count *= 2;
+    }
+    leaf = c10::metal::ceil_div(columns, count);
+  }
+
+  int64_t columns() const { return leaf * count; }
+
+  // Calls merge(block, region) for the blocks that are merged next in regions of so many columns,
+  // from single columns on.
+  template <typename Merge>
+  void for_each_level(Merge merge) const {
+    for (int64_t block = 1; block < leaf; block = std::min(2 * block, leaf)) {
+      merge(block, leaf);
+    }
+    for (auto block = leaf; block < columns(); block *= 2) {
+      merge(block, 2 * block);
+    }
+  }
+
+  int64_t leaf;
+  int64_t count;
+};
+
+// The vectors of merged blocks, (matrices' regions, region, region). factors: of the same shape, by
+// rows of elements; vectors: of the blocks, or of a region already if it has more than two.
+METALOPS_HIDDEN inline at::Tensor multiply_blocks(const at::Tensor& factors,
+                                                  const at::Tensor& vectors) {
+  const auto block = vectors.size(1);
+  if (vectors.size(0) == factors.size(0)) {
+    return at::bmm(factors.mT(), vectors);
+  }
+  const auto merged = at::empty_like(factors);
+  const auto halves = vectors.unflatten(0, {factors.size(0), 2});
+  for (const int64_t half : {0, 1}) {
+    const auto of_half = factors.narrow(1, half * block, block).mT();
+    merged.narrow(2, half * block, block).copy_(at::bmm(of_half, halves.select(1, half)));
+  }
+  return merged;
+}
+
+}  // namespace metalops
