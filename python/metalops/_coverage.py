@@ -91,7 +91,8 @@ _COMPOSITE_KEYS = (
     "CompositeExplicitAutograd",
     "CompositeExplicitAutogradNonFunctional",
 )
-_OUR_FILE = re.compile(r"^MPS: registered at \S*csrc/ops/", re.MULTILINE)
+_CPU_KEYS = ("CPU", "SparseCPU")
+_OUR_FILE = re.compile(r"^(?:Sparse)?MPS: registered at \S*csrc/ops/", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def _status(name: str, delegates: dict[str, str], shared: dict[str, str]) -> str
         return "replaced" if shared[name] else "left to torch"
     if name in _stock.stock_overloads() and name not in _stock.FORCED_CPU_FALLBACK:
         return "stock"
-    if has_kernel_for_key(name, "MPS") and _OUR_FILE.search(describe_kernels(name)):
+    if _OUR_FILE.search(describe_kernels(name)):
         return "ours"
     if name in delegates:  # torch generates it from the other overload's kernel, for every device
         return _status(delegates[name], delegates, shared)
@@ -144,7 +145,7 @@ def _status(name: str, delegates: dict[str, str], shared: dict[str, str]) -> str
         return "composite"
     if any(name in overloads for overloads in _stock.sparse_overloads()):
         return "stock"
-    if has_kernel_for_key(name, "CPU") or name in _COMPOSITE_WITHOUT_KERNEL:
+    if name in _COMPOSITE_WITHOUT_KERNEL or any(has_kernel_for_key(name, k) for k in _CPU_KEYS):
         return next((x for x, names in _WITHOUT_KERNEL.items() if name in names), "missing")
     return "elsewhere"
 

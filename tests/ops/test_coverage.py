@@ -33,7 +33,9 @@ def run(*arguments):
         ("aten::special_airy_ai", "ours"),
         ("aten::logit_", "ours"),
         ("aten::softmax.int", "composite"),
-        ("aten::_spdiags", "missing"),
+        ("aten::_spdiags", "ours"),
+        ("aten::hspmm", "ours"),  # of sparse tensors alone
+        ("aten::_coalesce", "stock"),
         ("aten::embedding_renorm_", "replaced"),  # stock PyTorch runs it on the CPU
         ("aten::median", "replaced"),
         ("aten::_cudnn_rnn", "elsewhere"),
@@ -45,15 +47,36 @@ def test_status_of(name, status, statuses):
     assert statuses[name] == status
 
 
-def test_what_is_missing_raises_and_what_is_ours_runs(statuses):
+def test_what_mps_has_no_kernel_for_raises_and_what_is_ours_runs(statuses):
     x = torch.rand(3, 3, device="mps")
-    assert statuses["aten::_spdiags"] == "missing"
-    with pytest.raises(NotImplementedError, match="aten::_spdiags"):
-        torch.ops.aten._spdiags(x, torch.arange(3, device="mps"), (3, 3))
+    assert statuses["aten::_foobar"] == "cpu only"
+    with pytest.raises(NotImplementedError, match="aten::_foobar"):
+        torch.ops.aten._foobar(x)
     assert statuses["aten::heaviside"] == "ours"
     with metalops.debug.standins() as used:
         torch.heaviside(x, x)
     assert not used
+
+
+# An operator of a later torch with a kernel for the CPU, and one for its sparse tensors.
+LATER_OPERATORS = """
+from torch.library import Library
+
+library = Library("aten", "FRAGMENT")
+for key in ("CPU", "SparseCPU"):
+    library.define(f"later_{key}(Tensor self) -> Tensor")
+    library.impl(f"later_{key}", lambda self: self, key)
+import metalops
+from metalops._coverage import _status
+
+print(*[_status(f"aten::later_{key}", {}, {}) for key in ("CPU", "SparseCPU")])
+"""
+
+
+def test_what_a_later_torch_has_for_the_cpu_alone_is_missing():
+    command = [sys.executable, "-c", LATER_OPERATORS]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout == "missing missing\n"
 
 
 def test_what_has_no_kernel_for_good_or_is_replaced_has_a_reason_and_nothing_else_has():
@@ -117,23 +140,13 @@ def test_what_a_later_torch_has_itself_is_left_to_it_without_a_warning():
     assert result.stdout == "left to torch, left to torch, left to torch, ours\n"
 
 
-# What makes sparse tensors.
-LEFT_OUT_PREFIXES = ("sspaddmm", "_spdiags")
-LEFT_OUT = re.compile(f"aten::({'|'.join(LEFT_OUT_PREFIXES)})")
-
-
-def test_only_what_is_left_out_is_missing(statuses):
-    missing = [name for name, status in statuses.items() if status == "missing"]
-    matches = {name: LEFT_OUT.match(name) for name in missing}
-    assert [name for name, match in matches.items() if match is None] == []
-    unused = set(LEFT_OUT_PREFIXES) - {match.group(1) for match in matches.values()}
-    assert unused == set()
+def test_nothing_is_missing(statuses):
+    assert [name for name, status in statuses.items() if status == "missing"] == []
 
 
 @pytest.mark.slow
 def test_the_command_prints_the_same(statuses):
-    missing = {name for name, status in statuses.items() if status == "missing"}
-    assert set(run("--missing").split()) == missing
+    assert run("--missing").split() == []
     assert {x["name"]: x["status"] for x in json.loads(run("--json"))} == statuses
     assert all(re.search(rf"^{status} +\d+ ", run(), re.MULTILINE) for status in STATUSES)
 

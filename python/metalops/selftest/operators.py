@@ -197,6 +197,7 @@ def _calls() -> Iterator[tuple[str, Callable[..., Any], tuple[Tensor, ...], bool
     )
     yield "ldl", _indefinite, (x(3, 9, 9), x(3, 9, 2, seed=1)), False
     yield "compressed_indices", _there_and_back, (index(50, high=20).sort()[0],), False
+    yield "sparse_coo", _sparse, (x(20, 30), x(30, 7, seed=1)), False
     yield "_transform_bias_rescale_qkv", _project, (x(2, 9, 96), x(96, seed=1)), False
     yield "_linalg_eigh", _exponential, (x(4, 9, 9) / 8,), True
     yield "_linalg_svd", _singular, (x(4, 9, 9) / 8,), True
@@ -247,6 +248,16 @@ def _singular(a):
 def _there_and_back(rows):
     pointers = torch.ops.aten._convert_indices_from_coo_to_csr(rows, 20)
     return torch.ops.aten._convert_indices_from_csr_to_coo(pointers, rows)
+
+
+def _sparse(a, b):
+    """A matrix of diagonals and products of sparse matrices, which torch's CPU sums in the precision of the elements."""
+    wide = torch.promote_types(a.dtype, torch.float32)
+    sparse = a.to(wide).relu().to_sparse()
+    places = torch.arange(20, device=a.device) - 9
+    diagonals = torch.sparse.spdiags(a, places, (20, 30)).to_dense()
+    products = torch.hspmm(sparse, b.to(wide)), torch.smm(sparse, b.to(wide))
+    return torch.cat([diagonals, *(x.to_dense().to(a.dtype) for x in products)], 1)
 
 
 def _swapped(function, n, x):

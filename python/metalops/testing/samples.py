@@ -213,6 +213,8 @@ def _with_step(x: Tensor) -> Tensor:
 
 
 def _same_layout(tensor: Tensor, device: torch.device | str) -> Tensor:
+    if tensor.is_sparse:
+        return tensor.to(device, copy=True)
     storage = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
     return storage.to(device).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
