@@ -84,6 +84,19 @@ def test_fallback_serves_operators_that_stock_lacks():
     assert run(code, PYTORCH_ENABLE_MPS_FALLBACK="0").returncode != 0
 
 
+def test_the_fallback_to_the_cpu_makes_no_tensors_that_mps_has_not():
+    code = (
+        "import torch, metalops, warnings\n"
+        "warnings.simplefilter('ignore')\n"
+        "x = torch.ones(2, 2, device='mps')\n"
+        "for call in (x.to_sparse_csr, lambda: torch.quantize_per_tensor(x, 1.0, 0, torch.quint8)):\n"
+        "    try: call()\n"
+        "    except NotImplementedError as error: print(str(error).split('returns one that is ')[1])\n"
+    )
+    served = run(code, PYTORCH_ENABLE_MPS_FALLBACK="1")
+    assert served.stdout.splitlines() == ["of layout SparseCsr.", "quantized."], served.stderr
+
+
 def test_high_watermark_of_the_environment():
     code = (
         "import torch, metalops\n"

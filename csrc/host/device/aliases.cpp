@@ -71,8 +71,8 @@ at::Tensor Aliases::to_mps(const at::Tensor& result) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       (result.layout() == at::kStrided || result.is_sparse()) && !result.is_quantized(),
       "The MPS device, which metalops provides in software here, has strided tensors and sparse "
-      "ones in COO only, but the operator returns one that is ",
-      result.is_quantized() ? "quantized" : "sparse compressed", ".");
+      "ones in COO, but the operator returns one that is ",
+      result.is_quantized() ? "quantized" : c10::str("of layout ", result.layout()), ".");
   for (const TensorPair& pair : tensors_) {
     if (pair.cpu.is_same(result)) return *pair.mps;
   }
