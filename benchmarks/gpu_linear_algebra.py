@@ -30,11 +30,11 @@ def _round_up(number: int, multiple: int) -> int:
 
 
 def eigh(a: Tensor) -> Factors:
-    kernels, types = _kernels("eigh")
+    kernels, _ = _kernels("eigh")
     batch, n, _ = a.shape
     values, infos = a.new_empty(batch, n), a.new_empty(batch, dtype=torch.int32)
     vectors = a.new_empty(batch, n, n)
-    p = types.EighParameters(*a.stride(), batch, n, 0, 1)
+    p = _kernel_file.header("squares").SquaresParameters(*a.stride(), 0, batch, n, 0, 1)
     if n <= 8:
         name, threads = f"eigh_thread_{4 if n <= 4 else 8}_float", _round_up(batch, 32)
         kernels.grid(name, (threads,), values, vectors, infos, a, p)
@@ -62,11 +62,11 @@ def qr(a: Tensor) -> Factors:
 
 
 def svd(a: Tensor) -> Factors:
-    kernels, types = _kernels("svd")
+    kernels, _ = _kernels("svd")
     batch, n, _ = a.shape
     values, infos = a.new_empty(batch, n), a.new_empty(batch, dtype=torch.int32)
     u, v_adjoint = torch.empty_like(a), torch.empty_like(a)
-    p = types.SvdParameters(*a.stride(), batch, n, 1)
+    p = _kernel_file.header("squares").SquaresParameters(*a.stride(), 0, batch, n, 0, 1)
     if n <= 8:
         name, threads = f"svd_thread_{4 if n <= 4 else 8}_float", _round_up(batch, 32)
         kernels.grid(name, (threads,), values, u, v_adjoint, infos, a, p)

@@ -9,11 +9,11 @@
 
 #include "column_packs.h"
 #include "complex.h"
-#include "eigh.h"
 #include "hermitian.h"
 #include "reflectors.h"
 #include "rotations.h"
 #include "scaling.h"
+#include "squares.h"
 #include "team_columns.h"
 #include "teams.h"
 using namespace metal;
@@ -91,7 +91,7 @@ inline void tridiagonalise(Columns packs, Columns other, int lane, int n, int pa
 // The eigenvalues and vectors, in ascending order, of a matrix whose iteration is done.
 template <typename T, typename Team, int STRIDE, typename Columns, typename Floats>
 inline void store(Columns packs, Floats diagonal, int lane, int exponent, bool is_finite,
-                  constant EighParameters& p, uint matrix, device float* values,
+                  constant SquaresParameters& p, uint matrix, device float* values,
                   device T* vectors) {
   const int n = p.size;
   for (int j = lane; j < n; j += Team::kLanes) {
@@ -115,9 +115,10 @@ inline void store(Columns packs, Floats diagonal, int lane, int exponent, bool i
 template <typename T, int SIZE>
 kernel void eigh_thread(device float* values [[buffer(0)]], device T* vectors [[buffer(1)]],
                         device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
-                        constant EighParameters& p [[buffer(4)]],
-                        uint matrix [[thread_position_in_grid]]) {
-  if (matrix >= p.matrices) {
+                        constant SquaresParameters& p [[buffer(4)]],
+                        uint thread_index [[thread_position_in_grid]]) {
+  const uint matrix = p.first + thread_index;
+  if (matrix >= p.end) {
     return;
   }
   typedef Layout<T, SIZE, Alone> L;
@@ -158,8 +159,8 @@ kernel void eigh_thread(device float* values [[buffer(0)]], device T* vectors [[
 template <typename T, int SIZE>
 kernel void eigh_simdgroup(device float* values [[buffer(0)]], device T* vectors [[buffer(1)]],
                            device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
-                           constant EighParameters& p [[buffer(4)]],
-                           uint matrix [[threadgroup_position_in_grid]],
+                           constant SquaresParameters& p [[buffer(4)]],
+                           uint group [[threadgroup_position_in_grid]],
                            uint simd_lane [[thread_index_in_simdgroup]]) {
   typedef Layout<T, SIZE, Simdgroup> L;
   constexpr int kRotations = 4 * SIZE;  // that are recorded before they are applied
@@ -172,6 +173,7 @@ kernel void eigh_simdgroup(device float* values [[buffer(0)]], device T* vectors
   threadgroup float2 rotations[kRotations];
   threadgroup Sweep sweeps[kSweeps];
   threadgroup int sweep_count;
+  const uint matrix = p.first + group;
   const int lane = simd_lane;
   const int n = p.size;
   const int padded = c10::metal::round_up(n, ColumnPacks<T>::kRows);
@@ -223,7 +225,7 @@ kernel void eigh_simdgroup(device float* values [[buffer(0)]], device T* vectors
 
 #define REGISTER_EIGH(KIND, T, SIZE, ...)                                                  \
   template [[host_name("eigh_" #KIND "_" #SIZE "_" #T)]] kernel void eigh_##KIND<T, SIZE>( \
-      device float*, device T*, device int*, device const T*, constant EighParameters&,    \
+      device float*, device T*, device int*, device const T*, constant SquaresParameters&, \
       __VA_ARGS__)
 
 REGISTER_EIGH(thread, float, 4, uint);

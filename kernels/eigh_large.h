@@ -2,7 +2,7 @@
 #pragma once
 #include <c10/metal/common.h>
 
-#include "eigh.h"
+#include "squares.h"
 
 namespace metalops {
 

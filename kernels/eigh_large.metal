@@ -26,12 +26,12 @@ inline float2 of_parts(float re, float im, float2) { return float2(re, im); }
 // The largest magnitude of each row or column of the triangle that is read, by a simdgroup each.
 template <typename T>
 kernel void eigh_extents(device float* extents [[buffer(0)]], device const T* input [[buffer(1)]],
-                         constant EighParameters& p [[buffer(2)]],
+                         constant SquaresParameters& p [[buffer(2)]],
                          uint2 position [[thread_position_in_grid]],
                          uint lane [[thread_index_in_simdgroup]]) {
   const int64_t line = (position.y * (int64_t(1) << 30) + position.x) / kSimdgroup;
   const int n = p.size;
-  if (line >= int64_t(p.matrices) * n) {
+  if (line >= int64_t(p.end) * n) {
     return;
   }
   const int64_t matrix = line / n;
@@ -50,7 +50,7 @@ kernel void eigh_extents(device float* extents [[buffer(0)]], device const T* in
 // Of each matrix, by a simdgroup, from its extents.
 kernel void eigh_exponents(device int* exponents [[buffer(0)]], device int* infos [[buffer(1)]],
                            device const float* extents [[buffer(2)]],
-                           constant EighParameters& p [[buffer(3)]],
+                           constant SquaresParameters& p [[buffer(3)]],
                            uint matrix [[threadgroup_position_in_grid]],
                            uint lane [[thread_index_in_simdgroup]]) {
   const int n = p.size;
@@ -70,7 +70,8 @@ template <typename T>
 kernel void eigh_load(device float4* matrices [[buffer(0)]], device const T* input [[buffer(1)]],
                       device const int* exponents [[buffer(2)]],
                       device const int* infos [[buffer(3)]],
-                      constant EighParameters& p [[buffer(4)]], constant int& stride [[buffer(5)]],
+                      constant SquaresParameters& p [[buffer(4)]],
+                      constant int& stride [[buffer(5)]],
                       uint3 position [[thread_position_in_grid]]) {
   const int64_t matrix = position.z;
   const int column = position.y;
@@ -315,10 +316,10 @@ kernel void eigh_factors(device float* factors [[buffer(0)]],
 
 #define REGISTER_EIGH_LARGE(T)                                                                     \
   template [[host_name("eigh_extents_" #T)]] kernel void eigh_extents<T>(                          \
-      device float*, device const T*, constant EighParameters&, uint2, uint);                      \
+      device float*, device const T*, constant SquaresParameters&, uint2, uint);                   \
   template [[host_name("eigh_load_" #T)]] kernel void eigh_load<T>(                                \
       device float4*, device const T*, device const int*, device const int*,                       \
-      constant EighParameters&, constant int&, uint3);                                             \
+      constant SquaresParameters&, constant int&, uint3);                                          \
   template [[host_name("eigh_column_" #T)]] kernel void eigh_column<T>(                            \
       device float4*, device float4*, device float4*, device const float4*, device const T*,       \
       device float*, device float*, device T*, constant EighColumnParameters&, uint, uint, uint);  \

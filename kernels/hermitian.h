@@ -3,14 +3,14 @@
 #include <metal_stdlib>
 
 #include "complex.h"
-#include "eigh.h"
+#include "squares.h"
 
 namespace metalops {
 
 template <typename T>
 struct Source {
   device const T* matrix;
-  constant EighParameters& p;
+  constant SquaresParameters& p;
 
   // Of the Hermitian matrix.
   T at(int row, int column) const {

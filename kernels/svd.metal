@@ -13,7 +13,7 @@
 #include "reflectors.h"
 #include "rotations.h"
 #include "scaling.h"
-#include "svd.h"
+#include "squares.h"
 #include "team_columns.h"
 #include "teams.h"
 using namespace metal;
@@ -25,7 +25,7 @@ constant constexpr int kNotFinite = -4;
 template <typename T>
 struct Strided {
   device const T* matrix;
-  constant SvdParameters& p;
+  constant SquaresParameters& p;
 
   T at(int row, int column) const { return matrix[row * p.next_row + column * p.next_column]; }
 };
@@ -177,7 +177,7 @@ inline void bidiagonalise(Columns packs, RightColumns right, int lane, int n, bo
 template <typename T, typename Team, int STRIDE, typename Columns, typename RightColumns,
           typename Floats, typename Order>
 inline void store(Columns packs, RightColumns right, Floats diagonal, Order order, int lane,
-                  int exponent, bool is_finite, constant SvdParameters& p, uint matrix,
+                  int exponent, bool is_finite, constant SquaresParameters& p, uint matrix,
                   device float* values, device T* u, device T* v_adjoint) {
   const int n = p.size;
   for (int j = lane; j < n; j += Team::kLanes) {
@@ -214,9 +214,11 @@ inline void store(Columns packs, RightColumns right, Floats diagonal, Order orde
 template <typename T, int SIZE>
 kernel void svd_thread(device float* values [[buffer(0)]], device T* u [[buffer(1)]],
                        device T* v_adjoint [[buffer(2)]], device int* infos [[buffer(3)]],
-                       device const T* input [[buffer(4)]], constant SvdParameters& p [[buffer(5)]],
-                       uint matrix [[thread_position_in_grid]]) {
-  if (matrix >= p.matrices) {
+                       device const T* input [[buffer(4)]],
+                       constant SquaresParameters& p [[buffer(5)]],
+                       uint thread_index [[thread_position_in_grid]]) {
+  const uint matrix = p.first + thread_index;
+  if (matrix >= p.end) {
     return;
   }
   typedef Layout<T, SIZE, Alone> L;
@@ -277,8 +279,8 @@ template <typename T, int SIZE, bool HAS_ROOM>
 kernel void svd_simdgroup(device float* values [[buffer(0)]], device T* u [[buffer(1)]],
                           device T* v_adjoint [[buffer(2)]], device int* infos [[buffer(3)]],
                           device const T* input [[buffer(4)]], device float4* kept [[buffer(5)]],
-                          constant SvdParameters& p [[buffer(6)]],
-                          uint matrix [[threadgroup_position_in_grid]],
+                          constant SquaresParameters& p [[buffer(6)]],
+                          uint group [[threadgroup_position_in_grid]],
                           uint simd_lane [[thread_index_in_simdgroup]]) {
   typedef typename Room<HAS_ROOM>::Team Team;
   typedef Layout<T, SIZE, Team> L;
@@ -293,12 +295,13 @@ kernel void svd_simdgroup(device float* values [[buffer(0)]], device T* u [[buff
   threadgroup Sweep sweeps[kSweeps];
   threadgroup int order[SIZE];
   threadgroup int sweep_count;
+  const uint matrix = p.first + group;
   const int lane = simd_lane;
   const int n = p.size;
   const int padded = c10::metal::round_up(n, ColumnPacks<T>::kRows);
   const int used = padded / ColumnPacks<T>::kRows;
   // There is no such memory where vectors are not wanted.
-  const int64_t of_kept = p.with_vectors ? int64_t(matrix) * SIZE * L::kStride : 0;
+  const int64_t of_kept = p.with_vectors ? int64_t(group) * SIZE * L::kStride : 0;
   const auto right = Room<HAS_ROOM>::place(&of_right[0], kept, of_kept);
   bool is_finite;
   const int exponent = load_columns<T, Team, SIZE>(
@@ -351,16 +354,16 @@ kernel void svd_simdgroup(device float* values [[buffer(0)]], device T* u [[buff
   }
 }
 
-#define REGISTER_THREAD(T, SIZE)                                                                  \
-  template [[host_name("svd_thread_" #SIZE "_" #T)]] kernel void svd_thread<T, SIZE>(             \
-      device float*, device T*, device T*, device int*, device const T*, constant SvdParameters&, \
-      uint)
+#define REGISTER_THREAD(T, SIZE)                                                      \
+  template [[host_name("svd_thread_" #SIZE "_" #T)]] kernel void svd_thread<T, SIZE>( \
+      device float*, device T*, device T*, device int*, device const T*,              \
+      constant SquaresParameters&, uint)
 
-#define REGISTER_SIMDGROUP(T, SIZE, HAS_ROOM)                                                      \
-  template [[host_name("svd_simdgroup_" #SIZE "_" #T)]] kernel void                                \
-  svd_simdgroup<T, SIZE, HAS_ROOM>(device float*, device T*, device T*, device int*,               \
-                                   device const T*, device float4*, constant SvdParameters&, uint, \
-                                   uint)
+#define REGISTER_SIMDGROUP(T, SIZE, HAS_ROOM)                                                    \
+  template [[host_name("svd_simdgroup_" #SIZE "_" #T)]] kernel void                              \
+  svd_simdgroup<T, SIZE, HAS_ROOM>(device float*, device T*, device T*, device int*,             \
+                                   device const T*, device float4*, constant SquaresParameters&, \
+                                   uint, uint)
 
 REGISTER_THREAD(float, 4);
 REGISTER_THREAD(float, 8);

@@ -1,16 +1,12 @@
 // Host side of kernels/eigh.metal: eigenvalues and eigenvectors of Hermitian matrices.
 #include "eigh_large.h"
+#include "squares.h"
 
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/ops/_linalg_check_errors.h>
 #include <ATen/ops/_linalg_eigh_meta.h>
 #include <ATen/ops/empty.h>
-#include <kernels/eigh.h>
 #include <metalops/checks.h>
-#include <metalops/kernel_name.h>
-#include <metalops/launch.h>
-#include <metalops/library.h>
-#include <metalops/metal_type.h>
 #include <metalops/stock.h>
 #include <metalops/structured.h>
 
@@ -21,48 +17,19 @@ namespace {
 
 using at::Tensor;
 
-// Matrices of up to so many rows are the work of a thread.
-constexpr int64_t kMostOfThread = 8;
-
-// Of a simdgroup, whose threadgroup memory has room for that many.
-int64_t most_of_simdgroup(at::ScalarType type) { return at::isComplexType(type) ? 48 : 64; }
-
-// Of the smallest class of kernels that takes matrices of n rows.
-metalops::KernelName kernel_of(int64_t n, at::ScalarType type) {
-  const bool is_complex = at::isComplexType(type);
-  const auto* const name = n <= 4               ? "eigh_thread_4_"
-                           : n <= kMostOfThread ? "eigh_thread_8_"
-                           : n <= 16            ? "eigh_simdgroup_16_"
-                           : n <= 32            ? "eigh_simdgroup_32_"
-                           : is_complex         ? "eigh_simdgroup_48_"
-                                                : "eigh_simdgroup_64_";
-  return metalops::KernelName(name) + metalops::metal_type(type);
-}
-
 // a: (batch, n, n); values: (batch, n); vectors: (batch, n, n) of columns without gaps, if
 // with_vectors.
 void eigh(const Tensor& a, bool is_upper, bool with_vectors, const Tensor& values,
           const Tensor& vectors, const Tensor& infos) {
-  const auto n = a.size(-1);
   const auto type = a.scalar_type();
-  const metalops::EighParameters parameters{a.stride(0),
-                                            a.stride(1),
-                                            a.stride(2),
-                                            static_cast<uint32_t>(a.size(0)),
-                                            static_cast<int32_t>(n),
-                                            is_upper,
-                                            with_vectors};
-  if (n > most_of_simdgroup(type)) {
+  const auto parameters = metalops::squares_of(a, is_upper, with_vectors);
+  const auto classes = at::isComplexType(type)
+                           ? metalops::SquareClasses{"eigh", 48, "_simdgroup_48_"}
+                           : metalops::SquareClasses{"eigh", 64, "_simdgroup_64_"};
+  if (a.size(-1) > classes.most) {
     metalops::eigh_of_large(a, parameters, values, vectors, infos);
-    return;
-  }
-  auto& library = metalops::library("eigh");
-  const auto name = kernel_of(n, type);
-  if (n <= kMostOfThread) {
-    metalops::launch_threads(library, name, a.size(0), values, vectors, infos, a, parameters);
   } else {
-    metalops::launch_threadgroups(library, name, a.size(0), c10::metal::simdgroup_size, values,
-                                  vectors, infos, a, parameters);
+    metalops::launch_squares(classes, type, parameters, values, vectors, infos, a);
   }
 }
 

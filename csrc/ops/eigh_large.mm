@@ -20,16 +20,16 @@ namespace {
 using at::Tensor;
 using metalops::EighColumnParameters;
 using metalops::EighOrderParameters;
-using metalops::EighParameters;
 using metalops::kEighPanel;
+using metalops::SquaresParameters;
 
 class Reduction {
  public:
-  Reduction(const Tensor& a, const EighParameters& parameters, const Tensor& infos)
+  Reduction(const Tensor& a, const SquaresParameters& parameters, const Tensor& infos)
       : library_(metalops::library("eigh_large")),
         parameters_(parameters),
         type_(a.scalar_type()),
-        batch_(parameters.matrices),
+        batch_(parameters.end),
         n_(parameters.size),
         stride_(metalops::column_stride(n_, type_)),
         row_(stride_ * (a.is_complex() ? 2 : 4)),
@@ -58,7 +58,7 @@ class Reduction {
     if (with_vectors) {
       const auto ordered = at::zeros({batch_, n_, row_}, reflectors_.options());
       metalops::launch_grid(library_, named("eigh_vectors_"), grid(n_, padded), ordered,
-                            found.vectors, ranks, p, parameters_.matrices);
+                            found.vectors, ranks, p, parameters_.end);
       metalops::multiply_with_reflectors(ordered, reflectors_, taus_);
       vectors.copy_(ordered.narrow(2, 0, n_).view(vectors.sizes()).mT());
     }
@@ -136,7 +136,7 @@ class Reduction {
   }
 
   at::native::mps::MetalShaderLibrary& library_;
-  EighParameters parameters_;
+  SquaresParameters parameters_;
   at::ScalarType type_;
   int64_t batch_;
   int64_t n_;
@@ -156,7 +156,7 @@ class Reduction {
 
 namespace metalops {
 
-void eigh_of_large(const Tensor& a, const EighParameters& parameters, const Tensor& values,
+void eigh_of_large(const Tensor& a, const SquaresParameters& parameters, const Tensor& values,
                    const Tensor& vectors, const Tensor& infos) {
   Reduction(a, parameters, infos).find_values(values, vectors);
 }

@@ -1,4 +1,5 @@
 // Host side of kernels/svd.metal: singular values and vectors.
+#include "squares.h"
 #include "svd_large.h"
 
 #include <ATen/native/LinearAlgebraUtils.h>
@@ -10,12 +11,7 @@
 #include <ATen/ops/ormqr.h>
 #include <ATen/ops/triu.h>
 #include <ATen/ops/zeros_like.h>
-#include <kernels/svd.h>
 #include <metalops/checks.h>
-#include <metalops/kernel_name.h>
-#include <metalops/launch.h>
-#include <metalops/library.h>
-#include <metalops/metal_type.h>
 #include <metalops/stock.h>
 #include <metalops/structured.h>
 
@@ -27,24 +23,6 @@
 namespace {
 
 using at::Tensor;
-
-// Matrices of up to so many rows are the work of a thread.
-constexpr int64_t kMostOfSvdThread = 8;
-
-// Of a simdgroup, whose threadgroup memory has room for that many.
-int64_t most_of_svd_simdgroup(at::ScalarType type) { return at::isComplexType(type) ? 48 : 64; }
-
-// Of the smallest class of kernels that takes matrices of n rows.
-metalops::KernelName svd_kernel(int64_t n, at::ScalarType type) {
-  const bool is_complex = at::isComplexType(type);
-  const auto* const name = n <= 4                  ? "svd_thread_4_"
-                           : n <= kMostOfSvdThread ? "svd_thread_8_"
-                           : n <= 16               ? "svd_simdgroup_16_"
-                           : n <= 32               ? "svd_simdgroup_32_"
-                           : is_complex            ? "svd_simdgroup_48_"
-                                                   : "svd_simdgroup_64_";
-  return metalops::KernelName(name) + metalops::metal_type(type);
-}
 
 // What is found of a batch. values: (batch, k) without gaps; infos: as many numbers as matrices. u
 // and v_adjoint, of (batch, ...) columns without gaps, are written with_vectors.
@@ -60,33 +38,27 @@ struct Found {
 void svd_of_squares(const Tensor& a, const Found& found) {
   const auto n = a.size(-1);
   const auto type = a.scalar_type();
-  const auto most = most_of_svd_simdgroup(type);
-  if (n > most) {
+  const bool is_complex = at::isComplexType(type);
+  const auto classes = is_complex ? metalops::SquareClasses{"svd", 48, "_simdgroup_48_"}
+                                  : metalops::SquareClasses{"svd", 64, "_simdgroup_64_"};
+  const auto parameters = metalops::squares_of(a, false, found.with_vectors);
+  if (n > classes.most) {
     metalops::svd_of_large(a, found.with_vectors, found.u, found.values, found.v_adjoint,
                            found.infos);
-    return;
+  } else if (n <= metalops::kMostOfThread) {
+    metalops::launch_squares(classes, type, parameters, found.values, found.u, found.v_adjoint,
+                             found.infos, a);
+  } else {
+    // Where V lies while it is made, if not in threadgroup memory: padded columns, as in
+    // kernels/svd.metal.
+    const bool keeps = n > 32 && found.with_vectors;
+    const auto packs = is_complex ? classes.most / 2 : classes.most / 4;
+    const auto matrices = std::min(a.size(0), metalops::squares_a_launch(n));
+    const auto kept = at::empty({keeps ? matrices * classes.most * (packs + 1) * 4 : 0},
+                                a.options().dtype(at::kFloat));
+    metalops::launch_squares(classes, type, parameters, found.values, found.u, found.v_adjoint,
+                             found.infos, a, kept);
   }
-  const metalops::SvdParameters parameters{a.stride(0),
-                                           a.stride(1),
-                                           a.stride(2),
-                                           static_cast<uint32_t>(a.size(0)),
-                                           static_cast<int32_t>(n),
-                                           found.with_vectors};
-  auto& library = metalops::library("svd");
-  const auto name = svd_kernel(n, type);
-  if (n <= kMostOfSvdThread) {
-    metalops::launch_threads(library, name, a.size(0), found.values, found.u, found.v_adjoint,
-                             found.infos, a, parameters);
-    return;
-  }
-  // Where V lies while it is made, if not in threadgroup memory: padded columns, as in
-  // kernels/svd.metal.
-  const bool keeps = n > 32 && found.with_vectors;
-  const auto packs = at::isComplexType(type) ? most / 2 : most / 4;
-  const auto kept =
-      at::empty({keeps ? a.size(0) * most * (packs + 1) * 4 : 0}, a.options().dtype(at::kFloat));
-  metalops::launch_threadgroups(library, name, a.size(0), c10::metal::simdgroup_size, found.values,
-                                found.u, found.v_adjoint, found.infos, a, kept, parameters);
 }
 
 // The first columns of `side`, or its first rows, and those of an identity matrix behind them.

@@ -95,7 +95,7 @@ class Bidiagonalisation {
                                   0};
     const auto extents = at::empty({batch_ * n_}, bidiagonals_.options());
     metalops::launch_simdgroups(library, named("svd_extents_"), batch_ * n_, extents, a, p);
-    metalops::EighParameters of_exponents{};
+    metalops::SquaresParameters of_exponents{};
     of_exponents.size = size();
     metalops::launch_threadgroups(metalops::library("eigh_large"), "eigh_exponents", batch_,
                                   c10::metal::simdgroup_size, exponents_, infos_, extents,

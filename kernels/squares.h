@@ -1,4 +1,4 @@
-// Parameters of the kernels of eigh.metal.
+// Parameters of kernels that take square matrices.
 #pragma once
 #include <c10/metal/common.h>
 #ifndef __METAL__
@@ -7,14 +7,15 @@
 
 namespace metalops {
 
-// Hermitian matrices of which one triangle is read.
-struct EighParameters {
+// Of any strides. A launch takes those from `first` to `end`.
+struct SquaresParameters {
   int64_t next_matrix;  // in elements
   int64_t next_row;
   int64_t next_column;
-  uint32_t matrices;
+  uint32_t first;
+  uint32_t end;
   int32_t size;
-  uint32_t is_upper;
+  uint32_t is_upper;  // the triangle that is read, where only one is
   uint32_t with_vectors;
 };
 

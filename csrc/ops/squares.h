@@ -1,0 +1,70 @@
+// Launches of kernels that find values and vectors of square matrices of moderate size: those of at
+// most kMostOfThread rows are the work of a thread each, others of a simdgroup each. A kernel is
+// there for each class of sizes.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <kernels/squares.h>
+#include <metalops/kernel_name.h>
+#include <metalops/launch.h>
+#include <metalops/library.h>
+#include <metalops/metal_type.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace metalops {
+
+inline constexpr int64_t kMostOfThread = 8;
+
+struct SquareClasses {
+  const char* family;  // of kernels, and the file's name
+  int64_t most;        // rows of the largest class: as many as threadgroup memory has room for
+  const char* largest;
+};
+
+// a: (batch, n, n).
+METALOPS_HIDDEN inline SquaresParameters squares_of(const at::Tensor& a, bool is_upper,
+                                                    bool with_vectors) {
+  return {a.stride(0),
+          a.stride(1),
+          a.stride(2),
+          0,
+          static_cast<uint32_t>(a.size(0)),
+          static_cast<int32_t>(a.size(1)),
+          is_upper,
+          with_vectors};
+}
+
+// Matrices of n rows that a launch takes: on a small GPU it should not last much longer than 50 ms
+// (tests/exec/test_launch_lengths.py counts what kernels do).
+METALOPS_HIDDEN inline int64_t squares_a_launch(int64_t n) {
+  return std::max<int64_t>((int64_t{1} << 27) / (n * n * n), 1);
+}
+
+// Of the smallest class that takes the matrices.
+template <class... Arguments>
+METALOPS_HIDDEN inline void launch_squares(const SquareClasses& classes, at::ScalarType type,
+                                           SquaresParameters p, const Arguments&... arguments) {
+  const int64_t n = p.size;
+  const auto* const name = n <= 4               ? "_thread_4_"
+                           : n <= kMostOfThread ? "_thread_8_"
+                           : n <= 16            ? "_simdgroup_16_"
+                           : n <= 32            ? "_simdgroup_32_"
+                                                : classes.largest;
+  const auto kernel = KernelName(classes.family) + name + metal_type(type);
+  auto& kernels = library(classes.family);
+  const int64_t all = p.end;
+  const auto count = squares_a_launch(n);
+  for (int64_t first = 0; first < all; first += count) {
+    const auto matrices = std::min(count, all - first);
+    p.first = static_cast<uint32_t>(first);
+    p.end = static_cast<uint32_t>(first + matrices);
+    if (n <= kMostOfThread) {
+      launch_threads(kernels, kernel, matrices, arguments..., p);
+    } else {
+      launch_threadgroups(kernels, kernel, matrices, c10::metal::simdgroup_size, arguments..., p);
+    }
+  }
+}
+
+}  // namespace metalops
