@@ -21,8 +21,9 @@ SIZES = (4, 8, 16, 32, 64)
 Factors = tuple[Tensor, ...]
 
 
-def _kernels(file: str):
-    return _kernel_file.KernelFile(file), _kernel_file.header(file)
+def _kernels(file: str, parameters: str):
+    """Those of a file, and the types of a header."""
+    return _kernel_file.KernelFile(file), _kernel_file.header(parameters)
 
 
 def _round_up(number: int, multiple: int) -> int:
@@ -30,11 +31,11 @@ def _round_up(number: int, multiple: int) -> int:
 
 
 def eigh(a: Tensor) -> Factors:
-    kernels, _ = _kernels("eigh")
+    kernels, types = _kernels("eigh", "squares")
     batch, n, _ = a.shape
     values, infos = a.new_empty(batch, n), a.new_empty(batch, dtype=torch.int32)
     vectors = a.new_empty(batch, n, n)
-    p = _kernel_file.header("squares").SquaresParameters(*a.stride(), 0, batch, n, 0, 1)
+    p = types.SquaresParameters(*a.stride(), 0, batch, n, 0, 1)
     if n <= 8:
         name, threads = f"eigh_thread_{4 if n <= 4 else 8}_float", _round_up(batch, 32)
         kernels.grid(name, (threads,), values, vectors, infos, a, p)
@@ -48,7 +49,7 @@ def eigh(a: Tensor) -> Factors:
 
 def qr(a: Tensor) -> Factors:
     """Of at most 32 rows and columns: R and the reflectors by one kernel, Q by another."""
-    kernels, types = _kernels("qr")
+    kernels, types = _kernels("qr", "qr")
     batch, n, _ = a.shape
     columns, taus, q = a.mT.contiguous(), a.new_empty(batch, n), torch.empty_like(a)
     size = next(size for size in (4, 8, 16, 32) if n <= size)
@@ -62,11 +63,11 @@ def qr(a: Tensor) -> Factors:
 
 
 def svd(a: Tensor) -> Factors:
-    kernels, _ = _kernels("svd")
+    kernels, types = _kernels("svd", "squares")
     batch, n, _ = a.shape
     values, infos = a.new_empty(batch, n), a.new_empty(batch, dtype=torch.int32)
     u, v_adjoint = torch.empty_like(a), torch.empty_like(a)
-    p = _kernel_file.header("squares").SquaresParameters(*a.stride(), 0, batch, n, 0, 1)
+    p = types.SquaresParameters(*a.stride(), 0, batch, n, 0, 1)
     if n <= 8:
         name, threads = f"svd_thread_{4 if n <= 4 else 8}_float", _round_up(batch, 32)
         kernels.grid(name, (threads,), values, u, v_adjoint, infos, a, p)
@@ -79,7 +80,7 @@ def svd(a: Tensor) -> Factors:
 
 
 def eig(a: Tensor) -> Factors:
-    kernels, types = _kernels("eig")
+    kernels, types = _kernels("eig", "eig")
     batch, n, _ = a.shape
     values = a.new_empty(batch, n, dtype=torch.complex64)
     vectors = a.new_empty(batch, n, n, dtype=torch.complex64)
@@ -97,8 +98,7 @@ def eig(a: Tensor) -> Factors:
 
 def _small(file: str, a: Tensor, mode: int, result: Tensor, *others: Tensor) -> None:
     """Of at most 8 rows and columns: a thread each."""
-    kernels, _ = _kernels(file)
-    types = _kernel_file.header("small_matrices")
+    kernels, types = _kernels(file, "small_matrices")
     batch, n, _ = a.shape
     p = types.SmallMatricesParameters(
         types.MatrixSteps(*a.stride()), types.MatrixSteps(*result.stride()), batch, n, n, mode
@@ -116,7 +116,7 @@ def lu_factor(a: Tensor) -> Factors:
         result = torch.empty_like(a)
         _small("lu", a, 1, result, pivots, infos)
         return result, pivots
-    kernels, types = _kernels("lu")
+    kernels, types = _kernels("lu", "lu")
     factors, column = a.clone(), a.new_empty(batch, n)
     p = types.LuPanelParameters(n // 4, n * n // 4, n, 0, n, n // 4, n, n, 1)
     kernels.threadgroups("lu_panel_float", batch, 32, factors, column, pivots, infos, p)
@@ -131,7 +131,7 @@ def cholesky(a: Tensor) -> Factors:
         result = torch.empty_like(a)
         _small("cholesky", a, 1, result, infos)
         return (result,)
-    kernels, types = _kernels("cholesky")
+    kernels, types = _kernels("cholesky", "cholesky")
     factors = a.clone()
     p = types.CholeskyParameters(n // 4, n * n // 4, 0, n)
     kernels.threadgroups("cholesky_block_float", batch, 32, factors, infos, p)

@@ -164,6 +164,7 @@ def load_script():
     def load(path):
         spec = importlib.util.spec_from_file_location(Path(path).stem, path)
         module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # where its dataclasses look for their annotations
         spec.loader.exec_module(module)
         return module
 
