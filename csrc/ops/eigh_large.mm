@@ -18,7 +18,6 @@
 namespace {
 
 using at::Tensor;
-using metalops::EighColumnParameters;
 using metalops::EighOrderParameters;
 using metalops::kEighPanel;
 using metalops::SquaresParameters;
@@ -85,48 +84,28 @@ class Reduction {
 
   // To the tridiagonal matrix of diagonals_ and besides_.
   void reduce() {
-    constexpr int64_t kFewSlices = 32;
-    const auto slice =
-        kEighPanel * c10::metal::ceil_div<int64_t>(n_, int64_t{kEighPanel} * kFewSlices);
-    const auto slices = c10::metal::ceil_div<int64_t>(n_, slice);
+    metalops::ColumnSteps steps(matrices_, stride_, reflector_count_, 2);
     const auto panels = at::empty({batch_, kEighPanel, row_}, matrices_.options());
-    const auto products = at::empty({batch_, slices, row_}, matrices_.options());
-    const auto overlaps = at::empty({batch_, slices, 2 * kEighPanel}, matrices_.options());
-    const auto packs = c10::metal::ceil_div<int64_t>(n_, row_ / stride_);
-    const auto threads = std::min<int64_t>(256, c10::metal::round_up<int64_t>(packs, 32));
-    EighColumnParameters p{};
-    p.size = size();
-    p.stride = static_cast<int32_t>(stride_);
-    p.reflectors = static_cast<int32_t>(reflector_count_);
-    p.slice = static_cast<int32_t>(slice);
-    p.slices = static_cast<int32_t>(slices);
     const auto reduce_column = [&] {
-      metalops::launch_threadgroups(library_, named("eigh_column_"), batch_, threads, matrices_,
-                                    reflectors_, panels, products, overlaps, diagonals_, besides_,
-                                    taus_, p);
+      metalops::launch_threadgroups(library_, named("eigh_column_"), batch_, steps.threads,
+                                    matrices_, reflectors_, panels, steps.products, steps.overlaps,
+                                    diagonals_, besides_, taus_, steps.p);
     };
-    for (int64_t start = 0; start < n_; start += kEighPanel) {
-      const auto end = std::min(start + kEighPanel, n_);
-      p.start = static_cast<int32_t>(start);
-      p.ends_panel = 0;
-      for (int64_t column = start; column < end; ++column) {
-        p.column = static_cast<int32_t>(column);
-        p.from = p.column + 1;
-        reduce_column();
-        if (column < n_ - 1) {
-          const auto rest = packs - p.from / (row_ / stride_);
-          metalops::launch_grid(library_, named("eigh_products_"),
-                                grid(rest + 2 * (column - start), slices - p.from / slice),
-                                products, overlaps, matrices_, reflectors_, panels, p);
-        }
-      }
-      if (end < n_) {
-        p.column = static_cast<int32_t>(end);
-        p.ends_panel = 1;
-        reduce_column();
-        update(panels, start, end);
-      }
-    }
+    steps.for_each(
+        [&] {
+          steps.p.from = steps.p.column + 1;
+          reduce_column();
+          if (!steps.is_last()) {
+            const auto [threads, slices] = steps.grid_of_rest(2 * steps.in_panel());
+            metalops::launch_grid(library_, named("eigh_products_"), grid(threads, slices),
+                                  steps.products, steps.overlaps, matrices_, reflectors_, panels,
+                                  steps.p);
+          }
+        },
+        [&](int64_t start, int64_t end) {
+          reduce_column();
+          update(panels, start, end);
+        });
   }
 
   // A -= V W^H + W V^H where both indices are at least `from`.

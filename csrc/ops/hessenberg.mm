@@ -91,46 +91,26 @@ class HessenbergReduction {
   }
 
   void reduce() {
-    constexpr int64_t kFewSlices = 32;
-    const auto slice =
-        kEighPanel * c10::metal::ceil_div<int64_t>(n_, int64_t{kEighPanel} * kFewSlices);
-    const auto slices = c10::metal::ceil_div<int64_t>(n_, slice);
+    metalops::ColumnSteps steps(matrices_, stride_, reflector_count_, 1);
     const auto panels = at::zeros({batch_, kEighPanel, row_}, matrices_.options());
-    const auto products = at::empty({batch_, slices, row_}, matrices_.options());
-    const auto overlaps = at::empty({batch_, slices, kEighPanel}, matrices_.options());
     const auto triangles = at::empty({batch_, kEighPanel, kEighPanel}, matrices_.options());
-    const auto packs = c10::metal::ceil_div<int64_t>(n_, row_ / stride_);
-    const auto threads = std::min<int64_t>(256, c10::metal::round_up<int64_t>(packs, 32));
-    metalops::EighColumnParameters p{};
-    p.size = static_cast<int32_t>(n_);
-    p.stride = stride();
-    p.reflectors = static_cast<int32_t>(reflector_count_);
-    p.slice = static_cast<int32_t>(slice);
-    p.slices = static_cast<int32_t>(slices);
     const auto reduce_column = [&] {
-      metalops::launch_threadgroups(library_, named("hessenberg_column_"), batch_, threads,
-                                    matrices_, reflectors_, panels, products, overlaps, triangles,
-                                    taus_, p);
+      metalops::launch_threadgroups(library_, named("hessenberg_column_"), batch_, steps.threads,
+                                    matrices_, reflectors_, panels, steps.products, steps.overlaps,
+                                    triangles, taus_, steps.p);
     };
-    for (int64_t start = 0; start < n_; start += kEighPanel) {
-      const auto end = std::min(start + kEighPanel, n_);
-      p.start = static_cast<int32_t>(start);
-      p.ends_panel = 0;
-      for (int64_t column = start; column < end; ++column) {
-        p.column = static_cast<int32_t>(column);
-        p.from = p.column + 1;
-        reduce_column();
-        metalops::launch_grid(library_, named("hessenberg_products_"),
-                              grid(packs + column - start, slices), products, overlaps, matrices_,
-                              reflectors_, p);
-      }
-      if (end < n_) {
-        p.column = static_cast<int32_t>(end);
-        p.ends_panel = 1;
-        reduce_column();
-        update(panels, start, end);
-      }
-    }
+    steps.for_each(
+        [&] {
+          steps.p.from = steps.p.column + 1;
+          reduce_column();
+          metalops::launch_grid(library_, named("hessenberg_products_"),
+                                grid(steps.packs + steps.in_panel(), steps.slices), steps.products,
+                                steps.overlaps, matrices_, reflectors_, steps.p);
+        },
+        [&](int64_t start, int64_t end) {
+          reduce_column();
+          update(panels, start, end);
+        });
   }
 
   // A -= Y V^H, then A -= V T^H V^H A, in the columns from `from` on.

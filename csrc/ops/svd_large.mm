@@ -21,7 +21,6 @@
 namespace {
 
 using at::Tensor;
-using metalops::EighColumnParameters;
 using metalops::kEighPanel;
 
 constexpr int32_t kNotFinite = -4;  // as LAPACK's xGESDD has it
@@ -113,64 +112,43 @@ class Bidiagonalisation {
   // Sides: 0 is A's, with reflectors V and products X of the panel, 1 that of its adjoint, with U
   // and Y.
   void reduce(const Sides& matrices) {
-    constexpr int64_t kFewSlices = 32;
-    const auto slice =
-        kEighPanel * c10::metal::ceil_div<int64_t>(n_, int64_t{kEighPanel} * kFewSlices);
-    const auto slices = c10::metal::ceil_div<int64_t>(n_, slice);
     const auto reflectors = sides_of(reflectors_);
     const auto taus = sides_of(taus_);
     const auto bidiagonals = sides_of(bidiagonals_);
     const auto panels = sides_of(at::empty({2, batch_, kEighPanel, row_}, reflectors_.options()));
-    const auto products = at::empty({batch_, slices, row_}, reflectors_.options());
-    const auto overlaps = at::empty({batch_, slices, 2 * kEighPanel}, reflectors_.options());
-    const auto packs = c10::metal::ceil_div<int64_t>(n_, row_ / stride_);
-    const auto threads = std::min<int64_t>(256, c10::metal::round_up<int64_t>(packs, 32));
-    EighColumnParameters p{};
-    p.size = size();
-    p.stride = static_cast<int32_t>(stride_);
-    p.reflectors = static_cast<int32_t>(reflectors_.size(2));
-    p.slice = static_cast<int32_t>(slice);
-    p.slices = static_cast<int32_t>(slices);
+    metalops::ColumnSteps steps(matrices[0], stride_, reflectors_.size(2), 2);
+    auto& p = steps.p;
     const auto reduce_column = [&](int64_t side) {
       metalops::launch_threadgroups(metalops::library("svd_large"), named("svd_column_"), batch_,
-                                    threads, matrices[side], reflectors_[side], panels[side],
-                                    products, overlaps, bidiagonals_[side], taus_[side],
-                                    reflectors_[1 - side], panels[1 - side], taus_[1 - side], p);
+                                    steps.threads, matrices[side], reflectors[side], panels[side],
+                                    steps.products, steps.overlaps, bidiagonals[side], taus[side],
+                                    reflectors[1 - side], panels[1 - side], taus[1 - side], p);
     };
     // Of the last reflector of this side.
     const auto multiply = [&](int64_t side) {
-      launch_grid("eigh_large", "eigh_products_",
-                  {packs - p.from / (row_ / stride_) + 2 * (p.column - p.start) + side,
-                   slices - p.from / slice, batch_},
-                  products, overlaps, matrices[1 - side], reflectors[side], panels[side], p);
+      const auto [threads, slices] = steps.grid_of_rest(2 * steps.in_panel() + side);
+      launch_grid("eigh_large", "eigh_products_", {threads, slices, batch_}, steps.products,
+                  steps.overlaps, matrices[1 - side], reflectors[side], panels[side], p);
     };
-    for (int64_t start = 0; start < n_; start += kEighPanel) {
-      const auto end = std::min(start + kEighPanel, n_);
-      p.start = static_cast<int32_t>(start);
-      p.ends_panel = 0;
-      for (int64_t column = start; column < end; ++column) {
-        p.column = static_cast<int32_t>(column);
-        p.from = p.column;
-        reduce_column(0);
-        if (column < n_ - 1) {
-          multiply(0);
-          p.from = p.column + 1;
-          reduce_column(1);
-          multiply(1);
-        }
-      }
-      if (end < n_) {
-        p.column = static_cast<int32_t>(end);
-        p.from = p.column;
-        p.ends_panel = 1;
-        reduce_column(0);
-        const auto made = sides_of(reflectors_.narrow(2, start, kEighPanel));
-        const auto lefts = at::cat({made[0], panels[0]}, 1);
-        const auto rights = at::cat({panels[1], made[1]}, 1);
-        metalops::subtract_product(matrices[0], end, lefts, rights);
-        metalops::subtract_product(matrices[1], end, rights, lefts);
-      }
-    }
+    steps.for_each(
+        [&] {
+          p.from = p.column;
+          reduce_column(0);
+          if (!steps.is_last()) {
+            multiply(0);
+            p.from = p.column + 1;
+            reduce_column(1);
+            multiply(1);
+          }
+        },
+        [&](int64_t start, int64_t end) {
+          reduce_column(0);
+          const auto made = sides_of(reflectors_.narrow(2, start, kEighPanel));
+          const auto lefts = at::cat({made[0], panels[0]}, 1);
+          const auto rights = at::cat({panels[1], made[1]}, 1);
+          metalops::subtract_product(matrices[0], end, lefts, rights);
+          metalops::subtract_product(matrices[1], end, rights, lefts);
+        });
   }
 
   at::ScalarType type_;

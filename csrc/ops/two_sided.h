@@ -8,6 +8,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/bmm.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/view_as_real.h>
@@ -18,6 +19,8 @@
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 
 namespace metalops {
@@ -28,6 +31,71 @@ METALOPS_HIDDEN inline int64_t column_stride(int64_t n, at::ScalarType type) {
   const int64_t packs = c10::metal::ceil_div<int64_t>(n, at::isComplexType(type) ? 2 : 4);
   return c10::metal::ceil_div<int64_t>(packs, 4) / 2 * 8 + 4;
 }
+
+// The columns of matrices, reduced one by one in panels: what kernels are told of a column, and
+// where its products with a matrix are summed up, in slices of the matrix that have a thread for
+// each pack.
+struct METALOPS_HIDDEN ColumnSteps {
+  // matrices: (batch, n, row), by columns of `stride` packs. overlaps_each: of the column's
+  // reflector, for each column of the panel before it.
+  ColumnSteps(const at::Tensor& matrices, int64_t stride, int64_t reflectors, int64_t overlaps_each)
+      : n(matrices.size(1)) {
+    constexpr int64_t kFewSlices = 32;
+    const auto row = matrices.size(2);
+    slice = kEighPanel * c10::metal::ceil_div<int64_t>(n, int64_t{kEighPanel} * kFewSlices);
+    slices = c10::metal::ceil_div<int64_t>(n, slice);
+    elements = row / stride;
+    packs = c10::metal::ceil_div<int64_t>(n, elements);
+    threads = std::min<int64_t>(256, c10::metal::round_up<int64_t>(packs, 32));
+    products = at::empty({matrices.size(0), slices, row}, matrices.options());
+    overlaps =
+        at::empty({matrices.size(0), slices, overlaps_each * kEighPanel}, matrices.options());
+    p.size = static_cast<int32_t>(n);
+    p.stride = static_cast<int32_t>(stride);
+    p.reflectors = static_cast<int32_t>(reflectors);
+    p.slice = static_cast<int32_t>(slice);
+    p.slices = static_cast<int32_t>(slices);
+  }
+
+  // Calls column() for each one, and end_panel(start, end) behind each panel but the last.
+  template <class Column, class EndPanel>
+  void for_each(Column column, EndPanel end_panel) {
+    for (int64_t start = 0; start < n; start += kEighPanel) {
+      const auto end = std::min(start + kEighPanel, n);
+      p.start = static_cast<int32_t>(start);
+      p.ends_panel = 0;
+      for (int64_t i = start; i < end; ++i) {
+        p.column = static_cast<int32_t>(i);
+        column();
+      }
+      if (end < n) {
+        p.column = static_cast<int32_t>(end);
+        p.from = p.column;
+        p.ends_panel = 1;
+        end_panel(start, end);
+      }
+    }
+  }
+
+  // Threads and slices that the products of the column's reflector with a matrix take, where they
+  // are wanted from element p.from on, with `others` products with single vectors besides.
+  std::array<int64_t, 2> grid_of_rest(int64_t others) const {
+    return {packs - p.from / elements + others, slices - p.from / slice};
+  }
+
+  bool is_last() const { return p.column == n - 1; }
+  int64_t in_panel() const { return p.column - p.start; }
+
+  int64_t n;
+  int64_t slice;  // columns
+  int64_t slices;
+  int64_t elements;  // of a pack
+  int64_t packs;     // of a column that have elements
+  int64_t threads;   // of the group that reduces a column
+  at::Tensor products;
+  at::Tensor overlaps;
+  EighColumnParameters p{};
+};
 
 // (batch, rows, elements) as rows of real numbers.
 METALOPS_HIDDEN inline at::Tensor with_real_parts(const at::Tensor& rows) {
