@@ -74,4 +74,58 @@ struct ColumnPacks<::metal::float2> {
   }
 };
 
+// A sum of packs times numbers. Of complex ones the products with real and with imaginary parts are
+// added up apart, and turned once.
+template <typename T>
+struct PackSum;
+
+template <>
+struct PackSum<float> {
+  ::metal::float4 sum;
+
+  void add(::metal::float4 pack, float factor) { sum += pack * factor; }
+  ::metal::float4 value() const { return sum; }
+};
+
+template <>
+struct PackSum<::metal::float2> {
+  ::metal::float4 real;
+  ::metal::float4 imaginary;
+
+  void add(::metal::float4 pack, ::metal::float2 factor) {
+    real += pack * factor.x;
+    imaginary += pack * factor.y;
+  }
+  ::metal::float4 value() const {
+    return real + ::metal::float4(-imaginary.y, imaginary.x, -imaginary.w, imaginary.z);
+  }
+};
+
+// A sum of products of elements of packs, of a's conjugates.
+template <typename T>
+struct InnerSum;
+
+template <>
+struct InnerSum<float> {
+  ::metal::float4 sum;
+
+  void add(::metal::float4 a, ::metal::float4 b) { sum += a * b; }
+  float value() const { return (sum.x + sum.y) + (sum.z + sum.w); }
+};
+
+template <>
+struct InnerSum<::metal::float2> {
+  ::metal::float4 straight;
+  ::metal::float4 crossed;
+
+  void add(::metal::float4 a, ::metal::float4 b) {
+    straight += a * b;
+    crossed += a * b.yxwz;
+  }
+  ::metal::float2 value() const {
+    return ::metal::float2((straight.x + straight.y) + (straight.z + straight.w),
+                           (crossed.x - crossed.y) + (crossed.z - crossed.w));
+  }
+};
+
 }  // namespace metalops

@@ -133,11 +133,13 @@ kernel void eigh_column(
       for (int slice = first_slice; slice < p.slices; ++slice) {
         x += of_products[int64_t(slice) * p.stride + i];
       }
+      PackSum<T> known = {};
       for (int k = 0; k < last; ++k) {
         const int place = k * p.stride + i;
-        x -= times(v[place], shares[2 * k]) + times(w[place], shares[2 * k + 1]);
+        known.add(v[place], shares[2 * k]);
+        known.add(w[place], shares[2 * k + 1]);
       }
-      x = times(x, tau);
+      x = times(x - known.value(), tau);
       w[last * p.stride + i] = x;
       overlap += ColumnPacks<T>::inner_product(x, v[last * p.stride + i]);
     }
@@ -158,13 +160,15 @@ kernel void eigh_column(
   device const T* const elements = elements_of<T>(column);
   float tail = 0.0f;
   for (int i = first + lane; i < used; i += lanes) {
-    float4 x = column[i];
+    PackSum<T> known = {};
     for (int k = 0; k < done; ++k) {
       const T of_v = conjugate(elements_of<T>(w + k * p.stride)[c]);
       const T of_w = conjugate(elements_of<T>(v + k * p.stride)[c]);
       const int place = k * p.stride + i;
-      x -= times(v[place], of_v) + times(w[place], of_w);
+      known.add(v[place], of_v);
+      known.add(w[place], of_w);
     }
+    float4 x = column[i] - known.value();
     column[i] = x;
     x = ColumnPacks<T>::rows_from(x, i * kRows, c + 2);
     tail += dot(x, x);
@@ -216,23 +220,23 @@ kernel void eigh_products(device float4* products [[buffer(0)]], device T* overl
   if (pack < used) {
     device const T* const elements = elements_of<T>(made);
     device const float4* from_column = matrices + (matrix * p.size + begin) * p.stride + pack;
-    float4 sum(0.0f);
+    PackSum<T> sum = {};
     for (int column = begin; column < end; ++column) {
-      sum += times(*from_column, elements[column]);
+      sum.add(*from_column, elements[column]);
       from_column += p.stride;
     }
-    products[(matrix * p.slices + slice) * p.stride + pack] = sum;
+    products[(matrix * p.slices + slice) * p.stride + pack] = sum.value();
     return;
   }
   const int which = pack - used;
   device const float4* const row = which % 2 == 0
                                        ? panels + (matrix * kEighPanel + which / 2) * p.stride
                                        : v + which / 2 * p.stride;
-  T sum = from_real<T>(0.0f);
+  InnerSum<T> sum = {};
   for (int i = begin / kRows; i < c10::metal::ceil_div(end, kRows); ++i) {
-    sum += ColumnPacks<T>::inner_product(row[i], made[i]);
+    sum.add(row[i], made[i]);
   }
-  overlaps[(matrix * p.slices + slice) * 2 * kEighPanel + which] = sum;
+  overlaps[(matrix * p.slices + slice) * 2 * kEighPanel + which] = sum.value();
 }
 
 // ---- results ------------------------------------------------------------------------------------

@@ -241,11 +241,12 @@ kernel void hessenberg_column(
       for (int slice = 0; slice < p.slices; ++slice) {
         x += of_products[int64_t(slice) * p.stride + i];
       }
+      PackSum<T> known = {};
       for (int k = 0; k < last; ++k) {
         const int place = k * p.stride + i;
-        x -= times(y[place], shares[k]);
+        known.add(y[place], shares[k]);
       }
-      y[last * p.stride + i] = times(x, tau);
+      y[last * p.stride + i] = times(x - known.value(), tau);
     }
     threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
   }
@@ -255,20 +256,20 @@ kernel void hessenberg_column(
   device float4* const column = matrices + (int64_t(matrix) * p.size + c) * p.stride;
   device T* const elements = elements_of<T>(column);
   for (int i = lane; i < used; i += lanes) {
-    float4 x = column[i];
+    PackSum<T> known = {};
     for (int k = 0; k < done; ++k) {
-      const T factor = conjugate(elements_of<T>(v + k * p.stride)[c]);
       const int place = k * p.stride + i;
-      x -= times(y[place], factor);
+      known.add(y[place], conjugate(elements_of<T>(v + k * p.stride)[c]));
     }
-    column[i] = x;
+    column[i] -= known.value();
   }
   threadgroup_barrier(mem_flags::mem_device);
   for (int k = simdgroup; k < done; k += simdgroups) {
-    T sum = from_real<T>(0.0f);
+    InnerSum<T> of_lane = {};
     for (int i = simd_lane; i < used; i += kSimdgroup) {
-      sum += ColumnPacks<T>::inner_product(v[k * p.stride + i], column[i]);
+      of_lane.add(v[k * p.stride + i], column[i]);
     }
+    T sum = of_lane.value();
     sum = of_parts(simd_sum(real_part(sum)), simd_sum(imaginary_part(sum)), sum);
     if (simd_lane == 0) {
       shares[k] = sum;
@@ -285,11 +286,12 @@ kernel void hessenberg_column(
   threadgroup_barrier(mem_flags::mem_threadgroup);
   float largest = 0.0f;
   for (int i = lane; i < used; i += lanes) {
-    float4 x = column[i];
+    PackSum<T> known = {};
     for (int k = 0; k < done; ++k) {
       const int place = k * p.stride + i;
-      x -= times(v[place], weights[k]);
+      known.add(v[place], weights[k]);
     }
+    float4 x = column[i] - known.value();
     column[i] = x;
     x = abs(ColumnPacks<T>::rows_from(x, i * kRows, c + 1));
     largest = max(largest, max(max(x.x, x.y), max(x.z, x.w)));
@@ -346,22 +348,22 @@ kernel void hessenberg_products(device float4* products [[buffer(0)]],
   if (pack < used) {
     device const T* const elements = elements_of<T>(made);
     device const float4* from_column = matrices + (matrix * p.size + begin) * p.stride + pack;
-    float4 sum(0.0f);
+    PackSum<T> sum = {};
     for (int column = begin; column < end; ++column) {
-      sum += times(*from_column, elements[column]);
+      sum.add(*from_column, elements[column]);
       from_column += p.stride;
     }
-    products[(matrix * p.slices + slice) * p.stride + pack] = sum;
+    products[(matrix * p.slices + slice) * p.stride + pack] = sum.value();
     return;
   }
   const int which = pack - used;
   device const float4* const row = v + which * p.stride;
-  T sum = from_real<T>(0.0f);
+  InnerSum<T> sum = {};
   for (int i = begin / kRows; i < c10::metal::ceil_div(end, kRows); ++i) {
-    sum += ColumnPacks<T>::inner_product(row[i], made[i]);
+    sum.add(row[i], made[i]);
   }
   overlaps[(matrix * p.slices + slice) * kEighPanel + which] =
-      begin < end ? sum : from_real<T>(0.0f);
+      begin < end ? sum.value() : from_real<T>(0.0f);
 }
 
 #define REGISTER_HESSENBERG(T)                                                                     \

@@ -117,14 +117,16 @@ kernel void svd_column(
       for (int slice = first_slice; slice < p.slices; ++slice) {
         sum += of_products[int64_t(slice) * p.stride + i];
       }
+      PackSum<T> known = {};
       for (int k = 0; k < last; ++k) {
         const int place = k * p.stride + i;
-        sum -= times(v[place], shares[2 * k]) + times(x[place], shares[2 * k + 1]);
+        known.add(v[place], shares[2 * k]);
+        known.add(x[place], shares[2 * k + 1]);
       }
       if (last < done) {
-        sum -= times(v[last * p.stride + i], shares[2 * last]);
+        known.add(v[last * p.stride + i], shares[2 * last]);
       }
-      x[last * p.stride + i] = times(sum, tau);
+      x[last * p.stride + i] = times(sum - known.value(), tau);
     }
   }
   if (p.ends_panel) {
@@ -133,17 +135,16 @@ kernel void svd_column(
   device float4* const column = matrices + (int64_t(matrix) * p.size + c) * p.stride;
   float tail = 0.0f;
   for (int i = first + lane; i < used; i += lanes) {
-    float4 sum = column[i];
+    PackSum<T> known = {};
     for (int k = 0; k < done; ++k) {
-      const T of_v = conjugate(elements_of<T>(y + k * p.stride)[c]);
-      const T of_x = conjugate(elements_of<T>(u + k * p.stride)[c]);
       const int place = k * p.stride + i;
-      sum -= times(v[place], of_v) + times(x[place], of_x);
+      known.add(v[place], conjugate(elements_of<T>(y + k * p.stride)[c]));
+      known.add(x[place], conjugate(elements_of<T>(u + k * p.stride)[c]));
     }
     if (done < others) {
-      const T of_x = conjugate(elements_of<T>(u + done * p.stride)[c]);
-      sum -= times(x[done * p.stride + i], of_x);
+      known.add(x[done * p.stride + i], conjugate(elements_of<T>(u + done * p.stride)[c]));
     }
+    float4 sum = column[i] - known.value();
     column[i] = sum;
     sum = ColumnPacks<T>::rows_from(sum, i * kRows, p.from + 1);
     tail += dot(sum, sum);
