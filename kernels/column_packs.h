@@ -18,6 +18,10 @@ inline threadgroup T* elements_of(threadgroup::metal::float4* packs) {
   return reinterpret_cast<threadgroup T*>(packs);
 }
 template <typename T>
+inline threadgroup const T* elements_of(threadgroup const ::metal::float4* packs) {
+  return reinterpret_cast<threadgroup const T*>(packs);
+}
+template <typename T>
 inline device T* elements_of(device::metal::float4* packs) {
   return reinterpret_cast<device T*>(packs);
 }

@@ -13,11 +13,13 @@
 using namespace metal;
 using c10::metal::ErrorMessages;
 using metalops::Candidate;
+using metalops::elements_of;
 using metalops::kColumnsOfPack;
 using metalops::kMostSimdgroups;
 using metalops::LuDeterminantParameters;
 using metalops::LuPanelParameters;
 using metalops::LuSwapParameters;
+using metalops::MatrixSteps;
 using metalops::pivot_size;
 using metalops::SmallMatricesParameters;
 
@@ -162,6 +164,164 @@ kernel void lu_thread(device T* factors [[buffer(0)]], device int* pivots [[buff
                                   p.columns);
 }
 
+// The rows that a lane has of a matrix of at most SIZE rows and columns, whose lanes take turns.
+template <typename T, uint SIZE, uint LANES>
+struct LaneRows {
+  static constexpr constant uint kRows = SIZE / LANES;
+  static constexpr constant uint kColumns = kColumnsOfPack<T>;
+  static constexpr constant uint kPacks = metalops::kPacksOfRow<T, SIZE>;
+
+  float4 x[kRows][kPacks];
+  T current[kRows];  // of the column of a step
+  uint lane;
+  uint count;  // of the rows of the matrix, or zero
+
+  uint row(uint r) const thread { return r * LANES + lane; }
+
+  void load(device const T* matrix, MatrixSteps steps, uint columns) thread {
+    for (uint r = 0; r < kRows; ++r) {
+      for (uint b = 0; b < kPacks; ++b) {
+        x[r][b] = float4(0.0f);
+        for (uint i = 0; i < kColumns; ++i) {
+          const uint column = b * kColumns + i;
+          if (row(r) < count && column < columns) {
+            metalops::set_column(x[r][b], i, matrix[row(r) * steps.row + column * steps.column]);
+          }
+        }
+      }
+      current[r] = metalops::column(x[r][0], 0, T());
+    }
+  }
+
+  void store(device T* matrix, MatrixSteps steps, uint columns) const thread {
+    for (uint r = 0; r < kRows; ++r) {
+      for (uint b = 0; b < kPacks; ++b) {
+        for (uint i = 0; i < kColumns; ++i) {
+          const uint column = b * kColumns + i;
+          if (row(r) < count && column < columns) {
+            matrix[row(r) * steps.row + column * steps.column] = metalops::column(x[r][b], i, T());
+          }
+        }
+      }
+    }
+  }
+
+  // Of the rows from `first` on.
+  Candidate best(uint first) const thread {
+    Candidate result;
+    for (uint r = 0; r < kRows; ++r) {
+      if (row(r) >= first && row(r) < count) {
+        result.meet(pivot_size(current[r]), row(r));
+      }
+    }
+    return result;
+  }
+
+  // Those two rows that are exchanged.
+  void give(uint step, uint pivot, threadgroup float4* step_row,
+            threadgroup float4* pivot_row) const thread {
+    for (uint r = 0; r < kRows; ++r) {
+      if (row(r) == step || row(r) == pivot) {
+        for (uint b = 0; b < kPacks; ++b) {
+          if (row(r) == step) {
+            step_row[b] = x[r][b];
+          }
+          if (row(r) == pivot) {
+            pivot_row[b] = x[r][b];
+          }
+        }
+      }
+    }
+  }
+
+  void reduce(uint step, uint pivot, threadgroup const float4* step_row,
+              threadgroup const float4* pivot_row) thread {
+    const T number = elements_of<T>(pivot_row)[step];
+    const metalops::Divisor<T> divisor =
+        metalops::divisor_of(is_zero(number) ? metalops::from_real<T>(1.0f) : number);
+    for (uint r = 0; r < kRows; ++r) {
+      if (row(r) == step || row(r) == pivot) {
+        threadgroup const float4* const moved = row(r) == step ? pivot_row : step_row;
+        for (uint b = 0; b < kPacks; ++b) {
+          x[r][b] = moved[b];
+        }
+        current[r] = elements_of<T>(moved)[step];
+      }
+      if (row(r) > step && row(r) < count) {
+        const T factor = divisor.divide(current[r]);
+        for (uint b = 0; b < kPacks; ++b) {
+          if ((b + 1) * kColumns > step) {
+            const float4 reduced = metalops::minus_product(x[r][b], factor, pivot_row[b]);
+            if (b * kColumns > step) {
+              x[r][b] = reduced;
+            } else {
+              const uint i = step % kColumns;
+              const float4 left =
+                  select(metalops::all_columns(factor), x[r][b], metalops::columns_before<T>(i));
+              x[r][b] = select(reduced, left, metalops::columns_before<T>(i + 1));
+            }
+            if (b == (step + 1) / kColumns) {
+              current[r] = metalops::column(x[r][b], (step + 1) % kColumns, T());
+            }
+          }
+        }
+      }
+    }
+  }
+};
+
+template <uint LANES>
+inline Candidate best_of_lanes(threadgroup const Candidate* candidates) {
+  Candidate result;
+  for (uint i = 0; i < LANES; ++i) {
+    result.meet(candidates[i].size, candidates[i].row);
+  }
+  return result;
+}
+
+// A matrix of at most SIZE rows and columns: lanes have some rows each, in registers, and a
+// simdgroup has several matrices. mode: as above.
+template <typename T, uint SIZE, uint LANES>
+kernel void lu_rows(device T* factors [[buffer(0)]], device int* pivots [[buffer(1)]],
+                    device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
+                    constant SmallMatricesParameters& p [[buffer(4)]],
+                    uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]],
+                    uint simdgroup [[simdgroup_index_in_threadgroup]],
+                    uint lane [[thread_index_in_simdgroup]]) {
+  constexpr uint kSimdgroups = 8;
+  constexpr uint kMatrices = 32 / LANES;
+  constexpr uint kPacks = metalops::kPacksOfRow<T, SIZE>;
+  threadgroup Candidate candidates[kSimdgroups][kMatrices][LANES];
+  threadgroup float4 step_rows[kSimdgroups][kMatrices][kPacks];
+  threadgroup float4 pivot_rows[kSimdgroups][kMatrices][kPacks];
+  const uint matrix = metalops::thread_index(position, grid) / LANES;
+  const uint own = lane / LANES;
+  const uint steps = min(p.rows, p.columns);
+  LaneRows<T, SIZE, LANES> rows;
+  rows.lane = lane % LANES;
+  rows.count = matrix < p.matrices ? p.rows : 0;
+  rows.load(input + matrix * p.input.matrix, p.input, p.columns);
+  int info = 0;
+  for (uint step = 0; step < steps; ++step) {
+    candidates[simdgroup][own][rows.lane] = rows.best(step);
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    const Candidate best = best_of_lanes<LANES>(candidates[simdgroup][own]);
+    const uint pivot = p.mode != 0 && best.size > 0.0f ? best.row : step;
+    rows.give(step, pivot, step_rows[simdgroup][own], pivot_rows[simdgroup][own]);
+    if (rows.lane == 0 && rows.count != 0) {
+      pivots[matrix * steps + step] = static_cast<int>(pivot + 1);
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    rows.reduce(step, pivot, step_rows[simdgroup][own], pivot_rows[simdgroup][own]);
+    const T number = elements_of<T>(pivot_rows[simdgroup][own])[step];
+    info = is_zero(number) && info == 0 ? static_cast<int>(step + 1) : info;
+  }
+  if (rows.lane == 0 && rows.count != 0) {
+    infos[matrix] = info;
+  }
+  rows.store(factors + matrix * p.output.matrix, p.output, p.columns);
+}
+
 // Exchanges rows by some of the pivots, in their order or backwards. One column of the grid for
 // each pack of columns, one row for each matrix.
 kernel void lu_swap_rows(device float4* matrices [[buffer(0)]],
@@ -283,6 +443,15 @@ kernel void lu_log_determinant(
       device T*, device int*, device int*, device const T*, constant SmallMatricesParameters&, \
       uint2, uint2)
 
+#define REGISTER_LU_ROWS(T, SIZE)                                                              \
+  template [[host_name("lu_rows_" #SIZE "_" #T)]] kernel void                                  \
+  lu_rows<T, SIZE, metalops::kLanesOf##SIZE##Rows>(                                            \
+      device T*, device int*, device int*, device const T*, constant SmallMatricesParameters&, \
+      uint2, uint2, uint, uint)
+
+REGISTER_LU_ROWS(float, 16);
+REGISTER_LU_ROWS(float, 32);
+REGISTER_LU_ROWS(float2, 16);
 REGISTER_LU(float);
 REGISTER_LU(float2);
 REGISTER_LU_THREAD(float, 4);

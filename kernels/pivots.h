@@ -19,10 +19,10 @@ struct Candidate {
 
   // The larger one; of equal ones the first.
   void meet(float other_size, uint other_row) thread {
-    if (other_size > size || (other_size == size && other_row < row)) {
-      size = other_size;
-      row = other_row;
-    }
+    // Without branches, which nothing could predict.
+    const bool is_better = (other_size > size) | ((other_size == size) & (other_row < row));
+    size = is_better ? other_size : size;
+    row = is_better ? other_row : row;
   }
 
   void meet_simdgroup() thread {

@@ -28,6 +28,16 @@ inline void set_column(thread::metal::float4& pack, unsigned i, ::metal::float2 
   pack = i == 0 ? ::metal::float4(value, pack.zw) : ::metal::float4(pack.xy, value);
 }
 
+inline ::metal::float4 all_columns(float value) { return ::metal::float4(value); }
+inline ::metal::float4 all_columns(::metal::float2 value) { return value.xyxy; }
+
+// Of a pack, the columns before one of them, which may be the first or none of them.
+template <typename T>
+inline ::metal::bool4 columns_before(unsigned i) {
+  return sizeof(T) == sizeof(float) ? ::metal::uint4(0, 1, 2, 3) < ::metal::uint4(i)
+                                    : ::metal::uint4(0, 0, 1, 1) < ::metal::uint4(i);
+}
+
 inline ::metal::float4 conjugate_columns(::metal::float4 pack, float) { return pack; }
 inline ::metal::float4 conjugate_columns(::metal::float4 pack, ::metal::float2) {
   return ::metal::float4(pack.x, -pack.y, pack.z, -pack.w);

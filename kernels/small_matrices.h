@@ -1,5 +1,5 @@
-// Matrices of at most eight rows and columns, each of which a thread holds, in rows of packs
-// (row_packs.h); tensors of them of any strides.
+// Matrices of few rows and columns, each of which a thread holds, or lanes of a simdgroup, of which
+// each has a row: in rows of packs (row_packs.h); tensors of them of any strides.
 #pragma once
 #include <c10/metal/common.h>
 #ifndef __METAL__
@@ -8,7 +8,13 @@
 
 namespace metalops {
 
-C10_METAL_CONSTEXPR unsigned kMostOfSmallMatrix = 8;  // rows, and columns
+// Rows, and columns, of a matrix that a thread holds at most.
+C10_METAL_CONSTEXPR unsigned kMostOfOneThread = 8;
+// Bytes of a row of a matrix that lanes hold at most: more would not find room in registers.
+C10_METAL_CONSTEXPR unsigned kRowBytesOfLanes = 128;
+// Lanes that share a matrix of at most so many rows.
+C10_METAL_CONSTEXPR unsigned kLanesOf16Rows = 4;
+C10_METAL_CONSTEXPR unsigned kLanesOf32Rows = 8;
 
 // Steps are counted in numbers.
 struct MatrixSteps {

@@ -63,8 +63,8 @@ void factor(const Tensor& matrices, const Tensor& infos, int64_t first, int64_t 
 // To result and infos, of the sizes of a and of its batch, and of any strides.
 void factor_to(const Tensor& a, bool upper, const Tensor& result, const Tensor& infos) {
   const auto own_infos = at::zeros(infos.sizes(), infos.options());
-  if (a.numel() != 0 && metalops::is_small_matrix(a)) {
-    metalops::launch_small_matrices("cholesky", "cholesky_thread", result, a, upper,
+  if (a.numel() != 0 && metalops::fits_thread(a)) {
+    metalops::launch_small_matrices("cholesky", result, a, upper,
                                     /*is_transposed=*/!upper, own_infos);
   } else if (a.numel() != 0) {
     const auto n = a.size(-1);

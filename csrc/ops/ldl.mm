@@ -82,8 +82,8 @@ std::tuple<Tensor&, Tensor&, Tensor&> ldl_factor_ex_out(const Tensor& self, bool
   if (self.numel() != 0) {
     const auto own_pivots = at::empty(pivots.sizes(), pivots.options());
     const bool conjugates = hermitian && self.is_complex();
-    if (metalops::is_small_matrix(self)) {
-      metalops::launch_small_matrices("ldl", "ldl_thread", call.output(0), self, conjugates,
+    if (metalops::fits_thread(self)) {
+      metalops::launch_small_matrices("ldl", call.output(0), self, conjugates,
                                       /*is_transposed=*/false, own_pivots, infos);
     } else {
       const auto matrices = metalops::padded_rows(self);

@@ -141,9 +141,9 @@ void factor_to(const Tensor& a, bool is_pivoted, const Tensor& factors, const Te
                const Tensor& infos) {
   const auto own_infos = without_gaps(infos);
   own_infos.zero_();
-  if (a.numel() != 0 && metalops::is_small_matrix(a)) {
+  if (a.numel() != 0 && metalops::fits_lanes(a)) {
     const auto own_pivots = without_gaps(pivots);
-    metalops::launch_small_matrices("lu", "lu_thread", factors, a, is_pivoted,
+    metalops::launch_small_matrices("lu", factors, a, is_pivoted,
                                     /*is_transposed=*/false, own_pivots, own_infos);
     copy_to(pivots, own_pivots);
   } else if (a.numel() != 0) {

@@ -54,19 +54,26 @@ METALOPS_HIDDEN inline at::Tensor padded_rows(const at::Tensor& matrices) {
   return result;
 }
 
-// Whether a thread takes such a matrix.
-METALOPS_HIDDEN inline bool is_small_matrix(const at::Tensor& matrices) {
-  return std::max(matrices.size(-2), matrices.size(-1)) <= kMostOfSmallMatrix;
+METALOPS_HIDDEN inline int64_t longest_side(const at::Tensor& matrices) {
+  return std::max(matrices.size(-2), matrices.size(-1));
 }
 
-// Launches a kernel with a thread for each small matrix of `a`. Its buffers: result, others, a and
-// parameters with this mode. result: of a's sizes and any strides. Where is_transposed, the kernel
-// sees rows as columns in both.
+// Whether a thread takes such a matrix, or some lanes do.
+METALOPS_HIDDEN inline bool fits_thread(const at::Tensor& matrices) {
+  return longest_side(matrices) <= kMostOfOneThread;
+}
+METALOPS_HIDDEN inline bool fits_lanes(const at::Tensor& matrices) {
+  return longest_side(matrices) * matrices.element_size() <= kRowBytesOfLanes;
+}
+
+// Launches a kernel for each small matrix of `a`: KERNEL_thread_SIZE_TYPE, of a thread each, or
+// KERNEL_rows_SIZE_TYPE, of some lanes each. Its buffers: result, others, a and parameters with
+// this mode. result: of a's sizes and any strides. Where is_transposed, the kernel sees rows as
+// columns in both.
 template <class... Others>
-METALOPS_HIDDEN inline void launch_small_matrices(const char* library_name, const char* kernel,
-                                                  const at::Tensor& result, const at::Tensor& a,
-                                                  uint32_t mode, bool is_transposed,
-                                                  const Others&... others) {
+METALOPS_HIDDEN inline void launch_small_matrices(const char* kernel, const at::Tensor& result,
+                                                  const at::Tensor& a, uint32_t mode,
+                                                  bool is_transposed, const Others&... others) {
   const auto input = as_batch(a.resolve_conj().resolve_neg());
   const auto output = as_batch(result);
   const auto narrow = [](int64_t x) { return static_cast<uint32_t>(x); };
@@ -81,10 +88,20 @@ METALOPS_HIDDEN inline void launch_small_matrices(const char* library_name, cons
                                            narrow(input.size(rows)),
                                            narrow(input.size(columns)),
                                            mode};
-  const bool is_smallest = std::max(input.size(1), input.size(2)) <= 4;
-  launch_threads(library(library_name),
-                 KernelName(kernel) + (is_smallest ? "_4_" : "_8_") + metal_type(a.scalar_type()),
-                 input.size(0), output, others..., input, parameters);
+  const auto size = longest_side(input);
+  const auto name = [&](const char* kind) {
+    return KernelName(kernel) + kind + metal_type(a.scalar_type());
+  };
+  if (size <= kMostOfOneThread) {
+    launch_threads(library(kernel), name(size <= 4 ? "_thread_4_" : "_thread_8_"), input.size(0),
+                   output, others..., input, parameters);
+  } else {
+    const auto lanes = int64_t{size <= 16 ? kLanesOf16Rows : kLanesOf32Rows};
+    launch_simdgroups(
+        library(kernel), name(size <= 16 ? "_rows_16_" : "_rows_32_"),
+        c10::metal::ceil_div(input.size(0) * lanes, int64_t{c10::metal::simdgroup_size}), output,
+        others..., input, parameters);
+  }
   if (!output.is_alias_of(result)) {
     result.copy_(output.view(result.sizes()));
   }
