@@ -471,6 +471,30 @@ def test_indices_that_grow_with_a_strided_loop_are_found():
     assert re.findall(r"place<\d+>\((.*?)\)\]", text) == ["row * n + (k + 2)", "k - n"]
 
 
+def test_indices_of_variables_inside_of_a_strided_loop_are_computed_there():
+    """Of a loop inside, or of one that is declared before and changes there: the sum's range is not known before the loop."""
+    source = """
+    kernel void k(device uint* out, device const uint* x, constant uint& n, uint t [[thread_index_in_threadgroup]],
+                  uint size [[threads_per_threadgroup]]) {
+      threadgroup_barrier(mem_flags::mem_none);
+      uint later = 0;
+      for (uint i = t; i < n; i += size) {
+        uint sum = 0;
+        for (uint k = 0; k < n; ++k) sum += x[k * n + i];
+        for (later = 0; later < n; ++later) sum += x[later * n + i];
+        out[i] = sum;
+      }
+    }"""
+    text = emit(preprocess(HEADER + source)).text
+    assert re.findall(r"place<\d+>\((.*?)\)\]", text) == ["i"]
+    x = torch.randint(100, (20, 20), dtype=torch.int32)
+    n = torch.tensor(20, dtype=torch.int32)
+    for engine in ("group", "fiber"):
+        out = torch.zeros(20, dtype=torch.int32)
+        build(source).launch("k", [out, x, n], 8, 8, engine=engine)
+        assert torch.equal(out, 2 * x.sum(0, dtype=torch.int32)), engine
+
+
 def test_groups_of_several_dimensions():
     source = """
     kernel void k(device uint* out, uint3 p [[thread_position_in_threadgroup]], uint3 at [[thread_position_in_grid]],

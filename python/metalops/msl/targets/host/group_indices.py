@@ -13,7 +13,7 @@ _SAME_OPERATORS = {"+", "-", "*", "<<"}
 
 def growing_indices(body: Body, node, variable: Variable) -> Iterator:
     """The index expressions in `node` that are the variable, or its sum with what is the same for the whole group and
-    can be computed anywhere: integers, which may wrap.
+    can be computed before the loop: integers, which may wrap.
     """
     if node.type == "lambda_expression":
         return  # it may not capture what would stand for the index
@@ -45,24 +45,34 @@ def _grows(body: Body, node, variable: Variable) -> bool:
         return False
     operator = body.source.node_text(node.child_by_field_name("operator"))
     left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
+    before = variable.identifier.start_byte
     if _grows(body, left, variable):
-        return operator in ("+", "-") and _is_free(body, right)
-    return operator == "+" and _grows(body, right, variable) and _is_free(body, left)
+        return operator in ("+", "-") and _is_free(body, right, before)
+    return operator == "+" and _grows(body, right, variable) and _is_free(body, left, before)
 
 
-def _is_free(body: Body, node) -> bool:
-    """Whether an expression is the same for the whole group, and costs and does nothing wherever it is computed."""
+def _is_free(body: Body, node, before: int) -> bool:
+    """Whether an expression of variables that are declared before a byte is the same for the whole group, and costs and
+    does nothing wherever it is computed.
+    """
     node = without_parentheses(node)
     if node.type == "number_literal":
         return True
     if node.type == "identifier":
         variable = body.of.get(node.start_byte)
-        return variable is not None and variable.kind is Kind.GROUP and not variable.is_of_group
+        return (
+            variable is not None
+            and variable.identifier.start_byte < before
+            and variable.kind is Kind.GROUP
+            and not variable.is_of_group
+        )
     if node.type == "field_expression":
-        return node.children[1].type == "." and _is_free(body, node.child_by_field_name("argument"))
+        return node.children[1].type == "." and _is_free(
+            body, node.child_by_field_name("argument"), before
+        )
     if node.type == "binary_expression":
         operator = body.source.node_text(node.child_by_field_name("operator"))
         return operator in _SAME_OPERATORS and all(
-            _is_free(body, node.child_by_field_name(side)) for side in ("left", "right")
+            _is_free(body, node.child_by_field_name(side), before) for side in ("left", "right")
         )
     return False
