@@ -9,7 +9,7 @@ namespace metalops {
 
 // Rows of the windows on the diagonal in which sweeps are done, of real and of complex matrices.
 C10_METAL_CONSTEXPR int kSchurWindow = 48;
-C10_METAL_CONSTEXPR int kComplexSchurWindow = 36;
+C10_METAL_CONSTEXPR int kComplexSchurWindow = 32;
 
 // Bulges that are chased one behind the other.
 C10_METAL_CONSTEXPR int kMostBulges = 10;

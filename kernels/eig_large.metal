@@ -25,6 +25,10 @@ struct Window {
   static constexpr constant int kPacks = kSize / kRows;
   static constexpr constant int kStride = kPacks + 1;
   static constexpr constant int kAll = kSize * kStride;
+  // U is kept by rows of so many numbers; complex ones are followed by i times them.
+  static constexpr constant int kParts = is_complex_v<T> ? 2 : 1;
+  static constexpr constant int kRow = kSize * kParts;
+  static constexpr constant int kProduct = kRow * kRow;
   static constexpr constant int kBulges = kSize / 2 / kBulge<T>;
   // Rows from one window of a sweep to the next.
   static constexpr constant int kAdvance = kSize - 1 - kBulge<T> * kBulges;
@@ -52,7 +56,7 @@ inline void load_window(threadgroup float4* packs, threadgroup float4* vectors,
 }
 
 template <typename T>
-inline void store_window(device float4* matrix, device float4* transformation,
+inline void store_window(device float4* matrix, device float* transformation,
                          threadgroup const float4* packs, threadgroup const float4* vectors,
                          int stride, int first, int size, int lane) {
   typedef Window<T> W;
@@ -64,8 +68,17 @@ inline void store_window(device float4* matrix, device float4* transformation,
       to[first + i] = from[i];
     }
   }
-  for (int i = lane; i < W::kAll; i += kLanes) {
-    transformation[i] = vectors[i];
+  for (int i = lane; i < W::kSize * W::kSize; i += kLanes) {
+    const int row = i / W::kSize;
+    const int column = i % W::kSize;
+    const T x = reinterpret_cast<threadgroup const T*>(vectors + column * W::kStride)[row];
+    device float* const to = transformation + W::kParts * (row * W::kRow + column);
+    to[0] = real_part(x);
+    if (is_complex_v<T>) {
+      to[1] = imaginary_part(x);
+      to[W::kRow] = -imaginary_part(x);
+      to[W::kRow + 1] = real_part(x);
+    }
   }
 }
 
@@ -89,7 +102,7 @@ inline int find_split(device const float4* matrix, int stride, int n, int from, 
 template <typename T>
 kernel void schur_finish(device SchurSweeps* all_sweeps [[buffer(0)]],
                          device float4* matrices [[buffer(1)]],
-                         device float4* transformations [[buffer(2)]],
+                         device float* transformations [[buffer(2)]],
                          device int* infos [[buffer(3)]], constant SchurParameters& p [[buffer(4)]],
                          uint matrix [[threadgroup_position_in_grid]],
                          uint simd_lane [[thread_index_in_simdgroup]]) {
@@ -128,7 +141,7 @@ kernel void schur_finish(device SchurSweeps* all_sweeps [[buffer(0)]],
   load_window<T>(&packs[0], &vectors[0], own, p.stride, first, size, lane);
   find_schur_form<T, Simdgroup, W::kStride>(&packs[0], &vectors[0], lane, size, W::kSize, true,
                                             &step, &bulge);
-  store_window<T>(own, transformations + int64_t(matrix) * W::kAll, &packs[0], &vectors[0],
+  store_window<T>(own, transformations + int64_t(matrix) * W::kProduct, &packs[0], &vectors[0],
                   p.stride, first, size, lane);
   if (lane == 0 && step.count_unfinished() > 0 && infos[matrix] == 0) {
     infos[matrix] = first + step.count_unfinished();
@@ -241,7 +254,7 @@ inline void begin_bulge(threadgroup SchurStep<float2>* step, threadgroup const f
 template <typename T>
 kernel void schur_chase(device SchurSweeps* all_sweeps [[buffer(0)]],
                         device float4* matrices [[buffer(1)]],
-                        device float4* transformations [[buffer(2)]],
+                        device float* transformations [[buffer(2)]],
                         device const float4* all_shifts [[buffer(3)]],
                         constant SchurParameters& p [[buffer(4)]],
                         uint matrix [[threadgroup_position_in_grid]],
@@ -293,7 +306,7 @@ kernel void schur_chase(device SchurSweeps* all_sweeps [[buffer(0)]],
           min(k + kBulge<T>, high - first), size - 1, W::kPacks, &step, &bulge);
     }
   }
-  store_window<T>(own, transformations + int64_t(matrix) * W::kAll, &packs[0], &vectors[0],
+  store_window<T>(own, transformations + int64_t(matrix) * W::kProduct, &packs[0], &vectors[0],
                   p.stride, first, size, lane);
   if (lane == 0) {
     for (int i = 0; i < bulges; ++i) {
@@ -305,77 +318,81 @@ kernel void schur_chase(device SchurSweeps* all_sweeps [[buffer(0)]],
   }
 }
 
-// What the last window did, to the rest of the matrix and to the vectors: a thread for a pack of
-// rows above it, for one of the vectors' rows, or for a column right of it.
+// Multiplies a row of so many elements, `step` apart, with U. Columns, which U^H is to be
+// multiplied with, are conjugate rows. The sums are numbers of their own and not packs: so they
+// stay in registers, of GPUs and, side by side, of the software device.
+template <typename T>
+inline void multiply_row(device T* x, int64_t step, int size, device const float* u,
+                         bool is_column) {
+  typedef Window<T> W;
+  float sums[W::kRow];
+#pragma unroll
+  for (int i = 0; i < W::kRow; ++i) {
+    sums[i] = 0.0f;
+  }
+  for (int k = 0; k < size; ++k) {
+    const T factor = is_column ? conjugate(x[k * step]) : x[k * step];
+    const float re = real_part(factor);
+#pragma unroll
+    for (int i = 0; i < W::kRow; ++i) {
+      sums[i] = fma(u[i], re, sums[i]);
+    }
+    u += W::kRow;
+    if (is_complex_v<T>) {
+      const float im = imaginary_part(factor);
+#pragma unroll
+      for (int i = 0; i < W::kRow; ++i) {
+        sums[i] = fma(u[i], im, sums[i]);
+      }
+      u += W::kRow;
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < W::kSize; ++j) {
+    if (j < size) {
+      device float* const to = reinterpret_cast<device float*>(x + j * step);
+      to[0] = sums[W::kParts * j];
+      if (is_complex_v<T>) {
+        const float im = sums[W::kParts * j + W::kParts - 1];
+        to[W::kParts - 1] = is_column ? -im : im;
+      }
+    }
+  }
+}
+
+// What the last window did, to the rest of the matrix and to the vectors: a thread for a row above
+// it, for one of the vectors, or for a column right of it.
 template <typename T>
 kernel void schur_apply(device float4* matrices [[buffer(0)]], device float4* vectors [[buffer(1)]],
                         device const SchurSweeps* all_sweeps [[buffer(2)]],
-                        device const float4* transformations [[buffer(3)]],
+                        device const float* transformations [[buffer(3)]],
                         constant SchurParameters& p [[buffer(4)]],
                         uint2 position [[thread_position_in_grid]]) {
   typedef Window<T> W;
   const int64_t matrix = position.y;
   const int n = p.size;
-  const int used = c10::metal::ceil_div(n, W::kRows);
   const int first = all_sweeps[matrix].first;
   const int size = all_sweeps[matrix].size;
-  const int low = all_sweeps[matrix].low;
-  const int high = all_sweeps[matrix].high;
-  device const float4* const u = transformations + matrix * W::kAll;
-  device float4* const own = matrices + matrix * n * p.stride;
-  int index = position.x;
-  if (size == 0) {
+  const int index = position.x % n;
+  const int what = position.x / n;
+  // Without vectors, what has been split off does not matter.
+  int begin = p.with_form ? 0 : all_sweeps[matrix].low;
+  int end = first;
+  if (what == 1) {
+    begin = 0;
+    end = p.with_form ? n : 0;
+  } else if (what == 2) {
+    begin = first + size;
+    end = p.with_form ? n : min(n, all_sweeps[matrix].high + 1);
+  }
+  if (size == 0 || index < begin || index >= end) {
     return;
   }
-  if (index >= 2 * used) {
-    const int j = index - 2 * used;
-    // Without vectors, what has been split off does not matter.
-    const int end = p.with_form ? n : min(n, high + 1);
-    if (j < first + size || j >= end) {
-      return;
-    }
-    float4 x[W::kPacks];
-    for (int i = 0; i < W::kPacks; ++i) {
-      x[i] = float4(0.0f);
-    }
-    device T* const column = elements_of<T>(own + int64_t(j) * p.stride) + first;
-    thread T* const elements = elements_of<T>(&x[0]);
-    for (int i = 0; i < size; ++i) {
-      elements[i] = column[i];
-    }
-    for (int i = 0; i < size; ++i) {
-      T sum = from_real<T>(0.0f);
-      for (int k = 0; k < W::kPacks; ++k) {
-        sum += ColumnPacks<T>::inner_product(u[i * W::kStride + k], x[k]);
-      }
-      column[i] = sum;
-    }
-    return;
-  }
-  const bool is_vector = index >= used;
-  index = is_vector ? index - used : index;
-  // Rows of the window itself are done.
-  const int end = is_vector ? n : first;
-  const int begin = p.with_form || is_vector ? 0 : low / W::kRows * W::kRows;
-  const int row = index * W::kRows;
-  if (row >= end || row < begin || (is_vector && !p.with_form)) {
-    return;
-  }
-  device float4* const from =
-      (is_vector ? vectors + matrix * n * p.stride : own) + int64_t(first) * p.stride + index;
-  float4 x[W::kSize];
-  for (int k = 0; k < W::kSize; ++k) {
-    x[k] = k < size ? from[int64_t(k) * p.stride] : float4(0.0f);
-  }
-  for (int j = 0; j < size; ++j) {
-    device const T* const factors = elements_of<T>(u + j * W::kStride);
-    float4 sum(0.0f);
-    for (int k = 0; k < W::kSize; ++k) {
-      sum += times(x[k], factors[k]);
-    }
-    const float4 rest = ColumnPacks<T>::rows_from(x[j], row, end);
-    from[int64_t(j) * p.stride] = sum - ColumnPacks<T>::rows_from(sum, row, end) + rest;
-  }
+  const bool is_column = what == 2;
+  const int64_t column = int64_t(p.stride) * W::kRows;
+  device T* const from = elements_of<T>((what == 1 ? vectors : matrices) + matrix * n * p.stride);
+  multiply_row<T>(is_column ? from + index * column + first : from + first * column + index,
+                  is_column ? 1 : column, size, transformations + matrix * W::kProduct, is_column);
 }
 
 // ---- results ------------------------------------------------------------------------------------
@@ -613,16 +630,16 @@ kernel void schur_vectors(device float2* vectors [[buffer(0)]],
 
 #define REGISTER_EIG_LARGE(T)                                                                      \
   template [[host_name("schur_finish_" #T)]] kernel void schur_finish<T>(                          \
-      device SchurSweeps*, device float4*, device float4*, device int*, constant SchurParameters&, \
+      device SchurSweeps*, device float4*, device float*, device int*, constant SchurParameters&,  \
       uint, uint);                                                                                 \
   template [[host_name("schur_begin_" #T)]] kernel void schur_begin<T>(                            \
       device SchurSweeps*, device float4*, device float4*, device int*, constant SchurParameters&, \
       uint, uint);                                                                                 \
   template [[host_name("schur_chase_" #T)]] kernel void schur_chase<T>(                            \
-      device SchurSweeps*, device float4*, device float4*, device const float4*,                   \
+      device SchurSweeps*, device float4*, device float*, device const float4*,                    \
       constant SchurParameters&, uint, uint);                                                      \
   template [[host_name("schur_apply_" #T)]] kernel void schur_apply<T>(                            \
-      device float4*, device float4*, device const SchurSweeps*, device const float4*,             \
+      device float4*, device float4*, device const SchurSweeps*, device const float*,              \
       constant SchurParameters&, uint2);                                                           \
   template [[host_name("schur_values_" #T)]] kernel void schur_values<T>(                          \
       device float2*, device const float4*, device const int*, constant SchurParameters&, uint2);  \

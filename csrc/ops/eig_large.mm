@@ -63,8 +63,7 @@ class SchurForm {
   }
 
   void apply(const Tensor& sweeps, const Tensor& transformations) {
-    const auto packs = c10::metal::ceil_div<int64_t>(n_, reduced_.h.is_complex() ? 2 : 4);
-    metalops::launch_rows(library_, named("schur_apply_"), 2 * packs + n_, batch_, reduced_.h,
+    metalops::launch_rows(library_, named("schur_apply_"), 3 * n_, batch_, reduced_.h,
                           reduced_.q.defined() ? reduced_.q : reduced_.h, sweeps, transformations,
                           p_);
   }
@@ -78,8 +77,8 @@ class SchurForm {
     const auto sweeps = begin.to(infos_.device()).expand({batch_, kSweepInts}).contiguous();
     const auto window =
         reduced_.h.is_complex() ? metalops::kComplexSchurWindow : metalops::kSchurWindow;
-    const auto packs = window / (reduced_.h.is_complex() ? 2 : 4) + 1;
-    const auto transformations = at::empty({batch_, window * packs, 4}, options);
+    const auto row = reduced_.h.is_complex() ? 2 * window : window;
+    const auto transformations = at::empty({batch_, row, row}, options);
     const auto shifts = at::empty({batch_, metalops::kMostBulges, 4}, options);
     const auto in_groups = [&](const char* name, const auto&... arguments) {
       metalops::launch_threadgroups(library_, named(name), batch_, c10::metal::simdgroup_size,
