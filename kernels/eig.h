@@ -10,6 +10,9 @@ namespace metalops {
 // What infos say of matrices with elements that are not finite.
 C10_METAL_CONSTEXPR int kEigNotFinite = -1;
 
+// Rows of the largest matrices that a simdgroup holds in device memory.
+C10_METAL_CONSTEXPR int kMostOfEigDevice = 64;
+
 // Matrices of any strides.
 struct EigParameters {
   int64_t next_matrix;  // in elements

@@ -2,7 +2,7 @@
 // iterations to its Schur form, back substitution (LAPACK's xGEEV).
 //
 // A small matrix is the work of a team, of a thread or of a simdgroup, which holds it and the
-// product of all transformations in columns of packs.
+// product of all transformations in columns of packs: in its own memory as long as there is room.
 #include <metal_stdlib>
 
 #include "balance.h"
@@ -263,6 +263,24 @@ kernel void eig_simdgroup(device float2* values [[buffer(0)]], device float2* ve
                                        values, vectors, infos, input, p, matrix);
 }
 
+// One for whose columns threadgroup memory has no room. columns: 2 n of SIZE elements and a pack,
+// of each matrix.
+template <typename T, int SIZE>
+kernel void eig_device(device float2* values [[buffer(0)]], device float2* vectors [[buffer(1)]],
+                       device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
+                       device float4* columns [[buffer(4)]],
+                       constant EigParameters& p [[buffer(5)]],
+                       uint matrix [[threadgroup_position_in_grid]],
+                       uint lane [[thread_index_in_simdgroup]]) {
+  typedef Layout<T, SIZE, SimdgroupOfDevice> L;
+  threadgroup Workplace<T, SIZE> place;
+  const int64_t packs = int64_t(p.size) * L::kStride;
+  device float4* const own = columns + 2 * packs * matrix;
+  find_eigenvalues<T, SimdgroupOfDevice, SIZE>(
+      own, own + packs, &place, int(lane), c10::metal::round_up(int(p.size), ColumnPacks<T>::kRows),
+      values, vectors, infos, input, p, matrix);
+}
+
 #define REGISTER_EIG(KIND, T, SIZE, ...)                                                     \
   template [[host_name("eig_" #KIND "_" #SIZE "_" #T)]] kernel void eig_##KIND<T, SIZE>(     \
       device float2*, device float2*, device int*, device const T*, constant EigParameters&, \
@@ -278,3 +296,11 @@ REGISTER_EIG(simdgroup, float, 56, uint, uint);
 REGISTER_EIG(simdgroup, float2, 16, uint, uint);
 REGISTER_EIG(simdgroup, float2, 32, uint, uint);
 REGISTER_EIG(simdgroup, float2, 40, uint, uint);
+
+#define REGISTER_EIG_DEVICE(T)                                                             \
+  template [[host_name("eig_device_64_" #T)]] kernel void eig_device<T, kMostOfEigDevice>( \
+      device float2*, device float2*, device int*, device const T*, device float4*,        \
+      constant EigParameters&, uint, uint)
+
+REGISTER_EIG_DEVICE(float);
+REGISTER_EIG_DEVICE(float2);

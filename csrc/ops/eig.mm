@@ -51,11 +51,20 @@ void find_eigenvalues(const Tensor& a, bool with_vectors, const Tensor& values,
                                            static_cast<uint32_t>(a.size(0)),
                                            static_cast<int32_t>(n),
                                            with_vectors};
-  if (n > most_of_simdgroup(type)) {
+  if (n > metalops::kMostOfEigDevice) {
     metalops::eig_of_large(a, parameters, values, vectors, infos);
     return;
   }
   auto& library = metalops::library("eig");
+  if (n > most_of_simdgroup(type)) {
+    const auto pack = a.is_complex() ? 2 : 4;
+    const auto columns =
+        at::empty({a.size(0), 2 * n, metalops::kMostOfEigDevice + pack}, a.options());
+    metalops::launch_threadgroups(
+        library, metalops::KernelName("eig_device_64_") + metalops::metal_type(type), a.size(0),
+        c10::metal::simdgroup_size, values, vectors, infos, a, columns, parameters);
+    return;
+  }
   const auto name = kernel_of(n, type);
   if (n <= kMostOfThread) {
     metalops::launch_threads(library, name, a.size(0), values, vectors, infos, a, parameters);

@@ -41,9 +41,17 @@ def test_hard_matrices(dtype, n):
     check_all(a, list(HARD))
 
 
-def test_larger_real_matrices():
-    for n in (41, 55, 56):
-        check_all(torch.stack([hard(name, n, torch.float32) for name in HARD]), list(HARD))
+@pytest.mark.parametrize(
+    ("dtype", "n"),
+    [
+        *((torch.float32, n) for n in (41, 56, 57, 64)),
+        *((torch.complex64, n) for n in (41, 64)),
+    ],
+    ids=str,
+)
+def test_larger_matrices(dtype, n):
+    """In threadgroup memory, and in device memory where there is no room."""
+    check_all(torch.stack([hard(name, n, dtype) for name in HARD]), list(HARD))
 
 
 @dtypes

@@ -16,9 +16,7 @@ def _seed():
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "n"), [(torch.float32, 57), (torch.float32, 65), (torch.complex64, 41)], ids=str
-)
+@pytest.mark.parametrize(("dtype", "n"), [(torch.float32, 65), (torch.complex64, 65)], ids=str)
 def test_hard_matrices(dtype, n):
     """All in one batch, whose sweeps end at different times."""
     check_all(torch.stack([hard(name, n, dtype) for name in HARD]), list(HARD))
@@ -44,7 +42,7 @@ def test_vectors_of_long_jordan_chains_do_not_overflow():
 
 @dtypes
 def test_gradients(dtype):
-    a = torch.randn(60, 60, dtype=dtype, device="mps", requires_grad=True)
+    a = torch.randn(66, 66, dtype=dtype, device="mps", requires_grad=True)
     values = eigvals(a)
     (values**2).sum().abs().backward()
     # The sum of squares is the trace of the square.
