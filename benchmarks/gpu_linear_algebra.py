@@ -80,12 +80,12 @@ def svd(a: Tensor) -> Factors:
 
 
 def eig(a: Tensor) -> Factors:
-    kernels, types = _kernels("eig", "eig")
+    kernels, types = _kernels("eig", "squares")
     batch, n, _ = a.shape
     values = a.new_empty(batch, n, dtype=torch.complex64)
     vectors = a.new_empty(batch, n, n, dtype=torch.complex64)
     infos = a.new_empty(batch, dtype=torch.int32)
-    p = types.EigParameters(*a.stride(), batch, n, 1)
+    p = types.SquaresParameters(*a.stride(), 0, batch, n, 0, 1)
     if n <= 8:
         name, threads = f"eig_thread_{4 if n <= 4 else 8}_float", _round_up(batch, 32)
         kernels.grid(name, (threads,), values, vectors, infos, a, p)

@@ -13,6 +13,7 @@
 #include "scaling.h"
 #include "schur.h"
 #include "schur_vectors.h"
+#include "squares.h"
 #include "team_columns.h"
 #include "teams.h"
 using namespace metal;
@@ -21,7 +22,7 @@ using namespace metalops;
 template <typename T>
 struct Source {
   device const T* matrix;
-  constant EigParameters& p;
+  constant SquaresParameters& p;
 
   T at(int row, int column) const { return matrix[row * p.next_row + column * p.next_column]; }
 };
@@ -160,7 +161,7 @@ inline void store_vector(thread const ComplexColumn<T, PACKS>& x, int n, Ints or
 // Of a matrix in Schur form, and of the transformations that brought it there.
 template <typename T, typename Team, int STRIDE, int PACKS, typename Columns, typename Ints>
 inline void store_results(Columns packs, Columns transformations, int lane, int padded,
-                          int exponent, Ints order, Ints exponents, constant EigParameters& p,
+                          int exponent, Ints order, Ints exponents, constant SquaresParameters& p,
                           uint matrix, device float2* values, device float2* vectors) {
   const int n = p.size;
   const int64_t first = int64_t(matrix) * n;
@@ -204,7 +205,7 @@ struct Workplace {
 template <typename T, typename Team, int SIZE, typename Columns, typename Place>
 inline void find_eigenvalues(Columns packs, Columns vectors, Place place, int lane, int padded,
                              device float2* values, device float2* to, device int* infos,
-                             device const T* input, constant EigParameters& p, uint matrix) {
+                             device const T* input, constant SquaresParameters& p, uint matrix) {
   constexpr int STRIDE = Layout<T, SIZE, Team>::kStride;
   constexpr int PACKS = Layout<T, SIZE, Team>::kPacks;
   const int n = p.size;
@@ -234,9 +235,10 @@ inline void find_eigenvalues(Columns packs, Columns vectors, Place place, int la
 template <typename T, int SIZE>
 kernel void eig_thread(device float2* values [[buffer(0)]], device float2* vectors [[buffer(1)]],
                        device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
-                       constant EigParameters& p [[buffer(4)]],
-                       uint matrix [[thread_position_in_grid]]) {
-  if (matrix >= p.matrices) {
+                       constant SquaresParameters& p [[buffer(4)]],
+                       uint thread_index [[thread_position_in_grid]]) {
+  const uint matrix = p.first + thread_index;
+  if (matrix >= p.end) {
     return;
   }
   typedef Layout<T, SIZE, Alone> L;
@@ -251,8 +253,8 @@ kernel void eig_thread(device float2* values [[buffer(0)]], device float2* vecto
 template <typename T, int SIZE>
 kernel void eig_simdgroup(device float2* values [[buffer(0)]], device float2* vectors [[buffer(1)]],
                           device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
-                          constant EigParameters& p [[buffer(4)]],
-                          uint matrix [[threadgroup_position_in_grid]],
+                          constant SquaresParameters& p [[buffer(4)]],
+                          uint group [[threadgroup_position_in_grid]],
                           uint lane [[thread_index_in_simdgroup]]) {
   typedef Layout<T, SIZE, Simdgroup> L;
   threadgroup float4 packs[SIZE * L::kStride];
@@ -260,7 +262,7 @@ kernel void eig_simdgroup(device float2* values [[buffer(0)]], device float2* ve
   threadgroup Workplace<T, SIZE> place;
   find_eigenvalues<T, Simdgroup, SIZE>(&packs[0], &transformations[0], &place, int(lane),
                                        c10::metal::round_up(int(p.size), ColumnPacks<T>::kRows),
-                                       values, vectors, infos, input, p, matrix);
+                                       values, vectors, infos, input, p, p.first + group);
 }
 
 // One for whose columns threadgroup memory has no room. columns: 2 n of SIZE elements and a pack,
@@ -269,21 +271,21 @@ template <typename T, int SIZE>
 kernel void eig_device(device float2* values [[buffer(0)]], device float2* vectors [[buffer(1)]],
                        device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
                        device float4* columns [[buffer(4)]],
-                       constant EigParameters& p [[buffer(5)]],
-                       uint matrix [[threadgroup_position_in_grid]],
+                       constant SquaresParameters& p [[buffer(5)]],
+                       uint group [[threadgroup_position_in_grid]],
                        uint lane [[thread_index_in_simdgroup]]) {
   typedef Layout<T, SIZE, SimdgroupOfDevice> L;
   threadgroup Workplace<T, SIZE> place;
   const int64_t packs = int64_t(p.size) * L::kStride;
-  device float4* const own = columns + 2 * packs * matrix;
+  device float4* const own = columns + 2 * packs * group;
   find_eigenvalues<T, SimdgroupOfDevice, SIZE>(
       own, own + packs, &place, int(lane), c10::metal::round_up(int(p.size), ColumnPacks<T>::kRows),
-      values, vectors, infos, input, p, matrix);
+      values, vectors, infos, input, p, p.first + group);
 }
 
-#define REGISTER_EIG(KIND, T, SIZE, ...)                                                     \
-  template [[host_name("eig_" #KIND "_" #SIZE "_" #T)]] kernel void eig_##KIND<T, SIZE>(     \
-      device float2*, device float2*, device int*, device const T*, constant EigParameters&, \
+#define REGISTER_EIG(KIND, T, SIZE, ...)                                                         \
+  template [[host_name("eig_" #KIND "_" #SIZE "_" #T)]] kernel void eig_##KIND<T, SIZE>(         \
+      device float2*, device float2*, device int*, device const T*, constant SquaresParameters&, \
       __VA_ARGS__)
 
 REGISTER_EIG(thread, float, 4, uint);
@@ -300,7 +302,7 @@ REGISTER_EIG(simdgroup, float2, 40, uint, uint);
 #define REGISTER_EIG_DEVICE(T)                                                             \
   template [[host_name("eig_device_64_" #T)]] kernel void eig_device<T, kMostOfEigDevice>( \
       device float2*, device float2*, device int*, device const T*, device float4*,        \
-      constant EigParameters&, uint, uint)
+      constant SquaresParameters&, uint, uint)
 
 REGISTER_EIG_DEVICE(float);
 REGISTER_EIG_DEVICE(float2);

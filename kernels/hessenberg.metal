@@ -14,6 +14,7 @@
 #include "reflectors.h"
 #include "scaling.h"
 #include "schur.h"
+#include "squares.h"
 using namespace metal;
 using namespace metalops;
 
@@ -25,12 +26,12 @@ constant constexpr uint kSimdgroup = c10::metal::simdgroup_size;
 template <typename T>
 kernel void hessenberg_extents(device float* extents [[buffer(0)]],
                                device const T* input [[buffer(1)]],
-                               constant EigParameters& p [[buffer(2)]],
+                               constant SquaresParameters& p [[buffer(2)]],
                                uint2 position [[thread_position_in_grid]],
                                uint lane [[thread_index_in_simdgroup]]) {
   const int64_t line = (position.y * (int64_t(1) << 30) + position.x) / kSimdgroup;
   const int n = p.size;
-  if (line >= int64_t(p.matrices) * n) {
+  if (line >= int64_t(p.end) * n) {
     return;
   }
   device const T* const column = input + line / n * p.next_matrix + line % n * p.next_column;
@@ -48,7 +49,7 @@ kernel void hessenberg_extents(device float* extents [[buffer(0)]],
 kernel void hessenberg_exponents(device int* exponents [[buffer(0)]],
                                  device int* infos [[buffer(1)]],
                                  device const float* extents [[buffer(2)]],
-                                 constant EigParameters& p [[buffer(3)]],
+                                 constant SquaresParameters& p [[buffer(3)]],
                                  uint matrix [[threadgroup_position_in_grid]],
                                  uint lane [[thread_index_in_simdgroup]]) {
   float largest = 0.0f;
@@ -68,7 +69,7 @@ kernel void hessenberg_load(device float4* matrices [[buffer(0)]],
                             device const T* input [[buffer(1)]],
                             device const int* exponents [[buffer(2)]],
                             device const int* infos [[buffer(3)]],
-                            constant EigParameters& p [[buffer(4)]],
+                            constant SquaresParameters& p [[buffer(4)]],
                             constant int& stride [[buffer(5)]],
                             uint3 position [[thread_position_in_grid]]) {
   const int64_t matrix = position.z;
@@ -94,7 +95,7 @@ template <typename T>
 kernel void hessenberg_balance(device int* next [[buffer(0)]], device int2* levels [[buffer(1)]],
                                device const int* scales [[buffer(2)]],
                                device const float4* matrices [[buffer(3)]],
-                               constant EigParameters& p [[buffer(4)]],
+                               constant SquaresParameters& p [[buffer(4)]],
                                constant int& stride [[buffer(5)]],
                                uint2 position [[thread_position_in_grid]]) {
   constexpr int kLeast = -10000;
@@ -135,7 +136,7 @@ kernel void hessenberg_balance(device int* next [[buffer(0)]], device int2* leve
 kernel void hessenberg_accept(device int* scales [[buffer(0)]], device int* shifts [[buffer(1)]],
                               device int* exponents [[buffer(2)]],
                               device const int2* levels [[buffer(3)]],
-                              constant EigParameters& p [[buffer(4)]],
+                              constant SquaresParameters& p [[buffer(4)]],
                               uint matrix [[threadgroup_position_in_grid]],
                               uint lane [[thread_index_in_simdgroup]]) {
   const int n = p.size;
@@ -169,7 +170,7 @@ template <typename T>
 kernel void hessenberg_scale(device float4* matrices [[buffer(0)]],
                              device const int* scales [[buffer(1)]],
                              device const int* shifts [[buffer(2)]],
-                             constant EigParameters& p [[buffer(3)]],
+                             constant SquaresParameters& p [[buffer(3)]],
                              constant int& stride [[buffer(4)]],
                              uint3 position [[thread_position_in_grid]]) {
   const int64_t matrix = position.z;
@@ -366,23 +367,23 @@ kernel void hessenberg_products(device float4* products [[buffer(0)]],
       begin < end ? sum.value() : from_real<T>(0.0f);
 }
 
-#define REGISTER_HESSENBERG(T)                                                                     \
-  template [[host_name("hessenberg_extents_" #T)]] kernel void hessenberg_extents<T>(              \
-      device float*, device const T*, constant EigParameters&, uint2, uint);                       \
-  template [[host_name("hessenberg_load_" #T)]] kernel void hessenberg_load<T>(                    \
-      device float4*, device const T*, device const int*, device const int*,                       \
-      constant EigParameters&, constant int&, uint3);                                              \
-  template [[host_name("hessenberg_balance_" #T)]] kernel void hessenberg_balance<T>(              \
-      device int*, device int2*, device const int*, device const float4*, constant EigParameters&, \
-      constant int&, uint2);                                                                       \
-  template [[host_name("hessenberg_scale_" #T)]] kernel void hessenberg_scale<T>(                  \
-      device float4*, device const int*, device const int*, constant EigParameters&,               \
-      constant int&, uint3);                                                                       \
-  template [[host_name("hessenberg_column_" #T)]] kernel void hessenberg_column<T>(                \
-      device float4*, device float4*, device float4*, device const float4*, device const T*,       \
-      device T*, device T*, constant EighColumnParameters&, uint, uint, uint, uint, uint, uint);   \
-  template [[host_name("hessenberg_products_" #T)]] kernel void hessenberg_products<T>(            \
-      device float4*, device T*, device const float4*, device const float4*,                       \
+#define REGISTER_HESSENBERG(T)                                                                   \
+  template [[host_name("hessenberg_extents_" #T)]] kernel void hessenberg_extents<T>(            \
+      device float*, device const T*, constant SquaresParameters&, uint2, uint);                 \
+  template [[host_name("hessenberg_load_" #T)]] kernel void hessenberg_load<T>(                  \
+      device float4*, device const T*, device const int*, device const int*,                     \
+      constant SquaresParameters&, constant int&, uint3);                                        \
+  template [[host_name("hessenberg_balance_" #T)]] kernel void hessenberg_balance<T>(            \
+      device int*, device int2*, device const int*, device const float4*,                        \
+      constant SquaresParameters&, constant int&, uint2);                                        \
+  template [[host_name("hessenberg_scale_" #T)]] kernel void hessenberg_scale<T>(                \
+      device float4*, device const int*, device const int*, constant SquaresParameters&,         \
+      constant int&, uint3);                                                                     \
+  template [[host_name("hessenberg_column_" #T)]] kernel void hessenberg_column<T>(              \
+      device float4*, device float4*, device float4*, device const float4*, device const T*,     \
+      device T*, device T*, constant EighColumnParameters&, uint, uint, uint, uint, uint, uint); \
+  template [[host_name("hessenberg_products_" #T)]] kernel void hessenberg_products<T>(          \
+      device float4*, device T*, device const float4*, device const float4*,                     \
       constant EighColumnParameters&, uint3)
 
 REGISTER_HESSENBERG(float);

@@ -1,5 +1,6 @@
 // Host side of kernels/eig.metal: eigenvalues and eigenvectors of general matrices.
 #include "eig_large.h"
+#include "squares.h"
 
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/native/Resize.h>
@@ -8,12 +9,9 @@
 #include <ATen/ops/eq.h>
 #include <kernels/eig.h>
 #include <metalops/checks.h>
-#include <metalops/kernel_name.h>
-#include <metalops/launch.h>
-#include <metalops/library.h>
-#include <metalops/metal_type.h>
 #include <metalops/stock.h>
 
+#include <algorithm>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -22,55 +20,26 @@ namespace {
 
 using at::Tensor;
 
-// Matrices of up to so many rows are the work of a thread.
-constexpr int64_t kMostOfThread = 8;
-
-// Of a simdgroup, whose threadgroup memory has room for that many.
-int64_t most_of_simdgroup(at::ScalarType type) { return at::isComplexType(type) ? 40 : 56; }
-
-// Of the smallest class of kernels that takes matrices of n rows.
-metalops::KernelName kernel_of(int64_t n, at::ScalarType type) {
-  const auto* const name = n <= 4                    ? "eig_thread_4_"
-                           : n <= kMostOfThread      ? "eig_thread_8_"
-                           : n <= 16                 ? "eig_simdgroup_16_"
-                           : n <= 32                 ? "eig_simdgroup_32_"
-                           : at::isComplexType(type) ? "eig_simdgroup_40_"
-                                                     : "eig_simdgroup_56_";
-  return metalops::KernelName(name) + metalops::metal_type(type);
-}
-
 // a: (batch, n, n); values: (batch, n); vectors: (batch, n, n) of columns without gaps, if
 // with_vectors.
 void find_eigenvalues(const Tensor& a, bool with_vectors, const Tensor& values,
                       const Tensor& vectors, const Tensor& infos) {
   const auto n = a.size(-1);
   const auto type = a.scalar_type();
-  const metalops::EigParameters parameters{a.stride(0),
-                                           a.stride(1),
-                                           a.stride(2),
-                                           static_cast<uint32_t>(a.size(0)),
-                                           static_cast<int32_t>(n),
-                                           with_vectors};
-  if (n > metalops::kMostOfEigDevice) {
-    metalops::eig_of_large(a, parameters, values, vectors, infos);
-    return;
-  }
-  auto& library = metalops::library("eig");
-  if (n > most_of_simdgroup(type)) {
+  const auto parameters = metalops::squares_of(a, false, with_vectors);
+  const auto of_simdgroup = at::isComplexType(type)
+                                ? metalops::SquareClasses{"eig", 40, "_simdgroup_40_", 6}
+                                : metalops::SquareClasses{"eig", 56, "_simdgroup_56_", 6};
+  const metalops::SquareClasses of_device{"eig", metalops::kMostOfEigDevice, "_device_64_", 6};
+  if (n <= of_simdgroup.most) {
+    metalops::launch_squares(of_simdgroup, type, parameters, values, vectors, infos, a);
+  } else if (n <= of_device.most) {
     const auto pack = a.is_complex() ? 2 : 4;
-    const auto columns =
-        at::empty({a.size(0), 2 * n, metalops::kMostOfEigDevice + pack}, a.options());
-    metalops::launch_threadgroups(
-        library, metalops::KernelName("eig_device_64_") + metalops::metal_type(type), a.size(0),
-        c10::metal::simdgroup_size, values, vectors, infos, a, columns, parameters);
-    return;
-  }
-  const auto name = kernel_of(n, type);
-  if (n <= kMostOfThread) {
-    metalops::launch_threads(library, name, a.size(0), values, vectors, infos, a, parameters);
+    const auto matrices = std::min(a.size(0), of_device.a_launch(n));
+    const auto columns = at::empty({matrices, 2 * n, of_device.most + pack}, a.options());
+    metalops::launch_squares(of_device, type, parameters, values, vectors, infos, a, columns);
   } else {
-    metalops::launch_threadgroups(library, name, a.size(0), c10::metal::simdgroup_size, values,
-                                  vectors, infos, a, parameters);
+    metalops::eig_of_large(a, parameters, values, vectors, infos);
   }
 }
 

@@ -2,13 +2,13 @@
 // csrc/ops/eig_large.mm.
 #pragma once
 #include <ATen/core/Tensor.h>
-#include <kernels/eig.h>
+#include <kernels/squares.h>
 #include <metalops/library.h>
 
 namespace metalops {
 
 // The arguments of kernels/eig.metal.
-METALOPS_HIDDEN void eig_of_large(const at::Tensor& a, const EigParameters& parameters,
+METALOPS_HIDDEN void eig_of_large(const at::Tensor& a, const SquaresParameters& parameters,
                                   const at::Tensor& values, const at::Tensor& vectors,
                                   const at::Tensor& infos);
 

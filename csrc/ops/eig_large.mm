@@ -18,15 +18,15 @@
 namespace {
 
 using at::Tensor;
-using metalops::EigParameters;
 using metalops::Hessenberg;
 using metalops::SchurParameters;
+using metalops::SquaresParameters;
 
 constexpr int64_t kSweepInts = sizeof(metalops::SchurSweeps) / sizeof(int32_t);
 
 class SchurForm {
  public:
-  SchurForm(Hessenberg reduced, const EigParameters& parameters, const Tensor& infos)
+  SchurForm(Hessenberg reduced, const SquaresParameters& parameters, const Tensor& infos)
       : library_(metalops::library("eig_large")),
         reduced_(std::move(reduced)),
         type_(reduced_.h.scalar_type()),
@@ -134,7 +134,7 @@ class SchurForm {
 
 namespace metalops {
 
-void eig_of_large(const Tensor& a, const EigParameters& parameters, const Tensor& values,
+void eig_of_large(const Tensor& a, const SquaresParameters& parameters, const Tensor& values,
                   const Tensor& vectors, const Tensor& infos) {
   SchurForm form(hessenberg_of(a, parameters, parameters.with_vectors != 0, infos), parameters,
                  infos);

@@ -24,8 +24,8 @@ void eigh(const Tensor& a, bool is_upper, bool with_vectors, const Tensor& value
   const auto type = a.scalar_type();
   const auto parameters = metalops::squares_of(a, is_upper, with_vectors);
   const auto classes = at::isComplexType(type)
-                           ? metalops::SquareClasses{"eigh", 48, "_simdgroup_48_"}
-                           : metalops::SquareClasses{"eigh", 64, "_simdgroup_64_"};
+                           ? metalops::SquareClasses{"eigh", 48, "_simdgroup_48_", 2}
+                           : metalops::SquareClasses{"eigh", 64, "_simdgroup_64_", 2};
   if (a.size(-1) > classes.most) {
     metalops::eigh_of_large(a, parameters, values, vectors, infos);
   } else {

@@ -1,7 +1,7 @@
 // Reduction of general matrices to Hessenberg matrices: csrc/ops/hessenberg.mm.
 #pragma once
 #include <ATen/core/Tensor.h>
-#include <kernels/eig.h>
+#include <kernels/squares.h>
 #include <metalops/library.h>
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct Hessenberg {
 };
 
 // a: (batch, n, n). infos: becomes 0, or kEigNotFinite where H is of a zero matrix.
-METALOPS_HIDDEN Hessenberg hessenberg_of(const at::Tensor& a, const EigParameters& parameters,
+METALOPS_HIDDEN Hessenberg hessenberg_of(const at::Tensor& a, const SquaresParameters& parameters,
                                          bool with_q, const at::Tensor& infos);
 
 }  // namespace metalops

@@ -19,12 +19,12 @@
 namespace {
 
 using at::Tensor;
-using metalops::EigParameters;
 using metalops::kEighPanel;
+using metalops::SquaresParameters;
 
 class HessenbergReduction {
  public:
-  HessenbergReduction(const Tensor& a, const EigParameters& parameters, const Tensor& infos)
+  HessenbergReduction(const Tensor& a, const SquaresParameters& parameters, const Tensor& infos)
       : library_(metalops::library("hessenberg")),
         parameters_(parameters),
         type_(a.scalar_type()),
@@ -123,7 +123,7 @@ class HessenbergReduction {
   }
 
   at::native::mps::MetalShaderLibrary& library_;
-  EigParameters parameters_;
+  SquaresParameters parameters_;
   at::ScalarType type_;
   int64_t batch_;
   int64_t n_;
@@ -141,7 +141,7 @@ class HessenbergReduction {
 
 namespace metalops {
 
-Hessenberg hessenberg_of(const Tensor& a, const EigParameters& parameters, bool with_q,
+Hessenberg hessenberg_of(const Tensor& a, const SquaresParameters& parameters, bool with_q,
                          const Tensor& infos) {
   return HessenbergReduction(a, parameters, infos).result(with_q);
 }

@@ -16,10 +16,17 @@ namespace metalops {
 
 inline constexpr int64_t kMostOfThread = 8;
 
-struct SquareClasses {
+struct METALOPS_HIDDEN SquareClasses {
   const char* family;  // of kernels, and the file's name
-  int64_t most;        // rows of the largest class: as many as threadgroup memory has room for
+  int64_t most;        // rows of the largest class
   const char* largest;
+  int64_t work;  // what a matrix takes: so many times n^3 steps
+
+  // Matrices of n rows that a launch takes: on a small GPU it should not last much longer than
+  // 50 ms (tests/exec/test_launch_lengths.py counts what kernels do).
+  int64_t a_launch(int64_t n) const {
+    return std::max<int64_t>((int64_t{1} << 28) / (work * n * n * n), 1);
+  }
 };
 
 // a: (batch, n, n).
@@ -35,12 +42,6 @@ METALOPS_HIDDEN inline SquaresParameters squares_of(const at::Tensor& a, bool is
           with_vectors};
 }
 
-// Matrices of n rows that a launch takes: on a small GPU it should not last much longer than 50 ms
-// (tests/exec/test_launch_lengths.py counts what kernels do).
-METALOPS_HIDDEN inline int64_t squares_a_launch(int64_t n) {
-  return std::max<int64_t>((int64_t{1} << 27) / (n * n * n), 1);
-}
-
 // Of the smallest class that takes the matrices.
 template <class... Arguments>
 METALOPS_HIDDEN inline void launch_squares(const SquareClasses& classes, at::ScalarType type,
@@ -54,7 +55,7 @@ METALOPS_HIDDEN inline void launch_squares(const SquareClasses& classes, at::Sca
   const auto kernel = KernelName(classes.family) + name + metal_type(type);
   auto& kernels = library(classes.family);
   const int64_t all = p.end;
-  const auto count = squares_a_launch(n);
+  const auto count = classes.a_launch(n);
   for (int64_t first = 0; first < all; first += count) {
     const auto matrices = std::min(count, all - first);
     p.first = static_cast<uint32_t>(first);

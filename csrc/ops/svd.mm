@@ -39,8 +39,8 @@ void svd_of_squares(const Tensor& a, const Found& found) {
   const auto n = a.size(-1);
   const auto type = a.scalar_type();
   const bool is_complex = at::isComplexType(type);
-  const auto classes = is_complex ? metalops::SquareClasses{"svd", 48, "_simdgroup_48_"}
-                                  : metalops::SquareClasses{"svd", 64, "_simdgroup_64_"};
+  const auto classes = is_complex ? metalops::SquareClasses{"svd", 48, "_simdgroup_48_", 2}
+                                  : metalops::SquareClasses{"svd", 64, "_simdgroup_64_", 2};
   const auto parameters = metalops::squares_of(a, false, found.with_vectors);
   if (n > classes.most) {
     metalops::svd_of_large(a, found.with_vectors, found.u, found.values, found.v_adjoint,
@@ -53,7 +53,7 @@ void svd_of_squares(const Tensor& a, const Found& found) {
     // kernels/svd.metal.
     const bool keeps = n > 32 && found.with_vectors;
     const auto packs = is_complex ? classes.most / 2 : classes.most / 4;
-    const auto matrices = std::min(a.size(0), metalops::squares_a_launch(n));
+    const auto matrices = std::min(a.size(0), classes.a_launch(n));
     const auto kept = at::empty({keeps ? matrices * classes.most * (packs + 1) * 4 : 0},
                                 a.options().dtype(at::kFloat));
     metalops::launch_squares(classes, type, parameters, found.values, found.u, found.v_adjoint,
