@@ -97,7 +97,7 @@ def eig(a: Tensor) -> Factors:
 
 
 def _small(file: str, a: Tensor, mode: int, result: Tensor, *others: Tensor) -> None:
-    """Of at most 8 rows and columns: a thread each; of more, some lanes each."""
+    """Of at most 8 rows and columns: a thread each; of up to 16, four lanes each."""
     kernels, types = _kernels(file, "small_matrices")
     batch, n, _ = a.shape
     p = types.SmallMatricesParameters(
@@ -107,17 +107,23 @@ def _small(file: str, a: Tensor, mode: int, result: Tensor, *others: Tensor) -> 
         name = f"{file}_thread_{4 if n <= 4 else 8}_float"
         kernels.grid(name, (_round_up(batch, 32),), result, *others, a, p)
     else:
-        lanes = 4 if n <= 16 else 8
-        name = f"{file}_rows_{16 if n <= 16 else 32}_float"
-        kernels.simdgroups(name, -(-batch * lanes // 32), result, *others, a, p)
+        kernels.simdgroups(f"{file}_rows_16_float", -(-batch * 4 // 32), result, *others, a, p)
 
 
 def lu_factor(a: Tensor) -> Factors:
+    """Of at most 32 columns: of more than 16, one panel."""
     batch, n, _ = a.shape
     pivots = a.new_empty(batch, n, dtype=torch.int32)
-    result, infos = torch.empty_like(a), torch.zeros_like(pivots[:, 0])
-    _small("lu", a, 1, result, pivots, infos)
-    return result, pivots
+    infos = torch.zeros_like(pivots[:, 0])
+    if n <= 16:
+        result = torch.empty_like(a)
+        _small("lu", a, 1, result, pivots, infos)
+        return result, pivots
+    kernels, types = _kernels("lu", "lu")
+    factors, column = a.clone(), a.new_empty(batch, n)
+    p = types.LuPanelParameters(n // 4, n * n // 4, n, 0, n, n // 4, n, n, 1)
+    kernels.threadgroups("lu_panel_float", batch, 32, factors, column, pivots, infos, p)
+    return factors, pivots
 
 
 def cholesky(a: Tensor) -> Factors:

@@ -443,15 +443,14 @@ kernel void lu_log_determinant(
       device T*, device int*, device int*, device const T*, constant SmallMatricesParameters&, \
       uint2, uint2)
 
-#define REGISTER_LU_ROWS(T, SIZE)                                                              \
-  template [[host_name("lu_rows_" #SIZE "_" #T)]] kernel void                                  \
-  lu_rows<T, SIZE, metalops::kLanesOf##SIZE##Rows>(                                            \
+#define REGISTER_LU_ROWS(T)                                                                    \
+  template [[host_name("lu_rows_16_" #T)]] kernel void                                         \
+  lu_rows<T, metalops::kMostOfLanes, metalops::kLanes>(                                        \
       device T*, device int*, device int*, device const T*, constant SmallMatricesParameters&, \
       uint2, uint2, uint, uint)
 
-REGISTER_LU_ROWS(float, 16);
-REGISTER_LU_ROWS(float, 32);
-REGISTER_LU_ROWS(float2, 16);
+REGISTER_LU_ROWS(float);
+REGISTER_LU_ROWS(float2);
 REGISTER_LU(float);
 REGISTER_LU(float2);
 REGISTER_LU_THREAD(float, 4);

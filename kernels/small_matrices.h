@@ -10,11 +10,11 @@ namespace metalops {
 
 // Rows, and columns, of a matrix that a thread holds at most.
 C10_METAL_CONSTEXPR unsigned kMostOfOneThread = 8;
-// Bytes of a row of a matrix that lanes hold at most: more would not find room in registers.
-C10_METAL_CONSTEXPR unsigned kRowBytesOfLanes = 128;
-// Lanes that share a matrix of at most so many rows.
-C10_METAL_CONSTEXPR unsigned kLanesOf16Rows = 4;
-C10_METAL_CONSTEXPR unsigned kLanesOf32Rows = 8;
+// That some lanes hold at most, in registers, and how many lanes these are. (Eight lanes for 32
+// rows take twice as long on an H100 as a panel, 32 lanes three times as long on the software
+// device.)
+C10_METAL_CONSTEXPR unsigned kMostOfLanes = 16;
+C10_METAL_CONSTEXPR unsigned kLanes = 4;
 
 // Steps are counted in numbers.
 struct MatrixSteps {

@@ -63,7 +63,7 @@ METALOPS_HIDDEN inline bool fits_thread(const at::Tensor& matrices) {
   return longest_side(matrices) <= kMostOfOneThread;
 }
 METALOPS_HIDDEN inline bool fits_lanes(const at::Tensor& matrices) {
-  return longest_side(matrices) * matrices.element_size() <= kRowBytesOfLanes;
+  return longest_side(matrices) <= kMostOfLanes;
 }
 
 // Launches a kernel for each small matrix of `a`: KERNEL_thread_SIZE_TYPE, of a thread each, or
@@ -96,10 +96,9 @@ METALOPS_HIDDEN inline void launch_small_matrices(const char* kernel, const at::
     launch_threads(library(kernel), name(size <= 4 ? "_thread_4_" : "_thread_8_"), input.size(0),
                    output, others..., input, parameters);
   } else {
-    const auto lanes = int64_t{size <= 16 ? kLanesOf16Rows : kLanesOf32Rows};
     launch_simdgroups(
-        library(kernel), name(size <= 16 ? "_rows_16_" : "_rows_32_"),
-        c10::metal::ceil_div(input.size(0) * lanes, int64_t{c10::metal::simdgroup_size}), output,
+        library(kernel), name("_rows_16_"),
+        c10::metal::ceil_div(input.size(0) * kLanes, int64_t{c10::metal::simdgroup_size}), output,
         others..., input, parameters);
   }
   if (!output.is_alias_of(result)) {
