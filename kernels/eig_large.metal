@@ -234,7 +234,7 @@ kernel void schur_begin(device SchurSweeps* all_sweeps [[buffer(0)]],
   }
 }
 
-inline void begin_bulge(threadgroup SchurStep<float>* step, threadgroup const float* a,
+inline void begin_bulge(thread SchurStep<float>* step, threadgroup const float* a,
                         threadgroup const float* b, float4 shifts) {
   const float3 v = first_column(a, b, shifts.xy, shifts.zw);
   step->v[0] = v.x;
@@ -242,12 +242,88 @@ inline void begin_bulge(threadgroup SchurStep<float>* step, threadgroup const fl
   step->v[2] = v.z;
 }
 
-inline void begin_bulge(threadgroup SchurStep<float2>* step, threadgroup const float2* a,
+inline void begin_bulge(thread SchurStep<float2>* step, threadgroup const float2* a,
                         threadgroup const float2*, float4 shifts) {
   const float2 x = a[0] - shifts.xy;
   const float s = sum_of_parts(x) + sum_of_parts(a[1]);
   step->v[0] = x / s;
   step->v[1] = a[1] / s;
+}
+
+// The bulges that are chased by a row each at the same time. Each is kBulge rows behind the one
+// before it: so none touches what another one reads, and the reflectors are those of chasing one
+// after the other. Rows are those of the window.
+template <typename T>
+struct Wave {
+  threadgroup const int* starts;  // of each bulge
+  threadgroup const int* ends;
+  int bulges;
+  int row;  // of the first bulge
+  int high;
+
+  int row_of(int bulge) const { return row - kBulge<T> * bulge; }
+  bool has(int bulge) const {
+    return row_of(bulge) >= starts[bulge] && row_of(bulge) < ends[bulge];
+  }
+  int count_of(int bulge) const { return min(kBulge<T>, high - row_of(bulge) + 1); }
+};
+
+template <typename T>
+inline void make_reflector(Wave<T> wave, threadgroup float4* packs,
+                           threadgroup Bulge<T>* reflectors, float4 shifts, int low, int lane) {
+  if (lane >= wave.bulges || !wave.has(lane)) {
+    return;
+  }
+  constexpr int kStride = Window<T>::kStride;
+  const int k = wave.row_of(lane);
+  SchurStep<T> step;
+  step.first = low;
+  step.low = low;
+  for (int i = 0; i < 3; ++i) {
+    step.v[i] = from_real<T>(0.0f);
+  }
+  if (k == low) {
+    begin_bulge(&step, elements_of<T>(&packs[k * kStride]) + k,
+                elements_of<T>(&packs[(k + 1) * kStride]) + k, shifts);
+  }
+  reflectors[lane] = bulge_of<T, kStride>(packs, &step, k, wave.count_of(lane));
+}
+
+template <typename T>
+inline void reflect_rows_of_window(Wave<T> wave, threadgroup float4* packs,
+                                   threadgroup const Bulge<T>* reflectors, int size, int lane) {
+  for (int i = 0; i < wave.bulges; ++i) {
+    if (wave.has(i)) {
+      const int k = wave.row_of(i);
+      const Bulge<T> bulge = reflectors[i];
+      const int count = wave.count_of(i);
+      for (int j = k + lane; j < size; j += kLanes) {
+        reflect_rows<T>(elements_of<T>(packs + j * Window<T>::kStride) + k, bulge, count);
+      }
+    }
+  }
+}
+
+template <typename T>
+inline void reflect_columns_of_window(Wave<T> wave, threadgroup float4* packs,
+                                      threadgroup float4* vectors,
+                                      threadgroup const Bulge<T>* reflectors, int lane) {
+  typedef Window<T> W;
+  for (int i = 0; i < wave.bulges; ++i) {
+    if (wave.has(i)) {
+      const int k = wave.row_of(i);
+      const Bulge<T> bulge = reflectors[i];
+      const int count = wave.count_of(i);
+      const int own_packs = min(k + kBulge<T>, wave.high) / W::kRows + 1;
+      for (int j = lane; j < own_packs + W::kPacks; j += kLanes) {
+        if (j < own_packs) {
+          reflect_columns<T, W::kStride>(packs + k * W::kStride + j, bulge, count);
+        } else {
+          reflect_columns<T, W::kStride>(vectors + k * W::kStride + j - own_packs, bulge, count);
+        }
+      }
+    }
+  }
 }
 
 // Chases all bulges as far as the next window reaches. A simdgroup for each matrix.
@@ -262,9 +338,9 @@ kernel void schur_chase(device SchurSweeps* all_sweeps [[buffer(0)]],
   typedef Window<T> W;
   threadgroup float4 packs[W::kAll];
   threadgroup float4 vectors[W::kAll];
-  threadgroup SchurStep<T> step;
-  threadgroup Bulge<T> bulge;
+  threadgroup Bulge<T> reflectors[kMostBulges];
   threadgroup int next[kMostBulges];
+  threadgroup int ends[kMostBulges];
   threadgroup int plan[3];
   const int lane = simd_lane;
   device SchurSweeps* const sweeps = all_sweeps + matrix;
@@ -288,33 +364,35 @@ kernel void schur_chase(device SchurSweeps* all_sweeps [[buffer(0)]],
   const int first = max(low, next[bulges - 1] - 1);
   const int last = min(first + W::kSize - 1, high);
   const int size = last - first + 1;
-  if (lane == 0) {
-    step.first = low - first;
-    step.low = low - first;
+  const bool is_end = last == high;
+  const int start = next[0] - first;
+  Simdgroup::wait();
+  if (lane < bulges) {
+    next[lane] -= first;
+    ends[lane] = (is_end ? high : last - kBulge<T> + 1 - kBulge<T> * lane) - first;
   }
   load_window<T>(&packs[0], &vectors[0], own, p.stride, first, size, lane);
-  for (int i = 0; i < bulges; ++i) {
-    const int end = last == high ? high : last - kBulge<T> + 1 - kBulge<T> * i;
-    for (int k = next[i] - first; k < end - first; ++k) {
-      if (lane == 0 && k == low - first) {
-        begin_bulge(&step, elements_of<T>(&packs[k * W::kStride]) + k,
-                    elements_of<T>(&packs[(k + 1) * W::kStride]) + k,
-                    all_shifts[int64_t(matrix) * kMostBulges + i]);
-      }
-      chase_bulge<T, Simdgroup, W::kStride>(
-          &packs[0], &vectors[0], lane, k, min(kBulge<T>, high - first - k + 1), 0,
-          min(k + kBulge<T>, high - first), size - 1, W::kPacks, &step, &bulge);
-    }
+  const float4 own_shifts =
+      lane < bulges ? all_shifts[int64_t(matrix) * kMostBulges + lane] : float4(0.0f);
+  const int end = is_end ? high - first + kBulge<T> * (bulges - 1) : last - kBulge<T> + 1 - first;
+  for (int row = start; row < end; ++row) {
+    const Wave<T> wave = {&next[0], &ends[0], bulges, row, high - first};
+    make_reflector<T>(wave, &packs[0], &reflectors[0], own_shifts, low - first, lane);
+    Simdgroup::wait();
+    reflect_rows_of_window<T>(wave, &packs[0], &reflectors[0], size, lane);
+    Simdgroup::wait();
+    reflect_columns_of_window<T>(wave, &packs[0], &vectors[0], &reflectors[0], lane);
+    Simdgroup::wait();
   }
   store_window<T>(own, transformations + int64_t(matrix) * W::kProduct, &packs[0], &vectors[0],
                   p.stride, first, size, lane);
   if (lane == 0) {
     for (int i = 0; i < bulges; ++i) {
-      sweeps->next[i] = last == high ? high : last - kBulge<T> + 1 - kBulge<T> * i;
+      sweeps->next[i] = ends[i] + first;
     }
     sweeps->first = first;
     sweeps->size = size;
-    sweeps->bulges = last == high ? 0 : bulges;
+    sweeps->bulges = is_end ? 0 : bulges;
   }
 }
 
