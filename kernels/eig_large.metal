@@ -408,22 +408,15 @@ inline void multiply_row(device T* x, int64_t step, int size, device const float
   for (int i = 0; i < W::kRow; ++i) {
     sums[i] = 0.0f;
   }
-  for (int k = 0; k < size; ++k) {
-    const T factor = is_column ? conjugate(x[k * step]) : x[k * step];
-    const float re = real_part(factor);
+  for (int k = 0; k < size * W::kParts; ++k) {
+    const int part = k % W::kParts;
+    const float number = reinterpret_cast<device const float*>(x + k / W::kParts * step)[part];
+    const float factor = is_column && part == 1 ? -number : number;
 #pragma unroll
     for (int i = 0; i < W::kRow; ++i) {
-      sums[i] = fma(u[i], re, sums[i]);
+      sums[i] = fma(u[i], factor, sums[i]);
     }
     u += W::kRow;
-    if (is_complex_v<T>) {
-      const float im = imaginary_part(factor);
-#pragma unroll
-      for (int i = 0; i < W::kRow; ++i) {
-        sums[i] = fma(u[i], im, sums[i]);
-      }
-      u += W::kRow;
-    }
   }
 #pragma unroll
   for (int j = 0; j < W::kSize; ++j) {
