@@ -52,7 +52,7 @@ inline void load_window(threadgroup float4* packs, threadgroup float4* vectors,
       vectors[j * W::kStride + i] = ColumnPacks<T>::unit(i * W::kRows, j);
     }
   }
-  Simdgroup::wait();
+  SimdgroupOfDevice::wait();
 }
 
 template <typename T>
@@ -119,6 +119,7 @@ kernel void schur_finish(device SchurSweeps* all_sweeps [[buffer(0)]],
   const int high = sweeps->high;
   const int begin = high - W::kSize + 1;
   const int split = find_split<T>(own, p.stride, n, begin, high, false, lane);
+  SimdgroupOfDevice::wait();
   if (lane == 0) {
     plan[0] = high < W::kSize ? 0 : split;
     plan[1] = high < 0 || (begin > 0 && split == 0) ? 0 : high - plan[0] + 1;
@@ -132,7 +133,7 @@ kernel void schur_finish(device SchurSweeps* all_sweeps [[buffer(0)]],
       }
     }
   }
-  Simdgroup::wait();
+  SimdgroupOfDevice::wait();
   const int first = plan[0];
   const int size = plan[1];
   if (size == 0) {
@@ -172,7 +173,7 @@ kernel void schur_begin(device SchurSweeps* all_sweeps [[buffer(0)]],
   device float4* const shifts = all_shifts + int64_t(matrix) * kMostBulges;
   const int high = sweeps->high;
   const int low = find_split<T>(own, p.stride, n, 1, high, true, lane);
-  Simdgroup::wait();
+  SimdgroupOfDevice::wait();
   if (lane == 0) {
     plan[0] = high - low + 1 > W::kSize;
     plan[1] = sweeps->stalled > 0 && sweeps->stalled % kPatience == 0;
@@ -188,7 +189,7 @@ kernel void schur_begin(device SchurSweeps* all_sweeps [[buffer(0)]],
       plan[0] = 0;
     }
   }
-  Simdgroup::wait();
+  SimdgroupOfDevice::wait();
   const bool begins = plan[0] != 0;
   if (!begins) {
     return;
