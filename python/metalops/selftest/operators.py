@@ -217,8 +217,10 @@ def _exponential(a):
 
 
 def _from_eigenvalues(a):
-    """The exponential again, of a general matrix."""
-    values, vectors = torch.linalg.eig(a if a.dtype == torch.float64 else a.float())
+    """The exponential again, of a matrix with complex eigenvalues. Its eigenvectors are orthogonal: of others the solution
+    could be wrong in more digits than the tolerance allows."""
+    wide = a if a.dtype == torch.float64 else a.float()
+    values, vectors = torch.linalg.eig(wide - wide.mT)
     return torch.linalg.solve(vectors.mT, (vectors * values.exp().unsqueeze(-2)).mT).mT.real.to(
         a.dtype
     )
