@@ -3,7 +3,10 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/bmm.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/eye.h>
+#include <ATen/ops/ones.h>
 #include <c10/metal/common.h>
 #include <metalops/launch.h>
 
@@ -40,6 +43,42 @@ struct METALOPS_HIDDEN Regions {
   int64_t leaf;
   int64_t count;
 };
+
+// What the kernels of a merge leave for each other, numbers of columns: (batch, columns), of
+// rotations pairs, and of the vectors of blocks their first and last elements, which begin as those
+// of single columns.
+struct METALOPS_HIDDEN MergeNumbers {
+  // values: (batch, columns).
+  explicit MergeNumbers(const at::Tensor& values)
+      : poles(at::empty_like(values)),
+        z(at::empty_like(values)),
+        roots(at::empty_like(values)),
+        weights(at::empty_like(values)),
+        columns(at::empty(values.sizes(), values.options().dtype(at::kInt))),
+        origins(at::empty_like(columns)),
+        rotations(at::empty({values.size(0), values.size(1), 2}, values.options())),
+        rotated(at::empty(rotations.sizes(), columns.options())),
+        ends(at::ones(rotations.sizes(), values.options())),
+        tips(at::empty_like(ends)) {}
+
+  at::Tensor poles;
+  at::Tensor z;
+  at::Tensor roots;
+  at::Tensor weights;
+  at::Tensor columns;
+  at::Tensor origins;
+  at::Tensor rotations;
+  at::Tensor rotated;
+  at::Tensor ends;
+  at::Tensor tips;
+};
+
+// The vectors of single columns' regions, of so many matrices.
+METALOPS_HIDDEN inline at::Tensor first_vectors(const Regions& regions, int64_t matrices,
+                                                const at::TensorOptions& options) {
+  return at::eye(regions.leaf, options)
+      .expand({matrices * regions.count, regions.leaf, regions.leaf});
+}
 
 // The vectors of merged blocks, (matrices' regions, region, region). factors: of the same shape, by
 // rows of elements; vectors: of the blocks, or of a region already if it has more than two.
