@@ -328,10 +328,7 @@ class Replay:
             elif isinstance(event, Call):
                 self.steps.append((event.name, self._call(event)))
             else:
-                last = max((a.index for a in event.arguments), default=-1)
-                arguments: list[Any] = [None] * (1 + last)
-                for argument in event.arguments:
-                    arguments[argument.index] = replay._bound(argument, self.memories)
+                arguments = replay._arguments(event, self.memories)
                 self.steps.append((event.kernel, libraries.run_of(event, arguments)))
 
     def tensor(self, place: Place) -> Tensor:

@@ -156,10 +156,7 @@ def replay(
         if isinstance(event, Write):
             _write(trace, event, memories[event.memory])
             continue
-        arguments = [None] * (1 + max((a.index for a in event.arguments), default=-1))
-        for argument in event.arguments:
-            arguments[argument.index] = _bound(argument, memories)
-        run = libraries.run_of(event, arguments)
+        run = libraries.run_of(event, _arguments(event, memories))
         seconds = None
         if timed:
             written = {a.memory for a in event.arguments if a.memory is not None and a.writable} | {
@@ -208,6 +205,16 @@ class _Libraries:
         return lambda: library.launch(
             launch.kernel, arguments, launch.grid, launch.group, launch.threadgroup_bytes
         )
+
+
+def _arguments(launch: Launch, memories: list[Tensor]) -> list[Tensor | bytes | None]:
+    """By the index that each is bound to."""
+    arguments: list[Tensor | bytes | None] = [None] * (
+        1 + max((a.index for a in launch.arguments), default=-1)
+    )
+    for argument in launch.arguments:
+        arguments[argument.index] = _bound(argument, memories)
+    return arguments
 
 
 def _bound(argument: Argument, memories: list[Tensor]) -> Tensor | bytes | None:
