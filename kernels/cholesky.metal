@@ -6,6 +6,7 @@
 
 #include "cholesky.h"
 #include "complex.h"
+#include "lane_rows.h"
 #include "row_packs.h"
 #include "small_matrices.h"
 using namespace metal;
@@ -13,6 +14,8 @@ using metalops::CholeskyParameters;
 using metalops::column;
 using metalops::kCholeskyBlockRows;
 using metalops::kColumnsOfPack;
+using metalops::kLanes;
+using metalops::RowsOfLane;
 using metalops::SmallMatricesParameters;
 
 // Threads lie along the packs of a row, and then along rows. infos: the order of the first leading
@@ -80,46 +83,171 @@ kernel void cholesky_thread(device T* factors [[buffer(0)]], device int* infos [
   if (matrix >= p.matrices) {
     return;
   }
+  constexpr uint kColumns = kColumnsOfPack<T>;
   constexpr uint kPacks = metalops::kPacksOfRow<T, SIZE>;
-  float4 packs[SIZE * kPacks];
   const bool is_upper = p.mode != 0;
   device const T* const from = input + matrix * p.input.matrix;
-  const auto numbers = metalops::elements_of<T>(&packs[0]);
+  // Loops of so many steps as are known, so that rows are in registers.
+  float4 rows[SIZE][kPacks];
+#pragma unroll
   for (uint row = 0; row < SIZE; ++row) {
+#pragma unroll
     for (uint i = 0; i < SIZE; ++i) {
       const bool is_read = i >= row && i < p.rows;
       const T number = is_read ? from[row * p.input.row + i * p.input.column] : T(0.0f);
-      numbers[row * SIZE + i] = is_upper ? number : metalops::conjugate(number);
+      metalops::set_column(rows[row][i / kColumns], i % kColumns,
+                           is_upper ? number : metalops::conjugate(number));
     }
   }
   int info = 0;
-  for (uint step = 0; step < p.rows && info == 0; ++step) {
-    thread float4* const row = &packs[step * kPacks];
-    const float minor = metalops::real_part(numbers[step * SIZE + step]);
-    if (!(minor > 0.0f)) {
-      info = static_cast<int>(step + 1);
-      continue;
-    }
-    const float root = precise::sqrt(minor);
-    for (uint i = 0; i < kPacks; ++i) {
-      row[i] /= root;
-    }
-    numbers[step * SIZE + step] = metalops::from_real<T>(root);
-    for (uint below = step + 1; below < p.rows; ++below) {
-      // What becomes of the numbers below the diagonal does not matter.
-      metalops::subtract_row<T, SIZE>(&packs[below * kPacks],
-                                      metalops::conjugate(numbers[step * SIZE + below]), row);
+#pragma unroll
+  for (uint step = 0; step < SIZE; ++step) {
+    const float minor =
+        metalops::real_part(column(rows[step][step / kColumns], step % kColumns, T()));
+    const bool is_left = info == 0 && step < p.rows;
+    info = is_left && !(minor > 0.0f) ? static_cast<int>(step + 1) : info;
+    if (is_left && info == 0) {
+      const float root = precise::sqrt(minor);
+#pragma unroll
+      for (uint i = step / kColumns; i < kPacks; ++i) {
+        rows[step][i] /= root;
+      }
+      metalops::set_column(rows[step][step / kColumns], step % kColumns,
+                           metalops::from_real<T>(root));
+#pragma unroll
+      for (uint below = step + 1; below < SIZE; ++below) {
+        if (below < p.rows) {
+          // What becomes of the numbers below the diagonal does not matter.
+          const T factor =
+              metalops::conjugate(column(rows[step][below / kColumns], below % kColumns, T()));
+#pragma unroll
+          for (uint i = below / kColumns; i < kPacks; ++i) {
+            rows[below][i] = metalops::minus_product(rows[below][i], factor, rows[step][i]);
+          }
+        }
+      }
     }
   }
   infos[matrix] = info;
   device T* const to = factors + matrix * p.output.matrix;
-  for (uint row = 0; row < p.rows; ++row) {
-    for (uint i = 0; i < p.rows; ++i) {
-      const T number = i >= row ? numbers[row * SIZE + i] : T(0.0f);
-      to[row * p.output.row + i * p.output.column] =
-          is_upper ? number : metalops::conjugate(number);
+#pragma unroll
+  for (uint row = 0; row < SIZE; ++row) {
+#pragma unroll
+    for (uint i = 0; i < SIZE; ++i) {
+      if (row < p.rows && i < p.rows) {
+        const T number = i >= row ? column(rows[row][i / kColumns], i % kColumns, T()) : T(0.0f);
+        to[row * p.output.row + i * p.output.column] =
+            is_upper ? number : metalops::conjugate(number);
+      }
     }
   }
+}
+
+// The rows of the upper triangle that a lane has; what is below the diagonal does not matter.
+template <typename T, uint SIZE, uint LANES>
+struct TriangleRows {
+  RowsOfLane<T, SIZE, LANES> own;
+
+  void conjugate_all() thread {
+    for (uint r = 0; r < own.kRows; ++r) {
+      for (uint b = 0; b < own.kPacks; ++b) {
+        own.x[r][b] = metalops::conjugate_columns(own.x[r][b], T());
+      }
+    }
+  }
+
+  // Divides that row by the root of its minor, if that is positive.
+  void give(uint step, threadgroup float4* row, threadgroup float& minor) thread {
+    for (uint r = 0; r < own.kRows; ++r) {
+      if (own.row(r) == step) {
+        const uint pack = step / own.kColumns;
+        for (uint b = 0; b < own.kPacks; ++b) {
+          row[b] = own.x[r][b];
+        }
+        minor = metalops::real_part(column(row[pack], step % own.kColumns, T()));
+        if (minor > 0.0f) {
+          const float root = precise::sqrt(minor);
+          for (uint b = 0; b < own.kPacks; ++b) {
+            own.x[r][b] /= root;
+            if (b == pack) {
+              metalops::set_column(own.x[r][b], step % own.kColumns, metalops::from_real<T>(root));
+            }
+            row[b] = own.x[r][b];
+          }
+        }
+      }
+    }
+  }
+
+  void reduce(uint step, threadgroup const float4* row) thread {
+    for (uint r = 0; r < own.kRows; ++r) {
+      if (own.row(r) > step) {
+        const T factor = metalops::conjugate(metalops::elements_of<T>(row)[own.row(r)]);
+        for (uint b = r * LANES / own.kColumns; b < own.kPacks; ++b) {
+          own.x[r][b] = metalops::minus_product(own.x[r][b], factor, row[b]);
+        }
+      }
+    }
+  }
+
+  void clear_lower() thread {
+    for (uint r = 0; r < own.kRows; ++r) {
+      for (uint b = 0; b < own.kPacks; ++b) {
+        if (b * own.kColumns < own.row(r)) {
+          own.x[r][b] = select(own.x[r][b], float4(0.0f),
+                               metalops::columns_before<T>(own.row(r) - b * own.kColumns));
+        }
+      }
+    }
+  }
+};
+
+// A matrix of at most SIZE rows: lanes have some rows each, in registers, and a simdgroup has
+// several matrices. infos and mode as above.
+template <typename T, uint SIZE, uint LANES>
+kernel void cholesky_rows(device T* factors [[buffer(0)]], device int* infos [[buffer(1)]],
+                          device const T* input [[buffer(2)]],
+                          constant SmallMatricesParameters& p [[buffer(3)]],
+                          uint2 position [[thread_position_in_grid]],
+                          uint2 grid [[threads_per_grid]],
+                          uint simdgroup [[simdgroup_index_in_threadgroup]],
+                          uint lane [[thread_index_in_simdgroup]]) {
+  constexpr uint kSimdgroups = 8;
+  constexpr uint kMatrices = 32 / LANES;
+  // One row is read while the next one is written.
+  threadgroup float4 given[kSimdgroups][kMatrices][2][metalops::kPacksOfRow<T, SIZE>];
+  threadgroup float minors[kSimdgroups][kMatrices][2];
+  const uint matrix = metalops::thread_index(position, grid) / LANES;
+  const uint of_simdgroup = lane / LANES;
+  const bool is_upper = p.mode != 0;
+  TriangleRows<T, SIZE, LANES> rows;
+  rows.own.lane = lane % LANES;
+  rows.own.count = matrix < p.matrices ? p.rows : 0;
+  rows.own.load(input + matrix * p.input.matrix, p.input, p.rows);
+  if (!is_upper) {
+    rows.conjugate_all();
+  }
+  int info = 0;
+  for (uint step = 0; step < p.rows; ++step) {
+    threadgroup float4* const row = given[simdgroup][of_simdgroup][step % 2];
+    threadgroup float& minor = minors[simdgroup][of_simdgroup][step % 2];
+    if (info == 0) {
+      rows.give(step, row, minor);
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    info = info == 0 && !(minor > 0.0f) ? static_cast<int>(step + 1) : info;
+    if (info == 0) {
+      rows.reduce(step, row);
+    }
+  }
+  if (rows.own.lane == 0 && rows.own.count != 0) {
+    infos[matrix] = info;
+  }
+  rows.clear_lower();
+  if (!is_upper) {
+    rows.conjugate_all();
+  }
+  rows.own.store(factors + matrix * p.output.matrix, p.output, p.rows);
 }
 
 // Zeros below the diagonal. A thread for each pack of columns, row and matrix.
@@ -150,9 +278,16 @@ kernel void cholesky_clear_lower(device float4* matrices [[buffer(0)]],
   template [[host_name("cholesky_thread_" #SIZE "_" #T)]] kernel void cholesky_thread<T, SIZE>( \
       device T*, device int*, device const T*, constant SmallMatricesParameters&, uint2, uint2)
 
+#define REGISTER_CHOLESKY_ROWS(T, SIZE)                                   \
+  template [[host_name("cholesky_rows_" #SIZE "_" #T)]] kernel void       \
+  cholesky_rows<T, SIZE, kLanes>(device T*, device int*, device const T*, \
+                                 constant SmallMatricesParameters&, uint2, uint2, uint, uint)
+
 REGISTER_CHOLESKY(float);
 REGISTER_CHOLESKY(float2);
 REGISTER_CHOLESKY_THREAD(float, 4);
 REGISTER_CHOLESKY_THREAD(float, 8);
 REGISTER_CHOLESKY_THREAD(float2, 4);
 REGISTER_CHOLESKY_THREAD(float2, 8);
+REGISTER_CHOLESKY_ROWS(float, 16);
+REGISTER_CHOLESKY_ROWS(float2, 16);

@@ -62,11 +62,17 @@ void factor(const Tensor& matrices, const Tensor& infos, int64_t first, int64_t 
 
 // To result and infos, of the sizes of a and of its batch, and of any strides.
 void factor_to(const Tensor& a, bool upper, const Tensor& result, const Tensor& infos) {
-  const auto own_infos = at::zeros(infos.sizes(), infos.options());
-  if (a.numel() != 0 && metalops::fits_thread(a)) {
+  if (a.numel() != 0 && metalops::fits_lanes(a)) {
+    const auto own_infos = infos.contiguous();
     metalops::launch_small_matrices("cholesky", result, a, upper,
                                     /*is_transposed=*/!upper, own_infos);
-  } else if (a.numel() != 0) {
+    if (!own_infos.is_same(infos)) {
+      infos.copy_(own_infos);
+    }
+    return;
+  }
+  const auto own_infos = at::zeros(infos.sizes(), infos.options());
+  if (a.numel() != 0) {
     const auto n = a.size(-1);
     const auto matrices = metalops::padded_rows(upper ? a : a.mH());
     factor(matrices, own_infos.view({-1}), 0, n);

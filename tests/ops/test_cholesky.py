@@ -52,7 +52,7 @@ def assert_factor(a, factor, upper):
 
 
 @dtypes
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 31, 32, 33, 64, 65, 129, 260])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 9, 12, 13, 16, 17, 31, 32, 33, 64, 65, 129, 260])
 @pytest.mark.parametrize("upper", [False, True])
 def test_sizes(dtype, n, upper):
     """One triangle is read, and of the diagonal the real part."""
@@ -82,9 +82,15 @@ def test_graded_matrices(dtype):
 
 
 @dtypes
-@pytest.mark.parametrize("order", [1, 2, 8, 31, 32, 33, 40, 65, 70])
-def test_the_order_of_the_minor_that_is_not_positive(dtype, order):
-    a = positive(3, 70, 70, dtype=dtype)
+@pytest.mark.parametrize(
+    ("n", "order"),
+    [
+        *((3, 1), (4, 4), (5, 2), (8, 8), (9, 9), (13, 1), (13, 6), (16, 16)),
+        *((70, order) for order in (1, 2, 8, 31, 32, 33, 40, 65, 70)),
+    ],
+)
+def test_the_order_of_the_minor_that_is_not_positive(dtype, n, order):
+    a = positive(3, n, n, dtype=dtype)
     for bad in (-1.0, 0.0, math.nan):
         spoilt = a.clone()
         spoilt[1, order - 1, :] = 0
