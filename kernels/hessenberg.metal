@@ -284,7 +284,7 @@ kernel void hessenberg_column(
     }
     weights[i] = sum;
   }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
+  threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
   float largest = 0.0f;
   for (int i = lane; i < used; i += lanes) {
     PackSum<T> known = {};
