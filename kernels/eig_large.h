@@ -11,6 +11,9 @@ namespace metalops {
 C10_METAL_CONSTEXPR int kSchurWindow = 48;
 C10_METAL_CONSTEXPR int kComplexSchurWindow = 32;
 
+// Threads of a threadgroup that multiply rows with what a window did.
+C10_METAL_CONSTEXPR int kSchurRows = 64;
+
 // Bulges that are chased one behind the other.
 C10_METAL_CONSTEXPR int kMostBulges = 10;
 

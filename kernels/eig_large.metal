@@ -25,10 +25,8 @@ struct Window {
   static constexpr constant int kPacks = kSize / kRows;
   static constexpr constant int kStride = kPacks + 1;
   static constexpr constant int kAll = kSize * kStride;
-  // U is kept by rows of so many numbers; complex ones are followed by i times them.
-  static constexpr constant int kParts = is_complex_v<T> ? 2 : 1;
-  static constexpr constant int kRow = kSize * kParts;
-  static constexpr constant int kProduct = kRow * kRow;
+  static constexpr constant int kRow = is_complex_v<T> ? 2 * kSize : kSize;  // numbers of U's rows
+  static constexpr constant int kProduct = kSize * kSize;
   static constexpr constant int kBulges = kSize / 2 / kBulge<T>;
   // Rows from one window of a sweep to the next.
   static constexpr constant int kAdvance = kSize - 1 - kBulge<T> * kBulges;
@@ -37,48 +35,47 @@ struct Window {
 // ---- windows ------------------------------------------------------------------------------------
 
 // Copies the window of `size` rows from row `first` on; the vectors become the identity.
+// Neighbouring lanes copy neighbouring packs.
 template <typename T>
 inline void load_window(threadgroup float4* packs, threadgroup float4* vectors,
-                        device const float4* matrix, int stride, int first, int size, int lane) {
+                        device const float4* matrix, int stride, int first, int size, int lane,
+                        int lanes) {
   typedef Window<T> W;
-  for (int j = lane; j < W::kSize; j += kLanes) {
-    threadgroup T* const to = elements_of<T>(packs + j * W::kStride);
+  for (int p = lane; p < W::kSize * W::kPacks; p += lanes) {
+    const int j = p / W::kPacks;
+    const int row = p % W::kPacks * W::kRows;
     device const T* const from =
-        elements_of<T>(matrix + int64_t(first + min(j, size - 1)) * stride);
-    for (int i = 0; i < W::kSize; ++i) {
-      to[i] = i < size && j < size ? from[first + i] : from_real<T>(0.0f);
+        elements_of<T>(matrix + int64_t(first + min(j, size - 1)) * stride) + first;
+    threadgroup float4* const to = packs + j * W::kStride + p % W::kPacks;
+#pragma unroll
+    for (int i = 0; i < W::kRows; ++i) {
+      elements_of<T>(to)[i] = row + i < size && j < size ? from[row + i] : from_real<T>(0.0f);
     }
-    for (int i = 0; i < W::kPacks; ++i) {
-      vectors[j * W::kStride + i] = ColumnPacks<T>::unit(i * W::kRows, j);
-    }
+    vectors[j * W::kStride + p % W::kPacks] = ColumnPacks<T>::unit(row, j);
   }
-  SimdgroupOfDevice::wait();
 }
 
 template <typename T>
-inline void store_window(device float4* matrix, device float* transformation,
+inline void store_window(device float4* matrix, device T* transformation,
                          threadgroup const float4* packs, threadgroup const float4* vectors,
-                         int stride, int first, int size, int lane) {
+                         int stride, int first, int size, int lane, int lanes) {
   typedef Window<T> W;
-  for (int j = 0; j < size; ++j) {
-    threadgroup const T* const from =
-        reinterpret_cast<threadgroup const T*>(packs + j * W::kStride);
-    device T* const to = elements_of<T>(matrix + int64_t(first + j) * stride);
-    for (int i = lane; i < size; i += kLanes) {
-      to[first + i] = from[i];
+  for (int p = lane; p < size * W::kPacks; p += lanes) {
+    const int j = p / W::kPacks;
+    const int row = p % W::kPacks * W::kRows;
+    threadgroup const float4* const from = packs + j * W::kStride + p % W::kPacks;
+    device T* const to = elements_of<T>(matrix + int64_t(first + j) * stride) + first;
+#pragma unroll
+    for (int i = 0; i < W::kRows; ++i) {
+      if (row + i < size) {
+        to[row + i] = elements_of<T>(from)[i];
+      }
     }
   }
-  for (int i = lane; i < W::kSize * W::kSize; i += kLanes) {
+  for (int i = lane; i < W::kSize * W::kSize; i += lanes) {
     const int row = i / W::kSize;
     const int column = i % W::kSize;
-    const T x = reinterpret_cast<threadgroup const T*>(vectors + column * W::kStride)[row];
-    device float* const to = transformation + W::kParts * (row * W::kRow + column);
-    to[0] = real_part(x);
-    if (is_complex_v<T>) {
-      to[1] = imaginary_part(x);
-      to[W::kRow] = -imaginary_part(x);
-      to[W::kRow + 1] = real_part(x);
-    }
+    transformation[i] = elements_of<T>(vectors + column * W::kStride)[row];
   }
 }
 
@@ -102,8 +99,8 @@ inline int find_split(device const float4* matrix, int stride, int n, int from, 
 template <typename T>
 kernel void schur_finish(device SchurSweeps* all_sweeps [[buffer(0)]],
                          device float4* matrices [[buffer(1)]],
-                         device float* transformations [[buffer(2)]],
-                         device int* infos [[buffer(3)]], constant SchurParameters& p [[buffer(4)]],
+                         device T* transformations [[buffer(2)]], device int* infos [[buffer(3)]],
+                         constant SchurParameters& p [[buffer(4)]],
                          uint matrix [[threadgroup_position_in_grid]],
                          uint simd_lane [[thread_index_in_simdgroup]]) {
   typedef Window<T> W;
@@ -139,11 +136,12 @@ kernel void schur_finish(device SchurSweeps* all_sweeps [[buffer(0)]],
   if (size == 0) {
     return;
   }
-  load_window<T>(&packs[0], &vectors[0], own, p.stride, first, size, lane);
+  load_window<T>(&packs[0], &vectors[0], own, p.stride, first, size, lane, kLanes);
+  SimdgroupOfDevice::wait();
   find_schur_form<T, Simdgroup, W::kStride>(&packs[0], &vectors[0], lane, size, W::kSize, true,
                                             &step, &bulge);
   store_window<T>(own, transformations + int64_t(matrix) * W::kProduct, &packs[0], &vectors[0],
-                  p.stride, first, size, lane);
+                  p.stride, first, size, lane, kLanes);
   if (lane == 0 && step.count_unfinished() > 0 && infos[matrix] == 0) {
     infos[matrix] = first + step.count_unfinished();
   }
@@ -194,7 +192,8 @@ kernel void schur_begin(device SchurSweeps* all_sweeps [[buffer(0)]],
   if (!begins) {
     return;
   }
-  load_window<T>(&packs[0], &vectors[0], own, p.stride, high - kShifts + 1, kShifts, lane);
+  load_window<T>(&packs[0], &vectors[0], own, p.stride, high - kShifts + 1, kShifts, lane, kLanes);
+  SimdgroupOfDevice::wait();
   find_schur_form<T, Simdgroup, W::kStride>(&packs[0], &vectors[0], lane, kShifts, W::kSize, false,
                                             &step, &bulge);
   if (lane == 0) {
@@ -260,6 +259,7 @@ struct Wave {
   threadgroup const int* ends;
   int bulges;
   int row;  // of the first bulge
+  int low;
   int high;
 
   int row_of(int bulge) const { return row - kBulge<T> * bulge; }
@@ -269,36 +269,47 @@ struct Wave {
   int count_of(int bulge) const { return min(kBulge<T>, high - row_of(bulge) + 1); }
 };
 
+// A simdgroup of a threadgroup, whose simdgroups share the bulges.
+struct Worker {
+  int simdgroup;
+  int simdgroups;
+  int lane;
+};
+
+// Of the worker's bulges, a lane each.
 template <typename T>
-inline void make_reflector(Wave<T> wave, threadgroup float4* packs,
-                           threadgroup Bulge<T>* reflectors, float4 shifts, int low, int lane) {
-  if (lane >= wave.bulges || !wave.has(lane)) {
+inline void make_reflectors(Wave<T> wave, threadgroup float4* packs,
+                            threadgroup Bulge<T>* reflectors, threadgroup const float4* shifts,
+                            Worker worker) {
+  const int i = worker.simdgroup + worker.lane * worker.simdgroups;
+  if (i >= wave.bulges || !wave.has(i)) {
     return;
   }
   constexpr int kStride = Window<T>::kStride;
-  const int k = wave.row_of(lane);
+  const int k = wave.row_of(i);
   SchurStep<T> step;
-  step.first = low;
-  step.low = low;
-  for (int i = 0; i < 3; ++i) {
-    step.v[i] = from_real<T>(0.0f);
+  step.first = wave.low;
+  step.low = wave.low;
+  for (int part = 0; part < 3; ++part) {
+    step.v[part] = from_real<T>(0.0f);
   }
-  if (k == low) {
-    begin_bulge(&step, elements_of<T>(&packs[k * kStride]) + k,
-                elements_of<T>(&packs[(k + 1) * kStride]) + k, shifts);
+  if (k == wave.low) {
+    begin_bulge(&step, elements_of<T>(packs + k * kStride) + k,
+                elements_of<T>(packs + (k + 1) * kStride) + k, shifts[i]);
   }
-  reflectors[lane] = bulge_of<T, kStride>(packs, &step, k, wave.count_of(lane));
+  reflectors[i] = bulge_of<T, kStride>(packs, &step, k, wave.count_of(i));
 }
 
 template <typename T>
 inline void reflect_rows_of_window(Wave<T> wave, threadgroup float4* packs,
-                                   threadgroup const Bulge<T>* reflectors, int size, int lane) {
-  for (int i = 0; i < wave.bulges; ++i) {
+                                   threadgroup const Bulge<T>* reflectors, int size,
+                                   Worker worker) {
+  for (int i = worker.simdgroup; i < wave.bulges; i += worker.simdgroups) {
     if (wave.has(i)) {
       const int k = wave.row_of(i);
       const Bulge<T> bulge = reflectors[i];
       const int count = wave.count_of(i);
-      for (int j = k + lane; j < size; j += kLanes) {
+      for (int j = k + worker.lane; j < size; j += kLanes) {
         reflect_rows<T>(elements_of<T>(packs + j * Window<T>::kStride) + k, bulge, count);
       }
     }
@@ -308,15 +319,15 @@ inline void reflect_rows_of_window(Wave<T> wave, threadgroup float4* packs,
 template <typename T>
 inline void reflect_columns_of_window(Wave<T> wave, threadgroup float4* packs,
                                       threadgroup float4* vectors,
-                                      threadgroup const Bulge<T>* reflectors, int lane) {
+                                      threadgroup const Bulge<T>* reflectors, Worker worker) {
   typedef Window<T> W;
-  for (int i = 0; i < wave.bulges; ++i) {
+  for (int i = worker.simdgroup; i < wave.bulges; i += worker.simdgroups) {
     if (wave.has(i)) {
       const int k = wave.row_of(i);
       const Bulge<T> bulge = reflectors[i];
       const int count = wave.count_of(i);
       const int own_packs = min(k + kBulge<T>, wave.high) / W::kRows + 1;
-      for (int j = lane; j < own_packs + W::kPacks; j += kLanes) {
+      for (int j = worker.lane; j < own_packs + W::kPacks; j += kLanes) {
         if (j < own_packs) {
           reflect_columns<T, W::kStride>(packs + k * W::kStride + j, bulge, count);
         } else {
@@ -327,126 +338,156 @@ inline void reflect_columns_of_window(Wave<T> wave, threadgroup float4* packs,
   }
 }
 
-// Chases all bulges as far as the next window reaches. A simdgroup for each matrix.
+// Chases all bulges as far as the next window reaches. A threadgroup for each matrix.
 template <typename T>
-kernel void schur_chase(device SchurSweeps* all_sweeps [[buffer(0)]],
-                        device float4* matrices [[buffer(1)]],
-                        device float* transformations [[buffer(2)]],
-                        device const float4* all_shifts [[buffer(3)]],
-                        constant SchurParameters& p [[buffer(4)]],
-                        uint matrix [[threadgroup_position_in_grid]],
-                        uint simd_lane [[thread_index_in_simdgroup]]) {
+kernel void schur_chase(
+    device SchurSweeps* all_sweeps [[buffer(0)]], device float4* matrices [[buffer(1)]],
+    device T* transformations [[buffer(2)]], device const float4* all_shifts [[buffer(3)]],
+    constant SchurParameters& p [[buffer(4)]], uint matrix [[threadgroup_position_in_grid]],
+    uint thread_lane [[thread_position_in_threadgroup]], uint threads [[threads_per_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint simdgroups [[simdgroups_per_threadgroup]], uint simd_lane [[thread_index_in_simdgroup]]) {
   typedef Window<T> W;
   threadgroup float4 packs[W::kAll];
   threadgroup float4 vectors[W::kAll];
   threadgroup Bulge<T> reflectors[kMostBulges];
+  threadgroup float4 shifts[kMostBulges];
   threadgroup int next[kMostBulges];
+  threadgroup int starts[kMostBulges];
   threadgroup int ends[kMostBulges];
   threadgroup int plan[3];
-  const int lane = simd_lane;
+  const int lane = thread_lane;
+  const int lanes = threads;
   device SchurSweeps* const sweeps = all_sweeps + matrix;
   device float4* const own = matrices + int64_t(matrix) * p.size * p.stride;
   if (lane == 0) {
     plan[0] = sweeps->bulges;
     plan[1] = sweeps->low;
     plan[2] = sweeps->high;
-    for (int i = 0; i < plan[0]; ++i) {
-      next[i] = sweeps->next[i];
-    }
     sweeps->size = 0;
   }
-  Simdgroup::wait();
+  if (lane < kMostBulges) {
+    next[lane] = sweeps->next[lane];
+    shifts[lane] = all_shifts[int64_t(matrix) * kMostBulges + lane];
+  }
+  threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
   const int bulges = plan[0];
   const int low = plan[1];
   const int high = plan[2];
   if (bulges == 0) {
     return;
   }
-  const int first = max(low, next[bulges - 1] - 1);
-  const int last = min(first + W::kSize - 1, high);
+  const int before = next[bulges - 1] - 1;
+  const int first = before > low ? before : low;
+  const int full = first + W::kSize - 1;
+  const int last = full < high ? full : high;
   const int size = last - first + 1;
   const bool is_end = last == high;
   const int start = next[0] - first;
-  Simdgroup::wait();
   if (lane < bulges) {
-    next[lane] -= first;
+    starts[lane] = next[lane] - first;
     ends[lane] = (is_end ? high : last - kBulge<T> + 1 - kBulge<T> * lane) - first;
   }
-  load_window<T>(&packs[0], &vectors[0], own, p.stride, first, size, lane);
-  const float4 own_shifts =
-      lane < bulges ? all_shifts[int64_t(matrix) * kMostBulges + lane] : float4(0.0f);
+  load_window<T>(&packs[0], &vectors[0], own, p.stride, first, size, lane, lanes);
+  threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+  const Worker worker = {int(simdgroup), int(simdgroups), int(simd_lane)};
   const int end = is_end ? high - first + kBulge<T> * (bulges - 1) : last - kBulge<T> + 1 - first;
   for (int row = start; row < end; ++row) {
-    const Wave<T> wave = {&next[0], &ends[0], bulges, row, high - first};
-    make_reflector<T>(wave, &packs[0], &reflectors[0], own_shifts, low - first, lane);
+    const Wave<T> wave = {&starts[0], &ends[0], bulges, row, low - first, high - first};
+    make_reflectors<T>(wave, &packs[0], &reflectors[0], &shifts[0], worker);
     Simdgroup::wait();
-    reflect_rows_of_window<T>(wave, &packs[0], &reflectors[0], size, lane);
-    Simdgroup::wait();
-    reflect_columns_of_window<T>(wave, &packs[0], &vectors[0], &reflectors[0], lane);
-    Simdgroup::wait();
+    reflect_rows_of_window<T>(wave, &packs[0], &reflectors[0], size, worker);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    reflect_columns_of_window<T>(wave, &packs[0], &vectors[0], &reflectors[0], worker);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
   }
   store_window<T>(own, transformations + int64_t(matrix) * W::kProduct, &packs[0], &vectors[0],
-                  p.stride, first, size, lane);
+                  p.stride, first, size, lane, lanes);
+  if (lane < bulges) {
+    sweeps->next[lane] = ends[lane] + first;
+  }
   if (lane == 0) {
-    for (int i = 0; i < bulges; ++i) {
-      sweeps->next[i] = ends[i] + first;
-    }
     sweeps->first = first;
     sweeps->size = size;
     sweeps->bulges = is_end ? 0 : bulges;
   }
 }
 
-// Multiplies a row of so many elements, `step` apart, with U. Columns, which U^H is to be
-// multiplied with, are conjugate rows. The sums are numbers of their own and not packs: so they
-// stay in registers, of GPUs and, side by side, of the software device.
+// Multiplies a row of `size` elements, `step` apart, with U; behind it, what there is is changed,
+// too. Columns, which U^H is to be multiplied with, are conjugate rows. The sums are numbers of
+// their own and not packs: so they stay in registers, of GPUs and, side by side, of the software
+// device, if they are not too many.
 template <typename T>
-inline void multiply_row(device T* x, int64_t step, int size, device const float* u,
+inline void multiply_row(threadgroup T* x, int step, int size, threadgroup const float4* product,
                          bool is_column) {
   typedef Window<T> W;
-  float sums[W::kRow];
+  constexpr int kSums = is_complex_v<T> ? W::kRow / 2 : W::kRow;
+  float results[W::kRow];
+#pragma unroll
+  for (int first = 0; first < W::kRow; first += kSums) {
+    threadgroup const float* u = reinterpret_cast<threadgroup const float*>(product) + first;
+    float sums[kSums];
+    float turned[kSums];  // of products with imaginary parts
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) {
+      sums[i] = 0.0f;
+      turned[i] = 0.0f;
+    }
+    for (int k = 0; k < size; ++k) {
+      const T number = x[k * step];
+      const float re = real_part(number);
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) {
+        sums[i] = fma(u[i], re, sums[i]);
+      }
+      if (is_complex_v<T>) {
+        const float im = is_column ? -imaginary_part(number) : imaginary_part(number);
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) {
+          turned[i] = fma(u[i], im, turned[i]);
+        }
+      }
+      u += W::kRow;
+    }
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) {
+      const float other = is_complex_v<T> ? turned[i ^ 1] : 0.0f;
+      results[first + i] = sums[i] + (i % 2 == 0 ? -other : other);
+    }
+  }
+  threadgroup float* const to = reinterpret_cast<threadgroup float*>(x);
 #pragma unroll
   for (int i = 0; i < W::kRow; ++i) {
-    sums[i] = 0.0f;
-  }
-  for (int k = 0; k < size * W::kParts; ++k) {
-    const int part = k % W::kParts;
-    const float number = reinterpret_cast<device const float*>(x + k / W::kParts * step)[part];
-    const float factor = is_column && part == 1 ? -number : number;
-#pragma unroll
-    for (int i = 0; i < W::kRow; ++i) {
-      sums[i] = fma(u[i], factor, sums[i]);
-    }
-    u += W::kRow;
-  }
-#pragma unroll
-  for (int j = 0; j < W::kSize; ++j) {
-    if (j < size) {
-      device float* const to = reinterpret_cast<device float*>(x + j * step);
-      to[0] = sums[W::kParts * j];
-      if (is_complex_v<T>) {
-        const float im = sums[W::kParts * j + W::kParts - 1];
-        to[W::kParts - 1] = is_column ? -im : im;
-      }
+    if (is_complex_v<T>) {
+      to[2 * (i / 2 * step) + i % 2] = is_column && i % 2 == 1 ? -results[i] : results[i];
+    } else {
+      to[i * step] = results[i];
     }
   }
 }
 
-// What the last window did, to the rest of the matrix and to the vectors: a thread for a row above
-// it, for one of the vectors, or for a column right of it.
+// What the last window did, to the rest of the matrix and to the vectors: threadgroups for the rows
+// above it, then as many for those of the vectors, and for the columns right of it; a thread for
+// each. Threadgroups have kSchurRows threads.
 template <typename T>
 kernel void schur_apply(device float4* matrices [[buffer(0)]], device float4* vectors [[buffer(1)]],
                         device const SchurSweeps* all_sweeps [[buffer(2)]],
-                        device const float* transformations [[buffer(3)]],
+                        device const float4* transformations [[buffer(3)]],
                         constant SchurParameters& p [[buffer(4)]],
-                        uint2 position [[thread_position_in_grid]]) {
+                        uint group [[threadgroup_position_in_grid]],
+                        uint thread_lane [[thread_index_in_threadgroup]]) {
   typedef Window<T> W;
-  const int64_t matrix = position.y;
+  constexpr int kTeam = kSchurRows;
+  constexpr int kPacks = W::kProduct / W::kRows;
+  threadgroup float4 product[kPacks];
+  threadgroup T tile[W::kSize * kTeam + max(W::kSize, kTeam)];
+  const int lane = thread_lane;
   const int n = p.size;
+  const uint groups = c10::metal::ceil_div(n, kTeam);
+  const int64_t matrix = group / (3 * groups);
+  const uint what = group / groups % 3;
   const int first = all_sweeps[matrix].first;
   const int size = all_sweeps[matrix].size;
-  const int index = position.x % n;
-  const int what = position.x / n;
   // Without vectors, what has been split off does not matter.
   int begin = p.with_form ? 0 : all_sweeps[matrix].low;
   int end = first;
@@ -455,16 +496,42 @@ kernel void schur_apply(device float4* matrices [[buffer(0)]], device float4* ve
     end = p.with_form ? n : 0;
   } else if (what == 2) {
     begin = first + size;
-    end = p.with_form ? n : min(n, all_sweeps[matrix].high + 1);
+    end = p.with_form ? n : all_sweeps[matrix].high + 1;
   }
-  if (size == 0 || index < begin || index >= end) {
+  begin += int(group % groups) * kTeam;
+  const int left = end - begin;
+  const int rows = left < kTeam ? left : kTeam;
+  if (size == 0 || rows <= 0) {
     return;
   }
+  // Parts of columns of the matrix: those of the window, or those right of it.
   const bool is_column = what == 2;
+  const int lines = is_column ? rows : size;
+  const int length = is_column ? size : rows;
+  const int stride = (is_column ? W::kSize : kTeam) + 1;  // odd: threads read other banks
   const int64_t column = int64_t(p.stride) * W::kRows;
-  device T* const from = elements_of<T>((what == 1 ? vectors : matrices) + matrix * n * p.stride);
-  multiply_row<T>(is_column ? from + index * column + first : from + first * column + index,
-                  is_column ? 1 : column, size, transformations + matrix * W::kProduct, is_column);
+  device T* const from = elements_of<T>((what == 1 ? vectors : matrices) + matrix * n * p.stride) +
+                         (is_column ? begin * column + first : first * column + begin);
+  for (int i = lane; i < kPacks; i += kTeam) {
+    product[i] = transformations[matrix * kPacks + i];
+  }
+  if (lane < length) {
+#pragma unroll(16)
+    for (int line = 0; line < lines; ++line) {
+      tile[line * stride + lane] = from[line * column + lane];
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (lane < rows) {
+    multiply_row<T>(is_column ? &tile[lane * stride] : &tile[lane], is_column ? 1 : stride, size,
+                    &product[0], is_column);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (lane < length) {
+    for (int line = 0; line < lines; ++line) {
+      from[line * column + lane] = tile[line * stride + lane];
+    }
+  }
 }
 
 // ---- results ------------------------------------------------------------------------------------
@@ -702,17 +769,17 @@ kernel void schur_vectors(device float2* vectors [[buffer(0)]],
 
 #define REGISTER_EIG_LARGE(T)                                                                      \
   template [[host_name("schur_finish_" #T)]] kernel void schur_finish<T>(                          \
-      device SchurSweeps*, device float4*, device float*, device int*, constant SchurParameters&,  \
+      device SchurSweeps*, device float4*, device T*, device int*, constant SchurParameters&,      \
       uint, uint);                                                                                 \
   template [[host_name("schur_begin_" #T)]] kernel void schur_begin<T>(                            \
       device SchurSweeps*, device float4*, device float4*, device int*, constant SchurParameters&, \
       uint, uint);                                                                                 \
   template [[host_name("schur_chase_" #T)]] kernel void schur_chase<T>(                            \
-      device SchurSweeps*, device float4*, device float*, device const float4*,                    \
-      constant SchurParameters&, uint, uint);                                                      \
+      device SchurSweeps*, device float4*, device T*, device const float4*,                        \
+      constant SchurParameters&, uint, uint, uint, uint, uint, uint);                              \
   template [[host_name("schur_apply_" #T)]] kernel void schur_apply<T>(                            \
-      device float4*, device float4*, device const SchurSweeps*, device const float*,              \
-      constant SchurParameters&, uint2);                                                           \
+      device float4*, device float4*, device const SchurSweeps*, device const float4*,             \
+      constant SchurParameters&, uint, uint);                                                      \
   template [[host_name("schur_values_" #T)]] kernel void schur_values<T>(                          \
       device float2*, device const float4*, device const int*, constant SchurParameters&, uint2);  \
   template [[host_name("schur_back_substitute_" #T)]] kernel void schur_back_substitute<T>(        \

@@ -63,9 +63,10 @@ class SchurForm {
   }
 
   void apply(const Tensor& sweeps, const Tensor& transformations) {
-    metalops::launch_rows(library_, named("schur_apply_"), 3 * n_, batch_, reduced_.h,
-                          reduced_.q.defined() ? reduced_.q : reduced_.h, sweeps, transformations,
-                          p_);
+    const auto groups = 3 * c10::metal::ceil_div<int64_t>(n_, metalops::kSchurRows);
+    metalops::launch_threadgroups(
+        library_, named("schur_apply_"), groups * batch_, metalops::kSchurRows, reduced_.h,
+        reduced_.q.defined() ? reduced_.q : reduced_.h, sweeps, transformations, p_);
   }
 
   // The host reads after each sweep how many windows the next one has.
@@ -77,17 +78,19 @@ class SchurForm {
     const auto sweeps = begin.to(infos_.device()).expand({batch_, kSweepInts}).contiguous();
     const auto window =
         reduced_.h.is_complex() ? metalops::kComplexSchurWindow : metalops::kSchurWindow;
-    const auto row = reduced_.h.is_complex() ? 2 * window : window;
-    const auto transformations = at::empty({batch_, row, row}, options);
+    const auto transformations = at::empty({batch_, window, window}, reduced_.h.options());
     const auto shifts = at::empty({batch_, metalops::kMostBulges, 4}, options);
-    const auto in_groups = [&](const char* name, const auto&... arguments) {
-      metalops::launch_threadgroups(library_, named(name), batch_, c10::metal::simdgroup_size,
-                                    sweeps, arguments..., p_);
+    const auto in_groups = [&](const char* name, uint64_t threads, const auto&... arguments) {
+      metalops::launch_threadgroups(library_, named(name), batch_, threads, sweeps, arguments...,
+                                    p_);
     };
+    // A simdgroup for each bulge of a matrix that has a GPU to itself; many threads cost the
+    // software device time.
+    const uint64_t chasing = (batch_ == 1 ? 8 : 4) * c10::metal::simdgroup_size;
     while (true) {
-      in_groups("schur_finish_", reduced_.h, transformations, infos_);
+      in_groups("schur_finish_", c10::metal::simdgroup_size, reduced_.h, transformations, infos_);
       apply(sweeps, transformations);
-      in_groups("schur_begin_", shifts, reduced_.h, infos_);
+      in_groups("schur_begin_", c10::metal::simdgroup_size, shifts, reduced_.h, infos_);
       const auto known = sweeps.cpu();
       const auto* const states =
           reinterpret_cast<const metalops::SchurSweeps*>(known.const_data_ptr<int32_t>());
@@ -101,7 +104,7 @@ class SchurForm {
         break;
       }
       for (int32_t i = 0; i < windows; ++i) {
-        in_groups("schur_chase_", reduced_.h, transformations, shifts);
+        in_groups("schur_chase_", chasing, reduced_.h, transformations, shifts);
         apply(sweeps, transformations);
       }
     }
