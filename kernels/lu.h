@@ -6,20 +6,22 @@
 #include <cstdint>
 #endif
 
+#include "small_matrices.h"
+
 namespace metalops {
 
-// Columns that a threadgroup factors at most, and packs in a row of them.
+// Columns that a threadgroup factors at most.
 C10_METAL_CONSTEXPR uint32_t kLuPanelColumns = 32;
 
 struct LuPanelParameters {
-  int64_t row_step;
-  int64_t matrix_step;
+  MatrixSteps input;
+  MatrixSteps output;
   int64_t pivots_step;  // between those of matrices
+  uint64_t apart;       // columns, or those of parts, lie in memory of their own
   uint32_t first;       // row and column of the matrix where the panel begins
   uint32_t rows;        // of the panel
-  uint32_t packs;       // in a row of it
-  uint32_t steps;       // columns that are factored
-  uint32_t matrix_rows;
+  uint32_t columns;
+  uint32_t steps;  // columns that are factored
   uint32_t is_pivoted;
 };
 
@@ -29,7 +31,9 @@ struct LuSwapParameters {
   int64_t pivots_step;
   uint32_t first;  // of the pivots that are applied
   uint32_t count;
-  uint32_t rows;  // of the matrix
+  uint32_t rows;    // of the matrix
+  uint32_t packs;   // in a row of it
+  uint32_t groups;  // threadgroups for it
   uint32_t is_backward;
 };
 

@@ -15,6 +15,7 @@ using c10::metal::ErrorMessages;
 using metalops::Candidate;
 using metalops::elements_of;
 using metalops::kColumnsOfPack;
+using metalops::kLuPanelColumns;
 using metalops::kMostSimdgroups;
 using metalops::LuDeterminantParameters;
 using metalops::LuPanelParameters;
@@ -26,97 +27,314 @@ using metalops::SmallMatricesParameters;
 inline bool is_zero(float a) { return a == 0.0f; }
 inline bool is_zero(float2 a) { return a.x == 0.0f && a.y == 0.0f; }
 
-// Threads lie along rows where columns are looked for pivots and divided by them, and along the
-// packs of a row, and then along rows, where products are subtracted. factors: a column of each
-// matrix.
+// A number in a panel, whose columns lie one behind the other, those of imaginary parts behind
+// those of real ones: threads take neighbouring rows.
 template <typename T>
-kernel void lu_panel(device float4* matrices [[buffer(0)]], device T* factors [[buffer(1)]],
+struct Parts;
+
+template <>
+struct Parts<float> {
+  static constexpr constant uint kWidth = 8;  // columns that steps go over
+  static constexpr constant uint kParts = 1;
+  float real;
+
+  static Parts load(device const float* x, ulong) { return {x[0]}; }
+  void store(device float* x, ulong) const { x[0] = real; }
+  bool is_zero() const { return real == 0.0f; }
+  float size() const { return pivot_size(real); }
+  Parts or_else(Parts other, bool condition) const { return {condition ? real : other.real}; }
+  Parts minus_product(Parts a, Parts b) const { return {fma(-a.real, b.real, real)}; }
+  Parts divided_by(Parts a) const { return {real / a.real}; }
+};
+
+template <>
+struct Parts<float2> {
+  static constexpr constant uint kWidth = 4;
+  static constexpr constant uint kParts = 2;
+  float real;
+  float imaginary;
+
+  static Parts load(device const float* x, ulong apart) { return {x[0], x[apart]}; }
+  void store(device float* x, ulong apart) const {
+    x[0] = real;
+    x[apart] = imaginary;
+  }
+  bool is_zero() const { return real == 0.0f && imaginary == 0.0f; }
+  float size() const { return pivot_size(abs(real) + abs(imaginary)); }
+  Parts or_else(Parts other, bool condition) const {
+    return {condition ? real : other.real, condition ? imaginary : other.imaginary};
+  }
+  Parts minus_product(Parts a, Parts b) const {
+    return {fma(a.imaginary, b.imaginary, fma(-a.real, b.real, real)),
+            fma(-a.imaginary, b.real, fma(-a.real, b.imaginary, imaginary))};
+  }
+  // As Divisor has it.
+  Parts divided_by(Parts a) const {
+    const bool is_steep = abs(a.real) < abs(a.imaginary);
+    const float large = is_steep ? a.imaginary : a.real;
+    const float small = is_steep ? -a.real : a.imaginary;
+    const float x = is_steep ? imaginary : real;
+    const float y = is_steep ? -real : imaginary;
+    const float ratio = small == 0.0f ? 0.0f : small / large;
+    const float whole = fma(small, ratio, large);
+    return {fma(ratio, y, x) / whole, fma(ratio, -x, y) / whole};
+  }
+};
+
+// Some columns of a row, or rows of a column.
+template <typename T>
+METAL_FUNC void load_row(device float* x, ulong apart, device const float* from, int64_t step,
+                         uint count) {
+  typedef Parts<T> P;
+#pragma unroll
+  for (uint i = 0; i < P::kWidth; ++i) {
+    P number = P();
+    if (i < count) {
+      number = P::load(from + i * step * P::kParts, 1);
+    }
+    number.store(x + i * P::kParts * apart, apart);
+  }
+}
+
+template <typename T>
+METAL_FUNC void store_row(device const float* x, ulong apart, device float* to, int64_t step,
+                          uint count) {
+  typedef Parts<T> P;
+#pragma unroll
+  for (uint i = 0; i < P::kWidth; ++i) {
+    if (i < count) {
+      P::load(x + i * P::kParts * apart, apart).store(to + i * step * P::kParts, 1);
+    }
+  }
+}
+
+// A row below the pivot of a step, in the columns that the step goes over. Returns the size of its
+// number in the next one.
+template <typename T>
+METAL_FUNC float reduce_row(device float* x, device const float* pivot_row, ulong apart,
+                            uint step) {
+  typedef Parts<T> P;
+  const ulong width = P::kParts * apart;
+  const P number = P::load(pivot_row + step * width, apart);
+  const P current = P::load(x + step * width, apart);
+  // Below a pivot of zero is nothing but zeros and NaN, unless rows are not exchanged.
+  const P factor = current.or_else(current.divided_by(number), number.is_zero());
+  float next = 0.0f;
+#pragma unroll
+  for (uint i = 0; i < P::kWidth; ++i) {
+    const P old = P::load(x + i * width, apart);
+    const P reduced = old.minus_product(factor, P::load(pivot_row + i * width, apart));
+    reduced.or_else(factor.or_else(old, i == step), i > step).store(x + i * width, apart);
+    next = i == step + 1 ? reduced.size() : next;
+  }
+  return next;
+}
+
+// The rows of pivots, in a column behind those that the steps went over. x, and lower there: where
+// the first of these rows begins.
+template <typename T>
+inline void solve_column(device float* x, device const float* lower, ulong apart, uint count) {
+  typedef Parts<T> P;
+  for (uint k = 0; k + 1 < count; ++k) {
+    const P known = P::load(x + k, apart);
+    for (uint i = k + 1; i < count; ++i) {
+      const P factor = P::load(lower + k * P::kParts * apart + i, apart);
+      P::load(x + i, apart).minus_product(factor, known).store(x + i, apart);
+    }
+  }
+}
+
+// A row below them, in as many columns. upper: the rows of pivots there.
+template <typename T>
+METAL_FUNC void update_row(device float* x, device const float* lower, device const float* upper,
+                           ulong apart) {
+  typedef Parts<T> P;
+  const ulong width = P::kParts * apart;
+#pragma unroll
+  for (uint i = 0; i < P::kWidth; ++i) {
+    P sum = P::load(x + i * width, apart);
+#pragma unroll
+    for (uint k = 0; k < P::kWidth; ++k) {
+      const P factor = P::load(lower + k * width, apart);
+      sum = sum.minus_product(factor, P::load(upper + i * width + k, apart));
+    }
+    sum.store(x + i * width, apart);
+  }
+}
+
+template <typename T>
+inline void exchange_rows(device float* column, ulong apart, uint row, uint other) {
+  typedef Parts<T> P;
+  const P moved = P::load(column + row, apart);
+  P::load(column + other, apart).store(column + row, apart);
+  moved.store(column + other, apart);
+}
+
+// Rows of a matrix in at most kLuPanelColumns columns. panels: where these lie one behind the
+// other. Steps go over some columns only: what they do to those behind comes after them, at once.
+template <typename T>
+kernel void lu_panel(device float* output [[buffer(0)]], device float* panels [[buffer(1)]],
                      device int* pivots [[buffer(2)]], device int* infos [[buffer(3)]],
-                     constant LuPanelParameters& p [[buffer(4)]],
+                     device const float* input [[buffer(4)]],
+                     constant LuPanelParameters& p [[buffer(5)]],
                      uint matrix [[threadgroup_position_in_grid]],
                      uint thread_index [[thread_index_in_threadgroup]],
                      uint threads [[threads_per_threadgroup]],
                      uint lane [[thread_index_in_simdgroup]],
                      uint simdgroup [[simdgroup_index_in_threadgroup]],
                      uint simdgroups [[simdgroups_per_threadgroup]]) {
-  constexpr uint kColumns = kColumnsOfPack<T>;
+  typedef Parts<T> P;
   threadgroup float sizes[kMostSimdgroups];
   threadgroup uint rows[kMostSimdgroups];
-  threadgroup T pivot_number;
-  device float4* const panel =
-      matrices + matrix * p.matrix_step + p.first * p.row_step + p.first / kColumns;
-  device T* const own_factors = factors + matrix * int64_t{p.matrix_rows};
-  const uint rows_at_once = threads / p.packs;
-  const uint pack = thread_index % p.packs;
-  const uint own_row = thread_index / p.packs;
-  for (uint step = 0; step < p.steps; ++step) {
-    device T* const current = reinterpret_cast<device T*>(panel) + step;
-    Candidate best;
-    for (uint row = step + thread_index; row < p.rows; row += threads) {
-      best.meet(pivot_size(current[row * p.row_step * kColumns]), row);
+  const ulong width = P::kParts * p.apart;  // of a column
+  device float* const panel = panels + matrix * (kLuPanelColumns * width);
+  device const float* const from = input + matrix * p.input.matrix * P::kParts;
+  device float* const to = output + matrix * p.output.matrix * P::kParts;
+  for (uint column = 0; column < p.columns; column += P::kWidth) {
+    device float* const x = panel + column * width;
+    device const float* const own = from + column * p.input.column * P::kParts;
+    for (uint row = thread_index; row < p.rows; row += threads) {
+      load_row<T>(&x[row], p.apart, own + row * p.input.row * P::kParts, p.input.column,
+                  p.columns - column);
     }
-    best.meet_simdgroup();
-    if (simdgroups > 1) {
+  }
+  for (uint first = 0; first < p.steps; first += P::kWidth) {
+    device float* const x = panel + first * width;
+    const uint end = first + P::kWidth < p.steps ? first + P::kWidth : p.steps;
+    Candidate best;
+    for (uint row = first + thread_index; row < p.rows; row += threads) {
+      best.meet(P::load(&x[row], p.apart).size(), row);
+    }
+    for (uint step = first; step < end; ++step) {
+      best.meet_simdgroup();
       if (lane == 0) {
         sizes[simdgroup] = best.size;
         rows[simdgroup] = best.row;
       }
       threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
       if (simdgroup == 0) {
-        best = Candidate();
-        if (lane < simdgroups) {
-          best.meet(sizes[lane], rows[lane]);
+        if (simdgroups > 1) {
+          best = Candidate();
+          if (lane < simdgroups) {
+            best.meet(sizes[lane], rows[lane]);
+          }
+          best.meet_simdgroup();
         }
-        best.meet_simdgroup();
-      }
-    }
-    if (simdgroup == 0) {
-      const uint pivot = p.is_pivoted != 0 && best.size > 0.0f ? best.row : step;
-      if (lane == 0) {
-        const T number = current[pivot * p.row_step * kColumns];
-        pivot_number = number;
-        pivots[matrix * p.pivots_step + p.first + step] = static_cast<int>(p.first + pivot + 1);
-        if (is_zero(number) && infos[matrix] == 0) {
-          infos[matrix] = static_cast<int>(p.first + step + 1);
+        const uint pivot = p.is_pivoted != 0 && best.size > 0.0f ? best.row : step;
+        if (lane == 0) {
+          pivots[matrix * p.pivots_step + step] = static_cast<int>(p.first + pivot + 1);
+          if (P::load(&x[(step - first) * width + pivot], p.apart).is_zero() &&
+              infos[matrix] == 0) {
+            infos[matrix] = static_cast<int>(p.first + step + 1);
+          }
+        }
+        simdgroup_barrier(mem_flags::mem_device);
+        if (lane < p.columns && pivot != step) {
+          exchange_rows<T>(panel + lane * width, p.apart, step, pivot);
         }
       }
-      simdgroup_barrier(mem_flags::mem_device);
-      if (lane < p.packs && pivot != step) {
-        device float4& here = panel[step * p.row_step + lane];
-        device float4& there = panel[pivot * p.row_step + lane];
-        const float4 moved = here;
-        here = there;
-        there = moved;
+      threadgroup_barrier(mem_flags::mem_device);
+      best = Candidate();
+      for (uint row = step + 1 + thread_index; row < p.rows; row += threads) {
+        best.meet(reduce_row<T>(&x[row], x + step, p.apart, step - first), row);
       }
-    }
-    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-    // Below a pivot of zero is nothing but zeros and NaN, unless rows are not exchanged.
-    const T number = pivot_number;
-    const metalops::Divisor<T> divisor =
-        metalops::divisor_of(is_zero(number) ? metalops::from_real<T>(1.0f) : number);
-    for (uint row = step + 1 + thread_index; row < p.rows; row += threads) {
-      const T factor = divisor.divide(current[row * p.row_step * kColumns]);
-      current[row * p.row_step * kColumns] = factor;
-      own_factors[row] = factor;
-    }
-    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-    float4 pivot_row = panel[step * p.row_step + pack];
-    if (pack == step / kColumns) {
-      for (uint i = 0; i <= step % kColumns; ++i) {
-        metalops::set_column(pivot_row, i, T(0.0f));
-      }
-    }
-    const bool has_rows = own_row < rows_at_once && pack >= (step + 1) / kColumns;
-    const uint first_row = has_rows ? step + 1 + own_row : p.rows;
-    for (uint row = first_row; row < p.rows; row += rows_at_once) {
-      panel[row * p.row_step + pack] =
-          metalops::minus_product(panel[row * p.row_step + pack], own_factors[row], pivot_row);
     }
     threadgroup_barrier(mem_flags::mem_device);
+    for (uint column = first + P::kWidth + thread_index; column < p.columns; column += threads) {
+      solve_column<T>(panel + column * width + first, x + first, p.apart, end - first);
+    }
+    threadgroup_barrier(mem_flags::mem_device);
+    for (uint column = first + P::kWidth; column < p.columns; column += P::kWidth) {
+      device float* const behind = panel + column * width;
+      for (uint row = end + thread_index; row < p.rows; row += threads) {
+        update_row<T>(&behind[row], &x[row], behind + first, p.apart);
+      }
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_device);
+  for (uint column = 0; column < p.columns; column += P::kWidth) {
+    device const float* const x = panel + column * width;
+    device float* const own = to + column * p.output.column * P::kParts;
+    for (uint row = thread_index; row < p.rows; row += threads) {
+      store_row<T>(&x[row], p.apart, own + row * p.output.row * P::kParts, p.output.column,
+                   p.columns - column);
+    }
   }
 }
 
-// A matrix of at most SIZE rows and columns. mode: whether rows are exchanged.
+// A pack of a row below that of a step's pivot. first: the pack's column. What is finished of it
+// stays.
+template <typename T>
+inline float4 reduced_pack(float4 pack, T factor, float4 pivot_row, uint first, uint step) {
+  const float4 reduced = metalops::minus_product(pack, factor, pivot_row);
+  if (first > step) {
+    return reduced;
+  }
+  const float4 left =
+      select(metalops::all_columns(factor), pack, metalops::columns_before<T>(step - first));
+  return select(reduced, left, metalops::columns_before<T>(step - first + 1));
+}
+
+// A matrix of at most SIZE rows and columns, in registers: the indices of all numbers are
+// constants.
+template <typename T, uint SIZE>
+struct ThreadRows {
+  static constexpr constant uint kColumns = kColumnsOfPack<T>;
+  static constexpr constant uint kPacks = metalops::kPacksOfRow<T, SIZE>;
+
+  float4 x[SIZE * kPacks];
+  int info = 0;
+
+  template <uint STEP>
+  METAL_FUNC T current(uint row) const thread {
+    return metalops::column(x[row * kPacks + STEP / kColumns], STEP % kColumns, T());
+  }
+
+  template <uint STEP>
+  METAL_FUNC void factor(uint steps, bool is_pivoted, device int* pivots) thread {
+    if (STEP >= steps) {
+      return;
+    }
+    Candidate best;
+    for (uint row = STEP; row < SIZE; ++row) {
+      best.meet(pivot_size(current<STEP>(row)), row);
+    }
+    const uint pivot = is_pivoted && best.size > 0.0f ? best.row : STEP;
+    pivots[STEP] = static_cast<int>(pivot + 1);
+    for (uint b = 0; b < kPacks; ++b) {
+      const float4 step_row = x[STEP * kPacks + b];
+      float4 pivot_row = step_row;
+      for (uint row = STEP + 1; row < SIZE; ++row) {
+        const float4 pack = x[row * kPacks + b];
+        pivot_row = row == pivot ? pack : pivot_row;
+        x[row * kPacks + b] = row == pivot ? step_row : pack;
+      }
+      x[STEP * kPacks + b] = pivot_row;
+    }
+    const T number = current<STEP>(STEP);
+    info = is_zero(number) && info == 0 ? static_cast<int>(STEP + 1) : info;
+    const metalops::Divisor<T> divisor =
+        metalops::divisor_of(is_zero(number) ? metalops::from_real<T>(1.0f) : number);
+    for (uint row = STEP + 1; row < SIZE; ++row) {
+      const T factor = divisor.divide(current<STEP>(row));
+      for (uint b = STEP / kColumns; b < kPacks; ++b) {
+        x[row * kPacks + b] =
+            reduced_pack(x[row * kPacks + b], factor, x[STEP * kPacks + b], b * kColumns, STEP);
+      }
+    }
+  }
+
+  // The steps from FIRST on. pivots: of the matrix.
+  template <uint FIRST>
+  METAL_FUNC void factor_four(uint steps, bool is_pivoted, device int* pivots) thread {
+    factor<FIRST>(steps, is_pivoted, pivots);
+    factor<FIRST + 1>(steps, is_pivoted, pivots);
+    factor<FIRST + 2>(steps, is_pivoted, pivots);
+    factor<FIRST + 3>(steps, is_pivoted, pivots);
+  }
+};
+
+// A thread for each matrix. mode: whether rows are exchanged.
 template <typename T, uint SIZE>
 kernel void lu_thread(device T* factors [[buffer(0)]], device int* pivots [[buffer(1)]],
                       device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
@@ -126,41 +344,16 @@ kernel void lu_thread(device T* factors [[buffer(0)]], device int* pivots [[buff
   if (matrix >= p.matrices) {
     return;
   }
-  constexpr uint kPacks = metalops::kPacksOfRow<T, SIZE>;
-  float4 packs[SIZE * kPacks];
-  float4 pivot_row[kPacks];
-  metalops::load_matrix<T, SIZE>(&packs[0], input + matrix * p.input.matrix, p.input, p.rows,
-                                 p.columns);
-  const auto numbers = metalops::elements_of<T>(&packs[0]);
   const uint steps = min(p.rows, p.columns);
-  int info = 0;
-  for (uint step = 0; step < steps; ++step) {
-    Candidate best;
-    for (uint row = step; row < p.rows; ++row) {
-      best.meet(pivot_size(numbers[row * SIZE + step]), row);
-    }
-    const uint pivot = p.mode != 0 && best.size > 0.0f ? best.row : step;
-    pivots[matrix * steps + step] = static_cast<int>(pivot + 1);
-    for (uint i = 0; i < kPacks; ++i) {
-      const float4 moved = packs[pivot * kPacks + i];
-      packs[pivot * kPacks + i] = packs[step * kPacks + i];
-      packs[step * kPacks + i] = moved;
-    }
-    const T number = numbers[step * SIZE + step];
-    if (is_zero(number) && info == 0) {
-      info = static_cast<int>(step + 1);
-    }
-    metalops::copy_row<T, SIZE>(&pivot_row[0], &packs[step * kPacks], step + 1);
-    const metalops::Divisor<T> divisor =
-        metalops::divisor_of(is_zero(number) ? metalops::from_real<T>(1.0f) : number);
-    for (uint row = step + 1; row < p.rows; ++row) {
-      const T factor = divisor.divide(numbers[row * SIZE + step]);
-      metalops::subtract_row<T, SIZE>(&packs[row * kPacks], factor, &pivot_row[0]);
-      numbers[row * SIZE + step] = factor;
-    }
+  ThreadRows<T, SIZE> rows;
+  metalops::load_matrix<T, SIZE>(&rows.x[0], input + matrix * p.input.matrix, p.input, p.rows,
+                                 p.columns);
+  rows.template factor_four<0>(steps, p.mode != 0, pivots + matrix * steps);
+  if (SIZE > 4) {
+    rows.template factor_four<SIZE - 4>(steps, p.mode != 0, pivots + matrix * steps);
   }
-  infos[matrix] = info;
-  metalops::store_matrix<T, SIZE>(&packs[0], factors + matrix * p.output.matrix, p.output, p.rows,
+  infos[matrix] = rows.info;
+  metalops::store_matrix<T, SIZE>(&rows.x[0], factors + matrix * p.output.matrix, p.output, p.rows,
                                   p.columns);
 }
 
@@ -251,15 +444,7 @@ struct LaneRows {
         const T factor = divisor.divide(current[r]);
         for (uint b = 0; b < kPacks; ++b) {
           if ((b + 1) * kColumns > step) {
-            const float4 reduced = metalops::minus_product(x[r][b], factor, pivot_row[b]);
-            if (b * kColumns > step) {
-              x[r][b] = reduced;
-            } else {
-              const uint i = step % kColumns;
-              const float4 left =
-                  select(metalops::all_columns(factor), x[r][b], metalops::columns_before<T>(i));
-              x[r][b] = select(reduced, left, metalops::columns_before<T>(i + 1));
-            }
+            x[r][b] = reduced_pack(x[r][b], factor, pivot_row[b], b * kColumns, step);
             if (b == (step + 1) / kColumns) {
               current[r] = metalops::column(x[r][b], (step + 1) % kColumns, T());
             }
@@ -322,39 +507,54 @@ kernel void lu_rows(device T* factors [[buffer(0)]], device int* pivots [[buffer
   rows.store(factors + matrix * p.output.matrix, p.output, p.columns);
 }
 
-// Exchanges rows by some of the pivots, in their order or backwards. One column of the grid for
-// each pack of columns, one row for each matrix.
+inline uint row_of_pivot(int pivot, uint row, uint rows, device ErrorMessages* errors) {
+  if (pivot < 1 || pivot > static_cast<int>(rows)) {
+    TORCH_REPORT_ERROR(errors, "Pivots given to lu_solve must all be ",
+                       pivot < 1 ? "greater or equal to 1" : "smaller or equal to LU.size(-2)",
+                       ". Did you properly pass the result of lu_factor?");
+    return row;
+  }
+  return static_cast<uint>(pivot) - 1;
+}
+
+// Exchanges rows by some of the pivots, in their order or backwards. Some threadgroups for each
+// matrix, whose threads have a pack of columns each.
 kernel void lu_swap_rows(device float4* matrices [[buffer(0)]],
                          device const int* pivots [[buffer(1)]],
                          constant LuSwapParameters& p [[buffer(2)]],
                          device ErrorMessages* errors [[buffer(3)]],
-                         uint2 position [[thread_position_in_grid]]) {
-  device float4* const x = matrices + position.y * p.matrix_step + position.x;
-  device const int* const own = pivots + position.y * p.pivots_step;
-  for (uint i = 0; i < p.count; ++i) {
-    const uint row = p.first + (p.is_backward != 0 ? p.count - 1 - i : i);
-    const int pivot = own[row];
-    if (pivot < 1 || pivot > static_cast<int>(p.rows)) {
-      TORCH_REPORT_ERROR(errors, "Pivots given to lu_solve must all be ",
-                         pivot < 1 ? "greater or equal to 1" : "smaller or equal to LU.size(-2)",
-                         ". Did you properly pass the result of lu_factor?");
-      return;
+                         uint group [[threadgroup_position_in_grid]],
+                         uint thread_index [[thread_index_in_threadgroup]],
+                         uint threads [[threads_per_threadgroup]]) {
+  constexpr uint kTogether = 64;
+  threadgroup uint others[kTogether];
+  const uint matrix = group / p.groups;
+  const uint first_pack = group % p.groups * threads;
+  const uint end_pack = first_pack + threads < p.packs ? first_pack + threads : p.packs;
+  device float4* const x = matrices + matrix * p.matrix_step;
+  device const int* const own = pivots + matrix * p.pivots_step;
+  for (uint first = 0; first < p.count; first += kTogether) {
+    const uint end = first + kTogether < p.count ? first + kTogether : p.count;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint i = first + thread_index; i < end; i += threads) {
+      const uint row = p.first + (p.is_backward != 0 ? p.count - 1 - i : i);
+      others[i - first] = row_of_pivot(own[row], row, p.rows, errors);
     }
-    const uint other = static_cast<uint>(pivot) - 1;
-    if (other != row) {
-      const float4 moved = x[row * p.row_step];
-      x[row * p.row_step] = x[other * p.row_step];
-      x[other * p.row_step] = moved;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint i = first; i < end; ++i) {
+      const uint row = p.first + (p.is_backward != 0 ? p.count - 1 - i : i);
+      const uint other = others[i - first];
+      if (other != row) {
+        device float4* const here = x + row * p.row_step;
+        device float4* const there = x + other * p.row_step;
+        for (uint pack = first_pack + thread_index; pack < end_pack; pack += threads) {
+          const float4 moved = here[pack];
+          here[pack] = there[pack];
+          there[pack] = moved;
+        }
+      }
     }
   }
-}
-
-template <typename T>
-inline T product_of_simdgroup(T own) {
-  for (ushort distance = 16; distance != 0; distance /= 2) {
-    own = metalops::multiply(own, simd_shuffle_xor(own, distance));
-  }
-  return own;
 }
 
 // Of magnitude one, or zero, or NaN.
@@ -364,79 +564,131 @@ inline float2 sign_of(float2 a) {
   return size == 0.0f ? float2(0.0f) : a / size;
 }
 
-// Each exchange of rows changes the sign.
+// A determinant, or its sign and the logarithm of its magnitude; what a lane has of it.
 template <typename T>
-inline T sign_of_exchanges(device const int* pivots, uint size, uint lane) {
-  uint exchanges = 0;
-  for (uint i = lane; i < size; i += 32) {
-    exchanges += pivots[i] != static_cast<int>(i + 1);
+struct Determinant {
+  T product = metalops::from_real<T>(1.0f);
+  float logarithm = 0.0f;
+  uint exchanges = 0;  // each changes the sign
+
+  // Of the pivots from `first` on, some apart.
+  void take(device const T* diagonal, device const int* pivots, LuDeterminantParameters p,
+            uint first, uint apart) thread {
+    for (uint i = first; i < p.size; i += apart) {
+      product = metalops::multiply(product, diagonal[i * p.diagonal_step]);
+      exchanges += pivots[i] != static_cast<int>(i + 1);
+    }
   }
-  return metalops::from_real<T>(simd_sum(exchanges) % 2 == 0 ? 1.0f : -1.0f);
+  void take_logarithms(device const T* diagonal, device const int* pivots,
+                       LuDeterminantParameters p, uint first, uint apart) thread {
+    for (uint i = first; i < p.size; i += apart) {
+      const T number = diagonal[i * p.diagonal_step];
+      product = metalops::multiply(product, sign_of(number));
+      logarithm += precise::log(metalops::magnitude(number));
+      exchanges += pivots[i] != static_cast<int>(i + 1);
+    }
+  }
+  void meet_simdgroup() thread {
+    for (ushort distance = 16; distance != 0; distance /= 2) {
+      product = metalops::multiply(product, simd_shuffle_xor(product, distance));
+    }
+    logarithm = simd_sum(logarithm);
+    exchanges = simd_sum(exchanges);
+  }
+  T value() const thread {
+    return metalops::multiply(metalops::from_real<T>(exchanges % 2 == 0 ? 1.0f : -1.0f), product);
+  }
+};
+
+// A thread for each matrix.
+template <typename T>
+kernel void lu_determinant_thread(device T* determinants [[buffer(0)]],
+                                  device const T* factors [[buffer(1)]],
+                                  device const int* pivots [[buffer(2)]],
+                                  constant LuDeterminantParameters& p [[buffer(3)]],
+                                  uint2 position [[thread_position_in_grid]],
+                                  uint2 grid [[threads_per_grid]]) {
+  const ulong matrix = metalops::thread_index(position, grid);
+  if (matrix < p.matrices) {
+    Determinant<T> own;
+    own.take(factors + matrix * p.matrix_step, pivots + matrix * p.size, p, 0, 1);
+    determinants[matrix] = own.value();
+  }
+}
+
+template <typename T>
+kernel void lu_log_determinant_thread(device T* signs [[buffer(0)]],
+                                      device float* logarithms [[buffer(1)]],
+                                      device const T* factors [[buffer(2)]],
+                                      device const int* pivots [[buffer(3)]],
+                                      constant LuDeterminantParameters& p [[buffer(4)]],
+                                      uint2 position [[thread_position_in_grid]],
+                                      uint2 grid [[threads_per_grid]]) {
+  const ulong matrix = metalops::thread_index(position, grid);
+  if (matrix < p.matrices) {
+    Determinant<T> own;
+    own.take_logarithms(factors + matrix * p.matrix_step, pivots + matrix * p.size, p, 0, 1);
+    signs[matrix] = own.value();
+    logarithms[matrix] = own.logarithm;
+  }
 }
 
 // A simdgroup for each matrix.
 template <typename T>
-kernel void lu_determinant(device T* determinants [[buffer(0)]],
-                           device const T* factors [[buffer(1)]],
-                           device const int* pivots [[buffer(2)]],
-                           constant LuDeterminantParameters& p [[buffer(3)]],
-                           uint2 position [[thread_position_in_grid]],
-                           uint2 grid [[threads_per_grid]],
-                           uint lane [[thread_index_in_simdgroup]]) {
-  const uint matrix = metalops::thread_index(position, grid) / 32;
+kernel void lu_determinant_simdgroup(device T* determinants [[buffer(0)]],
+                                     device const T* factors [[buffer(1)]],
+                                     device const int* pivots [[buffer(2)]],
+                                     constant LuDeterminantParameters& p [[buffer(3)]],
+                                     uint2 position [[thread_position_in_grid]],
+                                     uint2 grid [[threads_per_grid]],
+                                     uint lane [[thread_index_in_simdgroup]]) {
+  const ulong matrix = metalops::thread_index(position, grid) / 32;
   if (matrix >= p.matrices) {
     return;
   }
-  device const T* const diagonal = factors + matrix * p.matrix_step;
-  T product = metalops::from_real<T>(1.0f);
-  for (uint i = lane; i < p.size; i += 32) {
-    product = metalops::multiply(product, diagonal[i * p.diagonal_step]);
-  }
-  product = product_of_simdgroup(product);
-  const T sign = sign_of_exchanges<T>(pivots + matrix * static_cast<ulong>(p.size), p.size, lane);
+  Determinant<T> own;
+  own.take(factors + matrix * p.matrix_step, pivots + matrix * p.size, p, lane, 32);
+  own.meet_simdgroup();
   if (lane == 0) {
-    determinants[matrix] = metalops::multiply(sign, product);
+    determinants[matrix] = own.value();
   }
 }
 
-// A simdgroup for each matrix: the determinant's sign, and the logarithm of its magnitude.
 template <typename T>
-kernel void lu_log_determinant(
+kernel void lu_log_determinant_simdgroup(
     device T* signs [[buffer(0)]], device float* logarithms [[buffer(1)]],
     device const T* factors [[buffer(2)]], device const int* pivots [[buffer(3)]],
     constant LuDeterminantParameters& p [[buffer(4)]], uint2 position [[thread_position_in_grid]],
     uint2 grid [[threads_per_grid]], uint lane [[thread_index_in_simdgroup]]) {
-  const uint matrix = metalops::thread_index(position, grid) / 32;
+  const ulong matrix = metalops::thread_index(position, grid) / 32;
   if (matrix >= p.matrices) {
     return;
   }
-  device const T* const diagonal = factors + matrix * p.matrix_step;
-  T product = metalops::from_real<T>(1.0f);
-  float logarithm = 0.0f;
-  for (uint i = lane; i < p.size; i += 32) {
-    const T number = diagonal[i * p.diagonal_step];
-    product = metalops::multiply(product, sign_of(number));
-    logarithm += precise::log(metalops::magnitude(number));
-  }
-  product = product_of_simdgroup(product);
-  logarithm = simd_sum(logarithm);
-  const T sign = sign_of_exchanges<T>(pivots + matrix * static_cast<ulong>(p.size), p.size, lane);
+  Determinant<T> own;
+  own.take_logarithms(factors + matrix * p.matrix_step, pivots + matrix * p.size, p, lane, 32);
+  own.meet_simdgroup();
   if (lane == 0) {
-    signs[matrix] = metalops::multiply(sign, product);
-    logarithms[matrix] = logarithm;
+    signs[matrix] = own.value();
+    logarithms[matrix] = own.logarithm;
   }
 }
 
-#define REGISTER_LU(T)                                                                         \
-  template [[host_name("lu_panel_" #T)]] kernel void lu_panel<T>(                              \
-      device float4*, device T*, device int*, device int*, constant LuPanelParameters&, uint,  \
-      uint, uint, uint, uint, uint);                                                           \
-  template [[host_name("lu_determinant_" #T)]] kernel void lu_determinant<T>(                  \
-      device T*, device const T*, device const int*, constant LuDeterminantParameters&, uint2, \
-      uint2, uint);                                                                            \
-  template [[host_name("lu_log_determinant_" #T)]] kernel void lu_log_determinant<T>(          \
-      device T*, device float*, device const T*, device const int*,                            \
-      constant LuDeterminantParameters&, uint2, uint2, uint)
+#define REGISTER_LU(T)                                                                            \
+  template [[host_name("lu_panel_" #T)]] kernel void lu_panel<T>(                                 \
+      device float*, device float*, device int*, device int*, device const float*,                \
+      constant LuPanelParameters&, uint, uint, uint, uint, uint, uint);                           \
+  template [[host_name("lu_determinant_thread_" #T)]] kernel void lu_determinant_thread<T>(       \
+      device T*, device const T*, device const int*, constant LuDeterminantParameters&, uint2,    \
+      uint2);                                                                                     \
+  template [[host_name("lu_log_determinant_thread_" #T)]] kernel void                             \
+  lu_log_determinant_thread<T>(device T*, device float*, device const T*, device const int*,      \
+                               constant LuDeterminantParameters&, uint2, uint2);                  \
+  template [[host_name("lu_determinant_simdgroup_" #T)]] kernel void lu_determinant_simdgroup<T>( \
+      device T*, device const T*, device const int*, constant LuDeterminantParameters&, uint2,    \
+      uint2, uint);                                                                               \
+  template [[host_name("lu_log_determinant_simdgroup_" #T)]] kernel void                          \
+  lu_log_determinant_simdgroup<T>(device T*, device float*, device const T*, device const int*,   \
+                                  constant LuDeterminantParameters&, uint2, uint2, uint)
 
 #define REGISTER_LU_THREAD(T, SIZE)                                                            \
   template [[host_name("lu_thread_" #SIZE "_" #T)]] kernel void lu_thread<T, SIZE>(            \

@@ -46,17 +46,19 @@ namespace metalops {
 template <typename T, uint SIZE>
 constexpr constant uint kPacksOfRow = SIZE / kColumnsOfPack<T>;
 
-// With zeros behind its rows and columns.
+// With zeros behind its rows and columns. Here and below, indices of the rows are constants, so
+// that they may stay in registers.
 template <typename T, uint SIZE>
 inline void load_matrix(thread::metal::float4* rows, device const T* from, MatrixSteps steps,
                         uint row_count, uint column_count) {
-  for (uint i = 0; i < SIZE * kPacksOfRow<T, SIZE>; ++i) {
-    rows[i] = ::metal::float4(0.0f);
-  }
   const auto numbers = elements_of<T>(rows);
-  for (uint row = 0; row < row_count; ++row) {
-    for (uint column = 0; column < column_count; ++column) {
-      numbers[row * SIZE + column] = from[row * steps.row + column * steps.column];
+#pragma unroll
+  for (uint row = 0; row < SIZE; ++row) {
+#pragma unroll
+    for (uint column = 0; column < SIZE; ++column) {
+      const bool is_there = row < row_count && column < column_count;
+      numbers[row * SIZE + column] =
+          is_there ? from[row * steps.row + column * steps.column] : T(0.0f);
     }
   }
 }
@@ -65,31 +67,14 @@ template <typename T, uint SIZE>
 inline void store_matrix(thread::metal::float4* rows, device T* to, MatrixSteps steps,
                          uint row_count, uint column_count) {
   const auto numbers = elements_of<T>(rows);
-  for (uint row = 0; row < row_count; ++row) {
-    for (uint column = 0; column < column_count; ++column) {
-      to[row * steps.row + column * steps.column] = numbers[row * SIZE + column];
+#pragma unroll
+  for (uint row = 0; row < SIZE; ++row) {
+#pragma unroll
+    for (uint column = 0; column < SIZE; ++column) {
+      if (row < row_count && column < column_count) {
+        to[row * steps.row + column * steps.column] = numbers[row * SIZE + column];
+      }
     }
-  }
-}
-
-// A row of packs, of which the numbers before column `first` become zero.
-template <typename T, uint SIZE>
-inline void copy_row(thread::metal::float4* to, thread const ::metal::float4* row, uint first) {
-  for (uint i = 0; i < kPacksOfRow<T, SIZE>; ++i) {
-    to[i] = row[i];
-  }
-  const auto numbers = elements_of<T>(to);
-  for (uint column = 0; column < first; ++column) {
-    numbers[column] = T(0.0f);
-  }
-}
-
-// row -= factor * other.
-template <typename T, uint SIZE>
-inline void subtract_row(thread::metal::float4* row, T factor,
-                         thread const ::metal::float4* other) {
-  for (uint i = 0; i < kPacksOfRow<T, SIZE>; ++i) {
-    row[i] = minus_product(row[i], factor, other[i]);
   }
 }
 

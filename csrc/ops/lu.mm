@@ -43,17 +43,61 @@ KernelName named(const char* kernel, const Tensor& matrices) {
 // on are applied.
 void swap_rows(const Tensor& x, const Tensor& pivots, int64_t first, int64_t count,
                bool is_backward = false) {
+  constexpr int64_t kMostThreads = 128;
+  constexpr int64_t kSimdgroup{c10::metal::simdgroup_size};
   const auto pack = metalops::pack_of(x);
+  const auto packs = c10::metal::ceil_div(x.size(2), pack);
+  const auto threads = std::min(c10::metal::round_up(packs, kSimdgroup), kMostThreads);
+  const auto groups = c10::metal::ceil_div(packs, threads);
   const metalops::LuSwapParameters p{x.stride(1) / pack,
                                      x.stride(0) / pack,
                                      pivots.size(1),
                                      static_cast<uint32_t>(first),
                                      static_cast<uint32_t>(count),
                                      static_cast<uint32_t>(x.size(1)),
+                                     static_cast<uint32_t>(packs),
+                                     static_cast<uint32_t>(groups),
                                      is_backward};
-  metalops::launch_rows(metalops::library("lu"), "lu_swap_rows",
-                        c10::metal::ceil_div(x.size(2), pack), x.size(0), x, pivots, p,
-                        metalops::kErrorBuffer);
+  metalops::launch_threadgroups(metalops::library("lu"), "lu_swap_rows", groups * x.size(0),
+                                threads, x, pivots, p, metalops::kErrorBuffer);
+}
+
+// Memory for panels of some of the matrices: columns do not all fall into the same sets of a cache.
+Tensor panels_of(const Tensor& matrices) {
+  constexpr int64_t kMostNumbers = int64_t{1} << 23;
+  constexpr int64_t kColumns{metalops::kLuPanelColumns};
+  constexpr int64_t kLine = 16;
+  const auto apart = c10::metal::round_up(matrices.size(1), kLine) + kLine;
+  const auto count = std::max<int64_t>(kMostNumbers / (kColumns * apart), 1);
+  return at::empty({std::min(count, matrices.size(0)), kColumns, apart}, matrices.options());
+}
+
+// a: (batch, rows, columns), of any strides: matrices whose rows and columns before `first` are
+// left out. To factors, which may be the same. pivots: (batch, min(rows, columns)); infos: (batch),
+// zero where no pivot was.
+void factor_panels(const Tensor& factors, const Tensor& a, const Tensor& panels,
+                   const Tensor& pivots, const Tensor& infos, int64_t first, bool is_pivoted) {
+  constexpr uint64_t kRows = 4;  // that a thread should have to itself
+  metalops::LuPanelParameters p{};
+  p.input = {a.stride(0), a.stride(1), a.stride(2)};
+  p.output = {factors.stride(0), factors.stride(1), factors.stride(2)};
+  p.pivots_step = pivots.stride(0);
+  p.apart = static_cast<uint64_t>(panels.size(2));
+  p.first = static_cast<uint32_t>(first);
+  p.rows = static_cast<uint32_t>(a.size(1));
+  p.columns = static_cast<uint32_t>(a.size(2));
+  p.steps = static_cast<uint32_t>(pivots.size(1));
+  p.is_pivoted = is_pivoted;
+  uint64_t threads = c10::metal::simdgroup_size;
+  while (threads < 1024 && threads * kRows < p.rows) {
+    threads *= 2;
+  }
+  for (int64_t matrix = 0; matrix < a.size(0); matrix += panels.size(0)) {
+    const auto count = std::min(panels.size(0), a.size(0) - matrix);
+    const auto own = [&](const Tensor& x) { return x.narrow(0, matrix, count); };
+    metalops::launch_threadgroups(metalops::library("lu"), named("lu_panel_", a), count, threads,
+                                  own(factors), panels, own(pivots), own(infos), own(a), p);
+  }
 }
 
 // A batch of matrices in the course of their factorisation, in place.
@@ -61,7 +105,7 @@ struct Factorisation {
   Tensor matrices;  // (batch, m, n) of padded_rows()
   Tensor pivots;    // (batch, min(m, n))
   Tensor infos;     // (batch), zeros
-  Tensor column;    // (batch, m) for kernels
+  Tensor panels;    // of panels_of()
   bool is_pivoted;
 
   void run() const {
@@ -102,26 +146,9 @@ struct Factorisation {
   }
 
   void launch_panel(int64_t first, int64_t width) const {
-    constexpr uint64_t kLeastElements = 16;  // packs that a thread should have to itself
-    const auto pack = metalops::pack_of(matrices);
-    const auto rows = matrices.size(1) - first;
-    const auto packs = c10::metal::ceil_div(width, pack);
-    metalops::LuPanelParameters p{};
-    p.row_step = matrices.stride(1) / pack;
-    p.matrix_step = matrices.stride(0) / pack;
-    p.pivots_step = pivots.size(1);
-    p.first = static_cast<uint32_t>(first);
-    p.rows = static_cast<uint32_t>(rows);
-    p.packs = static_cast<uint32_t>(packs);
-    p.steps = static_cast<uint32_t>(std::min(width, rows));
-    p.matrix_rows = static_cast<uint32_t>(matrices.size(1));
-    p.is_pivoted = is_pivoted;
-    uint64_t threads = c10::metal::simdgroup_size;
-    while (threads < 1024 && threads * kLeastElements < static_cast<uint64_t>(rows * packs)) {
-      threads *= 2;
-    }
-    metalops::launch_threadgroups(metalops::library("lu"), named("lu_panel_", matrices),
-                                  matrices.size(0), threads, matrices, column, pivots, infos, p);
+    const auto panel = matrices.narrow(1, first, matrices.size(1) - first).narrow(2, first, width);
+    factor_panels(panel, panel, panels, pivots.narrow(1, first, std::min(width, panel.size(1))),
+                  infos, first, is_pivoted);
   }
 };
 
@@ -148,13 +175,23 @@ void factor_to(const Tensor& a, bool is_pivoted, const Tensor& factors, const Te
     copy_to(pivots, own_pivots);
   } else if (a.numel() != 0) {
     const auto own_pivots = without_gaps(pivots);
-    const auto matrices = metalops::padded_rows(a);
-    const auto batch = matrices.size(0);
-    const auto column = at::empty({batch, matrices.size(1)}, matrices.options());
-    Factorisation{matrices, own_pivots.view({batch, -1}), own_infos.view({batch}), column,
-                  is_pivoted}
-        .run();
-    factors.copy_(matrices.view(a.sizes()));
+    const auto batch = at::native::batchCount(a);
+    const auto pivots_of_batch = own_pivots.view({batch, -1});
+    const auto infos_of_batch = own_infos.view({batch});
+    if (a.size(-1) <= metalops::kLuPanelColumns) {
+      const auto matrices = metalops::as_batch(a.resolve_conj().resolve_neg());
+      const auto result = metalops::as_batch(factors);
+      factor_panels(result, matrices, panels_of(matrices), pivots_of_batch, infos_of_batch,
+                    /*first=*/0, is_pivoted);
+      if (!result.is_alias_of(factors)) {
+        factors.copy_(result.view(a.sizes()));
+      }
+    } else {
+      const auto matrices = metalops::padded_rows(a);
+      Factorisation{matrices, pivots_of_batch, infos_of_batch, panels_of(matrices), is_pivoted}
+          .run();
+      factors.copy_(matrices.view(a.sizes()));
+    }
     copy_to(pivots, own_pivots);
   }
   copy_to(infos, own_infos);
@@ -200,10 +237,26 @@ void solve_to(const Tensor& factors, const Tensor& pivots, const Tensor& b, bool
 // that is laid out by columns.
 Tensor by_columns(const Tensor& a) { return a.is_contiguous() && !a.is_complex() ? a.mT() : a; }
 
-metalops::LuDeterminantParameters determinant_parameters(const Tensor& factors) {
+// kernel: "lu_determinant" or "lu_log_determinant". results: what it writes, dense.
+template <class... Results>
+void launch_determinants(const char* kernel, const Tensor& factors, const Tensor& pivots,
+                         const Results&... results) {
+  constexpr int64_t kMostOfThread = 64;
+  const auto matrices = metalops::as_batch(factors);
   // No step from matrices without elements, which have no memory, to the next.
-  return {factors.numel() == 0 ? 0 : factors.stride(0), factors.stride(1) + factors.stride(2),
-          static_cast<uint32_t>(factors.size(0)), static_cast<uint32_t>(factors.size(1))};
+  const metalops::LuDeterminantParameters p{
+      matrices.numel() == 0 ? 0 : matrices.stride(0), matrices.stride(1) + matrices.stride(2),
+      static_cast<uint32_t>(matrices.size(0)), static_cast<uint32_t>(matrices.size(1))};
+  const auto own_pivots = pivots.contiguous();
+  auto& library = metalops::library("lu");
+  const auto type = metalops::metal_type(factors.scalar_type());
+  if (matrices.size(1) <= kMostOfThread) {
+    metalops::launch_threads(library, KernelName(kernel) + "_thread_" + type, matrices.size(0),
+                             results..., matrices, own_pivots, p);
+  } else {
+    metalops::launch_simdgroups(library, KernelName(kernel) + "_simdgroup_" + type,
+                                matrices.size(0), results..., matrices, own_pivots, p);
+  }
 }
 
 void check_type(const char* name, const Tensor& a) {
@@ -301,11 +354,8 @@ std::tuple<Tensor&, Tensor&, Tensor&> det_out(const Tensor& A, Tensor& result, T
   check_type("linalg.det", A);
   const auto infos = at::empty(result.sizes(), pivots.options());
   factor_to(by_columns(A), /*is_pivoted=*/true, call.output(1), call.output(2), infos);
-  const auto factors = metalops::as_batch(call.output(1));
   const auto own = without_gaps(call.output(0));
-  metalops::launch_simdgroups(metalops::library("lu"), named("lu_determinant_", A), own.numel(),
-                              own, factors, call.output(2).contiguous(),
-                              determinant_parameters(factors));
+  launch_determinants("lu_determinant", call.output(1), call.output(2), own);
   copy_to(call.output(0), own);
   call.write_back();
   return {result, LU, pivots};
@@ -322,12 +372,10 @@ std::tuple<Tensor&, Tensor&, Tensor&, Tensor&> slogdet_out(const Tensor& A, Tens
   check_type("linalg.slogdet", A);
   const auto infos = at::empty(sign.sizes(), pivots.options());
   factor_to(by_columns(A), /*is_pivoted=*/true, call.output(2), call.output(3), infos);
-  const auto factors = metalops::as_batch(call.output(2));
   const auto own_sign = without_gaps(call.output(0));
   const auto own_logarithm = without_gaps(call.output(1));
-  metalops::launch_simdgroups(metalops::library("lu"), named("lu_log_determinant_", A),
-                              own_sign.numel(), own_sign, own_logarithm, factors,
-                              call.output(3).contiguous(), determinant_parameters(factors));
+  launch_determinants("lu_log_determinant", call.output(2), call.output(3), own_sign,
+                      own_logarithm);
   copy_to(call.output(0), own_sign);
   copy_to(call.output(1), own_logarithm);
   call.write_back();

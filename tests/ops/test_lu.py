@@ -163,6 +163,31 @@ def test_a_bad_matrix_leaves_the_others_alone(dtype, bad, n):
 
 
 @dtypes
+@pytest.mark.parametrize("n", [4, 7, 13, 33, 40, 64, 70])
+def test_columns_before_an_infinite_one_are_as_without_it(dtype, n):
+    """What is made of infinities is none of the business of what was finished before."""
+    for column in range(1, n, 5):
+        a = torch.randn(n, n, dtype=dtype)
+        a[torch.randint(n, ()), column] = math.inf
+        found = linalg.lu_factor_ex(a.to("mps"))
+        expected = linalg.lu_factor_ex(a[:, :column])
+        assert torch.equal(found.pivots[:column].cpu(), expected.pivots)
+        ours = found.LU[:column, :column].cpu().triu()
+        torch.testing.assert_close(ours, expected.LU[:column].triu(), rtol=1e-3, atol=1e-3)
+        assert found.LU[:, :column].isfinite().all()
+
+
+@dtypes
+def test_more_panels_than_are_factored_at_once(dtype):
+    a = torch.randn(3, 100_000, 2, dtype=dtype)
+    factors, pivots, info = linalg.lu_factor_ex(a.to("mps"))
+    expected = linalg.lu_factor_ex(a)
+    assert not info.any()
+    assert torch.equal(pivots.cpu(), expected.pivots)
+    torch.testing.assert_close(factors.cpu(), expected.LU, rtol=1e-4, atol=1e-4)
+
+
+@dtypes
 @pytest.mark.parametrize("n", [1, 3, 8, 33, 70, 130])
 def test_solutions(dtype, n):
     a = torch.randn(3, n, n, dtype=dtype)
