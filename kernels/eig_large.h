@@ -15,19 +15,19 @@ C10_METAL_CONSTEXPR int kComplexSchurWindow = 32;
 C10_METAL_CONSTEXPR int kSchurRows = 64;
 
 // Bulges that are chased one behind the other.
-C10_METAL_CONSTEXPR int kMostBulges = 10;
+C10_METAL_CONSTEXPR int kMostBulges = 8;
 
 // How far the sweeps on a matrix are. Begins as {0, n - 1, sweeps, 0 ...}.
 struct SchurSweeps {
   int32_t low;  // the rows from `low` to `high` are swept over
   int32_t high;
-  int32_t sweeps;             // that may still be done
-  int32_t stalled;            // sweeps since an eigenvalue was found
-  int32_t windows;            // of this sweep
-  int32_t bulges;             // that are being chased
-  int32_t first;              // row of the window that was last worked on
-  int32_t size;               // of it, or 0
-  int32_t next[kMostBulges];  // the row that each bulge's next reflector begins with
+  int32_t sweeps;   // that may still be done
+  int32_t stalled;  // sweeps since an eigenvalue was found
+  int32_t windows;  // of this sweep
+  int32_t bulges;   // that are being chased
+  int32_t first;    // row of the window that was last worked on
+  int32_t size;     // of it, or 0
+  int32_t next;     // the row that the first bulge's next reflector begins with
 };
 
 struct SchurParameters {

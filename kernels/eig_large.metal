@@ -223,10 +223,8 @@ kernel void schur_begin(device SchurSweeps* all_sweeps [[buffer(0)]],
         has_alone = true;
       }
     }
-    for (int i = 0; i < found; ++i) {
-      sweeps->next[i] = low;
-    }
     sweeps->bulges = found;
+    sweeps->next = low;
     const int rest = high - (low + W::kSize - 1);
     sweeps->windows = 1 + (rest + W::kAdvance - 1) / W::kAdvance;
     ++sweeps->stalled;
@@ -255,17 +253,13 @@ inline void begin_bulge(thread SchurStep<float2>* step, threadgroup const float2
 // after the other. Rows are those of the window.
 template <typename T>
 struct Wave {
-  threadgroup const int* starts;  // of each bulge
-  threadgroup const int* ends;
   int bulges;
   int row;  // of the first bulge
   int low;
   int high;
 
   int row_of(int bulge) const { return row - kBulge<T> * bulge; }
-  bool has(int bulge) const {
-    return row_of(bulge) >= starts[bulge] && row_of(bulge) < ends[bulge];
-  }
+  bool has(int bulge) const { return row_of(bulge) >= low && row_of(bulge) < high; }
   int count_of(int bulge) const { return min(kBulge<T>, high - row_of(bulge) + 1); }
 };
 
@@ -352,10 +346,7 @@ kernel void schur_chase(
   threadgroup float4 vectors[W::kAll];
   threadgroup Bulge<T> reflectors[kMostBulges];
   threadgroup float4 shifts[kMostBulges];
-  threadgroup int next[kMostBulges];
-  threadgroup int starts[kMostBulges];
-  threadgroup int ends[kMostBulges];
-  threadgroup int plan[3];
+  threadgroup int plan[4];
   const int lane = thread_lane;
   const int lanes = threads;
   device SchurSweeps* const sweeps = all_sweeps + matrix;
@@ -364,10 +355,10 @@ kernel void schur_chase(
     plan[0] = sweeps->bulges;
     plan[1] = sweeps->low;
     plan[2] = sweeps->high;
+    plan[3] = sweeps->next;
     sweeps->size = 0;
   }
   if (lane < kMostBulges) {
-    next[lane] = sweeps->next[lane];
     shifts[lane] = all_shifts[int64_t(matrix) * kMostBulges + lane];
   }
   threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
@@ -377,23 +368,19 @@ kernel void schur_chase(
   if (bulges == 0) {
     return;
   }
-  const int before = next[bulges - 1] - 1;
+  const int next = plan[3];
+  const int before = next - kBulge<T> * (bulges - 1) - 1;  // the row before the last bulge
   const int first = before > low ? before : low;
   const int full = first + W::kSize - 1;
   const int last = full < high ? full : high;
   const int size = last - first + 1;
   const bool is_end = last == high;
-  const int start = next[0] - first;
-  if (lane < bulges) {
-    starts[lane] = next[lane] - first;
-    ends[lane] = (is_end ? high : last - kBulge<T> + 1 - kBulge<T> * lane) - first;
-  }
+  const int end = is_end ? high + kBulge<T> * (bulges - 1) : last - kBulge<T> + 1;
   load_window<T>(&packs[0], &vectors[0], own, p.stride, first, size, lane, lanes);
   threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
   const Worker worker = {int(simdgroup), int(simdgroups), int(simd_lane)};
-  const int end = is_end ? high - first + kBulge<T> * (bulges - 1) : last - kBulge<T> + 1 - first;
-  for (int row = start; row < end; ++row) {
-    const Wave<T> wave = {&starts[0], &ends[0], bulges, row, low - first, high - first};
+  for (int row = next - first; row < end - first; ++row) {
+    const Wave<T> wave = {bulges, row, low - first, high - first};
     make_reflectors<T>(wave, &packs[0], &reflectors[0], &shifts[0], worker);
     Simdgroup::wait();
     reflect_rows_of_window<T>(wave, &packs[0], &reflectors[0], size, worker);
@@ -403,10 +390,8 @@ kernel void schur_chase(
   }
   store_window<T>(own, transformations + int64_t(matrix) * W::kProduct, &packs[0], &vectors[0],
                   p.stride, first, size, lane, lanes);
-  if (lane < bulges) {
-    sweeps->next[lane] = ends[lane] + first;
-  }
   if (lane == 0) {
+    sweeps->next = end;
     sweeps->first = first;
     sweeps->size = size;
     sweeps->bulges = is_end ? 0 : bulges;
