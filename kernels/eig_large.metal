@@ -270,13 +270,11 @@ struct Worker {
   int lane;
 };
 
-// Of the worker's bulges, a lane each.
 template <typename T>
-inline void make_reflectors(Wave<T> wave, threadgroup float4* packs,
-                            threadgroup Bulge<T>* reflectors, threadgroup const float4* shifts,
-                            Worker worker) {
-  const int i = worker.simdgroup + worker.lane * worker.simdgroups;
-  if (i >= wave.bulges || !wave.has(i)) {
+inline void make_reflector(Wave<T> wave, threadgroup float4* packs,
+                           threadgroup Bulge<T>* reflectors, threadgroup const float4* shifts,
+                           int i) {
+  if (!wave.has(i)) {
     return;
   }
   constexpr int kStride = Window<T>::kStride;
@@ -381,8 +379,10 @@ kernel void schur_chase(
   const Worker worker = {int(simdgroup), int(simdgroups), int(simd_lane)};
   for (int row = next - first; row < end - first; ++row) {
     const Wave<T> wave = {bulges, row, low - first, high - first};
-    make_reflectors<T>(wave, &packs[0], &reflectors[0], &shifts[0], worker);
-    Simdgroup::wait();
+    if (lane < bulges) {
+      make_reflector<T>(wave, &packs[0], &reflectors[0], &shifts[0], lane);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
     reflect_rows_of_window<T>(wave, &packs[0], &reflectors[0], size, worker);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     reflect_columns_of_window<T>(wave, &packs[0], &vectors[0], &reflectors[0], worker);
