@@ -80,17 +80,18 @@ class SchurForm {
         reduced_.h.is_complex() ? metalops::kComplexSchurWindow : metalops::kSchurWindow;
     const auto transformations = at::empty({batch_, window, window}, reduced_.h.options());
     const auto shifts = at::empty({batch_, metalops::kMostBulges, 4}, options);
-    const auto in_groups = [&](const char* name, uint64_t threads, const auto&... arguments) {
-      metalops::launch_threadgroups(library_, named(name), batch_, threads, sweeps, arguments...,
+    const auto in_groups = [&](const char* name, int64_t simdgroups, const auto&... arguments) {
+      metalops::launch_threadgroups(library_, named(name), batch_,
+                                    simdgroups * c10::metal::simdgroup_size, sweeps, arguments...,
                                     p_);
     };
-    // A simdgroup for each bulge of a matrix that has a GPU to itself; many threads cost the
-    // software device time.
-    const uint64_t chasing = (batch_ == 1 ? 8 : 4) * c10::metal::simdgroup_size;
+    // At most a simdgroup for each bulge. They cost the software device time, the less beside that
+    // of the products the larger the matrix.
+    const auto chasing = std::clamp<int64_t>(n_ / 128, 2, metalops::kMostBulges);
     while (true) {
-      in_groups("schur_finish_", c10::metal::simdgroup_size, reduced_.h, transformations, infos_);
+      in_groups("schur_finish_", 1, reduced_.h, transformations, infos_);
       apply(sweeps, transformations);
-      in_groups("schur_begin_", c10::metal::simdgroup_size, shifts, reduced_.h, infos_);
+      in_groups("schur_begin_", 1, shifts, reduced_.h, infos_);
       const auto known = sweeps.cpu();
       const auto* const states =
           reinterpret_cast<const metalops::SchurSweeps*>(known.const_data_ptr<int32_t>());
