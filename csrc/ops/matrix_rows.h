@@ -40,10 +40,14 @@ METALOPS_HIDDEN inline at::Tensor broadcast_batch(const at::Tensor& tensor, cons
 }
 
 // A copy of matrices (*, m, n) in rows: (batch, m, n), with zeros behind each row where it is
-// padded.
+// padded. Rows do not all fall into the same sets of a cache, where copies that transpose would
+// take several times as long.
 METALOPS_HIDDEN inline at::Tensor padded_rows(const at::Tensor& matrices) {
+  constexpr int64_t kAlike = 64;  // packs: steps of so many lead to few sets
   const auto columns = matrices.size(-1);
-  const auto padded = c10::metal::round_up(columns, pack_of(matrices));
+  const auto pack = pack_of(matrices);
+  const auto packs = c10::metal::ceil_div(columns, pack);
+  const auto padded = (packs % kAlike == 0 ? packs + 4 : packs) * pack;
   const auto whole =
       at::empty({at::native::batchCount(matrices), matrices.size(-2), padded}, matrices.options());
   if (padded != columns) {
