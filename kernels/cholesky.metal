@@ -43,11 +43,11 @@ kernel void cholesky_block(device float4* matrices [[buffer(0)]], device int* in
   int failed = infos[matrix];  // all threads find the same
   for (uint step = 0; step < p.rows; ++step) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    const float minor =
-        metalops::real_part(column(block[step][step / kColumns], step % kColumns, T()));
+    const threadgroup T* const factors = metalops::elements_of<T>(&block[step][0]);
+    const float minor = metalops::real_part(factors[step]);
     failed = failed == 0 && !(minor > 0.0f) ? static_cast<int>(p.first + step + 1) : failed;
-    const float4 divided = block[step][pack] / minor;
-    const threadgroup T* const factors = reinterpret_cast<const threadgroup T*>(&block[step][0]);
+    const metalops::Divisor<float> divisor = metalops::divisor_of(minor);
+    const float4 divided = divisor.divide(block[step][pack]);
     const uint below = failed != 0 ? p.rows : step + 1 + first_row;
     for (uint row = below; row < end_row; row += rows_at_once) {
       block[row][pack] =
@@ -56,8 +56,7 @@ kernel void cholesky_block(device float4* matrices [[buffer(0)]], device int* in
   }
   threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
   for (uint row = first_row; row < p.rows; row += rows_at_once) {
-    const float minor =
-        metalops::real_part(column(block[row][row / kColumns], row % kColumns, T()));
+    const float minor = metalops::real_part(metalops::elements_of<T>(&block[row][0])[row]);
     const float root = precise::sqrt(minor);
     float4 scaled = block[row][pack] / root;
     if (pack == row / kColumns) {

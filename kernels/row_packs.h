@@ -56,15 +56,20 @@ inline ::metal::float4 minus_product(::metal::float4 x, ::metal::float2 a, ::met
 template <typename T>
 struct Divisor;
 
+// As LAPACK does, numbers are multiplied with the inverse, unless that is too large or too small
+// for it: a GPU takes long for a quotient.
 template <>
 struct Divisor<float> {
   float value;
+  float inverse;
 
   template <typename X>  // float or a pack
   X divide(X x) const thread {
-    return x / value;
+    return ::metal::isnormal(inverse) ? x * inverse : x / value;
   }
 };
+
+inline Divisor<float> divisor_of(float number) { return {number, 1.0f / number}; }
 
 // R. L. Smith's quotient of complex numbers (Communications of the ACM 5, 1962): nothing is
 // squared.
@@ -72,24 +77,24 @@ template <>
 struct Divisor<::metal::float2> {
   bool is_steep;  // closer to the imaginary axis: all numbers are turned by -i
   float ratio;
-  float whole;
+  Divisor<float> whole;
 
   ::metal::float4 divide(::metal::float4 x) const thread {
     x = is_steep ? ::metal::float4(x.y, -x.x, x.w, -x.z) : x;
-    return ::metal::fma(::metal::float4(ratio), ::metal::float4(x.y, -x.x, x.w, -x.z), x) / whole;
+    return whole.divide(
+        ::metal::fma(::metal::float4(ratio), ::metal::float4(x.y, -x.x, x.w, -x.z), x));
   }
   ::metal::float2 divide(::metal::float2 x) const thread {
     return divide(::metal::float4(x, 0.0f, 0.0f)).xy;
   }
 };
 
-inline Divisor<float> divisor_of(float number) { return {number}; }
 inline Divisor<::metal::float2> divisor_of(::metal::float2 number) {
   const bool is_steep = ::metal::abs(number.x) < ::metal::abs(number.y);
   const ::metal::float2 turned = is_steep ? ::metal::float2(number.y, -number.x) : number;
   // A real number, zero too, is divided by as such.
   const float ratio = turned.y == 0.0f ? 0.0f : turned.y / turned.x;
-  return {is_steep, ratio, ::metal::fma(turned.y, ratio, turned.x)};
+  return {is_steep, ratio, divisor_of(::metal::fma(turned.y, ratio, turned.x))};
 }
 
 }  // namespace metalops

@@ -38,26 +38,32 @@ metalops::CholeskyParameters parameters_of(const Tensor& matrices, int64_t first
           static_cast<uint32_t>(rows)};
 }
 
-// matrices: (batch, n, n) of padded_rows(), of which the rows and columns from `first` on, and
-// below `first + rows`, are factored in place. infos: (batch), zero where nothing has failed.
+// matrices: (batch, n, n) of padded_rows(). So many rows from `first` on become those of the
+// factor, as far as columns go; what the rows before take from them has been subtracted. infos:
+// (batch), zero where nothing has failed.
 void factor(const Tensor& matrices, const Tensor& infos, int64_t first, int64_t rows) {
-  constexpr uint64_t kThreads = 32;
+  constexpr int64_t kManyMatrices = 16;  // of which a GPU works on several at a time anyway
+  const auto n = matrices.size(1);
+  const auto own = matrices.narrow(1, first, rows);
   if (rows <= metalops::kCholeskyBlockRows) {
+    const uint64_t threads = matrices.size(0) < kManyMatrices ? 64 : 32;
     metalops::launch_threadgroups(
         metalops::library("cholesky"),
         KernelName("cholesky_block_") + metalops::metal_type(matrices.scalar_type()),
-        matrices.size(0), kThreads, matrices, infos, parameters_of(matrices, first, rows));
+        matrices.size(0), threads, matrices, infos, parameters_of(matrices, first, rows));
+    const auto end = first + rows;
+    metalops::solve_triangular_(own.narrow(2, first, rows).mH(), kLower,
+                                own.narrow(2, end, n - end));
     return;
   }
   const auto half = c10::metal::round_up(rows / 2, int64_t{metalops::kCholeskyBlockRows});
   const auto middle = first + half;
-  const auto others = rows - half;
-  const auto above = matrices.narrow(1, first, half);
-  const auto beside = above.narrow(2, middle, others);
+  const auto known = own.narrow(1, 0, half).narrow(2, middle, n - middle);
   factor(matrices, infos, first, half);
-  metalops::solve_triangular_(above.narrow(2, first, half).mH(), kLower, beside);
-  matrices.narrow(1, middle, others).narrow(2, middle, others).sub_(at::bmm(beside.mH(), beside));
-  factor(matrices, infos, middle, others);
+  own.narrow(1, half, rows - half)
+      .narrow(2, middle, n - middle)
+      .sub_(at::bmm(known.narrow(2, 0, rows - half).mH(), known));
+  factor(matrices, infos, middle, rows - half);
 }
 
 // To result and infos, of the sizes of a and of its batch, and of any strides.

@@ -24,9 +24,6 @@
 namespace metalops {
 namespace {
 
-// Larger triangles are halved.
-constexpr int64_t kMostRows = 64;
-
 void launch_triangle(const at::Tensor& a, Triangle triangle, const at::Tensor& x) {
   const auto n = a.size(1);
   const auto pack = pack_of(x);
@@ -43,11 +40,20 @@ void launch_triangle(const at::Tensor& a, Triangle triangle, const at::Tensor& x
     p.matrix_column *= -1;
     p.columns_row *= -1;
   }
-  p.size = static_cast<int32_t>(n);
+  constexpr uint32_t kThreads = c10::metal::simdgroup_size;
+  p.size = static_cast<uint32_t>(n);
+  p.matrices = static_cast<uint32_t>(x.size(0));
+  p.packs = static_cast<uint32_t>(c10::metal::ceil_div(x.size(2), pack));
+  p.group_packs = std::min(p.packs, kThreads);
+  p.group_matrices = std::min(
+      {p.matrices, kThreads / p.group_packs, kTriangleNumbers / numbers_of_triangle(p.size)});
   p.is_unit = triangle.is_unit;
   p.is_conjugated = a.is_conj();
-  launch_rows(library("triangular"), KernelName("triangular_solve_") + metal_type(a.scalar_type()),
-              c10::metal::ceil_div(x.size(2), pack), x.size(0), x, a, p);
+  launch_threadgroups(library("triangular"),
+                      KernelName("triangular_solve_") + metal_type(a.scalar_type()),
+                      uint64_t{c10::metal::ceil_div(p.packs, p.group_packs)} *
+                          c10::metal::ceil_div(p.matrices, p.group_matrices),
+                      kThreads, x, a, p);
 }
 
 }  // namespace
@@ -57,7 +63,7 @@ void solve_triangular_(const at::Tensor& a, Triangle triangle, const at::Tensor&
   if (x.numel() == 0) {
     return;
   }
-  if (n <= kMostRows) {
+  if (n <= kTriangleRows) {
     launch_triangle(a, triangle, x);
     return;
   }
