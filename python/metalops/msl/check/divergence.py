@@ -69,6 +69,12 @@ def _without_parentheses(node):
     return node
 
 
+def _is_shared(declaration: Declaration) -> bool:
+    """Whether a variable is in threadgroup memory: whoever writes it, all threads read the same there."""
+    is_own = {"pointer", "reference"} & set(declaration.kinds)
+    return "threadgroup" in declaration.address_spaces and not is_own
+
+
 class _Kernel:
     """What differs among the threads of a kernel's groups; of_simdgroup: of a simdgroup."""
 
@@ -282,6 +288,8 @@ class _Kernel:
                 return
 
     def _assign(self, declaration: Declaration, value, node, is_again: bool) -> None:
+        if _is_shared(declaration):
+            return
         new = self._value(value) if value is not None else _UNIFORM
         if is_again:  # what it holds depends on where
             new = min(new, _MAY)
