@@ -34,14 +34,23 @@ MSL_INLINE float cos(float x) { return __builtin_cosf(x); }
 MSL_INLINE float pow(float x, float y) { return __builtin_powf(x, y); }
 #endif
 
-// The nearest integer of |x| < 2^22, as a float and as an int: adding 1.5 * 2^23 leaves no room for
-// a fraction.
+// a * b + c, in one step where the CPU has it.
+MSL_INLINE float multiply_add(float a, float b, float c) {
+#if defined(__FMA__) || defined(__aarch64__)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+// The nearest integer of |x * factor| < 2^22, as a float and as an int: adding 1.5 * 2^23 leaves no
+// room for a fraction.
 struct Rounded {
   float value;
   int integer;
 };
-MSL_INLINE Rounded round_small(float x) {
-  const float shifted = x + 12582912.0f;
+MSL_INLINE Rounded round_small(float x, float factor = 1.0f) {
+  const float shifted = multiply_add(x, factor, 12582912.0f);
   return {shifted - 12582912.0f, int(bit_cast<uint>(shifted) - 0x4b400000u)};
 }
 
@@ -56,11 +65,11 @@ MSL_INLINE float scale(float x, int n) {
 // (e^r - 1 - r) / r^2 for |r| <= ln(2) / 2.
 MSL_INLINE float exp_tail(float r) {
   float p = 0x1.a05p-13f;
-  p = p * r + 0x1.6d4b6cp-10f;
-  p = p * r + 0x1.1110f2p-7f;
-  p = p * r + 0x1.55545ep-5f;
-  p = p * r + 0x1.555556p-3f;
-  p = p * r + 0.5f;
+  p = multiply_add(p, r, 0x1.6d4b6cp-10f);
+  p = multiply_add(p, r, 0x1.1110f2p-7f);
+  p = multiply_add(p, r, 0x1.55545ep-5f);
+  p = multiply_add(p, r, 0x1.555556p-3f);
+  p = multiply_add(p, r, 0.5f);
   return p;
 }
 
@@ -73,9 +82,9 @@ MSL_INLINE float exp(float x) {
   // Beyond these the result is infinity or zero; NaN fails both comparisons and stays.
   x = x > 89.0f ? 89.0f : x;
   x = x < -104.0f ? -104.0f : x;
-  const Rounded n = round_small(x * kLog2E);
-  const float r = (x - n.value * kLn2High) - n.value * kLn2Low;
-  return scale(1.0f + (r + r * r * exp_tail(r)), n.integer);
+  const Rounded n = round_small(x, kLog2E);
+  const float r = multiply_add(n.value, -kLn2Low, multiply_add(n.value, -kLn2High, x));
+  return scale(1.0f + multiply_add(r * r, exp_tail(r), r), n.integer);
 }
 
 MSL_INLINE float exp2(float x) {
@@ -84,12 +93,12 @@ MSL_INLINE float exp2(float x) {
   const Rounded n = round_small(x);
   const float f = x - n.value;
   float p = 0.1535920892e-3f;
-  p = p * f + 0.1339262701e-2f;
-  p = p * f + 0.9618384764e-2f;
-  p = p * f + 0.5550347269e-1f;
-  p = p * f + 0.2402264476e+0f;
-  p = p * f + 0.6931471825e+0f;
-  return scale(1.0f + f * p, n.integer);
+  p = multiply_add(p, f, 0.1339262701e-2f);
+  p = multiply_add(p, f, 0.9618384764e-2f);
+  p = multiply_add(p, f, 0.5550347269e-1f);
+  p = multiply_add(p, f, 0.2402264476e+0f);
+  p = multiply_add(p, f, 0.6931471825e+0f);
+  return scale(multiply_add(f, p, 1.0f), n.integer);
 }
 
 MSL_INLINE float exp10(float x) {
@@ -100,10 +109,10 @@ MSL_INLINE float exp10(float x) {
   constexpr float ln10_low = -0x1.12aabap-25f;
   x = x > 39.0f ? 39.0f : x;
   x = x < -46.0f ? -46.0f : x;
-  const Rounded n = round_small(x * log2_10);
-  const float f = (x - n.value * log10_2_high) - n.value * log10_2_low;
-  const float r = f * ln10 + f * ln10_low;
-  return scale(1.0f + (r + r * r * exp_tail(r)), n.integer);
+  const Rounded n = round_small(x, log2_10);
+  const float f = multiply_add(n.value, -log10_2_low, multiply_add(n.value, -log10_2_high, x));
+  const float r = multiply_add(f, ln10, f * ln10_low);
+  return scale(1.0f + multiply_add(r * r, exp_tail(r), r), n.integer);
 }
 
 // x = 2^exponent * (1 + fraction) with 1 + fraction in [sqrt(1/2), sqrt(2)); x positive and finite.
@@ -121,14 +130,14 @@ MSL_INLINE Split split(float x) {
 // log(1 + f) - f + f^2 / 2, over f^3.
 MSL_INLINE float log_tail(float f) {
   float p = 7.0376836292e-2f;
-  p = p * f - 1.1514610310e-1f;
-  p = p * f + 1.1676998740e-1f;
-  p = p * f - 1.2420140846e-1f;
-  p = p * f + 1.4249322787e-1f;
-  p = p * f - 1.6668057665e-1f;
-  p = p * f + 2.0000714765e-1f;
-  p = p * f - 2.4999993993e-1f;
-  p = p * f + 3.3333331174e-1f;
+  p = multiply_add(p, f, -1.1514610310e-1f);
+  p = multiply_add(p, f, 1.1676998740e-1f);
+  p = multiply_add(p, f, -1.2420140846e-1f);
+  p = multiply_add(p, f, 1.4249322787e-1f);
+  p = multiply_add(p, f, -1.6668057665e-1f);
+  p = multiply_add(p, f, 2.0000714765e-1f);
+  p = multiply_add(p, f, -2.4999993993e-1f);
+  p = multiply_add(p, f, 3.3333331174e-1f);
   return p;
 }
 
@@ -184,11 +193,11 @@ MSL_INLINE float tanh(float x) {
   // most a bit.
   const float square = x * x;
   float p = -5.70498872745e-3f;
-  p = p * square + 2.06390887954e-2f;
-  p = p * square - 5.37397155531e-2f;
-  p = p * square + 1.33314422036e-1f;
-  p = p * square - 3.33332819422e-1f;
-  const float near = magnitude + magnitude * square * p;
+  p = multiply_add(p, square, 2.06390887954e-2f);
+  p = multiply_add(p, square, -5.37397155531e-2f);
+  p = multiply_add(p, square, 1.33314422036e-1f);
+  p = multiply_add(p, square, -3.33332819422e-1f);
+  const float near = multiply_add(magnitude * square, p, magnitude);
   const float far = 1.0f - 2.0f / (exp(2.0f * magnitude) + 1.0f);
   return __builtin_copysignf(magnitude < 0.625f ? near : far, x);
 }
@@ -202,15 +211,15 @@ MSL_INLINE float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 MSL_INLINE float sin_quadrant(float x) {
   const float square = x * x;
   float p = -1.9515295891e-4f;
-  p = p * square + 8.3321608736e-3f;
-  p = p * square - 1.6666654611e-1f;
-  return x + x * square * p;
+  p = multiply_add(p, square, 8.3321608736e-3f);
+  p = multiply_add(p, square, -1.6666654611e-1f);
+  return multiply_add(x * square, p, x);
 }
 MSL_INLINE float cos_quadrant(float x) {
   const float square = x * x;
   float p = 2.443315711809948e-5f;
-  p = p * square - 1.388731625493765e-3f;
-  p = p * square + 4.166664568298827e-2f;
+  p = multiply_add(p, square, -1.388731625493765e-3f);
+  p = multiply_add(p, square, 4.166664568298827e-2f);
   return (1.0f - 0.5f * square) + square * square * p;
 }
 
@@ -224,7 +233,7 @@ MSL_INLINE Turn half_turns(float x) {
   constexpr float pi_high = 0x1.921fb6p+1f;
   constexpr float pi_low = -0x1.777a5cp-24f;
   const float wrapped = x - 2.0f * __builtin_rintf(0.5f * x);  // in [-1, 1]; NaN for infinities
-  const Rounded n = round_small(2.0f * wrapped);
+  const Rounded n = round_small(wrapped, 2.0f);
   const float f = wrapped - 0.5f * n.value;
   return {n.integer, f * pi_high + f * pi_low};
 }
