@@ -499,15 +499,25 @@ def test_groups_of_several_dimensions():
     source = """
     kernel void k(device uint* out, uint3 p [[thread_position_in_threadgroup]], uint3 at [[thread_position_in_grid]],
                   uint3 grid [[threads_per_grid]], uint t [[thread_index_in_threadgroup]]) {
-      threadgroup uint sums[32];
-      if (t < 32) sums[t] = 0;
+      threadgroup uint sums[64];
+      if (t < 64) sums[t] = 0;
       threadgroup_barrier(mem_flags::mem_threadgroup);
       uint r = simd_sum(p.x + 10 * p.y + 100 * p.z);
-      if (p.x == 0) sums[p.y] = r + p.z;
+      if (p.y % 3 == 1) r += 7 * p.y + simd_sum(p.z + p.y);
+      if (p.x == 0 && p.z == 0) sums[p.y] = r;
       threadgroup_barrier(mem_flags::mem_threadgroup);
       out[at.x + grid.x * (at.y + grid.y * at.z)] = sums[p.y] + p.x;
     }"""
-    for grid, group in (((8, 8, 1), (8, 8, 1)), ((7, 5, 3), (4, 4, 2)), ((40, 3, 2), (16, 2, 1))):
+    shapes = (
+        ((8, 8, 1), (8, 8, 1)),
+        ((7, 5, 3), (4, 4, 2)),
+        ((40, 3, 2), (16, 2, 1)),
+        # columns, one thread wide, which are loops too
+        ((1, 64, 1), (1, 64, 1)),
+        ((3, 100, 1), (1, 50, 1)),
+        ((2, 45, 3), (1, 20, 2)),
+    )
+    for grid, group in shapes:
         results = []
         for engine in ("group", "fiber"):
             out = torch.zeros(grid[0] * grid[1] * grid[2], dtype=torch.int32)
@@ -527,13 +537,30 @@ def test_threads_by_number_in_groups_of_several_dimensions():
       if (group == 1) r += 20000 * simd_max(x);
       out[t] = r;
     }"""
-    for group in ((8, 8, 1), (7, 5, 3), (16, 2, 2), (40, 3, 1)):
+    for group in ((8, 8, 1), (7, 5, 3), (16, 2, 2), (40, 3, 1), (1, 70, 1)):
         results = []
         for engine in ("group", "fiber"):
             out = torch.zeros(group[0] * group[1] * group[2], dtype=torch.int32)
             build(source).launch("k", [out], group, group, engine=engine)
             results.append(out)
         assert torch.equal(*results), group
+
+
+def test_loops_ask_only_for_the_coordinates_that_their_bodies_have():
+    """Where the number of a thread is enough, a loop need not go row by row, of which a column has one for each thread."""
+    source = """
+    kernel void of_rows(device uint* out, uint3 p [[thread_position_in_threadgroup]],
+                        uint t [[thread_index_in_threadgroup]]) {
+      uint sum = simd_sum(t);
+      out[t] = simd_sum(sum) + p.y;
+    }
+    kernel void of_one_row(device uint* out, uint x [[thread_position_in_grid]]) {
+      uint sum = simd_sum(x);
+      out[x] = simd_sum(sum);
+    }"""
+    emitted = emit(preprocess(HEADER + source)).text
+    asked = re.findall(r"const ::msl::msl_support::(Numbered|InRow|Lane) msl_t\) ", emitted)
+    assert set(asked) == {"Numbered", "InRow", "Lane"}
 
 
 def _run(source, x, threads, engine):

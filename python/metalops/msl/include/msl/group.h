@@ -14,21 +14,28 @@
 
 namespace msl::msl_support {
 
-// The thread that a loop over the group is at.
-struct Lane {
-  u32 x, y, z;  // thread_position_in_threadgroup
-  u32 index;    // thread_index_in_threadgroup
-  u64 slot;     // the same, as an index into Lanes that compilers need not expect to wrap
+// The thread that a loop over the group is at, as far as the loop's body asks: where its number is
+// enough, loops need not go row by row.
+struct Numbered {
+  u32 index;  // thread_index_in_threadgroup
+  u64 slot;   // the same, as an index into Lanes that compilers need not expect to wrap
   // What stands for index number K of a loop's body.
   template <u32 K, class T>
   MSL_INLINE T place(T index) const {
     return index;
   }
 };
+struct InRow : Numbered {
+  u32 x;  // thread_position_in_threadgroup
+};
+struct Lane : InRow {
+  u32 y, z;
+};
 // The same in a strided loop all of whose indices grow as its variable does. Compilers see that
 // threads side by side access memory side by side: of an index with 32 bits, a sum with what is the
 // same for all threads, they must expect that it wraps between two of them.
-struct Striding : Lane {
+template <class L>
+struct Striding : L {
   const u64* first;  // the indices where the loop begins
   u64 offset;        // how far it has come
   template <u32 K, class T>
@@ -153,38 +160,39 @@ MSL_INLINE Mask of_x(const Threads& threads, const M& mask, u64 x) {
   return only;
 }
 
-// Threads that follow each other in x and take part: [first, last) of the row at (y, z).
+// Threads that follow each other and take part: what is left of [at, end), and of that
+// [first, last) of the row at (y, z).
 struct Run {
   u32 first, last, y, z;
   u32 base;         // the index of the row's thread at x = 0
-  u32 at, end;      // what is left of the run that was found last, in whatever rows
+  u32 at, end;      // in whatever rows
   u32 count;        // threads from here on do not count
   const u32* bits;  // of the mask
 };
 
-// Calls to this stand around the loops that matter, and would make them slow to compile if they
+// Calls to these stand around the loops that matter, and would make them slow to compile if they
 // were inlined.
-__attribute__((noinline)) inline bool next_run(Run& run, const u32* size) {
-  if (run.at == run.end) {
-    if (run.end >= run.count) return false;
-    u32 s = run.end / 32;
-    u32 bits = run.bits[s] & (~0u << (run.end & 31));
-    while (bits == 0) {
-      if (++s * 32 >= run.count) return false;
-      bits = run.bits[s];
-    }
-    run.at = s * 32 + u32(__builtin_ctz(bits));
-    u32 off = ~(run.bits[s] >> (run.at & 31));
-    run.end = run.at + (off == 0 ? 32 : u32(__builtin_ctz(off)));
-    while ((run.end & 31) == 0 && run.end < run.count) {
-      off = ~run.bits[run.end / 32];
-      const u32 more = off == 0 ? 32 : u32(__builtin_ctz(off));
-      run.end += more;
-      if (more != 32) break;
-    }
-    if (run.end > run.count) run.end = run.count;
-    if (run.at >= run.end) return false;
+__attribute__((noinline)) inline bool next_run(Run& run) {
+  if (run.end >= run.count) return false;
+  u32 s = run.end / 32;
+  u32 bits = run.bits[s] & (~0u << (run.end & 31));
+  while (bits == 0) {
+    if (++s * 32 >= run.count) return false;
+    bits = run.bits[s];
   }
+  run.at = s * 32 + u32(__builtin_ctz(bits));
+  u32 off = ~(run.bits[s] >> (run.at & 31));
+  run.end = run.at + (off == 0 ? 32 : u32(__builtin_ctz(off)));
+  if ((run.end & 31) == 0) {
+    for (s = run.end / 32; s * 32 < run.count && run.bits[s] == ~0u;) ++s;
+    run.end = s * 32;
+    if (run.end < run.count) run.end += u32(__builtin_ctz(~run.bits[s]));
+  }
+  if (run.end > run.count) run.end = run.count;
+  return run.at < run.end;
+}
+__attribute__((noinline)) inline bool next_run_of_row(Run& run, const u32* size) {
+  if (run.at == run.end && !next_run(run)) return false;
   const u32 row = size[1] * size[2] == 1 ? 0 : run.at / size[0];
   run.base = row * size[0];
   run.z = row < size[1] ? 0 : row / size[1];
@@ -235,42 +243,88 @@ MSL_INLINE void barrier(const Threads& threads, const Mask& mask, u32 site) {
 // ---- loops over the threads
 // ------------------------------------------------------------------------
 
-// f(lane) for threads that follow each other in x. Independent: whether no two threads touch the
-// same memory in ways that matter; then compilers need not check. base: the index of the thread at
-// x = 0.
-template <bool Independent, class F>
-MSL_INLINE void along(u64 first, u64 last, u32 y, u32 z, u64 base, const F& f) {
-  if (first > kMaxThreads || last > kMaxThreads || base > kMaxThreads) __builtin_unreachable();
+// What a function of a thread asks for.
+template <class F, class L>
+constexpr auto takes(int) -> decltype(void(made_up<const F&>()(L())), true) {
+  return true;
+}
+template <class F, class L>
+constexpr bool takes(...) {
+  return false;
+}
+template <class F>
+using lane_for = metal::conditional_t<takes<F, Numbered>(0), Numbered,
+                                      metal::conditional_t<takes<F, InRow>(0), InRow, Lane>>;
+
+// f(lane(i)) for the threads from one on. Independent: whether no two threads touch the same memory
+// in ways that matter; then compilers need not check.
+template <bool Independent, class L, class F>
+MSL_INLINE void along(u64 first, u64 last, const L& lane, const F& f) {
+  if (first > kMaxThreads || last > kMaxThreads) __builtin_unreachable();
   if constexpr (Independent) {
     MSL_INDEPENDENT
-    for (u64 x = first; x < last; ++x) f(Lane{u32(x), y, z, u32(base + x), base + x});
+    for (u64 i = first; i < last; ++i) f(lane(i));
   } else {
-    for (u64 x = first; x < last; ++x) f(Lane{u32(x), y, z, u32(base + x), base + x});
+    for (u64 i = first; i < last; ++i) f(lane(i));
   }
 }
+// The threads from x = first on of the row at (y, z). base: the index of the thread at x = 0.
+template <bool Independent, class F>
+MSL_INLINE void along_row(u64 first, u64 last, u32 y, u32 z, u64 base, const F& f) {
+  if (base > kMaxThreads) __builtin_unreachable();
+  along<Independent>(
+      first, last, [=](u64 x) { return Lane{{{u32(base + x), base + x}, u32(x)}, y, z}; }, f);
+}
+// Those of a group that is a column, one thread wide.
+template <bool Independent, class F>
+MSL_INLINE void along_column(u64 first, u64 last, const F& f) {
+  along<Independent>(first, last, [](u64 y) { return Lane{{{u32(y), y}, 0}, u32(y), 0}; }, f);
+}
+MSL_INLINE bool is_column(const u32* size) { return size[0] == 1 && size[2] == 1; }
 
 // f(lane) for the threads of a mask before `count`.
 template <bool Independent, class F>
 MSL_INLINE void each(const Threads& threads, const Everyone&, u32 count, const F& f) {
-  const u32 width = threads.group->size[0], height = threads.group->size[1];
-  u32 y = 0, z = 0;
-  for (u32 base = 0; base < count; base += width) {
-    const u32 left = count - base;
-    along<Independent>(0, left < width ? left : width, y, z, base, f);
-    if (++y == height) {
-      y = 0;
-      ++z;
+  if constexpr (__is_same(lane_for<F>, Numbered)) {
+    along<Independent>(0, count, [](u64 i) { return Numbered{u32(i), i}; }, f);
+  } else {
+    const u32* const size = threads.group->size;
+    if constexpr (__is_same(lane_for<F>, Lane)) {
+      if (is_column(size)) return along_column<Independent>(0, count, f);
+    }
+    const u32 width = size[0], height = size[1];
+    u32 y = 0, z = 0;
+    for (u32 base = 0; base < count; base += width) {
+      const u32 left = count - base;
+      along_row<Independent>(0, left < width ? left : width, y, z, base, f);
+      if (++y == height) {
+        y = 0;
+        ++z;
+      }
     }
   }
 }
 template <bool Independent, class F>
 MSL_INLINE void each(const Threads& threads, const Mask& mask, u32 count, const F& f) {
+  const u32* const size = threads.group->size;
   Run run;
   run.at = run.end = 0;
   run.count = count;
   run.bits = mask.words;
-  while (next_run(run, threads.group->size)) {
-    along<Independent>(run.first, run.last, run.y, run.z, run.base, f);
+  if constexpr (__is_same(lane_for<F>, Numbered)) {
+    while (next_run(run)) {
+      along<Independent>(run.at, run.end, [](u64 i) { return Numbered{u32(i), i}; }, f);
+    }
+  } else {
+    if constexpr (__is_same(lane_for<F>, Lane)) {
+      if (is_column(size)) {
+        while (next_run(run)) along_column<Independent>(run.at, run.end, f);
+        return;
+      }
+    }
+    while (next_run_of_row(run, size)) {
+      along_row<Independent>(run.first, run.last, run.y, run.z, run.base, f);
+    }
   }
 }
 // Too few for vectors.
@@ -283,7 +337,7 @@ MSL_INLINE void each(const Threads& threads, const OfEverySimdgroup<M>& mask, u3
     if (mask.word(threads, s) == 0 || index >= count) continue;
     const u32 row = width == threads.count ? 0 : index / width;
     const u32 z = row < height ? 0 : row / height;
-    f(Lane{index - row * width, row - z * height, z, index, index});
+    f(Lane{{{index, index}, index - row * width}, row - z * height, z});
   }
 }
 template <bool Independent, class M, class F>
@@ -523,7 +577,7 @@ MSL_INLINE auto evaluate(const Threads& threads, const M& mask, const F& f) {
   Lanes<T> result(threads);
   T* const to = at(result);
   each<Independent>(threads, mask,
-                    [=](Lane lane) MSL_LANE_LOOP { put(to[lane.slot], T(f(lane))); });
+                    [=](lane_for<F> lane) MSL_LANE_LOOP { put(to[lane.slot], T(f(lane))); });
   return result;
 }
 
@@ -566,7 +620,7 @@ MSL_INLINE void part(const Threads& threads, const M& mask, Mask& yes, Mask& no,
   const Lanes<u8> kept(threads);
   u8* const answers = at(kept);
   each<Independent>(threads, mask,
-                    [&](Lane lane) MSL_LANE_LOOP { answers[lane.slot] = f(lane) ? 1 : 0; });
+                    [&](lane_for<F> lane) MSL_LANE_LOOP { answers[lane.slot] = f(lane) ? 1 : 0; });
   for (u32 s = 0; s < yes.simdgroups; ++s) {
     const u32 lanes = mask.word(threads, s);
     const u32 bits = lanes == 0 ? 0 : gather_bits(&answers[s * 32]);
@@ -581,22 +635,23 @@ MSL_INLINE void add_where(const Threads& threads, const M& lanes, Mask& mask, co
                           const U& label) {
   Mask yes(threads), no(threads);
   part<true>(threads, lanes, yes, no,
-             [&](Lane lane) MSL_LANE_LOOP { return values[lane.slot] == label; });
+             [&](Numbered lane) MSL_LANE_LOOP { return values[lane.slot] == label; });
   mask.add(yes);
 }
 template <class T, class U>
 MSL_INLINE void remove_where(const Threads& threads, Mask& mask, const T* values, const U& label) {
   Mask yes(threads), no(threads);
   part<true>(threads, mask, yes, no,
-             [&](Lane lane) MSL_LANE_LOOP { return values[lane.slot] == label; });
+             [&](Numbered lane) MSL_LANE_LOOP { return values[lane.slot] == label; });
   mask.remove(yes);
 }
 
 // `for (T i = start(lane); i < bound; i += step) body(lane, i)`. Where the threads start side by
-// side, those of an iteration run side by side too. places(i, to): the indices that the body
-// computes from i and asks its lane for, in the order of their numbers; see Striding. start is
-// asked more than once.
-template <bool Independent, u32 Places, class M, class I, class B, class S, class P, class F>
+// side, those of an iteration run side by side too. L: what start and body ask for. places(i, to):
+// the indices that the body computes from i and asks its lane for, in the order of their numbers;
+// see Striding. start is asked more than once.
+template <bool Independent, u32 Places, class L, class M, class I, class B, class S, class P,
+          class F>
 MSL_INLINE void stride(const Threads& threads, const M& mask, const I& start, const B& bound,
                        const S& step, const P& places, const F& body) {
   typedef decayed_t<decltype(start(Lane()))> T;
@@ -607,7 +662,7 @@ MSL_INLINE void stride(const Threads& threads, const M& mask, const I& start, co
     const T base = start(Lane());
     u64 differ = 0;  // whether any thread does not start behind the one before it
     each<false>(threads, mask,
-                [&](Lane lane) MSL_LANE_LOOP { differ |= u64(T(start(lane) - base)) ^ lane.slot; });
+                [&](L lane) MSL_LANE_LOOP { differ |= u64(T(start(lane) - base)) ^ lane.slot; });
     if (differ == 0 && base >= 0 && base < bound && step > 0 && u64(bound) <= kFar &&
         u64(step) <= kFar && u64(bound) + u64(step) + threads.count <= kFar) {
       const u64 length = u64(bound) - u64(base);
@@ -620,15 +675,15 @@ MSL_INLINE void stride(const Threads& threads, const M& mask, const I& start, co
         for (u64 done = 0; done < length; done += u64(step)) {
           const u64 left = length - done;
           const u32 count = left < threads.count ? u32(left) : threads.count;
-          each<Independent>(threads, mask, count, [&](Lane lane) MSL_LANE_LOOP {
-            body(Striding{lane, first, done + lane.slot}, T(u64(base) + done + lane.slot));
+          each<Independent>(threads, mask, count, [&](L lane) MSL_LANE_LOOP {
+            body(Striding<L>{lane, first, done + lane.slot}, T(u64(base) + done + lane.slot));
           });
         }
         return;
       }
     }
   }
-  each<Independent>(threads, mask, [&](Lane lane) MSL_LANE_LOOP {
+  each<Independent>(threads, mask, [&](L lane) MSL_LANE_LOOP {
     for (T i = start(lane); i < bound; i += step) body(lane, i);
   });
 }

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 from ...dialect import names
 from ...dialect.edits import Mapped
 from ...program import declarator_kinds, declared_identifier, name_node, parameters_of
 from ...regions import Kind, NotCut, walk, without_parentheses
 from ...vocabulary import BARRIER, THREAD_ATTRIBUTES
-from .group_lanes import Again, Lanes
+from .group_lanes import TYPES_OF_BUILTINS, Again, Lanes
 
 _S = names.SUPPORT
 # Operations of a simdgroup without a result.
@@ -19,12 +17,6 @@ _VOID = {
     "simdgroup_multiply",
     "simdgroup_multiply_accumulate",
 }
-# What a thread may take what it knows about itself as.
-_TYPES_OF_BUILTINS = re.compile(r"(?:const )?(?:u?(?:int|short)[234]?|unsigned(?: int)?)")
-
-
-def is_scalar_builtin(type_text: str) -> bool:
-    return bool(_TYPES_OF_BUILTINS.fullmatch(type_text)) and not type_text[-1].isdigit()
 
 
 def name_in_group(name: str) -> str:
@@ -84,9 +76,8 @@ class Calls(Lanes):
         out.add(
             f"const auto {name} = {_S}::evaluate<{self._independent([node])}>(msl_g, {self._mask}, "
         )
-        self._lambda([node], self.body.used_in(node), [t for _, _, t in replaced], out)
-        out.add(body)
-        out.add(" });\n")
+        self._lambda([node], self.body.used_in(node), [t for _, _, t in replaced], body, out)
+        out.add(");\n")
         return name
 
     def _chosen(self, node, out: Mapped) -> str:
@@ -116,7 +107,7 @@ class Calls(Lanes):
         is_and = self.source.node_text(node.child_by_field_name("operator")) in ("&&", "and")
         others, known = (no, "false") if is_and else (yes, "true")
         out.add(
-            f"{_S}::each<true>(msl_g, {others}, [&](const {_S}::Lane msl_t) MSL_LANE_LOOP "
+            f"{_S}::each<true>(msl_g, {others}, [&](const {_S}::Numbered msl_t) MSL_LANE_LOOP "
             f"{{ msl_lanes_{name}[msl_t.slot] = {known}; }});\n"
         )
         self._branch(yes if is_and else no, lambda out: self._assign(name, right, out), out)
@@ -138,10 +129,12 @@ class Calls(Lanes):
 
     def _part_into(self, condition, replaced, yes: str, no: str, out: Mapped) -> None:
         out.add(f"{_S}::part<{self._independent([condition])}>(msl_g, {self._mask}, {yes}, {no}, ")
-        self._lambda([condition], self.body.used_in(condition), [t for _, _, t in replaced], out)
-        out.add("return static_cast<bool>(")
-        out.add(self._of(condition, replaced))
-        out.add("); });\n")
+        body = Mapped("return static_cast<bool>(")
+        body.add(self._of(condition, replaced))
+        body.add(");")
+        used = self.body.used_in(condition)
+        self._lambda([condition], used, [t for _, _, t in replaced], body, out)
+        out.add(");\n")
 
     def _branch(self, mask: str, write, out: Mapped) -> None:
         """What the threads of a mask do by themselves."""
@@ -307,7 +300,7 @@ class Calls(Lanes):
         if variable is None or variable.kind is not Kind.AGAIN or not variable.is_parameter:
             return None
         here = self._position_of(variable)
-        if not own or not _TYPES_OF_BUILTINS.fullmatch(self._type_of(here)):
+        if not own or not TYPES_OF_BUILTINS.fullmatch(self._type_of(here)):
             return None
         for function in own:
             node = parameters_of(self.source, function)[position][0]

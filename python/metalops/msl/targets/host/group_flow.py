@@ -19,8 +19,9 @@ from ...regions import (
     walk,
     without_parentheses,
 )
-from .group_calls import Calls, is_scalar_builtin
+from .group_calls import Calls
 from .group_indices import growing_indices
+from .group_lanes import LANE_TYPES, is_scalar_builtin, lane_type
 
 _S = names.SUPPORT
 _INTEGERS = re.compile(
@@ -363,39 +364,50 @@ class Flow(Calls):
         indices: dict[str, list] = {}  # the same ones together, by their text
         for index in growing_indices(self.body, body, variable):
             indices.setdefault(self.source.node_text(index), []).append(index)
-        independent = self._independent([body])
-        out.add(f"{_S}::stride<{independent}, {len(indices)}>(msl_g, {self._mask}, ")
-        if kept is None:
-            self._lambda([start], self.body.used_in(start), [], out)
-        else:
-            out.add(f"[msl_from = {_S}::at({kept})](const {_S}::Lane msl_t) MSL_LANE_LOOP {{ ")
-        out.add("return ")
+        first, places, turn = Mapped(), Mapped(), Mapped()
+        value = Mapped("return ")
         if type_text != "auto":
-            out.add(f"static_cast<{type_text}>")
-        out.add("(")
-        out.add(self._of(start) if kept is None else "msl_from[msl_t.slot]")
-        out.add("); }, ")
-        out.add(self._of(bound))
-        out.add(f", {step}, [&](const auto {variable.name}, {names.ABI}::u64* msl_to) {{ ")
+            value.add(f"static_cast<{type_text}>")
+        value.add("(")
+        value.add(self._of(start) if kept is None else "msl_from[msl_t.slot]")
+        value.add(");")
+        if kept is None:
+            lane = self._lambda([start], self.body.used_in(start), [], value, first)
+        else:
+            lane = lane_type(value.text)
+            first.add(f"[msl_from = {_S}::at({kept})](const {_S}::{lane} msl_t) MSL_LANE_LOOP {{ ")
+            first.add(value)
+            first.add(" }")
         replaced = []
         for number, same in enumerate(indices.values()):
-            out.add(f"msl_to[{number}] = ")
-            out.add(self._of(same[0]))
-            out.add("; ")
+            places.add(f"msl_to[{number}] = ")
+            places.add(self._of(same[0]))
+            places.add("; ")
             for index in same:
                 place = Mapped(f"msl_t.template place<{number}>(")
                 place.add(self._of(index))
                 place.add(")")
                 replaced.append((index.start_byte, index.end_byte, place))
-        out.add("}, ")
         used = {
             v
             for v in self.body.used_in(body)
             if not (node.start_byte <= v.identifier.start_byte < node.end_byte)
         }
-        self._lambda([body], used, [], out, f"const auto msl_t, const auto {variable.name}")
-        out.add(self._statement(body, replaced))
-        out.add(" });\n")
+        parameters = f"const auto msl_t, const auto {variable.name}"
+        of_turn = self._lambda([body], used, [], self._statement(body, replaced), turn, parameters)
+        lane = max(lane, of_turn, key=LANE_TYPES.index)
+        out.add(
+            f"{_S}::stride<{self._independent([body])}, {len(indices)}, {_S}::{lane}>"
+            f"(msl_g, {self._mask}, "
+        )
+        out.add(first)
+        out.add(", ")
+        out.add(self._of(bound))
+        out.add(f", {step}, [&](const auto {variable.name}, {names.ABI}::u64* msl_to) {{ ")
+        out.add(places)
+        out.add("}, ")
+        out.add(turn)
+        out.add(");\n")
 
     def _computes_more(self, node) -> bool:
         """Whether an expression is not to be computed more than once."""

@@ -10,6 +10,7 @@ from ...program import Function, Kernel, declared_identifier, name_of, takes_ref
 from ...regions import Kind, NotCut, statements_of, walk
 from .group_calls import name_in_group
 from .group_flow import Flow
+from .group_lanes import lane_type
 
 _S = names.SUPPORT
 
@@ -142,9 +143,10 @@ class Form(Flow):
                     text.add(f"{self._builtin(position)}\n")
                 if variable.kind is Kind.THREAD:
                     self._keep(variable, text, f"{_S}::decayed_t<decltype({name})>")
+                    value = self._builtin(position)
                     text.add(
-                        f"{_S}::each<true>(msl_g, msl_mask, [&](const {_S}::Lane msl_t) MSL_LANE_LOOP "
-                        f"{{ {self._builtin(position)} msl_lanes_{name}[msl_t.slot] = {name}; }});\n"
+                        f"{_S}::each<true>(msl_g, msl_mask, [&](const {_S}::{lane_type(value)} msl_t) "
+                        f"MSL_LANE_LOOP {{ {value} msl_lanes_{name}[msl_t.slot] = {name}; }});\n"
                     )
                 continue
             if kind is Kind.THREAD:
@@ -166,7 +168,7 @@ class Form(Flow):
         text.add(
             f"{_S}::Lanes<{_S}::decayed_t<decltype({name})>> msl_lanes_{name}(msl_g); "
             f"{_S}::each<true>(msl_g, msl_mask, [&, msl_to = {_S}::at(msl_lanes_{name}), {given}]"
-            f"(const {_S}::Lane msl_t) MSL_LANE_LOOP {{ {_S}::put(msl_to[msl_t.slot], "
+            f"(const {_S}::Numbered msl_t) MSL_LANE_LOOP {{ {_S}::put(msl_to[msl_t.slot], "
             f"static_cast<{_S}::decayed_t<decltype({name})>>({value})); }});\n"
         )
 

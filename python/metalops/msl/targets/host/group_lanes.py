@@ -22,6 +22,24 @@ from ...scopes import Declaration
 _S = names.SUPPORT
 
 
+# What a loop's body may ask of a thread (group.h), by what it says: each has more than the one before.
+LANE_TYPES = ("Numbered", "InRow", "Lane")
+
+
+def lane_type(text: str) -> str:
+    if re.search(r"\bmsl_t\.[yz]\b", text):
+        return "Lane"
+    return "InRow" if re.search(r"\bmsl_t\.x\b", text) else "Numbered"
+
+
+# What a thread may take what it knows about itself as.
+TYPES_OF_BUILTINS = re.compile(r"(?:const )?(?:u?(?:int|short)[234]?|unsigned(?: int)?)")
+
+
+def is_scalar_builtin(type_text: str) -> bool:
+    return bool(TYPES_OF_BUILTINS.fullmatch(type_text)) and not type_text[-1].isdigit()
+
+
 @dataclass(frozen=True)
 class Again:
     """An argument that each loop of the callee computes again. text: an expression, in terms of `msl_t`. attribute: of the
@@ -180,7 +198,10 @@ class Lanes:
         if self.kernel is None:
             return self.again[position].text
         value = self.groups.builtins[self.kernel.parameters[position].attribute]
-        return f"{_S}::builtin<{self._type_of(position)}>::make({value})"
+        type_text = self._type_of(position)
+        if is_scalar_builtin(type_text):  # loops that do not ask for more need not go row by row
+            value = value.split(", ")[0]
+        return f"{_S}::builtin<{type_text}>::make({value})"
 
     # ---- what each thread runs -------------------------------------------------------------------
 
@@ -229,22 +250,23 @@ class Lanes:
         # Vector lanes would share the arrays.
         independent = "false" if taken else self._independent(nodes)
         out.add(f"{_S}::each<{independent}>(msl_g, {self._mask}, ")
-        self._lambda(nodes, used, temporaries, out, declared=declared, taken=taken)
-        out.add(body)
-        out.add(" });\n")
+        self._lambda(nodes, used, temporaries, body, out, declared=declared, taken=taken)
+        out.add(");\n")
 
     def _lambda(
         self,
         nodes,
         used,
         temporaries,
+        body: Mapped,
         out: Mapped,
-        parameters: str = f"const {_S}::Lane msl_t",
+        parameters: str | None = None,
         declared: Iterable[Variable] = (),
         taken: Collection[Variable] = (),
-    ) -> None:
-        """The beginning of a function of a thread. It has copies of what it needs, so that compilers see that nothing
-        of it changes while it runs. taken: arrays that it has for itself until it ends.
+    ) -> str:
+        """A function of a thread; what it asks of `msl_t`, see lane_type(). It has copies of what it needs, so that
+        compilers see that nothing of it changes while it runs. parameters: where these are more than `msl_t`. taken:
+        arrays that it has for itself until it ends.
         """
         variables = self._in_order(used)
         declared = sorted(declared, key=lambda v: v.identifier.start_byte)
@@ -261,8 +283,15 @@ class Lanes:
             elif self._is_copied(variable, nodes):
                 captures.append(f"msl_copy_{name} = {name}")
         captures += [f"msl_at_{v} = {_S}::at(msl_lanes_{v})" for v in values]
+        inside = Mapped()
+        self._prologue(nodes, variables, values, taken, inside)
+        inside.add(body)
+        lane = lane_type(inside.text)
+        parameters = parameters or f"const {_S}::{lane} msl_t"
         out.add(f"[{', '.join(captures)}]({parameters}) MSL_LANE_LOOP {{ ")
-        self._prologue(nodes, variables, values, taken, out)
+        out.add(inside)
+        out.add(" }")
+        return lane
 
     def _is_copied(self, variable: Variable, nodes) -> bool:
         """Whether a value of the whole group is copied for a loop: not what must stay where it is."""
