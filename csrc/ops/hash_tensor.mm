@@ -17,8 +17,15 @@ namespace {
 
 using at::Tensor;
 
+// A contiguous matrix, or what is one but for its sizes.
+struct Rows {
+  Tensor data;
+  int64_t count;
+  int64_t size;
+};
+
 // The dimensions to keep come first, those to reduce last, and these become one.
-Tensor as_rows(const Tensor& self, at::IntArrayRef dim) {
+Rows as_rows(const Tensor& self, at::IntArrayRef dim) {
   const auto reduced = at::native::make_dim_mask(dim, self.dim());
   at::DimVector order;
   for (const bool last : {false, true}) {
@@ -28,43 +35,48 @@ Tensor as_rows(const Tensor& self, at::IntArrayRef dim) {
       }
     }
   }
-  int64_t rows = 1;
+  int64_t count = 1;
   for (int64_t d = 0; d < self.dim(); ++d) {
-    rows *= reduced[d] ? 1 : self.size(d);
+    count *= reduced[d] ? 1 : self.size(d);
   }
-  return self.permute(order).reshape({rows, rows == 0 ? 0 : self.numel() / rows}).contiguous();
+  const bool in_order = std::is_sorted(order.begin(), order.end());
+  return {in_order ? self.contiguous() : self.permute(order).contiguous(), count,
+          count == 0 ? 0 : self.numel() / count};
 }
 
-// The bits of the rows' hashes, computed in pieces if the rows are too few for a GPU.
-Tensor hash_rows(const Tensor& data) {
+// hashes: contiguous, one for each row; computed in pieces if the rows are too few for a GPU.
+void hash_rows(const Rows& rows, const Tensor& hashes) {
   constexpr int64_t kEnoughRows = 512;
   constexpr int64_t kShort = 64;
   constexpr int64_t kPiece = 8192;
   constexpr int64_t kEnoughPieces = 2048;
   constexpr int64_t kLeastElements = 16;  // that a thread should have to itself
   constexpr int64_t kMostThreads = 128;
-  metalops::HashTensorParameters parameters{data.size(0), data.size(1), 1, data.size(1)};
+  metalops::HashTensorParameters parameters{rows.count, rows.size, 1, rows.size};
   if (parameters.rows < kEnoughRows && parameters.columns > kPiece) {
     parameters.piece =
         std::max(kPiece, c10::metal::ceil_div(parameters.rows * parameters.columns, kEnoughPieces));
     parameters.pieces = c10::metal::ceil_div(parameters.columns, parameters.piece);
   }
-  const auto hashes =
-      at::empty({parameters.rows, parameters.pieces}, data.options().dtype(at::kLong));
+  const auto count = parameters.rows * parameters.pieces;
+  const auto of_pieces =
+      parameters.pieces == 1 ? hashes : at::empty({count}, hashes.options().dtype(at::kLong));
   auto& kernels = metalops::library("hash_tensor");
-  const auto* type = metalops::metal_type(data.scalar_type());
+  const auto* type = metalops::metal_type(rows.data.scalar_type());
   int64_t threads = c10::metal::simdgroup_size;
   while (threads < kMostThreads && threads * kLeastElements < parameters.piece) {
     threads *= 2;
   }
-  if (parameters.piece <= kShort || hashes.numel() >= (int64_t{1} << 32) / threads) {
-    metalops::launch_threads(kernels, metalops::KernelName("hash_tensor_short_rows_") + type,
-                             hashes.numel(), hashes, data, parameters);
+  if (parameters.piece <= kShort || count >= (int64_t{1} << 32) / threads) {
+    metalops::launch_threads(kernels, metalops::KernelName("hash_tensor_short_rows_") + type, count,
+                             of_pieces, rows.data, parameters);
   } else {
-    metalops::launch_threadgroups(kernels, metalops::KernelName("hash_tensor_rows_") + type,
-                                  hashes.numel(), threads, hashes, data, parameters);
+    metalops::launch_threadgroups(kernels, metalops::KernelName("hash_tensor_rows_") + type, count,
+                                  threads, of_pieces, rows.data, parameters);
   }
-  return parameters.pieces == 1 ? hashes : hash_rows(hashes);
+  if (parameters.pieces != 1) {
+    hash_rows({of_pieces, parameters.rows, parameters.pieces}, hashes);
+  }
 }
 
 Tensor& hash_tensor_out(const Tensor& self, at::IntArrayRef dim, bool keepdim, int64_t mode,
@@ -76,7 +88,14 @@ Tensor& hash_tensor_out(const Tensor& self, at::IntArrayRef dim, bool keepdim, i
   metalops::check_dtype(!at::isComplexType(type) && !at::isBarebonesUnsignedType(type),
                         "hash_tensor", type);
   at::assert_no_internal_overlap(out);
-  out.view(at::kLong).copy_(hash_rows(as_rows(self, dim)).view(out.sizes()));
+  const auto rows = as_rows(self, dim);
+  if (out.is_contiguous() && !out.is_alias_of(self)) {
+    hash_rows(rows, out);
+    return out;
+  }
+  const auto hashes = at::empty(out.sizes(), out.options());
+  hash_rows(rows, hashes);
+  out.copy_(hashes);
   return out;
 }
 

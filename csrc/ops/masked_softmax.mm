@@ -77,11 +77,11 @@ void launch(const metalops::KernelName& name, const metalops::KernelName& types,
 
 // The rows of a tensor, contiguous, as the last dimension.
 Tensor as_rows(const Tensor& tensor, int64_t dim) {
-  return (tensor.dim() == 0 ? tensor : tensor.movedim(dim, -1)).contiguous();
+  return (dim + 1 >= tensor.dim() ? tensor : tensor.movedim(dim, -1)).contiguous();
 }
 
 Tensor with_rows_at(const Tensor& rows, int64_t dim) {
-  return rows.dim() == 0 ? rows : rows.movedim(-1, dim);
+  return dim + 1 >= rows.dim() ? rows : rows.movedim(-1, dim);
 }
 
 MaskedSoftmaxParameters parameters_of(const Tensor& rows) {

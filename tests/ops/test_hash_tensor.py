@@ -145,3 +145,12 @@ def test_no_host_copy_and_no_stand_in(size):
             torch.hash_tensor(x)
 
     assert served_by_us(run) == []
+
+
+def test_a_result_in_memory_of_what_is_hashed():
+    x = torch.arange(300)
+    on_device = x.to("mps")
+    out = on_device[2:3].view(torch.uint64).reshape(())
+    torch.hash_tensor(on_device, out=out)
+    assert int(out.view(torch.int64)) == int(torch.hash_tensor(x).view(torch.int64))
+    assert torch.equal(on_device[3:].cpu(), x[3:])

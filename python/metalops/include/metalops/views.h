@@ -52,6 +52,9 @@ METALOPS_HIDDEN inline at::Tensor in_layout_of(const at::Tensor& dense, const at
 // `result` with the strides of a tensor that is made like `tensor`.
 METALOPS_HIDDEN inline at::Tensor laid_out_like(const at::Tensor& tensor,
                                                 const at::Tensor& result) {
+  if (tensor.is_contiguous() && tensor.strides() == result.strides()) {
+    return result;
+  }
   const auto out = at::empty_like(tensor);
   return out.strides() == result.strides() ? result : out.copy_(result);
 }
