@@ -218,6 +218,13 @@ def inductor_lowering() -> InductorLowering:
     return found
 
 
+def handle_dtensors(overload: OpOverload, handler: Callable) -> None:
+    """Lets handler(overload, args, keywords) do an operator's work on DTensors, in place of rules."""
+    handlers = _find("torch.distributed.tensor", "DTensor._op_dispatcher._custom_op_handlers")
+    _raise_if_missing()
+    handlers[overload] = handler
+
+
 def opinfo_classes() -> tuple[type, type, type]:
     """ErrorInput, OpInfo and SampleInput: of torch's entries for tests of operators."""
     module = "torch.testing._internal.opinfo.core"
