@@ -183,6 +183,16 @@ remembered_mps_answers = [
 ]
 
 
+# ---- torch.distributed ---------------------------------------------------------------------------
+
+# By scheme of a URL; what init_process_group() takes stores, ranks and sizes from. There are builds without.
+rendezvous_handlers = (
+    _find("torch.distributed.rendezvous", "_rendezvous_handlers")
+    if torch.distributed.is_available()
+    else {}
+)
+
+
 # ---- torch.cuda ----------------------------------------------------------------------------------
 
 
