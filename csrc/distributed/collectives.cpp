@@ -1,16 +1,14 @@
 // The operators of c10d on mps tensors: those of the CPU, on the tensors' own memory.
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <csrc/distributed/agreement.h>
+#include <csrc/distributed/agreements.h>
 #include <csrc/distributed/transfer.h>
 #include <csrc/distributed/work.h>
 #include <torch/library.h>
 #include <torch/mps.h>
 
-#include <cstdlib>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <unordered_map>
 
 namespace metalops::distributed {
 namespace {
@@ -62,44 +60,14 @@ c10::intrusive_ptr<ProcessGroup> with_backend_on_cpu(const c10::intrusive_ptr<Pr
   return face;
 }
 
-// Unless the environment says otherwise. torch's own check of all collectives, which costs an
-// exchange each, makes ours needless.
-bool checks() {
-  static const bool result = [] {
-    const char* ours = std::getenv("METALOPS_DISTRIBUTED_CHECK");
-    const char* torchs = std::getenv("TORCH_DISTRIBUTED_DEBUG");
-    return std::string_view(ours ? ours : "1") != "0" &&
-           std::string_view(torchs ? torchs : "") != "DETAIL";
-  }();
-  return result;
-}
-
-// That of a group; null if nothing is to be compared.
-std::shared_ptr<Agreement> agreement_of(const c10::intrusive_ptr<ProcessGroup>& group,
-                                        const c10::intrusive_ptr<Backend>& backend) {
-  struct Entry {
-    c10::weak_intrusive_ptr<Backend> backend;
-    std::shared_ptr<Agreement> agreement;
-  };
-  static std::mutex mutex;
-  static std::unordered_map<const Backend*, Entry> entries;
-  if (!checks() || group->getSize() < 2 || !group->getStore()) return nullptr;
-  const std::lock_guard lock(mutex);
-  const auto found = entries.find(backend.get());
-  if (found != entries.end() && !found->second.backend.expired()) return found->second.agreement;
-  auto agreement =
-      std::make_shared<Agreement>(group->getStore(), group->getRank(), group->getSize());
-  entries.insert_or_assign(backend.get(),
-                           Entry{c10::weak_intrusive_ptr<Backend>(backend), agreement});
-  return agreement;
-}
-
 class Collective final : public c10::OperatorKernel {
  public:
   explicit Collective(const Operator& op)
       : name_(op.name),
         sends_(name_ == "send"),
-        is_collective_(!sends_ && name_ != "recv" && name_.find("barrier") == std::string::npos) {}
+        receives_(name_ == "recv"),
+        takes_parts_(name_ == "all_to_all_single"),
+        is_collective_(!sends_ && !receives_ && name_.find("barrier") == std::string::npos) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
     const auto& arguments = op.schema().arguments();
@@ -108,7 +76,9 @@ class Collective final : public c10::OperatorKernel {
     std::optional<ReduceOp> reduction;
     std::optional<int64_t> root;
     bool is_async = true;
-    std::chrono::milliseconds timeout{0};
+    int64_t peer = -1, tag = 0;
+    at::DimVector parts;
+    bool in_equal_parts = takes_parts_;
     size_t at_group = 0;
     for (size_t i = 0; i < arguments.size(); ++i) {
       const IValue& value = (*stack)[begin + i];
@@ -121,8 +91,15 @@ class Collective final : public c10::OperatorKernel {
         root = value.toInt();
       } else if (arguments[i].name() == "async_op") {
         is_async = value.toBool();
-      } else if (arguments[i].name() == "timeout") {
-        timeout = std::chrono::milliseconds(value.toInt());
+      } else if (arguments[i].name() == "src" || arguments[i].name() == "dst") {
+        peer = value.toInt();
+      } else if (arguments[i].name() == "tag") {
+        tag = value.toInt();
+      } else if (arguments[i].name() == "output_split_sizes") {
+        parts = value.toDimVector();
+        in_equal_parts = in_equal_parts && parts.empty();
+      } else if (arguments[i].name() == "input_split_sizes") {
+        in_equal_parts = in_equal_parts && value.toDimVector().empty();
       }
     }
     TORCH_CHECK(group->hasBackendForDeviceType(c10::DeviceType::MPS), name_,
@@ -135,7 +112,7 @@ class Collective final : public c10::OperatorKernel {
     if (backend->getBackendName() != "gloo") return op.redispatchBoxed(cpu, stack);
 
     auto transfer = std::make_shared<Transfer>(name_, group->getGroupName(), group->getRank(),
-                                               group->getSize(), reduction, root);
+                                               group->getSize(), reduction, root, in_equal_parts);
     std::optional<HostWork::Compared> compared;
     try {
       torch::mps::synchronize();
@@ -144,17 +121,25 @@ class Collective final : public c10::OperatorKernel {
         IValue& value = (*stack)[begin + i];
         value = to_host(*transfer, std::move(value), role(arguments[i].name(), reads));
       }
-      if (auto agreement = is_collective_ ? agreement_of(group, backend) : nullptr) {
+      // What only comes from others; roots have what they send.
+      if (receives_ || (name_ == "broadcast" && root != group->getRank())) {
+        transfer->expect_all_bytes();
+      } else if (takes_parts_) {
+        if (parts.empty()) parts.assign(group->getSize(), 1);
+        transfer->expect_all_bytes(parts);
+      }
+      if (auto agreement = agreement_on(group, peer, tag)) {
         compared = {agreement, agreement->begin()};
-        // One that returns at once must not wait for the other ranks.
-        if (!is_async) {
-          if (timeout.count() <= 0) timeout = backend->getBackendOptions()->timeout;
-          agreement->compare(
-              compared->call, transfer->key(), [&] { return transfer->signature(); }, timeout);
-        }
+        // A message may be waited for later, and one to oneself first of all.
+        const auto patience = !is_collective_ ? std::chrono::milliseconds(0)
+                              : is_async      ? kPatienceOfAsync
+                                              : kPatience;
+        agreement->compare(
+            compared->call, transfer->key(), [&] { return transfer->description(); }, patience);
       }
       op.redispatchBoxed(cpu, stack);
     } catch (...) {
+      transfer->check_all_bytes(false);
       transfer->rethrow_with_context();
     }
     for (size_t i = stack->size() - op.schema().returns().size(); i < stack->size(); ++i) {
@@ -169,6 +154,13 @@ class Collective final : public c10::OperatorKernel {
   }
 
  private:
+  std::shared_ptr<Agreement> agreement_on(const Group& group, int64_t peer, int64_t tag) const {
+    if (is_collective_) return agreement_on_collectives(group);
+    if (sends_) return agreement_on_messages(group, group->getRank(), peer, tag);
+    if (receives_) return agreement_on_messages(group, peer, group->getRank(), tag);
+    return nullptr;
+  }
+
   static Role role(std::string_view argument, bool reads) {
     if (reads || argument.substr(0, 5) == "input") return Role::kReads;
     return argument.substr(0, 6) == "output" ? Role::kWrites : Role::kUpdates;
@@ -193,7 +185,7 @@ class Collective final : public c10::OperatorKernel {
   }
 
   const std::string name_;
-  const bool sends_;
+  const bool sends_, receives_, takes_parts_;
   const bool is_collective_;
 };
 

@@ -6,6 +6,9 @@
 #include <c10/util/Exception.h>
 #include <csrc/distributed/transfer.h>
 
+#include <cstring>
+#include <numeric>
+#include <random>
 #include <sstream>
 
 namespace metalops::distributed {
@@ -112,6 +115,12 @@ Tensor bytes(const Tensor& host) {
   return host.view({-1}).view(at::kByte).view(sizes);
 }
 
+// Numbers that nobody sends.
+const char* stand_in() {
+  static const uint64_t value = (uint64_t{std::random_device{}()} << 32) | std::random_device{}();
+  return reinterpret_cast<const char*>(&value);
+}
+
 void describe_tensor(std::ostream& out, const Tensor& tensor) {
   out << tensor.scalar_type() << " " << tensor.sizes();
 }
@@ -119,13 +128,15 @@ void describe_tensor(std::ostream& out, const Tensor& tensor) {
 }  // namespace
 
 Transfer::Transfer(std::string operation, std::string group, int rank, int size,
-                   std::optional<ReduceOp> reduction, std::optional<int64_t> root)
+                   std::optional<ReduceOp> reduction, std::optional<int64_t> root,
+                   bool in_equal_parts)
     : operation_(std::move(operation)),
       group_(std::move(group)),
       rank_(rank),
       size_(size),
       reduction_(std::move(reduction)),
-      root_(root) {}
+      root_(root),
+      in_equal_parts_(in_equal_parts) {}
 
 Tensor Transfer::wire_format(const Tensor& host) const {
   if (known_to_gloo(host.scalar_type())) return host;
@@ -210,27 +221,75 @@ c10::IValue Transfer::to_device(const c10::IValue& value) const {
   return value;
 }
 
-// Parts of all_to_all may differ.
-bool Transfer::compares_shapes() const { return operation_.compare(0, 10, "all_to_all") != 0; }
+void Transfer::expect_all_bytes(at::IntArrayRef parts) {
+  const int64_t whole = std::accumulate(parts.begin(), parts.end(), int64_t{0});
+  for (const Part& part : parts_) {
+    if (part.role == Role::kReads || whole == 0) continue;
+    char* end = static_cast<char*>(part.host.mutable_data_ptr());
+    const int64_t unit = part.host.nbytes() / whole;
+    for (const int64_t count : parts) {
+      end += count * unit;
+      if (count * unit < kTail) continue;
+      tails_.push_back({end - kTail});
+      std::memcpy(tails_.back().before, end - kTail, kTail);
+      std::memcpy(end - kTail, stand_in(), kTail);
+    }
+  }
+}
+
+void Transfer::check_all_bytes(bool came) {
+  std::call_once(checked_, [&] {
+    for (const Tail& tail : tails_) {
+      if (std::memcmp(tail.address, stand_in(), kTail) != 0) continue;
+      std::memcpy(tail.address, tail.before, kTail);
+      misses_bytes_ = came;
+    }
+  });
+  TORCH_CHECK(!misses_bytes_,
+              "fewer bytes came than the tensor takes: another rank has sent a smaller tensor");
+}
 
 // Only the root gives tensors to scatter or gets gathered ones.
 bool Transfer::is_compared(const Part& part) const {
-  return (part.role == Role::kWrites) == (operation_ == "scatter");
+  return is_message() || (part.role == Role::kWrites) == (operation_ == "scatter");
 }
 
-std::string Transfer::signature() const {
+// How much goes to whom may differ.
+at::IntArrayRef Transfer::compared_sizes(const Part& part) const {
+  const at::IntArrayRef sizes = part.device.sizes();
+  return takes_parts() && !sizes.empty() ? sizes.slice(1) : sizes;
+}
+
+Agreement::Description Transfer::description() const {
   std::ostringstream out;
+  if (is_message()) {
+    // As other layers of torch have it, shapes are the receiver's.
+    const char* separator = "";
+    for (const Part& part : parts_) {
+      out << separator << part.device.numel() << " elements of " << part.device.scalar_type();
+      separator = ", ";
+    }
+    return {out.str()};
+  }
   out << operation_;
   if (reduction_) out << " (" << name(*reduction_) << ")";
   if (root_) out << " with root " << *root_;
   const char* separator = " of ";
+  std::ostringstream known_to_some;
   for (const Part& part : parts_) {
     if (!is_compared(part)) continue;
     out << separator << part.device.scalar_type();
-    if (compares_shapes()) out << " " << part.device.sizes();
+    if (takes_parts()) {
+      out << " [*";
+      for (const int64_t size : compared_sizes(part)) out << ", " << size;
+      out << "]";
+    } else {
+      out << " " << part.device.sizes();
+    }
+    if (in_equal_parts_) known_to_some << " in equal parts of " << part.device.sizes();
     separator = ", ";
   }
-  return out.str();
+  return {out.str(), known_to_some.str()};
 }
 
 std::string Transfer::key() const {
@@ -243,9 +302,14 @@ std::string Transfer::key() const {
   for (const Part& part : parts_) {
     if (!is_compared(part)) continue;
     add(static_cast<int64_t>(part.device.scalar_type()));
+    if (is_message()) {
+      add(part.device.numel());
+      continue;
+    }
     add(part.device.dim());
-    if (!compares_shapes()) continue;
-    for (const int64_t size : part.device.sizes()) add(size);
+    for (const int64_t size : in_equal_parts_ ? part.device.sizes() : compared_sizes(part)) {
+      add(size);
+    }
   }
   return key;
 }

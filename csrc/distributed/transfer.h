@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <c10/util/SmallVector.h>
+#include <csrc/distributed/agreement.h>
 
 #include <mutex>
 #include <string>
@@ -16,9 +17,10 @@ enum class Role { kReads, kWrites, kUpdates };
 class Transfer {
  public:
   // operation: as the errors call it. rank, size: in the group. reduction: of operations that have
-  // one.
+  // one. in_equal_parts: of all_to_all_single, when nobody says how much goes to whom.
   Transfer(std::string operation, std::string group, int rank, int size,
-           std::optional<c10d::ReduceOp> reduction, std::optional<int64_t> root);
+           std::optional<c10d::ReduceOp> reduction, std::optional<int64_t> root,
+           bool in_equal_parts);
 
   // The CPU tensor that Gloo gets for an argument: over the same memory wherever Gloo can work
   // there, which takes a contiguous tensor of a dtype that it knows or that can be seen as one,
@@ -31,8 +33,15 @@ class Transfer {
   bool needs_finish() const { return needs_finish_; }
   void finish();
 
+  // Of what other ranks write into the tensors, once to_host has been called: all of it has to
+  // come, in parts of these proportions along the first dimension. Gloo ends a process to which
+  // more bytes come than it expects, and says nothing of fewer.
+  void expect_all_bytes(at::IntArrayRef parts = {1});
+  // RuntimeError if they have not come; came: whether Gloo says so.
+  void check_all_bytes(bool came);
+
   // What all ranks have in common that do the same: operation, reduction and what tensors are like.
-  std::string signature() const;
+  Agreement::Description description() const;
   // The same, quick to make and not to be read.
   std::string key() const;
 
@@ -50,8 +59,10 @@ class Transfer {
     Role role;
   };
   at::Tensor wire_format(const at::Tensor& host) const;
-  bool compares_shapes() const;
+  bool is_message() const { return operation_ == "send" || operation_ == "recv"; }
+  bool takes_parts() const { return operation_ == "all_to_all_single"; }
   bool is_compared(const Part& part) const;
+  at::IntArrayRef compared_sizes(const Part& part) const;
   std::string describe() const;
 
   const std::string operation_;
@@ -60,8 +71,18 @@ class Transfer {
   const int size_;
   const std::optional<c10d::ReduceOp> reduction_;
   const std::optional<int64_t> root_;
+  const bool in_equal_parts_;
+  // The last bytes of something that is to come, for which others stand until it is there.
+  static constexpr int64_t kTail = 8;
+  struct Tail {
+    char* address;
+    char before[kTail];
+  };
   c10::SmallVector<Part, 2> parts_;
+  std::vector<Tail> tails_;
+  bool misses_bytes_ = false;
   bool needs_finish_ = false;
+  std::once_flag checked_;
   std::once_flag finished_;
   std::once_flag described_;
 };

@@ -1,8 +1,19 @@
 #include <csrc/distributed/work.h>
 
+#include <condition_variable>
+#include <thread>
+
 namespace metalops::distributed {
 
 using c10::ivalue::Future;
+
+namespace {
+
+// How often a rank that waits looks what others told, and how long it waits until it tells them
+// what it has called, though that was known.
+constexpr std::chrono::milliseconds kSlice{1'000}, kUntilTold{10'000};
+
+}  // namespace
 
 HostWork::HostWork(c10::intrusive_ptr<c10d::Work> inner, std::shared_ptr<Transfer> transfer,
                    std::optional<Compared> compared)
@@ -35,6 +46,7 @@ c10::intrusive_ptr<Future> HostWork::future_of_results() {
         [transfer = transfer_](Future& done) {
           try {
             if (done.hasError()) std::rethrow_exception(done.exception_ptr());
+            transfer->check_all_bytes(true);
             transfer->finish();
             return transfer->to_device(done.constValue());
           } catch (...) {
@@ -49,7 +61,8 @@ c10::intrusive_ptr<Future> HostWork::future_of_results() {
 bool HostWork::wait(std::chrono::milliseconds timeout) {
   bool done = false;
   try {
-    done = compared_ ? wait_and_look(timeout) : inner_->wait(timeout);
+    done = wait_for_inner(timeout);
+    transfer_->check_all_bytes(done);
     if (transfer_->needs_finish() && !has_future()) transfer_->finish();
   } catch (...) {
     transfer_->rethrow_with_context();
@@ -58,11 +71,25 @@ bool HostWork::wait(std::chrono::milliseconds timeout) {
   return done;
 }
 
-bool HostWork::wait_and_look(std::chrono::milliseconds timeout) {
+bool HostWork::wait_for_inner(std::chrono::milliseconds timeout) {
+  try {
+    if (!compared_) return inner_->wait(timeout);
+    return has_future() ? wait_in_slices(timeout) : wait_watched(timeout);
+  } catch (...) {
+    transfer_->check_all_bytes(false);
+    throw;
+  }
+}
+
+void HostWork::look(bool tells) {
+  compared_->agreement->look(compared_->call, [this] { return transfer_->description(); }, tells);
+}
+
+bool HostWork::wait_in_slices(std::chrono::milliseconds timeout) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   for (;;) {
-    auto slice = std::chrono::milliseconds(1000);
+    auto slice = kSlice;
     if (timeout != kNoTimeout) {
       const auto spent =
           std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start);
@@ -75,8 +102,47 @@ bool HostWork::wait_and_look(std::chrono::milliseconds timeout) {
     } catch (...) {
       if (inner_->isCompleted()) throw;  // not because the slice is over
     }
-    compared_->agreement->look(compared_->call, [this] { return transfer_->signature(); });
+    look(Clock::now() - start > kUntilTold);
   }
+}
+
+// A message is waited for as a whole: when that has taken too long, Gloo closes all connections.
+bool HostWork::wait_watched(std::chrono::milliseconds timeout) {
+  if (!compared_->call.told) return inner_->wait(timeout);
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool over = false;
+  std::exception_ptr disagreement;
+  std::thread watch([&] {
+    std::unique_lock lock(mutex);
+    while (!changed.wait_for(lock, kSlice, [&] { return over; })) {
+      try {
+        look(false);
+      } catch (...) {
+        disagreement = std::current_exception();
+        inner_->abort();
+        return;
+      }
+    }
+  });
+  const auto end = [&] {
+    {
+      const std::lock_guard lock(mutex);
+      over = true;
+    }
+    changed.notify_one();
+    watch.join();
+    if (disagreement) std::rethrow_exception(disagreement);
+  };
+  bool done = false;
+  try {
+    done = inner_->wait(timeout);
+  } catch (...) {
+    end();
+    throw;
+  }
+  end();
+  return done;
 }
 
 bool HostWork::isCompleted() {

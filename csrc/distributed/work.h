@@ -10,7 +10,7 @@ namespace metalops::distributed {
 
 class HostWork final : public c10d::Work {
  public:
-  // A collective on whose arguments ranks have to agree.
+  // A call on whose arguments ranks have to agree.
   struct Compared {
     std::shared_ptr<Agreement> agreement;
     Agreement::Call call;
@@ -35,7 +35,10 @@ class HostWork final : public c10d::Work {
  private:
   c10::intrusive_ptr<c10::ivalue::Future> future_of_results();
   bool has_future() const;
-  bool wait_and_look(std::chrono::milliseconds timeout);
+  bool wait_for_inner(std::chrono::milliseconds timeout);
+  bool wait_in_slices(std::chrono::milliseconds timeout);
+  bool wait_watched(std::chrono::milliseconds timeout);
+  void look(bool tells);
 
   const c10::intrusive_ptr<c10d::Work> inner_;
   const std::shared_ptr<Transfer> transfer_;

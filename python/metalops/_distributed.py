@@ -9,8 +9,12 @@ default, would be another thing than ours; and from Python it could not keep up 
 from __future__ import annotations
 
 import functools
+import os
+import warnings
 
 import torch
+
+from ._torch_internals import rendezvous_handlers
 
 
 def install() -> None:
@@ -35,6 +39,33 @@ def install() -> None:
 
     config.__init__ = with_cpu
     _serve_fully_shard()
+    _start_anew_after_restarts()
+
+
+def _start_anew_after_restarts() -> None:
+    """Keeps ranks that torchrun has started again from calling the addresses of those that have ended.
+
+    The agents of torch 2.13 keep their store, in which Gloo's ranks tell their addresses. One agent has started all ranks as often;
+    of several each counts for itself.
+    """
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if attempt == "0" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return
+    if os.environ.get("GROUP_WORLD_SIZE") != "1":
+        warnings.warn(
+            "torchrun has restarted this rank, and its agents still have the addresses of Gloo's ranks before; set "
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 where torchrun is called",
+            stacklevel=2,
+        )
+        return
+    handler = rendezvous_handlers["env"]
+
+    @functools.wraps(handler)
+    def with_prefix(*args, **keywords):
+        for store, rank, size in handler(*args, **keywords):
+            yield torch.distributed.PrefixStore(f"attempt {attempt}", store), rank, size
+
+    rendezvous_handlers["env"] = with_prefix
 
 
 def _serve_fully_shard() -> None:

@@ -23,8 +23,8 @@ VARIABLES: dict[str, tuple[str, str]] = {
     ),
     "METALOPS_DISTRIBUTED_CHECK": (
         "1",
-        "0: ranks do not compare what collectives of `mps` tensors they call, which costs an exchange the first time that one is "
-        "called and lets ranks with other shapes or dtypes raise",
+        "0: ranks do not compare what collectives and messages of `mps` tensors they call, which costs an exchange the first time "
+        "that one is called and lets ranks with other shapes or dtypes raise; `collectives`: only those",
     ),
     "METALOPS_ENGINE": (
         "auto",

@@ -1,7 +1,8 @@
 """How DTensor shards the operators of metalops: over what dimensions they can run without talking to other ranks.
 
 A rule gives what each placement of a mesh's dimension may be: the results', then the arguments', None for what is no tensor.
-DTensor picks the one that moves least. Replicating everything is among them, so no call fails for its placements.
+DTensor picks the one that moves least. Replicating everything is among them, so no call fails for its placements. Of operators
+that write into other tensors than their first, see _sharding_written.py.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ def install() -> None:
 def _register() -> None:
     from torch.distributed.tensor.experimental import register_sharding
 
+    from . import _sharding_written
+
+    _sharding_written.register()
     operators = torch.ops.metalops
     for overload, halving in _pointwise_overloads():
         register_sharding(overload)(_Pointwise(overload, halving))
@@ -30,16 +34,19 @@ def _register() -> None:
     for merging in ("merge_attention", "merge_attention_backward"):
         register_sharding(getattr(operators, merging).default)(_merge_attention)
     register_sharding(operators.quantized_matmul.default)(_quantized_matmul)
+    register_sharding(operators.quantize.default)(_quantize)
+    register_sharding(operators.dequantize.default)(_dequantize)
+    register_sharding(operators.quantized_scales_gradient.default)(_scales_gradient)
     register_sharding(operators.gguf_linear.default)(_gguf_linear)
+    register_sharding(operators.gguf_dequantize.default)(_gguf_dequantize)
+    register_sharding(operators.rotate_tokens.default)(_rotate_tokens)
     register_sharding(operators.linear_act.default)(_linear_act)
     register_sharding(operators.linear_act_with_input.default)(_linear_act_with_input)
     register_sharding(operators.linear_act_backward.default)(_linear_act_backward)
 
 
 def _pointwise_overloads() -> list[tuple[OpOverload, bool]]:
-    """The functional ones, those in place and those of gradients (DTensor takes no out= of operators that are not torch's), and
-    whether they take the two halves of a tensor.
-    """
+    """The functional ones, those in place and those of gradients, and whether they take the two halves of a tensor."""
     from .ops._pointwise import declared
 
     found = []
@@ -102,9 +109,13 @@ def _of(argument, placement):
 def _attention_forward(query, key, value, *rest, **keywords):
     shardings = [_replicated(2, (query, key, value, *rest))]
     for inputs in _attention_inputs(query, key, value, rest):
-        dim = inputs[0].dim
-        shardings.append(([_shard(dim), _shard(dim)], inputs))
+        shardings.append(([inputs[0], _of_lse(query, inputs[0])], inputs))
     return shardings
+
+
+def _of_lse(query, placement):
+    """That of packed sequences has heads before tokens."""
+    return _shard(0) if query.ndim == 3 else placement
 
 
 def _attention_backward(grad_out, grad_lse, query, key, value, out, lse, *rest, **keywords):
@@ -114,8 +125,9 @@ def _attention_backward(grad_out, grad_lse, query, key, value, out, lse, *rest, 
     if _is_tensor(mask) or _is_tensor(sinks) or _is_tensor(slopes):
         return shardings  # their gradients are sums over what would be sharded
     for inputs in _attention_inputs(query, key, value, rest):
-        split = _shard(inputs[0].dim)
-        placed = [split, _of(grad_lse, split), *inputs[:3], split, split, *inputs[3:]]
+        split = inputs[0]
+        of_lse = _of_lse(query, split)
+        placed = [split, _of(grad_lse, of_lse), *inputs[:3], split, of_lse, *inputs[3:]]
         shardings.append(([split] * 3 + [_replicate()] * 3, placed))
     return shardings
 
@@ -127,10 +139,12 @@ def _replicate():
 
 
 def _attention_inputs(query, key, value, rest):
-    """Placements over sequences and over heads, for (batch, heads, tokens, features)."""
+    """Placements over sequences and over heads, for (batch, heads, tokens, features); for packed sequences, (tokens, heads,
+    features), over heads.
+    """
     mask, sinks, slopes, starts_q, starts_k, used_k, rng, *numbers = rest
-    if query.ndim != 4 or _is_tensor(rng):
-        return  # packed sequences share a dimension; random numbers depend on the position
+    if _is_tensor(rng):
+        return  # random numbers depend on the position
     others = [None] * len(numbers)
 
     def of_mask(dim):
@@ -139,25 +153,19 @@ def _attention_inputs(query, key, value, rest):
         own = dim - (4 - mask.ndim)
         return _shard(own) if own >= 0 and mask.shape[own] != 1 else _replicate()
 
-    def of_slopes(dim):
-        if not _is_tensor(slopes):
-            return None
-        own = dim - (2 - slopes.ndim)
-        return _shard(own) if own >= 0 else _replicate()
+    def place(split, of_mask, of_sinks, of_slopes, of_lengths):
+        options = [_of(sinks, of_sinks), _of(slopes, of_slopes)]
+        starts = [_of(x, _replicate()) for x in (starts_q, starts_k)]
+        lengths = _of(used_k, of_lengths)
+        return [split, split, split, of_mask, *options, *starts, lengths, None, *others]
 
-    batch, heads = _shard(0), _shard(1)
-    yield [batch, batch, batch, of_mask(0), _of(sinks, _replicate()), of_slopes(0), None, None] + [
-        _of(used_k, batch),
-        None,
-        *others,
-    ]
+    if query.ndim == 4:
+        of_slopes = _shard(0) if _is_tensor(slopes) and slopes.ndim == 2 else _replicate()
+        yield place(_shard(0), of_mask(0), _replicate(), of_slopes, _shard(0))
     # Heads that share keys stay together.
-    if key.shape[1] % query.mesh.size() == 0:
-        yield [heads, heads, heads, of_mask(1), _of(sinks, _shard(0)), of_slopes(1), None, None] + [
-            _of(used_k, _replicate()),
-            None,
-            *others,
-        ]
+    if key.ndim == query.ndim and key.shape[1] % query.mesh.size() == 0:
+        of_slopes = _shard(slopes.ndim - 1) if _is_tensor(slopes) else None
+        yield place(_shard(1), of_mask(1), _shard(0), of_slopes, _replicate())
 
 
 def _paged_attention(
@@ -194,8 +202,15 @@ def _merge_attention(*parts):
 
 
 def _splits(tensor, dim: int) -> bool:
-    """Whether all ranks get as much of a dimension, in which the groups of a format lie."""
+    """Whether all ranks get as much of a dimension."""
     return tensor.shape[dim] % tensor.mesh.size() == 0
+
+
+def _splits_groups(packed, scales, bits: int, group_size: int) -> bool:
+    """Whether all ranks get as many whole groups of a row, with their scales."""
+    last = packed.ndim - 1
+    whole = packed.shape[last] * 8 == scales.shape[last] * group_size * bits
+    return whole and _splits(packed, last) and _splits(scales, last)
 
 
 def _partial():
@@ -224,10 +239,100 @@ def _quantized_matmul(
             add(_shard(dim), _shard(dim), _replicate(), _replicate())
     # Features of the result; then those that are summed over, of which each rank has a part of the sum.
     features, summed = (rows, rows + 1) if transpose else (rows + 1, rows)
-    if _splits(packed, features) and _splits(scales, features):
+    can_split = {
+        rows: _splits(packed, rows) and _splits(scales, rows),
+        rows + 1: _splits_groups(packed, scales, *numbers[:2]),
+    }
+    if can_split[features]:
         add(_shard(last), _replicate(), _shard(features), _shard(0))
-    if _splits(packed, summed) and _splits(scales, summed):
+    if can_split[summed]:
         add(_partial(), _shard(last), _shard(summed), _partial())
+    return shardings
+
+
+def _quantize(weight, global_scale, bits, group_size, mode):
+    """Over rows, and over columns between groups; the last result is only something in the mode that has biases."""
+    arguments = (weight, global_scale, bits, group_size, mode)
+    shardings = [_replicated(3, arguments)]
+    last = weight.ndim - 1
+    same = _of(global_scale, _replicate())
+    for dim in range(weight.ndim):
+        if dim < last or weight.shape[last] % (group_size * weight.mesh.size()) == 0:
+            split = _shard(dim)
+            of_biases = split if mode == "affine" else _replicate()
+            shardings.append(([split, split, of_biases], [split, same, None, None, None]))
+    return shardings
+
+
+def _dequantize(packed, scales, biases, global_scale, indices, bits, group_size, mode, dtype):
+    """As _quantize; of embeddings over indices, and over columns."""
+    arguments = (packed, scales, biases, global_scale, indices, bits, group_size, mode, dtype)
+    shardings = [_replicated(1, arguments)]
+    last = packed.ndim - 1
+
+    def add(result, of_weights, of_indices):
+        weights = [of_weights, of_weights, _of(biases, of_weights), _of(global_scale, _replicate())]
+        shardings.append(([result], [*weights, _of(indices, of_indices), None, None, None, None]))
+
+    rows = packed if indices is None else indices
+    lines = last if indices is None else indices.ndim
+    for dim in range(lines):
+        if rows is packed:
+            add(_shard(dim), _shard(dim), None)
+        else:
+            add(_shard(dim), _replicate(), _shard(dim))
+    if _splits_groups(packed, scales, bits, group_size):
+        add(_shard(lines), _shard(last), _replicate())
+    return shardings
+
+
+def _scales_gradient(grad, packed, scales, bits, group_size, mode):
+    """Over rows, and over columns between groups; that of partial sums is partial sums."""
+    arguments = (grad, packed, scales, bits, group_size, mode)
+    shardings = [_replicated(2, arguments)]
+
+    def add(result, of_weights):
+        of_biases = result if mode == "affine" else _replicate()
+        placed = [result, of_weights, of_weights, None, None, None]
+        shardings.append(([result, of_biases], placed))
+
+    last = packed.ndim - 1
+    for dim in range(last):
+        add(_shard(dim), _shard(dim))
+    if _splits_groups(packed, scales, bits, group_size):
+        add(_shard(last), _shard(last))
+    add(_partial(), _replicate())
+    return shardings
+
+
+def _splits_blocks(data, qtype: int) -> bool:
+    """Whether all ranks get as many whole blocks of a row."""
+    from .ops._gguf_formats import BY_NUMBER
+
+    blocks = data.shape[data.ndim - 1] // BY_NUMBER[qtype].bytes
+    return blocks % data.mesh.size() == 0
+
+
+def _gguf_dequantize(data, indices, qtype, dtype):
+    shardings = [_replicated(1, (data, indices, qtype, dtype))]
+    last = data.ndim - 1
+    lines = last if indices is None else indices.ndim
+    for dim in range(lines):
+        of_data = _shard(dim) if indices is None else _replicate()
+        shardings.append(([_shard(dim)], [of_data, _of(indices, _shard(dim)), None, None]))
+    if _splits_blocks(data, qtype):
+        inputs = [_shard(last), _of(indices, _replicate()), None, None]
+        shardings.append(([_shard(lines)], inputs))
+    return shardings
+
+
+def _rotate_tokens(tokens, lengths, cosines, sines, interleaved, advances):
+    """Over sequences and heads, of (batch, tokens, heads, features)."""
+    arguments = (tokens, lengths, cosines, sines, interleaved, advances)
+    shardings = [_replicated(1, arguments)]
+    same = _replicate()
+    for dim, of_lengths in ((0, _shard(0)), (2, same)):
+        shardings.append(([_shard(dim)], [_shard(dim), of_lengths, same, same, None, None]))
     return shardings
 
 
@@ -238,6 +343,9 @@ def _gguf_linear(x, data, bias, qtype):
         of_bias = _of(bias, _replicate())
         shardings.append(([_shard(dim)], [_shard(dim), _replicate(), of_bias, None]))
     shardings.append(([_shard(last)], [_replicate(), _shard(0), _of(bias, _shard(0)), None]))
+    if _splits_blocks(data, qtype):
+        of_bias = _of(bias, _partial())
+        shardings.append(([_partial()], [_shard(last), _shard(1), of_bias, None]))
     return shardings
 
 
@@ -274,6 +382,13 @@ def _linear_act_backward(grad_output, x, weight, bias, saved, activation, output
         inputs = [of_grad, of_x, of_weight, _of(bias, of_bias), _of(saved, of_grad), None, None]
         shardings.append((of_results, inputs))
 
+    if activation == "none" and list(output_mask) == [False, False, True]:
+        # Sums of grad_output, which quantized_matmul's bias has too: nothing is done with the others.
+        for dim in range(last):
+            add([_partial()] * 3, *[_shard(dim)] * 3, _replicate())
+        add([_shard(0)] * 3, *[_shard(last)] * 3, _replicate())
+        add([_partial()] * 3, *[_partial()] * 3, _replicate())
+        return shardings
     for dim in range(last):
         split = _shard(dim)
         add([split, _partial(), _partial()], split, split, _replicate(), _replicate())

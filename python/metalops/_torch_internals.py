@@ -183,6 +183,16 @@ remembered_mps_answers = [
 ]
 
 
+# ---- torch.distributed ---------------------------------------------------------------------------
+
+# By scheme of a URL; what init_process_group() takes stores, ranks and sizes from. There are builds without.
+rendezvous_handlers = (
+    _find("torch.distributed.rendezvous", "_rendezvous_handlers")
+    if torch.distributed.is_available()
+    else {}
+)
+
+
 # ---- torch.cuda ----------------------------------------------------------------------------------
 
 
@@ -216,6 +226,13 @@ def inductor_lowering() -> InductorLowering:
     )
     _raise_if_missing()
     return found
+
+
+def handle_dtensors(overload: OpOverload, handler: Callable) -> None:
+    """Lets handler(overload, args, keywords) do an operator's work on DTensors, in place of rules."""
+    handlers = _find("torch.distributed.tensor", "DTensor._op_dispatcher._custom_op_handlers")
+    _raise_if_missing()
+    handlers[overload] = handler
 
 
 def opinfo_classes() -> tuple[type, type, type]:

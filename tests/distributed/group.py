@@ -51,6 +51,8 @@ def _serve(connection, rank, size, store, options, root):
     """A rank: runs what comes until nothing more comes."""
     if sys.platform == "linux":  # elsewhere it ends with the connection
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if not multiprocessing.parent_process().is_alive():  # before that was asked for
+        os._exit(1)
     sys.path.insert(0, root)
     import torch
 

@@ -4,6 +4,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from . import transformer
@@ -77,12 +80,50 @@ def compiled_ddp():
         torch.testing.assert_close(x.grad, y.grad, rtol=1e-3, atol=1e-5)
 
 
+def assert_trains_as_one_process(model, steps=2):
+    """Parameters after steps of SGD, the second of which runs what the first has compiled."""
+    reference = transformer.make()
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.3) for m in (model, reference)]
+    for step in range(steps):
+        words = transformer.batch(step)
+        transformer.loss(model, words[dist.get_rank() :: RANKS]).backward()
+        transformer.loss(reference, words).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    for x, y in zip(model.parameters(), reference.parameters()):
+        assert isinstance(x, DTensor)
+        torch.testing.assert_close(x.full_tensor(), y, rtol=1e-3, atol=2e-5)
+
+
+def compiled_blocks_of_fully_shard():
+    """Each block is compiled as a whole, with gathering and scattering around it."""
+    model, mesh = transformer.make(), init_device_mesh("mps", (RANKS,))
+    for block in model.blocks:
+        block.compile(fullgraph=True)
+        fully_shard(block, mesh=mesh)
+    assert_trains_as_one_process(fully_shard(model, mesh=mesh))
+
+
+def compiled_fully_shard():
+    """All of it is compiled, with graph breaks where it gathers and scatters."""
+    model, mesh = transformer.make(), init_device_mesh("mps", (RANKS,))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh).compile(backend="aot_eager")
+    assert_trains_as_one_process(model)
+
+
 @pytest.mark.parametrize("case", [eager, differentiable], ids=lambda case: case.__name__)
 def test_eager(pair, case):
     pair.run(case)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [compiled, compiled_ddp], ids=lambda case: case.__name__)
+@pytest.mark.parametrize(
+    "case",
+    [compiled, compiled_ddp, compiled_fully_shard, compiled_blocks_of_fully_shard],
+    ids=lambda case: case.__name__,
+)
 def test_compiled(pair, case):
     pair.run(case, timeout=180)

@@ -75,6 +75,27 @@ def pointwise_in_place():
     torch.testing.assert_close(whole(y), metalops.ops.gelu_quick(x))
 
 
+def pointwise_out(names):
+    """out= keeps its placement, whatever that of the operands is."""
+    for name in names:
+        operator = declared[name]
+        function = getattr(metalops.ops, name)
+        numbers = {"cap": 3.0} if name == "softcap" else {}
+        tensors = [torch.rand(4, 6, device="mps") for _ in range(operator.operands)]
+        expected = function(*tensors, **numbers)
+        for of_inputs, of_out in itertools.product((Replicate(), Shard(0), Shard(1)), repeat=2):
+            out = shard(torch.zeros_like(expected), of_out)
+            result = function(*(shard(x, of_inputs) for x in tensors), **numbers, out=out)
+            assert result is out and out.placements == (of_out,)
+            torch.testing.assert_close(whole(out), expected)
+
+
+def out_of_other_sizes():
+    x = shard(torch.rand(4, 6, device="mps"), Shard(0))
+    with pytest.raises(RuntimeError, match=r"gelu_quick.*sizes \[4, 3\].*not resized to \[4, 6\]"):
+        metalops.ops.gelu_quick(x, out=shard(torch.zeros(4, 3, device="mps"), Shard(0)))
+
+
 def attention(query_heads, key_heads):
     query = torch.randn(2, query_heads, 5, 8, device="mps")
     key, value = (torch.randn(2, key_heads, 7, 8, device="mps") for _ in range(2))
@@ -105,6 +126,110 @@ def attention_with_extras():
             )
             assert result.placements == (Shard(dim),)
             torch.testing.assert_close(whole(result), expected)
+
+
+def packed_attention():
+    """Sequences one behind the other, over heads."""
+    query, key, value = (torch.randn(9, heads, 8, device="mps") for heads in (4, 2, 2))
+    starts = torch.tensor([0, 4, 9], dtype=torch.int32, device="mps")
+    sinks = torch.randn(4, device="mps")
+
+    def operation(q, k, v, starts, sinks):
+        return metalops.ops.varlen_attention(
+            q, k, v, starts, starts, 5, 5, is_causal=True, sinks=sinks
+        )
+
+    expected = metalops.ops.varlen_attention(
+        query, key, value, starts, starts, 5, 5, sinks=sinks, return_lse=True
+    )
+    heads, same = Shard(1), Replicate()
+    of_starts = shard(starts, same)
+    found = metalops.ops.varlen_attention(
+        *(shard(x, heads) for x in (query, key, value)),
+        of_starts,
+        of_starts,
+        5,
+        5,
+        sinks=shard(sinks, same),
+        return_lse=True,
+    )
+    for result, x, placement in zip(found, expected, (Shard(1), Shard(0))):
+        assert result.placements == (placement,)
+        torch.testing.assert_close(whole(result), x)
+
+    def without_sinks(q, k, v, starts):
+        return metalops.ops.varlen_attention(q, k, v, starts, starts, 5, 5, is_causal=True)
+
+    for placement, kept in ((heads, heads), (Shard(0), None)):
+        compare(without_sinks, [query, key, value, starts], [placement] * 3 + [same], kept)
+        compare(operation, [query, key, value, starts, sinks], [placement] * 3 + [same] * 2)
+
+
+def caches():
+    """Keys and values are stored in caches over heads, whose placement stays; then attention is over heads."""
+    key, value = (torch.randn(6, 4, 8, device="mps") for _ in range(2))
+    whole_caches = [torch.zeros(5, 4, 4, 8, device="mps") for _ in range(2)]
+    slots = torch.tensor([3, 9, -1, 0, 19, 12], device="mps")
+    scale = torch.tensor(2.0, device="mps")
+    empty = [x.clone() for x in whole_caches]
+    metalops.ops.reshape_and_cache(key, value, *whole_caches, slots, k_scale=scale)
+    for of_caches, of_tokens in itertools.product(
+        (Shard(2), Replicate()), (Shard(1), Shard(0), Replicate())
+    ):
+        sharded = [shard(x, of_caches) for x in empty]
+        tokens = [shard(x, of_tokens) for x in (key, value)]
+        metalops.ops.reshape_and_cache(
+            *tokens, *sharded, shard(slots, Replicate()), k_scale=shard(scale, Replicate())
+        )
+        for x, expected in zip(sharded, whole_caches):
+            assert x.placements == (of_caches,)
+            torch.testing.assert_close(whole(x), expected)
+    pages = [shard(x, Shard(0)) for x in empty]
+    tokens = [shard(x, Replicate()) for x in (key, value)]
+    with pytest.raises(NotImplementedError, match="replicated or sharded over heads"):
+        metalops.ops.reshape_and_cache(*tokens, *pages, shard(slots, Replicate()))
+    with pytest.raises(RuntimeError, match="all have to be DTensors"):
+        metalops.ops.reshape_and_cache(*tokens, *pages, slots)
+
+
+def cache_of_flash_attention():
+    """New tokens are rotated and appended to caches of sequences, over heads and over sequences."""
+    from metalops.flash_attn import flash_attn_with_kvcache
+
+    query, key, value = (torch.randn(2, 3, 4, 16, device="mps") for _ in range(3))
+    empty = torch.zeros(2, 2, 12, 4, 16, device="mps")
+    lengths = torch.tensor([2, 5], dtype=torch.int32, device="mps")
+    cosines, sines = torch.rand(2, 12, 8, device="mps")
+
+    def attend(place_caches, place):
+        cached = [place_caches(x.clone()) for x in empty]
+        split = [place(x) for x in (query, key, value)]
+        others = [
+            x if place is identity else shard(x, Replicate()) for x in (lengths, cosines, sines)
+        ]
+        out = flash_attn_with_kvcache(
+            split[0],
+            *cached,
+            *split[1:],
+            others[1],
+            others[2],
+            cache_seqlens=others[0],
+            causal=True,
+        )
+        return [out, *cached]
+
+    def identity(x):
+        return x
+
+    expected = attend(identity, identity)
+    for placement in (Shard(2), Shard(0), Replicate()):
+
+        def place(x):
+            return shard(x, placement)  # noqa: B023
+
+        for x, y in zip(attend(place, place), expected):
+            assert x.placements == (placement,)
+            torch.testing.assert_close(whole(x), y)
 
 
 def paged_attention():
@@ -179,6 +304,89 @@ def gradient_of_quantized_linear():
         torch.testing.assert_close(whole(result), expected, rtol=1e-4, atol=1e-3)
 
 
+def gradients_of_scales(mode):
+    """Those of scales, biases, bias and input, with rows, columns and the batch sharded."""
+    x, w = torch.randn(6, 128, device="mps"), torch.randn(64, 128, device="mps")
+    bias = torch.randn(64, device="mps")
+    options = {"bits": 4, "group_size": 64, "mode": mode}
+    parts = [y for y in metalops.ops.quantize(w, **options) if y is not None]
+    floats = [x, *parts[1:], bias]
+
+    def gradients(x, packed, *others):
+        leaves = [y.detach().requires_grad_() for y in (x, *others)]
+        scales, biases, bias = [*leaves[1:-1], None][:2] + leaves[-1:]
+        y = metalops.ops.quantized_linear(leaves[0], packed, scales, biases, bias, **options)
+        return torch.autograd.grad((y * y).sum(), leaves)
+
+    expected = gradients(x, parts[0], *floats[1:])
+    for of_x, of_w, of_bias in (
+        (Shard(0), Replicate(), Replicate()),
+        (Replicate(), Shard(0), Shard(0)),
+        (Shard(1), Shard(1), Replicate()),
+    ):
+        scales = [shard(y, of_w) for y in floats[1:-1]]
+        found = gradients(shard(x, of_x), shard(parts[0], of_w), *scales, shard(bias, of_bias))
+        for result, y in zip(found, expected):
+            torch.testing.assert_close(whole(result), y, rtol=1e-3, atol=2e-2)
+
+
+def dequantize(mode):
+    w = torch.randn(8, 128, device="mps")
+    options = {"bits": 4, "group_size": 32, "mode": mode}
+    indices = torch.tensor([[3, 0, 7], [1, 1, 2]], device="mps")
+    for placement in (Shard(0), Shard(1), Replicate()):
+        parts = metalops.ops.quantize(w, **options)
+        sharded = metalops.ops.quantize(shard(w, placement), **options)
+        parts, sharded = ([x for x in found if x is not None] for found in (parts, sharded))
+        for x, y in zip(sharded, parts):
+            assert x.placements == (placement,)
+            torch.testing.assert_close(whole(x), y, rtol=0, atol=0)
+        result = metalops.ops.dequantize(*sharded, **options)
+        assert result.placements == (placement,)
+        torch.testing.assert_close(whole(result), metalops.ops.dequantize(*parts, **options))
+        rows = metalops.ops.quantized_embedding(indices, *parts, **options)
+        for of_indices in (Shard(0), Shard(1), Replicate()):
+            result = metalops.ops.quantized_embedding(
+                shard(indices, of_indices), *sharded, **options
+            )
+            torch.testing.assert_close(whole(result), rows)
+    assert metalops.ops.quantized_embedding(
+        shard(indices, Shard(0)), *(shard(x, Replicate()) for x in parts), **options
+    ).placements == (Shard(0),)
+
+
+def groups_that_do_not_divide():
+    """Rows of three groups: columns cannot be split between two ranks, and the result is right all the same."""
+    x, w = torch.randn(6, 96, device="mps"), torch.randn(8, 96, device="mps")
+    for group_size in (32, 64):
+        options = {"bits": 4, "group_size": group_size}
+        parts = metalops.ops.quantize(w, **options)
+        expected = metalops.ops.quantized_linear(x, *parts, **options)
+        columns = [shard(y, Shard(1)) for y in (x, *parts)]
+        result = metalops.ops.quantized_linear(*columns, **options)
+        torch.testing.assert_close(whole(result), expected, rtol=1e-4, atol=1e-4)
+        result = metalops.ops.dequantize(*columns[1:], **options)
+        torch.testing.assert_close(whole(result), metalops.ops.dequantize(*parts, **options))
+
+
+def int8_linear():
+    x, weight = torch.randn(6, 32, device="mps"), torch.randint(-127, 128, (8, 32), device="mps")
+    weight, scale = weight.to(torch.int8), torch.rand(8, device="mps")
+    expected = metalops.ops.int8_linear(x, weight, scale)
+    for of_x, of_w in ((Shard(0), Replicate()), (Replicate(), Shard(0)), (Shard(1), Replicate())):
+        result = metalops.ops.int8_linear(shard(x, of_x), shard(weight, of_w), shard(scale, of_w))
+        torch.testing.assert_close(whole(result), expected, rtol=1e-4, atol=1e-3)
+
+
+def linear_out():
+    x, w = torch.randn(6, 16, device="mps"), torch.randn(8, 16, device="mps")
+    expected = metalops.ops.linear_act(x, w, None, "gelu")
+    out = shard(torch.zeros_like(expected), Shard(1))
+    metalops.ops.linear_act(shard(x, Shard(0)), shard(w, Replicate()), None, "gelu", out=out)
+    assert out.placements == (Shard(1),)
+    torch.testing.assert_close(whole(out), expected)
+
+
 def linear_act():
     x, w, b = (torch.randn(s, device="mps") for s in ((6, 16), (8, 16), (8,)))
     for activation in ("none", "gelu"):
@@ -200,7 +408,7 @@ def linear_act():
 
 
 def gguf_linear():
-    x, w = torch.randn(6, 64, device="mps"), torch.randn(8, 64)
+    x, w = torch.randn(6, 128, device="mps"), torch.randn(8, 128)
     kind = gguf.GGMLQuantizationType.Q8_0
     data = torch.from_numpy(gguf.quantize(w.numpy(), kind)).to("mps")
     bias = torch.randn(8, device="mps")
@@ -208,12 +416,39 @@ def gguf_linear():
     for of_x, of_w, of_bias, kept in (
         (Shard(0), Replicate(), Replicate(), Shard(0)),
         (Replicate(), Shard(0), Shard(0), Shard(1)),
+        (Shard(1), Shard(1), Replicate(), Partial()),
     ):
         result = metalops.ops.gguf_linear(
             shard(x, of_x), shard(data, of_w), kind, shard(bias, of_bias)
         )
         assert result.placements == (kept,)
         torch.testing.assert_close(whole(result), expected, rtol=1e-4, atol=1e-4)
+        compare(
+            lambda x, data, bias: metalops.ops.gguf_linear(x, data, kind, bias),
+            [x.clone(), data, bias.clone()],
+            [of_x, of_w, of_bias],
+        )
+
+
+def gguf_rows():
+    """Dequantised and as an embedding; three blocks a row cannot be split between two ranks."""
+    kind = gguf.GGMLQuantizationType.Q4_0
+    indices = torch.tensor([[3, 0], [7, 1]], device="mps")
+    for columns in (128, 96):
+        w = torch.randn(8, columns)
+        data = torch.from_numpy(gguf.quantize(w.numpy(), kind)).to("mps")
+        expected = metalops.ops.gguf_dequantize(data, kind)
+        rows = metalops.ops.gguf_embedding(indices, data, kind)
+        for placement in (Shard(0), Shard(1), Replicate()):
+            result = metalops.ops.gguf_dequantize(shard(data, placement), kind)
+            stays = columns == 128 or placement != Shard(1)
+            assert result.placements == (placement,) or not stays
+            torch.testing.assert_close(whole(result), expected)
+            for of_indices in (Shard(0), Replicate()):
+                found = metalops.ops.gguf_embedding(
+                    shard(indices, of_indices), shard(data, placement), kind
+                )
+                torch.testing.assert_close(whole(found), rows)
 
 
 FAMILIES = sorted({operator.function.__module__ for operator in declared.values()})
@@ -227,6 +462,61 @@ def test_pointwise_operators(pair, family):
 
 def test_pointwise_operators_in_place(pair):
     pair.run(pointwise_in_place)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_pointwise_operators_into_given_tensors(pair, family):
+    names = [name for name, operator in declared.items() if operator.function.__module__ == family]
+    pair.run(pointwise_out, names)
+
+
+@pytest.mark.parametrize("mode", ["affine", "mxfp4"])
+def test_dequantize(pair, mode):
+    pair.run(dequantize, mode)
+
+
+@pytest.mark.parametrize("mode", ["affine", "nf4"])
+def test_gradients_of_scales(pair, mode):
+    pair.run(gradients_of_scales, mode)
+
+
+CASES = [
+    out_of_other_sizes,
+    packed_attention,
+    caches,
+    cache_of_flash_attention,
+    groups_that_do_not_divide,
+    int8_linear,
+    linear_out,
+    gguf_rows,
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_case(pair, case):
+    pair.run(case)
+
+
+OPERATORS = {
+    name.removeprefix("metalops::")
+    for name in torch._C._dispatch_get_all_op_names()
+    if name.startswith("metalops::")
+}
+
+
+def operators_without_rules():
+    propagator = DTensor._op_dispatcher.sharding_propagator
+    known = {*propagator.op_strategy_funcs, *DTensor._op_dispatcher._custom_op_handlers}
+    missing = []
+    for name in OPERATORS:
+        packet, _, overload = name.partition(".")
+        if getattr(getattr(torch.ops.metalops, packet), overload or "default") not in known:
+            missing.append(name)
+    return sorted(missing)
+
+
+def test_every_operator_has_a_rule(pair):
+    assert pair.run(operators_without_rules) == [[], []]
 
 
 @pytest.mark.parametrize(("query_heads", "key_heads"), [(4, 4), (4, 2), (2, 1)])

@@ -200,7 +200,7 @@ def parallel(model, mesh):
 
 def tensor_parallel():
     model = parallel(transformer.make(), mesh())
-    assert model.blocks[0].query.weight.to_local().shape == (16, 32)
+    assert model.blocks[0].query.weight.to_local().shape == (32 // dist.get_world_size(), 32)
     losses = train(model, (1, 0))
     reference, expected = of_one_process()
     torch.testing.assert_close(torch.stack(losses), torch.stack(expected), rtol=1e-3, atol=1e-4)
@@ -306,14 +306,23 @@ def test_two_processes(pair, case):
 
 
 @pytest.mark.parametrize(
-    "case", [sharded_and_tensor_parallel, replicated_and_sharded], ids=lambda case: case.__name__
+    "case",
+    [
+        ddp_with_views,
+        fsdp_resharding,
+        tensor_parallel,
+        sharded_and_tensor_parallel,
+        replicated_and_sharded,
+    ],
+    ids=lambda case: case.__name__,
 )
 def test_four_processes(groups, case):
     groups(4).run(case)
 
 
-def test_ddp_of_digits_is_one_process_with_the_whole_batch(pair):
-    pair.run(ddp_of_digits, 20)
+@pytest.mark.parametrize("size", [2, 4])
+def test_ddp_of_digits_is_one_process_with_the_whole_batch(groups, size):
+    groups(size).run(ddp_of_digits, 20)
 
 
 def test_training_goes_on_from_a_checkpoint_with_the_same_losses(pair, tmp_path):

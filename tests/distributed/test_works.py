@@ -6,6 +6,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from .group import Group
+
 
 def shared_memory():
     """Nothing is copied: what Gloo wrote is in the tensor's memory without a copy back, and views see it."""
@@ -151,6 +153,55 @@ def objects():
     assert scattered == ["ab"[dist.get_rank()]]
 
 
+def objects_between_two():
+    rank = dist.get_rank()
+    gathered = [None] * 2 if rank == 1 else None
+    dist.gather_object({"rank": rank}, gathered, dst=1)
+    assert gathered in (None, [{"rank": 0}, {"rank": 1}])
+    what = [torch.full((2,), 7.0, device="mps"), "text"] if rank == 0 else [None, None]
+    if rank == 0:
+        dist.send_object_list(what, 1, device=torch.device("mps"))
+    else:
+        assert dist.recv_object_list(what, 0, device=torch.device("mps")) == 0
+    assert what[0].tolist() == [7, 7] and what[1] == "text"
+
+
+def barriers():
+    work = dist.barrier(async_op=True)
+    assert work.wait() and work.is_completed()
+    gloo = dist.new_group([0, 1], backend="gloo")
+    dist.monitored_barrier(gloo, datetime.timedelta(seconds=20), wait_all_ranks=True)
+
+
+def dtypes_that_only_move():
+    """Those that mps stores and hardly computes with."""
+    rank = dist.get_rank()
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2, torch.complex32):
+        codes = torch.arange(24, dtype=torch.uint8).view(2, 12) + 30 * rank
+        x = codes.to("mps").view(dtype)
+        theirs = (codes + 30 * (1 - 2 * rank)).to("mps")
+        out = [torch.empty_like(x) for _ in range(2)]
+        dist.all_gather(out, x)
+        assert torch.equal(out[1 - rank].view(torch.uint8), theirs)
+        other = torch.empty_like(x)
+        for work in [dist.isend(x, 1 - rank), dist.irecv(other, 1 - rank)]:
+            work.wait()
+        assert torch.equal(other.view(torch.uint8), theirs)
+        dist.broadcast(x, 0)
+        assert torch.equal(x.view(torch.uint8), theirs if rank else codes.to("mps"))
+
+
+def lists_at_once():
+    """The coalesced forms that torch.distributed keeps for programs of before."""
+    rank = dist.get_rank()
+    x = [torch.full((n,), rank + 1.0, device="mps") for n in (2, 3)]
+    gathered = [[torch.empty_like(y) for y in x] for _ in range(2)]
+    dist.all_gather_coalesced(gathered, x)
+    assert [[y[0].item() for y in part] for part in gathered] == [[1, 1], [2, 2]]
+    dist.all_reduce_coalesced(x)
+    assert all(y.eq(3).all() for y in x)
+
+
 CASES = [
     shared_memory,
     work_of_a_collective,
@@ -165,12 +216,88 @@ CASES = [
     inference_mode,
     sub_groups,
     objects,
+    objects_between_two,
+    barriers,
+    dtypes_that_only_move,
+    lists_at_once,
 ]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_case(pair, case):
     pair.run(case)
+
+
+def four():
+    """Every kind of operation among four, also in groups of two."""
+    rank, size = dist.get_rank(), 4
+    x = torch.arange(8.0, device="mps").view(4, 2) + 10 * rank
+    everyone = [torch.arange(8.0).view(4, 2) + 10 * r for r in range(size)]
+
+    def check(result, expected):
+        torch.testing.assert_close(result.cpu(), expected, rtol=0, atol=0)
+
+    y = x.clone()
+    dist.all_reduce(y)
+    check(y, sum(everyone))
+    y = x.mT.contiguous().mT
+    dist.broadcast(y, 2)
+    check(y, everyone[2])
+    dist.reduce(y.copy_(x), 3, dist.ReduceOp.MAX)
+    check(y, everyone[3]) if rank == 3 else None
+    out = torch.empty(16, 2, device="mps")
+    dist.all_gather_into_tensor(out, x)
+    check(out, torch.cat(everyone))
+    out = torch.empty(1, 2, device="mps")
+    dist.reduce_scatter_tensor(out, x)
+    check(out, sum(everyone)[rank : rank + 1])
+    dist.scatter(out, list(x.split(1)) if rank == 1 else None, 1)
+    check(out, everyone[1][rank : rank + 1])
+    gathered = [torch.empty_like(x) for _ in range(size)] if rank == 3 else None
+    dist.gather(x, gathered, 3)
+    for z, expected in zip(gathered or [], everyone):
+        check(z, expected)
+    out = torch.empty_like(x)
+    dist.all_to_all_single(out, x)
+    check(out, torch.stack([z[rank] for z in everyone]))
+    parts = [torch.empty(1, 2, device="mps") for _ in range(size)]
+    dist.all_to_all(parts, list(x.split(1)))
+    check(torch.cat(parts), torch.stack([z[rank] for z in everyone]))
+    works = [dist.isend(x, (rank + 1) % size), dist.irecv(out, (rank - 1) % size)]
+    for work in works:
+        work.wait()
+    check(out, everyone[rank - 1])
+    groups = [dist.new_group(ranks) for ranks in ([0, 3], [1, 2])]
+    mine = groups[rank in (1, 2)]
+    y = x.clone()
+    dist.all_reduce(y, group=mine, async_op=True).wait()
+    check(y, everyone[rank] + everyone[3 - rank])
+    dist.broadcast(y, group=mine, group_src=1)
+    check(y, everyone[rank] + everyone[3 - rank])
+    dist.barrier()
+
+
+def test_four_processes(groups):
+    groups(4).run(four)
+
+
+def named_gloo():
+    x = torch.ones(3, device="mps")
+    dist.all_reduce(x)
+    y = torch.ones(3)
+    dist.all_reduce(y)
+    if dist.get_backend() == "gloo":  # torch asks for the name
+        dist.monitored_barrier()
+    assert x.tolist() == y.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("backend", [None, "gloo", "cpu:gloo,mps:gloo"])
+def test_backends_that_serve_mps(backend):
+    group = Group(2, **({} if backend is None else {"backend": backend}))
+    try:
+        group.run(named_gloo)
+    finally:
+        group.close()
 
 
 def message(function, *arguments):

@@ -471,6 +471,21 @@ def test_compiled_and_exported(device):
 
 
 @devices
+def test_gradients_of_a_compiled_layer(device):
+    weights = moved(quantized((20, 64), FOUR), device)
+    x = make((5, 64), torch.float32).to(device).requires_grad_()
+    bias = torch.zeros(20, device=device, requires_grad=True)
+    layer = torch.compile(ops.quantized_linear, backend="aot_eager", fullgraph=True)
+    for function in (layer, ops.quantized_linear):
+        y = function(x, *weights, bias)
+        found = torch.autograd.grad(y.square().sum(), [x, bias])
+        assert [g.shape for g in found] == [x.shape, bias.shape]
+    torch.testing.assert_close(
+        torch.autograd.grad(layer(x, *weights, bias).square().sum(), bias)[0], found[1]
+    )
+
+
+@devices
 def test_indices_of_no_matrices_are_refused(device):
     x = torch.ones(3, 2, 64, device=device)
     weight = torch.ones(3, 4, 64, device=device)

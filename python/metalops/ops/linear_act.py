@@ -207,7 +207,9 @@ def _fake_backward(
     activation: str,
     output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
-    shapes = (x.shape, weight.shape, weight.shape[:1])
+    # Where only the gradient of the bias is wanted, weight may be anything.
+    features = weight.shape[:1] if activation == "silu_and_mul" else grad_output.shape[-1:]
+    shapes = (x.shape, weight.shape, features)
     return tuple(
         x.new_empty(shape) if wanted else None
         for shape, wanted in zip(shapes, output_mask, strict=True)
