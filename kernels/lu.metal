@@ -7,6 +7,7 @@
 
 #include "complex.h"
 #include "lu.h"
+#include "parts.h"
 #include "pivots.h"
 #include "row_packs.h"
 #include "small_matrices.h"
@@ -21,65 +22,12 @@ using metalops::LuDeterminantParameters;
 using metalops::LuPanelParameters;
 using metalops::LuSwapParameters;
 using metalops::MatrixSteps;
+using metalops::Parts;
 using metalops::pivot_size;
 using metalops::SmallMatricesParameters;
 
 inline bool is_zero(float a) { return a == 0.0f; }
 inline bool is_zero(float2 a) { return a.x == 0.0f && a.y == 0.0f; }
-
-// A number in a panel, whose columns lie one behind the other, those of imaginary parts behind
-// those of real ones: threads take neighbouring rows.
-template <typename T>
-struct Parts;
-
-template <>
-struct Parts<float> {
-  static constexpr constant uint kWidth = 8;  // columns that steps go over
-  static constexpr constant uint kParts = 1;
-  float real;
-
-  static Parts load(device const float* x, ulong) { return {x[0]}; }
-  void store(device float* x, ulong) const { x[0] = real; }
-  bool is_zero() const { return real == 0.0f; }
-  float size() const { return pivot_size(real); }
-  Parts or_else(Parts other, bool condition) const { return {condition ? real : other.real}; }
-  Parts minus_product(Parts a, Parts b) const { return {fma(-a.real, b.real, real)}; }
-  Parts divided_by(Parts a) const { return {real / a.real}; }
-};
-
-template <>
-struct Parts<float2> {
-  static constexpr constant uint kWidth = 4;
-  static constexpr constant uint kParts = 2;
-  float real;
-  float imaginary;
-
-  static Parts load(device const float* x, ulong apart) { return {x[0], x[apart]}; }
-  void store(device float* x, ulong apart) const {
-    x[0] = real;
-    x[apart] = imaginary;
-  }
-  bool is_zero() const { return real == 0.0f && imaginary == 0.0f; }
-  float size() const { return pivot_size(abs(real) + abs(imaginary)); }
-  Parts or_else(Parts other, bool condition) const {
-    return {condition ? real : other.real, condition ? imaginary : other.imaginary};
-  }
-  Parts minus_product(Parts a, Parts b) const {
-    return {fma(a.imaginary, b.imaginary, fma(-a.real, b.real, real)),
-            fma(-a.imaginary, b.real, fma(-a.real, b.imaginary, imaginary))};
-  }
-  // As Divisor has it.
-  Parts divided_by(Parts a) const {
-    const bool is_steep = abs(a.real) < abs(a.imaginary);
-    const float large = is_steep ? a.imaginary : a.real;
-    const float small = is_steep ? -a.real : a.imaginary;
-    const float x = is_steep ? imaginary : real;
-    const float y = is_steep ? -real : imaginary;
-    const float ratio = small == 0.0f ? 0.0f : small / large;
-    const float whole = fma(small, ratio, large);
-    return {fma(ratio, y, x) / whole, fma(ratio, -x, y) / whole};
-  }
-};
 
 // Some columns of a row, or rows of a column.
 template <typename T>
