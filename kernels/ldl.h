@@ -11,10 +11,10 @@ namespace metalops {
 
 // Of matrices in columns.
 struct LdlColumnsParameters {
-  MatrixSteps given;    // of the input or the output
-  uint64_t apart;       // columns, of which there are as many, and their parts
-  uint32_t size;        // rows of a matrix
-  uint32_t last;        // columns before this one are factored
+  MatrixSteps given;  // of the input or the output
+  uint64_t apart;     // columns, of which there are as many, and their parts
+  uint32_t size;      // rows of a matrix
+  uint32_t last;      // columns before this one are factored
   uint32_t is_hermitian;
   uint32_t is_by_rows;  // numbers of a row are neighbours in the input
 };

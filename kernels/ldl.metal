@@ -26,7 +26,7 @@ using metalops::pivot_size;
 using metalops::real_part;
 using metalops::SmallMatricesParameters;
 
-constant constexpr uint kTogether = 4;  // columns that a thread takes at once
+constant constexpr uint kTogether = 4;           // columns that a thread takes at once
 constant constexpr float kAlpha = 0.640388203f;  // (1 + sqrt(17)) / 8
 
 template <typename T>
@@ -104,8 +104,7 @@ struct Block {
 
   // The rows of X of X D = (x, y).
   P first_of(P x, P y, bool is_hermitian) const {
-    return inverse.times(
-        second.times(x).minus(y).divided_by(beside.conjugate_if(is_hermitian)));
+    return inverse.times(second.times(x).minus(y).divided_by(beside.conjugate_if(is_hermitian)));
   }
   P second_of(P x, P y) const { return inverse.times(first.times(y).minus(x).divided_by(beside)); }
 };
@@ -133,7 +132,8 @@ kernel void ldl_load(device float* columns [[buffer(0)]], device const T* input 
   if (column <= row && row < p.size) {
     number = input[position.z * p.given.matrix + row * p.given.row + column * p.given.column];
   }
-  device float* const to = columns + (ulong{position.z} * p.apart + column) * p.apart * Parts<T>::kParts;
+  device float* const to =
+      columns + (ulong{position.z} * p.apart + column) * p.apart * Parts<T>::kParts;
   Parts<T>::of(number).store(to + row, p.apart);
 }
 
@@ -330,9 +330,9 @@ kernel void ldl_factor(device float* columns [[buffer(0)]], device float* number
     if (step.is_zero == 0) {
       const P d11 = P::load(&column[k], apart).real_if(is_hermitian);
       if (step.is_pair != 0) {
-        const Block<T> block = block_of<T>(d11, P::load(&column[last], apart),
-                                           P::load(&of_last[last], apart).real_if(is_hermitian),
-                                           is_hermitian);
+        const Block<T> block =
+            block_of<T>(d11, P::load(&column[last], apart),
+                        P::load(&of_last[last], apart).real_if(is_hermitian), is_hermitian);
         for (uint i = next + thread_index; i < n; i += threads) {
           divide_pair<T>(&column[i], &x[i], apart, block, is_hermitian);
         }
@@ -578,8 +578,8 @@ kernel void ldl_solve_blocks(device float4* matrices [[buffer(0)]],
     const T d21 = a[(k + 1) * of_factors.row_step + k];
     const T d22 = on_diagonal(a[(k + 1) * of_factors.row_step + k + 1], is_hermitian);
     // D X = B is X^T D^T = B^T.
-    const Block<T> block = block_of<T>(P::of(d11), P::of(mirrored(d21, is_hermitian)), P::of(d22),
-                                       is_hermitian);
+    const Block<T> block =
+        block_of<T>(P::of(d11), P::of(mirrored(d21, is_hermitian)), P::of(d22), is_hermitian);
     float4 second = x[(k + 1) * p.row_step];
     for (uint i = 0; i < kColumnsOfPack<T>; ++i) {
       const P b1 = P::of(metalops::column(first, i, T()));
@@ -593,18 +593,18 @@ kernel void ldl_solve_blocks(device float4* matrices [[buffer(0)]],
   }
 }
 
-#define REGISTER_LDL(T)                                                                           \
-  template [[host_name("ldl_load_" #T)]] kernel void ldl_load<T>(                                 \
-      device float*, device const T*, constant LdlColumnsParameters&, uint3);                     \
-  template [[host_name("ldl_store_" #T)]] kernel void ldl_store<T>(                               \
-      device T*, device const float*, constant LdlColumnsParameters&, uint3);                     \
-  template [[host_name("ldl_factor_" #T)]] kernel void ldl_factor<T>(                             \
-      device float*, device float*, device int*, device int*, device int*,                        \
-      constant LdlColumnsParameters&, uint, uint, uint, uint, uint, uint);                        \
-  template [[host_name("ldl_order_rows_" #T)]] kernel void ldl_order_rows<T>(                     \
-      device T*, device const int*, constant LdlParameters&, uint2);                              \
-  template [[host_name("ldl_solve_blocks_" #T)]] kernel void ldl_solve_blocks<T>(                 \
-      device float4*, device const T*, device const int*, constant LdlParameters&,                \
+#define REGISTER_LDL(T)                                                            \
+  template [[host_name("ldl_load_" #T)]] kernel void ldl_load<T>(                  \
+      device float*, device const T*, constant LdlColumnsParameters&, uint3);      \
+  template [[host_name("ldl_store_" #T)]] kernel void ldl_store<T>(                \
+      device T*, device const float*, constant LdlColumnsParameters&, uint3);      \
+  template [[host_name("ldl_factor_" #T)]] kernel void ldl_factor<T>(              \
+      device float*, device float*, device int*, device int*, device int*,         \
+      constant LdlColumnsParameters&, uint, uint, uint, uint, uint, uint);         \
+  template [[host_name("ldl_order_rows_" #T)]] kernel void ldl_order_rows<T>(      \
+      device T*, device const int*, constant LdlParameters&, uint2);               \
+  template [[host_name("ldl_solve_blocks_" #T)]] kernel void ldl_solve_blocks<T>(  \
+      device float4*, device const T*, device const int*, constant LdlParameters&, \
       constant LdlParameters&, uint2)
 
 #define REGISTER_LDL_THREAD(T, SIZE)                                                           \

@@ -63,7 +63,9 @@ METAL_FUNC void store(device::metal::float2* x, ComplexPack a) {
 }
 
 METAL_FUNC float element(RealPack a, uint i) { return a.re[i]; }
-METAL_FUNC ::metal::float2 element(ComplexPack a, uint i) { return ::metal::float2(a.re[i], a.im[i]); }
+METAL_FUNC ::metal::float2 element(ComplexPack a, uint i) {
+  return ::metal::float2(a.re[i], a.im[i]);
+}
 
 METAL_FUNC void set_element(thread RealPack& a, uint i, float x) { a.re[i] = x; }
 METAL_FUNC void set_element(thread ComplexPack& a, uint i, ::metal::float2 x) {
@@ -113,7 +115,9 @@ METAL_FUNC RealPack conjugate(RealPack a) { return a; }
 METAL_FUNC ComplexPack conjugate(ComplexPack a) { return {a.re, -a.im}; }
 
 METAL_FUNC RealPack scaled(RealPack a, float factor) { return {a.re * factor}; }
-METAL_FUNC ComplexPack scaled(ComplexPack a, float factor) { return {a.re * factor, a.im * factor}; }
+METAL_FUNC ComplexPack scaled(ComplexPack a, float factor) {
+  return {a.re * factor, a.im * factor};
+}
 
 // sum + a b.
 METAL_FUNC RealPack multiply_add(RealPack sum, RealPack a, RealPack b) {

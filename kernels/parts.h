@@ -55,9 +55,8 @@ struct Parts<::metal::float2> {
   Parts conjugate_if(bool condition) const { return {real, condition ? -imaginary : imaginary}; }
   Parts minus(Parts a) const { return {real - a.real, imaginary - a.imaginary}; }
   Parts minus_product(Parts a, Parts b) const {
-    return {
-        ::metal::fma(a.imaginary, b.imaginary, ::metal::fma(-a.real, b.real, real)),
-        ::metal::fma(-a.imaginary, b.real, ::metal::fma(-a.real, b.imaginary, imaginary))};
+    return {::metal::fma(a.imaginary, b.imaginary, ::metal::fma(-a.real, b.real, real)),
+            ::metal::fma(-a.imaginary, b.real, ::metal::fma(-a.real, b.imaginary, imaginary))};
   }
   Parts times(Parts a) const { return Parts{0.0f, 0.0f}.minus_product({-real, -imaginary}, a); }
   // As Divisor has it.
