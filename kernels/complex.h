@@ -19,18 +19,18 @@ inline float real_part(::metal::float2 a) { return a.x; }
 inline float imaginary_part(float) { return 0.0f; }
 inline float imaginary_part(::metal::float2 a) { return a.y; }
 
-inline float conjugate(float a) { return a; }
-inline ::metal::float2 conjugate(::metal::float2 a) { return ::metal::float2(a.x, -a.y); }
+METAL_FUNC float conjugate(float a) { return a; }
+METAL_FUNC ::metal::float2 conjugate(::metal::float2 a) { return ::metal::float2(a.x, -a.y); }
 
-inline float multiply(float a, float b) { return a * b; }
-inline ::metal::float2 multiply(::metal::float2 a, ::metal::float2 b) {
+METAL_FUNC float multiply(float a, float b) { return a * b; }
+METAL_FUNC ::metal::float2 multiply(::metal::float2 a, ::metal::float2 b) {
   // A sum and not a difference, of which g++ makes a fused one whatever it is told.
   return a.x * b + a.y * ::metal::float2(-b.y, b.x);
 }
 
 // c + a b.
-inline float multiply_add(float c, float a, float b) { return ::metal::fma(a, b, c); }
-inline ::metal::float2 multiply_add(::metal::float2 c, ::metal::float2 a, ::metal::float2 b) {
+METAL_FUNC float multiply_add(float c, float a, float b) { return ::metal::fma(a, b, c); }
+METAL_FUNC ::metal::float2 multiply_add(::metal::float2 c, ::metal::float2 a, ::metal::float2 b) {
   return ::metal::float2(::metal::fma(a.x, b.x, ::metal::fma(-a.y, b.y, c.x)),
                          ::metal::fma(a.x, b.y, ::metal::fma(a.y, b.x, c.y)));
 }
@@ -50,10 +50,13 @@ inline int binary_exponent(float a) {
   return a != 0.0f && ::metal::isfinite(a) ? ::metal::ilogb(a) : 0;
 }
 
+// 2^e, of e from -126 to 127, without a call of ldexp(), which takes a CPU's library long.
+inline float power_of_two(int e) { return as_type<float>((e + 127) << 23); }
+
 // A power of two by which numbers of at most that magnitude are to be multiplied so that their
 // squares neither overflow nor underflow but for what does not matter beside the largest one.
 inline float safe_scale(float largest) {
-  return ::metal::ldexp(1.0f, ::metal::clamp(-binary_exponent(largest), -126, 126));
+  return power_of_two(::metal::clamp(-binary_exponent(largest), -126, 126));
 }
 
 inline float magnitude(float a) { return ::metal::abs(a); }
@@ -68,13 +71,13 @@ inline ::metal::float2 divide(::metal::float2 a, ::metal::float2 b) {
   if (b.y == 0.0f) {
     return a / b.x;
   }
-  const int of_a = binary_exponent(largest_part(a));
-  const int of_b = binary_exponent(largest_part(b));
-  const ::metal::float2 x(::metal::ldexp(a.x, -of_a), ::metal::ldexp(a.y, -of_a));
-  const ::metal::float2 y(::metal::ldexp(b.x, -of_b), ::metal::ldexp(b.y, -of_b));
+  const int of_a = ::metal::clamp(binary_exponent(largest_part(a)), -126, 126);
+  const int of_b = ::metal::clamp(binary_exponent(largest_part(b)), -126, 126);
+  const ::metal::float2 x = a * power_of_two(-of_a);
+  const ::metal::float2 y = b * power_of_two(-of_b);
   const ::metal::float2 quotient = multiply(x, conjugate(y)) / ::metal::dot(y, y);
-  return ::metal::float2(::metal::ldexp(quotient.x, of_a - of_b),
-                         ::metal::ldexp(quotient.y, of_a - of_b));
+  const int half_of_it = (of_a - of_b) / 2;
+  return quotient * power_of_two(half_of_it) * power_of_two(of_a - of_b - half_of_it);
 }
 
 }  // namespace metalops

@@ -8,6 +8,7 @@
 
 #include "complex.h"
 #include "ldl.h"
+#include "parts.h"
 #include "pivots.h"
 #include "row_packs.h"
 #include "small_matrices.h"
@@ -18,13 +19,14 @@ using metalops::conjugate;
 using metalops::from_real;
 using metalops::kColumnsOfPack;
 using metalops::kMostSimdgroups;
+using metalops::LdlColumnsParameters;
 using metalops::LdlParameters;
-using metalops::multiply;
+using metalops::Parts;
 using metalops::pivot_size;
 using metalops::real_part;
 using metalops::SmallMatricesParameters;
 
-constant constexpr uint kThreadsOfRow = 8;
+constant constexpr uint kTogether = 4;           // columns that a thread takes at once
 constant constexpr float kAlpha = 0.640388203f;  // (1 + sqrt(17)) / 8
 
 template <typename T>
@@ -38,28 +40,24 @@ inline T on_diagonal(T a, bool is_hermitian) {
   return is_hermitian ? from_real<T>(real_part(a)) : a;
 }
 
-// Of all threads: its size to sizes[0], its row to rows[0].
-inline void find_best_of_threadgroup(Candidate own, threadgroup float* sizes,
+// Of all threads. sizes, rows: where simdgroups leave theirs, if there are several.
+inline Candidate best_of_threadgroup(Candidate own, threadgroup float* sizes,
                                      threadgroup uint* rows, uint lane, uint simdgroup,
                                      uint simdgroups) {
   own.meet_simdgroup();
-  if (lane == 0) {
-    sizes[simdgroup] = own.size;
-    rows[simdgroup] = own.row;
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (simdgroup == 0) {
-    Candidate of_all;
-    if (lane < simdgroups) {
-      of_all.meet(sizes[lane], rows[lane]);
-    }
-    of_all.meet_simdgroup();
+  if (simdgroups > 1) {
     if (lane == 0) {
-      sizes[0] = of_all.size;
-      rows[0] = of_all.row;
+      sizes[simdgroup] = own.size;
+      rows[simdgroup] = own.row;
     }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    own = Candidate();
+    if (lane < simdgroups) {
+      own.meet(sizes[lane], rows[lane]);
+    }
+    own.meet_simdgroup();
   }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
+  return own;
 }
 
 // What is known of a step, which is for all threads to read.
@@ -98,193 +96,278 @@ inline void judge_row(threadgroup Step& step, float size, float largest) {
 // overflows.
 template <typename T>
 struct Block {
-  T first;  // of the diagonal, divided
-  T second;
-  T beside;
-  T inverse;  // of the determinant, of all divided
+  typedef Parts<T> P;
+  P first;  // of the diagonal, divided
+  P second;
+  P beside;
+  P inverse;  // of the determinant, of all divided
 
   // The rows of X of X D = (x, y).
-  T first_of(T x, T y, bool is_hermitian) const thread {
-    return multiply(inverse,
-                    metalops::divide(multiply(second, x) - y, mirrored(beside, is_hermitian)));
+  P first_of(P x, P y, bool is_hermitian) const {
+    return inverse.times(second.times(x).minus(y).divided_by(beside.conjugate_if(is_hermitian)));
   }
-  T second_of(T x, T y) const thread {
-    return multiply(inverse, metalops::divide(multiply(first, y) - x, beside));
-  }
+  P second_of(P x, P y) const { return inverse.times(first.times(y).minus(x).divided_by(beside)); }
 };
 
 template <typename T>
-inline Block<T> block_of(T d11, T d21, T d22, bool is_hermitian) {
-  const T first = metalops::divide(d11, mirrored(d21, is_hermitian));
-  const T second = metalops::divide(d22, d21);
-  const T one = from_real<T>(1.0f);
-  return {first, second, d21, metalops::divide(one, multiply(first, second) - one)};
+inline Block<T> block_of(Parts<T> d11, Parts<T> d21, Parts<T> d22, bool is_hermitian) {
+  const Parts<T> first = d11.divided_by(d21.conjugate_if(is_hermitian));
+  const Parts<T> second = d22.divided_by(d21);
+  const Parts<T> one = Parts<T>::of(from_real<T>(1.0f));
+  return {first, second, d21, one.divided_by(first.times(second).minus(one))};
 }
 
-// Factors on from column progress[matrix], which it moves. A threadgroup for each matrix; only
-// lower triangles are read. `numbers`: four columns of each matrix.
+// ---- matrices in columns ------------------------------------------------------------------------
+
+// The lower triangles of matrices, with zeros above, to the right and below: columns, of which each
+// has its imaginary parts behind its real ones (parts.h). A thread for each number; neighbouring
+// ones are neighbours in the input.
 template <typename T>
-kernel void ldl_factor(device T* matrices [[buffer(0)]], device T* numbers [[buffer(1)]],
+kernel void ldl_load(device float* columns [[buffer(0)]], device const T* input [[buffer(1)]],
+                     constant LdlColumnsParameters& p [[buffer(2)]],
+                     uint3 position [[thread_position_in_grid]]) {
+  const uint row = p.is_by_rows != 0 ? position.y : position.x;
+  const uint column = p.is_by_rows != 0 ? position.x : position.y;
+  T number = T(0.0f);
+  if (column <= row && row < p.size) {
+    number = input[position.z * p.given.matrix + row * p.given.row + column * p.given.column];
+  }
+  device float* const to =
+      columns + (ulong{position.z} * p.apart + column) * p.apart * Parts<T>::kParts;
+  Parts<T>::of(number).store(to + row, p.apart);
+}
+
+// The factors, with zeros above the diagonal. A thread for each number.
+template <typename T>
+kernel void ldl_store(device T* factors [[buffer(0)]], device const float* columns [[buffer(1)]],
+                      constant LdlColumnsParameters& p [[buffer(2)]],
+                      uint3 position [[thread_position_in_grid]]) {
+  const uint row = position.x;
+  const uint column = position.y;
+  device const float* const from =
+      columns + (ulong{position.z} * p.apart + column) * p.apart * Parts<T>::kParts;
+  Parts<T> number = Parts<T>();
+  if (column <= row) {
+    number = Parts<T>::load(from + row, p.apart);
+    number = number.real_if(p.is_hermitian != 0 && row == column);
+  }
+  factors[position.z * p.given.matrix + row * p.given.row + column * p.given.column] =
+      number.number();
+}
+
+template <typename T>
+inline void exchange(device float* a, device float* b, ulong apart) {
+  const Parts<T> moved = Parts<T>::load(a, apart);
+  Parts<T>::load(b, apart).store(a, apart);
+  moved.store(b, apart);
+}
+
+// Of a column and of a row, which are mirror images.
+template <typename T>
+inline void exchange_mirrored(device float* a, device float* b, ulong apart, bool is_hermitian) {
+  const Parts<T> moved = Parts<T>::load(a, apart).conjugate_if(is_hermitian);
+  Parts<T>::load(b, apart).conjugate_if(is_hermitian).store(a, apart);
+  moved.store(b, apart);
+}
+
+// A row of L below a block of one row. x: where its number as it was is left.
+template <typename T>
+inline void divide_row(device float* row, device float* x, ulong apart, Parts<T> diagonal) {
+  const Parts<T> own = Parts<T>::load(row, apart);
+  own.store(x, apart);
+  own.divided_by(diagonal).store(row, apart);
+}
+
+// The same of two rows.
+template <typename T>
+inline void divide_pair(device float* row, device float* x, ulong apart, Block<T> block,
+                        bool is_hermitian) {
+  const ulong width = Parts<T>::kParts * apart;
+  const Parts<T> own = Parts<T>::load(row, apart);
+  const Parts<T> other = Parts<T>::load(row + width, apart);
+  own.store(x, apart);
+  other.store(x + width, apart);
+  block.first_of(own, other, is_hermitian).store(row, apart);
+  block.second_of(own, other).store(row + width, apart);
+}
+
+// What is left of a matrix behind a block: columns of a row, kTogether at a time, without a loop,
+// so that threads side by side may be one vector of a CPU. number: in the first column; factor:
+// that of the row that this column is.
+template <typename T>
+METAL_FUNC void reduce(device float* number, device const float* factor, Parts<T> own, ulong apart,
+                       bool is_hermitian) {
+  const Parts<T> other = Parts<T>::load(factor, apart).conjugate_if(is_hermitian);
+  Parts<T>::load(number, apart).minus_product(own, other).store(number, apart);
+}
+
+// x: the row's number beside the block as it was.
+template <typename T>
+METAL_FUNC void reduce_row(device float* row, device const float* x, device const float* factors,
+                           ulong apart, bool is_hermitian) {
+  const ulong width = Parts<T>::kParts * apart;
+  const Parts<T> own = Parts<T>::load(x, apart);
+  reduce<T>(row, factors, own, apart, is_hermitian);
+  reduce<T>(row + width, factors + 1, own, apart, is_hermitian);
+  reduce<T>(row + 2 * width, factors + 2, own, apart, is_hermitian);
+  reduce<T>(row + 3 * width, factors + 3, own, apart, is_hermitian);
+}
+
+// The same of a block of two rows.
+template <typename T>
+METAL_FUNC void reduce_by_pair(device float* number, device const float* factor, Parts<T> own,
+                               Parts<T> own_second, ulong apart, bool is_hermitian) {
+  typedef Parts<T> P;
+  const P first = P::load(factor, apart).conjugate_if(is_hermitian);
+  const P second = P::load(factor + P::kParts * apart, apart).conjugate_if(is_hermitian);
+  P::load(number, apart)
+      .minus_product(own, first)
+      .minus_product(own_second, second)
+      .store(number, apart);
+}
+
+template <typename T>
+METAL_FUNC void reduce_row_by_pair(device float* row, device const float* x,
+                                   device const float* factors, ulong apart, bool is_hermitian) {
+  const ulong width = Parts<T>::kParts * apart;
+  const Parts<T> own = Parts<T>::load(x, apart);
+  const Parts<T> second = Parts<T>::load(x + width, apart);
+  reduce_by_pair<T>(row, factors, own, second, apart, is_hermitian);
+  reduce_by_pair<T>(row + width, factors + 1, own, second, apart, is_hermitian);
+  reduce_by_pair<T>(row + 2 * width, factors + 2, own, second, apart, is_hermitian);
+  reduce_by_pair<T>(row + 3 * width, factors + 3, own, second, apart, is_hermitian);
+}
+
+// Factors on from column progress[matrix], which it moves. A threadgroup for each matrix in
+// columns, of which the lower triangle is read; above it lies what does not matter. `numbers`: two
+// columns of each matrix.
+template <typename T>
+kernel void ldl_factor(device float* columns [[buffer(0)]], device float* numbers [[buffer(1)]],
                        device int* pivots [[buffer(2)]], device int* infos [[buffer(3)]],
-                       device int* progress [[buffer(4)]], constant LdlParameters& p [[buffer(5)]],
+                       device int* progress [[buffer(4)]],
+                       constant LdlColumnsParameters& p [[buffer(5)]],
                        uint matrix [[threadgroup_position_in_grid]],
                        uint thread_index [[thread_index_in_threadgroup]],
                        uint threads [[threads_per_threadgroup]],
                        uint lane [[thread_index_in_simdgroup]],
                        uint simdgroup [[simdgroup_index_in_threadgroup]],
                        uint simdgroups [[simdgroups_per_threadgroup]]) {
-  constexpr uint kColumns = kColumnsOfPack<T>;
+  typedef Parts<T> P;
   threadgroup float sizes[2][kMostSimdgroups];
   threadgroup uint rows[2][kMostSimdgroups];
+  threadgroup Step step;
   const uint n = p.size;
   const bool is_hermitian = p.is_hermitian != 0;
-  device T* const a = matrices + matrix * p.matrix_step;
-  // Both columns of a step, as they are and divided by the block of the diagonal.
-  const int64_t padded = (n + kColumns - 1) / kColumns * kColumns;
-  device T* const x = numbers + 4 * padded * matrix;
-  device T* const y = x + padded;
-  device T* const u = y + padded;
-  device T* const v = u + padded;
+  const ulong apart = p.apart;
+  const ulong width = P::kParts * apart;
+  device float* const a = columns + matrix * (width * apart);
+  device float* const x = numbers + matrix * (2 * width);
   device int* const own_pivots = pivots + int64_t{n} * matrix;
-  threadgroup Step step;
   if (thread_index == 0) {
     begin(step, static_cast<uint>(progress[matrix]));
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   while (step.k < p.last) {
     const uint k = step.k;
+    device float* const column = a + k * width;
     Candidate best;
     for (uint i = k + 1 + thread_index; i < n; i += threads) {
-      best.meet(pivot_size(a[i * p.row_step + k]), i);
+      best.meet(P::load(&column[i], apart).size(), i);
     }
-    find_best_of_threadgroup(best, sizes[0], rows[0], lane, simdgroup, simdgroups);
+    best = best_of_threadgroup(best, sizes[0], rows[0], lane, simdgroup, simdgroups);
     if (thread_index == 0) {
-      judge_column(step, pivot_size(on_diagonal(a[k * p.row_step + k], is_hermitian)), sizes[0][0],
-                   rows[0][0]);
+      judge_column(step, P::load(&column[k], apart).real_if(is_hermitian).size(), best.size,
+                   best.row);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (step.is_unsure != 0) {
       const uint row = step.row;
-      Candidate of_row;
+      device float* const of_row = a + row * width;
+      Candidate best_of_row;
       for (uint j = k + thread_index; j < row; j += threads) {
-        of_row.meet(pivot_size(a[row * p.row_step + j]), j);
+        best_of_row.meet(P::load(a + j * width + row, apart).size(), j);
       }
       for (uint i = row + 1 + thread_index; i < n; i += threads) {
-        of_row.meet(pivot_size(a[i * p.row_step + row]), i);
+        best_of_row.meet(P::load(&of_row[i], apart).size(), i);
       }
-      find_best_of_threadgroup(of_row, sizes[1], rows[1], lane, simdgroup, simdgroups);
+      best_of_row =
+          best_of_threadgroup(best_of_row, sizes[1], rows[1], lane, simdgroup, simdgroups);
       if (thread_index == 0) {
-        const T number = on_diagonal(a[row * p.row_step + row], is_hermitian);
-        judge_row(step, pivot_size(number), sizes[1][0]);
+        judge_row(step, P::load(&of_row[row], apart).real_if(is_hermitian).size(),
+                  best_of_row.size);
       }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
     }
-    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-    const bool is_zero = step.is_zero != 0;
-    const bool is_pair = step.is_pair != 0;
     const uint pivot = step.pivot;
-    const uint last = is_pair ? k + 1 : k;  // of the block
+    const uint last = k + step.is_pair;  // of the block
+    const uint next = last + 1;
+    device float* const of_last = a + last * width;
     if (pivot != last) {
+      device float* const of_pivot = a + pivot * width;
       for (uint i = pivot + 1 + thread_index; i < n; i += threads) {
-        const T moved = a[i * p.row_step + last];
-        a[i * p.row_step + last] = a[i * p.row_step + pivot];
-        a[i * p.row_step + pivot] = moved;
+        exchange<T>(&of_last[i], &of_pivot[i], apart);
       }
-      for (uint i = last + 1 + thread_index; i < pivot; i += threads) {
-        const T moved = mirrored(a[i * p.row_step + last], is_hermitian);
-        a[i * p.row_step + last] = mirrored(a[pivot * p.row_step + i], is_hermitian);
-        a[pivot * p.row_step + i] = moved;
+      for (uint i = next + thread_index; i < pivot; i += threads) {
+        exchange_mirrored<T>(&of_last[i], a + i * width + pivot, apart, is_hermitian);
       }
       if (thread_index == 0) {
-        const T moved = a[last * p.row_step + last];
-        a[last * p.row_step + last] = a[pivot * p.row_step + pivot];
-        a[pivot * p.row_step + pivot] = moved;
-        a[pivot * p.row_step + last] = mirrored(a[pivot * p.row_step + last], is_hermitian);
-        if (is_pair) {
-          const T other = a[last * p.row_step + k];
-          a[last * p.row_step + k] = a[pivot * p.row_step + k];
-          a[pivot * p.row_step + k] = other;
+        exchange<T>(&of_last[last], &of_pivot[pivot], apart);
+        P::load(&of_last[pivot], apart).conjugate_if(is_hermitian).store(&of_last[pivot], apart);
+        if (step.is_pair != 0) {
+          exchange<T>(&column[last], &column[pivot], apart);
         }
       }
+      threadgroup_barrier(mem_flags::mem_device);
     }
-    threadgroup_barrier(mem_flags::mem_device);
     if (thread_index == 0) {
-      own_pivots[k] = is_pair ? -static_cast<int>(pivot + 1) : static_cast<int>(pivot + 1);
-      if (is_pair) {
-        own_pivots[last] = own_pivots[k];
-      }
-      if (is_zero && infos[matrix] == 0) {
+      const int row = static_cast<int>(pivot + 1);
+      own_pivots[k] = step.is_pair != 0 ? -row : row;
+      own_pivots[last] = own_pivots[k];
+      if (step.is_zero != 0 && infos[matrix] == 0) {
         infos[matrix] = static_cast<int>(k + 1);
       }
     }
-    const T d11 = on_diagonal(a[k * p.row_step + k], is_hermitian);
-    const T d21 = is_pair ? a[last * p.row_step + k] : from_real<T>(1.0f);
-    const T d22 = on_diagonal(a[last * p.row_step + last], is_hermitian);
-    const metalops::Divisor<T> divisor = metalops::divisor_of(d11);
-    Block<T> block = {d11, d11, d11, d11};
-    if (is_pair) {
-      block = block_of(d11, d21, d22, is_hermitian);
-    }
-    const uint next = last + 1;
-    // From the pack on in which the columns that are left begin.
-    const uint first_pack = next / kColumns;
-    for (uint i = first_pack * kColumns + thread_index; i < padded; i += threads) {
-      const bool is_left = i >= next && i < n;
-      const T own = is_left ? a[i * p.row_step + k] : T(0.0f);
-      const T other = is_left && is_pair ? a[i * p.row_step + last] : T(0.0f);
-      x[i] = own;
-      y[i] = other;
-      if (is_pair) {
-        u[i] = is_left ? block.first_of(own, other, is_hermitian) : T(0.0f);
-        v[i] = is_left ? block.second_of(own, other) : T(0.0f);
+    if (step.is_zero == 0) {
+      const P d11 = P::load(&column[k], apart).real_if(is_hermitian);
+      if (step.is_pair != 0) {
+        const Block<T> block =
+            block_of<T>(d11, P::load(&column[last], apart),
+                        P::load(&of_last[last], apart).real_if(is_hermitian), is_hermitian);
+        for (uint i = next + thread_index; i < n; i += threads) {
+          divide_pair<T>(&column[i], &x[i], apart, block, is_hermitian);
+        }
+        threadgroup_barrier(mem_flags::mem_device);
+        for (uint j = next; j < n; j += kTogether) {
+          device float* const behind = a + j * width;
+          for (uint i = j + thread_index; i < n; i += threads) {
+            reduce_row_by_pair<T>(&behind[i], &x[i], column + j, apart, is_hermitian);
+          }
+        }
       } else {
-        u[i] = is_left && !is_zero ? divisor.divide(own) : T(0.0f);
-        v[i] = T(0.0f);
-      }
-    }
-    threadgroup_barrier(mem_flags::mem_device);
-    // a[i][j] -= x[i] u[j] + y[i] v[j], of which conjugates, packs of j at a time; some threads lie
-    // along a row.
-    const uint rows_at_once = threads / kThreadsOfRow;
-    const uint first_row = is_zero ? n : next + thread_index / kThreadsOfRow;
-    for (uint i = first_row; i < n; i += rows_at_once) {
-      device float4* const row = reinterpret_cast<device float4*>(a + i * p.row_step);
-      const T of_x = x[i];
-      const T of_y = y[i];
-      for (uint j = first_pack + thread_index % kThreadsOfRow; j <= i / kColumns;
-           j += kThreadsOfRow) {
-        const float4 of_u = reinterpret_cast<device const float4*>(u)[j];
-        float4 sum = metalops::minus_product(
-            row[j], of_x, is_hermitian ? metalops::conjugate_columns(of_u, T()) : of_u);
-        if (is_pair) {
-          const float4 of_v = reinterpret_cast<device const float4*>(v)[j];
-          sum = metalops::minus_product(
-              sum, of_y, is_hermitian ? metalops::conjugate_columns(of_v, T()) : of_v);
+        for (uint i = next + thread_index; i < n; i += threads) {
+          divide_row<T>(&column[i], &x[i], apart, d11);
         }
-        row[j] = sum;
-      }
-    }
-    threadgroup_barrier(mem_flags::mem_device);
-    for (uint i = next + thread_index; i < n; i += threads) {
-      if (!is_zero) {
-        a[i * p.row_step + k] = u[i];
-        if (is_pair) {
-          a[i * p.row_step + last] = v[i];
+        threadgroup_barrier(mem_flags::mem_device);
+        for (uint j = next; j < n; j += kTogether) {
+          device float* const behind = a + j * width;
+          for (uint i = j + thread_index; i < n; i += threads) {
+            reduce_row<T>(&behind[i], &x[i], column + j, apart, is_hermitian);
+          }
         }
       }
     }
-    if (thread_index == 0 && is_hermitian) {
-      a[k * p.row_step + k] = d11;
-      a[last * p.row_step + last] = is_pair ? d22 : d11;
-    }
+    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
     if (thread_index == 0) {
       begin(step, next);
     }
-    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
   }
   if (thread_index == 0) {
     progress[matrix] = static_cast<int>(step.k);
   }
 }
+
+// ---- matrices of a thread -----------------------------------------------------------------------
 
 // A matrix of at most SIZE rows, of which the lower triangle is read; the same steps as above.
 // mode: whether it is Hermitian.
@@ -298,6 +381,7 @@ kernel void ldl_thread(device T* factors [[buffer(0)]], device int* pivots [[buf
   if (matrix >= p.matrices) {
     return;
   }
+  typedef Parts<T> P;
   constexpr uint kPacks = metalops::kPacksOfRow<T, SIZE>;
   float4 packs[SIZE * kPacks];
   float4 u_packs[kPacks];
@@ -368,17 +452,19 @@ kernel void ldl_thread(device T* factors [[buffer(0)]], device int* pivots [[buf
     a[last * SIZE + last] = d22;
     const T d21 = is_pair ? a[last * SIZE + k] : from_real<T>(1.0f);
     const metalops::Divisor<T> divisor = metalops::divisor_of(d11);
-    Block<T> block = {d11, d11, d11, d11};
+    Block<T> block = Block<T>();
     if (is_pair) {
-      block = block_of(d11, d21, d22, is_hermitian);
+      block = block_of<T>(P::of(d11), P::of(d21), P::of(d22), is_hermitian);
     }
     for (uint i = 0; i < SIZE; ++i) {
       const bool is_left = i >= next && i < n;
       const T own = is_left ? a[i * SIZE + k] : T(0.0f);
       const T other = is_left && is_pair ? a[i * SIZE + last] : T(0.0f);
       if (is_pair) {
-        u[i] = is_left ? block.first_of(own, other, is_hermitian) : T(0.0f);
-        v[i] = is_left ? block.second_of(own, other) : T(0.0f);
+        const P x = P::of(own);
+        const P y = P::of(other);
+        u[i] = is_left ? block.first_of(x, y, is_hermitian).number() : T(0.0f);
+        v[i] = is_left ? block.second_of(x, y).number() : T(0.0f);
       } else {
         u[i] = is_left && !is_zero ? divisor.divide(own) : T(0.0f);
       }
@@ -414,15 +500,7 @@ kernel void ldl_thread(device T* factors [[buffer(0)]], device int* pivots [[buf
   metalops::store_matrix<T, SIZE>(&packs[0], factors + matrix * p.output.matrix, p.output, n, n);
 }
 
-// Zeros above the diagonal. A thread for each column, row and matrix.
-template <typename T>
-kernel void ldl_clear_upper(device T* matrices [[buffer(0)]],
-                            constant LdlParameters& p [[buffer(1)]],
-                            uint3 position [[thread_position_in_grid]]) {
-  if (position.x > position.y) {
-    matrices[position.z * p.matrix_step + position.y * p.row_step + position.x] = T(0.0f);
-  }
-}
+// ---- solving ------------------------------------------------------------------------------------
 
 // L with its rows in their last order, of factors, whose rows have the order that they had when
 // their column was made; its diagonal is not written. A thread for each column and matrix.
@@ -483,6 +561,7 @@ kernel void ldl_solve_blocks(device float4* matrices [[buffer(0)]],
                              constant LdlParameters& p [[buffer(3)]],
                              constant LdlParameters& of_factors [[buffer(4)]],
                              uint2 position [[thread_position_in_grid]]) {
+  typedef Parts<T> P;
   device float4* const x = matrices + position.y * p.matrix_step + position.x;
   device const T* const a = factors + position.y * of_factors.matrix_step;
   device const int* const own = pivots + int64_t{p.size} * position.y;
@@ -499,13 +578,14 @@ kernel void ldl_solve_blocks(device float4* matrices [[buffer(0)]],
     const T d21 = a[(k + 1) * of_factors.row_step + k];
     const T d22 = on_diagonal(a[(k + 1) * of_factors.row_step + k + 1], is_hermitian);
     // D X = B is X^T D^T = B^T.
-    const Block<T> block = block_of(d11, mirrored(d21, is_hermitian), d22, is_hermitian);
+    const Block<T> block =
+        block_of<T>(P::of(d11), P::of(mirrored(d21, is_hermitian)), P::of(d22), is_hermitian);
     float4 second = x[(k + 1) * p.row_step];
     for (uint i = 0; i < kColumnsOfPack<T>; ++i) {
-      const T b1 = metalops::column(first, i, T());
-      const T b2 = metalops::column(second, i, T());
-      metalops::set_column(first, i, block.first_of(b1, b2, is_hermitian));
-      metalops::set_column(second, i, block.second_of(b1, b2));
+      const P b1 = P::of(metalops::column(first, i, T()));
+      const P b2 = P::of(metalops::column(second, i, T()));
+      metalops::set_column(first, i, block.first_of(b1, b2, is_hermitian).number());
+      metalops::set_column(second, i, block.second_of(b1, b2).number());
     }
     x[k * p.row_step] = first;
     x[(k + 1) * p.row_step] = second;
@@ -513,16 +593,18 @@ kernel void ldl_solve_blocks(device float4* matrices [[buffer(0)]],
   }
 }
 
-#define REGISTER_LDL(T)                                                                           \
-  template [[host_name("ldl_factor_" #T)]] kernel void ldl_factor<T>(                             \
-      device T*, device T*, device int*, device int*, device int*, constant LdlParameters&, uint, \
-      uint, uint, uint, uint, uint);                                                              \
-  template [[host_name("ldl_clear_upper_" #T)]] kernel void ldl_clear_upper<T>(                   \
-      device T*, constant LdlParameters&, uint3);                                                 \
-  template [[host_name("ldl_order_rows_" #T)]] kernel void ldl_order_rows<T>(                     \
-      device T*, device const int*, constant LdlParameters&, uint2);                              \
-  template [[host_name("ldl_solve_blocks_" #T)]] kernel void ldl_solve_blocks<T>(                 \
-      device float4*, device const T*, device const int*, constant LdlParameters&,                \
+#define REGISTER_LDL(T)                                                            \
+  template [[host_name("ldl_load_" #T)]] kernel void ldl_load<T>(                  \
+      device float*, device const T*, constant LdlColumnsParameters&, uint3);      \
+  template [[host_name("ldl_store_" #T)]] kernel void ldl_store<T>(                \
+      device T*, device const float*, constant LdlColumnsParameters&, uint3);      \
+  template [[host_name("ldl_factor_" #T)]] kernel void ldl_factor<T>(              \
+      device float*, device float*, device int*, device int*, device int*,         \
+      constant LdlColumnsParameters&, uint, uint, uint, uint, uint, uint);         \
+  template [[host_name("ldl_order_rows_" #T)]] kernel void ldl_order_rows<T>(      \
+      device T*, device const int*, constant LdlParameters&, uint2);               \
+  template [[host_name("ldl_solve_blocks_" #T)]] kernel void ldl_solve_blocks<T>(  \
+      device float4*, device const T*, device const int*, constant LdlParameters&, \
       constant LdlParameters&, uint2)
 
 #define REGISTER_LDL_THREAD(T, SIZE)                                                           \

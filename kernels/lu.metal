@@ -7,6 +7,7 @@
 
 #include "complex.h"
 #include "lu.h"
+#include "parts.h"
 #include "pivots.h"
 #include "row_packs.h"
 #include "small_matrices.h"
@@ -21,65 +22,12 @@ using metalops::LuDeterminantParameters;
 using metalops::LuPanelParameters;
 using metalops::LuSwapParameters;
 using metalops::MatrixSteps;
+using metalops::Parts;
 using metalops::pivot_size;
 using metalops::SmallMatricesParameters;
 
 inline bool is_zero(float a) { return a == 0.0f; }
 inline bool is_zero(float2 a) { return a.x == 0.0f && a.y == 0.0f; }
-
-// A number in a panel, whose columns lie one behind the other, those of imaginary parts behind
-// those of real ones: threads take neighbouring rows.
-template <typename T>
-struct Parts;
-
-template <>
-struct Parts<float> {
-  static constexpr constant uint kWidth = 8;  // columns that steps go over
-  static constexpr constant uint kParts = 1;
-  float real;
-
-  static Parts load(device const float* x, ulong) { return {x[0]}; }
-  void store(device float* x, ulong) const { x[0] = real; }
-  bool is_zero() const { return real == 0.0f; }
-  float size() const { return pivot_size(real); }
-  Parts or_else(Parts other, bool condition) const { return {condition ? real : other.real}; }
-  Parts minus_product(Parts a, Parts b) const { return {fma(-a.real, b.real, real)}; }
-  Parts divided_by(Parts a) const { return {real / a.real}; }
-};
-
-template <>
-struct Parts<float2> {
-  static constexpr constant uint kWidth = 4;
-  static constexpr constant uint kParts = 2;
-  float real;
-  float imaginary;
-
-  static Parts load(device const float* x, ulong apart) { return {x[0], x[apart]}; }
-  void store(device float* x, ulong apart) const {
-    x[0] = real;
-    x[apart] = imaginary;
-  }
-  bool is_zero() const { return real == 0.0f && imaginary == 0.0f; }
-  float size() const { return pivot_size(abs(real) + abs(imaginary)); }
-  Parts or_else(Parts other, bool condition) const {
-    return {condition ? real : other.real, condition ? imaginary : other.imaginary};
-  }
-  Parts minus_product(Parts a, Parts b) const {
-    return {fma(a.imaginary, b.imaginary, fma(-a.real, b.real, real)),
-            fma(-a.imaginary, b.real, fma(-a.real, b.imaginary, imaginary))};
-  }
-  // As Divisor has it.
-  Parts divided_by(Parts a) const {
-    const bool is_steep = abs(a.real) < abs(a.imaginary);
-    const float large = is_steep ? a.imaginary : a.real;
-    const float small = is_steep ? -a.real : a.imaginary;
-    const float x = is_steep ? imaginary : real;
-    const float y = is_steep ? -real : imaginary;
-    const float ratio = small == 0.0f ? 0.0f : small / large;
-    const float whole = fma(small, ratio, large);
-    return {fma(ratio, y, x) / whole, fma(ratio, -x, y) / whole};
-  }
-};
 
 // Some columns of a row, or rows of a column.
 template <typename T>
@@ -108,6 +56,39 @@ METAL_FUNC void store_row(device const float* x, ulong apart, device float* to, 
   }
 }
 
+// A number of a row below the pivot of a step: in the step's column it becomes the factor, before
+// it stays what it is. Returns the size of what is left behind.
+template <typename T>
+METAL_FUNC float reduce_number(device float* x, device const float* pivot_row, Parts<T> factor,
+                               ulong apart, uint column, uint step) {
+  typedef Parts<T> P;
+  const P old = P::load(x, apart);
+  const P reduced = old.minus_product(factor, P::load(pivot_row, apart));
+  reduced.or_else(factor.or_else(old, column == step), column > step).store(x, apart);
+  return reduced.size();
+}
+
+// Four columns from `first` on of such a row. Here and below, columns that a thread takes at once
+// are not counted by a loop, so that threads side by side may be one vector of a CPU. Returns the
+// size of the number behind the step's column, or what was known of it.
+template <typename T>
+METAL_FUNC float reduce_four(device float* x, device const float* pivot_row, Parts<T> factor,
+                             ulong apart, uint first, uint step, float next) {
+  const ulong width = Parts<T>::kParts * apart;
+  device float* const own = x + first * width;
+  device const float* const of_pivot = pivot_row + first * width;
+  const float a = reduce_number<T>(own, of_pivot, factor, apart, first, step);
+  const float b = reduce_number<T>(own + width, of_pivot + width, factor, apart, first + 1, step);
+  const float c =
+      reduce_number<T>(own + 2 * width, of_pivot + 2 * width, factor, apart, first + 2, step);
+  const float d =
+      reduce_number<T>(own + 3 * width, of_pivot + 3 * width, factor, apart, first + 3, step);
+  next = first == step + 1 ? a : next;
+  next = first + 1 == step + 1 ? b : next;
+  next = first + 2 == step + 1 ? c : next;
+  return first + 3 == step + 1 ? d : next;
+}
+
 // A row below the pivot of a step, in the columns that the step goes over. Returns the size of its
 // number in the next one.
 template <typename T>
@@ -119,15 +100,8 @@ METAL_FUNC float reduce_row(device float* x, device const float* pivot_row, ulon
   const P current = P::load(x + step * width, apart);
   // Below a pivot of zero is nothing but zeros and NaN, unless rows are not exchanged.
   const P factor = current.or_else(current.divided_by(number), number.is_zero());
-  float next = 0.0f;
-#pragma unroll
-  for (uint i = 0; i < P::kWidth; ++i) {
-    const P old = P::load(x + i * width, apart);
-    const P reduced = old.minus_product(factor, P::load(pivot_row + i * width, apart));
-    reduced.or_else(factor.or_else(old, i == step), i > step).store(x + i * width, apart);
-    next = i == step + 1 ? reduced.size() : next;
-  }
-  return next;
+  const float next = reduce_four<T>(x, pivot_row, factor, apart, 0, step, 0.0f);
+  return P::kWidth > 4 ? reduce_four<T>(x, pivot_row, factor, apart, 4, step, next) : next;
 }
 
 // The rows of pivots, in a column behind those that the steps went over. x, and lower there: where
@@ -144,21 +118,65 @@ inline void solve_column(device float* x, device const float* lower, ulong apart
   }
 }
 
-// A row below them, in as many columns. upper: the rows of pivots there.
+// Four numbers of a row of L.
+template <typename T>
+struct FourFactors {
+  Parts<T> a;
+  Parts<T> b;
+  Parts<T> c;
+  Parts<T> d;
+
+  static FourFactors load(device const float* x, ulong apart) {
+    typedef Parts<T> P;
+    const ulong width = P::kParts * apart;
+    return {P::load(x, apart), P::load(x + width, apart), P::load(x + 2 * width, apart),
+            P::load(x + 3 * width, apart)};
+  }
+  // upper: the column in as many rows of pivots.
+  Parts<T> reduce(Parts<T> number, device const float* upper, ulong apart) const {
+    typedef Parts<T> P;
+    return number.minus_product(a, P::load(upper, apart))
+        .minus_product(b, P::load(upper + 1, apart))
+        .minus_product(c, P::load(upper + 2, apart))
+        .minus_product(d, P::load(upper + 3, apart));
+  }
+};
+
+// A row below them, in one column.
+template <typename T>
+METAL_FUNC void update_number(device float* x, FourFactors<T> first, FourFactors<T> second,
+                              device const float* upper, ulong apart) {
+  typedef Parts<T> P;
+  P number = first.reduce(P::load(x, apart), upper, apart);
+  if (P::kWidth > 4) {
+    number = second.reduce(number, upper + 4, apart);
+  }
+  number.store(x, apart);
+}
+
+template <typename T>
+METAL_FUNC void update_four(device float* x, FourFactors<T> first, FourFactors<T> second,
+                            device const float* upper, ulong apart) {
+  const ulong width = Parts<T>::kParts * apart;
+  update_number<T>(x, first, second, upper, apart);
+  update_number<T>(x + width, first, second, upper + width, apart);
+  update_number<T>(x + 2 * width, first, second, upper + 2 * width, apart);
+  update_number<T>(x + 3 * width, first, second, upper + 3 * width, apart);
+}
+
+// In as many columns. upper: the rows of pivots there.
 template <typename T>
 METAL_FUNC void update_row(device float* x, device const float* lower, device const float* upper,
                            ulong apart) {
   typedef Parts<T> P;
-  const ulong width = P::kParts * apart;
-#pragma unroll
-  for (uint i = 0; i < P::kWidth; ++i) {
-    P sum = P::load(x + i * width, apart);
-#pragma unroll
-    for (uint k = 0; k < P::kWidth; ++k) {
-      const P factor = P::load(lower + k * width, apart);
-      sum = sum.minus_product(factor, P::load(upper + i * width + k, apart));
-    }
-    sum.store(x + i * width, apart);
+  const ulong four = 4 * P::kParts * apart;
+  const FourFactors<T> first = FourFactors<T>::load(lower, apart);
+  if (P::kWidth > 4) {
+    const FourFactors<T> second = FourFactors<T>::load(lower + four, apart);
+    update_four<T>(x, first, second, upper, apart);
+    update_four<T>(x + four, first, second, upper + four, apart);
+  } else {
+    update_four<T>(x, first, first, upper, apart);
   }
 }
 
@@ -246,8 +264,8 @@ kernel void lu_panel(device float* output [[buffer(0)]], device float* panels [[
     threadgroup_barrier(mem_flags::mem_device);
     for (uint column = first + P::kWidth; column < p.columns; column += P::kWidth) {
       device float* const behind = panel + column * width;
-      for (uint row = end + thread_index; row < p.rows; row += threads) {
-        update_row<T>(&behind[row], &x[row], behind + first, p.apart);
+      for (ulong row = end + thread_index; row < p.rows; row += threads) {
+        update_row<T>(&behind[row], x + row, behind + first, p.apart);
       }
     }
   }
@@ -265,7 +283,7 @@ kernel void lu_panel(device float* output [[buffer(0)]], device float* panels [[
 // A pack of a row below that of a step's pivot. first: the pack's column. What is finished of it
 // stays.
 template <typename T>
-inline float4 reduced_pack(float4 pack, T factor, float4 pivot_row, uint first, uint step) {
+METAL_FUNC float4 reduced_pack(float4 pack, T factor, float4 pivot_row, uint first, uint step) {
   const float4 reduced = metalops::minus_product(pack, factor, pivot_row);
   if (first > step) {
     return reduced;

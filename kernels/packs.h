@@ -25,27 +25,27 @@ using RealPack = Pack<float>;
 using ComplexPack = Pack<::metal::float2>;
 
 template <typename T>
-inline Pack<T> zero_pack();
+METAL_FUNC Pack<T> zero_pack();
 template <>
-inline RealPack zero_pack<float>() {
+METAL_FUNC RealPack zero_pack<float>() {
   return {::metal::float4(0.0f)};
 }
 template <>
-inline ComplexPack zero_pack<::metal::float2>() {
+METAL_FUNC ComplexPack zero_pack<::metal::float2>() {
   return {::metal::float4(0.0f), ::metal::float4(0.0f)};
 }
 
-inline RealPack all_of(float a) { return {::metal::float4(a)}; }
-inline ComplexPack all_of(::metal::float2 a) {
+METAL_FUNC RealPack all_of(float a) { return {::metal::float4(a)}; }
+METAL_FUNC ComplexPack all_of(::metal::float2 a) {
   return {::metal::float4(a.x), ::metal::float4(a.y)};
 }
 
 // ---- memory -------------------------------------------------------------------------------------
 
-inline RealPack load(device const float* x) {
+METAL_FUNC RealPack load(device const float* x) {
   return {::metal::float4(*reinterpret_cast<device const ::metal::packed_float4*>(x))};
 }
-inline ComplexPack load(device const ::metal::float2* x) {
+METAL_FUNC ComplexPack load(device const ::metal::float2* x) {
   device const ::metal::packed_float4* halves =
       reinterpret_cast<device const ::metal::packed_float4*>(x);
   const ::metal::float4 low = halves[0];
@@ -53,27 +53,29 @@ inline ComplexPack load(device const ::metal::float2* x) {
   return {::metal::float4(low.xz, high.xz), ::metal::float4(low.yw, high.yw)};
 }
 
-inline void store(device float* x, RealPack a) {
+METAL_FUNC void store(device float* x, RealPack a) {
   *reinterpret_cast<device::metal::packed_float4*>(x) = a.re;
 }
-inline void store(device::metal::float2* x, ComplexPack a) {
+METAL_FUNC void store(device::metal::float2* x, ComplexPack a) {
   device::metal::packed_float4* halves = reinterpret_cast<device::metal::packed_float4*>(x);
   halves[0] = ::metal::float4(a.re.x, a.im.x, a.re.y, a.im.y);
   halves[1] = ::metal::float4(a.re.z, a.im.z, a.re.w, a.im.w);
 }
 
-inline float element(RealPack a, uint i) { return a.re[i]; }
-inline ::metal::float2 element(ComplexPack a, uint i) { return ::metal::float2(a.re[i], a.im[i]); }
+METAL_FUNC float element(RealPack a, uint i) { return a.re[i]; }
+METAL_FUNC ::metal::float2 element(ComplexPack a, uint i) {
+  return ::metal::float2(a.re[i], a.im[i]);
+}
 
-inline void set_element(thread RealPack& a, uint i, float x) { a.re[i] = x; }
-inline void set_element(thread ComplexPack& a, uint i, ::metal::float2 x) {
+METAL_FUNC void set_element(thread RealPack& a, uint i, float x) { a.re[i] = x; }
+METAL_FUNC void set_element(thread ComplexPack& a, uint i, ::metal::float2 x) {
   a.re[i] = x.x;
   a.im[i] = x.y;
 }
 
 // Of which only `count` may exist, and may be none; the others are zero.
 template <typename T>
-inline Pack<T> load_some(device const T* x, int count) {
+METAL_FUNC Pack<T> load_some(device const T* x, int count) {
   if (count >= 4) {
     return load(x);
   }
@@ -87,7 +89,7 @@ inline Pack<T> load_some(device const T* x, int count) {
 }
 
 template <typename T>
-inline void store_some(device T* x, Pack<T> a, int count) {
+METAL_FUNC void store_some(device T* x, Pack<T> a, int count) {
   if (count >= 4) {
     store(x, a);
     return;
@@ -102,39 +104,41 @@ inline void store_some(device T* x, Pack<T> a, int count) {
 // ---- arithmetic ---------------------------------------------------------------------------------
 
 // Those of b where the mask says so, otherwise those of a.
-inline RealPack choose(RealPack a, RealPack b, ::metal::bool4 mask) {
+METAL_FUNC RealPack choose(RealPack a, RealPack b, ::metal::bool4 mask) {
   return {::metal::select(a.re, b.re, mask)};
 }
-inline ComplexPack choose(ComplexPack a, ComplexPack b, ::metal::bool4 mask) {
+METAL_FUNC ComplexPack choose(ComplexPack a, ComplexPack b, ::metal::bool4 mask) {
   return {::metal::select(a.re, b.re, mask), ::metal::select(a.im, b.im, mask)};
 }
 
-inline RealPack conjugate(RealPack a) { return a; }
-inline ComplexPack conjugate(ComplexPack a) { return {a.re, -a.im}; }
+METAL_FUNC RealPack conjugate(RealPack a) { return a; }
+METAL_FUNC ComplexPack conjugate(ComplexPack a) { return {a.re, -a.im}; }
 
-inline RealPack scaled(RealPack a, float factor) { return {a.re * factor}; }
-inline ComplexPack scaled(ComplexPack a, float factor) { return {a.re * factor, a.im * factor}; }
+METAL_FUNC RealPack scaled(RealPack a, float factor) { return {a.re * factor}; }
+METAL_FUNC ComplexPack scaled(ComplexPack a, float factor) {
+  return {a.re * factor, a.im * factor};
+}
 
 // sum + a b.
-inline RealPack multiply_add(RealPack sum, RealPack a, RealPack b) {
+METAL_FUNC RealPack multiply_add(RealPack sum, RealPack a, RealPack b) {
   return {::metal::fma(a.re, b.re, sum.re)};
 }
-inline ComplexPack multiply_add(ComplexPack sum, ComplexPack a, ComplexPack b) {
+METAL_FUNC ComplexPack multiply_add(ComplexPack sum, ComplexPack a, ComplexPack b) {
   return {::metal::fma(a.re, b.re, ::metal::fma(-a.im, b.im, sum.re)),
           ::metal::fma(a.re, b.im, ::metal::fma(a.im, b.re, sum.im))};
 }
 
 // sum + conj(a) b.
-inline RealPack conjugate_multiply_add(RealPack sum, RealPack a, RealPack b) {
+METAL_FUNC RealPack conjugate_multiply_add(RealPack sum, RealPack a, RealPack b) {
   return multiply_add(sum, a, b);
 }
-inline ComplexPack conjugate_multiply_add(ComplexPack sum, ComplexPack a, ComplexPack b) {
+METAL_FUNC ComplexPack conjugate_multiply_add(ComplexPack sum, ComplexPack a, ComplexPack b) {
   return {::metal::fma(a.re, b.re, ::metal::fma(a.im, b.im, sum.re)),
           ::metal::fma(a.re, b.im, ::metal::fma(-a.im, b.re, sum.im))};
 }
 
-inline RealPack divided(RealPack a, float divisor) { return {a.re / divisor}; }
-inline ComplexPack divided(ComplexPack a, ::metal::float2 divisor) {
+METAL_FUNC RealPack divided(RealPack a, float divisor) { return {a.re / divisor}; }
+METAL_FUNC ComplexPack divided(ComplexPack a, ::metal::float2 divisor) {
   ComplexPack result = a;
   for (uint i = 0; i < 4; ++i) {
     set_element(result, i, divide(element(a, i), divisor));
@@ -142,22 +146,22 @@ inline ComplexPack divided(ComplexPack a, ::metal::float2 divisor) {
   return result;
 }
 
-inline float sum_of(RealPack a) { return (a.re.x + a.re.y) + (a.re.z + a.re.w); }
-inline ::metal::float2 sum_of(ComplexPack a) {
+METAL_FUNC float sum_of(RealPack a) { return (a.re.x + a.re.y) + (a.re.z + a.re.w); }
+METAL_FUNC ::metal::float2 sum_of(ComplexPack a) {
   return ::metal::float2((a.re.x + a.re.y) + (a.re.z + a.re.w),
                          (a.im.x + a.im.y) + (a.im.z + a.im.w));
 }
 
 // sum + |a|^2 of each.
-inline ::metal::float4 add_squares(::metal::float4 sum, RealPack a) {
+METAL_FUNC ::metal::float4 add_squares(::metal::float4 sum, RealPack a) {
   return ::metal::fma(a.re, a.re, sum);
 }
-inline ::metal::float4 add_squares(::metal::float4 sum, ComplexPack a) {
+METAL_FUNC ::metal::float4 add_squares(::metal::float4 sum, ComplexPack a) {
   return ::metal::fma(a.re, a.re, ::metal::fma(a.im, a.im, sum));
 }
 
-inline ::metal::float4 largest_parts(RealPack a) { return ::metal::abs(a.re); }
-inline ::metal::float4 largest_parts(ComplexPack a) {
+METAL_FUNC ::metal::float4 largest_parts(RealPack a) { return ::metal::abs(a.re); }
+METAL_FUNC ::metal::float4 largest_parts(ComplexPack a) {
   return ::metal::max(::metal::abs(a.re), ::metal::abs(a.im));
 }
 

@@ -16,17 +16,17 @@ using namespace metalops;
 
 // ---- of a column in packs -----------------------------------------------------------------------
 
-inline int4 places(int first) { return first + int4(0, 1, 2, 3); }
+METAL_FUNC int4 places(int first) { return first + int4(0, 1, 2, 3); }
 
 // Elements at and before place k are zero. first: the place of the pack.
 template <typename T>
-inline Pack<T> behind(Pack<T> x, int first, int k) {
+METAL_FUNC Pack<T> behind(Pack<T> x, int first, int k) {
   return choose(zero_pack<T>(), x, places(first) > k);
 }
 
 // A pack of the reflector that lies below place k.
 template <typename T>
-inline Pack<T> of_reflector(Pack<T> x, int first, int k) {
+METAL_FUNC Pack<T> of_reflector(Pack<T> x, int first, int k) {
   if (first > k) {
     return x;
   }
@@ -35,14 +35,14 @@ inline Pack<T> of_reflector(Pack<T> x, int first, int k) {
 
 // The same of the column itself: what is above place k stays.
 template <typename T>
-inline Pack<T> reflected(Pack<T> x, Pack<T> v, int first, int k, float beta) {
+METAL_FUNC Pack<T> reflected(Pack<T> x, Pack<T> v, int first, int k, float beta) {
   const Pack<T> lower = choose(v, x, places(first) < k);
   return choose(lower, all_of(from_real<T>(beta)), places(first) == k);
 }
 
 // v of a reflector, of elements of x.
 template <typename T>
-inline Pack<T> multiplied(Pack<T> x, Reflector<T> reflector, T factor) {
+METAL_FUNC Pack<T> multiplied(Pack<T> x, Reflector<T> reflector, T factor) {
   if (reflector.has_factor()) {
     return multiply_add(zero_pack<T>(), x, all_of(factor));
   }

@@ -18,36 +18,38 @@ namespace metalops {
 template <typename T>
 constexpr constant unsigned kColumnsOfPack = kRowPackBytes / sizeof(T);
 
-inline float column(::metal::float4 pack, unsigned i, float) { return pack[i]; }
-inline ::metal::float2 column(::metal::float4 pack, unsigned i, ::metal::float2) {
+METAL_FUNC float column(::metal::float4 pack, unsigned i, float) { return pack[i]; }
+METAL_FUNC ::metal::float2 column(::metal::float4 pack, unsigned i, ::metal::float2) {
   return i == 0 ? pack.xy : pack.zw;
 }
 
-inline void set_column(thread::metal::float4& pack, unsigned i, float value) { pack[i] = value; }
-inline void set_column(thread::metal::float4& pack, unsigned i, ::metal::float2 value) {
+METAL_FUNC void set_column(thread::metal::float4& pack, unsigned i, float value) {
+  pack[i] = value;
+}
+METAL_FUNC void set_column(thread::metal::float4& pack, unsigned i, ::metal::float2 value) {
   pack = i == 0 ? ::metal::float4(value, pack.zw) : ::metal::float4(pack.xy, value);
 }
 
-inline ::metal::float4 all_columns(float value) { return ::metal::float4(value); }
-inline ::metal::float4 all_columns(::metal::float2 value) { return value.xyxy; }
+METAL_FUNC ::metal::float4 all_columns(float value) { return ::metal::float4(value); }
+METAL_FUNC ::metal::float4 all_columns(::metal::float2 value) { return value.xyxy; }
 
 // Of a pack, the columns before one of them, which may be the first or none of them.
 template <typename T>
-inline ::metal::bool4 columns_before(unsigned i) {
+METAL_FUNC ::metal::bool4 columns_before(unsigned i) {
   return sizeof(T) == sizeof(float) ? ::metal::uint4(0, 1, 2, 3) < ::metal::uint4(i)
                                     : ::metal::uint4(0, 0, 1, 1) < ::metal::uint4(i);
 }
 
-inline ::metal::float4 conjugate_columns(::metal::float4 pack, float) { return pack; }
-inline ::metal::float4 conjugate_columns(::metal::float4 pack, ::metal::float2) {
+METAL_FUNC ::metal::float4 conjugate_columns(::metal::float4 pack, float) { return pack; }
+METAL_FUNC ::metal::float4 conjugate_columns(::metal::float4 pack, ::metal::float2) {
   return ::metal::float4(pack.x, -pack.y, pack.z, -pack.w);
 }
 
 // x - a y.
-inline ::metal::float4 minus_product(::metal::float4 x, float a, ::metal::float4 y) {
+METAL_FUNC ::metal::float4 minus_product(::metal::float4 x, float a, ::metal::float4 y) {
   return ::metal::fma(::metal::float4(-a), y, x);
 }
-inline ::metal::float4 minus_product(::metal::float4 x, ::metal::float2 a, ::metal::float4 y) {
+METAL_FUNC ::metal::float4 minus_product(::metal::float4 x, ::metal::float2 a, ::metal::float4 y) {
   x = ::metal::fma(::metal::float4(-a.x), y, x);
   return ::metal::fma(::metal::float4(a.y), ::metal::float4(y.y, -y.x, y.w, -y.z), x);
 }
@@ -69,7 +71,7 @@ struct Divisor<float> {
   }
 };
 
-inline Divisor<float> divisor_of(float number) { return {number, 1.0f / number}; }
+METAL_FUNC Divisor<float> divisor_of(float number) { return {number, 1.0f / number}; }
 
 // R. L. Smith's quotient of complex numbers (Communications of the ACM 5, 1962): nothing is
 // squared.
@@ -89,7 +91,7 @@ struct Divisor<::metal::float2> {
   }
 };
 
-inline Divisor<::metal::float2> divisor_of(::metal::float2 number) {
+METAL_FUNC Divisor<::metal::float2> divisor_of(::metal::float2 number) {
   const bool is_steep = ::metal::abs(number.x) < ::metal::abs(number.y);
   const ::metal::float2 turned = is_steep ? ::metal::float2(number.y, -number.x) : number;
   // A real number, zero too, is divided by as such.

@@ -23,11 +23,12 @@ inline int exponent_above(float largest) {
   return largest > 0.0f && ::metal::isfinite(largest) ? ::metal::ilogb(largest) + 1 : 0;
 }
 
-// x 2^e, in two steps, each of which is the product with a normal number.
+// x 2^e, in two steps, each of which is the product with a normal number. Beyond 2^-252 nothing
+// is left of any x.
 template <typename X>
 inline X with_exponent(X x, int e) {
-  const int half_of_it = e / 2;
-  return x * ::metal::ldexp(1.0f, half_of_it) * ::metal::ldexp(1.0f, e - half_of_it);
+  const int half_of_it = ::metal::clamp(e / 2, -126, 126);
+  return x * power_of_two(half_of_it) * power_of_two(::metal::clamp(e - half_of_it, -126, 126));
 }
 
 // tail: the sum of |x_i|^2 where the matrix is about 1. What is smaller than its rounding errors by

@@ -32,7 +32,7 @@ KernelName named(const char* kernel, const Tensor& matrices) {
   return KernelName(kernel) + metalops::metal_type(matrices.scalar_type());
 }
 
-// Steps in numbers, or in packs of them.
+// Of solving. Steps in numbers, or in packs of them.
 LdlParameters parameters_of(const Tensor& matrices, bool hermitian, int64_t unit = 1) {
   LdlParameters p{};
   p.row_step = matrices.stride(1) / unit;
@@ -42,31 +42,47 @@ LdlParameters parameters_of(const Tensor& matrices, bool hermitian, int64_t unit
   return p;
 }
 
-// matrices: (batch, n, n) of padded_rows(), in place. A launch factors so many columns as a GPU is
-// done with in some milliseconds.
-void factor(const Tensor& matrices, const Tensor& pivots, const Tensor& infos, bool hermitian) {
+// a: (batch, n, n), of any strides, to factors. A launch factors so many columns as a GPU is done
+// with in some milliseconds.
+void factor(const Tensor& factors, const Tensor& a, const Tensor& pivots, const Tensor& infos,
+            bool hermitian) {
   constexpr int64_t kElements = int64_t{1} << 24;  // that a launch changes about, of each matrix
-  const auto batch = matrices.size(0);
-  const auto n = matrices.size(1);
-  const auto padded = matrices.stride(1);
-  const auto numbers = at::empty({batch, 4, padded}, matrices.options());
+  constexpr int64_t kColumns = 8;                  // that a thread takes at once at most
+  constexpr uint64_t kRows = 2;                    // that a thread should have to itself
+  const auto batch = a.size(0);
+  const auto n = a.size(1);
+  const auto apart = c10::metal::round_up(n, kColumns) + kColumns;
+  const int64_t parts = a.is_complex() ? 2 : 1;
+  const auto numbers_like = a.options().dtype(at::kFloat);
+  const auto columns = at::empty({batch, apart, parts, apart}, numbers_like);
+  const auto numbers = at::empty({batch, 2, parts, apart}, numbers_like);
   const auto progress = at::zeros({batch}, pivots.options());
   const auto together = std::clamp(kElements / std::max<int64_t>(n * n, 1), int64_t{8}, n);
   uint64_t threads = c10::metal::simdgroup_size;
-  while (threads < 1024 && threads * 128 < static_cast<uint64_t>(n * n)) {
+  while (threads < 1024 && threads * kRows < static_cast<uint64_t>(n)) {
     threads *= 2;
   }
-  auto p = parameters_of(matrices, hermitian);
+  auto& library = metalops::library("ldl");
+  const auto launch_grid = [&](const char* kernel, int64_t side, const auto&... arguments) {
+    const auto sides = static_cast<uint64_t>(side);
+    metalops::launch_grid(library, named(kernel, a), {sides, sides, static_cast<uint64_t>(batch)},
+                          arguments...);
+  };
+  metalops::LdlColumnsParameters p{};
+  p.apart = static_cast<uint64_t>(apart);
+  p.size = static_cast<uint32_t>(n);
+  p.is_hermitian = hermitian;
+  p.is_by_rows = a.stride(2) < a.stride(1);
+  p.given = {a.stride(0), a.stride(1), a.stride(2)};
+  launch_grid("ldl_load_", apart, columns, a, p);
   for (int64_t last = 0; last < n;) {
     last = std::min(last + together, n);
     p.last = static_cast<uint32_t>(last);
-    metalops::launch_threadgroups(metalops::library("ldl"), named("ldl_factor_", matrices), batch,
-                                  threads, matrices, numbers, pivots, infos, progress, p);
+    metalops::launch_threadgroups(library, named("ldl_factor_", a), batch, threads, columns,
+                                  numbers, pivots, infos, progress, p);
   }
-  metalops::launch_grid(
-      metalops::library("ldl"), named("ldl_clear_upper_", matrices),
-      {static_cast<uint64_t>(n), static_cast<uint64_t>(n), static_cast<uint64_t>(batch)}, matrices,
-      p);
+  p.given = {factors.stride(0), factors.stride(1), factors.stride(2)};
+  launch_grid("ldl_store_", n, factors, columns, p);
 }
 
 std::tuple<Tensor&, Tensor&, Tensor&> ldl_factor_ex_out(const Tensor& self, bool hermitian,
@@ -86,9 +102,12 @@ std::tuple<Tensor&, Tensor&, Tensor&> ldl_factor_ex_out(const Tensor& self, bool
       metalops::launch_small_matrices("ldl", call.output(0), self, conjugates,
                                       /*is_transposed=*/false, own_pivots, infos);
     } else {
-      const auto matrices = metalops::padded_rows(self);
-      factor(matrices, own_pivots, infos.view({-1}), conjugates);
-      call.output(0).copy_(matrices.view(self.sizes()));
+      const auto factors = metalops::as_batch(call.output(0));
+      factor(factors, metalops::as_batch(self.resolve_conj().resolve_neg()), own_pivots,
+             infos.view({-1}), conjugates);
+      if (!factors.is_alias_of(call.output(0))) {
+        call.output(0).copy_(factors.view(self.sizes()));
+      }
     }
     call.output(1).copy_(own_pivots);
   }
