@@ -35,33 +35,46 @@ Tensor as_rows(const Tensor& self, at::IntArrayRef dim) {
   return self.permute(order).reshape({rows, rows == 0 ? 0 : self.numel() / rows}).contiguous();
 }
 
+// Whether pieces are made of packs. CPUs make vectors of threads with an element each.
+bool whole_packs(const Tensor& data, const metalops::HashTensorParameters& parameters) {
+  const auto whole = [&](int64_t elements) {
+    return elements * static_cast<int64_t>(data.element_size()) % metalops::kPackBytes == 0;
+  };
+  return !metalops::a_thread_for_each_element() && whole(data.storage_offset()) &&
+         whole(parameters.columns) && whole(parameters.piece);
+}
+
 // The bits of the rows' hashes, computed in pieces if the rows are too few for a GPU.
 Tensor hash_rows(const Tensor& data) {
   constexpr int64_t kEnoughRows = 512;
   constexpr int64_t kShort = 64;
   constexpr int64_t kPiece = 8192;
-  constexpr int64_t kEnoughPieces = 2048;
+  constexpr int64_t kEnoughPieces = 8192;
   constexpr int64_t kLeastElements = 16;  // that a thread should have to itself
   constexpr int64_t kMostThreads = 128;
+  constexpr int64_t kMostThreadsOfFewPieces = 512;
   metalops::HashTensorParameters parameters{data.size(0), data.size(1), 1, data.size(1)};
   if (parameters.rows < kEnoughRows && parameters.columns > kPiece) {
-    parameters.piece =
-        std::max(kPiece, c10::metal::ceil_div(parameters.rows * parameters.columns, kEnoughPieces));
+    parameters.piece = c10::metal::round_up<int64_t>(
+        std::max(kPiece, c10::metal::ceil_div(parameters.rows * parameters.columns, kEnoughPieces)),
+        metalops::kPackBytes);
     parameters.pieces = c10::metal::ceil_div(parameters.columns, parameters.piece);
   }
   const auto hashes =
       at::empty({parameters.rows, parameters.pieces}, data.options().dtype(at::kLong));
   auto& kernels = metalops::library("hash_tensor");
   const auto* type = metalops::metal_type(data.scalar_type());
+  const auto most = hashes.numel() < kEnoughRows ? kMostThreadsOfFewPieces : kMostThreads;
   int64_t threads = c10::metal::simdgroup_size;
-  while (threads < kMostThreads && threads * kLeastElements < parameters.piece) {
+  while (threads < most && threads * kLeastElements < parameters.piece) {
     threads *= 2;
   }
   if (parameters.piece <= kShort || hashes.numel() >= (int64_t{1} << 32) / threads) {
     metalops::launch_threads(kernels, metalops::KernelName("hash_tensor_short_rows_") + type,
                              hashes.numel(), hashes, data, parameters);
   } else {
-    metalops::launch_threadgroups(kernels, metalops::KernelName("hash_tensor_rows_") + type,
+    const char* kind = whole_packs(data, parameters) ? "packs_" : "rows_";
+    metalops::launch_threadgroups(kernels, metalops::KernelName("hash_tensor_") + kind + type,
                                   hashes.numel(), threads, hashes, data, parameters);
   }
   return parameters.pieces == 1 ? hashes : hash_rows(hashes);
