@@ -100,16 +100,43 @@ inline float4 load_unless_masked(constant T* values, constant bool* mask) {
 
 // ---- teams: how the threads put their parts together --------------------------------------------
 
+// Sums of exponentials are relative to this while `top` is the largest score that was seen.
+inline float origin_of(float top) { return top == -INFINITY ? 0.0f : top; }
+
+// Of some scores the largest, and the sum of the exponentials of all, relative to its origin.
+struct Scores {
+  float top;
+  float sum;
+};
+
+inline Scores scores_of_simdgroup(Scores part) {
+  const float top = simd_max(part.top);
+  return {top, simd_sum(part.sum * precise::exp(part.top - origin_of(top)))};
+}
+
 struct Simdgroup {
   static constexpr constant bool kIsThreadgroup = false;
-  static float largest(threadgroup float*, float part, uint, uint) { return simd_max(part); }
+  static Scores scores(threadgroup Scores*, Scores part, uint, uint) {
+    return scores_of_simdgroup(part);
+  }
   static float sum(threadgroup float*, float part, uint, uint) { return simd_sum(part); }
 };
 
 struct Threadgroup {
   static constexpr constant bool kIsThreadgroup = true;
-  static float largest(threadgroup float* shared, float part, uint lane, uint lanes) {
-    return c10::metal::threadgroup_max(shared, part, lane, lanes);
+  // Every simdgroup puts the parts of all together, which takes one barrier.
+  static Scores scores(threadgroup Scores* shared, Scores part, uint lane, uint lanes) {
+    const uint in_simdgroup = lane % kSimdgroup;
+    const Scores own = scores_of_simdgroup(part);
+    if (in_simdgroup == 0) {
+      shared[lane / kSimdgroup] = own;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    Scores other = {-INFINITY, 0.0f};
+    if (in_simdgroup < lanes / kSimdgroup) {
+      other = shared[in_simdgroup];
+    }
+    return scores_of_simdgroup(other);
   }
   static float sum(threadgroup float* shared, float part, uint lane, uint lanes) {
     return c10::metal::threadgroup_sum(shared, part, lane, lanes);
@@ -125,8 +152,7 @@ kernel void masked_softmax_kept_rows(
     uint2 group [[threadgroup_position_in_grid]], uint2 groups [[threadgroups_per_grid]],
     uint index [[thread_index_in_threadgroup]], uint simd_lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]) {
-  threadgroup float maxima[kSimdgroup];
-  threadgroup float sums[kSimdgroup];
+  threadgroup Scores shared[kSimdgroup];
   const int64_t team = static_cast<int64_t>(group.y) * groups.x + group.x;
   const int64_t row = Team::kIsThreadgroup ? team : team * simds + simd;
   if (row >= parameters.rows) {
@@ -156,20 +182,22 @@ kernel void masked_softmax_kept_rows(
   if (!kAligned && remaining < size) {
     last = with_mask(static_cast<float>(input[remaining]), mask[remaining]);
   }
-  top = Team::largest(maxima, larger(top, last), lane, lanes);
+  top = larger(top, last);
+  const float origin = origin_of(top);
   float total = 0.0f;
   for (uint i = 0; i < kPacks; ++i) {
-    kept[i].x = precise::exp(kept[i].x - top);
-    kept[i].y = precise::exp(kept[i].y - top);
-    kept[i].z = precise::exp(kept[i].z - top);
-    kept[i].w = precise::exp(kept[i].w - top);
+    kept[i].x = precise::exp(kept[i].x - origin);
+    kept[i].y = precise::exp(kept[i].y - origin);
+    kept[i].z = precise::exp(kept[i].z - origin);
+    kept[i].w = precise::exp(kept[i].w - origin);
     total += sum_of(kept[i]);
   }
   if (!kAligned) {
-    last = precise::exp(last - top);
+    last = precise::exp(last - origin);
     total += last;
   }
-  const float factor = 1.0f / Team::sum(sums, total, lane, lanes);
+  const Scores all = Team::scores(shared, {top, total}, lane, lanes);
+  const float factor = precise::exp(top - all.top) / all.sum;
   for (uint i = 0; i < kPacks; ++i) {
     const uint pack = lane + i * lanes;
     if (pack < packs) {
@@ -251,21 +279,16 @@ kernel void masked_softmax_backward_kept_rows(
 
 // ---- long rows ----------------------------------------------------------------------------------
 
-// Sums of exponentials are relative to this while `top` is the largest score that was seen.
-inline float origin_of(float top) { return top == -INFINITY ? 0.0f : top; }
-
-constant constexpr uint kAtOnce = 4;  // packs that a thread has on the way
+constant constexpr uint kAtOnce = 4;          // packs that a thread has on the way
+constant constexpr uint kMostThreads = 1024;  // of a group
 
 template <typename T, typename Mask, bool kAligned>
-kernel void masked_softmax_long_rows(device T* results [[buffer(0)]],
-                                     constant T* inputs [[buffer(1)]],
-                                     constant Mask* masks [[buffer(2)]],
-                                     constant MaskedSoftmaxParameters& parameters [[buffer(3)]],
-                                     uint row [[threadgroup_position_in_grid]],
-                                     uint lane [[thread_position_in_threadgroup]],
-                                     uint lanes [[threads_per_threadgroup]]) {
-  threadgroup float maxima[kSimdgroup];
-  threadgroup float sums[kSimdgroup];
+[[max_total_threads_per_threadgroup(kMostThreads)]] kernel void masked_softmax_long_rows(
+    device T* results [[buffer(0)]], constant T* inputs [[buffer(1)]],
+    constant Mask* masks [[buffer(2)]], constant MaskedSoftmaxParameters& parameters [[buffer(3)]],
+    uint row [[threadgroup_position_in_grid]], uint lane [[thread_position_in_threadgroup]],
+    uint lanes [[threads_per_threadgroup]]) {
+  threadgroup Scores shared[kSimdgroup];
   const int64_t size = parameters.size;
   const int64_t packs = size / 4;
   const int64_t remaining = packs * 4 + lane;
@@ -304,10 +327,9 @@ kernel void masked_softmax_long_rows(device T* results [[buffer(0)]],
             precise::exp(score - origin_of(next));
     top = next;
   }
-  const float largest = c10::metal::threadgroup_max(maxima, top, lane, lanes);
-  const float part = total * precise::exp(origin_of(top) - origin_of(largest));
-  const float sum = c10::metal::threadgroup_sum(sums, part, lane, lanes);
-  const float factor = 1.0f / sum;
+  const Scores all = Threadgroup::scores(shared, {top, total}, lane, lanes);
+  const float largest = all.top;
+  const float factor = 1.0f / all.sum;
   for (int64_t first = 0; first < packs; first += kAtOnce * lanes) {
     for (uint i = 0; i < kAtOnce; ++i) {
       const int64_t pack = first + i * lanes + lane;
@@ -339,7 +361,7 @@ kernel void masked_softmax_long_rows(device T* results [[buffer(0)]],
 }
 
 template <typename T, bool kAligned>
-kernel void masked_softmax_backward_long_rows(
+[[max_total_threads_per_threadgroup(kMostThreads)]] kernel void masked_softmax_backward_long_rows(
     device T* grad_inputs [[buffer(0)]], constant T* grads [[buffer(1)]],
     constant T* results [[buffer(2)]], constant bool* masks [[buffer(3)]],
     constant MaskedSoftmaxParameters& parameters [[buffer(4)]],
