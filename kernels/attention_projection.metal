@@ -68,7 +68,8 @@ inline void store_biased(device T* to, constant T* from, constant T* bias, float
   *reinterpret_cast<device Taken*>(to) = y;
 }
 
-// The same, with as many neighbouring features for each thread.
+// The same, with as many neighbouring features for each thread. Rows of the grid are kTokens tokens
+// of a head, then those of the next head: what is read and what is written are near each other.
 template <typename T, uint kFeatures>
 kernel void transform_bias_rescale_qkv_packs(device T* result [[buffer(0)]],
                                              constant T* projected [[buffer(1)]],
@@ -76,15 +77,21 @@ kernel void transform_bias_rescale_qkv_packs(device T* result [[buffer(0)]],
                                              constant AttentionProjectionParameters& parameters
                                              [[buffer(3)]],
                                              uint2 position [[thread_position_in_grid]]) {
-  const uint row = position.y;
   const uint tokens = static_cast<uint>(parameters.tokens);
   const uint heads = static_cast<uint>(parameters.heads);
-  const uint token = row % tokens;
-  const uint head = row / tokens % heads;
-  const int64_t sample = row / tokens / heads;
+  const uint blocks = (tokens + kTokens - 1) / kTokens;
+  const uint block_and_head = position.y / kTokens;
+  const uint block = block_and_head / heads;
+  const uint head = block_and_head - block * heads;
+  const uint sample = block / blocks;
+  const uint token = (block - sample * blocks) * kTokens + position.y % kTokens;
+  if (token >= tokens) {
+    return;
+  }
   const int64_t width = parameters.heads * parameters.head_size;
   const int64_t feature = head * parameters.head_size + position.x * kFeatures;
   const int64_t from = (sample * parameters.tokens + token) * 3 * width + feature;
+  const int64_t row = (sample * parameters.heads + head) * parameters.tokens + token;
   const int64_t to = row * parameters.head_size + position.x * kFeatures;
   store_biased<T, kFeatures>(result + to, projected + from, bias + feature, parameters.scale);
   store_biased<T, kFeatures>(result + parameters.elements + to, projected + width + from,

@@ -66,10 +66,13 @@ std::tuple<Tensor, Tensor, Tensor> transform_bias_rescale_qkv(const Tensor& qkv,
   const auto name = features == 1   ? metalops::KernelName(kName) + "_"
                     : features == 4 ? metalops::KernelName(kName) + "_packs_4_"
                                     : metalops::KernelName(kName) + "_packs_8_";
-  metalops::launch_rows(
-      metalops::library("attention_projection"), name + metalops::metal_type(type),
-      c10::metal::ceil_div(head_size, features == 1 ? parameters.share : features),
-      samples * num_heads * tokens, result, projected, bias, parameters);
+  const auto columns =
+      features == 1 ? c10::metal::ceil_div(head_size, parameters.share) : head_size / features;
+  const auto rows =
+      features == 1 ? tokens : c10::metal::round_up<int64_t>(tokens, metalops::kTokens);
+  metalops::launch_rows(metalops::library("attention_projection"),
+                        name + metalops::metal_type(type), columns, samples * num_heads * rows,
+                        result, projected, bias, parameters);
   return {result[0], result[1], result[2]};
 }
 
