@@ -113,15 +113,16 @@ for name, dtype in DTYPES.items():
         theirs=lambda t: torch.mul(t["x"], t["y"]),
         note="torch: mul",
     )
-case(
-    "dense",
-    "lerp_clamped f32 2^26",
-    lambda m: {k: m.normal(LARGE) for k in ("x", "y", "w")},
-    lambda t: torch.ops.metalops.lerp_clamped(t["x"], t["y"], t["w"]),
-    lambda t: 4 * size(t["x"]),
-    theirs=lambda t: torch.lerp(t["x"], t["y"], t["w"]),
-    note="torch: lerp",
-)
+for name in ("f32", "f16"):
+    case(
+        "dense",
+        f"lerp_clamped {name} 2^26",
+        lambda m, d=DTYPES[name]: {k: m.normal(LARGE, dtype=d) for k in ("x", "y", "w")},
+        lambda t: torch.ops.metalops.lerp_clamped(t["x"], t["y"], t["w"]),
+        lambda t: 4 * size(t["x"]),
+        theirs=lambda t: torch.lerp(t["x"], t["y"], t["w"]),
+        note="torch: lerp",
+    )
 case(
     "frexp",
     "frexp f32 2^26",

@@ -30,11 +30,13 @@ bool have_suitable_operands(const at::TensorIteratorBase& iter) {
   return true;
 }
 
-// torch's own flavours for operands without gaps take four elements a thread, which are enough
-// bytes on their way unless they are small elements of one operand (on an H100, of torch's time for
-// swiglu in half: 1.00 so and 0.90 by tiles; for gelu_quick 0.91, 0.95 by tiles and 1.00 by packs).
+// torch's own flavours for two operands without gaps take four elements a thread, which are enough
+// bytes on their way, as are those of one operand unless they are small (on an H100, of torch's
+// time for swiglu in half: 1.00 so and 0.90 by tiles; for gelu_quick 0.91, 0.95 by tiles and 1.00
+// by packs). Those for three operands take one (for lerp_clamped in float 0.97, 1.00 by tiles).
 bool are_for_torch(const at::TensorIteratorBase& iter) {
-  return iter.is_contiguous() && (iter.ninputs() > 1 || iter.element_size(0) > 2);
+  return iter.is_contiguous() &&
+         (iter.ninputs() == 2 || (iter.ninputs() == 1 && iter.element_size(0) > 2));
 }
 
 // Whether a single operand and its result are packs of 16-bit elements, one after the other.
