@@ -18,9 +18,16 @@ struct AdagradParameters {
 // Of one launch: four buffers each, of the 31 that a kernel may have.
 C10_METAL_CONSTEXPR unsigned kAdagradTensors = 6;
 
-// Where the elements of each tensor end.
-struct AdagradEnds {
-  uint32_t of[kAdagradTensors];
+C10_METAL_CONSTEXPR unsigned kAdagradPack = 4;  // neighbours that a thread takes
+
+struct AdagradTensor {
+  uint32_t first_pack;  // of all packs of the launch
+  uint32_t elements;
+  uint32_t aligned;  // whether packs begin at a multiple of their size, in all that belongs to it
+};
+
+struct AdagradTensors {
+  AdagradTensor of[kAdagradTensors];
 };
 
 }  // namespace metalops

@@ -62,6 +62,8 @@ struct Piece {
   Tensor step;
 };
 
+static_assert(metalops::kAdagradPack == metalops::kPack);
+
 // Launches kernels for pieces of one dtype, which are given one by one.
 template <class Rate>
 class Launches {
@@ -103,11 +105,19 @@ class Launches {
   // Where there are fewer pieces, the last one is bound again and has no more elements.
   template <size_t... kIndices>
   void launch_together(std::index_sequence<kIndices...>) {
-    metalops::AdagradEnds ends{};
-    uint32_t end = 0;
+    metalops::AdagradTensors tensors{};
+    uint32_t packs = 0;
     for (size_t i = 0; i < metalops::kAdagradTensors; ++i) {
-      end += i < pieces_.size() ? static_cast<uint32_t>(pieces_[i].param.numel()) : 0;
-      ends.of[i] = end;
+      tensors.of[i].first_pack = packs;
+      if (i < pieces_.size()) {
+        const auto& [param, grad, state_sum, step] = pieces_[i];
+        const auto elements = static_cast<uint32_t>(param.numel());
+        tensors.of[i].elements = elements;
+        tensors.of[i].aligned = metalops::begins_with_pack(param) &&
+                                metalops::begins_with_pack(grad) &&
+                                metalops::begins_with_pack(state_sum);
+        packs += c10::metal::ceil_div(elements, metalops::kAdagradPack);
+      }
     }
     const auto of = [&](size_t i) {
       const auto& piece = pieces_[std::min(i, pieces_.size() - 1)];
@@ -115,8 +125,8 @@ class Launches {
     };
     std::apply(
         [&](const auto&... operands) {
-          metalops::launch_rows(metalops::library("adagrad"), name("adagrad_together_"), elements_,
-                                1, operands..., lr_, scale_, overflow_, parameters_, ends);
+          metalops::launch_rows(metalops::library("adagrad"), name("adagrad_together_"), packs, 1,
+                                operands..., lr_, scale_, overflow_, parameters_, tensors);
         },
         std::tuple_cat(of(kIndices)...));
   }

@@ -112,6 +112,25 @@ def test_lists_of_several_dtypes_and_steps():
     _compare(lists, **options, grad_scale=torch.tensor(4.0))
 
 
+@by_float
+@pytest.mark.usefixtures("taken_as_on")
+def test_tensors_that_begin_anywhere(dtype):
+    begins = [(0, 0, 0), (1, 0, 0), (0, 2, 0), (0, 0, 3), (4, 8, 12)]
+    lists = _lists([make((n,), dtype, seed=n) for n in (8, 9, 10, 11, 40)])
+    moved = [
+        [
+            torch.cat([torch.zeros(begins[i][k], dtype=dtype), x]).to("mps")[begins[i][k] :]
+            for i, x in enumerate(lists[k])
+        ]
+        for k in range(3)
+    ]
+    expected = to_device(lists, "mps")
+    torch._fused_adagrad_(*expected, **OPTIONS)
+    torch._fused_adagrad_(*moved, to_device(lists[3], "mps"), **OPTIONS)
+    for a, e in zip(chain(*moved), chain(*expected[:3])):
+        assert torch.equal(a.cpu(), e.cpu())
+
+
 def test_gpus_take_six_tensors_at_a_time(tmp_path):
     lists = to_device(_lists([make((i + 1,), torch.float32, seed=i) for i in range(15)]), "mps")
     with debug.capture(tmp_path / "a.trace", gpu=True) as trace:
