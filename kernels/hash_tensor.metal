@@ -135,26 +135,6 @@ kernel void hash_tensor_short_rows(device ulong* hashes [[buffer(0)]],
   hashes[index] = as_type<ulong>(uint2(bits.low, bits.high));
 }
 
-// What the threads of a group have put together.
-template <typename T>
-inline void write_hash(device ulong& result, typename Element<T>::Own own, Bits rest,
-                       threadgroup uint2* shared, uint lane, uint lanes) {
-  constexpr uint kSimdgroup = c10::metal::simdgroup_size;
-  const Bits bits = Element<T>::whole(own, rest);
-  const uint2 all = uint2(simd_xor(bits.low), simd_xor(bits.high));
-  if (lane % kSimdgroup == 0) {
-    shared[lane / kSimdgroup] = all;
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (lane == 0) {
-    uint2 hash = shared[0];
-    for (uint i = 1; i < lanes / kSimdgroup; ++i) {
-      hash ^= shared[i];
-    }
-    result = as_type<ulong>(hash);
-  }
-}
-
 template <typename T>
 kernel void hash_tensor_rows(device ulong* hashes [[buffer(0)]],
                              constant stored_t<T>* data [[buffer(1)]],
@@ -175,7 +155,19 @@ kernel void hash_tensor_rows(device ulong* hashes [[buffer(0)]],
     low ^= rest.low;
     high ^= rest.high;
   }
-  write_hash<T>(hashes[index], own, {low, high}, shared, lane, lanes);
+  const Bits bits = Element<T>::whole(own, {low, high});
+  const uint2 all = uint2(simd_xor(bits.low), simd_xor(bits.high));
+  if (lane % c10::metal::simdgroup_size == 0) {
+    shared[lane / c10::metal::simdgroup_size] = all;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (lane == 0) {
+    uint2 hash = shared[0];
+    for (uint i = 1; i < lanes / c10::metal::simdgroup_size; ++i) {
+      hash ^= shared[i];
+    }
+    hashes[index] = as_type<ulong>(hash);
+  }
 }
 
 // As many elements as can be read at once.
@@ -210,7 +202,19 @@ kernel void hash_tensor_packs(device ulong* hashes [[buffer(0)]],
       high ^= rest.high;
     }
   }
-  write_hash<T>(hashes[index], own, {low, high}, shared, lane, lanes);
+  const Bits bits = Element<T>::whole(own, {low, high});
+  const uint2 all = uint2(simd_xor(bits.low), simd_xor(bits.high));
+  if (lane % c10::metal::simdgroup_size == 0) {
+    shared[lane / c10::metal::simdgroup_size] = all;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (lane == 0) {
+    uint2 hash = shared[0];
+    for (uint i = 1; i < lanes / c10::metal::simdgroup_size; ++i) {
+      hash ^= shared[i];
+    }
+    hashes[index] = as_type<ulong>(hash);
+  }
 }
 
 // ---- instantiations -----------------------------------------------------------------------------

@@ -103,45 +103,22 @@ inline float4 load_unless_masked(constant T* values, constant bool* mask) {
 // Sums of exponentials are relative to this while `top` is the largest score that was seen.
 inline float origin_of(float top) { return top == -INFINITY ? 0.0f : top; }
 
-// Of some scores the largest, and the sum of the exponentials of all, relative to its origin.
-struct Scores {
-  float top;
-  float sum;
-};
-
-inline Scores scores_of_simdgroup(Scores part) {
-  const float top = simd_max(part.top);
-  return {top, simd_sum(part.sum * precise::exp(part.top - origin_of(top)))};
-}
-
 struct Simdgroup {
   static constexpr constant bool kIsThreadgroup = false;
-  static Scores scores(threadgroup Scores*, Scores part, uint, uint) {
-    return scores_of_simdgroup(part);
-  }
   static float sum(threadgroup float*, float part, uint, uint) { return simd_sum(part); }
 };
 
 struct Threadgroup {
   static constexpr constant bool kIsThreadgroup = true;
-  // Every simdgroup puts the parts of all together, which takes one barrier.
-  static Scores scores(threadgroup Scores* shared, Scores part, uint lane, uint lanes) {
-    const uint in_simdgroup = lane % kSimdgroup;
-    const Scores own = scores_of_simdgroup(part);
-    if (in_simdgroup == 0) {
-      shared[lane / kSimdgroup] = own;
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    Scores other = {-INFINITY, 0.0f};
-    if (in_simdgroup < lanes / kSimdgroup) {
-      other = shared[in_simdgroup];
-    }
-    return scores_of_simdgroup(other);
-  }
   static float sum(threadgroup float* shared, float part, uint lane, uint lanes) {
     return c10::metal::threadgroup_sum(shared, part, lane, lanes);
   }
 };
+
+// How sums of exponentials that are relative to one score become relative to a larger one.
+inline float rescaled(float sum, float top, float larger_top) {
+  return sum * precise::exp(top - origin_of(larger_top));
+}
 
 // ---- rows ---------------------------------------------------------------------------------------
 
@@ -152,7 +129,7 @@ kernel void masked_softmax_kept_rows(
     uint2 group [[threadgroup_position_in_grid]], uint2 groups [[threadgroups_per_grid]],
     uint index [[thread_index_in_threadgroup]], uint simd_lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]) {
-  threadgroup Scores shared[kSimdgroup];
+  threadgroup float2 shared[kSimdgroup];  // the largest score, and the sum relative to it
   const int64_t team = static_cast<int64_t>(group.y) * groups.x + group.x;
   const int64_t row = Team::kIsThreadgroup ? team : team * simds + simd;
   if (row >= parameters.rows) {
@@ -183,7 +160,10 @@ kernel void masked_softmax_kept_rows(
     last = with_mask(static_cast<float>(input[remaining]), mask[remaining]);
   }
   top = larger(top, last);
-  const float origin = origin_of(top);
+  float origin = origin_of(top);
+  if (!Team::kIsThreadgroup) {
+    origin = simd_max(top);
+  }
   float total = 0.0f;
   for (uint i = 0; i < kPacks; ++i) {
     kept[i].x = precise::exp(kept[i].x - origin);
@@ -196,8 +176,21 @@ kernel void masked_softmax_kept_rows(
     last = precise::exp(last - origin);
     total += last;
   }
-  const Scores all = Team::scores(shared, {top, total}, lane, lanes);
-  const float factor = precise::exp(top - all.top) / all.sum;
+  float factor = 0.0f;
+  if (Team::kIsThreadgroup) {
+    // Every simdgroup puts the parts of all together, which takes one barrier.
+    const float simd_largest = simd_max(top);
+    const float simd_total = simd_sum(rescaled(total, top, simd_largest));
+    if (simd_lane == 0) {
+      shared[simd] = float2(simd_largest, simd_total);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    const float2 part = simd_lane < simds ? shared[simd_lane] : float2(-INFINITY, 0.0f);
+    const float largest = simd_max(part.x);
+    factor = precise::exp(top - largest) / simd_sum(rescaled(part.y, part.x, largest));
+  } else {
+    factor = 1.0f / simd_sum(total);
+  }
   for (uint i = 0; i < kPacks; ++i) {
     const uint pack = lane + i * lanes;
     if (pack < packs) {
@@ -288,7 +281,7 @@ template <typename T, typename Mask, bool kAligned>
     constant Mask* masks [[buffer(2)]], constant MaskedSoftmaxParameters& parameters [[buffer(3)]],
     uint row [[threadgroup_position_in_grid]], uint lane [[thread_position_in_threadgroup]],
     uint lanes [[threads_per_threadgroup]]) {
-  threadgroup Scores shared[kSimdgroup];
+  threadgroup float2 shared[kSimdgroup];  // the largest score, and the sum relative to it
   const int64_t size = parameters.size;
   const int64_t packs = size / 4;
   const int64_t remaining = packs * 4 + lane;
@@ -327,9 +320,17 @@ template <typename T, typename Mask, bool kAligned>
             precise::exp(score - origin_of(next));
     top = next;
   }
-  const Scores all = Threadgroup::scores(shared, {top, total}, lane, lanes);
-  const float largest = all.top;
-  const float factor = 1.0f / all.sum;
+  const float simd_largest = simd_max(top);
+  const float simd_total = simd_sum(rescaled(total, top, simd_largest));
+  if (lane % kSimdgroup == 0) {
+    shared[lane / kSimdgroup] = float2(simd_largest, simd_total);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  const float2 part =
+      lane % kSimdgroup < lanes / kSimdgroup ? shared[lane % kSimdgroup] : float2(-INFINITY, 0.0f);
+  const float largest = simd_max(part.x);
+  const float sum = simd_sum(rescaled(part.y, part.x, largest));
+  const float factor = 1.0f / sum;
   for (int64_t first = 0; first < packs; first += kAtOnce * lanes) {
     for (uint i = 0; i < kAtOnce; ++i) {
       const int64_t pack = first + i * lanes + lane;

@@ -64,7 +64,8 @@ Tensor hash_rows(const Tensor& data) {
       at::empty({parameters.rows, parameters.pieces}, data.options().dtype(at::kLong));
   auto& kernels = metalops::library("hash_tensor");
   const auto* type = metalops::metal_type(data.scalar_type());
-  const auto most = hashes.numel() < kEnoughRows ? kMostThreadsOfFewPieces : kMostThreads;
+  const bool few = !metalops::a_thread_for_each_element() && hashes.numel() < kEnoughRows;
+  const auto most = few ? kMostThreadsOfFewPieces : kMostThreads;
   int64_t threads = c10::metal::simdgroup_size;
   while (threads < most && threads * kLeastElements < parameters.piece) {
     threads *= 2;
