@@ -92,7 +92,8 @@ kernel void adagrad(device T* param [[buffer(0)]], device T* grad [[buffer(1)]],
                     constant float& found_inf [[buffer(6)]],
                     constant AdagradParameters& parameters [[buffer(7)]],
                     uint2 position [[thread_position_in_grid]]) {
-  const Adagrad all = {lr, grad_scale, found_inf, parameters};
+  const AdagradParameters same = parameters;
+  const Adagrad all = {lr, grad_scale, found_inf, same};
   all.step_one(param, grad, state_sum, step, position.x);
 }
 
@@ -116,7 +117,8 @@ kernel void adagrad_together(device T* param0 [[buffer(0)]], device T* grad0 [[b
                              constant AdagradParameters& parameters [[buffer(27)]],
                              constant AdagradTensors& tensors [[buffer(28)]],
                              uint2 position [[thread_position_in_grid]]) {
-  const Adagrad all = {lr, grad_scale, found_inf, parameters};
+  const AdagradParameters same = parameters;
+  const Adagrad all = {lr, grad_scale, found_inf, same};
   const uint pack = position.x;
   if (pack < tensors.of[1].first_pack) {
     all.step_pack(param0, grad0, sum0, step0, pack, tensors.of[0]);

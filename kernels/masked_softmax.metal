@@ -105,11 +105,13 @@ inline float origin_of(float top) { return top == -INFINITY ? 0.0f : top; }
 
 struct Simdgroup {
   static constexpr constant bool kIsThreadgroup = false;
+  static void wait() {}
   static float sum(threadgroup float*, float part, uint, uint) { return simd_sum(part); }
 };
 
 struct Threadgroup {
   static constexpr constant bool kIsThreadgroup = true;
+  static void wait() { threadgroup_barrier(mem_flags::mem_threadgroup); }
   static float sum(threadgroup float* shared, float part, uint lane, uint lanes) {
     return c10::metal::threadgroup_sum(shared, part, lane, lanes);
   }
@@ -184,7 +186,7 @@ kernel void masked_softmax_kept_rows(
     if (simd_lane == 0) {
       shared[simd] = float2(simd_largest, simd_total);
     }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
+    Team::wait();
     const float2 part = simd_lane < simds ? shared[simd_lane] : float2(-INFINITY, 0.0f);
     const float largest = simd_max(part.x);
     factor = precise::exp(top - largest) / simd_sum(rescaled(part.y, part.x, largest));
