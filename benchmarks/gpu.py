@@ -113,15 +113,16 @@ for name, dtype in DTYPES.items():
         theirs=lambda t: torch.mul(t["x"], t["y"]),
         note="torch: mul",
     )
-case(
-    "dense",
-    "lerp_clamped f32 2^26",
-    lambda m: {k: m.normal(LARGE) for k in ("x", "y", "w")},
-    lambda t: torch.ops.metalops.lerp_clamped(t["x"], t["y"], t["w"]),
-    lambda t: 4 * size(t["x"]),
-    theirs=lambda t: torch.lerp(t["x"], t["y"], t["w"]),
-    note="torch: lerp",
-)
+for name in ("f32", "f16"):
+    case(
+        "dense",
+        f"lerp_clamped {name} 2^26",
+        lambda m, d=DTYPES[name]: {k: m.normal(LARGE, dtype=d) for k in ("x", "y", "w")},
+        lambda t: torch.ops.metalops.lerp_clamped(t["x"], t["y"], t["w"]),
+        lambda t: 4 * size(t["x"]),
+        theirs=lambda t: torch.lerp(t["x"], t["y"], t["w"]),
+        note="torch: lerp",
+    )
 case(
     "frexp",
     "frexp f32 2^26",
@@ -160,6 +161,32 @@ for name in ("f32", "f16"):
         },
         lambda t: torch.heaviside(t["x"], t["y"]),
         lambda t: 2 * size(t["x"]),
+    )
+    # torch reads the second operand of heaviside in float only where the first is zero, so half of
+    # what must be read of these: another operator, which needs both.
+    case(
+        "strided",
+        f"swiglu {name} column slices 8192x4096",
+        lambda m, d=dtype: {
+            "x": m.normal(8192, 8192, dtype=d)[:, :4096],
+            "y": m.normal(8192, 8192, dtype=d)[:, 4096:],
+        },
+        lambda t: torch.ops.metalops.swiglu(t["x"], t["y"]),
+        lambda t: 3 * size(t["x"]),
+        theirs=lambda t: torch.mul(t["x"], t["y"]),
+        note="torch: mul",
+    )
+    case(
+        "strided",
+        f"swiglu {name} transposed + dense 8192^2",
+        lambda m, d=dtype: {
+            "x": m.normal(8192, 8192, dtype=d).t(),
+            "y": m.normal(8192, 8192, dtype=d),
+        },
+        lambda t: torch.ops.metalops.swiglu(t["x"], t["y"]),
+        lambda t: 3 * size(t["x"]),
+        theirs=lambda t: torch.mul(t["x"], t["y"]),
+        note="torch: mul",
     )
     case(
         "silu_and_mul",
@@ -416,6 +443,24 @@ case(
     lambda m: {"x": m.normal(64, 1024, 512), "offsets": m.given(_OFFSETS)},
     lambda t: aten._padded_dense_to_jagged_forward(t["x"], [t["offsets"]], _TOTAL),
     lambda t: 2 * _TOTAL * 512 * 4,
+)
+
+
+def _adagrad(m: Maker) -> dict:
+    tensors = {k: [m.normal(2**22) for _ in range(18)] for k in ("params", "grads")}
+    tensors["sums"] = [m.uniform(2**22) for _ in range(18)]
+    tensors["steps"] = [m.given(torch.tensor(3.0)) for _ in range(18)]
+    return tensors
+
+
+case(
+    "adagrad",
+    "_fused_adagrad_ f32, 18 tensors of 2^22",
+    _adagrad,
+    lambda t: torch._fused_adagrad_(
+        *t.values(), lr=0.1, lr_decay=0.0, weight_decay=0.1, eps=1e-8, maximize=False
+    ),
+    lambda t: 5 * size(*t["params"]),
 )
 
 

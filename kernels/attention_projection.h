@@ -1,10 +1,13 @@
 // Parameters of the kernels of attention_projection.metal.
 #pragma once
+#include <c10/metal/common.h>
 #ifndef __METAL__
 #include <cstdint>
 #endif
 
 namespace metalops {
+
+C10_METAL_CONSTEXPR unsigned kTokens = 8;
 
 struct AttentionProjectionParameters {
   int64_t tokens;  // of a sample

@@ -50,51 +50,69 @@ kernel void transform_bias_rescale_qkv(device T* result [[buffer(0)]],
   }
 }
 
-template <typename T>
+// What a thread takes at once: of 16 bytes, eight halves.
+template <typename T, uint kFeatures>
+struct alignas(kFeatures * sizeof(T)) Features {
+  T of[kFeatures];
+};
+
+template <typename T, uint kFeatures>
 inline void store_biased(device T* to, constant T* from, constant T* bias, float scale) {
-  const vec<T, 4> x = *reinterpret_cast<constant vec<T, 4>*>(from);
-  const vec<T, 4> b = *reinterpret_cast<constant vec<T, 4>*>(bias);
-  vec<T, 4> y;
-  y.x = static_cast<T>(sum(x.x, b.x) * scale);
-  y.y = static_cast<T>(sum(x.y, b.y) * scale);
-  y.z = static_cast<T>(sum(x.z, b.z) * scale);
-  y.w = static_cast<T>(sum(x.w, b.w) * scale);
-  *reinterpret_cast<device vec<T, 4>*>(to) = y;
+  using Taken = Features<T, kFeatures>;
+  const Taken x = *reinterpret_cast<constant Taken*>(from);
+  const Taken b = *reinterpret_cast<constant Taken*>(bias);
+  Taken y;
+  for (uint i = 0; i < kFeatures; ++i) {
+    y.of[i] = static_cast<T>(sum(x.of[i], b.of[i]) * scale);
+  }
+  *reinterpret_cast<device Taken*>(to) = y;
 }
 
-// The same, with four neighbouring features for each thread.
-template <typename T>
+// The same, with as many neighbouring features for each thread. Rows of the grid are kTokens tokens
+// of a head, then those of the next head: what is read and what is written are near each other.
+template <typename T, uint kFeatures>
 kernel void transform_bias_rescale_qkv_packs(device T* result [[buffer(0)]],
                                              constant T* projected [[buffer(1)]],
                                              constant T* bias [[buffer(2)]],
                                              constant AttentionProjectionParameters& parameters
                                              [[buffer(3)]],
                                              uint2 position [[thread_position_in_grid]]) {
-  const uint row = position.y;
   const uint tokens = static_cast<uint>(parameters.tokens);
   const uint heads = static_cast<uint>(parameters.heads);
-  const uint token = row % tokens;
-  const uint head = row / tokens % heads;
-  const int64_t sample = row / tokens / heads;
+  const uint blocks = (tokens + kTokens - 1) / kTokens;
+  const uint block_and_head = position.y / kTokens;
+  const uint block = block_and_head / heads;
+  const uint head = block_and_head - block * heads;
+  const uint sample = block / blocks;
+  const uint token = (block - sample * blocks) * kTokens + position.y % kTokens;
+  if (token >= tokens) {
+    return;
+  }
   const int64_t width = parameters.heads * parameters.head_size;
-  const int64_t feature = head * parameters.head_size + position.x * 4;
+  const int64_t feature = head * parameters.head_size + position.x * kFeatures;
   const int64_t from = (sample * parameters.tokens + token) * 3 * width + feature;
-  const int64_t to = row * parameters.head_size + position.x * 4;
-  store_biased(result + to, projected + from, bias + feature, parameters.scale);
-  store_biased(result + parameters.elements + to, projected + width + from, bias + width + feature,
-               1.0f);
-  store_biased(result + 2 * parameters.elements + to, projected + 2 * width + from,
-               bias + 2 * width + feature, 1.0f);
+  const int64_t row = (sample * parameters.heads + head) * parameters.tokens + token;
+  const int64_t to = row * parameters.head_size + position.x * kFeatures;
+  store_biased<T, kFeatures>(result + to, projected + from, bias + feature, parameters.scale);
+  store_biased<T, kFeatures>(result + parameters.elements + to, projected + width + from,
+                             bias + width + feature, 1.0f);
+  store_biased<T, kFeatures>(result + 2 * parameters.elements + to, projected + 2 * width + from,
+                             bias + 2 * width + feature, 1.0f);
 }
+
+#define REGISTER_PACKS(T, FEATURES)                                                        \
+  template [[host_name("transform_bias_rescale_qkv_packs_" #FEATURES "_" #T)]] kernel void \
+  transform_bias_rescale_qkv_packs<T, FEATURES>(device T*, constant T*, constant T*,       \
+                                                constant AttentionProjectionParameters&, uint2)
 
 #define REGISTER_ATTENTION_PROJECTION(T)                                         \
   template [[host_name("transform_bias_rescale_qkv_" #T)]] kernel void           \
   transform_bias_rescale_qkv<T>(device T*, constant T*, constant T*,             \
                                 constant AttentionProjectionParameters&, uint2); \
-  template [[host_name("transform_bias_rescale_qkv_packs_" #T)]] kernel void     \
-  transform_bias_rescale_qkv_packs<T>(device T*, constant T*, constant T*,       \
-                                      constant AttentionProjectionParameters&, uint2)
+  REGISTER_PACKS(T, 4)
 
 REGISTER_ATTENTION_PROJECTION(float);
 REGISTER_ATTENTION_PROJECTION(half);
 REGISTER_ATTENTION_PROJECTION(bfloat);
+REGISTER_PACKS(half, 8);
+REGISTER_PACKS(bfloat, 8);

@@ -153,20 +153,6 @@ struct Moments {
     const V rest = unless_infinite(deviations / count, around);
     return {sum, around, rest, squares - unless_infinite(rest * deviations, around)};
   }
-
-  V from(V origin) const thread { return deviation(mean, origin) + rest; }
-
-  // With those of others.
-  void merge(float count, Moments other, float others) thread {
-    const float share = others / (count + others);
-    const V apart = other.from(mean) - rest;
-    const V step = unless_infinite(apart * share, mean);
-    const V next = mean + step;
-    sum += other.sum;
-    squares += other.squares + apart * apart * (count * share);
-    rest = unless_infinite((mean - next) + step + rest, next);
-    mean = next;
-  }
 };
 
 // Where a channel's element or pack `index` lies. Rows have `length` of them, `stride` apart.
@@ -230,8 +216,63 @@ kernel void batch_norm_stats_planes(device float4* parts [[buffer(0)]],
   }
 }
 
+// Whether little is left of the squares around a point when they become those around the mean.
+inline bool is_far(float deviations, float squares, float count) {
+  return deviations * deviations > 0.9375f * squares * count;
+}
+inline bool is_far(float4 deviations, float4 squares, float count) {
+  return any(deviations * deviations > 0.9375f * squares * count);
+}
+
+// Of `count` rows, `step` apart. They are read once, around the mean of the first ones; twice only
+// where that turns out to be far from the mean of all.
+template <typename V, typename T>
+inline Moments<V> moments_of_rows(constant T* begin, uint first, uint step, uint count,
+                                  constant BatchNormStatsParameters& parameters) {
+  constexpr uint kLoads = 8;
+  const uint length = static_cast<uint>(parameters.inner);
+  const float elements = static_cast<float>(count);
+  V around = V(0.0f);
+  V sum = V(0.0f);
+  V deviations = V(0.0f);
+  V squares = V(0.0f);
+  for (uint pass = 0; pass < 2; ++pass) {
+    sum = V(0.0f);
+    deviations = V(0.0f);
+    squares = V(0.0f);
+    for (uint row = 0; row < count; row += kLoads) {
+      V x[kLoads];
+      for (uint i = 0; i < kLoads; ++i) {
+        x[i] = V(0.0f);
+        if (row + i < count) {
+          load(begin + place(first + (row + i) * step, length, parameters.inner_stride, parameters),
+               x[i]);
+        }
+      }
+      V block = V(0.0f);
+      for (uint i = 0; i < kLoads; ++i) {
+        block += x[i];
+      }
+      if (pass == 0 && row == 0) {
+        around = block / static_cast<float>(min(kLoads, count));
+      }
+      sum += block;
+      for (uint i = 0; i < kLoads; ++i) {
+        const V apart = row + i < count ? x[i] - around : V(0.0f);
+        deviations += apart;
+        squares += apart * apart;
+      }
+    }
+    if (!is_far(deviations, squares, elements)) {
+      break;
+    }
+    around += unless_infinite(deviations / elements, around);
+  }
+  return Moments<V>::of(sum, around, deviations, squares, elements);
+}
+
 // Of channels that are neighbours. A part is rows_of_part elements of as many channels as `across`
-// threads take, a row of which has the same element; each thread takes blocks of eight.
+// threads take, a row of which has the same element.
 template <typename T, typename V>
 kernel void batch_norm_stats_adjacent(
     device float4* parts [[buffer(0)]], constant T* input [[buffer(1)]],
@@ -240,7 +281,6 @@ kernel void batch_norm_stats_adjacent(
     constant uint& across [[buffer(5)]], uint group [[threadgroup_position_in_grid]],
     uint lane [[thread_position_in_threadgroup]], uint lanes [[threads_per_threadgroup]]) {
   constexpr uint kWidth = sizeof(V) / sizeof(float);
-  constexpr uint kLoads = 8;
   threadgroup V sums[kAdjacentThreads];
   threadgroup V means[kAdjacentThreads];
   threadgroup V rests[kAdjacentThreads];
@@ -251,40 +291,13 @@ kernel void batch_norm_stats_adjacent(
   const uint step = lanes / across;
   const uint channel = (column * across + lane - down * across) * kWidth;
   const uint channels = static_cast<uint>(parameters.channels);
-  const uint length = static_cast<uint>(parameters.inner);
+  const uint all = static_cast<uint>(parameters.outer) * static_cast<uint>(parameters.inner);
   const uint first = part * rows_of_part;
-  const uint end = min(first + rows_of_part, static_cast<uint>(parameters.outer) * length);
-  constant T* begin = input + channel;
+  const uint end = min(first + rows_of_part, all);
   Moments<V> mine = {V(0.0f), V(0.0f), V(0.0f), V(0.0f)};
-  float count = 0.0f;
-  for (uint row = channel < channels ? first + down : end; row < end; row += kLoads * step) {
-    V x[kLoads];
-    V sum = V(0.0f);
-    for (uint i = 0; i < kLoads; ++i) {
-      x[i] = V(0.0f);
-      if (row + i * step < end) {
-        load(begin + place(row + i * step, length, parameters.inner_stride, parameters), x[i]);
-      }
-    }
-    for (uint i = 0; i < kLoads; ++i) {
-      sum += x[i];
-    }
-    const float more = static_cast<float>(min(kLoads, (end - row + step - 1) / step));
-    const V mean = sum / more;
-    V deviations = V(0.0f);
-    V squares = V(0.0f);
-    for (uint i = 0; i < kLoads; ++i) {
-      const V apart = row + i * step < end ? x[i] - mean : V(0.0f);
-      deviations += apart;
-      squares += apart * apart;
-    }
-    const Moments<V> block = Moments<V>::of(sum, mean, deviations, squares, more);
-    if (count == 0.0f) {
-      mine = block;
-    } else {
-      mine.merge(count, block, more);
-    }
-    count += more;
+  if (channel < channels && first + down < end) {
+    const uint count = (end - first - down + step - 1) / step;
+    mine = moments_of_rows<V>(input + channel, first + down, step, count, parameters);
   }
   sums[lane] = mine.sum;
   means[lane] = mine.mean;
@@ -296,8 +309,11 @@ kernel void batch_norm_stats_adjacent(
   threadgroup float* all_rests = reinterpret_cast<threadgroup float*>(rests);
   threadgroup float* all_squares = reinterpret_cast<threadgroup float*>(square_sums);
   const uint width = across * kWidth;
+  const uint each = (end - first) / step;  // rows of a thread, or one more
+  const uint more = (end - first) - each * step;
   for (uint i = lane; i < width && column * width + i < channels; i += lanes) {
     float whole = 0.0f;
+#pragma unroll 4
     for (uint k = 0; k < step; ++k) {
       whole += all_sums[k * width + i];
     }
@@ -305,9 +321,11 @@ kernel void batch_norm_stats_adjacent(
     const float mean = whole / elements;
     float deviations = 0.0f;
     float squares = 0.0f;
-    for (uint k = 0; k < step && first + k < end; ++k) {
+    const uint taking = each == 0 ? more : step;  // rows of threads that have elements
+#pragma unroll 4
+    for (uint k = 0; k < taking; ++k) {
       const uint at = k * width + i;
-      const float taken = static_cast<float>((end - first - k + step - 1) / step);
+      const float taken = static_cast<float>(each + (k < more ? 1 : 0));
       const float apart = deviation(all_means[at], mean) + all_rests[at];
       deviations += apart * taken;
       squares += all_squares[at] + apart * apart * taken;

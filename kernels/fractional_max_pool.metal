@@ -63,6 +63,46 @@ kernel void fractional_max_pool(device T* output [[buffer(0)]], device long* ind
                 uint2(width, width + parameters.window[2]), at, parameters.sizes.source);
 }
 
+// The same in two dimensions, of planes of fewer than 2^31 elements and square windows of a known
+// size: all that is in a window is on its way at once.
+template <typename T, uint kWindow>
+kernel void fractional_max_pool_squares(device T* output [[buffer(0)]],
+                                        device long* indices [[buffer(1)]],
+                                        constant T* input [[buffer(2)]],
+                                        constant uint* all_starts [[buffer(3)]],
+                                        constant FractionalMaxPoolParameters& parameters
+                                        [[buffer(4)]],
+                                        uint3 position [[thread_position_in_grid]]) {
+  const uint rows = parameters.sizes.result[1];
+  const uint columns = parameters.sizes.result[2];
+  const uint source_columns = parameters.sizes.source[2];
+  const int64_t plane = position.z;
+  constant uint* starts = all_starts + plane * (1 + rows + columns);
+  const uint height = starts[1 + position.y];
+  const uint first = height * source_columns + starts[1 + rows + position.x];
+  constant T* x = input + plane * (parameters.sizes.source[1] * source_columns) + first;
+  float values[kWindow * kWindow];
+  for (uint h = 0; h < kWindow; ++h) {
+    for (uint w = 0; w < kWindow; ++w) {
+      values[h * kWindow + w] = static_cast<float>(x[h * source_columns + w]);
+    }
+  }
+  float largest = -INFINITY;
+  uint index = first;
+  for (uint h = 0; h < kWindow; ++h) {
+    for (uint w = 0; w < kWindow; ++w) {
+      const float value = values[h * kWindow + w];
+      if (value > largest || isnan(value)) {
+        largest = value;
+        index = first + h * source_columns + w;
+      }
+    }
+  }
+  const int64_t element = (plane * rows + position.y) * columns + position.x;
+  output[element] = static_cast<T>(largest);
+  indices[element] = index;
+}
+
 // The table of those elements of the output that may have an element of the input in their windows,
 // wherever a sample places these. A thread for each entry.
 //
@@ -106,6 +146,11 @@ kernel void check_indices(constant long* indices [[buffer(0)]], constant uint2* 
   }
 }
 
+#define REGISTER_SQUARES(T, WINDOW)                                                            \
+  template [[host_name("fractional_max_pool_squares_" #WINDOW "_" #T)]] kernel void            \
+  fractional_max_pool_squares<T, WINDOW>(device T*, device long*, constant T*, constant uint*, \
+                                         constant FractionalMaxPoolParameters&, uint3)
+
 #define REGISTER_FRACTIONAL_MAX_POOL(T)                                                            \
   template [[host_name("fractional_starts_" #T)]] kernel void fractional_starts<T>(                \
       device uint*, constant T*, constant FractionalMaxPoolParameters&, device ErrorMessages*,     \
@@ -113,6 +158,8 @@ kernel void check_indices(constant long* indices [[buffer(0)]], constant uint2* 
   template [[host_name("fractional_max_pool_" #T)]] kernel void fractional_max_pool<T>(            \
       device T*, device long*, constant T*, constant uint*, constant FractionalMaxPoolParameters&, \
       uint3);                                                                                      \
+  REGISTER_SQUARES(T, 2);                                                                          \
+  REGISTER_SQUARES(T, 3);                                                                          \
   REGISTER_MAX_POOL_BACKWARD(T)
 
 REGISTER_FRACTIONAL_MAX_POOL(float);

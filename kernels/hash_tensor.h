@@ -7,6 +7,8 @@
 
 namespace metalops {
 
+C10_METAL_CONSTEXPR unsigned kPackBytes = 16;
+
 // Rows are hashed in pieces; what the kernels call a row is a piece.
 struct HashTensorParameters {
   int64_t rows;

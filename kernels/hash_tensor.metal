@@ -2,7 +2,7 @@
 // floating-point numbers, as the bits of doubles of their values.
 //
 // A piece of a row is the work of a threadgroup, whose neighbouring threads take neighbouring
-// elements, or of a single thread where it is short.
+// elements, or on GPUs packs of these, or of a single thread where it is short.
 #include <metalops/strided.h>
 #include <metal_stdlib>
 
@@ -142,8 +142,7 @@ kernel void hash_tensor_rows(device ulong* hashes [[buffer(0)]],
                              uint index [[threadgroup_position_in_grid]],
                              uint lane [[thread_position_in_threadgroup]],
                              uint lanes [[threads_per_threadgroup]]) {
-  constexpr uint kSimdgroup = c10::metal::simdgroup_size;
-  threadgroup uint2 shared[kSimdgroup];
+  threadgroup uint2 shared[c10::metal::simdgroup_size];
   const Piece piece(index, parameters);
   constant stored_t<T>* x = data + piece.first;
   typename Element<T>::Own own = 0;
@@ -158,13 +157,60 @@ kernel void hash_tensor_rows(device ulong* hashes [[buffer(0)]],
   }
   const Bits bits = Element<T>::whole(own, {low, high});
   const uint2 all = uint2(simd_xor(bits.low), simd_xor(bits.high));
-  if (lane % kSimdgroup == 0) {
-    shared[lane / kSimdgroup] = all;
+  if (lane % c10::metal::simdgroup_size == 0) {
+    shared[lane / c10::metal::simdgroup_size] = all;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (lane == 0) {
     uint2 hash = shared[0];
-    for (uint i = 1; i < lanes / kSimdgroup; ++i) {
+    for (uint i = 1; i < lanes / c10::metal::simdgroup_size; ++i) {
+      hash ^= shared[i];
+    }
+    hashes[index] = as_type<ulong>(hash);
+  }
+}
+
+// As many elements as can be read at once.
+template <typename T>
+struct alignas(kPackBytes) HashPack {
+  stored_t<T> elements[kPackBytes / sizeof(stored_t<T>)];
+};
+
+// Pieces are whole packs.
+template <typename T>
+kernel void hash_tensor_packs(device ulong* hashes [[buffer(0)]],
+                              constant HashPack<T>* data [[buffer(1)]],
+                              constant HashTensorParameters& parameters [[buffer(2)]],
+                              uint index [[threadgroup_position_in_grid]],
+                              uint lane [[thread_position_in_threadgroup]],
+                              uint lanes [[threads_per_threadgroup]]) {
+  constexpr uint kElements = kPackBytes / sizeof(stored_t<T>);
+  threadgroup uint2 shared[c10::metal::simdgroup_size];
+  const Piece piece(index, parameters);
+  constant HashPack<T>* x = data + piece.first / kElements;
+  const uint packs = piece.count / kElements;
+  typename Element<T>::Own own = 0;
+  uint low = 0;
+  uint high = 0;
+  for (uint i = lane; i < packs; i += lanes) {
+    const HashPack<T> pack = x[i];
+    for (uint k = 0; k < kElements; ++k) {
+      const typename Element<T>::Own element = pack.elements[k];
+      const Bits rest = Element<T>::rest(element);
+      own ^= element;
+      low ^= rest.low;
+      high ^= rest.high;
+    }
+  }
+  const Bits bits = Element<T>::whole(own, {low, high});
+  const uint2 all = uint2(simd_xor(bits.low), simd_xor(bits.high));
+  if (lane % c10::metal::simdgroup_size == 0) {
+    shared[lane / c10::metal::simdgroup_size] = all;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (lane == 0) {
+    uint2 hash = shared[0];
+    for (uint i = 1; i < lanes / c10::metal::simdgroup_size; ++i) {
       hash ^= shared[i];
     }
     hashes[index] = as_type<ulong>(hash);
@@ -173,11 +219,13 @@ kernel void hash_tensor_rows(device ulong* hashes [[buffer(0)]],
 
 // ---- instantiations -----------------------------------------------------------------------------
 
-#define REGISTER_HASH_TENSOR(T)                                                               \
-  template [[host_name("hash_tensor_short_rows_" #T)]] kernel void hash_tensor_short_rows<T>( \
-      device ulong*, constant stored_t<T>*, constant HashTensorParameters&, uint2, uint2);    \
-  template [[host_name("hash_tensor_rows_" #T)]] kernel void hash_tensor_rows<T>(             \
-      device ulong*, constant stored_t<T>*, constant HashTensorParameters&, uint, uint, uint)
+#define REGISTER_HASH_TENSOR(T)                                                                \
+  template [[host_name("hash_tensor_short_rows_" #T)]] kernel void hash_tensor_short_rows<T>(  \
+      device ulong*, constant stored_t<T>*, constant HashTensorParameters&, uint2, uint2);     \
+  template [[host_name("hash_tensor_rows_" #T)]] kernel void hash_tensor_rows<T>(              \
+      device ulong*, constant stored_t<T>*, constant HashTensorParameters&, uint, uint, uint); \
+  template [[host_name("hash_tensor_packs_" #T)]] kernel void hash_tensor_packs<T>(            \
+      device ulong*, constant HashPack<T>*, constant HashTensorParameters&, uint, uint, uint)
 
 REGISTER_HASH_TENSOR(float);
 REGISTER_HASH_TENSOR(half);

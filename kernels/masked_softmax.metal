@@ -100,21 +100,27 @@ inline float4 load_unless_masked(constant T* values, constant bool* mask) {
 
 // ---- teams: how the threads put their parts together --------------------------------------------
 
+// Sums of exponentials are relative to this while `top` is the largest score that was seen.
+inline float origin_of(float top) { return top == -INFINITY ? 0.0f : top; }
+
 struct Simdgroup {
   static constexpr constant bool kIsThreadgroup = false;
-  static float largest(threadgroup float*, float part, uint, uint) { return simd_max(part); }
+  static void wait() {}
   static float sum(threadgroup float*, float part, uint, uint) { return simd_sum(part); }
 };
 
 struct Threadgroup {
   static constexpr constant bool kIsThreadgroup = true;
-  static float largest(threadgroup float* shared, float part, uint lane, uint lanes) {
-    return c10::metal::threadgroup_max(shared, part, lane, lanes);
-  }
+  static void wait() { threadgroup_barrier(mem_flags::mem_threadgroup); }
   static float sum(threadgroup float* shared, float part, uint lane, uint lanes) {
     return c10::metal::threadgroup_sum(shared, part, lane, lanes);
   }
 };
+
+// How sums of exponentials that are relative to one score become relative to a larger one.
+inline float rescaled(float sum, float top, float larger_top) {
+  return sum * precise::exp(top - origin_of(larger_top));
+}
 
 // ---- rows ---------------------------------------------------------------------------------------
 
@@ -125,8 +131,7 @@ kernel void masked_softmax_kept_rows(
     uint2 group [[threadgroup_position_in_grid]], uint2 groups [[threadgroups_per_grid]],
     uint index [[thread_index_in_threadgroup]], uint simd_lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]) {
-  threadgroup float maxima[kSimdgroup];
-  threadgroup float sums[kSimdgroup];
+  threadgroup float2 shared[kSimdgroup];  // the largest score, and the sum relative to it
   const int64_t team = static_cast<int64_t>(group.y) * groups.x + group.x;
   const int64_t row = Team::kIsThreadgroup ? team : team * simds + simd;
   if (row >= parameters.rows) {
@@ -156,20 +161,38 @@ kernel void masked_softmax_kept_rows(
   if (!kAligned && remaining < size) {
     last = with_mask(static_cast<float>(input[remaining]), mask[remaining]);
   }
-  top = Team::largest(maxima, larger(top, last), lane, lanes);
+  top = larger(top, last);
+  float origin = origin_of(top);
+  if (!Team::kIsThreadgroup) {
+    origin = simd_max(top);
+  }
   float total = 0.0f;
   for (uint i = 0; i < kPacks; ++i) {
-    kept[i].x = precise::exp(kept[i].x - top);
-    kept[i].y = precise::exp(kept[i].y - top);
-    kept[i].z = precise::exp(kept[i].z - top);
-    kept[i].w = precise::exp(kept[i].w - top);
+    kept[i].x = precise::exp(kept[i].x - origin);
+    kept[i].y = precise::exp(kept[i].y - origin);
+    kept[i].z = precise::exp(kept[i].z - origin);
+    kept[i].w = precise::exp(kept[i].w - origin);
     total += sum_of(kept[i]);
   }
   if (!kAligned) {
-    last = precise::exp(last - top);
+    last = precise::exp(last - origin);
     total += last;
   }
-  const float factor = 1.0f / Team::sum(sums, total, lane, lanes);
+  float factor = 0.0f;
+  if (Team::kIsThreadgroup) {
+    // Every simdgroup puts the parts of all together, which takes one barrier.
+    const float simd_largest = simd_max(top);
+    const float simd_total = simd_sum(rescaled(total, top, simd_largest));
+    if (simd_lane == 0) {
+      shared[simd] = float2(simd_largest, simd_total);
+    }
+    Team::wait();
+    const float2 part = simd_lane < simds ? shared[simd_lane] : float2(-INFINITY, 0.0f);
+    const float largest = simd_max(part.x);
+    factor = precise::exp(top - largest) / simd_sum(rescaled(part.y, part.x, largest));
+  } else {
+    factor = 1.0f / simd_sum(total);
+  }
   for (uint i = 0; i < kPacks; ++i) {
     const uint pack = lane + i * lanes;
     if (pack < packs) {
@@ -251,21 +274,16 @@ kernel void masked_softmax_backward_kept_rows(
 
 // ---- long rows ----------------------------------------------------------------------------------
 
-// Sums of exponentials are relative to this while `top` is the largest score that was seen.
-inline float origin_of(float top) { return top == -INFINITY ? 0.0f : top; }
-
-constant constexpr uint kAtOnce = 4;  // packs that a thread has on the way
+constant constexpr uint kAtOnce = 4;          // packs that a thread has on the way
+constant constexpr uint kMostThreads = 1024;  // of a group
 
 template <typename T, typename Mask, bool kAligned>
-kernel void masked_softmax_long_rows(device T* results [[buffer(0)]],
-                                     constant T* inputs [[buffer(1)]],
-                                     constant Mask* masks [[buffer(2)]],
-                                     constant MaskedSoftmaxParameters& parameters [[buffer(3)]],
-                                     uint row [[threadgroup_position_in_grid]],
-                                     uint lane [[thread_position_in_threadgroup]],
-                                     uint lanes [[threads_per_threadgroup]]) {
-  threadgroup float maxima[kSimdgroup];
-  threadgroup float sums[kSimdgroup];
+[[max_total_threads_per_threadgroup(kMostThreads)]] kernel void masked_softmax_long_rows(
+    device T* results [[buffer(0)]], constant T* inputs [[buffer(1)]],
+    constant Mask* masks [[buffer(2)]], constant MaskedSoftmaxParameters& parameters [[buffer(3)]],
+    uint row [[threadgroup_position_in_grid]], uint lane [[thread_position_in_threadgroup]],
+    uint lanes [[threads_per_threadgroup]]) {
+  threadgroup float2 shared[kSimdgroup];  // the largest score, and the sum relative to it
   const int64_t size = parameters.size;
   const int64_t packs = size / 4;
   const int64_t remaining = packs * 4 + lane;
@@ -304,9 +322,16 @@ kernel void masked_softmax_long_rows(device T* results [[buffer(0)]],
             precise::exp(score - origin_of(next));
     top = next;
   }
-  const float largest = c10::metal::threadgroup_max(maxima, top, lane, lanes);
-  const float part = total * precise::exp(origin_of(top) - origin_of(largest));
-  const float sum = c10::metal::threadgroup_sum(sums, part, lane, lanes);
+  const float simd_largest = simd_max(top);
+  const float simd_total = simd_sum(rescaled(total, top, simd_largest));
+  if (lane % kSimdgroup == 0) {
+    shared[lane / kSimdgroup] = float2(simd_largest, simd_total);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  const float2 part =
+      lane % kSimdgroup < lanes / kSimdgroup ? shared[lane % kSimdgroup] : float2(-INFINITY, 0.0f);
+  const float largest = simd_max(part.x);
+  const float sum = simd_sum(rescaled(part.y, part.x, largest));
   const float factor = 1.0f / sum;
   for (int64_t first = 0; first < packs; first += kAtOnce * lanes) {
     for (uint i = 0; i < kAtOnce; ++i) {
@@ -339,7 +364,7 @@ kernel void masked_softmax_long_rows(device T* results [[buffer(0)]],
 }
 
 template <typename T, bool kAligned>
-kernel void masked_softmax_backward_long_rows(
+[[max_total_threads_per_threadgroup(kMostThreads)]] kernel void masked_softmax_backward_long_rows(
     device T* grad_inputs [[buffer(0)]], constant T* grads [[buffer(1)]],
     constant T* results [[buffer(2)]], constant bool* masks [[buffer(3)]],
     constant MaskedSoftmaxParameters& parameters [[buffer(4)]],

@@ -28,7 +28,9 @@ using c10::metal::ErrorMessages;
 class RandomNumbers {
  public:
   RandomNumbers(int64_t seed, int64_t place)
-      : key_(c10::metal::detail::splitlong(seed)), place_(c10::metal::detail::splitlong(place)) {}
+      : key_(c10::metal::detail::splitlong(seed)), place_(c10::metal::detail::splitlong(place)) {
+    draw();
+  }
 
   // Evenly distributed between 0 and 1, with all its digits where it is small: it is never 0, but
   // it may be rounded to 1.
@@ -49,13 +51,17 @@ class RandomNumbers {
 
   uint next() {
     if (left_ == 0) {
-      const uint4 counter(drawn_, 0, place_);
-      block_ = c10::metal::philox4::multiple_rounds(counter, key_, 10);
-      ++drawn_;
-      left_ = 4;
+      draw();
     }
     --left_;
     return block_[left_];
+  }
+
+  void draw() {
+    const uint4 counter(drawn_, 0, place_);
+    block_ = c10::metal::philox4::multiple_rounds(counter, key_, 10);
+    ++drawn_;
+    left_ = 4;
   }
 
   uint2 key_;
@@ -67,15 +73,18 @@ class RandomNumbers {
 
 // ---- probabilities, after [Loader]: without the large terms that cancel each other --------------
 
-// log(x!) - log(sqrt(2 pi x) (x / e)^x), for x > 0.
+constant constexpr float kStirlingErrors[] = {0.0f,  // none is asked for
+                                              8.10614668e-2f, 4.13406960e-2f, 2.76779257e-2f,
+                                              2.07906721e-2f, 1.66446912e-2f, 1.38761288e-2f,
+                                              1.18967099e-2f};
+
+// log(x!) - log(sqrt(2 pi x) (x / e)^x), for integers x > 0.
 inline float stirling_error(float x) {
-  float sum = 0.0f;
-  for (; x < 8.0f; x += 1.0f) {
-    sum += fma(x + 0.5f, c10::metal::log1p(1.0f / x), -1.0f);
+  if (x < 8.0f) {
+    return kStirlingErrors[static_cast<uint>(x)];
   }
   const float inverse = 1.0f / x;
-  return sum +
-         inverse * polynomial(inverse * inverse, 8.33333333e-2f, -2.77777778e-3f, 7.93650794e-4f);
+  return inverse * polynomial(inverse * inverse, 8.33333333e-2f, -2.77777778e-3f, 7.93650794e-4f);
 }
 
 // k log(k / mean) + mean - k, of deviation = k - mean.
@@ -179,21 +188,45 @@ inline float large_poisson(float rate, thread RandomNumbers& numbers) {
   return transformed_rejection(distribution, Near({rate, 0.0f}), hat, numbers);
 }
 
-// How many uniform numbers are multiplied before the product falls to e^-rate (D. E. Knuth, The Art
-// of Computer Programming, volume 2, 3.4.1). Whether the first one alone does is decided by its
-// distance from 1, which is accurate for small rates too.
+// The probability of more than `events` events, given that of as many, for which the terms of the
+// sum become smaller from the first one on.
+inline float poisson_tail(float rate, float events, float probability) {
+  float term = probability;
+  float sum = 0.0f;
+  do {
+    events += 1.0f;
+    term *= rate / events;
+    sum += term;
+  } while (term > 1e-8f * sum);
+  return sum;
+}
+
+// The distribution function's inverse, at a number that is small where events are many. Where the
+// probability of more events has lost digits, by subtractions from one that was known, it is found
+// anew, and drawn again where in it.
 inline float small_poisson(float rate, thread RandomNumbers& numbers) {
-  const float first = numbers.uniform();
-  if (first >= -c10::metal::expm1f(-rate)) {
+  constexpr float kLost = 1.0f / 1024;
+  float more = -c10::metal::expm1f(-rate);
+  float left = numbers.uniform();
+  if (left >= more) {
     return 0.0f;
   }
-  const float end = precise::exp(-rate);
-  float events = 1.0f;
-  for (float product = (1.0f - first) * numbers.uniform(); product > end;
-       product *= numbers.uniform()) {
+  float probability = precise::exp(-rate);
+  float events = 0.0f;
+  float known = more;
+  while (true) {
     events += 1.0f;
+    probability *= rate / events;
+    more -= probability;
+    if (left >= more) {
+      return events;
+    }
+    if (more < kLost * known) {
+      more = poisson_tail(rate, events, probability);
+      known = more;
+      left = numbers.uniform() * more;
+    }
   }
-  return events;
 }
 
 inline float draw_poisson(float rate, thread RandomNumbers& numbers) {

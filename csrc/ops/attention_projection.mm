@@ -19,6 +19,21 @@ using at::Tensor;
 
 constexpr const char* kName = "transform_bias_rescale_qkv";
 
+// How many features a thread takes at once: 16 bytes, or four features, if they are there together
+// everywhere.
+int64_t features_for(const Tensor& projected, const Tensor& bias, int64_t head_size) {
+  if (metalops::a_thread_for_each_element()) {
+    return 1;
+  }
+  for (const int64_t features : {16 / projected.element_size(), metalops::kPack}) {
+    if (head_size % features == 0 && projected.storage_offset() % features == 0 &&
+        bias.storage_offset() % features == 0) {
+      return features;
+    }
+  }
+  return 1;
+}
+
 // qkv: the projection of tokens to three times the embedding, of sizes (samples, tokens, 3 D).
 std::tuple<Tensor, Tensor, Tensor> transform_bias_rescale_qkv(const Tensor& qkv,
                                                               const Tensor& qkv_bias,
@@ -47,13 +62,17 @@ std::tuple<Tensor, Tensor, Tensor> transform_bias_rescale_qkv(const Tensor& qkv,
       /*share=*/32, static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_size)))};
   const auto projected = qkv.contiguous();
   const auto bias = qkv_bias.contiguous();
-  const bool packs = !metalops::a_thread_for_each_element() && head_size % metalops::kPack == 0 &&
-                     metalops::begins_with_pack(projected) && metalops::begins_with_pack(bias);
-  metalops::launch_rows(
-      metalops::library("attention_projection"),
-      metalops::KernelName(kName) + (packs ? "_packs_" : "_") + metalops::metal_type(type),
-      c10::metal::ceil_div(head_size, packs ? metalops::kPack : parameters.share),
-      samples * num_heads * tokens, result, projected, bias, parameters);
+  const auto features = features_for(projected, bias, head_size);
+  const auto name = features == 1   ? metalops::KernelName(kName) + "_"
+                    : features == 4 ? metalops::KernelName(kName) + "_packs_4_"
+                                    : metalops::KernelName(kName) + "_packs_8_";
+  const auto columns =
+      features == 1 ? c10::metal::ceil_div(head_size, parameters.share) : head_size / features;
+  const auto rows =
+      features == 1 ? tokens : c10::metal::round_up<int64_t>(tokens, metalops::kTokens);
+  metalops::launch_rows(metalops::library("attention_projection"),
+                        name + metalops::metal_type(type), columns, samples * num_heads * rows,
+                        result, projected, bias, parameters);
   return {result[0], result[1], result[2]};
 }
 

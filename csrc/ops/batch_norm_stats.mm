@@ -78,9 +78,9 @@ Parts launch_parts(const char* name, bool packs, const Tensor& samples,
 }
 
 Parts reduce_parts(const Tensor& samples, const metalops::BatchNormStatsParameters& parameters) {
-  constexpr int64_t kElements = 16;      // that a thread holds of channels that are apart
-  constexpr int64_t kMostAcross = 32;    // threads beside each other
-  constexpr int64_t kManyGroups = 1024;  // enough for any GPU
+  constexpr int64_t kElements = 16;     // that a thread holds of channels that are apart
+  constexpr int64_t kMostAcross = 32;   // threads beside each other
+  constexpr int64_t kManyGroups = 256;  // enough for any GPU
   const auto length = parameters.outer * parameters.inner;
   const auto channels = parameters.channels;
   const bool aligned = metalops::begins_with_pack(samples) &&
@@ -156,8 +156,8 @@ std::tuple<Tensor, Tensor> update_stats(const Tensor& input, const MaybeTensor& 
     metalops::launch_threadgroups(
         kernels(),
         metalops::KernelName("batch_norm_stats_combine_") + metalops::metal_type(stats_type),
-        channels, threads_for(parts.count, /*each=*/4), means, variances, average, variance_average,
-        parts.moments, parameters, parts.count, parts.elements);
+        channels, threads_for(parts.count, /*each=*/16), means, variances, average,
+        variance_average, parts.moments, parameters, parts.count, parts.elements);
   } else {
     metalops::launch_reduction(
         kernels(), "batch_norm_stats",

@@ -51,6 +51,20 @@ FractionalMaxPoolParameters parameters_of(const Tensor& input, IntArrayRef kerne
   return parameters;
 }
 
+// The kernel for these windows, one for square ones in planes whose indices have 32 bits if there
+// is.
+metalops::KernelName kernel_for(const FractionalMaxPoolParameters& parameters) {
+  constexpr int64_t kMost = int64_t{1} << 31;
+  const auto* window = parameters.window;
+  const auto* source = parameters.sizes.source;
+  const metalops::KernelName name("fractional_max_pool_");
+  if (parameters.dimensions != 2 || window[1] != window[2] || window[1] < 2 || window[1] > 3 ||
+      int64_t{source[1]} * source[2] >= kMost) {
+    return name;
+  }
+  return name + (window[1] == 2 ? "squares_2_" : "squares_3_");
+}
+
 // random_samples: for each plane one for each dimension, perhaps of more images than there are.
 void pool(const Tensor& self, IntArrayRef kernel_size, IntArrayRef output_size,
           const Tensor& random_samples, const Tensor& output, const Tensor& indices) {
@@ -67,8 +81,8 @@ void pool(const Tensor& self, IntArrayRef kernel_size, IntArrayRef output_size,
     metalops::launch_rows(kernels(), metalops::KernelName("fractional_starts_") + type, entries,
                           planes, starts, random_samples.contiguous(), parameters,
                           metalops::kErrorBuffer);
-    metalops::launch_planes(kernels(), metalops::KernelName("fractional_max_pool_") + type, result,
-                            result, result_indices, self.contiguous(), starts, parameters);
+    metalops::launch_planes(kernels(), kernel_for(parameters) + type, result, result,
+                            result_indices, self.contiguous(), starts, parameters);
   };
   metalops::write_maxima(self, output, indices, write);
 }

@@ -44,18 +44,29 @@ Rows as_rows(const Tensor& self, at::IntArrayRef dim) {
           count == 0 ? 0 : self.numel() / count};
 }
 
+// Whether pieces are made of packs. CPUs make vectors of threads with an element each.
+bool whole_packs(const Tensor& data, const metalops::HashTensorParameters& parameters) {
+  const auto whole = [&](int64_t elements) {
+    return elements * static_cast<int64_t>(data.element_size()) % metalops::kPackBytes == 0;
+  };
+  return !metalops::a_thread_for_each_element() && whole(data.storage_offset()) &&
+         whole(parameters.columns) && whole(parameters.piece);
+}
+
 // hashes: contiguous, one for each row; computed in pieces if the rows are too few for a GPU.
 void hash_rows(const Rows& rows, const Tensor& hashes) {
   constexpr int64_t kEnoughRows = 512;
   constexpr int64_t kShort = 64;
   constexpr int64_t kPiece = 8192;
-  constexpr int64_t kEnoughPieces = 2048;
+  constexpr int64_t kEnoughPieces = 8192;
   constexpr int64_t kLeastElements = 16;  // that a thread should have to itself
   constexpr int64_t kMostThreads = 128;
+  constexpr int64_t kMostThreadsOfFewPieces = 512;
   metalops::HashTensorParameters parameters{rows.count, rows.size, 1, rows.size};
   if (parameters.rows < kEnoughRows && parameters.columns > kPiece) {
-    parameters.piece =
-        std::max(kPiece, c10::metal::ceil_div(parameters.rows * parameters.columns, kEnoughPieces));
+    parameters.piece = c10::metal::round_up<int64_t>(
+        std::max(kPiece, c10::metal::ceil_div(parameters.rows * parameters.columns, kEnoughPieces)),
+        metalops::kPackBytes);
     parameters.pieces = c10::metal::ceil_div(parameters.columns, parameters.piece);
   }
   const auto count = parameters.rows * parameters.pieces;
@@ -63,16 +74,19 @@ void hash_rows(const Rows& rows, const Tensor& hashes) {
       parameters.pieces == 1 ? hashes : at::empty({count}, hashes.options().dtype(at::kLong));
   auto& kernels = metalops::library("hash_tensor");
   const auto* type = metalops::metal_type(rows.data.scalar_type());
+  const bool few = !metalops::a_thread_for_each_element() && count < kEnoughRows;
+  const auto most = few ? kMostThreadsOfFewPieces : kMostThreads;
   int64_t threads = c10::metal::simdgroup_size;
-  while (threads < kMostThreads && threads * kLeastElements < parameters.piece) {
+  while (threads < most && threads * kLeastElements < parameters.piece) {
     threads *= 2;
   }
   if (parameters.piece <= kShort || count >= (int64_t{1} << 32) / threads) {
     metalops::launch_threads(kernels, metalops::KernelName("hash_tensor_short_rows_") + type, count,
                              of_pieces, rows.data, parameters);
   } else {
-    metalops::launch_threadgroups(kernels, metalops::KernelName("hash_tensor_rows_") + type, count,
-                                  threads, of_pieces, rows.data, parameters);
+    const char* kind = whole_packs(rows.data, parameters) ? "packs_" : "rows_";
+    metalops::launch_threadgroups(kernels, metalops::KernelName("hash_tensor_") + kind + type,
+                                  count, threads, of_pieces, rows.data, parameters);
   }
   if (parameters.pieces != 1) {
     hash_rows({of_pieces, parameters.rows, parameters.pieces}, hashes);

@@ -233,6 +233,24 @@ def test_constants_that_nvrtc_would_not_take_for_such():
     )
 
 
+def test_kernels_have_no_more_registers_than_the_threads_that_they_are_for_can_have():
+    code = Library(
+        HEADER
+        + """
+        constant constexpr uint LIMIT = 1000;
+        [[max_total_threads_per_threadgroup(LIMIT)]] kernel void k(device float* x, uint i [[thread_position_in_grid]]) {
+          x[i] += 1;
+        }
+        kernel void other(device float* x, uint i [[thread_position_in_grid]]) { x[i] += 1; }
+        """
+    ).compile("compute_90")
+    entries = code.decode().split(".entry ")[1:]
+    assert len(entries) == 4
+    for entry in entries:
+        is_limited = "_0(" in entry.split("\n")[0]
+        assert (".maxntid 1024, 1, 1" in entry) == is_limited  # whole warps
+
+
 def test_lanes_may_leave_a_function_whose_result_s_type_has_no_name():
     assert_all_compile(
         Library(

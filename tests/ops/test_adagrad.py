@@ -4,7 +4,7 @@ from itertools import chain, product
 
 import pytest
 import torch
-from metalops import testing
+from metalops import debug, testing
 from metalops.testing.samples import FLOATS, layouts, make, to_device
 
 from .aten import CPU_FLOATS, OPINFO_SHAPES, Calls, OpInfoSamples, served_by_us
@@ -97,9 +97,46 @@ def test_all_options(dtype, maximize, tensor_lr):
         _compare(_lists(tensors), **options)
 
 
-@pytest.mark.parametrize("count", [1, 2, 100])
+@pytest.mark.parametrize("count", [1, 2, 6, 7, 100])
+@pytest.mark.usefixtures("taken_as_on")
 def test_lists_of_any_length(count):
     _compare(_lists([make((i % 7, 3), torch.float32, seed=i) for i in range(count)]), **OPTIONS)
+
+
+@pytest.mark.usefixtures("taken_as_on")
+def test_lists_of_several_dtypes_and_steps():
+    dtypes = [FLOATS[i // 4 % len(FLOATS)] for i in range(20)]
+    lists = _lists([make((i % 5 + 1, 9), dtype, seed=i) for i, dtype in enumerate(dtypes)])
+    lists[3] = [torch.tensor(float(i + 1)) for i in range(len(dtypes))]
+    options = {**OPTIONS, "lr_decay": 0.2, "weight_decay": 0.1}
+    _compare(lists, **options, grad_scale=torch.tensor(4.0))
+
+
+@by_float
+@pytest.mark.usefixtures("taken_as_on")
+def test_tensors_that_begin_anywhere(dtype):
+    begins = [(0, 0, 0), (1, 0, 0), (0, 2, 0), (0, 0, 3), (4, 8, 12)]
+    lists = _lists([make((n,), dtype, seed=n) for n in (8, 9, 10, 11, 40)])
+    moved = [
+        [
+            torch.cat([torch.zeros(begins[i][k], dtype=dtype), x]).to("mps")[begins[i][k] :]
+            for i, x in enumerate(lists[k])
+        ]
+        for k in range(3)
+    ]
+    expected = to_device(lists, "mps")
+    torch._fused_adagrad_(*expected, **OPTIONS)
+    torch._fused_adagrad_(*moved, to_device(lists[3], "mps"), **OPTIONS)
+    for a, e in zip(chain(*moved), chain(*expected[:3])):
+        assert torch.equal(a.cpu(), e.cpu())
+
+
+def test_gpus_take_six_tensors_at_a_time(tmp_path):
+    lists = to_device(_lists([make((i + 1,), torch.float32, seed=i) for i in range(15)]), "mps")
+    with debug.capture(tmp_path / "a.trace", gpu=True) as trace:
+        torch._fused_adagrad_(*lists, **OPTIONS)
+    kernels = [x.kernel for x in trace.launches if x.kernel.startswith("adagrad")]
+    assert kernels == ["adagrad_together_float"] * 3
 
 
 def test_tensors_with_layouts_of_their_own():

@@ -10,7 +10,15 @@ from .benchmark import HALVES_ONE_BY_ONE, Benchmark, ones
 
 by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 # Samples, tokens, heads, features of a head: below and beyond a simdgroup.
-SIZES = [(1, 1, 1, 1), (2, 3, 2, 5), (3, 7, 4, 8), (1, 40, 3, 33), (2, 2, 1, 70), (5, 1, 6, 2)]
+SIZES = [
+    (1, 1, 1, 1),
+    (2, 3, 2, 5),
+    (3, 7, 4, 8),
+    (1, 40, 3, 33),
+    (2, 2, 1, 70),
+    (5, 1, 6, 2),
+    (2, 3, 3, 12),
+]
 
 
 def _opinfo_projection(dtype: torch.dtype) -> Calls:
@@ -64,7 +72,9 @@ def test_values(sizes, dtype):
 
 @by_float
 @pytest.mark.usefixtures("taken_as_on")
-@pytest.mark.parametrize("begins", [(0, 0), (1, 0), (0, 1), (2, 3)], ids=str)
+@pytest.mark.parametrize(
+    "begins", [(0, 0), (1, 0), (0, 1), (2, 3), (4, 0), (0, 4), (8, 8)], ids=str
+)
 def test_tensors_that_begin_anywhere(begins, dtype):
     qkv, bias, heads = _operands(2, 3, 2, 8, dtype)
     moved = []

@@ -18,6 +18,8 @@ by_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 # Input, windows, output: windows apart, side by side, that overlap, of the whole input, of one element.
 CASES = [
     ((9, 10), (2, 3), (3, 2)),
+    ((11, 10), (2, 2), (5, 4)),
+    ((13, 12), (3, 3), (9, 4)),
     ((9, 10), (3, 5), (7, 6)),
     ((5, 6), (5, 6), (1, 1)),
     ((4, 70), (1, 1), (4, 33)),

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from metalops import testing
+from metalops import debug, testing
 from metalops.testing.samples import FLOATS, INTEGERS, layouts, make, special_values, to_device
 
 from .aten import assert_refused_as_on_the_cpu, served_by_us
@@ -33,6 +33,7 @@ def _check(x, *args, **options):
 
 
 @by_dtype
+@pytest.mark.usefixtures("taken_as_on")
 def test_rows_of_every_layout(dtype):
     for _, x in layouts(dtype):
         if x.numel() == 0 or x.dim() > 10:
@@ -49,18 +50,34 @@ def test_rows_of_every_layout(dtype):
 @pytest.mark.parametrize("columns", [1, 15, 64, 65, 200, 3000, 8192, 8193, 40000, 16384 * 5])
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int8], ids=str)
+@pytest.mark.usefixtures("taken_as_on")
 def test_rows_of_all_lengths(rows, columns, dtype):
     x = make((rows, columns), dtype)
     _check(x, 1)
     _check(x)
 
 
+@pytest.mark.parametrize("begin", [0, 1, 4, 8])
+@pytest.mark.parametrize("columns", [96, 100, 8192 * 3, 8192 * 3 + 4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.uint8], ids=str)
+def test_gpus_take_packs_of_rows_that_begin_with_one(tmp_path, begin, columns, dtype):
+    x = make((2 * columns + begin,), dtype).to("mps")[begin:].view(2, columns)
+    with debug.capture(tmp_path / "a.trace", contents=1, gpu=True) as trace:
+        actual = torch.hash_tensor(x, 1)
+    expected = torch.hash_tensor(x.cpu(), 1)
+    assert torch.equal(actual.cpu().view(torch.int64), expected.view(torch.int64))
+    whole = all(n * x.element_size() % 16 == 0 for n in (begin, columns))
+    assert ("_packs_" in trace.launches[0].kernel) == whole
+
+
+@pytest.mark.usefixtures("taken_as_on")
 def test_many_rows():
     _check(make((600, 9000), torch.int8), 1)
     _check(make((70_000, 3), torch.int16), 1)
 
 
 @pytest.mark.parametrize("columns", [65, 3000, 20000])
+@pytest.mark.usefixtures("taken_as_on")
 def test_every_element_counts(columns):
     zero = torch.hash_tensor(torch.zeros(columns, dtype=torch.int64)).item()
     for place in {0, 15, 16, 31, 32, 63, 64, columns // 2, columns - 1}:
@@ -77,6 +94,7 @@ def test_special_values(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.usefixtures("taken_as_on")
 def test_every_number_of_16_bits(dtype):
     """Denormals, and NaN with all payloads."""
     bits = torch.arange(-(2**15), 2**15).to(torch.int16)
@@ -85,6 +103,7 @@ def test_every_number_of_16_bits(dtype):
     _check(bits.view(dtype))
 
 
+@pytest.mark.usefixtures("taken_as_on")
 def test_floats_of_all_exponents():
     generator = torch.Generator().manual_seed(0)
     bits = torch.randint(-(2**31), 2**31, (20000,), generator=generator)

@@ -118,6 +118,20 @@ def test_poisson_distribution(rate):
     _check(_poisson(rate, 100_000), stats.poisson(_as_float32(rate)))
 
 
+@pytest.mark.parametrize("rate", [1e-3, 0.3, 3.0, 9.9])
+def test_rare_numbers_of_events_are_as_rare_as_they_should_be(rate):
+    """Those beyond the digits of the distribution function in float."""
+    torch.manual_seed(0)
+    distribution = stats.poisson(_as_float32(rate))
+    sample = _poisson(rate, 2**23).numpy()
+    counts = np.arange(1, 60)
+    expected = len(sample) * distribution.sf(counts - 1)
+    rare = (expected < len(sample) / 1000) & (expected > 20)
+    observed = np.array([(sample >= k).sum() for k in counts[rare]])
+    assert (abs(observed - expected[rare]) < 4.5 * np.sqrt(expected[rare])).all()
+    assert sample.max() <= distribution.isf(1e-4 / len(sample))
+
+
 @pytest.mark.parametrize(("count", "probability"), COUNTS_AND_PROBABILITIES)
 def test_binomial_distribution(count, probability):
     torch.manual_seed(0)

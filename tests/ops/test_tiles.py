@@ -140,8 +140,7 @@ def test_three_operands(launched, dtype):
         exact = a.double() * b.double() + a.double()
         expected = exact.to(dtype) if dtype.is_floating_point else a * b + a
         torch.testing.assert_close(result.cpu(), expected, msg=name)
-        if name not in DENSE:
-            assert "_tiles_" in launch.kernel, name
+        assert "_tiles_" in launch.kernel, name
 
 
 @pytest.mark.parametrize(
@@ -169,12 +168,29 @@ def test_groups_are_high_where_operands_lie_across_each_other(launched):
     assert (launch.grid[:2], launch.group[:2]) == ((128, 128), (8, 32))
 
 
-def test_operands_of_16_bits_without_gaps_are_matrices(launched):
-    for count, grid in ((2**18, (256, 64)), (64 * 1025, (16, 257)), (2**18 + 2, None)):
-        x = torch.rand(count, device="mps", dtype=torch.float16)
-        _, (launch,) = launched(lambda x=x: ops.gelu_quick(x))
-        assert ("_tiles_" in launch.kernel) == (grid is not None)
-        assert grid is None or launch.grid[:2] == grid
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("first", "count", "kernel"),
+    [
+        (0, 2**18, "_packs_"),
+        (8, 2**16 + 8, "_packs_"),
+        (4, 2**18, "_tiles_"),
+        (0, 64 * 1025 + 4, "_dense_"),
+    ],
+    ids=str,
+)
+def test_an_operand_of_16_bits_without_gaps(launched, dtype, first, count, kernel):
+    x = make((first + count,), dtype, low=-3, high=4)
+    part = x.to("mps")[first:]
+    for call, plain in (
+        (ops.gelu_quick, lambda x: x * torch.sigmoid(1.702 * x)),
+        (lambda x: ops.softcap(x, 1.5), lambda x: 1.5 * torch.tanh(x / 1.5)),
+    ):
+        result, (launch,) = launched(lambda c=call: c(part))
+        assert kernel in launch.kernel
+        torch.testing.assert_close(result.cpu(), plain(x[first:].float()).to(dtype))
+        if kernel == "_packs_":
+            assert launch.grid[0] == count // 8
 
 
 def _at_once(launch):

@@ -95,10 +95,10 @@ METALOPS_HIDDEN inline void launch_threadgroups(at::native::mps::MetalShaderLibr
   });
 }
 
-// At least `simdgroups` simdgroups, eight in a threadgroup, or fewer where that would leave parts
-// of a GPU idle. A kernel finds the number of its own as thread_index() / 32 and has nothing to do
-// beyond the last one.
-template <class... Arguments>
+// At least `simdgroups` simdgroups, kTogether in a threadgroup, or fewer where that would leave
+// parts of a GPU idle. A kernel finds the number of its own as thread_index() / 32 and has nothing
+// to do beyond the last one.
+template <uint64_t kTogether = 8, class... Arguments>
 METALOPS_HIDDEN inline void launch_simdgroups(at::native::mps::MetalShaderLibrary& library,
                                               const KernelName& name, uint64_t simdgroups,
                                               const Arguments&... arguments) {
@@ -107,7 +107,7 @@ METALOPS_HIDDEN inline void launch_simdgroups(at::native::mps::MetalShaderLibrar
   if (simdgroups == 0) {
     return;
   }
-  const auto together = std::clamp<uint64_t>(simdgroups / kManyGroups, 1, 8);
+  const auto together = std::clamp<uint64_t>(simdgroups / kManyGroups, 1, kTogether);
   const auto columns = std::min(c10::metal::round_up(simdgroups, together), kRow);
   const std::array<uint64_t, 2> grid{columns * c10::metal::simdgroup_size,
                                      c10::metal::ceil_div(simdgroups, columns)};

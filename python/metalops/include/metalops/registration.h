@@ -16,7 +16,7 @@
 //
 // Besides torch's flavours each of them makes one more kernel, of tiles (<metalops/tiles.h>), which
 // GPUs take for strided, broadcast and 16-bit operands. ..._OP_WITH_TILES, for one dtype, takes
-// what torch's REGISTER_..._OP takes.
+// what torch's REGISTER_..._OP takes. FLOAT unary ones make another one for 16-bit operands.
 //
 // In alpha kernels (a scalar that is the same for all elements) alpha is float whatever the tensors
 // are, so that half precision does not round it: the host passes at::kFloat as scalar_arg_type.
@@ -68,10 +68,12 @@ using float_result_t = ::metal::conditional_t<::c10::metal::is_scalar_integral_v
 // ---- one input
 // -----------------------------------------------------------------------------------
 
-#define REGISTER_FLOAT_UNARY_OP(NAME)               \
-  REGISTER_UNARY_OP_WITH_TILES(NAME, float, float); \
-  REGISTER_UNARY_OP_WITH_TILES(NAME, half, half);   \
-  REGISTER_UNARY_OP_WITH_TILES(NAME, bfloat, bfloat)
+#define REGISTER_FLOAT_UNARY_OP(NAME)                 \
+  REGISTER_UNARY_OP_WITH_TILES(NAME, float, float);   \
+  REGISTER_UNARY_OP_WITH_TILES(NAME, half, half);     \
+  REGISTER_UNARY_OP_WITH_TILES(NAME, bfloat, bfloat); \
+  REGISTER_UNARY_PACKS(NAME, half);                   \
+  REGISTER_UNARY_PACKS(NAME, bfloat)
 
 #define REGISTER_INT2FLOAT_UNARY_OP_NO_BOOL(NAME)   \
   REGISTER_UNARY_OP_WITH_TILES(NAME, long, float);  \
@@ -95,10 +97,12 @@ using float_result_t = ::metal::conditional_t<::c10::metal::is_scalar_integral_v
   REGISTER_INTEGER_UNARY_OP_NO_BOOL(NAME); \
   REGISTER_UNARY_OP_WITH_TILES(NAME, bool, bool)
 
-#define REGISTER_FLOAT_UNARY_ALPHA_OP(NAME)                      \
-  REGISTER_UNARY_ALPHA_OP_WITH_TILES(NAME, float, float, float); \
-  REGISTER_UNARY_ALPHA_OP_WITH_TILES(NAME, half, float, half);   \
-  REGISTER_UNARY_ALPHA_OP_WITH_TILES(NAME, bfloat, float, bfloat)
+#define REGISTER_FLOAT_UNARY_ALPHA_OP(NAME)                        \
+  REGISTER_UNARY_ALPHA_OP_WITH_TILES(NAME, float, float, float);   \
+  REGISTER_UNARY_ALPHA_OP_WITH_TILES(NAME, half, float, half);     \
+  REGISTER_UNARY_ALPHA_OP_WITH_TILES(NAME, bfloat, float, bfloat); \
+  REGISTER_UNARY_ALPHA_PACKS(NAME, half, float);                   \
+  REGISTER_UNARY_ALPHA_PACKS(NAME, bfloat, float)
 
 #define REGISTER_INT2FLOAT_UNARY_ALPHA_OP_NO_BOOL(NAME)          \
   REGISTER_UNARY_ALPHA_OP_WITH_TILES(NAME, long, float, float);  \

@@ -8,6 +8,9 @@
 // along either are read at once where they lie together: rows of column slices and of broadcast
 // tensors as well as columns of transposed ones. Where the result's rows cannot be written so, a
 // tile's columns are kApart from each other and those of neighbouring threads adjacent.
+//
+// A single operand of 16-bit elements without gaps is taken by NAME_packs_OUT_IN instead: a thread
+// computes eight neighbours.
 #pragma once
 #include <c10/metal/common.h>
 #ifdef __METAL__
@@ -23,6 +26,7 @@ namespace metalops {
 C10_METAL_CONSTEXPR unsigned kTile = 4;  // elements, in either direction
 C10_METAL_CONSTEXPR unsigned kApart = 32;
 C10_METAL_CONSTEXPR unsigned kOuterDimensions = c10::metal::max_ndim - 2;
+C10_METAL_CONSTEXPR unsigned kWidePack = 8;  // 16-bit elements that are read at once
 
 // Strides are in elements.
 struct TileOperand {
@@ -157,6 +161,41 @@ inline void store_tile(thread const Tile<T>& tile, device T* data, thread const 
   }
 }
 
+template <typename T>
+struct alignas(kWidePack * sizeof(T)) WidePack {
+  T elements[kWidePack];
+};
+
+template <typename T, typename F>
+kernel void unary_packs(device WidePack<c10::metal::result_of<F, T>>* out [[buffer(0)]],
+                        constant WidePack<T>* input [[buffer(1)]],
+                        uint index [[thread_position_in_grid]]) {
+  using Result = c10::metal::result_of<F, T>;
+  F f;
+  const WidePack<T> a = input[index];
+  WidePack<Result> result;
+  for (uint i = 0; i < kWidePack; ++i) {
+    result.elements[i] = static_cast<Result>(f(a.elements[i]));
+  }
+  out[index] = result;
+}
+
+template <typename T, typename Alpha, typename F>
+kernel void unary_alpha_packs(device WidePack<c10::metal::result_of<F, T, Alpha>>* out
+                              [[buffer(0)]],
+                              constant WidePack<T>* input [[buffer(1)]],
+                              constant Alpha& alpha [[buffer(2)]],
+                              uint index [[thread_position_in_grid]]) {
+  using Result = c10::metal::result_of<F, T, Alpha>;
+  F f;
+  const WidePack<T> a = input[index];
+  WidePack<Result> result;
+  for (uint i = 0; i < kWidePack; ++i) {
+    result.elements[i] = static_cast<Result>(f(a.elements[i], alpha));
+  }
+  out[index] = result;
+}
+
 template <typename T, typename F>
 kernel void unary_tiles(device c10::metal::result_of<F, T>* out [[buffer(0)]],
                         constant T* input [[buffer(1)]],
@@ -279,6 +318,19 @@ kernel void ternary_tiles(device c10::metal::result_of<F, T, T, T>* out [[buffer
   template [[host_name(#NAME "_tiles_" #DTYPEO "_" #DTYPEI)]] kernel void ::metalops::unary_tiles< \
       DTYPEI, NAME##_functor>(device DTYPEO * out, constant DTYPEI * input,                        \
                               constant::metalops::TileLayout<2> & layout, uint2 position)
+
+#define REGISTER_UNARY_PACKS(NAME, DTYPE)                                                        \
+  template [[host_name(#NAME "_packs_" #DTYPE "_" #DTYPE)]] kernel void ::metalops::unary_packs< \
+      DTYPE, NAME##_functor>(device::metalops::WidePack<DTYPE> * out,                            \
+                             constant::metalops::WidePack<DTYPE> * input, uint index)
+
+#define REGISTER_UNARY_ALPHA_PACKS(NAME, DTYPE, DTYPEA)                                           \
+  template                                                                                        \
+      [[host_name(#NAME "_packs_" #DTYPE "_" #DTYPE                                               \
+                        "_" #DTYPEA)]] kernel void ::metalops::unary_alpha_packs<DTYPE, DTYPEA,   \
+                                                                                 NAME##_functor>( \
+          device::metalops::WidePack<DTYPE> * out, constant::metalops::WidePack<DTYPE> * input,   \
+          constant DTYPEA & alpha, uint index)
 
 #define REGISTER_UNARY_ALPHA_TILES(NAME, DTYPEI, DTYPEA, DTYPEO)                                  \
   template                                                                                        \

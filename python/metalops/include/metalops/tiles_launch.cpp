@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
 
 namespace metalops {
 
@@ -29,11 +30,36 @@ bool have_suitable_operands(const at::TensorIteratorBase& iter) {
   return true;
 }
 
-// torch's own flavours for operands without gaps take four elements a thread, which are enough
-// bytes on their way unless they are small elements of one operand (on an H100, of torch's time for
-// swiglu in half: 1.00 so and 0.90 by tiles; for gelu_quick 0.91 and 0.95).
+// torch's own flavours for two operands without gaps take four elements a thread, which are enough
+// bytes on their way, as are those of one operand unless they are small (on an H100, of torch's
+// time for swiglu in half: 1.00 so and 0.90 by tiles; for gelu_quick 0.91, 0.95 by tiles and 1.00
+// by packs). Those for three operands take one (for lerp_clamped in float 0.97, 1.00 by tiles).
 bool are_for_torch(const at::TensorIteratorBase& iter) {
-  return iter.is_contiguous() && (iter.ninputs() > 1 || iter.element_size(0) > 2);
+  return iter.is_contiguous() &&
+         (iter.ninputs() == 2 || (iter.ninputs() == 1 && iter.element_size(0) > 2));
+}
+
+// Whether a single operand and its result are packs of 16-bit elements, one after the other.
+bool are_wide_packs(const at::TensorIteratorBase& iter) {
+  constexpr int64_t kPack16 = kWidePack;
+  return iter.is_contiguous() && iter.ntensors() == 2 && iter.dtype(0) == iter.dtype(1) &&
+         iter.element_size(0) == 2 && iter.numel() % kPack16 == 0 &&
+         operand_at_start(iter, 0).storage_offset() % kPack16 == 0 &&
+         operand_at_start(iter, 1).storage_offset() % kPack16 == 0;
+}
+
+void launch_wide_packs(at::native::mps::MetalKernelFunction& kernel,
+                       const at::TensorIteratorBase& iter,
+                       const std::optional<c10::Scalar>& alpha) {
+  constexpr uint64_t kThreads = 128;
+  encode(kernel, [&] {
+    kernel.setArg(0, operand_at_start(iter, 0));
+    kernel.setArg(1, operand_at_start(iter, 1));
+    if (alpha) {
+      kernel.setArg(2, alpha->toFloat());
+    }
+    kernel.dispatch(static_cast<uint64_t>(iter.numel()) / kWidePack, kThreads);
+  });
 }
 
 using Dimensions = c10::SmallVector<int64_t, 8>;
@@ -164,8 +190,13 @@ bool launch_tiles(at::native::mps::MetalShaderLibrary& library, at::TensorIterat
       are_for_torch(iter) || (alpha && alpha_type != at::kFloat)) {
     return false;
   }
-  const auto text = name + "_tiles_" + metal_type(iter.dtype(0)) + "_" + metal_type(iter.dtype(1)) +
-                    (alpha ? "_float" : "");
+  const auto types = std::string("_") + metal_type(iter.dtype(0)) + "_" +
+                     metal_type(iter.dtype(1)) + (alpha ? "_float" : "");
+  if (are_wide_packs(iter) && library.hasFunction(name + "_packs" + types)) {
+    launch_wide_packs(*library.getCachedKernelFunctionPtr(name + "_packs" + types), iter, alpha);
+    return true;
+  }
+  const auto text = name + "_tiles" + types;
   if (!library.hasFunction(text)) {
     return false;
   }

@@ -116,6 +116,8 @@ class Entries:
         # Those that are passed one by one: declarations of parameters, if any, and values.
         apart, brought = [], []
         limit, text_of_limit = self._limit(number, kernel, expression)
+        # So that it has no more registers than so many threads can have; blocks are whole warps.
+        bounds = f"__launch_bounds__(({limit} + 31) / 32 * 32) " if kernel.max_threads else ""
         facts = [limit]
         tensors = []
         for position, p in enumerate(kernel.parameters):
@@ -150,7 +152,7 @@ class Entries:
             declared = f'extern "C" __device__ const {kind} msl_tensors_{number}[] = {{{", ".join(tensors)}}};\n'
         text = f"""{text_of_limit}typedef {_SUPPORT}::signature<{signature}> {types};
 extern "C" __device__ const {names.ABI}::u32 msl_facts_{number}[] = {{{", ".join(facts)}}};
-{declared}extern "C" __global__ void msl_kernel_{number}(const __grid_constant__ {names.ABI}::Launch msl_launch) {{
+{declared}extern "C" __global__ void {bounds}msl_kernel_{number}(const __grid_constant__ {names.ABI}::Launch msl_launch) {{
   const {names.ABI}::Extent& msl_extent = msl_launch.extent;
   const {_SUPPORT}::Place<false> msl_place(msl_extent);
   if (!msl_place.exists) return;
@@ -161,9 +163,10 @@ extern "C" __device__ const {names.ABI}::u32 msl_facts_{number}[] = {{{", ".join
             def call(passed: list[tuple[str, str]]) -> str:
                 return self._call(expression, takes_site, [value for _, value in passed])
 
-            text += _entry_with(apart, f"msl_fast_{number}", call(apart), is_line=True)
+            fast, brings = f"{bounds}msl_fast_{number}", f"{bounds}msl_brings_{number}"
+            text += _entry_with(apart, fast, call(apart), is_line=True)
             if brought != apart:
-                text += _entry_with(brought, f"msl_brings_{number}", call(brought), is_line=False)
+                text += _entry_with(brought, brings, call(brought), is_line=False)
         return Piece(in_namespaces(instance.path, text), instance.offset)
 
     def _limit(self, number: int, kernel: Kernel, expression: str) -> tuple[str, str]:
@@ -195,7 +198,7 @@ extern "C" __device__ const {names.ABI}::u32 msl_facts_{number}[] = {{{", ".join
 
 
 def _entry_with(passed: list[tuple[str, str]], name: str, call: str, is_line: bool) -> str:
-    """An entry that is given the arguments one by one. passed: declarations and values. call: of the kernel. is_line: it is
+    """An entry that is given the arguments one by one. passed: declarations and values. name: with what goes before it. call: of the kernel. is_line: it is
     for grids of one dimension."""
     extent = f"const __grid_constant__ {names.ABI}::Extent msl_extent"
     parameters = ", ".join([extent, *(declaration for declaration, _ in passed if declaration)])

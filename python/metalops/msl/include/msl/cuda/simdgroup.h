@@ -75,20 +75,29 @@ MSL_INLINE constexpr u32 lanes_modulo(u32 lane, u32 modulus) {
 template <class Op, class T, u32 Width>
 struct Reduction {
   MSL_INLINE static T run(T value, const Lanes& lanes) {
+    if (lanes.are_all()) return run_all(value, {~0u, lanes.lane, ~0u});
     const u32 mine = lanes_around<Width>(lanes);
 #pragma unroll
     for (u32 half = Width / 2; half != 0; half /= 2) {
-      u32 source = lanes.lane ^ half;
-      bool both = true;
-      if (!lanes.are_all()) {
-        const u32 others = mine & lanes_modulo(source, 2 * half);
-        both = others != 0;
-        source = both ? u32(__builtin_ctz(others)) : lanes.lane;
-      }
-      const T other = from_lane(lanes, value, source);
-      if (both) value = lanes.lane & half ? Op::combine(other, value) : Op::combine(value, other);
+      const u32 others = mine & lanes_modulo(lanes.lane ^ half, 2 * half);
+      const bool both = others != 0;
+      const T other = from_lane(lanes, value, both ? u32(__builtin_ctz(others)) : lanes.lane);
+      if (both) value = combined(lanes, half, value, other);
     }
     return value;
+  }
+
+ private:
+  // With a mask that is known, for which a GPU need not wait for lanes before each step.
+  MSL_INLINE static T run_all(T value, const Lanes& lanes) {
+#pragma unroll
+    for (u32 half = Width / 2; half != 0; half /= 2) {
+      value = combined(lanes, half, value, from_lane(lanes, value, lanes.lane ^ half));
+    }
+    return value;
+  }
+  MSL_INLINE static T combined(const Lanes& lanes, u32 half, const T& value, const T& other) {
+    return lanes.lane & half ? Op::combine(other, value) : Op::combine(value, other);
   }
 };
 
