@@ -602,7 +602,6 @@ def test_buffers_that_are_references():
     ("body", "reason"),
     [
         ("if (t < 3) threadgroup_barrier(mem_flags::mem_none);", "for a part of the threadgroup"),
-        ("auto f = [&] { return simd_sum(v); }; r = f();", "lambda"),
         ("volatile uint k = v; r = simd_sum(k);", "volatile"),
     ],
 )

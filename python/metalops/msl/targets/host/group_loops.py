@@ -3,7 +3,8 @@
 Of every function in which threads meet there is a second form, `NAME_in_group`, that is given the group's threads, a
 mask of those that take part, and each argument for all of them: as it is where it is the same for the whole group, else
 in a Pack. regions.py says what is cut, and what is the same; group_form.py and what it is made of how that is written in
-C++: group_lanes.py what each thread runs by itself, group_calls.py calls in which threads meet, group_flow.py statements.
+C++: group_lanes.py what each thread runs by itself, group_calls.py calls in which threads meet, group_flow.py statements,
+group_closures.py lambdas in which threads meet.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class GroupLoops:
         self._again: dict[Again, int] = {}  # what is passed on, numbered
         self._added: set[tuple] = set()
         self._kernels: dict[int, Form | None] = {}
+        self.has_closures = False  # whether some form calls an object that may be one
         self.effects = Effects(self.program, self.calls)
 
     def has(self, kernel: Kernel) -> bool:
@@ -84,13 +86,18 @@ class GroupLoops:
         return last_name(self.source, call.child_by_field_name("function"))
 
     def meets(self, call) -> str | None:
-        """ "barrier", "simd" or "function" where threads meet in a call."""
+        """ "barrier", "simd" or "function" where threads meet in a call; "lambda" of a lambda_expression in which they do."""
         key = (call.start_byte, call.end_byte)
         if key not in self._meets:
             self._meets[key] = self._find_meeting(call)
         return self._meets[key]
 
     def _find_meeting(self, call) -> str | None:
+        if call.type == "lambda_expression":
+            meets = self.calls.lambda_synchronises(call) or any(
+                n.type == "call_expression" and self.meets(n) for n in walk(call)
+            )
+            return "lambda" if meets else None
         name = self.called_name(call)
         if self.calls.is_operation_call(call):
             if name in _BARRIERS:
