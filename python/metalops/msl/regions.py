@@ -22,6 +22,7 @@ from .program import declarator_kinds, parameter_ranges, takes_reference
 from .scopes import Declaration, FunctionScopes
 
 LOOPS = {"for_statement", "while_statement", "do_statement", "for_range_loop"}
+_MEETINGS = {"call_expression", "lambda_expression", "binary_expression"}
 _LARGEST_KEPT_LOOP = 16
 # Of `T v(a, b);`, which is parsed as a function, what is passed are the types of parameters.
 _NAMES = {"identifier", "type_identifier"}
@@ -174,7 +175,8 @@ class Body:
     """One function, for given kinds of its parameters.
 
     scopes: of the function. parameters: (parameter node, Kind) each. meets: what a call is ("barrier", "simd",
-    "function") or None where it meets nobody; of a lambda, whether threads may meet in it. writes: which arguments of a call (by position) may be changed by it.
+    "function") or None where it meets nobody; of a lambda, whether threads may meet in it, and of
+    a binary expression, whether it is a product of matrices. writes: which arguments of a call (by position) may be changed by it.
     is_pure: whether a call only computes.
     """
 
@@ -193,9 +195,7 @@ class Body:
         self.body = body
         self._meets = meets
         self._meetings = [  # in order of position
-            (n.start_byte, n.end_byte)
-            for n in walk(body)
-            if n.type in ("call_expression", "lambda_expression") and meets(n)
+            (n.start_byte, n.end_byte) for n in walk(body) if n.type in _MEETINGS and meets(n)
         ]
         self.closures = [n for n in walk(body) if n.type == "lambda_expression" and meets(n)]
         self._writes = writes
@@ -707,12 +707,6 @@ class Body:
             around = around.parent
         return True
 
-    def multiplies_matrices(self, node) -> bool:
-        """Whether a binary expression is the product of two matrices of a simdgroup."""
-        sides = [node.child_by_field_name(side) for side in ("left", "right")]
-        variables = [self.base(side) for side in sides]
-        return all(v is not None and USES_MATRICES.search(self._type_of(v)) for v in variables)
-
     def _is_of_group(self, variable: Variable) -> bool:
         for value, conditions in variable.definitions:
             if value is None or conditions is None or not self.is_same(value):
@@ -774,6 +768,8 @@ class Body:
             if kind == "qualified_identifier":
                 waiting += [c for c in n.named_children if c.type == "template_function"]
                 continue
+            if kind == "binary_expression" and self._meets(n):
+                return False
             if kind == "call_expression":
                 if self._meets(n) or not self._is_pure(n):
                     return False

@@ -77,6 +77,8 @@ class Calls(Lanes):
         replaced = []
         for child in node.named_children:
             replaced += self._lower(child, out)
+        if kind == "binary_expression" and self.groups.meets(node):
+            return [(node.start_byte, node.end_byte, self._product(node, replaced, out))]
         if kind == "call_expression" and (meeting := self.groups.meets(node)):
             inside = [r for r in replaced if node.start_byte <= r[0] and r[1] <= node.end_byte]
             text = self._call(node, meeting, inside, out)
@@ -363,18 +365,9 @@ class Calls(Lanes):
         if not replaced and self.body.is_same(argument):
             name = self._name_same(argument, out)
             return Kind.GROUP, f"{_S}::same({name})", name
-        if variable is not None and variable.kind is Kind.THREAD and not variable.is_array:
-            if not variable.is_reference or variable.is_parameter:
-                return Kind.THREAD, f"{_S}::at(msl_lanes_{variable.name})", variable.name
-        if not replaced and self._is_one_element(inner):
-            name = self._new("element")
-            out.add(f"auto* const {name} = &")
-            out.add(self._of(inner))
-            out.add(";\n")
-            return Kind.THREAD, name, f"{name}[0]"
-        if len(replaced) == 1 and (inner.start_byte, inner.end_byte) == replaced[0][:2]:
-            name = replaced[0][2]
-            return Kind.THREAD, f"{_S}::at(msl_lanes_{name})", name
+        kept = self._kept(argument, replaced, out)
+        if kept is not None:
+            return Kind.THREAD, *kept
         is_written = self.groups.effects.writes(call, position)
         if is_written and not self.groups.effects.surely_writes(call, position):
             by_reference, is_written = True, False
@@ -388,6 +381,49 @@ class Calls(Lanes):
                 return Kind.THREAD, f"{_S}::referred({pointers})", f"*{pointers}[0]"
         name = self._value(argument, replaced, out)
         return Kind.THREAD, f"{_S}::at({name})", f"{name}[0]"
+
+    def _product(self, node, replaced, out: Mapped) -> str:
+        """`a * b` of matrices of a simdgroup."""
+        accessors, ones = [], []
+        for side in (node.child_by_field_name("left"), node.child_by_field_name("right")):
+            mine = [r for r in replaced if side.start_byte <= r[0] < side.end_byte]
+            accessor, one = self._operand(side, mine, out)
+            accessors.append(accessor)
+            ones.append(one)
+        name = self._new("value")
+        out.add(
+            f"{_S}::Lanes<{_S}::decayed_t<decltype({ones[0]} * {ones[1]})>> msl_lanes_{name}(msl_g); "
+            f"auto& {name} = msl_lanes_{name}[0]; (void){name}; "
+            f"{names.PROGRAM}::metal::simdgroup_multiply_in_group({_S}::Kinds<>(), msl_g, {self._mask}, "
+            f"{_S}::pack({_S}::at(msl_lanes_{name}), {', '.join(accessors)}), {name}, {', '.join(ones)});\n"
+        )
+        return name
+
+    def _operand(self, node, replaced, out: Mapped) -> tuple[str, str]:
+        """What stands in a pack for a value that each thread has, and for that of one thread."""
+        kept = self._kept(node, replaced, out)
+        if kept is not None:
+            return kept
+        name = self._value(node, replaced, out)
+        return f"{_S}::at({name})", f"{name}[0]"
+
+    def _kept(self, node, replaced, out: Mapped) -> tuple[str, str] | None:
+        """The same of a value that is kept for each thread as it is."""
+        inner = without_parentheses(node)
+        variable = self.body.of.get(inner.start_byte) if inner.type == "identifier" else None
+        if variable is not None and variable.kind is Kind.THREAD and not variable.is_array:
+            if not variable.is_reference or variable.is_parameter:
+                return f"{_S}::at(msl_lanes_{variable.name})", variable.name
+        if not replaced and self._is_one_element(inner):
+            name = self._new("element")
+            out.add(f"auto* const {name} = &")
+            out.add(self._of(inner))
+            out.add(";\n")
+            return name, f"{name}[0]"
+        if len(replaced) == 1 and (inner.start_byte, inner.end_byte) == replaced[0][:2]:
+            name = replaced[0][2]
+            return f"{_S}::at(msl_lanes_{name})", name
+        return None
 
     def _is_one_element(self, node) -> bool:
         """Whether it is an element, the same for all threads, of an array of which they have each element side by side."""

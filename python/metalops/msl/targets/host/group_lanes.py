@@ -76,13 +76,6 @@ class Lanes:
             groups.effects.is_pure,
             self.members,
         )
-        if any(
-            n.type == "binary_expression"
-            and self.source.node_text(n.child_by_field_name("operator")) == "*"
-            and self.body.multiplies_matrices(n)
-            for n in walk(function.body)
-        ):
-            raise NotCut("the operator * of simdgroup matrices")
         self._renamed = [
             (n.start_byte, n.end_byte, f"msl_self.{self.source.node_text(n)}")
             for n in walk(function.body)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...effects import Effects
+from ...matrix_products import MatrixProducts
 from ...program import Function, Kernel, last_name, name_node, parameters_of
 from ...regions import Kind, NotCut, walk
 from ...vocabulary import BARRIER, SYNCHRONISING, THREAD_ATTRIBUTES, THREAD_NUMBERS
@@ -53,6 +54,7 @@ class GroupLoops:
         self._added: set[tuple] = set()
         self._kernels: dict[int, Form | None] = {}
         self.has_closures = False  # whether some form calls an object that may be one
+        self._products = MatrixProducts(self.calls)
         self.effects = Effects(self.program, self.calls)
 
     def has(self, kernel: Kernel) -> bool:
@@ -86,7 +88,8 @@ class GroupLoops:
         return last_name(self.source, call.child_by_field_name("function"))
 
     def meets(self, call) -> str | None:
-        """ "barrier", "simd" or "function" where threads meet in a call; "lambda" of a lambda_expression in which they do."""
+        """ "barrier", "simd" or "function" where threads meet in a call; "lambda" of a lambda_expression in which they do;
+        "product" of a binary_expression that multiplies matrices."""
         key = (call.start_byte, call.end_byte)
         if key not in self._meets:
             self._meets[key] = self._find_meeting(call)
@@ -98,6 +101,8 @@ class GroupLoops:
                 n.type == "call_expression" and self.meets(n) for n in walk(call)
             )
             return "lambda" if meets else None
+        if call.type == "binary_expression":
+            return "product" if self._products.is_one(call) else None
         name = self.called_name(call)
         if self.calls.is_operation_call(call):
             if name in _BARRIERS:
@@ -131,6 +136,8 @@ class GroupLoops:
                     raise NotCut(f"threads may meet in 'operator{operator}'")
             if "[]" in operators and node.type == "subscript_expression":
                 raise NotCut("threads may meet in 'operator[]'")
+            if node.type == "call_expression" and self._products.is_hidden(node):
+                raise NotCut(f"threads may meet in a product in '{self.called_name(node)}'")
 
     def check_recursion(self, function: Function) -> None:
         """Raises NotCut where a function surely comes to itself: only a fiber's stack may overflow. One that is made of
