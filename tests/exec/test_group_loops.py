@@ -330,6 +330,22 @@ BODIES = {
         if (group == 0) return;
         simdgroup_multiply(a[1], a[1], a[0]);
         r = uint(a[1].thread_elements()[0]) + uint(shared[2 * t + 1]);""",
+    "products_of_matrices": """
+        threadgroup float shared[2048];
+        for (uint k = t; k < 2048; k += size) shared[k] = k % 7;
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        simdgroup_float8x8 a, b, c;
+        simdgroup_load(a, shared + group * 64);
+        simdgroup_load(b, shared + 8);
+        c = a * b;
+        simdgroup_float8x8 d = b * c * a, many[2] = {a * b, d};
+        many[1] = many[0] * many[v & 1 ? 0 : 0];
+        if (group & 1) many[0] = a * product(a, b);
+        Tiles tiles = {a, b};
+        auto copy = tiles.a;
+        auto last = copy * tiles.b;
+        r = uint(c.thread_elements()[0] + d.thread_elements()[1] + last.thread_elements()[1]) % 1000;
+        r = r * 7 + uint(many[0].thread_elements()[0] + many[1].thread_elements()[1]) % 1000;""",
     "vectors": "uint2 w = simd_sum(uint2(v, lane)); r = w.x + 3 * w.y;",
 }
 HELPERS = """
@@ -417,6 +433,10 @@ struct Fixed {
   uint operator()(uint x) const { return x + value; }
 };
 template <typename F> uint apply(F f, uint x) { return f(x); }
+struct Tiles {
+  simdgroup_float8x8 a, b;
+};
+inline simdgroup_float8x8 product(simdgroup_float8x8 a, const thread simdgroup_float8x8& b) { return a * b; }
 """
 
 
@@ -629,12 +649,18 @@ def test_buffers_that_are_references():
     ("body", "reason"),
     [
         ("if (t < 3) threadgroup_barrier(mem_flags::mem_none);", "for a part of the threadgroup"),
-        ("auto f = [&] { return simd_sum(v); }; r = f();", "lambda"),
         ("volatile uint k = v; r = simd_sum(k);", "volatile"),
+        (
+            "simdgroup_float8x8 a(2); a = of_any(a); r = a.thread_elements()[0];",
+            "product in 'of_any'",
+        ),
     ],
 )
 def test_what_is_left_to_fibers_says_why(body, reason):
-    source = f"kernel void k(device const uint* x, device uint* out, {PARAMETERS}) {{ uint v = x[i], r = 0; {body} out[i] = r; }}"
+    source = (
+        "template <typename T> T of_any(T x) { return x * x; }\n"
+        f"kernel void k(device const uint* x, device uint* out, {PARAMETERS}) {{ uint v = x[i], r = 0; {body} out[i] = r; }}"
+    )
     engine, why = emit(preprocess(HEADER + source)).engines["k"]
     assert engine == "fiber" and reason in why
     assert build(source).kernel_table()[0]["engines"] == ["fiber"]

@@ -225,6 +225,74 @@ class Assign:
 
 
 @dataclass
+class Named:
+    """A lambda that is declared, and called by name: of what it captures by value, what is changed before the calls is none
+    of its business.
+
+    form: of what it captures. changes: whether it also writes to a variable around it. result: of its r.
+    """
+
+    name: str
+    form: str
+    changes: bool
+    early: Expression  # for which it returns at once
+    body: Block
+    calls: list[Expression]
+    between: Expression
+
+    @property
+    def text(self) -> str:
+        count = "seen += r; " if self.changes else ""
+        lines = [
+            "uint seen = r, base = r;" if self.changes else "uint base = r;",
+            f"auto {self.name} = [{self.form}](uint r) {{",
+            f"{count}if ({self.early.text}) return r;",
+            self.body.text,
+            "return r + base; };",
+            f"base = {self.between.text};",
+        ]
+        calls = [f"r = r * 31u + {self.name}({c.text});" for c in self.calls]
+        if len(calls) > 1:  # some lanes make one call, and the others the rest
+            calls[0] = f"if (lane % 3u == 0u) {{ {calls[0]} }} else {{"
+            calls.append("}")
+        lines += [*calls, "r += base;", *(["r = r * 31u + seen;"] if self.changes else [])]
+        return "{\n" + "\n".join(lines) + "\n}"
+
+    def run(self, mask: Mask, frame: Frame) -> Mask:
+        variables = frame.variables
+        before, seen = list(variables["r"]), list(variables["r"])
+        base = self.between.run(mask, frame)
+        captured = before if self.form.startswith("=") else base
+
+        def call(argument: Expression, some: Mask) -> None:
+            r = argument.run(some, frame)
+            for lane in lanes_of(some) if self.changes else ():
+                seen[lane] += r[lane]
+            inner = Frame({**variables, "r": r})
+            going = some & ~mask_where(some, self.early.run(some, inner))
+            result = list(r)
+            self.body.run(going, inner)
+            for lane in lanes_of(going):
+                result[lane] = inner.variables["r"][lane] + captured[lane]
+            r = variables["r"]
+            frame.assign("r", some, [r[lane] * 31 + result[lane] for lane in range(LANES)])
+
+        if len(self.calls) == 1:
+            call(self.calls[0], mask)
+        else:
+            first = mask_where(mask, [lane % 3 == 0 for lane in range(LANES)])
+            call(self.calls[0], first)
+            for argument in self.calls[1:]:
+                call(argument, mask & ~first)
+        r = variables["r"]
+        added = [r[lane] + base[lane] for lane in range(LANES)]
+        if self.changes:
+            added = [(added[lane] & WORD) * 31 + seen[lane] for lane in range(LANES)]
+        frame.assign("r", mask, added)
+        return mask
+
+
+@dataclass
 class Exchange:
     """Each lane takes the value of its neighbour, through memory that is `shared` by the simdgroup."""
 
@@ -426,7 +494,7 @@ class Writer:
         self.statements = 0
         self.all_are_here = False  # all threads of the group, at the place that is being written
         self.exchanges = False
-        self.has_lambdas = self.chance.random() < 0.4  # which run on fibers alone
+        self.has_lambdas = self.chance.random() < 0.4
 
     def program(self) -> Program:
         for number in range(self.chance.randint(1, 4)):
@@ -484,6 +552,22 @@ class Writer:
                 )
             return Apply(self.few(), body, self.operation())
         return self.operation()
+
+    def named(self, depth: int) -> Named:
+        self.counters += 1
+        changes = self.chance.random() < 0.5
+        forms = ("=, &seen", "&") if changes else ("=", "&")
+        body = self.block_of_some(depth + 2, False, False)
+        calls = [self.plain() for _ in range(self.chance.randint(1, 3))]
+        return Named(
+            f"named{self.counters}",
+            self.chance.choice(forms),
+            changes,
+            self.condition(),
+            body,
+            calls,
+            self.operation(),
+        )
 
     def few(self) -> Plain:
         of, modulus = self.plain(), self.chance.randint(2, 4)
@@ -546,6 +630,8 @@ class Writer:
         if kind < 0.5 and may_return:
             self.all_are_here = False
             return Leave(self.condition(), "return r;")
+        if kind > 0.9 and self.has_lambdas:
+            return self.named(depth)
         if kind < 0.7:
             yes = self.block_of_some(depth + 1, in_loop, may_return)
             no = (

@@ -118,6 +118,28 @@ def test_members_by_the_type_of_their_object():
     assert _synchronising(text) == {"a", "base", "deduced", "any_a"}
 
 
+def test_members_that_are_defined_outside_of_their_class():
+    text = """
+    struct A { uint a; uint f(uint x); uint g(uint x) { return f(x); } uint h(uint x); };
+    uint A::f(uint x) { return simd_sum(x) + a; }
+    uint A::h(uint x) { return x; }
+    kernel void object(device uint* x) { A a; x[0] = a.f(1); }
+    kernel void inside(device uint* x) { A a; x[0] = a.g(1); }
+    kernel void other(device uint* x) { A a; x[0] = a.h(1); }
+    """
+    assert _synchronising(text) == {"object", "inside"}
+    assert _callees(text, "object")["f"] == [2]
+
+
+def test_functions_that_data_members_point_to():
+    text = """
+    uint total(uint x) { return simd_sum(x); }
+    struct A { uint (*f)(uint); };
+    kernel void k(device uint* x) { A a{total}; x[0] = a.f(1); }
+    """
+    assert _callees(text)["f"] == [1]
+
+
 def test_functors_and_lambdas():
     text = """
     struct A { uint operator()(uint x) const; };

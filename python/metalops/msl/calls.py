@@ -94,6 +94,9 @@ class _Part:
         for call in captures.get("call", ()):
             meaning = graph.lookup.call(call, scopes, self._place)
             self.runs += map(graph.part, meaning.functions)
+            called_lambda = graph.lambda_called(call, scopes)
+            if called_lambda is not None:
+                self.runs.append(graph.part(called_lambda))
             if graph.is_tensor_operation(call, meaning.functions):
                 self.has_operation = True
                 self.has_simd_operation |= graph.tensors_meet
@@ -278,8 +281,12 @@ class CallGraph:
         if self.is_operation_call(call):
             name = name_node(call.child_by_field_name("function"))
             return self.source.masked_text(name) == BARRIER
-        called = self.callees(call)
+        called = self.called(call)
         return bool(called) and all(self.part(f) in self._with_barriers for f in called)
+
+    def lambda_synchronises(self, node) -> bool:
+        """The same as function_synchronises() of a lambda_expression."""
+        return self.part(node) in self._synchronising
 
     @functools.cached_property
     def simd_operators(self) -> frozenset[str]:
@@ -436,13 +443,21 @@ class CallGraph:
         found = [*map(self.part, meaning.functions)]
         if meaning.member is not None:
             found += self._any_member(meaning.member)
-        callee = call.child_by_field_name("function")
-        declaration = scopes.declaration_of(callee)
-        if callee.type == "identifier" and declaration is not None:
-            callee = declaration.lambda_expression
-        if callee is not None and callee.type == "lambda_expression":
-            found.append(self.part(callee))
+        called_lambda = self.lambda_called(call, scopes)
+        if called_lambda is not None:
+            found.append(self.part(called_lambda))
         return [*dict.fromkeys(found)]
+
+    @staticmethod
+    def lambda_called(call, scopes: FunctionScopes):
+        """The lambda_expression that a call_expression certainly calls, or None."""
+        callee = call.child_by_field_name("function")
+        while callee.type == "parenthesized_expression" and callee.named_child_count == 1:
+            callee = callee.named_children[0]
+        if callee.type == "identifier":
+            declaration = scopes.declaration_of(callee)
+            return None if declaration is None else declaration.lambda_expression
+        return callee if callee.type == "lambda_expression" else None
 
     # ---- the program -----------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from .program import (
     parameters_of,
     takes_reference,
 )
-from .regions import USES_MATRICES, walk
+from .regions import USES_MATRICES, parameters_of_lambda, walk
 
 # Functions of the standard library that write to an argument.
 _WRITERS = {
@@ -38,10 +38,21 @@ class Effects:
 
     def writes(self, call, position: int) -> bool:
         """Whether a call may change its argument."""
-        functions = self.calls.callees(call)
-        if not functions:
+        called = self.calls.called(call)
+        if not called:
             return position in _WRITERS.get(self._called_name(call), ())
-        return any(self.calls.lookup.takes_reference(f, position) for f in functions)
+        return any(self._takes_reference(f, position) for f in called)
+
+    def surely_writes(self, call, position: int) -> bool:
+        """Whether all that a call may mean may change its argument."""
+        return all(self._takes_reference(f, position) for f in self.calls.called(call))
+
+    def _takes_reference(self, function, position: int) -> bool:
+        """function: a Function or the node of a lambda."""
+        if isinstance(function, Function):
+            return self.calls.lookup.takes_reference(function, position)
+        parameters = parameters_of_lambda(function)
+        return position < len(parameters) and takes_reference(self.source, parameters[position])
 
     def is_static(self, function: Function) -> bool:
         """Whether a member function has no object."""
@@ -88,7 +99,9 @@ class Effects:
         if "atomic" in name or USES_MATRICES.search(name):
             return False
         function = call.child_by_field_name("function")
-        functions = self.calls.callees(call)
+        functions = self.calls.called(call)
+        if any(not isinstance(f, Function) for f in functions):
+            return False
         if not functions:
             return function.type != "field_expression" or name in ("size", "length")
         return all(self._is_pure_function(f, set()) for f in functions)

@@ -17,6 +17,7 @@ from .program import (
     ClassScope,
     Function,
     Program,
+    declarator_kinds,
     declared_identifier,
     last_name,
     name_node,
@@ -228,6 +229,8 @@ class Lookup:
                     if node.type != "field_declaration":
                         continue
                     for declarator in node.children_by_field_name("declarator"):
+                        if declarator_kinds(declarator)[:1] == ["function"]:
+                            continue  # a member function that is defined elsewhere
                         leaf = declarator
                         while leaf is not None and leaf.type != "field_identifier":
                             leaf = leaf.child_by_field_name("declarator") or (

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 
 from .parse import Source
 from .private_memory import OF_THE_GROUP
-from .program import declarator_kinds, takes_reference
+from .program import declarator_kinds, parameter_ranges, takes_reference
 from .scopes import Declaration, FunctionScopes
 
 LOOPS = {"for_statement", "while_statement", "do_statement", "for_range_loop"}
+_MEETINGS = {"call_expression", "lambda_expression", "binary_expression"}
 _LARGEST_KEPT_LOOP = 16
 # Of `T v(a, b);`, which is parsed as a function, what is passed are the types of parameters.
 _NAMES = {"identifier", "type_identifier"}
@@ -47,8 +48,8 @@ class Kind(enum.Enum):
 class Variable:
     """A variable or parameter of a function.
 
-    value: what it is initialised with. is_of_group: a constant expression, or memory that the threads share. conditions: around
-    its declaration; None inside of what runs as a whole. definitions: the expressions that it is given, each with the
+    value: what it is initialised with. is_of_group: a constant expression, a closure, or memory that the threads share.
+    conditions: around its declaration; None inside of what runs as a whole. definitions: the expressions that it is given, each with the
     conditions around; None where they are not known.
     """
 
@@ -138,11 +139,44 @@ def without_parentheses(node):
     return node
 
 
+def parameters_of_lambda(node) -> list:
+    """(node, start, end) of each parameter of a lambda_expression (see parameter_ranges)."""
+    declarator = node.child_by_field_name("declarator")
+    if declarator is None:
+        return []
+    return [
+        p
+        for p in parameter_ranges(declarator.child_by_field_name("parameters"))
+        if p[0].text != b"void"
+    ]
+
+
+def is_mutable(node) -> bool:
+    """Whether a lambda_expression changes its copies of what it captures."""
+    declarator = node.child_by_field_name("declarator")
+    return declarator is not None and any(
+        c.type == "type_qualifier" and c.text == b"mutable" for c in declarator.children
+    )
+
+
+def captures_by_value(source: Source, node, name: str) -> bool:
+    """Whether a lambda_expression has a copy of what it mentions as `name`."""
+    default, previous = False, None
+    for child in node.child_by_field_name("captures").children:
+        if child.type == "lambda_default_capture":
+            default = source.node_text(child) == "="
+        elif child.type == "identifier" and source.node_text(child) == name:
+            return previous != "&"
+        previous = child.type
+    return default
+
+
 class Body:
     """One function, for given kinds of its parameters.
 
     scopes: of the function. parameters: (parameter node, Kind) each. meets: what a call is ("barrier", "simd",
-    "function") or None where it meets nobody. writes: which arguments of a call (by position) may be changed by it.
+    "function") or None where it meets nobody; of a lambda, whether threads may meet in it, and of
+    a binary expression, whether it is a product of matrices. writes: which arguments of a call (by position) may be changed by it.
     is_pure: whether a call only computes.
     """
 
@@ -161,10 +195,9 @@ class Body:
         self.body = body
         self._meets = meets
         self._meetings = [  # in order of position
-            (n.start_byte, n.end_byte)
-            for n in walk(body)
-            if n.type == "call_expression" and meets(n)
+            (n.start_byte, n.end_byte) for n in walk(body) if n.type in _MEETINGS and meets(n)
         ]
+        self.closures = [n for n in walk(body) if n.type == "lambda_expression" and meets(n)]
         self._writes = writes
         self._is_pure = is_pure
         self._members = members
@@ -177,9 +210,17 @@ class Body:
         self._level: dict[int, tuple] = {}  # a cut declaration's node id: conditions
         self._exits: dict[int, list] = {}  # a loop's node id: conditions of what leaves it
         self.returns: list[tuple] = []  # the conditions of every return
-        self._structure(statements_of(body), (), None)
-        self._declare(scopes, {node.start_byte: kind for node, kind in parameters})
+        self.returns_of: dict[int, list[tuple]] = {}  # the same of a closure, by its node id
+        self._structure(statements_of(body), (), None, self.returns)
+        for closure in self.closures:
+            returns = self.returns_of[closure.id] = []
+            self._structure(statements_of(closure.child_by_field_name("body")), (), None, returns)
+        kinds = {node.start_byte: kind for node, kind in parameters}
+        for closure in self.closures:
+            kinds |= {node.start_byte: Kind.THREAD for node, _, _ in parameters_of_lambda(closure)}
+        self._declare(scopes, kinds)
         self._find_definitions()
+        self.held = self._find_held()
         self._decide()
 
     # ---- what is cut -----------------------------------------------------------------------------
@@ -272,6 +313,31 @@ class Body:
             )
         return True
 
+    def captured_by(self, node) -> set[Variable]:
+        """What a lambda_expression (or anything else) mentions and does not declare itself."""
+        return {
+            v
+            for v in self.used_in(node)
+            if not node.start_byte <= v.identifier.start_byte < node.end_byte
+        }
+
+    def copied_by(self, node) -> set[Variable]:
+        """Those that a lambda_expression has copies of."""
+        return {
+            v
+            for v in self.captured_by(node)
+            if captures_by_value(self.source, node, v.name) and not v.is_of_group
+        }
+
+    def closure_around(self, node):
+        """The innermost closure that a node stands in, or None."""
+        around = [
+            c
+            for c in self.closures
+            if c.start_byte <= node.start_byte and node.end_byte <= c.end_byte
+        ]
+        return min(around, key=lambda c: c.end_byte - c.start_byte, default=None)
+
     # ---- variables -------------------------------------------------------------------------------
 
     def _is_shared_reference(self, parameter: Declaration) -> bool:
@@ -298,11 +364,14 @@ class Body:
                 raise NotCut("a volatile variable")
             kind = kinds.get(node.start_byte) if declaration.kind == "parameter" else None
             is_variable = declaration.kind == "variable" and node.type == "declaration"
+            value = declaration.lambda_expression
+            is_closure = value is not None and self._meets(value)
             variable = Variable(
                 declaration,
                 value=declaration.initialiser if node.type == "declaration" else None,
                 is_parameter=kind is not None,
                 is_of_group=bool({"constexpr", "static"} & specifiers)
+                or is_closure
                 or (
                     "threadgroup" in declaration.address_spaces
                     and not {"pointer", "reference"} & set(declaration.kinds)
@@ -363,6 +432,10 @@ class Body:
                 return
         value = node.child_by_field_name("right") or target
         conditions = self._simple_definitions.get(node.id)
+        if conditions is not None and (
+            self.closure_around(node) != self.closure_around(variable.identifier)
+        ):
+            conditions = None
         variable.definitions.append((value if conditions is not None else None, conditions))
         if conditions is not None and node.type == "assignment_expression":
             operator = self.source.node_text(node.child_by_field_name("operator"))
@@ -391,7 +464,7 @@ class Body:
 
     # ---- conditions ------------------------------------------------------------------------------
 
-    def _structure(self, statements, conditions: tuple, loop) -> None:
+    def _structure(self, statements, conditions: tuple, loop, returns: list) -> None:
         """Notes, for what stands directly in cut statements, the conditions around it."""
         for node in statements:
             kind = node.type
@@ -404,20 +477,20 @@ class Body:
                 for around in loop or ():
                     self._exits.setdefault(around.id, []).append(conditions)
                 if kind == "return_statement":
-                    self.returns.append(conditions)
+                    returns.append(conditions)
             if kind == "declaration" or not self.is_cut(node):
                 continue
             if kind == "compound_statement":
-                self._structure(statements_of(node), conditions, loop)
+                self._structure(statements_of(node), conditions, loop, returns)
             elif kind == "if_statement":
                 inside = conditions
                 if not is_constexpr_if(node):
                     inside = (*conditions, node.child_by_field_name("condition"))
                 self._structure(
-                    statements_of(node.child_by_field_name("consequence")), inside, loop
+                    statements_of(node.child_by_field_name("consequence")), inside, loop, returns
                 )
                 if alternative_of(node) is not None:
-                    self._structure(statements_of(alternative_of(node)), inside, loop)
+                    self._structure(statements_of(alternative_of(node)), inside, loop, returns)
             elif kind in LOOPS:
                 condition = node.child_by_field_name("condition")
                 inside = (*conditions, *([condition] if condition is not None else ()), node)
@@ -428,13 +501,18 @@ class Body:
                 if update is not None:
                     self._definition(update, inside)
                 self._structure(
-                    statements_of(node.child_by_field_name("body")), inside, (*(loop or ()), node)
+                    statements_of(node.child_by_field_name("body")),
+                    inside,
+                    (*(loop or ()), node),
+                    returns,
                 )
             elif kind == "switch_statement":
                 inside = (*conditions, node.child_by_field_name("condition"), node)
                 for case in node.child_by_field_name("body").named_children:
                     if case.type == "case_statement":
-                        self._structure(case_statements(case), inside, (*(loop or ()), node))
+                        self._structure(
+                            case_statements(case), inside, (*(loop or ()), node), returns
+                        )
 
     def _definition(self, node, conditions) -> None:
         if node.type == "comma_expression":
@@ -454,7 +532,7 @@ class Body:
             if variable.is_of_group:
                 variable.kind = Kind.GROUP
             elif variable.is_parameter:
-                if variable.kind is Kind.AGAIN and variable.definitions:
+                if variable.kind is Kind.AGAIN and (variable.definitions or variable in self.held):
                     variable.kind = Kind.THREAD
             elif variable.conditions is None:
                 variable.kind = Kind.THREAD
@@ -517,7 +595,10 @@ class Body:
         for variable in set().union(*map(self.used_in, nodes)):
             if variable.kind is not Kind.THREAD or variable.is_of_group:
                 continue
-            if self._may_be_private_memory(variable) and not variable.is_parameter:
+            # What a closure is given may be what it captures.
+            if self._may_be_private_memory(variable) and not (
+                variable.is_parameter and self.closure_around(variable.identifier) is None
+            ):
                 return True
             ways, is_written = set(), False
             for use in variable.declared.uses:
@@ -617,16 +698,14 @@ class Body:
             if self._writes(call, position) and self._meets(call) != "simd":
                 return False
         while around.id != self.body.id:
-            if around.type in ("lambda_expression", "for_range_loop"):
+            if around.type == "for_range_loop":
                 return False
+            if around.type == "lambda_expression":
+                variable = self.of[use.start_byte]
+                if around not in self.closures or variable in self.copied_by(around):
+                    return False
             around = around.parent
         return True
-
-    def multiplies_matrices(self, node) -> bool:
-        """Whether a binary expression is the product of two matrices of a simdgroup."""
-        sides = [node.child_by_field_name(side) for side in ("left", "right")]
-        variables = [self.base(side) for side in sides]
-        return all(v is not None and USES_MATRICES.search(self._type_of(v)) for v in variables)
 
     def _is_of_group(self, variable: Variable) -> bool:
         for value, conditions in variable.definitions:
@@ -689,6 +768,8 @@ class Body:
             if kind == "qualified_identifier":
                 waiting += [c for c in n.named_children if c.type == "template_function"]
                 continue
+            if kind == "binary_expression" and self._meets(n):
+                return False
             if kind == "call_expression":
                 if self._meets(n) or not self._is_pure(n):
                     return False
@@ -723,6 +804,10 @@ class Body:
             "function_declarator"
         ):
             return False
+        if variable in self.held or self._is_hidden(variable):
+            return False
+        if variable.declared.lambda_expression is not None:
+            return self._can_be_made_again(variable)
         size = 0
         for n in walk(variable.value):
             size += n.is_named
@@ -747,6 +832,49 @@ class Body:
                 ):
                     return False
         return True
+
+    def _is_hidden(self, variable: Variable) -> bool:
+        """Whether some name in its declaration means something else in a part of its scope that is cut."""
+        start, end = variable.declaration.end_byte, variable.declared.scope.end_byte
+        names = {variable.name, *(v.name for v in self.captured_by(variable.declaration))}
+        return any(
+            v.name in names and v.conditions is not None and start <= v.identifier.start_byte < end
+            for v in self.variables
+        )
+
+    def _can_be_made_again(self, variable: Variable) -> bool:
+        """Whether a lambda is the same wherever it is made."""
+        value = variable.value
+        captures = value.child_by_field_name("captures")
+        if any(n.type == "lambda_capture_initializer" for n in captures.children):
+            return False
+        if is_mutable(value) or any(n.type == "*" for n in captures.children):
+            return False
+        return not any(map(self.may_change, self.copied_by(value)))
+
+    def may_change(self, variable: Variable) -> bool:
+        """Whether a variable may have other values than its first one."""
+        if variable.is_reference or variable.is_array:
+            return True
+        if variable.is_parameter:
+            return bool(variable.definitions)
+        return variable.value is None or len(variable.definitions) != 1
+
+    def _find_held(self) -> set[Variable]:
+        """What lambdas refer to that are passed on where threads meet: these stay where they are."""
+        found = set()
+        for call in walk(self.body):
+            if call.type != "call_expression" or not self._meets(call):
+                continue
+            arguments = call.child_by_field_name("arguments")
+            lambdas = [n for n in walk(arguments) if n.type == "lambda_expression"]
+            lambdas += [
+                v.value for v in self.used_in(arguments) if v.declared.lambda_expression is not None
+            ]
+            for node in lambdas:
+                if not self._meets(node):
+                    found |= self.captured_by(node) - self.copied_by(node)
+        return found
 
     def _changes_within(self, variable: Variable, start: int, end: int) -> bool:
         return any(

@@ -63,9 +63,8 @@ def emit(
 
     head = _HEAD + (_TEXTURES if _MENTIONS_TEXTURES.search(program.source.masked) else "")
     head += _TENSORS if program.has_tensors else ""
-    head += (
-        "#include <msl/group.h>\n" if "group" in {engine for engine, _ in engines.values()} else ""
-    )
+    if "group" in {engine for engine, _ in engines.values()}:
+        head += "#include <msl/closures.h>\n" if groups.has_closures else "#include <msl/group.h>\n"
     head += accessors(rewritten.swizzles) + "namespace msl {\n"
     text, runs, thunks_at = assemble(head, body, runs, pieces, lines)
     cut = {

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from ...dialect import names
 from ...dialect.edits import Mapped
-from ...program import declarator_kinds, declared_identifier, name_node, parameters_of
+from ...program import (
+    Function,
+    declarator_kinds,
+    declared_identifier,
+    name_node,
+    parameters_of,
+)
 from ...regions import Kind, NotCut, walk, without_parentheses
 from ...vocabulary import BARRIER, THREAD_ATTRIBUTES
 from .group_lanes import TYPES_OF_BUILTINS, Again, Lanes
@@ -45,6 +51,10 @@ class Calls(Lanes):
         if not self.body.meets(node):
             return []
         kind = node.type
+        if kind == "lambda_expression":
+            name = self._new("closure")
+            self._closure(node, name, out)
+            return [(node.start_byte, node.end_byte, name)]
         if kind == "conditional_expression" and any(
             self.body.meets(node.child_by_field_name(arm)) for arm in ("consequence", "alternative")
         ):
@@ -59,6 +69,8 @@ class Calls(Lanes):
         replaced = []
         for child in node.named_children:
             replaced += self._lower(child, out)
+        if kind == "binary_expression" and self.groups.meets(node):
+            return [(node.start_byte, node.end_byte, self._product(node, replaced, out))]
         if kind == "call_expression" and (meeting := self.groups.meets(node)):
             inside = [r for r in replaced if node.start_byte <= r[0] and r[1] <= node.end_byte]
             text = self._call(node, meeting, inside, out)
@@ -151,19 +163,22 @@ class Calls(Lanes):
                 site = self.groups.site_of(node)
                 out.add(f"{_S}::barrier(msl_g, {self._mask}, {site});\n")
             return "(void)0"
-        function = node.child_by_field_name("function")
+        function = without_parentheses(node.child_by_field_name("function"))
         arguments = node.child_by_field_name("arguments").named_children
         calls, count = self.groups.calls, len(arguments)
         own = calls.lookup.taking(calls.callees(node), (count, count))
+        lambdas = [c for c in calls.called(node) if not isinstance(c, Function)]
+        closure = self._closure_called(function, replaced)
+        is_any_object = bool(lambdas) and closure is None and not _is_own(function)
         if any(f.name not in ("operator()", self.groups.called_name(node)) for f in own):
             raise NotCut(f"a call of what '{self.groups.called_name(node)}' points to")
         is_odd = any(count > len(parameters_of(self.source, f)) for f in own)
-        if is_odd or (meeting == "function" and not own):
+        if is_odd or (meeting == "function" and not own and not lambdas):
             raise NotCut(f"a call of '{self.groups.called_name(node)}' that is not understood")
         kinds, again, packed, passed = [], [], [], []
         for position, argument in enumerate(arguments):
             mine = [r for r in replaced if argument.start_byte <= r[0] < argument.end_byte]
-            computed = self._passed_on(argument, position, own)
+            computed = None if lambdas else self._passed_on(argument, position, own)
             again.append(computed)
             if computed is not None:
                 kinds.append(Kind.AGAIN)
@@ -182,18 +197,27 @@ class Calls(Lanes):
             if len(tags_of) != 1:
                 raise NotCut(f"functions '{own[0].name}' with different defaults")
             tags = ", ".join([*([tags] if tags else []), *["0"] * (tags_of.pop() - len(kinds))])
-        is_object = any(f.name == "operator()" for f in own) and not _is_own(function)
+        is_object = is_any_object or any(f.name == "operator()" for f in own)
+        is_object = is_object and not _is_own(function)
         if is_object and _is_through_pointer(node):
             raise NotCut("a member function of what a pointer points to")
-        objects = self._objects(function, is_object, own, replaced, out)
-        callee = self._callee(function, is_object)
+        if closure is not None:
+            objects, callee = [], Mapped(f"{closure}.in_group")
+        else:
+            objects = self._objects(function, is_object, own, replaced, out)
+            callee = Mapped() if is_any_object else self._callee(function, is_object)
+        if is_any_object:
+            self.groups.has_closures = True
+            callee.add(f"{_S}::call_object")
         if meeting == "simd":
             returns = self.groups.called_name(node) not in _VOID
         else:
             returns = any(form.result is not None for form in forms)
+            returns = returns or any(map(self._gives_value, lambdas))
         name = self._new("value")
         call = ", ".join(
             [
+                *([self._of(function).text] if is_any_object else []),
                 f"{_S}::Kinds<{tags}>()",
                 "msl_g",
                 self._mask,
@@ -210,6 +234,15 @@ class Calls(Lanes):
         out.add(callee)
         out.add(f"({call}); auto& {name} = msl_lanes_{name}[0]; (void){name};\n")
         return name
+
+    def _closure_called(self, function, replaced) -> str | None:
+        """The name of the closure that is called, where it is certain which it is."""
+        if function.type == "lambda_expression":
+            return next(text for start, _, text in replaced if start == function.start_byte)
+        variable = self.body.of.get(function.start_byte) if function.type == "identifier" else None
+        if variable is None or variable.declared.lambda_expression not in self.body.closures:
+            return None
+        return variable.name
 
     def _check_barrier(self, call) -> None:
         """Raises NotCut where a barrier is meant for a part of the group: there, simdgroups may wait at different ones.
@@ -232,7 +265,7 @@ class Calls(Lanes):
                 if variable.value is None or not self._is_of_position(variable.value):
                     return False
                 found = True
-            elif self.kernel is None:
+            elif self.kernel is None or self.body.closure_around(variable.identifier) is not None:
                 return False
             else:
                 parameter = self.kernel.parameters[self._position_of(variable)]
@@ -244,7 +277,7 @@ class Calls(Lanes):
     def _objects(self, function, is_object: bool, own, replaced, out: Mapped) -> list[str]:
         """The objects whose member function is called, where it is one."""
         kinds = {f.in_class and not self.groups.effects.is_static(f) for f in own}
-        if kinds != {True}:
+        if kinds != {True} and not is_object:
             if True in kinds:
                 raise NotCut(f"'{own[0].name}' is a member function and another one")
             return []
@@ -320,22 +353,18 @@ class Calls(Lanes):
         ) or (not own and self.groups.effects.writes(call, position))
         inner = without_parentheses(argument)
         variable = self.body.of.get(inner.start_byte) if inner.type == "identifier" else None
+        if inner.type == "lambda_expression" and replaced:
+            return Kind.GROUP, f"{_S}::same({replaced[0][2]})", replaced[0][2]
         if not replaced and self.body.is_same(argument):
             name = self._name_same(argument, out)
             return Kind.GROUP, f"{_S}::same({name})", name
-        if variable is not None and variable.kind is Kind.THREAD and not variable.is_array:
-            if not variable.is_reference or variable.is_parameter:
-                return Kind.THREAD, f"{_S}::at(msl_lanes_{variable.name})", variable.name
-        if not replaced and self._is_one_element(inner):
-            name = self._new("element")
-            out.add(f"auto* const {name} = &")
-            out.add(self._of(inner))
-            out.add(";\n")
-            return Kind.THREAD, name, f"{name}[0]"
-        if len(replaced) == 1 and (inner.start_byte, inner.end_byte) == replaced[0][:2]:
-            name = replaced[0][2]
-            return Kind.THREAD, f"{_S}::at(msl_lanes_{name})", name
-        if self.groups.effects.writes(call, position) or (
+        kept = self._kept(argument, replaced, out)
+        if kept is not None:
+            return Kind.THREAD, *kept
+        is_written = self.groups.effects.writes(call, position)
+        if is_written and not self.groups.effects.surely_writes(call, position):
+            by_reference, is_written = True, False
+        if is_written or (
             by_reference
             and inner.type
             in ("identifier", "subscript_expression", "field_expression", "pointer_expression")
@@ -345,6 +374,49 @@ class Calls(Lanes):
                 return Kind.THREAD, f"{_S}::referred({pointers})", f"*{pointers}[0]"
         name = self._value(argument, replaced, out)
         return Kind.THREAD, f"{_S}::at({name})", f"{name}[0]"
+
+    def _product(self, node, replaced, out: Mapped) -> str:
+        """`a * b` of matrices of a simdgroup."""
+        accessors, ones = [], []
+        for side in (node.child_by_field_name("left"), node.child_by_field_name("right")):
+            mine = [r for r in replaced if side.start_byte <= r[0] < side.end_byte]
+            accessor, one = self._operand(side, mine, out)
+            accessors.append(accessor)
+            ones.append(one)
+        name = self._new("value")
+        out.add(
+            f"{_S}::Lanes<{_S}::decayed_t<decltype({ones[0]} * {ones[1]})>> msl_lanes_{name}(msl_g); "
+            f"auto& {name} = msl_lanes_{name}[0]; (void){name}; "
+            f"{names.PROGRAM}::metal::simdgroup_multiply_in_group({_S}::Kinds<>(), msl_g, {self._mask}, "
+            f"{_S}::pack({_S}::at(msl_lanes_{name}), {', '.join(accessors)}), {name}, {', '.join(ones)});\n"
+        )
+        return name
+
+    def _operand(self, node, replaced, out: Mapped) -> tuple[str, str]:
+        """What stands in a pack for a value that each thread has, and for that of one thread."""
+        kept = self._kept(node, replaced, out)
+        if kept is not None:
+            return kept
+        name = self._value(node, replaced, out)
+        return f"{_S}::at({name})", f"{name}[0]"
+
+    def _kept(self, node, replaced, out: Mapped) -> tuple[str, str] | None:
+        """The same of a value that is kept for each thread as it is."""
+        inner = without_parentheses(node)
+        variable = self.body.of.get(inner.start_byte) if inner.type == "identifier" else None
+        if variable is not None and variable.kind is Kind.THREAD and not variable.is_array:
+            if not variable.is_reference or variable.is_parameter:
+                return f"{_S}::at(msl_lanes_{variable.name})", variable.name
+        if not replaced and self._is_one_element(inner):
+            name = self._new("element")
+            out.add(f"auto* const {name} = &")
+            out.add(self._of(inner))
+            out.add(";\n")
+            return name, f"{name}[0]"
+        if len(replaced) == 1 and (inner.start_byte, inner.end_byte) == replaced[0][:2]:
+            name = replaced[0][2]
+            return f"{_S}::at(msl_lanes_{name})", name
+        return None
 
     def _is_one_element(self, node) -> bool:
         """Whether it is an element, the same for all threads, of an array of which they have each element side by side."""

@@ -51,11 +51,23 @@ _STATEMENTS_OF_TYPES = {
 class Flow(Calls):
     # ---- statements ------------------------------------------------------------------------------
 
+    def _run(self, body, returns: list[tuple], out: Mapped) -> None:
+        """The body of a function or of a closure, with what returns from it."""
+        if any(any(map(self.body.parts, conditions)) for conditions in returns):
+            self._masks.append("msl_m0")
+            out.add(f"{_S}::Mask msl_m0(msl_g, msl_mask);\n")
+        self._block(statements_of(body), out)
+        out.add(self._end)
+
     def _block(self, statements: list, out: Mapped) -> None:
         """What stands in a block that is cut."""
         run: list[tuple[object, list]] = []
         for position, node in enumerate(statements):
-            if self._is_group_statement(node):
+            closure = self._closure_declared(node)
+            if closure is not None:
+                self._flush(run, out)
+                self._closure(closure.value, closure.name, out)
+            elif self._is_group_statement(node):
                 if self._reads_memory(node) or self._changes(node) or self._hides(node, run):
                     self._flush(run, out)
                 self._group_statement(node, out)

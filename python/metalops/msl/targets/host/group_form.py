@@ -7,15 +7,15 @@ import re
 from ...dialect import names
 from ...dialect.edits import Mapped
 from ...program import Function, Kernel, declared_identifier, name_of, takes_reference
-from ...regions import Kind, NotCut, statements_of, walk
+from ...regions import Kind, NotCut, walk
 from .group_calls import name_in_group
-from .group_flow import Flow
+from .group_closures import Closures
 from .group_lanes import lane_type
 
 _S = names.SUPPORT
 
 
-class Form(Flow):
+class Form(Closures):
     def __init__(
         self,
         groups,
@@ -28,6 +28,11 @@ class Form(Flow):
         self._check(groups, function, kernel)
         super().__init__(groups, function, kinds, again, key, kernel)
         self.result = self._find_result()
+        if self.result is Kind.THREAD:
+            self._end = "return msl_result;\n"
+        else:
+            self._end = "return;\n" if kernel is not None else "return {};\n"
+        self._check_closures()
 
     @staticmethod
     def _check(groups, function: Function, kernel: Kernel | None) -> None:
@@ -49,17 +54,6 @@ class Form(Flow):
                 )
                 if callee is not None and callee.type == "primitive_type":
                     raise NotCut("a reference to an array")  # which is parsed as an assignment
-            if node.type == "lambda_expression" and any(
-                n.type == "call_expression" and groups.meets(n) for n in walk(node)
-            ):
-                raise NotCut("a lambda in which threads meet")
-
-    @property
-    def _end(self) -> str:
-        """What returns from the form."""
-        if self.result is Kind.THREAD:
-            return "return msl_result;\n"
-        return "return;\n" if self.kernel is not None else "return {};\n"
 
     def write(self) -> None:
         function = self.function
@@ -101,11 +95,8 @@ class Form(Flow):
             text.add(f"{_S}::Lanes<{_S}::decayed_t<{self._result_type()}>> msl_result(msl_g);\n")
             text.add(f"const auto msl_at_result = {_S}::at(msl_result);\n")
         self._take_parameters(text)
-        if self._some_return_early():
-            self._masks.append("msl_m0")
-            text.add(f"{_S}::Mask msl_m0(msl_g, msl_mask);\n")
-        self._block(statements_of(function.body), text)
-        text.add(self._end + "}\n")
+        self._run(function.body, self.body.returns, text)
+        text.add("}\n")
 
     def _template_headers(self) -> list[str]:
         headers = [h for h in self.function.template_headers if h.named_children]
@@ -162,18 +153,6 @@ class Form(Flow):
                     self._copy_parameter(name, given, "msl_from[msl_t.slot]", text)
             elif variable.kind is Kind.THREAD:
                 self._copy_parameter(name, f"msl_from = {name}", "msl_from", text)
-
-    def _copy_parameter(self, name: str, given: str, value: str, text: Mapped) -> None:
-        """given: what is captured, for `value` to be read in the loop without stores being in the way."""
-        text.add(
-            f"{_S}::Lanes<{_S}::decayed_t<decltype({name})>> msl_lanes_{name}(msl_g); "
-            f"{_S}::each<true>(msl_g, msl_mask, [&, msl_to = {_S}::at(msl_lanes_{name}), {given}]"
-            f"(const {_S}::Numbered msl_t) MSL_LANE_LOOP {{ {_S}::put(msl_to[msl_t.slot], "
-            f"static_cast<{_S}::decayed_t<decltype({name})>>({value})); }});\n"
-        )
-
-    def _some_return_early(self) -> bool:
-        return any(any(self.body.parts(c) for c in conditions) for conditions in self.body.returns)
 
     # ---- results ---------------------------------------------------------------------------------
 

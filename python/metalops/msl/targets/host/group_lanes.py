@@ -75,6 +75,8 @@ class Lanes:
         self._conditions: list = []  # by which threads have parted
         self._masks: list[str] = []  # those that threads can leave, the outermost first
         self._targets: list[tuple[str, int, int]] = []  # what break and continue are about
+        self.result: Kind | None = None  # of the function, or of the closure that is written
+        self._end = ""  # what returns from it
         self.has_object = function.in_class and not groups.effects.is_static(function)
         self.members = groups.effects.members_of(function) if self.has_object else frozenset()
         self.parameters = parameters_of(self.source, function)
@@ -92,13 +94,6 @@ class Lanes:
             groups.effects.is_pure,
             self.members,
         )
-        if any(
-            n.type == "binary_expression"
-            and self.source.node_text(n.child_by_field_name("operator")) == "*"
-            and self.body.multiplies_matrices(n)
-            for n in walk(function.body)
-        ):
-            raise NotCut("the operator * of simdgroup matrices")
         self._renamed = [
             (n.start_byte, n.end_byte, f"msl_self.{self.source.node_text(n)}")
             for n in walk(function.body)
@@ -268,7 +263,11 @@ class Lanes:
         compilers see that nothing of it changes while it runs. parameters: where these are more than `msl_t`. taken:
         arrays that it has for itself until it ends.
         """
-        variables = self._in_order(used)
+        variables = [
+            v
+            for v in self._in_order(used)
+            if not any(n.start_byte <= v.identifier.start_byte < n.end_byte for n in nodes)
+        ]
         declared = sorted(declared, key=lambda v: v.identifier.start_byte)
         values = [t for t in dict.fromkeys(temporaries) if t.startswith("msl_value_")]
         captures = [
@@ -296,6 +295,8 @@ class Lanes:
     def _is_copied(self, variable: Variable, nodes) -> bool:
         """Whether a value of the whole group is copied for a loop: not what must stay where it is."""
         if variable.kind is not Kind.GROUP or variable.is_of_group or variable.is_array:
+            return False
+        if variable in self.body.held:
             return False
         if variable.is_reference and not (
             variable.is_parameter and self._is_copied_parameter(variable)
@@ -391,10 +392,19 @@ class Lanes:
                 continue
             found.add(variable)
             if variable.kind is Kind.AGAIN and not variable.is_parameter:
-                waiting.extend(self.body.used_in(variable.declaration) - {variable})
+                waiting.extend(self.body.captured_by(variable.declaration))
         return sorted(found, key=lambda v: v.identifier.start_byte)
 
     # ---- variables that are kept -----------------------------------------------------------------
+
+    def _copy_parameter(self, name: str, given: str, value: str, out: Mapped) -> None:
+        """given: what is captured, for `value` to be read in the loop without stores being in the way."""
+        out.add(
+            f"{_S}::Lanes<{_S}::decayed_t<decltype({name})>> msl_lanes_{name}(msl_g); "
+            f"{_S}::each<true>(msl_g, msl_mask, [&, msl_to = {_S}::at(msl_lanes_{name}), {given}]"
+            f"(const {_S}::Numbered msl_t) MSL_LANE_LOOP {{ {_S}::put(msl_to[msl_t.slot], "
+            f"static_cast<{_S}::decayed_t<decltype({name})>>({value})); }});\n"
+        )
 
     def _keep(self, variable: Variable, out: Mapped, type_text: str) -> None:
         lanes = "spread" if self.body.is_spread(variable) else "variable"
@@ -420,6 +430,8 @@ class Lanes:
                 f"))> msl_lanes_{name}(msl_g); auto& {name} = *msl_lanes_{name}[0]; (void){name};\n"
             )
             return
+        if variable.declared.lambda_expression is not None:
+            raise NotCut(f"the lambda '{name}', which is called after threads have met")
         if re.search(r"\bauto\b", base):
             out.add(f"typedef {_S}::decayed_t<decltype(")
             out.add(self._of(variable.value))

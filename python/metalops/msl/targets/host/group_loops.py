@@ -3,7 +3,8 @@
 Of every function in which threads meet there is a second form, `NAME_in_group`, that is given the group's threads, a
 mask of those that take part, and each argument for all of them: as it is where it is the same for the whole group, else
 in a Pack. regions.py says what is cut, and what is the same; group_form.py and what it is made of how that is written in
-C++: group_lanes.py what each thread runs by itself, group_calls.py calls in which threads meet, group_flow.py statements.
+C++: group_lanes.py what each thread runs by itself, group_calls.py calls in which threads meet, group_flow.py statements,
+group_closures.py lambdas in which threads meet.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...effects import Effects
+from ...matrix_products import MatrixProducts
 from ...program import Function, Kernel, last_name, name_node, parameters_of
 from ...regions import Kind, NotCut, walk
 from ...vocabulary import BARRIER, SYNCHRONISING, THREAD_ATTRIBUTES, THREAD_NUMBERS
@@ -51,6 +53,8 @@ class GroupLoops:
         self._again: dict[Again, int] = {}  # what is passed on, numbered
         self._added: set[tuple] = set()
         self._kernels: dict[int, Form | None] = {}
+        self.has_closures = False  # whether some form calls an object that may be one
+        self._products = MatrixProducts(self.calls)
         self.effects = Effects(self.program, self.calls)
 
     def has(self, kernel: Kernel) -> bool:
@@ -84,13 +88,21 @@ class GroupLoops:
         return last_name(self.source, call.child_by_field_name("function"))
 
     def meets(self, call) -> str | None:
-        """ "barrier", "simd" or "function" where threads meet in a call."""
+        """ "barrier", "simd" or "function" where threads meet in a call; "lambda" of a lambda_expression in which they do;
+        "product" of a binary_expression that multiplies matrices."""
         key = (call.start_byte, call.end_byte)
         if key not in self._meets:
             self._meets[key] = self._find_meeting(call)
         return self._meets[key]
 
     def _find_meeting(self, call) -> str | None:
+        if call.type == "lambda_expression":
+            meets = self.calls.lambda_synchronises(call) or any(
+                n.type == "call_expression" and self.meets(n) for n in walk(call)
+            )
+            return "lambda" if meets else None
+        if call.type == "binary_expression":
+            return "product" if self._products.is_one(call) else None
         name = self.called_name(call)
         if self.calls.is_operation_call(call):
             if name in _BARRIERS:
@@ -124,6 +136,8 @@ class GroupLoops:
                     raise NotCut(f"threads may meet in 'operator{operator}'")
             if "[]" in operators and node.type == "subscript_expression":
                 raise NotCut("threads may meet in 'operator[]'")
+            if node.type == "call_expression" and self._products.is_hidden(node):
+                raise NotCut(f"threads may meet in a product in '{self.called_name(node)}'")
 
     def check_recursion(self, function: Function) -> None:
         """Raises NotCut where a function surely comes to itself: only a fiber's stack may overflow. One that is made of
