@@ -7,6 +7,7 @@
 #include <torch/library.h>
 #include <torch/mps.h>
 
+#include <mutex>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -80,26 +81,40 @@ class Collective final : public c10::OperatorKernel {
     at::DimVector parts;
     bool in_equal_parts = takes_parts_;
     size_t at_group = 0;
+    std::call_once(read_, [&] {
+      for (const auto& argument : arguments) meanings_.push_back(meaning(argument.name()));
+    });
     for (size_t i = 0; i < arguments.size(); ++i) {
       const IValue& value = (*stack)[begin + i];
-      if (arguments[i].name() == "process_group") {
-        group = value.toCustomClass<ProcessGroup>();
-        at_group = begin + i;
-      } else if (arguments[i].name() == "reduce_op") {
-        reduction = *value.toCustomClass<ReduceOp>();
-      } else if (arguments[i].name() == "root_rank") {
-        root = value.toInt();
-      } else if (arguments[i].name() == "async_op") {
-        is_async = value.toBool();
-      } else if (arguments[i].name() == "src" || arguments[i].name() == "dst") {
-        peer = value.toInt();
-      } else if (arguments[i].name() == "tag") {
-        tag = value.toInt();
-      } else if (arguments[i].name() == "output_split_sizes") {
-        parts = value.toDimVector();
-        in_equal_parts = in_equal_parts && parts.empty();
-      } else if (arguments[i].name() == "input_split_sizes") {
-        in_equal_parts = in_equal_parts && value.toDimVector().empty();
+      switch (meanings_[i]) {
+        case Meaning::kGroup:
+          group = value.toCustomClass<ProcessGroup>();
+          at_group = begin + i;
+          break;
+        case Meaning::kReduction:
+          reduction = *value.toCustomClass<ReduceOp>();
+          break;
+        case Meaning::kRoot:
+          root = value.toInt();
+          break;
+        case Meaning::kAsync:
+          is_async = value.toBool();
+          break;
+        case Meaning::kPeer:
+          peer = value.toInt();
+          break;
+        case Meaning::kTag:
+          tag = value.toInt();
+          break;
+        case Meaning::kOutputParts:
+          parts = value.toDimVector();
+          in_equal_parts = in_equal_parts && parts.empty();
+          break;
+        case Meaning::kInputParts:
+          in_equal_parts = in_equal_parts && value.toDimVector().empty();
+          break;
+        default:
+          break;
       }
     }
     TORCH_CHECK(group->hasBackendForDeviceType(c10::DeviceType::MPS), name_,
@@ -119,7 +134,7 @@ class Collective final : public c10::OperatorKernel {
       const bool reads = sends_ || (name_ == "reduce" && root != group->getRank());
       for (size_t i = 0; i < arguments.size(); ++i) {
         IValue& value = (*stack)[begin + i];
-        value = to_host(*transfer, std::move(value), role(arguments[i].name(), reads));
+        value = to_host(*transfer, std::move(value), role(meanings_[i], reads));
       }
       // What only comes from others; roots have what they send.
       if (receives_ || (name_ == "broadcast" && root != group->getRank())) {
@@ -161,9 +176,42 @@ class Collective final : public c10::OperatorKernel {
     return nullptr;
   }
 
-  static Role role(std::string_view argument, bool reads) {
-    if (reads || argument.substr(0, 5) == "input") return Role::kReads;
-    return argument.substr(0, 6) == "output" ? Role::kWrites : Role::kUpdates;
+  // What an argument is, by its name.
+  enum class Meaning {
+    kOther,
+    kGroup,
+    kReduction,
+    kRoot,
+    kAsync,
+    kPeer,
+    kTag,
+    kOutputParts,
+    kInputParts,
+    kInputs,
+    kOutputs,
+  };
+  static Meaning meaning(std::string_view argument) {
+    constexpr std::pair<const char*, Meaning> kMeanings[] = {
+        {"process_group", Meaning::kGroup},
+        {"reduce_op", Meaning::kReduction},
+        {"root_rank", Meaning::kRoot},
+        {"async_op", Meaning::kAsync},
+        {"src", Meaning::kPeer},
+        {"dst", Meaning::kPeer},
+        {"tag", Meaning::kTag},
+        {"output_split_sizes", Meaning::kOutputParts},
+        {"input_split_sizes", Meaning::kInputParts},
+    };
+    for (const auto& [name, meaning] : kMeanings) {
+      if (argument == name) return meaning;
+    }
+    if (argument.substr(0, 5) == "input") return Meaning::kInputs;
+    return argument.substr(0, 6) == "output" ? Meaning::kOutputs : Meaning::kOther;
+  }
+
+  static Role role(Meaning meaning, bool reads) {
+    if (reads || meaning == Meaning::kInputs) return Role::kReads;
+    return meaning == Meaning::kOutputs ? Role::kWrites : Role::kUpdates;
   }
 
   static IValue to_host(Transfer& transfer, IValue value, Role role) {
@@ -187,6 +235,8 @@ class Collective final : public c10::OperatorKernel {
   const std::string name_;
   const bool sends_, receives_, takes_parts_;
   const bool is_collective_;
+  std::once_flag read_;
+  std::vector<Meaning> meanings_;
 };
 
 TORCH_LIBRARY_IMPL(c10d, MPS, m) {

@@ -31,10 +31,12 @@ Tensor host_alias(const Tensor& tensor) {
   const c10::Storage& storage = tensor.storage();
   if (storage.nbytes() == 0) return at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
   if (!allocator->isSharedBuffer(storage.data())) return {};
-  Tensor result = at::empty({0}, tensor.options().device(at::kCPU));
-  result.set_(allocator->getHostAliasStorage(storage), tensor.storage_offset(), tensor.sizes(),
-              tensor.strides());
-  return result;
+  // As empty().set_() does it, which goes through the dispatcher twice.
+  auto result = c10::make_intrusive<c10::TensorImpl>(allocator->getHostAliasStorage(storage),
+                                                     c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                                     tensor.dtype());
+  result->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  return Tensor(std::move(result));
 }
 
 // What Gloo has kernels for, of the dtypes of mps.
