@@ -458,6 +458,7 @@ kernel void qr_triangle(device T* triangles [[buffer(0)]], device const T* gram 
   REGISTER_QR_SMALL(T, 16, 64);                                              \
   REGISTER_QR_SMALL(T, 32, 32);                                              \
   REGISTER_QR_SMALL(T, 32, 64);                                              \
+  REGISTER_QR_SMALL(T, 32, 128);                                             \
   REGISTER_QR_VECTORS(T, 4);                                                 \
   REGISTER_QR_VECTORS(T, 8);                                                 \
   REGISTER_QR_VECTORS(T, 16);                                                \

@@ -81,7 +81,11 @@ void factor_to(const Tensor& a, bool upper, const Tensor& result, const Tensor& 
   if (a.numel() != 0) {
     const auto n = a.size(-1);
     const auto matrices = metalops::padded_rows(upper ? a : a.mH());
-    factor(matrices, own_infos.view({-1}), 0, n);
+    const auto infos_of_batch = own_infos.view({-1});
+    const auto steps = metalops::steps_of_panel(n, n);
+    metalops::in_launches(matrices.size(0), steps, [&](int64_t first, int64_t count) {
+      factor(matrices.narrow(0, first, count), infos_of_batch.narrow(0, first, count), 0, n);
+    });
     const auto pack = metalops::pack_of(matrices);
     metalops::launch_grid(
         metalops::library("cholesky"),

@@ -42,13 +42,17 @@ LdlParameters parameters_of(const Tensor& matrices, bool hermitian, int64_t unit
   return p;
 }
 
-// a: (batch, n, n), of any strides, to factors. A launch factors so many columns as a GPU is done
-// with in some milliseconds.
+// So many columns as a GPU is done with in some milliseconds.
+int64_t columns_of_launch(int64_t n) {
+  constexpr int64_t kElements = int64_t{1} << 24;  // that a launch changes about, of each matrix
+  return std::clamp(kElements / (n * n), int64_t{8}, n);
+}
+
+// a: (batch, n, n), of any strides, to factors.
 void factor(const Tensor& factors, const Tensor& a, const Tensor& pivots, const Tensor& infos,
             bool hermitian) {
-  constexpr int64_t kElements = int64_t{1} << 24;  // that a launch changes about, of each matrix
-  constexpr int64_t kColumns = 8;                  // that a thread takes at once at most
-  constexpr uint64_t kRows = 2;                    // that a thread should have to itself
+  constexpr int64_t kColumns = 8;  // that a thread takes at once at most
+  constexpr uint64_t kRows = 2;    // that a thread should have to itself
   const auto batch = a.size(0);
   const auto n = a.size(1);
   const auto apart = c10::metal::round_up(n, kColumns) + kColumns;
@@ -57,7 +61,6 @@ void factor(const Tensor& factors, const Tensor& a, const Tensor& pivots, const 
   const auto columns = at::empty({batch, apart, parts, apart}, numbers_like);
   const auto numbers = at::empty({batch, 2, parts, apart}, numbers_like);
   const auto progress = at::zeros({batch}, pivots.options());
-  const auto together = std::clamp(kElements / std::max<int64_t>(n * n, 1), int64_t{8}, n);
   uint64_t threads = c10::metal::simdgroup_size;
   while (threads < 1024 && threads * kRows < static_cast<uint64_t>(n)) {
     threads *= 2;
@@ -76,7 +79,7 @@ void factor(const Tensor& factors, const Tensor& a, const Tensor& pivots, const 
   p.given = {a.stride(0), a.stride(1), a.stride(2)};
   launch_grid("ldl_load_", apart, columns, a, p);
   for (int64_t last = 0; last < n;) {
-    last = std::min(last + together, n);
+    last = std::min(last + columns_of_launch(n), n);
     p.last = static_cast<uint32_t>(last);
     metalops::launch_threadgroups(library, named("ldl_factor_", a), batch, threads, columns,
                                   numbers, pivots, infos, progress, p);
@@ -103,8 +106,16 @@ std::tuple<Tensor&, Tensor&, Tensor&> ldl_factor_ex_out(const Tensor& self, bool
                                       /*is_transposed=*/false, own_pivots, infos);
     } else {
       const auto factors = metalops::as_batch(call.output(0));
-      factor(factors, metalops::as_batch(self.resolve_conj().resolve_neg()), own_pivots,
-             infos.view({-1}), conjugates);
+      const auto a = metalops::as_batch(self.resolve_conj().resolve_neg());
+      const auto n = a.size(1);
+      const auto pivots_of_batch = own_pivots.view({-1, n});
+      const auto infos_of_batch = infos.view({-1});
+      constexpr int64_t kOfColumn = 2048;  // steps of threads that find a pivot
+      const auto steps = columns_of_launch(n) * (kOfColumn + n * n / 8);
+      metalops::in_launches(a.size(0), steps, [&](int64_t first, int64_t count) {
+        const auto own = [&](const Tensor& x) { return x.narrow(0, first, count); };
+        factor(own(factors), own(a), own(pivots_of_batch), own(infos_of_batch), conjugates);
+      });
       if (!factors.is_alias_of(call.output(0))) {
         call.output(0).copy_(factors.view(self.sizes()));
       }

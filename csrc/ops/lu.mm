@@ -188,8 +188,13 @@ void factor_to(const Tensor& a, bool is_pivoted, const Tensor& factors, const Te
       }
     } else {
       const auto matrices = metalops::padded_rows(a);
-      Factorisation{matrices, pivots_of_batch, infos_of_batch, panels_of(matrices), is_pivoted}
-          .run();
+      const auto panels = panels_of(matrices);
+      const auto steps = metalops::steps_of_panel(a.size(-2), a.size(-1));
+      metalops::in_launches(batch, steps, [&](int64_t first, int64_t count) {
+        const auto own = [&](const Tensor& x) { return x.narrow(0, first, count); };
+        Factorisation{own(matrices), own(pivots_of_batch), own(infos_of_batch), panels, is_pivoted}
+            .run();
+      });
       factors.copy_(matrices.view(a.sizes()));
     }
     copy_to(pivots, own_pivots);

@@ -16,6 +16,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "launch_lengths.h"
+
 namespace metalops {
 
 // Numbers of a tensor's dtype in a pack.
@@ -72,8 +74,8 @@ METALOPS_HIDDEN inline bool fits_lanes(const at::Tensor& matrices) {
 
 // Launches a kernel for each small matrix of `a`: KERNEL_thread_SIZE_TYPE, of a thread each, or
 // KERNEL_rows_SIZE_TYPE, of some lanes each. Its buffers: result, others, a and parameters with
-// this mode. result: of a's sizes and any strides. Where is_transposed, the kernel sees rows as
-// columns in both.
+// this mode. result: of a's sizes and any strides; others: numbers of each matrix, without gaps.
+// Where is_transposed, the kernel sees rows as columns in result and a.
 template <class... Others>
 METALOPS_HIDDEN inline void launch_small_matrices(const char* kernel, const at::Tensor& result,
                                                   const at::Tensor& a, uint32_t mode,
@@ -86,25 +88,32 @@ METALOPS_HIDDEN inline void launch_small_matrices(const char* kernel, const at::
   const auto steps = [&](const at::Tensor& x) {
     return MatrixSteps{x.stride(0), x.stride(rows), x.stride(columns)};
   };
-  const SmallMatricesParameters parameters{steps(input),
-                                           steps(output),
-                                           narrow(input.size(0)),
-                                           narrow(input.size(rows)),
-                                           narrow(input.size(columns)),
-                                           mode};
+  SmallMatricesParameters parameters{
+      steps(input), steps(output), 0, narrow(input.size(rows)), narrow(input.size(columns)), mode};
   const auto size = longest_side(input);
   const auto name = [&](const char* kind) {
     return KernelName(kernel) + kind + metal_type(a.scalar_type());
   };
-  if (size <= kMostOfOneThread) {
-    launch_threads(library(kernel), name(size <= 4 ? "_thread_4_" : "_thread_8_"), input.size(0),
-                   output, others..., input, parameters);
-  } else {
-    launch_simdgroups(
-        library(kernel), name("_rows_16_"),
-        c10::metal::ceil_div(input.size(0) * kLanes, int64_t{c10::metal::simdgroup_size}), output,
-        others..., input, parameters);
-  }
+  const auto batch = input.size(0);
+  // Lanes find the pivot of each row together.
+  const auto work = size <= kMostOfOneThread ? 4 * size * size * size : steps_of_panel(size, size);
+  in_launches(batch, work, [&](int64_t first, int64_t count) {
+    const auto own = [&](const at::Tensor& matrices) {
+      return count == batch ? matrices : matrices.narrow(0, first, count);
+    };
+    const auto beside = [&](const at::Tensor& numbers) {
+      return count == batch ? numbers : numbers.view({batch, -1}).narrow(0, first, count);
+    };
+    parameters.matrices = narrow(count);
+    if (size <= kMostOfOneThread) {
+      launch_threads(library(kernel), name(size <= 4 ? "_thread_4_" : "_thread_8_"), count,
+                     own(output), beside(others)..., own(input), parameters);
+    } else {
+      launch_simdgroups(library(kernel), name("_rows_16_"),
+                        c10::metal::ceil_div(count * kLanes, int64_t{c10::metal::simdgroup_size}),
+                        own(output), beside(others)..., own(input), parameters);
+    }
+  });
   if (!output.is_alias_of(result)) {
     result.copy_(output.view(result.sizes()));
   }

@@ -16,6 +16,7 @@
 #include <tuple>
 #include <vector>
 
+#include "launch_lengths.h"
 #include "reflectors.h"
 
 namespace {
@@ -45,7 +46,7 @@ Tensor beside(const Tensor& numbers) {
 }
 
 // Rows that a panel in registers may have.
-constexpr int64_t kMostInRegisters = 64;
+constexpr int64_t kMostInRegisters = 128;
 
 // ---- on matrices by columns ---------------------------------------------------------------------
 
@@ -58,13 +59,14 @@ void factorise_small(const Tensor& a, const Tensor& taus, int64_t first, int64_t
   };
   // What is smaller comes first: of the first one that is large enough, most matrices share a
   // simdgroup.
-  constexpr std::array<Size, 7> kSizes{{{4, 4, "_4_4"},
+  constexpr std::array<Size, 8> kSizes{{{4, 4, "_4_4"},
                                         {8, 8, "_8_8"},
                                         {8, 32, "_8_32"},
                                         {16, 16, "_16_16"},
                                         {16, 64, "_16_64"},
                                         {32, 32, "_32_32"},
-                                        {32, kMostInRegisters, "_32_64"}}};
+                                        {32, 64, "_32_64"},
+                                        {32, kMostInRegisters, "_32_128"}}};
   const auto* const size = std::find_if(kSizes.begin(), kSizes.end(), [&](const Size& x) {
     return width <= x.columns && a.size(2) - first <= x.rows;
   });
@@ -127,6 +129,16 @@ void factorise(const Tensor& a, const Tensor& taus, std::vector<ReflectorBlock>*
   }
 }
 
+// Calls part(own) for so many matrices as launches take at once, of which own() are those of a
+// tensor with a's batch.
+template <class Part>
+void for_parts(const Tensor& a, Part part) {
+  const auto steps = metalops::steps_of_panel(a.size(2), a.size(1));
+  metalops::in_launches(a.size(0), steps, [&](int64_t first, int64_t count) {
+    part([&](const Tensor& x) { return x.narrow(0, first, count); });
+  });
+}
+
 // Multiplies vectors of few elements with Q or Q^H: rows of `others` if they lie by rows.
 void multiply_small(const Tensor& others, const Tensor& a, const Tensor& taus, bool is_adjoint,
                     bool by_rows, bool is_identity) {
@@ -183,7 +195,9 @@ std::tuple<Tensor, Tensor> geqrf_of(const Tensor& input) {
   check("geqrf_mps", "torch.geqrf", input);
   auto a = at::native::cloneBatchedColumnMajor(input);
   auto taus = empty_taus(a);
-  factorise(by_columns(a), beside(taus));
+  const auto columns = by_columns(a);
+  const auto of_columns = beside(taus);
+  for_parts(columns, [&](auto own) { factorise(own(columns), own(of_columns)); });
   return {std::move(a), std::move(taus)};
 }
 
@@ -353,11 +367,14 @@ std::tuple<Tensor&, Tensor&> qr_out(const Tensor& input, c10::string_view mode, 
   auto factors = at::native::cloneBatchedColumnMajor(input);
   const auto a = by_columns(factors);
   const auto taus = beside(empty_taus(factors));
-  std::vector<ReflectorBlock> blocks;
-  factorise(a, taus, computes_q ? &blocks : nullptr);
-  if (computes_q) {
-    form_q(by_columns(call.output(0)), a, taus, blocks);
-  }
+  const auto q = computes_q ? by_columns(call.output(0)) : Tensor();
+  for_parts(a, [&](auto own) {
+    std::vector<ReflectorBlock> blocks;
+    factorise(own(a), own(taus), computes_q ? &blocks : nullptr);
+    if (computes_q) {
+      form_q(own(q), own(a), own(taus), blocks);
+    }
+  });
   at::triu_out(const_cast<Tensor&>(r), factors.narrow(-2, 0, r.size(-2)));
   call.write_back();
   return std::forward_as_tuple(q_out, r_out);

@@ -9,8 +9,9 @@
 #include <metalops/library.h>
 #include <metalops/metal_type.h>
 
-#include <algorithm>
 #include <cstdint>
+
+#include "launch_lengths.h"
 
 namespace metalops {
 
@@ -22,11 +23,8 @@ struct METALOPS_HIDDEN SquareClasses {
   const char* largest;
   int64_t work;  // what a matrix takes: so many times n^3 steps
 
-  // Matrices of n rows that a launch takes: on a small GPU it should not last much longer than
-  // 50 ms (tests/exec/test_launch_lengths.py counts what kernels do).
-  int64_t a_launch(int64_t n) const {
-    return std::max<int64_t>((int64_t{1} << 28) / (work * n * n * n), 1);
-  }
+  // Matrices of n rows that a launch takes.
+  int64_t a_launch(int64_t n) const { return matrices_of_launch(work * n * n * n); }
 };
 
 // a: (batch, n, n).
@@ -54,10 +52,7 @@ METALOPS_HIDDEN inline void launch_squares(const SquareClasses& classes, at::Sca
                                                 : classes.largest;
   const auto kernel = KernelName(classes.family) + name + metal_type(type);
   auto& kernels = library(classes.family);
-  const int64_t all = p.end;
-  const auto count = classes.a_launch(n);
-  for (int64_t first = 0; first < all; first += count) {
-    const auto matrices = std::min(count, all - first);
+  in_launches(p.end, classes.work * n * n * n, [&](int64_t first, int64_t matrices) {
     p.first = static_cast<uint32_t>(first);
     p.end = static_cast<uint32_t>(first + matrices);
     if (n <= kMostOfThread) {
@@ -65,7 +60,7 @@ METALOPS_HIDDEN inline void launch_squares(const SquareClasses& classes, at::Sca
     } else {
       launch_threadgroups(kernels, kernel, matrices, c10::metal::simdgroup_size, arguments..., p);
     }
-  }
+  });
 }
 
 }  // namespace metalops

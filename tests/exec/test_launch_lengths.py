@@ -120,6 +120,15 @@ def _arguments(launch):
 @pytest.mark.parametrize("shape", [(1, 512), (1100, 60), (300, 16)], ids=str)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_launches_are_short(name, shape, counter):
+    check_launches(name, shape, counter)
+
+
+@pytest.mark.parametrize("name", ["qr", "lu_factor", "cholesky", "ldl_factor"])
+def test_launches_for_very_many_matrices_are_short(name, counter):
+    check_launches(name, (40_000, 20), counter)
+
+
+def check_launches(name, shape, counter):
     torch.manual_seed(0)
     make, function = FUNCTIONS[name]
     batch, n = shape

@@ -63,7 +63,7 @@ def assert_factors(a, factors, pivots, hermitian):
 
 @dtypes
 @kinds
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 17, 33, 64, 70, 130])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 9, 16, 17, 33, 64, 65, 70, 130, 513])
 def test_sizes_and_solutions(dtype, hermitian, n):
     """With zeros on one diagonal, which need blocks of two rows. Only lower triangles are read."""
     a = symmetric(torch.randn(2, n, n, dtype=dtype), hermitian)

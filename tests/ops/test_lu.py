@@ -57,7 +57,7 @@ def assert_factors(a, factors, pivots):
 
 # Sizes on both sides of packs, of what threads and lanes hold, panels and halves; wide and tall.
 SHAPES = (
-    *((n, n) for n in (1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 32, 33, 63, 65, 96, 129, 260)),
+    *((n, n) for n in (1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 32, 33, 63, 65, 96, 129, 260, 513, 1025)),
     *(
         (1, 9),
         (9, 1),
@@ -87,7 +87,8 @@ def test_sizes(dtype, shape):
     with one_thread():
         of_cpu = linalg.lu_factor_ex(a)
     assert factors.stride() == of_cpu[0].stride()
-    assert torch.equal(pivots.cpu(), of_cpu[1])
+    if max(shape) <= 300:  # rounding errors decide some of very many
+        assert torch.equal(pivots.cpu(), of_cpu[1])
 
 
 @dtypes
