@@ -18,7 +18,11 @@ import time
 from pathlib import Path
 
 SIZES = [1024 * 4**i for i in range(9)]
-TURNS = 40
+
+
+def turns_and_repeats(size):
+    """Turns are short, so that on a shared machine some are left alone; there are more of small tensors."""
+    return (1000, 8) if size <= 2**16 else (300, 2) if size <= 2**20 else (100, 1)
 
 
 def seconds(function, repeats):
@@ -29,10 +33,10 @@ def seconds(function, repeats):
     return (time.perf_counter() - wall) / repeats, (time.process_time() - process) / repeats
 
 
-def fastest(dist, parts, repeats):
+def fastest(dist, parts, turns, repeats):
     """The least wall time and the least process time of each part, which take turns."""
     best = dict.fromkeys(parts, (float("inf"), float("inf")))
-    for turn in range(TURNS):
+    for turn in range(turns):
         for name in sorted(parts, reverse=turn % 2 == 1):
             dist.barrier()
             taken = seconds(parts[name], repeats)
@@ -48,7 +52,7 @@ def all_reduce(dist, torch):
         for device in ("cpu", "mps"):
             x = torch.zeros(size // 4, device=device)
             parts[device] = lambda x=x: dist.all_reduce(x)
-        best = fastest(dist, parts, max(1, min(100, 2**24 // size)))
+        best = fastest(dist, parts, *turns_and_repeats(size))
         (cpu, cpu_process), (mps, mps_process) = best["cpu"], best["mps"]
         yield size, size / cpu, size / mps, cpu_process / mps_process
 
@@ -80,7 +84,7 @@ def ddp(dist, torch):
         "DistributedDataParallel": step,
         "all_reduce of as many gradients, alone": lambda: dist.all_reduce(flat),
     }
-    return fastest(dist, parts, 3)
+    return fastest(dist, parts, 100, 1)
 
 
 def first_calls(dist, torch):
