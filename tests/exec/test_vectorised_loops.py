@@ -124,6 +124,13 @@ struct Pair {
   uint first, second;
   uint sum() const { return first + 2 * second; }
 };
+inline void put(SPACE uint* at, uint v) { *at = v; }
+inline uint exchange(SPACE uint* a, SPACE const uint* b, uint i, uint other, uint v) {
+  a[2 * i] = v;
+  uint r = b[2 * other] + 2 * b[2 * other + 1];
+  a[2 * i + 1] = 3;
+  return r + b[2 * other] + 2 * b[2 * other + 1];
+}
 kernel void members(SPACE Pair* s [[buffer(1)]], PARAMETERS) {
   s[i].first = v;
   uint r = s[other].sum();
@@ -143,11 +150,36 @@ kernel void elements(SPACE uint* s [[buffer(1)]], PARAMETERS) {
   SPACE uint* again = s + 2 * other;
   out[i] = r + again[0] + 2 * again[1];
 }
+kernel void addresses(SPACE uint* s [[buffer(1)]], PARAMETERS) {
+  *(s + 2 * i) = v;
+  uint r = *(s + 2 * other) + 2 * *(s + (2 * other + 1));
+  *(s + (2 * i + 1)) = 3;
+  out[i] = r + *(s + 2 * other) + 2 * *(s + (2 * other + 1));
+}
+kernel void passed_addresses(SPACE uint* s [[buffer(1)]], PARAMETERS) {
+  put(s + 2 * i, v);
+  uint r = s[2 * other] + 2 * s[2 * other + 1];
+  put(s + (2 * i + 1), 3);
+  out[i] = r + s[2 * other] + 2 * s[2 * other + 1];
+}
+kernel void an_address_passed_twice(SPACE uint* s [[buffer(1)]], PARAMETERS) {
+  out[i] = exchange(s, s + 0u * i, i, other, v);
+}
 """
 
 
 @pytest.mark.parametrize("engine", MEETING)
-@pytest.mark.parametrize("kernel", ["members", "components", "elements"])
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "members",
+        "components",
+        "elements",
+        "addresses",
+        "passed_addresses",
+        "an_address_passed_twice",
+    ],
+)
 def test_a_thread_sees_what_it_wrote_to_shared_memory(kernel, engine, each_compiler):
     n = 1024
     parameters = "device uint* out [[buffer(0)]], device const uint* x [[buffer(2)]], uint i [[thread_position_in_grid]]"

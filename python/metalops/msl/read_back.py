@@ -15,7 +15,6 @@ from .scopes import Declaration, FunctionScopes
 
 _SPACES = {"device", "threadgroup"}
 _PASSED = "passed"
-_INSIDE = ("subscript_expression", "field_expression", "parenthesized_expression")
 
 
 def reads_back(
@@ -37,7 +36,10 @@ def reads_back(
             if any(n.start_byte <= use.start_byte < n.end_byte for n in nodes):
                 found += _accesses(source, scopes, takes_reference, declaration, use)
     return any(
-        write.is_write and not read.is_write and write.way != read.way and _may_follow(read, write)
+        write.is_write
+        and not read.is_write
+        and (write.way != read.way or _is_given_both(read, write))
+        and _may_follow(read, write)
         for found in accesses.values()
         for write in found
         for read in found
@@ -52,6 +54,13 @@ class _Access:
     way: tuple
     node: object
     done: int
+
+
+def _is_given_both(read: _Access, write: _Access) -> bool:
+    """Whether one call is given the memory twice."""
+    return (
+        read.way == (_PASSED,) and read.node != write.node and read.node.parent == write.node.parent
+    )
 
 
 def _may_follow(read: _Access, write: _Access) -> bool:
@@ -96,21 +105,29 @@ def _accesses(
     source: Source, scopes: FunctionScopes, takes_reference, declaration: Declaration, use
 ) -> list[_Access]:
     """What a mention of a pointer does to memory."""
-    node, way = use, ()
-    while node.parent.type in _INSIDE or (
-        node.parent.type == "pointer_expression" and node.parent.children[0].type == "*"
-    ):
+    node, way, is_address = use, (), not declaration.is_reference
+    while True:
         around = node.parent
         if around.type == "subscript_expression":
             if around.child_by_field_name("argument") != node:
                 break  # it is an index
             way += _index(source, scopes, around.child_by_field_name("indices"))
-        elif around.type == "pointer_expression":
+            is_address = False
+        elif around.type == "pointer_expression" and around.children[0].type == "*":
             way += ("*",)
+            is_address = False
+        elif around.type == "field_expression":
+            is_address = False
+        elif is_address and around.type == "binary_expression":
+            if around.child_by_field_name("operator").type not in ("+", "-"):
+                return []  # addresses are compared
+            sides = [around.child_by_field_name(side) for side in ("left", "right")]
+            way += _index(source, scopes, sides[sides[0] == node])
+        elif around.type != "parenthesized_expression":
+            break
         node = around
-    around = node.parent
-    if way == () and not declaration.is_reference:
-        # An address: of functions that are given it, not all is known.
+    if is_address:
+        # Of functions that are given it, not all is known.
         if around.type == "argument_list" and around.parent.type == "call_expression":
             read = _Access(False, (_PASSED,), node, node.end_byte)
             return [read] if declaration.is_const else [read, replace(read, is_write=True)]
