@@ -52,7 +52,9 @@ def assert_factor(a, factor, upper):
 
 
 @dtypes
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 9, 12, 13, 16, 17, 31, 32, 33, 64, 65, 129, 260, 513, 1025])
+@pytest.mark.parametrize(
+    "n", [1, 2, 3, 4, 5, 8, 9, 12, 13, 16, 17, 31, 32, 33, 64, 65, 129, 260, 513, 1025]
+)
 @pytest.mark.parametrize("upper", [False, True])
 def test_sizes(dtype, n, upper):
     """One triangle is read, and of the diagonal the real part."""
