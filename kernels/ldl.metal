@@ -279,7 +279,7 @@ kernel void ldl_factor(device float* columns [[buffer(0)]], device float* number
       judge_column(step, P::load(&column[k], apart).real_if(is_hermitian).size(), best.size,
                    best.row);
     }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
+    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
     if (step.is_unsure != 0) {
       const uint row = step.row;
       device float* const of_row = a + row * width;
@@ -296,7 +296,7 @@ kernel void ldl_factor(device float* columns [[buffer(0)]], device float* number
         judge_row(step, P::load(&of_row[row], apart).real_if(is_hermitian).size(),
                   best_of_row.size);
       }
-      threadgroup_barrier(mem_flags::mem_threadgroup);
+      threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
     }
     const uint pivot = step.pivot;
     const uint last = k + step.is_pair;  // of the block
