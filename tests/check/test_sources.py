@@ -35,6 +35,7 @@ ON_PURPOSE = {
     "tests/fuzz/test_front_end.py": {"unknown-attribute"},
     "tests/metal/test_unaligned_vectors.py": {"vector-size"},
     "tests/msl/test_address_spaces.py": {"address-space-conversion"},
+    "tests/msl/test_calls.py": {"function-pointer"},
     "tests/msl/test_command_line.py": {"kernel-argument", "maybe-divergent-barrier"},
     "tests/msl/test_errors.py": {"threadgroup-variable", "kernel-argument"},
     "tests/msl/test_expressions.py": {"cpp17"},

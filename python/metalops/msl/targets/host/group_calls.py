@@ -277,9 +277,9 @@ class Calls(Lanes):
     def _objects(self, function, is_object: bool, own, replaced, out: Mapped) -> list[str]:
         """The objects whose member function is called, where it is one."""
         kinds = {f.in_class and not self.groups.effects.is_static(f) for f in own}
+        if kinds == {True, False}:
+            raise NotCut(f"'{own[0].name}' is a member function and another one")
         if kinds != {True} and not is_object:
-            if True in kinds:
-                raise NotCut(f"'{own[0].name}' is a member function and another one")
             return []
         if function.type != "field_expression" and not is_object:
             return ["msl_objects"]
