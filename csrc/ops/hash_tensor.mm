@@ -70,8 +70,7 @@ void hash_rows(const Rows& rows, const Tensor& hashes) {
     parameters.pieces = c10::metal::ceil_div(parameters.columns, parameters.piece);
   }
   const auto count = parameters.rows * parameters.pieces;
-  const auto of_pieces =
-      parameters.pieces == 1 ? hashes : at::empty({count}, hashes.options().dtype(at::kLong));
+  const auto of_pieces = parameters.pieces == 1 ? hashes : at::empty({count}, hashes.options());
   auto& kernels = metalops::library("hash_tensor");
   const auto* type = metalops::metal_type(rows.data.scalar_type());
   const bool few = !metalops::a_thread_for_each_element() && count < kEnoughRows;
@@ -104,12 +103,12 @@ Tensor& hash_tensor_out(const Tensor& self, at::IntArrayRef dim, bool keepdim, i
   at::assert_no_internal_overlap(out);
   const auto rows = as_rows(self, dim);
   if (out.is_contiguous() && !out.is_alias_of(self)) {
-    hash_rows(rows, out);
+    hash_rows(rows, out.view(at::kLong));
     return out;
   }
-  const auto hashes = at::empty(out.sizes(), out.options());
+  const auto hashes = at::empty(out.sizes(), out.options().dtype(at::kLong));
   hash_rows(rows, hashes);
-  out.copy_(hashes);
+  out.view(at::kLong).copy_(hashes);
   return out;
 }
 
