@@ -331,6 +331,9 @@ class _Body:
     # ---- facts -----------------------------------------------------------------------------------
 
     def _meets_call(self, call) -> str | None:
+        """As Body asks it: of lambdas and products nothing is said, so all that is declared in a lambda is a thread's own."""
+        if call.type != "call_expression":
+            return None
         if self._is_operation(call) or any(map(self.sites.meets, self.calls.called(call))):
             return "simd"
         return None
