@@ -70,7 +70,8 @@ void hash_rows(const Rows& rows, const Tensor& hashes) {
     parameters.pieces = c10::metal::ceil_div(parameters.columns, parameters.piece);
   }
   const auto count = parameters.rows * parameters.pieces;
-  const auto of_pieces = parameters.pieces == 1 ? hashes : at::empty({count}, hashes.options());
+  const auto of_pieces =
+      parameters.pieces == 1 ? hashes : at::empty({count}, hashes.options().dtype(at::kLong));
   auto& kernels = metalops::library("hash_tensor");
   const auto* type = metalops::metal_type(rows.data.scalar_type());
   const bool few = !metalops::a_thread_for_each_element() && count < kEnoughRows;
@@ -103,12 +104,12 @@ Tensor& hash_tensor_out(const Tensor& self, at::IntArrayRef dim, bool keepdim, i
   at::assert_no_internal_overlap(out);
   const auto rows = as_rows(self, dim);
   if (out.is_contiguous() && !out.is_alias_of(self)) {
-    hash_rows(rows, out.view(at::kLong));
+    hash_rows(rows, out);
     return out;
   }
-  const auto hashes = at::empty(out.sizes(), out.options().dtype(at::kLong));
+  const auto hashes = at::empty(out.sizes(), out.options());
   hash_rows(rows, hashes);
-  out.view(at::kLong).copy_(hashes);
+  out.copy_(hashes);
   return out;
 }
 

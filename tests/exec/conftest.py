@@ -24,6 +24,20 @@ def engines_of(library, name):
     return next(entry["engines"] for entry in library.kernel_table() if entry["name"] == name)
 
 
+def assert_as_fibers(source, name, launches):
+    """Asserts that a kernel k(uint* in, uint* out) does as a group loop what it does on fibers. launches: (threads, group)."""
+    for threads, group in launches:
+        x = torch.randint(
+            0, 64, (threads,), dtype=torch.int32, generator=torch.manual_seed(threads)
+        )
+        results = []
+        for engine in ("group", "fiber"):
+            out = torch.full((threads,), -1, dtype=torch.int32)
+            build(source).launch(name, [x, out], threads, group, engine=engine)
+            results.append(out)
+        assert torch.equal(*results), (threads, group)
+
+
 @pytest.fixture(params=["loop", "fiber"])
 def engine(request):
     """The engines that can run a kernel that does not synchronise."""

@@ -150,14 +150,26 @@ def test_kernels_of_operators_compile_for_aarch64(aarch64_kernels):
     aarch64_kernels([ROOT / "kernels" / f"{name}.metal" for name in ("random", "masked_softmax")])
 
 
-def test_the_device_runs_on_an_emulated_aarch64(tmp_path, aarch64_kernels):
+@pytest.fixture
+def python_for_aarch64(tmp_path):
+    """A folder in which Debian's Python.h finds its configuration for aarch64: what the device uses of it is the same for
+    this machine, which is little-endian with pointers of 64 bits too."""
+    headers = Path(sysconfig.get_paths()["include"])
+    of_this_machine = headers.parent / str(sysconfig.get_config_var("MULTIARCH")) / headers.name
+    folder = tmp_path / "headers" / "aarch64-linux-gnu"
+    folder.mkdir(parents=True)
+    (folder / headers.name).symlink_to(of_this_machine)
+    return folder.parent
+
+
+def test_the_device_runs_on_an_emulated_aarch64(tmp_path, aarch64_kernels, python_for_aarch64):
     emulator = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
     if emulator is None:
         pytest.skip(f"needs an emulator ({DEBIAN})")
     (kernels,) = aarch64_kernels([KERNELS])
     # torch's c10 library here is for this machine.
     sources = [*SOURCES, HERE / "c10_for_device_program.cpp"]
-    program = build(["aarch64-linux-gnu-g++"], tmp_path, sources)
+    program = build(["aarch64-linux-gnu-g++", f"-I{python_for_aarch64}"], tmp_path, sources)
     command = [emulator, "-L", "/usr/aarch64-linux-gnu", program, kernels]
     result = run([*command, "2", "numbers"])
     assert result.returncode == 0, result.stderr

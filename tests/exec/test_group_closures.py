@@ -1,11 +1,10 @@
 """Lambdas in which threads meet, in kernels that run as loops over the threads of a group: against fibers."""
 
 import pytest
-import torch
 from metalops.msl.preprocess import preprocess
 from metalops.msl.targets.host.emit import emit
 
-from .conftest import HEADER, build
+from .conftest import HEADER, assert_as_fibers, build
 from .test_group_loops import LAUNCHES, PARAMETERS
 
 HELPERS = """
@@ -240,16 +239,7 @@ def test_they_have_group_loops():
 
 @pytest.mark.parametrize("name", BODIES)
 def test_as_fibers(name):
-    for threads, group in LAUNCHES:
-        x = torch.randint(
-            0, 64, (threads,), dtype=torch.int32, generator=torch.manual_seed(threads)
-        )
-        results = []
-        for engine in ("group", "fiber"):
-            out = torch.full((threads,), -1, dtype=torch.int32)
-            build(SOURCE).launch(name, [x, out], threads, group, engine=engine)
-            results.append(out)
-        assert torch.equal(*results), (threads, group)
+    assert_as_fibers(SOURCE, name, LAUNCHES)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,12 @@ import re
 
 import pytest
 import torch
-from metalops import msl
+from metalops import _host, msl
 from metalops.msl.preprocess import preprocess
 from metalops.msl.targets.host.emit import emit
+from metalops.msl.targets.host.group_form import Form
 
-from .conftest import HEADER, build
+from .conftest import HEADER, assert_as_fibers, build, engines_of
 
 PARAMETERS = """uint i [[thread_position_in_grid]], uint t [[thread_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]], uint group [[simdgroup_index_in_threadgroup]],
@@ -464,16 +465,7 @@ def test_the_same_program_becomes_the_same_text():
 
 @pytest.mark.parametrize("name", BODIES)
 def test_as_fibers(name):
-    for threads, group in LAUNCHES:
-        x = torch.randint(
-            0, 64, (threads,), dtype=torch.int32, generator=torch.manual_seed(threads)
-        )
-        results = []
-        for engine in ("group", "fiber"):
-            out = torch.full((threads,), -1, dtype=torch.int32)
-            build(SOURCE).launch(name, [x, out], threads, group, engine=engine)
-            results.append(out)
-        assert torch.equal(*results), (threads, group)
+    assert_as_fibers(SOURCE, name, LAUNCHES)
 
 
 def test_indices_that_grow_with_a_strided_loop_are_found():
@@ -674,3 +666,20 @@ def test_an_error_is_said_of_the_program_as_it_is_written():
         msl.compile_source(HEADER + source)
     assert str(error.value).count("missing") == 2 and "5:16" in str(error.value)
     assert "msl_" not in str(error.value)
+
+
+def test_group_loops_that_do_not_compile_are_told(monkeypatch):
+    """Errors are those of the program as it was written: with any of its own there is no warning."""
+    source = f"{HEADER}kernel void k(device float* out, uint i [[thread_position_in_grid]]) {{ out[i] = simd_sum(float(i)); %s }}"
+    write = Form.write
+
+    def write_wrongly(form):
+        write(form)
+        form.text.add(" oops oops;")
+
+    monkeypatch.setattr(Form, "write", write_wrongly)
+    with pytest.warns(RuntimeWarning, match="run on fibers.*line 3"):
+        library = _host.Library(str(msl.compile_source(source % "")))
+    assert engines_of(library, "k") == ["fiber"]
+    with pytest.raises(SyntaxError, match="oops"):
+        msl.compile_source(source % "oops();")

@@ -9,6 +9,7 @@ import pytest
 import torch
 from metalops import _host, debug, trace
 from metalops.trace.cli import main
+from metalops.trace.numbers import kind_of, make
 from metalops.trace.replay import SoftwareDevice, replay
 
 SCALED = """
@@ -160,6 +161,30 @@ def test_numbers_that_are_not_negative_are_made_anew_without_negative_ones(path)
     ]
     assert generator["kind"] == "uniform"
     assert generator["low"] >= 0 and 19 < generator["high"] <= 20
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.uint16, torch.uint32, torch.uint64, torch.int64, torch.bool, torch.half],
+    ids=str,
+)
+def test_numbers_of_a_kind_are_made_anew(dtype):
+    """Of integers, also the largest ones."""
+    if dtype == torch.bool:
+        values = torch.rand(1000) < 0.5
+    elif dtype.is_floating_point:
+        values = torch.rand(1000, dtype=dtype)
+    else:
+        largest = torch.iinfo(dtype).max
+        values = torch.tensor([3, largest if dtype.is_signed else largest // 2], dtype=dtype)
+    kind = kind_of(values)
+    made = torch.zeros(1000, dtype=dtype)
+    make(made, kind, torch.Generator().manual_seed(1))
+    assert len(made.unique()) == 2 if dtype == torch.bool else len(made.unique()) > 100
+    assert kind_of(made)["kind"] == kind["kind"]
+    if kind["kind"] == "integers":
+        again = kind_of(made)
+        assert kind["low"] <= again["low"] < again["high"] <= kind["high"]
 
 
 def test_pieces_of_rows_are_compared_as_numbers(path):

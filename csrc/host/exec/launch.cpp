@@ -80,6 +80,23 @@ void run_sanitized(const Kernel& kernel, const Launch& launch, const BoundBuffer
   sanitized.finish();
 }
 
+// Whether the kernel may write to memory that another of its buffers shows too.
+bool buffers_share_memory(const Kernel& kernel, const Launch& launch) {
+  for (uint32_t i = 0; i < kernel.argument_count; ++i) {
+    const auto& written = kernel.arguments[i];
+    if (written.kind != msl::abi::ArgumentKind::kBuffer || !written.writable) continue;
+    const auto* begin = static_cast<const char*>(launch.buffers[written.index]);
+    const auto* end = begin + launch.buffer_bytes[written.index];
+    for (uint32_t j = 0; j < kernel.argument_count; ++j) {
+      const auto& other = kernel.arguments[j];
+      if (other.kind != msl::abi::ArgumentKind::kBuffer || j == i) continue;
+      const auto* other_begin = static_cast<const char*>(launch.buffers[other.index]);
+      if (begin < other_begin + launch.buffer_bytes[other.index] && other_begin < end) return true;
+    }
+  }
+  return false;
+}
+
 void check_memory(const Kernel& kernel, const Launch& launch) {
   uint64_t bytes = kernel.static_threadgroup_bytes;
   for (uint32_t i = 0; i < kernel.argument_count; ++i) {
@@ -175,9 +192,12 @@ void run(const Kernel& kernel, Launch& launch, Engine engine, int threads,
              : kernel.group != nullptr ? Engine::kGroup
                                        : Engine::kFiber;
   }
+  const bool one_by_one = engine != Engine::kFiber && kernel.needs_separate_buffers &&
+                          buffers_share_memory(kernel, launch);
+  if (one_by_one && engine == Engine::kGroup) engine = Engine::kFiber;
   switch (engine) {
     case Engine::kLoop:
-      return run_loop(kernel, launch, threads);
+      return run_loop(kernel, launch, threads, one_by_one);
     case Engine::kGroup:
       return run_groups(kernel, launch, threads);
     default:

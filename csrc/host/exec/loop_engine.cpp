@@ -12,9 +12,11 @@ thread_local const Kernel* kernel_in_loop = nullptr;
 
 namespace {
 
-void run_piece(const Kernel& kernel, const Launch& launch, uint64_t begin, uint64_t end) {
+void run_piece(const Kernel& kernel, const Launch& launch, uint64_t begin, uint64_t end,
+               bool one_by_one) {
   InLoop scope(kernel);
-  kernel.loop(&launch, begin, end);
+  if (!one_by_one) return kernel.loop(&launch, begin, end);
+  for (uint64_t thread = begin; thread < end; ++thread) kernel.loop(&launch, thread, thread + 1);
 }
 
 // As ATen: fewer cheap threads than this are not worth waking another CPU thread for.
@@ -28,10 +30,10 @@ constexpr double kPiece = 2e6;  // nanoseconds
 
 }  // namespace
 
-void run_loop(const Kernel& kernel, const Launch& launch, int threads) {
+void run_loop(const Kernel& kernel, const Launch& launch, int threads, bool one_by_one) {
   const uint64_t total = threads_in_grid(launch);
   if (total < kTimed || (threads == 1 && total <= kGrain)) {
-    run_piece(kernel, launch, 0, total);
+    run_piece(kernel, launch, 0, total, one_by_one);
     note_threads(1);
     return;
   }
@@ -40,7 +42,7 @@ void run_loop(const Kernel& kernel, const Launch& launch, int threads) {
   using Clock = std::chrono::steady_clock;
   const uint64_t sample = total > kGrain ? kGrain / 8 : total / 32;
   const auto start = Clock::now();
-  run_piece(kernel, launch, 0, sample);
+  run_piece(kernel, launch, 0, sample, one_by_one);
   const std::chrono::duration<double, std::nano> elapsed = Clock::now() - start;
   const double each = elapsed.count() / double(sample);
   const uint64_t rest = total - sample;
@@ -54,7 +56,7 @@ void run_loop(const Kernel& kernel, const Launch& launch, int threads) {
   const bool shared = threads > 1 && (total > kGrain || each * double(rest) > kWorthSharing);
   const uint64_t piece = piece_for(shared ? (rest + threads - 1) / threads : rest);
   share_out(sample, total, piece, shared ? threads : 1, [&] {
-    return [&](uint64_t from, uint64_t to) { run_piece(kernel, launch, from, to); };
+    return [&](uint64_t from, uint64_t to) { run_piece(kernel, launch, from, to, one_by_one); };
   });
 }
 

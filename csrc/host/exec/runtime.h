@@ -33,8 +33,9 @@ uint64_t threads_in_grid(const Launch& launch);
                                             uint32_t simdgroup, msl::abi::Site site,
                                             uint32_t other_simdgroup, msl::abi::Site other_site);
 
-// The engines. Launch::groups is filled in and sizes are checked already.
-void run_loop(const Kernel& kernel, const Launch& launch, int threads);
+// The engines. Launch::groups is filled in and sizes are checked already. one_by_one: the loop is
+// called for each thread alone, since it is not right for several.
+void run_loop(const Kernel& kernel, const Launch& launch, int threads, bool one_by_one);
 void run_groups(const Kernel& kernel, const Launch& launch, int threads);
 void run_fibers(const Kernel& kernel, const Launch& launch, int threads);
 void run_sanitizing(const Kernel& kernel, const Launch& launch);

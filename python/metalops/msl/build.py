@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import tempfile
+import warnings
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -254,12 +255,18 @@ def _build(preprocessed: Preprocessed, output: str, options: Options) -> HostCod
     emitted = emit(preprocessed, options.kernels, group_loops=not options.sanitize)
     try:
         compile_emitted(emitted, output, options, preprocessed.portable_text())
-    except SyntaxError:
+    except SyntaxError as error:
         if all(engine != "group" for engine, _ in emitted.engines.values()):
             raise
         # Errors are said of the program as it was written, not of what became of it.
         emitted = emit(preprocessed, options.kernels, group_loops=False)
         compile_emitted(emitted, output, options, preprocessed.portable_text())
+        warnings.warn(
+            f"the loops over threads that the kernels of {preprocessed.name} became do not compile, which is an error of "
+            f"metalops; those that synchronise run on fibers, which is slower (line {error.lineno}: {error.msg})",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     return emitted
 
 

@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Collection, Iterable
 
 from .lookup import CALL_OPERATOR, CONSTRUCTOR, CONVERSION, OF_RANGES, Lookup, Member, Place
+from .memory_order import MemoryOrder
 from .private_memory import OF_THE_GRID, OF_THE_GROUP, has_arrays, has_computed_accesses
 from .program import ClassScope, Function, Instance, Program, name_node, name_of
-from .read_back import reads_back
 from .scopes import Declaration, FunctionScopes
 from .vocabulary import (
     BARRIER,
@@ -78,14 +78,26 @@ class _Part:
             nodes = graph.extent(self.item)[1]
             if isinstance(self.item, Function):
                 scopes = graph.scopes(*nodes)
-                self._depends[spaces] = has_computed_accesses(
-                    graph.source, scopes, graph.takes_reference, spaces
-                ) or reads_back(graph.source, scopes, graph.takes_reference, nodes)
+                self._depends[spaces] = (
+                    has_computed_accesses(graph.source, scopes, graph.takes_reference, spaces)
+                    or graph.memory_order(nodes, scopes).matters()
+                )
             else:
                 self._depends[spaces] = isinstance(self.item, ClassScope) and any(
                     has_arrays(graph.source, node) for node in nodes
                 )
         return self._depends[spaces]
+
+    @functools.cached_property
+    def mixes_buffers(self) -> bool:
+        """Whether it matters to a function if two pointers to device memory that it has point to the same."""
+        nodes = self._graph.extent(self.item)[1]
+        return (
+            isinstance(self.item, Function)
+            and self._graph.memory_order(
+                nodes, self._graph.scopes(*nodes)
+            ).matters_between_buffers()
+        )
 
     def _read(self, node, scopes: FunctionScopes) -> None:
         graph = self._graph
@@ -192,9 +204,7 @@ class CallGraph:
         self, nodes: list, is_harmless: Callable[[Declaration | None], bool]
     ) -> bool:
         """The same for nodes of a function, and the threads of a group (see private_memory.has_computed_accesses)."""
-        scopes, place = self._around(nodes[0])
-        part = _Part(self, nodes[0])
-        part.read_nodes(nodes, scopes, place)
+        scopes = self._around(nodes[0])[0]
         return (
             any(
                 has_computed_accesses(
@@ -202,14 +212,31 @@ class CallGraph:
                 )
                 for node in nodes
             )
-            or reads_back(self.source, scopes, self.takes_reference, nodes)
-            or any(
-                other.depends_on_order(OF_THE_GROUP)
-                # Those that synchronise are not run in a loop over the threads.
-                for other in self._closure([part], self.lookup.members) - self._synchronising
-                if other is not part
-            )
+            or self.memory_order(nodes, scopes).matters()
+            or any(other.depends_on_order(OF_THE_GROUP) for other in self._run_by(nodes))
         )
+
+    def mixes_buffers(self, instance: Instance) -> bool:
+        """Whether it matters to a thread of this kernel if two of its buffers are the same memory: whether it may use one of
+        them after it has written to another."""
+        return any(part.mixes_buffers for part in self._reached_by(instance))
+
+    def nodes_mix_buffers(self, nodes: list) -> bool:
+        """The same for nodes of a function."""
+        order = self.memory_order(nodes, self._around(nodes[0])[0])
+        return order.matters_between_buffers() or any(
+            other.mixes_buffers for other in self._run_by(nodes)
+        )
+
+    def memory_order(self, nodes: list, scopes: FunctionScopes) -> MemoryOrder:
+        return MemoryOrder(self.source, scopes, self.takes_reference, nodes)
+
+    def _run_by(self, nodes: list) -> set[_Part]:
+        """What nodes of a function run, but for what synchronises, which is not run in a loop over the threads."""
+        scopes, place = self._around(nodes[0])
+        part = _Part(self, nodes[0])
+        part.read_nodes(nodes, scopes, place)
+        return self._closure([part], self.lookup.members) - self._synchronising - {part}
 
     # ---- questions about functions and calls -----------------------------------------------------
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
-import math
 import os
 import struct
 import zlib
@@ -15,6 +14,7 @@ import torch
 
 from .._locks import recursive_lock
 from .format import Argument, Launch, Memory, Trace, Write, save
+from .numbers import kind_of
 
 _MOST_SCANNED = 65536  # bytes of a tensor of 64-bit integers in which addresses are looked for
 
@@ -161,20 +161,9 @@ class Recorder:
         dtype = getattr(torch, memory.dtype, None) if memory.dtype else None
         if dtype is None:
             return {"kind": "nothing"}
-        if dtype.is_complex:
-            return {"kind": "normal"}
         size = memory.bytes // dtype.itemsize * dtype.itemsize
         raw = (ctypes.c_uint8 * size).from_address(self._begin(index))
-        values = torch.frombuffer(raw, dtype=dtype)
-        if dtype == torch.bool:
-            return {"kind": "bernoulli", "probability": float(values.float().mean())}
-        low, high = (value.item() for value in values.aminmax())
-        if not dtype.is_floating_point:
-            return {"kind": "integers", "low": low, "high": high}
-        # Rates, probabilities and the like may not be negative.
-        if 0 <= low < high < math.inf:
-            return {"kind": "uniform", "low": low, "high": high}
-        return {"kind": "normal"}
+        return kind_of(torch.frombuffer(raw, dtype=dtype))
 
 
 def run_by_default(launch) -> None:

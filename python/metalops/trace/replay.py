@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .format import Argument, Launch, Trace, Write
+from .numbers import make
 
 # Between devices: functions of the library differ by some units in the last place, and sums in their order. Relative to the
 # element, and a tenth of it relative to the largest element of the result, since terms cancel.
@@ -253,20 +254,7 @@ def _write(trace: Trace, write: Write, memory: Tensor) -> None:
         return
     dtype = getattr(torch, description.dtype)
     values = memory[: memory.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
-    source = torch.Generator(memory.device).manual_seed(write.memory)
-    if generator["kind"] == "normal":
-        real = torch.view_as_real(values) if dtype.is_complex else values
-        real.normal_(generator=source)
-    elif generator["kind"] == "uniform":
-        low, high = float(generator["low"]), float(generator["high"])
-        values.uniform_(low, high, generator=source)
-    elif generator["kind"] == "bernoulli":
-        values.bernoulli_(float(generator["probability"]), generator=source)
-    elif generator["kind"] == "integers":
-        low, high = int(generator["low"]), int(generator["high"])
-        values.random_(low, high + 1, generator=source) if high > low else values.fill_(low)
-    else:
-        raise ValueError(f"replay: unknown kind of contents {generator['kind']!r}")
+    make(values, generator, torch.Generator(memory.device).manual_seed(write.memory))
 
 
 def _compare(trace: Trace, launch: Launch, memories: list[Tensor]) -> Iterator[str]:

@@ -16,7 +16,7 @@ typedef __INT64_TYPE__ i64;
 typedef __UINT32_TYPE__ u32;
 typedef __UINT64_TYPE__ u64;
 
-constexpr u32 kAbiVersion = 8;
+constexpr u32 kAbiVersion = 9;
 constexpr u32 kMaxBuffers = 31;              // Metal's buffer argument table
 constexpr u32 kSimdWidth = 32;               // every Apple GPU
 constexpr u32 kMaxThreadgroupBytes = 32768;  // Apple GPUs, family 4 and later
@@ -181,6 +181,9 @@ struct Kernel {
   u32 argument_count;
   u32 static_threadgroup_bytes;
   u32 max_threads_per_threadgroup;  // 1024, or [[max_total_threads_per_threadgroup(n)]]
+  // Whether `loop` and `group` are right only where no buffer that is written shares memory with
+  // another one.
+  u32 needs_separate_buffers;
   // Engines, null where one cannot run this kernel. `loop` runs threads [begin, end) of the
   // flattened grid (x fastest) and exists for kernels that never synchronise; `group` runs a
   // threadgroup, and `thread` one thread. Those that synchronise have at least one of the two.

@@ -229,6 +229,17 @@ class Thunks:
             and self.groups.has(instance.kernel)
         )
 
+    def _needs_separate_buffers(self, instance: Instance) -> bool:
+        """Whether some loop over threads is promised to be independent, and is so only if buffers do not share memory."""
+        if self.has_group(instance):
+            return self.groups.needs_separate_buffers(instance.kernel)
+        calls = self.rewritten.calls
+        return (
+            not calls.synchronises(instance)
+            and not calls.depends_on_order(instance)
+            and calls.mixes_buffers(instance)
+        )
+
     def _facts_name(self, instance: Instance, expression: str) -> str:
         return self._renamed(instance, expression, f"msl_facts_{instance.kernel.number}")
 
@@ -417,7 +428,8 @@ class Thunks:
             kernels.append(
                 f"  {{{json.dumps(instance.name)}, {scope}msl_arguments_{number}, "
                 f"{len(kernel.parameters)}, "
-                f"{static_bytes}, {threads}, {loop}, {group}, {scope}msl_thread_{number}}},"
+                f"{static_bytes}, {threads}, {int(self._needs_separate_buffers(instance))}, "
+                f"{loop}, {group}, {scope}msl_thread_{number}}},"
             )
         constants = [
             f'  {{"{c.name}", {c.index}, sizeof({_qualified(c.path, c.name)}), '
