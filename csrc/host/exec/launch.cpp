@@ -192,12 +192,10 @@ void run(const Kernel& kernel, Launch& launch, Engine engine, int threads,
              : kernel.group != nullptr ? Engine::kGroup
                                        : Engine::kFiber;
   }
-  const bool one_by_one = engine != Engine::kFiber && kernel.needs_separate_buffers &&
-                          buffers_share_memory(kernel, launch);
-  if (one_by_one && engine == Engine::kGroup) engine = Engine::kFiber;
   switch (engine) {
     case Engine::kLoop:
-      return run_loop(kernel, launch, threads, one_by_one);
+      return run_loop(kernel, launch, threads,
+                      kernel.needs_separate_buffers && buffers_share_memory(kernel, launch));
     case Engine::kGroup:
       return run_groups(kernel, launch, threads);
     default:

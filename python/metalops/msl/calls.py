@@ -203,8 +203,10 @@ class CallGraph:
     def nodes_depend_on_order(
         self, nodes: list, is_harmless: Callable[[Declaration | None], bool]
     ) -> bool:
-        """The same for nodes of a function, and the threads of a group (see private_memory.has_computed_accesses)."""
+        """The same for nodes of a function, and the threads of a group (see private_memory.has_computed_accesses), whatever
+        buffers share memory."""
         scopes = self._around(nodes[0])[0]
+        order = self.memory_order(nodes, scopes)
         return (
             any(
                 has_computed_accesses(
@@ -212,21 +214,18 @@ class CallGraph:
                 )
                 for node in nodes
             )
-            or self.memory_order(nodes, scopes).matters()
-            or any(other.depends_on_order(OF_THE_GROUP) for other in self._run_by(nodes))
+            or order.matters()
+            or order.matters_between_buffers()
+            or any(
+                other.depends_on_order(OF_THE_GROUP) or other.mixes_buffers
+                for other in self._run_by(nodes)
+            )
         )
 
     def mixes_buffers(self, instance: Instance) -> bool:
         """Whether it matters to a thread of this kernel if two of its buffers are the same memory: whether it may use one of
         them after it has written to another."""
         return any(part.mixes_buffers for part in self._reached_by(instance))
-
-    def nodes_mix_buffers(self, nodes: list) -> bool:
-        """The same for nodes of a function."""
-        order = self.memory_order(nodes, self._around(nodes[0])[0])
-        return order.matters_between_buffers() or any(
-            other.mixes_buffers for other in self._run_by(nodes)
-        )
 
     def memory_order(self, nodes: list, scopes: FunctionScopes) -> MemoryOrder:
         return MemoryOrder(self.source, scopes, self.takes_reference, nodes)

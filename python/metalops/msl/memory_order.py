@@ -61,7 +61,7 @@ class MemoryOrder:
             node = node.parent
 
     def matters(self) -> bool:
-        """Whether an access may follow a write to the same element, and is written in another way."""
+        """Whether an access may follow a write to the same element: if that is all that is accessed, it is safe."""
         return any(map(self._is_ordered, self._accesses.values()))
 
     def matters_between_buffers(self) -> bool:
@@ -217,10 +217,11 @@ class MemoryOrder:
     # ---- order -----------------------------------------------------------------------------------
 
     def _is_ordered(self, accesses: list[_Access]) -> bool:
+        has_neighbours = len({_element(access.way) for access in accesses}) > 1
         return any(
             write.is_write
             and write.node != access.node
-            and _may_be_the_same(write.way, access.way)
+            and _may_be_the_same(write.way, access.way, has_neighbours)
             and self._may_follow(access, write)
             for write in accesses
             for access in accesses
@@ -303,8 +304,12 @@ def _integer(text: str) -> int | None:
     return int(number[1], 0 if number[1][:2] in ("0x", "0X") else 10) if number else None
 
 
-def _may_be_the_same(way: tuple | None, other: tuple | None) -> bool:
-    """Whether two ways may lead to one element, and are not one way."""
+def _element(way: tuple | None) -> tuple | None:
+    return None if way is None else tuple((part.text, part.offset) for part in way)
+
+
+def _may_be_the_same(way: tuple | None, other: tuple | None, if_equal: bool) -> bool:
+    """Whether two ways may lead to one element. if_equal: what is said if they are the same way."""
     if way is None or other is None or len(way) != len(other):
         return True
     are_of_two = False
@@ -316,4 +321,4 @@ def _may_be_the_same(way: tuple | None, other: tuple | None) -> bool:
         if a.pointer == b.pointer:  # other elements of one array
             return not all(part.is_fixed for part in way)
         are_of_two = True
-    return False
+    return if_equal

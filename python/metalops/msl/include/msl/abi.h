@@ -181,8 +181,8 @@ struct Kernel {
   u32 argument_count;
   u32 static_threadgroup_bytes;
   u32 max_threads_per_threadgroup;  // 1024, or [[max_total_threads_per_threadgroup(n)]]
-  // Whether `loop` and `group` are right only where no buffer that is written shares memory with
-  // another one.
+  // Whether `loop` is right for several threads at once only where no buffer that is written shares
+  // memory with another one.
   u32 needs_separate_buffers;
   // Engines, null where one cannot run this kernel. `loop` runs threads [begin, end) of the
   // flattened grid (x fastest) and exists for kernels that never synchronise; `group` runs a

@@ -70,7 +70,6 @@ class Lanes:
         self.key = key
         self.kernel = kernel
         self.uses: list[Lanes] = []
-        self.needs_separate_buffers = False
         self.text = Mapped()
         self._count = 0
         self._conditions: list = []  # by which threads have parted
@@ -346,11 +345,8 @@ class Lanes:
                 for definition in declaration.definitions
             )
 
-        calls = self.groups.calls
-        if calls.nodes_depend_on_order(nodes, is_harmless) or self.body.may_meet_itself(nodes):
-            return "false"
-        self.needs_separate_buffers |= calls.nodes_mix_buffers(nodes)
-        return "true"
+        depends = self.groups.calls.nodes_depend_on_order(nodes, is_harmless)
+        return "false" if depends or self.body.may_meet_itself(nodes) else "true"
 
     def _prologue(self, nodes, variables, values, taken, out: Mapped) -> None:
         """The variables that a thread uses, under their names."""

@@ -72,19 +72,6 @@ class GroupLoops:
                 self._kernels[kernel.number] = None
         return self._kernels[kernel.number] is not None
 
-    def needs_separate_buffers(self, kernel: Kernel) -> bool:
-        """Whether a kernel that has a group loop has loops over threads that are independent only if no two of its buffers
-        share memory."""
-        waiting, seen = [self._kernels[kernel.number]], set()
-        while waiting:
-            form = waiting.pop()
-            if form.needs_separate_buffers:
-                return True
-            if form.key not in seen:
-                seen.add(form.key)
-                waiting += form.uses
-        return False
-
     def explain(self, kernel: Kernel) -> Explanation:
         """How a kernel that has a group loop is cut, and how its variables are kept."""
         body = self._kernels[kernel.number].body

@@ -230,9 +230,8 @@ class Thunks:
         )
 
     def _needs_separate_buffers(self, instance: Instance) -> bool:
-        """Whether some loop over threads is promised to be independent, and is so only if buffers do not share memory."""
-        if self.has_group(instance):
-            return self.groups.needs_separate_buffers(instance.kernel)
+        """Whether the loop over the grid is promised to be independent, and is so only if buffers do not share memory. (Of
+        group loops that is not promised: slices of one workspace are passed to many of them.)"""
         calls = self.rewritten.calls
         return (
             not calls.synchronises(instance)
