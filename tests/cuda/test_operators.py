@@ -90,7 +90,7 @@ def test_halves_are_read_and_written_where_they_are():
     x = torch.randn(6, 16)
     cuda.operator.functional(x)
     cuda.backward(torch.randn(6, 8), x)
-    assert launched == ["rows", "rows"]
+    assert launched == ["fourrows", "fourrows"]
 
 
 def test_operands_of_several_dtypes_broadcast():
