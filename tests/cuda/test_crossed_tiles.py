@@ -17,7 +17,7 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int8]
 @pytest.fixture(autouse=True)
 def on_the_host(monkeypatch):
     monkeypatch.setattr("metalops.cuda.library.Library", HostLibrary)
-    monkeypatch.setattr(crossed_tiles, "_FEWEST_GROUPS", 0)
+    monkeypatch.setattr(crossed_tiles, "_FEWEST_THREADS", 0)
     launched.clear()
 
 
@@ -139,7 +139,7 @@ def test_what_kernels_are_for():
 
 
 def test_few_elements_and_far_ones_are_for_other_kernels(monkeypatch):
-    monkeypatch.setattr(crossed_tiles, "_FEWEST_GROUPS", 64)
+    monkeypatch.setattr(crossed_tiles, "_FEWEST_THREADS", 2**14)
     sizes = {n: dimensions((n, 1, n), (n, n, 1)) for n in (511, 448)}
     assert crossed_tiles.tiles(sizes[511], 1, 4, True) and not crossed_tiles.tiles(
         sizes[448], 1, 4, True

@@ -71,12 +71,12 @@ def test_layouts(squares, dtype):
         "four permuted": x.permute(2, 0, 1),
         "fourrows": x[:, 2:4],
         "fourrows permuted": x[:, 2:4].permute(2, 0, 1),
-        "fourlines without gaps": x.flatten()[:99],
-        "fourlines": x[:, ::2, ::2],
-        "fourlines of one": x[:1, :1, :1],
-        "fourlines in all": x.permute(1, 2, 0)[::2, ::3, 1:],
-        "fourlines without dimensions": x[0, 0, 0],
-        "fourlines with one dimension": x[0, :, 0],
+        "fourstrided short lines without gaps": x.flatten()[:99],
+        "fourstrided short lines": x[:, ::2, ::2],
+        "fourstrided short lines of one": x[:1, :1, :1],
+        "fourstrided short lines in all": x.permute(1, 2, 0)[::2, ::3, 1:],
+        "fourstrided short lines without dimensions": x[0, 0, 0],
+        "fourstrided short lines with one dimension": x[0, :, 0],
         "fourstrided": long[:, ::2],
         "fourstrided misaligned": long[:, 1:151],
         "fourstrided permuted": long.t()[1:],
@@ -94,7 +94,7 @@ def test_layouts(squares, dtype):
     launched.clear()
     torch.testing.assert_close(squares(odd), squares(odd.clone()))
     # Where it starts decides, for elements of less than 4 bytes.
-    assert launched == ["four" if x.element_size() >= 4 else "fourlines", "four"]
+    assert launched == ["four" if x.element_size() >= 4 else "fourstrided", "four"]
     launched.clear()
     assert squares(x[:0]).shape == (0, 7, 8) and launched == []
 

@@ -64,7 +64,7 @@ def test_large_operands(dtype):
 def test_operands_at_random(seed, monkeypatch):
     for one in range(seed, seed + 10):
         # Tiles also where there are few.
-        monkeypatch.setattr(crossed_tiles, "_FEWEST_GROUPS", one % 2 * 64)
+        monkeypatch.setattr(crossed_tiles, "_FEWEST_THREADS", one % 2 * 2**14)
         x, y, z = operands(one, DTYPES[one % len(DTYPES)], "cuda", 3, most=2**20)
         result, expected = TIMES(x, y), x * y
         assert torch.equal(result, expected) and strides(result) == strides(expected), one

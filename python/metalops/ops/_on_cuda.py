@@ -8,15 +8,19 @@ import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from . import _elsewhere, fake
 from ._kernel_file import text_of
 
+if TYPE_CHECKING:
+    from ..kernel.functor import crossed_tiles
+
 _REGISTRATION = re.compile(r"(?m)^REGISTER_\w+\([^;]*\);$")
 _FLOATS = ("float", "half", "bfloat")
-_MOST_ELEMENTS = 2**32 - 1  # that one launch takes whatever the layout
+_MOST_ELEMENTS = 2**32 - 4  # that one launch takes whatever the layout
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ class Kernels:
 
         return launcher
 
-    def _forward_source(self, element: str, crossed: object = None) -> str:
+    def _forward_source(self, element: str, crossed: crossed_tiles.Kernel | None = None) -> str:
         is_float = element in _FLOATS
         names = [f"x{i}" for i in range(self.operands)]
         return self._source(
@@ -90,7 +94,7 @@ class Kernels:
             before="",
         )
 
-    def _backward_source(self, element: str, crossed: object = None) -> str:
+    def _backward_source(self, element: str, crossed: crossed_tiles.Kernel | None = None) -> str:
         # The functors of one gradient give it, the others what <metalops/backward.h> says, in the order of the operands
         # that they take; without a number they are given zero.
         names = [f"x{i}" for i in range(self.gradients)]
@@ -120,7 +124,12 @@ class Kernels:
         return f"{functor}_functor()({', '.join([*first, *operands, *numbers])})"
 
     def _source(
-        self, functor: str, operands: list[str], values: list[str], crossed: object, **about: str
+        self,
+        functor: str,
+        operands: list[str],
+        values: list[str],
+        crossed: crossed_tiles.Kernel | None,
+        **about: str,
     ) -> str:
         from ..kernel.functor import metal_text
         from ..kernel.functor.definition import Parameter

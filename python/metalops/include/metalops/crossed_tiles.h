@@ -13,7 +13,7 @@
 
 namespace metalops {
 
-constant constexpr uint kCrossedThreads = 256;
+constant constexpr uint kCrossedElements = 16;   // of a thread
 constant constexpr uint kCrossedDimensions = 6;  // besides those of the matrix
 
 // Strides are in elements.
@@ -48,8 +48,8 @@ template <uint Side, uint Pack>
 struct CrossedShares {
   static constexpr constant uint kCount = Pack > 1 ? Pack : 2;
   static constexpr constant uint kLanes = Side / kCount;
-  static constexpr constant uint kStep = kCrossedThreads / kLanes;  // lines at once
-  static constexpr constant uint kLines = Side / kStep;             // of a thread
+  static constexpr constant uint kLines = kCrossedElements / kCount;  // of a thread
+  static constexpr constant uint kStep = Side / kLines;               // lines at once
   static constexpr constant uint kApart = Pack > 1 ? 1 : kLanes;
 
   static uint first(uint thread_index) { return thread_index % kLanes * (Pack > 1 ? kCount : 1); }
@@ -57,8 +57,8 @@ struct CrossedShares {
 };
 
 // The elements of a thread, line after line.
-template <typename T, uint Side>
-using CrossedTile = ::metal::array<T, Side * Side / kCrossedThreads>;
+template <typename T>
+using CrossedTile = ::metal::array<T, kCrossedElements>;
 
 struct CrossedPlace {
   uint column;  // of the tile
@@ -97,8 +97,8 @@ inline long crossed_offset(CrossedPlace place, uint operand, constant CrossedLay
 // those that do not cross are shared as the results are, also where they are not. Elements that the
 // matrix does not have are copies of others.
 template <typename T, uint Side, uint Own, uint Pack, bool Crosses, uint N>
-inline CrossedTile<T, Side> crossed_load(constant T* data, uint operand, CrossedPlace place,
-                                         constant CrossedLayout<N>& layout) {
+inline CrossedTile<T> crossed_load(constant T* data, uint operand, CrossedPlace place,
+                                   constant CrossedLayout<N>& layout) {
   using Shares = CrossedShares<Side, (Crosses ? Pack : Own)>;
   constant CrossedOperand& o = layout.operands[operand];
   const uint size = Crosses ? layout.rows : layout.columns;
@@ -108,7 +108,7 @@ inline CrossedTile<T, Side> crossed_load(constant T* data, uint operand, Crossed
   const uint first = (Crosses ? place.row : place.column) + Shares::first(place.thread_index);
   const uint line = (Crosses ? place.column : place.row) + Shares::line(place.thread_index);
   data += crossed_offset(place, operand, layout);
-  CrossedTile<T, Side> tile;
+  CrossedTile<T> tile;
   if (Pack > 1) {
     using P = CrossedPack<T, Shares::kCount>;
     data += ::metal::min(first, size - Shares::kCount);
@@ -136,8 +136,8 @@ inline CrossedTile<T, Side> crossed_load(constant T* data, uint operand, Crossed
 
 // Shares a tile as the results are that was read along the rows. Own, Pack: as for crossed_load.
 template <typename T, uint Side, uint Own, uint Pack>
-inline CrossedTile<T, Side> crossed_exchange(CrossedTile<T, Side> tile, threadgroup T* memory,
-                                             uint thread_index) {
+inline CrossedTile<T> crossed_exchange(CrossedTile<T> tile, threadgroup T* memory,
+                                       uint thread_index) {
   using From = CrossedShares<Side, Pack>;
   using To = CrossedShares<Side, Own>;
   // Of a column in memory; odd, so that neighbouring lanes meet in few banks either way.
@@ -152,7 +152,7 @@ inline CrossedTile<T, Side> crossed_exchange(CrossedTile<T, Side> tile, threadgr
   }
   ::metal::threadgroup_barrier(::metal::mem_flags::mem_threadgroup);
   threadgroup T* own = memory + To::first(thread_index) * kPitch + To::line(thread_index);
-  CrossedTile<T, Side> exchanged;
+  CrossedTile<T> exchanged;
   for (uint i = 0; i < To::kLines; ++i) {
     for (uint j = 0; j < To::kCount; ++j) {
       exchanged[i * To::kCount + j] = own[j * To::kApart * kPitch + i * To::kStep];
@@ -162,8 +162,8 @@ inline CrossedTile<T, Side> crossed_exchange(CrossedTile<T, Side> tile, threadgr
 }
 
 template <typename T, uint Side, uint Own, uint N>
-inline void crossed_store(CrossedTile<T, Side> tile, device T* data, uint operand,
-                          CrossedPlace place, constant CrossedLayout<N>& layout) {
+inline void crossed_store(CrossedTile<T> tile, device T* data, uint operand, CrossedPlace place,
+                          constant CrossedLayout<N>& layout) {
   using Shares = CrossedShares<Side, Own>;
   constant CrossedOperand& o = layout.operands[operand];
   const uint first = place.column + Shares::first(place.thread_index);

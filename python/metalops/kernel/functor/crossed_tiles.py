@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 # As in the header.
-THREADS = 256
+ELEMENTS = 16  # of a thread
 _DIMENSIONS = 6
 
 _SIDES = (64, 32)
 _MOST_OPERANDS = 12  # whose layout still comes with a launch
-_FEWEST_GROUPS = 64  # so that more than a few parts of a GPU have some
+_FEWEST_THREADS = 2**14  # so that more than a few parts of a GPU have some
 _LEAST_SHARE = 0.5  # of a launch's places that have elements
 _MOST_OFFSET = 2**32 - 1
 
@@ -35,11 +35,12 @@ class Kernel(NamedTuple):
 
 
 class Tiles(NamedTuple):
-    """A launch: its kernel, the layout and the threadgroups."""
+    """A launch: its kernel, the layout, and the threads of all groups and of one."""
 
     kernel: Kernel
     layout: bytes
-    groups: int
+    grid: int
+    group: int
 
 
 def rows_of(dimensions: Sequence[Dimension]) -> int:
@@ -78,7 +79,8 @@ def tiles(
     groups = column_tiles * row_tiles
     for size, _ in others:
         groups *= size
-    if not _FEWEST_GROUPS * 64 * 64 <= groups * side * side or groups > _MOST_OFFSET // THREADS:
+    threads = side * side // ELEMENTS
+    if not _FEWEST_THREADS <= groups * threads <= _MOST_OFFSET:
         return None
     for column, row in zip(columns[1], rows[1], strict=True):
         if (columns[0] - 1) * column + (rows[0] - 1) * row > _MOST_OFFSET:
@@ -104,7 +106,7 @@ def tiles(
         layout += _OPERAND.pack(*strides, columns[1][i], rows[1][i])
     sizes = [n for n, _ in others] + [1] * (_DIMENSIONS - len(others))
     layout += _HEAD.pack(columns[0], rows[0], column_tiles, row_tiles, len(others), *sizes)
-    return Tiles(Kernel(side, outputs, crosses, packs), layout, groups)
+    return Tiles(Kernel(side, outputs, crosses, packs), layout, groups * threads, threads)
 
 
 def _share(size: int, side: int) -> float:

@@ -1,9 +1,10 @@
-"""Elementwise kernels on CUDA tensors: those that metal_text writes without torch's classes, one of five for the layout of
+"""Elementwise kernels on CUDA tensors: those that metal_text writes without torch's classes, one of four for the layout of
 the operands. Functors run by them, and operators of metalops.ops.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -14,10 +15,12 @@ from ..compile import compile_library
 from ..dtypes import METAL_TYPES
 from . import crossed_tiles
 
-_MOST_THREADS = 2**32 - 1  # of a grid in one dimension
+_MOST_THREADS = (
+    2**32 - 4
+)  # of a grid in one dimension: kernels count on to the next multiple of four
 _MOST_DIMENSIONS = 16
 _WARP = 32
-_LONG = 4 * _WARP  # lines, of which a thread takes four elements
+_LONG = 4 * _WARP  # a line of which a thread takes four elements
 _KEPT = 1024
 _NUMBERS = {
     bool: struct.Struct("?").pack,
@@ -77,8 +80,6 @@ class Launcher:
         plan.library.launch(plan.kernel, arguments, plan.grid, plan.group)
 
     def _plan(self, tensors: list[Tensor], outputs: int, is_aligned: bool) -> _Plan:
-        from ...cuda.function import USUAL_GROUP, group_within
-
         element = METAL_TYPES[tensors[outputs].dtype]
         dimensions = _dimensions(tensors)
         bytes_each = [x.element_size() for x in tensors]
@@ -86,56 +87,56 @@ class Launcher:
         outer = tensors[0].numel() // inner
         strides = [list(s) for s in zip(*(s for _, s in dimensions), strict=True)]
         is_side_by_side = all(s[0] == 1 for s in strides)
-        variant, layout = "", []
-        if is_side_by_side and is_aligned and inner % 4 == 0:
-            steps = [s[1:] for s in strides]
-            if not any(steps):
-                variant = "four"
-            elif len(dimensions) == 2 and not any(step % 4 for (step,) in steps):
-                variant = "fourrows"
-                layout = [struct.pack(f"{len(tensors)}q", *(step // 4 for (step,) in steps))]
-        tiles = None
-        if not variant:
-            tiles = crossed_tiles.tiles(dimensions, outputs, max(bytes_each), is_aligned)
-        if tiles is not None:
-            return _Plan(
-                self._library(element, tiles.kernel),
-                f"{self._name}_crossed_{element}",
-                [tiles.layout],
-                (tiles.groups * crossed_tiles.THREADS,),
-                (crossed_tiles.THREADS,),
-            )
-        if not variant:
-            variant = "fourlines" if inner < _LONG else "fourstrided"
-            if len(dimensions) > _MOST_DIMENSIONS:
-                raise RuntimeError(
-                    f"{self._called}: kernels take tensors of at most {_MOST_DIMENSIONS} dimensions"
-                )
-            steps = [n * size for s, size in zip(strides, bytes_each, strict=True) for n in s]
-            sizes = [n for n, _ in dimensions]
-            layout = [
-                struct.pack(f"{len(sizes) + 1}q", *sizes, outer),
-                struct.pack(f"{len(steps)}q", *steps),
-                struct.pack("I", len(sizes)),
-            ]
-        grid = (inner, -(-outer // 4)) if variant == "fourlines" else (-(-inner // 4), outer)
         if max(inner, outer) > _MOST_THREADS:
             raise RuntimeError(
                 f"{self._called}: tensors of shape {list(tensors[0].shape)} are too large for one launch"
             )
-        if variant == "four":
-            grid = grid[:1]
-        widest = grid
-        if crossed_tiles.rows_of(dimensions):
-            # High groups use all of what the memory's lines have, also across.
-            widest = min(grid[0], _WARP), grid[1]
-        return _Plan(
-            self._library(element),
-            f"{self._name}_{variant}_{element}",
-            layout,
-            grid,
-            group_within(widest, USUAL_GROUP),
-        )
+        if is_side_by_side and is_aligned and inner % 4 == 0:
+            steps = [s[1:] for s in strides]
+            if len(dimensions) == 1:
+                return self._planned("four", element, [], (inner // 4,))
+            if len(dimensions) == 2 and not any(step % 4 for (step,) in steps):
+                rows = struct.pack(f"{len(tensors)}q", *(step // 4 for (step,) in steps))
+                return self._planned("fourrows", element, [rows], (inner // 4, outer))
+        tiles = crossed_tiles.tiles(dimensions, outputs, max(bytes_each), is_aligned)
+        if tiles is not None:
+            library = self._library(element, tiles.kernel)
+            kernel = f"{self._name}_crossed_{element}"
+            return _Plan(library, kernel, [tiles.layout], (tiles.grid,), (tiles.group,))
+        if len(dimensions) > _MOST_DIMENSIONS:
+            raise RuntimeError(
+                f"{self._called}: kernels take tensors of at most {_MOST_DIMENSIONS} dimensions"
+            )
+        sizes, along = [n for n, _ in dimensions], 0
+        if inner < _LONG and len(sizes) > 1:
+            along = max(range(1, len(sizes)), key=sizes.__getitem__)
+        end = sizes[along]
+        sizes[along] = -(-end // 4)
+        steps = [n * size for s, size in zip(strides, bytes_each, strict=True) for n in s]
+        layout = [
+            struct.pack(f"{len(sizes) + 3}q", *sizes, along, sizes[along], end),
+            struct.pack(f"{len(steps)}q", *steps),
+            struct.pack("I", len(sizes)),
+        ]
+        # High groups use all of what the memory's lines have, also across.
+        columns = _WARP if crossed_tiles.rows_of(dimensions) else None
+        grid = sizes[0], math.prod(sizes[1:])
+        return self._planned("fourstrided", element, layout, grid, columns)
+
+    def _planned(
+        self,
+        variant: str,
+        element: str,
+        layout: list[bytes],
+        grid: tuple[int, ...],
+        columns: int | None = None,
+    ) -> _Plan:
+        """columns: the most that a group has."""
+        from ...cuda.function import USUAL_GROUP, group_within
+
+        group = group_within((min(grid[0], columns or USUAL_GROUP), *grid[1:]), USUAL_GROUP)
+        kernel = f"{self._name}_{variant}_{element}"
+        return _Plan(self._library(element), kernel, layout, grid, group)
 
     def _library(self, element: str, crossed: crossed_tiles.Kernel | None = None):
         from ...cuda.library import Library

@@ -246,7 +246,7 @@ def _torch_operator(o: Operator) -> str:
 def _own_operator(o: Operator, for_mps: bool) -> str:
     variants = ["dense", "rows", "strided"]
     if not for_mps:
-        variants = ["four", "fourrows", "fourlines", "fourstrided"]
+        variants = ["four", "fourrows", "fourstrided"]
     kernels = [_own_kernel(o, variant) for variant in variants]
     return _values(o) + "".join(kernels)
 
@@ -303,8 +303,8 @@ def _crossed_operator(o: Operator, kernel: crossed_tiles.Kernel) -> str:
                 f"metalops_v{n} = {exchange}(metalops_v{n}, metalops_memory, metalops_thread);"
             )
     lines += [
-        *(f"::metalops::CrossedTile<{o.result}, {side}> metalops_v{n};" for n in outputs),
-        f"for (uint metalops_k = 0; metalops_k < {side * side // crossed_tiles.THREADS}; ++metalops_k) {{",
+        *(f"::metalops::CrossedTile<{o.result}> metalops_v{n};" for n in outputs),
+        f"for (uint metalops_k = 0; metalops_k < {crossed_tiles.ELEMENTS}; ++metalops_k) {{",
         *(f"{o.result} metalops_result{n};" for n in outputs),
         f"{o.name}_values({', '.join(values)});",
         *(f"metalops_v{n}[metalops_k] = metalops_result{n};" for n in outputs),
@@ -330,7 +330,7 @@ def _own_kernel(o: Operator, variant: str) -> str:
     buffers += ["constant long& metalops_wanted"] * o.has_mask
     if variant in ("rows", "fourrows"):
         buffers.append("constant long* metalops_rows")
-    elif variant in ("strided", "fourlines", "fourstrided"):
+    elif variant in ("strided", "fourstrided"):
         buffers += [
             "constant long* metalops_sizes",
             "constant long* metalops_strides",  # in bytes
@@ -339,8 +339,6 @@ def _own_kernel(o: Operator, variant: str) -> str:
     parameters = [f"{buffer} [[buffer({i})]]" for i, buffer in enumerate(buffers)]
     thread = "uint" if variant in ("dense", "four") else "uint2"
     parameters.append(f"{thread} metalops_position [[thread_position_in_grid]]")
-    if variant in ("fourlines", "fourstrided"):
-        parameters.append("uint2 metalops_grid [[threads_per_grid]]")
     places = _PLACES[variant]
     before, reads, writes, after = places(result, element, outputs, inputs)
     results = [f"metalops_result{n}" for n in outputs]
@@ -401,55 +399,50 @@ def _four(place: str):
     return places
 
 
-def _four_apart(along: str):
-    """Four elements for each thread, apart by as many as there are threads along the first dimension (x) or the others (y),
-    so that all are on their way at once. The sizes are followed by how many lines there are."""
-
-    def places(result: str, element: str, outputs: range, inputs: range):
-        operands = (*outputs, *inputs)
-        size = "metalops_sizes[0]" if along == "x" else "metalops_sizes[metalops_ndim]"
+def _four_apart(result: str, element: str, outputs: range, inputs: range):
+    """Four elements for each thread, apart along the dimension `along`, so that all are on their way at once. The sizes, of that
+    dimension a quarter, are followed by `along`, by how far apart the elements are and by where the dimension ends."""
+    operands = (*outputs, *inputs)
+    before = [
+        "const uint metalops_along = uint(metalops_sizes[metalops_ndim]);",
+        "const uint metalops_apart = uint(metalops_sizes[metalops_ndim + 1]);",
+        "const uint metalops_end = uint(metalops_sizes[metalops_ndim + 2]);",
+        "uint metalops_first = metalops_position.x, metalops_rest = metalops_position.y;",
+        *(
+            f"long metalops_i{n} = metalops_position.x * metalops_strides[{n} * metalops_ndim];"
+            for n in operands
+        ),
         # Without coordinates in an array, which a GPU keeps in memory.
-        before = [
-            f"const uint metalops_end = uint({size});",
-            *(f"long metalops_i{n}[4];" for n in operands),
-            "uint metalops_rest[4];",
-            "for (uint metalops_k = 0; metalops_k < 4; ++metalops_k) {",
-            f"  const uint metalops_at = min(metalops_position.{along} + metalops_k * metalops_grid.{along}, metalops_end - 1);",
-            f"  const uint metalops_x = {'metalops_at' if along == 'x' else 'metalops_position.x'};",
-            f"  metalops_rest[metalops_k] = {'metalops_position.y' if along == 'x' else 'metalops_at'};",
-            *(
-                f"  metalops_i{n}[metalops_k] = metalops_x * metalops_strides[{n} * metalops_ndim];"
-                for n in operands
-            ),
-            "}",
-            "#pragma clang loop unroll(disable)",
-            "for (uint metalops_d = 1; metalops_d < metalops_ndim; ++metalops_d) {",
-            "  const uint metalops_size = uint(metalops_sizes[metalops_d]);",
-            "  for (uint metalops_k = 0; metalops_k < 4; ++metalops_k) {",
-            "    const uint metalops_left = metalops_rest[metalops_k] / metalops_size;",
-            "    const uint metalops_at = metalops_rest[metalops_k] - metalops_left * metalops_size;",
-            "    metalops_rest[metalops_k] = metalops_left;",
-            *(
-                f"    metalops_i{n}[metalops_k] += metalops_at * metalops_strides[{n} * metalops_ndim + metalops_d];"
-                for n in operands
-            ),
-            "  }",
-            "}",
-            *(f"{element} metalops_v{n}[4];" for n in inputs),
-            "for (uint metalops_k = 0; metalops_k < 4; ++metalops_k) {",
-            *(
-                f"  metalops_v{n}[metalops_k] = {_read(element, n, f'metalops_i{n}[metalops_k]')};"
-                for n in inputs
-            ),
-            "}",
-            "for (uint metalops_k = 0; metalops_k < 4; ++metalops_k) {",
-            f"  if (metalops_position.{along} + metalops_k * metalops_grid.{along} >= metalops_end) break;",
-        ]
-        reads = [f"metalops_v{n}[metalops_k]" for n in inputs]
-        writes = [_written(result, n, f"metalops_i{n}[metalops_k]") for n in outputs]
-        return before, reads, writes, ["}"]
-
-    return places
+        "#pragma clang loop unroll(disable)",
+        "for (uint metalops_d = 1; metalops_d < metalops_ndim; ++metalops_d) {",
+        "  const uint metalops_size = uint(metalops_sizes[metalops_d]);",
+        "  const uint metalops_left = metalops_rest / metalops_size;",
+        "  const uint metalops_at = metalops_rest - metalops_left * metalops_size;",
+        "  metalops_rest = metalops_left;",
+        "  metalops_first = metalops_d == metalops_along ? metalops_at : metalops_first;",
+        *(
+            f"  metalops_i{n} += metalops_at * metalops_strides[{n} * metalops_ndim + metalops_d];"
+            for n in operands
+        ),
+        "}",
+        *(
+            f"const long metalops_s{n} = metalops_apart * metalops_strides[{n} * metalops_ndim + metalops_along];"
+            for n in operands
+        ),
+        *(f"{element} metalops_v{n}[4];" for n in inputs),
+        "for (uint metalops_k = 0; metalops_k < 4; ++metalops_k) {",
+        "  const bool metalops_is_there = metalops_first + metalops_k * metalops_apart < metalops_end;",
+        *(
+            f"  metalops_v{n}[metalops_k] = {_read(element, n, f'metalops_i{n} + (metalops_is_there ? metalops_k * metalops_s{n} : 0)')};"
+            for n in inputs
+        ),
+        "}",
+        "for (uint metalops_k = 0; metalops_k < 4; ++metalops_k) {",
+        "  if (metalops_first + metalops_k * metalops_apart >= metalops_end) break;",
+    ]
+    reads = [f"metalops_v{n}[metalops_k]" for n in inputs]
+    writes = [_written(result, n, f"metalops_i{n} + metalops_k * metalops_s{n}") for n in outputs]
+    return before, reads, writes, ["}"]
 
 
 def _read(element: str, operand: int, offset: str) -> str:
@@ -474,6 +467,5 @@ _PLACES = {
     ),
     "four": _four("metalops_position"),
     "fourrows": _four(_ROWS),
-    "fourlines": _four_apart("y"),
-    "fourstrided": _four_apart("x"),
+    "fourstrided": _four_apart,
 }
