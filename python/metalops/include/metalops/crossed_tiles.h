@@ -120,14 +120,15 @@ inline CrossedTile<T> crossed_load(constant T* data, uint operand, CrossedPlace 
       }
     }
   } else {
-    uint offsets[Shares::kCount];
+    // From line to line they have one offset.
+    constant T* elements[Shares::kCount];
     for (uint j = 0; j < Shares::kCount; ++j) {
-      offsets[j] = ::metal::min(first + j * Shares::kApart, size - 1) * stride;
+      elements[j] = data + ::metal::min(first + j * Shares::kApart, size - 1) * stride;
     }
     for (uint i = 0; i < Shares::kLines; ++i) {
       const uint offset = ::metal::min(line + i * Shares::kStep, last_line) * line_stride;
       for (uint j = 0; j < Shares::kCount; ++j) {
-        tile[i * Shares::kCount + j] = data[offset + offsets[j]];
+        tile[i * Shares::kCount + j] = elements[j][offset];
       }
     }
   }
@@ -171,23 +172,24 @@ inline void crossed_store(CrossedTile<T> tile, device T* data, uint operand, Cro
   if (first >= layout.columns) {
     return;
   }
-  data += crossed_offset(place, operand, layout);
+  data += crossed_offset(place, operand, layout) + first * o.column_stride;
   for (uint i = 0; i < Shares::kLines; ++i) {
     const uint row = line + i * Shares::kStep;
-    if (row < layout.rows) {
-      if (Own > 1) {
-        using P = CrossedPack<T, Shares::kCount>;
-        P pack;
-        for (uint j = 0; j < Shares::kCount; ++j) {
-          pack.values[j] = tile[i * Shares::kCount + j];
-        }
-        *reinterpret_cast<device P*>(data + (row * o.row_stride + first)) = pack;
-      } else {
-        for (uint j = 0; j < Shares::kCount; ++j) {
-          const uint column = first + j * Shares::kApart;
-          if (column < layout.columns) {
-            data[row * o.row_stride + column * o.column_stride] = tile[i * Shares::kCount + j];
-          }
+    if (row >= layout.rows) {
+      break;
+    }
+    device T* const elements = data + row * o.row_stride;
+    if (Own > 1) {
+      using P = CrossedPack<T, Shares::kCount>;
+      P pack;
+      for (uint j = 0; j < Shares::kCount; ++j) {
+        pack.values[j] = tile[i * Shares::kCount + j];
+      }
+      *reinterpret_cast<device P*>(elements) = pack;
+    } else {
+      for (uint j = 0; j < Shares::kCount; ++j) {
+        if (first + j * Shares::kApart < layout.columns) {
+          elements[j * Shares::kApart * o.column_stride] = tile[i * Shares::kCount + j];
         }
       }
     }
