@@ -65,16 +65,22 @@ def hypotenuse():
 )
 def test_layouts(squares, dtype):
     x = (torch.randn(6, 7, 8) * 3).to(dtype)
+    long = (torch.randn(5, 302) * 3).to(dtype)
     views = {
         "four": x,
-        "four too": x.permute(2, 0, 1),
-        "dense": x.flatten()[:99],
-        "rows": x[:, 1:3],
-        "strided": x[:, ::2, ::2],
-        "dense for one": x[:1, :1, :1],
-        "strided in all": x.permute(1, 2, 0)[::2, ::3, 1:],
-        "no dimensions": x[0, 0, 0],
-        "strided for one": x[0, :, 0],
+        "four permuted": x.permute(2, 0, 1),
+        "fourrows": x[:, 2:4],
+        "fourrows permuted": x[:, 2:4].permute(2, 0, 1),
+        "fourstrided short lines without gaps": x.flatten()[:99],
+        "fourstrided short lines": x[:, ::2, ::2],
+        "fourstrided short lines of one": x[:1, :1, :1],
+        "fourstrided short lines in all": x.permute(1, 2, 0)[::2, ::3, 1:],
+        "fourstrided short lines without dimensions": x[0, 0, 0],
+        "fourstrided short lines with one dimension": x[0, :, 0],
+        "fourstrided": long[:, ::2],
+        "fourstrided misaligned": long[:, 1:151],
+        "fourstrided permuted": long.t()[1:],
+        "fourstrided with one dimension": long.flatten()[1:1003],
     }
     for name, view in views.items():
         launched.clear()
@@ -83,13 +89,12 @@ def test_layouts(squares, dtype):
             torch.float32 if dtype in (torch.int64, torch.bool) else dtype
         )
         torch.testing.assert_close(result, expected, check_stride=view.numel() > 1)
-        kind = name.split()[0]
-        assert launched == ["dense" if kind == "no" else kind]
+        assert launched == [name.split()[0]], name
     odd = x.flatten()[4:].as_strided((20, 3), (3, 1))
     launched.clear()
     torch.testing.assert_close(squares(odd), squares(odd.clone()))
     # Where it starts decides, for elements of less than 4 bytes.
-    assert launched == ["four" if x.element_size() >= 4 else "dense", "four"]
+    assert launched == ["four" if x.element_size() >= 4 else "fourstrided", "four"]
     launched.clear()
     assert squares(x[:0]).shape == (0, 7, 8) and launched == []
 

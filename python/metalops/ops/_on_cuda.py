@@ -8,15 +8,19 @@ import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from . import _elsewhere, fake
 from ._kernel_file import text_of
 
+if TYPE_CHECKING:
+    from ..kernel.functor import crossed_tiles
+
 _REGISTRATION = re.compile(r"(?m)^REGISTER_\w+\([^;]*\);$")
 _FLOATS = ("float", "half", "bfloat")
-_MOST_ELEMENTS = 2**32 - 1  # that one launch takes whatever the layout
+_MOST_ELEMENTS = 2**32 - 4  # that one launch takes whatever the layout
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ class Kernels:
 
         return compute
 
-    def _launcher(self, functor: str, source: Callable[[str], str]) -> Callable:
+    def _launcher(self, functor: str, source: Callable[..., str]) -> Callable:
         @functools.cache
         def launcher():
             from ..kernel.functor.cuda_launch import Launcher
@@ -76,20 +80,21 @@ class Kernels:
 
         return launcher
 
-    def _forward_source(self, element: str) -> str:
+    def _forward_source(self, element: str, crossed: crossed_tiles.Kernel | None = None) -> str:
         is_float = element in _FLOATS
         names = [f"x{i}" for i in range(self.operands)]
         return self._source(
             self.functor,
             names,
             [self._call(self.functor, names)],
+            crossed,
             element=element,
             compute="float" if is_float and not self.rounds else element,
             result=element if is_float or self.integers_stay else "float",
             before="",
         )
 
-    def _backward_source(self, element: str) -> str:
+    def _backward_source(self, element: str, crossed: crossed_tiles.Kernel | None = None) -> str:
         # The functors of one gradient give it, the others what <metalops/backward.h> says, in the order of the operands
         # that they take; without a number they are given zero.
         names = [f"x{i}" for i in range(self.gradients)]
@@ -106,6 +111,7 @@ class Kernels:
             self._backward_functor,
             ["grad", *names],
             values,
+            crossed,
             element=element,
             compute="float",
             result=element,
@@ -117,7 +123,14 @@ class Kernels:
         numbers = [f"number{i}" for i in range(self.numbers)]
         return f"{functor}_functor()({', '.join([*first, *operands, *numbers])})"
 
-    def _source(self, functor: str, operands: list[str], values: list[str], **about: str) -> str:
+    def _source(
+        self,
+        functor: str,
+        operands: list[str],
+        values: list[str],
+        crossed: crossed_tiles.Kernel | None,
+        **about: str,
+    ) -> str:
         from ..kernel.functor import metal_text
         from ..kernel.functor.definition import Parameter
 
@@ -130,4 +143,4 @@ class Kernels:
         )
         # Kernels for torch's classes, which nothing launches here.
         text = _REGISTRATION.sub("", text_of(self.file))
-        return metal_text.source_for_cuda(text + "\n", operator)
+        return metal_text.source_for_cuda(text + "\n", operator, crossed)

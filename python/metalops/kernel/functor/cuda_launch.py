@@ -4,6 +4,7 @@ the operands. Functors run by them, and operators of metalops.ops.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -12,9 +13,14 @@ from torch import Tensor
 
 from ..compile import compile_library
 from ..dtypes import METAL_TYPES
+from . import crossed_tiles
 
-_MOST_THREADS = 2**32 - 1  # of a grid in one dimension
+_MOST_THREADS = (
+    2**32 - 4
+)  # of a grid in one dimension: kernels count on to the next multiple of four
 _MOST_DIMENSIONS = 16
+_WARP = 32
+_LONG = 4 * _WARP  # a line of which a thread takes four elements
 _KEPT = 1024
 _NUMBERS = {
     bool: struct.Struct("?").pack,
@@ -37,14 +43,14 @@ class Launcher:
     """Computes the results of an operator, or its gradients.
 
     called: what errors call it. name: that of the kernels without their endings. source: their Metal text for inputs of a
-    Metal type. kinds: the types of the numbers. has_mask: whether the kernels take which results are wanted; all are.
+    Metal type, with crossed= that of a kernel of crossed_tiles.py alone. kinds: the types of the numbers. has_mask: whether the kernels take which results are wanted; all are.
     """
 
     def __init__(
         self,
         called: str,
         name: str,
-        source: Callable[[str], str],
+        source: Callable[..., str],
         kinds: Sequence[type],
         has_mask: bool,
     ):
@@ -60,7 +66,7 @@ class Launcher:
         shape = outputs[0].shape
         inputs = [x if x.shape == shape else x.expand(shape) for x in inputs]
         tensors = [*outputs, *(x.resolve_conj().resolve_neg() for x in inputs)]
-        is_aligned = shape.numel() % 4 == 0 and not any([x.data_ptr() % 16 for x in tensors])
+        is_aligned = not any([x.data_ptr() % 16 for x in tensors])
         key = (shape, inputs[0].dtype, is_aligned, *[x.stride() for x in tensors])
         plan = self._plans.get(key)
         if plan is None:
@@ -74,51 +80,69 @@ class Launcher:
         plan.library.launch(plan.kernel, arguments, plan.grid, plan.group)
 
     def _plan(self, tensors: list[Tensor], outputs: int, is_aligned: bool) -> _Plan:
-        from ...cuda.function import USUAL_GROUP, group_within
-
         element = METAL_TYPES[tensors[outputs].dtype]
         dimensions = _dimensions(tensors)
         bytes_each = [x.element_size() for x in tensors]
-        variant, layout = "strided", []
-        strides = [list(s) for s in zip(*(s for _, s in dimensions), strict=True)]
-        is_side_by_side = all(s[0] == 1 for s in strides)
-        if is_side_by_side and len(dimensions) == 1:
-            variant = "four" if is_aligned else "dense"
-        elif is_side_by_side and len(dimensions) == 2:
-            variant = "rows"
-            layout = [struct.pack(f"{len(tensors)}q", *(s[1] for s in strides))]
-        else:
-            if len(dimensions) > _MOST_DIMENSIONS:
-                raise RuntimeError(
-                    f"{self._called}: kernels take tensors of at most {_MOST_DIMENSIONS} dimensions"
-                )
-            steps = [n * size for s, size in zip(strides, bytes_each, strict=True) for n in s]
-            layout = [
-                struct.pack(f"{len(dimensions)}q", *(n for n, _ in dimensions)),
-                struct.pack(f"{len(steps)}q", *steps),
-                struct.pack("I", len(dimensions)),
-            ]
         inner = dimensions[0][0]
         outer = tensors[0].numel() // inner
-        if variant == "four":
-            inner //= 4
+        strides = [list(s) for s in zip(*(s for _, s in dimensions), strict=True)]
+        is_side_by_side = all(s[0] == 1 for s in strides)
         if max(inner, outer) > _MOST_THREADS:
             raise RuntimeError(
                 f"{self._called}: tensors of shape {list(tensors[0].shape)} are too large for one launch"
             )
-        grid = (inner,) if variant in ("dense", "four") else (inner, outer)
-        return _Plan(
-            self._library(element),
-            f"{self._name}_{variant}_{element}",
-            layout,
-            grid,
-            group_within(grid, USUAL_GROUP),
-        )
+        if is_side_by_side and is_aligned and inner % 4 == 0:
+            steps = [s[1:] for s in strides]
+            if len(dimensions) == 1:
+                return self._planned("four", element, [], (inner // 4,))
+            if len(dimensions) == 2 and not any(step % 4 for (step,) in steps):
+                rows = struct.pack(f"{len(tensors)}q", *(step // 4 for (step,) in steps))
+                return self._planned("fourrows", element, [rows], (inner // 4, outer))
+        tiles = crossed_tiles.tiles(dimensions, outputs, max(bytes_each), is_aligned)
+        if tiles is not None:
+            library = self._library(element, tiles.kernel)
+            kernel = f"{self._name}_crossed_{element}"
+            return _Plan(library, kernel, [tiles.layout], (tiles.grid,), (tiles.group,))
+        if len(dimensions) > _MOST_DIMENSIONS:
+            raise RuntimeError(
+                f"{self._called}: kernels take tensors of at most {_MOST_DIMENSIONS} dimensions"
+            )
+        sizes, along = [n for n, _ in dimensions], 0
+        if inner < _LONG and len(sizes) > 1:
+            along = max(range(1, len(sizes)), key=sizes.__getitem__)
+        end = sizes[along]
+        sizes[along] = -(-end // 4)
+        steps = [n * size for s, size in zip(strides, bytes_each, strict=True) for n in s]
+        layout = [
+            struct.pack(f"{len(sizes) + 3}q", *sizes, along, sizes[along], end),
+            struct.pack(f"{len(steps)}q", *steps),
+            struct.pack("I", len(sizes)),
+        ]
+        # High groups use all of what the memory's lines have, also across.
+        columns = _WARP if crossed_tiles.rows_of(dimensions) else None
+        grid = sizes[0], math.prod(sizes[1:])
+        return self._planned("fourstrided", element, layout, grid, columns)
 
-    def _library(self, element: str):
+    def _planned(
+        self,
+        variant: str,
+        element: str,
+        layout: list[bytes],
+        grid: tuple[int, ...],
+        columns: int | None = None,
+    ) -> _Plan:
+        """columns: the most that a group has."""
+        from ...cuda.function import USUAL_GROUP, group_within
+
+        group = group_within((min(grid[0], columns or USUAL_GROUP), *grid[1:]), USUAL_GROUP)
+        kernel = f"{self._name}_{variant}_{element}"
+        return _Plan(self._library(element), kernel, layout, grid, group)
+
+    def _library(self, element: str, crossed: crossed_tiles.Kernel | None = None):
         from ...cuda.library import Library
 
-        return compile_library(f"{self._called} for {element}", self._source(element), Library)
+        text = self._source(element, crossed=crossed)
+        return compile_library(f"{self._called} for {element}", text, Library)
 
 
 def _dimensions(tensors: list[Tensor]) -> list[tuple[int, tuple[int, ...]]]:

@@ -373,7 +373,7 @@ def _implement(d: Definition, backward: str, needed: frozenset[str], key: str) -
             Launcher(
                 d.name,
                 f"{name}_backward",
-                source,
+                functools.partial(source, is_backward=True),
                 [p.kind for p in numbers],
                 has_mask=gradients > 1,
             ),

@@ -3,7 +3,8 @@
 Which kernels there are is decided here and in csrc/python/functor.cpp alike: those that torch's exec_unary_kernel,
 exec_binary_kernel and exec_ternary_kernel look for, registered with torch's own macros, where these serve the
 operator's numbers of inputs, results and scalars; else three of our own, launched by <metalops/elementwise_launch.h>. For
-CUDA tensors there are those of our own alone, and one that takes four elements at a time, launched by cuda_launch.py.
+CUDA tensors there are others, which take four elements at a time, and in sources of their own those for operands that lie
+across each other, launched by cuda_launch.py.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from ...build.paths import include_paths
 from ...msl.flatten import flatten_text
 from ..compile import generated_text, user_text
 from ..identifiers import mentioned
+from . import crossed_tiles
 from .definition import COMPLEX_TYPES, FLOAT_TYPES, INTEGER_TYPES, Definition, Parameter
+from .places import PLACES
 
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b[^\n]*", re.MULTILINE)
 _SCALAR_TYPES = {bool: "bool", int: "long", float: "float"}
@@ -27,6 +30,7 @@ struct alignas(sizeof(T) < 4 ? 4 * sizeof(T) : 16) metalops_four {
   T values[4];
 };
 """
+_CROSSED = "#include <metalops/crossed_tiles.h>"
 _ARITIES = {1: "UNARY", 2: "BINARY", 3: "TERNARY"}
 
 
@@ -70,19 +74,32 @@ def needed_by_gradient(definition: Definition) -> frozenset[str]:
     return names & everything
 
 
-def source(definition: Definition, element: str, for_mps: bool = True) -> str:
+def source(
+    definition: Definition,
+    element: str,
+    for_mps: bool = True,
+    crossed: crossed_tiles.Kernel | None = None,
+    is_backward: bool = False,
+) -> str:
     """The Metal source for inputs whose elements are of the type `element`. It includes nothing but Metal's headers. for_mps:
-    with the kernels that torch's classes look for where there are such.
+    with the kernels that torch's classes look for where there are such. crossed: one kernel alone, for CUDA tensors that lie
+    across each other; is_backward: that of the gradients.
     """
     d = definition
     texts = [d.header, *d.expressions[: d.is_struct]]
     includes = [x.strip() for text in texts for x in _INCLUDE.findall(text)]
     if "c10" in mentioned(" ".join([d.header, *d.expressions, *(d.grad or ())])):
         includes.append("#include <c10/metal/special_math.h>")  # too large to be there always
+    if crossed:
+        includes.append(_CROSSED)
     parts = [_prelude(tuple(includes))]
     for label, text in zip((f"{d.name}.header", f"{d.name}.functor"), texts, strict=False):
         if text.strip():
             parts.append(user_text(label, _INCLUDE.sub("", text)))
+    if crossed:
+        operator = (_backward if is_backward else _forward)(d, element)
+        parts.append(generated_text(d.name, _crossed_operator(operator, crossed)))
+        return "".join(parts)
     operators = [_forward(d, element)]
     if d.grad is not None and element not in INTEGER_TYPES:
         operators.append(_backward(d, element))
@@ -94,8 +111,13 @@ def source(definition: Definition, element: str, for_mps: bool = True) -> str:
     return "".join(parts)
 
 
-def source_for_cuda(text: str, operator: Operator) -> str:
-    """The Metal source of an operator whose expressions call functions of a text."""
+def source_for_cuda(
+    text: str, operator: Operator, crossed: crossed_tiles.Kernel | None = None
+) -> str:
+    """The Metal source of an operator whose expressions call functions of a text. crossed: as for source."""
+    if crossed:
+        text += flatten_text(_CROSSED, include_paths()) + "\n"
+        return text + generated_text(operator.name, _crossed_operator(operator, crossed))
     return text + generated_text(operator.name, "\n".join([_FOUR, _own_operator(operator, False)]))
 
 
@@ -223,6 +245,15 @@ def _torch_operator(o: Operator) -> str:
 
 
 def _own_operator(o: Operator, for_mps: bool) -> str:
+    variants = ["dense", "rows", "strided"]
+    if not for_mps:
+        variants = ["four", "fourrows", "fourstrided"]
+    kernels = [_own_kernel(o, variant) for variant in variants]
+    return _values(o) + "".join(kernels)
+
+
+def _values(o: Operator) -> str:
+    """The function that computes the results of one place."""
     outputs = range(len(o.lines))
     inputs = range(len(o.inputs))
     arguments = [f"const {o.element} metalops_in{i}" for i in inputs]
@@ -233,102 +264,91 @@ def _own_operator(o: Operator, for_mps: bool) -> str:
         f"    metalops_out{i} = c10::metal::cast_to<{o.result}>(metalops_result{i});\n"
         for i, line in enumerate(o.lines)
     )
-    function = f"inline void {o.name}_values({', '.join(arguments)}) {{\n{_variables(o)}{o.before}{results}}}\n"
-    variants = ["dense", "rows", "strided", *([] if for_mps else ["four"])]
-    kernels = [_own_kernel(o, variant, for_mps) for variant in variants]
-    return function + "".join(kernels)
+    return f"inline void {o.name}_values({', '.join(arguments)}) {{\n{_variables(o)}{o.before}{results}}}\n"
 
 
-def _own_kernel(o: Operator, variant: str, for_mps: bool) -> str:
-    outputs, inputs = len(o.lines), len(o.inputs)
-    operands = outputs + inputs
-    result, element = o.result, o.element
-    if variant == "four":
-        result, element = f"metalops_four<{result}>", f"metalops_four<{element}>"
-    types = [f"device {result}*"] * outputs + [f"constant {element}*"] * inputs
-    buffers = [f"{type} metalops_p{i}" for i, type in enumerate(types)]
+def _crossed_operator(o: Operator, kernel: crossed_tiles.Kernel) -> str:
+    """A kernel of <metalops/crossed_tiles.h>. It writes all gradients, wanted or not."""
+    outputs, operands = range(len(o.lines)), len(o.lines) + len(o.inputs)
+    inputs = range(len(o.lines), operands)
+    side, own = kernel.side, kernel.packs[0]
+    buffers = [f"device {o.result}* metalops_p{n}" for n in outputs]
+    buffers += [f"constant {o.element}* metalops_p{n}" for n in inputs]
     buffers += [f"constant {_SCALAR_TYPES[p.kind]}& {p.name}" for p in o.parameters]
     buffers += ["constant long& metalops_wanted"] * o.has_mask
-    if variant == "dense":
-        place = "const uint metalops_i{n} = metalops_position;"
-        thread = "uint"
-    elif variant == "four":
-        place = ""
-        thread = "uint"
-    elif variant == "rows":
+    buffers.append(f"constant ::metalops::CrossedLayout<{operands}>& metalops_layout")
+    parameters = [f"{buffer} [[buffer({i})]]" for i, buffer in enumerate(buffers)]
+    parameters.append("uint metalops_group [[threadgroup_position_in_grid]]")
+    parameters.append("uint metalops_thread [[thread_index_in_threadgroup]]")
+    values = [f"metalops_v{n}[metalops_k]" for n in inputs]
+    values += [*(p.name for p in o.parameters), *(f"metalops_result{n}" for n in outputs)]
+
+    def call(function: str, type: str, *arguments: object) -> str:
+        first = f"{type}, {side}, {own}"
+        return f"::metalops::crossed_{function}<{', '.join(map(str, (first, *arguments)))}>"
+
+    lines = [
+        f"threadgroup {o.element} metalops_memory[{side * (side + 1)}];",
+        f"const auto metalops_place = ::metalops::crossed_place<{side}>(metalops_group, metalops_thread, metalops_layout);",
+    ]
+    # All that is read is on its way before the first is waited for.
+    for n in inputs:
+        load = call("load", o.element, kernel.packs[n], str(kernel.crosses[n]).lower())
+        lines.append(
+            f"auto metalops_v{n} = {load}(metalops_p{n}, {n}, metalops_place, metalops_layout);"
+        )
+    for n in inputs:
+        if kernel.crosses[n]:
+            exchange = call("exchange", o.element, kernel.packs[n])
+            lines.append(
+                f"metalops_v{n} = {exchange}(metalops_v{n}, metalops_memory, metalops_thread);"
+            )
+    lines += [
+        *(f"::metalops::CrossedTile<{o.result}> metalops_v{n};" for n in outputs),
+        f"for (uint metalops_k = 0; metalops_k < {crossed_tiles.ELEMENTS}; ++metalops_k) {{",
+        *(f"{o.result} metalops_result{n};" for n in outputs),
+        f"{o.name}_values({', '.join(values)});",
+        *(f"metalops_v{n}[metalops_k] = metalops_result{n};" for n in outputs),
+        "}",
+        *(
+            f"{call('store', o.result)}(metalops_v{n}, metalops_p{n}, {n}, metalops_place, metalops_layout);"
+            for n in outputs
+        ),
+    ]
+    body = "".join(f"  {line}\n" for line in lines)
+    return f"{_values(o)}kernel void {o.name}_crossed_{o.element}({', '.join(parameters)}) {{\n{body}}}\n"
+
+
+def _own_kernel(o: Operator, variant: str) -> str:
+    outputs, operands = range(len(o.lines)), range(len(o.lines) + len(o.inputs))
+    inputs = operands[len(outputs) :]
+    result, element = o.result, o.element
+    if variant in ("four", "fourrows"):
+        result, element = f"metalops_four<{result}>", f"metalops_four<{element}>"
+    buffers = [f"device {result}* metalops_p{n}" for n in outputs]
+    buffers += [f"constant {element}* metalops_p{n}" for n in inputs]
+    buffers += [f"constant {_SCALAR_TYPES[p.kind]}& {p.name}" for p in o.parameters]
+    buffers += ["constant long& metalops_wanted"] * o.has_mask
+    if variant in ("rows", "fourrows"):
         buffers.append("constant long* metalops_rows")
-        place = "const long metalops_i{n} = metalops_position.y * metalops_rows[{n}] + metalops_position.x;"
-        thread = "uint2"
-    else:
+    elif variant in ("strided", "fourstrided"):
         buffers += [
             "constant long* metalops_sizes",
-            "constant long* metalops_strides",
+            "constant long* metalops_strides",  # in bytes
             "constant uint& metalops_ndim",
         ]
-        # Strides are in bytes.
-        place = (
-            "const long metalops_i{n} = c10::metal::offset_from_coord(metalops_coordinates, "
-            "metalops_strides + {n} * metalops_ndim, metalops_ndim);"
-            if for_mps
-            else "long metalops_i{n} = metalops_position.x * metalops_strides[{n} * metalops_ndim];"
-        )
-        thread = "uint2"
     parameters = [f"{buffer} [[buffer({i})]]" for i, buffer in enumerate(buffers)]
+    thread = "uint" if variant in ("dense", "four") else "uint2"
     parameters.append(f"{thread} metalops_position [[thread_position_in_grid]]")
-    body = []
-    if variant == "strided" and for_mps:
-        body += [
-            "int metalops_coordinates[c10::metal::max_ndim];",
-            "c10::metal::pos_from_thread_index(metalops_position, metalops_coordinates, metalops_sizes, metalops_ndim);",
-        ]
-    body += [place.format(n=n) for n in range(operands)]
-    if variant == "strided" and not for_mps:
-        # Of any torch's headers, and without coordinates in an array, which a GPU keeps in memory.
-        body += [
-            "uint metalops_rest = metalops_position.y;",
-            "for (uint metalops_d = 1; metalops_d < metalops_ndim; ++metalops_d) {",
-            "  const uint metalops_size = uint(metalops_sizes[metalops_d]), metalops_at = metalops_rest % metalops_size;",
-            "  metalops_rest /= metalops_size;",
-            *(
-                f"  metalops_i{n} += metalops_at * metalops_strides[{n} * metalops_ndim + metalops_d];"
-                for n in range(operands)
-            ),
-            "}",
-        ]
-    if variant == "strided":
-        reads = [
-            f"c10::metal::val_at_offs<{o.element}>((constant void*)metalops_p{n}, metalops_i{n})"
-            for n in range(outputs, operands)
-        ]
-        writes = [
-            f"c10::metal::ref_at_offs<{o.result}>((device void*)metalops_p{n}, metalops_i{n})"
-            for n in range(outputs)
-        ]
-    elif variant == "four":
-        body = [
-            *(f"{result} metalops_v{n};" for n in range(outputs)),
-            *(
-                f"const {element} metalops_v{n} = metalops_p{n}[metalops_position];"
-                for n in range(outputs, operands)
-            ),
-            "for (uint metalops_k = 0; metalops_k < 4; ++metalops_k) {",
-        ]
-        reads = [f"metalops_v{n}.values[metalops_k]" for n in range(outputs, operands)]
-        writes = [f"metalops_v{n}.values[metalops_k]" for n in range(outputs)]
-    else:
-        reads = [f"metalops_p{n}[metalops_i{n}]" for n in range(outputs, operands)]
-        writes = [f"metalops_p{n}[metalops_i{n}]" for n in range(outputs)]
-    results = [f"metalops_result{n}" for n in range(outputs)]
-    body += [f"{o.result} {name};" for name in results]
+    before, reads, writes, after = PLACES[variant](result, element, outputs, inputs)
+    results = [f"metalops_result{n}" for n in outputs]
     values = [*reads, *(p.name for p in o.parameters), *results]
+    body = [*before, *(f"{o.result} {name};" for name in results)]
     body.append(f"{o.name}_values({', '.join(values)});")
     if o.has_mask:
         wanted = [f"metalops_wanted & {1 << n} ? {result} : " for n, result in enumerate(results)]
         body.append(f"const {o.result} metalops_first = {''.join(wanted[:-1])}{results[-1]};")
         results = [f"{choice}metalops_first" for choice in wanted]
     body += [f"{write} = {result};" for write, result in zip(writes, results, strict=True)]
-    if variant == "four":
-        stores = [f"metalops_p{n}[metalops_position] = metalops_v{n};" for n in range(outputs)]
-        body += ["}", *stores]
-    lines = "".join(f"  {line}\n" for line in body)
+    lines = "".join(f"  {line}\n" for line in [*body, *after])
     return f"kernel void {o.name}_{variant}_{o.element}({', '.join(parameters)}) {{\n{lines}}}\n"
