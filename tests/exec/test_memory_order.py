@@ -248,11 +248,13 @@ def test_compilers_are_not_promised_independent_threads(body):
     [
         ("a[i] = b[i] + c[i];", False),
         ("a[i] = c[i]; b[i] = c[i];", False),
-        ("a[i] = c[i]; b[i] = c[i + 1];", True),
+        ("a[i] = d[i]; b[i] = c[i];", False),
+        ("a[i] = d[i]; b[i] = c[i + 1] + c[i];", True),
         ("a[i] = 1; b[i] = 2;", False),
-        ("a[2 * i] = 1; b[2 * i + 1] = 2;", True),
+        ("a[2 * i] = 1; b[2 * i + 1] = 2;", False),
+        ("a[2 * i] = 1; b[2 * i] = 2; a[2 * i + 1] = 3;", True),
         ("put_two(a, b, i, 0, 1);", True),
-        ("a[i] = 1; b[i] = d[i + 1];", True),
+        ("a[i] = 1; b[i] = d[i] + d[i + 1];", False),
         ("a[i] = get(c, i, 0) + b[i + 1];", False),
     ],
 )

@@ -1,8 +1,8 @@
 """Whether it matters in what order a thread uses shared memory.
 
-A thread sees its own accesses in order. Compilers that are promised independent iterations move accesses of one iteration
-past each other too, where they gather or scatter those of several: what is written to neighbouring elements is written
-where the last of them is.
+A thread sees its own accesses in order. Compilers that are promised independent iterations keep that order too, but for
+accesses through one pointer to elements at a fixed distance, which they make one access of: where the first is if they
+read, where the last is if they write, past whatever stands between.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class MemoryOrder:
         self._pointers = [
             d
             for d in scopes.declarations
-            if d.kind in ("parameter", "variable")
-            and (d.address_spaces & _SPACES or (d.is_pointer and "constant" in d.address_spaces))
+            if d.kind in ("parameter", "variable") and d.address_spaces & _SPACES
         ]
         self._accesses: dict[int, list[_Access]] = {}  # by the pointer they are made of
         made_of = self._made_of()
         for pointer in self._pointers:
-            found = self._accesses.setdefault(made_of[_key(pointer)], [])
+            root = made_of[_key(pointer)]
+            found = self._accesses.setdefault(root, [])
             for use in pointer.uses:
                 if self._is_within(use):
-                    found += self._accesses_of(pointer, use)
+                    found += self._accesses_of(pointer, use, root)
 
     def _is_within(self, node) -> bool:
         return any(n.start_byte <= node.start_byte < n.end_byte for n in self._nodes)
@@ -61,11 +61,11 @@ class MemoryOrder:
             node = node.parent
 
     def matters(self) -> bool:
-        """Whether an access may follow a write to the same element: if that is all that is accessed, it is safe."""
+        """Whether it matters in what order elements are accessed through one pointer, or others that are made of it."""
         return any(map(self._is_ordered, self._accesses.values()))
 
     def matters_between_buffers(self) -> bool:
-        """The same if all pointers to buffers may point to the same."""
+        """The same if all pointers to device memory may point to the same. (What is written is not read as constant memory.)"""
         return self._is_ordered(
             [a for found in self._accesses.values() for a in found if a.is_of_buffer]
         )
@@ -75,14 +75,13 @@ class MemoryOrder:
     def _made_of(self) -> dict[int, int]:
         """One pointer of those that are made of each other, for each of them."""
         parent = {_key(p): _key(p) for p in self._pointers}
-        written = [p for p in self._pointers if p.address_spaces & _SPACES]
 
         def root(key: int) -> int:
             while parent[key] != key:
                 key = parent[key]
             return key
 
-        for pointer, other in itertools.permutations(written, 2):
+        for pointer, other in itertools.permutations(self._pointers, 2):
             values = [pointer.initialiser, *map(_assignment, pointer.uses)]
             if any(
                 v is not None and any(v.start_byte <= u.start_byte < v.end_byte for u in other.uses)
@@ -93,7 +92,7 @@ class MemoryOrder:
 
     # ---- accesses --------------------------------------------------------------------------------
 
-    def _accesses_of(self, pointer: Declaration, use) -> list[_Access]:
+    def _accesses_of(self, pointer: Declaration, use, root: int) -> list[_Access]:
         """What a mention of a pointer does to memory."""
         node, is_address = use, not pointer.is_reference
         way = (self._base(pointer, use),)
@@ -121,22 +120,21 @@ class MemoryOrder:
             elif around.type != "parenthesized_expression":
                 break
             node = around
-        is_writable = not pointer.is_const and "constant" not in pointer.address_spaces
         is_argument = around.type == "argument_list" and around.parent.type == "call_expression"
 
         def made(way, end: int, reads: bool, writes: bool) -> list[_Access]:
-            is_of_buffer = "threadgroup" not in pointer.address_spaces
+            is_of_buffer = "device" in pointer.address_spaces
             return [
-                _Access(is_write, way, node, end, is_of_buffer)
+                _Access(is_write, way, node, end, root, is_of_buffer)
                 for is_write, is_made in ((False, reads), (True, writes))
                 if is_made
             ]
 
         if is_address:
             if is_argument:  # of functions that are given it, not all is known
-                return made(None, around.parent.end_byte, True, is_writable)
+                return made(None, around.parent.end_byte, True, not pointer.is_const)
             if around.type == "update_expression":
-                return made(None, around.end_byte, True, is_writable)
+                return made(None, around.end_byte, True, not pointer.is_const)
             return []
         if is_argument:
             arguments = [a for a in around.named_children if a.type != "comment"]
@@ -217,15 +215,23 @@ class MemoryOrder:
     # ---- order -----------------------------------------------------------------------------------
 
     def _is_ordered(self, accesses: list[_Access]) -> bool:
-        has_neighbours = len({_element(access.way) for access in accesses}) > 1
+        """Whether some access follows a write to what may be the same element, and one of the two may be moved."""
+        moved = {a.root for a in accesses if self._may_be_moved(a.root)}
         return any(
             write.is_write
             and write.node != access.node
-            and _may_be_the_same(write.way, access.way, has_neighbours)
+            and (write.root in moved or access.root in moved)
+            and _may_be_the_same(write.way, access.way)
             and self._may_follow(access, write)
             for write in accesses
             for access in accesses
         )
+
+    def _may_be_moved(self, root: int) -> bool:
+        """Whether there may be several elements that are accessed through pointers that are made of one."""
+        accesses = self._accesses[root]
+        ways = {a.way for a in accesses}
+        return None in ways or len(ways) > 1 or any(any(self._around(a.node)) for a in accesses)
 
     def _may_follow(self, access: _Access, write: _Access) -> bool:
         is_later = access.end > write.end or (
@@ -254,12 +260,14 @@ class _Index:
 
 @dataclass(frozen=True)
 class _Access:
-    """way: by what expression; None where that is not known. `node` is the whole of it, and it has happened at `end`."""
+    """way: by what expression; None where that is not known. `node` is the whole of it, and it has happened at `end`. root: the
+    pointer that its pointer is made of, see _made_of."""
 
     is_write: bool
     way: tuple[_Index, ...] | None
     node: object
     end: int
+    root: int
     is_of_buffer: bool
 
 
@@ -304,12 +312,8 @@ def _integer(text: str) -> int | None:
     return int(number[1], 0 if number[1][:2] in ("0x", "0X") else 10) if number else None
 
 
-def _element(way: tuple | None) -> tuple | None:
-    return None if way is None else tuple((part.text, part.offset) for part in way)
-
-
-def _may_be_the_same(way: tuple | None, other: tuple | None, if_equal: bool) -> bool:
-    """Whether two ways may lead to one element. if_equal: what is said if they are the same way."""
+def _may_be_the_same(way: tuple | None, other: tuple | None) -> bool:
+    """Whether two ways may lead to one element."""
     if way is None or other is None or len(way) != len(other):
         return True
     are_of_two = False
@@ -321,4 +325,4 @@ def _may_be_the_same(way: tuple | None, other: tuple | None, if_equal: bool) -> 
         if a.pointer == b.pointer:  # other elements of one array
             return not all(part.is_fixed for part in way)
         are_of_two = True
-    return if_equal
+    return True
