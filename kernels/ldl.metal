@@ -339,6 +339,8 @@ kernel void ldl_factor(device float* columns [[buffer(0)]], device float* number
         threadgroup_barrier(mem_flags::mem_device);
         for (uint j = next; j < n; j += kTogether) {
           device float* const behind = a + j * width;
+          // What a thread writes it does not come to again.
+#pragma clang loop vectorize(assume_safety)
           for (uint i = j + thread_index; i < n; i += threads) {
             reduce_row_by_pair<T>(&behind[i], &x[i], column + j, apart, is_hermitian);
           }
@@ -350,6 +352,8 @@ kernel void ldl_factor(device float* columns [[buffer(0)]], device float* number
         threadgroup_barrier(mem_flags::mem_device);
         for (uint j = next; j < n; j += kTogether) {
           device float* const behind = a + j * width;
+          // What a thread writes it does not come to again.
+#pragma clang loop vectorize(assume_safety)
           for (uint i = j + thread_index; i < n; i += threads) {
             reduce_row<T>(&behind[i], &x[i], column + j, apart, is_hermitian);
           }

@@ -253,6 +253,8 @@ kernel void lu_panel(device float* output [[buffer(0)]], device float* panels [[
       }
       threadgroup_barrier(mem_flags::mem_device);
       best = Candidate();
+      // What a thread writes it does not come to again.
+#pragma clang loop vectorize(assume_safety)
       for (uint row = step + 1 + thread_index; row < p.rows; row += threads) {
         best.meet(reduce_row<T>(&x[row], x + step, p.apart, step - first), row);
       }
@@ -264,6 +266,8 @@ kernel void lu_panel(device float* output [[buffer(0)]], device float* panels [[
     threadgroup_barrier(mem_flags::mem_device);
     for (uint column = first + P::kWidth; column < p.columns; column += P::kWidth) {
       device float* const behind = panel + column * width;
+      // The same here.
+#pragma clang loop vectorize(assume_safety)
       for (ulong row = end + thread_index; row < p.rows; row += threads) {
         update_row<T>(&behind[row], x + row, behind + first, p.apart);
       }

@@ -265,3 +265,20 @@ def test_kernels_that_need_separate_buffers(body, needs):
     assert bool(int(found)) == needs
     in_group = _emitted(MEETING["group"] + body).split("k_in_group", 1)[1]
     assert re.findall(r"::each<(\w+)>", in_group) == ["false" if needs else "true"]
+
+
+@pytest.mark.parametrize("promise", ["", "#pragma clang loop vectorize(assume_safety)"])
+def test_a_promise_of_the_source_is_passed_on(promise):
+    body = f"""{MEETING["group"]}
+{promise}
+    for (uint k = i; k < 600; k += 32) {{ put(a, k, 0, c[k]); put(a, k, 1, 2); }}"""
+    text = _emitted(body).split("k_in_group", 1)[1]
+    assert re.findall(r"::stride<(\w+),", text) == ["true" if promise else "false"]
+
+
+def test_a_promise_is_only_about_shared_memory():
+    body = f"""{MEETING["group"]}
+#pragma clang loop vectorize(assume_safety)
+    for (uint k = i; k < 600; k += 32) {{ int v[2] = {{1, 2}}; v[k & 1] = c[k]; a[k] = v[1]; }}"""
+    text = _emitted(body).split("k_in_group", 1)[1]
+    assert re.findall(r"::stride<(\w+),", text) == ["false"]

@@ -57,7 +57,7 @@ class _Part:
         self.has_simd_operation = False
         self._graph = graph
         self._place: Place | None = None
-        self._depends: dict[frozenset[str], bool] = {}
+        self._computes: dict[frozenset[str], bool] = {}
 
     def read(self) -> _Part:
         if self._place is None:
@@ -72,32 +72,37 @@ class _Part:
         for node in nodes:
             self._read(node, scopes)
 
-    def depends_on_order(self, spaces: frozenset[str]) -> bool:
-        if spaces not in self._depends:
+    def computes_addresses(self, spaces: frozenset[str]) -> bool:
+        """Whether it may use memory of its thread at addresses that it computes (see private_memory.py)."""
+        if spaces not in self._computes:
             graph = self._graph
             nodes = graph.extent(self.item)[1]
             if isinstance(self.item, Function):
-                scopes = graph.scopes(*nodes)
-                self._depends[spaces] = (
-                    has_computed_accesses(graph.source, scopes, graph.takes_reference, spaces)
-                    or graph.memory_order(nodes, scopes).matters()
+                self._computes[spaces] = has_computed_accesses(
+                    graph.source, graph.scopes(*nodes), graph.takes_reference, spaces
                 )
             else:
-                self._depends[spaces] = isinstance(self.item, ClassScope) and any(
+                self._computes[spaces] = isinstance(self.item, ClassScope) and any(
                     has_arrays(graph.source, node) for node in nodes
                 )
-        return self._depends[spaces]
+        return self._computes[spaces]
+
+    @functools.cached_property
+    def depends_on_order(self) -> bool:
+        """Whether it matters in what order it uses shared memory."""
+        return self._order is not None and self._order.matters()
 
     @functools.cached_property
     def mixes_buffers(self) -> bool:
-        """Whether it matters to a function if two pointers to device memory that it has point to the same."""
+        """The same if two pointers to device memory that it has point to the same."""
+        return self._order is not None and self._order.matters_between_buffers()
+
+    @functools.cached_property
+    def _order(self) -> MemoryOrder | None:
+        if not isinstance(self.item, Function):
+            return None
         nodes = self._graph.extent(self.item)[1]
-        return (
-            isinstance(self.item, Function)
-            and self._graph.memory_order(
-                nodes, self._graph.scopes(*nodes)
-            ).matters_between_buffers()
-        )
+        return self._graph.memory_order(nodes, self._graph.scopes(*nodes))
 
     def _read(self, node, scopes: FunctionScopes) -> None:
         graph = self._graph
@@ -197,29 +202,30 @@ class CallGraph:
         Of what is written through a tensor nothing is known.
         """
         return self.program.has_tensors or any(
-            part.depends_on_order(OF_THE_GRID) for part in self._reached_by(instance)
+            part.computes_addresses(OF_THE_GRID) or part.depends_on_order
+            for part in self._reached_by(instance)
         )
 
-    def nodes_depend_on_order(
+    def nodes_compute_addresses(
         self, nodes: list, is_harmless: Callable[[Declaration | None], bool]
     ) -> bool:
-        """The same for nodes of a function, and the threads of a group (see private_memory.has_computed_accesses), whatever
-        buffers share memory."""
+        """Whether a thread of a group may use memory of its own at addresses that it computes, in nodes of a function (see
+        private_memory.has_computed_accesses)."""
         scopes = self._around(nodes[0])[0]
-        order = self.memory_order(nodes, scopes)
+        return any(
+            has_computed_accesses(
+                self.source, scopes, self.takes_reference, OF_THE_GROUP, node, is_harmless
+            )
+            for node in nodes
+        ) or any(other.computes_addresses(OF_THE_GROUP) for other in self._run_by(nodes))
+
+    def nodes_depend_on_order(self, nodes: list) -> bool:
+        """Whether it may matter in what order nodes of a function use shared memory, whatever buffers share some."""
+        order = self.memory_order(nodes, self._around(nodes[0])[0])
         return (
-            any(
-                has_computed_accesses(
-                    self.source, scopes, self.takes_reference, OF_THE_GROUP, node, is_harmless
-                )
-                for node in nodes
-            )
-            or order.matters()
+            order.matters()
             or order.matters_between_buffers()
-            or any(
-                other.depends_on_order(OF_THE_GROUP) or other.mixes_buffers
-                for other in self._run_by(nodes)
-            )
+            or any(other.depends_on_order or other.mixes_buffers for other in self._run_by(nodes))
         )
 
     def mixes_buffers(self, instance: Instance) -> bool:

@@ -28,6 +28,9 @@ _INTEGERS = re.compile(
     r"(?:const\s+)?(?:auto|unsigned|(?:unsigned\s+)?(?:int|short|long)|u(?:int|short|long)|size_t"
     r"|u?int(?:16|32|64)_t)$"
 )
+_PROMISE = re.compile(
+    r"(?m)^[ \t]*#[ \t]*pragma[ \t]+clang[ \t]+loop[ \t]+vectorize[ \t]*\([ \t]*assume_safety[ \t]*\)"
+)
 _NUMBER = re.compile(r"\d+[uU]?")
 # What chooses threads by what they know about themselves (group.h).
 _CHOICES = {
@@ -409,7 +412,7 @@ class Flow(Calls):
         of_turn = self._lambda([body], used, [], self._statement(body, replaced), turn, parameters)
         lane = max(lane, of_turn, key=LANE_TYPES.index)
         out.add(
-            f"{_S}::stride<{self._independent([body])}, {len(indices)}, {_S}::{lane}>"
+            f"{_S}::stride<{self._independent([body], self._is_promised(node))}, {len(indices)}, {_S}::{lane}>"
             f"(msl_g, {self._mask}, "
         )
         out.add(first)
@@ -420,6 +423,10 @@ class Flow(Calls):
         out.add("}, ")
         out.add(turn)
         out.add(");\n")
+
+    def _is_promised(self, loop) -> bool:
+        """Whether `#pragma clang loop vectorize(assume_safety)` stands before a loop."""
+        return _PROMISE.search(self.source.text[loop.prev_sibling.end_byte : loop.start_byte]) is not None
 
     def _computes_more(self, node) -> bool:
         """Whether an expression is not to be computed more than once."""

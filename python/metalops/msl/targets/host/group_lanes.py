@@ -325,8 +325,9 @@ class Lanes:
     def _is_copied_parameter(self, variable: Variable) -> bool:
         return self._copied(*self.parameters[self._position_of(variable)]) is not None
 
-    def _independent(self, nodes) -> str:
-        """Whether the iterations of a loop over the threads may be promised to be independent."""
+    def _independent(self, nodes, is_promised: bool = False) -> str:
+        """Whether the iterations of a loop over the threads may be promised to be independent. is_promised: whether the
+        source promises that it does not matter in what order each thread uses shared memory."""
 
         def is_harmless(declaration: Declaration | None) -> bool:
             """What is kept for each thread is, and what is the same for all of them and not written here."""
@@ -345,8 +346,13 @@ class Lanes:
                 for definition in declaration.definitions
             )
 
-        depends = self.groups.calls.nodes_depend_on_order(nodes, is_harmless)
-        return "false" if depends or self.body.may_meet_itself(nodes) else "true"
+        calls = self.groups.calls
+        depends = (
+            calls.nodes_compute_addresses(nodes, is_harmless)
+            or self.body.may_meet_itself(nodes)
+            or (not is_promised and calls.nodes_depend_on_order(nodes))
+        )
+        return "false" if depends else "true"
 
     def _prologue(self, nodes, variables, values, taken, out: Mapped) -> None:
         """The variables that a thread uses, under their names."""
