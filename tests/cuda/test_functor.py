@@ -210,8 +210,9 @@ def test_kernels_compile_for_gpus(monkeypatch):
 
 
 def test_plans_are_kept_for_layouts(squares):
+    name = squares.definition.name
     source = functools.partial(metal_text.source, squares.definition, for_mps=False)
-    launcher = cuda_launch.Launcher("f0", "metalops_f0", source, [float], has_mask=False)
+    launcher = cuda_launch.Launcher(name, f"metalops_{name}", source, [float], has_mask=False)
     for n in (3, 4, 3):
         launcher([torch.empty(n)], [torch.ones(n)], [1.0])
     assert len(launcher._plans) == 2

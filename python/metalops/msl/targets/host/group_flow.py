@@ -426,7 +426,10 @@ class Flow(Calls):
 
     def _is_promised(self, loop) -> bool:
         """Whether `#pragma clang loop vectorize(assume_safety)` stands before a loop."""
-        return _PROMISE.search(self.source.text[loop.prev_sibling.end_byte : loop.start_byte]) is not None
+        return (
+            _PROMISE.search(self.source.text[loop.prev_sibling.end_byte : loop.start_byte])
+            is not None
+        )
 
     def _computes_more(self, node) -> bool:
         """Whether an expression is not to be computed more than once."""
