@@ -668,7 +668,7 @@ def test_an_error_is_said_of_the_program_as_it_is_written():
     assert "msl_" not in str(error.value)
 
 
-def test_group_loops_that_do_not_compile_are_told(monkeypatch):
+def test_group_loops_that_do_not_compile_are_told(monkeypatch, tmp_path):
     """Errors are those of the program as it was written: with any of its own there is no warning."""
     source = f"{HEADER}kernel void k(device float* out, uint i [[thread_position_in_grid]]) {{ out[i] = simd_sum(float(i)); %s }}"
     write = Form.write
@@ -678,6 +678,7 @@ def test_group_loops_that_do_not_compile_are_told(monkeypatch):
         form.text.add(" oops oops;")
 
     monkeypatch.setattr(Form, "write", write_wrongly)
+    monkeypatch.setenv("METALOPS_CACHE_DIR", str(tmp_path))  # what is found there is not compiled
     with pytest.warns(RuntimeWarning, match="run on fibers.*line 3"):
         library = _host.Library(str(msl.compile_source(source % "")))
     assert engines_of(library, "k") == ["fiber"]
