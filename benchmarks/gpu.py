@@ -164,30 +164,31 @@ for name in ("f32", "f16"):
     )
     # torch reads the second operand of heaviside in float only where the first is zero, so half of
     # what must be read of these: another operator, which needs both.
-    case(
-        "strided",
-        f"swiglu {name} column slices 8192x4096",
-        lambda m, d=dtype: {
-            "x": m.normal(8192, 8192, dtype=d)[:, :4096],
-            "y": m.normal(8192, 8192, dtype=d)[:, 4096:],
-        },
-        lambda t: torch.ops.metalops.swiglu(t["x"], t["y"]),
-        lambda t: 3 * size(t["x"]),
-        theirs=lambda t: torch.mul(t["x"], t["y"]),
-        note="torch: mul",
-    )
-    case(
-        "strided",
-        f"swiglu {name} transposed + dense 8192^2",
-        lambda m, d=dtype: {
-            "x": m.normal(8192, 8192, dtype=d).t(),
-            "y": m.normal(8192, 8192, dtype=d),
-        },
-        lambda t: torch.ops.metalops.swiglu(t["x"], t["y"]),
-        lambda t: 3 * size(t["x"]),
-        theirs=lambda t: torch.mul(t["x"], t["y"]),
-        note="torch: mul",
-    )
+    for how, operands in (
+        (
+            "column slices 8192x4096",
+            lambda m, d=dtype: {
+                "x": m.normal(8192, 8192, dtype=d)[:, :4096],
+                "y": m.normal(8192, 8192, dtype=d)[:, 4096:],
+            },
+        ),
+        (
+            "transposed + dense 8192^2",
+            lambda m, d=dtype: {
+                "x": m.normal(8192, 8192, dtype=d).t(),
+                "y": m.normal(8192, 8192, dtype=d),
+            },
+        ),
+    ):
+        case(
+            "strided",
+            f"swiglu {name} {how}",
+            operands,
+            lambda t: torch.ops.metalops.swiglu(t["x"], t["y"]),
+            lambda t: 3 * size(t["x"]),
+            theirs=lambda t: torch.mul(t["x"], t["y"]),
+            note="torch: mul",
+        )
     case(
         "silu_and_mul",
         f"silu_and_mul {name} 8192 x 2*8192",

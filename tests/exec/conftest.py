@@ -1,9 +1,13 @@
 """Kernels for these tests are Metal source in the test files, compiled once for the session."""
 
+import shutil
+
 import pytest
 import torch
 from metalops import msl
+from metalops.msl.preprocess import preprocess
 from metalops.msl.targets.host import sanitizers
+from metalops.msl.targets.host.emit import emit
 
 HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
 
@@ -22,6 +26,25 @@ def build(source):
 def engines_of(library, name):
     """The engines that take a kernel."""
     return next(entry["engines"] for entry in library.kernel_table() if entry["name"] == name)
+
+
+# What stands in a kernel whose body is to be a loop over the grid, or over the threads of a group.
+MEETING = {"loop": "", "group": "threadgroup_barrier(mem_flags::mem_none);"}
+
+
+@pytest.fixture(params=["g++", "clang++-19"])
+def each_compiler(request, monkeypatch):
+    """Kernels are compiled by each compiler that there is."""
+    if not shutil.which(request.param):
+        pytest.skip(f"{request.param} is not installed")
+    monkeypatch.setenv("CXX", request.param)
+
+
+def assert_left_to_fibers(source, reason):
+    """Asserts that the kernel k of a source runs on fibers, and that this is what is said of why."""
+    engine, why = emit(preprocess(HEADER + source)).engines["k"]
+    assert engine == "fiber" and reason in why
+    assert build(source).kernel_table()[0]["engines"] == ["fiber"]
 
 
 def assert_as_fibers(source, name, launches):

@@ -4,7 +4,7 @@ import pytest
 from metalops.msl.preprocess import preprocess
 from metalops.msl.targets.host.emit import emit
 
-from .conftest import HEADER, assert_as_fibers, build
+from .conftest import HEADER, assert_as_fibers, assert_left_to_fibers, build
 from .test_group_loops import LAUNCHES, PARAMETERS
 
 HELPERS = """
@@ -263,6 +263,4 @@ def test_what_is_left_to_fibers_says_why(body, reason):
         "template <typename F> uint call(F f) { return f(); }\n"
         f"kernel void k(device const uint* x, device uint* out, {PARAMETERS}) {{ uint v = x[i], r = 0; {body} out[i] = r; }}"
     )
-    engine, why = emit(preprocess(HEADER + source)).engines["k"]
-    assert engine == "fiber" and reason in why
-    assert build(source).kernel_table()[0]["engines"] == ["fiber"]
+    assert_left_to_fibers(source, reason)

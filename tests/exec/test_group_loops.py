@@ -10,7 +10,7 @@ from metalops.msl.preprocess import preprocess
 from metalops.msl.targets.host.emit import emit
 from metalops.msl.targets.host.group_form import Form
 
-from .conftest import HEADER, assert_as_fibers, build, engines_of
+from .conftest import HEADER, assert_as_fibers, assert_left_to_fibers, build, engines_of
 
 PARAMETERS = """uint i [[thread_position_in_grid]], uint t [[thread_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]], uint group [[simdgroup_index_in_threadgroup]],
@@ -653,9 +653,7 @@ def test_what_is_left_to_fibers_says_why(body, reason):
         "template <typename T> T of_any(T x) { return x * x; }\n"
         f"kernel void k(device const uint* x, device uint* out, {PARAMETERS}) {{ uint v = x[i], r = 0; {body} out[i] = r; }}"
     )
-    engine, why = emit(preprocess(HEADER + source)).engines["k"]
-    assert engine == "fiber" and reason in why
-    assert build(source).kernel_table()[0]["engines"] == ["fiber"]
+    assert_left_to_fibers(source, reason)
 
 
 def test_an_error_is_said_of_the_program_as_it_is_written():

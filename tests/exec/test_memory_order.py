@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 import re
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -13,7 +12,7 @@ import pytest
 import torch
 from metalops import _host, msl
 
-from .conftest import HEADER
+from .conftest import HEADER, MEETING
 
 THREADS = 600
 SEEDS = [*range(40), 73, 97, 105, 148, 180, 267]  # with those that were wrong once
@@ -24,7 +23,6 @@ inline int get(device const int* p, uint i, uint k) { return p[2 * i + k]; }
 inline void add(device int& r, int v) { r += v; }
 inline void put_two(device int* p, device int* q, uint i, uint k, int v) { p[2 * i + k] = v; q[2 * i + (k ^ 1)] = v + 1; }
 """
-MEETING = {"loop": "", "group": "threadgroup_barrier(mem_flags::mem_none);"}
 # The engine, threads in a group, and what numbers the threads: compilers know most of what a loop itself counts.
 LAUNCHES = {
     "loop": ("loop", 256, "thread_position_in_grid"),
@@ -159,13 +157,6 @@ KINDS = {
     "helpers": ("a", ("read by helper", "write by helper", "write by helper", "write two"), 0.2),
     "writes": ("a", ("write", "write by sum"), 0.3),
 }
-
-
-@pytest.fixture(params=["g++", "clang++-19"])
-def each_compiler(request, monkeypatch):
-    if not shutil.which(request.param):
-        pytest.skip(f"{request.param} is not installed")
-    monkeypatch.setenv("CXX", request.param)
 
 
 def _memory(is_shared: bool) -> dict[str, torch.Tensor]:

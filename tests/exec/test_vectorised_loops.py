@@ -2,13 +2,12 @@
 however it is addressed, at any width of the compiler's vectors."""
 
 import re
-import shutil
 
 import pytest
 import torch
 from metalops import _host, msl
 
-from .conftest import HEADER
+from .conftest import HEADER, MEETING
 
 THREADS = 4096
 # Straight-line code, as compilers vectorise it: each thread writes one of four numbers of its own, and reads one.
@@ -66,17 +65,6 @@ def _expected(x):
     i = torch.arange(THREADS)
     numbers[i, (i >> 2) & 3] = 7
     return numbers[i, i & 3]
-
-
-@pytest.fixture(params=["g++", "clang++-19"])
-def each_compiler(request, monkeypatch):
-    if not shutil.which(request.param):
-        pytest.skip(f"{request.param} is not installed")
-    monkeypatch.setenv("CXX", request.param)
-
-
-# What makes a kernel that does not synchronise one that does, so that the body is a loop over the threads of a group.
-MEETING = {"loop": "", "group": "threadgroup_barrier(mem_flags::mem_none);"}
 
 
 def _source(body, engine):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from metalops import _host, msl
+from metalops.msl.program import integer_value
 
 BUILTINS = """
     kernel void k(device uint* out,
@@ -376,3 +377,11 @@ def test_enumerations_shared_with_the_host(program):
     out = torch.zeros(1)
     p.launch("k", out, torch.tensor([5.0]), grid=1)
     assert out.item() == 17
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("0", 0), ("12u", 12), ("(7)", 7), ("0x1F", 31), ("010", 8), ("08", None), ("N + 1", None)],
+)
+def test_integer_literals_are_read_as_cpp_reads_them(text, value):
+    assert integer_value(text) == value

@@ -8,11 +8,11 @@ read, where the last is if they write, past whatever stands between.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from .parse import Source
+from .program import integer_value
 from .regions import LOOPS
 from .scopes import Declaration, FunctionScopes
 
@@ -151,30 +151,25 @@ class MemoryOrder:
         return made(way, around.end_byte if writes else node.end_byte, True, writes)
 
     def _base(self, pointer: Declaration, use) -> _Index:
-        """A pointer as the first part of a way: parameters are the same if they point to the same."""
+        """A pointer as the first part of a way."""
         if self._changes(pointer):
             return _Index(f"changing {use.start_byte}")
-        name = "parameter" if pointer.kind == "parameter" else f"{_key(pointer)}"
-        return _Index(name, 0, self._is_fixed(pointer), _key(pointer))
+        return _Index(f"{_key(pointer)}", is_fixed=self._is_fixed(pointer))
 
     def _index(self, node, sign: int) -> _Index:
         while node.type == "parenthesized_expression" and node.named_child_count == 1:
             node = node.named_children[0]
-        rest, offset = node, 0
-        if node.type == "number_literal":
-            rest, offset = None, _integer(self._text(node))
-        elif node.type == "binary_expression" and self._text(
-            node.child_by_field_name("operator")
-        ) in ("+", "-"):
-            right = node.child_by_field_name("right")
-            number = _integer(self._text(right)) if right.type == "number_literal" else None
-            if number is not None:
-                rest = node.child_by_field_name("left")
-                offset = (
-                    number if self._text(node.child_by_field_name("operator")) == "+" else -number
-                )
-        if offset is None:
+        rest, number = node, node
+        if node.type == "binary_expression":
+            rest, number = (node.child_by_field_name(side) for side in ("left", "right"))
+        offset = integer_value(self._text(number)) if number.type == "number_literal" else None
+        operator = "+" if number is node else self._text(node.child_by_field_name("operator"))
+        if offset is None or operator not in ("+", "-"):
             rest, offset = node, 0
+        elif number is node:
+            rest = None
+        elif operator == "-":
+            offset = -offset
         is_fixed = True
         for name in self._source.find("(identifier) @n", node):
             declaration = self._scopes.declaration_of(name)
@@ -249,13 +244,11 @@ class MemoryOrder:
 
 @dataclass(frozen=True)
 class _Index:
-    """A part of a way to an element. offset: a number that is added. is_fixed: whether it is the same all the time.
-    pointer: of a parameter, which one."""
+    """A part of a way to an element. offset: a number that is added. is_fixed: whether it is the same all the time."""
 
     text: str
     offset: int = 0
     is_fixed: bool = True
-    pointer: int = 0
 
 
 @dataclass(frozen=True)
@@ -307,22 +300,11 @@ def _leaves(case) -> bool:
     return last.type in ("break_statement", "return_statement")
 
 
-def _integer(text: str) -> int | None:
-    number = re.fullmatch(r"(0[xX][0-9a-fA-F]+|\d+)[uUlL]*", text)
-    return int(number[1], 0 if number[1][:2] in ("0x", "0X") else 10) if number else None
-
-
 def _may_be_the_same(way: tuple | None, other: tuple | None) -> bool:
     """Whether two ways may lead to one element."""
     if way is None or other is None or len(way) != len(other):
         return True
-    are_of_two = False
     for a, b in zip(way, other, strict=True):
-        if a == b:
-            continue
-        if a.text != b.text or are_of_two:
-            return True
-        if a.pointer == b.pointer:  # other elements of one array
-            return not all(part.is_fixed for part in way)
-        are_of_two = True
+        if a != b:  # other elements of one array, if numbers alone differ
+            return a.text != b.text or not all(part.is_fixed for part in way)
     return True

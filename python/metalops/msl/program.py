@@ -740,8 +740,12 @@ def function_template_type(source: Source, parameter) -> bool:
 
 def integer_value(text: str) -> int | None:
     """The value of an integer literal with suffix, or None for any other expression."""
-    match = re.fullmatch(r"\(*\s*(0[xX][\da-fA-F]+|\d+)[uUlL]*\s*\)*", text.strip())
-    return int(match.group(1), 0) if match else None
+    match = re.fullmatch(
+        r"\(*\s*(?:(0[xX][\da-fA-F]+|[1-9]\d*)|(0[0-7]*))[uUlL]*\s*\)*", text.strip()
+    )
+    if match is None:
+        return None
+    return int(match[1], 0) if match[1] else int(match[2], 8)
 
 
 __all__ = [
