@@ -2,6 +2,7 @@
 launches recorded, and tensors of the CPU pass for a GPU's."""
 
 import contextlib
+import importlib.util
 import re
 import struct
 from dataclasses import dataclass, field
@@ -16,6 +17,12 @@ EXTENT = struct.Struct("<12I")
 
 needs_nvrtc = pytest.mark.skipif(
     not nvrtc.is_available(), reason="NVRTC is not installed: pip install nvidia-cuda-nvrtc"
+)
+
+# The kernels that a GPU would run are run by the software device, with torch's operators on the CPU.
+needs_software_device = pytest.mark.skipif(
+    importlib.util.find_spec("metalops._host") is None,
+    reason="metalops is not built: there is no software device",
 )
 
 

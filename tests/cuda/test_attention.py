@@ -21,7 +21,9 @@ from tests.ops import test_attention as calls
 from tests.ops import test_attention_cache as caches
 from tests.ops import test_attention_decode as decoding
 
-from .recorded import ARCHITECTURE, needs_nvrtc
+from .recorded import ARCHITECTURE, needs_nvrtc, needs_software_device
+
+pytestmark = needs_software_device
 
 HEADERS = ("attention", "attention_decode", "attention_cache")
 KERNELS = os.path.join(os.path.dirname(metalops.__file__), "_C.kernels")

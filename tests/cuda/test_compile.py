@@ -5,11 +5,13 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from metalops.cuda import nvrtc
 from metalops.cuda.function import EXTENT_BYTES, LAUNCH_BYTES
 from metalops.cuda.library import Library
 
 from tests.cuda import simdgroup_operators
+from tests.cuda.recorded import needs_software_device
 from tests.exec.conftest import HEADER
 from tests.fuzz import programs
 
@@ -28,6 +30,10 @@ def assert_all_compile(library):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    torch.torch_version.TorchVersion(torch.__version__) < (2, 13),
+    reason="the operators' kernels include headers of torch 2.13",
+)
 @pytest.mark.parametrize("path", sorted((ROOT / "kernels").glob("*.metal")), ids=lambda p: p.stem)
 def test_kernels_of_operators(path):
     includes = [*INCLUDES, str(path.parent)]
@@ -35,6 +41,7 @@ def test_kernels_of_operators(path):
 
 
 @pytest.mark.slow
+@needs_software_device  # which their modules import
 @pytest.mark.parametrize(
     "about",
     "atomics barriers group_loops launches pack_and_log simdgroup_matrix thread_attributes threadgroup_memory types".split(),

@@ -8,8 +8,10 @@ from metalops.kernel.functor import crossed_tiles, metal_text
 from metalops.ops import _pointwise
 
 from .layouts import operands, strides
-from .recorded import ARCHITECTURE, needs_nvrtc
+from .recorded import ARCHITECTURE, needs_nvrtc, needs_software_device
 from .test_functor import HostLibrary, functor, launched
+
+pytestmark = needs_software_device
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int8]
 

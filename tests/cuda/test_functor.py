@@ -10,7 +10,9 @@ import torch
 from metalops.kernel.functor import cuda_launch, metal_text
 from metalops.kernel.functor.functor import _implement
 
-from .recorded import needs_nvrtc
+from .recorded import needs_nvrtc, needs_software_device
+
+pytestmark = needs_software_device
 
 
 class HostLibrary:

@@ -7,8 +7,10 @@ from metalops import ops  # noqa: F401 declares them
 from metalops.cuda.library import Library
 from metalops.ops import _pointwise
 
-from .recorded import ARCHITECTURE, needs_nvrtc
+from .recorded import ARCHITECTURE, needs_nvrtc, needs_software_device
 from .test_functor import HostLibrary, launched
+
+pytestmark = needs_software_device
 
 NUMBERS = {"softcap": [2.0], "fatrelu_and_mul": [0.25], "swiglu_clamped": [0.5]}
 each_operator = pytest.mark.parametrize("name", list(_pointwise.declared))
