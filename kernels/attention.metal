@@ -398,18 +398,13 @@ kernel void attention_forward_by_simdgroups(
 
     // Whether all of the simdgroup's queries see all of these keys.
     const int place = mine + s.diagonal;
-    const bool is_whole = is_bare && next <= s.keys &&
+    const bool is_whole = is_bare && make.scale > 0.0f && next <= s.keys &&
                           (p.window_right < 0 || next - 1 <= place + p.window_right) &&
                           (p.window_left < 0 || at >= place + rows - 1 - p.window_left);
-    if (is_whole) {
-      const float scale = make.scale * log2_e;
-#pragma unroll
-      for (uint16_t i = 0; i < scores.get_capacity(); ++i) {
-        if (scores.is_valid_element(i)) {
-          scores[i] *= scale;
-        }
-      }
-    } else {
+    // What scores are multiplied by when they become weights, which where all are seen saves doing
+    // it before.
+    const float by = is_whole ? make.scale * log2_e : 1.0f;
+    if (!is_whole) {
 #pragma unroll
       for (uint16_t i = 0; i < scores.get_capacity(); ++i) {
         if (scores.is_valid_element(i)) {
@@ -427,11 +422,12 @@ kernel void attention_forward_by_simdgroups(
       if (!newest.is_valid_element(i)) {
         continue;
       }
-      const bool exceeds = newest[i] > largest[i] + kSlack * log2_e;
+      const float top = newest[i] * by;
+      const bool exceeds = top > largest[i] + kSlack * log2_e;
       factor[i] = 1.0f;
       if (exceeds) {
-        factor[i] = largest[i] == -INFINITY ? 0.0f : exp2(largest[i] - newest[i]);
-        largest[i] = newest[i];
+        factor[i] = largest[i] == -INFINITY ? 0.0f : exp2(largest[i] - top);
+        largest[i] = top;
       }
       is_new = is_new || exceeds;
       newest[i] = largest[i] == -INFINITY ? 0.0f : largest[i];
@@ -439,7 +435,7 @@ kernel void attention_forward_by_simdgroups(
 #pragma unroll
     for (auto it = scores.begin(); it != scores.end(); ++it) {
       if (it.is_valid_element()) {
-        *it = exp2(*it - *newest.map_iterator(it));
+        *it = fast::exp2(fma(*it, by, -*newest.map_iterator(it)));
       }
     }
     ::mpp::tensor_ops::reduce_rows(scores, newest, ::mpp::tensor_ops::reduction_operation::sum,

@@ -301,3 +301,13 @@ def test_types_may_be_made_of_kernels_that_are_not_compiled():
     template [[host_name("other")]] kernel l_t l<float>;
     """
     assert_all_compile(Library(HEADER + source, kernels=["one"]))
+
+
+def test_a_power_of_two_that_may_be_fast_is_one_instruction():
+    source = "kernel void k(device float* x, uint i [[thread_position_in_grid]]) { x[i] = NAME::exp2(x[i]); }"
+    texts = {
+        name: Library(HEADER + source.replace("NAME", name)).compile("compute_90").decode()
+        for name in ("fast", "precise")
+    }
+    # The other one multiplies where the result is denormal.
+    assert "ex2.approx.ftz.f32" in texts["fast"] and "ex2.approx.f32" in texts["precise"]

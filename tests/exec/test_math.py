@@ -53,6 +53,8 @@ def saturate(x):
     return np.fmin(np.fmax(x, 0), 1)
 
 
+# Functions of metal::fast that may give zero for a denormal result: none on the software device.
+FLUSHING: set[str] = set()
 # function -> (reference in float64, allowed error in ulp of float)
 UNARY = {
     "acos": (np.arccos, 1),
@@ -320,7 +322,10 @@ def test_precise_and_fast(namespace):
             continue
         out = np.zeros_like(x)
         launch(f"{namespace}_{function}", [torch.from_numpy(out), torch.from_numpy(x)], len(x))
-        check("float", out, quietly(reference, x), ulp, f"{namespace}::{function}")
+        expected = quietly(reference, x)
+        if namespace == "fast" and function in FLUSHING:
+            expected[np.abs(expected) < np.finfo(np.float32).tiny] = 0
+        check("float", out, expected, ulp, f"{namespace}::{function}")
 
 
 @pytest.mark.parametrize("name", list(DTYPES))

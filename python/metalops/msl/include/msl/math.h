@@ -316,8 +316,9 @@ namespace precise {
 MSL_SINGLE_PRECISION
 }
 namespace fast {
+namespace msl_impl = ::msl::msl_impl::fast;
 MSL_SINGLE_PRECISION
-}
+}  // namespace fast
 
 #undef MSL_SINGLE_PRECISION
 #undef MSL_FLOAT_VECTOR1

@@ -260,5 +260,10 @@ MSL_INLINE float tanpi(float x) {
   return t.quarter & 1 ? odd : even;
 }
 
+// metal::fast's are no others.
+namespace fast {
+using namespace msl_impl;
+}
+
 }  // namespace msl::msl_impl
 #endif
