@@ -17,6 +17,7 @@ from collections.abc import Callable
 import metalops  # noqa: F401 declares the operators
 import torch
 from metalops import ops
+from metalops.trace.replay import CudaDevice, copy_rate
 from torch import Tensor
 
 ours = torch.ops.metalops
@@ -53,12 +54,6 @@ def milliseconds(function: Callable[[], object], repeat: int = 10) -> float:
 
 def normal(*sizes: int, dtype: torch.dtype = torch.half) -> Tensor:
     return torch.randn(*sizes, device="cuda", dtype=dtype)
-
-
-def bytes_of_a_copy() -> float:
-    """Read and written in a millisecond."""
-    x, y = (torch.zeros(2**28, device="cuda") for _ in range(2))
-    return 2 * x.nbytes / milliseconds(lambda: y.copy_(x))
 
 
 results: list[dict] = []
@@ -159,7 +154,7 @@ def main() -> int:
     parser.add_argument("--json", help="where to write the figures")
     parser.add_argument("--only", default="", help="decode, training, materialised or memory")
     arguments = parser.parse_args()
-    rate = bytes_of_a_copy()
+    rate = copy_rate(CudaDevice()) / 1e3  # bytes in a millisecond
     print(f"{torch.cuda.get_device_name()}: a copy moves {rate / 1e9:.2f} TB/s")
     print(f"{'milliseconds':56} {'ours':>9} {'torch':>9} {'times':>6}")
 

@@ -19,6 +19,7 @@ import metalops  # noqa: F401 declares the operators
 import torch
 from metalops import ops
 from metalops.ops._gguf_formats import TYPES
+from metalops.trace.replay import CudaDevice, copy_rate
 from torch import Tensor
 from torch.nn import functional
 
@@ -50,12 +51,6 @@ def milliseconds(calls: list[Call], repeat: int = 10) -> float:
     return min(times)
 
 
-def bytes_of_a_copy() -> float:
-    """Read and written in a millisecond."""
-    x, y = (torch.zeros(2**28, device="cuda") for _ in range(2))
-    return 2 * x.nbytes / milliseconds([lambda: y.copy_(x)])
-
-
 _SETS = 8  # of weights, more than the caches hold
 
 
@@ -73,7 +68,7 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=8192)
     arguments = parser.parse_args()
     size, results = arguments.size, []
-    rate = bytes_of_a_copy()
+    rate = copy_rate(CudaDevice()) / 1e3  # bytes in a millisecond
     print(f"{torch.cuda.get_device_name()}: a copy moves {rate / 1e9:.2f} TB/s")
     print(f"{'milliseconds':40} {'ours':>9} {'torch':>9} {'times':>6}  of the copy's rate")
     dense = [
