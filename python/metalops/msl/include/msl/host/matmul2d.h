@@ -88,6 +88,11 @@ struct MatrixProduct {
   using Sum = metal::conditional_t<metal::is_same_v<E, int>, int, float>;
   static constexpr bool accumulates =
       D.matmul_mode == matmul2d_descriptor::mode::multiply_accumulate;
+  // Where all is in memory, no thread needs what others have, and none may know which of them
+  // computes what: the first one computes all of it, and packs operands once. Instrumented code
+  // meets, so that it is seen who calls.
+  static constexpr bool is_of_one_thread =
+      simdgroups == 0 || (is_tensor<L> && is_tensor<R> && is_tensor<Dst> && !MSL_INSTRUMENTED);
   // What a lane hands in.
   struct Operands {
     L* left;
@@ -139,7 +144,7 @@ struct MatrixProduct {
   template <class Left, class Right, class Destination>
   static MSL_INLINE void compute(const Left& left, const Right& right, const Operands& operands,
                                  const Destination& destination) {
-    const TilePart<D.m, D.n, simdgroups> part(operands.simdgroup);
+    const TilePart<D.m, D.n, is_of_one_thread ? 0 : simdgroups> part(operands.simdgroup);
     if (part.is_empty()) return;
     const auto visit = [&](int i, int down, int j, int across, const auto& f) {
       if constexpr (is_tensor<Dst>) {
@@ -200,13 +205,12 @@ MSL_INLINE void multiply_tiles(L& left, R& right, Dst& destination) {
   check_operand(right, "right operand", D.n, k, D.transpose_right, 1);
   check_operand(destination, "destination", D.n, D.m, false, -1);
   check_scope_operation<Operation>(Operation::simdgroups, "run", site_of_call().id);
-  typename Operation::Operands operands{&left, &right, &destination, 0};
-  if constexpr (ScopeOf<Scope>::simdgroups == 0) {
+  typename Operation::Operands operands{&left, &right, &destination, simdgroup_of_scope<Scope>()};
+  if constexpr (!Operation::is_of_one_thread) {
+    together<Operation, char>(site_of_call(), operands);
+  } else if (thread_in_scope(Operation::simdgroups) == 0) {
     Operation::compute(view_of(left, D.transpose_left), view_of(right, D.transpose_right), operands,
                        [&](u32) -> Dst& { return destination; });
-  } else {
-    operands.simdgroup = simdgroup_of_scope<Scope>();
-    together<Operation, char>(site_of_call(), operands);
   }
 }
 
