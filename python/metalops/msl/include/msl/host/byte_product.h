@@ -2,7 +2,6 @@
 // instruction (AVX-512 VNNI): its parts are packed as bytes, and the sums are integers.
 #pragma once
 
-#include <msl/host/transpose.h>
 #include <msl/tensor_ops/matrix_view.h>
 
 namespace msl::msl_impl {
@@ -14,9 +13,12 @@ constexpr bool is_of_bytes<MatrixView<T, Planes>> =
     metal::is_same_v<metal::remove_cv_t<T>, char> ||
     metal::is_same_v<metal::remove_cv_t<T>, signed char>;
 
-// What is packed at a time, 32 KiB of a thread's stack, and what is kept in registers.
-constexpr int kByteRows = 32, kByteColumns = 32, kByteInner = 512;
-constexpr int kByteStrip = 8;
+// What is packed at a time, with its sums 80 KiB of a thread's stack.
+constexpr int kByteRows = 128, kByteColumns = 64, kByteInner = 256;
+// Lines of a block of what is packed, as many as a vector has sums; columns of a panel of sums;
+// rows that are kept in registers.
+constexpr int kByteLines = 16, kBytePanel = 32, kByteStrip = 8;
+static_assert(kBytePanel == 2 * kByteLines);
 
 #if defined(__x86_64__)
 
@@ -30,156 +32,218 @@ inline bool has_byte_products() {
 }
 #define MSL_BYTE_PRODUCTS __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni"), noinline))
 
-// to[i][j] = view(row + i, column + j), and 0 up to a multiple of the rows in registers and of four
-// columns. Lines of `to` are kByteInner apart.
-template <class View>
-MSL_BYTE_PRODUCTS void pack_left_bytes(signed char* to, const View& view, long row, long column,
-                                       int rows, int columns) {
-  const int down = int(clamped(view.rows - row, rows));
-  const int across = int(clamped(view.columns - column, columns));
-  const int filled = (across + 3) / 4 * 4;
-  for (int i = 0; i < (rows + kByteStrip - 1) / kByteStrip * kByteStrip; ++i) {
-    signed char* const line = to + i * kByteInner;
-    const int there = i < down ? across : 0;
-    if (there > 0) {
-      const auto* const from =
-          &view.first.at((row + i) * view.row_stride + column * view.column_stride);
-      if (view.column_stride == 1) {
-        __builtin_memcpy(line, from, unsigned(there));
-      } else {
-        for (int j = 0; j < there; ++j) line[j] = from[j * view.column_stride];
-      }
-    }
-    __builtin_memset(line + there, 0, unsigned(filled - there));
+typedef unsigned char SixteenBytes __attribute__((vector_size(16)));
+typedef unsigned short EightShorts __attribute__((vector_size(16)));
+typedef int FourInts __attribute__((vector_size(16)));
+typedef unsigned SixteenSums __attribute__((vector_size(64)));
+
+// to[j][i] = from[i][j] for the bytes of four vectors, and for their words of four bytes.
+MSL_INLINE void interleave_bytes(const SixteenBytes (&from)[4], EightShorts (&to)[4]) {
+  EightShorts low[2], high[2];
+  for (int i = 0; i < 2; ++i) {
+    const SixteenBytes a = from[2 * i], b = from[2 * i + 1];
+    low[i] = EightShorts(
+        __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23));
+    high[i] = EightShorts(__builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13,
+                                                  29, 14, 30, 15, 31));
   }
+  to[0] = __builtin_shufflevector(low[0], low[1], 0, 8, 1, 9, 2, 10, 3, 11);
+  to[1] = __builtin_shufflevector(low[0], low[1], 4, 12, 5, 13, 6, 14, 7, 15);
+  to[2] = __builtin_shufflevector(high[0], high[1], 0, 8, 1, 9, 2, 10, 3, 11);
+  to[3] = __builtin_shufflevector(high[0], high[1], 4, 12, 5, 13, 6, 14, 7, 15);
+}
+MSL_INLINE void interleave_words(const FourInts (&from)[4], FourInts (&to)[4]) {
+  const FourInts a = __builtin_shufflevector(from[0], from[1], 0, 4, 1, 5);
+  const FourInts b = __builtin_shufflevector(from[0], from[1], 2, 6, 3, 7);
+  const FourInts c = __builtin_shufflevector(from[2], from[3], 0, 4, 1, 5);
+  const FourInts d = __builtin_shufflevector(from[2], from[3], 2, 6, 3, 7);
+  to[0] = __builtin_shufflevector(a, c, 0, 1, 4, 5);
+  to[1] = __builtin_shufflevector(a, c, 2, 3, 6, 7);
+  to[2] = __builtin_shufflevector(b, d, 0, 1, 4, 5);
+  to[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
 }
 
-// Fours of rows: to[i / 4][j][i % 4] = view(row + i, column + j) + 128 as an unsigned byte, and
-// anything beyond rows and columns that there are.
-typedef unsigned char Bytes __attribute__((vector_size(32)));
-typedef unsigned short Shorts __attribute__((vector_size(32)));
-template <class View>
-MSL_BYTE_PRODUCTS void pack_right_bytes(unsigned char* to, const View& view, long row, long column,
-                                        int rows, int columns) {
-  constexpr int line = 4 * kByteColumns;
-  const int down = int(clamped(view.rows - row, rows));
-  const int across = int(clamped(view.columns - column, columns));
-  if (down == 0 || across == 0) return;
-  const auto* const from = &view.first.at(row * view.row_stride + column * view.column_stride);
-  int done_rows = 0;
-  int done_columns = kByteColumns;  // of done_rows
-  if (view.column_stride == 1 && across == kByteColumns) {
-    for (; done_rows + 4 <= down; done_rows += 4) {
-      Bytes r[4];
-      for (int i = 0; i < 4; ++i) {
-        __builtin_memcpy(&r[i], from + (done_rows + i) * view.row_stride, sizeof(Bytes));
-        r[i] ^= (unsigned char)(0x80);
+// A signed byte and 128, as an unsigned byte, has the sign the other way round.
+constexpr unsigned char kByteSign = 0x80;
+constexpr unsigned in_four_bytes(unsigned char byte) { return byte * 0x01010101u; }
+
+// Lines along the inner dimension, which are the rows of a left operand and the columns of a right
+// one. flipped: bits that are packed the other way round.
+struct ByteLines {
+  const unsigned char* first;
+  long line_stride, inner_stride;
+  int lines, inner;
+  unsigned char flipped;
+};
+
+// to[i / 16][k / 4][i % 16][k % 4] = element k of line i, 0 up to a multiple of four elements, and
+// anything beyond the lines that there are. What lies apart in memory is asked for ahead of time.
+MSL_BYTE_PRODUCTS inline void pack_bytes(unsigned char* to, const ByteLines& from) {
+  constexpr long block = kByteLines * kByteInner, four = 4 * kByteLines, ahead = 32;
+  int done = 0;  // elements of each line
+  if (from.inner_stride == 1) {
+    for (int i = 0; i < from.lines; i += 4) {
+      const unsigned char* lines[4];
+      for (int j = 0; j < 4; ++j) {
+        lines[j] = from.first + clamped(i + j, from.lines - 1) * from.line_stride;
       }
-      Shorts pairs[4];  // of the first two rows, and of the others: lower and upper half
-      for (int i = 0; i < 2; ++i) {
-        pairs[2 * i] = Shorts(__builtin_shufflevector(
-            r[2 * i], r[2 * i + 1], 0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39, 8, 40,
-            9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47));
-        pairs[2 * i + 1] = Shorts(__builtin_shufflevector(
-            r[2 * i], r[2 * i + 1], 16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
-            24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63));
-      }
-      unsigned char* const there = to + done_rows / 4 * line;
-      for (int half = 0; half < 2; ++half) {
-        const Shorts low = __builtin_shufflevector(pairs[half], pairs[half + 2], 0, 16, 1, 17, 2,
-                                                   18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-        const Shorts high = __builtin_shufflevector(pairs[half], pairs[half + 2], 8, 24, 9, 25, 10,
-                                                    26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-        __builtin_memcpy(there + half * 64, &low, sizeof(low));
-        __builtin_memcpy(there + half * 64 + 32, &high, sizeof(high));
-      }
-    }
-  } else if (view.row_stride == 1) {
-    done_columns = across / 8 * 8;
-    for (; done_rows + 32 <= down; done_rows += 32) {
-      for (int j = 0; j < done_columns; j += 8) {
-        EightInts columns_of_words[8], words[8];
-        for (int i = 0; i < 8; ++i) {
-          __builtin_memcpy(&columns_of_words[i], from + (j + i) * view.column_stride + done_rows,
-                           sizeof(EightInts));
-          columns_of_words[i] ^= int(0x80808080u);
+      unsigned char* const there = to + i / kByteLines * block + i % kByteLines * 4;
+      for (done = 0; done + 16 <= from.inner; done += 16) {
+        FourInts elements[4], fours[4];
+        for (int j = 0; j < 4; ++j) {
+          if (done % 64 == 0) __builtin_prefetch(lines[j] + 4 * from.line_stride + done);
+          __builtin_memcpy(&elements[j], lines[j] + done, sizeof(FourInts));
+          elements[j] ^= int(in_four_bytes(from.flipped));
         }
-        transpose_eight(columns_of_words, words);
-        for (int i = 0; i < 8; ++i) {
-          __builtin_memcpy(to + (done_rows / 4 + i) * line + 4 * j, &words[i], sizeof(EightInts));
+        interleave_words(elements, fours);
+        for (int k = 0; k < 4; ++k) {
+          __builtin_memcpy(there + (done / 4 + k) * four, &fours[k], sizeof(FourInts));
         }
       }
     }
+  } else if (from.line_stride == 1) {
+    // What is beyond the last line is in memory too where another element of the first one follows.
+    const int readable = from.lines % kByteLines == 0      ? from.inner
+                         : from.inner_stride >= kByteLines ? from.inner - 1
+                                                           : 0;
+    for (; done + 4 <= readable; done += 4) {
+      const unsigned char* const first = from.first + done * from.inner_stride;
+      for (int k = 0; k < 4; ++k) __builtin_prefetch(first + (ahead + k) * from.inner_stride);
+      for (int i = 0; i < from.lines; i += kByteLines) {
+        SixteenBytes elements[4];
+        for (int k = 0; k < 4; ++k) {
+          __builtin_memcpy(&elements[k], first + k * from.inner_stride + i, sizeof(SixteenBytes));
+          elements[k] ^= from.flipped;
+        }
+        EightShorts fours[4];
+        interleave_bytes(elements, fours);
+        __builtin_memcpy(to + i / kByteLines * block + done / 4 * four, fours, sizeof(fours));
+      }
+    }
   }
-  for (int i = 0; i < down; ++i) {
-    for (int j = i < done_rows ? done_columns : 0; j < across; ++j) {
-      to[i / 4 * line + 4 * j + i % 4] =
-          (unsigned char)(from[i * view.row_stride + j * view.column_stride] ^ 0x80);
+  for (int k = done; k < (from.inner + 3) / 4 * 4; ++k) {
+    for (int i = 0; i < from.lines; ++i) {
+      const unsigned char* const element =
+          from.first + i * from.line_stride + k * from.inner_stride;
+      to[i / kByteLines * block + k / 4 * four + i % kByteLines * 4 + k % 4] =
+          k < from.inner ? (unsigned char)(*element ^ from.flipped) : 0;
     }
   }
 }
 
-// sums += a b, modulo 2^32: instructions multiply unsigned bytes with signed ones, so that 128
-// times the sum of a row of `a` is taken off.
-typedef int SixteenInts __attribute__((vector_size(64)));
-MSL_BYTE_PRODUCTS inline void multiply_bytes(const signed char* a, const unsigned char* b,
-                                             int* sums, int rows, int inner) {
-  for (int i = 0; i < rows; i += kByteStrip) {
-    SixteenInts strip[kByteStrip][2];
-    unsigned of_row[kByteStrip];
+// Rows x (16 * Vectors) elements of a panel: sums += a b for so many fours of elements, less the
+// excess of each column.
+template <int Rows, int Vectors>
+MSL_BYTE_PRODUCTS void multiply_byte_strip(const unsigned char* a, const unsigned char* b,
+                                           int* sums, const SixteenSums* excess, int fours) {
+  SixteenSums strip[Rows][Vectors];
 #pragma GCC unroll 8
-    for (int r = 0; r < kByteStrip; ++r) {
-      strip[r][0] = strip[r][1] = SixteenInts{};
-      int sum = 0;
-      for (int k = 0; k < inner; ++k) sum += a[(i + r) * kByteInner + k];
-      of_row[r] = 128u * unsigned(sum);
+  for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < Vectors; ++v) {
+      __builtin_memcpy(&strip[r][v], sums + r * kBytePanel + v * 16, sizeof(SixteenSums));
+      strip[r][v] -= excess[v];
     }
-    for (int k = 0; k < inner; k += 4) {
-      SixteenInts right[2];
-      __builtin_memcpy(right, b + k * kByteColumns, sizeof(right));
+  }
+  for (int k = 0; k < fours; ++k, a += 4 * kByteLines, b += 4 * kByteLines) {
+    SixteenSums right[Vectors];
+#pragma GCC unroll 2
+    for (int v = 0; v < Vectors; ++v) {
+      __builtin_memcpy(&right[v], b + v * kByteLines * kByteInner, sizeof(SixteenSums));
+    }
 #pragma GCC unroll 8
-      for (int r = 0; r < kByteStrip; ++r) {
-        int four;
-        __builtin_memcpy(&four, a + (i + r) * kByteInner + k, 4);
-        const SixteenInts left = SixteenInts{} + four;
-        __asm__("vpdpbusd %2, %1, %0" : "+v"(strip[r][0]) : "v"(right[0]), "v"(left));
-        __asm__("vpdpbusd %2, %1, %0" : "+v"(strip[r][1]) : "v"(right[1]), "v"(left));
+    for (int r = 0; r < Rows; ++r) {
+      int four;
+      __builtin_memcpy(&four, a + 4 * r, sizeof(four));
+      const SixteenSums left = SixteenSums{} + four;
+#pragma GCC unroll 2
+      for (int v = 0; v < Vectors; ++v) {
+        __asm__("vpdpbusd %2, %1, %0" : "+v"(strip[r][v]) : "v"(left), "v"(right[v]));
       }
     }
+  }
 #pragma GCC unroll 8
-    for (int r = 0; r < kByteStrip; ++r) {
-      int* const to = sums + (i + r) * kByteColumns;
-      int products[2 * 16];
-      __builtin_memcpy(products, strip[r], sizeof(products));
-      for (int j = 0; j < kByteColumns; ++j) {
-        to[j] = int(unsigned(to[j]) + unsigned(products[j]) - of_row[r]);
-      }
+  for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < Vectors; ++v) {
+      __builtin_memcpy(sums + r * kBytePanel + v * 16, &strip[r][v], sizeof(SixteenSums));
     }
+  }
+}
+
+// Rows of a panel: sums += a b, modulo 2^32. Instructions multiply unsigned bytes with signed ones,
+// so that bytes of `a` are 128 more than they should be: 128 times a column of `b` is taken off.
+template <int Vectors>
+MSL_BYTE_PRODUCTS void multiply_bytes(const unsigned char* a, const unsigned char* b, int* sums,
+                                      int rows, int fours) {
+  SixteenSums excess[Vectors] = {};
+  const SixteenSums factor = SixteenSums{} + in_four_bytes(kByteSign);
+  for (int k = 0; k < fours; ++k) {
+#pragma GCC unroll 2
+    for (int v = 0; v < Vectors; ++v) {
+      SixteenSums right;
+      __builtin_memcpy(&right, b + (v * kByteInner + 4 * k) * kByteLines, sizeof(right));
+      __asm__("vpdpbusd %2, %1, %0" : "+v"(excess[v]) : "v"(factor), "v"(right));
+    }
+  }
+  for (int i = 0; i < rows;) {
+    const unsigned char* const from =
+        a + i / kByteLines * kByteLines * kByteInner + i % kByteLines * 4;
+    const bool is_whole = rows - i > kByteStrip / 2;
+    (is_whole ? multiply_byte_strip<kByteStrip, Vectors>
+              : multiply_byte_strip<kByteStrip / 2, Vectors>)(from, b, sums + i * kBytePanel,
+                                                              excess, fours);
+    i += is_whole ? kByteStrip : kByteStrip / 2;
   }
 }
 #undef MSL_BYTE_PRODUCTS
+
+template <class View>
+MSL_INLINE const unsigned char* bytes_at(const View& view, long row, long column) {
+  return reinterpret_cast<const unsigned char*>(
+      &view.first.at(row * view.row_stride + column * view.column_stride));
+}
 
 // As multiply() of tile_product.h.
 template <class Left, class Right, class Begin, class Done>
 MSL_INLINE void multiply_byte_matrices(const Left& left, const Right& right, long inner, int row,
                                        int rows, int column, int columns, const Begin& begin,
                                        const Done& done) {
-  alignas(64) signed char a[kByteRows * kByteInner];
+  constexpr int panels = kByteColumns / kBytePanel;
+  alignas(64) unsigned char a[kByteRows * kByteInner];
   alignas(64) unsigned char b[kByteInner * kByteColumns];
-  int sums[kByteRows * kByteColumns];
+  alignas(64) int sums[panels][kByteRows * kBytePanel];
+  const long in_left = clamped(left.columns, inner), in_both = clamped(right.rows, in_left);
   for (int i = row; i < row + rows; i += kByteRows) {
     const int down = int(clamped(row + rows - i, kByteRows));
     for (int j = column; j < column + columns; j += kByteColumns) {
       const int across = int(clamped(column + columns - j, kByteColumns));
-      __builtin_memset(sums, 0, sizeof(sums));
-      begin(sums, i, down, j, across);
-      for (long k = 0; k < inner; k += kByteInner) {
-        const int depth = int(clamped(inner - k, kByteInner));
-        pack_left_bytes(a, left, i, k, down, depth);
-        pack_right_bytes(b, right, k, j, depth, across);
-        multiply_bytes(a, b, sums, down, (depth + 3) / 4 * 4);
+      // f(number, first column, columns) of each panel of sums.
+      const auto for_panels = [&](int columns, const auto& f) {
+        for (int p = 0; p * kBytePanel < columns; ++p) {
+          f(p, j + p * kBytePanel, int(clamped(columns - p * kBytePanel, kBytePanel)));
+        }
+      };
+      for_panels(across, [&](int p, int first, int count) {
+        __builtin_memset(sums[p], 0, unsigned(down * kBytePanel) * sizeof(int));
+        begin(sums[p], i, down, first, count);
+      });
+      const int left_rows = int(clamped(left.rows - i, down));
+      const int right_columns = int(clamped(right.columns - j, across));
+      for (long k = 0; k < in_both && left_rows > 0 && right_columns > 0; k += kByteInner) {
+        const int depth = int(clamped(in_both - k, kByteInner));
+        pack_bytes(a, {bytes_at(left, i, k), left.row_stride, left.column_stride, left_rows, depth,
+                       kByteSign});
+        pack_bytes(b, {bytes_at(right, k, j), right.column_stride, right.row_stride, right_columns,
+                       depth, 0});
+        for_panels(right_columns, [&](int p, int, int count) {
+          (count > kByteLines ? multiply_bytes<2>
+                              : multiply_bytes<1>)(a, b + p * kBytePanel * kByteInner, sums[p],
+                                                   left_rows, (depth + 3) / 4);
+        });
       }
-      done(sums, i, down, j, across);
+      for_panels(across,
+                 [&](int p, int first, int count) { done(sums[p], i, down, first, count); });
     }
   }
 }

@@ -10,7 +10,7 @@ namespace msl::msl_impl {
 
 // What is packed at a time: 32 KiB of a thread's stack.
 constexpr int kBlockRows = 32, kBlockColumns = 32, kBlockInner = 128;
-static_assert(kByteRows == kBlockRows && kByteColumns == kBlockColumns);
+static_assert(kBytePanel == kBlockColumns);
 // What the innermost loop keeps in registers. Rows and columns of a block are filled up to these.
 constexpr int kStripRows = 4, kStripColumns = 16;
 #if defined(__AVX512F__)

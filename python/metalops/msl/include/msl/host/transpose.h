@@ -4,7 +4,6 @@
 namespace msl::msl_impl {
 
 typedef float EightFloats __attribute__((vector_size(32)));
-typedef int EightInts __attribute__((vector_size(32)));
 
 // b[i][j] = a[j][i]. Overwrites a.
 template <class Eight>
