@@ -14,33 +14,36 @@ namespace matmul = metalops::matmul;
 template <typename Tile, bool LEFT_TRANSPOSED, bool RIGHT_TRANSPOSED>
 inline void multiply_bytes(matmul::Dense<char> left, matmul::Dense<char> right, matmul::Sizes sizes,
                            device int* result, device const int* offsets, bool has_offsets,
-                           uint2 tile) {
+                           uint2 group) {
   using namespace mpp::tensor_ops;
   constexpr auto descriptor = matmul2d_descriptor(
       Tile::rows, Tile::columns, static_cast<int>(dynamic_extent), LEFT_TRANSPOSED,
       !RIGHT_TRANSPOSED, false, matmul2d_descriptor::mode::multiply);
   matmul2d<descriptor, execution_simdgroups<Tile::down * Tile::across>> operation;
-  const int row = static_cast<int>(tile.y) * Tile::rows;
-  const int column = static_cast<int>(tile.x) * Tile::columns;
-  auto a = matmul::tensor_of<LEFT_TRANSPOSED>(left, row, sizes.rows - row, 0, sizes.inner);
-  auto b =
-      matmul::tensor_of<RIGHT_TRANSPOSED>(right, column, sizes.columns - column, 0, sizes.inner);
+  const int row = static_cast<int>(group.y) * Tile::rows;
+  const int column = static_cast<int>(group.x) * Tile::columns;
+  const int rows = sizes.rows - row;
+  const int columns = sizes.columns - column;
+  auto a = matmul::tensor_of<LEFT_TRANSPOSED>(left, row, rows, 0, sizes.inner);
+  auto b = matmul::tensor_of<RIGHT_TRANSPOSED>(right, column, columns, 0, sizes.inner);
+  auto tile = tensor<device int, matmul::Extents, tensor_inline>(
+      result + static_cast<int64_t>(row) * sizes.columns + column, matmul::Extents(columns, rows),
+      array<int, 2>{1, sizes.columns});
+  if (!has_offsets) {
+    operation.run(a, b, tile);
+    return;
+  }
   auto sums =
       operation.template get_destination_cooperative_tensor<decltype(a), decltype(b), int>();
   operation.run(a, b, sums);
   for (uint16_t i = 0; i < sums.get_capacity(); ++i) {
-    if (!sums.is_valid_element(i)) {
-      continue;
-    }
-    const auto at = sums.get_multidimensional_index(i);
-    const int r = row + at[1];
-    const int c = column + at[0];
-    if (r < sizes.rows && c < sizes.columns) {
-      const uint offset = has_offsets ? static_cast<uint>(offsets[c]) : 0u;
-      result[static_cast<int64_t>(r) * sizes.columns + c] =
-          static_cast<int>(static_cast<uint>(sums[i]) + offset);
+    if (sums.is_valid_element(i)) {
+      const int c = sums.get_multidimensional_index(i)[0];
+      const uint offset = c < columns ? static_cast<uint>(offsets[column + c]) : 0u;
+      sums[i] = static_cast<int>(static_cast<uint>(sums[i]) + offset);
     }
   }
+  sums.store(tile);
 }
 
 template <typename Tile>
@@ -143,5 +146,6 @@ kernel void int_mm(device int* result [[buffer(0)]], device const char* left [[b
       device int*, device const char*, device const char*, device const int*,            \
       constant IntProductParameters&, uint, uint, uint, uint)
 
-REGISTER_INT_MM(large, 64, 64, 2, 2);
+REGISTER_INT_MM(large, 128, 64, 2, 2);
+REGISTER_INT_MM(medium, 64, 64, 2, 2);
 REGISTER_INT_MM(small, 16, 64, 1, 4);

@@ -58,11 +58,12 @@ void multiply(const Tensor& result, const Tensor& self, const Tensor& mat2) {
       .right_transposed = b.is_transposed,
       .has_offsets = is_unsigned};
   const bool is_small = a.lines <= 32;
-  const auto groups =
-      static_cast<uint64_t>(c10::metal::ceil_div(parameters.rows, is_small ? 16 : 64)) *
-      static_cast<uint64_t>(c10::metal::ceil_div(parameters.columns, 64));
-  metalops::launch_threadgroups(metalops::matmul_library("int_mm"),
-                                is_small ? "int_mm_small" : "int_mm_large", groups, /*size=*/128,
+  const bool is_large = a.lines > 64;
+  const int rows = is_small ? 16 : is_large ? 128 : 64;  // of a tile
+  const auto groups = static_cast<uint64_t>(c10::metal::ceil_div(parameters.rows, rows)) *
+                      static_cast<uint64_t>(c10::metal::ceil_div(parameters.columns, 64));
+  const char* const name = is_small ? "int_mm_small" : is_large ? "int_mm_large" : "int_mm_medium";
+  metalops::launch_threadgroups(metalops::matmul_library("int_mm"), name, groups, /*size=*/128,
                                 result, a.tensor, b.tensor, offsets, parameters);
 }
 

@@ -19,6 +19,7 @@ SHAPES = (
     (64, 16, 48),
     (70, 1100, 67),
     (40, 2049, 5),
+    (150, 531, 203),
 )
 
 
@@ -68,9 +69,9 @@ def test_products_are_exact(dtype, shape, body):
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8], ids=str)
-@pytest.mark.parametrize("rows", [9, 40])
-def test_every_layout(dtype, rows, body):
-    left, right = operands(rows, 36, 50, dtype)
+@pytest.mark.parametrize("shape", [(9, 36, 50), (40, 36, 50), (139, 299, 85)], ids=str)
+def test_every_layout(dtype, shape, body):
+    left, right = operands(*shape, dtype)
     for of_left in layouts(left):
         for of_right in layouts(right):
             assert torch.equal(torch._int_mm(of_left, of_right).cpu(), exact(left, right))
