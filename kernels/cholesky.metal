@@ -15,6 +15,7 @@ using metalops::column;
 using metalops::kCholeskyBlockRows;
 using metalops::kColumnsOfPack;
 using metalops::kLanes;
+using metalops::MatrixSteps;
 using metalops::RowsOfLane;
 using metalops::SmallMatricesParameters;
 
@@ -70,8 +71,99 @@ kernel void cholesky_block(device float4* matrices [[buffer(0)]], device int* in
   }
 }
 
-// A matrix of at most SIZE rows; infos as above. mode: whether upper triangles are read and
-// written, else the adjoints of lower ones.
+// The upper triangle of a matrix of at most SIZE rows, in registers. What is done for a row is a
+// template of it, so that the indices of all numbers are constants. Rows and columns that there are
+// not are the last ones again; they, and what is below the diagonal, do not matter.
+template <typename T, uint SIZE>
+struct ThreadTriangle {
+  static constexpr constant uint kColumns = kColumnsOfPack<T>;
+  static constexpr constant uint kPacks = metalops::kPacksOfRow<T, SIZE>;
+
+  float4 x[SIZE * kPacks];
+  uint count;  // of the rows of the matrix
+  bool is_conjugated;
+  int info = 0;
+
+  METAL_FUNC T number(T in_memory) const thread {
+    return is_conjugated ? metalops::conjugate(in_memory) : in_memory;
+  }
+
+  template <uint ROW>
+  METAL_FUNC void load_row(device const T* from, MatrixSteps steps) thread {
+    device const T* const own = from + min(ROW, count - 1) * steps.row;
+    for (uint b = ROW / kColumns; b < kPacks; ++b) {
+      for (uint i = 0; i < kColumns; ++i) {
+        const uint at = b * kColumns + i;
+        metalops::set_column(x[ROW * kPacks + b], i,
+                             at < ROW ? T(0.0f) : number(own[min(at, count - 1) * steps.column]));
+      }
+    }
+  }
+  template <uint FIRST>
+  METAL_FUNC void load_four(device const T* from, MatrixSteps steps) thread {
+    load_row<FIRST>(from, steps);
+    load_row<FIRST + 1>(from, steps);
+    load_row<FIRST + 2>(from, steps);
+    load_row<FIRST + 3>(from, steps);
+  }
+
+  template <uint STEP>
+  METAL_FUNC void factor() thread {
+    constexpr uint kPack = STEP / kColumns;
+    const float minor = metalops::real_part(column(x[STEP * kPacks + kPack], STEP % kColumns, T()));
+    if (STEP >= count || info != 0) {
+      return;
+    }
+    if (!(minor > 0.0f)) {
+      info = static_cast<int>(STEP + 1);
+      return;
+    }
+    const float root = precise::sqrt(minor);
+    for (uint b = kPack; b < kPacks; ++b) {
+      x[STEP * kPacks + b] /= root;
+    }
+    metalops::set_column(x[STEP * kPacks + kPack], STEP % kColumns, metalops::from_real<T>(root));
+    for (uint row = STEP + 1; row < SIZE; ++row) {
+      const T factor =
+          metalops::conjugate(column(x[STEP * kPacks + row / kColumns], row % kColumns, T()));
+      for (uint b = row / kColumns; b < kPacks; ++b) {
+        x[row * kPacks + b] =
+            metalops::minus_product(x[row * kPacks + b], factor, x[STEP * kPacks + b]);
+      }
+    }
+  }
+  template <uint FIRST>
+  METAL_FUNC void factor_four() thread {
+    factor<FIRST>();
+    factor<FIRST + 1>();
+    factor<FIRST + 2>();
+    factor<FIRST + 3>();
+  }
+
+  template <uint ROW>
+  METAL_FUNC void store_row(device T* to, MatrixSteps steps) const thread {
+    if (ROW < count) {
+      device T* const own = to + ROW * steps.row;
+      for (uint at = 0; at < SIZE; ++at) {
+        if (at < count) {
+          own[at * steps.column] =
+              at < ROW ? T(0.0f)
+                       : number(column(x[ROW * kPacks + at / kColumns], at % kColumns, T()));
+        }
+      }
+    }
+  }
+  template <uint FIRST>
+  METAL_FUNC void store_four(device T* to, MatrixSteps steps) const thread {
+    store_row<FIRST>(to, steps);
+    store_row<FIRST + 1>(to, steps);
+    store_row<FIRST + 2>(to, steps);
+    store_row<FIRST + 3>(to, steps);
+  }
+};
+
+// A thread for each matrix; infos as above. mode: whether upper triangles are read and written,
+// else the adjoints of lower ones.
 template <typename T, uint SIZE>
 kernel void cholesky_thread(device T* factors [[buffer(0)]], device int* infos [[buffer(1)]],
                             device const T* input [[buffer(2)]],
@@ -82,63 +174,23 @@ kernel void cholesky_thread(device T* factors [[buffer(0)]], device int* infos [
   if (matrix >= p.matrices) {
     return;
   }
-  constexpr uint kColumns = kColumnsOfPack<T>;
-  constexpr uint kPacks = metalops::kPacksOfRow<T, SIZE>;
-  const bool is_upper = p.mode != 0;
   device const T* const from = input + matrix * p.input.matrix;
-  // Loops of so many steps as are known, so that rows are in registers.
-  float4 rows[SIZE][kPacks];
-#pragma unroll
-  for (uint row = 0; row < SIZE; ++row) {
-#pragma unroll
-    for (uint i = 0; i < SIZE; ++i) {
-      const bool is_read = i >= row && i < p.rows;
-      const T number = is_read ? from[row * p.input.row + i * p.input.column] : T(0.0f);
-      metalops::set_column(rows[row][i / kColumns], i % kColumns,
-                           is_upper ? number : metalops::conjugate(number));
-    }
-  }
-  int info = 0;
-#pragma unroll
-  for (uint step = 0; step < SIZE; ++step) {
-    const float minor =
-        metalops::real_part(column(rows[step][step / kColumns], step % kColumns, T()));
-    const bool is_left = info == 0 && step < p.rows;
-    info = is_left && !(minor > 0.0f) ? static_cast<int>(step + 1) : info;
-    if (is_left && info == 0) {
-      const float root = precise::sqrt(minor);
-#pragma unroll
-      for (uint i = step / kColumns; i < kPacks; ++i) {
-        rows[step][i] /= root;
-      }
-      metalops::set_column(rows[step][step / kColumns], step % kColumns,
-                           metalops::from_real<T>(root));
-#pragma unroll
-      for (uint below = step + 1; below < SIZE; ++below) {
-        if (below < p.rows) {
-          // What becomes of the numbers below the diagonal does not matter.
-          const T factor =
-              metalops::conjugate(column(rows[step][below / kColumns], below % kColumns, T()));
-#pragma unroll
-          for (uint i = below / kColumns; i < kPacks; ++i) {
-            rows[below][i] = metalops::minus_product(rows[below][i], factor, rows[step][i]);
-          }
-        }
-      }
-    }
-  }
-  infos[matrix] = info;
   device T* const to = factors + matrix * p.output.matrix;
-#pragma unroll
-  for (uint row = 0; row < SIZE; ++row) {
-#pragma unroll
-    for (uint i = 0; i < SIZE; ++i) {
-      if (row < p.rows && i < p.rows) {
-        const T number = i >= row ? column(rows[row][i / kColumns], i % kColumns, T()) : T(0.0f);
-        to[row * p.output.row + i * p.output.column] =
-            is_upper ? number : metalops::conjugate(number);
-      }
-    }
+  ThreadTriangle<T, SIZE> triangle;
+  triangle.count = p.rows;
+  triangle.is_conjugated = p.mode == 0;
+  triangle.template load_four<0>(from, p.input);
+  if (SIZE > 4) {
+    triangle.template load_four<SIZE - 4>(from, p.input);
+  }
+  triangle.template factor_four<0>();
+  if (SIZE > 4) {
+    triangle.template factor_four<SIZE - 4>();
+  }
+  infos[matrix] = triangle.info;
+  triangle.template store_four<0>(to, p.output);
+  if (SIZE > 4) {
+    triangle.template store_four<SIZE - 4>(to, p.output);
   }
 }
 
