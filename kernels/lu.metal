@@ -317,11 +317,15 @@ struct ThreadRows {
     if (STEP >= steps) {
       return;
     }
-    Candidate best;
+    // The largest number, of equal ones the first, and neither zero nor NaN.
+    float largest = is_pivoted ? 0.0f : INFINITY;
+    uint pivot = STEP;
     for (uint row = STEP; row < SIZE; ++row) {
-      best.meet(pivot_size(current<STEP>(row)), row);
+      const float size = metalops::sum_of_parts(current<STEP>(row));
+      const bool is_larger = size > largest;
+      pivot = is_larger ? row : pivot;
+      largest = is_larger ? size : largest;
     }
-    const uint pivot = is_pivoted && best.size > 0.0f ? best.row : STEP;
     pivots[STEP] = static_cast<int>(pivot + 1);
     for (uint b = 0; b < kPacks; ++b) {
       const float4 step_row = x[STEP * kPacks + b];

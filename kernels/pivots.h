@@ -6,11 +6,15 @@ namespace metalops {
 
 constexpr constant uint kMostSimdgroups = 32;  // of a threadgroup
 
-// As LAPACK has it for complex numbers. NaN is less than any number, so that rows are exchanged for
-// numbers only.
-inline float pivot_size(float a) { return ::metal::isnan(a) ? -1.0f : ::metal::abs(a); }
-inline float pivot_size(::metal::float2 a) {
-  return pivot_size(::metal::abs(a.x) + ::metal::abs(a.y));
+// The size of numbers, as LAPACK has it for complex ones.
+inline float sum_of_parts(float a) { return ::metal::abs(a); }
+inline float sum_of_parts(::metal::float2 a) { return ::metal::abs(a.x) + ::metal::abs(a.y); }
+
+// NaN is less than any number, so that rows are exchanged for numbers only.
+template <typename T>
+inline float pivot_size(T a) {
+  const float size = sum_of_parts(a);
+  return ::metal::isnan(size) ? -1.0f : size;
 }
 
 struct Candidate {

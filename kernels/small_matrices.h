@@ -46,19 +46,38 @@ namespace metalops {
 template <typename T, uint SIZE>
 constexpr constant uint kPacksOfRow = SIZE / kColumnsOfPack<T>;
 
+// What a matrix has at a place of a row of `count` numbers, or zero behind it, and where is_there
+// says that there is no such row. Without branches: what there is not is read as the last number.
+template <typename T>
+METAL_FUNC T number_of_row(device const T* row, int64_t step, uint i, uint count, bool is_there) {
+  const T number = row[::metal::min(i, count - 1) * step];
+  return is_there && i < count ? number : T(0.0f);
+}
+METAL_FUNC::metal::float4 pack_of_row(device const float* row, int64_t step, uint first, uint count,
+                                      bool is_there) {
+  return ::metal::float4(number_of_row(row, step, first, count, is_there),
+                         number_of_row(row, step, first + 1, count, is_there),
+                         number_of_row(row, step, first + 2, count, is_there),
+                         number_of_row(row, step, first + 3, count, is_there));
+}
+METAL_FUNC::metal::float4 pack_of_row(device const ::metal::float2* row, int64_t step, uint first,
+                                      uint count, bool is_there) {
+  return ::metal::float4(number_of_row(row, step, first, count, is_there),
+                         number_of_row(row, step, first + 1, count, is_there));
+}
+
 // With zeros behind its rows and columns. Here and below, indices of the rows are constants, so
 // that they may stay in registers.
 template <typename T, uint SIZE>
 inline void load_matrix(thread::metal::float4* rows, device const T* from, MatrixSteps steps,
                         uint row_count, uint column_count) {
-  const auto numbers = elements_of<T>(rows);
 #pragma unroll
   for (uint row = 0; row < SIZE; ++row) {
+    device const T* const own = from + ::metal::min(row, row_count - 1) * steps.row;
 #pragma unroll
-    for (uint column = 0; column < SIZE; ++column) {
-      const bool is_there = row < row_count && column < column_count;
-      numbers[row * SIZE + column] =
-          is_there ? from[row * steps.row + column * steps.column] : T(0.0f);
+    for (uint b = 0; b < kPacksOfRow<T, SIZE>; ++b) {
+      rows[row * kPacksOfRow<T, SIZE> + b] =
+          pack_of_row(own, steps.column, b * kColumnsOfPack<T>, column_count, row < row_count);
     }
   }
 }
