@@ -11,6 +11,7 @@
 #include "pivots.h"
 #include "row_packs.h"
 #include "small_matrices.h"
+#include "thread_columns.h"
 using namespace metal;
 using c10::metal::ErrorMessages;
 using metalops::Candidate;
@@ -24,7 +25,11 @@ using metalops::LuSwapParameters;
 using metalops::MatrixSteps;
 using metalops::Parts;
 using metalops::pivot_size;
+using metalops::RowOrder;
 using metalops::SmallMatricesParameters;
+using metalops::SmallSystemsParameters;
+using metalops::ThreadColumns;
+using metalops::ThreadPlace;
 
 inline bool is_zero(float a) { return a == 0.0f; }
 inline bool is_zero(float2 a) { return a.x == 0.0f && a.y == 0.0f; }
@@ -583,6 +588,34 @@ kernel void lu_swap_rows(device float4* matrices [[buffer(0)]],
   }
 }
 
+// A X = B of a factored A of at most SIZE rows, whose pivots are applied to rows of B; or, where
+// the mode says so, A^T X = B, of transposed factors, and backward to rows of X.
+template <typename T, uint SIZE>
+kernel void lu_solve_thread(
+    device T* solutions [[buffer(0)]], device const T* factors [[buffer(1)]],
+    device const T* given [[buffer(2)]], constant SmallSystemsParameters& p [[buffer(3)]],
+    device const int* pivots [[buffer(4)]], device ErrorMessages* errors [[buffer(5)]],
+    uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]]) {
+  const ThreadPlace place = ThreadPlace::of(metalops::thread_index(position, grid), p);
+  if (place.matrix >= p.matrices) {
+    return;
+  }
+  RowOrder exchanged;
+  for (uint row = 0; row < p.rows; ++row) {
+    const int pivot = pivots[place.matrix * p.rows + row];
+    exchanged.exchange(row, row_of_pivot(pivot, row, p.rows, errors));
+  }
+  const bool is_transposed = p.mode != 0;
+  device const T* const own = factors + place.matrix * p.matrix.matrix;
+  auto x = ThreadColumns<T, SIZE>::of(p, place.first);
+  x.load(given + place.in(p.given), p.given, is_transposed ? RowOrder() : exchanged);
+  x.conjugate_where(p.is_conjugated != 0);
+  x.solve_lower(own, p.matrix, !is_transposed);
+  x.solve_upper(own, p.matrix, is_transposed);
+  x.conjugate_where(p.is_conjugated != 0);
+  x.store(solutions + place.in(p.solutions), p.solutions, is_transposed ? exchanged : RowOrder());
+}
+
 // Of magnitude one, or zero, or NaN.
 inline float sign_of(float a) { return isnan(a) ? a : sign(a); }
 inline float2 sign_of(float2 a) {
@@ -721,6 +754,11 @@ kernel void lu_log_determinant_simdgroup(
       device T*, device int*, device int*, device const T*, constant SmallMatricesParameters&, \
       uint2, uint2)
 
+#define REGISTER_LU_SOLVE_THREAD(T, SIZE)                                                       \
+  template [[host_name("lu_solve_thread_" #SIZE "_" #T)]] kernel void lu_solve_thread<T, SIZE>( \
+      device T*, device const T*, device const T*, constant SmallSystemsParameters&,            \
+      device const int*, device ErrorMessages*, uint2, uint2)
+
 #define REGISTER_LU_ROWS(T)                                                                    \
   template [[host_name("lu_rows_16_" #T)]] kernel void                                         \
   lu_rows<T, metalops::kMostOfLanes, metalops::kLanes>(                                        \
@@ -735,3 +773,7 @@ REGISTER_LU_THREAD(float, 4);
 REGISTER_LU_THREAD(float, 8);
 REGISTER_LU_THREAD(float2, 4);
 REGISTER_LU_THREAD(float2, 8);
+REGISTER_LU_SOLVE_THREAD(float, 4);
+REGISTER_LU_SOLVE_THREAD(float, 8);
+REGISTER_LU_SOLVE_THREAD(float2, 4);
+REGISTER_LU_SOLVE_THREAD(float2, 8);

@@ -1,4 +1,4 @@
-// Parameters of the kernel of triangular.metal.
+// Parameters of the kernels of triangular.metal.
 #pragma once
 #include <c10/metal/common.h>
 #ifndef __METAL__
@@ -21,6 +21,10 @@ inline uint32_t filled_rows(uint32_t rows) {
 inline uint32_t numbers_of_triangle(uint32_t rows) {
   return filled_rows(rows) * (filled_rows(rows) + kTriangleBlockRows) / 2;
 }
+
+// Modes of the kernel for small systems.
+C10_METAL_CONSTEXPR uint32_t kUpperTriangle = 1;
+C10_METAL_CONSTEXPR uint32_t kUnitTriangle = 2;  // the diagonal is taken for ones
 
 // Of a lower triangle, whose numbering of rows may run backwards: an upper one from its last row is
 // a lower one. Starts and steps of the matrix are counted in numbers, those of the columns in

@@ -1,16 +1,22 @@
 // Solving with triangular matrices by substitution. A thread has some neighbouring columns to
 // itself and takes eight rows at a time, which stay in registers while what is known of the rows
 // before is subtracted; so nothing waits for another thread. Triangles are brought into threadgroup
-// memory first, which threads of a group read together. Larger matrices
-// than a few such blocks are the host's: products of matrices do most of their work.
+// memory first, which threads of a group read together. Larger matrices than a few such blocks are
+// the host's: products of matrices do most of their work. Small ones are read where they lie, and
+// their columns too.
+#include <metalops/strided.h>
 #include <metal_stdlib>
 
 #include "complex.h"
 #include "row_packs.h"
+#include "thread_columns.h"
 #include "triangular.h"
 using namespace metal;
 using metalops::kTriangleNumbers;
 using metalops::numbers_of_triangle;
+using metalops::RowOrder;
+using metalops::SmallSystemsParameters;
+using metalops::ThreadPlace;
 using metalops::TriangularParameters;
 
 constant constexpr uint kPacks = metalops::kTrianglePacks;
@@ -198,9 +204,44 @@ kernel void triangular_solve(device float4* columns [[buffer(0)]],
   }
 }
 
+// Matrices of at most SIZE rows.
+template <typename T, uint SIZE>
+kernel void triangular_thread(device T* solutions [[buffer(0)]],
+                              device const T* matrix [[buffer(1)]],
+                              device const T* given [[buffer(2)]],
+                              constant SmallSystemsParameters& p [[buffer(3)]],
+                              uint2 position [[thread_position_in_grid]],
+                              uint2 grid [[threads_per_grid]]) {
+  const ThreadPlace place = ThreadPlace::of(metalops::thread_index(position, grid), p);
+  if (place.matrix >= p.matrices) {
+    return;
+  }
+  const bool is_unit = (p.mode & metalops::kUnitTriangle) != 0;
+  device const T* const own = matrix + place.matrix * p.matrix.matrix;
+  auto x = metalops::ThreadColumns<T, SIZE>::of(p, place.first);
+  x.load(given + place.in(p.given), p.given, RowOrder());
+  x.conjugate_where(p.is_conjugated != 0);
+  if ((p.mode & metalops::kUpperTriangle) != 0) {
+    x.solve_upper(own, p.matrix, is_unit);
+  } else {
+    x.solve_lower(own, p.matrix, is_unit);
+  }
+  x.conjugate_where(p.is_conjugated != 0);
+  x.store(solutions + place.in(p.solutions), p.solutions, RowOrder());
+}
+
 #define REGISTER_TRIANGULAR(T)                                                    \
   template [[host_name("triangular_solve_" #T)]] kernel void triangular_solve<T>( \
       device float4*, device const T*, constant TriangularParameters&, uint, uint, uint)
 
+#define REGISTER_TRIANGULAR_THREAD(T, SIZE)                               \
+  template [[host_name("triangular_thread_" #SIZE "_" #T)]] kernel void   \
+  triangular_thread<T, SIZE>(device T*, device const T*, device const T*, \
+                             constant SmallSystemsParameters&, uint2, uint2)
+
 REGISTER_TRIANGULAR(float);
 REGISTER_TRIANGULAR(float2);
+REGISTER_TRIANGULAR_THREAD(float, 4);
+REGISTER_TRIANGULAR_THREAD(float, 8);
+REGISTER_TRIANGULAR_THREAD(float2, 4);
+REGISTER_TRIANGULAR_THREAD(float2, 8);

@@ -228,13 +228,18 @@ void solve_to(const Tensor& factors, const Tensor& pivots, const Tensor& b, bool
   }
   const auto n = factors.size(-1);
   const auto right = b.expand(result.sizes());
+  const auto own_pivots = metalops::broadcast_batch(pivots, result, {n}).contiguous();
+  const bool is_transposed = left == adjoint;  // X A = B is the transpose of A^T X^T = B^T
+  if (metalops::fits_thread(factors)) {
+    metalops::launch_small_systems("lu", "lu_solve", result, factors, is_transposed, adjoint, right,
+                                   left, is_transposed, own_pivots, metalops::kErrorBuffer);
+    return;
+  }
   const auto target = left ? result : result.mT();
   const auto x = metalops::padded_rows(left ? right : right.mT());
   const auto resolved = factors.resolve_neg();
   const auto a = metalops::broadcast_batch(adjoint ? resolved.conj() : resolved, result, {n, n});
-  // X A = B is the transpose of A^T X^T = B^T.
-  solve_factored(a, metalops::broadcast_batch(pivots, result, {n}).contiguous(), left == adjoint,
-                 x);
+  solve_factored(a, own_pivots, is_transposed, x);
   target.copy_(x.view(target.sizes()));
 }
 

@@ -8,6 +8,7 @@
 #include <c10/metal/common.h>
 #include <kernels/row_packs.h>
 #include <kernels/small_matrices.h>
+#include <kernels/thread_columns.h>
 #include <metalops/kernel_name.h>
 #include <metalops/launch.h>
 #include <metalops/library.h>
@@ -15,6 +16,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "launch_lengths.h"
 
@@ -116,6 +118,58 @@ METALOPS_HIDDEN inline void launch_small_matrices(const char* kernel, const at::
   });
   if (!output.is_alias_of(result)) {
     result.copy_(output.view(result.sizes()));
+  }
+}
+
+// Launches KERNEL_thread_SIZE_TYPE, a thread for some columns of B beside one of the small matrices
+// each: A X = B, with the transposed and conjugated A where that is said; X and B are transposed
+// themselves if not `left`. a: (*, n, n), broadcast to the batch of b; result: of b's sizes and any
+// strides. Buffers: result, a, b, parameters with this mode, others; tensors among these have a
+// part for each matrix.
+template <class... Others>
+METALOPS_HIDDEN inline void launch_small_systems(const char* family, const KernelName& kernel,
+                                                 const at::Tensor& result, const at::Tensor& a,
+                                                 bool is_transposed, bool is_conjugated,
+                                                 const at::Tensor& b, bool left, uint32_t mode,
+                                                 const Others&... others) {
+  const auto n = a.size(-1);
+  const auto matrices = broadcast_batch(a.resolve_neg(), b, {n, n});
+  const auto given = as_batch(b.resolve_conj().resolve_neg());
+  // Some threads write before others read; and what they write is neither conjugated nor negated.
+  const bool is_own =
+      result.is_alias_of(a) || result.is_alias_of(b) || result.is_conj() || result.is_neg();
+  const auto solutions = as_batch(is_own ? at::empty(result.sizes(), result.options()) : result);
+  const auto steps = [](const at::Tensor& x, bool is_turned) {
+    return MatrixSteps{x.stride(0), x.stride(is_turned ? 2 : 1), x.stride(is_turned ? 1 : 2)};
+  };
+  const auto narrow = [](int64_t x) { return static_cast<uint32_t>(x); };
+  const auto columns = b.size(left ? -1 : -2);
+  SmallSystemsParameters parameters{steps(matrices, is_transposed),
+                                    steps(given, !left),
+                                    steps(solutions, !left),
+                                    0,
+                                    narrow(n),
+                                    narrow(columns),
+                                    mode,
+                                    is_conjugated != matrices.is_conj()};
+  const auto threads = c10::metal::ceil_div(columns, int64_t{kColumnsOfThread});
+  const auto batch = given.size(0);
+  in_launches(batch, 8 * n * n * threads, [&](int64_t first, int64_t count) {
+    const auto own = [&](const auto& x) {
+      if constexpr (std::is_same_v<std::decay_t<decltype(x)>, at::Tensor>) {
+        return count == batch ? x : x.narrow(0, first, count);
+      } else {
+        return x;
+      }
+    };
+    parameters.matrices = narrow(count);
+    launch_threads(library(family),
+                   kernel + (n <= 4 ? "_thread_4_" : "_thread_8_") + metal_type(a.scalar_type()),
+                   count * threads, own(solutions), own(matrices), own(given), parameters,
+                   own(others)...);
+  });
+  if (!solutions.is_alias_of(result)) {
+    result.copy_(solutions.view(result.sizes()));
   }
 }
 

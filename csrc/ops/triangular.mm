@@ -95,6 +95,13 @@ void solve(const Tensor& a, const Tensor& b, bool left, metalops::Triangle trian
   }
   // X A = B is A^T X^T = B^T.
   triangle.is_upper = triangle.is_upper == left;
+  if (metalops::fits_thread(a)) {
+    const auto mode = (triangle.is_upper ? metalops::kUpperTriangle : 0) |
+                      (triangle.is_unit ? metalops::kUnitTriangle : 0);
+    metalops::launch_small_systems("triangular", "triangular", result, a, /*is_transposed=*/!left,
+                                   /*is_conjugated=*/false, b, left, mode);
+    return;
+  }
   const auto x = metalops::padded_rows(left ? b : b.mT());
   const auto matrices = metalops::as_batch(a.resolve_neg());
   metalops::solve_triangular_(left ? matrices : matrices.mT(), triangle, x);

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from metalops import debug
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .aten import assert_refused_as_on_the_cpu, served_by_us
@@ -189,12 +190,15 @@ def test_more_panels_than_are_factored_at_once(dtype):
 
 
 @dtypes
-@pytest.mark.parametrize("n", [1, 3, 8, 33, 70, 130])
-def test_solutions(dtype, n):
+@pytest.mark.parametrize(
+    ("n", "columns"),
+    [*((n, 5) for n in (1, 2, 3, 4, 5, 7, 8, 9, 33, 70, 130)), (3, 1), (4, 4), (6, 50), (8, 8)],
+)
+def test_solutions(dtype, n, columns):
     a = torch.randn(3, n, n, dtype=dtype)
     factors, pivots, _ = linalg.lu_factor_ex(a.to("mps"))
     for left in (True, False):
-        b = torch.randn(2, 1, *((n, 5) if left else (5, n)), dtype=dtype)
+        b = torch.randn(2, 1, *((n, columns) if left else (columns, n)), dtype=dtype)
         for adjoint in (False, True):
             found = linalg.lu_solve(factors, pivots, b.to("mps"), left=left, adjoint=adjoint)
             op = wide(a.mH if adjoint else a)
@@ -213,8 +217,9 @@ def test_solutions(dtype, n):
 
 @dtypes
 @pytest.mark.parametrize("view", VIEWS)
-def test_every_layout(dtype, view):
-    a = torch.randn(2, 3, 20, 20, dtype=dtype) + 5 * torch.eye(20)
+@pytest.mark.parametrize("n", [6, 20])
+def test_every_layout(dtype, view, n):
+    a = torch.randn(2, 3, n, n, dtype=dtype) + 5 * torch.eye(n)
     take = VIEWS[view]
     of_device, of_cpu = take(a.to("mps")), take(a)
     for function in (
@@ -222,11 +227,48 @@ def test_every_layout(dtype, view):
         linalg.det,
         lambda x: linalg.solve(x, x),
         lambda x: linalg.lu(x)[2],
+        lambda x: linalg.lu_solve(x, linalg.lu_factor_ex(x).pivots, x, adjoint=True),
     ):
         found, expected = function(of_device), function(of_cpu)
         assert found.stride() == expected.stride()
         scale = expected.abs().max().item() if expected.numel() else 1.0
         torch.testing.assert_close(found.cpu(), expected, rtol=2e-3, atol=2e-4 * scale)
+
+
+@dtypes
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0])
+def test_a_bad_system_leaves_the_others_alone(dtype, bad):
+    for n in (3, 8, 12):
+        a, b = torch.randn(2, 4, n, n, dtype=dtype).to("mps")
+        expected = linalg.solve_ex(a, b).result
+        a[1] = bad
+        found = linalg.solve_ex(a, b).result
+        for i in (0, 2, 3):
+            assert torch.equal(found[i], expected[i])
+        assert not found[1].isfinite().any()
+
+
+@dtypes
+def test_outputs_that_share_memory_with_arguments(dtype):
+    for n in (4, 8, 12):
+        a, b = torch.randn(2, 3, n, n, dtype=dtype).to("mps")
+        factors, pivots, _ = linalg.lu_factor_ex(a)
+        expected = linalg.lu_solve(factors, pivots, b)
+        for choose in (lambda x, y: x, lambda x, y: x.mT, lambda x, y: y, lambda x, y: y.mT):
+            x, y = b.clone(), factors.clone()
+            assert torch.equal(linalg.lu_solve(y, pivots, x, out=choose(x, y)), expected)
+
+
+def test_small_systems_take_a_launch_for_factors_and_one_for_solutions(tmp_path):
+    a = torch.randn(100, 6, 6, device="mps")
+    factors, pivots, _ = linalg.lu_factor_ex(a)
+    for call, kernels in (
+        (lambda: linalg.lu_solve(factors, pivots, a), ["lu_solve_thread_8_float"]),
+        (lambda: linalg.solve(a, a), ["lu_thread_8_float", "lu_solve_thread_8_float"]),
+    ):
+        with debug.capture(tmp_path / "a.trace") as trace:
+            call()
+        assert [launch.kernel for launch in trace.launches] == kernels
 
 
 def test_invalid_pivots_are_an_error():

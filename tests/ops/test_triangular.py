@@ -39,7 +39,7 @@ def assert_solves(a, x, b, left=True):
 
 # On both sides of a pack of columns, a block of rows, and where halves are solved apart.
 @dtypes
-@pytest.mark.parametrize("n", [1, 2, 7, 8, 9, 31, 33, 64, 65, 129, 260])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 8, 9, 31, 33, 64, 65, 129, 260])
 @pytest.mark.parametrize("upper", [False, True])
 def test_sizes_sides_and_diagonals(dtype, n, upper):
     a = torch.randn(2, 1, n, n, dtype=dtype) / n + 2 * torch.eye(n)
@@ -89,8 +89,9 @@ def test_zeros_on_the_diagonal_stay_in_their_columns():
 
 @dtypes
 @pytest.mark.parametrize("view", VIEWS)
-def test_every_layout(dtype, view):
-    a, b = torch.randn(2, 3, 20, 20, dtype=dtype) / 20 + torch.eye(20), torch.randn(2, 3, 20, 20)
+@pytest.mark.parametrize("n", [6, 20])
+def test_every_layout(dtype, view, n):
+    a, b = torch.randn(2, 3, n, n, dtype=dtype) / n + torch.eye(n), torch.randn(2, 3, n, n)
     b = b.to(dtype)
     take = VIEWS[view]
     for upper in (False, True):
@@ -124,6 +125,9 @@ def test_outputs_of_any_strides(dtype):
     own = b.to("mps")
     solve_triangular(a.to("mps"), own, upper=True, out=own)
     torch.testing.assert_close(own.cpu(), expected, rtol=1e-4, atol=1e-5)
+    conjugate = torch.empty(5, 4, dtype=dtype, device="mps").conj()
+    solve_triangular(a.to("mps"), b.to("mps"), upper=True, out=conjugate)
+    torch.testing.assert_close(conjugate.cpu(), expected, rtol=1e-4, atol=1e-5)
 
 
 @dtypes
