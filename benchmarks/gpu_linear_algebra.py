@@ -120,9 +120,10 @@ def lu_factor(a: Tensor) -> Factors:
         _small("lu", a, 1, result, pivots, infos)
         return result, pivots
     kernels, types = _kernels("lu", "lu")
-    factors, column = a.clone(), a.new_empty(batch, n)
-    p = types.LuPanelParameters(n // 4, n * n // 4, n, 0, n, n // 4, n, n, 1)
-    kernels.threadgroups("lu_panel_float", batch, 32, factors, column, pivots, infos, p)
+    factors, panels = torch.empty_like(a), a.new_empty(batch, 32, n + 16)
+    steps = [types.MatrixSteps(*x.stride()) for x in (a, factors)]
+    p = types.LuPanelParameters(*steps, n, panels.shape[2], 0, n, n, n, 1)
+    kernels.threadgroups("lu_panel_float", batch, 32, factors, panels, pivots, infos, a, p)
     return factors, pivots
 
 

@@ -1,6 +1,5 @@
 """Metal kernels compile for NVIDIA's GPUs. This needs NVRTC (`pip install nvidia-cuda-nvrtc`) and no GPU."""
 
-import ctypes
 import importlib
 import re
 from pathlib import Path
@@ -312,22 +311,3 @@ def test_a_power_of_two_that_may_be_fast_is_one_instruction():
     }
     # The other one multiplies where the result is denormal.
     assert "ex2.approx.ftz.f32" in texts["fast"] and "ex2.approx.f32" in texts["precise"]
-
-
-def test_the_compiler_has_a_deep_stack(monkeypatch):
-    """It recurses, and a program that needs more than a thread usually has would end the process."""
-    c = ctypes.CDLL(None)
-    c.pthread_self.restype = ctypes.c_void_p
-
-    def stack_size(*arguments):
-        attributes, size = ctypes.create_string_buffer(256), ctypes.c_size_t()
-        c.pthread_getattr_np(ctypes.c_void_p(c.pthread_self()), attributes)
-        c.pthread_attr_getstacksize(attributes, ctypes.byref(size))
-        c.pthread_attr_destroy(attributes)
-        return size.value
-
-    monkeypatch.setattr(nvrtc, "_compile", stack_size)
-    assert nvrtc.compile_program("", "", "", ()) >= 256 * 2**20
-    with pytest.raises(nvrtc.CompileError, match="no such function"):
-        monkeypatch.undo()
-        nvrtc.compile_program("#error no such function", "k.cu", ARCHITECTURE, ())

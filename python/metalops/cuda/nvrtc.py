@@ -10,8 +10,6 @@ import glob
 import os
 import re
 import sys
-import threading
-from collections.abc import Callable
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 
 # What every program is compiled with: all functions are the device's, and Metal's conversions are not warned of.
@@ -93,41 +91,8 @@ def errors(log: str) -> list[tuple[int, str]]:
     return [(int(line), text) for line, text in _ERROR.findall(log)]
 
 
-# NVRTC recurses over long functions, and ends the process where the stack ends (13.0 needs more than the usual 8 MiB for a
-# convolution of four simdgroups). Only what is touched becomes memory.
-_STACK = 256 * 2**20
-_starting = threading.Lock()
-
-
-def _on_a_deep_stack(compiling: Callable[[], bytes]) -> bytes:
-    """What `compiling` returns or raises, in a thread of its own."""
-    outcome: list[bytes | BaseException] = []
-
-    def run() -> None:
-        try:
-            outcome.append(compiling())
-        except BaseException as error:  # noqa: BLE001 raised by the thread that waits
-            outcome.append(error)
-
-    thread = threading.Thread(target=run, name="metalops-nvrtc", daemon=True)
-    with _starting:
-        before = threading.stack_size(_STACK)
-        try:
-            thread.start()
-        finally:
-            threading.stack_size(before)
-    thread.join()
-    if isinstance(outcome[0], BaseException):
-        raise outcome[0]
-    return outcome[0]
-
-
 def compile_program(text: str, name: str, architecture: str, options: tuple[str, ...]) -> bytes:
     """architecture: "sm_90" and the like for a cubin, "compute_90" for PTX. Raises CompileError, NvrtcNotFound."""
-    return _on_a_deep_stack(lambda: _compile(text, name, architecture, options))
-
-
-def _compile(text: str, name: str, architecture: str, options: tuple[str, ...]) -> bytes:
     library = _library()
     program = c_void_p()
     result = library.nvrtcCreateProgram(byref(program), text.encode(), name.encode(), 0, None, None)

@@ -55,9 +55,12 @@ _NUMBERS = {
     "int32_t": ctypes.c_int32,
     "uint32_t": ctypes.c_uint32,
     "int64_t": ctypes.c_int64,
+    "uint64_t": ctypes.c_uint64,
     "float": ctypes.c_float,
 }
 _COMMENT = re.compile(r"//[^\n]*")
+_OF_KERNELS = re.compile(r"#ifdef __METAL__.*", re.DOTALL)
+_INCLUDED = re.compile(r'#include "(\w+)\.h"')
 _TYPE = re.compile(
     r"enum class (?P<enum>\w+) : int32_t \{(?P<values>[^}]*)\};|struct (?P<struct>\w+) \{(?P<fields>[^}]*)\};"
 )
@@ -67,11 +70,18 @@ _VALUE = re.compile(r"(\w+)(?: = (-?\d+))?,?")
 
 @functools.cache
 def header(file: str) -> SimpleNamespace:
-    """The types of kernels/<file>.h: structs as ctypes lays them out, which is as C++ does, and enumerations."""
+    """The types of kernels/<file>.h, and of the headers that it includes beside it: structs as ctypes lays them out, which
+    is as C++ does, and enumerations. What stands for kernels alone is left out."""
     with open(os.path.join(folder(), f"{file}.h"), encoding="utf-8") as stream:
-        text = _COMMENT.sub("", stream.read())
+        text = _OF_KERNELS.sub("", _COMMENT.sub("", stream.read()))
     types: dict[str, type] = {}
-    known: dict[str, type] = dict(_NUMBERS)
+    for included in _INCLUDED.findall(text):
+        types |= vars(header(included))
+    known: dict[str, type] = {
+        name: kind if issubclass(kind, ctypes.Structure) else ctypes.c_int32
+        for name, kind in types.items()
+    }
+    known |= _NUMBERS
     for found in _TYPE.finditer(text):
         if found["enum"]:
             name, values = found["enum"], {}
