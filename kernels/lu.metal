@@ -256,7 +256,7 @@ kernel void lu_panel(device float* output [[buffer(0)]], device float* panels [[
           exchange_rows<T>(panel + lane * width, p.apart, step, pivot);
         }
       }
-      threadgroup_barrier(mem_flags::mem_device);
+      threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
       best = Candidate();
       // What a thread writes it does not come to again.
 #pragma clang loop vectorize(assume_safety)
