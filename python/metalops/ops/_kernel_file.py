@@ -77,25 +77,24 @@ def header(file: str) -> SimpleNamespace:
     types: dict[str, type] = {}
     for included in _INCLUDED.findall(text):
         types |= vars(header(included))
-    known: dict[str, type] = {
-        name: kind if issubclass(kind, ctypes.Structure) else ctypes.c_int32
-        for name, kind in types.items()
-    }
-    known |= _NUMBERS
+
+    def stored_as(kind: str) -> type:
+        found = _NUMBERS.get(kind) or types[kind]
+        return ctypes.c_int32 if issubclass(found, enum.IntEnum) else found
+
     for found in _TYPE.finditer(text):
         if found["enum"]:
             name, values = found["enum"], {}
             for called, number in _VALUE.findall(found["values"]):
                 values[called] = int(number) if number else max(values.values(), default=-1) + 1
             types[name] = enum.IntEnum(name, values)
-            known[name] = ctypes.c_int32
         else:
             name = found["struct"]
             fields = [
-                (called, known[kind] * int(count) if count else known[kind])
+                (called, stored_as(kind) * int(count) if count else stored_as(kind))
                 for kind, called, count in _FIELD.findall(found["fields"])
             ]
-            types[name] = known[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
+            types[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
     return SimpleNamespace(**types)
 
 
