@@ -1,4 +1,4 @@
-// Eight vectors of eight elements, transposed.
+// Eight vectors of eight floats, transposed.
 #pragma once
 
 namespace msl::msl_impl {
@@ -6,8 +6,7 @@ namespace msl::msl_impl {
 typedef float EightFloats __attribute__((vector_size(32)));
 
 // b[i][j] = a[j][i]. Overwrites a.
-template <class Eight>
-MSL_INLINE void transpose_eight(Eight (&a)[8], Eight (&b)[8]) {
+MSL_INLINE void transpose_eight(EightFloats (&a)[8], EightFloats (&b)[8]) {
   // Pairs of columns, fours and eights of them become lines.
   for (int j = 0; j < 8; j += 2) {
     b[j] = __builtin_shufflevector(a[j], a[j + 1], 0, 8, 2, 10, 4, 12, 6, 14);
