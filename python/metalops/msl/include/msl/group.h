@@ -603,17 +603,6 @@ MSL_INLINE void begin(const Elements<A[N]>& array) {
   }
 }
 
-// Of 32 bytes, each 0 or 1 (or anything, of a thread that takes no part).
-inline u32 gather_bits(const u8* answers) {
-  u32 bits = 0;
-  for (u32 byte = 0; byte < 4; ++byte) {
-    u64 eight;
-    __builtin_memcpy(&eight, answers + byte * 8, 8);
-    bits |= u32(((eight & 0x0101010101010101ull) * 0x0102040810204080ull) >> 56) << (byte * 8);
-  }
-  return bits;
-}
-
 // Cuts a mask in two.
 template <bool Independent, class M, class F>
 MSL_INLINE void part(const Threads& threads, const M& mask, Mask& yes, Mask& no, const F& f) {
@@ -623,7 +612,7 @@ MSL_INLINE void part(const Threads& threads, const M& mask, Mask& yes, Mask& no,
                     [&](lane_for<F> lane) MSL_LANE_LOOP { answers[lane.slot] = f(lane) ? 1 : 0; });
   for (u32 s = 0; s < yes.simdgroups; ++s) {
     const u32 lanes = mask.word(threads, s);
-    const u32 bits = lanes == 0 ? 0 : gather_bits(&answers[s * 32]);
+    const u32 bits = lanes == 0 ? 0 : msl_impl::gather_bits(&answers[s * 32]);
     yes.words[s] = lanes & bits;
     no.words[s] = lanes & ~bits;
   }

@@ -52,6 +52,37 @@ struct Gathered {
   alignas(64) unsigned char operands[32 * kBytes];
   alignas(64) unsigned char results[32 * kBytes];
 };
+// What the lanes hand over, a member beside the same one of the next lane.
+template <class Operand>
+struct Operands {
+  Operand values[32];
+  MSL_INLINE void put(u32 lane, const Operand& operand) { values[lane] = operand; }
+  MSL_INLINE Operand get(u32 lane) const { return values[lane]; }
+};
+template <class T>
+struct Operands<Moved<T>> {
+  T values[32];
+  ushort amounts[32];
+  MSL_INLINE void put(u32 lane, const Moved<T>& operand) {
+    values[lane] = operand.value;
+    amounts[lane] = operand.amount;
+  }
+  MSL_INLINE Moved<T> get(u32 lane) const { return {values[lane], amounts[lane]}; }
+};
+template <class T>
+struct Operands<Filled<T>> {
+  T values[32], fillings[32];
+  ushort amounts[32], modulos[32];
+  MSL_INLINE void put(u32 lane, const Filled<T>& operand) {
+    values[lane] = operand.value;
+    fillings[lane] = operand.filling;
+    amounts[lane] = operand.amount;
+    modulos[lane] = operand.modulo;
+  }
+  MSL_INLINE Filled<T> get(u32 lane) const {
+    return {values[lane], fillings[lane], amounts[lane], modulos[lane]};
+  }
+};
 struct Capture {
   Gathered* gathered;
   u32 lane;
@@ -64,40 +95,57 @@ struct Replay {
   Gathered* gathered;
   u32 lane;
 };
+// What they are given.
+template <class Result>
+struct Results {
+  Result values[32];
+  MSL_INLINE void put(u32 lane, const Result& result) { values[lane] = result; }
+  MSL_INLINE Result get(u32 lane) const { return values[lane]; }
+};
+template <>
+struct Results<Votes> {
+  u32 yes, present;
+  MSL_INLINE void put(u32, const Votes& votes) { yes = votes.yes, present = votes.present; }
+  MSL_INLINE Votes get(u32 lane) const { return {yes, present, lane}; }
+};
 template <class Operation, class Result, class Operand>
 MSL_INLINE Result together(Capture site, const Operand& operand) {
-  static_assert(sizeof(Operand) <= Gathered::kBytes && sizeof(Result) <= Gathered::kBytes);
-  reinterpret_cast<Operand*>(site.gathered->operands)[site.lane] = operand;
+  static_assert(sizeof(Operands<Operand>) <= sizeof(Gathered::operands) &&
+                sizeof(Results<Result>) <= sizeof(Gathered::results));
+  reinterpret_cast<Operands<Operand>*>(site.gathered->operands)->put(site.lane, operand);
   return Result();
 }
-// Operation::run_all, where there is one.
+// Operation::run_all, where there is one; false where it leaves its work to Operation::run.
 template <class Operation, class Operand, class Result>
-MSL_INLINE auto run_all(const Operand* in, Result* out, int)
-    -> decltype(Operation::run_all(in, out), true) {
-  Operation::run_all(in, out);
-  return true;
+MSL_INLINE auto run_all(const Operands<Operand>& in, Results<Result>& out, int)
+    -> decltype(Operation::run_all(in, out)) {
+  return Operation::run_all(in, out);
 }
 template <class Operation, class Operand, class Result>
-MSL_INLINE bool run_all(const Operand*, Result*, long) {
+MSL_INLINE bool run_all(const Operands<Operand>&, Results<Result>&, long) {
   return false;
 }
 template <class Operation, class Result, class Operand>
 MSL_INLINE Result together(Completion site, const Operand&) {
-  auto* const operands = reinterpret_cast<Operand*>(site.gathered->operands);
-  auto* const results = reinterpret_cast<Result*>(site.gathered->results);
+  const auto& operands = *reinterpret_cast<Operands<Operand>*>(site.gathered->operands);
+  auto& results = *reinterpret_cast<Results<Result>*>(site.gathered->results);
   if (site.mask == ~0u && run_all<Operation>(operands, results, 0)) return Result();
+  Operand handed[32];
+  Result given[32];
   const void* in[32];
   void* out[32];
-  for (u32 lane = 0; lane < 32; ++lane) {
-    in[lane] = &operands[lane];
-    out[lane] = &results[lane];
-  }
+  for_lanes(site.mask, [&](u32 lane) {
+    handed[lane] = operands.get(lane);
+    in[lane] = &handed[lane];
+    out[lane] = &given[lane];
+  });
   Operation::run(in, out, site.mask);
+  for_lanes(site.mask, [&](u32 lane) { results.put(lane, given[lane]); });
   return Result();
 }
 template <class Operation, class Result, class Operand>
 MSL_INLINE Result together(Replay site, const Operand&) {
-  return reinterpret_cast<const Result*>(site.gathered->results)[site.lane];
+  return reinterpret_cast<const Results<Result>*>(site.gathered->results)->get(site.lane);
 }
 
 template <class T>
@@ -138,13 +186,14 @@ struct Reduction {
     }
   }
   // The same where every lane takes part, in loops that compilers vectorise.
-  MSL_INLINE static void run_all(const T* in, T* out) {
+  MSL_INLINE static bool run_all(const Operands<T>& in, Results<T>& out) {
     T values[32];
-    for (u32 i = 0; i < 32; ++i) values[i] = in[i];
+    for (u32 i = 0; i < 32; ++i) values[i] = in.values[i];
     for (u32 part = 0; part < 32; part += Width) {
       halve<Width / 2>(values + part);
-      for (u32 i = part; i < part + Width; ++i) out[i] = values[part];
+      for (u32 i = part; i < part + Width; ++i) out.put(i, values[part]);
     }
+    return true;
   }
   template <u32 Half>
   MSL_INLINE static void halve(T* values) {
@@ -166,6 +215,17 @@ struct Prefix {
       });
     }
   }
+  MSL_INLINE static bool run_all(const Operands<T>& in, Results<T>& out) {
+    for (u32 part = 0; part < 32; part += Width) {
+      T total = Op::template identity<T>();
+      for (u32 lane = part; lane < part + Width; ++lane) {
+        const T before = total;
+        total = Op::combine(total, in.values[lane]);
+        out.put(lane, Inclusive ? total : before);
+      }
+    }
+    return true;
+  }
 };
 
 // ---- shuffles
@@ -178,6 +238,13 @@ MSL_INLINE T value_at(const void* const* in, u32 mask, u32 lane, u32 source) {
   if ((mask >> source) & 1u) return operand_of<Moved<T>>(in, source).value;
   msl_runtime->undefined(abi::Undefined::kAbsentLane, lane, source);
   return T{};
+}
+
+// Whether every lane passes the same number.
+MSL_INLINE bool agree(const ushort (&numbers)[32]) {
+  ushort differ = 0;
+  for (u32 lane = 0; lane < 32; ++lane) differ |= ushort(numbers[lane] ^ numbers[0]);
+  return differ == 0;
 }
 
 // Reports amounts that differ within the `Width` lanes that must agree.
@@ -210,6 +277,35 @@ struct Shuffled {
           source.outside ? mine.value : value_at<T>(in, mask, lane, source.lane);
     });
   }
+  // The same where every lane takes part and nothing is to be reported.
+  MSL_INLINE static bool run_all(const Operands<Moved<T>>& in, Results<T>& out) {
+    if constexpr (Kind == Shuffle::kDirect) {
+      ushort bits = 0;
+      for (u32 lane = 0; lane < 32; ++lane) bits |= in.amounts[lane];
+      if (bits >= Width) return false;
+      for (u32 lane = 0; lane < 32; ++lane) {
+        out.put(lane, in.values[source_lane<Kind, Width>(lane, in.amounts[lane]).lane]);
+      }
+    } else {
+      const u32 amount = in.amounts[0];
+      if (!agree(in.amounts) || (Kind == Shuffle::kBroadcast && amount >= Width)) return false;
+      if constexpr (Width == 32 && Kind != Shuffle::kBroadcast && Kind != Shuffle::kXor) {
+        T twice[64];  // so that what 32 lanes take lies side by side
+        for (u32 i = 0; i < 32; ++i) twice[i] = twice[i + 32] = in.values[i];
+        const T* const taken = twice + source_lane<Kind, Width>(0, amount).lane;
+        for (u32 lane = 0; lane < 32; ++lane) {
+          const bool outside = source_lane<Kind, Width>(lane, amount).outside;
+          out.put(lane, outside ? twice[lane] : taken[lane]);
+        }
+      } else {
+        for (u32 lane = 0; lane < 32; ++lane) {
+          const SourceLane source = source_lane<Kind, Width>(lane, amount);
+          out.put(lane, in.values[source.outside ? lane : source.lane]);
+        }
+      }
+    }
+    return true;
+  }
 };
 
 // The lanes that a shift empties take, in order, the values that fall out of the other end of
@@ -234,6 +330,15 @@ struct ShiftedAndFilled {
       result_of<T>(out, lane) = value;
     });
   }
+  MSL_INLINE static bool run_all(const Operands<Filled<T>>& in, Results<T>& out) {
+    if (!agree(in.amounts) || !agree(in.modulos)) return false;
+    const u32 amount = in.amounts[0], modulo = in.modulos[0];
+    for (u32 lane = 0; lane < 32; ++lane) {
+      const SourceLane source = source_lane_of_filled<Down>(lane, amount, modulo);
+      out.put(lane, source.outside ? in.fillings[source.lane] : in.values[source.lane]);
+    }
+    return true;
+  }
 };
 
 template <class T, u32 Width>
@@ -246,16 +351,36 @@ struct First {
       for_lanes(lanes, [&](u32 lane) { result_of<T>(out, lane) = value; });
     }
   }
+  MSL_INLINE static bool run_all(const Operands<T>& in, Results<T>& out) {
+    for (u32 lane = 0; lane < 32; ++lane) out.put(lane, in.values[lane & ~(Width - 1)]);
+    return true;
+  }
 };
 
 // ---- votes
 // --------------------------------------------------------------------------------------------------
+
+// Of 32 bytes, each 0 or 1 (or anything, of a thread that takes no part).
+MSL_INLINE u32 gather_bits(const unsigned char* answers) {
+  u32 bits = 0;
+  for (u32 byte = 0; byte < 4; ++byte) {
+    abi::u64 eight;
+    __builtin_memcpy(&eight, answers + byte * 8, 8);
+    bits |= u32(((eight & 0x0101010101010101ull) * 0x0102040810204080ull) >> 56) << (byte * 8);
+  }
+  return bits;
+}
 
 struct Ballot {
   static void run(const void* const* in, void* const* out, u32 mask) {
     u32 yes = 0;
     for_lanes(mask, [&](u32 lane) { yes |= u32(operand_of<bool>(in, lane)) << lane; });
     for_lanes(mask, [&](u32 lane) { result_of<Votes>(out, lane) = {yes, mask, lane}; });
+  }
+  MSL_INLINE static bool run_all(const Operands<bool>& in, Results<Votes>& out) {
+    const u32 yes = gather_bits(reinterpret_cast<const unsigned char*>(in.values));
+    out = {yes, ~0u};
+    return true;
   }
 };
 
