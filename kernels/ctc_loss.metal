@@ -231,6 +231,12 @@ kernel void ctc_loss_backward(
   constant int* previous = all_previous + index * (parameters.states / 2);
   const int last = all_last[index * parameters.labels + label];
   const int64_t blanks = label == parameters.blank ? sample.states() : 0;
+  const float log_prob = sample.log_prob(t, label, parameters);
+  const float scale = grad_output[index * parameters.grad_stride];
+  if (last < 0 && blanks == 0 && isfinite(loss - log_prob)) {  // no path has this label
+    grad_input[element] = precise::exp(log_prob) * scale;
+    return;
+  }
   LogSum collected;
   for (int64_t s = 0; s < blanks; s += 2) {
     collected.compare(alpha[s] + beta[s]);
@@ -244,8 +250,6 @@ kernel void ctc_loss_backward(
   for (int place = last; place >= 0; place = previous[place]) {
     collected.add(alpha[2 * place + 1] + beta[2 * place + 1]);
   }
-  const float log_prob = sample.log_prob(t, label, parameters);
   const float expected = precise::exp(collected.result() + loss - log_prob);
-  grad_input[element] =
-      (precise::exp(log_prob) - expected) * grad_output[index * parameters.grad_stride];
+  grad_input[element] = (precise::exp(log_prob) - expected) * scale;
 }
