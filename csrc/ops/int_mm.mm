@@ -41,6 +41,17 @@ void check_int_mm(const Tensor& self, const Tensor& mat2, const Tensor& result) 
   at::assert_no_overlap(result, mat2);
 }
 
+// A kernel and the rows that its threadgroup makes.
+struct Tile {
+  const char* kernel;
+  int rows;
+};
+Tile tile_for(int64_t rows) {
+  return rows <= 32   ? Tile{"int_mm_small", 16}
+         : rows <= 64 ? Tile{"int_mm_medium", 64}
+                      : Tile{"int_mm_large", 128};
+}
+
 // result: without gaps. uint8 is int8 and 128 more, of which each column adds up the same.
 void multiply(const Tensor& result, const Tensor& self, const Tensor& mat2) {
   const bool is_unsigned = self.scalar_type() == at::kByte;
@@ -57,13 +68,10 @@ void multiply(const Tensor& result, const Tensor& self, const Tensor& mat2) {
       .left_transposed = a.is_transposed,
       .right_transposed = b.is_transposed,
       .has_offsets = is_unsigned};
-  const bool is_small = a.lines <= 32;
-  const bool is_large = a.lines > 64;
-  const int rows = is_small ? 16 : is_large ? 128 : 64;  // of a tile
+  const auto [kernel, rows] = tile_for(a.lines);
   const auto groups = static_cast<uint64_t>(c10::metal::ceil_div(parameters.rows, rows)) *
                       static_cast<uint64_t>(c10::metal::ceil_div(parameters.columns, 64));
-  const char* const name = is_small ? "int_mm_small" : is_large ? "int_mm_large" : "int_mm_medium";
-  metalops::launch_threadgroups(metalops::matmul_library("int_mm"), name, groups, /*size=*/128,
+  metalops::launch_threadgroups(metalops::matmul_library("int_mm"), kernel, groups, /*size=*/128,
                                 result, a.tensor, b.tensor, offsets, parameters);
 }
 

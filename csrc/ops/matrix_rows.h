@@ -74,6 +74,12 @@ METALOPS_HIDDEN inline bool fits_lanes(const at::Tensor& matrices) {
   return longest_side(matrices) <= kMostOfLanes;
 }
 
+// Of matrices (batch, m, n), or of these transposed.
+METALOPS_HIDDEN inline MatrixSteps steps_of(const at::Tensor& matrices, bool is_transposed) {
+  const auto rows = is_transposed ? 2 : 1;
+  return {matrices.stride(0), matrices.stride(rows), matrices.stride(3 - rows)};
+}
+
 // Launches a kernel for each small matrix of `a`: KERNEL_thread_SIZE_TYPE, of a thread each, or
 // KERNEL_rows_SIZE_TYPE, of some lanes each. Its buffers: result, others, a and parameters with
 // this mode. result: of a's sizes and any strides; others: numbers of each matrix, without gaps.
@@ -86,12 +92,9 @@ METALOPS_HIDDEN inline void launch_small_matrices(const char* kernel, const at::
   const auto output = as_batch(result);
   const auto narrow = [](int64_t x) { return static_cast<uint32_t>(x); };
   const auto rows = is_transposed ? 2 : 1;
-  const auto columns = is_transposed ? 1 : 2;
-  const auto steps = [&](const at::Tensor& x) {
-    return MatrixSteps{x.stride(0), x.stride(rows), x.stride(columns)};
-  };
   SmallMatricesParameters parameters{
-      steps(input), steps(output), 0, narrow(input.size(rows)), narrow(input.size(columns)), mode};
+      steps_of(input, is_transposed), steps_of(output, is_transposed), 0,
+      narrow(input.size(rows)),       narrow(input.size(3 - rows)),    mode};
   const auto size = longest_side(input);
   const auto name = [&](const char* kind) {
     return KernelName(kernel) + kind + metal_type(a.scalar_type());
@@ -139,14 +142,11 @@ METALOPS_HIDDEN inline void launch_small_systems(const char* family, const Kerne
   const bool is_own =
       result.is_alias_of(a) || result.is_alias_of(b) || result.is_conj() || result.is_neg();
   const auto solutions = as_batch(is_own ? at::empty(result.sizes(), result.options()) : result);
-  const auto steps = [](const at::Tensor& x, bool is_turned) {
-    return MatrixSteps{x.stride(0), x.stride(is_turned ? 2 : 1), x.stride(is_turned ? 1 : 2)};
-  };
   const auto narrow = [](int64_t x) { return static_cast<uint32_t>(x); };
   const auto columns = b.size(left ? -1 : -2);
-  SmallSystemsParameters parameters{steps(matrices, is_transposed),
-                                    steps(given, !left),
-                                    steps(solutions, !left),
+  SmallSystemsParameters parameters{steps_of(matrices, is_transposed),
+                                    steps_of(given, !left),
+                                    steps_of(solutions, !left),
                                     0,
                                     narrow(n),
                                     narrow(columns),
