@@ -54,8 +54,11 @@ def qr(a: Tensor) -> Factors:
     columns, taus, q = a.mT.contiguous(), a.new_empty(batch, n), torch.empty_like(a)
     size = next(size for size in (4, 8, 16, 32) if n <= size)
     p = types.QrParameters(batch, n, n, n, 0, n, _round_up(n, 4))
-    name = f"qr_small_float_{size}_{size}"
-    kernels.simdgroups(name, -(-batch * size // 32), columns, taus, p)
+    if n <= 8:
+        kernels.grid(f"qr_thread_float_{size}", (_round_up(batch, 32),), columns, taus, p)
+    else:
+        name = f"qr_small_float_{size}_{size}"
+        kernels.simdgroups(name, -(-batch * size // 32), columns, taus, p)
     of_q = types.QrVectorsParameters(n, n, n, n, n * n, n, 1, batch, 0, 0, 1)
     threads = batch * -(-n // 2)
     kernels.grid(f"qr_vectors_float_{size}", (_round_up(threads, 32),), q, columns, taus, of_q)

@@ -10,6 +10,8 @@ namespace metalops {
 
 // Columns that are factorised before the others see them.
 C10_METAL_CONSTEXPR unsigned kQrPanel = 32;
+// Matrices, and panels, of up to so many rows and columns are the work of a thread.
+C10_METAL_CONSTEXPR unsigned kQrThread = 8;
 // Matrices of up to so many rows and columns are the work of a simdgroup.
 C10_METAL_CONSTEXPR unsigned kQrSmall = 32;
 // Vectors of small products that a thread has.

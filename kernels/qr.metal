@@ -1,10 +1,10 @@
 // The QR factorisation by Householder reflectors, in LAPACK's form: R above and on the diagonal,
 // reflectors below it, their factors tau beside it.
 //
-// Small matrices stay in the registers of a simdgroup's lanes, a column each. Of larger ones a
-// threadgroup factorises a panel of columns, and products of matrices apply its reflectors
-// H1 H2 ... = 1 - V T V^H to everything else: V is written out, with ones and zeros, and so is
-// T.
+// The smallest matrices stay in the registers of a thread each, small ones in those of a
+// simdgroup's lanes, a column each. Of larger ones a threadgroup factorises a panel of columns, and
+// products of matrices apply its reflectors H1 H2 ... = 1 - V T V^H to everything else: V is
+// written out, with ones and zeros, and so is T.
 #include <metalops/strided.h>
 #include <metal_stdlib>
 
@@ -51,9 +51,10 @@ METAL_FUNC Pack<T> multiplied(Pack<T> x, Reflector<T> reflector, T factor) {
 
 // ---- small matrices -----------------------------------------------------------------------------
 
-// The reflector of column x below place k, and x with it; v: to be written out.
-template <typename T, uint Rows>
-inline T reflect(thread Pack<T> (&x)[Rows / 4], threadgroup Pack<T>* v, int k) {
+// The reflector of column x below place k, and x with it; v: to be written out, of a thread or of a
+// threadgroup.
+template <typename T, uint Rows, typename V>
+inline T reflect(thread Pack<T> (&x)[Rows / 4], V v, int k) {
   T alpha = from_real<T>(0.0f);
   float4 squares = float4(0.0f);
   float4 largest = float4(0.0f);
@@ -87,6 +88,61 @@ inline T reflect(thread Pack<T> (&x)[Rows / 4], threadgroup Pack<T>* v, int k) {
     }
   }
   return reflector.tau;
+}
+
+// A thread has a matrix, or a panel of one, of at most N rows and columns.
+template <typename T, uint N>
+kernel void qr_thread(device T* matrices [[buffer(0)]], device T* taus [[buffer(1)]],
+                      constant QrParameters& p [[buffer(2)]],
+                      uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]]) {
+  constexpr uint kPacks = N / 4;
+  const int64_t matrix = thread_index(position, grid);
+  if (matrix >= p.matrices) {
+    return;
+  }
+  const int rows = p.rows - p.first;
+  device T* own = matrices + (matrix * p.columns + p.first) * p.rows + p.first;
+  device T* own_taus = taus + matrix * p.taus + p.first;
+  Pack<T> x[N][kPacks];
+#pragma unroll
+  for (uint c = 0; c < N; ++c) {
+#pragma unroll
+    for (uint b = 0; b < kPacks; ++b) {
+      x[c][b] =
+          c < p.width ? load_some(own + c * p.rows + 4 * b, rows - 4 * int(b)) : zero_pack<T>();
+    }
+  }
+#pragma unroll
+  for (uint k = 0; k < N; ++k) {
+    if (int(k) < rows && k < p.width) {
+      Pack<T> v[kPacks];
+      const T tau = reflect<T, N>(x[k], v, k);
+      own_taus[k] = tau;
+      const T weight = -conjugate(tau);
+#pragma unroll
+      for (uint c = k + 1; c < N; ++c) {
+        Pack<T> sum = zero_pack<T>();
+#pragma unroll
+        for (uint b = k / 4; b < kPacks; ++b) {
+          sum = conjugate_multiply_add(sum, v[b], x[c][b]);
+        }
+        const Pack<T> weights = all_of(multiply(weight, sum_of(sum)));
+#pragma unroll
+        for (uint b = k / 4; b < kPacks; ++b) {
+          x[c][b] = multiply_add(x[c][b], weights, v[b]);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (uint c = 0; c < N; ++c) {
+#pragma unroll
+    for (uint b = 0; b < kPacks; ++b) {
+      if (c < p.width) {
+        store_some(own + c * p.rows + 4 * b, x[c][b], rows - 4 * int(b));
+      }
+    }
+  }
 }
 
 // A simdgroup has 32 / Columns matrices, or panels of them, of at most so many columns and of at
@@ -446,13 +502,17 @@ kernel void qr_triangle(device T* triangles [[buffer(0)]], device const T* gram 
   qr_small<T, COLUMNS, ROWS>(device T*, device T*, constant QrParameters&, uint2, uint2, uint, \
                              uint)
 
+#define REGISTER_QR_THREAD(T, N)                                              \
+  template [[host_name("qr_thread_" #T "_" #N)]] kernel void qr_thread<T, N>( \
+      device T*, device T*, constant QrParameters&, uint2, uint2)
+
 #define REGISTER_QR_VECTORS(T, N)                                                           \
   template [[host_name("qr_vectors_" #T "_" #N)]] kernel void qr_vectors<T, N, kQrVectors>( \
       device T*, device const T*, device const T*, constant QrVectorsParameters&, uint2, uint2)
 
 #define REGISTER_QR(T)                                                       \
-  REGISTER_QR_SMALL(T, 4, 4);                                                \
-  REGISTER_QR_SMALL(T, 8, 8);                                                \
+  REGISTER_QR_THREAD(T, 4);                                                  \
+  REGISTER_QR_THREAD(T, 8);                                                  \
   REGISTER_QR_SMALL(T, 8, 32);                                               \
   REGISTER_QR_SMALL(T, 16, 16);                                              \
   REGISTER_QR_SMALL(T, 16, 64);                                              \

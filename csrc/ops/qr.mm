@@ -50,8 +50,16 @@ constexpr int64_t kMostInRegisters = 128;
 
 // ---- on matrices by columns ---------------------------------------------------------------------
 
-// By simdgroups that hold the panel, from row and column `first` on, in registers.
+// By threads or simdgroups that hold the panel, from row and column `first` on, in registers.
 void factorise_small(const Tensor& a, const Tensor& taus, int64_t first, int64_t width) {
+  const auto rows = a.size(2) - first;
+  const auto parameters = metalops::qr_parameters(a, taus, first, width);
+  if (const auto size = std::max(rows, width); size <= int64_t{metalops::kQrThread}) {
+    metalops::launch_threads(metalops::library("qr"),
+                             metalops::qr_kernel("qr_thread_", a) + (size <= 4 ? "_4" : "_8"),
+                             a.size(0), a, taus, parameters);
+    return;
+  }
   struct Size {
     int64_t columns;
     int64_t rows;
@@ -59,21 +67,19 @@ void factorise_small(const Tensor& a, const Tensor& taus, int64_t first, int64_t
   };
   // What is smaller comes first: of the first one that is large enough, most matrices share a
   // simdgroup.
-  constexpr std::array<Size, 8> kSizes{{{4, 4, "_4_4"},
-                                        {8, 8, "_8_8"},
-                                        {8, 32, "_8_32"},
+  constexpr std::array<Size, 6> kSizes{{{8, 32, "_8_32"},
                                         {16, 16, "_16_16"},
                                         {16, 64, "_16_64"},
                                         {32, 32, "_32_32"},
                                         {32, 64, "_32_64"},
                                         {32, kMostInRegisters, "_32_128"}}};
   const auto* const size = std::find_if(kSizes.begin(), kSizes.end(), [&](const Size& x) {
-    return width <= x.columns && a.size(2) - first <= x.rows;
+    return width <= x.columns && rows <= x.rows;
   });
   metalops::launch_simdgroups(
       metalops::library("qr"), metalops::qr_kernel("qr_small_", a) + size->name,
       c10::metal::ceil_div<uint64_t>(a.size(0) * size->columns, c10::metal::simdgroup_size), a,
-      taus, metalops::qr_parameters(a, taus, first, width));
+      taus, parameters);
 }
 
 void factorise_panel(const Tensor& a, const Tensor& taus, int64_t first, int64_t width) {
