@@ -6,6 +6,7 @@
 #include "gguf_blocks.h"
 #include "gguf_pieces.h"
 #include "matmul.h"
+#include "one_row.h"
 using namespace metal;
 using c10::metal::ErrorMessages;
 using metalops::GgufLayout;
@@ -13,6 +14,7 @@ using metalops::GgufProduct;
 namespace few_rows = metalops::few_rows;
 namespace gguf = metalops::gguf;
 namespace matmul = metalops::matmul;
+namespace one_row = metalops::one_row;
 
 namespace metalops {
 namespace matmul {
@@ -235,6 +237,68 @@ kernel void gguf_few_rows_of_pieces(
   few_rows::store_sums(store, sums, parts, block.row, share, p.splits, simdgroup, lane);
 }
 
+// One row by `lines` columns for each threadgroup (one_row.h).
+template <typename T, typename Type>
+[[max_total_threads_per_threadgroup(one_row::kMostThreads)]] kernel void gguf_row(
+    device T* result [[buffer(0)]], device const T* x [[buffer(1)]],
+    device const uchar* data [[buffer(2)]], device const T* bias [[buffer(3)]],
+    constant GgufProduct& p [[buffer(4)]], constant int& lines [[buffer(5)]],
+    uint group [[threadgroup_position_in_grid]], uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]], uint simdgroups [[simdgroups_per_threadgroup]]) {
+  constexpr int together = one_row::kTogether;
+  threadgroup float parts[one_row::kMostParts * 32];
+  threadgroup float* const mine = parts + simdgroup * lines * 32 + lane;
+  const uint line_bytes = static_cast<uint>(p.right.line_bytes);
+  const int own = static_cast<int>(simdgroup * 32 + lane);
+  // Lanes that have nothing read what the last one does, and add nothing.
+  const int number = min(own, p.inner / 32 - 1);
+  device const uchar* const blocks =
+      data + one_row::first_line(group, lines, p.columns) * p.right.line_bytes +
+      Type::block_of(number);
+  typename Type::Stored next[together];
+  const auto load = [&](int line) {
+#pragma unroll
+    for (int c = 0; c < together; ++c) {
+      Type::load(next[c], blocks + (line + c) * line_bytes, number);
+    }
+  };
+  load(0);
+  float inputs[32];
+  float totals[2];
+#pragma unroll
+  for (int run = 0; run < 2; ++run) {
+    one_row::neighbours<16>(inputs + run * 16, x + Type::first(number) + run * Type::apart);
+    totals[run] = 0.0f;
+#pragma unroll
+    for (int e = run * 16; e < run * 16 + 16; ++e) {
+      totals[run] += inputs[e];
+    }
+  }
+#pragma unroll 1
+  for (int line = 0; line < lines; line += together) {
+    typename Type::Stored now[together];
+#pragma unroll
+    for (int c = 0; c < together; ++c) {
+      now[c] = next[c];
+    }
+    // After the last ones these are loaded again, and in vain.
+    load(min(line + together, lines - together));
+#pragma unroll
+    for (int c = 0; c < together; ++c) {
+      const auto of = Type::parts_of(now[c].header, Type::part_of(number));
+      float dots[2];
+      Type::multiply(dots, now[c].words, inputs);
+      float sum = dots[0] * (of.scales[0] * Type::factor);
+      sum = fma(dots[1], of.scales[1] * (Type::factor / 16.0f), sum);
+      sum = fma(-of.minima[0], totals[0], sum);
+      sum = fma(-of.minima[1], totals[1], sum);
+      mine[(line + c) * 32] = number == own ? sum : 0.0f;
+    }
+  }
+  const few_rows::StoreRow<T> store{result, bias, 1.0f, 1, p.columns, p.has_bias};
+  one_row::store_lines(store, parts, group, lines, simdgroups, simdgroup, lane);
+}
+
 // A thread for eight elements of a line; of each line, or of those that are given.
 template <typename T>
 kernel void gguf_dequantize(device T* result [[buffer(0)]], device const uchar* data [[buffer(1)]],
@@ -288,13 +352,19 @@ kernel void gguf_dequantize(device T* result [[buffer(0)]], device const uchar* 
                                                device const T*, constant GgufProduct&, uint, uint, \
                                                uint)
 
+#define REGISTER_ROW(TYPE, T)                                                                  \
+  template [[host_name("gguf_row_" #TYPE "_" #T)]] kernel void gguf_row<T, gguf::TYPE>(        \
+      device T*, device const T*, device const uchar*, device const T*, constant GgufProduct&, \
+      constant int&, uint, uint, uint, uint)
+
 #define REGISTER_ALL(T)        \
   REGISTER_OTHERS(T);          \
   REGISTER_PIECES(Q4_0, 4, T); \
   REGISTER_PIECES(Q8_0, 4, T); \
   REGISTER_PIECES(Q4_K, 8, T); \
   REGISTER_PIECES(Q5_K, 4, T); \
-  REGISTER_PIECES(Q6_K, 4, T)
+  REGISTER_PIECES(Q6_K, 4, T); \
+  REGISTER_ROW(Q4_K, T)
 
 REGISTER_ALL(float);
 REGISTER_ALL(half);

@@ -113,12 +113,43 @@ struct Q4_K : KWithMinimum {
     uint4 words;
     Parts parts;
   };
-  static inline void load(thread Piece& piece, device const uchar* data, int64_t line, int number) {
-    device const uint4* const block =
-        reinterpret_cast<device const uint4*>(data + line + static_cast<int64_t>(number / 8) * 144);
-    piece.parts = parts_of(block[0], number % 8 / 2 * 2);
-    piece.words = block[1 + number % 8];
+  // Before anything waits for it.
+  struct Stored {
+    uint4 header;
+    uint4 words;
+  };
+  static inline int part_of(int number) { return number % 8 / 2 * 2; }
+  static inline int64_t block_of(int number) { return static_cast<int64_t>(number / 8) * 144; }
+  static inline void load(thread Stored& stored, device const uchar* block, int number) {
+    stored.words = reinterpret_cast<device const uint4*>(block)[1 + number % 8];
+    stored.header = reinterpret_cast<device const uint4*>(block)[0];
   }
+  static inline void load(thread Piece& piece, device const uchar* data, int64_t line, int number) {
+    Stored stored;
+    load(stored, data + line + block_of(number), number);
+    piece.parts = parts_of(stored.header, part_of(number));
+    piece.words = stored.words;
+  }
+  // Both runs times inputs, the second's 16 times as much.
+  static inline void multiply(thread float (&dots)[2], uint4 words,
+                              thread const float (&inputs)[32]) {
+    dots[0] = 0.0f;
+    dots[1] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int run = e % 2;
+        const int at = run * 16 + 4 * i + e / 2;
+        // As the last bits of halves, in which they are without being moved.
+        const uint word = e < 2 ? words[i] : words[i] >> 8;
+        const half2 pair = ::metal::as_type<half2>(word & (run == 0 ? 0x000f000fu : 0x00f000f0u));
+        dots[run] = ::metal::fma(static_cast<float>(pair.x), inputs[at], dots[run]);
+        dots[run] = ::metal::fma(static_cast<float>(pair.y), inputs[at + 2], dots[run]);
+      }
+    }
+  }
+  static constant constexpr float factor = 0x1p24f;  // of what multiply() gives
   static inline uint four(thread const Piece& piece, int run, int i) {
     return piece.words[i] >> (4 * run) & 0x0f0f0f0fu;
   }

@@ -124,17 +124,20 @@ inline void take_apart(thread EightOfLines<LINES>& values,
   }
 }
 inline float place(int e) { return 1.0f / static_cast<float>(1 << (e % 4 * 4)); }
-// Two of e2m1 at once, as halves: the codes e and e + 4 are sixteen bits apart.
+// Eight of e2m1, first as the upper bytes of halves, a sign in bit 7 and a magnitude in bits 3 to
+// 1: of the lower and of the upper halves of a word's bytes. The codes e and e + 4 are sixteen bits
+// apart.
 template <int LINES>
-inline void two_at_once(thread EightOfLines<LINES>& values, thread const uint (&words)[LINES]) {
+inline void eight_e2m1(thread EightOfLines<LINES>& values, thread const uint (&words)[LINES]) {
 #pragma unroll
-  for (int e = 0; e < 4; ++e) {
+  for (int line = 0; line < LINES; ++line) {
+    const uint word = words[line];
+    const uint lower = (word << 4 & 0x80808080u) | (word << 1 & 0x0e0e0e0eu);
+    const uint upper = (word & 0x80808080u) | (word >> 3 & 0x0e0e0e0eu);
 #pragma unroll
-    for (int line = 0; line < LINES; ++line) {
-      const uint word = words[line];
-      const uint magnitudes = (e < 3 ? word << (9 - 4 * e) : word >> 3) & 0x0e000e00u;
-      const uint signs = word << (12 - 4 * e) & 0x80008000u;
-      const half2 pair = ::metal::as_type<half2>(magnitudes | signs);
+    for (int e = 0; e < 4; ++e) {
+      const uint bytes = e % 2 == 0 ? lower : upper;
+      const half2 pair = ::metal::as_type<half2>((e < 2 ? bytes << 8 : bytes) & 0xff00ff00u);
       values.of[e][line] = static_cast<float>(pair.x);
       values.of[e + 4][line] = static_cast<float>(pair.y);
     }
@@ -143,12 +146,12 @@ inline void two_at_once(thread EightOfLines<LINES>& values, thread const uint (&
 template <int LINES>
 inline void take_apart(thread EightOfLines<LINES>& values,
                        thread const Blocks<MXFloat4, LINES>& blocks, int i, uint) {
-  two_at_once(values, blocks.words[i]);
+  eight_e2m1(values, blocks.words[i]);
 }
 template <int LINES>
 inline void take_apart(thread EightOfLines<LINES>& values,
                        thread const Blocks<NVFloat4, LINES>& blocks, int i, uint) {
-  two_at_once(values, blocks.words[i]);
+  eight_e2m1(values, blocks.words[i]);
 }
 template <typename Format, int LINES>
 inline void take_apart(thread EightOfLines<LINES>& values,

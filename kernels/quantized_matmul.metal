@@ -7,6 +7,7 @@
 
 #include "few_rows.h"
 #include "matmul.h"
+#include "one_row.h"
 #include "packed_weights.h"
 using namespace metal;
 using c10::metal::ErrorMessages;
@@ -14,6 +15,7 @@ using metalops::PackedLayout;
 using metalops::QuantizedProduct;
 namespace few_rows = metalops::few_rows;
 namespace matmul = metalops::matmul;
+namespace one_row = metalops::one_row;
 namespace packed = metalops::packed;
 
 // The two matrices of a pair. is_there: whether their indices are of matrices.
@@ -189,6 +191,107 @@ kernel void quantized_few_rows(
                                     p.columns,
                                     p.has_bias};
   few_rows::store_sums(store, sums, parts, row, share, p.splits, simdgroup, lane);
+}
+
+// One row by `lines` columns for each threadgroup (one_row.h), of one pair of matrices and where
+// blocks of 32 codes are whole and aligned.
+template <typename T, typename Format>
+[[max_total_threads_per_threadgroup(one_row::kMostThreads)]] kernel void quantized_row(
+    device T* result [[buffer(0)]], device const T* x [[buffer(1)]],
+    device const uchar* codes [[buffer(2)]], device const uchar* scales [[buffer(3)]],
+    device const T* biases [[buffer(4)]], device const T* bias [[buffer(5)]],
+    device const float* global_scale [[buffer(6)]], constant QuantizedProduct& p [[buffer(7)]],
+    constant int& lines [[buffer(8)]], uint group [[threadgroup_position_in_grid]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
+    uint simdgroups [[simdgroups_per_threadgroup]]) {
+  typedef packed::Scale<T, Format> Scale;
+  typedef typename Scale::type StoredScale;
+  constexpr int together = one_row::kTogether;
+  constexpr int halves = Format::has_short_groups ? 2 : 1;
+  threadgroup float parts[one_row::kMostParts * 32];
+  const uint line_bytes = static_cast<uint>(p.right.line_bytes);
+  const uint line_scales = static_cast<uint>(p.right.line_scales);
+  const int k = static_cast<int>(simdgroup * 32 + lane) * 32;
+  // What is beyond the end is multiplied by zero, and therefore of the last block.
+  const int of_codes = min(k, p.inner - 32);
+  const uint exponent = metalops::formats::exponent_of(of_codes);
+  const int group_of = of_codes >> p.right.group_shift;
+  const int64_t first_line = one_row::first_line(group, lines, p.columns);
+  const int64_t first_scale = first_line * p.right.line_scales + group_of;
+  device const uchar* const first_codes =
+      codes + first_line * p.right.line_bytes + of_codes / 8 * Format::bits;
+  device const StoredScale* const first_scales =
+      reinterpret_cast<device const StoredScale*>(scales) + first_scale;
+  device const T* const first_biases = biases + first_scale;
+  packed::Blocks<Format, together> next;
+  StoredScale next_scales[2][together];
+  T next_biases[together];
+  const auto load = [&](int line) {
+#pragma unroll
+    for (int c = 0; c < together; ++c) {
+      packed::load(next, c, first_codes + (line + c) * line_bytes);
+      device const StoredScale* const of_line = first_scales + (line + c) * line_scales;
+      next_scales[0][c] = of_line[0];
+      next_scales[1][c] = Format::has_short_groups ? of_line[1] : next_scales[0][c];
+      next_biases[c] = Format::has_biases ? first_biases[(line + c) * line_scales] : T(0);
+    }
+  };
+  load(0);
+  float inputs[32];
+  one_row::neighbours<32>(inputs, x + of_codes);
+  float total = 0.0f;
+#pragma unroll
+  for (int e = 0; e < 32; ++e) {
+    inputs[e] = k < p.inner ? inputs[e] : 0.0f;
+    total += Format::has_biases ? inputs[e] : 0.0f;
+    inputs[e] *= Format::has_places ? packed::place(e) : 1.0f;
+  }
+#pragma unroll 1
+  for (int line = 0; line < lines; line += together) {
+    const packed::Blocks<Format, together> blocks = next;
+    StoredScale scales_of[2][together];
+    float sums[together];
+#pragma unroll
+    for (int c = 0; c < together; ++c) {
+      scales_of[0][c] = next_scales[0][c];
+      scales_of[1][c] = next_scales[1][c];
+      sums[c] = Format::has_biases ? static_cast<float>(next_biases[c]) * total : 0.0f;
+    }
+    // After the last ones these are loaded again, and in vain.
+    load(min(line + together, lines - together));
+#pragma unroll
+    for (int h = 0; h < halves; ++h) {
+      float dots[together];
+#pragma unroll
+      for (int c = 0; c < together; ++c) {
+        dots[c] = 0.0f;
+      }
+#pragma unroll
+      for (int i = h * 4 / halves; i < (h + 1) * 4 / halves; ++i) {
+        packed::EightOfLines<together> weights;
+        packed::take_apart(weights, blocks, i, exponent);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+#pragma unroll
+          for (int c = 0; c < together; ++c) {
+            dots[c] = fma(weights.of[e][c], inputs[i * 8 + e], dots[c]);
+          }
+        }
+      }
+#pragma unroll
+      for (int c = 0; c < together; ++c) {
+        sums[c] = fma(Scale::value(scales_of[h][c]) * Format::factor, dots[c], sums[c]);
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < together; ++c) {
+      parts[(static_cast<int>(simdgroup) * lines + line + c) * 32 + static_cast<int>(lane)] =
+          sums[c];
+    }
+  }
+  const few_rows::StoreRow<T> store{result, bias,      packed::global_factor(global_scale, p.right),
+                                    1,      p.columns, p.has_bias};
+  one_row::store_lines(store, parts, group, lines, simdgroups, simdgroup, lane);
 }
 
 constant constexpr int kSplits = 8;
@@ -482,6 +585,16 @@ REGISTER_TILES(bfloat);
                        "_" #T)]] kernel void quantized_few_rows_of_matrices<T, __VA_ARGS__, 4> \
   PARAMETERS(T)
 
+#define REGISTER_ROW(NAME, T, ...)                                                                 \
+  template [[host_name("quantized_row_" #NAME "_" #T)]] kernel void quantized_row<T, __VA_ARGS__>( \
+      device T*, device const T*, device const uchar*, device const uchar*, device const T*,       \
+      device const T*, device const float*, constant QuantizedProduct&, constant int&, uint, uint, \
+      uint, uint)
+#define REGISTER_ROWS(T)                     \
+  REGISTER_ROW(int4, T, packed::Integer<4>); \
+  REGISTER_ROW(mxfp4, T, packed::MXFloat4);  \
+  REGISTER_ROW(nvfp4, T, packed::NVFloat4)
+
 #define REGISTER_FORMATS(FEW_ROWS, T)                                                     \
   REGISTER_FORMAT(FEW_ROWS, int1, T, packed::Integer<1>);                                 \
   REGISTER_FORMAT(FEW_ROWS, int2, T, packed::Integer<2>);                                 \
@@ -503,6 +616,10 @@ REGISTER_TILES(bfloat);
 #define REGISTER_FORMAT(FEW_ROWS, NAME, T, ...) \
   REGISTER_ONE_ROW(NAME, T, __VA_ARGS__);       \
   FEW_ROWS(NAME, T, __VA_ARGS__)
+
+REGISTER_ROWS(float);
+REGISTER_ROWS(half);
+REGISTER_ROWS(bfloat);
 
 REGISTER_FORMATS(REGISTER_FOUR_ROWS, float);
 REGISTER_FORMATS(REGISTER_MATRICES, half);

@@ -80,6 +80,23 @@ def test_products(kind, dtype):
         products.assert_right(actual, back.double() @ exact, dtype)
 
 
+# More lines than a threadgroup has and fewer, and inner sizes that some lanes have nothing of.
+@pytest.mark.parametrize("sizes", [(2, 64), (11, 96), (37, 2048), (3, 1056), (1024, 4096)], ids=str)
+@pytest.mark.parametrize("dtype", packing.FLOATS, ids=str)
+def test_one_row_of_four_bits(sizes, dtype, kernels):
+    for kind in (("affine", 4, 32), ("affine", 4, 64), ("mxfp4", 4, 32), ("nvfp4", 4, 16)):
+        mode, bits, group_size = kind
+        about = {"mode": mode, "bits": bits, "group_size": group_size}
+        if sizes[1] % group_size:
+            continue
+        weights = ops.quantize(packing.make(sizes, dtype, seed=3).cuda(), **about)
+        wide = ops.dequantize(*weights, **about, dtype=torch.float32).double().cpu()
+        x = packing.make((1, sizes[1]), dtype, seed=4)
+        actual = ops.quantized_matmul(x.cuda(), *weights, **about)
+        products.assert_right(actual, x.double() @ wide.T, dtype)
+    assert all(name.startswith(("quantized_row_", "quantize_", "dequantize_")) for name in kernels)
+
+
 @pytest.mark.parametrize("rows", [1, 5, 20, 40])
 def test_pairs_of_matrices(rows, kernels):
     products.test_pairs_of_matrices("cuda", rows)
@@ -94,7 +111,7 @@ def test_layouts_and_sizes(kernels):
     products.test_global_scale("cuda")
     packing.test_views_and_gaps_of_the_same_bytes_are_taken("cuda")
     packing.test_empty_weights("cuda")
-    assert {"quantize_float", "dequantize_float", "quantized_one_row_int4_float"} <= set(kernels)
+    assert {"quantize_float", "dequantize_float", "quantized_row_int4_float"} <= set(kernels)
 
 
 def test_gradients(kernels):

@@ -19,6 +19,7 @@ _TILES = KernelFile("quantized_matmul", has_products=True)
 _GGUF = KernelFile("gguf")
 
 FEW_ROWS = 8
+_WITH_ROWS = ("int4", "mxfp4", "nvfp4")  # formats that there are kernels of one row for
 _CODES = {
     "affine": ("kInteger", "kElement"),
     "mxfp4": ("kE2M1", "kE8M0"),
@@ -122,6 +123,23 @@ def _splits(simdgroups: int, inner: int) -> int:
     return splits
 
 
+class _Row:
+    """How kernels of one row (kernels/one_row.h) share out what they multiply: `lines` for each of `groups` threadgroups of
+    `threads`."""
+
+    def __init__(self, columns: int, inner: int):
+        simdgroups = -(-inner // 1024)
+        # As many simdgroups as there are at once on a GPU of 128 multiprocessors, or fewer.
+        most = min(16, 128 // simdgroups, columns, columns * simdgroups // 4096)
+        self.lines = max(most // 2 * 2, 2)
+        self.groups = -(-columns // self.lines)
+        self.threads = simdgroups * 32
+
+    @staticmethod
+    def takes(columns: int, inner: int) -> bool:
+        return columns > 1 and inner <= 32 * 1024
+
+
 def matmul(
     x, packed, scales, biases, bias, global_scale, left, right, transpose, bits, group_size, mode
 ):
@@ -153,6 +171,18 @@ def matmul(
         has_left_index=left is not None,
         has_right_index=right is not None,
     )
+    format_name = {"affine": f"int{bits}", "int8": "signed8"}.get(mode, mode)
+    operands = (
+        *(result, x, w.codes, w.scales, _or_nothing(w.biases)),
+        *(0 if bias is None else bias.contiguous(), _or_nothing(w.global_scale)),
+    )
+    is_whole = w.layout.is_aligned and p.inner % 32 == 0
+    is_row = rows == pairs == 1 and left is None and right is None and transpose and is_whole
+    if is_row and format_name in _WITH_ROWS and _Row.takes(columns, p.inner):
+        row = _Row(columns, p.inner)
+        name = f"quantized_row_{format_name}_{TYPES[x.dtype]}"
+        _FEW.threadgroups(name, row.groups, row.threads, *operands, p, number("i", row.lines))
+        return result
     kernels, threads = _FEW, 128
     if rows > FEW_ROWS:
         kernels, name = _TILES, "quantized_tiles_small" if rows <= 32 else "quantized_tiles_large"
@@ -161,9 +191,8 @@ def matmul(
         name, threads = "quantized_few_rows_transposed", 256
         down, across = 1, 256
     else:
-        format_name = {"affine": f"int{bits}", "int8": "signed8"}.get(mode, mode)
         is_float = x.dtype == torch.float32
-        if rows > 1 and not is_float and w.layout.is_aligned and p.inner % 32 == 0:
+        if rows > 1 and not is_float and is_whole:
             name, down, across, threads = f"quantized_few_rows_{format_name}", 8, 32, 256
         else:
             are_more = rows > 1 and is_float
@@ -179,8 +208,7 @@ def matmul(
         f"{name}_{TYPES[x.dtype]}",
         groups,
         threads,
-        *(result, x, w.codes, w.scales, _or_nothing(w.biases)),
-        *(0 if bias is None else bias.contiguous(), _or_nothing(w.global_scale)),
+        *operands,
         *map(_or_nothing, indices),
         *(p, errors_of(x)),
     )
@@ -234,6 +262,15 @@ def gguf_linear(x: Tensor, data: Tensor, bias: Tensor | None, qtype: int) -> Ten
         right=layout, rows=rows, columns=columns, inner=x.shape[1], splits=1,
         has_bias=bias is not None,
     )  # fmt: skip
+    operands = (
+        *(result, _aligned(x, 16), _aligned(data, 16)),
+        0 if bias is None else bias.contiguous(),
+    )
+    if rows == 1 and _WITH_PIECES.get(qtype) == "Q4_K" and _Row.takes(columns, p.inner):
+        row = _Row(columns, p.inner)
+        name = f"gguf_row_Q4_K_{TYPES[x.dtype]}"
+        _GGUF.threadgroups(name, row.groups, row.threads, *operands, p, number("i", row.lines))
+        return result
     name, down = ("gguf_one_row_", 1) if rows == 1 else ("gguf_few_rows_", 4)
     if qtype in _WITH_PIECES:
         known = _WITH_PIECES[qtype]
@@ -247,7 +284,7 @@ def gguf_linear(x: Tensor, data: Tensor, bias: Tensor | None, qtype: int) -> Ten
         name + TYPES[x.dtype],
         -(-rows // down) * -(-columns // across),
         128,
-        *(result, _aligned(x, 16), _aligned(data, 16)),
-        *(0 if bias is None else bias.contiguous(), p),
+        *operands,
+        p,
     )
     return result
