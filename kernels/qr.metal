@@ -174,9 +174,10 @@ kernel void qr_small(device T* matrices [[buffer(0)]], device T* taus [[buffer(1
     threadgroup Pack<T>* v = reflectors[simdgroup][k & 1][own];
     threadgroup T& tau = factors[simdgroup][k & 1][own];
     if (column == k) {
-      tau = reflect<T, Rows>(x, v, k);
+      const T factor = reflect<T, Rows>(x, v, k);
+      tau = factor;
       if (is_mine) {
-        taus[matrix * p.taus + p.first + k] = tau;
+        taus[matrix * p.taus + p.first + k] = factor;
       }
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
