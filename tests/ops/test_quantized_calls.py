@@ -18,9 +18,13 @@ def packed(*shape, seed=0, mode="affine"):
     return ops.quantize(make(shape, torch.float32, seed=seed), **options, mode=mode)
 
 
+def whole(low, high, shape, dtype):
+    return torch.randint(low, high, shape, dtype=dtype, generator=torch.Generator().manual_seed(2))
+
+
 def gguf_data(*shape):
     """Q8_0: blocks of a half and 32 bytes."""
-    codes = torch.randint(0, 256, (*shape, 34), dtype=torch.uint8)
+    codes = whole(0, 256, (*shape, 34), torch.uint8)
     codes[..., :2] = torch.tensor([0.05], dtype=torch.float16).view(torch.uint8)
     return codes.flatten(-2)
 
@@ -95,7 +99,7 @@ def indices(*shape, most):
 
 
 INDICES = indices(SAMPLES, 5, most=6)
-INT8 = torch.randint(-128, 128, (SAMPLES, 12, 60), dtype=torch.int8)
+INT8 = whole(-128, 128, (SAMPLES, 12, 60), torch.int8)
 LINEAR = packed(12, 64)
 MANY = packed(SAMPLES, 12, 64)
 EXPERTS = packed(6, 12, 64)
