@@ -237,6 +237,15 @@ kernel void gguf_few_rows_of_pieces(
   few_rows::store_sums(store, sums, parts, block.row, share, p.splits, simdgroup, lane);
 }
 
+template <typename Type>
+inline void load_lines(thread typename Type::Stored (&next)[one_row::kTogether],
+                       device const uchar* blocks, uint line_bytes, int number) {
+#pragma unroll
+  for (int c = 0; c < one_row::kTogether; ++c) {
+    Type::load(next[c], blocks + c * line_bytes, number);
+  }
+}
+
 // One row by `lines` columns for each threadgroup (one_row.h).
 template <typename T, typename Type>
 [[max_total_threads_per_threadgroup(one_row::kMostThreads)]] kernel void gguf_row(
@@ -256,13 +265,7 @@ template <typename T, typename Type>
       data + one_row::first_line(group, lines, p.columns) * p.right.line_bytes +
       Type::block_of(number);
   typename Type::Stored next[together];
-  const auto load = [&](int line) {
-#pragma unroll
-    for (int c = 0; c < together; ++c) {
-      Type::load(next[c], blocks + (line + c) * line_bytes, number);
-    }
-  };
-  load(0);
+  load_lines<Type>(next, blocks, line_bytes, number);
   float inputs[32];
   float totals[2];
 #pragma unroll
@@ -282,7 +285,8 @@ template <typename T, typename Type>
       now[c] = next[c];
     }
     // After the last ones these are loaded again, and in vain.
-    load(min(line + together, lines - together));
+    const int following = min(line + together, lines - together);
+    load_lines<Type>(next, blocks + following * line_bytes, line_bytes, number);
 #pragma unroll
     for (int c = 0; c < together; ++c) {
       const auto of = Type::parts_of(now[c].header, Type::part_of(number));

@@ -193,6 +193,28 @@ kernel void quantized_few_rows(
   few_rows::store_sums(store, sums, parts, row, share, p.splits, simdgroup, lane);
 }
 
+// What a lane has of a few neighbouring lines of weights, as it is stored.
+template <typename T, typename Format>
+struct LinesOfRow {
+  typedef typename packed::Scale<T, Format>::type StoredScale;
+
+  packed::Blocks<Format, one_row::kTogether> blocks;
+  StoredScale scales[2][one_row::kTogether];
+  T biases[one_row::kTogether];
+
+  void load(device const uchar* codes, device const StoredScale* of_groups,
+            device const T* biases_of_groups, uint line_bytes, uint line_scales) thread {
+#pragma unroll
+    for (int c = 0; c < one_row::kTogether; ++c) {
+      packed::load(blocks, c, codes + c * line_bytes);
+      device const StoredScale* const of_line = of_groups + c * line_scales;
+      scales[0][c] = of_line[0];
+      scales[1][c] = Format::has_short_groups ? of_line[1] : scales[0][c];
+      biases[c] = Format::has_biases ? biases_of_groups[c * line_scales] : T(0);
+    }
+  }
+};
+
 // One row by `lines` columns for each threadgroup (one_row.h), of one pair of matrices and where
 // blocks of 32 codes are whole and aligned.
 template <typename T, typename Format>
@@ -223,20 +245,8 @@ template <typename T, typename Format>
   device const StoredScale* const first_scales =
       reinterpret_cast<device const StoredScale*>(scales) + first_scale;
   device const T* const first_biases = biases + first_scale;
-  packed::Blocks<Format, together> next;
-  StoredScale next_scales[2][together];
-  T next_biases[together];
-  const auto load = [&](int line) {
-#pragma unroll
-    for (int c = 0; c < together; ++c) {
-      packed::load(next, c, first_codes + (line + c) * line_bytes);
-      device const StoredScale* const of_line = first_scales + (line + c) * line_scales;
-      next_scales[0][c] = of_line[0];
-      next_scales[1][c] = Format::has_short_groups ? of_line[1] : next_scales[0][c];
-      next_biases[c] = Format::has_biases ? first_biases[(line + c) * line_scales] : T(0);
-    }
-  };
-  load(0);
+  LinesOfRow<T, Format> next;
+  next.load(first_codes, first_scales, first_biases, line_bytes, line_scales);
   float inputs[32];
   one_row::neighbours<32>(inputs, x + of_codes);
   float total = 0.0f;
@@ -248,17 +258,16 @@ template <typename T, typename Format>
   }
 #pragma unroll 1
   for (int line = 0; line < lines; line += together) {
-    const packed::Blocks<Format, together> blocks = next;
-    StoredScale scales_of[2][together];
+    const LinesOfRow<T, Format> now = next;
     float sums[together];
 #pragma unroll
     for (int c = 0; c < together; ++c) {
-      scales_of[0][c] = next_scales[0][c];
-      scales_of[1][c] = next_scales[1][c];
-      sums[c] = Format::has_biases ? static_cast<float>(next_biases[c]) * total : 0.0f;
+      sums[c] = Format::has_biases ? static_cast<float>(now.biases[c]) * total : 0.0f;
     }
     // After the last ones these are loaded again, and in vain.
-    load(min(line + together, lines - together));
+    const int following = min(line + together, lines - together);
+    next.load(first_codes + following * line_bytes, first_scales + following * line_scales,
+              first_biases + following * line_scales, line_bytes, line_scales);
 #pragma unroll
     for (int h = 0; h < halves; ++h) {
       float dots[together];
@@ -269,7 +278,7 @@ template <typename T, typename Format>
 #pragma unroll
       for (int i = h * 4 / halves; i < (h + 1) * 4 / halves; ++i) {
         packed::EightOfLines<together> weights;
-        packed::take_apart(weights, blocks, i, exponent);
+        packed::take_apart(weights, now.blocks, i, exponent);
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
 #pragma unroll
@@ -280,7 +289,7 @@ template <typename T, typename Format>
       }
 #pragma unroll
       for (int c = 0; c < together; ++c) {
-        sums[c] = fma(Scale::value(scales_of[h][c]) * Format::factor, dots[c], sums[c]);
+        sums[c] = fma(Scale::value(now.scales[h][c]) * Format::factor, dots[c], sums[c]);
       }
     }
 #pragma unroll
