@@ -2,6 +2,7 @@
 // memory, for algorithms on columns that begin at packs. (Those of packs.h need not, and keep parts
 // apart.)
 #pragma once
+#include <c10/metal/common.h>
 #include <metal_stdlib>
 
 #include "complex.h"
@@ -77,6 +78,13 @@ struct ColumnPacks<::metal::float2> {
     return ::metal::float4(first == one, 0.0f, first + 1 == one, 0.0f);
   }
 };
+
+// n, and the rows that fill up the last pack. (Headers of torch before 2.13 have no round_up.)
+template <typename T>
+METAL_FUNC int with_padding(int n) {
+  constexpr int kRows = ColumnPacks<T>::kRows;
+  return c10::metal::ceil_div(n, kRows) * kRows;
+}
 
 // A sum of packs times numbers. Of complex ones the products with real and with imaginary parts are
 // added up apart, and turned once.

@@ -261,8 +261,8 @@ kernel void eig_simdgroup(device float2* values [[buffer(0)]], device float2* ve
   threadgroup float4 transformations[SIZE * L::kStride];
   threadgroup Workplace<T, SIZE> place;
   find_eigenvalues<T, Simdgroup, SIZE>(&packs[0], &transformations[0], &place, int(lane),
-                                       c10::metal::round_up(int(p.size), ColumnPacks<T>::kRows),
-                                       values, vectors, infos, input, p, p.first + group);
+                                       with_padding<T>(int(p.size)), values, vectors, infos, input,
+                                       p, p.first + group);
 }
 
 // One for whose columns threadgroup memory has no room. columns: 2 n of SIZE elements and a pack,
@@ -278,9 +278,9 @@ kernel void eig_device(device float2* values [[buffer(0)]], device float2* vecto
   threadgroup Workplace<T, SIZE> place;
   const int64_t packs = int64_t(p.size) * L::kStride;
   device float4* const own = columns + 2 * packs * group;
-  find_eigenvalues<T, SimdgroupOfDevice, SIZE>(
-      own, own + packs, &place, int(lane), c10::metal::round_up(int(p.size), ColumnPacks<T>::kRows),
-      values, vectors, infos, input, p, p.first + group);
+  find_eigenvalues<T, SimdgroupOfDevice, SIZE>(own, own + packs, &place, int(lane),
+                                               with_padding<T>(int(p.size)), values, vectors, infos,
+                                               input, p, p.first + group);
 }
 
 #define REGISTER_EIG(KIND, T, SIZE, ...)                                                         \

@@ -176,7 +176,7 @@ kernel void eigh_simdgroup(device float* values [[buffer(0)]], device T* vectors
   const uint matrix = p.first + group;
   const int lane = simd_lane;
   const int n = p.size;
-  const int padded = c10::metal::round_up(n, ColumnPacks<T>::kRows);
+  const int padded = with_padding<T>(n);
   bool is_finite;
   const int exponent = load_columns<T, Simdgroup, SIZE>(
       &packs[0], lane, n, Source<T>{input + matrix * p.next_matrix, p}, is_finite);

@@ -298,7 +298,7 @@ kernel void svd_simdgroup(device float* values [[buffer(0)]], device T* u [[buff
   const uint matrix = p.first + group;
   const int lane = simd_lane;
   const int n = p.size;
-  const int padded = c10::metal::round_up(n, ColumnPacks<T>::kRows);
+  const int padded = with_padding<T>(n);
   const int used = padded / ColumnPacks<T>::kRows;
   // There is no such memory where vectors are not wanted.
   const int64_t of_kept = p.with_vectors ? int64_t(group) * SIZE * L::kStride : 0;
