@@ -2,17 +2,14 @@
 the CPU, in calls of tests/ops. On a GPU test_attention_launch.py makes them."""
 
 import ctypes
-import functools
 import importlib
 import os
 import subprocess
 
-import metalops
 import pytest
 import torch
 from metalops import ops
 from metalops.build import compilers
-from metalops.cuda.errors import _Messages
 from metalops.cuda.library import Library
 from metalops.msl import languages
 from metalops.ops import _kernel_file
@@ -21,17 +18,13 @@ from tests.ops import test_attention as calls
 from tests.ops import test_attention_cache as caches
 from tests.ops import test_attention_decode as decoding
 
+from .built import errors, launched, use_built_kernels
 from .recorded import ARCHITECTURE, needs_nvrtc, needs_software_device
 
 pytestmark = needs_software_device
 
-HEADERS = (
-    "attention",
-    "attention_decode",
-    "attention_cache",
-    "lu",
-)  # the last one's hold another header's
-KERNELS = os.path.join(os.path.dirname(metalops.__file__), "_C.kernels")
+# Structs of the last one hold another header's.
+HEADERS = ("attention", "attention_decode", "attention_cache", "lu")
 attention = importlib.import_module("metalops.ops.attention")
 paged_attention = importlib.import_module("metalops.ops.paged_attention")
 IMPLEMENTATIONS = (
@@ -46,44 +39,16 @@ IMPLEMENTATIONS = (
 )
 
 
-class HostLibrary:
-    """Takes the place of what NVRTC compiles: the kernels of a file that are built with the package."""
-
-    def __init__(self, name):
-        from metalops import _host
-
-        self._library = _host.Library(os.path.join(KERNELS, name))
-
-    def launch(self, name, arguments, grid, group):
-        launched.append(name)
-        arguments = [None if isinstance(x, int) else x for x in arguments]
-        self._library.launch(name, arguments, list(grid), list(group))
-        messages = _Messages.from_address(errors.data_ptr())
-        if messages.count > 0:
-            messages.count = 0
-            raise RuntimeError(messages.msg[0].message.decode())
-
-
-launched = []
-errors = torch.zeros(ctypes.sizeof(_Messages), dtype=torch.uint8)
-
-
-@functools.cache
-def library(file, kernel, tensors):
-    return HostLibrary(f"{file}.tensors.so" if tensors else f"{file}.so")
-
-
 @pytest.fixture(autouse=True)
 def on_the_software_device(monkeypatch):
     """Operators on tensors of the CPU are those of CUDA tensors, as far as kernels take them."""
-    monkeypatch.setattr(_kernel_file, "_library", library)
+    use_built_kernels(monkeypatch)
     for about in ("decode", "cache"):
         monkeypatch.setattr(f"metalops.ops._attention_{about}_on_cuda.errors_of", lambda x: errors)
     monkeypatch.setattr("metalops.ops._attention_decode_on_cuda.multiprocessors", lambda x: 132)
     operators = torch.library.Library("metalops", "IMPL")
     for name, implementation in IMPLEMENTATIONS:
         operators.impl(name, implementation, "CPU")
-    launched.clear()
     yield
     operators._destroy()
 

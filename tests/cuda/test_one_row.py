@@ -1,9 +1,6 @@
 """Products of one row by the kernels for GPUs (kernels/one_row.h), without a GPU: the libraries that the software device has run
 what would be launched, on tensors of the CPU."""
 
-from pathlib import Path
-
-import metalops
 import pytest
 import torch
 from metalops import ops
@@ -13,6 +10,7 @@ from tests.ops import test_gguf as gguf
 from tests.ops import test_quantized as packing
 from tests.ops import test_quantized_matmul as products
 
+from .built import launched, use_built_kernels
 from .recorded import needs_software_device
 
 pytestmark = needs_software_device
@@ -21,28 +19,12 @@ pytestmark = needs_software_device
 SIZES = [(2, 256), (11, 512), (37, 2048), (3, 1280), (600, 1024)]
 
 
-class Built:
-    """Takes metalops.cuda.library.Library's place."""
-
-    def __init__(self, file):
-        from metalops import _host
-
-        folder = Path(metalops.__file__).parent / "_C.kernels"
-        self._library = _host.Library(str(folder / f"{file}.so"))
-
-    def launch(self, name, arguments, grid, group):
-        launched.append(name)
-        arguments = [None if isinstance(x, int) else x for x in arguments]
-        self._library.launch(name, arguments, list(grid), list(group))
-
-
-launched = []
+Q4_K = gguf.formats.TYPES["Q4_K"].number
 
 
 @pytest.fixture(autouse=True)
 def on_the_software_device(monkeypatch):
-    monkeypatch.setattr(_kernel_file, "_library", lambda file, kernel, tensors: Built(file))
-    launched.clear()
+    use_built_kernels(monkeypatch)
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
@@ -73,6 +55,6 @@ def test_q4_k(sizes, dtype):
     data = gguf.blocks("Q4_K", columns, inner)
     wide = ops.gguf_dequantize(data, "Q4_K", dtype=torch.float32).double()
     x, bias = packing.make((1, inner), dtype, seed=4), packing.make((columns,), dtype, seed=5)
-    actual = _quantized_on_cuda.gguf_linear(x, data, bias, 12)
+    actual = _quantized_on_cuda.gguf_linear(x, data, bias, Q4_K)
     assert launched == [f"gguf_row_Q4_K_{_kernel_file.TYPES[dtype]}"]
     products.assert_right(actual, x.double() @ wide.T + bias.double(), dtype)
