@@ -123,21 +123,18 @@ def _splits(simdgroups: int, inner: int) -> int:
     return splits
 
 
-class _Row:
-    """How kernels of one row (kernels/one_row.h) share out what they multiply: `lines` for each of `groups` threadgroups of
-    `threads`."""
+def _takes_row(columns: int, inner: int) -> bool:
+    return columns > 1 and inner <= 32 * 1024
 
-    def __init__(self, columns: int, inner: int):
-        simdgroups = -(-inner // 1024)
-        # As many simdgroups as there are at once on a GPU of 128 multiprocessors, or fewer.
-        most = min(16, 128 // simdgroups, columns, columns * simdgroups // 4096)
-        self.lines = max(most // 2 * 2, 2)
-        self.groups = -(-columns // self.lines)
-        self.threads = simdgroups * 32
 
-    @staticmethod
-    def takes(columns: int, inner: int) -> bool:
-        return columns > 1 and inner <= 32 * 1024
+def _launch_row(kernels: KernelFile, kernel: str, operands, p) -> None:
+    """A kernel of one row (kernels/one_row.h): a threadgroup has some lines, and a simdgroup for 1024 elements of each."""
+    simdgroups = -(-p.inner // 1024)
+    # As many simdgroups as there are at once on a GPU of 128 multiprocessors, or fewer.
+    most = min(16, 128 // simdgroups, p.columns, p.columns * simdgroups // 4096)
+    lines = max(most // 2 * 2, 2)
+    groups = -(-p.columns // lines)
+    kernels.threadgroups(kernel, groups, simdgroups * 32, *operands, p, number("i", lines))
 
 
 def matmul(
@@ -178,10 +175,8 @@ def matmul(
     )
     is_whole = w.layout.is_aligned and p.inner % 32 == 0
     is_row = rows == pairs == 1 and left is None and right is None and transpose and is_whole
-    if is_row and format_name in _WITH_ROWS and _Row.takes(columns, p.inner):
-        row = _Row(columns, p.inner)
-        name = f"quantized_row_{format_name}_{TYPES[x.dtype]}"
-        _FEW.threadgroups(name, row.groups, row.threads, *operands, p, number("i", row.lines))
+    if is_row and format_name in _WITH_ROWS and _takes_row(columns, p.inner):
+        _launch_row(_FEW, f"quantized_row_{format_name}_{TYPES[x.dtype]}", operands, p)
         return result
     kernels, threads = _FEW, 128
     if rows > FEW_ROWS:
@@ -266,10 +261,8 @@ def gguf_linear(x: Tensor, data: Tensor, bias: Tensor | None, qtype: int) -> Ten
         *(result, _aligned(x, 16), _aligned(data, 16)),
         0 if bias is None else bias.contiguous(),
     )
-    if rows == 1 and _WITH_PIECES.get(qtype) == "Q4_K" and _Row.takes(columns, p.inner):
-        row = _Row(columns, p.inner)
-        name = f"gguf_row_Q4_K_{TYPES[x.dtype]}"
-        _GGUF.threadgroups(name, row.groups, row.threads, *operands, p, number("i", row.lines))
+    if rows == 1 and _WITH_PIECES.get(qtype) == "Q4_K" and _takes_row(columns, p.inner):
+        _launch_row(_GGUF, f"gguf_row_Q4_K_{TYPES[x.dtype]}", operands, p)
         return result
     name, down = ("gguf_one_row_", 1) if rows == 1 else ("gguf_few_rows_", 4)
     if qtype in _WITH_PIECES:
