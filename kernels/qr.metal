@@ -4,7 +4,7 @@
 // The smallest matrices stay in the registers of a thread each, small ones in those of a
 // simdgroup's lanes, a column each. Of larger ones a threadgroup factorises a panel of columns, and
 // products of matrices apply its reflectors H1 H2 ... = 1 - V T V^H to everything else: V is
-// written out, with ones and zeros, and so is T.
+// written out, with ones and zeros.
 #include <metalops/strided.h>
 #include <metal_stdlib>
 
@@ -313,13 +313,19 @@ struct PanelColumn {
   Extent extent_behind(int k, Extent extent) const {
     float4 squares = float4(0.0f);
     float4 largest = float4(0.0f);
-    for (int i = 4 * lane; i < rows; i += 128) {
-      Pack<T> tail = load_some(x + i, rows - i);
-      if (i <= k) {
-        tail = behind(tail, i, k);
-      }
-      squares = add_squares(squares, scaled(tail, extent.scale));
-      largest = max(largest, largest_parts(tail));
+    int i = 4 * lane;
+    const Pack<T> first = behind(load_some(x + i, rows - i), i, k);
+    squares = add_squares(squares, scaled(first, extent.scale));
+    largest = max(largest, largest_parts(first));
+    for (i += 128; i + 4 <= rows; i += 128) {
+      const Pack<T> next = load(x + i);
+      squares = add_squares(squares, scaled(next, extent.scale));
+      largest = max(largest, largest_parts(next));
+    }
+    if (i < rows) {
+      const Pack<T> last = load_some(x + i, rows - i);
+      squares = add_squares(squares, scaled(last, extent.scale));
+      largest = max(largest, largest_parts(last));
     }
     extent.largest = simd_max(max(max(largest.x, largest.y), max(largest.z, largest.w)));
     extent.squares = simd_sum((squares.x + squares.y) + (squares.z + squares.w));
@@ -335,10 +341,15 @@ struct PanelColumn {
     const Reflector<T> reflector = reflector_of(x[k], extent);
     const T factor = reflector.factor();
     simdgroup_barrier(mem_flags::mem_device);  // all have read x[k]
-    for (int i = 4 * lane; i < rows; i += 128) {
-      const Pack<T> all = load_some(x + i, rows - i);
-      const Pack<T> below = multiplied(all, reflector, factor);
-      store_some(x + i, reflected(all, below, i, k, reflector.beta), rows - i);
+    int i = 4 * lane;
+    const Pack<T> first = load_some(x + i, rows - i);
+    store_some(x + i, reflected(first, multiplied(first, reflector, factor), i, k, reflector.beta),
+               rows - i);
+    for (i += 128; i + 4 <= rows; i += 128) {
+      store(x + i, multiplied(load(x + i), reflector, factor));
+    }
+    if (i < rows) {
+      store_some(x + i, multiplied(load_some(x + i, rows - i), reflector, factor), rows - i);
     }
     return reflector.tau;
   }
@@ -466,7 +477,7 @@ kernel void qr_reflectors(device T* v [[buffer(0)]], device const T* matrices [[
 }
 
 // T of a panel, whose column c is tau_c (e_c - sum over j < c of T_j (V^H V)_jc), where e are the
-// columns of the identity: a thread a row.
+// columns of the identity: a thread a row. gram: V^H V by columns.
 template <typename T>
 kernel void qr_triangle(device T* triangles [[buffer(0)]], device const T* gram [[buffer(1)]],
                         device const T* taus [[buffer(2)]], constant QrParameters& p [[buffer(3)]],
@@ -489,8 +500,8 @@ kernel void qr_triangle(device T* triangles [[buffer(0)]], device const T* gram 
         column += p.padded;
         for (uint other = b; other < kQrPanel / 4; ++other) {
           if (4 * other < p.padded) {
-            rest[other] =
-                multiply_add(rest[other], all_of(-own), load(products + c * p.padded + 4 * other));
+            const Pack<T> row = conjugate(load(products + c * p.padded + 4 * other));
+            rest[other] = multiply_add(rest[other], all_of(-own), row);
           }
         }
       }

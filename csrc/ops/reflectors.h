@@ -20,11 +20,12 @@
 
 namespace metalops {
 
-// Reflectors of a panel. v and x = v T: (batch, reflectors, rows from `first` on).
+// Reflectors of a panel, by columns. v: (batch, reflectors, rows from `first` on); t: (batch,
+// reflectors, reflectors).
 struct ReflectorBlock {
   int64_t first;
   at::Tensor v;
-  at::Tensor x;
+  at::Tensor t;
 };
 
 METALOPS_HIDDEN inline KernelName qr_kernel(const char* name, const at::Tensor& of) {
@@ -53,11 +54,11 @@ METALOPS_HIDDEN inline ReflectorBlock reflector_block(const at::Tensor& a, const
   launch_grid(library("qr"), qr_kernel("qr_reflectors_", a),
               {static_cast<uint64_t>(rows), parameters.padded, static_cast<uint64_t>(batch)}, v, a,
               parameters);
-  const auto gram = at::bmm(v.conj(), v.mT());
-  const auto triangle = at::empty_like(gram);
-  launch_rows(library("qr"), qr_kernel("qr_triangle_", a), parameters.padded, batch, triangle, gram,
-              taus, parameters);
-  return {first, v, at::bmm(triangle, v)};
+  const auto gram = at::bmm(v, v.mH());
+  const auto t = at::empty_like(gram);
+  launch_rows(library("qr"), qr_kernel("qr_triangle_", a), parameters.padded, batch, t, gram, taus,
+              parameters);
+  return {first, v, t};
 }
 
 // Of all reflectors of a matrix.
@@ -74,17 +75,17 @@ METALOPS_HIDDEN inline std::vector<ReflectorBlock> reflector_blocks(const at::Te
 // Multiplies columns with H or H^H. columns: (batch, columns, rows from block.first on).
 METALOPS_HIDDEN inline void multiply_columns(const ReflectorBlock& block, bool is_adjoint,
                                              const at::Tensor& columns) {
-  const auto& [first, v, x] = block;
-  const auto weights = at::bmm(columns, (is_adjoint ? x : v).mH());
-  columns.sub_(at::bmm(weights, is_adjoint ? v : x));
+  const auto& [first, v, t] = block;
+  const auto weights = at::bmm(at::bmm(columns, v.mH()), is_adjoint ? t.mH() : t);
+  columns.sub_(at::bmm(weights, v));
 }
 
 // Multiplies rows with H or H^H, from the right. rows: (batch, elements from block.first on, rows).
 METALOPS_HIDDEN inline void multiply_rows(const ReflectorBlock& block, bool is_adjoint,
                                           const at::Tensor& rows) {
-  const auto& [first, v, x] = block;
-  const auto weights = at::bmm(is_adjoint ? v : x, rows);
-  rows.sub_(at::bmm((is_adjoint ? x : v).mH(), weights));
+  const auto& [first, v, t] = block;
+  const auto weights = at::bmm(is_adjoint ? t.mH() : t, at::bmm(v, rows));
+  rows.sub_(at::bmm(v.mH(), weights));
 }
 
 // Whether reflectors of so many elements are applied by a thread to a vector each.
