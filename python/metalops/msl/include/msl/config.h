@@ -30,6 +30,14 @@
 #define MSL_NATIVE_HALF 0
 #endif
 
+// Arithmetic of float4 is that of the compiler's own vectors. g++ otherwise sees four numbers, and
+// makes vectors of them across iterations or threads, whose elements it gathers one by one.
+#if defined(__GNUC__) && !defined(__clang__)
+#define MSL_WHOLE_FLOAT4 1
+#else
+#define MSL_WHOLE_FLOAT4 0
+#endif
+
 // Loops whose arrays must be registers on GPUs.
 #define MSL_UNROLLED
 

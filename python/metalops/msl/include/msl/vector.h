@@ -90,6 +90,25 @@ MSL_INLINE constexpr int shift_count(C count) {
     return V(EXPRESSION(x), EXPRESSION(y), EXPRESSION(z), EXPRESSION(w)); \
   }
 
+#if MSL_WHOLE_FLOAT4
+typedef float Float4 __attribute__((vector_size(16)));
+
+template <class V>
+MSL_INLINE Float4 whole(const V& v) {
+  return Float4{v.x, v.y, v.z, v.w};
+}
+
+#define MSL_AS_A_WHOLE(op)                    \
+  if constexpr (N == 4 && same<T, float>) {   \
+    if (!__builtin_is_constant_evaluated()) { \
+      const Float4 c = whole(a) op whole(b);  \
+      return V(c[0], c[1], c[2], c[3]);       \
+    }                                         \
+  }
+#else
+#define MSL_AS_A_WHOLE(op)
+#endif
+
 // The operators of vec and packed_vec. They are friends that only argument-dependent lookup finds,
 // of a base class of both, and take vec: so a scalar, a packed vector or a swizzle on either side
 // converts by itself.
@@ -98,8 +117,10 @@ struct vector_operators {
   using V = metal::vec<T, N>;
   using B = metal::vec<bool, N>;
 
-#define MSL_ARITHMETIC(op)                                                                  \
+  // ...: how else than component by component.
+#define MSL_ARITHMETIC(op, ...)                                                             \
   friend MSL_INLINE constexpr V operator op(const V& a, const V& b) {                       \
+    __VA_ARGS__                                                                             \
     MSL_EACH_COMPONENT(N, V, MSL_TERM)                                                      \
   }                                                                                         \
   friend MSL_INLINE constexpr V& operator op## = (V & a, const V& b) { return a = a op b; } \
@@ -108,13 +129,13 @@ struct vector_operators {
     return a = V(a) op b;                                                                   \
   }
 #define MSL_TERM(c) T(a.c + b.c)
-  MSL_ARITHMETIC(+)
+  MSL_ARITHMETIC(+, MSL_AS_A_WHOLE(+))
 #undef MSL_TERM
 #define MSL_TERM(c) T(a.c - b.c)
-  MSL_ARITHMETIC(-)
+  MSL_ARITHMETIC(-, MSL_AS_A_WHOLE(-))
 #undef MSL_TERM
 #define MSL_TERM(c) T(a.c* b.c)
-  MSL_ARITHMETIC(*)
+  MSL_ARITHMETIC(*, MSL_AS_A_WHOLE(*))
 #undef MSL_TERM
 #define MSL_TERM(c) T(quotient<T>(a.c, b.c))
   MSL_ARITHMETIC(/)
@@ -138,6 +159,7 @@ struct vector_operators {
   MSL_ARITHMETIC(>>)
 #undef MSL_TERM
 #undef MSL_ARITHMETIC
+#undef MSL_AS_A_WHOLE
 
   // The counts of a shift may have another element type.
 #define MSL_SHIFT(op)                                                                 \

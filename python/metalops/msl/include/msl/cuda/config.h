@@ -6,6 +6,7 @@
 
 #define MSL_INLINE inline __attribute__((always_inline))
 #define MSL_NATIVE_HALF 0
+#define MSL_WHOLE_FLOAT4 0
 #define MSL_SIMD_DECLARATIONS 0
 #define MSL_INSTRUMENTED 0
 #define MSL_UNROLLED _Pragma("unroll")
