@@ -20,6 +20,8 @@ struct EighColumnParameters {
   int32_t start;  // the panel's first column
   int32_t slice;  // columns of which a thread adds up products: a multiple of kEighPanel
   int32_t slices;
+  int32_t first;        // the first row of the product of the matrix and the reflector
+  int32_t kinds;        // of vectors that it is multiplied with: 1 if they are reflectors, or 2
   uint32_t ends_panel;  // only what is left of the panel's last column is to be done
 };
 

@@ -104,6 +104,7 @@ kernel void eigh_column(
   threadgroup T shares[2 * kEighPanel];
   threadgroup float sums[kSimdgroup];
   threadgroup float more_sums[kSimdgroup];
+  threadgroup T factor;
   const int lane = thread_lane;
   const int lanes = threads;
   const int c = p.column;
@@ -182,23 +183,24 @@ kernel void eigh_column(
     return;
   }
   tail = tail < 0x1p-80f ? 0.0f : tail;
-  const Reflector<T> made = reflector_of_scaled(elements[c + 1], tail);
-  const T factor = tail > 0.0f ? made.factor() : from_real<T>(0.0f);
+  if (lane == 0) {
+    const Reflector<T> made = reflector_of_scaled(elements[c + 1], tail);
+    besides[int64_t(matrix) * p.size + c] = made.beta;
+    taus[reflector + done] = made.tau;
+    factor = tail > 0.0f ? made.factor() : from_real<T>(0.0f);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
   device float4* const to = reflectors + (reflector + done) * p.stride;
   for (int i = lane; i < p.stride; i += lanes) {
     const float4 x = i < used && i >= first ? column[i] : float4(0.0f);
     to[i] = times(ColumnPacks<T>::rows_from(x, i * kRows, c + 2), factor) +
             ColumnPacks<T>::unit(i * kRows, c + 1);
   }
-  if (lane == 0) {
-    besides[int64_t(matrix) * p.size + c] = made.beta;
-    taus[reflector + done] = made.tau;
-  }
 }
 
-// The products of a reflector with a matrix, and with what the panel has of V and W; in slices of
-// columns and rows, to be added up. A thread for a pack and a slice, or for a product with W_k (2
-// k) or with V_k (2 k + 1).
+// The products of the column's reflector with a matrix, and with vectors of the panel: `panels` and
+// reflectors by turns. In slices of columns and rows, to be added up; a thread for a pack and a
+// slice, or for a vector and a slice.
 template <typename T>
 kernel void eigh_products(device float4* products [[buffer(0)]], device T* overlaps [[buffer(1)]],
                           device const float4* matrices [[buffer(2)]],
@@ -208,30 +210,28 @@ kernel void eigh_products(device float4* products [[buffer(0)]], device T* overl
                           uint3 position [[thread_position_in_grid]]) {
   constexpr int kRows = ColumnPacks<T>::kRows;
   const int64_t matrix = position.z;
-  const int from = p.from;
-  const int first = from / kRows;
+  const int first = p.first / kRows;
   const int used = c10::metal::ceil_div(p.size, kRows);
-  const int slice = from / p.slice + position.y;
-  const int begin = max(slice * p.slice, from);
+  const int slice = p.from / p.slice + position.y;
+  const int begin = max(slice * p.slice, p.from);
   const int end = min((slice + 1) * p.slice, p.size);
   device const float4* const v = reflectors + (matrix * p.reflectors + p.start) * p.stride;
   device const float4* const made = v + (p.column - p.start) * p.stride;
   const int pack = first + position.x;
   if (pack < used) {
-    device const T* const elements = elements_of<T>(made);
-    device const float4* from_column = matrices + (matrix * p.size + begin) * p.stride + pack;
+    device const T* const factors = elements_of<T>(made);
+    device const float4* const row = matrices + matrix * p.size * p.stride + pack;
     PackSum<T> sum = {};
     for (int column = begin; column < end; ++column) {
-      sum.add(*from_column, elements[column]);
-      from_column += p.stride;
+      sum.add(row[column * p.stride], factors[column]);
     }
     products[(matrix * p.slices + slice) * p.stride + pack] = sum.value();
     return;
   }
   const int which = pack - used;
-  device const float4* const row = which % 2 == 0
-                                       ? panels + (matrix * kEighPanel + which / 2) * p.stride
-                                       : v + which / 2 * p.stride;
+  device const float4* const row = which % p.kinds == p.kinds - 1
+                                       ? v + which / p.kinds * p.stride
+                                       : panels + (matrix * kEighPanel + which / 2) * p.stride;
   InnerSum<T> sum = {};
   for (int i = begin / kRows; i < c10::metal::ceil_div(end, kRows); ++i) {
     sum.add(row[i], made[i]);

@@ -208,6 +208,8 @@ kernel void hessenberg_column(
   threadgroup T shares[kEighPanel];
   threadgroup T weights[kEighPanel];
   threadgroup float sums[kSimdgroup];
+  threadgroup T factor;
+  threadgroup T beta;
   const int lane = thread_lane;
   const int lanes = threads;
   const int c = p.column;
@@ -219,11 +221,12 @@ kernel void hessenberg_column(
   device T* const triangle = triangles + int64_t(matrix) * kEighPanel * kEighPanel;
   if (done > 0) {
     const int last = done - 1;
-    device const T* const of_matrix = overlaps + int64_t(matrix) * p.slices * kEighPanel;
+    const int first_slice = c / p.slice;
+    device const T* const of_matrix = overlaps + int64_t(matrix) * p.slices * 2 * kEighPanel;
     for (int i = lane; i < last; i += lanes) {
       T sum = from_real<T>(0.0f);
-      for (int slice = 0; slice < p.slices; ++slice) {
-        sum += of_matrix[slice * kEighPanel + i];
+      for (int slice = first_slice; slice < p.slices; ++slice) {
+        sum += of_matrix[slice * 2 * kEighPanel + i];
       }
       shares[i] = sum;
     }
@@ -239,7 +242,7 @@ kernel void hessenberg_column(
     device const float4* const of_products = products + int64_t(matrix) * p.slices * p.stride;
     for (int i = lane; i < used; i += lanes) {
       float4 x(0.0f);
-      for (int slice = 0; slice < p.slices; ++slice) {
+      for (int slice = first_slice; slice < p.slices; ++slice) {
         x += of_products[int64_t(slice) * p.stride + i];
       }
       PackSum<T> known = {};
@@ -307,12 +310,15 @@ kernel void hessenberg_column(
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   tail = c10::metal::threadgroup_sum(sums, tail, thread_lane, threads);
-  const T corner = c + 1 < p.size ? elements[c + 1] : from_real<T>(0.0f);
-  const Reflector<T> made = reflector_of_scaled(corner * scale, tail);
-  const T factor = tail > 0.0f ? made.factor() * scale : from_real<T>(0.0f);
-  threadgroup_barrier(mem_flags::mem_device);
+  if (lane == 0) {
+    const T corner = c + 1 < p.size ? elements[c + 1] : from_real<T>(0.0f);
+    const Reflector<T> made = reflector_of_scaled(corner * scale, tail);
+    taus[reflector + done] = made.tau;
+    factor = tail > 0.0f ? made.factor() * scale : from_real<T>(0.0f);
+    beta = from_real<T>(scale > 0.0f ? made.beta / scale : 0.0f);
+  }
+  threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
   device float4* const to = v + done * p.stride;
-  const T beta = from_real<T>(scale > 0.0f ? made.beta / scale : 0.0f);
   for (int i = lane; i < p.stride; i += lanes) {
     const float4 x = i < used ? column[i] : float4(0.0f);
     to[i] = times(ColumnPacks<T>::rows_from(x, i * kRows, c + 2), factor) +
@@ -322,69 +328,23 @@ kernel void hessenberg_column(
                   times(ColumnPacks<T>::unit(i * kRows, c + 1), beta);
     }
   }
-  if (lane == 0) {
-    taus[reflector + done] = made.tau;
-  }
 }
 
-// The products of the last reflector with the matrix, and with what the panel has of V; in slices
-// of columns and rows, which hessenberg_column adds up. A thread for a pack and a slice, or for a
-// product with V_k.
-template <typename T>
-kernel void hessenberg_products(device float4* products [[buffer(0)]],
-                                device T* overlaps [[buffer(1)]],
-                                device const float4* matrices [[buffer(2)]],
-                                device const float4* reflectors [[buffer(3)]],
-                                constant EighColumnParameters& p [[buffer(4)]],
-                                uint3 position [[thread_position_in_grid]]) {
-  constexpr int kRows = ColumnPacks<T>::kRows;
-  const int64_t matrix = position.z;
-  const int used = c10::metal::ceil_div(p.size, kRows);
-  const int slice = position.y;
-  const int begin = max(slice * p.slice, p.from);
-  const int end = min((slice + 1) * p.slice, p.size);
-  device const float4* const v = reflectors + (matrix * p.reflectors + p.start) * p.stride;
-  device const float4* const made = v + (p.column - p.start) * p.stride;
-  const int pack = position.x;
-  if (pack < used) {
-    device const T* const elements = elements_of<T>(made);
-    device const float4* from_column = matrices + (matrix * p.size + begin) * p.stride + pack;
-    PackSum<T> sum = {};
-    for (int column = begin; column < end; ++column) {
-      sum.add(*from_column, elements[column]);
-      from_column += p.stride;
-    }
-    products[(matrix * p.slices + slice) * p.stride + pack] = sum.value();
-    return;
-  }
-  const int which = pack - used;
-  device const float4* const row = v + which * p.stride;
-  InnerSum<T> sum = {};
-  for (int i = begin / kRows; i < c10::metal::ceil_div(end, kRows); ++i) {
-    sum.add(row[i], made[i]);
-  }
-  overlaps[(matrix * p.slices + slice) * kEighPanel + which] =
-      begin < end ? sum.value() : from_real<T>(0.0f);
-}
-
-#define REGISTER_HESSENBERG(T)                                                                   \
-  template [[host_name("hessenberg_extents_" #T)]] kernel void hessenberg_extents<T>(            \
-      device float*, device const T*, constant SquaresParameters&, uint2, uint);                 \
-  template [[host_name("hessenberg_load_" #T)]] kernel void hessenberg_load<T>(                  \
-      device float4*, device const T*, device const int*, device const int*,                     \
-      constant SquaresParameters&, constant int&, uint3);                                        \
-  template [[host_name("hessenberg_balance_" #T)]] kernel void hessenberg_balance<T>(            \
-      device int*, device int2*, device const int*, device const float4*,                        \
-      constant SquaresParameters&, constant int&, uint2);                                        \
-  template [[host_name("hessenberg_scale_" #T)]] kernel void hessenberg_scale<T>(                \
-      device float4*, device const int*, device const int*, constant SquaresParameters&,         \
-      constant int&, uint3);                                                                     \
-  template [[host_name("hessenberg_column_" #T)]] kernel void hessenberg_column<T>(              \
-      device float4*, device float4*, device float4*, device const float4*, device const T*,     \
-      device T*, device T*, constant EighColumnParameters&, uint, uint, uint, uint, uint, uint); \
-  template [[host_name("hessenberg_products_" #T)]] kernel void hessenberg_products<T>(          \
-      device float4*, device T*, device const float4*, device const float4*,                     \
-      constant EighColumnParameters&, uint3)
+#define REGISTER_HESSENBERG(T)                                                               \
+  template [[host_name("hessenberg_extents_" #T)]] kernel void hessenberg_extents<T>(        \
+      device float*, device const T*, constant SquaresParameters&, uint2, uint);             \
+  template [[host_name("hessenberg_load_" #T)]] kernel void hessenberg_load<T>(              \
+      device float4*, device const T*, device const int*, device const int*,                 \
+      constant SquaresParameters&, constant int&, uint3);                                    \
+  template [[host_name("hessenberg_balance_" #T)]] kernel void hessenberg_balance<T>(        \
+      device int*, device int2*, device const int*, device const float4*,                    \
+      constant SquaresParameters&, constant int&, uint2);                                    \
+  template [[host_name("hessenberg_scale_" #T)]] kernel void hessenberg_scale<T>(            \
+      device float4*, device const int*, device const int*, constant SquaresParameters&,     \
+      constant int&, uint3);                                                                 \
+  template [[host_name("hessenberg_column_" #T)]] kernel void hessenberg_column<T>(          \
+      device float4*, device float4*, device float4*, device const float4*, device const T*, \
+      device T*, device T*, constant EighColumnParameters&, uint, uint, uint, uint, uint, uint)
 
 REGISTER_HESSENBERG(float);
 REGISTER_HESSENBERG(float2);

@@ -8,14 +8,14 @@
 
 namespace metalops {
 
-// The magnitude of the larger part; infinity for what is not finite.
+// The magnitude of the larger part; infinity for what is not finite. (As integers magnitudes have
+// the same order, and NaN comes last.)
 template <typename T>
 inline float finite_magnitude(T x) {
-  const float size = largest_part(x);
-  return ::metal::isfinite(size) && ::metal::isfinite(imaginary_part(x)) &&
-                 ::metal::isfinite(real_part(x))
-             ? size
-             : INFINITY;
+  constexpr uint kInfinity = 0x7f800000;
+  const uint re = as_type<uint>(::metal::abs(real_part(x)));
+  const uint im = as_type<uint>(::metal::abs(imaginary_part(x)));
+  return as_type<float>(::metal::min(::metal::max(re, im), kInfinity));
 }
 
 // e such that numbers of at most that magnitude times 2^-e are less than 1.

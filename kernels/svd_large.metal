@@ -21,7 +21,7 @@ constant constexpr uint kSimdgroup = c10::metal::simdgroup_size;
 
 // ---- scaled copies ------------------------------------------------------------------------------
 
-// The largest magnitude of each column, by a simdgroup each.
+// The largest magnitude of each column (or row, where strides change places), by a simdgroup each.
 template <typename T>
 kernel void svd_extents(device float* extents [[buffer(0)]], device const T* input [[buffer(1)]],
                         constant SvdLoadParameters& p [[buffer(2)]],
@@ -70,9 +70,9 @@ kernel void svd_load(device float4* matrices [[buffer(0)]], device const T* inpu
 
 // Half a step, in terms of A = `matrices` (or of B, by turns). Ends what the panel needs of the
 // other side's last reflector u: x = tau (A u - V (Y^H u) - X (U^H u)), for which `products` and
-// `overlaps` are given in slices; brings a column up to date and makes its reflector, which begins
-// with row p.from: that of the column itself in A, the next one in B. A threadgroup for each
-// matrix.
+// `overlaps` are given in slices; brings a column up to date and makes its reflector,
+// which begins with row p.from: that of the column itself in A, the next one in B. A threadgroup
+// for each matrix.
 template <typename T>
 kernel void svd_column(
     device float4* matrices [[buffer(0)]], device float4* reflectors [[buffer(1)]],
@@ -85,6 +85,7 @@ kernel void svd_column(
   constexpr int kRows = ColumnPacks<T>::kRows;
   threadgroup T shares[2 * kEighPanel];
   threadgroup float sums[kSimdgroup];
+  threadgroup T factor;
   const int lane = thread_lane;
   const int lanes = threads;
   const int c = p.column;
@@ -152,17 +153,18 @@ kernel void svd_column(
   threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
   tail = c10::metal::threadgroup_sum(sums, tail, thread_lane, threads);
   tail = tail < 0x1p-80f ? 0.0f : tail;
-  const Reflector<T> made = reflector_of_scaled(elements_of<T>(column)[p.from], tail);
-  const T factor = tail > 0.0f ? made.factor() : from_real<T>(0.0f);
+  if (lane == 0) {
+    const Reflector<T> made = reflector_of_scaled(elements_of<T>(column)[p.from], tail);
+    values[int64_t(matrix) * p.size + c] = made.beta;
+    taus[reflector + done] = made.tau;
+    factor = tail > 0.0f ? made.factor() : from_real<T>(0.0f);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
   device float4* const to = reflectors + (reflector + done) * p.stride;
   for (int i = lane; i < p.stride; i += lanes) {
     const float4 rest = i < used && i >= first ? column[i] : float4(0.0f);
     to[i] = times(ColumnPacks<T>::rows_from(rest, i * kRows, p.from + 1), factor) +
             ColumnPacks<T>::unit(i * kRows, p.from);
-  }
-  if (lane == 0) {
-    values[int64_t(matrix) * p.size + c] = made.beta;
-    taus[reflector + done] = made.tau;
   }
 }
 

@@ -96,10 +96,7 @@ class Reduction {
           steps.p.from = steps.p.column + 1;
           reduce_column();
           if (!steps.is_last()) {
-            const auto [threads, slices] = steps.grid_of_rest(2 * steps.in_panel());
-            metalops::launch_grid(library_, named("eigh_products_"), grid(threads, slices),
-                                  steps.products, steps.overlaps, matrices_, reflectors_, panels,
-                                  steps.p);
+            steps.multiply(matrices_, steps.p.from, reflectors_, panels, 2 * steps.in_panel());
           }
         },
         [&](int64_t start, int64_t end) {

@@ -103,9 +103,7 @@ class HessenbergReduction {
         [&] {
           steps.p.from = steps.p.column + 1;
           reduce_column();
-          metalops::launch_grid(library_, named("hessenberg_products_"),
-                                grid(steps.packs + steps.in_panel(), steps.slices), steps.products,
-                                steps.overlaps, matrices_, reflectors_, steps.p);
+          steps.multiply(matrices_, 0, reflectors_, panels, steps.in_panel());
         },
         [&](int64_t start, int64_t end) {
           reduce_column();

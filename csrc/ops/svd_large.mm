@@ -92,8 +92,13 @@ class Bidiagonalisation {
                                   size(),
                                   static_cast<int32_t>(stride_),
                                   0};
+    // Neighbouring lanes read neighbouring elements, of columns or of rows.
+    auto lines = p;
+    if (lines.next_column < lines.next_row) {
+      std::swap(lines.next_row, lines.next_column);
+    }
     const auto extents = at::empty({batch_ * n_}, bidiagonals_.options());
-    metalops::launch_simdgroups(library, named("svd_extents_"), batch_ * n_, extents, a, p);
+    metalops::launch_simdgroups(library, named("svd_extents_"), batch_ * n_, extents, a, lines);
     metalops::SquaresParameters of_exponents{};
     of_exponents.size = size();
     metalops::launch_threadgroups(metalops::library("eigh_large"), "eigh_exponents", batch_,
@@ -126,9 +131,8 @@ class Bidiagonalisation {
     };
     // Of the last reflector of this side.
     const auto multiply = [&](int64_t side) {
-      const auto [threads, slices] = steps.grid_of_rest(2 * steps.in_panel() + side);
-      launch_grid("eigh_large", "eigh_products_", {threads, slices, batch_}, steps.products,
-                  steps.overlaps, matrices[1 - side], reflectors[side], panels[side], p);
+      steps.multiply(matrices[1 - side], p.from, reflectors[side], panels[side],
+                     2 * steps.in_panel() + side);
     };
     steps.for_each(
         [&] {

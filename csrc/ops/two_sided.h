@@ -33,28 +33,28 @@ METALOPS_HIDDEN inline int64_t column_stride(int64_t n, at::ScalarType type) {
 }
 
 // The columns of matrices, reduced one by one in panels: what kernels are told of a column, and
-// where its products with a matrix are summed up, in slices of the matrix that have a thread for
-// each pack.
+// where its products with a matrix and with vectors of the panel are summed up, in slices.
 struct METALOPS_HIDDEN ColumnSteps {
-  // matrices: (batch, n, row), by columns of `stride` packs. overlaps_each: of the column's
-  // reflector, for each column of the panel before it.
-  ColumnSteps(const at::Tensor& matrices, int64_t stride, int64_t reflectors, int64_t overlaps_each)
+  // matrices: (batch, n, row), by columns of `stride` packs. kinds: of vectors of the panel that a
+  // reflector is multiplied with.
+  ColumnSteps(const at::Tensor& matrices, int64_t stride, int64_t reflectors, int64_t kinds)
       : n(matrices.size(1)) {
     constexpr int64_t kFewSlices = 32;
+    const auto batch = matrices.size(0);
     const auto row = matrices.size(2);
-    slice = kEighPanel * c10::metal::ceil_div<int64_t>(n, int64_t{kEighPanel} * kFewSlices);
-    slices = c10::metal::ceil_div<int64_t>(n, slice);
+    const auto slice = kEighPanel * c10::metal::ceil_div<int64_t>(n, kEighPanel * kFewSlices);
+    const auto slices = c10::metal::ceil_div<int64_t>(n, slice);
     elements = row / stride;
     packs = c10::metal::ceil_div<int64_t>(n, elements);
     threads = std::min<int64_t>(256, c10::metal::round_up<int64_t>(packs, 32));
-    products = at::empty({matrices.size(0), slices, row}, matrices.options());
-    overlaps =
-        at::empty({matrices.size(0), slices, overlaps_each * kEighPanel}, matrices.options());
+    products = at::empty({batch, slices, row}, matrices.options());
+    overlaps = at::empty({batch, slices, 2 * kEighPanel}, matrices.options());
     p.size = static_cast<int32_t>(n);
     p.stride = static_cast<int32_t>(stride);
     p.reflectors = static_cast<int32_t>(reflectors);
     p.slice = static_cast<int32_t>(slice);
     p.slices = static_cast<int32_t>(slices);
+    p.kinds = static_cast<int32_t>(kinds);
   }
 
   // Calls column() for each one, and end_panel(start, end) behind each panel but the last.
@@ -77,18 +77,23 @@ struct METALOPS_HIDDEN ColumnSteps {
     }
   }
 
-  // Threads and slices that the products of the column's reflector with a matrix take, where they
-  // are wanted from element p.from on, with `others` products with single vectors besides.
-  std::array<int64_t, 2> grid_of_rest(int64_t others) const {
-    return {packs - p.from / elements + others, slices - p.from / slice};
+  // The products of the column's reflector with matrices, from row `first` on, and with so many
+  // vectors of the panel: of panels and reflectors by turns, or of reflectors.
+  void multiply(const at::Tensor& matrices, int64_t first, const at::Tensor& reflectors,
+                const at::Tensor& panels, int64_t vectors) {
+    p.first = static_cast<int32_t>(first);
+    const auto threads = packs - first / elements + vectors;
+    launch_grid(library("eigh_large"),
+                KernelName("eigh_products_") + metal_type(matrices.scalar_type()),
+                {static_cast<uint64_t>(threads), static_cast<uint64_t>(p.slices - p.from / p.slice),
+                 static_cast<uint64_t>(matrices.size(0))},
+                products, overlaps, matrices, reflectors, panels, p);
   }
 
   bool is_last() const { return p.column == n - 1; }
   int64_t in_panel() const { return p.column - p.start; }
 
   int64_t n;
-  int64_t slice;  // columns
-  int64_t slices;
   int64_t elements;  // of a pack
   int64_t packs;     // of a column that have elements
   int64_t threads;   // of the group that reduces a column
