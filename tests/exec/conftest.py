@@ -1,5 +1,6 @@
 """Kernels for these tests are Metal source in the test files, compiled once for the session."""
 
+import os
 import shutil
 
 import pytest
@@ -18,9 +19,10 @@ def build(source):
     """The kernel library of a Metal source (without its first two lines)."""
     from metalops import _host
 
-    if source not in _libraries:
-        _libraries[source] = _host.Library(str(msl.compile_source(HEADER + source)))
-    return _libraries[source]
+    key = source, os.environ.get("CXX")
+    if key not in _libraries:
+        _libraries[key] = _host.Library(str(msl.compile_source(HEADER + source)))
+    return _libraries[key]
 
 
 def engines_of(library, name):
