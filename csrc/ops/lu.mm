@@ -77,7 +77,8 @@ Tensor panels_of(const Tensor& matrices) {
 // zero where no pivot was.
 void factor_panels(const Tensor& factors, const Tensor& a, const Tensor& panels,
                    const Tensor& pivots, const Tensor& infos, int64_t first, bool is_pivoted) {
-  constexpr uint64_t kRows = 4;  // that a thread should have to itself
+  constexpr uint64_t kRows = 2;           // that a thread should have to itself
+  constexpr uint64_t kMostThreads = 512;  // GPUs take no more, for the registers that they need
   metalops::LuPanelParameters p{};
   p.input = {a.stride(0), a.stride(1), a.stride(2)};
   p.output = {factors.stride(0), factors.stride(1), factors.stride(2)};
@@ -89,7 +90,7 @@ void factor_panels(const Tensor& factors, const Tensor& a, const Tensor& panels,
   p.steps = static_cast<uint32_t>(pivots.size(1));
   p.is_pivoted = is_pivoted;
   uint64_t threads = c10::metal::simdgroup_size;
-  while (threads < 1024 && threads * kRows < p.rows) {
+  while (threads < kMostThreads && threads * kRows < p.rows) {
     threads *= 2;
   }
   for (int64_t matrix = 0; matrix < a.size(0); matrix += panels.size(0)) {
