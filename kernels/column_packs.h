@@ -79,11 +79,12 @@ struct ColumnPacks<::metal::float2> {
   }
 };
 
-// n, and the rows that fill up the last pack. (Headers of torch before 2.13 have no round_up.)
+// n, and the rows that fill up the last pack. (Headers of torch before 2.13 have neither
+// round_up nor ceil_div.)
 template <typename T>
 METAL_FUNC int with_padding(int n) {
   constexpr int kRows = ColumnPacks<T>::kRows;
-  return c10::metal::ceil_div(n, kRows) * kRows;
+  return (n + kRows - 1) / kRows * kRows;
 }
 
 // A sum of packs times numbers. Of complex ones the products with real and with imaginary parts are

@@ -99,7 +99,7 @@ inline void bidiagonalise(Columns packs, RightColumns right, int lane, int n, bo
                           Result result, Shared step) {
   typedef Layout<T, SIZE, Team> L;
   constexpr int kRows = ColumnPacks<T>::kRows;
-  const int used = c10::metal::ceil_div(n, kRows);
+  const int used = with_padding<T>(n) / kRows;
   const auto row = elements_of<T>(&step->row[0]);
   const auto shares = elements_of<T>(&step->shares[0]);
   for (int i = lane; i < L::kPacks; i += Team::kLanes) {
