@@ -549,7 +549,8 @@ inline uint row_of_pivot(int pivot, uint row, uint rows, device ErrorMessages* e
 }
 
 // Exchanges rows by some of the pivots, in their order or backwards. Some threadgroups for each
-// matrix, whose threads have a pack of columns each.
+// matrix, whose threads have a pack of columns each. Several exchanges that have no row in common
+// are made at once: one after the other they would each wait for memory.
 kernel void lu_swap_rows(device float4* matrices [[buffer(0)]],
                          device const int* pivots [[buffer(1)]],
                          constant LuSwapParameters& p [[buffer(2)]],
@@ -558,7 +559,10 @@ kernel void lu_swap_rows(device float4* matrices [[buffer(0)]],
                          uint thread_index [[thread_index_in_threadgroup]],
                          uint threads [[threads_per_threadgroup]]) {
   constexpr uint kTogether = 64;
+  constexpr uint kAtOnce = 8;
+  threadgroup uint rows[kTogether];
   threadgroup uint others[kTogether];
+  threadgroup uint are_apart[kTogether / kAtOnce];
   const uint matrix = group / p.groups;
   const uint first_pack = group % p.groups * threads;
   const uint end_pack = first_pack + threads < p.packs ? first_pack + threads : p.packs;
@@ -569,15 +573,43 @@ kernel void lu_swap_rows(device float4* matrices [[buffer(0)]],
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint i = first + thread_index; i < end; i += threads) {
       const uint row = p.first + (p.is_backward != 0 ? p.count - 1 - i : i);
+      rows[i - first] = row;
       others[i - first] = row_of_pivot(own[row], row, p.rows, errors);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    for (uint i = first; i < end; ++i) {
-      const uint row = p.first + (p.is_backward != 0 ? p.count - 1 - i : i);
-      const uint other = others[i - first];
-      if (other != row) {
-        device float4* const here = x + row * p.row_step;
-        device float4* const there = x + other * p.row_step;
+    for (uint part = thread_index; part < kTogether / kAtOnce; part += threads) {
+      are_apart[part] = first + (part + 1) * kAtOnce <= end;
+      for (uint i = part * kAtOnce; i < (part + 1) * kAtOnce && are_apart[part] != 0; ++i) {
+        for (uint j = part * kAtOnce; j < (part + 1) * kAtOnce; ++j) {
+          if (i != j && (others[i] == rows[j] || others[i] == others[j])) {
+            are_apart[part] = 0;
+          }
+        }
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint begin = first; begin < end; begin += kAtOnce) {
+      const uint known = begin - first;
+      if (are_apart[known / kAtOnce] != 0) {
+        for (uint pack = first_pack + thread_index; pack < end_pack; pack += threads) {
+          float4 here[kAtOnce];
+          float4 there[kAtOnce];
+#pragma unroll
+          for (uint i = 0; i < kAtOnce; ++i) {
+            here[i] = x[rows[known + i] * p.row_step + pack];
+            there[i] = x[others[known + i] * p.row_step + pack];
+          }
+#pragma unroll
+          for (uint i = 0; i < kAtOnce; ++i) {
+            x[rows[known + i] * p.row_step + pack] = there[i];
+            x[others[known + i] * p.row_step + pack] = here[i];
+          }
+        }
+        continue;
+      }
+      for (uint i = known; i < known + kAtOnce && first + i < end; ++i) {
+        device float4* const here = x + rows[i] * p.row_step;
+        device float4* const there = x + others[i] * p.row_step;
         for (uint pack = first_pack + thread_index; pack < end_pack; pack += threads) {
           const float4 moved = here[pack];
           here[pack] = there[pack];
