@@ -372,10 +372,12 @@ class Replay:
         chases = [i for i, name in enumerate(names) if name.startswith("schur_chase")]
         if not chases:
             return [steps]
-        begin = min(i for i, name in enumerate(names) if name.startswith("schur_finish"))
+        finishes = [i for i, name in enumerate(names) if name.startswith("schur_finish")]
         end = max(i for i, name in enumerate(names) if name.startswith("schur_begin")) + 1
         chase = chases[0]
-        return [steps[:begin], steps[begin:chase], steps[chase : chase + 2], steps[end:]]
+        around = max(i for i in finishes if i < chase)
+        window = steps[chase : chase + 2]
+        return [steps[: finishes[0]], steps[around:chase], window, steps[end:]]
 
     def runner(
         self, prepare: Callable[[Callable[[], object]], Callable[[], object]]

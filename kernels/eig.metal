@@ -15,6 +15,7 @@
 #include "schur_vectors.h"
 #include "squares.h"
 #include "team_columns.h"
+#include "team_hessenberg.h"
 #include "teams.h"
 using namespace metal;
 using namespace metalops;
@@ -43,73 +44,6 @@ inline void reorder(Columns to, Columns from, int lane, int n, int padded, Ints 
     }
   }
   Team::wait();
-}
-
-// Reduces the matrix to a Hessenberg one. Column k of `vectors` becomes the vector of reflector k,
-// which is zero in rows 0 to k.
-template <typename T, typename Team, int STRIDE, typename Columns, typename Taus>
-inline void reduce_to_hessenberg(Columns packs, Columns vectors, int lane, int n, int padded,
-                                 Taus taus) {
-  constexpr int kRows = ColumnPacks<T>::kRows;
-  const int used = padded / kRows;
-  for (int k = 0; k < n; ++k) {
-    const auto column = packs + k * STRIDE;
-    const auto reflector = vectors + k * STRIDE;
-    const auto elements = elements_of<T>(column);
-    const auto v = elements_of<T>(reflector);
-    float largest = 0.0f;
-    for (int i = k + 1 + lane; i < n; i += Team::kLanes) {
-      largest = max(largest, largest_part(elements[i]));
-    }
-    largest = Team::largest(largest);
-    const float scale = largest <= kSchurTiny ? 0.0f : safe_scale(largest);
-    const int first = (k + 1) / kRows;  // the first pack that matters
-    float tail = 0.0f;
-    for (int i = first + lane; i < used; i += Team::kLanes) {
-      const float4 x = ColumnPacks<T>::rows_from(column[i], i * kRows, k + 2) * scale;
-      tail += dot(x, x);
-    }
-    tail = Team::sum(tail);
-    const T corner = k + 1 < n ? elements[k + 1] : from_real<T>(0.0f);
-    const Reflector<T> made = reflector_of_scaled(corner * scale, tail);
-    const T factor = tail > 0.0f ? made.factor() * scale : from_real<T>(0.0f);
-    const T tau = made.tau;
-    Team::wait();
-    for (int i = lane; i < used; i += Team::kLanes) {
-      const float4 x = ColumnPacks<T>::rows_from(column[i], i * kRows, k + 2);
-      reflector[i] = times(x, factor) + ColumnPacks<T>::unit(i * kRows, k + 1);
-      column[i] = column[i] - ColumnPacks<T>::rows_from(column[i], i * kRows, k + 1);
-    }
-    Team::wait();
-    if (lane == 0) {
-      taus[k] = tau;
-      if (k + 1 < n) {
-        elements[k + 1] = from_real<T>(scale > 0.0f ? made.beta / scale : 0.0f);
-      }
-    }
-    for (int j = k + 1 + lane; j < n; j += Team::kLanes) {
-      T product = from_real<T>(0.0f);
-      for (int i = first; i < used; ++i) {
-        product += ColumnPacks<T>::inner_product(reflector[i], packs[j * STRIDE + i]);
-      }
-      product = -multiply(conjugate(tau), product);
-      for (int i = first; i < used; ++i) {
-        packs[j * STRIDE + i] += times(reflector[i], product);
-      }
-    }
-    Team::wait();
-    for (int i = lane; i < used; i += Team::kLanes) {
-      float4 sum(0.0f);
-      for (int j = k + 1; j < n; ++j) {
-        sum += times(packs[j * STRIDE + i], v[j]);
-      }
-      sum = times(sum, -tau);
-      for (int j = k + 1; j < n; ++j) {
-        packs[j * STRIDE + i] += times(sum, conjugate(v[j]));
-      }
-    }
-    Team::wait();
-  }
 }
 
 // ---- results ------------------------------------------------------------------------------------

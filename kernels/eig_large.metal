@@ -1,6 +1,6 @@
 // The Schur form of Hessenberg matrices of any size, and their eigenvectors, in many launches. A
 // sweep chases several bulges, one behind the other, from window to window on the diagonal (Braman,
-// Byers and Mathias, "The Multishift QR Algorithm", 2002); what a window did, a product of
+// Byers and Mathias, "The Multishift QR Algorithm. Part I", 2002); what a window did, a product of
 // reflectors U, is then done to what is above it and right of it, and to the vectors.
 //
 // Matrices are columns of packs; behind their rows are zeros.
@@ -12,6 +12,7 @@
 #include "scaling.h"
 #include "schur.h"
 #include "schur_vectors.h"
+#include "team_hessenberg.h"
 #include "teams.h"
 using namespace metal;
 using namespace metalops;
@@ -147,23 +148,98 @@ kernel void schur_finish(device SchurSweeps* all_sweeps [[buffer(0)]],
   }
 }
 
-// Begins a sweep over what is left, if that does not fit into a window: the shifts are eigenvalues
-// of its end. A simdgroup for each matrix.
+// How many rows of a window in Schur form are left when eigenvalues at its end have been found:
+// their numbers in the column before the window, in which `below` stands above zeros, are nothing
+// but rounding errors.
+template <typename T>
+inline int count_left(threadgroup const float4* packs, threadgroup const float4* vectors, T below) {
+  constexpr int kSize = Window<T>::kSize;
+  constexpr int kStride = Window<T>::kStride;
+  const float size = sum_of_parts(below);
+  int left = kSize;
+  while (left > 0) {
+    const int rows = is_pair<T, kStride>(packs, kSize, left - 2) ? 2 : 1;
+    const float2 value = schur_value<T, kStride>(packs, kSize, left - rows);
+    float spike = 0.0f;
+    for (int k = left - rows; k < left; ++k) {
+      spike = max(spike, size * sum_of_parts(elements_of<T>(vectors + k * kStride)[0]));
+    }
+    const float around = sum_of_parts(value);
+    if (!(spike <= max(kSchurTiny, kSchurEpsilon * (around > 0.0f ? around : size)))) {
+      break;
+    }
+    left -= rows;
+  }
+  return left;
+}
+
+// The shifts of the bulges: the last eigenvalues of the first `rows` rows of a window in Schur
+// form. Real ones by twos. How many bulges there are is returned.
+template <typename T>
+inline int find_shifts(device float4* shifts, threadgroup const float4* packs, int rows) {
+  constexpr int kStride = Window<T>::kStride;
+  int k = max(rows - Window<T>::kBulges * (kBulge<T> - 1), 0);
+  if (is_pair<T, kStride>(packs, rows, k - 1)) {
+    ++k;
+  }
+  int found = 0;
+  float2 alone(0.0f);
+  bool has_alone = false;
+  for (; k < rows; ++k) {
+    const float2 value = schur_value<T, kStride>(packs, rows, k);
+    if (kBulge<T> == 2) {
+      shifts[found++] = float4(value, value);
+    } else if (is_pair<T, kStride>(packs, rows, k)) {
+      shifts[found++] = float4(value, conjugate(value));
+      ++k;
+    } else if (has_alone) {
+      shifts[found++] = float4(alone, value);
+      has_alone = false;
+    } else {
+      alone = value;
+      has_alone = true;
+    }
+  }
+  return found;
+}
+
+// Others, for a matrix on whose rows up to `high` those have no effect.
+template <typename T>
+inline int exceptional_shifts(device float4* shifts, device const float4* matrix, int stride,
+                              int high) {
+  for (int i = 0; i < Window<T>::kBulges; ++i) {
+    const int row = high - i * (kBulge<T> - 1);
+    const T beside = elements_of<T>(matrix + int64_t(row - 1) * stride)[row];
+    const T corner = elements_of<T>(matrix + int64_t(row) * stride)[row];
+    const float2 value(real_part(corner) + 0.75f * sum_of_parts(beside), imaginary_part(corner));
+    shifts[i] = float4(value, value);
+  }
+  return Window<T>::kBulges;
+}
+
+// Begins a sweep over what is left, if that does not fit into a window. The Schur form of a window
+// at its end tells the shifts, and which eigenvalues have been found already: these are split off
+// (Braman, Byers and Mathias, "The Multishift QR Algorithm. Part II: Aggressive Early Deflation",
+// 2002; but only those at the window's end, none is moved there). If they are many, the next window
+// may have some, too, and there is no sweep. A simdgroup for each matrix.
 template <typename T>
 kernel void schur_begin(device SchurSweeps* all_sweeps [[buffer(0)]],
                         device float4* all_shifts [[buffer(1)]],
-                        device float4* matrices [[buffer(2)]], device int* infos [[buffer(3)]],
-                        constant SchurParameters& p [[buffer(4)]],
+                        device float4* matrices [[buffer(2)]],
+                        device T* transformations [[buffer(3)]], device int* infos [[buffer(4)]],
+                        constant SchurParameters& p [[buffer(5)]],
                         uint matrix [[threadgroup_position_in_grid]],
                         uint simd_lane [[thread_index_in_simdgroup]]) {
   typedef Window<T> W;
-  constexpr int kShifts = W::kBulges * (kBulge<T> - 1);
   constexpr int kPatience = 6;
+  constexpr int kFew = W::kSize / 7;
   threadgroup float4 packs[W::kAll];
   threadgroup float4 vectors[W::kAll];
+  threadgroup float4 spike[W::kPacks];
+  threadgroup float4 reflector[W::kPacks];
   threadgroup SchurStep<T> step;
   threadgroup Bulge<T> bulge;
-  threadgroup int plan[2];
+  threadgroup int plan[1];
   const int lane = simd_lane;
   const int n = p.size;
   device SchurSweeps* const sweeps = all_sweeps + matrix;
@@ -174,8 +250,8 @@ kernel void schur_begin(device SchurSweeps* all_sweeps [[buffer(0)]],
   SimdgroupOfDevice::wait();
   if (lane == 0) {
     plan[0] = high - low + 1 > W::kSize;
-    plan[1] = sweeps->stalled > 0 && sweeps->stalled % kPatience == 0;
     sweeps->low = low;
+    sweeps->size = 0;
     sweeps->bulges = 0;
     sweeps->windows = 0;
     if (low > 0) {
@@ -192,43 +268,49 @@ kernel void schur_begin(device SchurSweeps* all_sweeps [[buffer(0)]],
   if (!begins) {
     return;
   }
-  load_window<T>(&packs[0], &vectors[0], own, p.stride, high - kShifts + 1, kShifts, lane, kLanes);
+  const int first = high - W::kSize + 1;
+  load_window<T>(&packs[0], &vectors[0], own, p.stride, first, W::kSize, lane, kLanes);
   SimdgroupOfDevice::wait();
-  find_schur_form<T, Simdgroup, W::kStride>(&packs[0], &vectors[0], lane, kShifts, W::kSize, false,
+  find_schur_form<T, Simdgroup, W::kStride>(&packs[0], &vectors[0], lane, W::kSize, W::kSize, true,
                                             &step, &bulge);
+  device T* const before = elements_of<T>(own + int64_t(first - 1) * p.stride) + first;
   if (lane == 0) {
-    const bool is_exceptional = plan[1] != 0;
-    int found = 0;
-    float2 alone(0.0f);
-    bool has_alone = false;
-    for (int k = 0; k < kShifts; ++k) {
-      float2 value = schur_value<T, W::kStride>(&packs[0], kShifts, k);
-      if (is_exceptional) {
-        const int row = high - k;
-        const T beside = elements_of<T>(own + int64_t(row - 1) * p.stride)[row];
-        const T corner = elements_of<T>(own + int64_t(row) * p.stride)[row];
-        value = float2(real_part(corner) + 0.75f * sum_of_parts(beside), imaginary_part(corner));
-        shifts[found++] = float4(value, value);
-        k += kBulge<T> - 2;
-      } else if (kBulge<T> == 2) {
-        shifts[found++] = float4(value, value);
-      } else if (is_pair<T, W::kStride>(&packs[0], kShifts, k)) {
-        shifts[found++] = float4(value, conjugate(value));
-        ++k;
-      } else if (has_alone) {
-        shifts[found++] = float4(alone, value);
-        has_alone = false;
-      } else {
-        alone = value;
-        has_alone = true;
-      }
+    const T below = before[0];
+    const int left =
+        step.count_unfinished() > 0 ? W::kSize : count_left<T>(&packs[0], &vectors[0], below);
+    const int found = W::kSize - left;
+    plan[0] = left;
+    sweeps->high = high - found;
+    sweeps->stalled = found > 0 ? 0 : sweeps->stalled;
+    if (found <= kFew && high - found - low + 1 > W::kSize) {
+      const bool is_exceptional = sweeps->stalled > 0 && sweeps->stalled % kPatience == 0;
+      sweeps->bulges = is_exceptional ? exceptional_shifts<T>(shifts, own, p.stride, high)
+                                      : find_shifts<T>(shifts, &packs[0], left);
+      sweeps->next = low;
+      const int rest = high - found - (low + W::kSize - 1);
+      sweeps->windows = 1 + (rest + W::kAdvance - 1) / W::kAdvance;
+      ++sweeps->stalled;
+      --sweeps->sweeps;
     }
-    sweeps->bulges = found;
-    sweeps->next = low;
-    const int rest = high - (low + W::kSize - 1);
-    sweeps->windows = 1 + (rest + W::kAdvance - 1) / W::kAdvance;
-    ++sweeps->stalled;
-    --sweeps->sweeps;
+    for (int i = 0; i < W::kSize; ++i) {
+      const T share = elements_of<T>(&vectors[i * W::kStride])[0];
+      elements_of<T>(&spike[0])[i] =
+          i < left ? multiply(conjugate(share), below) : from_real<T>(0.0f);
+    }
+  }
+  SimdgroupOfDevice::wait();
+  const int left = plan[0];
+  if (left == W::kSize) {
+    return;
+  }
+  restore_hessenberg<T, Simdgroup, W::kStride>(&packs[0], &vectors[0], &spike[0], &reflector[0],
+                                               lane, left, W::kSize, W::kPacks);
+  store_window<T>(own, transformations + int64_t(matrix) * W::kProduct, &packs[0], &vectors[0],
+                  p.stride, first, W::kSize, lane, kLanes);
+  if (lane == 0) {
+    before[0] = elements_of<T>(&spike[0])[0];
+    sweeps->first = first;
+    sweeps->size = W::kSize;
   }
 }
 
@@ -752,25 +834,25 @@ kernel void schur_vectors(device float2* vectors [[buffer(0)]],
   }
 }
 
-#define REGISTER_EIG_LARGE(T)                                                                      \
-  template [[host_name("schur_finish_" #T)]] kernel void schur_finish<T>(                          \
-      device SchurSweeps*, device float4*, device T*, device int*, constant SchurParameters&,      \
-      uint, uint);                                                                                 \
-  template [[host_name("schur_begin_" #T)]] kernel void schur_begin<T>(                            \
-      device SchurSweeps*, device float4*, device float4*, device int*, constant SchurParameters&, \
-      uint, uint);                                                                                 \
-  template [[host_name("schur_chase_" #T)]] kernel void schur_chase<T>(                            \
-      device SchurSweeps*, device float4*, device T*, device const float4*,                        \
-      constant SchurParameters&, uint, uint, uint, uint, uint, uint);                              \
-  template [[host_name("schur_apply_" #T)]] kernel void schur_apply<T>(                            \
-      device float4*, device float4*, device const SchurSweeps*, device const float4*,             \
-      constant SchurParameters&, uint, uint);                                                      \
-  template [[host_name("schur_values_" #T)]] kernel void schur_values<T>(                          \
-      device float2*, device const float4*, device const int*, constant SchurParameters&, uint2);  \
-  template [[host_name("schur_back_substitute_" #T)]] kernel void schur_back_substitute<T>(        \
-      device float4*, device const float4*, constant SchurParameters&, uint, uint);                \
-  template [[host_name("schur_vectors_" #T)]] kernel void schur_vectors<T>(                        \
-      device float2*, device const float4*, device const float4*, device const int*,               \
+#define REGISTER_EIG_LARGE(T)                                                                     \
+  template [[host_name("schur_finish_" #T)]] kernel void schur_finish<T>(                         \
+      device SchurSweeps*, device float4*, device T*, device int*, constant SchurParameters&,     \
+      uint, uint);                                                                                \
+  template [[host_name("schur_begin_" #T)]] kernel void schur_begin<T>(                           \
+      device SchurSweeps*, device float4*, device float4*, device T*, device int*,                \
+      constant SchurParameters&, uint, uint);                                                     \
+  template [[host_name("schur_chase_" #T)]] kernel void schur_chase<T>(                           \
+      device SchurSweeps*, device float4*, device T*, device const float4*,                       \
+      constant SchurParameters&, uint, uint, uint, uint, uint, uint);                             \
+  template [[host_name("schur_apply_" #T)]] kernel void schur_apply<T>(                           \
+      device float4*, device float4*, device const SchurSweeps*, device const float4*,            \
+      constant SchurParameters&, uint, uint);                                                     \
+  template [[host_name("schur_values_" #T)]] kernel void schur_values<T>(                         \
+      device float2*, device const float4*, device const int*, constant SchurParameters&, uint2); \
+  template [[host_name("schur_back_substitute_" #T)]] kernel void schur_back_substitute<T>(       \
+      device float4*, device const float4*, constant SchurParameters&, uint, uint);               \
+  template [[host_name("schur_vectors_" #T)]] kernel void schur_vectors<T>(                       \
+      device float2*, device const float4*, device const float4*, device const int*,              \
       constant SchurParameters&, uint2, uint)
 
 REGISTER_EIG_LARGE(float);

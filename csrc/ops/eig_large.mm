@@ -91,7 +91,8 @@ class SchurForm {
     while (true) {
       in_groups("schur_finish_", 1, reduced_.h, transformations, infos_);
       apply(sweeps, transformations);
-      in_groups("schur_begin_", 1, shifts, reduced_.h, infos_);
+      in_groups("schur_begin_", 1, shifts, reduced_.h, transformations, infos_);
+      apply(sweeps, transformations);
       const auto known = sweeps.cpu();
       const auto* const states =
           reinterpret_cast<const metalops::SchurSweeps*>(known.const_data_ptr<int32_t>());
