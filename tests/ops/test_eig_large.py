@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from metalops import debug
 
 from .eigenpairs import check, check_all, check_pairs
 from .hard_matrices import HARD
@@ -30,6 +31,17 @@ def test_several_windows(dtype, name):
     check(a, values, vectors)
     if not dtype.is_complex:
         check_pairs(values, vectors)
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 75), (torch.complex64, 240)], ids=str)
+def test_what_has_been_found_is_not_swept_over(dtype, most, tmp_path):
+    """Without early deflation it takes 114 windows, and 328 of complex numbers."""
+    a = torch.randn(200, 200, dtype=dtype)
+    with debug.capture(tmp_path / "a.trace", contents=1) as trace:
+        values, vectors = eig(a.to("mps"))
+    check(a, values, vectors)
+    windows = [x for x in trace.launches if x.kernel.startswith("schur_chase")]
+    assert 0 < len(windows) <= most
 
 
 def test_vectors_of_long_jordan_chains_do_not_overflow():
