@@ -70,9 +70,9 @@ kernel void svd_load(device float4* matrices [[buffer(0)]], device const T* inpu
 
 // Half a step, in terms of A = `matrices` (or of B, by turns). Ends what the panel needs of the
 // other side's last reflector u: x = tau (A u - V (Y^H u) - X (U^H u)), for which `products` and
-// `overlaps` are given in slices; brings a column up to date and makes its reflector,
-// which begins with row p.from: that of the column itself in A, the next one in B. A threadgroup
-// for each matrix.
+// `overlaps` are given in slices; brings a column up to date and makes its reflector, which begins
+// with row p.from: that of the column itself in A, the next one in B. A threadgroup for each
+// matrix.
 template <typename T>
 kernel void svd_column(
     device float4* matrices [[buffer(0)]], device float4* reflectors [[buffer(1)]],

@@ -106,8 +106,7 @@ inline void reduce_to_hessenberg(Columns packs, Columns vectors, int lane, int n
 template <typename T, typename Team, int STRIDE, typename Columns>
 inline void restore_hessenberg(Columns packs, Columns vectors, Columns spike, Columns reflector,
                                int lane, int m, int size, int vector_packs) {
-  constexpr int kRows = ColumnPacks<T>::kRows;
-  const int used = (m + kRows - 1) / kRows;
+  const int used = with_padding<T>(m) / ColumnPacks<T>::kRows;
   const auto v = elements_of<T>(reflector);
   for (int row = 0; row + 1 < m; ++row) {
     const auto column = row == 0 ? spike : packs + (row - 1) * STRIDE;
