@@ -223,7 +223,7 @@ kernel void eigh_products(device float4* products [[buffer(0)]], device T* overl
     device const float4* const row = matrices + matrix * p.size * p.stride + pack;
     PackSum<T> sum = {};
     for (int column = begin; column < end; ++column) {
-      sum.add(row[column * p.stride], factors[column]);
+      sum.add(row[int64_t(column) * p.stride], factors[column]);
     }
     products[(matrix * p.slices + slice) * p.stride + pack] = sum.value();
     return;

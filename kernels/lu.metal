@@ -608,6 +608,9 @@ kernel void lu_swap_rows(device float4* matrices [[buffer(0)]],
         continue;
       }
       for (uint i = known; i < known + kAtOnce && first + i < end; ++i) {
+        if (others[i] == rows[i]) {
+          continue;
+        }
         device float4* const here = x + rows[i] * p.row_step;
         device float4* const there = x + others[i] * p.row_step;
         for (uint pack = first_pack + thread_index; pack < end_pack; pack += threads) {
