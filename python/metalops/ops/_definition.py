@@ -11,13 +11,12 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
+from .._autograd import Recorded
 from .._torch_internals import (
-    SingleLevelFunction,
     below_autograd,
     forward_mode,
     keys_after_autograd,
     keys_after_inplace_or_view,
-    single_level_functions,
 )
 from . import fake
 
@@ -117,9 +116,7 @@ class _Differentiable:
 
         if not _records(self._overload, args):
             return run()
-        # Under torch.func's transforms the dispatcher comes here once for each level.
-        with single_level_functions():
-            return _Recorded.apply(self, run, keywords, *args)
+        return _Node.record(run, self, keywords, *args)
 
     def gradients(self, wanted, grads, args, keywords) -> Sequence[Tensor | None]:
         if self._gradient is None:
@@ -129,17 +126,16 @@ class _Differentiable:
         return self._gradient(wanted, grads, *args, **keywords)
 
 
-class _Recorded(SingleLevelFunction):
+class _Node(Recorded):
     """A call in the autograd graph."""
 
     @staticmethod
-    def forward(ctx, operator: _Differentiable, run: Callable, keywords: dict, *args):
-        result = run()
+    def forward(ctx, results: tuple, operator: _Differentiable, keywords: dict, *args):
         ctx.operator, ctx.keywords = operator, keywords
         ctx.others = [None if isinstance(x, Tensor) else x for x in args]
         ctx.are_tensors = [isinstance(x, Tensor) for x in args]
         ctx.save_for_backward(*(x for x in args if isinstance(x, Tensor)))
-        return result
+        return results
 
     @staticmethod
     def backward(ctx, *grads):

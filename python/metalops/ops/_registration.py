@@ -11,16 +11,14 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from .. import _problem
+from .._autograd import Recorded
 from .._torch_internals import (
     DispatchKey,
     DispatchKeySet,
-    SingleLevelFunction,
     below_autograd,
-    compiled_autograd_key,
     excluded_keys,
     forward_mode,
     keys_after_autograd,
-    single_level_functions,
 )
 from . import fake
 
@@ -79,7 +77,7 @@ def _autocast(overload, lowered: Callable, device: str, keys: DispatchKeySet, *a
 def _differentiable(overload, operator: Operator, keyset: DispatchKeySet, *args):
     """The operator's kernel for autograd."""
 
-    def run(*args):
+    def run():
         with below_autograd():
             return overload.redispatch(keyset & keys_after_autograd, *args)
 
@@ -91,18 +89,15 @@ def _differentiable(overload, operator: Operator, keyset: DispatchKeySet, *args)
             )
         return operator.formula(*args)
     if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors):
-        return run(*args)
-    # Under torch.func's transforms the dispatcher comes here once for each level.
-    with single_level_functions():
-        return _Recorded.apply(run, operator, *args)
+        return run()
+    return _Node.record(run, operator, *args)
 
 
-class _Recorded(SingleLevelFunction):
+class _Node(Recorded):
     """A call in the autograd graph."""
 
     @staticmethod
-    def forward(ctx, run: Callable, operator: Operator, *args):
-        results = run(*args)
+    def forward(ctx, results: tuple, operator: Operator, *args):
         kept = (*args, *results) if operator.needs_results else args
         ctx.set_materialize_grads(False)
         ctx.operator = operator
@@ -121,5 +116,3 @@ class _Recorded(SingleLevelFunction):
         results = list(saved) if ctx.operator.needs_results else None
         gradients = ctx.operator.gradients(args, results, grads, ctx.needs_input_grad[2:])
         return (None, None, *gradients, *[None] * (len(args) - len(gradients)))
-
-    _compiled_autograd_key = staticmethod(compiled_autograd_key)

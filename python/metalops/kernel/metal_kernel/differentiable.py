@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from ..._torch_internals import SingleLevelFunction, single_level_functions
+from ..._autograd import Recorded
 from ..no_backward import no_backward
 from .signature import Definition
 
@@ -23,28 +23,25 @@ def differentiable(
             raise RuntimeError(
                 f"{definition.owner}: {name!r} is a leaf tensor that requires grad, which cannot be written in place"
             )
-    # Under torch.func's transforms the dispatcher comes here once for each level.
-    with single_level_functions():
-        results = _Kernel.apply(definition, backward, run, *inputs)
+    written = [x for name, x in zip(definition.inputs, inputs, strict=True) if name in definition.inouts]
+    results = _Node.record(lambda: (*run(), *written), definition, backward, *inputs)
     return list(results[: len(definition.outputs)])
 
 
-class _Kernel(SingleLevelFunction):
+class _Node(Recorded):
     """Its outputs are the kernel's outputs, then the tensors written in place."""
 
     @staticmethod
-    def forward(ctx, definition: Definition, backward: Callable | None, run: Callable, *inputs):
-        outputs = run()
+    def forward(ctx, results: tuple, definition: Definition, backward: Callable | None, *inputs):
         named = list(zip(definition.inputs, inputs, strict=True))
-        written = [tensor for name, tensor in named if name in definition.inouts]
-        ctx.mark_dirty(*written)
+        ctx.mark_dirty(*(tensor for name, tensor in named if name in definition.inouts))
         ctx.definition, ctx.function = definition, backward
         if backward is None:
             ctx.described = [(tensor.shape, tensor.dtype) for tensor in inputs]
         else:
             read = [tensor for name, tensor in named if name not in definition.inouts]
-            ctx.save_for_backward(*read, *outputs, *written)
-        return (*outputs, *written)
+            ctx.save_for_backward(*read, *results)
+        return results
 
     @staticmethod
     def backward(ctx, *grad_outputs):

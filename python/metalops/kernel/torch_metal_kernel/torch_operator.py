@@ -7,13 +7,12 @@ from collections.abc import Callable
 import torch
 from torch.autograd import forward_ad
 
+from ..._autograd import Recorded
 from ..._torch_internals import (
-    SingleLevelFunction,
     below_autograd,
     forward_mode,
     keys_after_autograd,
     remove_library,
-    single_level_functions,
 )
 from ..no_backward import no_backward
 from .annotations import Signature
@@ -99,9 +98,7 @@ class TorchOperator:
 
     def record(self, run: Callable, inputs) -> list[torch.Tensor]:
         """The results of run(), which runs the kernel on the inputs, as part of the autograd graph."""
-        # Under torch.func's transforms the dispatcher comes here once for each level.
-        with single_level_functions():
-            return list(_Recorded.apply(self, run, *inputs))
+        return list(_Node.record(run, self, *inputs))
 
     def refused_gradients(self, grad_outputs, described) -> list[torch.Tensor | None]:
         """Instead of the gradient of each input an error, now or when the graph that is being traced runs. described: the
@@ -142,12 +139,11 @@ class TorchOperator:
         return gradients
 
 
-class _Recorded(SingleLevelFunction):
+class _Node(Recorded):
     """A call of a TorchOperator in the autograd graph."""
 
     @staticmethod
-    def forward(ctx, operator: TorchOperator, run: Callable, *inputs):
-        results = run()
+    def forward(ctx, results: tuple, operator: TorchOperator, *inputs):
         ctx.operator, ctx.function = operator, operator.backward
         are_tensors = [isinstance(value, torch.Tensor) for value in inputs]
         if ctx.function is None:
@@ -160,7 +156,7 @@ class _Recorded(SingleLevelFunction):
             ctx.scalars = [value for value in inputs if not isinstance(value, torch.Tensor)]
             tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
             ctx.save_for_backward(*tensors, *results)
-        return tuple(results)
+        return results
 
     @staticmethod
     def backward(ctx, *grad_outputs):
