@@ -48,6 +48,7 @@ def _find(module: str, name: str) -> Any:
 DispatchKey = _find("torch._C", "DispatchKey")
 DispatchKeySet = _find("torch._C", "DispatchKeySet")
 OpOverload = _find("torch._ops", "OpOverload")
+OpOverloadPacket = _find("torch._ops", "OpOverloadPacket")
 
 # Whether an operator ("namespace::name.overload") exists with any kernel, or with one for a key (its name).
 has_kernel = _find("torch._C", "_dispatch_has_kernel")
@@ -116,6 +117,7 @@ def constant_to_dynamo(function: Callable) -> Callable:
 
 is_alias_of = _find("torch._C", "_is_alias_of")
 is_view = _find("torch", "Tensor._is_view")
+negative_view = _find("torch", "_neg_view")
 pytree = _find("torch.utils", "_pytree")
 
 

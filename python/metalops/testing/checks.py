@@ -1,6 +1,7 @@
 """Checks of an operator on a device against a reference on the CPU.
 
-``op`` is the function under test. ``reference`` takes the same arguments, on the CPU, and computes with any precision: it
+``op`` is the function under test, or an operator as ``torch.ops`` has it: ``torch.ops.ns.name`` or one of its overloads.
+``reference`` takes the same arguments, on the CPU, and computes with any precision: it
 is run in the operands' own dtypes, which shows what dtype to expect, and in float64, which shows what values.
 """
 
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._torch_internals import pytree, version
+from .._torch_internals import OpOverload, OpOverloadPacket, pytree, schema, version
 from .samples import Case, make, to_device
 from .tolerances import tolerance
 
@@ -38,6 +39,8 @@ def in_float64(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _in_float32(x: Tensor) -> Tensor:
+    if x.is_complex():
+        return x.to(torch.complex64)
     return x.float() if x.is_floating_point() else x
 
 
@@ -53,7 +56,12 @@ def _promoted(function: Callable[..., Any], convert: Callable[[Tensor], Tensor],
 
 
 def rounded_once(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """float64 ``values`` rounded to ``dtype``. Tensor.to goes through float32 to half precision and rounds twice."""
+    """float64 or complex128 ``values`` rounded to ``dtype``. Tensor.to goes through float32 to half precision and rounds
+    twice.
+    """
+    if values.is_complex() and dtype == torch.complex32:
+        parts = torch.view_as_real(values.resolve_conj())
+        return torch.view_as_complex(rounded_once(parts, torch.float16))
     if values.dtype != torch.float64 or dtype not in (torch.float16, torch.bfloat16):
         return values.to(dtype)
     nearest = values.float()
@@ -80,7 +88,7 @@ def expected_result(reference: Callable[..., Any], case: Case) -> Any:
 
 def _largest(x: Tensor) -> float:
     """The largest finite magnitude."""
-    magnitudes = (x if x.is_complex() else x.double()).detach().abs()
+    magnitudes = (x.to(torch.complex128) if x.is_complex() else x.double()).detach().abs()
     finite = magnitudes[magnitudes.isfinite()]
     return finite.max().item() if finite.numel() else 0.0
 
@@ -98,7 +106,12 @@ def _scale(expected: Tensor, operands: Sequence[Tensor]) -> float:
 
 
 def _has_few_values(x: Tensor) -> bool:
-    return x.numel() < 16 or 0 in x.stride() and x.detach().unique().numel() < 16
+    if x.numel() < 16 or 0 not in x.stride():
+        return x.numel() < 16
+    if x.is_complex():
+        x = torch.view_as_real(x.resolve_conj())
+        return x.detach().reshape(-1, 2).unique(dim=0).shape[0] < 16
+    return x.detach().unique().numel() < 16
 
 
 def _is_floating(x: Tensor) -> bool:
@@ -120,6 +133,9 @@ def assert_close(
     name: the operator's. expected: on the CPU. operands: on the CPU, from which both were computed. dtype: in which the
     operator computed, if not the result's; the coarser of the two counts. terms: how many rounded ones were added up.
 
+    Complex numbers are as close as their difference is small. Those that are not finite are equal where both parts are, or
+    where one of the two numbers has a part that is NaN: whether an infinity has one depends on the order of the arithmetic.
+
     The message has the first mismatch and, where operands and result have a common shape, the operands there. It says
     whether the reference overflowed where the operator did not, which is not the operator's fault: the reference is to
     be mended then.
@@ -134,7 +150,7 @@ def assert_close(
     if dtype is not None and _is_floating(expected):
         coarser = max(dtype, coarser, key=lambda dtype: torch.finfo(dtype).eps)
     rtol, atol = tolerance(name, coarser, gradient, _scale(expected, operands))
-    wrong = ~torch.isclose(actual, expected, rtol=rtol, atol=terms * atol, equal_nan=True)
+    wrong = ~_is_close(actual, expected, rtol, terms * atol)
     if not wrong.any():
         return
     index = tuple(wrong.nonzero()[0].tolist())
@@ -149,6 +165,17 @@ def assert_close(
     if _is_floating(expected) and _overflowed(actual[index], expected[index], there):
         lines.append("The reference overflows there and the operator does not: mend the reference.")
     raise AssertionError("\n".join(lines))
+
+
+def _is_close(actual: Tensor, expected: Tensor, rtol: float, atol: float) -> Tensor:
+    if not actual.is_complex():
+        return torch.isclose(actual, expected, rtol=rtol, atol=atol, equal_nan=True)
+    # torch compares no complex32.
+    a, e = (x if x.dtype == torch.complex128 else x.to(torch.complex64) for x in (actual, expected))
+    close = torch.isclose(a, e, rtol=rtol, atol=atol, equal_nan=True)
+    # An infinity whose other part is NaN is what arithmetic makes of one in some order, and NaN in another.
+    is_either = ~a.isfinite() & ~e.isfinite() & (a.isnan() | e.isnan())
+    return close | is_either
 
 
 def _element(x: Tensor, shape: torch.Size, index: tuple[int, ...]) -> Tensor | None:
@@ -201,7 +228,7 @@ def check_forward(
 
 def _differentiable(tree: Any) -> list[int]:
     leaves = pytree.tree_leaves(tree)
-    return [i for i, x in enumerate(leaves) if isinstance(x, Tensor) and x.is_floating_point()]
+    return [i for i, x in enumerate(leaves) if isinstance(x, Tensor) and _is_floating(x)]
 
 
 def cotangents(like: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -241,13 +268,18 @@ def check_gradient(
     *,
     name: str,
 ) -> None:
-    """Vector-Jacobian products with random cotangents, for all floating-point tensors of the case."""
+    """Vector-Jacobian products with random cotangents, for all floating-point and complex tensors of the case.
+
+    ValueError if it has none.
+    """
     native = reference(*case.args, **case.kwargs)
     inputs = _tensors((case.args, case.kwargs))
-    wanted = [x for x in inputs if x.is_floating_point()]
+    wanted = [x for x in inputs if _is_floating(x)]
+    if not wanted:
+        raise ValueError(f"case {case.name!r} has no floating-point or complex tensor")
     wide = pytree.tree_map_only(Tensor, _wider, (case.args, case.kwargs))
     for layout, cotangent in cotangents(native):
-        expected = _gradients(reference, wide, cotangent.double())
+        expected = _gradients(reference, wide, _wider(cotangent))
         on_device = to_device((case.args, case.kwargs), device)
         actual = _gradients(op, on_device, to_device(cotangent, device))
         for i, (a, e, x) in enumerate(zip(actual, expected, wanted, strict=True)):
@@ -289,6 +321,53 @@ def _raises(message: str) -> Iterator[None]:
         raise AssertionError(f"no error; expected one with {message!r}")
 
 
+def _taking_out(op: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """op(*args, **kwargs, out=out), also of an overload that has another one for ``out=`` and of operators of torch.ops,
+    which leave their warnings to stderr. ValueError where there is no such overload.
+    """
+    if isinstance(op, OpOverloadPacket):
+        overloads = [getattr(op, name) for name in op.overloads()]
+        if not any(_out_name(one) for one in overloads):
+            raise ValueError(f"{op} has no overload with out=")
+    if isinstance(op, OpOverload) and not _out_name(op):
+        packet, wanted = op.overloadpacket, _inputs_of(op)
+        overloads = [getattr(packet, name) for name in packet.overloads()]
+        found = [one for one in overloads if _out_name(one) and _inputs_of(one) == wanted]
+        if not found:
+            raise ValueError(f"{op} has no overload with out= beside it")
+        op = found[0]
+    called = _out_name(op) if isinstance(op, OpOverload) else "out"
+
+    def function(*args: Any, out: Tensor, **kwargs: Any) -> Tensor:
+        return _with_warnings(lambda: op(*args, **kwargs, **{called: out}))
+
+    return function
+
+
+def _out_name(overload: OpOverload) -> str | None:
+    """What the only argument is called that a result is written to."""
+    names = [x.name for x in schema(overload).arguments if x.is_out]
+    return names[0] if len(names) == 1 else None
+
+
+def _inputs_of(overload: OpOverload) -> list[tuple[str, str]]:
+    return [(x.name, str(x.type)) for x in schema(overload).arguments if not x.is_out]
+
+
+def _with_warnings(function: Callable[[], Any]) -> Any:
+    """function(), whose warnings of C++ are warnings of Python. torch has a handler for that around its own functions, but
+    not around operators that are called through torch.ops; ``apply_`` is such a function and calls one of Python.
+    """
+    results = []
+
+    def call(element: float) -> float:
+        results.append(function())
+        return element
+
+    torch.zeros(()).apply_(call)
+    return results[0]
+
+
 @_naming_the_case
 def check_out(
     op: Callable[..., Tensor],
@@ -302,9 +381,12 @@ def check_out(
     """``out=``: of the right size, empty, of a wrong size, strided, of other dtypes, overlapping itself or an input, on
     another device, and with gradients.
 
-    The case needs a floating-point result of at least two dimensions with at least two elements in the last one, and a
-    contiguous first operand. differentiable: whether the operator has a derivative, and so refuses operands that require one.
+    op: a function that takes ``out=``, ``torch.ops.ns.name``, its overload that takes it, or the one without, beside which
+    there is one that does; ValueError if there is none. The case needs a floating-point or complex result of at least two
+    dimensions with at least two elements in the last one, and a contiguous first operand. differentiable: whether the
+    operator has a derivative, and so refuses operands that require one.
     """
+    op = _taking_out(op)
     expected = expected_result(reference, case)
     args, kwargs = to_device((case.args, case.kwargs), device)
     shape, dtype = expected.shape, expected.dtype
@@ -337,7 +419,10 @@ def check_out(
     close(run(transposed))
 
     for other in (torch.float32, torch.float16, torch.bfloat16):
-        if other != dtype:
+        if dtype.is_complex:
+            with _raises("can't be cast to the desired output type"):
+                run(torch.empty(shape, dtype=other, device=device))
+        elif other != dtype:
             out = run(torch.empty(shape, dtype=other, device=device))
             # Both the computed value and its cast are rounded.
             scale = _largest(expected)
@@ -358,7 +443,7 @@ def check_out(
             op(overlapped, *args[1:], **kwargs, out=out)
     with _raises("device"):
         run(torch.empty(shape, dtype=dtype))
-    if differentiable and first.is_floating_point():
+    if differentiable and _is_floating(first):
         with _raises("don't support automatic differentiation"):
             op(
                 first.detach().requires_grad_(),

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._torch_internals import pytree
+from .._torch_internals import negative_view, pytree
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -95,12 +95,24 @@ def layouts(
     # Odd strides keep TensorIterator from merging dimensions.
     yield "10-d", sample(200).as_strided((2,) * 10, tuple(range(1, 20, 2)), 3)
     yield "16-d", sample(300).as_strided((2,) * 16, tuple(range(1, 32, 2)), 5)
+    if dtype.is_complex:
+        yield "conjugated view", sample(6, 7).conj()
+        yield "conjugated view, transposed", sample(7, 6).t().conj()
 
 
 def special_values(dtype: torch.dtype) -> Tensor:
-    """1-d: NaN, infinities, both zeros, denormals and limits; for integers their limits and what float64 cannot hold."""
+    """1-d: NaN, infinities, both zeros, denormals and limits; for integers their limits and what float64 cannot hold; of
+    complex numbers in either part beside zero, and those that decide what is finite in both parts.
+    """
     if dtype == torch.bool:
         return torch.tensor([False, True])
+    if dtype.is_complex:
+        real = special_values(dtype.to_real()).double()
+        zero = torch.zeros_like(real)
+        both = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, torch.finfo(dtype).max]
+        pairs = torch.cartesian_prod(*[torch.tensor(both, dtype=torch.float64)] * 2)
+        parts = torch.cat([torch.stack([real, zero], 1), torch.stack([zero, real], 1), pairs])
+        return torch.view_as_complex(parts).to(dtype)
     if dtype.is_floating_point:
         info = torch.finfo(dtype)
         values = [
@@ -136,7 +148,7 @@ def elementwise_cases(
     """Calls of an elementwise operator with ``arity`` tensor operands.
 
     All memory layouts, in all operands and in one of them; broadcasting; promoted dtypes, if ``promote``; special values,
-    if ``specials``. low, high: the range of the operands.
+    if ``specials``. low, high: the range of the operands, for complex dtypes of both parts.
     """
 
     def sample(*shape: int, dtype: torch.dtype = dtype, seed: int) -> Tensor:
@@ -216,11 +228,14 @@ def _same_layout(tensor: Tensor, device: torch.device | str) -> Tensor:
     if tensor.is_sparse:
         return tensor.to(device, copy=True)
     storage = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
-    return storage.to(device).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+    copy = storage.to(device).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+    copy = copy.conj() if tensor.is_conj() else copy
+    return negative_view(copy) if tensor.is_neg() else copy
 
 
 def to_device(tree: Any, device: torch.device | str) -> Any:
-    """Copies of all tensors in a tree of containers, with their strides, storage offsets and overlaps.
+    """Copies of all tensors in a tree of containers, with their strides, storage offsets and overlaps; views that are
+    conjugated or negated when they are read stay such views.
 
     Tensors that share a storage do not share one afterwards. ``requires_grad`` is kept.
     """

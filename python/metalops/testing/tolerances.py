@@ -11,8 +11,9 @@ import torch
 # How large the numbers of ordinary samples are: those of samples.make.
 ORDINARY = 5.0
 
-# The rtol of torch.testing.assert_close, and its atol for samples of ordinary numbers.
+# The rtol of torch.testing.assert_close, and its atol for samples of ordinary numbers. Complex numbers have those of their parts.
 _FORWARD = {
+    torch.float64: (1e-7, 1e-7),
     torch.float32: (1.3e-6, 1e-5),
     torch.float16: (1e-3, 1e-5),
     torch.bfloat16: (1.6e-2, 1e-5),
@@ -20,6 +21,7 @@ _FORWARD = {
 
 # Gradients multiply several rounded factors; those of a broadcast argument are sums of rounded terms besides.
 _GRADIENT = {
+    torch.float64: (1e-6, 1e-6),
     torch.float32: (1e-5, 2e-5),
     torch.float16: (4e-3, 5e-3),
     torch.bfloat16: (3e-2, 3e-2),
