@@ -1,7 +1,9 @@
 """mm, bmm, addmm and baddbmm with out_dtype: kernels/mm_dtype.metal."""
 
+import metalops
 import pytest
 import torch
+from metalops import debug
 from metalops.testing import no_standins
 
 from .benchmark import Benchmark
@@ -137,10 +139,20 @@ def test_empty_matrices_and_sums_of_nothing(body):
 
 
 def test_the_same_dtype_is_left_to_torch():
-    x = operand(4, 4, dtype=torch.float32).to("mps")
-    assert torch.equal(torch.mm(x, x, torch.float32), x @ x)
-    assert torch.equal(torch.bmm(x[None], x[None], torch.float32)[0], x @ x)
-    assert torch.equal(torch.addmm(x, x, x, torch.float32), torch.addmm(x, x, x))
+    x = operand(4, 4, dtype=torch.float32)
+    a = x.to("mps")
+    for call, operator in (
+        (lambda: torch.mm(a, a, torch.float32), "aten::mm.out"),
+        (lambda: torch.bmm(a[None], a[None], torch.float32), "aten::bmm.out"),
+        (lambda: torch.addmm(a, a, a, torch.float32), "aten::addmm.out"),
+        (lambda: torch.baddbmm(a, a[None], a[None], torch.float32), "aten::baddbmm.out"),
+    ):
+        with debug.standins() as served:
+            result = call()
+        if metalops._is_software:
+            assert list(served) == [operator]
+        added = x if "add" in operator else None
+        assert_right(result if result.dim() == 2 else result[0], x, x, added)
 
 
 def test_wrong_arguments_are_named():
