@@ -17,6 +17,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +48,7 @@ def blocks(page: str) -> list[Block]:
 
 def run(page: str, folder: Path, replaced: dict[str, str] | None = None) -> None:
     """Runs a page's code in an empty folder. replaced: texts of its Python code and what stands for them here."""
+    _write_commands(folder / COMMANDS)
     names: dict[str, object] = {"__name__": page}
     for block in blocks(page):
         if block.file is not None:
@@ -67,11 +69,28 @@ def run(page: str, folder: Path, replaced: dict[str, str] | None = None) -> None
             assert block.language == "text", f"{page} has a block of {block.language!r}"
 
 
+# Where the programs of this environment are found first, which need not be the ones on PATH.
+COMMANDS = "commands"
+PROGRAMS = {"python": "", "torchrun": "-m torch.distributed.run"}
+
+
+def _write_commands(folder: Path) -> None:
+    folder.mkdir()
+    for name, arguments in PROGRAMS.items():
+        text = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments} "$@"\n'
+        (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).chmod(0o755)
+
+
 def _process(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", "-c", command],
         cwd=folder,
-        env={**os.environ, "TORCH_EXTENSIONS_DIR": str(folder / "extensions")},
+        env={
+            **os.environ,
+            "PATH": os.pathsep.join([str(folder / COMMANDS), os.environ["PATH"]]),
+            "TORCH_EXTENSIONS_DIR": str(folder / "extensions"),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

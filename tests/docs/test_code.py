@@ -1,5 +1,7 @@
 """The code of README.md, CONTRIBUTING.md and the site runs as it is printed, with its own assertions."""
 
+import os
+
 import pytest
 import torch
 from metalops import _is_software
@@ -8,7 +10,7 @@ from metalops.msl.check import check_source
 
 from tests.cuda.recorded import recorder
 
-from .pages import PAGES, blocks, run
+from .pages import PAGES, PROGRAMS, blocks, run
 
 __all__ = ["recorder"]
 
@@ -24,6 +26,15 @@ WITH_CODE = [
     for page in PAGES
     if blocks(page) and page != ON_CUDA
 ]
+
+
+@pytest.fixture(autouse=True)
+def _programs_of_another_environment_come_first(tmp_path_factory, monkeypatch):
+    folder = tmp_path_factory.mktemp("another")
+    for name in PROGRAMS:
+        (folder / name).write_text("#!/bin/sh\nexit 1\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
 @pytest.mark.parametrize("page", WITH_CODE)
