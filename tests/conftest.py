@@ -15,9 +15,6 @@ from filelock import FileLock
 from hypothesis import settings
 from metalops.msl.targets.host import sanitizers
 
-# A package of its own: tests/building/test_extension_example.py installs it and runs its tests.
-collect_ignore = ["extension_example"]
-
 # Of random tests: a few examples, always the same; --hypothesis-profile=thorough takes many new ones.
 settings.register_profile("quick", max_examples=50, derandomize=True, deadline=None, database=None)
 settings.register_profile(

@@ -14,6 +14,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "the operators on a photograph, checked against torch on the CPU",
         "metalops.demo:main",
     ),
+    "new": ("write a package with Metal operators of its own", "metalops._new:main"),
     "selftest": (
         "the kernels compared with the CPU, and a report for an issue",
         "metalops.selftest:main",
@@ -35,6 +36,7 @@ def usage() -> str:
     return "\n".join(
         [
             "usage: python -m metalops COMMAND [ARGUMENTS]",
+            "       python -m metalops --version",
             "",
             *lines,
             "",
@@ -47,6 +49,11 @@ def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage())
         return 0 if arguments else 2
+    if arguments[0] in ("-V", "--version"):
+        from ._version import VERSION
+
+        print(f"metalops {VERSION}")
+        return 0
     name, *rest = arguments
     if name not in COMMANDS:
         print(f"metalops: unknown command {name!r}\n\n{usage()}", file=sys.stderr)

@@ -1,8 +1,11 @@
-"""The example package's own tests, run against the installed package."""
+"""The operators of metal_example, as installed, against torch on the CPU."""
 
 import metal_example
 import pytest
 import torch
+
+# Skipped where there is no mps device; see "Your CI on the software device" in the documentation of metalops.
+pytestmark = pytest.mark.mps
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 TOLERANCE = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
@@ -44,6 +47,20 @@ def test_row_max_abs_agrees_with_torch_on_a_strided_view(dtype, columns):
     actual = metal_example.row_max_abs(matrix.to("mps")[1:, ::2])
     expected = torch.cat([matrix[1:, ::2].abs(), torch.zeros(5, 1, dtype=dtype)], 1).amax(1)
     assert torch.equal(actual.cpu(), expected)
+
+
+@pytest.mark.sanitized("address")
+def test_row_max_abs_stays_within_its_buffers():
+    matrix = torch.randn(3, 70)
+    assert torch.equal(metal_example.row_max_abs(matrix.to("mps")).cpu(), matrix.abs().amax(1))
+
+
+def test_the_operators_compile():
+    torch.library.opcheck(
+        torch.ops.metal_example.row_max_abs,
+        (torch.randn(4, 5, device="mps"),),
+        test_utils=("test_schema", "test_faketensor"),
+    )
 
 
 def test_row_max_abs_refuses_other_shapes():

@@ -2,9 +2,6 @@ from metalops.build import BuildExtension, MetalExtension
 from setuptools import setup
 
 setup(
-    name="metal_example",
-    version="1.0",
-    packages=["metal_example"],
     ext_modules=[
         MetalExtension("metal_example._kernels", ["csrc/example.mm", "kernels/example.metal"])
     ],

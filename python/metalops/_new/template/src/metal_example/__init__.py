@@ -1,11 +1,12 @@
-"""A small package with Metal operators of its own, built with metalops.build; start from a copy of it.
+"""PyTorch operators with Metal kernels.
 
-`kernels/example.metal` has the kernels, `csrc/example.mm` their host stubs, this file their Python face.
+`kernels/example.metal` has the kernels, `csrc/example.mm` launches them, and this file has the Python functions, the gradients, and
+the fake kernels that torch.compile and torch.export need.
 """
 
 import os
 
-import metalops  # noqa: F401  (brings the mps device up where there is no Apple GPU)
+import metalops  # noqa: F401  (brings up the mps device on Linux)
 import torch
 
 torch.ops.load_library(os.path.join(os.path.dirname(__file__), "_kernels.so"))
