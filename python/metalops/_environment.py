@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import re
+from collections.abc import Iterable
+
 # name -> (default, meaning)
 VARIABLES: dict[str, tuple[str, str]] = {
     "CXX": (
@@ -94,6 +98,26 @@ VARIABLES: dict[str, tuple[str, str]] = {
         "where `metalops.build.load` builds",
     ),
 }
+
+
+# Set by metalops for the processes that it starts.
+INTERNAL = {"METALOPS_SANITIZE_RESTARTED"}
+
+
+def unknown(names: Iterable[str]) -> list[str]:
+    """A sentence on each name that looks like a variable of metalops and is none. names: of the variables that are set."""
+    return [
+        f"{name} is set, but metalops reads no variable of this name{_meant(name)}"
+        for name in sorted(names)
+        if re.match(r"_?METAL_?OPS?_", name, re.IGNORECASE)
+        and name not in VARIABLES
+        and name not in INTERNAL
+    ]
+
+
+def _meant(name: str) -> str:
+    nearest = difflib.get_close_matches(name.upper(), VARIABLES, n=1, cutoff=0.8)
+    return f"; do you mean {nearest[0]}?" if nearest else ""
 
 
 def markdown() -> str:

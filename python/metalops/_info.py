@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import platform
 
 import torch
 
@@ -87,43 +88,69 @@ def _cuda_lines() -> list[str]:
 def _device_line() -> str:
     if metalops._problem is not None and not torch.backends.mps.is_available():
         return "no mps device"
+    if not torch.backends.mps.is_available():
+        return "no mps device: torch.backends.mps.is_available() is False"
     kind = "software Metal device" if metalops._is_software else "Apple GPU"
     name = torch.backends.mps.get_name()
     return f"{name}: {kind}, {torch.backends.mps.get_core_count()} cores"
 
 
-def describe(*, libraries: bool = True) -> list[tuple[str, list[str]]]:
-    """(title, lines) of each part of the report. libraries: which are opened for it, and that takes time on a Mac."""
+def _trial() -> str:
+    """What came of running one kernel."""
+    try:
+        x = torch.tensor([0.5, -2.0], device="mps")
+        found = metalops.ops.softcap(x, 1.0).cpu()
+        right = bool(torch.isclose(found, torch.tensor([0.5, -2.0]).tanh(), atol=1e-6).all())
+    except Exception as error:  # whatever it is, it is what the user wants to know
+        return f"does not work: {type(error).__name__}: {error}"
+    if right:
+        return "works"
+    return "computes wrong results: please run `python -m metalops selftest` and attach its report to an issue"
+
+
+def _torch_line() -> str:
+    versions = f"{torch.__version__}, Python {platform.python_version()}"
     if metalops._problem is None:
         from metalops import _build_info
 
-        report = [
-            ("metalops", [metalops.__version__]),
-            ("device", [_device_line()]),
-            (
-                "torch",
-                [f"{torch.__version__} (metalops was built for {_build_info.TORCH_VERSION})"],
-            ),
-            ("compiler", [_build_info.COMPILER]),
-        ]
-        if libraries:
-            report.append(("kernel libraries", library_lines()))
-    else:
-        report = [
-            ("metalops", [metalops.__version__]),
-            ("device", [_device_line()]),
-            ("torch", [torch.__version__]),
-            ("compiler", []),
-            ("compiled parts", [f"none: {metalops._problem}"]),
-        ]
-    report.append(("cuda", _cuda_lines()))
-    if metalops._is_software:
-        report[3][1].append(f"{_kernel_compiler()} (for kernels at run time)")
-        report.append(("cache", [_cache_line()]))
+        return f"{versions} (metalops was built for torch {_build_info.TORCH_VERSION})"
+    return versions
+
+
+def _environment_lines() -> list[str]:
     settings = [
         f"{name}={os.environ[name]}" for name in _environment.VARIABLES if name in os.environ
     ]
-    report.append(("environment", settings or ["nothing set"]))
+    return [*_environment.unknown(os.environ), *settings]
+
+
+def describe(*, libraries: bool = True) -> list[tuple[str, list[str]]]:
+    """(title, lines) of each part of the report, what matters first. libraries: also a trial of the device, and the kernel
+    libraries, which are opened for it; that takes time on a Mac."""
+    device = [_device_line()]
+    compiler = []
+    report = [
+        ("metalops", [metalops.__version__]),
+        ("torch", [_torch_line()]),
+        ("device", device),
+    ]
+    if metalops._problem is None:
+        from metalops import _build_info
+
+        if libraries:
+            device.insert(0, _trial())
+        compiler.append(f"{_build_info.COMPILER} (metalops was built with it)")
+    else:
+        report.append(("compiled parts", [f"none: {metalops._problem}"]))
+    if metalops._is_software:
+        compiler.insert(0, f"{_kernel_compiler()} (for kernels at run time)")
+    report.append(("compiler", compiler))
+    report.append(("environment", _environment_lines() or ["nothing set"]))
+    if metalops._is_software:
+        report.append(("cache", [_cache_line()]))
+    report.append(("cuda", _cuda_lines()))
+    if libraries and metalops._problem is None:
+        report.append(("kernel libraries", library_lines()))
     return report
 
 

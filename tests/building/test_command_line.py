@@ -41,6 +41,37 @@ def test_info_tells_which_variables_are_set(capsys, monkeypatch):
     assert "METALOPS_AUTOLOAD=1" in capsys.readouterr().out
 
 
+def test_info_begins_with_what_matters(capsys, monkeypatch):
+    import metalops
+
+    monkeypatch.setenv("METALOPS_SANITISE", "thread")
+    assert __main__.main(["info"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    titles = [line[:18].strip() for line in lines if not line.startswith(" ")]
+    assert titles[:5] == ["metalops", "torch", "device", "compiler", "environment"]
+    assert titles[-1] == "kernel libraries"
+    first = "\n".join(lines[:8])
+    assert metalops.__version__ in first and torch.__version__ in first
+    assert lines[2].split() == ["device", "works"]
+    assert "METALOPS_SANITISE is set" in first and "do you mean METALOPS_SANITIZE?" in first
+
+
+def test_info_says_what_is_wrong_with_a_device_that_does_not_work(capsys, monkeypatch):
+    import metalops
+
+    def broken(x, cap):
+        raise RuntimeError("no command queue")
+
+    monkeypatch.setattr(metalops.ops, "softcap", broken)
+    assert __main__.main(["info"]) == 0
+    assert "does not work: RuntimeError: no command queue" in capsys.readouterr().out
+    monkeypatch.setattr(metalops.ops, "softcap", lambda x, cap: x)
+    assert __main__.main(["info"]) == 0
+    assert "computes wrong results: please run `python -m metalops selftest`" in (
+        capsys.readouterr().out
+    )
+
+
 @pytest.fixture
 def picture(tmp_path):
     image = pytest.importorskip("PIL.Image", reason="the demo reads images with Pillow")
