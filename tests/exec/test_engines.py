@@ -68,22 +68,22 @@ def test_what_depends_on_the_engine_is_reported():
     assert count.item() == 16
 
 
-def _small(benchmark, dtype):
+def _small(measured, dtype):
     shape = (4, 64)
     inputs = [
-        torch.empty(shape).uniform_(benchmark.low, benchmark.high).to(dtype).to("mps")
-        for _ in range(benchmark.inputs)
+        torch.empty(shape).uniform_(measured.low, measured.high).to(dtype).to("mps")
+        for _ in range(measured.inputs)
     ]
-    out = torch.zeros((4, 32) if benchmark.halves else shape, device="mps", dtype=dtype)
-    benchmark.ours(*inputs, out)
+    out = torch.zeros((4, 32) if measured.halves else shape, device="mps", dtype=dtype)
+    measured.ours(*inputs, out)
 
 
-@pytest.mark.parametrize("benchmark", gather("BENCHMARKS"), ids=lambda benchmark: benchmark.name)
-def test_operators_are_the_same_on_every_engine(benchmark):
+@pytest.mark.parametrize("measured", gather("BENCHMARKS"), ids=lambda measured: measured.name)
+def test_operators_are_the_same_on_every_engine(measured):
     with compared() as record:
-        _small(benchmark, torch.float32)
-        if benchmark.only_dtype is None:
-            _small(benchmark, torch.float16)
+        _small(measured, torch.float32)
+        if measured.only_dtype is None:
+            _small(measured, torch.float16)
     assert record.differences == []
 
 

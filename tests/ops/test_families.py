@@ -64,15 +64,15 @@ def test_every_family_has_a_test_file():
     assert kernels - families == set()
 
 
-@pytest.mark.parametrize("benchmark", ALL, ids=lambda benchmark: benchmark.name)
-def test_a_benchmark_calls_both_sides_with_the_same_result(benchmark):
+@pytest.mark.parametrize("measured", ALL, ids=lambda measured: measured.name)
+def test_a_benchmark_calls_both_sides_with_the_same_result(measured):
     shape = (4, 64)
     inputs = [
-        torch.empty(shape).uniform_(benchmark.low, benchmark.high) for _ in range(benchmark.inputs)
+        torch.empty(shape).uniform_(measured.low, measured.high) for _ in range(measured.inputs)
     ]
-    out_shape = (4, 32) if benchmark.halves else shape
-    theirs = benchmark.theirs(*inputs, torch.zeros(out_shape))
-    ours = benchmark.ours(*(x.to("mps") for x in inputs), torch.zeros(out_shape, device="mps"))
+    out_shape = (4, 32) if measured.halves else shape
+    theirs = measured.theirs(*inputs, torch.zeros(out_shape))
+    ours = measured.ours(*(x.to("mps") for x in inputs), torch.zeros(out_shape, device="mps"))
     assert type(ours) is type(theirs)
     if isinstance(ours, torch.Tensor):
         assert (ours.shape, ours.dtype, ours.device.type) == (theirs.shape, theirs.dtype, "mps")
