@@ -26,10 +26,15 @@ class Call(NamedTuple):
     options: dict[str, Any]
 
 
+def our_calls(chance: random.Random) -> list[Call]:
+    """One or more of each operator of attention and of products."""
+    return _of_attention(chance) + _of_products(chance)
+
+
 def random_call(chance: random.Random) -> Call:
     """Its tensors are drawn from torch's generator."""
     if chance.random() < 0.5:
-        return chance.choice(_of_attention(chance) + _of_products(chance))
+        return chance.choice(our_calls(chance))
     operator = chance.choice(OPERATORS)
     dtypes = sorted(set(operator.dtypes) - {torch.float64, torch.complex128}, key=str)
     samples = list(operator.sample_inputs("cpu", chance.choice(dtypes), requires_grad=False))
@@ -123,6 +128,8 @@ def _of_products(chance: random.Random) -> list[Call]:
         (ops.int8_linear, (x(3, 40), _codes(7, 40), _normal(7), x(7)), {"dynamic_activation": True}),
         (ops.gguf_linear, (x(3, 256), q4_k, "Q4_K", x(7)), {}),
         (ops.gguf_embedding, (_int32(0, 6), q4_k, "Q4_K"), {}),
+        (ops.gguf_dequantize, (q4_k, "Q4_K"), {}),
+        (ops.linear_act, (x(3, 64), weight, x(12), "silu_and_mul"), {}),
         (OURS.gguf_linear, (x(3, 256), q4_k, x(7), 12), {}),
         (ops.from_blocked, (torch.zeros(1024), 130, 3), {}),
         (torch._int_mm, (_codes(5, 16), _codes(16, 6)), {}),

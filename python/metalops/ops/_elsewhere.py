@@ -84,7 +84,7 @@ class Operator:
         results = outs or [self._result(parts) for _ in range(self.results)]
         expected = results[0] if outs is None else self._result(parts)
         for out in outs or ():
-            fake.check_cast(expected, out)
+            fake.check_out(self.name, expected, out)
             if resizes:
                 maybe_resize_out(out, expected.shape)
             else:

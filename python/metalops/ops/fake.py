@@ -61,7 +61,17 @@ def halves(name: str, input: Tensor) -> tuple[Tensor, Tensor]:
     return input.narrow(-1, 0, d), input.narrow(-1, d, d)
 
 
-def check_cast(result: Tensor, out: Tensor) -> None:
+def check_out(name: str, result: Tensor, out: Tensor) -> None:
+    """RuntimeError, in torch's words, unless a tensor that is to be written is where the result is and its dtype takes it. name: of
+    the operator.
+    """
+    check(
+        result.device == out.device,
+        lambda: (
+            f"Expected all tensors to be on the same device, but got out is on {out.device}, different from other tensors on "
+            f"{result.device} (when checking argument in method {name})"
+        ),
+    )
     check(
         torch.can_cast(result.dtype, out.dtype),
         lambda: f"result type {result.dtype} can't be cast to the desired output type {out.dtype}",
@@ -80,7 +90,7 @@ def check_shape(result: Tensor, written: Tensor) -> None:
 
 def delivered(name: str, result: Tensor, out: Tensor | None) -> Tensor:
     """The result; where out is given, out, which has it then, resized and cast to as with torch's own functions. RuntimeError for
-    what has a gradient. name: of the function."""
+    what has a gradient and for another device. name: of the function."""
     if out is None:
         return result
     if torch.is_grad_enabled() and (result.requires_grad or out.requires_grad):
@@ -88,7 +98,7 @@ def delivered(name: str, result: Tensor, out: Tensor | None) -> Tensor:
             f"{name}(): functions with out=... arguments don't support automatic differentiation, but one of the arguments "
             "requires grad."
         )
-    check_cast(result, out)
+    check_out(name, result, out)
     maybe_resize_out(out, result.shape)
     return out.copy_(result)
 
@@ -109,6 +119,8 @@ def register(name: str, result: Callable[..., Tensor], *, inplace: bool, results
     result: takes the operator's arguments and returns a tensor like its result; like each of them if there are several.
     """
 
+    base = name.partition("::")[2]
+
     def functional(*args, **scalars):
         expected = [result(*args, **scalars) for _ in range(results)]
         return expected[0] if results == 1 else tuple(expected)
@@ -118,13 +130,13 @@ def register(name: str, result: Callable[..., Tensor], *, inplace: bool, results
         outs = [keywords.pop(name) for name in names]
         expected = result(*args, **keywords)
         for out in outs:
-            check_cast(expected, out)
+            check_out(base, expected, out)
             maybe_resize_out(out, expected.shape)
         return outs[0] if results == 1 else tuple(outs)
 
     def inplace_overload(*args, **scalars) -> Tensor:
         expected = result(*args, **scalars)
-        check_cast(expected, args[0])
+        check_out(base, expected, args[0])
         check_shape(expected, args[0])
         return args[0]
 

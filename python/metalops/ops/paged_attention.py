@@ -21,9 +21,10 @@ from torch import Tensor
 
 from . import _attention_cache_on_cuda as caching
 from . import _attention_decode_on_cuda as decoding
-from . import _attention_on_cuda, _elsewhere, fake
+from . import _attention_on_cuda, _elsewhere
 from ._attention_call import Call
 from ._registration import Operator, register
+from .fake import delivered
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _CODES = (torch.int8, torch.float8_e4m3fn)
@@ -57,7 +58,7 @@ def paged_attention(
     sequence, with the queries' own. Returns ``(B, Hq, Ev)`` or ``(B, L, Hq, Ev)``. scale: ``1 / sqrt(E)`` unless given.
     window_size: how many keys before the token are seen, -1 for all; its second number has no effect. softcap, sinks and
     alibi_slopes: as :func:`~metalops.ops.attention` has them. k_scale, v_scale: of the codes, a number or a float32 tensor without
-    dimensions. out: is written to if it is given. return_lse: also the log-sum-exp, float32, with the sizes of the result but
+    dimensions. out: is resized and cast to as with torch's own functions. return_lse: also the log-sum-exp, float32, with the sizes of the result but
     for the features. Sequences without tokens have the result zero and -inf.
 
     RuntimeError for other shapes, dtypes that do not fit together, several devices, and pages that the cache does not have; ValueError for
@@ -96,10 +97,7 @@ def paged_attention(
     lse = lse.transpose(1, 2)
     if query.dim() == 3:
         result, lse = result.squeeze(1), lse.squeeze(1)
-    if out is not None:
-        fake.check_cast(result, out)
-        fake.check_shape(result, out)
-        result = out.copy_(result)
+    result = delivered(name, result, out)
     return (result, lse) if return_lse else result
 
 
