@@ -13,6 +13,7 @@ from transformers.quantizers import HfQuantizer, register_quantization_config, r
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ..nn import QuantizedEmbedding, QuantizedLinear
+from ..nn.quantized import replace_modules
 
 _METHOD = "mlx"
 
@@ -71,10 +72,8 @@ class MlxQuantizer(HfQuantizer):
                 f"load_mlx: {type(model).__name__} has no linear layers or embeddings for the quantised weights of "
                 f"{', '.join(sorted(wrong)[:3])}"
             )
-        for name in names:
-            model.set_submodule(
-                name, _counterpart(layers[name], self.quantization_config.of_layer(name))
-            )
+        options = self.quantization_config.of_layer
+        replace_modules(model, {name: _counterpart(layers[name], options(name)) for name in names})
         embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
         if isinstance(embedding, QuantizedEmbedding) and model.config.tie_word_embeddings:
             model.all_tied_weights_keys.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -254,20 +254,48 @@ def quantize_model(
     """Puts quantised layers in the place of linear ones and embeddings, in the module itself, and returns it (its successor where
     it is such a layer).
 
-    filter_fn: called with each torch.nn.Linear and torch.nn.Embedding and its name; whether to replace it. By default all
-    torch.nn.Linear, but none of classes that are derived from it, whose weights other modules may read. ValueError for what
-    cannot be quantised so.
+    filter_fn: called with each torch.nn.Linear and torch.nn.Embedding and its name; whether to replace it, with all that is in
+    it. By default all torch.nn.Linear, but none of classes that are derived from it, whose weights other modules may read.
+    Whatever stops it, an error of filter_fn too, leaves the module as it was; the layers that are replaced are in memory until
+    all of their successors are. ValueError for what cannot be quantised so.
     """
     accepts = filter_fn or _is_linear
-    found: dict[nn.Module, nn.Module] = {}  # layers may be in several places
+    accepted: dict[nn.Module, bool] = {}  # layers may be in several places
+    places: dict[str, nn.Module] = {}
+    outer = None  # how the names begin that are in the last one, which come next
     for fqn, layer in list(module.named_modules(remove_duplicate=False)):
-        if layer not in found:
-            if isinstance(layer, nn.Linear) and accepts(layer, fqn):
-                found[layer] = QuantizedLinear.from_linear(layer, bits, group_size, mode)
-            elif isinstance(layer, nn.Embedding) and accepts(layer, fqn):
-                found[layer] = QuantizedEmbedding.from_embedding(layer, bits, group_size, mode)
-        if layer in found:
-            if fqn == "":
-                return found[layer]
-            module.set_submodule(fqn, found[layer])
+        is_inside = outer is not None and fqn.startswith(outer)
+        if is_inside or not isinstance(layer, (nn.Linear, nn.Embedding)):
+            continue
+        if layer not in accepted:
+            accepted[layer] = bool(accepts(layer, fqn))
+        if accepted[layer]:
+            places[fqn] = layer
+            outer = f"{fqn}." if fqn else ""
+    made = {
+        layer: _quantized(layer, bits, group_size, mode) for layer in dict.fromkeys(places.values())
+    }
+    if "" in places:
+        return made[module]
+    replace_modules(module, {fqn: made[layer] for fqn, layer in places.items()})
     return module
+
+
+def _quantized(
+    layer: nn.Module, bits: int | None, group_size: int | None, mode: str
+) -> QuantizedLinear | QuantizedEmbedding:
+    if isinstance(layer, nn.Linear):
+        return QuantizedLinear.from_linear(layer, bits, group_size, mode)
+    return QuantizedEmbedding.from_embedding(layer, bits, group_size, mode)
+
+
+def replace_modules(module: nn.Module, successors: Mapping[str, nn.Module]) -> None:
+    """Puts modules in the places of those of these names, or, where that is interrupted, leaves all as they were."""
+    before = {fqn: module.get_submodule(fqn) for fqn in successors}
+    try:
+        for fqn, successor in successors.items():
+            module.set_submodule(fqn, successor)
+    except BaseException:
+        for fqn, layer in before.items():
+            module.set_submodule(fqn, layer)
+        raise
