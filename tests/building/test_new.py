@@ -4,10 +4,12 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from metalops import __main__, _new
 
+ROOT = Path(__file__).parents[2]
 NAME, MODULE = "bright-kernels", "bright_kernels"
 
 
@@ -83,6 +85,27 @@ def test_the_files_bear_the_name_and_nothing_of_the_template(tmp_path, capsys, m
 def test_the_checker_finds_nothing_in_its_kernels(capsys):
     assert __main__.main(["check", str(_new.TEMPLATE / "kernels" / "example.metal")]) == 0
     assert capsys.readouterr().out == ""
+
+
+def test_the_page_on_ci_has_the_workflow_that_is_written():
+    page = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.M | re.S)
+    assert shown == _new.files("example-kernels")[".github/workflows/test.yml"]
+
+
+def test_the_workflow_is_one():
+    yaml = pytest.importorskip("yaml", reason="transformers, of the extra test, brings PyYAML")
+    workflow = yaml.safe_load(_new.files(NAME)[".github/workflows/test.yml"])
+    assert workflow["permissions"] == {"contents": "read"}
+    for name, job in workflow["jobs"].items():
+        steps = job["steps"]
+        assert all(
+            re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"]) for step in steps if "uses" in step
+        )
+        assert set(re.findall(r"matrix\.(\w+)", str(job))) == set(job["strategy"]["matrix"]), name
+        # What is installed is built against what is there.
+        runs = [step["run"] for step in steps if "run" in step]
+        assert runs.index("pip install --no-build-isolation .") > 0
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ The blocks of a page share a folder and, if they are Python, their names:
 - ``sh`` runs, line by line, and must succeed;
 - ``console`` has commands behind ``$`` and what they print: its lines, in this order; ``...`` stands for any others;
 - a block of any language behind a paragraph that begins with "`NAME`:" or "`NAME`, ...:", NAME with a suffix, is this file;
-- ``text`` is no code.
+- ``text`` is no code, and neither is ``yaml``, which `tests/building/test_new.py` compares with a file that is written.
 
 Where a command would install something or run the whole suite, what it names is looked up instead: see ``CHECKED``.
 """
@@ -66,7 +66,7 @@ def run(page: str, folder: Path, replaced: dict[str, str] | None = None) -> None
         elif block.language == "console":
             _compare(block.text, folder)
         else:
-            assert block.language == "text", f"{page} has a block of {block.language!r}"
+            assert block.language in ("text", "yaml"), f"{page} has a block of {block.language!r}"
 
 
 # Where the programs of this environment are found first, which need not be the ones on PATH.

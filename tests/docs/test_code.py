@@ -15,8 +15,8 @@ from .pages import PAGES, PROGRAMS, blocks, run
 __all__ = ["recorder"]
 
 ON_CUDA = "docs/cuda.md"
-# They build an extension, or run programs under sanitizers.
-LONG = {"docs/operator.md", "docs/sanitizers.md"}
+# They build an extension, run programs under sanitizers, or import transformers.
+LONG = {"docs/operator.md", "docs/operators_in_depth.md", "docs/sanitizers.md", "docs/gguf.md"}
 # What the page on the checker lets it find.
 WRONG = {"scale.metal"}
 
@@ -57,10 +57,20 @@ def test_the_code_of_the_page_on_cuda_compiles_and_launches(tmp_path, request):
 
 def test_the_metal_sources_of_the_pages_are_right():
     sources = [
-        block
+        _with_files(block.text, page)
         for page in PAGES
         for block in blocks(page)
         if block.language == "metal" and block.file not in WRONG
     ]
     assert sources
-    assert [f for block in sources for f in check_source(block.text)] == []
+    assert [f for source in sources for f in check_source(source)] == []
+
+
+def _with_files(text, page):
+    """What a source of a page includes from another file of the page stands in its place."""
+    for block in blocks(page):
+        if block.file is not None:
+            text = text.replace(
+                f'#include "{block.file}"\n', block.text.replace("#pragma once", "")
+            )
+    return text
