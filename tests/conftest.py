@@ -95,9 +95,12 @@ def is_xdist_worker(config):
     return hasattr(config, "workerinput")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by mark
 def pytest_collection_modifyitems(items):
     mode = sanitizers.loaded() if metalops._is_software else ""
     for item in items:
+        if item.get_closest_marker("nightly"):
+            item.add_marker(pytest.mark.slow)
         for mark in item.iter_markers("reported"):
             if mode in mark.kwargs.get("modes", ("address", "thread")):
                 errors = (RuntimeError, AssertionError)  # another one than the test expects

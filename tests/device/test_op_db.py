@@ -26,8 +26,9 @@ GENERATED = 32
 # At most so many of them are run, spread evenly.
 SAMPLES = 6
 SAMPLES_OF_OTHER_DTYPES = 3
-# Every so many-th operator stays in the fast run.
-FAST_STEP = 6
+# Of the operators in float32 one in STEP is in the quick run and all are in the full one, which has one in STEP of those in
+# other dtypes. The nightly run has all.
+STEP = 6
 
 FLOAT64_MESSAGES = (
     "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64.",
@@ -117,11 +118,14 @@ def name_of(op) -> str:
 def cases(dtypes, supported) -> list:
     found = []
     for index, op in enumerate(op_db):
-        for name, dtype in dtypes.items():
+        for place, (name, dtype) in enumerate(dtypes.items()):
             if dtype not in supported(op):
                 continue
-            fast = index % FAST_STEP == 0 and name == "float32"
-            marks = () if fast else (pytest.mark.slow,)
+            in_step = (index + place) % STEP == 0
+            if dtype == torch.float32:
+                marks = () if in_step else (pytest.mark.slow,)
+            else:
+                marks = (pytest.mark.slow,) if in_step else (pytest.mark.nightly,)
             found.append(pytest.param(op, dtype, id=f"{name_of(op)}-{name}", marks=marks))
     return found
 

@@ -101,12 +101,12 @@ def _compare(files, compiler):
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-2000:]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_operators_are_the_same_through_all_of_their_tests():
     _compare(FAMILIES, None)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("compiler", ["g++", "clang++-19"])
 @pytest.mark.parametrize(
     "files",

@@ -23,7 +23,9 @@ def differentiable(
             raise RuntimeError(
                 f"{definition.owner}: {name!r} is a leaf tensor that requires grad, which cannot be written in place"
             )
-    written = [x for name, x in zip(definition.inputs, inputs, strict=True) if name in definition.inouts]
+    written = [
+        x for name, x in zip(definition.inputs, inputs, strict=True) if name in definition.inouts
+    ]
     results = _Node.record(lambda: (*run(), *written), definition, backward, *inputs)
     return list(results[: len(definition.outputs)])
 
