@@ -106,6 +106,19 @@ def a_permuted_slice_is_zeroed_and_filled(device):
     return [x, y]
 
 
+@report(144545)
+def triangles_of_tensors_of_more_than_three_dimensions(device):
+    x = random(2, 3, 4, 5, device=device)
+    return [x.triu(), x.tril(-1), x.transpose(1, 3).triu(1), x[:, 1:].tril(2)]
+
+
+@report(183885)
+def columns_of_many_are_sorted_with_their_places(device):
+    x = random(3, 5001, device=device)
+    places = x.abs().argsort(dim=0, stable=True)
+    return [places, x.abs().gather(0, places), *x.t().sort(dim=1)]
+
+
 # ---- gradients ----------------------------------------------------------------------------------
 
 
@@ -338,6 +351,43 @@ def test_what_was_reported_is_right_here(name):
         )
 
 
+# ---- kernels ----------------------------------------------------------------------------------
+
+
+def test_strides_reach_a_kernel_of_two_dimensions():
+    """141547"""
+    library = torch.mps.compile_shader("""
+    kernel void fill(device float* x, constant ulong2& strides, uint2 at [[thread_position_in_grid]]) {
+      x[at.x * strides.x + at.y * strides.y] = at.x + 33.0 * at.y;
+    }
+    """)
+    x = torch.zeros(16, 8, device="mps").t()
+    library.fill(x, list(x.stride()), threads=[8, 16])
+    expected = torch.arange(8.0)[:, None] + 33 * torch.arange(16.0)
+    assert torch.equal(x.cpu(), expected)
+
+
+def test_an_error_in_a_source_is_a_syntax_error_with_its_place():
+    """144648"""
+    with pytest.raises(SyntaxError, match=r"program_source:1:1: error: "):
+        torch.mps.compile_shader("What")
+
+
+def test_a_kernel_reports_errors_to_the_host():
+    """170002"""
+    library = torch.mps.compile_shader("""
+    #include <c10/metal/error.h>
+    kernel void look(device float* x, device c10::metal::ErrorMessages* errors,
+                     uint i [[thread_position_in_grid]]) {
+      if (x[i] < 0) TORCH_REPORT_ERROR(errors, "negative at ", int(i));
+    }
+    """)
+    x = torch.tensor([1.0, -2.0, 3.0]).to("mps")
+    library.look(x, error_buf_idx=1)
+    with pytest.raises(torch.AcceleratorError, match="negative at 1"):
+        torch.mps.synchronize()
+
+
 # ---- compiled -----------------------------------------------------------------------------------
 
 
@@ -354,6 +404,10 @@ def _long_softmax(x, weight):
     return shifted.exp() / shifted.exp().sum(-1, keepdim=True) * weight
 
 
+def _layer_norm(x, weight):
+    return F.layer_norm(x, x.shape[-1:], weight, weight / 2)
+
+
 def _padded_shift(x, weight):
     return F.pad(torch.cat([F.pad(x[:, 1:], (0, 1)), x[:, :3]], 1), (1, 2)) * weight[0]
 
@@ -362,6 +416,7 @@ COMPILED = {
     "170360": (_broadcast_and_sum, (32,), (64,)),
     "150454": (_rms_norm, (3, 40), (40,)),
     "152155": (_long_softmax, (2, 1500), (1500,)),
+    "191976": (_layer_norm, (3, 1300), (1300,)),
     "186369": (_padded_shift, (4, 9), (1,)),
 }
 
