@@ -10,9 +10,10 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from . import _check, _sanitize
+from . import _check, _environment, _sanitize
 from ._version import VERSION as __version__
 
+_environment.check()
 _sanitize.ensure_runtime()
 # One sentence that says why the compiled parts are left out, or None.
 _problem = _check.check()
@@ -39,6 +40,7 @@ if _problem is None:
             f"metalops cannot load its operators ({error}); install it again with `pip install .`."
         ) from error
 
+    # Each does its work once in a process, whoever imports or reloads this module again.
     from . import _attention, _distributed, _grouped, _inductor, _mps_module, _sharding
 
     _attention.install()
@@ -64,7 +66,9 @@ _FROM_MODULES = {
     "set_attention": "_attention",
 }
 # ... and modules.
-_MODULES = ("build", "cuda", "kernel", "msl", "testing")
+_MODULES = ("build", "cuda", "flash_attn", "integrations", "kernel", "msl", "nn", "testing")
+# Those of the command line, which `from metalops import *` leaves out.
+_OF_COMMANDS = ("demo", "selftest", "trace")
 _COMPILED = ("_C", "_build_info", "_host", "_stock_overloads")
 
 __all__ = ["debug", "ops", *_FROM_MODULES, *_MODULES]
@@ -73,7 +77,7 @@ __all__ = ["debug", "ops", *_FROM_MODULES, *_MODULES]
 def __getattr__(name: str):
     if _problem is not None and name in _COMPILED:
         raise ImportError(_problem)
-    if name in _MODULES:
+    if name in _MODULES or name in _OF_COMMANDS:
         return import_module(f".{name}", __name__)
     if name in _FROM_MODULES:
         value = getattr(import_module(f".{_FROM_MODULES[name]}", __name__), name)
@@ -83,4 +87,4 @@ def __getattr__(name: str):
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_OF_COMMANDS})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 import sys
 
 # name -> (what it does, "module:function"). The function takes the arguments after the name and returns the exit
@@ -46,6 +48,27 @@ def usage() -> str:
 
 
 def main(arguments: list[str]) -> int:
+    """Runs a command and returns the exit status. What cannot be read or written is one sentence on stderr and status 1, for
+    all commands here; a reader that has read enough, as `head` does, is no error to tell of.
+    """
+    name = next(iter(arguments), "")
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            # Not left to the interpreter, which can only complain.
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+        return 1
+    except OSError as error:
+        print(f"metalops {name}: {_sentence(error)}", file=sys.stderr)
+        _drop_output()
+        return 1
+
+
+def _run(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage())
         return 0 if arguments else 2
@@ -60,6 +83,21 @@ def main(arguments: list[str]) -> int:
         return 2
     module, function = COMMANDS[name][1].split(":")
     return getattr(importlib.import_module(module), function)(rest) or 0
+
+
+def _sentence(error: OSError) -> str:
+    if error.strerror is None:
+        return str(error)
+    return f"{error.filename or 'standard output'}: {error.strerror}"
+
+
+def _drop_output() -> None:
+    """What is written to standard output from now on, and what has not reached it, is lost if it cannot be written."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        try:
+            sys.stdout.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import functools
 
 import torch
 from torch.nn.attention import register_flash_attention_impl
@@ -13,10 +13,9 @@ from torch.utils.flop_counter import (
     sdpa_flop_count,
 )
 
-from . import _C, _is_software
+from . import _C, _environment, _is_software
 from ._torch_internals import DispatchKey, call_with_key
 
-_VARIABLE = "METALOPS_ATTENTION"
 _USES = {
     "metalops": _C.AttentionUse.ALWAYS,
     "stock": _C.AttentionUse.NEVER,
@@ -66,12 +65,9 @@ def set_attention(choice: str) -> Attention:
     return Attention(_C.set_attention_use(_USES[choice]))
 
 
+@functools.cache
 def install() -> None:
-    choice = os.environ.get(_VARIABLE, "auto")
-    if choice not in _USES:
-        known = ", ".join(map(repr, _USES))
-        raise ValueError(f"{_VARIABLE} must be one of {known}, but is {choice!r}")
-    set_attention(choice)
+    set_attention(_environment.value("METALOPS_ATTENTION") or "auto")
     _keep_for_fake_tensors()
     _count_operations()
     register_flash_attention_impl("metalops", register_fn=lambda: set_attention("metalops"))

@@ -17,6 +17,7 @@ import torch
 from ._torch_internals import rendezvous_handlers
 
 
+@functools.cache
 def install() -> None:
     """Lets "gloo" serve mps tensors, and groups that name no backend CPU tensors too.
 

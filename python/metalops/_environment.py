@@ -1,10 +1,15 @@
-"""The environment variables that metalops reads: the site's page of them is made of this table."""
+"""The environment variables that metalops reads: the site's page of them is made of this table, and all of Python asks here
+what a variable says. One that is empty is as one that is not set, for C++ too.
+
+Imports nothing of metalops: the front end and the build ask before anything is built.
+"""
 
 from __future__ import annotations
 
-import difflib
+import os
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 
 # name -> (default, meaning)
 VARIABLES: dict[str, tuple[str, str]] = {
@@ -116,8 +121,80 @@ def unknown(names: Iterable[str]) -> list[str]:
 
 
 def _meant(name: str) -> str:
+    import difflib  # which only misspelt names are worth
+
     nearest = difflib.get_close_matches(name.upper(), VARIABLES, n=1, cutoff=0.8)
     return f"; do you mean {nearest[0]}?" if nearest else ""
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]?)i?B?", re.IGNORECASE)
+
+
+def _one_of(*names: str) -> tuple[Callable[[str], object], str]:
+    *others, last = names
+    return names.__contains__, f"{', '.join(others)} or {last}"
+
+
+def _matches(pattern: str, words: str) -> tuple[Callable[[str], object], str]:
+    return re.compile(pattern).fullmatch, words
+
+
+def _is_seed(text: str) -> bool:
+    try:
+        return 0 <= int(text, 0) < 2**64
+    except ValueError:
+        return False
+
+
+# name -> (which values there are, the same in words), where not every value is one.
+_VALUES: dict[str, tuple[Callable[[str], object], str]] = {
+    "METALOPS_ATTENTION": _one_of("metalops", "stock", "auto"),
+    "METALOPS_AUTOLOAD": _one_of("0", "1"),
+    "METALOPS_CACHE_SIZE": (_SIZE.fullmatch, "a number of bytes such as 500M or 2G"),
+    "METALOPS_COOPERATIVE_LAYOUT": _matches(
+        r"apple10|apple8|scramble(:\d{1,9})?", "apple10, apple8, scramble or scramble:SEED"
+    ),
+    "METALOPS_DISTRIBUTED_CHECK": _one_of("0", "1", "collectives"),
+    "METALOPS_ENGINE": _one_of("auto", "loop", "group", "fiber"),
+    "METALOPS_MATMUL": _one_of("tensor", "simdgroup"),
+    "METALOPS_METAL_VERSION": _matches(r"3\.1|3\.2|4(\.0)?|4\.1", "3.1, 3.2, 4.0 or 4.1"),
+    "METALOPS_PRIVATE_BUFFERS": _one_of("0", "1"),
+    "METALOPS_QUIET": _one_of("0", "1"),
+    "METALOPS_SANITIZE": _matches(
+        r"address|thread|address *, *undefined|undefined *, *address", "address,undefined or thread"
+    ),
+    "METALOPS_SANITIZE_HALT": _one_of("0", "1"),
+    "METALOPS_SANITIZE_SEED": (_is_seed, "an integer of 64 bits, not negative"),
+}
+
+
+def value(name: str) -> str:
+    """What a variable says; "" where it is not set or says nothing. ValueError where it says what there is not."""
+    text = os.environ.get(name, "").strip()
+    if text and name in _VALUES:
+        is_one, words = _VALUES[name]
+        if not is_one(text):
+            raise ValueError(f"{name} is {text!r}, but must be {words}")
+    return text
+
+
+def check() -> None:
+    """Raises ValueError for the first variable of metalops's own that says what there is not. `python -m metalops` ends with
+    the sentence alone: no command of it can begin.
+    """
+    try:
+        for name in _VALUES:
+            value(name)
+    except ValueError as error:
+        if sys.argv[:1] == ["-m"] and "metalops" in sys.orig_argv:
+            sys.exit(f"metalops: {error}")
+        raise
+
+
+def number_of_bytes(text: str) -> int:
+    """What METALOPS_CACHE_SIZE stands for."""
+    number, unit = _SIZE.fullmatch(text).groups()
+    return int(float(number) * 1024 ** " KMG".index(unit.upper() or " "))
 
 
 def markdown() -> str:

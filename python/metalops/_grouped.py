@@ -6,11 +6,14 @@ that real ones have on every device; _scaled_grouped_mm_v2 has none.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from ._torch_internals import register_fake_implementation
 
 
+@functools.cache
 def install() -> None:
     aten = torch.ops.aten
     register_fake_implementation(aten._grouped_mm.default)(_grouped_mm)

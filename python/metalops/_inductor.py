@@ -7,6 +7,8 @@ on other devices nothing changes.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from ._torch_internals import INDUCTOR_LOWERING, InductorLowering, inductor_lowering
@@ -23,6 +25,7 @@ _OPERATORS = (
 )
 
 
+@functools.cache
 def install() -> None:
     when_loaded(INDUCTOR_LOWERING, _replace_lowerings)
 

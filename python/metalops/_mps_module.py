@@ -74,6 +74,7 @@ def set_device(device) -> None:
         raise RuntimeError(f"torch.mps.set_device: expected mps or mps:0, but got {device!r}")
 
 
+@functools.cache
 def install() -> None:
     for thing in (Stream, current_stream, stream, is_initialized, current_device, set_device):
         if not hasattr(torch.mps, thing.__name__):

@@ -16,6 +16,8 @@ import sys
 import tempfile
 from collections.abc import Mapping
 
+from . import _environment
+
 # What the runtimes must do differently from their defaults; what the user sets comes after it.
 _OPTIONS = {
     "ASAN_OPTIONS": {
@@ -67,8 +69,8 @@ _NO_RANDOMIZATION = 0x0040000
 
 def wanted() -> str:
     """ "address", "thread" or "", as METALOPS_SANITIZE says. Raises ValueError."""
-    text = os.environ.get("METALOPS_SANITIZE", "")
-    if not text.strip():
+    text = _environment.value("METALOPS_SANITIZE")
+    if not text:
         return ""
     from .msl.targets.host import sanitizers
 
@@ -79,7 +81,7 @@ def ensure_runtime() -> None:
     """Starts the interpreter anew when METALOPS_SANITIZE asks for a runtime that this process does
     not have. Raises RuntimeError where that cannot be done.
     """
-    if not os.environ.get("METALOPS_SANITIZE", "").strip():
+    if not _environment.value("METALOPS_SANITIZE"):
         return
     mode = wanted()
     if sys.platform != "linux":
@@ -209,15 +211,8 @@ def turn_on() -> None:
     from . import _host, debug
 
     debug._prepare_sanitizing()
-    _host.set_sanitizer_halt(_halt_from_environment())
+    _host.set_sanitizer_halt(_environment.value("METALOPS_SANITIZE_HALT") != "0")
     _host.set_sanitizer(mode)
-
-
-def _halt_from_environment() -> bool:
-    text = os.environ.get("METALOPS_SANITIZE_HALT", "1").strip()
-    if text not in ("", "0", "1"):
-        raise ValueError(f"METALOPS_SANITIZE_HALT is 0 or 1, not {text!r}")
-    return text != "0"
 
 
 _USAGE = """\

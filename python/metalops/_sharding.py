@@ -7,12 +7,15 @@ that write into other tensors than their first, see _sharding_written.py.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from ._torch_internals import OpOverload, schema
 from ._when_loaded import when_loaded
 
 
+@functools.cache
 def install() -> None:
     """Does it when DTensor is loaded, which takes half a second."""
     if torch.distributed.is_available():

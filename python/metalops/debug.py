@@ -57,7 +57,8 @@ def capture(
     a GPU, several elements a thread, where by default the device takes what is best for a CPU.
 
     Addresses are followed where operators pass them to kernels (lists of tensors), not where a program makes them out of
-    Tensor.data_ptr(). A capture inside another records for both. Raises NotImplementedError on a Mac.
+    Tensor.data_ptr(). A capture inside another records for both. Raises NotImplementedError on a Mac, and OSError,
+    before the block begins, where no file can be written at the path.
     """
     from .trace.capture import capture
 

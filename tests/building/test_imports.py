@@ -1,6 +1,8 @@
-"""How the modules of the package depend on each other."""
+"""How the modules of the package depend on each other, and what importing the package gives."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import metalops
@@ -38,3 +40,54 @@ def test_no_two_modules_import_each_other():
         if one < other and "metalops" not in (one, other) and one in imports.get(other, ())
     ]
     assert circles == []
+
+
+_PUBLIC = """
+import importlib, pkgutil, sys
+import metalops
+from metalops import integrations
+
+for package in (metalops, integrations):
+    names = [m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_")]
+    later = [n for n in names if f"{package.__name__}.{n}" not in sys.modules]
+    print(len(names), len(later))
+    assert set(names) <= set(dir(package)), names
+    for name in names:
+        assert getattr(package, name) is sys.modules[f"{package.__name__}.{name}"], name
+    try:
+        package.nonsense
+    except AttributeError as error:
+        assert str(error) == f"module {package.__name__!r} has no attribute 'nonsense'"
+"""
+
+
+def _printed(program):
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_every_public_module_is_an_attribute_that_is_imported_when_it_is_used():
+    of_package, of_integrations = _printed(_PUBLIC).splitlines()
+    assert of_package == "13 10"  # but for debug, ops and integrations, which the program imports
+    assert of_integrations == "3 3"
+
+
+_AGAIN = """
+import importlib, sys
+import torch, metalops
+
+before = torch.__version__, torch.nn.functional.scaled_dot_product_attention
+for _ in range(2):
+    assert importlib.reload(metalops) is metalops
+del sys.modules["metalops"]
+import metalops as other
+assert other is not metalops and other.ops is metalops.ops
+x = torch.ones(1, 1, 2, 4, device="mps", requires_grad=True)
+torch.nn.functional.scaled_dot_product_attention(x, x, x).sum().backward()
+print(other.ops.softcap(x.grad, 1.0).shape)
+"""
+
+
+def test_the_package_may_be_reloaded_and_imported_again():
+    assert _printed(_AGAIN) == "torch.Size([1, 1, 2, 4])\n"

@@ -97,7 +97,7 @@ def test_an_unknown_sanitizer_is_an_error():
     result = python("-c", "import metalops", sanitize="memory")
     assert result.returncode == 1
     assert (
-        "ValueError: METALOPS_SANITIZE is 'address,undefined' or 'thread', not 'memory'"
+        "ValueError: METALOPS_SANITIZE is 'memory', but must be address,undefined or thread"
         in result.stderr
     )
 
@@ -180,7 +180,7 @@ def test_a_program_that_never_synchronises_ends_with_status_1():
 
 def test_halt_is_0_or_1():
     result = python("-c", "import metalops", environment={"METALOPS_SANITIZE_HALT": "maybe"})
-    assert "METALOPS_SANITIZE_HALT is 0 or 1, not 'maybe'" in result.stderr
+    assert "METALOPS_SANITIZE_HALT is 'maybe', but must be 0 or 1" in result.stderr
 
 
 def test_sanitize_says_how_to_start_a_process_that_has_no_runtime():

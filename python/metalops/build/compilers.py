@@ -16,6 +16,7 @@ from collections.abc import Iterator, MutableMapping
 
 from setuptools.errors import CompileError
 
+from metalops import _environment
 from metalops.build import paths
 from metalops.msl import languages
 
@@ -73,7 +74,7 @@ def find_cxx() -> str:
     """The C++ compiler for an extension's host code: $CXX if it is set, else the first of g++, clang++ and c++ that
     works. First comes what torch itself is built with: g++, and clang++ on macOS, where g++ has no Objective-C++ that
     suits Apple's headers."""
-    chosen = os.environ.get("CXX")
+    chosen = _environment.value("CXX")
     if chosen:
         if _cxx_works(chosen):
             return chosen

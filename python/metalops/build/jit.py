@@ -12,14 +12,14 @@ from types import ModuleType
 import torch
 from torch.utils import cpp_extension
 
-from metalops import msl
+from metalops import _environment, msl
 from metalops.build import compilers, extension, metal_sources, paths, runtime
 from metalops.msl import cache
 
 
 def _default_folder(name: str) -> str:
     """One for each version of torch and Python, because objects of one do not suit another."""
-    root = os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root()
+    root = _environment.value("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root()
     version = f"torch{torch.__version__}-{sys.implementation.cache_tag}"
     return os.path.join(root, "metalops", version, name)
 

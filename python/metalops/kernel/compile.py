@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import weakref
@@ -11,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from .. import _locks
+from .. import _environment, _locks
 
 # How long a compile may take before a line on stderr says what is going on, in seconds.
 _PATIENCE = 2.0
@@ -97,5 +96,5 @@ def _compile(owner: str, text: str, compiler: Callable[[str], object]):
 
 
 def _report(owner: str) -> None:
-    if os.environ.get("METALOPS_QUIET", "0") != "1":
+    if _environment.value("METALOPS_QUIET") != "1":
         print(f"metalops: compiling {owner} ...", file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
 """The Metal front end: Metal source in, a compiled kernel library for the host out.
 
 Used at build time (setup.py loads this package by itself, before anything is built) and at run
-time. It imports neither torch nor the rest of metalops.
+time. It imports neither torch nor the rest of metalops, but for what environment variables say.
 
     compile_source(text)       -> path of a kernel library in the on-disk cache
     compile_file(path, output) -> a kernel library at `output`

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from .. import _outputs
 from . import cache, languages
 from .errors import Diagnostic, syntax_error
 from .paths import HEADERS, files_for
@@ -255,18 +256,20 @@ def _build(preprocessed: Preprocessed, output: str, options: Options) -> HostCod
     emitted = emit(preprocessed, options.kernels, group_loops=not options.sanitize)
     try:
         compile_emitted(emitted, output, options, preprocessed.portable_text())
-    except SyntaxError as error:
+        return emitted
+    except SyntaxError as raised:
         if all(engine != "group" for engine, _ in emitted.engines.values()):
             raise
-        # Errors are said of the program as it was written, not of what became of it.
-        emitted = emit(preprocessed, options.kernels, group_loops=False)
-        compile_emitted(emitted, output, options, preprocessed.portable_text())
-        warnings.warn(
-            f"the loops over threads that the kernels of {preprocessed.name} became do not compile, which is an error of "
-            f"metalops; those that synchronise run on fibers, which is slower (line {error.lineno}: {error.msg})",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        error = raised
+    # Errors are said of the program as it was written, not of what became of it, and once.
+    emitted = emit(preprocessed, options.kernels, group_loops=False)
+    compile_emitted(emitted, output, options, preprocessed.portable_text())
+    warnings.warn(
+        f"the loops over threads that the kernels of {preprocessed.name} became do not compile, which is an error of "
+        f"metalops; those that synchronise run on fibers, which is slower (line {error.lineno}: {error.msg})",
+        RuntimeWarning,
+        stacklevel=2,
+    )
     return emitted
 
 
@@ -306,7 +309,8 @@ def compile_text(source: str, name: str | None, options: Options) -> str:
 
 
 def compile_path(path: str, output: str, options: Options) -> str:
-    """Builds the library of a file at `output`; nothing is left there when that fails."""
+    """Builds the library of a file at `output`; nothing is left there when that fails. OSError where nothing can be."""
+    _outputs.check_file(output)
     preprocessed = preprocess(
         path=path,
         include_dirs=options.include_dirs,

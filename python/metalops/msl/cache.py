@@ -28,6 +28,8 @@ import tempfile
 import time
 from collections.abc import Callable
 
+from .. import _environment
+
 DEFAULT_SIZE = 2 * 1024**3
 _SUFFIX = ".so"
 
@@ -45,7 +47,7 @@ def _folders() -> tuple[str, ...]:
     """Where entries are looked for. The first one is also written to; another one is a folder to
     read from only, as an administrator may have filled it.
     """
-    chosen = os.environ.get("METALOPS_CACHE_DIR", "")
+    chosen = _environment.value("METALOPS_CACHE_DIR")
     if chosen:
         return _usable_folders(os.path.abspath(chosen), is_chosen=True)
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
@@ -131,15 +133,8 @@ def is_trusted(path: str) -> bool:
 
 def size_limit() -> int:
     """The size in bytes that the cache may reach."""
-    text = os.environ.get("METALOPS_CACHE_SIZE", "").strip()
-    if not text:
-        return DEFAULT_SIZE
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)i?B?", text, re.IGNORECASE)
-    if not match:
-        raise ValueError(
-            f"METALOPS_CACHE_SIZE is a number of bytes such as 500M or 2G, not {text!r}"
-        )
-    return int(float(match.group(1)) * 1024 ** " KMG".index(match.group(2).upper() or " "))
+    text = _environment.value("METALOPS_CACHE_SIZE")
+    return _environment.number_of_bytes(text) if text else DEFAULT_SIZE
 
 
 @functools.cache

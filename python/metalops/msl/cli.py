@@ -80,7 +80,7 @@ def main_compile(argv: list[str]) -> int:
     except SyntaxError as error:
         print(error.msg, file=sys.stderr)
         return 1
-    except (CompilerNotFound, OSError) as error:
+    except CompilerNotFound as error:
         print(f"metalops compile: {error}", file=sys.stderr)
         return 1
     return 0

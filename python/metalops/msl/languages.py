@@ -5,7 +5,8 @@ the compiler predefines at each.
 from __future__ import annotations
 
 import argparse
-import os
+
+from .. import _environment
 
 # By name, as compilers are given it (-std=metal3.1), the value of __METAL_VERSION__.
 LANGUAGES = {"3.1": 310, "3.2": 320, "4.0": 400, "4.1": 410}
@@ -88,7 +89,7 @@ def current() -> int:
     METALOPS_METAL_VERSION says, else PYTORCH_MPS_METAL_VERSION, else 4.0. Raises ValueError.
     """
     for variable, names in ((VARIABLE, tuple(LANGUAGES)), (TORCH_VARIABLE, _TORCH_NAMES)):
-        name = os.environ.get(variable, "")
+        name = _environment.value(variable)
         if name:
             return _number_of(name, variable, names)
     return DEFAULT

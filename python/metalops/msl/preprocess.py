@@ -96,7 +96,7 @@ def preprocess(
     fast_math: bool = False,
 ) -> Preprocessed:
     """Preprocesses a source text, or the file at `path`. language: __METAL_VERSION__, by default what
-    the environment chooses. Raises SyntaxError.
+    the environment chooses. Raises SyntaxError, and OSError for a file that cannot be read.
     """
     language = languages.current() if language is None else language
     host = compiler.find()
@@ -135,6 +135,8 @@ def preprocess(
         result = host.run([*arguments, "-"], input=f'# 1 "{quoted}"\n{text}\n'.encode())
     else:
         name = os.fspath(path)
+        with open(name, "rb"):  # raises what the compiler would say of line 1
+            pass
         found_in = {os.path.dirname(name), *include_path(include_dirs)} - {""}
         folders = tuple(sorted((os.path.join(f, "") for f in found_in), key=len))
         # The last that fits counts.

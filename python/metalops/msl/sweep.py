@@ -76,6 +76,14 @@ def main_sweep(argv: list[str]) -> int:
         for path in metal_files(arguments.directory, tuple(arguments.suffix) or SUFFIXES)
         if arguments.only in path
     ]
+    if not paths:
+        named = f" whose path contains {arguments.only!r}" if arguments.only else ""
+        suffixes = " or ".join(tuple(arguments.suffix) or SUFFIXES)
+        print(
+            f"metalops sweep: there is no file ending in {suffixes}{named} below {arguments.directory}",
+            file=sys.stderr,
+        )
+        return 1
     outcomes = []
     tried = sweep(
         paths,

@@ -16,6 +16,8 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
+from .. import _environment
+
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 # What Metal calls the dtypes that kernels are compiled for.
@@ -105,9 +107,7 @@ def has_tensors() -> bool:
     """Whether products of kernels are made of Metal 4's tensors: what METALOPS_MATMUL and the Metal version say."""
     from ..msl import languages
 
-    chosen = os.environ.get("METALOPS_MATMUL", "")
-    if chosen not in ("", "tensor", "simdgroup"):
-        raise ValueError(f"METALOPS_MATMUL must be tensor or simdgroup, but is {chosen}")
+    chosen = _environment.value("METALOPS_MATMUL")
     return chosen == "tensor" or (not chosen and languages.current() >= languages.LANGUAGES["4.0"])
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from .. import _outputs
 from .._locks import recursive_lock
 from .format import Argument, Launch, Memory, Trace, Write, save
 from .numbers import kind_of
@@ -189,6 +190,7 @@ def capture(
         raise NotImplementedError("capture: launches are recorded on the software device")
     if not isinstance(contents, (bool, int)) or contents < 0:
         raise ValueError(f"capture: contents is True, False or a number of bytes, got {contents!r}")
+    _outputs.check_file(path)
     largest = None if contents is True else int(contents)
     before = _host.set_launch_hook(None)  # that of a capture around this one, perhaps
     recorder = Recorder(largest, (before or run_by_default) if execute else None)

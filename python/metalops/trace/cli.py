@@ -41,6 +41,9 @@ def main(arguments: list[str]) -> int:
     except (TraceError, OSError, RuntimeError) as error:
         print(f"metalops replay: {error}", file=sys.stderr)
         return 2
+    if not trace.launches:
+        print(f"metalops replay: {options.trace} has no launches", file=sys.stderr)
+        return 2
     made_by = ", ".join(f"{k} {v}" for k, v in trace.made_by.items())
     print(f"{len(trace.launches)} launches, recorded with {made_by}")
     rate = None

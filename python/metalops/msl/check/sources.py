@@ -27,19 +27,22 @@ _HOST_HEADER = re.compile(
 
 def metal_files(paths: list[str]) -> list[str]:
     """The files that PATHs name: a file itself, and below a folder every .metal file and every
-    header that holds Metal code and nothing of the host's. Raises FileNotFoundError.
+    header that holds Metal code and nothing of the host's. Raises FileNotFoundError, also for a folder without any.
     """
     found: dict[str, None] = {}
     for path in paths:
         if os.path.isfile(path):
             found[path] = None
         elif os.path.isdir(path):
+            before = len(found)
             for folder, folders, files in os.walk(path):
                 folders[:] = sorted(f for f in folders if not f.startswith("."))
                 for file in sorted(files):
                     full = os.path.join(folder, file)
                     if file.endswith(".metal") or (file.endswith(".h") and holds_metal(full)):
                         found[full] = None
+            if len(found) == before:
+                raise FileNotFoundError(f"there is no Metal file below {path}")
         else:
             raise FileNotFoundError(f"no file or folder at {path}")
     return list(found)

@@ -22,6 +22,7 @@ import tempfile
 import warnings
 from dataclasses import dataclass
 
+from .... import _environment
 from ... import cache
 from ...errors import CompilerNotFound
 
@@ -233,13 +234,13 @@ def _remember(identity: str, facts: dict) -> None:
 
 def find() -> Compiler:
     """The compiler to use. Raises CompilerNotFound, with one sentence, when there is none."""
-    return _find(os.environ.get("CXX", ""), os.environ.get("PATH", ""))
+    return _find(_environment.value("CXX"), os.environ.get("PATH", ""))
 
 
 @functools.cache
 def _find(cxx: str, path: str) -> Compiler:
     reasons = []
-    if cxx.strip():
+    if cxx:
         found = _probe(shlex.split(cxx))
         if isinstance(found, Compiler):
             return found

@@ -4,8 +4,9 @@ are.
 
 from __future__ import annotations
 
-import os
 import re
+
+from .... import _environment
 
 LAYOUT = "METALOPS_COOPERATIVE_LAYOUT"
 _LAYOUTS = {"apple10": 10, "apple8": 8}
@@ -17,12 +18,7 @@ _SCRAMBLE = re.compile(r"scramble(?::(\d{1,9}))?")
 def layout() -> str:
     """What METALOPS_COOPERATIVE_LAYOUT says: "apple10" (the default), "apple8", or "scramble", of which ":SEED" may
     follow. Raises ValueError for anything else."""
-    text = os.environ.get(LAYOUT, "") or "apple10"
-    if text not in _LAYOUTS and not _SCRAMBLE.fullmatch(text):
-        raise ValueError(
-            f"{LAYOUT} is {text!r}, which is none of apple10, apple8, scramble and scramble:SEED"
-        )
-    return text
+    return _environment.value(LAYOUT) or "apple10"
 
 
 def flags(standard: str, language: int, cooperative_layout: str) -> list[str]:
