@@ -63,8 +63,8 @@ def test_those_that_metalops_sets_itself_are_known():
 
 def test_all_of_python_asks_in_one_place():
     asked = re.compile(r"environ(?:\.get\(|\[)\s*[\"']METALOPS_\w+[\"']\]?(?! =)")
-    # The entry point of torch may not import the package, and this one puts back what it has set.
-    others = {"metalops_autoload.py", "selftest/models.py", "_environment.py"}
+    # Entry points of torch and pytest may not import the package, and selftest puts back what it has set.
+    others = {"metalops_autoload.py", "metalops_pytest.py", "selftest/models.py", "_environment.py"}
     for folder, _, names in os.walk(os.path.join(ROOT, "python")):
         for path in (os.path.join(folder, name) for name in names if name.endswith(".py")):
             if not path.endswith(tuple(others)):
