@@ -8,10 +8,18 @@ on other devices nothing changes.
 from __future__ import annotations
 
 import functools
+import hashlib
+from pathlib import Path
 
 import torch
 
-from ._torch_internals import INDUCTOR_LOWERING, InductorLowering, inductor_lowering
+from ._torch_internals import (
+    INDUCTOR_LOWERING,
+    INDUCTOR_METAL,
+    InductorLowering,
+    inductor_lowering,
+    register_inductor_backend,
+)
 from ._when_loaded import when_loaded
 
 _OPERATORS = (
@@ -28,6 +36,19 @@ _OPERATORS = (
 @functools.cache
 def install() -> None:
     when_loaded(INDUCTOR_LOWERING, _replace_lowerings)
+    when_loaded(INDUCTOR_METAL, _replace_code_generation)
+
+
+def _replace_code_generation() -> None:
+    from ._inductor_metal import Scheduling
+
+    register_inductor_backend(Scheduling, _sources)
+
+
+def _sources() -> bytes:
+    """A hash of what decides here about the code that is generated."""
+    files = (Path(__file__), Path(__file__).with_name("_inductor_metal.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).digest()
 
 
 def _replace_lowerings() -> None:
@@ -38,14 +59,36 @@ def _replace_lowerings() -> None:
             if overload in inductor.lowerings:
                 original = inductor.lowerings[overload]
                 inductor.lowerings[overload] = _call_on_mps(inductor, overload, original)
+    _round_quotients(inductor)
 
 
 def _call_on_mps(inductor: InductorLowering, overload, original):
     call = inductor.fallback_handler(overload, add_to_fallback_set=False)
 
     def lower(*args, **kwargs):
-        nodes = (x for x in args if isinstance(x, inductor.IRNode))
-        on_mps = any(x.get_device().type == "mps" for x in nodes)
-        return (call if on_mps else original)(*args, **kwargs)
+        return (call if _are_on_mps(inductor, args) else original)(*args, **kwargs)
 
     return lower
+
+
+def _are_on_mps(inductor: InductorLowering, args: tuple) -> bool:
+    return any(isinstance(x, inductor.IRNode) and x.get_device().type == "mps" for x in args)
+
+
+def _round_quotients(inductor: InductorLowering) -> None:
+    """torch.div with a rounding_mode: torch rounds what has been rounded before, to floating point, and so 1.0 // 0.1 up;
+    and it divides by numbers through their reciprocals.
+    """
+
+    @inductor.register(
+        [torch.ops.aten.div.Tensor_mode, torch.ops.aten.div.Scalar_mode], broadcast=True
+    )
+    def divide(a, b, rounding_mode=None):
+        dtypes = [x.get_dtype() for x in (a, b) if isinstance(x, inductor.IRNode)]
+        is_float = any(dtype.is_floating_point for dtype in dtypes)
+        if rounding_mode is None or not is_float or not _are_on_mps(inductor, (a, b)):
+            return inductor.div_mode(a, b, rounding_mode=rounding_mode)
+        from . import _inductor_metal
+
+        function = {"floor": "floor_divide", "trunc": "trunc_divide"}[rounding_mode]
+        return inductor.make_pointwise(getattr(_inductor_metal, function))(a, b)

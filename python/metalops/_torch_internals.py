@@ -212,12 +212,16 @@ INDUCTOR_LOWERING = "torch._inductor.lowering"
 
 
 class InductorLowering(NamedTuple):
-    """lowerings: by overload. fallback_handler(overload) makes the one that calls the operator's kernel. IRNode: the class
-    of arguments that are tensors.
+    """lowerings: by overload. fallback_handler(overload) makes the one that calls the operator's kernel, make_pointwise(f) one
+    of elements; register(overloads, broadcast) is a decorator for one of operands with a dtype in common. div_mode: that of
+    torch.div with a rounding_mode. IRNode: the class of arguments that are tensors.
     """
 
     lowerings: dict
     fallback_handler: Callable
+    make_pointwise: Callable
+    register: Callable
+    div_mode: Callable
     IRNode: type
 
 
@@ -226,10 +230,71 @@ def inductor_lowering() -> InductorLowering:
     found = InductorLowering(
         _find(INDUCTOR_LOWERING, "lowerings"),
         _find(INDUCTOR_LOWERING, "fallback_handler"),
+        _find(INDUCTOR_LOWERING, "make_pointwise"),
+        _find(INDUCTOR_LOWERING, "register_lowering"),
+        _find(INDUCTOR_LOWERING, "div_mode"),
         _find("torch._inductor.ir", "IRNode"),
     )
     _raise_if_missing()
     return found
+
+
+INDUCTOR_METAL = "torch._inductor.codegen.mps"
+
+
+class InductorMetal(NamedTuple):
+    """Kernel, Overrides, Scheduling: classes that write Metal code. IndentedBuffer: of lines of code. V: what is being compiled.
+    ops: operations on values in its code.
+    """
+
+    Kernel: type
+    Overrides: type
+    Scheduling: type
+    IndentedBuffer: type
+    V: Any
+    ops: Any
+
+
+def inductor_metal() -> InductorMetal:
+    """How Inductor writes code for mps."""
+    found = InductorMetal(
+        _find(INDUCTOR_METAL, "MetalKernel"),
+        _find(INDUCTOR_METAL, "MetalOverrides"),
+        _find(INDUCTOR_METAL, "MetalScheduling"),
+        _find("torch._inductor.utils", "IndentedBuffer"),
+        _find("torch._inductor.virtualized", "V"),
+        _find("torch._inductor.virtualized", "ops"),
+    )
+    _raise_if_missing()
+    return found
+
+
+def register_inductor_backend(scheduling: type, key: Callable[[], bytes]) -> None:
+    """Lets a class write Inductor's code for mps, in place of torch's own. What key() returns becomes part of the keys
+    of what torch keeps on disk, whose code others may have written.
+    """
+    common = "torch._inductor.codegen.common"
+    register = _find(common, "register_backend_for_device")
+    registered = _find(common, "get_scheduling_for_device")
+    metal = _find(INDUCTOR_METAL, "MetalScheduling")
+    wrappers = (
+        _find("torch._inductor.codegen.wrapper", "PythonWrapperCodegen"),
+        _find("torch._inductor.codegen.cpp_wrapper_mps", "CppWrapperMps"),
+        _find("torch._inductor.codegen.wrapper_fxir", "WrapperFxCodegen"),
+    )
+    Pass = _find("torch._inductor.custom_graph_pass", "CustomGraphModulePass")
+    _raise_if_missing()
+    if registered("mps") not in (None, metal):
+        return  # that of somebody else
+
+    class KeyOnly(Pass):
+        def __call__(self, graph) -> None:
+            pass
+
+        def uuid(self) -> bytes:
+            return key()
+
+    register("mps", scheduling, *wrappers, KeyOnly())
 
 
 def handle_dtensors(overload: OpOverload, handler: Callable) -> None:

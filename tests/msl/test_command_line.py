@@ -6,6 +6,7 @@ import time
 
 import pytest
 from metalops import msl
+from metalops.msl.check import cli as check
 
 GOOD = """#include <metal_stdlib>
 using namespace metal;
@@ -94,6 +95,27 @@ def test_defines_and_include_folders(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("k_x\n")
     assert msl.main_compile([str(path), "-I", str(tmp_path / "inc"), "--list"]) == 0
     assert capsys.readouterr().out == "no kernels\n"
+
+
+def test_compile_finds_the_headers_that_check_finds(tmp_path, capsys):
+    (tmp_path / "inc").mkdir()
+    (tmp_path / "inc" / "given.h").write_text("#define GIVEN 2\n")
+    (tmp_path / "beside.h").write_text("#define BESIDE 3\n")
+    path = tmp_path / "headers.metal"
+    path.write_text(
+        "#include <c10/metal/utils.h>\n#include <given.h>\n#include <metalops/registration.h>\n"
+        '#include "beside.h"\n'
+        "struct six_functor {\n  template <typename T>\n  inline T operator()(const T x) {\n"
+        "    return static_cast<T>(c10::metal::remainder(x, x) + GIVEN * BESIDE);\n  }\n};\n"
+        "REGISTER_FLOAT_UNARY_OP(six);\n"
+    )
+    include = ["-I", str(tmp_path / "inc")]
+    assert check.main([str(path), *include]) == 0, capsys.readouterr().out
+    assert msl.main_compile([str(path), *include, "--list"]) == 0, capsys.readouterr().err
+    assert "six_dense_half_half" in capsys.readouterr().out
+    output = tmp_path / "headers.so"
+    assert msl.main_compile([str(path), *include, "-O", "0", "-o", str(output)]) == 0
+    assert output.is_file()
 
 
 def test_errors_go_to_stderr(tmp_path, capsys):

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from . import build, languages
 from .errors import CompilerNotFound
+from .paths import PACKAGE_HEADERS
 from .preprocess import preprocess
 from .table import KernelEntry, kernel_entries
 from .targets.host.emit import HostCode, emit
@@ -36,7 +37,7 @@ def options_of(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -
             parser.error(str(error))
     return build.with_options(
         arguments.optimize,
-        arguments.include_dirs,
+        [*arguments.include_dirs, PACKAGE_HEADERS],
         arguments.defines,
         language=language,
     )

@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 
 HEADERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "include")
+# metalops' own headers for Metal sources, <metalops/registration.h> among them.
+PACKAGE_HEADERS = os.path.join(os.path.dirname(os.path.dirname(HEADERS)), "include")
 
 
 def files_for(target: str) -> list[str]:

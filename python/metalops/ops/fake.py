@@ -3,7 +3,7 @@
 torch.compile, torch.export and tensors on the ``meta`` device need them. They follow TensorIterator, which the real
 operators run through, and work with symbolic shapes.
 
-Other packages that define operators with ``<metalops/pointwise.h>`` use :func:`register_pointwise` too.
+Operators of other packages that are defined with ``<metalops/pointwise.h>`` get theirs when they are first traced.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from .._torch_internals import (
     compute_elementwise_output_strides,
     elementwise_dtypes,
     has_kernel,
+    has_kernel_for_key,
     is_cpu_scalar_tensor,
     maybe_resize_out,
 )
@@ -110,7 +111,9 @@ def fragment(namespace: str) -> torch.library.Library:
 
 
 def _register(name: str, kernel: Callable) -> None:
-    torch.library.register_fake(name, kernel, lib=fragment(name.partition("::")[0]))
+    """Registers a kernel, unless the operator has one: what a definition gives yields to what its author wrote."""
+    if not has_kernel_for_key(name, "Meta"):
+        torch.library.register_fake(name, kernel, lib=fragment(name.partition("::")[0]))
 
 
 def register(name: str, result: Callable[..., Tensor], *, inplace: bool, results: int = 1) -> None:
@@ -146,21 +149,26 @@ def register(name: str, result: Callable[..., Tensor], *, inplace: bool, results
         _register(f"{name}_", inplace_overload)
 
 
+def _chosen(args: Sequence, tensors: int | Sequence[int]) -> Sequence:
+    return args[:tensors] if isinstance(tensors, int) else [args[i] for i in tensors]
+
+
 def register_pointwise(
     name: str,
-    tensors: int,
+    tensors: int | Sequence[int],
     *,
     integers_to_float: bool = True,
     results: int = 1,
     kind: str = "promote",
 ) -> None:
-    """Registers the fake kernels of a pointwise operator whose first ``tensors`` arguments are its operands.
+    """Registers the fake kernels of a pointwise operator.
 
-    kind: see pointwise_result.
+    tensors: how many of its first arguments are its operands, or which arguments. kind: see pointwise_result.
     """
 
     def result(*args, **scalars) -> Tensor:
-        return pointwise_result(*args[:tensors], integers_to_float=integers_to_float, kind=kind)
+        operands = _chosen(args, tensors)
+        return pointwise_result(*operands, integers_to_float=integers_to_float, kind=kind)
 
     register(name, result, inplace=results == 1 and kind == "promote", results=results)
 
@@ -173,6 +181,15 @@ def register_halving(name: str, *, integers_to_float: bool = True) -> None:
     def result(input: Tensor, *args) -> Tensor:
         return pointwise_result(*halves(base, input), integers_to_float=integers_to_float)
 
+    register(name, result, inplace=False)
+    if has_kernel(f"{name}_backward"):
+        register_halving_backward(f"{name}_backward")
+
+
+def register_halving_backward(name: str) -> None:
+    """Registers the fake kernel of an operator that differentiates one on the two halves of its argument's last dimension."""
+    base = name.partition("::")[2]
+
     def backward(grad_output: Tensor, input: Tensor, *args) -> Tensor:
         dtype = torch.promote_types(grad_output.dtype, input.dtype)
         shape = list(torch.broadcast_shapes(grad_output.shape, halves(base, input)[0].shape))
@@ -181,15 +198,13 @@ def register_halving(name: str, *, integers_to_float: bool = True) -> None:
             return input.new_empty(shape, dtype=dtype)
         return torch.empty_like(input, dtype=dtype)
 
-    register(name, result, inplace=False)
-    if has_kernel(f"{name}_backward"):
-        _register(f"{name}_backward", backward)
+    _register(name, backward)
 
 
-def register_backward(name: str, tensors: int, gradients: int) -> None:
+def register_backward(name: str, tensors: int | Sequence[int], gradients: int) -> None:
     """Registers the fake kernel of a backward operator.
 
-    tensors: how many of its first arguments are tensors, ``grad_output`` included. gradients: how many it
+    tensors: how many of its first arguments are tensors, ``grad_output`` included, or which. gradients: how many it
     returns; of several, those that its ``output_mask`` does not want are None.
     """
 
@@ -197,8 +212,38 @@ def register_backward(name: str, tensors: int, gradients: int) -> None:
         if isinstance(args[-1], Sequence):
             output_mask = args[-1]
         results = tuple(
-            pointwise_result(*args[:tensors]) if wanted else None for wanted in output_mask
+            pointwise_result(*_chosen(args, tensors)) if wanted else None for wanted in output_mask
         )
         return results if gradients > 1 else results[0]
 
     _register(name, backward)
+
+
+def _register_defined(
+    name: str,
+    operands: Sequence[int],
+    results: int,
+    kind: str,
+    integers_to_float: bool,
+    halving: bool,
+    is_backward: bool,
+) -> None:
+    """Registers the fake kernels of an operator as <metalops/pointwise.h> defined it."""
+    if halving and is_backward:
+        register_halving_backward(name)
+    elif halving:
+        register_halving(name, integers_to_float=integers_to_float)
+    elif is_backward:
+        register_backward(name, operands, results)
+    else:
+        register_pointwise(
+            name, operands, integers_to_float=integers_to_float, results=results, kind=kind
+        )
+
+
+# What C++ calls when it needs them.
+_registration = fragment("metalops_registration")
+_registration.define(
+    "fake(str functional, int[] operands, int results, str kind, bool integers_to_float, bool halves, bool is_backward) -> ()"
+)
+_registration.impl("fake", _register_defined, "CompositeExplicitAutograd")

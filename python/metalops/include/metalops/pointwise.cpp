@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <bitset>
+#include <string_view>
 #include <utility>
 
 namespace metalops::pointwise {
@@ -159,6 +160,81 @@ autograd::Formula formula_of_arguments(const Operator& op) {
   };
 }
 
+// Runs the kernel of an operator. Its library has kernels for the dtypes that its author
+// registered: the others are refused as torch refuses them.
+void launch(const Operator& op, at::TensorIteratorBase& iter, c10::ArrayRef<c10::Scalar> scalars,
+            at::TensorList inputs, const std::string& name) {
+  try {
+    op.launch(iter, scalars);
+  } catch (const c10::Error& error) {
+    constexpr std::string_view kMissing = "Failed to create function state object for: ";
+    const std::string message = error.what_without_backtrace();
+    const auto position = message.find(kMissing);
+    if (position == std::string::npos) {
+      throw;
+    }
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "\"", unqualified(name), "\" not implemented for '",
+                                at::native::result_type(inputs), "': there is no kernel ",
+                                message.substr(position + kMissing.size()));
+  }
+}
+
+// The kernel of every overload for fake and meta tensors, unless Python has registered another: the
+// first call registers the one that metalops.ops.fake makes of what is known here, which works with
+// symbolic shapes too. It is none of the key Meta, where torch.library.register_fake, which is to
+// have precedence, would not accept another.
+class FakeKernel final : public c10::OperatorKernel {
+ public:
+  // functional: the name of the functional overload.
+  FakeKernel(std::string functional, const Operator& op, bool is_backward)
+      : functional_(std::move(functional)),
+        integers_(op.integers),
+        halves_(op.halves),
+        result_(op.result),
+        is_backward_(is_backward) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) {
+    const auto& name = op.schema().operator_name();
+    const auto backend =
+        c10::toRuntimePerBackendFunctionalityKey(c10::DispatchKey::Dense, keys.highestBackendKey());
+    TORCH_CHECK_NOT_IMPLEMENTED(backend == c10::DispatchKey::Meta, "Could not run '", name,
+                                "' with arguments from the '", backend,
+                                "' backend: its kernels are for tensors on mps.");
+    const auto registration =
+        c10::Dispatcher::singleton().findSchema({"metalops_registration::fake", ""});
+    TORCH_CHECK_NOT_IMPLEMENTED(registration.has_value(), "Could not run '", name,
+                                "' with fake tensors: `import metalops` is missing.");
+    const auto functional = c10::Dispatcher::singleton().findSchemaOrThrow(functional_.c_str(), "");
+    const auto& arguments = functional.schema().arguments();
+    c10::List<int64_t> operands;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (arguments[i].type()->kind() == c10::TypeKind::TensorType) {
+        operands.push_back(static_cast<int64_t>(i));
+      }
+    }
+    const char* kind = result_ == Result::kBool   ? "bool"
+                       : result_ == Result::kReal ? "real"
+                                                  : "promote";
+    torch::jit::Stack description = {functional_,
+                                     std::move(operands),
+                                     static_cast<int64_t>(functional.schema().returns().size()),
+                                     kind,
+                                     integers_ == Integers::kToFloat,
+                                     halves_ != Halves::kNone,
+                                     is_backward_};
+    registration->callBoxed(description);
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
+  }
+
+ private:
+  const std::string functional_;
+  const Integers integers_;
+  const Halves halves_;
+  const Result result_;
+  const bool is_backward_;
+};
+
 // The kernel of every overload for device tensors.
 class Kernel final : public c10::OperatorKernel {
  public:
@@ -204,7 +280,7 @@ class Kernel final : public c10::OperatorKernel {
         push_halves(inputs, self, op_.halves);
       }
       outputs.resize(schema.returns().size());
-      run(outputs, std::move(inputs), scalars);
+      run(schema.name(), outputs, std::move(inputs), scalars);
     }
     torch::jit::drop(*stack, arguments.size());
     for (auto& output : outputs) {
@@ -214,7 +290,8 @@ class Kernel final : public c10::OperatorKernel {
 
  private:
   // Undefined outputs are allocated.
-  void run(Tensors& outputs, Tensors inputs, c10::ArrayRef<c10::Scalar> scalars) const {
+  void run(const std::string& name, Tensors& outputs, Tensors inputs,
+           c10::ArrayRef<c10::Scalar> scalars) const {
     auto natural = at::kFloat;
     if (op_.result != Result::kPromoted) {
       natural = natural_dtype(op_, inputs, [&] { return common_dtype(inputs, op_.integers); });
@@ -244,7 +321,7 @@ class Kernel final : public c10::OperatorKernel {
     }
     const bool casts = op_.uniform && !have_one_dtype(inputs);
     if (!converts && !casts) {
-      op_.launch(iter, scalars);
+      launch(op_, iter, scalars, inputs, name);
       return;
     }
     if (casts) {
@@ -259,7 +336,7 @@ class Kernel final : public c10::OperatorKernel {
                                   : output);
     }
     auto natural_iter = build_iterator(computed, inputs, op_, natural);
-    op_.launch(natural_iter, scalars);
+    launch(op_, natural_iter, scalars, inputs, name);
     for (size_t i = 0; i < outputs.size() && converts; ++i) {
       outputs[i].copy_(computed[i]);
     }
@@ -291,7 +368,7 @@ class Kernel final : public c10::OperatorKernel {
         }
       }
       if (wanted.count() == count) {
-        op_.launch(iter, scalars);
+        launch(op_, iter, scalars, inputs, schema.name());
         return results;
       }
       Tensors outputs = results;
@@ -299,7 +376,7 @@ class Kernel final : public c10::OperatorKernel {
         output = output.defined() ? output : iter.output(0);
       }
       auto whole_iter = build_iterator(outputs, inputs, op_, common);
-      op_.launch(whole_iter, scalars);
+      launch(op_, whole_iter, scalars, inputs, schema.name());
     } else {
       check_halves(schema.name(), inputs[1]);
       const auto self = inputs.pop_back_val();
@@ -315,7 +392,7 @@ class Kernel final : public c10::OperatorKernel {
       push_halves(inputs, self, op_.halves);
       auto iter = build_iterator(outputs, inputs, op_, common);
       scalars.push_back(kBothHalves);
-      op_.launch(iter, scalars);
+      launch(op_, iter, scalars, inputs, schema.name());
     }
     return results;
   }
@@ -329,6 +406,14 @@ void define_overload(torch::Library& m, const std::string& schema, bool pointwis
   const auto tags = pointwise ? std::vector<Tag>{Tag::pt2_compliant_tag, Tag::pointwise}
                               : std::vector<Tag>{Tag::pt2_compliant_tag};
   m.def(schema.c_str(), tags);
+}
+
+// functional: the name of the functional overload.
+void implement(torch::Library& m, const std::string& overload, const std::string& functional,
+               const Operator& op, Kernel::Form form) {
+  implement_boxed<Kernel>(m, overload, c10::DispatchKey::MPS, op, form);
+  implement_boxed<FakeKernel>(m, overload, c10::DispatchKey::CompositeExplicitAutograd, functional,
+                              op, form == Kernel::Form::kBackward);
 }
 
 // arguments: of the functional overload, without their parentheses.
@@ -366,7 +451,7 @@ void define_backward(torch::Library& m, const std::string& schema, const Operato
                      const std::string& without_formula) {
   define_overload(m, with_output_mask(schema), op.halves == Halves::kNone);
   const auto name = schema.substr(0, schema.find('('));
-  implement_boxed<Kernel>(m, name, c10::DispatchKey::MPS, op, Kernel::Form::kBackward);
+  implement(m, name, name, op, Kernel::Form::kBackward);
   if (op.formula) {
     autograd::implement_formula(m, name, formula_of_arguments(op));
   } else {
@@ -390,10 +475,10 @@ void define(torch::Library& m, const std::string& schema, const Operator& op) {
   const auto out = name + ".out";
   const auto inplace = name + "_";
 
-  implement_boxed<Kernel>(m, name, DispatchKey::MPS, op, Kernel::Form::kFunctional);
+  implement(m, name, name, op, Kernel::Form::kFunctional);
 
   define_overload(m, out_schema(name, arguments, results), pointwise);
-  implement_boxed<Kernel>(m, out, DispatchKey::MPS, op, Kernel::Form::kOut);
+  implement(m, out, name, op, Kernel::Form::kOut);
   autograd::implement_out(m, out);
   autograd::implement_in_place_or_view(m, out);
   implement_functionalization(m, out, functional, /*written=*/count, /*resizes=*/true);
@@ -401,7 +486,7 @@ void define(torch::Library& m, const std::string& schema, const Operator& op) {
   if (has_inplace) {
     const auto others = arguments.substr(arguments.find(' '));  // without its type, Tensor
     define_overload(m, inplace + "(Tensor(a!)" + others + ") -> Tensor(a!)", pointwise);
-    implement_boxed<Kernel>(m, inplace, DispatchKey::MPS, op, Kernel::Form::kInplace);
+    implement(m, inplace, name, op, Kernel::Form::kInplace);
     autograd::implement_in_place_or_view(m, inplace);
     implement_functionalization(m, inplace, functional, /*written=*/0, /*resizes=*/false);
   }

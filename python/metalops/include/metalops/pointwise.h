@@ -14,8 +14,8 @@
 // tangents (forward mode) are computed; second derivatives need the backward operator's .formula.
 // An operator may have several
 // results, "-> (Tensor, Tensor)"; it then has no in-place overload, and its out= overload takes
-// out0, out1 and so on. Fake kernels, which torch.compile needs, are written in Python: see
-// metalops.ops.fake.
+// out0, out1 and so on. The fake kernels that torch.compile and torch.export need are made of the
+// definition; torch.library.register_fake replaces them.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>

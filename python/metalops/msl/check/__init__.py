@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ..languages import FLOOR
 from ..locations import LineMap
 from ..parse import Source
+from ..paths import PACKAGE_HEADERS
 from ..preprocess import Preprocessed, preprocess
 from ..program import Program
 from . import (
@@ -28,7 +29,7 @@ from . import (
 )
 from .checked import Checked, Finding
 from .rules import RULES, Rule, rule
-from .sources import PACKAGE_HEADERS, Wanted
+from .sources import Wanted
 
 PREPROCESSOR = rule(
     "preprocessor", "1.5.3", "Every #include is found and every directive is well formed."

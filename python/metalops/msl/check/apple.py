@@ -8,10 +8,10 @@ import shutil
 import subprocess
 
 from ..languages import standard
+from ..paths import PACKAGE_HEADERS
 from ..preprocess import include_path
 from .checked import Finding
 from .rules import rule
-from .sources import PACKAGE_HEADERS
 
 APPLE = rule("apple", "1.6", "Apple's Metal compiler accepts the file.")
 

@@ -9,11 +9,8 @@ import glob
 import os
 import re
 
-from ..paths import HEADERS
+from ..paths import HEADERS, PACKAGE_HEADERS
 from ..preprocess import torch_include
-
-# metalops' own headers for Metal sources, <metalops/registration.h> among them.
-PACKAGE_HEADERS = os.path.join(os.path.dirname(os.path.dirname(HEADERS)), "include")
 
 _METAL_HEADER = re.compile(
     r"#\s*include\s*<(?:metal_\w+|c10/metal/\w+\.h)>|\busing\s+namespace\s+metal\b"
