@@ -169,3 +169,49 @@ def test_loading_again_compiles_nothing(first, tmp_path):
         entry.path: entry.stat().st_mtime_ns for entry in os.scandir(folder) if entry.path in before
     }
     assert before and after == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../../outside", "/outside", "a/b", "..", ".hidden", "-x", "", "a b", "a\0", "a\n", None, 3],
+)
+def test_names_that_would_leave_the_folder_are_refused(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
+    with pytest.raises(ValueError, match="extension's name"):
+        build.load(name, [])
+    assert list(tmp_path.iterdir()) == []
+
+
+KILLED = """
+import os, signal, sys
+from torch.utils import cpp_extension
+
+def load(name, sources, build_directory, **others):
+    cpp_extension.FileBaton(os.path.join(build_directory, "lock")).try_acquire()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+cpp_extension.load = load
+from metalops import build
+build.load("killed", [sys.argv[1]], build_directory=sys.argv[2])
+"""
+
+
+def test_a_build_that_was_killed_keeps_no_other_from_building(tmp_path, monkeypatch):
+    """It was killed holding our lock and torch's."""
+    from torch.utils import cpp_extension
+
+    source = tmp_path / "a.cpp"
+    source.write_text("int a;")
+    folder = tmp_path / "build"
+    killed = subprocess.run([sys.executable, "-c", KILLED, source, folder])
+    assert killed.returncode == -9
+    assert (folder / "lock").exists()
+
+    def load(name, sources, build_directory, **others):
+        baton = cpp_extension.FileBaton(os.path.join(build_directory, "lock"))
+        assert baton.try_acquire()
+        baton.release()
+        return "loaded"
+
+    monkeypatch.setattr(cpp_extension, "load", load)
+    assert build.load("killed", [str(source)], build_directory=str(folder)) == "loaded"

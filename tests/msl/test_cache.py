@@ -141,6 +141,30 @@ def test_the_least_recently_used_go_first(monkeypatch):
     assert cache.total_size() <= size * 2.5
 
 
+def test_what_is_not_ours_stays_when_the_cache_is_trimmed(folder, monkeypatch):
+    """Whatever it is called, however old and large it is."""
+    ours = msl.compile_source(SOURCE % 14)
+    key = os.path.basename(ours)
+    names = ["thesis.so", "model.pch", "notes.tmp", "a.gch", "x" * 40 + ".so", "metalops-notes.tmp"]
+    names += ["0" * 40 + ".so", key.replace(".so", ".so.bak"), "metalops-abcdefgh.tmp.txt"]
+    for name in names:
+        _write(folder / name, bytes(10_000))
+        os.utime(folder / name, (1e9, 1e9))
+    left = folder / "metalops-abcdefgh.tmp"
+    _write(left, b"")
+    os.utime(left, (1e9, 1e9))
+    (folder / ("1" * 40 + ".so")).mkdir()
+    os.symlink(folder / "thesis.so", folder / ("2" * 40 + ".so"))
+    os.utime(ours, (1e9, 1e9))
+    monkeypatch.setenv("METALOPS_CACHE_SIZE", "1")
+    msl.compile_source(SOURCE % 15)
+    assert not os.path.exists(ours) and not os.path.exists(ours + ".json")
+    assert not left.exists()
+    assert all((folder / name).exists() for name in names)
+    assert (folder / ("1" * 40 + ".so")).is_dir()
+    assert os.path.islink(folder / ("2" * 40 + ".so"))
+
+
 def test_use_counts_as_recent(monkeypatch):
     old, other = (msl.compile_source(SOURCE % i) for i in (20, 21))
     now = time.time()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
+import glob
 import hashlib
 import os
 import re
 import shlex
-import shutil
 from typing import Any
 
 import setuptools
@@ -249,8 +249,10 @@ class BuildExtension(cpp_extension.BuildExtension):
             folder = os.path.join(
                 os.path.dirname(in_place), os.path.basename(os.path.dirname(libraries[0]))
             )
-            shutil.rmtree(folder, ignore_errors=True)
             self.mkpath(folder)
+            for path in glob.glob(os.path.join(glob.escape(folder), "*")):
+                if path.endswith(os.path.splitext(libraries[0])[1]):  # of an earlier build
+                    os.unlink(path)
             for path in libraries:
                 self.copy_file(path, os.path.join(folder, os.path.basename(path)))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -15,6 +17,8 @@ from torch.utils import cpp_extension
 from metalops import _environment, msl
 from metalops.build import compilers, extension, metal_sources, paths, runtime
 from metalops.msl import cache
+
+_NAME = re.compile(r"\w[\w.-]*")
 
 
 def _default_folder(name: str) -> str:
@@ -58,13 +62,18 @@ def load(
 ) -> ModuleType | str:
     """Builds an extension of `.metal`, `.mm` and `.cpp` files and loads it into this process.
 
-    name: the extension's name. Loading other sources under the same name replaces the build, not what is loaded.
+    name: the extension's name: letters, digits, and "_", "." and "-" behind the first. Loading other sources under the same name replaces the build, not what is loaded.
     is_python_module: whether the sources define a Python module of this name (PYBIND11_MODULE); if not, they only
     register operators.
     build_directory: where to build; by default a folder under $TORCH_EXTENSIONS_DIR or torch's own cache folder.
-    Returns the module, or the path of the loaded library. A Metal compile error is a SyntaxError with the user's
+    Returns the module, or the path of the loaded library. Raises ValueError for another name. A Metal compile error is a SyntaxError with the user's
     file, line and column; a C++ compile error is a RuntimeError with the compiler's text.
     """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(
+            f"load: an extension's name has letters, digits, '_', '.' and '-' only, and begins with none of the last two, "
+            f"got {name!r}: files are named after it"
+        )
     listed = [sources] if isinstance(sources, str) else list(sources)
     metal, others = extension.split_sources([os.path.abspath(source) for source in listed])
     folder = os.path.abspath(build_directory or _default_folder(name))
@@ -75,6 +84,9 @@ def load(
 
     with open(os.path.join(folder, "metal.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        # Of a build that was killed: torch would wait for ever for it to go. Nobody else builds here now.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(folder, "lock"))
         if paths.software_device():
             _compile_libraries(metal, metal_include_dirs, os.path.join(folder, kernels_folder))
         generated_folder = os.path.join(folder, "generated")

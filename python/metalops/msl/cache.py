@@ -4,7 +4,8 @@ An entry is found by a key over everything that decides its content: source, opt
 torch and this front end. Included files are part of an entry too: they are listed with it, with
 their contents' hash, and looked at on every use. Entries are written beside and renamed into place,
 so that several processes may share a folder. The least recently used go when the folder grows past
-METALOPS_CACHE_SIZE (bytes, with K, M or G; default 2G).
+METALOPS_CACHE_SIZE (bytes, with K, M or G; default 2G). What else lies in the folder stays: an entry has a name as those made
+here have, and beside it the note that was written with it.
 
 Entries are code that this process runs, so nobody but this user and root may have written them:
 folders and files that others own or may write, and files that are links, are not used.
@@ -32,6 +33,11 @@ from .. import _environment
 
 DEFAULT_SIZE = 2 * 1024**3
 _SUFFIX = ".so"
+_KEY_LENGTH = 40
+_ENTRY = re.compile(rf"[0-9a-f]{{{_KEY_LENGTH}}}{re.escape(_SUFFIX)}")
+# What a build writes to before it is renamed; 8 characters are mkstemp's.
+_TEMPORARY_PREFIX, _TEMPORARY_SUFFIX = "metalops-", ".tmp"
+_TEMPORARY = re.compile(r"metalops-[a-z0-9_]{8}\.tmp")
 
 
 def directory() -> str:
@@ -155,7 +161,7 @@ def key_of(*parts: object) -> str:
     for part in parts:
         state.update(repr(part).encode())
         state.update(b"\0")
-    return state.hexdigest()[:40]
+    return state.hexdigest()[:_KEY_LENGTH]
 
 
 def file_hash(path: str) -> str:
@@ -177,10 +183,8 @@ def _lookup_in(folder: str, key: str) -> str | None:
     if not is_trusted(path) or not is_trusted(path + ".json"):
         return None
     try:
-        with open(path + ".json", "rb") as stream:
-            note = json.load(stream)
-        size = os.path.getsize(path)
-        if size != note["bytes"] or any(file_hash(f) != h for f, h in note["files"].items()):
+        note = _note(path)
+        if note is None or any(file_hash(f) != h for f, h in note["files"].items()):
             return None
         with open(path, "rb") as stream:
             if hashlib.sha256(stream.read()).hexdigest() != note["hash"]:
@@ -199,7 +203,7 @@ def store(key: str, dependencies: list[str], build: Callable[[str], None]) -> st
     """
     folder = directory()
     path = os.path.join(folder, key + _SUFFIX)
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=key[:12], suffix=".tmp")
+    handle, temporary = temporary_file(folder)
     os.close(handle)
     try:
         build(temporary)
@@ -222,7 +226,7 @@ def _place(library: str, path: str, note: bytes) -> None:
     """Renames a library and its note into place; a reader that meets halves of two writers sees the
     hash differ.
     """
-    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".tmp")
+    handle, temporary = temporary_file(os.path.dirname(path))
     with os.fdopen(handle, "wb") as stream:
         stream.write(note)
     os.chmod(temporary, 0o644)  # a folder that root has filled may be for all to read
@@ -231,12 +235,28 @@ def _place(library: str, path: str, note: bytes) -> None:
     os.replace(temporary, path + ".json")
 
 
+def temporary_file(folder: str) -> tuple[int, str]:
+    """A new file to be renamed when it is complete; prune removes it where its process ends before: (descriptor, path)."""
+    return tempfile.mkstemp(dir=folder, prefix=_TEMPORARY_PREFIX, suffix=_TEMPORARY_SUFFIX)
+
+
+def _note(path: str) -> dict | None:
+    """What was written with a library of this path and size; None where there is no such."""
+    try:
+        with open(path + ".json", "rb") as stream:
+            note = json.load(stream)
+        is_ours = isinstance(note, dict) and note.keys() == {"bytes", "hash", "files"}
+        return note if is_ours and note["bytes"] == os.path.getsize(path) else None
+    except (OSError, ValueError):
+        return None
+
+
 def entries() -> list[tuple[float, int, str]]:
-    """(time of last use, bytes, path) of every entry, oldest first."""
+    """(time of last use, bytes, path) of every entry by its name, oldest first."""
     found = []
     with contextlib.suppress(OSError):
         for item in os.scandir(directory()):
-            if item.name.endswith((_SUFFIX, ".gch", ".pch")):
+            if _ENTRY.fullmatch(item.name) and item.is_file(follow_symlinks=False):
                 with contextlib.suppress(OSError):
                     status = item.stat()
                     found.append((status.st_mtime, status.st_size, item.path))
@@ -256,7 +276,7 @@ def prune(keep: str | None = None) -> None:
     for _, size, path in found:
         if excess <= 0:
             break
-        if path == keep:
+        if path == keep or _note(path) is None:
             continue
         for victim in (path + ".json", path):
             with contextlib.suppress(OSError):
@@ -265,7 +285,7 @@ def prune(keep: str | None = None) -> None:
     old = time.time() - 3600
     with contextlib.suppress(OSError):
         for item in os.scandir(directory()):
-            if item.name.endswith(".tmp"):
+            if _TEMPORARY.fullmatch(item.name) and item.is_file(follow_symlinks=False):
                 with contextlib.suppress(OSError):
                     if item.stat().st_mtime < old:
                         os.unlink(item.path)

@@ -224,7 +224,7 @@ def _remember(identity: str, facts: dict) -> None:
     memory = {**_read_memory(), identity: facts}
     path = _memory_file()
     try:
-        handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path))
+        handle, temporary = cache.temporary_file(os.path.dirname(path))
         with os.fdopen(handle, "w") as stream:
             json.dump(memory, stream)
         os.replace(temporary, path)
