@@ -101,4 +101,7 @@ def _drop_output() -> None:
 
 
 if __name__ == "__main__":
+    if sys.stdout is not None:
+        # Names of files need not be text.
+        sys.stdout.reconfigure(errors="surrogateescape")
     sys.exit(main(sys.argv[1:]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -13,10 +14,12 @@ def check_file(path: str | os.PathLike) -> None:
     takes no files, or a folder or a device is at the path.
     """
     path = os.fspath(path)
-    if os.path.isdir(path):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
-        raise OSError(errno.EINVAL, "Not a regular file", path)
+    with contextlib.suppress(FileNotFoundError):
+        kind = os.lstat(path).st_mode
+        if os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if not (stat.S_ISREG(kind) or stat.S_ISLNK(kind)):
+            raise OSError(errno.EINVAL, "Not a regular file", path)
     _check_takes_files(os.path.dirname(os.path.abspath(path)), path)
 
 

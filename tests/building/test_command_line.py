@@ -86,7 +86,21 @@ def test_the_demo_develops_a_picture_of_ones_own(picture, tmp_path, capsys):
     status = __main__.main(["demo", "--image", str(picture), "--output", str(out)])
     printed = capsys.readouterr().out
     assert status == 0, printed
-    assert "silu_and_mul" in printed
+    lines = printed.splitlines()
+    head = next(i for i, line in enumerate(lines) if line.startswith("operator "))
+    columns = lines[head].split()
+    rows = [line.split() for line in lines[head + 1 : lines.index("", head)]]
+    assert len(rows) == 32 and all(len(row) == len(columns) for row in rows), printed
+    assert {"silu_and_mul", "attention"} <= {row[0] for row in rows}
+    legend = "\n".join(lines[lines.index("", head) :])
+    # Every column and every sign that is no number is explained.
+    assert all(f"\n{name}: " in legend for name in columns[2:])
+    assert any("-" in row for row in rows) and '"-": ' in legend
+    for _, _, ours, theirs, ratio, _ in rows:
+        if theirs != "-":
+            assert float(ratio.removesuffix("x")) == pytest.approx(
+                float(theirs) / float(ours), abs=0.06, rel=0.1
+            )
     assert (out / "metalops_before.png").stat().st_size > 0
     assert (out / "metalops_after.png").read_bytes() != (out / "metalops_before.png").read_bytes()
 
@@ -102,7 +116,7 @@ def test_the_demo_says_which_package_is_missing(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "PIL", None)
     assert __main__.main(["demo"]) == 1
     printed = capsys.readouterr().err
-    assert "the demo needs the package PIL: pip install 'metalops[demo]'" in printed
+    assert "the demo needs the package PIL: pip install pillow scikit-learn" in printed
 
 
 def test_the_demo_says_that_its_photograph_is_missing(monkeypatch, capsys):

@@ -87,6 +87,23 @@ class LineMap:
         return lines[line - 1] if 0 < line <= len(lines) else ""
 
 
+_MOST_LINES = 1_000_000
+
+
+def texts_by_file(text: str, name: str) -> dict[str, str]:
+    """What the lines of a source are in the files that its own line markers name; without any it is all of `name`. Sources of
+    traces are such: the preprocessor's output on another machine.
+    """
+    places: dict[str, dict[int, str]] = {}
+    for line, (file, number) in zip(text.split("\n"), LineMap(text, name).places, strict=False):
+        if not (line.startswith("#") and marker_of(line)) and number <= _MOST_LINES:
+            places.setdefault(file, {})[number] = line
+    return {
+        file: "\n".join(lines.get(number, "") for number in range(1, max(lines) + 1))
+        for file, lines in places.items()
+    }
+
+
 @functools.lru_cache(maxsize=64)
 def _tokens(line: str) -> list[tuple[int, str]]:
     return [(m.start(), m.group()) for m in TOKEN.finditer(line)]

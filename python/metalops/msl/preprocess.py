@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from . import languages
 from .errors import PROGRAM_SOURCE, Diagnostic, syntax_error
-from .locations import MARKER, marker_of
+from .locations import MARKER, marker_of, texts_by_file
 from .paths import HEADERS
 from .targets.host import compiler
 
@@ -130,7 +130,7 @@ def preprocess(
     if path is None:
         name = name or PROGRAM_SOURCE
         text = (source or "").removeprefix("\ufeff")
-        sources[name] = text
+        sources |= texts_by_file(text, name) or {name: text}
         quoted = name.replace("\\", "\\\\").replace('"', '\\"')
         result = host.run([*arguments, "-"], input=f'# 1 "{quoted}"\n{text}\n'.encode())
     else:

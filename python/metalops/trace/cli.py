@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 
+from ..debug import SanitizerError
 from .format import TraceError, load
 from .replay import DEVICES, Row, copy_rate, replay
 
@@ -51,11 +52,16 @@ def main(arguments: list[str]) -> int:
         rate = copy_rate(device)
         print(f"a copy of memory: {rate / 1e9:.0f} GB/s read and written")
     failed = 0
-    for number, row in enumerate(replay(trace, device, check=options.check, timed=options.time)):
-        print(_line(number, row, rate))
-        for problem in row.problems or ():
-            print(f"      {problem}")
-        failed += bool(row.problems)
+    try:
+        rows = replay(trace, device, check=options.check, timed=options.time)
+        for number, row in enumerate(rows):
+            print(_line(number, row, rate))
+            for problem in row.problems or ():
+                print(f"      {problem}")
+            failed += bool(row.problems)
+    except SanitizerError as error:
+        print(f"metalops replay: {error}", file=sys.stderr)
+        return 1
     if options.check:
         print(f"{failed} launches differ" if failed else "all results are as recorded")
     return 1 if failed else 0
