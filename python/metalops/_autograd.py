@@ -12,9 +12,16 @@ from ._torch_internals import (
     below_autograd,
     compiled_autograd_key,
     single_level_functions,
+    unwrap_ended_level,
 )
 
 Results = Tensor | Sequence[Tensor | None]
+
+
+def _without_ended_levels(tensor: Tensor) -> Tensor:
+    while (inner := unwrap_ended_level(tensor)) is not tensor:
+        tensor = inner
+    return tensor
 
 
 class Recorded(SingleLevelFunction):
@@ -36,5 +43,10 @@ class Recorded(SingleLevelFunction):
         with single_level_functions():
             recorded = cls.apply((results,) if is_tensor else tuple(results), *args)
         return recorded[0] if is_tensor else recorded
+
+    @staticmethod
+    def saved(ctx) -> list[Tensor]:
+        """The tensors that forward saved, for backward. Of torch.func.vjp it is called when the transform's level has ended."""
+        return [_without_ended_levels(x) for x in ctx.saved_tensors]
 
     _compiled_autograd_key = staticmethod(compiled_autograd_key)

@@ -151,6 +151,8 @@ maybe_resize_out = _find("torch._prims_common.wrappers", "_maybe_resize_out")
 # the context that allows one there.
 SingleLevelFunction = _find("torch.autograd.function", "_SingleLevelFunction")
 single_level_functions = _find("torch._functorch.utils", "enable_single_level_autograd_function")
+# What a tensor of a transform's level wraps where that level has ended, else the tensor itself.
+unwrap_ended_level = _find("torch._C", "_functorch.unwrap_if_dead")
 # By what compiled autograd tells the functions of a graph apart.
 compiled_autograd_key = _find("torch.autograd", "Function._compiled_autograd_key")
 

@@ -34,7 +34,10 @@ def test_words_have_the_places_that_they_had_before_they_were_recorded():
         first = preprocess(text)
         again = preprocess(first.portable_text(), name=first.name)
         places = [
-            [LineMap(p.text, p.name, dict(p.sources)).position(p.text.index(f"{w};")) for w in words]
+            [
+                LineMap(p.text, p.name, dict(p.sources)).position(p.text.index(f"{w};"))
+                for w in words
+            ]
             for p in (first, again)
         ]
         assert places[0] == places[1]

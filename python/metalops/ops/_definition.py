@@ -139,7 +139,7 @@ class _Node(Recorded):
 
     @staticmethod
     def backward(ctx, *grads):
-        saved = iter(ctx.saved_tensors)
+        saved = iter(_Node.saved(ctx))
         args = [
             next(saved) if is_tensor else other
             for is_tensor, other in zip(ctx.are_tensors, ctx.others, strict=True)

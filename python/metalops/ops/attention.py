@@ -33,7 +33,7 @@ from .._torch_internals import (
 )
 from . import _attention_on_cuda, _elsewhere
 from ._attention_call import Call
-from ._registration import Operator, register
+from ._registration import Operator, derivatives_of, register
 from .vmap import sequence_of_calls
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -791,17 +791,8 @@ def _first_derivatives(args, results, grads, wanted) -> Sequence[Tensor | None]:
 
 def _second_derivatives(args, results, grads, wanted) -> Sequence[Tensor | None]:
     """Out and lse follow from the other arguments, so the derivatives of these take theirs in."""
-    places = [i for i, is_wanted in enumerate(wanted) if is_wanted and i not in (5, 6)]
-    given = [i for i, x in enumerate(grads) if x is not None]
-
-    def function(*tensors):
-        changed = dict(zip(places, tensors, strict=True))
-        results = _formula_of_backward(*(changed.get(i, x) for i, x in enumerate(args)))
-        return tuple(results[i] for i in given)
-
-    _, product = torch.func.vjp(function, *(args[i] for i in places))
-    found = dict(zip(places, product(tuple(grads[i] for i in given)), strict=True))
-    return [found.get(i) for i in range(len(args))]
+    wanted = [is_wanted and i not in (5, 6) for i, is_wanted in enumerate(wanted)]
+    return derivatives_of(_formula_of_backward)(args, results, grads, wanted)
 
 
 # ---- torch.compile, autocast and torch.vmap --------------------------------------------------------

@@ -23,7 +23,7 @@ from . import _attention_cache_on_cuda as caching
 from . import _attention_decode_on_cuda as decoding
 from . import _attention_on_cuda, _elsewhere
 from ._attention_call import Call
-from ._registration import Operator, register
+from ._registration import Operator, derivatives_of, register
 from .fake import delivered
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -507,7 +507,9 @@ def _check_parts(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> 
 
 
 def _share(lse: Tensor, other: Tensor) -> Tensor:
-    return torch.where(lse == -torch.inf, 0, torch.sigmoid(lse - other))[..., None]
+    is_empty = lse == -torch.inf  # without -inf less -inf, whose derivative is NaN too
+    share = torch.sigmoid(torch.where(is_empty, 0, lse) - torch.where(is_empty, 0, other))
+    return torch.where(is_empty, 0, share)[..., None]
 
 
 def _merge_attention(out_a, lse_a, out_b, lse_b):
@@ -693,6 +695,7 @@ register(
         cuda=_merge_on_cuda,
         fake=_fake_merge,
         gradients=_derivatives,
+        formula=_merge_attention,
     ),
     Operator(
         "merge_attention_backward(Tensor grad_out, Tensor grad_lse, Tensor out_a, Tensor lse_a, Tensor out_b, "
@@ -700,5 +703,7 @@ register(
         cpu=_merge_attention_backward,
         cuda=_merge_backward_on_cuda,
         fake=_fake_merge_backward,
+        gradients=derivatives_of(_merge_attention_backward),
+        formula=_merge_attention_backward,
     ),
 )

@@ -59,7 +59,7 @@ def _gradients(ctx, grad_outputs) -> list[torch.Tensor | None]:
             no_backward(owner, grad_output, *described) if needed else None
             for described, needed in zip(ctx.described, ctx.needs_input_grad[3:], strict=True)
         ]
-    saved = list(ctx.saved_tensors)
+    saved = _Node.saved(ctx)
     inputs = [None if name in definition.inouts else saved.pop(0) for name in names]
     grads = ctx.function(list(grad_outputs), inputs, saved)
     if isinstance(grads, torch.Tensor) and len(names) == 1:

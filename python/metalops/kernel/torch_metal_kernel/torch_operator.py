@@ -162,7 +162,7 @@ class _Node(Recorded):
     def backward(ctx, *grad_outputs):
         if ctx.function is None:
             return (None, None, *ctx.operator.refused_gradients(grad_outputs, ctx.described))
-        saved, scalars = list(ctx.saved_tensors), list(ctx.scalars)
+        saved, scalars = _Node.saved(ctx), list(ctx.scalars)
         inputs = [saved.pop(0) if is_tensor else scalars.pop(0) for is_tensor in ctx.are_tensors]
         returned = ctx.function(list(grad_outputs), inputs, saved)
         return (None, None, *ctx.operator.checked_gradients(returned, inputs))
