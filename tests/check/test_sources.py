@@ -32,6 +32,7 @@ ON_PURPOSE = {
     "tests/exec/test_barriers.py": {"divergent-barrier", "maybe-divergent-barrier"},
     "tests/exec/test_launches.py": {"recursion"},  # the stack of a fiber
     "tests/exec/test_types.py": {"vector-size"},  # of Metal 4.0
+    "tests/fuzz/hostile.py": {"asm", "kernel-argument"},
     "tests/fuzz/test_front_end.py": {"unknown-attribute"},
     "tests/metal/test_unaligned_vectors.py": {"vector-size"},
     "tests/msl/test_address_spaces.py": {"address-space-conversion"},

@@ -19,7 +19,7 @@ from . import cache, languages
 from .errors import Diagnostic, syntax_error
 from .paths import HEADERS, files_for
 from .preprocess import Preprocessed, preprocess, torch_include
-from .targets.host import compiler, sanitizers, tensors
+from .targets.host import compiler, objects, sanitizers, tensors
 from .targets.host.emit import HostCode, emit
 from .targets.host.token_lines import one_token_a_line
 
@@ -138,6 +138,30 @@ def compile_emitted(emitted: HostCode, output: str, options: Options, metal: str
             result = again if again.returncode else result
         if result.returncode:
             raise syntax_error(explain(result.stderr.decode(errors="replace"), source, emitted))
+    if "-fsyntax-only" not in flags:
+        _check_object(output, emitted, bool(options.sanitize))
+
+
+def _check_object(library: str, emitted: HostCode, sanitized: bool) -> None:
+    """Raises SyntaxError where a library asks for what kernels may not have."""
+    found = []
+    for fault in objects.faults(library, sanitized):
+        at = emitted.lines.position(_offset_of(fault.word, emitted))
+        line = emitted.lines.source_line(at.file, at.line)
+        found.append(Diagnostic(at.file, at.line, at.column, fault.message, line))
+    if found:
+        raise syntax_error(list(dict.fromkeys(found))[: compiler.MAX_ERRORS])
+
+
+def _offset_of(word: str | None, emitted: HostCode) -> int:
+    """Where in the source a word stands, or a builtin of that name; "": where something outside of functions is computed."""
+    source = emitted.program.source
+    if word == "":
+        pattern = r"\b(?:constant|static|const)\b[^;{}()]*=[^;]*\("
+    else:
+        pattern = rf"\b(?:__builtin_)?{re.escape(word or '')}\b"
+    match = re.search(pattern, source.text) if word is not None else None
+    return match.start() if match else source.next_code(0)
 
 
 _EMBEDDED = """

@@ -48,6 +48,8 @@ class LineMap:
     def __post_init__(self):
         self.starts = [0]
         self.places: list[tuple[str, int]] = []
+        # A file that is only named, by a #line directive, is not looked into.
+        self.entered = {self.main_file}
         file, number = self.main_file, 1
         for line in self.text.split("\n"):
             self.starts.append(self.starts[-1] + len(line) + 1)
@@ -55,6 +57,8 @@ class LineMap:
             self.places.append((file, number))
             if marker:
                 number, file = marker[0], marker[1] or file
+                if "1" in line.rpartition('"')[2].split():
+                    self.entered.add(file)
             else:
                 number += 1
 
@@ -78,6 +82,8 @@ class LineMap:
     def source_line(self, file: str, line: int) -> str:
         """Line `line` (from 1) of a file, or an empty string where it cannot be read."""
         if file not in self.sources:
+            if file not in self.entered:
+                return ""
             try:
                 with open(file, encoding="utf-8", errors="replace") as stream:
                     self.sources[file] = stream.read()

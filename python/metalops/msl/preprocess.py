@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from . import languages
+from . import includes, languages
 from .errors import PROGRAM_SOURCE, Diagnostic, syntax_error
 from .locations import MARKER, marker_of, texts_by_file
 from .paths import HEADERS
@@ -122,39 +122,63 @@ def preprocess(
         *_TARGET,
         *(["-D__FAST_MATH__=1"] if fast_math else []),
         f"-I{_STUBS}",
-        *(f"-I{d}" for d in include_path(include_dirs)),
+        *(f"-I{os.path.abspath(d)}" for d in include_path(include_dirs)),
         *(f"-D{d}" for d in defines),
     ]
     sources: dict[str, str] = {}
     folders: tuple[str, ...] = ()
+    allowed = [_STUBS, *include_path(include_dirs)]
+    before: set[str] = set()
     if path is None:
-        name = name or PROGRAM_SOURCE
-        text = (source or "").removeprefix("\ufeff")
+        name = re.sub(r"[\0-\x1f]", " ", name or PROGRAM_SOURCE)
+        text = includes.without_beginnings((source or "").removeprefix("\ufeff"))
         sources |= texts_by_file(text, name) or {name: text}
+        _refuse(includes.refused(text, name, allowed, computed=False))
         quoted = name.replace("\\", "\\\\").replace('"', '\\"')
-        result = host.run([*arguments, "-"], input=f'# 1 "{quoted}"\n{text}\n'.encode())
+        # In a folder of ours, since "file.h" is looked for in the current one.
+        result = host.run([*arguments, "-"], input=f'# 1 "{quoted}"\n{text}\n'.encode(), cwd=_STUBS)
     else:
         name = os.fspath(path)
-        with open(name, "rb"):  # raises what the compiler would say of line 1
-            pass
+        if name.startswith(("-", "@")):  # an option, or a list of options
+            name = os.path.join(os.curdir, name)
+        allowed.append(os.path.dirname(os.path.abspath(name)))
+        with open(name, encoding="utf-8", errors="replace", newline="\n") as stream:
+            written = stream.read()
+        before = includes.beginnings(written)
+        _refuse(includes.refused(written, name, allowed, computed=not before))
         found_in = {os.path.dirname(name), *include_path(include_dirs)} - {""}
         folders = tuple(sorted((os.path.join(f, "") for f in found_in), key=len))
         # The last that fits counts.
         arguments += [f"-fmacro-prefix-map={folder}=" for folder in folders]
         result = host.run([*arguments, name])
-    if result.returncode:
-        raise syntax_error(_diagnostics(result.stderr.decode(errors="replace"), name, sources))
     text = result.stdout.decode("latin-1")
+    _refuse(includes.entered_outside(text, name, allowed, before))
+    named = {file for file in before if not includes.is_within(file, [*allowed, name])}
+    if named:
+        text = includes.without_beginnings(text, named)
+    if result.returncode:
+        raise syntax_error(
+            _diagnostics(result.stderr.decode(errors="replace"), name, sources, allowed)
+        )
     return Preprocessed(text, name, _dependencies(text), sources, language, folders)
 
 
-def _diagnostics(output: str, name: str, sources: dict[str, str]) -> list[Diagnostic]:
+def _refuse(found: list[Diagnostic]) -> None:
+    if found:
+        raise syntax_error(found)
+
+
+def _diagnostics(
+    output: str, name: str, sources: dict[str, str], folders: list[str]
+) -> list[Diagnostic]:
     found = []
     for match in _ERROR.finditer(output):
         file, line = match["file"], int(match["line"])
         if file in ("<stdin>", "-"):
             file = name
-        source_line = _line_of(file, line, sources)
+        # A file that is only named, by a #line directive, is not looked into.
+        is_known = file in sources or includes.is_within(file, [*folders, name])
+        source_line = _line_of(file, line, sources) if is_known else ""
         # g++ names no column of a directive that lacks its end.
         indent = len(source_line) - len(source_line.lstrip())
         column = int(match["column"] or indent + 1)

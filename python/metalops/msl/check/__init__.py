@@ -20,6 +20,7 @@ from . import (
     address_spaces,
     atomics,
     compiled,
+    confined,
     divergence,
     language,
     names,
@@ -35,7 +36,7 @@ PREPROCESSOR = rule(
     "preprocessor", "1.5.3", "Every #include is found and every directive is well formed."
 )
 
-GROUPS = (names, language, address_spaces, signatures, atomics, divergence, tensors)
+GROUPS = (confined, names, language, address_spaces, signatures, atomics, divergence, tensors)
 
 
 def check_source(

@@ -36,7 +36,6 @@ RTTI = rule("rtti", _RESTRICTIONS, "There is no dynamic_cast and no typeid.")
 STD = rule("std", _RESTRICTIONS, "The C++ standard library is not there: use metal_stdlib.")
 STORAGE = rule("storage-class", "5.3", "There is no thread_local and no register.")
 STATIC_LOCAL = rule("static-local", "5.3", "A variable in a function is not static.")
-ASM = rule("asm", _RESTRICTIONS, "There is no inline assembly.")
 VARIADIC = rule(
     "variadic-function", _RESTRICTIONS, "Functions do not take '...': use a parameter pack."
 )
@@ -48,7 +47,6 @@ STRING = rule("string-literal", "6.19", "String literals belong to os_log and to
 _ELEMENTS = "bool|char|uchar|short|ushort|int|uint|long|ulong|half|float|bfloat|size_t|ptrdiff_t"
 # Names that metal_stdlib may declare: an overload of the program's may call the library's.
 _LIBRARY_FUNCTION = r"\b[a-z]\w*(?=\s*[(,)])"
-_ASM = re.compile(r"[;{}]\s*((?:__)?asm(?:__)?\b\s*(?:volatile\b\s*)?\()")
 _VECTOR_NAME = re.compile(rf"(?:packed_)?(?:{_ELEMENTS})(?:\d+)(?:x\d+)?$")
 _GOOD_VECTOR = re.compile(
     rf"(?:(?:packed_)?(?:{_ELEMENTS})[234]|(?:packed_)?(?:half|float|bfloat)[234]x[234])$"
@@ -64,7 +62,6 @@ def check(checked: Checked) -> None:
         if handler is not None and checked.wants(node.start_byte):
             handler(node)
     group.functions()
-    group.assembly()
     _Recursion(checked).run()
 
 
@@ -231,15 +228,6 @@ class _Language:
                     MAIN,
                     function.declarator,
                     "a function cannot be called main; give it another name",
-                )
-
-    def assembly(self) -> None:
-        """Statements; a declaration may give a builtin's name in __asm."""
-        for match in _ASM.finditer(self.source.text):
-            offset = match.start(1)
-            if self.checked.wants(offset) and self.source.leaf_at(offset).type != "string_content":
-                self.checked.report(
-                    ASM, offset, "inline assembly does not exist; use a function of metal_stdlib"
                 )
 
     def call(self, node) -> None:

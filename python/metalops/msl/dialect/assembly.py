@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from .. import restrictions
+from .. import confinement, restrictions
 from ..errors import Diagnostic, syntax_error
 from ..locations import LineMap
 from ..parse import Source, unbalanced_bracket
@@ -57,6 +57,8 @@ def read_program(preprocessed: Preprocessed, only: Collection[str]) -> Program:
     Raises ProgramError for what Metal forbids and C++ compilers would not notice, ValueError for kernels that are not
     there.
     """
+    for breach in confinement.breaches(preprocessed.text):
+        raise ProgramError(breach.message, breach.offset)
     source = Source(preprocessed.text)
     fault = unbalanced_bracket(source.masked)
     if fault is not None:

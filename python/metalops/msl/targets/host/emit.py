@@ -10,9 +10,11 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from ... import confinement
 from ...dialect.accessors import accessors
 from ...dialect.assembly import assemble, errors_at, read_program
 from ...dialect.emitted import Emitted
+from ...errors import Diagnostic, syntax_error
 from ...locations import LineMap
 from ...preprocess import Preprocessed
 from ...program import Program
@@ -65,11 +67,38 @@ def emit(
     head += _TENSORS if program.has_tensors else ""
     if "group" in {engine for engine, _ in engines.values()}:
         head += "#include <msl/closures.h>\n" if groups.has_closures else "#include <msl/group.h>\n"
+    names = confinement.names_of_headers(program.source.masked)
+    head += "".join(f"#undef {name}\n" for name in names)
     head += accessors(rewritten.swizzles) + "namespace msl {\n"
     text, runs, thunks_at = assemble(head, body, runs, pieces, lines)
+    _check_confinement(HostCode(text, lines, runs), len(head), len(pieces[-1].text))
     cut = {
         instance.name: groups.explain(instance.kernel)
         for instance in thunks.instances
         if engines[instance.name][0] == "group"
     }
     return HostCode(text, lines, runs, program, thunks_at, engines, cut)
+
+
+# What the kernel table (thunks.py) has of its own.
+_OF_THE_TABLE = (
+    "#ifndef METALOPS_BUILD\n",
+    '#define METALOPS_BUILD ""\n',
+    "#endif\n",
+    'extern "C" {\n__attribute__((visibility("default"))) extern const ::msl::abi::Library ',
+)
+
+
+def _check_confinement(emitted: HostCode, begin: int, table: int) -> None:
+    """Looks once more at what the compiler will see: the user's text may have become something else. begin: where the
+    user's code does; table: the length of the kernel table at the end. Raises SyntaxError.
+    """
+    for breach in confinement.breaches(emitted.text[begin:], emitted=True):
+        at = begin + breach.offset
+        if at >= len(emitted.text) - table and emitted.text.startswith(_OF_THE_TABLE, at):
+            continue
+        position = emitted.lines.position(emitted.source_offset(at) or 0)
+        line = emitted.lines.source_line(position.file, position.line)
+        raise syntax_error(
+            [Diagnostic(position.file, position.line, position.column, breach.message, line)]
+        )

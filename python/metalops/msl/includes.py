@@ -1,0 +1,172 @@
+"""Which files a Metal text may include: headers of Apple's and torch's that there are stand-ins or copies of, and what lies in
+the folders that were given. Others are refused, and nothing of them is told.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator
+
+from .errors import Diagnostic
+from .locations import marker_of
+
+_SPLICE = re.compile(r"\\[ \t]*\r?\n")
+_LEXEME = re.compile(
+    r"""(?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z))
+      | (?P<raw>(?<!\w)(?:u8|[uUL])?R"(?!\s))
+      | (?<![\w.])\.?\d(?:[eEpP][+-]|'(?=\w)|[\w.])*
+      | "(?:\\[^\n]|[^"\\\n])*" | '(?:\\[^\n]|[^'\\\n])*'""",
+    re.S | re.X,
+)
+_DIRECTIVE = re.compile(
+    r"(?m)^[ \t\f\v]*(?:\#|%:)[ \t\f\v]*(?P<name>include(?:_next)?|import|embed)\b[ \t\f\v]*(?P<what>[^\n]*)"
+)
+_PROBE = re.compile(r"\b__has_(?:include(?:_next)?|embed)\b[ \t]*\(?[ \t]*(?P<what>[^\n)]*)")
+_HEADER = re.compile(r'<(?P<angle>[^>\n]*)>|"(?P<quote>[^"\n]*)"')
+_ENTERED = re.compile(r'(?m)^# \d+ "(?:\\.|[^"\\\n])*"[ \d]*')
+
+
+def refused(text: str, name: str, folders: Iterable[str], computed: bool) -> list[Diagnostic]:
+    """What a text asks for beyond the folders, before a compiler looks for it. computed: whether a macro may name a file."""
+    if not re.search(r"(?:#|%:|\?\?=)|__has_", text):
+        return []
+    lines = text.split("\n")
+    found = []
+    for offset, message in _requests(text, list(folders), computed):
+        line = text.count("\n", 0, offset) + 1
+        column = offset - (text.rfind("\n", 0, offset) + 1) + 1
+        found.append(Diagnostic(name, line, column, message, lines[line - 1]))
+    return found
+
+
+def _requests(text: str, folders: list[str], computed: bool) -> Iterator[tuple[int, str]]:
+    """(offset, what is wrong with the #include or the like there)."""
+    plain, original = _without_comments(text)
+    raw = next((m for m in _LEXEME.finditer(plain) if m.lastgroup == "raw"), None)
+    if raw is not None:  # where one ends is not asked here
+        yield original(raw.start()), "raw string literals do not exist in Metal"
+        return
+    for match in _DIRECTIVE.finditer(plain):
+        if match["name"] == "embed":
+            yield original(match.start("name")), "Metal has no #embed"
+            continue
+        header = _HEADER.match(match["what"])
+        if header is None:
+            if not computed and re.match(r"\w", match["what"]):
+                yield (
+                    original(match.start("what")),
+                    "#include names its file itself here, not by a macro",
+                )
+        elif (reason := _outside(header["angle"] or header["quote"] or "", folders)) is not None:
+            yield original(match.start("what")), reason
+    for match in _PROBE.finditer(plain):
+        if "embed" in match[0]:
+            yield original(match.start()), "Metal has no #embed"
+            continue
+        header = _HEADER.match(match["what"])
+        reason = _outside(header["angle"] or header["quote"] or "", folders) if header else None
+        if reason is not None:
+            yield original(match.start("what")), reason
+
+
+def _outside(name: str, folders: list[str]) -> str | None:
+    """Why a file is not included by this name; None where it may be."""
+    if not os.path.isabs(name) and ".." not in re.split(r"[/\\]", name):
+        return None
+    places = [name] if os.path.isabs(name) else [os.path.join(f, name) for f in folders]
+    if any(is_within(p, folders) and (os.path.isabs(name) or os.path.isfile(p)) for p in places):
+        return None
+    return _message(name)
+
+
+def _message(name: str) -> str:
+    return (
+        f"{name} lies outside of the folders that headers are taken from: this file's, those given as include_dirs (-I), "
+        "and those of metalops, torch and Apple's standard library"
+    )
+
+
+def is_within(path: str, places: Iterable[str]) -> bool:
+    """Whether a path is one of these, or below one, by its name."""
+    path = os.path.abspath(path)
+    places = map(os.path.abspath, places)
+    return any(path == p or path.startswith(os.path.join(p, "")) for p in places)
+
+
+def _without_comments(text: str):
+    """The text with lines joined and comments blanked, and a function from its offsets to those of the text."""
+    pieces: list[str] = []
+    starts: list[tuple[int, int]] = [(0, 0)]  # (offset here, offset there)
+    at = position = 0
+    joined = text
+    if "\\" in text:
+        for match in _SPLICE.finditer(text):
+            pieces.append(text[position : match.start()])
+            at += match.start() - position
+            position = match.end()
+            starts.append((at, position))
+        joined = "".join([*pieces, text[position:]])
+
+    def original(offset: int) -> int:
+        here, there = starts[bisect.bisect_right(starts, (offset, len(text) + 1)) - 1]
+        return min(there + offset - here, len(text))
+
+    def blank(match: re.Match) -> str:
+        return " " * len(match[0]) if match.lastgroup == "comment" else match[0]
+
+    return _LEXEME.sub(blank, joined), original
+
+
+# A line marker that says that a file begins, with what it says of it.
+_BEGINS = re.compile(r'(?m)^([ \t]*#[ \t]*\d+[ \t]+"(?:\\.|[^"\\\n])*")((?:[ \t]+\d+)+[ \t]*)$')
+
+
+def without_beginnings(text: str, files: Collection[str] | None = None) -> str:
+    """A text that was preprocessed before, in which these files (None: any) are named but do not begin."""
+
+    def plain(match: re.Match) -> str:
+        if files is not None and (marker_of(match[1].lstrip()) or (0, None))[1] not in files:
+            return match[0]
+        return match[1] + " " * len(match[2])
+
+    return _BEGINS.sub(plain, text)
+
+
+def beginnings(text: str) -> set[str]:
+    """The files that a text says begin in it, as it does if it was preprocessed before."""
+    return {
+        marker[1]
+        for m in _BEGINS.finditer(text)
+        if (marker := marker_of(m[1].lstrip())) and marker[1]
+    }
+
+
+def entered_outside(
+    text: str, main: str, folders: Iterable[str], before: Collection[str]
+) -> list[Diagnostic]:
+    """The files outside of the folders that a preprocessed text came from, each at the line that includes it. before: those
+    that the text said began in it."""
+    folders = list(folders)
+    found, known = [], set(before)
+    file, line, last = main, 1, 0
+    for match in _ENTERED.finditer(text):
+        marker = marker_of(match[0])
+        if marker is None:
+            continue
+        number, name = marker
+        line += text.count("\n", last, match.start())
+        flags = match[0].rsplit('"', 1)[1].split()
+        if (
+            "1" in flags
+            and name
+            and not name.startswith("<")
+            and name not in known
+            and name != main
+        ):
+            known.add(name)
+            if not is_within(name, folders):
+                found.append(Diagnostic(file, max(line, 1), 1, _message(name)))
+        file, line, last = name or file, number - 1, match.start()
+    return found
