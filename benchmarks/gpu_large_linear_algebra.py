@@ -329,7 +329,8 @@ class Replay:
                 self.steps.append((event.name, self._call(event)))
             else:
                 arguments = replay._arguments(event, self.memories)
-                self.steps.append((event.kernel, libraries.run_of(event, arguments)))
+                run = replay.launching(event, libraries.library_of(event), arguments)
+                self.steps.append((event.kernel, run))
 
     def tensor(self, place: Place) -> Tensor:
         if place.memory is None:

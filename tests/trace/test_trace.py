@@ -287,7 +287,8 @@ def test_command_line_fails_where_results_differ(recorded, capsys):
         (b"no archive", "is not a trace"),
         ({"kind": "other"}, "is not a trace"),
         ({"kind": "metalops trace", "version": 99}, "version 99"),
-        ({"kind": "metalops trace", "version": 1}, "damaged"),
+        ({"kind": "metalops trace", "version": 1}, "version 1"),
+        ({"kind": "metalops trace", "version": 2}, "damaged"),
     ],
 )
 def test_files_that_are_no_traces_are_refused(path, content, message, capsys):

@@ -75,7 +75,11 @@ class Recorder:
     def _argument(self, bound: dict) -> Argument:
         if bound["is_value"]:
             value = _read(bound["begin"], bound["bytes"])
-            return Argument(bound["index"], value=value.hex(), addresses=self._addresses(value))
+            addresses = self._addresses(value)
+            kept = bytearray(value)
+            for at, _, _ in addresses:  # those of this process mean nothing in another
+                kept[at : at + 8] = bytes(8)
+            return Argument(bound["index"], value=kept.hex(), addresses=addresses)
         if bound["bytes"] == 0 or bound["address"] == 0:
             return Argument(bound["index"], value="")
         memory = self._memory(bound["begin"], bound)

@@ -9,8 +9,8 @@ import subprocess
 import sys
 
 from ..debug import SanitizerError
-from .format import TraceError, load
-from .replay import DEVICES, Row, copy_rate, replay
+from .format import Trace, TraceError, load
+from .replay import DEVICES, Device, Row, copy_rate, replay
 
 # What stands for the tools of compute-sanitizer on the software device.
 _HOST_SANITIZERS = {"memcheck": "address", "racecheck": "thread"}
@@ -47,21 +47,27 @@ def main(arguments: list[str]) -> int:
         return 2
     made_by = ", ".join(f"{k} {v}" for k, v in trace.made_by.items())
     print(f"{len(trace.launches)} launches, recorded with {made_by}")
+    try:
+        return _replayed(trace, device, options)
+    except SanitizerError as error:
+        print(f"metalops replay: {error}", file=sys.stderr)
+        return 1
+    except (TraceError, RuntimeError) as error:
+        print(f"metalops replay: {str(error).splitlines()[0]}", file=sys.stderr)
+        return 2
+
+
+def _replayed(trace: Trace, device: Device, options: argparse.Namespace) -> int:
     rate = None
     if options.time:
         rate = copy_rate(device)
         print(f"a copy of memory: {rate / 1e9:.0f} GB/s read and written")
     failed = 0
-    try:
-        rows = replay(trace, device, check=options.check, timed=options.time)
-        for number, row in enumerate(rows):
-            print(_line(number, row, rate))
-            for problem in row.problems or ():
-                print(f"      {problem}")
-            failed += bool(row.problems)
-    except SanitizerError as error:
-        print(f"metalops replay: {error}", file=sys.stderr)
-        return 1
+    for number, row in enumerate(replay(trace, device, check=options.check, timed=options.time)):
+        print(_line(number, row, rate))
+        for problem in row.problems or ():
+            print(f"      {problem}")
+        failed += bool(row.problems)
     if options.check:
         print(f"{failed} launches differ" if failed else "all results are as recorded")
     return 1 if failed else 0

@@ -1,6 +1,7 @@
 """The file of a trace: a ZIP archive of trace.json, the Metal sources and the contents of memory.
 
-Sources and contents are named after their SHA-256, so what occurs twice is stored once. A trace is data: loading one runs
+Sources and contents are named after their SHA-256, so what occurs twice is stored once, and another member of the archive is
+the SHA-256 of trace.json: what was damaged is noticed. What passes is read by schema.py. A trace is data: loading one runs
 nothing. (Replaying it runs its kernels.)
 """
 
@@ -14,8 +15,12 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-VERSION = 1
+from . import schema
+
+VERSION = 2
 _KIND = "metalops trace"
+_DOCUMENT, _DIGEST = "trace.json", "trace.json.sha256"
+_LONGEST = 2**28  # bytes of trace.json and of a source
 
 
 class TraceError(ValueError):
@@ -109,7 +114,9 @@ def save(trace: Trace, path: str | os.PathLike) -> None:
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("trace.json", json.dumps(document))
+            text = json.dumps(document).encode()
+            archive.writestr(_DOCUMENT, text)
+            archive.writestr(_DIGEST, hashlib.sha256(text).hexdigest())
             for name, data in trace.blobs.items():
                 archive.writestr(name, data)
         os.replace(temporary, path)
@@ -134,90 +141,69 @@ def _plain(record: Memory | Write | Argument | Launch) -> dict:
 
 
 def load(path: str | os.PathLike) -> Trace:
-    """Reads a trace and checks that it fits together. Raises TraceError, OSError."""
+    """Reads a trace and checks that all of it fits together. Raises TraceError, OSError."""
     path = os.fspath(path)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            document = json.loads(archive.read("trace.json"))
-            if not isinstance(document, dict) or document.get("kind") != _KIND:
-                raise TraceError(f"{path} is not a trace of metalops")
-            if document.get("version") != VERSION:
-                raise TraceError(
-                    f"{path} is of version {document.get('version')} of the format; this metalops reads version {VERSION}"
-                )
-            blobs = {n: archive.read(n) for n in archive.namelist() if n != "trace.json"}
-    except (zipfile.BadZipFile, KeyError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise TraceError(f"{path} is not a trace of metalops, or is damaged: {error}") from None
-    try:
-        trace = Trace(
-            [_memory(m) for m in document["memories"]],
-            [_event(e) for e in document["events"]],
-            blobs,
-            {str(k): str(v) for k, v in document["made_by"].items()},
+    with open(path, "rb") as stream:
+        try:
+            with zipfile.ZipFile(stream) as archive:
+                return _read(archive, path)
+        except TraceError:
+            raise
+        except schema.Misfit as error:
+            raise TraceError(f"{path} is damaged: {error}") from None
+        except Exception as error:  # of many kinds, by zipfile, zlib, struct and json
+            reason = str(error).split("\n")[0] or type(error).__name__
+            raise TraceError(
+                f"{path} is not a trace of metalops, or is damaged: {reason}"
+            ) from None
+
+
+def _read(archive: zipfile.ZipFile, path: str) -> Trace:
+    text = _member(archive, _DOCUMENT, _LONGEST)
+    document = json.loads(text)
+    if not isinstance(document, dict) or document.get("kind") != _KIND:
+        raise TraceError(f"{path} is not a trace of metalops")
+    if document.get("version") != VERSION:
+        raise TraceError(
+            f"{path} is of version {str(document.get('version'))[:20]} of the format; this metalops reads version {VERSION}"
         )
-        _check(trace)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise TraceError(f"{path} is damaged: {error}") from None
-    return trace
+    if _member(archive, _DIGEST, 64) != hashlib.sha256(text).hexdigest().encode():
+        raise TraceError(f"{path} is damaged: {_DOCUMENT} is not as it was written")
+    description = schema.description(document)
+    blobs = {}
+    for name, sizes in description.blobs.items():
+        try:
+            size = archive.getinfo(name).file_size
+        except KeyError:
+            raise schema.Misfit(f"it lacks the contents {name}") from None
+        for expected, what in sizes:
+            if expected is None and size > _LONGEST:
+                raise schema.Misfit(f"{what} has {size} bytes")
+            if expected is not None and size != expected:
+                raise schema.Misfit(f"{what} has {expected} bytes, its contents have {size}")
+        blobs[name] = _member(archive, name, size)
+        if hashlib.sha256(blobs[name]).hexdigest() != name:
+            raise schema.Misfit(f"the contents {name} are not as they were written")
+    return Trace(
+        [Memory(**m) for m in description.memories],
+        [_event(kind, fields) for kind, fields in description.events],
+        blobs,
+        description.made_by,
+    )
 
 
-def _memory(plain: dict) -> Memory:
-    sizes, strides = (tuple(map(int, plain.get(k, ()))) for k in ("sizes", "strides"))
-    return Memory(int(plain["bytes"]), plain.get("dtype"), sizes, strides)
+def _member(archive: zipfile.ZipFile, name: str, largest: int) -> bytes:
+    """The bytes of a member, of which there are no more than its entry says."""
+    if archive.getinfo(name).file_size > largest:
+        raise schema.Misfit(f"{name} has {archive.getinfo(name).file_size} bytes")
+    with archive.open(name) as stream:
+        data = stream.read(largest + 1)
+        if len(data) > largest:
+            raise schema.Misfit(f"{name} has more than {largest} bytes")
+    return data
 
 
-def _event(plain: dict) -> Write | Launch:
-    ((kind, fields),) = plain.items()
+def _event(kind: str, fields: dict) -> Write | Launch:
     if kind == "write":
         return Write(**fields)
-    if kind != "launch":
-        raise ValueError(f"unknown event {kind!r}")
-    fields = dict(fields)
-    for name in ("grid", "group"):
-        fields[name] = tuple(map(int, fields[name]))
-    fields["arguments"] = tuple(map(_argument, fields["arguments"]))
-    for name in ("threadgroup_bytes", "constants", "results"):
-        fields[name] = {int(k): v for k, v in fields.get(name, {}).items()}
-    return Launch(**fields)
-
-
-def _argument(plain: dict) -> Argument:
-    fields = dict(plain)
-    if fields.get("tensor") is not None:
-        dtype, sizes, strides = fields["tensor"]
-        fields["tensor"] = (dtype, tuple(map(int, sizes)), tuple(map(int, strides)))
-    fields["addresses"] = tuple(tuple(map(int, a)) for a in fields.get("addresses", ()))
-    return Argument(**fields)
-
-
-def _check(trace: Trace) -> None:
-    """Raises ValueError or KeyError where something speaks of what is not there."""
-    for event in trace.events:
-        if isinstance(event, Write):
-            _check_contents(trace, event.memory, event.contents)
-            continue
-        trace.blobs[event.source]
-        if len(event.grid) != 3 or len(event.group) != 3 or min(*event.grid, *event.group) < 0:
-            raise ValueError(f"a launch of {event.kernel!r} has no proper grid")
-        for argument in event.arguments:
-            places = [(memory, offset) for _, memory, offset in argument.addresses]
-            if argument.memory is not None:
-                places.append((argument.memory, argument.offset))
-            for memory, offset in places:
-                if memory < 0 or not 0 <= offset <= trace.memories[memory].bytes:
-                    raise ValueError(f"buffer {argument.index} of {event.kernel!r} is nowhere")
-            size = len(bytes.fromhex(argument.value or ""))
-            if argument.memory is not None:
-                size = trace.memories[argument.memory].bytes
-            if any(not 0 <= at <= size - 8 for at, _, _ in argument.addresses):
-                raise ValueError(f"buffer {argument.index} of {event.kernel!r} has no such address")
-        for memory, contents in event.results.items():
-            _check_contents(trace, memory, contents)
-
-
-def _check_contents(trace: Trace, memory: int, contents: str | None) -> None:
-    if memory < 0:
-        raise ValueError(f"there is no memory {memory}")
-    expected = trace.memories[memory].bytes
-    if contents is not None and len(trace.blobs[contents]) != expected:
-        raise ValueError(f"memory {memory} has {expected} bytes, its contents have another size")
+    return Launch(**{**fields, "arguments": tuple(Argument(**a) for a in fields["arguments"])})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import statistics
 import struct
 import time
@@ -12,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .format import Argument, Launch, Trace, Write
+from .format import Argument, Launch, Trace, TraceError, Write
 from .numbers import make
 
 # Between devices: functions of the library differ by some units in the last place, and sums in their order. Relative to the
@@ -44,8 +46,19 @@ class Row:
         return self.bytes / self.seconds if self.seconds else None
 
 
+@dataclass(frozen=True)
+class Buffer:
+    """What a kernel takes. bytes: that it reads or writes in any case, 0 where that is not known."""
+
+    index: int
+    name: str
+    bytes: int
+
+
 class Library(Protocol):
     """Compiled kernels."""
+
+    def buffers_of(self, name: str) -> Sequence[Buffer]: ...
 
     def launch(
         self,
@@ -71,6 +84,21 @@ class Device(Protocol):
         """The median time of a run, which has run before."""
 
 
+class _SoftwareLibrary:
+    def __init__(self, library):
+        self.library = library
+        self.launch = library.launch
+        self.table = {entry["name"]: entry["arguments"] for entry in library.kernel_table()}
+
+    def buffers_of(self, name: str) -> Sequence[Buffer]:
+        return [
+            # A reference is one element; behind a pointer there may be none.
+            Buffer(a["index"], a["name"], a["element_bytes"] if a["type"].endswith("&") else 0)
+            for a in self.table[name]
+            if a["kind"] == "buffer"
+        ]
+
+
 class SoftwareDevice:
     torch_device = torch.device("cpu")
 
@@ -81,7 +109,7 @@ class SoftwareDevice:
 
         options = msl.Options(kernels=tuple(kernels))
         library = _host.Library(msl.compile_source(source, options=options))
-        return library.specialise(constants) if constants else library
+        return _SoftwareLibrary(library.specialise(constants) if constants else library)
 
     def seconds(self, run: Callable[[], None]) -> float:
         def clock() -> float:
@@ -90,6 +118,17 @@ class SoftwareDevice:
             return time.perf_counter() - before
 
         return statistics.median(clock() for _ in range(_REPEATS))
+
+
+class _CudaLibrary:
+    def __init__(self, library, index: int):
+        self.library = library
+        self.index = index
+        self.launch = library.launch
+
+    def buffers_of(self, name: str) -> Sequence[Buffer]:
+        arguments = self.library.function(self.index, name).arguments
+        return [Buffer(a.index, "", 0) for a in arguments if a.kind in ("buffer", "tensor")]
 
 
 class CudaDevice:
@@ -104,7 +143,8 @@ class CudaDevice:
     ) -> Library:
         from metalops.cuda.library import Library
 
-        return Library(source, kernels=kernels, constants=constants)
+        library = Library(source, kernels=kernels, constants=constants)
+        return _CudaLibrary(library, self.torch_device.index)
 
     def seconds(self, run: Callable[[], None]) -> float:
         """Of runs in a CUDA graph, without what a launch from Python costs."""
@@ -150,29 +190,107 @@ def replay(
 
     check: compares what they leave in memory with what was recorded, where everything that they see is known, and goes on
     from the recorded. timed: runs each several times besides, from the same memory.
+
+    Kernels run as they did when they were recorded: what they do with memory beyond their buffers is found by sanitizers alone.
+
+    Raises TraceError where the trace asks for what there is not: more memory than the machine has, a kernel that its source
+    does not have, a launch without one of its kernel's buffers; and what kernels raise.
     """
-    memories = [_zeros(m.bytes, device) for m in trace.memories]
+    memories = _memories(trace, device)
     libraries = _Libraries(trace, device)
+    number = -1
     for event in trace.events:
         if isinstance(event, Write):
-            _write(trace, event, memories[event.memory])
+            with _told_of(f"contents of memory {event.memory}"):
+                _write(trace, event, memories[event.memory])
             continue
-        run = libraries.run_of(event, _arguments(event, memories))
-        seconds = None
-        if timed:
-            written = {a.memory for a in event.arguments if a.memory is not None and a.writable} | {
-                m for a in event.arguments for _, m, _ in a.addresses
-            }
-            before = {m: memories[m].clone() for m in written}
-            run()
-            seconds = device.seconds(run)
-            for memory, contents in before.items():
-                memories[memory].copy_(contents)
+        number += 1
+        with _told_of(f"launch {number} of {event.kernel!r}"):
+            library = libraries.library_of(event)
+            _check_bound(trace, event, library)
+            row = _run(trace, event, library, memories, device, check, timed)
+        yield row
+
+
+@contextlib.contextmanager
+def _told_of(what: str) -> Iterator[None]:
+    """Turns what is raised for values that do not fit into a TraceError."""
+    try:
+        yield
+    except TraceError:
+        raise
+    except (SyntaxError, ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
+        reason = str(error.args[0] if isinstance(error, KeyError) else error).split("\n")[0]
+        raise TraceError(f"{what}: {reason}") from error
+
+
+def _run(
+    trace: Trace,
+    launch: Launch,
+    library: Library,
+    memories: list[Tensor],
+    device: Device,
+    check: bool,
+    timed: bool,
+) -> Row:
+    run = launching(launch, library, _arguments(launch, memories))
+    seconds = None
+    if timed:
+        written = {a.memory for a in launch.arguments if a.memory is not None and a.writable} | {
+            m for a in launch.arguments for _, m, _ in a.addresses
+        }
+        before = {m: memories[m].clone() for m in written}
         run()
-        problems = None
-        if check and event.results:
-            problems = tuple(_compare(trace, event, memories))
-        yield Row(event, sum(map(_operand_bytes, event.arguments)), seconds, problems)
+        seconds = device.seconds(run)
+        for memory, contents in before.items():
+            memories[memory].copy_(contents)
+    run()
+    problems = None
+    if check and launch.results:
+        problems = tuple(_compare(trace, launch, memories))
+    return Row(launch, sum(map(_operand_bytes, launch.arguments)), seconds, problems)
+
+
+def launching(
+    launch: Launch, library: Library, arguments: Sequence[Tensor | bytes | None]
+) -> Callable[[], None]:
+    """What runs a launch, as often as it is called."""
+    return lambda: library.launch(
+        launch.kernel, arguments, launch.grid, launch.group, launch.threadgroup_bytes
+    )
+
+
+def _check_bound(trace: Trace, launch: Launch, library: Library) -> None:
+    """Raises TraceError where a kernel would find no buffer, or not all of what it takes by reference."""
+    bound = {a.index: a for a in launch.arguments}
+    for buffer in library.buffers_of(launch.kernel):
+        what = f"buffer {buffer.index}" + (f" ('{buffer.name}')" if buffer.name else "")
+        argument = bound.get(buffer.index)
+        if argument is None:
+            raise TraceError(f"a launch of {launch.kernel!r} binds nothing to {what}")
+        if argument.memory is not None:
+            size = trace.memories[argument.memory].bytes - argument.offset
+        else:
+            size = len(argument.value or "") // 2
+        if size < buffer.bytes:
+            raise TraceError(
+                f"a launch of {launch.kernel!r} binds {size} bytes to {what}, which has {buffer.bytes}"
+            )
+
+
+def _memories(trace: Trace, device: Device) -> list[Tensor]:
+    """Those of a trace, zeroed. Raises TraceError where there is no room for them."""
+    wanted = sum(m.bytes for m in trace.memories)
+    has = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if device.torch_device.type == "cuda":
+        has = torch.cuda.get_device_properties(device.torch_device).total_memory
+    if wanted > has:
+        raise TraceError(f"the trace needs {wanted} bytes of memory, and there are {has}")
+    try:
+        return [_zeros(m.bytes, device) for m in trace.memories]
+    except RuntimeError as error:  # torch's for memory that there is not
+        reason = str(error).split("\n")[0]
+        raise TraceError(f"the trace needs {wanted} bytes of memory: {reason}") from None
 
 
 def _zeros(size: int, device: Device) -> Tensor:
@@ -192,9 +310,7 @@ class _Libraries:
             self.kernels.setdefault(launch.source, {})[launch.kernel] = None
         self.libraries: dict[tuple, Library] = {}
 
-    def run_of(
-        self, launch: Launch, arguments: Sequence[Tensor | bytes | None]
-    ) -> Callable[[], None]:
+    def library_of(self, launch: Launch) -> Library:
         key = (launch.source, tuple(sorted(launch.constants.items())))
         if key not in self.libraries:
             self.libraries[key] = self.device.library(
@@ -202,10 +318,7 @@ class _Libraries:
                 tuple(self.kernels[launch.source]),
                 {i: bytes.fromhex(value) for i, value in launch.constants.items()},
             )
-        library = self.libraries[key]
-        return lambda: library.launch(
-            launch.kernel, arguments, launch.grid, launch.group, launch.threadgroup_bytes
-        )
+        return self.libraries[key]
 
 
 def _arguments(launch: Launch, memories: list[Tensor]) -> list[Tensor | bytes | None]:
@@ -254,7 +367,10 @@ def _write(trace: Trace, write: Write, memory: Tensor) -> None:
         return
     dtype = getattr(torch, description.dtype)
     values = memory[: memory.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
-    make(values, generator, torch.Generator(memory.device).manual_seed(write.memory))
+    try:
+        make(values, generator, torch.Generator(memory.device).manual_seed(write.memory))
+    except RuntimeError as error:  # torch's for numbers that the dtype does not have
+        raise ValueError(str(error)) from None
 
 
 def _compare(trace: Trace, launch: Launch, memories: list[Tensor]) -> Iterator[str]:
