@@ -197,20 +197,14 @@ kernel void attention_forward(
   for (int distance = 1; distance < lanes; distance *= 2) {
     sum += simd_shuffle_xor(sum, static_cast<ushort>(distance));
   }
-  float result = largest + log(sum);  // -INFINITY where nothing is seen
-  float factor = sum == 0.0f ? 0.0f : p.keep_scale / sum;
+  attention::Total total{largest, sum, 1.0f};
   if (p.has_sinks) {
-    const float sink = sinks[s.head];
-    const float top = max(largest, sink);
-    const float relative = largest == -INFINITY ? 0.0f : exp(largest - top);
-    const float total = sum * relative + exp(sink - top);
-    result = top + log(total);
-    factor = relative * p.keep_scale / total;
+    total = attention::with_sink(largest, sum, sinks[s.head]);
   }
   if (column == 0) {
-    factors[row] = factor;
+    factors[row] = total.factor(p.keep_scale);
     if (row < queries_left) {
-      lse[s.batch * p.lse_batch + s.head * p.lse_head + s.first_query + first + row] = result;
+      lse[s.batch * p.lse_batch + s.head * p.lse_head + s.first_query + first + row] = total.lse();
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -289,7 +283,7 @@ struct Lines {
 };
 
 // Each simdgroup has 16 queries, and keeps their scores in a cooperative tensor; keys and values
-// are in threadgroup memory for all. Logarithms and exponentials are those of base 2.
+// are in threadgroup memory for all. Exponentials are those of base 2.
 template <typename T, int FEATURES>
 kernel void attention_forward_by_simdgroups(
     device T* out [[buffer(0)]], device float* lse [[buffer(1)]],
@@ -401,41 +395,57 @@ kernel void attention_forward_by_simdgroups(
     const bool is_whole = is_bare && make.scale > 0.0f && next <= s.keys &&
                           (p.window_right < 0 || next - 1 <= place + p.window_right) &&
                           (p.window_left < 0 || at >= place + rows - 1 - p.window_left);
-    // What scores are multiplied by when they become weights, which where all are seen saves doing
-    // it before.
-    const float by = is_whole ? make.scale * log2_e : 1.0f;
+    // What products are multiplied by to be scores, which where all are seen is done with the
+    // multiplication for base 2.
+    const float by = is_whole ? make.scale : 1.0f;
     if (!is_whole) {
 #pragma unroll
       for (uint16_t i = 0; i < scores.get_capacity(); ++i) {
         if (scores.is_valid_element(i)) {
           const auto in_tile = scores.get_multidimensional_index(i);
           const float score = make.capped(scores[i]);
-          scores[i] = log2_e * make.placed(score, mine + in_tile[1], at + in_tile[0]);
+          scores[i] = make.placed(score, mine + in_tile[1], at + in_tile[0]);
         }
       }
     }
     ::mpp::tensor_ops::reduce_rows(scores, newest, ::mpp::tensor_ops::reduction_operation::max,
                                    -INFINITY);
     bool is_new = false;
+    bool is_far = false;  // where scores have no room left for the multiplication for base 2
 #pragma unroll
     for (uint16_t i = 0; i < newest.get_capacity(); ++i) {
       if (!newest.is_valid_element(i)) {
         continue;
       }
       const float top = newest[i] * by;
-      const bool exceeds = top > largest[i] + kSlack * log2_e;
+      const bool exceeds = top > largest[i] + kSlack;
       factor[i] = 1.0f;
       if (exceeds) {
-        factor[i] = largest[i] == -INFINITY ? 0.0f : exp2(largest[i] - top);
+        factor[i] = largest[i] == -INFINITY ? 0.0f : exp2((largest[i] - top) * log2_e);
         largest[i] = top;
       }
       is_new = is_new || exceeds;
       newest[i] = largest[i] == -INFINITY ? 0.0f : largest[i];
+      is_far = is_far || abs(newest[i]) > 1e38f;
     }
+    if (is_whole && !simd_any(is_far)) {
 #pragma unroll
-    for (auto it = scores.begin(); it != scores.end(); ++it) {
-      if (it.is_valid_element()) {
-        *it = fast::exp2(fma(*it, by, -*newest.map_iterator(it)));
+      for (uint16_t i = 0; i < newest.get_capacity(); ++i) {
+        newest[i] *= log2_e;
+      }
+      const float at_once = make.scale * log2_e;
+#pragma unroll
+      for (auto it = scores.begin(); it != scores.end(); ++it) {
+        if (it.is_valid_element()) {
+          *it = fast::exp2(fma(*it, at_once, -*newest.map_iterator(it)));
+        }
+      }
+    } else {
+#pragma unroll
+      for (auto it = scores.begin(); it != scores.end(); ++it) {
+        if (it.is_valid_element()) {
+          *it = fast::exp2(fma(*it, by, -*newest.map_iterator(it)) * log2_e);
+        }
       }
     }
     ::mpp::tensor_ops::reduce_rows(scores, newest, ::mpp::tensor_ops::reduction_operation::sum,
@@ -485,22 +495,17 @@ kernel void attention_forward_by_simdgroups(
     }
   }
 
-  const float sink = p.has_sinks ? sinks[s.head] * log2_e : 0.0f;
 #pragma unroll
   for (uint16_t i = 0; i < total.get_capacity(); ++i) {
     if (!total.is_valid_element(i)) {
       continue;
     }
-    float top = largest[i];
-    float sum = total[i];
-    float relative = 1.0f;
+    attention::Total of_row{largest[i], total[i], 1.0f};
     if (p.has_sinks) {
-      top = max(largest[i], sink);
-      relative = largest[i] == -INFINITY ? 0.0f : exp2(largest[i] - top);
-      sum = sum * relative + exp2(sink - top);
+      of_row = attention::with_sink(largest[i], total[i], sinks[s.head]);
     }
-    factor[i] = sum == 0.0f ? 0.0f : relative * p.keep_scale / sum;
-    newest[i] = sum == 0.0f ? -INFINITY : (top + log2(sum)) / log2_e;
+    factor[i] = of_row.factor(p.keep_scale);
+    newest[i] = of_row.lse();
   }
   device T* const results = out + attention::offset_of(p.out, s.batch, s.head, s.first_query);
   device float* const logarithms =
@@ -543,13 +548,13 @@ REGISTER_FORWARD_BY_SIMDGROUPS(bfloat, 128)
   template [[host_name("attention_grad_query_" #FEATURES "_" #T)]] kernel void                  \
   attention_grad_query<T, FEATURES>(                                                            \
       device T*, device float*, device const T*, device const T*, device const T*,              \
-      device const T*, device const float*, device const float*, device const uchar*,           \
+      device const T*, device const float*, device const float2*, device const uchar*,          \
       device const float*, device const int*, device const int*, device const int*,             \
       device const uint2*, constant AttentionParameters&, uint, uint, uint, uint);              \
   template [[host_name("attention_grad_key_value_" #FEATURES "_" #T)]] kernel void              \
   attention_grad_key_value<T, FEATURES>(                                                        \
       device T*, device T*, device const T*, device const T*, device const T*, device const T*, \
-      device const float*, device const float*, device const uchar*, device const float*,       \
+      device const float*, device const float2*, device const uchar*, device const float*,      \
       device const int*, device const int*, device const int*, device const uint2*,             \
       constant AttentionParameters&, uint, uint, uint, uint)
 
@@ -558,12 +563,14 @@ REGISTER_FORWARD_BY_SIMDGROUPS(bfloat, 128)
   REGISTER_GRADIENTS_OF_FEATURES(T, 64);                                                          \
   REGISTER_GRADIENTS_OF_FEATURES(T, 128);                                                         \
   REGISTER_GRADIENTS_OF_FEATURES(T, 256);                                                         \
-  template [[host_name("attention_delta_" #T)]] kernel void attention_delta<T>(                   \
-      device float*, device const T*, device const T*, device const float*,                       \
+  template [[host_name("attention_statistics_" #T)]] kernel void attention_statistics<T>(         \
+      device float2*, device const T*, device const T*, device const float*, device const T*,     \
+      device const T*, device const float*, device const uchar*, device const float*,             \
+      device const float*, device const int*, device const int*, device const int*,               \
       constant AttentionParameters&, uint2, uint2);                                               \
   template [[host_name("attention_grad_mask_" #T)]] kernel void attention_grad_mask<T>(           \
       device T*, device const T*, device const T*, device const T*, device const T*,              \
-      device const float*, device const float*, device const uchar*, device const float*,         \
+      device const float*, device const float2*, device const uchar*, device const float*,        \
       device const int*, device const uint2*, device float*, constant AttentionParameters&, uint, \
       uint, uint, uint)
 

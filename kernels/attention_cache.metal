@@ -1,6 +1,7 @@
 // Storing keys and values in a cache of pages, and reading them from there. Caches have the dtype
-// of the tokens, or codes (int8, float8_e4m3fn) and one scale; what the codes have no room for
-// becomes the largest of them. On their way in, features may be rotated (Su et al., "RoFormer").
+// of the tokens, or codes (int8, float8_e4m3fn, float8_e5m2) and one scale; what the codes have no
+// room for becomes the largest of them. On their way in, features may be rotated (Su et al.,
+// "RoFormer").
 #include <c10/metal/error.h>
 #include <metal_stdlib>
 
@@ -12,6 +13,9 @@ using metalops::CacheParameters;
 using metalops::CachePlaces;
 
 struct e4m3 {
+  uchar code;
+};
+struct e5m2 {
   uchar code;
 };
 
@@ -33,6 +37,15 @@ struct Codes<T, e4m3> {
     return {static_cast<uchar>(metalops::formats::e4m3::encode(x))};
   }
   static inline float decode(e4m3 code) { return metalops::formats::e4m3::decode(code.code); }
+};
+template <typename T>
+struct Codes<T, e5m2> {
+  static inline e5m2 encode(float x) {
+    const uint code = metalops::formats::e5m2::encode(x);
+    // Infinity becomes the largest number, which is the code before it.
+    return {static_cast<uchar>((code & 0x7fu) == 0x7cu ? code - 1 : code)};
+  }
+  static inline float decode(e5m2 code) { return metalops::formats::e5m2::decode(code.code); }
 };
 
 // The element at `feature` of a token, where it is one of those rotated by the angle of its place.
@@ -156,7 +169,8 @@ kernel void attention_cache_gather(
 #define INSTANTIATE(T)       \
   INSTANTIATE_CODES(T, T)    \
   INSTANTIATE_CODES(T, char) \
-  INSTANTIATE_CODES(T, e4m3)
+  INSTANTIATE_CODES(T, e4m3) \
+  INSTANTIATE_CODES(T, e5m2)
 
 INSTANTIATE(float)
 INSTANTIATE(half)

@@ -9,15 +9,20 @@
 #include <metal_stdlib>
 
 #include "attention_decode.h"
+#include "attention_softmax.h"
 #include "number_formats.h"
 using namespace metal;
 using c10::metal::ErrorMessages;
 using metalops::AttentionDecodeMask;
 using metalops::AttentionDecodeParameters;
+namespace attention = metalops::attention;
 
 // ---- elements -----------------------------------------------------------------------------------
 
 struct e4m3 {
+  uchar code;
+};
+struct e5m2 {
   uchar code;
 };
 
@@ -26,6 +31,7 @@ inline float value_of(T element) {
   return static_cast<float>(element);
 }
 inline float value_of(e4m3 element) { return metalops::formats::e4m3::decode(element.code); }
+inline float value_of(e5m2 element) { return metalops::formats::e5m2::decode(element.code); }
 
 // 16 bytes of elements, or 8 where they are bytes: gather() takes the first `count`, and zeros.
 template <typename T>
@@ -97,6 +103,14 @@ struct Words<e4m3> : Bytes {
   static inline void decode(Pack pack, thread float* to) {
     for (int i = 0; i < 8; ++i) {
       to[i] = metalops::formats::e4m3::decode(pack[i / 4] >> (i % 4 * 8) & 0xffu);
+    }
+  }
+};
+template <>
+struct Words<e5m2> : Bytes {
+  static inline void decode(Pack pack, thread float* to) {
+    for (int i = 0; i < 8; ++i) {
+      to[i] = metalops::formats::e5m2::decode(pack[i / 4] >> (i % 4 * 8) & 0xffu);
     }
   }
 };
@@ -204,7 +218,7 @@ template <typename T>
 inline float placed(float score, float slope, int place, int r, int key, Task task,
                     constant AttentionDecodeParameters& p, device const uchar* mask) {
   if (p.softcap > 0.0f) {
-    score = p.softcap * precise::tanh(score / p.softcap);
+    score = attention::capped(score, p.softcap);
   }
   score -= slope * abs(static_cast<float>(place - key));
   if (p.mask_kind != AttentionDecodeMask::kNone) {
@@ -522,22 +536,14 @@ struct Results {
   inline float factor_of(int batch, int head, int row, float top, float total, bool is_first,
                          constant AttentionDecodeParameters& p) const {
     const int query_head = head * p.group + row % p.group;
-    float highest = top;
+    attention::Total all{top, total, 1.0f};
     if (p.has_sinks) {
-      const float sink = sinks[query_head];
-      highest = max(top, sink);
-      const float origin = origin_of(highest);
-      total = total * precise::exp(top - origin) + precise::exp(sink - origin);
+      all = attention::with_sink(top, total, sinks[query_head]);
     }
     if (is_first) {
-      lse[batch * p.lse.batch + query_head * p.lse.head + row / p.group * p.lse.token] =
-          total == 0.0f ? -INFINITY : highest + precise::log(total);
+      lse[batch * p.lse.batch + query_head * p.lse.head + row / p.group * p.lse.token] = all.lse();
     }
-    if (total == 0.0f) {
-      return 0.0f;
-    }
-    const float factor = p.value_scale * (p.has_value_scale ? value_scale[0] : 1.0f) / total;
-    return p.has_sinks ? factor * precise::exp(top - origin_of(highest)) : factor;
+    return all.factor(p.value_scale * (p.has_value_scale ? value_scale[0] : 1.0f));
   }
 
   inline device T* out_of(int batch, int head, int row,
@@ -713,12 +719,13 @@ kernel void attention_decode(ATTENTION_DECODE_ARGUMENTS,
       for (int i = 0; i < kSimdgroups; ++i) {
         total += totals[i] * precise::exp(tops[i] - origin);
       }
-      for (int j = simdgroup * 32 + lane; j < p.value_size; j += kSimdgroups * 32) {
+      // Of values without features there is the log-sum-exp.
+      for (int j = simdgroup * 32 + lane; j < max(p.value_size, 1); j += kSimdgroups * 32) {
         float sum = 0.0f;
         for (int i = 0; i < kSimdgroups; ++i) {
           sum += outs[i][j] * precise::exp(tops[i] - origin);
         }
-        results.store(task, r, highest, total, j, 1, &sum, p);
+        results.store(task, r, highest, total, j, min(p.value_size, 1), &sum, p);
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -817,7 +824,9 @@ kernel void attention_decode_merge_together(
 
 // The share of the first of two in the sum. Rows without keys in either have none.
 inline float share_of(float lse, float other) {
-  return lse == -INFINITY ? 0.0f : 1.0f / (1.0f + precise::exp(other - lse));
+  // Infinite ones are as large as one another.
+  const float difference = other == lse ? 0.0f : other - lse;
+  return lse == -INFINITY ? 0.0f : 1.0f / (1.0f + precise::exp(difference));
 }
 
 // A thread for each feature of each row.
@@ -838,8 +847,8 @@ kernel void merge_attention(device T* out [[buffer(0)]], device float* lse [[buf
   out[at] = static_cast<T>((share_a == 0.0f ? 0.0f : share_a * static_cast<float>(out_a[at])) +
                            (share_b == 0.0f ? 0.0f : share_b * static_cast<float>(out_b[at])));
   if (position.x == 0) {
-    const float top = max(a, b);
-    lse[row] = top == -INFINITY ? top : top + precise::log(1.0f + precise::exp(min(a, b) - top));
+    const float difference = a == b ? 0.0f : abs(a - b);
+    lse[row] = max(a, b) + precise::log(1.0f + precise::exp(-difference));
   }
 }
 
@@ -901,6 +910,7 @@ kernel void merge_attention_backward(
   INSTANTIATE_ROWS(T, T, 8)                                                               \
   INSTANTIATE_ROWS(T, char, 4)                                                            \
   INSTANTIATE_ROWS(T, e4m3, 4)                                                            \
+  INSTANTIATE_ROWS(T, e5m2, 4)                                                            \
   typedef decltype(attention_decode_merge<T>) decode_merge_##T;                           \
   template [[host_name(                                                                   \
       "attention_decode_merge_" #T)]] kernel decode_merge_##T attention_decode_merge<T>;  \

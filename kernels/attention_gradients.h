@@ -41,8 +41,13 @@ struct GradientTile {
   }
 };
 
-// What the gradients of an element of the weights are made of. delta: of its row, the sum of the
-// result times its gradient less the gradient of the log-sum-exp.
+// Of rows there are two statistics beside the log-sum-exp. The first, delta, is the sum of the
+// result times its gradient less the gradient of the log-sum-exp. The second is what weights are
+// multiplied by: 1, but where the log-sum-exp has no room for all digits of the logarithm beside
+// the largest score, as that of keys that a mask of large negative numbers hides.
+constant constexpr float kRoomy = 4096.0f;
+
+// What the gradients of an element of the weights are made of.
 struct Element {
   float weight;  // by which values are multiplied: with dropout
   float placed;  // the gradient of the score
@@ -75,12 +80,13 @@ template <typename Tile, typename T>
 inline float gradients_of_share(attention::Scores<T> make, attention::Dropout dropout,
                                 float keep_scale, threadgroup const float* products,
                                 threadgroup const float* others, device const float* lse,
-                                device const float* delta, int row, int column, uint index,
+                                device const float2* statistics, int row, int column, uint index,
                                 thread float* weights, thread float* gradients) {
   const int in_tile = Tile::row_of(index);
   const int of_row = min(row + in_tile, make.queries - 1);
-  const float relative_to = lse[of_row];
-  const float less = delta[of_row];
+  // Of rows that see nothing: some number, beside which their scores have no weight.
+  const float relative_to = lse[of_row] == -INFINITY ? 0.0f : lse[of_row];
+  const float less = statistics[of_row].x;
   for (int i = 0; i < Tile::share; ++i) {
     const int at = in_tile * Tile::stride + Tile::column_of(index, i);
     weights[i] = products[at];
@@ -107,6 +113,14 @@ inline float gradients_of_share(attention::Scores<T> make, attention::Dropout dr
           element.placed * abs(static_cast<float>(row + in_tile + make.diagonal - of_column));
     }
   }
+  const float by = statistics[of_row].y;
+  if (by != 1.0f) {
+    for (int i = 0; i < Tile::share; ++i) {
+      weights[i] *= by;
+      gradients[i] *= by;
+    }
+    slope_sum *= by;
+  }
   return slope_sum;
 }
 
@@ -125,20 +139,26 @@ struct store_scaled {
   }
 };
 
-// ---- delta
-// ----------------------------------------------------------------------------------------
+// ---- statistics
+// -----------------------------------------------------------------------------------
+
+// The weight of a sink. An infinite one is all that others see.
+inline float weight_of_sink(float sink, float lse) { return sink == lse ? 1.0f : exp(sink - lse); }
 
 // A simdgroup for each row of each head.
 template <typename T>
-kernel void attention_delta(device float* delta [[buffer(0)]], device const T* out [[buffer(1)]],
-                            device const T* grad_out [[buffer(2)]],
-                            device const float* grad_lse [[buffer(3)]],
-                            constant AttentionParameters& p [[buffer(4)]],
-                            uint2 thread_position [[thread_position_in_grid]],
-                            uint2 grid [[threads_per_grid]]) {
+kernel void attention_statistics(
+    device float2* statistics [[buffer(0)]], device const T* out [[buffer(1)]],
+    device const T* grad_out [[buffer(2)]], device const float* grad_lse [[buffer(3)]],
+    device const T* query [[buffer(4)]], device const T* key [[buffer(5)]],
+    device const float* lse [[buffer(6)]], device const uchar* mask [[buffer(7)]],
+    device const float* sinks [[buffer(8)]], device const float* slopes [[buffer(9)]],
+    device const int* cu_queries [[buffer(10)]], device const int* cu_keys [[buffer(11)]],
+    device const int* lengths [[buffer(12)]], constant AttentionParameters& p [[buffer(13)]],
+    uint2 thread_position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]]) {
   const ulong thread_index = thread_position.y * static_cast<ulong>(grid.x) + thread_position.x;
   const int64_t number = static_cast<int64_t>(thread_index / 32);
-  const uint lane = static_cast<uint>(thread_index % 32);
+  const int lane = static_cast<int>(thread_index % 32);
   const int64_t rows = p.is_packed ? p.all_queries : p.queries;
   const int64_t samples = p.is_packed ? 1 : p.batch;
   if (number >= samples * p.heads * rows) {
@@ -151,12 +171,39 @@ kernel void attention_delta(device float* delta [[buffer(0)]], device const T* o
   device const T* const b =
       grad_out + batch * p.grad_out.batch + head * p.grad_out.head + row * p.grad_out.row;
   float sum = 0.0f;
-  for (int i = static_cast<int>(lane); i < p.value_size; i += 32) {
+  for (int i = lane; i < p.value_size; i += 32) {
     sum += static_cast<float>(a[i]) * static_cast<float>(b[i]);
   }
   sum = simd_sum(sum);
+  const float of_row = lse[number];
+  float by = 1.0f;
+  if (abs(of_row) > kRoomy && abs(of_row) != INFINITY) {
+    int sequence = static_cast<int>(batch);
+    while (p.is_packed && sequence + 1 < p.batch && cu_queries[sequence + 1] <= row) {
+      ++sequence;
+    }
+    const attention::Sequence s =
+        attention::sequence_of(sequence, static_cast<int>(head), p, cu_queries, cu_keys, lengths);
+    const attention::Scores<T> make = attention::scores_of<T>(s, p, mask, slopes);
+    const int place = static_cast<int>(row - s.first_query);
+    device const T* const q = query + attention::offset_of(p.query, s.batch, s.head, row);
+    device const T* const keys =
+        key + attention::offset_of(p.key, s.batch, s.head / p.heads_of_a_key, s.first_key);
+    const attention::Range seen = attention::keys_seen(s, p, place, 1);
+    float total = 0.0f;
+    for (int column = seen.begin + lane; column < seen.end; column += 32) {
+      float product = 0.0f;
+      for (int i = 0; i < p.head_size; ++i) {
+        product += static_cast<float>(q[i]) * static_cast<float>(keys[column * p.key.row + i]);
+      }
+      const float score = make.placed(make.capped(product), place, column);
+      total += score == -INFINITY ? 0.0f : exp(score - of_row);
+    }
+    total = simd_sum(total) + (p.has_sinks ? weight_of_sink(sinks[s.head], of_row) : 0.0f);
+    by = total > 0.0f ? 1.0f / total : 1.0f;
+  }
   if (lane == 0) {
-    delta[number] = sum - (p.has_grad_lse ? grad_lse[number] : 0.0f);
+    statistics[number] = float2(sum - (p.has_grad_lse ? grad_lse[number] : 0.0f), by);
   }
 }
 
@@ -180,7 +227,7 @@ kernel void attention_grad_query(
     device T* grad_query [[buffer(0)]], device float* slope_sums [[buffer(1)]],
     device const T* query [[buffer(2)]], device const T* key [[buffer(3)]],
     device const T* value [[buffer(4)]], device const T* grad_out [[buffer(5)]],
-    device const float* lse [[buffer(6)]], device const float* delta [[buffer(7)]],
+    device const float* lse [[buffer(6)]], device const float2* statistics [[buffer(7)]],
     device const uchar* mask [[buffer(8)]], device const float* slopes [[buffer(9)]],
     device const int* cu_queries [[buffer(10)]], device const int* cu_keys [[buffer(11)]],
     device const int* lengths [[buffer(12)]], device const uint2* random [[buffer(13)]],
@@ -230,7 +277,7 @@ kernel void attention_grad_query(
   device const T* const keys = key + attention::offset_of(p.key, s.batch, key_head, s.first_key);
   device const T* const values =
       value + attention::offset_of(p.value, s.batch, key_head, s.first_key);
-  const int64_t statistics = s.batch * p.lse_batch + s.head * p.lse_head + s.first_query;
+  const int64_t of_rows = s.batch * p.lse_batch + s.head * p.lse_head + s.first_query;
   const int queries_left = s.queries - first;
 
   float slope_sum = 0.0f;
@@ -249,8 +296,8 @@ kernel void attention_grad_query(
     float weights[Tile::share];
     float mine[Tile::share];
     slope_sum +=
-        gradients_of_share<Tile>(make, dropout, p.keep_scale, products, others, lse + statistics,
-                                 delta + statistics, first, at, index, weights, mine);
+        gradients_of_share<Tile>(make, dropout, p.keep_scale, products, others, lse + of_rows,
+                                 statistics + of_rows, first, at, index, weights, mine);
     for (int i = 0; i < Tile::share; ++i) {
       gradients[Tile::row_of(index) * Tile::narrow_stride + Tile::column_of(index, i)] =
           static_cast<T>(mine[i]);
@@ -283,7 +330,7 @@ kernel void attention_grad_key_value(
     device T* grad_key [[buffer(0)]], device T* grad_value [[buffer(1)]],
     device const T* query [[buffer(2)]], device const T* key [[buffer(3)]],
     device const T* value [[buffer(4)]], device const T* grad_out [[buffer(5)]],
-    device const float* lse [[buffer(6)]], device const float* delta [[buffer(7)]],
+    device const float* lse [[buffer(6)]], device const float2* statistics [[buffer(7)]],
     device const uchar* mask [[buffer(8)]], device const float* slopes [[buffer(9)]],
     device const int* cu_queries [[buffer(10)]], device const int* cu_keys [[buffer(11)]],
     device const int* lengths [[buffer(12)]], device const uint2* random [[buffer(13)]],
@@ -340,7 +387,7 @@ kernel void attention_grad_key_value(
         query + attention::offset_of(p.query, s.batch, s.head, s.first_query);
     device const T* const grads =
         grad_out + attention::offset_of(p.grad_out, s.batch, s.head, s.first_query);
-    const int64_t statistics = s.batch * p.lse_batch + s.head * p.lse_head + s.first_query;
+    const int64_t of_rows = s.batch * p.lse_batch + s.head * p.lse_head + s.first_query;
     for (int at = seeing.begin / rows * rows; at < seeing.end; at += rows) {
       const int queries_left = min(rows, s.queries - at);
       ScoreProduct::template store<stride>(products, Rows{queries + at * p.query.row, p.query.row},
@@ -352,8 +399,8 @@ kernel void attention_grad_key_value(
       threadgroup_barrier(mem_flags::mem_threadgroup);
       float my_weights[Tile::share];
       float my_gradients[Tile::share];
-      gradients_of_share<Tile>(make, dropout, p.keep_scale, products, others, lse + statistics,
-                               delta + statistics, at, first, index, my_weights, my_gradients);
+      gradients_of_share<Tile>(make, dropout, p.keep_scale, products, others, lse + of_rows,
+                               statistics + of_rows, at, first, index, my_weights, my_gradients);
       for (int i = 0; i < Tile::share; ++i) {
         const int to = Tile::row_of(index) * Tile::narrow_stride + Tile::column_of(index, i);
         weights[to] = static_cast<T>(my_weights[i]);
@@ -391,7 +438,7 @@ kernel void attention_grad_mask(
     device T* grad_mask [[buffer(0)]], device const T* query [[buffer(1)]],
     device const T* key [[buffer(2)]], device const T* value [[buffer(3)]],
     device const T* grad_out [[buffer(4)]], device const float* lse [[buffer(5)]],
-    device const float* delta [[buffer(6)]], device const uchar* mask [[buffer(7)]],
+    device const float2* statistics [[buffer(6)]], device const uchar* mask [[buffer(7)]],
     device const float* slopes [[buffer(8)]], device const int* lengths [[buffer(9)]],
     device const uint2* random [[buffer(10)]], device float* wide_grad_mask [[buffer(11)]],
     constant AttentionParameters& p [[buffer(12)]], uint group [[threadgroup_position_in_grid]],
@@ -437,7 +484,7 @@ kernel void attention_grad_mask(
       for (int row_at = mask_row; row_at < last_row; row_at += rows) {
         const int queries_left = s.queries - row_at;
         const attention::Range seen = attention::keys_seen(s, p, row_at, rows);
-        const int64_t statistics = batch * p.lse_batch + head * p.lse_head + row_at;
+        const int64_t of_rows = batch * p.lse_batch + head * p.lse_head + row_at;
         const int begin = all_keys ? seen.begin / columns * columns : mask_column;
         const int end = all_keys ? seen.end : min(mask_column + columns, seen.end);
         for (int at = begin; at < end; at += columns) {
@@ -459,11 +506,13 @@ kernel void attention_grad_mask(
             const int e = i * attention::kThreads + static_cast<int>(index);
             const int row = e / columns;
             const int column = e % columns;
-            const int64_t of_row = statistics + min(row, queries_left - 1);
-            sums[i] += gradients_of(make, dropout, p.keep_scale, products[row * stride + column],
-                                    others[row * stride + column], lse[of_row], delta[of_row],
-                                    row_at + row, at + column)
-                           .placed;
+            const int64_t of_row = of_rows + min(row, queries_left - 1);
+            const float2 of_both = statistics[of_row];
+            sums[i] += of_both.y * gradients_of(make, dropout, p.keep_scale,
+                                                products[row * stride + column],
+                                                others[row * stride + column], lse[of_row],
+                                                of_both.x, row_at + row, at + column)
+                                       .placed;
           }
           threadgroup_barrier(mem_flags::mem_threadgroup);
         }
@@ -503,7 +552,7 @@ kernel void attention_grad_mask(
 // The gradient of a head's sink: a threadgroup for each.
 kernel void attention_grad_sinks(
     device float* grad_sinks [[buffer(0)]], device const float* sinks [[buffer(1)]],
-    device const float* lse [[buffer(2)]], device const float* delta [[buffer(3)]],
+    device const float* lse [[buffer(2)]], device const float2* statistics [[buffer(3)]],
     constant AttentionParameters& p [[buffer(4)]], uint head [[threadgroup_position_in_grid]],
     uint index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
@@ -515,7 +564,8 @@ kernel void attention_grad_sinks(
     for (int64_t row = index; row < rows; row += attention::kThreads) {
       const int64_t at = batch * p.lse_batch + head * p.lse_head + row;
       // Tokens of no sequence have seen nothing, not even the sink.
-      mine -= lse[at] == -INFINITY ? 0.0f : exp(sinks[head] - lse[at]) * delta[at];
+      const float weight = lse[at] == -INFINITY ? 0.0f : weight_of_sink(sinks[head], lse[at]);
+      mine -= weight == 0.0f ? 0.0f : weight * statistics[at].y * statistics[at].x;
     }
   }
   const float sum = sum_of_group(mine, sums, simdgroup, lane);

@@ -4,6 +4,7 @@
 #include <metal_stdlib>
 
 #include "attention.h"
+#include "attention_softmax.h"
 #include "matmul.h"
 
 namespace metalops {
@@ -114,7 +115,7 @@ struct Scores {
   // The product's part of it, before what depends on the place.
   inline float capped(float product) const {
     const float score = product * scale;
-    return softcap > 0.0f ? softcap * ::metal::precise::tanh(score / softcap) : score;
+    return softcap > 0.0f ? attention::capped(score, softcap) : score;
   }
 
   // -INFINITY where the key is not seen.

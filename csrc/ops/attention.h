@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <metalops/library.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -30,6 +31,15 @@ struct AttentionOptions {
   double dropout_p = 0;
   std::optional<at::Tensor> k_scale = std::nullopt;  // one float32; in the forward pass only
 };
+
+// ValueError for a scale or a softcap that is no number of float32, or a softcap below zero.
+METALOPS_HIDDEN void check_attention_numbers(const char* name, double scale, double softcap);
+
+// As kernels take it: one that makes all scores small enough is as good as a smaller one, of which
+// kernels might make zero, which is none.
+inline float softcap_for_kernel(double softcap) {
+  return softcap > 0 ? static_cast<float>(std::max(softcap, 1e-30)) : 0.0f;
+}
 
 // Like `like`, in its order of dimensions, with other features and without gaps.
 METALOPS_HIDDEN at::Tensor empty_in_order(const at::Tensor& like, int64_t features);

@@ -154,8 +154,7 @@ Sizes check(const Tensor& query, const Tensor& key, const Tensor& value,
   }
   TORCH_CHECK_VALUE(options.dropout_p >= 0 && options.dropout_p <= 1, kName,
                     ": dropout_p must be between 0 and 1, but is ", options.dropout_p);
-  TORCH_CHECK_VALUE(options.softcap >= 0, kName, ": softcap must not be negative, but is ",
-                    options.softcap);
+  metalops::check_attention_numbers(kName, options.scale, options.softcap);
   if (options.dropout_p > 0) {
     TORCH_CHECK(options.rng.has_value(), kName, ": dropout needs rng");
     TORCH_CHECK(options.rng->scalar_type() == at::kLong && options.rng->numel() == 2, kName,
@@ -257,7 +256,7 @@ Inputs inputs_of(const Tensor& query, const Tensor& key, const Tensor& value, co
                                                      : AttentionMask::kSame;
   }
   p.scale = static_cast<float>(options.scale);
-  p.softcap = static_cast<float>(options.softcap);
+  p.softcap = metalops::softcap_for_kernel(options.softcap);
   p.drops = options.dropout_p > 0;
   p.drops_all = options.dropout_p >= 1;
   p.keep_scale = p.drops_all ? 1.0f : static_cast<float>(1 / (1 - options.dropout_p));
@@ -314,6 +313,15 @@ uint64_t tiles_of(int64_t length, int64_t rows) {
 // ---- the operators ------------------------------------------------------------------------------
 
 namespace metalops {
+
+void check_attention_numbers(const char* name, double scale, double softcap) {
+  constexpr double kMost = std::numeric_limits<float>::max();
+  TORCH_CHECK_VALUE(std::abs(scale) <= kMost, name,
+                    ": scale must be a finite number of float32, but is ", scale);
+  TORCH_CHECK_VALUE(softcap >= 0 && softcap <= kMost, name,
+                    ": softcap must be a finite number of float32 that is not negative, but is ",
+                    softcap);
+}
 
 Tensor empty_in_order(const Tensor& like, int64_t features) {
   at::DimVector sizes(like.sizes());
@@ -408,14 +416,15 @@ AttentionGradients attention_backward(const Tensor& grad_out, const MaybeTensor&
   p.out = strides_of(result);
   p.grad_out = strides_of(grad);
   p.has_grad_lse = grad_lse.has_value();
-  const auto statistics = lse.contiguous();
-  const auto of_lse = grad_lse ? grad_lse->to(at::kFloat).contiguous() : statistics;
+  const auto sums = lse.contiguous();
+  const auto of_lse = grad_lse ? grad_lse->to(at::kFloat).contiguous() : sums;
   const auto type = metal_type(query.scalar_type());
   auto& kernels = matmul_library(kName);
 
-  const auto delta = at::empty_like(statistics);
-  launch_simdgroups(kernels, KernelName("attention_delta_") + type, statistics.numel(), delta,
-                    result, grad, of_lse, p);
+  const auto statistics = at::empty({sums.numel(), 2}, sums.options());
+  launch_simdgroups(kernels, KernelName("attention_statistics_") + type, sums.numel(), statistics,
+                    result, grad, of_lse, in.query, in.key, sums, in.mask, in.sinks, in.slopes,
+                    in.cu_queries, in.cu_keys, in.lengths, p);
   AttentionGradients gradients;
   const auto groups_of = [&](int64_t length, int64_t tile, int64_t heads) {
     const auto groups = tiles_of(length, tile) * heads * sizes.batch;
@@ -424,7 +433,7 @@ AttentionGradients attention_backward(const Tensor& grad_out, const MaybeTensor&
     return groups;
   };
   // Those of tokens that no kernel comes to are zero.
-  const bool has_others = sizes.is_packed || p.has_lengths;
+  const bool has_others = sizes.is_packed || p.has_lengths || sizes.heads == 0;
   const auto gradient_of = [&](const Tensor& x) {
     const auto gradient = empty_in_order(x, x.size(-1));
     if (has_others) {
@@ -437,17 +446,17 @@ AttentionGradients attention_backward(const Tensor& grad_out, const MaybeTensor&
     p.grad_query = strides_of(grad_query);
     const auto groups = groups_of(sizes.queries, kTileQueries, sizes.heads);
     const auto slope_sums =
-        at::empty({options.alibi_slopes ? static_cast<int64_t>(groups) : 0}, statistics.options());
+        at::empty({options.alibi_slopes ? static_cast<int64_t>(groups) : 0}, sums.options());
     launch_threadgroups(
         kernels,
         KernelName("attention_grad_query_") + backward_compiled_for(query.size(-1)).name + type,
-        groups, /*size=*/128, grad_query, slope_sums, in.query, in.key, in.value, grad, statistics,
-        delta, in.mask, in.slopes, in.cu_queries, in.cu_keys, in.lengths, in.random, p);
+        groups, /*size=*/128, grad_query, slope_sums, in.query, in.key, in.value, grad, sums,
+        statistics, in.mask, in.slopes, in.cu_queries, in.cu_keys, in.lengths, in.random, p);
     if (wanted[0]) {
       std::get<0>(gradients) = grad_query;
     }
     if (wanted[5]) {
-      const auto grad_slopes = at::empty(options.alibi_slopes->sizes(), statistics.options());
+      const auto grad_slopes = at::empty(options.alibi_slopes->sizes(), sums.options());
       const auto tiles = static_cast<int32_t>(tiles_of(sizes.queries, kTileQueries));
       launch_threadgroups(kernels, KernelName("attention_grad_slopes"), grad_slopes.numel(),
                           /*size=*/128, grad_slopes, slope_sums, p, tiles);
@@ -463,11 +472,12 @@ AttentionGradients attention_backward(const Tensor& grad_out, const MaybeTensor&
     const bool has_tensors = &kernels != &library(kName);
     const auto tile = static_cast<int64_t>(has_tensors ? AttentionTile::kColumnsOfTensors
                                                        : AttentionTile::kColumns);
+    const auto key_heads = sizes.heads == 0 ? 0 : sizes.key_heads;
     launch_threadgroups(
         kernels,
         KernelName("attention_grad_key_value_") + backward_compiled_for(features).name + type,
-        groups_of(sizes.keys, tile, sizes.key_heads),
-        /*size=*/128, grad_key, grad_value, in.query, in.key, in.value, grad, statistics, delta,
+        groups_of(sizes.keys, tile, key_heads),
+        /*size=*/128, grad_key, grad_value, in.query, in.key, in.value, grad, sums, statistics,
         in.mask, in.slopes, in.cu_queries, in.cu_keys, in.lengths, in.random, p);
     if (wanted[1]) {
       std::get<1>(gradients) = grad_key;
@@ -487,14 +497,14 @@ AttentionGradients attention_backward(const Tensor& grad_out, const MaybeTensor&
     const auto across = mask.size(3) == 1 ? 1 : tiles_of(sizes.keys, kTileKeys);
     launch_threadgroups(kernels, KernelName("attention_grad_mask_") + type,
                         grad_mask.numel() == 0 ? 0 : mask.size(0) * mask.size(1) * down * across,
-                        /*size=*/128, grad_mask, in.query, in.key, in.value, grad, statistics,
-                        delta, in.mask, in.slopes, in.lengths, in.random, grad_mask, p);
+                        /*size=*/128, grad_mask, in.query, in.key, in.value, grad, sums, statistics,
+                        in.mask, in.slopes, in.lengths, in.random, grad_mask, p);
     std::get<3>(gradients) = grad_mask;
   }
   if (wanted[4]) {
-    const auto grad_sinks = at::empty(options.sinks->sizes(), statistics.options());
+    const auto grad_sinks = at::empty(options.sinks->sizes(), sums.options());
     launch_threadgroups(kernels, KernelName("attention_grad_sinks"), grad_sinks.numel(),
-                        /*size=*/128, grad_sinks, in.sinks, statistics, delta, p);
+                        /*size=*/128, grad_sinks, in.sinks, sums, statistics, p);
     std::get<4>(gradients) = grad_sinks.to(options.sinks->scalar_type());
   }
   return gradients;

@@ -7,6 +7,11 @@
 
 namespace metalops {
 
+// Whether a cache's elements are codes, which have a scale.
+inline bool is_cache_code(at::ScalarType type) {
+  return type == at::kChar || type == at::kFloat8_e4m3fn || type == at::kFloat8_e5m2;
+}
+
 // What the kernels call the dtype of a cache.
 METALOPS_HIDDEN const char* cache_type(at::ScalarType type);
 

@@ -39,9 +39,9 @@ void check_codes(const char* name, const char* argument, const Tensor& cache,
                  const Tensor& tokens) {
   metalops::check_metal_float(name, tokens.scalar_type());
   const auto type = cache.scalar_type();
-  TORCH_CHECK(type == tokens.scalar_type() || type == at::kChar || type == at::kFloat8_e4m3fn, name,
-              ": ", argument, " must have the dtype of the tokens, ", tokens.scalar_type(),
-              ", or int8 or float8_e4m3fn, but has ", type);
+  TORCH_CHECK(type == tokens.scalar_type() || metalops::is_cache_code(type), name, ": ", argument,
+              " must have the dtype of the tokens, ", tokens.scalar_type(),
+              ", or int8, float8_e4m3fn or float8_e5m2, but has ", type);
 }
 
 CacheParameters cache_parameters(const Tensor& tokens, const Tensor& cache) {
@@ -102,6 +102,7 @@ void metalops::check_cache_scale(const char* name, const char* argument, const T
 const char* metalops::cache_type(at::ScalarType type) {
   return type == at::kChar            ? "char"
          : type == at::kFloat8_e4m3fn ? "e4m3"
+         : type == at::kFloat8_e5m2   ? "e5m2"
                                       : metalops::metal_type(type);
 }
 

@@ -1,6 +1,7 @@
 // Host side of kernels/attention_decode.metal: attention of few queries over keys that are together
 // or in pages.
 #include <ATen/ops/empty.h>
+#include <ATen/ops/logaddexp.h>
 #include <csrc/ops/attention.h>
 #include <csrc/ops/attention_cache.h>
 #include <csrc/ops/attention_decode.h>
@@ -103,7 +104,8 @@ void decode_to(const Tensor& out, const Tensor& lse, const Tensor& query, const 
                                        : key.size(2);
   const auto rows = decode_rows(queries * group, key.scalar_type() != query.scalar_type());
   const auto row_blocks = c10::metal::ceil_div(queries * group, rows.count);
-  const auto splits = decode_splits(keys, batch * heads * row_blocks, alone);
+  // Values without features have a log-sum-exp, which no kernel would put together.
+  const auto splits = features == 0 ? 1 : decode_splits(keys, batch * heads * row_blocks, alone);
   const auto page_size = paged ? key.size(2) : 0;
   const bool power = page_size > 0 && (page_size & (page_size - 1)) == 0;
   AttentionDecodeParameters parameters{
@@ -134,7 +136,7 @@ void decode_to(const Tensor& out, const Tensor& lse, const Tensor& query, const 
       .mask_kind = AttentionDecodeMask::kNone,
       .scale = static_cast<float>(options.scale),
       .value_scale = static_cast<float>(options.value_scale),
-      .softcap = static_cast<float>(options.softcap),
+      .softcap = metalops::softcap_for_kernel(options.softcap),
       .bottom_right = options.bottom_right,
       .has_lengths = options.seqused_k.has_value(),
       .has_starts = options.first_k.has_value(),
@@ -238,9 +240,9 @@ void check_paged(const Tensor& query, const Tensor& key, const Tensor& value,
               ": query, key_cache and value_cache must have 4 dimensions, but have sizes ",
               query.sizes(), ", ", key.sizes(), " and ", value.sizes());
   const auto type = key.scalar_type();
-  TORCH_CHECK(type == query.scalar_type() || type == at::kChar || type == at::kFloat8_e4m3fn,
-              kPagedAttention, ": key_cache must have the dtype of query, ", query.scalar_type(),
-              ", or int8 or float8_e4m3fn, but has ", type);
+  TORCH_CHECK(type == query.scalar_type() || metalops::is_cache_code(type), kPagedAttention,
+              ": key_cache must have the dtype of query, ", query.scalar_type(),
+              ", or int8, float8_e4m3fn or float8_e5m2, but has ", type);
   TORCH_CHECK(value.scalar_type() == type, kPagedAttention,
               ": value_cache must have the dtype of key_cache, ", type, ", but has ",
               value.scalar_type());
@@ -322,6 +324,7 @@ std::tuple<Tensor, Tensor> paged_attention(const Tensor& query, const Tensor& ke
   check_paged(query, key_cache, value_cache, block_table, seq_lens);
   check_paged_options(query, key_cache, block_table, seq_starts, sinks, alibi_slopes, k_scale,
                       v_scale);
+  metalops::check_attention_numbers(kPagedAttention, scale, softcap);
   const auto rows = query.size(1) * (query.size(2) / key_cache.size(2));
   if (rows > metalops::kMostDecodeRows && !seq_starts) {
     const auto type = query.scalar_type();
@@ -388,6 +391,9 @@ std::tuple<Tensor, Tensor> merge_attention(const Tensor& out_a, const Tensor& ls
                                            const Tensor& out_b, const Tensor& lse_b) {
   check_parts("merge_attention", out_a, lse_a, out_b, lse_b);
   const auto out = at::empty(out_a.sizes(), out_a.options());
+  if (out.size(-1) == 0) {
+    return {out, at::logaddexp(lse_a, lse_b)};
+  }
   const auto lse = at::empty(lse_a.sizes(), lse_a.options());
   metalops::launch_rows(
       metalops::library("attention_decode"),

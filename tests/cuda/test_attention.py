@@ -63,7 +63,7 @@ def test_generated_calls(seed, body, monkeypatch):
     monkeypatch.setenv("METALOPS_MATMUL", body)
     calls.test_generated_calls(seed, "cpu")
     calls.test_generated_packed_sequences(seed, "cpu")
-    assert has_launched("attention_grad_query", "attention_grad_key_value", "attention_delta")
+    assert has_launched("attention_grad_query", "attention_grad_key_value", "attention_statistics")
 
 
 @pytest.mark.parametrize(
@@ -149,9 +149,10 @@ def test_caches_of_codes():
         caches.test_many_queries_round_no_products_of_codes_and_their_scale(
             "cpu", torch.half, codes
         )
-    assert has_launched("attention_cache_store_float_char", "attention_cache_store_float_e4m3")
-    assert has_launched("attention_cache_gather_half_char", "attention_cache_gather_half_e4m3")
-    assert has_launched("attention_decode_bfloat_char", "attention_decode_bfloat_e4m3")
+    for codes in decoding.CODES.values():
+        assert has_launched(f"attention_cache_store_float_{codes}")
+        assert has_launched(f"attention_cache_gather_half_{codes}")
+        assert has_launched(f"attention_decode_bfloat_{codes}")
 
 
 def test_long_sequences_in_parts_and_results_put_together():

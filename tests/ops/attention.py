@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import NamedTuple
 
+import metalops
+import pytest
 import torch
 from torch import Tensor
 
@@ -11,6 +15,29 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Absolute errors of results and of gradients for inputs from a normal distribution.
 FORWARD = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
 BACKWARD = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 8e-2}
+
+
+BODIES = ("GPU's tensor", "tensor", "simdgroup")
+
+
+@contextlib.contextmanager
+def products_of(body: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kernels of attention with one of BODIES: products of the tensors of a simdgroup, where there are such, of those of a
+    threadgroup, or of simdgroups' matrices."""
+    products = body.removeprefix("GPU's ")
+    monkeypatch.setenv("METALOPS_MATMUL", products)
+    if products == body:
+        yield
+        return
+    if not metalops._is_software:
+        pytest.skip("a Mac has a GPU, for which the others are")
+    from metalops import _host
+
+    before = _host.set_elementwise_flavour("gpu", "gpu")
+    try:
+        yield
+    finally:
+        _host.set_elementwise_flavour(*before)
 
 
 class Exact(NamedTuple):

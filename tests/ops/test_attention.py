@@ -843,7 +843,7 @@ def test_wrong_arguments_are_named(device):
         ((q, k, k), {"causal_alignment": "left"}, ValueError, "causal_alignment must be 'top_left' or 'bottom_right', but is 'left'"),
         ((q, k, k), {"window_size": (1,)}, ValueError, r"window_size must be two numbers, but is \(1,\)"),
         ((q, k, k), {"dropout_p": 1.5}, ValueError, "dropout_p must be between 0 and 1, but is 1.5"),
-        ((q, k, k), {"softcap": -1.0}, ValueError, "softcap must not be negative, but is -1"),
+        ((q, k, k), {"softcap": -1.0}, ValueError, "softcap must be a finite number of float32 that is not negative, but is -1"),
         ((q.long(), k.long(), k.long()), {}, NotImplementedError, "\"attention\" not implemented for 'Long'"),
         ((q.cfloat(), k.cfloat(), k.cfloat()), {}, NotImplementedError, "not implemented for 'ComplexFloat'"),
     ):  # fmt: skip

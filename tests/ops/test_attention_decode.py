@@ -18,7 +18,7 @@ OTHERS = ("paged_attention", "merge_attention")
 devices = pytest.mark.parametrize("device", ["mps", "cpu"])
 dtypes = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 METAL = {torch.float32: "float", torch.float16: "half", torch.bfloat16: "bfloat"}
-CODES = (torch.int8, torch.float8_e4m3fn)
+CODES = {torch.int8: "char", torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
 
 # Of results, for inputs of N(0, 1).
 GUARD_RAIL = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
@@ -120,7 +120,7 @@ class Cache:
 
     def to(self, device):
         tensors = [*self.caches, self.table, self.lengths]
-        if device == "mps" and self.caches[0].dtype == torch.float8_e4m3fn:
+        if device == "mps" and self.caches[0].dtype in CODES:
             moved = [x.view(torch.uint8).to(device).view(x.dtype) for x in self.caches]
             return [*moved, *(x.to(device) for x in tensors[2:])]
         return [x.to(device) for x in tensors]
@@ -388,7 +388,8 @@ def test_errors_name_the_operator_and_the_argument(device):
     with pytest.raises(NotImplementedError, match="paged_attention"):
         ops.paged_attention(query.int().to(device), *args)
     with pytest.raises(
-        ValueError, match="paged_attention: softcap must not be negative, but is -1"
+        ValueError,
+        match="paged_attention: softcap must be a finite number of float32 that is not negative, but is -1",
     ):
         ops.paged_attention(query.to(device), *args, softcap=-1)
     with pytest.raises(RuntimeError, match="paged_attention: k_scale must be a number"):
@@ -414,7 +415,7 @@ def launched(query, key, value, table, lengths, *, splits, window_left=-1, scale
     batch, queries, heads, size = query.shape
     _, page_size, key_heads, value_size = value.shape
     group = heads // key_heads
-    codes = {torch.int8: "char", torch.float8_e4m3fn: "e4m3"}.get(key.dtype)
+    codes = CODES.get(key.dtype)
     rows = 4 if codes or 1 < queries * group <= 4 else 1 if queries * group == 1 else 8
     mask_kind = 0 if mask is None else {torch.bool: 1, torch.float32: 2}.get(mask.dtype, 3)
     row_blocks = -(-queries * group // rows)

@@ -13,6 +13,8 @@ from metalops.ops import _attention_on_cuda as launching
 from metalops.ops._attention_call import Call
 from metalops.testing.samples import make
 
+from .attention import BODIES, products_of
+
 ROOT = Path(__file__).parents[2]
 
 ROUNDING = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 4e-2}
@@ -23,23 +25,11 @@ OPTIONS = ("mask", "sinks", "slopes")
 
 @pytest.fixture
 def body(request, monkeypatch):
-    """Which products kernels have: of the tensors of a simdgroup, where there are such, of those of a threadgroup, or of
-    simdgroups' matrices."""
-    products = request.param.removeprefix("GPU's ")
-    monkeypatch.setenv("METALOPS_MATMUL", products)
-    if products == request.param:
+    with products_of(request.param, monkeypatch):
         yield
-        return
-    if not metalops._is_software:
-        pytest.skip("a Mac has a GPU, for which the others are")
-    from metalops import _host
-
-    before = _host.set_elementwise_flavour("gpu", "gpu")
-    yield
-    _host.set_elementwise_flavour(*before)
 
 
-bodies = pytest.mark.parametrize("body", ["GPU's tensor", "tensor", "simdgroup"], indirect=True)
+bodies = pytest.mark.parametrize("body", BODIES, indirect=True)
 
 
 def _case(seed):

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
+
+# A softcap that makes all scores small enough is as good as a smaller one, of which kernels might make zero, which is none.
+LEAST_SOFTCAP = 1e-30
 
 
 class Call(NamedTuple):
@@ -28,3 +32,19 @@ class Call(NamedTuple):
     bottom_right: bool
     softcap: float
     dropout_p: float
+
+
+def check_numbers(name: str, scale: float, softcap: float) -> None:
+    """Raises ValueError for those that are no numbers of float32, and for a softcap below zero."""
+    most = torch.finfo(torch.float32).max
+    # What is known only when a compiled program runs is looked at there.
+    if not isinstance(scale, torch.SymFloat) and not -most <= scale <= most:
+        raise ValueError(f"{name}: scale must be a finite number of float32, but is {scale}")
+    if not isinstance(softcap, torch.SymFloat) and not 0 <= softcap <= most:
+        raise ValueError(
+            f"{name}: softcap must be a finite number of float32 that is not negative, but is {softcap}"
+        )
+
+
+def softcap_for_kernel(softcap: float) -> float:
+    return max(softcap, LEAST_SOFTCAP) if softcap > 0 else 0.0

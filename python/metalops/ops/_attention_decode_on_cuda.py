@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ._attention_call import softcap_for_kernel
 from ._kernel_file import (
     MOST_THREADS,
     TYPES,
@@ -85,7 +86,8 @@ def decode(
     row_blocks = -(-queries * group // rows)
     tasks = batch * heads * row_blocks
     enough = min(_TASKS_AT_ONCE[rows] * multiprocessors(query), _MOST_TASKS)
-    splits = min(max(enough // tasks, 1), max(1, keys // _SHORTEST_PART))
+    # Values without features have a log-sum-exp, which no kernel would put together.
+    splits = min(max(enough // tasks, 1), max(1, keys // _SHORTEST_PART)) if features else 1
     is_power = page_size > 0 and page_size & (page_size - 1) == 0
 
     def strides(x: Tensor):
@@ -117,7 +119,7 @@ def decode(
         window_right=_window(options.window_right),
         scale=options.scale,
         value_scale=options.value_scale,
-        softcap=options.softcap,
+        softcap=softcap_for_kernel(options.softcap),
         bottom_right=options.bottom_right,
         has_lengths=options.seqused_k is not None,
         has_starts=options.first_k is not None,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from . import _attention_decode_on_cuda as decoding
-from ._attention_call import Call
+from ._attention_call import Call, softcap_for_kernel
 from ._attention_decode_on_cuda import is_in_packs, mask_kind, mask_strides
 from ._kernel_file import MOST_THREADS, TYPES, KernelFile, has_tensors, header, number
 
@@ -122,13 +122,19 @@ def backward(
     lse = lse.contiguous()
     of_lse = 0 if grad_lse is None else grad_lse.float().contiguous()
     p.out, p.grad_out, p.has_grad_lse = _strides(out), _strides(grad), grad_lse is not None
-    delta = torch.empty_like(lse)
+    statistics = lse.new_empty([lse.numel(), 2])
     kind = TYPES[call.query.dtype]
-    _KERNELS.simdgroups(f"attention_delta_{kind}", lse.numel(), delta, out, grad, of_lse, p)
-    tokens = (given.query, given.key, given.value, grad, lse, delta)
+    options = (given.mask, given.sinks, given.slopes)
+    lengths = (given.cu_queries, given.cu_keys, given.lengths)
+    _KERNELS.simdgroups(
+        f"attention_statistics_{kind}",
+        lse.numel(),
+        *(statistics, out, grad, of_lse, given.query, given.key, lse, *options, *lengths, p),
+    )
+    tokens = (given.query, given.key, given.value, grad, lse, statistics)
     places = (given.cu_queries, given.cu_keys, given.lengths, given.random)
     # Those of tokens that no kernel comes to are zero.
-    has_others = sizes.is_packed or p.has_lengths
+    has_others = sizes.is_packed or p.has_lengths or sizes.heads == 0
 
     def gradient(i: int) -> Tensor:
         result = torch.empty_like(call[i]) if gradients[i] is None else gradients[i]
@@ -161,7 +167,7 @@ def backward(
         keys = tile.kColumnsOfTensors if has_tensors() else tile.kColumns
         _KERNELS.threadgroups(
             f"attention_grad_key_value_{features}_{kind}",
-            sizes.groups(sizes.keys, keys, sizes.key_heads),
+            sizes.groups(sizes.keys, keys, sizes.key_heads if sizes.heads else 0),
             _THREADS,
             *(grad_key, grad_value, *tokens, given.mask, given.slopes, *places, p),
         )
@@ -180,7 +186,7 @@ def backward(
         sums = torch.empty_like(grad_sinks, dtype=torch.float32)
         heads = grad_sinks.numel()
         _KERNELS.threadgroups(
-            "attention_grad_sinks", heads, _THREADS, sums, given.sinks, lse, delta, p
+            "attention_grad_sinks", heads, _THREADS, sums, given.sinks, lse, statistics, p
         )
         grad_sinks.copy_(sums)
 
@@ -252,7 +258,7 @@ def _inputs(call: Call, sizes: _Sizes):
         window_left=min(call.window_left, _LARGEST // 2),
         window_right=min(call.window_right, _LARGEST // 2),
         scale=call.scale,
-        softcap=call.softcap,
+        softcap=softcap_for_kernel(call.softcap),
         keep_scale=1 / (1 - call.dropout_p) if call.dropout_p < 1 else 1,
         dropout_threshold=min(round(call.dropout_p * 2**32), 2**32 - 1),
         drops=call.dropout_p > 0,

@@ -27,6 +27,7 @@ TYPES = {
     torch.bfloat16: "bfloat",
     torch.int8: "char",
     torch.float8_e4m3fn: "e4m3",
+    torch.float8_e5m2: "e5m2",
 }
 MOST_THREADS = 2**32 - 1  # of a grid, in each dimension
 

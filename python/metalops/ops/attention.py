@@ -11,7 +11,9 @@ A score is ``scale * (q . k)``; then ``softcap * tanh(score / softcap)`` if ther
 with ALiBi, for query i and key j, where d is 0 if diagonals begin in the first key ("top_left") and keys minus queries if they end
 in the last one ("bottom_right"); then plus a mask of numbers. Hidden are keys that a mask of bool has as False, those behind the
 diagonal where attention is causal, and those outside of the window around it. Rows that see nothing are zero, their log-sum-exp is
--inf and their gradients are zero. What lies beyond the length of the keys is never read; a NaN that a mask hides may spread.
+-inf and their gradients are zero; heads without features see nothing. A sink of -inf is none, one of inf has all the weight:
+rows are zero and their log-sum-exp is inf. A score that is NaN or inf makes its row NaN, as in torch, unless the key is hidden. Scale
+and softcap are finite in float32. What lies beyond the length of the keys is never read; a NaN that a mask hides may spread.
 
 The method is from Dao et al., "FlashAttention" (2022); softcap from Gemma 2 (2024), sinks from Xiao et al., "Efficient Streaming
 Language Models with Attention Sinks" (2023), ALiBi from Press et al., "Train Short, Test Long" (2021).
@@ -32,7 +34,7 @@ from .._torch_internals import (
     detect_fake_mode,
 )
 from . import _attention_on_cuda, _elsewhere
-from ._attention_call import Call
+from ._attention_call import LEAST_SOFTCAP, Call, check_numbers
 from ._registration import Operator, derivatives_of, register
 from .vmap import sequence_of_calls
 
@@ -84,7 +86,8 @@ def attention(
     if attn_mask is not None:
         attn_mask = _mask_of_four_dimensions(attn_mask, shape)
     if alibi_slopes is not None and alibi_slopes.dim() > 1:
-        alibi_slopes = alibi_slopes.expand(*shape[:-3], shape[-3]).reshape(-1, shape[-3])
+        slopes = alibi_slopes.expand(*shape[:-3], shape[-3])
+        alibi_slopes = slopes.reshape(math.prod(shape[:-3]), shape[-3])
     out, lse = torch.ops.metalops.attention_forward.default(
         query,
         key,
@@ -403,8 +406,7 @@ def _check_mask(call: Call, is_packed: bool) -> None:
 def _check_numbers(call: Call) -> None:
     if not 0 <= call.dropout_p <= 1:
         raise ValueError(f"attention: dropout_p must be between 0 and 1, but is {call.dropout_p}")
-    if call.softcap < 0:
-        raise ValueError(f"attention: softcap must not be negative, but is {call.softcap}")
+    check_numbers("attention", call.scale, call.softcap)
     rng = call.rng
     if call.dropout_p > 0 and rng is None:
         raise RuntimeError("attention: dropout needs rng")
@@ -450,8 +452,9 @@ def _attend(call: Call, first: int) -> _Attended:
     scores = call.scale * _products(query, key)
     slope = None
     if call.softcap > 0:
-        capped = torch.tanh(scores / call.softcap)
-        scores = call.softcap * capped
+        softcap = max(call.softcap, LEAST_SOFTCAP)
+        capped = torch.tanh(scores / softcap)
+        scores = softcap * capped
         slope = 1 - capped.square()
     distance = i + (length - queries if call.bottom_right else 0) - j
     if call.alibi_slopes is not None:
@@ -475,7 +478,9 @@ def _attend(call: Call, first: int) -> _Attended:
     sinks = sinks[:, None, None].expand(*scores.shape[:-1], 1)
     most = torch.cat([scores, sinks], -1).detach().amax(-1, keepdim=True)
     most = most.clamp(min=torch.finfo(most.dtype).min)
-    weights, sink = torch.exp(scores - most), torch.exp(sinks - most)
+    weights = torch.exp(scores - most)
+    # Infinity less infinity is no number.
+    sink = torch.exp(torch.where(sinks == torch.inf, 0, sinks - most))
     total = weights.sum(-1, keepdim=True) + sink
     sees_nothing = total == 0
     total = torch.where(sees_nothing, 1, total)
@@ -652,7 +657,8 @@ def _gradients(
     grad_value = _sums_of_groups(weights, grad_out, x.value)
     shared = -(grad_weights * x.weights).sum(-1, keepdim=True)
     if grad_lse is not None:
-        shared = shared + grad_lse.float()[..., None]
+        seen = x.lse[..., None] > -torch.inf
+        shared = shared + torch.where(seen, grad_lse.float()[..., None], 0)
     grad_scores = x.weights * (grad_weights + shared)
     grad_mask = grad_sinks = grad_slopes = None
     if wanted[3]:

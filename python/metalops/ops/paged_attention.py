@@ -1,7 +1,7 @@
 """Attention over keys and values in a cache, the cache itself, and the putting together of results over different keys.
 
 A cache has sizes ``(pages, page size, Hkv, features)``: slot s is place ``s % page size`` of page ``s // page size``. Its dtype is that
-of the tokens (float32, float16 or bfloat16), or int8 or float8_e4m3fn with one scale for the keys and one for the values: an
+of the tokens (float32, float16 or bfloat16), or int8, float8_e4m3fn or float8_e5m2 with one scale for the keys and one for the values: an
 element is its code times the scale, and what the codes have no room for is stored as the largest of them. Scores, their
 softmax and sums are in float32. Other dtypes raise NotImplementedError. Caches are for inference: only
 :func:`merge_attention` has a derivative.
@@ -22,12 +22,12 @@ from torch import Tensor
 from . import _attention_cache_on_cuda as caching
 from . import _attention_decode_on_cuda as decoding
 from . import _attention_on_cuda, _elsewhere
-from ._attention_call import Call
+from ._attention_call import Call, check_numbers
 from ._registration import Operator, derivatives_of, register
 from .fake import delivered
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-_CODES = (torch.int8, torch.float8_e4m3fn)
+_CODES = (torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
 _MOST_FEATURES = 256
 
 Scale = float | Tensor | None
@@ -71,12 +71,11 @@ def paged_attention(
         )
     if len(window_size) != 2:
         raise ValueError(f"{name}: window_size must be two numbers, but is {window_size!r}")
-    if softcap < 0:
-        raise ValueError(f"{name}: softcap must not be negative, but is {softcap}")
     k_scale, k_number = _scale(name, "k_scale", k_scale)
     v_scale, v_number = _scale(name, "v_scale", v_scale)
     if scale is None:
         scale = 1 / math.sqrt(max(query.shape[-1], 1))
+    check_numbers(name, scale * k_number, softcap)
     result, lse = torch.ops.metalops.paged_attention.default(
         query.unsqueeze(1) if query.dim() == 3 else query,
         key_cache,
@@ -184,7 +183,7 @@ def _check_paged(query, key, value, table, lengths, starts, sinks, slopes) -> No
     )
     _check(
         key.dtype in (query.dtype, *_CODES),
-        f"{name}: key_cache must have the dtype of query, {query.dtype}, or int8 or float8_e4m3fn, but has {key.dtype}",
+        f"{name}: key_cache must have the dtype of query, {query.dtype}, or int8, float8_e4m3fn or float8_e5m2, but has {key.dtype}",
     )
     _check(
         value.dtype == key.dtype,
@@ -242,7 +241,7 @@ def _check_cache(name: str, argument: str, cache: Tensor, tokens: Tensor) -> Non
     _elsewhere.check_dtypes(name, [tokens], _DTYPES)
     _check(
         cache.dtype in (tokens.dtype, *_CODES),
-        f"{name}: {argument} must have the dtype of the tokens, {tokens.dtype}, or int8 or float8_e4m3fn, but has {cache.dtype}",
+        f"{name}: {argument} must have the dtype of the tokens, {tokens.dtype}, or int8, float8_e4m3fn or float8_e5m2, but has {cache.dtype}",
     )
     _check(
         cache.dim() == 4 and cache.shape[2:] == tokens.shape[-2:],
@@ -338,14 +337,18 @@ def _check_pages(name: str, pages: Tensor, matter: Tensor, count: int) -> None:
         )
 
 
+def _bytes(cache: Tensor) -> Tensor:
+    """A cache of what torch does not index, as what it does."""
+    return cache.view(torch.uint8) if cache.dtype.itemsize == 1 else cache
+
+
 def _tokens(cache: Tensor, table: Tensor | None, lengths: Tensor) -> Tensor:
     """Those of each sequence, ``(B, tokens, Hkv, features)``, as they are stored; beyond their lengths there may be anything."""
     if table is None:
         return cache
     places = torch.arange(table.shape[1], device=table.device) * cache.shape[1]
     _check_pages("paged_attention", table, places < lengths[:, None], cache.shape[0])
-    bytes = cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
-    found = bytes[table.clamp(0, max(cache.shape[0] - 1, 0))].flatten(1, 2)
+    found = _bytes(cache)[table.clamp(0, max(cache.shape[0] - 1, 0))].flatten(1, 2)
     return found.view(cache.dtype)
 
 
@@ -410,14 +413,14 @@ def _encoded(tokens: Tensor, dtype: torch.dtype, scale: Tensor | None, number: f
         tokens = tokens.float() / ((1.0 if scale is None else scale) * number)
     if dtype == torch.int8:
         tokens = torch.where(tokens.isnan(), 0, tokens).round().clamp(-128, 127)
-    elif dtype == torch.float8_e4m3fn:
-        return tokens.clamp(-448, 448).to(dtype).view(torch.uint8)
-    return tokens.to(dtype)
+    elif dtype in _CODES:
+        most = torch.finfo(dtype).max
+        tokens = tokens.clamp(-most, most)
+    return _bytes(tokens.to(dtype))
 
 
 def _put(cache: Tensor, pages: Tensor, slots: Tensor, encoded: Tensor) -> None:
-    bytes = cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
-    bytes[pages, slots] = encoded
+    _bytes(cache)[pages, slots] = encoded
 
 
 def _reshape_and_cache(
@@ -507,9 +510,10 @@ def _check_parts(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> 
 
 
 def _share(lse: Tensor, other: Tensor) -> Tensor:
-    is_empty = lse == -torch.inf  # without -inf less -inf, whose derivative is NaN too
-    share = torch.sigmoid(torch.where(is_empty, 0, lse) - torch.where(is_empty, 0, other))
-    return torch.where(is_empty, 0, share)[..., None]
+    # inf - inf is NaN, and so would its derivative be, even where it is not taken.
+    is_same = (lse == other) & lse.isinf()
+    share = torch.sigmoid(torch.where(is_same, 0, lse) - torch.where(is_same, 0, other))
+    return torch.where(lse == -torch.inf, 0, share)[..., None]
 
 
 def _merge_attention(out_a, lse_a, out_b, lse_b):
@@ -605,9 +609,11 @@ def _rotate_tokens_on_cuda(tokens, lengths, cosines, sines, interleaved, advance
 
 
 def _merge_on_cuda(*parts):
-    results = _fake_merge(*parts)
-    decoding.merge(parts, *results)
-    return results
+    out, lse = _fake_merge(*parts)
+    if out.shape[-1] == 0:
+        return out, torch.logaddexp(parts[1], parts[3])
+    decoding.merge(parts, out, lse)
+    return out, lse
 
 
 def _merge_backward_on_cuda(grad_out, grad_lse, *parts):
