@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.machines.__main__ import MACHINES
+
 yaml = pytest.importorskip("yaml", reason="transformers, of the extra test, brings PyYAML")
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +43,11 @@ def test_every_kind_of_machine_is_there_for_the_tests_and_for_the_package():
     linux = {("ubuntu-24.04", "g++"), ("ubuntu-24.04", "clang"), ("ubuntu-24.04-arm", "g++")}
     assert tested == linux | {(mac, "clang") for mac in macs}
     assert set(about["package"]["strategy"]["matrix"]["os"]) == {os for os, _ in tested}
+
+
+def test_every_night_tests_run_as_on_all_machines_that_are_not_those_of_the_other_jobs():
+    nightly = set(dict(jobs())["machines"]["strategy"]["matrix"]["machine"])
+    assert nightly | {"g++", "clang", "user"} == set(MACHINES)
 
 
 def test_what_a_matrix_gives_is_what_a_job_takes():

@@ -127,7 +127,9 @@ def _run_or_check(command: str, folder: Path) -> None:
 
 def _paths(command: str) -> list[str]:
     """The words that look like files or folders of the tree."""
-    return [x for x in shlex.split(command) if re.fullmatch(r"(tests|docs)\b[\w/.]*|[\w/]+\.py", x)]
+    return [
+        x for x in shlex.split(command) if re.fullmatch(r"(tests|docs)(/[\w/.]*)?|[\w/]+\.py", x)
+    ]
 
 
 def _paths_are_there(found: re.Match) -> None:
@@ -153,6 +155,7 @@ CHECKED = {
     r'pip install (?:-e )?"\.\[(?P<extras>[\w,]+)\]"': _extras_are_there,
     r"(?:\w+=\w+ )*python -m pytest ": _paths_are_there,
     r"python setup.py build_ext --inplace$": _paths_are_there,
+    r"python -m tests\.machines ": _paths_are_there,
     r"python -m sphinx -W docs build/site$": _is_in("tests/docs/test_site.py"),
     r"python -m metalops demo$": _is_in(".ci/run"),
     r"python -m metalops selftest$": _is_in("tests/building/test_selftest.py"),

@@ -2,9 +2,9 @@
 
 Each of MACHINES (default: all) is this one with something made different that tests must not depend on: which instructions
 MKL, oneDNN and torch use, how many threads, which compiler builds kernels and for which CPU, what is on PATH, which folder
-the tree is in, who runs it. By default each runs the tests of SELECTION, or of its own selection, that are not slow.
---quick: instead, of QUICK alone, on few machines that differ in everything at once. A table tells what passed; the exit
-status is 1 if anything failed.
+the tree is in, who runs it. By default each runs what is not slow of all tests or, where the difference is that of a
+compiler or an emulator, of its own selection. --quick: instead, QUICK alone, on few machines that differ in everything at
+once. A table tells what passed; the exit status is 1 if anything failed, or if a machine of that name cannot be had here.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-# What compares with torch's kernels on the CPU, compiles, or starts programs.
-SELECTION = ["tests/ops", "tests/nn", "tests/device", "tests/docs", "tests/building", "tests/exec", "tests/msl"]  # fmt: skip
 COMPILED = ["tests/exec", "tests/msl", "tests/metal", "tests/kernel"]
 # Little that starts no programs of its own: under an emulator they would run on this machine.
 EMULATED = ["tests/exec/test_math.py", "tests/ops/test_mm_dtype.py", "tests/ops/test_gated.py"]
@@ -63,7 +61,7 @@ class Machine:
 
     says: str
     differs: Callable[[Run, Path], Run]
-    tests: tuple[str, ...] = tuple(SELECTION)
+    tests: tuple[str, ...] = ("tests",)
 
 
 def _set(**variables: str) -> Callable[[Run, Path], Run]:
@@ -234,21 +232,25 @@ QUICK_MACHINES: Mapping[str, Machine] = {
 
 
 def start(run: Run, command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Runs a command as `run` says, and returns what it printed."""
+    """Runs a command as `run` says, and prints and returns what it prints."""
     identity = {}
     if run.user is not None:
         entry = pwd.getpwnam(run.user)
         identity = {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
-    return subprocess.run(
+    printed = []
+    with subprocess.Popen(
         command,
         cwd=run.folder,
         env=run.environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        check=False,
         **identity,
-    )
+    ) as process:
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            printed.append(line)
+    return subprocess.CompletedProcess(command, process.returncode, "".join(printed))
 
 
 def python(machine: Machine, arguments: list[str]) -> subprocess.CompletedProcess[str]:
@@ -277,6 +279,7 @@ def main() -> int:
         machine = machines[name]
         selected = tests or (QUICK if arguments.quick else [*machine.tests, "-m", "not slow"])
         began = time.monotonic()
+        print(f"---- {name}: {machine.says}", flush=True)
         try:
             result = python(machine, ["-m", "pytest", "-q", "-p", "no:cacheprovider", *selected])
         except NotHere as reason:
@@ -289,7 +292,6 @@ def main() -> int:
         summary = found[-1] if found else f"exit status {result.returncode}"
         if result.returncode != 0:
             failed = True
-            print(f"---- {name}\n{result.stdout}", flush=True)
         lines.append((name, machine.says, f"{summary}, {time.monotonic() - began:.0f} s"))
     for name, says, summary in lines:
         print(f"{name:12} {says:52} {summary}")

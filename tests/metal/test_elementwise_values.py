@@ -4,6 +4,7 @@ Operands are small whole numbers, which every dtype holds exactly, so results ar
 """
 
 import itertools
+import timeit
 
 import pytest
 import torch
@@ -374,7 +375,12 @@ def test_launches_from_several_threads_do_not_mix(metal_tests):
 
 
 @pytest.mark.reported("sanitized launches take longer")
-def test_a_call_on_few_elements_costs_about_a_microsecond(metal_tests):
+def test_a_call_on_few_elements_costs_microseconds_as_torchs_on_the_cpu(metal_tests):
+    """Which take one on this machine, or ten on another."""
     x = torch.ones(8, device="mps")
-    fastest = min(metal_tests.time_unary(x, x.clone(), "triple", 2000) for _ in range(20))
-    assert fastest < 3
+    on_cpu, out = torch.ones(8), torch.empty(8)
+    ours, torchs = [], []
+    for _ in range(20):
+        ours.append(metal_tests.time_unary(x, x.clone(), "triple", 2000))
+        torchs.append(timeit.timeit(lambda: torch.add(on_cpu, on_cpu, out=out), number=2000) * 500)
+    assert min(ours) < 3 * min(torchs)
