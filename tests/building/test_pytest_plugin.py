@@ -151,6 +151,7 @@ def test_stand_ins_that_are_not_allowed_fail_the_test(suite):
 @software
 def test_a_run_without_stand_ins_says_so(suite):
     result = suite(STANDINS, "--metalops-standins=report", "-k", "ours")
+    result.assert_outcomes(passed=1, deselected=6)
     result.stdout.fnmatch_lines(["*stand-ins: *", "none"])
 
 
