@@ -58,7 +58,7 @@ def pytest_load_initial_conftests(early_config):
     if not (options.metalops or options.metalops_sanitize or options.metalops_standins):
         return
     if options.metalops_sanitize:
-        os.environ["METALOPS_SANITIZE"] = options.metalops_sanitize
+        os.environ.update(METALOPS_SANITIZE=options.metalops_sanitize)
     try:
         import metalops  # noqa: F401  (starts the interpreter anew if it lacks the sanitizer's runtime)
     except (ImportError, RuntimeError, ValueError) as error:
