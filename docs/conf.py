@@ -1,20 +1,20 @@
 """The site: `pip install ".[docs]"`, then `python -m sphinx -W docs build/site`.
 
-It describes the metalops that is installed: tables and lists are what its commands print, the reference is its docstrings. Two
-directives bring them into a page, `command` and `operators`.
+It describes the metalops that is installed: the reference is its docstrings, which the directive `operators` brings into a page.
+What commands print stands in the pages themselves: see generate.py.
 """
 
-import contextlib
 import importlib
 import inspect
-import io
+import os
+import sys
 
 import metalops
-from docutils import nodes
-from docutils.parsers.rst import directives
-from metalops.__main__ import main
 from pygments.lexers.c_cpp import CppLexer
 from sphinx.util.docutils import SphinxDirective
+
+sys.path.insert(0, os.path.dirname(__file__))
+from generate import functions  # noqa: E402
 
 project = "metalops"
 author = "the authors of metalops"
@@ -42,28 +42,6 @@ html_show_copyright = False
 pygments_style = "sphinx"
 
 
-class Command(SphinxDirective):
-    """What `python -m metalops ARGUMENTS` prints: Markdown, or with :literal: a text."""
-
-    required_arguments = 1
-    final_argument_whitespace = True
-    option_spec = {"literal": directives.flag}
-
-    def run(self):
-        printed = io.StringIO()
-        status = 0
-        with contextlib.redirect_stdout(printed):
-            try:
-                status = main(self.arguments[0].split())
-            except SystemExit as stopped:  # argparse, after --help
-                status = stopped.code
-        if status:
-            raise self.error(f"python -m metalops {self.arguments[0]} ended with status {status}")
-        if "literal" in self.options:
-            return [nodes.literal_block(text=printed.getvalue().strip(), language="text")]
-        return self.parse_text_to_nodes(printed.getvalue())
-
-
 class Operators(SphinxDirective):
     """A module of metalops.ops and the functions that it adds to metalops.ops, but for their in-place forms."""
 
@@ -71,19 +49,13 @@ class Operators(SphinxDirective):
 
     def run(self):
         module = importlib.import_module(f"metalops.ops.{self.arguments[0]}")
-        names = [
-            name
-            for name, value in vars(module).items()
-            if getattr(value, "__module__", "") == module.__name__
-            and name in metalops.ops.__all__
-            and not name.endswith("_")
+        entries = [
+            f".. autofunction:: metalops.ops.{name}" for name in functions(self.arguments[0])
         ]
-        entries = [f".. autofunction:: metalops.ops.{name}" for name in names]
         text = "\n\n".join([inspect.getdoc(module), *entries])
         return self.parse_text_to_nodes(f"````{{eval-rst}}\n{text}\n````")
 
 
 def setup(app):
-    app.add_directive("command", Command)
     app.add_directive("operators", Operators)
     app.add_lexer("metal", CppLexer)

@@ -19,6 +19,7 @@ from setuptools.errors import CompileError
 from metalops import _environment
 from metalops.build import paths
 from metalops.msl import languages
+from metalops.msl.targets.host.compiler import NEEDED
 
 # Exercises C++20 and the standard library, which torch's headers need.
 _CPP_PROGRAM = """\
@@ -87,7 +88,7 @@ def find_cxx() -> str:
             return name
     missing = "metalops: no working C++20 compiler was found; "
     if paths.software_device():
-        missing += "install g++ (11 or newer) or clang++ (14 or newer), or set CXX to one."
+        missing += f"install {NEEDED}, or set CXX to one."
     else:
         missing += "install Xcode's Command Line Tools (xcode-select --install), or set CXX to one."
     raise MissingCompiler(missing)

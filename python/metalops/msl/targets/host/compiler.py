@@ -26,6 +26,8 @@ from .... import _environment
 from ... import cache
 from ...errors import CompilerNotFound
 
+# The first that have _Float16 in C++ (g++ 11 compiles host code, but no kernel). Pages say the same.
+NEEDED = "g++ 12 or newer or clang++ 15 or newer"
 MAX_ERRORS = 20  # of a source that are told
 
 # Safe math: no reassociation, NaN and infinity kept. Contraction is off, although Metal would allow
@@ -259,5 +261,5 @@ def _find(cxx: str, path: str) -> Compiler:
     detail = f" ({'; '.join(reasons)})" if reasons else ""
     raise CompilerNotFound(
         "metalops needs a C++ compiler with _Float16 to build Metal kernels, and found none: "
-        f"install clang++ 15 or g++ 12 (or newer), or name one in $CXX{detail}."
+        f"install {NEEDED}, or name one in $CXX{detail}."
     )

@@ -1,0 +1,94 @@
+"""What pages of docs/ say of the installed package: `python docs/generate.py` writes it into them, and a test compares.
+
+It stands between two comments, so that a page reads the same in the repository as on the site:
+
+    <!-- BEGIN python -m metalops ARGUMENTS -->        what the command prints, which is Markdown
+    <!-- BEGIN text python -m metalops ARGUMENTS -->   the same as a block of text
+    <!-- BEGIN operators MODULE -->                    the functions of a module of metalops.ops, in a table
+    <!-- END -->
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import io
+import os
+import re
+from pathlib import Path
+
+import metalops
+from metalops.__main__ import main
+
+DOCS = Path(__file__).parent
+_PART = re.compile(r"<!-- BEGIN (?P<what>[^\n]+) -->\n(?P<text>.*?)<!-- END -->\n", re.DOTALL)
+
+
+def pages() -> list[Path]:
+    """Those that have such parts."""
+    return [p for p in sorted(DOCS.rglob("*.md")) if _PART.search(p.read_text(encoding="utf-8"))]
+
+
+def current(text: str) -> str:
+    """A page with its parts as they are now."""
+    return _PART.sub(
+        lambda m: f"<!-- BEGIN {m['what']} -->\n{_part(m['what'])}<!-- END -->\n", text
+    )
+
+
+def _part(what: str) -> str:
+    kind, *rest = what.split()
+    if kind == "operators":
+        return f"\n{_operators(*rest)}\n\n"
+    if kind == "text":
+        return f"\n```text\n{_printed(rest[3:])}\n```\n\n"
+    return f"\n{_printed(rest[2:])}\n\n"
+
+
+def _printed(arguments: list[str]) -> str:
+    """By `python -m metalops ARGUMENTS`, in lines as long as a terminal's."""
+    printed = io.StringIO()
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "80"
+    try:
+        with contextlib.redirect_stdout(printed):
+            try:
+                status = main(arguments)
+            except SystemExit as stopped:  # argparse, after --help
+                status = stopped.code
+    finally:
+        del os.environ["COLUMNS"]
+        if before is not None:
+            os.environ["COLUMNS"] = before
+    if status:
+        raise RuntimeError(f"python -m metalops {' '.join(arguments)} ended with status {status}")
+    return printed.getvalue().strip()
+
+
+def functions(module_name: str) -> list[str]:
+    """The names that a module of metalops.ops adds to it, but for in-place forms."""
+    module = importlib.import_module(f"metalops.ops.{module_name}")
+    return [
+        name
+        for name, value in vars(module).items()
+        if getattr(value, "__module__", "") == module.__name__
+        and name in metalops.ops.__all__
+        and not name.endswith("_")
+    ]
+
+
+def _operators(module_name: str) -> str:
+    rows = ["| operator | |", "|---|---|"]
+    for name in functions(module_name):
+        function = getattr(metalops.ops, name)
+        parameters = ", ".join(inspect.signature(function).parameters)
+        first = inspect.getdoc(function).split("\n\n")[0].replace("\n", " ").replace("``", "`")
+        first = re.sub(r":\w+:(?=`)", "", first)
+        rows.append(f"| `{name}({parameters})` | {first.replace('|', chr(92) + '|')} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    for path in pages():
+        path.write_text(current(path.read_text(encoding="utf-8")), encoding="utf-8")
