@@ -29,7 +29,7 @@ class Operator:
 
     gradients(args, results, grads, wanted): the gradients of the first arguments; those of results that nothing was made of are
     None. needs_results: whether it takes results, which are kept then, else None. formula: the same as the operator in
-    differentiable operators, for forward mode, which goes by gradients otherwise. vmap: a rule. lowered(dtype, device, *args): the arguments as autocast has them.
+    differentiable operators, for forward mode. vmap: a rule. lowered(dtype, device, *args): the arguments as autocast has them.
     """
 
     schema: str
@@ -83,40 +83,16 @@ def _differentiable(overload, operator: Operator, keyset: DispatchKeySet, *args)
 
     tensors = [x for x in args if isinstance(x, Tensor)]
     if forward_mode() and any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
-        if operator.formula is not None:
-            return operator.formula(*args)
-        if operator.gradients is not None:
-            return _with_tangents(overload, operator, args)
-        raise NotImplementedError(
-            f"Trying to use forward AD with {overload.name()} that does not support it"
-        )
+        if operator.formula is None:
+            raise NotImplementedError(
+                f"Trying to use forward AD with {overload.name()} that does not support it"
+            )
+        return operator.formula(*args)
     if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors):
         return run()
     if operator.gradients is None:
         return _NotDifferentiable.record(run, overload.name(), *args)
     return _Node.record(run, operator, *args)
-
-
-def _with_tangents(overload, operator: Operator, args: Sequence):
-    """The results with their tangents: gradients are linear in those of the results, and tangents the transpose of that."""
-    duals = [forward_ad.unpack_dual(x) if isinstance(x, Tensor) else None for x in args]
-    primals = [x if dual is None else dual.primal for x, dual in zip(args, duals, strict=True)]
-    wanted = [dual is not None and dual.tangent is not None for dual in duals]
-    results = overload(*primals)
-    listed = [results] if isinstance(results, Tensor) else list(results)
-    tangents: list[Tensor] = []
-
-    def gradients(*grads):
-        kept = listed if operator.needs_results else None
-        found = operator.gradients(primals, kept, grads, wanted)
-        given = [i for i, x in enumerate(found) if x is not None and wanted[i]]
-        tangents[:] = [duals[i].tangent.to(found[i].dtype) for i in given]
-        return tuple(found[i] for i in given)
-
-    _, transpose = torch.func.vjp(gradients, *map(torch.zeros_like, listed))
-    found = zip(listed, transpose(tuple(tangents)), strict=True)
-    duals = tuple(forward_ad.make_dual(result, tangent) for result, tangent in found)
-    return duals[0] if isinstance(results, Tensor) else duals
 
 
 def derivatives_of(formula: Callable) -> Callable:
