@@ -24,7 +24,6 @@ class Overrides(_metal.Overrides):
     copysign = _float_function("metal::copysign")
     cosh = _float_function("metal::precise::cosh")
     exp2 = _float_function("metal::precise::exp2")
-    hypot = _float_function("c10::metal::hypot")
     log10 = _float_function("metal::precise::log10")
     log1p = _float_function("c10::metal::log1p")
     log2 = _float_function("metal::precise::log2")
@@ -33,8 +32,29 @@ class Overrides(_metal.Overrides):
 
     @staticmethod
     def expm1(x):
-        _metal.V.kernel.headers.add("expm1f")
-        return f"c10::metal::expm1f({x})"
+        # exp(x) - 1 where that is exact enough; below, what is lost there is lost in log(exp(x)) as well.
+        ops, one = _metal.ops, _metal.ops.constant(1.0, torch.float32)
+        exp = ops.exp(x)
+        rest = ops.sub(exp, one)
+        quotient = ops.truediv(ops.mul(rest, x), ops.log(exp))
+        quotient = ops.where(ops.eq(rest, ops.constant(0.0, torch.float32)), x, quotient)
+        return ops.where(ops.lt(ops.abs(x), ops.constant(0.5, torch.float32)), quotient, rest)
+
+    @staticmethod
+    def hypot(a, b):
+        ops, infinity = _metal.ops, _metal.ops.constant(float("inf"), torch.float32)
+        a, b = ops.abs(a), ops.abs(b)
+        large, small = ops.maximum(a, b), ops.minimum(a, b)
+        ratio = ops.truediv(small, large)
+        one = ops.constant(1.0, torch.float32)
+        result = ops.mul(large, ops.sqrt(ops.add(one, ops.mul(ratio, ratio))))
+        result = ops.where(ops.eq(large, ops.constant(0.0, torch.float32)), large, result)
+        is_infinite = ops.logical_or(ops.eq(a, infinity), ops.eq(b, infinity))
+        return ops.where(is_infinite, infinity, result)
+
+    @staticmethod
+    def logical_xor(a, b):
+        return f"static_cast<bool>({a}) != static_cast<bool>({b})"
 
     @staticmethod
     def remainder(a, b):
