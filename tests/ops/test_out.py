@@ -19,7 +19,6 @@ NAMES = [
     for name in metalops.ops.__all__
     if "out" in inspect.signature(getattr(metalops.ops, name)).parameters
 ]
-PLACES = ("cpu", "mps", "meta")
 names = pytest.mark.parametrize("name", NAMES)
 
 
@@ -55,11 +54,10 @@ def test_overloads_are_those_of_functions():
 
 
 @names
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("device", ("cpu", "mps"))
+@pytest.mark.parametrize(
+    ("device", "place"), [("cpu", "mps"), ("cpu", "meta"), ("mps", "cpu"), ("mps", "meta")]
+)
 def test_on_another_device_it_is_refused_and_not_written(name, device, place):
-    if place == device:
-        return
     call = call_of(name)
     with torch.no_grad():
         expected = run(call, device)
