@@ -109,10 +109,9 @@ def runtime_environment(mode: str, environment: Mapping[str, str]) -> dict[str, 
     when the compiler has none.
     """
     from .msl.targets.host import sanitizers
-    from .msl.targets.host.compiler import find
 
     result = dict(environment)
-    ours = sanitizers.preloads(mode, find())
+    ours = sanitizers.preloads(mode, sanitizers.host_for(mode))
     theirs = [path for path in result.get("LD_PRELOAD", "").split() if path not in ours]
     result["LD_PRELOAD"] = " ".join([*ours, *theirs])
     for name, options in _OPTIONS.items():

@@ -144,9 +144,9 @@ def sanitize(
 def _prepare_sanitizing() -> None:
     """What sanitized launches need of this process, once."""
     from . import _host
-    from .msl.targets.host import compiler, sanitizers
+    from .msl.targets.host import sanitizers
 
-    reader = sanitizers.address_reader(compiler.find())
+    reader = sanitizers.address_reader(sanitizers.host_for(sanitizers.loaded()))
     if reader is not None:
         _host.set_address_reader(reader)
     atexit.register(_fail_at_exit)

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 from metalops import debug
+from metalops.msl import build
+from metalops.msl.targets.host import compiler, sanitizers
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 WRONG = os.path.join(HERE, "smooth.py")
@@ -230,3 +232,58 @@ def test_sanitize_checks_a_block_of_a_process_that_has_the_runtime():
     assert lines[:2] == ["launched", "1 2 1"]
     assert "was built without the address sanitizer" in lines[2]
     assert "compile --sanitize address" in lines[2]
+
+
+@pytest.fixture
+def without_runtimes(monkeypatch):
+    """compilers(*kinds): those of these kinds are found without the runtimes of sanitizers from now on."""
+
+    def lack(*kinds):
+        whole = sanitizers._library
+        monkeypatch.setattr(
+            sanitizers,
+            "_library",
+            lambda host, names: (
+                None if host.kind in kinds and "stdc++" not in names[0] else whole(host, names)
+            ),
+        )
+        sanitizers._has_runtimes.cache_clear()
+
+    monkeypatch.delenv("CXX", raising=False)
+    yield lack
+    sanitizers._has_runtimes.cache_clear()
+
+
+@pytest.mark.parametrize("mode", ["address", "thread"])
+def test_the_compiler_of_sanitized_kernels_has_the_runtime(mode, without_runtimes, monkeypatch):
+    first = compiler.find()
+    kinds = {one.kind: one for one in compiler.working()}
+    if "gnu" not in kinds or None in sanitizers._runtimes(mode, kinds["gnu"]):
+        pytest.skip("g++ with the runtimes of its sanitizers is not installed")
+    fake = compiler.Compiler(("/bin/false",), "clang", "19.0", "fake")
+    monkeypatch.setattr(compiler, "find", lambda: fake)
+    monkeypatch.setattr(compiler, "working", lambda: iter([fake, *kinds.values()]))
+    without_runtimes("clang")
+    assert sanitizers.host_for(mode) == kinds["gnu"]
+    assert sanitizers.preloads(mode, kinds["gnu"])
+    # Who asks for a compiler gets it, or the reason.
+    monkeypatch.setenv("CXX", "/bin/false")
+    assert sanitizers.host_for(mode) == fake
+    with pytest.raises(sanitizers.SanitizerUnavailable, match="install compiler-rt"):
+        sanitizers.preloads(mode, fake)
+    monkeypatch.delenv("CXX")
+    without_runtimes("clang", "gnu")
+    assert sanitizers.host_for(mode) == fake
+    monkeypatch.setattr(compiler, "find", lambda: first)
+
+
+def test_sanitized_kernels_are_built_by_that_compiler(without_runtimes, monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(sanitizers, "host_for", lambda mode: asked.append(mode) or compiler.find())
+    source = tmp_path / "kernel.metal"
+    source.write_text("kernel void f(device float* x) { x[0] = 1; }")
+    for mode in ("address", "thread"):
+        options = build.with_options(0, [], [], sanitize=mode)
+        build.compile_path(str(source), str(tmp_path / "kernel.so"), options)
+    build.compile_path(str(source), str(tmp_path / "kernel.so"), build.with_options(0, [], []))
+    assert asked == ["address", "thread"]

@@ -100,7 +100,7 @@ def compile_emitted(emitted: HostCode, output: str, options: Options, metal: str
     Without debug the compiler sees no line markers, so that its errors are positions of the emitted
     text, which map back to the exact column.
     """
-    host = compiler.find()
+    host = sanitizers.host_for(options.sanitize) if options.sanitize else compiler.find()
     optimize = min(options.optimize, 1) if options.sanitize else options.optimize
     flags = [*host.flags(optimize, options.arch, bool(options.sanitize)), f"-I{HEADERS}"]
     if emitted.program.has_tensors:
@@ -312,6 +312,7 @@ def compile_text(source: str, name: str | None, options: Options) -> str:
     key = cache.key_of(
         "source",
         version(),
+        sanitizers.host_for(options.sanitize).identity if options.sanitize else "",
         cache.cpu_identity() if options.arch == "native" else "",
         options,
         name,

@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import tempfile
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .... import _environment
@@ -237,6 +238,14 @@ def _remember(identity: str, facts: dict) -> None:
 def find() -> Compiler:
     """The compiler to use. Raises CompilerNotFound, with one sentence, when there is none."""
     return _find(_environment.value("CXX"), os.environ.get("PATH", ""))
+
+
+def working() -> Iterator[Compiler]:
+    """Those that can build kernels, the best first, whatever $CXX says."""
+    for candidate in _candidates():
+        found = _probe(candidate)
+        if isinstance(found, Compiler):
+            yield found
 
 
 @functools.cache

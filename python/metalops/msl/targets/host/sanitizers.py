@@ -5,11 +5,14 @@ loaded before the program starts, and which of them this process has.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 from collections.abc import Callable
 
+from .... import _environment
 from ... import cache
 from ...paths import HEADERS
+from . import compiler
 from .compiler import Compiler
 
 # What METALOPS_SANITIZE may say, and the one name for it.
@@ -73,17 +76,40 @@ def flags(mode: str, host: Compiler) -> list[str]:
     return [*_FLAGS[mode], *outlined, *debug, *_LINK[host.kind]]
 
 
+def host_for(mode: str) -> Compiler:
+    """The compiler of sanitized kernels: that of all kernels, or, where it has no runtime of the sanitizer (clang++ comes
+    without compiler-rt in some systems) and $CXX does not name it, the first other one that has.
+    """
+    first = compiler.find()
+    if _environment.value("CXX") or _has_runtimes(mode, first):
+        return first
+    return next((one for one in compiler.working() if _has_runtimes(mode, one)), first)
+
+
+@functools.cache
+def _has_runtimes(mode: str, host: Compiler) -> bool:
+    return None not in _runtimes(mode, host)
+
+
+def _runtimes(mode: str, host: Compiler) -> list[str | None]:
+    if host.kind == "gnu":
+        return [_library(host, [name]) for name in _names(mode, host)]
+    return [_library(host, _names(mode, host))]
+
+
+def _names(mode: str, host: Compiler) -> list[str]:
+    """Of the runtime: the libraries of g++, all of which it takes, or those of clang, one of which is there."""
+    if host.kind == "gnu":
+        return {"address": ["libasan.so", "libubsan.so"], "thread": ["libtsan.so"]}[mode]
+    short = {"address": "asan", "thread": "tsan"}[mode]
+    return [f"libclang_rt.{short}-{os.uname().machine}.so", f"libclang_rt.{short}.so"]
+
+
 def preloads(mode: str, host: Compiler) -> list[str]:
     """The libraries that LD_PRELOAD has to name. Raises SanitizerUnavailable."""
-    if host.kind == "gnu":
-        names = {"address": ["libasan.so", "libubsan.so"], "thread": ["libtsan.so"]}[mode]
-        runtimes = [_library(host, [name]) for name in names]
-    else:
-        short = {"address": "asan", "thread": "tsan"}[mode]
-        machine = os.uname().machine
-        names = [f"libclang_rt.{short}-{machine}.so", f"libclang_rt.{short}.so"]
-        runtimes = [_library(host, names)]
-    if any(path is None for path in runtimes):
+    runtimes = _runtimes(mode, host)
+    if None in runtimes:
+        names = _names(mode, host)
         raise SanitizerUnavailable(
             f"the compiler {host.command[0]} has no {' and '.join(names)}, which running kernels "
             f"under its {mode} sanitizer needs: install "
@@ -140,6 +166,7 @@ __all__ = [
     "SanitizerUnavailable",
     "address_reader",
     "flags",
+    "host_for",
     "loaded",
     "mode_of",
     "preloads",
