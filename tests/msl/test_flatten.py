@@ -2,6 +2,7 @@
 
 import pytest
 from metalops import msl
+from metalops.msl.flatten import flatten_text
 
 
 def write(folder, **files):
@@ -116,3 +117,18 @@ def test_errors_name_the_files_that_the_text_is_made_of(tmp_path):
         msl.compile_source(msl.flatten(main))
     assert "x.h:2:18: error" in caught.value.msg
     assert "main.metal:3:19: error" in caught.value.msg
+
+
+def test_files_outside_of_the_folders_are_not_embedded(tmp_path, monkeypatch):
+    """Neither those above, nor by an absolute name, nor the current folder's in a text."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (tmp_path / "secret.h").write_text("int secret;\n")
+    (folder / "own.h").write_text("int own;\n")
+    path = folder / "a.metal"
+    path.write_text(f'#include "own.h"\n#include "../secret.h"\n#include "{tmp_path}/secret.h"\n')
+    text = msl.flatten(path)
+    assert "int own;" in text and "int secret;" not in text
+    assert "int secret;" in msl.flatten(path, [tmp_path])
+    monkeypatch.chdir(folder)
+    assert "int own;" not in flatten_text('#include "own.h"\n')

@@ -1,7 +1,7 @@
 """One Metal source out of a file and what it includes, for compilers that have no include path.
 
 Includes are embedded as text, conditionals are left alone. Metal's own headers, and files that are
-nowhere in the include path, stay as they are.
+nowhere in the include path or outside of its folders, stay as they are.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable
 
+from .includes import is_within
 from .preprocess import include_path
 
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?P<word>\w+)(?P<rest>[^\n]*)$")
@@ -21,7 +22,7 @@ def flatten(path: str | os.PathLike, include_dirs: Iterable[str | os.PathLike] =
     files it is made of. Raises OSError when the file cannot be read.
     """
     path = os.path.abspath(os.fspath(path))
-    flattener = _Flattener(include_path(include_dirs), markers=True)
+    flattener = _Flattener(include_path(include_dirs), os.path.dirname(path), markers=True)
     text = flattener.file(path, os.path.basename(path))
     # On a Mac torch hands sources over as ASCII; in practice other characters stand in comments.
     return text.encode("ascii", "replace").decode()
@@ -33,8 +34,10 @@ def flatten_text(text: str, include_dirs: Iterable[str | os.PathLike] = ()) -> s
 
 
 class _Flattener:
-    def __init__(self, folders: list[str], markers: bool = False):
+    def __init__(self, folders: list[str], own: str | None = None, markers: bool = False):
         self.folders = folders
+        # That files are taken from; own: of the file itself.
+        self.places = folders + ([own] if own is not None else [])
         self.markers = markers  # whether the text says which file and line its parts come from
         self.embedded: set[str] = set()  # files with #pragma once that surely were embedded
         self.open_files: list[str] = []
@@ -114,7 +117,7 @@ class _Flattener:
         folders = ([os.path.dirname(path)] if match["quoted"] else []) + self.folders
         for folder in folders:
             candidate = os.path.abspath(os.path.join(folder, name))
-            if os.path.isfile(candidate):
+            if is_within(candidate, self.places) and os.path.isfile(candidate):
                 return candidate, name
         return None
 

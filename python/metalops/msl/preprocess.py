@@ -122,7 +122,7 @@ def preprocess(
         *_TARGET,
         *(["-D__FAST_MATH__=1"] if fast_math else []),
         f"-I{_STUBS}",
-        *(f"-I{os.path.abspath(d)}" for d in include_path(include_dirs)),
+        *(f"-I{d}" for d in _folders_of(include_dirs, path)),
         *(f"-D{d}" for d in defines),
     ]
     sources: dict[str, str] = {}
@@ -161,6 +161,12 @@ def preprocess(
             _diagnostics(result.stderr.decode(errors="replace"), name, sources, allowed)
         )
     return Preprocessed(text, name, _dependencies(text), sources, language, folders)
+
+
+def _folders_of(include_dirs: Iterable[str], path: str | None) -> list[str]:
+    """Those to look in, from the folder in which the preprocessor runs."""
+    folders = include_path(include_dirs)
+    return [os.path.abspath(f) for f in folders] if path is None else folders
 
 
 def _refuse(found: list[Diagnostic]) -> None:
