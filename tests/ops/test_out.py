@@ -102,7 +102,8 @@ def test_fake_tensors_on_another_device_are_refused(name):
 
 
 def _with_out():
-    return [op for op in ATEN if op.supports_out and torch.float32 in op.dtypes]
+    # torch.lu is a function of Python, which copies what it has computed wherever out= is.
+    return [op for op in ATEN if op.supports_out and torch.float32 in op.dtypes and op.name != "lu"]
 
 
 @pytest.mark.parametrize("op", _with_out(), ids=lambda op: op.formatted_name)
