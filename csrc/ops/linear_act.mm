@@ -339,22 +339,24 @@ Gradients backward_formula(const Tensor& grad_output, const Tensor& x, const Ten
                            const MaybeTensor& bias, std::string_view name,
                            std::array<bool, 3> output_mask) {
   const auto activation = parse(name);
-  const auto before = linear_formula(x, weight, bias);
   auto grad = grad_output.to(at::kFloat);
+  // Without an activation it is not computed: who wants sums of columns alone has no weight.
+  const auto before =
+      activation.kind == LinearActivation::kNone ? Tensor() : linear_formula(x, weight, bias);
   if (activation.is_gated) {
     const auto halves = before.chunk(2, -1);
     const auto [value, derivative] = activated(halves[0], activation.kind);
     grad = at::cat({grad * halves[1] * derivative, grad * value}, -1);
-  } else {
+  } else if (before.defined()) {
     grad = grad * activated(before, activation.kind).derivative;
   }
-  const auto rows = grad.reshape({-1, weight.size(0)});
-  const auto inputs = x.to(at::kFloat).reshape({-1, weight.size(1)});
+  const auto rows = grad.reshape({-1, grad.size(-1)});
   Gradients result;
   if (output_mask[0]) {
     std::get<0>(result) = at::matmul(grad, weight.to(at::kFloat)).to(x.scalar_type());
   }
   if (output_mask[1]) {
+    const auto inputs = x.to(at::kFloat).reshape({-1, weight.size(1)});
     std::get<1>(result) = at::matmul(rows.t(), inputs).to(weight.scalar_type());
   }
   if (output_mask[2]) {

@@ -47,6 +47,13 @@ at::Tensor Aliases::alias(c10::MaybeOwned<at::Tensor> argument) {
     tensors_.push_back({std::move(argument), std::move(cpu)});
     return tensors_.back().cpu;
   }
+  // The tangent of what does not depend on the input has no memory: kernels get zeros.
+  if (C10_UNLIKELY(tensor.key_set().has(c10::DispatchKey::ZeroTensor))) {
+    at::Tensor zeros =
+        at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kCPU));
+    tensors_.push_back({std::move(argument), zeros.zero_()});
+    return tensors_.back().cpu;
+  }
   const c10::Storage& storage = tensor.storage();
   const c10::Storage* cpu = nullptr;
   for (const StoragePair& pair : storages_) {
