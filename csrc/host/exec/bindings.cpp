@@ -13,6 +13,7 @@
 
 #include "cpu_features.h"
 #include "exec.h"
+#include "in_kernel.h"
 #include "sanitize/findings.h"
 #include "sanitize/shuffled_order.h"
 
@@ -31,6 +32,25 @@ void check_python_interrupt() {
   py::gil_scoped_acquire gil;
   const internals::OutsideOfOperators keys;
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
+// For in_kernel.h, by threads that need not be Python's.
+void when_interrupt_is_handled(void (*call)()) {
+  if (Py_IsInitialized() == 0) return;
+  Py_AddPendingCall(
+      [](void* call) {
+        reinterpret_cast<void (*)()>(call)();
+        return 0;
+      },
+      reinterpret_cast<void*>(call));
+}
+
+// Another handler than Python's own may want the launch to go on.
+bool is_interrupt_fatal() {
+  if (Py_IsInitialized() == 0) return false;
+  py::gil_scoped_acquire gil;
+  const py::module_ signal = py::module_::import("signal");
+  return signal.attr("getsignal")(signal.attr("SIGINT")).is(signal.attr("default_int_handler"));
 }
 
 // Python's classes for findings, in metalops.debug.
@@ -376,6 +396,9 @@ std::shared_ptr<Library> specialise(const Library& library,
 
 void bind_exec(py::module_& m) {
   exec::check_interrupt = &check_python_interrupt;
+  static constexpr exec::InterruptQuestions questions = {&when_interrupt_is_handled,
+                                                         &is_interrupt_fatal};
+  exec::interrupt_questions = &questions;
   bind_sanitizers(m);
   bind_launch_hook(m);
   py::class_<Library, std::shared_ptr<Library>>(m, "Library", "A compiled kernel library.")

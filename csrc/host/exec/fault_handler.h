@@ -1,7 +1,9 @@
-// Memory faults: a handler is asked first, and what is not its own goes on to who was there before.
+// Faults: a handler is asked first, and what is not its own goes on to who was there before.
 #pragma once
 
 #include <signal.h>
+
+#include <initializer_list>
 
 #include "locks.h"
 
@@ -11,13 +13,13 @@ template <bool (*handle)(const siginfo_t*, void*)>
 struct FaultHandler {
   static inline ForkSafeMutex mutex;
   static inline bool is_installed = false;
-  static inline struct sigaction before;
+  static inline struct sigaction before[NSIG];
 };
 
 // Installs `handle`, once. It returns whether the fault was its own; then it has redirected the
 // machine state (the second argument). flags: of sigaction, besides those that every handler has.
 template <bool (*handle)(const siginfo_t*, void*)>
-void install_fault_handler(int flags = 0) {
+void install_fault_handler(int flags = 0, std::initializer_list<int> signals = {SIGSEGV}) {
   using Handler = FaultHandler<handle>;
   std::lock_guard<ForkSafeMutex> lock(Handler::mutex);
   if (Handler::is_installed) return;
@@ -25,7 +27,7 @@ void install_fault_handler(int flags = 0) {
   action.sa_sigaction = [](int signal, siginfo_t* info, void* signal_context) {
     if (handle(info, signal_context)) return;
     // Not ours: as if this handler had never been installed.
-    const struct sigaction& before = Handler::before;
+    const struct sigaction& before = Handler::before[signal];
     if (before.sa_flags & SA_SIGINFO) {
       before.sa_sigaction(signal, info, signal_context);
     } else if (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN) {
@@ -36,7 +38,7 @@ void install_fault_handler(int flags = 0) {
   };
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | flags;
   sigemptyset(&action.sa_mask);
-  sigaction(SIGSEGV, &action, &Handler::before);
+  for (const int signal : signals) sigaction(signal, &action, &Handler::before[signal]);
   Handler::is_installed = true;
 }
 

@@ -24,6 +24,7 @@ using msl::abi::Site;
 class Worker final : public FiberWorker<Worker> {
  public:
   static constinit thread_local Worker* running;
+  static constexpr const char* kName = "fiber";
 
  private:
   friend class FiberWorker<Worker>;

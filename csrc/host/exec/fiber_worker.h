@@ -15,10 +15,12 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "fiber_stacks.h"
 #include "fiber_switch.h"
+#include "in_kernel.h"
 #include "runtime.h"
 #include "stack_overflow.h"
 
@@ -26,7 +28,7 @@ namespace metalops::exec {
 
 // Engine is the derived class. It may hide the functions below "what an engine may refine".
 template <class Engine>
-class FiberWorker : public OverflowHandler {
+class FiberWorker : public OverflowHandler, public FibersToLeave {
  public:
   FiberWorker(const FiberWorker&) = delete;
 
@@ -74,6 +76,7 @@ class FiberWorker : public OverflowHandler {
 
   const Kernel& kernel() const { return *kernel_; }
   bool handle_overflow(const void* address, void* signal_context) override;
+  bool leave_by_interrupt(void* signal_context) override;
 
  protected:
   static constexpr uint32_t kMaxThreads = FiberStacks::kMaxStacks;
@@ -181,6 +184,7 @@ class FiberWorker : public OverflowHandler {
   FiberStacks stacks_;
   std::exception_ptr error_;
   bool overflowed_ = false;
+  bool interrupted_ = false;
   msl::abi::Group group_;
 
  private:
@@ -230,7 +234,7 @@ void FiberWorker<Engine>::run_group(uint64_t index) {
   ready_ = simdgroup_count_ == 32 ? ~0u : (1u << simdgroup_count_) - 1;
   done_ = 0;
   stacks_.reset();
-  overflowed_ = false;
+  overflowed_ = interrupted_ = false;
   self().group_begins();
 
   Engine* const before = Engine::running;
@@ -238,6 +242,7 @@ void FiberWorker<Engine>::run_group(uint64_t index) {
   Engine::running = &self();
   overflow_handler = this;
   running_ = true;
+  std::optional<InKernel> in_kernel(std::in_place, *kernel_, Engine::kName, this);
   const Place first = self().choose_first();
   start(first);
   self().leaves(&first, false);
@@ -245,6 +250,7 @@ void FiberWorker<Engine>::run_group(uint64_t index) {
   lane_ = first.lane;
   switch_context(main_, first.simdgroup->context[first.lane]);
   self().arrives();
+  in_kernel.reset();
   running_ = false;
   Engine::running = before;
   overflow_handler = handler_before;
@@ -254,6 +260,10 @@ void FiberWorker<Engine>::run_group(uint64_t index) {
     error_ = nullptr;
     stacks_.mark_again();
     report_overflow();
+  }
+  if (interrupted_) {
+    error_ = nullptr;
+    throw EndedByInterrupt();
   }
   if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));
 }
@@ -455,6 +465,14 @@ template <class Engine>
 bool FiberWorker<Engine>::handle_overflow(const void* address, void* signal_context) {
   if (!running_ || !stacks_.is_guard(address)) return false;
   overflowed_ = true;
+  self().leaves(nullptr, true);
+  return redirect_to_context(signal_context, main_);
+}
+
+template <class Engine>
+bool FiberWorker<Engine>::leave_by_interrupt(void* signal_context) {
+  if (!running_) return false;
+  interrupted_ = true;
   self().leaves(nullptr, true);
   return redirect_to_context(signal_context, main_);
 }

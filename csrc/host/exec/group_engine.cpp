@@ -9,6 +9,7 @@
 
 #include "fiber_stacks.h"
 #include "group_memory.h"
+#include "in_kernel.h"
 #include "runtime.h"
 #include "share_out.h"
 
@@ -50,13 +51,15 @@ class GroupWorker {
   void run_groups(uint64_t from, uint64_t to) {
     InLoop scope(*kernel_);
     Running now(this);
-    for (uint64_t index = from; index < to; ++index) {
-      place_group(*launch_, index, group_);
-      memory_.clear();
-      scratch_.next = scratch_memory_.begin();
-      scratch_.end = scratch_memory_.end();
-      kernel_->group(launch_, &group_, &scratch_);
-    }
+    InKernel(*kernel_, "group").run([&] {
+      for (uint64_t index = from; index < to; ++index) {
+        place_group(*launch_, index, group_);
+        memory_.clear();
+        scratch_.next = scratch_memory_.begin();
+        scratch_.end = scratch_memory_.end();
+        kernel_->group(launch_, &group_, &scratch_);
+      }
+    });
   }
   uint32_t lane() const { return scratch_.lane; }
   const Kernel& kernel() const { return *kernel_; }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "in_kernel.h"
 #include "locks.h"
 #include "runtime.h"
 #include "sanitize/address_reports.h"
@@ -153,8 +154,18 @@ uint64_t threads_in_grid(const Launch& launch) {
   return uint64_t(launch.grid[0]) * launch.grid[1] * launch.grid[2];
 }
 
+namespace {
+
+// Raises what the handler of Ctrl-C raises, where this is the thread that runs it.
+[[noreturn]] void report_interrupt(const Kernel& kernel) {
+  if (check_interrupt != nullptr) check_interrupt();
+  TORCH_CHECK(false, "kernel '", kernel.name, "' was ended by Ctrl-C");
+}
+
+}  // namespace
+
 void run(const Kernel& kernel, Launch& launch, Engine engine, int threads,
-         const BoundBuffers* bound) {
+         const BoundBuffers* bound) try {
   if (C10_UNLIKELY(launch_hook != nullptr) && engine == Engine::kAutomatic) {
     launch_hook(kernel, launch, threads, bound);
     return;
@@ -201,6 +212,8 @@ void run(const Kernel& kernel, Launch& launch, Engine engine, int threads,
     default:
       return run_fibers(kernel, launch, threads);
   }
+} catch (const EndedByInterrupt&) {
+  report_interrupt(kernel);
 }
 
 }  // namespace metalops::exec

@@ -16,6 +16,7 @@
 #include <unordered_map>
 
 #include "cpu_features.h"
+#include "in_kernel.h"
 #include "locks.h"
 #include "runtime.h"
 #include "sanitize/findings.h"
@@ -207,7 +208,10 @@ struct Library::Impl {
   std::unordered_map<std::string, const Kernel*> kernels;
 
   ~Impl() {
-    if (table != nullptr) registry.remove(*table);
+    if (table != nullptr) {
+      registry.remove(*table);
+      forget_code(*table);
+    }
     // AddressSanitizer keeps pointers to what it knows of a library's variables.
     if (handle != nullptr && !sanitized) dlclose(handle);
     if (!on_disk.empty()) unlink(on_disk.c_str());
@@ -253,6 +257,8 @@ struct Library::Impl {
       source = {source_begin, size_t(source_end - source_begin)};
     }
     registry.add(*table, source);
+    note_code(*table);
+    watch_kernels();
   }
 
   void add_sanitized_module() {

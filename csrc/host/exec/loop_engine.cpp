@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "in_kernel.h"
 #include "runtime.h"
 #include "share_out.h"
 
@@ -15,8 +16,10 @@ namespace {
 void run_piece(const Kernel& kernel, const Launch& launch, uint64_t begin, uint64_t end,
                bool one_by_one) {
   InLoop scope(kernel);
-  if (!one_by_one) return kernel.loop(&launch, begin, end);
-  for (uint64_t thread = begin; thread < end; ++thread) kernel.loop(&launch, thread, thread + 1);
+  InKernel(kernel, "loop").run([&] {
+    if (!one_by_one) return kernel.loop(&launch, begin, end);
+    for (uint64_t thread = begin; thread < end; ++thread) kernel.loop(&launch, thread, thread + 1);
+  });
 }
 
 // As ATen: fewer cheap threads than this are not worth waking another CPU thread for.

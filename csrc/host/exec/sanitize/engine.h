@@ -33,6 +33,7 @@ class SanitizingWorker final : public FiberWorker<SanitizingWorker> {
  public:
   // Null where this CPU thread runs no sanitized fiber.
   static constinit thread_local SanitizingWorker* running;
+  static constexpr const char* kName = "sanitizers";
 
   // Runs the whole launch.
   static void launch(const Kernel& kernel, const Launch& launch);

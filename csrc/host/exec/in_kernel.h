@@ -1,0 +1,122 @@
+// Which kernel each CPU thread runs, for who has to end it from outside: Ctrl-C while no piece of
+// work comes to its end, and the report of a fault.
+#pragma once
+
+#include <c10/macros/Macros.h>
+#include <pthread.h>
+#include <setjmp.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "exec.h"
+
+namespace metalops::exec {
+
+// Thrown out of a kernel that does not end, when Ctrl-C has been pressed.
+struct EndedByInterrupt {};
+
+// Who runs fibers on this CPU thread.
+class FibersToLeave {
+ public:
+  // Redirects the machine state of a signal handler out of the running fiber, and has the group
+  // throw EndedByInterrupt. False where none runs.
+  virtual bool leave_by_interrupt(void* signal_context) = 0;
+
+ protected:
+  ~FibersToLeave() = default;
+};
+
+// A CPU thread that has run a kernel. Its signal handlers and the watching thread read it.
+struct CpuThread {
+  CpuThread();
+  ~CpuThread();
+  CpuThread(const CpuThread&) = delete;
+
+  const pthread_t id = pthread_self();
+  std::atomic<uint64_t> piece{0};  // odd in a kernel; another number for each time
+  std::atomic<const Kernel*> kernel{nullptr};
+  const char* engine = nullptr;
+  sigjmp_buf* way_out = nullptr;     // of a kernel on this thread's own stack
+  FibersToLeave* fibers = nullptr;   // of one on fibers
+  std::atomic<uint64_t> to_end{0};   // the piece that has to end
+  std::atomic<uintptr_t> code[2]{};  // of its kernel library, from where it may be left
+};
+
+extern constinit thread_local CpuThread* this_cpu_thread;
+CpuThread& make_this_cpu_thread();
+
+// While this CPU thread runs a piece of a launch.
+class InKernel {
+ public:
+  InKernel(const Kernel& kernel, const char* engine, FibersToLeave* fibers = nullptr)
+      : thread_(this_cpu_thread != nullptr ? *this_cpu_thread : make_this_cpu_thread()),
+        piece_(thread_.piece.load(std::memory_order_relaxed)),
+        kernel_(thread_.kernel.load(std::memory_order_relaxed)),
+        engine_(thread_.engine),
+        way_out_(thread_.way_out),
+        fibers_(thread_.fibers) {
+    enter(kernel, engine, nullptr, fibers, (piece_ | 1) + 2);
+  }
+  ~InKernel() {
+    const uint64_t piece = thread_.piece.load(std::memory_order_relaxed);
+    if (C10_LIKELY((piece_ & 1) == 0)) {
+      thread_.piece.store(piece + 1, std::memory_order_relaxed);
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+      thread_.way_out = nullptr;
+      thread_.fibers = nullptr;
+    } else {
+      enter(*kernel_, engine_, way_out_, fibers_, piece + 2);
+    }
+  }
+  InKernel(const InKernel&) = delete;
+
+  // Calls function(), which runs the kernel on this thread's own stack and whose frames hold
+  // nothing but plain data. Throws EndedByInterrupt.
+  template <class F>
+  void run(const F& function) {
+    sigjmp_buf way_out;
+    if (sigsetjmp(way_out, /*savemask=*/0) != 0) throw EndedByInterrupt();
+    thread_.way_out = &way_out;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    function();
+  }
+
+ private:
+  void enter(const Kernel& kernel, const char* engine, sigjmp_buf* way_out, FibersToLeave* fibers,
+             uint64_t piece) {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    thread_.kernel.store(&kernel, std::memory_order_relaxed);
+    thread_.engine = engine;
+    thread_.way_out = way_out;
+    thread_.fibers = fibers;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    thread_.piece.store(piece, std::memory_order_relaxed);
+  }
+
+  CpuThread& thread_;
+  // What was before.
+  const uint64_t piece_;
+  const Kernel* const kernel_;
+  const char* const engine_;
+  sigjmp_buf* const way_out_;
+  FibersToLeave* const fibers_;
+};
+
+// The code of a kernel library, and the end of its being loaded.
+void note_code(const msl::abi::Library& library);
+void forget_code(const msl::abi::Library& library);
+
+// Handles Ctrl-C and reports faults in kernels from now on. Cheap when it has been called before.
+void watch_kernels();
+
+// What the host's language says of Ctrl-C; set by the Python bindings.
+struct InterruptQuestions {
+  // Has the main thread call back when it is next able to handle a signal.
+  void (*when_handled)(void (*call)());
+  // Whether a handler of the signal will end what the main thread does.
+  bool (*is_fatal)();
+};
+extern std::atomic<const InterruptQuestions*> interrupt_questions;
+
+}  // namespace metalops::exec

@@ -1,0 +1,163 @@
+"""Ctrl-C ends a kernel that does not end, on every engine, within a second, and leaves the device usable."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+ENGINES = ("loop", "group", "fiber")
+
+# Kernels whose threads wait for what never comes: all of them, one of many, or one after others have gone through barriers.
+KERNELS = """
+#include <metal_stdlib>
+using namespace metal;
+
+void wait_for(device atomic_int* flag) {
+  while (atomic_load_explicit(flag, memory_order_relaxed) == 0) {}
+}
+kernel void every(device atomic_int* flag, uint i [[thread_position_in_grid]]) { wait_for(flag); }
+kernel void last(device atomic_int* flag, uint i [[thread_position_in_grid]], uint n [[threads_per_grid]]) {
+  if (i == n - 1) wait_for(flag);
+}
+kernel void functions(device atomic_int* flag, uint i [[thread_position_in_grid]]) {
+  float x = i;
+  while (atomic_load_explicit(flag, memory_order_relaxed) == 0) x = sin(pow(abs(x) + 1, 0.9f));
+  if (x == 3.0f) atomic_store_explicit(flag, 1, memory_order_relaxed);
+}
+kernel void together(
+    device atomic_int* flag, uint i [[thread_position_in_grid]], uint lane [[thread_index_in_threadgroup]]) {
+  threadgroup int shared[64];
+  int seen = 0;
+  do {
+    shared[lane] = atomic_load_explicit(flag, memory_order_relaxed);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    seen = shared[63 - lane];
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  } while (seen == 0);
+}
+kernel void one(device int* out, uint i [[thread_position_in_grid]]) { out[i] = 1; }
+"""
+
+CASES = [
+    (engine, kernel, grid, threads)
+    for engine in ENGINES
+    for kernel in ("every", "last", "functions", "together")
+    for grid, threads in ((64, 1), (1 << 16, 4))
+    if not (engine == "loop" and kernel == "together")  # which the loop engine does not take
+    if not (
+        engine == "group" and kernel != "together"
+    )  # and the group engine those without barriers
+]
+
+PROGRAM = f"""
+import json, os, signal, sys, threading, time
+import metalops, torch
+from metalops import _host
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+lib = torch.mps.compile_shader({KERNELS!r})
+out = torch.zeros(64, dtype=torch.int32, device="mps")
+
+def pressed(call):
+    "How long after Ctrl-C it ends, and by what."
+    when = []
+    def press():
+        when.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Timer(0.3, press).start()
+    try:
+        call()
+        ended = "nothing"
+        time.sleep(5)
+    except KeyboardInterrupt as error:
+        ended = "KeyboardInterrupt"
+    return time.monotonic() - when[0], ended
+
+def launch(engine, kernel, grid, threads):
+    torch.set_num_threads(threads)
+    before = _host.prefer_engine(engine)
+    flag = torch.zeros(1, dtype=torch.int32, device="mps")
+    try:
+        result = pressed(lambda: getattr(lib, kernel)(flag, threads=grid, group_size=64))
+    finally:
+        _host.prefer_engine(before)
+    out.zero_()
+    lib.one(out)
+    return *result, bool((out == 1).all())
+
+for case in json.loads(sys.argv[1]):
+    print(json.dumps(launch(*case)), flush=True)
+
+def in_backward():
+    flag = torch.zeros(1, dtype=torch.int32, device="mps")
+    class Endless(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+        @staticmethod
+        def backward(ctx, grad):
+            lib.every(flag, threads=64, group_size=64)
+            return grad
+    x = torch.ones(3, device="mps", requires_grad=True)
+    def backward():
+        try:
+            Endless.apply(x).sum().backward()
+        except RuntimeError as error:
+            assert "'every' was ended by Ctrl-C" in str(error), error
+        time.sleep(0.01)
+    result = pressed(backward)
+    out.zero_()
+    lib.one(out)
+    return *result, bool((out == 1).all())
+
+print(json.dumps(in_backward()), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def ended(once):
+    def run():
+        command = [sys.executable, "-c", textwrap.dedent(PROGRAM), json.dumps(CASES)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=150)
+            output, errors = done.stdout, done.stderr
+        except subprocess.TimeoutExpired as error:
+            output, errors = (error.stdout or b"").decode(), (error.stderr or b"").decode()
+        return [json.loads(line) for line in output.splitlines()], errors
+
+    return once("endless", run)
+
+
+@pytest.mark.parametrize(
+    "index", range(len(CASES) + 1), ids=["-".join(map(str, c)) for c in CASES] + ["backward"]
+)
+def test_control_c_ends_what_does_not_end(ended, index):
+    results, errors = ended
+    assert index < len(results), f"did not end: {errors}"
+    seconds, by, is_usable = results[index]
+    assert by == "KeyboardInterrupt" and is_usable
+    assert seconds < 5  # 0.4 on a machine that has nothing else to do
+
+
+def test_a_handler_of_the_program_is_asked_first():
+    """It may want the launch to end by itself, so only Python's own ends it."""
+    program = f"""
+    import ctypes, os, signal, threading
+    import metalops, torch
+    lib = torch.mps.compile_shader({KERNELS!r})
+    seen = []
+    signal.signal(signal.SIGINT, lambda *_: seen.append(1))
+    flag = torch.zeros(1, dtype=torch.int32, device="mps")
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    cell = ctypes.c_int.from_address(flag.data_ptr())
+    threading.Timer(1.5, lambda: setattr(cell, "value", 1)).start()
+    lib.every(flag, threads=64, group_size=64)
+    print("ended", len(seen))
+    """
+    program = textwrap.dedent(program)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "ended 1\n", done.stderr
