@@ -31,6 +31,7 @@ metalops::RandomParameters take_places(const MaybeGenerator& generator, const Te
 
 // The result has the strides that torch's meta function promises: those of the rates.
 Tensor poisson(const Tensor& rates, MaybeGenerator generator) {
+  metalops::check_generator(generator, rates);
   const auto name = kernel_name("poisson", rates);
   const auto result = at::empty_like(rates);
   const auto parameters = take_places(generator, result);
@@ -42,6 +43,7 @@ Tensor poisson(const Tensor& rates, MaybeGenerator generator) {
 
 Tensor binomial(const Tensor& count, const Tensor& prob, MaybeGenerator generator) {
   metalops::check_same_device("binomial", {{count, "count"}, {prob, "prob"}});
+  metalops::check_generator(generator, count);
   for (const auto& [tensor, argument] : {std::pair(count, "count"), std::pair(prob, "prob")}) {
     TORCH_CHECK_VALUE(at::isFloatingType(tensor.scalar_type()),
                       "binomial only supports floating-point dtypes for ", argument,

@@ -43,6 +43,7 @@ at::Tensor& rrelu_with_noise_out(const at::Tensor& self, at::Tensor& noise, cons
                                  at::Tensor& out) {
   constexpr const char* kName = "rrelu_with_noise";
   metalops::check_same_device(kName, {{out, "out"}, {self, "self"}, {noise, "noise"}});
+  metalops::check_generator(generator, self);
   TORCH_CHECK(self.sizes() == noise.sizes(),
               "noise tensor shape must match self tensor shape. Got self.shape = ", self.sizes(),
               " noise.shape = ", noise.sizes());

@@ -277,11 +277,87 @@ def test_state_of_wrong_size():
         torch.Generator("mps").set_state(torch.zeros(10, dtype=torch.uint8))
 
 
-def test_generator_of_another_device():
+def overloads_with_generators() -> list[str]:
+    """Every one that a kernel or a composition serves on both devices."""
+    found = []
+    for name in sorted(torch._C._dispatch_get_all_op_names()):
+        if not name.startswith("aten::") or name.startswith(
+            "aten::_fused_dropout"
+        ):  # of CUDA alone
+            continue
+        packet, _, overload = name.removeprefix("aten::").partition(".")
+        op = getattr(getattr(aten, packet, None), overload or "default", None)
+        if op is not None and any("Generator" in str(a.type) for a in op._schema.arguments):
+            found.append(name)
+    return found
+
+
+def draw_from(name: str, device: str, generator: torch.Generator):
+    """Calls an overload with arguments that it takes."""
+    packet, _, overload = name.removeprefix("aten::").partition(".")
+    op = getattr(getattr(aten, packet), overload or "default")
+    integers = "multinomial" in name or "randperm" in name
+
+    def argument(a):
+        kind = str(a.type)
+        if a.is_out:
+            return torch.zeros(4, device=device, dtype=torch.int64 if integers else torch.float32)
+        if "Generator" in kind:
+            return generator
+        if a.name == "high" and kind == "Tensor":
+            return torch.tensor(9)  # wanted on the CPU
+        if kind == "Tensor":
+            return torch.full((4,), -0.5 if "rrelu" in name else 0.5, device=device)
+        if "Device" in kind:
+            return torch.device(device)
+        if a.name == "training":
+            return True
+        if a.has_default_value():
+            return a.default_value
+        numbers = {"p": 0.5, "n": 4, "high": 9, "to": 9, "size": [4]}
+        return numbers.get(a.name, [4] if kind.startswith("List") else 1)
+
+    values = [(a, argument(a)) for a in op._schema.arguments]
+    positional = [value for a, value in values if not a.kwarg_only]
+    return op(*positional, **{a.name: value for a, value in values if a.kwarg_only})
+
+
+@pytest.mark.parametrize("devices", [("cpu", "mps"), ("mps", "cpu")], ids="-".join)
+@pytest.mark.parametrize("name", overloads_with_generators())
+def test_generator_of_another_device(name, devices):
+    """CPU tensors refuse one of mps too, although it leads their call to the kernels for mps."""
+    device, other = devices
+    draw_from(name, device, torch.Generator(device))
+    before = torch.Generator(other).manual_seed(1)
+    state = before.get_state()
     with pytest.raises(
-        RuntimeError, match="Expected a 'mps' device type for generator but found 'cpu'"
+        RuntimeError,
+        match=f"Expected a '{device}(:0)?' (device type for generator|generator device) but found '{other}",
     ):
-        torch.randn(3, device="mps", generator=torch.Generator())
+        draw_from(name, device, before)
+    assert torch.equal(before.get_state(), state)
+
+
+@pytest.mark.parametrize(
+    "init",
+    [
+        nn.init.uniform_,
+        nn.init.normal_,
+        nn.init.trunc_normal_,
+        nn.init.xavier_uniform_,
+        nn.init.xavier_normal_,
+        nn.init.kaiming_uniform_,
+        nn.init.kaiming_normal_,
+        nn.init.orthogonal_,
+        nn.init.sparse_,
+    ],
+    ids=lambda init: init.__name__,
+)
+def test_initialisation_with_a_generator_of_another_device(init):
+    sparsity = {"sparsity": 0.5} if init is nn.init.sparse_ else {}
+    for device, other in (("cpu", "mps"), ("mps", "cpu")):
+        with pytest.raises(RuntimeError, match=f"Expected a '{device}'.* but found '{other}"):
+            init(torch.empty(4, 5, device=device), generator=torch.Generator(other), **sparsity)
 
 
 def test_numbers_look_random():

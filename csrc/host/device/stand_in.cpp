@@ -70,9 +70,12 @@ class StandIn final : public c10::OperatorKernel {
     std::optional<bool> to_mps;  // what a device argument asks for
     for (size_t i = first; i < stack->size(); ++i) to_cpu((*stack)[i], aliases, to_mps);
     aliases.check_same_device();
+    const bool wrap = to_mps.value_or(aliases.saw_mps());
 
     std::optional<RandomStream> random;
-    if (generator_at_) {
+    // An mps generator leads here with CPU tensors too. Theirs is the CPU's kernel, which refuses
+    // it.
+    if (generator_at_ && wrap) {
       c10::IValue& generator = (*stack)[first + *generator_at_];
       random.emplace(generator.isGenerator() ? std::optional<at::Generator>(generator.toGenerator())
                                              : std::nullopt);
@@ -86,7 +89,6 @@ class StandIn final : public c10::OperatorKernel {
       const bool tensor = returns != 0 && (*stack)[first_return].isTensor();
       random->advance(tensor ? (*stack)[first_return].toTensor().numel() : 1);
     }
-    const bool wrap = to_mps.value_or(aliases.saw_mps());
     for (size_t i = first_return; i < stack->size(); ++i) from_cpu((*stack)[i], aliases, wrap);
   }
 

@@ -3,6 +3,7 @@
 #pragma once
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
+#include <ATen/core/TensorBase.h>
 #include <metalops/library.h>
 
 #include <cstdint>
@@ -10,6 +11,18 @@
 #include <optional>
 
 namespace metalops {
+
+// Raises RuntimeError, as torch does, for a generator of another device than the tensor's. An mps
+// generator leads to the kernel for mps with tensors of the CPU too.
+METALOPS_HIDDEN inline void check_generator(const std::optional<at::Generator>& generator,
+                                            const at::TensorBase& tensor) {
+  if (!generator.has_value() || !generator->defined()) {
+    return;
+  }
+  const auto own = generator->device().type();
+  TORCH_CHECK(own == tensor.device().type(), "Expected a '", tensor.device().type(),
+              "' device type for generator but found '", own, "'");
+}
 
 struct StreamPlace {
   uint64_t seed;
