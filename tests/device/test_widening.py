@@ -135,28 +135,16 @@ def test_integers_join_float32_tensors():
 
 
 def test_a_kernel_that_wrote_before_it_refused_runs_once():
-    """The CPU's kernel updates the first parameter and then refuses the second one's dtype."""
+    """The CPU's kernel scales the first tensor and then refuses the second one's dtype."""
     for _ in range(2):  # when it is tried, and when it is remembered
         first = torch.tensor([1.0, 2.0], device="mps")
         second = torch.tensor([8, 16], dtype=torch.int32, device="mps")
-        parameters, gradients = (
-            [first, second],
-            [torch.ones_like(first), 2 * torch.ones_like(second)],
+        found_inf = torch.zeros((), device="mps")
+        torch._amp_foreach_non_finite_check_and_unscale_(
+            [first, second], found_inf, torch.tensor(0.5, device="mps")
         )
-        torch._fused_sgd_(
-            parameters,
-            gradients,
-            [],
-            weight_decay=0.0,
-            momentum=0.0,
-            lr=0.5,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-            is_first_step=True,
-        )
-        assert first.tolist() == [0.5, 1.5]
-        assert second.tolist() == [7, 15]
+        assert first.tolist() == [0.5, 1.0]
+        assert second.tolist() == [4, 8]
 
 
 def test_what_a_kernel_takes_is_remembered():

@@ -1,10 +1,12 @@
 #include <ATen/core/Tensor.h>
+#include <ATen/native/ForeachUtils.h>
 #include <c10/util/Exception.h>
 #include <device/mac_refusals.h>
 #include <metal/scalar_types.h>
 
 #include <map>
 #include <string>
+#include <vector>
 
 namespace metalops::device {
 namespace {
@@ -82,6 +84,38 @@ void bicubic_antialiased(Arguments arguments) {
               "_upsample_bicubic2d_aa_out_mps only supports floating-point dtypes");
 }
 
+// Whether corresponding tensors of these lists lie in memory alike, without gaps: a fused
+// optimiser takes them as runs of numbers.
+bool lie_alike(Arguments arguments, std::initializer_list<size_t> which) {
+  std::vector<std::vector<at::Tensor>> lists;
+  for (const size_t i : which) lists.push_back(arguments[i].toTensorVector());
+  if (lists[0].empty()) return true;
+  return at::native::check_fast_path_restrictions(
+      std::vector<at::TensorList>(lists.begin(), lists.end()));
+}
+
+void fused_sgd(Arguments arguments) {
+  const bool has_momentum = arguments[2].toTensorVector().size() != 0;
+  const char* const lists = has_momentum ? "params, grads, momentum_buffer_list" : "params, grads";
+  const bool is_taken =
+      has_momentum ? lie_alike(arguments, {0, 1, 2}) : lie_alike(arguments, {0, 1});
+  TORCH_CHECK(is_taken, "Expected native::check_fast_path_restrictions({", lists,
+              "}) to be true, but got false.  (Could this error message be improved?  If so, "
+              "please report an enhancement request to PyTorch.)");
+}
+
+void fused_adam(Arguments arguments) {
+  constexpr size_t kAmsgrad = 11;
+  constexpr const char* kAlike = " must have same dtype, device, and layout";
+  if (arguments[kAmsgrad].toBool()) {
+    TORCH_CHECK(lie_alike(arguments, {0, 1, 2, 3, 4}),
+                "params, grads, exp_avgs, exp_avg_sqs, and max_exp_avg_sqs", kAlike);
+  } else {
+    TORCH_CHECK(lie_alike(arguments, {0, 1, 2, 3}), "params, grads, exp_avgs, and exp_avg_sqs",
+                kAlike);
+  }
+}
+
 }  // namespace
 
 Refusal find_refusal(const std::string& operator_name) {
@@ -91,6 +125,9 @@ Refusal find_refusal(const std::string& operator_name) {
       {"aten::addmm", &addmm},
       {"aten::addmm_", &addmm},
       {"aten::addr", &addr},
+      {"aten::_fused_adam_", &fused_adam},
+      {"aten::_fused_adamw_", &fused_adam},
+      {"aten::_fused_sgd_", &fused_sgd},
       {"aten::renorm", &renorm},
       {"aten::renorm_", &renorm},
       {"aten::silu", &silu_of_complex},

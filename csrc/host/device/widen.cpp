@@ -67,6 +67,25 @@ std::optional<ScalarType> refused_dtype(const std::string& message) {
   return std::nullopt;
 }
 
+// Operators whose CPU kernel takes 16-bit floats and computes something else with them: why.
+bool is_wrong_in_halves(const std::string& operator_name) {
+  static const std::array kNames = {
+      "aten::_fused_sgd_",  // of each 16 elements, its vectors take gradients of others
+  };
+  return std::find(kNames.begin(), kNames.end(), operator_name) != kNames.end();
+}
+
+bool is_half(const at::Tensor& tensor) {
+  return tensor.defined() && at::isReducedFloatingType(tensor.scalar_type());
+}
+
+bool has_halves(const IValue& value) {
+  if (value.isTensor()) return is_half(value.toTensor());
+  if (!value.isTensorList()) return false;
+  const auto tensors = value.toTensorVector();
+  return std::any_of(tensors.begin(), tensors.end(), is_half);
+}
+
 bool may_be_refused(const IValue& value) {
   if (value.isTensor()) return CpuKernel::may_refuse(value.toTensor());
   if (value.isTensorList()) {
@@ -97,6 +116,13 @@ std::optional<std::pair<ScalarType, ScalarType>> complex_companions(ScalarType r
 // One call with every `refused` argument replaced by a `wide` copy.
 class WideCall {
  public:
+  // With all 16-bit floats replaced.
+  static WideCall of_halves(const c10::OperatorHandle& op, c10::DispatchKeySet key) {
+    WideCall call(op, key, ScalarType::BFloat16, ScalarType::Float);
+    call.pairs_.push_back({ScalarType::Half, ScalarType::Float});
+    return call;
+  }
+
   WideCall(const c10::OperatorHandle& op, c10::DispatchKeySet key, ScalarType refused,
            ScalarType wide)
       : op_(op), key_(key) {
@@ -292,6 +318,7 @@ CpuKernel::CpuKernel(const c10::OperatorHandle& op, c10::DispatchKey key) : key_
     is_dtype_.push_back(is_dtype(argument));
     in_place_ |= is_written(argument) && !argument.is_out();
   }
+  wrong_in_halves_ = is_wrong_in_halves(op.schema().name());
 }
 
 CpuKernel::~CpuKernel() {
@@ -356,6 +383,10 @@ void CpuKernel::call(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
   const c10::SmallVector<IValue, 8> arguments(stack->begin() + static_cast<int64_t>(first),
                                               stack->end());
+  if (wrong_in_halves_ && std::any_of(arguments.begin(), arguments.end(), has_halves)) {
+    stack->resize(first);
+    return WideCall::of_halves(op, key_).run(arguments, stack);
+  }
   Signature this_one = signature(arguments);
   const Remembered* known = find(this_one);
   if (known != nullptr && known->widening) {

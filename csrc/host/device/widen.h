@@ -16,9 +16,10 @@ namespace metalops::device {
 
 // Calls the kernel of `op` for `key`, CPU or SparseCPU, with CPU arguments. When the kernel refuses
 // a dtype ("not implemented for 'Half'"), the arguments of that dtype are computed in a wider one
-// and the results are cast back; arguments that the operator writes get the cast result. What a
-// kernel takes is tried once and remembered for each combination of dtypes, kinds of shape and
-// modes. Threads may call at the same time.
+// and the results are cast back; arguments that the operator writes get the cast result. So are
+// 16-bit floats where a kernel is known to compute with them wrongly. What a kernel takes is tried
+// once and remembered for each combination of dtypes, kinds of shape and modes. Threads may call at
+// the same time.
 class CpuKernel {
  public:
   CpuKernel(const c10::OperatorHandle& op, c10::DispatchKey key);
@@ -54,6 +55,7 @@ class CpuKernel {
   const c10::DispatchKeySet key_;
   std::vector<bool> is_dtype_;  // of each argument
   bool in_place_ = false;       // some argument is both read and written
+  bool wrong_in_halves_;        // what it computes with 16-bit floats is never used
 };
 
 }  // namespace metalops::device
