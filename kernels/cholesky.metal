@@ -19,8 +19,11 @@ using metalops::MatrixSteps;
 using metalops::RowsOfLane;
 using metalops::SmallMatricesParameters;
 
+// Whether a minor can be a pivot: division by an infinite root would leave zeros that hide it.
+METAL_FUNC bool is_pivot(float minor) { return minor > 0.0f && minor < INFINITY; }
+
 // Threads lie along the packs of a row, and then along rows. infos: the order of the first leading
-// minor that is not positive, counted from 1; from there on a matrix is left alone. Rows are
+// minor that is no pivot, counted from 1; from there on a matrix is left alone. Rows are
 // divided by the roots of their minors at the end only: so a step takes one barrier.
 template <typename T>
 kernel void cholesky_block(device float4* matrices [[buffer(0)]], device int* infos [[buffer(1)]],
@@ -46,7 +49,7 @@ kernel void cholesky_block(device float4* matrices [[buffer(0)]], device int* in
     threadgroup_barrier(mem_flags::mem_threadgroup);
     const threadgroup T* const factors = metalops::elements_of<T>(&block[step][0]);
     const float minor = metalops::real_part(factors[step]);
-    failed = failed == 0 && !(minor > 0.0f) ? static_cast<int>(p.first + step + 1) : failed;
+    failed = failed == 0 && !is_pivot(minor) ? static_cast<int>(p.first + step + 1) : failed;
     const metalops::Divisor<float> divisor = metalops::divisor_of(minor);
     const float4 divided = divisor.divide(block[step][pack]);
     const uint below = failed != 0 ? p.rows : step + 1 + first_row;
@@ -114,7 +117,7 @@ struct ThreadTriangle {
     if (STEP >= count || info != 0) {
       return;
     }
-    if (!(minor > 0.0f)) {
+    if (!is_pivot(minor)) {
       info = static_cast<int>(STEP + 1);
       return;
     }
@@ -207,7 +210,7 @@ struct TriangleRows {
     }
   }
 
-  // Divides that row by the root of its minor, if that is positive.
+  // Divides that row by the root of its minor, if that is a pivot.
   void give(uint step, threadgroup float4* row, threadgroup float& minor) thread {
     for (uint r = 0; r < own.kRows; ++r) {
       if (own.row(r) == step) {
@@ -216,7 +219,7 @@ struct TriangleRows {
           row[b] = own.x[r][b];
         }
         minor = metalops::real_part(column(row[pack], step % own.kColumns, T()));
-        if (minor > 0.0f) {
+        if (is_pivot(minor)) {
           const float root = precise::sqrt(minor);
           for (uint b = 0; b < own.kPacks; ++b) {
             own.x[r][b] /= root;
@@ -286,7 +289,7 @@ kernel void cholesky_rows(device T* factors [[buffer(0)]], device int* infos [[b
       rows.give(step, row, minor);
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
-    info = info == 0 && !(minor > 0.0f) ? static_cast<int>(step + 1) : info;
+    info = info == 0 && !is_pivot(minor) ? static_cast<int>(step + 1) : info;
     if (info == 0) {
       rows.reduce(step, row);
     }

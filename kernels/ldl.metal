@@ -60,6 +60,9 @@ inline Candidate best_of_threadgroup(Candidate own, threadgroup float* sizes,
   return own;
 }
 
+// Whether a number of that size can stand in a diagonal block.
+METAL_FUNC bool is_finite(float size) { return size >= 0.0f && size < INFINITY; }
+
 // What is known of a step, which is for all threads to read.
 struct Step {
   uint k;          // the column
@@ -323,7 +326,11 @@ kernel void ldl_factor(device float* columns [[buffer(0)]], device float* number
       const int row = static_cast<int>(pivot + 1);
       own_pivots[k] = step.is_pair != 0 ? -row : row;
       own_pivots[last] = own_pivots[k];
-      if (step.is_zero != 0 && infos[matrix] == 0) {
+      const bool is_whole =
+          step.is_zero == 0 && is_finite(P::load(&column[k], apart).real_if(is_hermitian).size()) &&
+          is_finite(P::load(&column[last], apart).real_if(is_hermitian && last == k).size()) &&
+          is_finite(P::load(&of_last[last], apart).real_if(is_hermitian).size());
+      if (!is_whole && infos[matrix] == 0) {
         infos[matrix] = static_cast<int>(k + 1);
       }
     }
@@ -447,14 +454,16 @@ kernel void ldl_thread(device T* factors [[buffer(0)]], device int* pivots [[buf
     }
     own_pivots[k] = is_pair ? -static_cast<int>(pivot + 1) : static_cast<int>(pivot + 1);
     own_pivots[last] = own_pivots[k];
-    if (is_zero && info == 0) {
-      info = static_cast<int>(k + 1);
-    }
     const T d11 = on_diagonal(a[k * SIZE + k], is_hermitian);
     const T d22 = on_diagonal(a[last * SIZE + last], is_hermitian);
     a[k * SIZE + k] = d11;
     a[last * SIZE + last] = d22;
     const T d21 = is_pair ? a[last * SIZE + k] : from_real<T>(1.0f);
+    const bool is_whole = !is_zero && is_finite(pivot_size(d11)) && is_finite(pivot_size(d21)) &&
+                          is_finite(pivot_size(d22));
+    if (!is_whole && info == 0) {
+      info = static_cast<int>(k + 1);
+    }
     const metalops::Divisor<T> divisor = metalops::divisor_of(d11);
     Block<T> block = Block<T>();
     if (is_pair) {
