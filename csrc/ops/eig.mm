@@ -1,9 +1,9 @@
 // Host side of kernels/eig.metal: eigenvalues and eigenvectors of general matrices.
 #include "eig_large.h"
+#include "outputs.h"
 #include "squares.h"
 
 #include <ATen/native/LinearAlgebraUtils.h>
-#include <ATen/native/Resize.h>
 #include <ATen/ops/_linalg_check_errors.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eq.h>
@@ -67,13 +67,6 @@ std::pair<Tensor, Tensor> results_of(const Tensor& a, bool with_vectors, const c
   return {values, vectors};
 }
 
-void deliver(const Tensor& result, const Tensor& out) {
-  if (at::native::resize_output(out, result.sizes())) {
-    out.as_strided_(result.sizes(), result.strides());
-  }
-  out.copy_(result);
-}
-
 std::tuple<Tensor, Tensor> eig_of(const Tensor& self) {
   at::native::squareCheckInputs(self, "linalg.eig");
   at::toComplexType(self.scalar_type());  // refuses integers
@@ -90,8 +83,8 @@ std::tuple<Tensor&, Tensor&> eig_out(const Tensor& self, Tensor& values, Tensor&
   at::native::checkSameDevice(kName, values, self, "eigenvalues");
   at::native::checkSameDevice(kName, vectors, self, "eigenvectors");
   const auto [values_of_it, vectors_of_it] = results_of(self, true, kName);
-  deliver(values_of_it, values);
-  deliver(vectors_of_it, vectors);
+  metalops::write_output(values_of_it, values);
+  metalops::write_output(vectors_of_it, vectors);
   return {values, vectors};
 }
 
@@ -107,7 +100,7 @@ Tensor& eigvals_out(const Tensor& self, Tensor& out) {
   const auto type = at::toComplexType(self.scalar_type());
   at::native::checkLinalgCompatibleDtype(kName, out.scalar_type(), type, "eigenvalues");
   at::native::checkSameDevice(kName, out, self, "eigenvalues");
-  deliver(results_of(self, false, kName).first, out);
+  metalops::write_output(results_of(self, false, kName).first, out);
   return out;
 }
 

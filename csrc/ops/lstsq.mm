@@ -3,7 +3,6 @@
 // own.
 #include <ATen/TensorOperators.h>
 #include <ATen/native/LinearAlgebraUtils.h>
-#include <ATen/native/Resize.h>
 #include <ATen/ops/_linalg_check_errors.h>
 #include <ATen/ops/_linalg_svd.h>
 #include <ATen/ops/empty.h>
@@ -28,6 +27,8 @@
 #include <tuple>
 #include <utility>
 #include <vector>
+
+#include "outputs.h"
 
 namespace {
 
@@ -235,33 +236,54 @@ Solution solve(const Tensor& a, const Tensor& b, Driver driver, double rcond) {
   return result;
 }
 
-// A result in the place of what the caller gave. What has no elements yet takes its memory, with
-// what lies between its columns.
-void deliver(const Tensor& result, Tensor& out) {
-  if (out.numel() == 0 && out.scalar_type() == result.scalar_type()) {
-    out.set_(result);
-  } else {
-    at::native::resize_output(out, result.sizes());
-    out.copy_(result);
-  }
-}
+bool is_vector(const Tensor& a, const Tensor& b) { return a.dim() - b.dim() == 1; }
 
-std::tuple<Tensor&, Tensor&, Tensor&, Tensor&> lstsq_out(
-    const Tensor& a, const Tensor& b, std::optional<double> rcond,
-    std::optional<std::string_view> driver_name, Tensor& solution, Tensor& residuals, Tensor& rank,
-    Tensor& singular_values) {
+void check_operands(const Tensor& a, const Tensor& b) {
   TORCH_CHECK(a.dim() >= 2, kName, ": input must have at least 2 dimensions.");
   TORCH_CHECK(b.dim() >= 1, kName, ": other must have at least 1 dimension.");
   TORCH_CHECK(a.scalar_type() == b.scalar_type(), kName,
               ": Expected input and other to have the same dtype, but got input's dtype ",
               a.scalar_type(), " and other's dtype ", b.scalar_type());
-  const bool is_vector = a.dim() - b.dim() == 1;
-  TORCH_CHECK(is_vector || a.dim() == b.dim(), kName,
+  TORCH_CHECK(is_vector(a, b) || a.dim() == b.dim(), kName,
               ": input.dim() must be greater or equal to other.dim() and (input.dim() - "
               "other.dim()) <= 1");
-  const auto columns = is_vector ? b.unsqueeze(-1) : b;
-  TORCH_CHECK(a.size(-2) == columns.size(-2), kName, ": input.size(-2) should match other.size(",
-              is_vector ? "-1)" : "-2)");
+  TORCH_CHECK(a.size(-2) == b.size(is_vector(a, b) ? -1 : -2), kName,
+              ": input.size(-2) should match other.size(", is_vector(a, b) ? "-1)" : "-2)");
+}
+
+// solution, residuals, rank, singular values; without elements what the driver does not find.
+std::tuple<Tensor, Tensor, Tensor, Tensor> results_of(const Tensor& a, const Tensor& b,
+                                                      std::optional<double> rcond,
+                                                      std::optional<std::string_view> driver_name) {
+  const auto type = a.scalar_type();
+  metalops::check_dtype(type == at::kFloat || type == at::kComplexFloat, "linalg_lstsq_mps", type);
+  const auto driver = driver_of(driver_name);
+  const auto columns = is_vector(a, b) ? b.unsqueeze(-1) : b;
+  const auto m = a.size(-2);
+  const auto n = a.size(-1);
+  constexpr double kEpsilon = std::numeric_limits<float>::epsilon();
+  const auto smallest = rcond.value_or(kEpsilon * static_cast<double>(std::max(m, n)));
+
+  const auto batch =
+      at::infer_size(a.sizes().slice(0, a.dim() - 2), columns.sizes().slice(0, columns.dim() - 2));
+  auto found = solve(a, with_batch(columns, batch, 2), driver, smallest < 0 ? kEpsilon : smallest);
+  const auto x = found.x.narrow(-2, 0, n);
+  const auto nothing = [&](at::ScalarType of) { return at::empty({0}, a.options().dtype(of)); };
+  const auto real = c10::toRealValueType(type);
+  const bool has_values = driver == Driver::kGelsd || driver == Driver::kGelss;
+  const bool has_residuals =
+      m > n && (driver == Driver::kGels || (has_values && found.rank.eq(n).all().item<bool>()));
+  return {is_vector(a, b) ? x.squeeze(-1) : x, has_residuals ? found.residuals : nothing(real),
+          driver == Driver::kGels ? nothing(at::kLong) : found.rank,
+          has_values ? found.values : nothing(real)};
+}
+
+std::tuple<Tensor&, Tensor&, Tensor&, Tensor&> lstsq_out(const Tensor& a, const Tensor& b,
+                                                         std::optional<double> rcond,
+                                                         std::optional<std::string_view> driver,
+                                                         Tensor& solution, Tensor& residuals,
+                                                         Tensor& rank, Tensor& singular_values) {
+  check_operands(a, b);
   metalops::check_same_device(kName, {{a, "input"},
                                       {b, "other"},
                                       {solution, "solution"},
@@ -275,40 +297,20 @@ std::tuple<Tensor&, Tensor&, Tensor&, Tensor&> lstsq_out(
   at::native::checkLinalgCompatibleDtype(kName, rank.scalar_type(), at::kLong, "rank");
   at::native::checkLinalgCompatibleDtype(kName, singular_values.scalar_type(), real,
                                          "singular_values");
-  metalops::check_dtype(type == at::kFloat || type == at::kComplexFloat, "linalg_lstsq_mps", type);
-  const auto driver = driver_of(driver_name);
-  const auto m = a.size(-2);
-  const auto n = a.size(-1);
-  constexpr double kEpsilon = std::numeric_limits<float>::epsilon();
-  const auto smallest = rcond.value_or(kEpsilon * static_cast<double>(std::max(m, n)));
-
-  const auto batch =
-      at::infer_size(a.sizes().slice(0, a.dim() - 2), columns.sizes().slice(0, columns.dim() - 2));
-  auto found = solve(a, with_batch(columns, batch, 2), driver, smallest < 0 ? kEpsilon : smallest);
-  const auto x = found.x.narrow(-2, 0, n);
-  deliver(is_vector ? x.squeeze(-1) : x, solution);
-  const auto nothing = at::empty({0}, a.options().dtype(real));
-  const bool has_values = driver == Driver::kGelsd || driver == Driver::kGelss;
-  const bool has_residuals =
-      m > n && (driver == Driver::kGels || (has_values && found.rank.eq(n).all().item<bool>()));
-  deliver(has_residuals ? found.residuals : nothing, residuals);
-  if (driver != Driver::kGels) {
-    deliver(found.rank, rank);
-    deliver(has_values ? found.values : nothing, singular_values);
-  }
+  const auto results = results_of(a, b, rcond, driver);
+  metalops::write_output(std::get<0>(results), solution);
+  metalops::write_output(std::get<1>(results), residuals);
+  metalops::write_output(std::get<2>(results), rank);
+  metalops::write_output(std::get<3>(results), singular_values);
   return {solution, residuals, rank, singular_values};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> lstsq(const Tensor& a, const Tensor& b,
                                                  std::optional<double> rcond,
                                                  std::optional<std::string_view> driver) {
-  const auto real = a.options().dtype(c10::toRealValueType(a.scalar_type()));
-  auto solution = at::empty({0}, a.options());
-  auto residuals = at::empty({0}, real);
-  auto rank = at::empty({0}, a.options().dtype(at::kLong));
-  auto singular_values = at::empty({0}, real);
-  lstsq_out(a, b, rcond, driver, solution, residuals, rank, singular_values);
-  return {std::move(solution), std::move(residuals), std::move(rank), std::move(singular_values)};
+  check_operands(a, b);
+  metalops::check_same_device(kName, {{a, "input"}, {b, "other"}});
+  return results_of(a, b, rcond, driver);
 }
 
 TORCH_LIBRARY_IMPL(aten, MPS, library) {

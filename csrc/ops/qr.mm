@@ -1,6 +1,5 @@
 // Host side of kernels/qr.metal: the QR factorisation, and products with its orthogonal factor.
 #include <ATen/native/LinearAlgebraUtils.h>
-#include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/linalg_qr_meta.h>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "launch_lengths.h"
+#include "outputs.h"
 #include "reflectors.h"
 
 namespace {
@@ -207,15 +207,6 @@ std::tuple<Tensor, Tensor> geqrf_of(const Tensor& input) {
   return {std::move(a), std::move(taus)};
 }
 
-// Copies a result to an output that may be of a wider dtype, which gets the result's strides where
-// it has to be resized.
-void deliver(const Tensor& result, const Tensor& out) {
-  if (at::native::resize_output(out, result.sizes())) {
-    out.as_strided_(result.sizes(), result.strides());
-  }
-  out.copy_(result);
-}
-
 std::tuple<Tensor&, Tensor&> geqrf_out(const Tensor& input, Tensor& a, Tensor& tau) {
   constexpr const char* kName = "torch.geqrf";
   at::native::checkSameDevice(kName, a, input, "a");
@@ -223,8 +214,8 @@ std::tuple<Tensor&, Tensor&> geqrf_out(const Tensor& input, Tensor& a, Tensor& t
   at::native::checkLinalgCompatibleDtype(kName, a, input, "a");
   at::native::checkLinalgCompatibleDtype(kName, tau, input, "tau");
   const auto [factors, taus] = geqrf_of(input);
-  deliver(factors, a);
-  deliver(taus, tau);
+  metalops::write_output(factors, a);
+  metalops::write_output(taus, tau);
   return std::forward_as_tuple(a, tau);
 }
 
@@ -275,7 +266,7 @@ Tensor& householder_product_out(const Tensor& input, const Tensor& tau, Tensor& 
   constexpr const char* kName = "torch.linalg.householder_product";
   at::native::checkSameDevice(kName, out, input);
   at::native::checkLinalgCompatibleDtype(kName, out, input);
-  deliver(householder_product_of(input, tau), out);
+  metalops::write_output(householder_product_of(input, tau), out);
   return out;
 }
 
@@ -357,7 +348,7 @@ Tensor& ormqr_out(const Tensor& input, const Tensor& tau, const Tensor& other, b
               "torch.ormqr: Expected input and result to have the same dtype, but input has dtype",
               input.scalar_type(), " and result has dtype ", out.scalar_type());
   at::native::checkSameDevice("torch.ormqr", out, input);
-  deliver(ormqr_of(input, tau, other, left, transpose), out);
+  metalops::write_output(ormqr_of(input, tau, other, left, transpose), out);
   return out;
 }
 
