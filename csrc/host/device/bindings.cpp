@@ -5,6 +5,7 @@
 #include <device/allocator.h>
 #include <device/copy.h>
 #include <device/device.h>
+#include <device/dispatch_stubs.h>
 #include <device/recorder.h>
 #include <device/sparse.h>
 #include <device/stand_in.h>
@@ -63,6 +64,7 @@ void bind_device(pybind11::module_& m) {
   m.def("push_stand_in_record", &device::push_stand_in_record);
   m.def("pop_stand_in_record", &device::pop_stand_in_record);
   m.def("refuse_host_copies", &device::refuse_host_copies, py::arg("refuse"));
+  m.def("dispatch_stubs", &device::dispatch_stubs);
   m.def("drain_autograd_thread", &drain_autograd_thread);
 }
 

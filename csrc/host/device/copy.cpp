@@ -15,12 +15,6 @@ namespace {
 
 std::atomic<bool> refuses_host_copies{false};
 
-void before_copy_to_host() {
-  TORCH_CHECK(!refuses_host_copies,
-              "an mps tensor was copied to the host inside metalops.testing.no_host_copies()");
-  before_host_read();
-}
-
 // Whether a Mac copies between these tensors of one dtype by a kernel: bytes that lie in the same
 // order it copies as they are, and what comes from the CPU it orders there.
 bool is_reordered(const at::Tensor& self, const at::Tensor& source) {
@@ -70,6 +64,12 @@ TORCH_LIBRARY_IMPL(aten, MPS, m) {
 }
 
 }  // namespace
+
+void before_copy_to_host() {
+  TORCH_CHECK(!refuses_host_copies,
+              "an mps tensor was copied to the host inside metalops.testing.no_host_copies()");
+  before_host_read();
+}
 
 bool refuse_host_copies(bool refuse) { return refuses_host_copies.exchange(refuse); }
 

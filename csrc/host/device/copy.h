@@ -7,4 +7,7 @@ namespace metalops::device {
 // returns what held before.
 bool refuse_host_copies(bool refuse);
 
+// To be called before each of them: raises the errors that kernels have reported.
+void before_copy_to_host();
+
 }  // namespace metalops::device
