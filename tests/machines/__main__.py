@@ -241,7 +241,7 @@ def start(run: Run, command: list[str]) -> subprocess.CompletedProcess[str]:
     with subprocess.Popen(
         command,
         cwd=run.folder,
-        env=run.environment,
+        env={**run.environment, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
