@@ -347,6 +347,17 @@ add(
 )
 
 
+# Forward mode of these is a formula in Python, which raises in AOTAutograd's trace and leaves torch.func's levels behind.
+NO_COMPILED_TANGENTS = frozenset(SUBJECTS)
+
+
+def traces_tangents(combination: tuple[str, ...]) -> bool:
+    """Whether torch.compile has forward mode to trace."""
+    if "compile" not in combination:
+        return False
+    return bool(FORWARD.intersection(combination[combination.index("compile") :]))
+
+
 # ---- quantised weights
 
 FORWARD_REFUSED = [(frozenset(FORWARD), "Trying to use forward AD with metalops::")]
