@@ -90,6 +90,7 @@ kernel void k(device float* x [[buffer(0)]], device atomic_int* n [[buffer(1)]],
   shared[t % 64] = sin(x[i]) + pow(x[i], table[i % 2].x) + fmod(x[i], 3.0f);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   atomic_fetch_add_explicit(n, int(simd_sum(shared[0])) + twice, memory_order_relaxed);
+  os_log_default.log("%.2f", x[i]);
   x[i] = float(half(x[i]) * 2.0h) + float(bfloat(x[i])) + exp10(x[i]) + float(ulong(x[i]) / 3);
 }
 """

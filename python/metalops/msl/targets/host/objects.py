@@ -15,13 +15,13 @@ _MATH = """
     fmin fmod frexp hypot ilogb ldexp lgamma llrint llround log log10 log1p log2 logb lrint lround modf nan nearbyint nextafter
     pow remainder remquo rint round roundeven scalbln scalbn sin sincos sinh sqrt tan tanh tgamma trunc
 """.split()
-# Functions that compute: of the mathematical library (those of glibc's vectors of them too), of memory that they are handed,
-# and of the compiler's runtime, by what it makes of arithmetic, static variables and exceptions.
+# Functions that compute: of the mathematical library (those of glibc's vectors of them too), of memory that they are handed
+# (os_log formats numbers by snprintf), and of the compiler's runtime, by what it makes of arithmetic, static variables and exceptions.
 _ALLOWED = re.compile(
     rf"""(?:__)?(?:{"|".join(_MATH)})(?:f|l|f16|f32|f64)?(?:_finite)?
        |_ZGV[a-zA-Z]\w*v_(?:{"|".join(_MATH)})f?
        |mem(?:cpy|move|set|cmp)|bcmp|strlen
-       |__(?:mem(?:cpy|move|set))_chk
+       |(?:__)?snprintf(?:_chk)?|__(?:mem(?:cpy|move|set))_chk
        |__(?:add|sub|mul|div|neg|pow|eq|ne|lt|le|gt|ge|cmp|ucmp|unord|extend|trunc|fix|fixuns|float|floatuns|floatun|floatdi)
         (?:[sdthxb]i|[sdtxhb]f|[sdtxhb]c){{1,3}}i?\d?
        |__(?:u?div|u?mod|u?divmod|ashl|ashr|lshr|mulo|clz|ctz|ffs|popcount|parity|clrsb|bswap|mul)[sdt]i[234]?
