@@ -180,10 +180,9 @@ class Subject:
     refuses: tuple[tuple[frozenset[str], str], ...] = ()
 
     def refusal(self, combination: tuple[str, ...]) -> str | None:
-        for transforms, message in self.refuses:
-            if transforms.intersection(combination):
-                return message
-        return None
+        """The first that the call comes to raises, which depends on their order."""
+        messages = [text for transforms, text in self.refuses if transforms & {*combination}]
+        return "|".join(messages) or None
 
     def sample(self) -> Tensor:
         generator = torch.Generator().manual_seed(self.size)
