@@ -78,15 +78,16 @@ class Case:
 ALL = [Case(*names) for names in itertools.product(WIDTHS, REDUCTIONS, WRITES, USES)]
 
 
-def some(width, count):
-    """Cases of one width in which all writes, uses and, where there are enough, reductions occur."""
-    names = zip(
-        itertools.cycle(REDUCTIONS),
-        itertools.cycle(WRITES),
-        itertools.cycle(list(USES)),
-        strict=False,
-    )
-    return [Case(width, *three) for three in itertools.islice(names, count)]
+def some(width, turn):
+    """Cases of one width in which all writes occur; in three turns with all uses, and all reductions do."""
+    return [
+        Case(width, pick(REDUCTIONS, i + 5 * turn), write, pick(USES, i + turn))
+        for i, write in enumerate(WRITES)
+    ]
+
+
+def pick(names, i):
+    return list(names)[i % len(names)]
 
 
 def differences(cases):
@@ -105,8 +106,10 @@ def differences(cases):
     for i, case in enumerate(cases):
         actual = cs[i], xs[i], results[i]
         try:
+            # A compiled function rounds to bfloat16 at its end only.
+            tolerance = 1e-2 if case.reduction == "bfloat16" else 1e-3
             torch.testing.assert_close(
-                actual, (eager[0][i], eager[1][i], expected[i]), rtol=1e-3, atol=1e-3
+                actual, (eager[0][i], eager[1][i], expected[i]), rtol=tolerance, atol=tolerance
             )
         except AssertionError as error:
             found.append((case, str(error)))
