@@ -300,3 +300,16 @@ def test_instantiation_of_a_template_that_is_not_there():
         "scal<float>);",
         "there is no kernel template scal",
     )
+
+
+def test_an_error_in_a_kernel_with_a_barrier_is_said_once():
+    """The loops over threads that such kernels become are tried first."""
+    text = (
+        "kernel void f(device float* x [[buffer(0)]], uint i [[thread_position_in_threadgroup]]) {\n"
+        "  threadgroup float t[32];\n  t[i] = undeclared_thing;\n"
+        "  metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);\n  x[i] = t[31 - i];\n}\n"
+    )
+    with pytest.raises(SyntaxError, match="undeclared_thing") as raised:
+        msl.compile_source("#include <metal_stdlib>\n" + text)
+    assert str(raised.value).count("error:") == 1
+    assert raised.value.__context__ is None and raised.value.__cause__ is None

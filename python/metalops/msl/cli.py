@@ -61,9 +61,10 @@ def main_compile(argv: list[str]) -> int:
     add_arguments(parser, optimize=3)
     arguments = parser.parse_args(argv)
     options = replace(options_of(parser, arguments), sanitize=arguments.sanitize)
+    if not os.path.isfile(arguments.file):
+        print(f"metalops compile: no Metal source at {arguments.file}", file=sys.stderr)
+        return 1
     try:
-        if not os.path.isfile(arguments.file):
-            raise FileNotFoundError(f"no Metal source at {arguments.file}")
         shows = arguments.list or arguments.emit or arguments.explain
         if shows:
             emitted = emit(preprocess_file(arguments.file, options))
