@@ -17,8 +17,8 @@ from torch.testing._internal import common_mps
 from torch.testing._internal.common_methods_invocations import op_db
 
 from .test_op_db import (
-    FAST_STEP,
     KNOWN_FAILURES,
+    STEP,
     arguments,
     call,
     call_on_mps,
@@ -131,7 +131,7 @@ def explanation(op, dtype) -> str:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if i % FAST_STEP == 0 else pytest.mark.slow)
+        pytest.param(name, marks=() if i % STEP == 0 else pytest.mark.slow)
         for i, name in enumerate(LISTED)
     ],
 )

@@ -126,7 +126,7 @@ AIRY = "special.airy_ai"
         *((op, torch.mul, "mul", 2, (torch.float32, torch.complex64)) for op in MUL),
         (ATEN.special_airy_ai.default, torch.special.airy_ai, AIRY, 1, (torch.float32,)),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_operators_as_torch_ops_has_them(op, reference, name, operands, dtypes):
     for dtype in dtypes:
