@@ -305,8 +305,8 @@ def widened_reference(op, sample, dtype):
     return pytree.tree_map_only(torch.Tensor, narrow, result)
 
 
-def may_round_otherwise(function) -> bool:
-    """Whether the call launches kernels of ours, or a library multiplies."""
+def kernels_and_standins(function) -> tuple[list[str], list[str]]:
+    """The kernels that a call launches, all of which are ours, and the stand-ins that serve it."""
     kernels = []
 
     def hook(launch):
@@ -319,6 +319,17 @@ def may_round_otherwise(function) -> bool:
             outcome(function)
     finally:
         _host.set_launch_hook(before)
+    return kernels, list(served)
+
+
+def ours_takes_part(function) -> bool:
+    """Whether the call launches kernels of ours."""
+    return bool(kernels_and_standins(function)[0])
+
+
+def may_round_otherwise(function) -> bool:
+    """Whether the call launches kernels of ours, or a library multiplies."""
+    kernels, served = kernels_and_standins(function)
     return bool(kernels) or any(map(LIBRARIES.fullmatch, served))
 
 
