@@ -367,6 +367,10 @@ kernel void attention_forward_by_simdgroups(
     largest[i] = -INFINITY;
     total[i] = 0.0f;
   }
+  // Whether the largest score so far of some row is so large that the multiplication for base 2
+  // would round off what matters of differences of scores, or overflow. Differences come first
+  // then.
+  bool is_far = false;
 
   const attention::Range seen = attention::keys_seen(s, p, first, static_cast<int>(tile_rows));
   const int begin = seen.begin / columns * columns;
@@ -411,7 +415,6 @@ kernel void attention_forward_by_simdgroups(
     ::mpp::tensor_ops::reduce_rows(scores, newest, ::mpp::tensor_ops::reduction_operation::max,
                                    -INFINITY);
     bool is_new = false;
-    bool is_far = false;  // where scores have no room left for the multiplication for base 2
 #pragma unroll
     for (uint16_t i = 0; i < newest.get_capacity(); ++i) {
       if (!newest.is_valid_element(i)) {
@@ -426,26 +429,33 @@ kernel void attention_forward_by_simdgroups(
       }
       is_new = is_new || exceeds;
       newest[i] = largest[i] == -INFINITY ? 0.0f : largest[i];
-      is_far = is_far || abs(newest[i]) > 1e38f;
     }
-    if (is_whole && !simd_any(is_far)) {
+    const bool is_any_new = simd_any(is_new);
+    if (is_any_new) {
+      bool is_mine = false;
 #pragma unroll
       for (uint16_t i = 0; i < newest.get_capacity(); ++i) {
-        newest[i] *= log2_e;
+        is_mine = is_mine || (newest.is_valid_element(i) && abs(newest[i]) > attention::kRoomy);
       }
-      const float at_once = make.scale * log2_e;
+      is_far = simd_any(is_mine);
+    }
+    if (is_far) {
 #pragma unroll
       for (auto it = scores.begin(); it != scores.end(); ++it) {
         if (it.is_valid_element()) {
-          *it = fast::exp2(fma(*it, at_once, -*newest.map_iterator(it)));
+          *it = fma(*it, by, -*newest.map_iterator(it));
         }
       }
-    } else {
+    }
+    const float by_for_base_2 = is_far ? log2_e : by * log2_e;
 #pragma unroll
-      for (auto it = scores.begin(); it != scores.end(); ++it) {
-        if (it.is_valid_element()) {
-          *it = fast::exp2(fma(*it, by, -*newest.map_iterator(it)) * log2_e);
-        }
+    for (uint16_t i = 0; i < newest.get_capacity(); ++i) {
+      newest[i] = is_far ? 0.0f : newest[i] * log2_e;
+    }
+#pragma unroll
+    for (auto it = scores.begin(); it != scores.end(); ++it) {
+      if (it.is_valid_element()) {
+        *it = fast::exp2(fma(*it, by_for_base_2, -*newest.map_iterator(it)));
       }
     }
     ::mpp::tensor_ops::reduce_rows(scores, newest, ::mpp::tensor_ops::reduction_operation::sum,
@@ -466,7 +476,7 @@ kernel void attention_forward_by_simdgroups(
         }
       }
     }
-    if (simd_any(is_new)) {
+    if (is_any_new) {
 #pragma unroll
       for (auto it = sums.begin(); it != sums.end(); ++it) {
         if (it.is_valid_element()) {

@@ -45,7 +45,6 @@ struct GradientTile {
 // result times its gradient less the gradient of the log-sum-exp. The second is what weights are
 // multiplied by: 1, but where the log-sum-exp has no room for all digits of the logarithm beside
 // the largest score, as that of keys that a mask of large negative numbers hides.
-constant constexpr float kRoomy = 4096.0f;
 
 // What the gradients of an element of the weights are made of.
 struct Element {
@@ -86,7 +85,8 @@ inline float gradients_of_share(attention::Scores<T> make, attention::Dropout dr
   const int of_row = min(row + in_tile, make.queries - 1);
   // Of rows that see nothing: some number, beside which their scores have no weight.
   const float relative_to = lse[of_row] == -INFINITY ? 0.0f : lse[of_row];
-  const float less = statistics[of_row].x;
+  const float2 of_both = statistics[of_row];
+  const float less = of_both.x;
   for (int i = 0; i < Tile::share; ++i) {
     const int at = in_tile * Tile::stride + Tile::column_of(index, i);
     weights[i] = products[at];
@@ -113,7 +113,7 @@ inline float gradients_of_share(attention::Scores<T> make, attention::Dropout dr
           element.placed * abs(static_cast<float>(row + in_tile + make.diagonal - of_column));
     }
   }
-  const float by = statistics[of_row].y;
+  const float by = of_both.y;
   if (by != 1.0f) {
     for (int i = 0; i < Tile::share; ++i) {
       weights[i] *= by;
@@ -177,7 +177,7 @@ kernel void attention_statistics(
   sum = simd_sum(sum);
   const float of_row = lse[number];
   float by = 1.0f;
-  if (abs(of_row) > kRoomy && abs(of_row) != INFINITY) {
+  if (abs(of_row) > attention::kRoomy && abs(of_row) != INFINITY) {
     int sequence = static_cast<int>(batch);
     while (p.is_packed && sequence + 1 < p.batch && cu_queries[sequence + 1] <= row) {
       ++sequence;

@@ -6,6 +6,10 @@
 namespace metalops {
 namespace attention {
 
+// Beyond this the digits that weights depend on are too near the end of a float: those of the
+// logarithm of a sum beside the largest score, or of a score's product with log2(e).
+constant constexpr float kRoomy = 4096.0f;
+
 // softcap * tanh(score / softcap). What is small beside the softcap is the score itself, also where
 // the quotient is no number that GPUs tell from zero.
 inline float capped(float score, float softcap) {
