@@ -127,6 +127,7 @@ def test_in_place_and_overlapping(shader):
         ((2, 3, 70_000), (1, 1, 1)),
         ((1 << 20, 3), (1000, 1)),
         ((100, 100, 9), None),
+        ((1, 2, 100), None),
     ],
     ids=str,
 )
@@ -194,6 +195,10 @@ def test_wrong_launches(shader):
         shader.scale(x, x.cpu(), 1.0)
     with pytest.raises(ValueError, match="groups of 1 to 1024 threads"):
         shader.scale(x, x, 1.0, threads=8, group_size=2048)
+    with pytest.raises(ValueError, match="at most 64 threads in the third dimension, got"):
+        shader.mark(
+            torch.zeros(100, 2, 1, device="cuda"), threads=(1, 2, 100), group_size=(1, 2, 100)
+        )
 
 
 @pytest.mark.parametrize(

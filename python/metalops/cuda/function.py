@@ -31,6 +31,11 @@ _MOST_THREADS = 1024  # of a group, where the kernel does not say
 _MAX_BUFFERS = 31
 _INLINE_BYTES = 1024
 _MAX_BLOCKS = (2**31 - 1, 65535, 65535)  # of one launch
+MOST_OF_A_DIMENSION = (
+    1024,
+    1024,
+    64,
+)  # threads of a block, by the CUDA C++ Programming Guide's table of limits
 _WARP = 32
 _ORDINARY_SHARED_BYTES = 48 * 1024  # more must be asked for
 _KEPT = 1024  # grids
@@ -234,6 +239,11 @@ class Function:
         block = group
         if self._whole_warps:
             block = -(-math.prod(group) // _WARP) * _WARP, 1, 1
+        elif group[2] > MOST_OF_A_DIMENSION[2]:
+            raise ValueError(
+                f"kernel '{self._name}': CUDA runs groups of at most {MOST_OF_A_DIMENSION[2]} threads in the third dimension, "
+                f"got {group}"
+            )
         is_line = grid[1] == grid[2] == 1 and group[1] == group[2] == 1
         if len(self._geometries) >= _KEPT:
             self._geometries.clear()
@@ -290,10 +300,10 @@ def _end(value: Value) -> int:
 
 
 def group_within(sizes: Sequence[int], most: int) -> tuple[int, ...]:
-    """A group of as many dimensions, no larger in any, with at most so many threads: whole rows of x first."""
+    """A group of as many dimensions, no larger in any, with at most so many threads, which CUDA launches: whole rows of x first."""
     group = []
-    for size in sizes:
-        group.append(max(1, min(size, most)))
+    for size, limit in zip(sizes, MOST_OF_A_DIMENSION):
+        group.append(max(1, min(size, most, limit)))
         most //= group[-1]
     return tuple(group)
 
