@@ -50,6 +50,15 @@ READ = {
     + [("text.metal", "-O", "0", "-o", name) for name in (*UNWRITABLE, "/dev/null")],
     "demo": [("--image", name) for name in (*UNREADABLE, "bytes.metal", "empty", "text.metal")]
     + [("--image", "picture.png", "--output", name) for name in UNWRITABLE if name not in MADE],
+    "new": [
+        (name, "out/package") for name in ("", "two words", "1st", "class", "torch", "a/b", "..")
+    ]
+    + [
+        ("my_ops", name)
+        for name in UNWRITABLE
+        if name not in ("empty folder", "out", "nowhere/below")
+    ]
+    + [("my_ops", "text.metal"), ("my_ops", "loop")],
     "replay": [(name,) for name in (*UNREADABLE, "bytes.metal", "empty", "text.metal")]
     + [("no launches.trace",), ("no launches.trace", "--check"), ("no launches.trace", "--time")],
     "selftest": [("--output", name) for name in UNWRITABLE],
@@ -158,8 +167,8 @@ class Broken(io.StringIO):
 
 
 def test_every_command_has_a_short_run():
-    # The demo takes longer, and prints in the same way.
-    assert {a[0] for a in SHORT if a and a[-1] != "--help"} | {"sanitize", "demo"} >= set(
+    # The demo takes longer, new refuses a folder that it has written, and both print in the same way.
+    assert {a[0] for a in SHORT if a and a[-1] != "--help"} | {"sanitize", "demo", "new"} >= set(
         __main__.COMMANDS
     )
 

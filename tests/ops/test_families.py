@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 ALL = gather("BENCHMARKS")
 SOURCES = {".py", ".md", ".toml", ".h", ".cpp", ".mm", ".metal", ".txt", ""}
 FOLDERS = ("benchmarks", "csrc", "docs", "kernels", "python", "tests", ".ci")
-GENERATED = {"_stock_overloads.py"}
+GENERATED = {"_stock_overloads.py", "operators.md"}
 
 
 def _files():
