@@ -218,13 +218,14 @@ _LEGEND = """\
 ours: the operator on the mps device, {where}, one kernel each, new or changed by metalops.
 torch: the same by torch's own operators on the same values in CPU tensors, one after the other where torch has no operator
 of that kind (softcap is 0.8 * tanh(x / 0.8), attention one with a window and softcap). Best of {repeats} runs in milliseconds, in turns; both use {threads} CPU threads.
-ratio: how many times as fast as torch. "-": torch's CPU has no such operator of float16.
+ratio: how many times as fast as torch, the most first. "-": torch's CPU has no such operator of float16.
 error: the largest distance from torch on the CPU in float64, relative to max(1, |result|)."""
 
 
 _OF_SOFTWARE = """\
 fma takes a number for each channel, and a pixel's three lie together: rows of three elements are what a device in software is
-slowest at. Where torch's CPU has a kernel of its own in one piece (fma, frexp, heaviside), there is nothing to be gained."""
+slowest at. What is gained is memory that is not written and read again between operators that torch runs one after the other, so
+nothing where torch's CPU has a kernel in one piece (fma, frexp) or vectorises a function that this compiler does not (tanh)."""
 
 
 def _legend() -> str:
@@ -236,7 +237,8 @@ def _legend() -> str:
 
 def _print_table(rows: list[Row]) -> None:
     print(f"{'operator':18} {'dtype':8} {'ours':>9} {'torch':>9} {'ratio':>7} {'error':>9}")
-    for row in rows:
+    dtypes = list(dict.fromkeys(row.dtype for row in rows))
+    for row in sorted(rows, key=lambda row: (dtypes.index(row.dtype), -(row.ratio or 0))):
         dtype = str(row.dtype).removeprefix("torch.")
         theirs = "-" if row.torchs is None else f"{row.torchs:.3f}"
         ratio = "-" if row.ratio is None else f"{row.ratio:.1f}x"

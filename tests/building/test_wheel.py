@@ -114,4 +114,4 @@ def test_a_library_for_another_cpu_is_compiled_again(another_cpu):
 
 def test_without_a_compiler_it_is_told_what_to_install(another_cpu):
     told, _ = run(ON_ANOTHER_CPU, another_cpu).splitlines()
-    assert "install clang++" in told and "g++" in told
+    assert "install g++" in told and "clang++" in told
