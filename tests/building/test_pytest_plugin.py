@@ -177,16 +177,17 @@ def test_an_unknown_sanitizer_is_refused(suite):
     assert result.ret == pytest.ExitCode.USAGE_ERROR
 
 
-SANITIZED = """
+SHIFT = """
+kernel void shift(device float* out, device const float* in, uint i [[thread_position_in_grid]]) {
+  out[i] = in[i + BY];
+}
+"""
+SANITIZED = f"""
     import metalops
     import pytest
     import torch
 
-    source = '''
-    kernel void shift(device float* out, device const float* in, uint i [[thread_position_in_grid]]) {
-      out[i] = in[i + BY];
-    }
-    '''
+    source = {SHIFT!r}
 
     def shift(by):
         x = torch.zeros(8, device="mps")

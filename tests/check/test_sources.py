@@ -30,6 +30,7 @@ ON_PURPOSE = {
     "tests/cuda/test_tensors.py": {"cooperative-capacity"},
     "tests/exec/device_program.metal": {"divergent-barrier"},
     "tests/exec/test_barriers.py": {"divergent-barrier", "maybe-divergent-barrier"},
+    "tests/exec/test_endless.py": {"maybe-divergent-barrier"},
     "tests/exec/test_launches.py": {"recursion"},  # the stack of a fiber
     "tests/exec/test_types.py": {"vector-size"},  # of Metal 4.0
     "tests/fuzz/hostile.py": {"asm", "kernel-argument"},
