@@ -122,7 +122,13 @@ def check_kernels(include_dirs: list[str]) -> int:
         text = flatten(path, include_dirs)
         name = os.path.relpath(path, ROOT)
         # The front end defines what Apple's compiler defines, and has Metal's own headers built in.
-        for included in preprocess(text).dependencies:
+        try:
+            dependencies = preprocess(text).dependencies
+        except SyntaxError as error:
+            print(f"{name}: the embedded text cannot be preprocessed: {error}")
+            faults += 1
+            continue
+        for included in dependencies:
             print(f"{name}: the embedded text still includes {included}")
             faults += 1
         for line in text.splitlines():

@@ -89,6 +89,10 @@ class Compiler:
                 flags.append("-fveclib=libmvec")
         else:
             flags += _GNU
+            if platform.machine() == "x86_64":
+                # g++ 12 leaves out conversions to half and back where it has instructions of halves, and what a kernel
+                # rounds is not rounded.
+                flags.append("-mno-avx512fp16")
             if int(self.version.split(".")[0]) >= 13:
                 flags.append("-fexcess-precision=16")
         return flags
