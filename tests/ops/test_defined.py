@@ -101,7 +101,10 @@ def results_of(function, tensors):
     inputs = [x for x in tensors if x.requires_grad]
     if not inputs:
         return result, ()
-    gradients = torch.autograd.grad(result.abs().sum(), inputs, allow_unused=True)
+    # One graph may have the results of several functions.
+    gradients = torch.autograd.grad(
+        result.abs().sum(), inputs, allow_unused=True, retain_graph=True
+    )
     return result.detach(), gradients
 
 
