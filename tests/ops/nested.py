@@ -141,7 +141,11 @@ def not_composed(combination: tuple[str, ...]) -> str | None:
         return LINEARIZE
     for place, name in enumerate(combination):
         outer = combination[:place]
-        if name == "compile" and combination[0] != "compile" and set(outer) - {"create_graph"}:
+        if (
+            name == "compile"
+            and combination[0] != "compile"
+            and set(outer) - {"create_graph", "compile"}
+        ):
             return IN_TRANSFORM
         if name == "compile" and outer.count("create_graph") > 1:
             return TWICE

@@ -133,6 +133,8 @@ def plain_cases():
 @pytest.mark.parametrize("combination", list(plain_cases()))
 def test_what_torch_composes(combination):
     """That the rules of what it refuses, or gives wrong results for, are neither too narrow nor too wide."""
+    if "compile" in combination:
+        torch._dynamo.reset()  # functions that were compiled too often before run as they are, and are right
     x = torch.tensor([[0.3, -0.4], [0.5, 0.2]], dtype=torch.float64)
     expected = composed_for_reference(combination, plain)(x)
     try:
