@@ -55,10 +55,6 @@ NOT_REFUSED = {
     "arange": ((torch.uint8,), "negative numbers become unsigned ones in another way"),
     "argsort": ((torch.uint8, torch.int8, torch.bool, torch.float16, torch.bfloat16), ORDER),
     "fft.hfft2": (COMPLEX, "before macOS 14.4 only"),
-    "linalg.pinv.hermitian": (
-        (torch.float32, torch.complex64),
-        "torch calls a kernel of ours where no mode sees it",
-    ),
     "logcumsumexp": (COMPLEX, "the branch of the logarithm is another"),
     "lu_unpack": (COMPLEX, "the list's tests make the samples on the Mac, by linalg.lu_factor"),
     "masked.median": (
