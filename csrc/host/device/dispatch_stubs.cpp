@@ -59,7 +59,7 @@ namespace {
 template <class T>
 constexpr bool kIsTensor = std::is_base_of_v<at::TensorBase, std::decay_t<T>>;
 
-// What the CPU's kernel gets of a call. An iterator is passed as it is: kernels take addresses,
+// Arguments for the CPU's kernel. An iterator is passed as it is: kernels take addresses,
 // sizes and strides from it, and ask for no device.
 class CpuCall {
  public:
@@ -367,7 +367,7 @@ using FindKernel = at::native::DispatchResult (*)(at::native::DispatchStubImpl*,
 
 FindKernel find_of_torch = nullptr;
 
-// What torch's build for Linux leaves out for mps.
+// Entries for mps that torch's Linux build leaves out.
 at::native::DispatchResult find_kernel(at::native::DispatchStubImpl* stub, c10::DeviceType device,
                                        void* a, void* b, void* c, void* d) {
   if (device != c10::DeviceType::MPS) return find_of_torch(stub, device, a, b, c, d);

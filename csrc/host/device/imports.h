@@ -1,4 +1,4 @@
-// What a loaded library calls for a function that could come from another one.
+// Imports of a loaded library: the functions that it calls through its table of other libraries.
 #pragma once
 #include <string_view>
 

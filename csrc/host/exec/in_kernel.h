@@ -95,7 +95,7 @@ class InKernel {
   }
 
   CpuThread& thread_;
-  // What was before.
+  // The state to restore.
   const uint64_t piece_;
   const Kernel* const kernel_;
   const char* const engine_;
@@ -110,7 +110,7 @@ void forget_code(const msl::abi::Library& library);
 // Handles Ctrl-C and reports faults in kernels from now on. Cheap when it has been called before.
 void watch_kernels();
 
-// What the host's language says of Ctrl-C; set by the Python bindings.
+// Questions to the host's language about Ctrl-C; set by the Python bindings.
 struct InterruptQuestions {
   // Has the main thread call back when it is next able to handle a signal.
   void (*when_handled)(void (*call)());
