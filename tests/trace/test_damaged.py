@@ -69,6 +69,7 @@ VALUES = [
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """The members of a valid trace with all that a description can hold."""
+    torch.manual_seed(0)  # what is done to a file depends on its bytes
     path = tmp_path_factory.mktemp("trace") / "a.trace"
     shader = torch.mps.compile_shader(KERNELS)
     out, x = torch.zeros(8, device="mps"), torch.rand(8, device="mps")
@@ -227,6 +228,15 @@ def test_changed_files_are_refused_or_replay(files, tmp_path):
 @pytest.mark.slow
 def test_many_changed_files(files, tmp_path):
     assert 100 < _put_through(files, tmp_path / "b.trace", range(10_000, 15_000)) < 2500
+
+
+def test_a_header_with_a_long_name_is_not_quoted_whole(files, tmp_path):
+    """zipfile's message would hold the file."""
+    data = bytearray(_packed(files))
+    data[26:28] = (3000).to_bytes(2, "little")  # the first member's length of name
+    path = tmp_path / "b.trace"
+    path.write_bytes(data)
+    assert not _replays(path)
 
 
 def test_an_unchanged_file_that_is_packed_again_replays(files, tmp_path):

@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import textwrap
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -152,7 +153,8 @@ def load(path: str | os.PathLike) -> Trace:
         except schema.Misfit as error:
             raise TraceError(f"{path} is damaged: {error}") from None
         except Exception as error:  # of many kinds, by zipfile, zlib, struct and json
-            reason = str(error).split("\n")[0] or type(error).__name__
+            # zipfile quotes as much of the file as a damaged header says.
+            reason = textwrap.shorten(str(error), 200) or type(error).__name__
             raise TraceError(
                 f"{path} is not a trace of metalops, or is damaged: {reason}"
             ) from None
