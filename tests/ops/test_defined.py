@@ -95,15 +95,14 @@ def extension(shared_folder, once):
     torch.ops.load_library(once("defined", lambda: make_extension(folder)))
 
 
-def results_of(function, tensors):
-    """What a function returns, and the gradients of the tensors for which that is differentiable."""
+def results_of(function, tensors, retain_graph=None):
+    """Returns what a function returns, and the gradients of the tensors for which that is differentiable."""
     result = function(*tensors)
     inputs = [x for x in tensors if x.requires_grad]
     if not inputs:
         return result, ()
-    # One graph may have the results of several functions.
     gradients = torch.autograd.grad(
-        result.abs().sum(), inputs, allow_unused=True, retain_graph=True
+        result.abs().sum(), inputs, allow_unused=True, retain_graph=retain_graph
     )
     return result.detach(), gradients
 
@@ -129,7 +128,9 @@ def test_all_in_one_function_for_inductor(fresh_compiler):
     tensors = [case.tensors(requires_grad=True) for case in cases]
     results = torch.compile(everything, fullgraph=True)(tensors)
     for case, xs, result in zip(cases, tensors, results, strict=True):
-        check(results_of(lambda *_: result, xs), results_of(case.reference, xs))  # noqa: B023
+        # All results belong to one graph, which the next case needs.
+        actual = results_of(lambda *_: result, xs, retain_graph=True)  # noqa: B023
+        check(actual, results_of(case.reference, xs))
 
 
 class Module(torch.nn.Module):
