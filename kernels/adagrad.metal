@@ -1,6 +1,8 @@
 // One step of Adagrad (J. Duchi et al., 2011) for one parameter tensor, or for several. All that
 // belong to a parameter lie in memory in the same way.
 
+#include <metalops/register_kernel.h>
+
 #include <metal_stdlib>
 
 #include "adagrad.h"
@@ -135,16 +137,9 @@ kernel void adagrad_together(device T* param0 [[buffer(0)]], device T* grad0 [[b
   }
 }
 
-#define REGISTER_ADAGRAD(T)                                                                     \
-  template [[host_name("adagrad_" #T)]] kernel void adagrad<T>(                                 \
-      device T*, device T*, device T*, constant float&, constant float&, constant float&,       \
-      constant float&, constant AdagradParameters&, uint2);                                     \
-  template [[host_name("adagrad_together_" #T)]] kernel void adagrad_together<T>(               \
-      device T*, device T*, device T*, constant float&, device T*, device T*, device T*,        \
-      constant float&, device T*, device T*, device T*, constant float&, device T*, device T*,  \
-      device T*, constant float&, device T*, device T*, device T*, constant float&, device T*,  \
-      device T*, device T*, constant float&, constant float&, constant float&, constant float&, \
-      constant AdagradParameters&, constant AdagradTensors&, uint2)
+#define REGISTER_ADAGRAD(T)                   \
+  REGISTER_KERNEL("adagrad_" #T, adagrad, T); \
+  REGISTER_KERNEL("adagrad_together_" #T, adagrad_together, T)
 
 REGISTER_ADAGRAD(float);
 REGISTER_ADAGRAD(half);

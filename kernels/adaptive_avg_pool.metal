@@ -1,6 +1,8 @@
 // Means over windows that divide the input into as many parts as the output has elements, and the
 // gradient, in two and three dimensions. Tensors are dense; every element of the result has a
 // thread. Sums are float whatever the tensors are.
+#include <metalops/register_kernel.h>
+
 #include <metal_stdlib>
 
 #include "adaptive_avg_pool.h"
@@ -112,12 +114,9 @@ kernel void adaptive_avg_pool_backward(device T* grad_input [[buffer(0)]],
   grad_input[at.element] = static_cast<T>(sum);
 }
 
-#define REGISTER_ADAPTIVE_AVG_POOL(NAME, LAYOUT, T)                                               \
-  template [[host_name("adaptive_avg_pool_" NAME #T)]] kernel void adaptive_avg_pool<LAYOUT, T>(  \
-      device T*, constant T*, constant uint2*, constant AdaptiveAvgPoolParameters&, uint3);       \
-  template [[host_name("adaptive_avg_pool_backward_" NAME #T)]] kernel void                       \
-  adaptive_avg_pool_backward<LAYOUT, T>(device T*, constant T*, constant uint2*, constant float*, \
-                                        constant AdaptiveAvgPoolParameters&, uint3)
+#define REGISTER_ADAPTIVE_AVG_POOL(NAME, LAYOUT, T)                            \
+  REGISTER_KERNEL("adaptive_avg_pool_" NAME #T, adaptive_avg_pool, LAYOUT, T); \
+  REGISTER_KERNEL("adaptive_avg_pool_backward_" NAME #T, adaptive_avg_pool_backward, LAYOUT, T)
 
 REGISTER_ADAPTIVE_AVG_POOL("", Planar, float);
 REGISTER_ADAPTIVE_AVG_POOL("", Planar, half);

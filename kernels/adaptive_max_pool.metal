@@ -1,6 +1,7 @@
 // Maxima of windows that divide the input into as many parts as the output has elements, and the
 // gradient. Tensors are contiguous; every element of the result has a thread.
 #include <c10/metal/error.h>
+#include <metalops/register_kernel.h>
 
 #include <metal_stdlib>
 
@@ -35,9 +36,8 @@ kernel void check_indices(constant long* indices [[buffer(0)]], constant uint2* 
   }
 }
 
-#define REGISTER_ADAPTIVE_MAX_POOL(T)                                                        \
-  template [[host_name("adaptive_max_pool_" #T)]] kernel void adaptive_max_pool<T>(          \
-      device T*, device long*, constant T*, constant uint2*, constant PoolingSizes&, uint3); \
+#define REGISTER_ADAPTIVE_MAX_POOL(T)                             \
+  REGISTER_KERNEL("adaptive_max_pool_" #T, adaptive_max_pool, T); \
   REGISTER_MAX_POOL_BACKWARD(T)
 
 REGISTER_ADAPTIVE_MAX_POOL(float);

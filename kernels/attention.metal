@@ -1,6 +1,8 @@
 // Attention without its scores: a threadgroup has a tile of queries of one head and walks over the
 // keys they see, tile by tile, with the softmax of what it has seen so far (Milakov and Gimelshein,
 // "Online normalizer calculation for softmax"; Dao, "FlashAttention-2").
+#include <metalops/register_kernel.h>
+
 #include <metal_stdlib>
 
 #include "attention.h"
@@ -215,13 +217,8 @@ kernel void attention_forward(
       place);
 }
 
-#define REGISTER_FORWARD(T, VALUES)                                                         \
-  template [[host_name("attention_forward_" #VALUES "_" #T)]] kernel void                   \
-  attention_forward<T, VALUES>(device T*, device float*, device const T*, device const T*,  \
-                               device const T*, device const uchar*, device const float*,   \
-                               device const float*, device const int*, device const int*,   \
-                               device const int*, device const uint2*, device const float*, \
-                               constant AttentionParameters&, uint, uint, uint, uint)
+#define REGISTER_FORWARD(T, VALUES) \
+  REGISTER_KERNEL("attention_forward_" #VALUES "_" #T, attention_forward, T, VALUES)
 
 #define REGISTER_FORWARDS(VALUES)  \
   REGISTER_FORWARD(float, VALUES); \
@@ -537,11 +534,9 @@ kernel void attention_forward_by_simdgroups(
   }
 }
 
-#define REGISTER_FORWARD_BY_SIMDGROUPS(T, FEATURES)                                           \
-  typedef decltype(attention_forward_by_simdgroups<T, FEATURES>) by_simdgroups_##FEATURES##T; \
-  template [[host_name(                                                                       \
-      "attention_forward_by_simdgroups_" #FEATURES                                            \
-      "_" #T)]] kernel by_simdgroups_##FEATURES##T attention_forward_by_simdgroups<T, FEATURES>;
+#define REGISTER_FORWARD_BY_SIMDGROUPS(T, FEATURES)                    \
+  REGISTER_KERNEL("attention_forward_by_simdgroups_" #FEATURES "_" #T, \
+                  attention_forward_by_simdgroups, T, FEATURES);
 
 REGISTER_FORWARD_BY_SIMDGROUPS(half, 32)
 REGISTER_FORWARD_BY_SIMDGROUPS(half, 64)
@@ -555,34 +550,17 @@ REGISTER_FORWARD_BY_SIMDGROUPS(bfloat, 128)
 #endif
 
 #define REGISTER_GRADIENTS_OF_FEATURES(T, FEATURES)                                             \
-  template [[host_name("attention_grad_query_" #FEATURES "_" #T)]] kernel void                  \
-  attention_grad_query<T, FEATURES>(                                                            \
-      device T*, device float*, device const T*, device const T*, device const T*,              \
-      device const T*, device const float*, device const float2*, device const uchar*,          \
-      device const float*, device const int*, device const int*, device const int*,             \
-      device const uint2*, constant AttentionParameters&, uint, uint, uint, uint);              \
-  template [[host_name("attention_grad_key_value_" #FEATURES "_" #T)]] kernel void              \
-  attention_grad_key_value<T, FEATURES>(                                                        \
-      device T*, device T*, device const T*, device const T*, device const T*, device const T*, \
-      device const float*, device const float2*, device const uchar*, device const float*,      \
-      device const int*, device const int*, device const int*, device const uint2*,             \
-      constant AttentionParameters&, uint, uint, uint, uint)
+  REGISTER_KERNEL("attention_grad_query_" #FEATURES "_" #T, attention_grad_query, T, FEATURES); \
+  REGISTER_KERNEL("attention_grad_key_value_" #FEATURES "_" #T, attention_grad_key_value, T,    \
+                  FEATURES)
 
-#define REGISTER_GRADIENTS(T)                                                                     \
-  REGISTER_GRADIENTS_OF_FEATURES(T, 32);                                                          \
-  REGISTER_GRADIENTS_OF_FEATURES(T, 64);                                                          \
-  REGISTER_GRADIENTS_OF_FEATURES(T, 128);                                                         \
-  REGISTER_GRADIENTS_OF_FEATURES(T, 256);                                                         \
-  template [[host_name("attention_statistics_" #T)]] kernel void attention_statistics<T>(         \
-      device float2*, device const T*, device const T*, device const float*, device const T*,     \
-      device const T*, device const float*, device const uchar*, device const float*,             \
-      device const float*, device const int*, device const int*, device const int*,               \
-      constant AttentionParameters&, uint2, uint2);                                               \
-  template [[host_name("attention_grad_mask_" #T)]] kernel void attention_grad_mask<T>(           \
-      device T*, device const T*, device const T*, device const T*, device const T*,              \
-      device const float*, device const float2*, device const uchar*, device const float*,        \
-      device const int*, device const uint2*, device float*, constant AttentionParameters&, uint, \
-      uint, uint, uint)
+#define REGISTER_GRADIENTS(T)                                           \
+  REGISTER_GRADIENTS_OF_FEATURES(T, 32);                                \
+  REGISTER_GRADIENTS_OF_FEATURES(T, 64);                                \
+  REGISTER_GRADIENTS_OF_FEATURES(T, 128);                               \
+  REGISTER_GRADIENTS_OF_FEATURES(T, 256);                               \
+  REGISTER_KERNEL("attention_statistics_" #T, attention_statistics, T); \
+  REGISTER_KERNEL("attention_grad_mask_" #T, attention_grad_mask, T)
 
 REGISTER_GRADIENTS(float);
 REGISTER_GRADIENTS(half);

@@ -3,6 +3,7 @@
 // room for becomes the largest of them. On their way in, features may be rotated (Su et al.,
 // "RoFormer").
 #include <c10/metal/error.h>
+#include <metalops/register_kernel.h>
 #include <metal_stdlib>
 
 #include "attention_cache.h"
@@ -158,13 +159,9 @@ kernel void attention_cache_gather(
          feature * p.tokens.feature] = static_cast<T>(x);
 }
 
-#define INSTANTIATE_CODES(T, C)                                                      \
-  typedef decltype(attention_cache_store<T, C>) store_##T##_##C;                     \
-  template [[host_name("attention_cache_store_" #T                                   \
-                       "_" #C)]] kernel store_##T##_##C attention_cache_store<T, C>; \
-  typedef decltype(attention_cache_gather<T, C>) gather_##T##_##C;                   \
-  template [[host_name("attention_cache_gather_" #T                                  \
-                       "_" #C)]] kernel gather_##T##_##C attention_cache_gather<T, C>;
+#define INSTANTIATE_CODES(T, C)                                                     \
+  REGISTER_KERNEL("attention_cache_store_" #T "_" #C, attention_cache_store, T, C); \
+  REGISTER_KERNEL("attention_cache_gather_" #T "_" #C, attention_cache_gather, T, C);
 
 #define INSTANTIATE(T)       \
   INSTANTIATE_CODES(T, T)    \

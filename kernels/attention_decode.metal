@@ -6,6 +6,7 @@
 //
 // A row is a query of a head; rows of the heads that share keys are numbered query by query.
 #include <c10/metal/error.h>
+#include <metalops/register_kernel.h>
 #include <metal_stdlib>
 
 #include "attention_decode.h"
@@ -887,16 +888,13 @@ kernel void merge_attention_backward(
 
 // ---- instantiations -----------------------------------------------------------------------------
 
-#define INSTANTIATE_ALONE(T, C, ROWS)                                            \
-  typedef decltype(attention_decode_alone<T, C, ROWS>) alone_##T##_##C##_##ROWS; \
-  template                                                                       \
-      [[host_name("attention_decode_alone_" #T "_" #C                            \
-                  "_" #ROWS)]] kernel alone_##T##_##C##_##ROWS attention_decode_alone<T, C, ROWS>;
+#define INSTANTIATE_ALONE(T, C, ROWS)                                                          \
+  REGISTER_KERNEL("attention_decode_alone_" #T "_" #C "_" #ROWS, attention_decode_alone, T, C, \
+                  ROWS);
 
 #define INSTANTIATE_SIZE(T, C, ROWS, SIZE, LANES, PACKS)                                           \
-  typedef decltype(attention_decode<T, C, ROWS, LANES, PACKS>) decode_##T##_##C##_##ROWS##_##SIZE; \
-  template [[host_name("attention_decode_" #T "_" #C "_" #ROWS "_" #SIZE)]] kernel                 \
-      decode_##T##_##C##_##ROWS##_##SIZE attention_decode<T, C, ROWS, LANES, PACKS>;
+  REGISTER_KERNEL("attention_decode_" #T "_" #C "_" #ROWS "_" #SIZE, attention_decode, T, C, ROWS, \
+                  LANES, PACKS);
 
 #define INSTANTIATE_ROWS(T, C, ROWS)                         \
   INSTANTIATE_ALONE(T, C, ROWS)                              \
@@ -904,24 +902,17 @@ kernel void merge_attention_backward(
   INSTANTIATE_SIZE(T, C, ROWS, 128, 128 / OfGpu<C>::pack, 1) \
   INSTANTIATE_SIZE(T, C, ROWS, 256, 32, 8 / OfGpu<C>::pack)
 
-#define INSTANTIATE(T)                                                                    \
-  INSTANTIATE_ROWS(T, T, 1)                                                               \
-  INSTANTIATE_ROWS(T, T, 4)                                                               \
-  INSTANTIATE_ROWS(T, T, 8)                                                               \
-  INSTANTIATE_ROWS(T, char, 4)                                                            \
-  INSTANTIATE_ROWS(T, e4m3, 4)                                                            \
-  INSTANTIATE_ROWS(T, e5m2, 4)                                                            \
-  typedef decltype(attention_decode_merge<T>) decode_merge_##T;                           \
-  template [[host_name(                                                                   \
-      "attention_decode_merge_" #T)]] kernel decode_merge_##T attention_decode_merge<T>;  \
-  typedef decltype(attention_decode_merge_together<T>) merge_together_##T;                \
-  template [[host_name("attention_decode_merge_together_" #T)]] kernel merge_together_##T \
-      attention_decode_merge_together<T>;                                                 \
-  typedef decltype(merge_attention<T>) merge_##T;                                         \
-  template [[host_name("merge_attention_" #T)]] kernel merge_##T merge_attention<T>;      \
-  typedef decltype(merge_attention_backward<T>) merge_backward_##T;                       \
-  template [[host_name(                                                                   \
-      "merge_attention_backward_" #T)]] kernel merge_backward_##T merge_attention_backward<T>;
+#define INSTANTIATE(T)                                                                        \
+  INSTANTIATE_ROWS(T, T, 1)                                                                   \
+  INSTANTIATE_ROWS(T, T, 4)                                                                   \
+  INSTANTIATE_ROWS(T, T, 8)                                                                   \
+  INSTANTIATE_ROWS(T, char, 4)                                                                \
+  INSTANTIATE_ROWS(T, e4m3, 4)                                                                \
+  INSTANTIATE_ROWS(T, e5m2, 4)                                                                \
+  REGISTER_KERNEL("attention_decode_merge_" #T, attention_decode_merge, T);                   \
+  REGISTER_KERNEL("attention_decode_merge_together_" #T, attention_decode_merge_together, T); \
+  REGISTER_KERNEL("merge_attention_" #T, merge_attention, T);                                 \
+  REGISTER_KERNEL("merge_attention_backward_" #T, merge_attention_backward, T);
 
 INSTANTIATE(float)
 INSTANTIATE(half)

@@ -1,6 +1,8 @@
 // Queries, keys and values of the heads of an attention layer, made of its input projection: the
 // bias is added, queries are scaled, and the features of each head are brought together. All
 // tensors are contiguous; a row of the grid is one head of one token.
+#include <metalops/register_kernel.h>
+
 #include <metal_stdlib>
 
 #include "attention_projection.h"
@@ -100,15 +102,12 @@ kernel void transform_bias_rescale_qkv_packs(device T* result [[buffer(0)]],
                              bias + 2 * width + feature, 1.0f);
 }
 
-#define REGISTER_PACKS(T, FEATURES)                                                        \
-  template [[host_name("transform_bias_rescale_qkv_packs_" #FEATURES "_" #T)]] kernel void \
-  transform_bias_rescale_qkv_packs<T, FEATURES>(device T*, constant T*, constant T*,       \
-                                                constant AttentionProjectionParameters&, uint2)
+#define REGISTER_PACKS(T, FEATURES)                                     \
+  REGISTER_KERNEL("transform_bias_rescale_qkv_packs_" #FEATURES "_" #T, \
+                  transform_bias_rescale_qkv_packs, T, FEATURES)
 
-#define REGISTER_ATTENTION_PROJECTION(T)                                         \
-  template [[host_name("transform_bias_rescale_qkv_" #T)]] kernel void           \
-  transform_bias_rescale_qkv<T>(device T*, constant T*, constant T*,             \
-                                constant AttentionProjectionParameters&, uint2); \
+#define REGISTER_ATTENTION_PROJECTION(T)                                            \
+  REGISTER_KERNEL("transform_bias_rescale_qkv_" #T, transform_bias_rescale_qkv, T); \
   REGISTER_PACKS(T, 4)
 
 REGISTER_ATTENTION_PROJECTION(float);

@@ -6,6 +6,7 @@
 // which are combined in the order in which they lie. Sums are float whatever the tensors are.
 #include <c10/metal/reduction_utils.h>
 
+#include <metalops/register_kernel.h>
 #include <metalops/strided.h>
 #include <metal_stdlib>
 
@@ -379,13 +380,9 @@ kernel void batch_norm_stats_combine(
 
 // ---- instantiations -----------------------------------------------------------------------------
 
-#define REGISTER_BATCH_NORM_STATS(T, P)                                                      \
-  template [[host_name("batch_norm_stats_short_rows_" #T "_" #P)]] kernel void               \
-  batch_norm_stats_short_rows<T, P>(device P*, device P*, device P*, device P*, constant T*, \
-                                    constant BatchNormStatsParameters&, uint2, uint2);       \
-  template [[host_name("batch_norm_stats_rows_" #T "_" #P)]] kernel void                     \
-  batch_norm_stats_rows<T, P>(device P*, device P*, device P*, device P*, constant T*,       \
-                              constant BatchNormStatsParameters&, uint, uint, uint)
+#define REGISTER_BATCH_NORM_STATS(T, P)                                                         \
+  REGISTER_KERNEL("batch_norm_stats_short_rows_" #T "_" #P, batch_norm_stats_short_rows, T, P); \
+  REGISTER_KERNEL("batch_norm_stats_rows_" #T "_" #P, batch_norm_stats_rows, T, P)
 
 REGISTER_BATCH_NORM_STATS(float, float);
 REGISTER_BATCH_NORM_STATS(half, half);
@@ -393,21 +390,14 @@ REGISTER_BATCH_NORM_STATS(half, float);
 REGISTER_BATCH_NORM_STATS(bfloat, bfloat);
 REGISTER_BATCH_NORM_STATS(bfloat, float);
 
-#define REGISTER_PARTS(T, V, SUFFIX)                                                               \
-  template [[host_name("batch_norm_stats_planes" SUFFIX "_" #T)]] kernel void                      \
-  batch_norm_stats_planes<T, V>(device float4*, constant T*, constant BatchNormStatsParameters&,   \
-                                constant uint&, uint, uint, uint);                                 \
-  template [[host_name("batch_norm_stats_adjacent" SUFFIX "_" #T)]] kernel void                    \
-  batch_norm_stats_adjacent<T, V>(device float4*, constant T*, constant BatchNormStatsParameters&, \
-                                  constant uint&, constant uint&, constant uint&, uint, uint,      \
-                                  uint)
+#define REGISTER_PARTS(T, V, SUFFIX)                                                       \
+  REGISTER_KERNEL("batch_norm_stats_planes" SUFFIX "_" #T, batch_norm_stats_planes, T, V); \
+  REGISTER_KERNEL("batch_norm_stats_adjacent" SUFFIX "_" #T, batch_norm_stats_adjacent, T, V)
 
-#define REGISTER_BATCH_NORM_STATS_PARTS(T)                                                        \
-  REGISTER_PARTS(T, float, "");                                                                   \
-  REGISTER_PARTS(T, float4, "_packs");                                                            \
-  template [[host_name("batch_norm_stats_combine_" #T)]] kernel void batch_norm_stats_combine<T>( \
-      device T*, device T*, device T*, device T*, constant float4*,                               \
-      constant BatchNormStatsParameters&, constant uint&, constant uint&, uint, uint, uint)
+#define REGISTER_BATCH_NORM_STATS_PARTS(T) \
+  REGISTER_PARTS(T, float, "");            \
+  REGISTER_PARTS(T, float4, "_packs");     \
+  REGISTER_KERNEL("batch_norm_stats_combine_" #T, batch_norm_stats_combine, T)
 
 REGISTER_BATCH_NORM_STATS_PARTS(float);
 REGISTER_BATCH_NORM_STATS_PARTS(half);

@@ -1,6 +1,7 @@
 // Cholesky factorisation: A = U^H U of diagonal blocks, a threadgroup each, or of small matrices, a
 // thread each. Rows beside blocks are left to triangular.metal, blocks below to products of
 // matrices. One triangle only is read.
+#include <metalops/register_kernel.h>
 #include <metalops/strided.h>
 #include <metal_stdlib>
 
@@ -322,20 +323,15 @@ kernel void cholesky_clear_lower(device float4* matrices [[buffer(0)]],
   own = cleared;
 }
 
-#define REGISTER_CHOLESKY(T)                                                              \
-  template [[host_name("cholesky_block_" #T)]] kernel void cholesky_block<T>(             \
-      device float4*, device int*, constant CholeskyParameters&, uint, uint, uint);       \
-  template [[host_name("cholesky_clear_lower_" #T)]] kernel void cholesky_clear_lower<T>( \
-      device float4*, constant CholeskyParameters&, uint3)
+#define REGISTER_CHOLESKY(T)                                \
+  REGISTER_KERNEL("cholesky_block_" #T, cholesky_block, T); \
+  REGISTER_KERNEL("cholesky_clear_lower_" #T, cholesky_clear_lower, T)
 
-#define REGISTER_CHOLESKY_THREAD(T, SIZE)                                                       \
-  template [[host_name("cholesky_thread_" #SIZE "_" #T)]] kernel void cholesky_thread<T, SIZE>( \
-      device T*, device int*, device const T*, constant SmallMatricesParameters&, uint2, uint2)
+#define REGISTER_CHOLESKY_THREAD(T, SIZE) \
+  REGISTER_KERNEL("cholesky_thread_" #SIZE "_" #T, cholesky_thread, T, SIZE)
 
-#define REGISTER_CHOLESKY_ROWS(T, SIZE)                                   \
-  template [[host_name("cholesky_rows_" #SIZE "_" #T)]] kernel void       \
-  cholesky_rows<T, SIZE, kLanes>(device T*, device int*, device const T*, \
-                                 constant SmallMatricesParameters&, uint2, uint2, uint, uint)
+#define REGISTER_CHOLESKY_ROWS(T, SIZE) \
+  REGISTER_KERNEL("cholesky_rows_" #SIZE "_" #T, cholesky_rows, T, SIZE, kLanes)
 
 REGISTER_CHOLESKY(float);
 REGISTER_CHOLESKY(float2);

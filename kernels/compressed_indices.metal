@@ -1,6 +1,7 @@
 // Rows of sparse matrices: from one for each element, in ascending order, to where each row begins
 // (the row pointers of CSR), and back. Each thread looks for its own by bisection.
 #include <c10/metal/error.h>
+#include <metalops/register_kernel.h>
 #include <metal_stdlib>
 
 #include "compressed_indices.h"
@@ -53,12 +54,9 @@ kernel void row_indices(device R* rows [[buffer(0)]], device const T* pointers [
   rows[position.y * p.elements + element] = static_cast<R>(row);
 }
 
-#define REGISTER_COMPRESSED_INDICES(T, R)                                                       \
-  template [[host_name("row_pointers_" #T "_" #R)]] kernel void row_pointers<T, R>(             \
-      device R*, device const T*, constant CompressedIndicesParameters&, device ErrorMessages*, \
-      uint);                                                                                    \
-  template [[host_name("row_indices_" #T "_" #R)]] kernel void row_indices<T, R>(               \
-      device R*, device const T*, constant CompressedIndicesParameters&, uint2)
+#define REGISTER_COMPRESSED_INDICES(T, R)                         \
+  REGISTER_KERNEL("row_pointers_" #T "_" #R, row_pointers, T, R); \
+  REGISTER_KERNEL("row_indices_" #T "_" #R, row_indices, T, R)
 
 REGISTER_COMPRESSED_INDICES(int, int);
 REGISTER_COMPRESSED_INDICES(int, long);

@@ -3,6 +3,8 @@
 //
 // A small matrix is the work of a team, of a thread or of a simdgroup, which holds it and the
 // product of all transformations in columns of packs: in its own memory as long as there is room.
+#include <metalops/register_kernel.h>
+
 #include <metal_stdlib>
 
 #include "balance.h"
@@ -217,10 +219,8 @@ kernel void eig_device(device float2* values [[buffer(0)]], device float2* vecto
                                                input, p, p.first + group);
 }
 
-#define REGISTER_EIG(KIND, T, SIZE, ...)                                                         \
-  template [[host_name("eig_" #KIND "_" #SIZE "_" #T)]] kernel void eig_##KIND<T, SIZE>(         \
-      device float2*, device float2*, device int*, device const T*, constant SquaresParameters&, \
-      __VA_ARGS__)
+#define REGISTER_EIG(KIND, T, SIZE, ...) \
+  REGISTER_KERNEL("eig_" #KIND "_" #SIZE "_" #T, eig_##KIND, T, SIZE)
 
 REGISTER_EIG(thread, float, 4, uint);
 REGISTER_EIG(thread, float, 8, uint);
@@ -233,10 +233,7 @@ REGISTER_EIG(simdgroup, float2, 16, uint, uint);
 REGISTER_EIG(simdgroup, float2, 32, uint, uint);
 REGISTER_EIG(simdgroup, float2, 40, uint, uint);
 
-#define REGISTER_EIG_DEVICE(T)                                                             \
-  template [[host_name("eig_device_64_" #T)]] kernel void eig_device<T, kMostOfEigDevice>( \
-      device float2*, device float2*, device int*, device const T*, device float4*,        \
-      constant SquaresParameters&, uint, uint)
+#define REGISTER_EIG_DEVICE(T) REGISTER_KERNEL("eig_device_64_" #T, eig_device, T, kMostOfEigDevice)
 
 REGISTER_EIG_DEVICE(float);
 REGISTER_EIG_DEVICE(float2);

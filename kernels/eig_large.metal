@@ -4,6 +4,8 @@
 // reflectors U, is then done to what is above it and right of it, and to the vectors.
 //
 // Matrices are columns of packs; behind their rows are zeros.
+#include <metalops/register_kernel.h>
+
 #include <metal_stdlib>
 
 #include "column_packs.h"
@@ -834,26 +836,14 @@ kernel void schur_vectors(device float2* vectors [[buffer(0)]],
   }
 }
 
-#define REGISTER_EIG_LARGE(T)                                                                     \
-  template [[host_name("schur_finish_" #T)]] kernel void schur_finish<T>(                         \
-      device SchurSweeps*, device float4*, device T*, device int*, constant SchurParameters&,     \
-      uint, uint);                                                                                \
-  template [[host_name("schur_begin_" #T)]] kernel void schur_begin<T>(                           \
-      device SchurSweeps*, device float4*, device float4*, device T*, device int*,                \
-      constant SchurParameters&, uint, uint);                                                     \
-  template [[host_name("schur_chase_" #T)]] kernel void schur_chase<T>(                           \
-      device SchurSweeps*, device float4*, device T*, device const float4*,                       \
-      constant SchurParameters&, uint, uint, uint, uint, uint, uint);                             \
-  template [[host_name("schur_apply_" #T)]] kernel void schur_apply<T>(                           \
-      device float4*, device float4*, device const SchurSweeps*, device const float4*,            \
-      constant SchurParameters&, uint, uint);                                                     \
-  template [[host_name("schur_values_" #T)]] kernel void schur_values<T>(                         \
-      device float2*, device const float4*, device const int*, constant SchurParameters&, uint2); \
-  template [[host_name("schur_back_substitute_" #T)]] kernel void schur_back_substitute<T>(       \
-      device float4*, device const float4*, constant SchurParameters&, uint, uint);               \
-  template [[host_name("schur_vectors_" #T)]] kernel void schur_vectors<T>(                       \
-      device float2*, device const float4*, device const float4*, device const int*,              \
-      constant SchurParameters&, uint2, uint)
+#define REGISTER_EIG_LARGE(T)                                             \
+  REGISTER_KERNEL("schur_finish_" #T, schur_finish, T);                   \
+  REGISTER_KERNEL("schur_begin_" #T, schur_begin, T);                     \
+  REGISTER_KERNEL("schur_chase_" #T, schur_chase, T);                     \
+  REGISTER_KERNEL("schur_apply_" #T, schur_apply, T);                     \
+  REGISTER_KERNEL("schur_values_" #T, schur_values, T);                   \
+  REGISTER_KERNEL("schur_back_substitute_" #T, schur_back_substitute, T); \
+  REGISTER_KERNEL("schur_vectors_" #T, schur_vectors, T)
 
 REGISTER_EIG_LARGE(float);
 REGISTER_EIG_LARGE(float2);

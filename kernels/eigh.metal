@@ -5,6 +5,7 @@
 // triangles, in columns of packs. Each lane has columns of its own; when rotations are applied,
 // packs of rows.
 #include <c10/metal/utils.h>
+#include <metalops/register_kernel.h>
 #include <metal_stdlib>
 
 #include "column_packs.h"
@@ -223,10 +224,8 @@ kernel void eigh_simdgroup(device float* values [[buffer(0)]], device T* vectors
   }
 }
 
-#define REGISTER_EIGH(KIND, T, SIZE, ...)                                                  \
-  template [[host_name("eigh_" #KIND "_" #SIZE "_" #T)]] kernel void eigh_##KIND<T, SIZE>( \
-      device float*, device T*, device int*, device const T*, constant SquaresParameters&, \
-      __VA_ARGS__)
+#define REGISTER_EIGH(KIND, T, SIZE, ...) \
+  REGISTER_KERNEL("eigh_" #KIND "_" #SIZE "_" #T, eigh_##KIND, T, SIZE)
 
 REGISTER_EIGH(thread, float, 4, uint);
 REGISTER_EIGH(thread, float, 8, uint);

@@ -4,6 +4,7 @@
 //
 // Matrices have both triangles, in columns of packs.
 #include <c10/metal/reduction_utils.h>
+#include <metalops/register_kernel.h>
 #include <metal_stdlib>
 
 #include "column_packs.h"
@@ -318,23 +319,13 @@ kernel void eigh_factors(device float* factors [[buffer(0)]],
   }
 }
 
-#define REGISTER_EIGH_LARGE(T)                                                                     \
-  template [[host_name("eigh_extents_" #T)]] kernel void eigh_extents<T>(                          \
-      device float*, device const T*, constant SquaresParameters&, uint2, uint);                   \
-  template [[host_name("eigh_load_" #T)]] kernel void eigh_load<T>(                                \
-      device float4*, device const T*, device const int*, device const int*,                       \
-      constant SquaresParameters&, constant int&, uint3);                                          \
-  template [[host_name("eigh_column_" #T)]] kernel void eigh_column<T>(                            \
-      device float4*, device float4*, device float4*, device const float4*, device const T*,       \
-      device float*, device float*, device T*, constant EighColumnParameters&, uint, uint, uint);  \
-  template [[host_name("eigh_products_" #T)]] kernel void eigh_products<T>(                        \
-      device float4*, device T*, device const float4*, device const float4*, device const float4*, \
-      constant EighColumnParameters&, uint3);                                                      \
-  template [[host_name("eigh_vectors_" #T)]] kernel void eigh_vectors<T>(                          \
-      device T*, device const float*, device const int*, constant EighOrderParameters&,            \
-      constant uint&, uint3);                                                                      \
-  template [[host_name("eigh_factors_" #T)]] kernel void eigh_factors<T>(                          \
-      device float*, device const float*, device const T*, constant EighColumnParameters&, uint2)
+#define REGISTER_EIGH_LARGE(T)                            \
+  REGISTER_KERNEL("eigh_extents_" #T, eigh_extents, T);   \
+  REGISTER_KERNEL("eigh_load_" #T, eigh_load, T);         \
+  REGISTER_KERNEL("eigh_column_" #T, eigh_column, T);     \
+  REGISTER_KERNEL("eigh_products_" #T, eigh_products, T); \
+  REGISTER_KERNEL("eigh_vectors_" #T, eigh_vectors, T);   \
+  REGISTER_KERNEL("eigh_factors_" #T, eigh_factors, T)
 
 REGISTER_EIGH_LARGE(float);
 REGISTER_EIGH_LARGE(float2);

@@ -107,11 +107,9 @@ kernel void frexp_kernel(device T* mantissa [[buffer(0)]], device int* exponent 
   element_at(exponent, offsets[1]) = power;
 }
 
-#define REGISTER_FREXP(T)                                                             \
-  template [[host_name("frexp_" #T)]] kernel void frexp_kernel<T>(                    \
-      device T*, device int*, constant T*, constant StridedLayout<3>&, uint2, uint2); \
-  template [[host_name("frexp_packs_" #T)]] kernel void frexp_packs<T>(               \
-      device vec<T, 4>*, device int4*, constant vec<T, 4>*, constant int64_t&, uint2, uint2)
+#define REGISTER_FREXP(T)                        \
+  REGISTER_KERNEL("frexp_" #T, frexp_kernel, T); \
+  REGISTER_KERNEL("frexp_packs_" #T, frexp_packs, T)
 
 REGISTER_FLOAT_BINARY_OP(heaviside);
 REGISTER_INTEGER_BINARY_OP(heaviside);

@@ -1,6 +1,7 @@
 // Fake quantisation: values are rounded to what few bits can hold, (q - zero_point) * scale for
 // integers q between quant_min and quant_max. For quantisation-aware training.
 #include <c10/metal/error.h>
+#include <metalops/register_kernel.h>
 #include <metalops/strided.h>
 
 #include <metal_stdlib>
@@ -365,16 +366,10 @@ kernel void observe(device float* running_min [[buffer(0)]],
   }
 }
 
-#define REGISTER_FAKE_QUANTIZE(T)                                                            \
-  template [[host_name("fake_quantize_packs_" #T)]] kernel void fake_quantize_packs<T>(      \
-      device T*, device bool*, constant T*, constant float*, constant float*, constant int&, \
-      constant FakeQuantizeParameters&, uint2);                                              \
-  template [[host_name("fake_quantize_rows_" #T)]] kernel void fake_quantize_rows<T>(        \
-      device T*, device bool*, constant T*, constant float*, constant float*, constant int&, \
-      constant FakeQuantizeParameters&, uint2);                                              \
-  template [[host_name("fake_quantize_" #T)]] kernel void fake_quantize<T>(                  \
-      device T*, device bool*, constant T*, constant float*, constant float*, constant int&, \
-      constant FakeQuantizeParameters&, uint2, uint2)
+#define REGISTER_FAKE_QUANTIZE(T)                                     \
+  REGISTER_KERNEL("fake_quantize_packs_" #T, fake_quantize_packs, T); \
+  REGISTER_KERNEL("fake_quantize_rows_" #T, fake_quantize_rows, T);   \
+  REGISTER_KERNEL("fake_quantize_" #T, fake_quantize, T)
 
 REGISTER_FAKE_QUANTIZE(float);
 REGISTER_FAKE_QUANTIZE(half);

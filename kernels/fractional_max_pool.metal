@@ -2,6 +2,7 @@
 // three dimensions (B. Graham: Fractional Max-Pooling, 2014). Tensors are contiguous; every element
 // of the result has a thread.
 #include <c10/metal/error.h>
+#include <metalops/register_kernel.h>
 
 #include <metal_stdlib>
 
@@ -146,20 +147,15 @@ kernel void check_indices(constant long* indices [[buffer(0)]], constant uint2* 
   }
 }
 
-#define REGISTER_SQUARES(T, WINDOW)                                                            \
-  template [[host_name("fractional_max_pool_squares_" #WINDOW "_" #T)]] kernel void            \
-  fractional_max_pool_squares<T, WINDOW>(device T*, device long*, constant T*, constant uint*, \
-                                         constant FractionalMaxPoolParameters&, uint3)
+#define REGISTER_SQUARES(T, WINDOW)                                                              \
+  REGISTER_KERNEL("fractional_max_pool_squares_" #WINDOW "_" #T, fractional_max_pool_squares, T, \
+                  WINDOW)
 
-#define REGISTER_FRACTIONAL_MAX_POOL(T)                                                            \
-  template [[host_name("fractional_starts_" #T)]] kernel void fractional_starts<T>(                \
-      device uint*, constant T*, constant FractionalMaxPoolParameters&, device ErrorMessages*,     \
-      uint2, uint2);                                                                               \
-  template [[host_name("fractional_max_pool_" #T)]] kernel void fractional_max_pool<T>(            \
-      device T*, device long*, constant T*, constant uint*, constant FractionalMaxPoolParameters&, \
-      uint3);                                                                                      \
-  REGISTER_SQUARES(T, 2);                                                                          \
-  REGISTER_SQUARES(T, 3);                                                                          \
+#define REGISTER_FRACTIONAL_MAX_POOL(T)                               \
+  REGISTER_KERNEL("fractional_starts_" #T, fractional_starts, T);     \
+  REGISTER_KERNEL("fractional_max_pool_" #T, fractional_max_pool, T); \
+  REGISTER_SQUARES(T, 2);                                             \
+  REGISTER_SQUARES(T, 3);                                             \
   REGISTER_MAX_POOL_BACKWARD(T)
 
 REGISTER_FRACTIONAL_MAX_POOL(float);

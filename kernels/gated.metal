@@ -117,9 +117,8 @@ kernel void gated_rows(device T* result [[buffer(0)]], constant T* a [[buffer(1)
       f(static_cast<float>(a[y * rows.a + x]), static_cast<float>(b[y * rows.b + x]), rows.scalar));
 }
 
-#define REGISTER_ROWS_OF(NAME, T, ...)                                              \
-  template [[host_name(#NAME "_rows_" #T)]] kernel void gated_rows<T, __VA_ARGS__>( \
-      device T*, constant T*, constant T*, constant GatedRows&, uint2)
+#define REGISTER_ROWS_OF(NAME, T, ...) \
+  REGISTER_KERNEL(#NAME "_rows_" #T, gated_rows, T, __VA_ARGS__)
 
 #define REGISTER_ROWS(NAME, ...)              \
   REGISTER_ROWS_OF(NAME, float, __VA_ARGS__); \

@@ -1,5 +1,6 @@
 // Weights of GGUF files: to floats, rows of them, and products with them. Sums are in float.
 #include <c10/metal/error.h>
+#include <metalops/register_kernel.h>
 #include <metal_stdlib>
 
 #include "few_rows.h"
@@ -86,11 +87,8 @@ kernel void gguf_tiles(device T* result [[buffer(0)]], device const T* left [[bu
                               place);
 }
 
-#define REGISTER_TILE(NAME, T, ...)                                                            \
-  template [[host_name("gguf_tiles_" #NAME "_" #T)]] kernel void                               \
-  gguf_tiles<T, matmul::Tile<__VA_ARGS__>>(device T*, device const T*, device const uchar*,    \
-                                           device const T*, constant GgufProduct&, uint, uint, \
-                                           uint, uint)
+#define REGISTER_TILE(NAME, T, ...) \
+  REGISTER_KERNEL("gguf_tiles_" #NAME "_" #T, gguf_tiles, T, matmul::Tile<__VA_ARGS__>)
 
 #define REGISTER_TILES(T)                \
   REGISTER_TILE(small, T, 16, 64, 1, 4); \
@@ -333,33 +331,19 @@ kernel void gguf_dequantize(device T* result [[buffer(0)]], device const uchar* 
   }
 }
 
-#define REGISTER_OTHERS(T)                                                                         \
-  template [[host_name("gguf_one_row_" #T)]] kernel void gguf_few_rows<T, 1>(                      \
-      device T*, device const T*, device const uchar*, device const T*, constant GgufProduct&,     \
-      uint, uint, uint);                                                                           \
-  template [[host_name("gguf_few_rows_" #T)]] kernel void gguf_few_rows<T, 4>(                     \
-      device T*, device const T*, device const uchar*, device const T*, constant GgufProduct&,     \
-      uint, uint, uint);                                                                           \
-  template [[host_name("gguf_dequantize_" #T)]] kernel void gguf_dequantize<T>(                    \
-      device T*, device const uchar*, device const int64_t*, constant GgufLayout&, constant bool&, \
-      device ErrorMessages*, uint2)
+#define REGISTER_OTHERS(T)                                   \
+  REGISTER_KERNEL("gguf_one_row_" #T, gguf_few_rows, T, 1);  \
+  REGISTER_KERNEL("gguf_few_rows_" #T, gguf_few_rows, T, 4); \
+  REGISTER_KERNEL("gguf_dequantize_" #T, gguf_dequantize, T)
 
 // COLUMNS: of one row. The more, the less often elements of rows are brought, and the more
 // registers are taken.
-#define REGISTER_PIECES(TYPE, COLUMNS, T)                                                          \
-  template [[host_name("gguf_one_row_" #TYPE "_" #T)]] kernel void                                 \
-  gguf_few_rows_of_pieces<T, gguf::TYPE, 1, COLUMNS>(device T*, device const T*,                   \
-                                                     device const uchar*, device const T*,         \
-                                                     constant GgufProduct&, uint, uint, uint);     \
-  template [[host_name("gguf_few_rows_" #TYPE "_" #T)]] kernel void                                \
-  gguf_few_rows_of_pieces<T, gguf::TYPE, 4, 2>(device T*, device const T*, device const uchar*,    \
-                                               device const T*, constant GgufProduct&, uint, uint, \
-                                               uint)
+#define REGISTER_PIECES(TYPE, COLUMNS, T)                                                  \
+  REGISTER_KERNEL("gguf_one_row_" #TYPE "_" #T, gguf_few_rows_of_pieces, T, gguf::TYPE, 1, \
+                  COLUMNS);                                                                \
+  REGISTER_KERNEL("gguf_few_rows_" #TYPE "_" #T, gguf_few_rows_of_pieces, T, gguf::TYPE, 4, 2)
 
-#define REGISTER_ROW(TYPE, T)                                                                  \
-  template [[host_name("gguf_row_" #TYPE "_" #T)]] kernel void gguf_row<T, gguf::TYPE>(        \
-      device T*, device const T*, device const uchar*, device const T*, constant GgufProduct&, \
-      constant int&, uint, uint, uint, uint)
+#define REGISTER_ROW(TYPE, T) REGISTER_KERNEL("gguf_row_" #TYPE "_" #T, gguf_row, T, gguf::TYPE)
 
 #define REGISTER_ALL(T)        \
   REGISTER_OTHERS(T);          \

@@ -1,6 +1,8 @@
 // Derivatives of glu(x) = a * sigmoid(b), where a and b are the halves of x, in the direction of
 // tangents. All tensors are contiguous; a row of the grid is the elements of one half that lie
 // together.
+#include <metalops/register_kernel.h>
+
 #include <metal_stdlib>
 
 #include "glu.h"
@@ -49,12 +51,9 @@ kernel void glu_backward_jvp(device T* tangent [[buffer(0)]], constant T* grad [
   tangent[second] = static_cast<T>(dfirst * a * rest + g * gate * (da * rest - a * dgate));
 }
 
-#define REGISTER_GLU(T)                                                                       \
-  template [[host_name("glu_jvp_" #T)]] kernel void glu_jvp<T>(                               \
-      device T*, constant T*, constant T*, constant T*, constant GluParameters&, uint2);      \
-  template [[host_name("glu_backward_jvp_" #T)]] kernel void glu_backward_jvp<T>(             \
-      device T*, constant T*, constant T*, constant T*, constant T*, constant GluParameters&, \
-      uint2)
+#define REGISTER_GLU(T)                       \
+  REGISTER_KERNEL("glu_jvp_" #T, glu_jvp, T); \
+  REGISTER_KERNEL("glu_backward_jvp_" #T, glu_backward_jvp, T)
 
 REGISTER_GLU(float);
 REGISTER_GLU(half);

@@ -1,5 +1,7 @@
 // Products of the groups of matrices, of which only the device knows where they end: a threadgroup
 // for each tile that there may be finds out which one it has.
+#include <metalops/register_kernel.h>
+
 #include <metal_stdlib>
 
 #include "grouped_mm.h"
@@ -45,11 +47,8 @@ kernel void grouped_mm(device T* result [[buffer(0)]], device const T* left [[bu
                               matmul::Place{work.tile, index, simdgroup, lane});
 }
 
-#define REGISTER_GROUPED_MM(NAME, T, ...)                                                         \
-  template [[host_name("grouped_mm_" #NAME "_" #T)]] kernel void                                  \
-  grouped_mm<T, matmul::Tile<__VA_ARGS__>>(device T*, device const T*, device const T*,           \
-                                           device const int*, constant GroupedProductParameters&, \
-                                           uint, uint, uint, uint)
+#define REGISTER_GROUPED_MM(NAME, T, ...) \
+  REGISTER_KERNEL("grouped_mm_" #NAME "_" #T, grouped_mm, T, matmul::Tile<__VA_ARGS__>)
 #define REGISTER_GROUPED_MMS(T)                \
   REGISTER_GROUPED_MM(large, T, 64, 64, 2, 2); \
   REGISTER_GROUPED_MM(small, T, 16, 64, 1, 4)

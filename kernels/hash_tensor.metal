@@ -3,6 +3,7 @@
 //
 // A piece of a row is the work of a threadgroup, whose neighbouring threads take neighbouring
 // elements, or on GPUs packs of these, or of a single thread where it is short.
+#include <metalops/register_kernel.h>
 #include <metalops/strided.h>
 #include <metal_stdlib>
 
@@ -219,13 +220,10 @@ kernel void hash_tensor_packs(device ulong* hashes [[buffer(0)]],
 
 // ---- instantiations -----------------------------------------------------------------------------
 
-#define REGISTER_HASH_TENSOR(T)                                                                \
-  template [[host_name("hash_tensor_short_rows_" #T)]] kernel void hash_tensor_short_rows<T>(  \
-      device ulong*, constant stored_t<T>*, constant HashTensorParameters&, uint2, uint2);     \
-  template [[host_name("hash_tensor_rows_" #T)]] kernel void hash_tensor_rows<T>(              \
-      device ulong*, constant stored_t<T>*, constant HashTensorParameters&, uint, uint, uint); \
-  template [[host_name("hash_tensor_packs_" #T)]] kernel void hash_tensor_packs<T>(            \
-      device ulong*, constant HashPack<T>*, constant HashTensorParameters&, uint, uint, uint)
+#define REGISTER_HASH_TENSOR(T)                                             \
+  REGISTER_KERNEL("hash_tensor_short_rows_" #T, hash_tensor_short_rows, T); \
+  REGISTER_KERNEL("hash_tensor_rows_" #T, hash_tensor_rows, T);             \
+  REGISTER_KERNEL("hash_tensor_packs_" #T, hash_tensor_packs, T)
 
 REGISTER_HASH_TENSOR(float);
 REGISTER_HASH_TENSOR(half);

@@ -4,6 +4,7 @@
 //
 // Matrices are columns of packs; behind their rows are zeros.
 #include <c10/metal/reduction_utils.h>
+#include <metalops/register_kernel.h>
 #include <metal_stdlib>
 
 #include "balance.h"
@@ -330,21 +331,12 @@ kernel void hessenberg_column(
   }
 }
 
-#define REGISTER_HESSENBERG(T)                                                               \
-  template [[host_name("hessenberg_extents_" #T)]] kernel void hessenberg_extents<T>(        \
-      device float*, device const T*, constant SquaresParameters&, uint2, uint);             \
-  template [[host_name("hessenberg_load_" #T)]] kernel void hessenberg_load<T>(              \
-      device float4*, device const T*, device const int*, device const int*,                 \
-      constant SquaresParameters&, constant int&, uint3);                                    \
-  template [[host_name("hessenberg_balance_" #T)]] kernel void hessenberg_balance<T>(        \
-      device int*, device int2*, device const int*, device const float4*,                    \
-      constant SquaresParameters&, constant int&, uint2);                                    \
-  template [[host_name("hessenberg_scale_" #T)]] kernel void hessenberg_scale<T>(            \
-      device float4*, device const int*, device const int*, constant SquaresParameters&,     \
-      constant int&, uint3);                                                                 \
-  template [[host_name("hessenberg_column_" #T)]] kernel void hessenberg_column<T>(          \
-      device float4*, device float4*, device float4*, device const float4*, device const T*, \
-      device T*, device T*, constant EighColumnParameters&, uint, uint, uint, uint, uint, uint)
+#define REGISTER_HESSENBERG(T)                                      \
+  REGISTER_KERNEL("hessenberg_extents_" #T, hessenberg_extents, T); \
+  REGISTER_KERNEL("hessenberg_load_" #T, hessenberg_load, T);       \
+  REGISTER_KERNEL("hessenberg_balance_" #T, hessenberg_balance, T); \
+  REGISTER_KERNEL("hessenberg_scale_" #T, hessenberg_scale, T);     \
+  REGISTER_KERNEL("hessenberg_column_" #T, hessenberg_column, T)
 
 REGISTER_HESSENBERG(float);
 REGISTER_HESSENBERG(float2);

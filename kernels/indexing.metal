@@ -2,6 +2,7 @@
 // range is reported to the host and touches nothing.
 #include <c10/metal/atomic.h>
 #include <c10/metal/error.h>
+#include <metalops/register_kernel.h>
 #include <metalops/strided.h>
 
 #include <metal_stdlib>
@@ -225,23 +226,16 @@ kernel void embedding_renorm(device T* weight [[buffer(0)]], constant Index* ind
 
 // ---- instantiations -----------------------------------------------------------------------------
 
-#define REGISTER_TAKE_AND_PUT(T)                                          \
-  template [[host_name("take_" #T)]] kernel void take<T>(                 \
-      device T*, constant T*, constant long*, constant StridedLayout<2>&, \
-      constant StridedLayout<1>&, device ErrorMessages*, uint2, uint2);   \
-  template [[host_name("put_" #T)]] kernel void put<T>(                   \
-      device T*, constant T*, constant long*, constant StridedLayout<2>&, \
-      constant StridedLayout<1>&, device ErrorMessages*, uint2, uint2)
+#define REGISTER_TAKE_AND_PUT(T)        \
+  REGISTER_KERNEL("take_" #T, take, T); \
+  REGISTER_KERNEL("put_" #T, put, T)
 
 REGISTER_TAKE_AND_PUT(uchar);
 REGISTER_TAKE_AND_PUT(short);
 REGISTER_TAKE_AND_PUT(int);
 REGISTER_TAKE_AND_PUT(long);
 
-#define REGISTER_PUT_ACCUMULATE(T)                                            \
-  template [[host_name("put_accumulate_" #T)]] kernel void put_accumulate<T>( \
-      device T*, constant T*, constant long*, constant StridedLayout<2>&,     \
-      constant StridedLayout<1>&, device ErrorMessages*, uint2, uint2)
+#define REGISTER_PUT_ACCUMULATE(T) REGISTER_KERNEL("put_accumulate_" #T, put_accumulate, T)
 
 REGISTER_PUT_ACCUMULATE(float);
 REGISTER_PUT_ACCUMULATE(half);
@@ -254,11 +248,8 @@ REGISTER_PUT_ACCUMULATE(char);
 REGISTER_PUT_ACCUMULATE(uchar);
 REGISTER_PUT_ACCUMULATE(bool);
 
-#define REGISTER_EMBEDDING_RENORM_WITH(T, Index)                                              \
-  template [[host_name("embedding_renorm_" #T "_" #Index)]] kernel void                       \
-  embedding_renorm<T, Index>(device T*, constant Index*, device atomic_uint*,                 \
-                             constant EmbeddingRenormParameters&, constant StridedLayout<1>&, \
-                             device ErrorMessages*, uint, uint, uint)
+#define REGISTER_EMBEDDING_RENORM_WITH(T, Index) \
+  REGISTER_KERNEL("embedding_renorm_" #T "_" #Index, embedding_renorm, T, Index)
 #define REGISTER_EMBEDDING_RENORM(T)       \
   REGISTER_EMBEDDING_RENORM_WITH(T, long); \
   REGISTER_EMBEDDING_RENORM_WITH(T, int)

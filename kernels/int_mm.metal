@@ -1,6 +1,8 @@
 // Products of matrices of int8, exact in int32 and modulo 2^32: a threadgroup for each tile. By
 // matmul2d of bytes where the language has tensors; elsewhere by simdgroup matrices of halves,
 // which hold every int8, in runs of the inner dimension whose sums float holds exactly.
+#include <metalops/register_kernel.h>
+
 #include <metal_stdlib>
 
 #include "int_mm.h"
@@ -141,10 +143,8 @@ kernel void int_mm(device int* result [[buffer(0)]], device const char* left [[b
                  matmul::Place{uint2(group % across, group / across), index, simdgroup, lane});
 }
 
-#define REGISTER_INT_MM(NAME, ...)                                                       \
-  template [[host_name("int_mm_" #NAME)]] kernel void int_mm<matmul::Tile<__VA_ARGS__>>( \
-      device int*, device const char*, device const char*, device const int*,            \
-      constant IntProductParameters&, uint, uint, uint, uint)
+#define REGISTER_INT_MM(NAME, ...) \
+  REGISTER_KERNEL("int_mm_" #NAME, int_mm, matmul::Tile<__VA_ARGS__>)
 
 REGISTER_INT_MM(large, 128, 64, 2, 2);
 REGISTER_INT_MM(medium, 64, 64, 2, 2);

@@ -4,6 +4,7 @@
 // host, and what they concern is left out.
 #include <c10/metal/error.h>
 
+#include <metalops/register_kernel.h>
 #include <metalops/strided.h>
 #include <metal_stdlib>
 
@@ -108,9 +109,7 @@ kernel void move_rows(device T* to [[buffer(0)]], constant T* from [[buffer(1)]]
   }
 }
 
-#define REGISTER_MOVE_ROWS(T)                                       \
-  template [[host_name("move_rows_" #T)]] kernel void move_rows<T>( \
-      device T*, constant T*, constant long*, constant T*, uint2, uint2)
+#define REGISTER_MOVE_ROWS(T) REGISTER_KERNEL("move_rows_" #T, move_rows, T)
 
 REGISTER_MOVE_ROWS(uchar);
 REGISTER_MOVE_ROWS(short);

@@ -3,6 +3,7 @@
 // Computation 31, 1977), chosen as by LAPACK's xSYTF2 and xHETF2 with UPLO = 'L'; and the steps of
 // solving with it that are not triangular.
 #include <c10/metal/error.h>
+#include <metalops/register_kernel.h>
 #include <metalops/strided.h>
 #include <metal_stdlib>
 
@@ -606,24 +607,15 @@ kernel void ldl_solve_blocks(device float4* matrices [[buffer(0)]],
   }
 }
 
-#define REGISTER_LDL(T)                                                            \
-  template [[host_name("ldl_load_" #T)]] kernel void ldl_load<T>(                  \
-      device float*, device const T*, constant LdlColumnsParameters&, uint3);      \
-  template [[host_name("ldl_store_" #T)]] kernel void ldl_store<T>(                \
-      device T*, device const float*, constant LdlColumnsParameters&, uint3);      \
-  template [[host_name("ldl_factor_" #T)]] kernel void ldl_factor<T>(              \
-      device float*, device float*, device int*, device int*, device int*,         \
-      constant LdlColumnsParameters&, uint, uint, uint, uint, uint, uint);         \
-  template [[host_name("ldl_order_rows_" #T)]] kernel void ldl_order_rows<T>(      \
-      device T*, device const int*, constant LdlParameters&, uint2);               \
-  template [[host_name("ldl_solve_blocks_" #T)]] kernel void ldl_solve_blocks<T>(  \
-      device float4*, device const T*, device const int*, constant LdlParameters&, \
-      constant LdlParameters&, uint2)
+#define REGISTER_LDL(T)                                     \
+  REGISTER_KERNEL("ldl_load_" #T, ldl_load, T);             \
+  REGISTER_KERNEL("ldl_store_" #T, ldl_store, T);           \
+  REGISTER_KERNEL("ldl_factor_" #T, ldl_factor, T);         \
+  REGISTER_KERNEL("ldl_order_rows_" #T, ldl_order_rows, T); \
+  REGISTER_KERNEL("ldl_solve_blocks_" #T, ldl_solve_blocks, T)
 
-#define REGISTER_LDL_THREAD(T, SIZE)                                                           \
-  template [[host_name("ldl_thread_" #SIZE "_" #T)]] kernel void ldl_thread<T, SIZE>(          \
-      device T*, device int*, device int*, device const T*, constant SmallMatricesParameters&, \
-      uint2, uint2)
+#define REGISTER_LDL_THREAD(T, SIZE) \
+  REGISTER_KERNEL("ldl_thread_" #SIZE "_" #T, ldl_thread, T, SIZE)
 
 REGISTER_LDL(float);
 REGISTER_LDL(float2);

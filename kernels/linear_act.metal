@@ -1,6 +1,8 @@
 // activation(x weight^T + bias), an element stored as soon as its sum is there. The formulas are
 // those of python/metalops/ops/linear_act.py; half and bfloat are computed in float and rounded
 // once.
+#include <metalops/register_kernel.h>
+
 #include <metal_stdlib>
 
 #include "activations.h"
@@ -180,11 +182,8 @@ kernel void linear_act_column_sums(device T* result [[buffer(0)]],
   }
 }
 
-#define REGISTER_TILE(NAME, T, ...)                                                                \
-  template [[host_name("linear_act_" #NAME "_" #T)]] kernel void                                   \
-  linear_act<T, matmul::Tile<__VA_ARGS__>>(device T*, device T*, device const T*, device const T*, \
-                                           device const T*, constant LinearParameters&, uint,      \
-                                           uint, uint, uint)
+#define REGISTER_TILE(NAME, T, ...) \
+  REGISTER_KERNEL("linear_act_" #NAME "_" #T, linear_act, T, matmul::Tile<__VA_ARGS__>)
 
 #define REGISTER_TILES(T)                         \
   REGISTER_TILE(large, T, 64, 64, 2, 2);          \
@@ -199,24 +198,17 @@ REGISTER_TILES(bfloat);
 // What has no products of tiles is in the library without tensors.
 #if !defined(__HAVE_TENSOR__)
 
-#define REGISTER_FEW_ROWS(NAME, T, ...)                                                        \
-  template [[host_name("linear_act_" #NAME "_" #T)]] kernel void                               \
-  linear_act_few_rows<T, __VA_ARGS__>(device T*, device T*, device const T*, device const T*,  \
-                                      device const T*, constant LinearParameters&, uint, uint, \
-                                      uint)
+#define REGISTER_FEW_ROWS(NAME, T, ...) \
+  REGISTER_KERNEL("linear_act_" #NAME "_" #T, linear_act_few_rows, T, __VA_ARGS__)
 
-#define REGISTER_OTHERS(T)                                                                    \
-  REGISTER_FEW_ROWS(one, T, 1, 4, 1);                                                         \
-  REGISTER_FEW_ROWS(few, T, 4, 2, 1);                                                         \
-  REGISTER_FEW_ROWS(one_gated, T, 1, 4, 2);                                                   \
-  REGISTER_FEW_ROWS(few_gated, T, 4, 2, 2);                                                   \
-  template [[host_name("linear_act_gradient_" #T)]] kernel void linear_act_gradient<T>(       \
-      device T*, device const T*, device const T*, constant LinearActivation&, uint2, uint2); \
-  template [[host_name("linear_act_gradient_gated_" #T)]] kernel void                         \
-  linear_act_gradient_gated<T>(device T*, device const T*, device const T*,                   \
-                               constant LinearActivation&, uint2, uint2);                     \
-  template [[host_name("linear_act_column_sums_" #T)]] kernel void linear_act_column_sums<T>( \
-      device T*, device const T*, constant LinearColumns&, uint, uint, uint)
+#define REGISTER_OTHERS(T)                                                        \
+  REGISTER_FEW_ROWS(one, T, 1, 4, 1);                                             \
+  REGISTER_FEW_ROWS(few, T, 4, 2, 1);                                             \
+  REGISTER_FEW_ROWS(one_gated, T, 1, 4, 2);                                       \
+  REGISTER_FEW_ROWS(few_gated, T, 4, 2, 2);                                       \
+  REGISTER_KERNEL("linear_act_gradient_" #T, linear_act_gradient, T);             \
+  REGISTER_KERNEL("linear_act_gradient_gated_" #T, linear_act_gradient_gated, T); \
+  REGISTER_KERNEL("linear_act_column_sums_" #T, linear_act_column_sums, T)
 
 REGISTER_OTHERS(float);
 REGISTER_OTHERS(half);

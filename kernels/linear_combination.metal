@@ -2,6 +2,7 @@
 // the grid is one output[i]. Sums are accumulated in the widest type of their kind and rounded
 // once.
 #include <c10/metal/utils.h>
+#include <metalops/register_kernel.h>
 
 #include <metal_stdlib>
 
@@ -36,9 +37,8 @@ kernel void linear_combination(device T* output [[buffer(0)]], constant T* input
   result = static_cast<T>(sum);
 }
 
-#define REGISTER_LINEAR_COMBINATION(T)                                                \
-  template [[host_name("linear_combination_" #T)]] kernel void linear_combination<T>( \
-      device T*, constant T*, constant T*, constant LinearCombinationParameters&, uint2)
+#define REGISTER_LINEAR_COMBINATION(T) \
+  REGISTER_KERNEL("linear_combination_" #T, linear_combination, T)
 
 REGISTER_LINEAR_COMBINATION(float);
 REGISTER_LINEAR_COMBINATION(half);

@@ -2,6 +2,7 @@
 // thread each; exchanges of rows by pivots, and the determinants of what was factored. What lies
 // beside and below panels is left to triangular.metal and to products of matrices.
 #include <c10/metal/error.h>
+#include <metalops/register_kernel.h>
 #include <metalops/strided.h>
 #include <metal_stdlib>
 
@@ -767,38 +768,20 @@ kernel void lu_log_determinant_simdgroup(
   }
 }
 
-#define REGISTER_LU(T)                                                                            \
-  template [[host_name("lu_panel_" #T)]] kernel void lu_panel<T>(                                 \
-      device float*, device float*, device int*, device int*, device const float*,                \
-      constant LuPanelParameters&, uint, uint, uint, uint, uint, uint);                           \
-  template [[host_name("lu_determinant_thread_" #T)]] kernel void lu_determinant_thread<T>(       \
-      device T*, device const T*, device const int*, constant LuDeterminantParameters&, uint2,    \
-      uint2);                                                                                     \
-  template [[host_name("lu_log_determinant_thread_" #T)]] kernel void                             \
-  lu_log_determinant_thread<T>(device T*, device float*, device const T*, device const int*,      \
-                               constant LuDeterminantParameters&, uint2, uint2);                  \
-  template [[host_name("lu_determinant_simdgroup_" #T)]] kernel void lu_determinant_simdgroup<T>( \
-      device T*, device const T*, device const int*, constant LuDeterminantParameters&, uint2,    \
-      uint2, uint);                                                                               \
-  template [[host_name("lu_log_determinant_simdgroup_" #T)]] kernel void                          \
-  lu_log_determinant_simdgroup<T>(device T*, device float*, device const T*, device const int*,   \
-                                  constant LuDeterminantParameters&, uint2, uint2, uint)
+#define REGISTER_LU(T)                                                            \
+  REGISTER_KERNEL("lu_panel_" #T, lu_panel, T);                                   \
+  REGISTER_KERNEL("lu_determinant_thread_" #T, lu_determinant_thread, T);         \
+  REGISTER_KERNEL("lu_log_determinant_thread_" #T, lu_log_determinant_thread, T); \
+  REGISTER_KERNEL("lu_determinant_simdgroup_" #T, lu_determinant_simdgroup, T);   \
+  REGISTER_KERNEL("lu_log_determinant_simdgroup_" #T, lu_log_determinant_simdgroup, T)
 
-#define REGISTER_LU_THREAD(T, SIZE)                                                            \
-  template [[host_name("lu_thread_" #SIZE "_" #T)]] kernel void lu_thread<T, SIZE>(            \
-      device T*, device int*, device int*, device const T*, constant SmallMatricesParameters&, \
-      uint2, uint2)
+#define REGISTER_LU_THREAD(T, SIZE) REGISTER_KERNEL("lu_thread_" #SIZE "_" #T, lu_thread, T, SIZE)
 
-#define REGISTER_LU_SOLVE_THREAD(T, SIZE)                                                       \
-  template [[host_name("lu_solve_thread_" #SIZE "_" #T)]] kernel void lu_solve_thread<T, SIZE>( \
-      device T*, device const T*, device const T*, constant SmallSystemsParameters&,            \
-      device const int*, device ErrorMessages*, uint2, uint2)
+#define REGISTER_LU_SOLVE_THREAD(T, SIZE) \
+  REGISTER_KERNEL("lu_solve_thread_" #SIZE "_" #T, lu_solve_thread, T, SIZE)
 
-#define REGISTER_LU_ROWS(T)                                                                    \
-  template [[host_name("lu_rows_16_" #T)]] kernel void                                         \
-  lu_rows<T, metalops::kMostOfLanes, metalops::kLanes>(                                        \
-      device T*, device int*, device int*, device const T*, constant SmallMatricesParameters&, \
-      uint2, uint2, uint, uint)
+#define REGISTER_LU_ROWS(T) \
+  REGISTER_KERNEL("lu_rows_16_" #T, lu_rows, T, metalops::kMostOfLanes, metalops::kLanes)
 
 REGISTER_LU_ROWS(float);
 REGISTER_LU_ROWS(float2);

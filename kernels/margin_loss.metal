@@ -7,6 +7,7 @@
 #include <c10/metal/error.h>
 #include <c10/metal/reduction_utils.h>
 
+#include <metalops/register_kernel.h>
 #include <metalops/strided.h>
 #include <metal_stdlib>
 
@@ -291,34 +292,15 @@ kernel void sum_losses(device float* result [[buffer(0)]], constant float* losse
 
 // ---- instantiations -----------------------------------------------------------------------------
 
-#define REGISTER_MARGIN_LOSSES(T)                                                               \
-  template [[host_name("multi_margin_loss_short_rows_" #T)]] kernel void                        \
-  multi_margin_loss_short_rows<T>(device float*, constant T*, constant long*, constant T*,      \
-                                  constant MarginLossParameters&, device ErrorMessages*, uint2, \
-                                  uint2);                                                       \
-  template [[host_name("multi_margin_loss_rows_" #T)]] kernel void multi_margin_loss_rows<T>(   \
-      device float*, constant T*, constant long*, constant T*, constant MarginLossParameters&,  \
-      device ErrorMessages*, uint, uint, uint);                                                 \
-  template [[host_name("multi_margin_loss_backward_short_rows_" #T)]] kernel void               \
-  multi_margin_loss_backward_short_rows<T>(device T*, constant T*, constant T*, constant long*, \
-                                           constant T*, constant MarginLossParameters&,         \
-                                           device ErrorMessages*, uint2, uint2);                \
-  template [[host_name("multi_margin_loss_backward_rows_" #T)]] kernel void                     \
-  multi_margin_loss_backward_rows<T>(device T*, constant T*, constant T*, constant long*,       \
-                                     constant T*, constant MarginLossParameters&,               \
-                                     device ErrorMessages*, uint, uint, uint);                  \
-  template [[host_name("multilabel_margin_loss_short_rows_" #T)]] kernel void                   \
-  multilabel_margin_loss_short_rows<T>(device float*, device T*, constant T*, constant long*,   \
-                                       constant MarginLossParameters&, device ErrorMessages*,   \
-                                       uint2, uint2);                                           \
-  template [[host_name("multilabel_margin_loss_rows_" #T)]] kernel void                         \
-  multilabel_margin_loss_rows<T>(device float*, device T*, constant T*, constant long*,         \
-                                 constant MarginLossParameters&, device ErrorMessages*, uint,   \
-                                 uint, uint);                                                   \
-  template [[host_name("multilabel_margin_loss_backward_" #T)]] kernel void                     \
-  multilabel_margin_loss_backward<T>(device T*, constant T*, constant T*, constant long*,       \
-                                     constant T*, constant MarginLossParameters&,               \
-                                     device ErrorMessages*, uint2, uint2)
+#define REGISTER_MARGIN_LOSSES(T)                                                                 \
+  REGISTER_KERNEL("multi_margin_loss_short_rows_" #T, multi_margin_loss_short_rows, T);           \
+  REGISTER_KERNEL("multi_margin_loss_rows_" #T, multi_margin_loss_rows, T);                       \
+  REGISTER_KERNEL("multi_margin_loss_backward_short_rows_" #T,                                    \
+                  multi_margin_loss_backward_short_rows, T);                                      \
+  REGISTER_KERNEL("multi_margin_loss_backward_rows_" #T, multi_margin_loss_backward_rows, T);     \
+  REGISTER_KERNEL("multilabel_margin_loss_short_rows_" #T, multilabel_margin_loss_short_rows, T); \
+  REGISTER_KERNEL("multilabel_margin_loss_rows_" #T, multilabel_margin_loss_rows, T);             \
+  REGISTER_KERNEL("multilabel_margin_loss_backward_" #T, multilabel_margin_loss_backward, T)
 
 REGISTER_MARGIN_LOSSES(float);
 REGISTER_MARGIN_LOSSES(half);

@@ -11,6 +11,7 @@
 // become vector instructions of a CPU.
 #include <c10/metal/reduction_utils.h>
 
+#include <metalops/register_kernel.h>
 #include <metalops/strided.h>
 #include <metal_stdlib>
 
@@ -541,21 +542,17 @@ kernel void masked_softmax_backward_short_rows(
 
 // ---- instantiations -----------------------------------------------------------------------------
 
-#define REGISTER_SHORT_ROWS(T, MASK, COUNT)                                                \
-  template [[host_name("masked_softmax_short_rows_" #T "_" #MASK "_" #COUNT)]] kernel void \
-  masked_softmax_short_rows<T, MASK, COUNT>(device T*, constant T*, constant MASK*,        \
-                                            constant MaskedSoftmaxParameters&, uint2, uint2)
+#define REGISTER_SHORT_ROWS(T, MASK, COUNT)                                                        \
+  REGISTER_KERNEL("masked_softmax_short_rows_" #T "_" #MASK "_" #COUNT, masked_softmax_short_rows, \
+                  T, MASK, COUNT)
 
-#define REGISTER_KEPT_ROWS(T, MASK, NAME, TEAM, PACKS, ALIGNED)                                   \
-  template [[host_name("masked_softmax_" NAME "_" #T "_" #MASK)]] kernel void                     \
-  masked_softmax_kept_rows<T, MASK, TEAM, PACKS, ALIGNED>(device T*, constant T*, constant MASK*, \
-                                                          constant MaskedSoftmaxParameters&,      \
-                                                          uint2, uint2, uint, uint, uint, uint)
+#define REGISTER_KEPT_ROWS(T, MASK, NAME, TEAM, PACKS, ALIGNED)                               \
+  REGISTER_KERNEL("masked_softmax_" NAME "_" #T "_" #MASK, masked_softmax_kept_rows, T, MASK, \
+                  TEAM, PACKS, ALIGNED)
 
-#define REGISTER_LONG_ROWS(T, MASK, NAME, ALIGNED)                                   \
-  template [[host_name("masked_softmax_" NAME "_" #T "_" #MASK)]] kernel void        \
-  masked_softmax_long_rows<T, MASK, ALIGNED>(device T*, constant T*, constant MASK*, \
-                                             constant MaskedSoftmaxParameters&, uint, uint, uint)
+#define REGISTER_LONG_ROWS(T, MASK, NAME, ALIGNED)                                            \
+  REGISTER_KERNEL("masked_softmax_" NAME "_" #T "_" #MASK, masked_softmax_long_rows, T, MASK, \
+                  ALIGNED)
 
 #define REGISTER_MASKED_SOFTMAX(T, MASK)                                     \
   REGISTER_SHORT_ROWS(T, MASK, 16);                                          \
@@ -573,23 +570,17 @@ kernel void masked_softmax_backward_short_rows(
   REGISTER_KEPT_ROWS(T, MASK, "ragged_group_rows_8", Threadgroup, 8, false); \
   REGISTER_LONG_ROWS(T, MASK, "ragged_long_rows", false)
 
-#define REGISTER_BACKWARD_SHORT_ROWS(T, COUNT)                                                    \
-  template [[host_name("masked_softmax_backward_short_rows_" #T "_" #COUNT)]] kernel void         \
-  masked_softmax_backward_short_rows<T, COUNT>(device T*, constant T*, constant T*,               \
-                                               constant bool*, constant MaskedSoftmaxParameters&, \
-                                               uint2, uint2)
+#define REGISTER_BACKWARD_SHORT_ROWS(T, COUNT)                         \
+  REGISTER_KERNEL("masked_softmax_backward_short_rows_" #T "_" #COUNT, \
+                  masked_softmax_backward_short_rows, T, COUNT)
 
-#define REGISTER_BACKWARD_KEPT_ROWS(T, NAME, TEAM, PACKS, ALIGNED)                            \
-  template [[host_name("masked_softmax_backward_" NAME "_" #T)]] kernel void                  \
-  masked_softmax_backward_kept_rows<T, TEAM, PACKS, ALIGNED>(                                 \
-      device T*, constant T*, constant T*, constant bool*, constant MaskedSoftmaxParameters&, \
-      uint2, uint2, uint, uint, uint, uint)
+#define REGISTER_BACKWARD_KEPT_ROWS(T, NAME, TEAM, PACKS, ALIGNED)                              \
+  REGISTER_KERNEL("masked_softmax_backward_" NAME "_" #T, masked_softmax_backward_kept_rows, T, \
+                  TEAM, PACKS, ALIGNED)
 
-#define REGISTER_BACKWARD_LONG_ROWS(T, NAME, ALIGNED)                                              \
-  template [[host_name("masked_softmax_backward_" NAME "_" #T)]] kernel void                       \
-  masked_softmax_backward_long_rows<T, ALIGNED>(device T*, constant T*, constant T*,               \
-                                                constant bool*, constant MaskedSoftmaxParameters&, \
-                                                uint, uint, uint)
+#define REGISTER_BACKWARD_LONG_ROWS(T, NAME, ALIGNED)                                           \
+  REGISTER_KERNEL("masked_softmax_backward_" NAME "_" #T, masked_softmax_backward_long_rows, T, \
+                  ALIGNED)
 
 #define REGISTER_MASKED_SOFTMAX_BACKWARD(T)                                     \
   REGISTER_BACKWARD_SHORT_ROWS(T, 16);                                          \

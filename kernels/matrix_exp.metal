@@ -1,5 +1,7 @@
 // Sums for the matrix exponential: output[i] = coefficients[i][0] I + sum over j of
 // coefficients[i][j] term[j]. A row of the grid is one output[i].
+#include <metalops/register_kernel.h>
+
 #include <metal_stdlib>
 
 #include "matrix_exp.h"
@@ -33,10 +35,7 @@ kernel void matrix_exp_sums(device T* output [[buffer(0)]], device const T* firs
   output[position.y * p.elements + element] = sum;
 }
 
-#define REGISTER_MATRIX_EXP(T)                                                       \
-  template [[host_name("matrix_exp_sums_" #T)]] kernel void matrix_exp_sums<T>(      \
-      device T*, device const T*, device const T*, device const T*, device const T*, \
-      constant MatrixExpParameters&, uint2)
+#define REGISTER_MATRIX_EXP(T) REGISTER_KERNEL("matrix_exp_sums_" #T, matrix_exp_sums, T)
 
 REGISTER_MATRIX_EXP(float);
 REGISTER_MATRIX_EXP(float2);

@@ -1,6 +1,7 @@
 // What the kernels of max pooling share. The result of the forward direction has two parts: the
 // largest element of each window, and its index in the plane.
 #pragma once
+#include <metalops/register_kernel.h>
 #include "pooling.h"
 
 namespace metalops {
@@ -80,7 +81,5 @@ inline bool is_found(int64_t index, PlanePosition at, constant uint2* table,
 
 }  // namespace metalops
 
-#define REGISTER_MAX_POOL_BACKWARD(T)                                                            \
-  template [[host_name("max_pool_backward_" #T)]] kernel void metalops::max_pool_backward<T>(    \
-      device T*, constant T*, constant long*, constant uint2*, constant metalops::PoolingSizes&, \
-      uint3)
+#define REGISTER_MAX_POOL_BACKWARD(T) \
+  REGISTER_KERNEL("max_pool_backward_" #T, metalops::max_pool_backward, T)

@@ -1,5 +1,7 @@
 // Products of matrices of half or bfloat whose sums are stored as the floats that they are:
 // beta added + alpha left right^T.
+#include <metalops/register_kernel.h>
+
 #include <metal_stdlib>
 
 #include "matmul.h"
@@ -58,11 +60,8 @@ kernel void mm_dtype(device float* result [[buffer(0)]], device const T* left [[
                               place);
 }
 
-#define REGISTER_MM_DTYPE(NAME, T, ...)                                                        \
-  template [[host_name("mm_dtype_" #NAME "_" #T)]] kernel void                                 \
-  mm_dtype<T, matmul::Tile<__VA_ARGS__>>(device float*, device const T*, device const T*,      \
-                                         device const float*, constant WideProductParameters&, \
-                                         uint, uint, uint, uint)
+#define REGISTER_MM_DTYPE(NAME, T, ...) \
+  REGISTER_KERNEL("mm_dtype_" #NAME "_" #T, mm_dtype, T, matmul::Tile<__VA_ARGS__>)
 
 REGISTER_MM_DTYPE(large, half, 64, 64, 2, 2);
 REGISTER_MM_DTYPE(small, half, 16, 64, 1, 4);

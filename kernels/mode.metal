@@ -6,6 +6,7 @@
 // elements.
 #include <c10/metal/reduction_utils.h>
 
+#include <metalops/register_kernel.h>
 #include <metalops/strided.h>
 #include <metal_stdlib>
 
@@ -94,13 +95,9 @@ kernel void mode_rows(device T* values [[buffer(0)]], device long* indices [[buf
 
 // ---- instantiations -----------------------------------------------------------------------------
 
-#define REGISTER_MODE(T)                                                                          \
-  template [[host_name("mode_short_rows_" #T)]] kernel void mode_short_rows<T>(                   \
-      device T*, device long*, constant T*, constant long*, constant ModeParameters&, uint2,      \
-      uint2);                                                                                     \
-  template [[host_name("mode_rows_" #T)]] kernel void mode_rows<T>(                               \
-      device T*, device long*, constant T*, constant long*, constant ModeParameters&, uint, uint, \
-      uint)
+#define REGISTER_MODE(T)                                      \
+  REGISTER_KERNEL("mode_short_rows_" #T, mode_short_rows, T); \
+  REGISTER_KERNEL("mode_rows_" #T, mode_rows, T)
 
 REGISTER_MODE(float);
 REGISTER_MODE(half);

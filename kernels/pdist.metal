@@ -1,5 +1,6 @@
 // pdist: the p-norm distances between all pairs of rows, (0, 1), (0, 2), ..., (1, 2), ... in this
 // order, and the gradient. Coordinates are taken eight at a time.
+#include <metalops/register_kernel.h>
 #include <metalops/strided.h>
 #include <metal_stdlib>
 
@@ -274,16 +275,10 @@ kernel void pdist_backward(device float* grad_input [[buffer(0)]],
 
 // ---- instantiations -----------------------------------------------------------------------------
 
-#define REGISTER_PDIST(NAME, NORM)                                                               \
-  template [[host_name("pdist_" #NAME)]] kernel void pdist<NORM>(device float*, constant float*, \
-                                                                 constant PdistParameters&, uint2)
-#define REGISTER_PDIST_BACKWARD(NAME, NORM)                                                        \
-  template [[host_name("pdist_backward_" #NAME)]] kernel void pdist_backward<NORM>(                \
-      device float*, constant float*, constant float*, constant float*, constant PdistParameters&, \
-      uint, uint, uint);                                                                           \
-  template [[host_name("pdist_backward_narrow_" #NAME)]] kernel void pdist_backward_narrow<NORM>(  \
-      device float*, constant float*, constant float*, constant float*, constant PdistParameters&, \
-      uint2, uint2)
+#define REGISTER_PDIST(NAME, NORM) REGISTER_KERNEL("pdist_" #NAME, pdist, NORM)
+#define REGISTER_PDIST_BACKWARD(NAME, NORM)                       \
+  REGISTER_KERNEL("pdist_backward_" #NAME, pdist_backward, NORM); \
+  REGISTER_KERNEL("pdist_backward_narrow_" #NAME, pdist_backward_narrow, NORM)
 
 REGISTER_PDIST(zero, ZeroNorm);
 REGISTER_PDIST(one, OneNorm);

@@ -5,6 +5,7 @@
 // simdgroup's lanes, a column each. Of larger ones a threadgroup factorises a panel of columns, and
 // products of matrices apply its reflectors H1 H2 ... = 1 - V T V^H to everything else: V is
 // written out, with ones and zeros.
+#include <metalops/register_kernel.h>
 #include <metalops/strided.h>
 #include <metal_stdlib>
 
@@ -509,38 +510,30 @@ kernel void qr_triangle(device T* triangles [[buffer(0)]], device const T* gram 
   }
 }
 
-#define REGISTER_QR_SMALL(T, COLUMNS, ROWS)                                                    \
-  template [[host_name("qr_small_" #T "_" #COLUMNS "_" #ROWS)]] kernel void                    \
-  qr_small<T, COLUMNS, ROWS>(device T*, device T*, constant QrParameters&, uint2, uint2, uint, \
-                             uint)
+#define REGISTER_QR_SMALL(T, COLUMNS, ROWS) \
+  REGISTER_KERNEL("qr_small_" #T "_" #COLUMNS "_" #ROWS, qr_small, T, COLUMNS, ROWS)
 
-#define REGISTER_QR_THREAD(T, N)                                              \
-  template [[host_name("qr_thread_" #T "_" #N)]] kernel void qr_thread<T, N>( \
-      device T*, device T*, constant QrParameters&, uint2, uint2)
+#define REGISTER_QR_THREAD(T, N) REGISTER_KERNEL("qr_thread_" #T "_" #N, qr_thread, T, N)
 
-#define REGISTER_QR_VECTORS(T, N)                                                           \
-  template [[host_name("qr_vectors_" #T "_" #N)]] kernel void qr_vectors<T, N, kQrVectors>( \
-      device T*, device const T*, device const T*, constant QrVectorsParameters&, uint2, uint2)
+#define REGISTER_QR_VECTORS(T, N) \
+  REGISTER_KERNEL("qr_vectors_" #T "_" #N, qr_vectors, T, N, kQrVectors)
 
-#define REGISTER_QR(T)                                                       \
-  REGISTER_QR_THREAD(T, 4);                                                  \
-  REGISTER_QR_THREAD(T, 8);                                                  \
-  REGISTER_QR_SMALL(T, 8, 32);                                               \
-  REGISTER_QR_SMALL(T, 16, 16);                                              \
-  REGISTER_QR_SMALL(T, 16, 64);                                              \
-  REGISTER_QR_SMALL(T, 32, 32);                                              \
-  REGISTER_QR_SMALL(T, 32, 64);                                              \
-  REGISTER_QR_SMALL(T, 32, 128);                                             \
-  REGISTER_QR_VECTORS(T, 4);                                                 \
-  REGISTER_QR_VECTORS(T, 8);                                                 \
-  REGISTER_QR_VECTORS(T, 16);                                                \
-  REGISTER_QR_VECTORS(T, 32);                                                \
-  template [[host_name("qr_panel_" #T)]] kernel void qr_panel<T>(            \
-      device T*, device T*, constant QrParameters&, uint, uint, uint, uint); \
-  template [[host_name("qr_reflectors_" #T)]] kernel void qr_reflectors<T>(  \
-      device T*, device const T*, constant QrParameters&, uint3);            \
-  template [[host_name("qr_triangle_" #T)]] kernel void qr_triangle<T>(      \
-      device T*, device const T*, device const T*, constant QrParameters&, uint2)
+#define REGISTER_QR(T)                                    \
+  REGISTER_QR_THREAD(T, 4);                               \
+  REGISTER_QR_THREAD(T, 8);                               \
+  REGISTER_QR_SMALL(T, 8, 32);                            \
+  REGISTER_QR_SMALL(T, 16, 16);                           \
+  REGISTER_QR_SMALL(T, 16, 64);                           \
+  REGISTER_QR_SMALL(T, 32, 32);                           \
+  REGISTER_QR_SMALL(T, 32, 64);                           \
+  REGISTER_QR_SMALL(T, 32, 128);                          \
+  REGISTER_QR_VECTORS(T, 4);                              \
+  REGISTER_QR_VECTORS(T, 8);                              \
+  REGISTER_QR_VECTORS(T, 16);                             \
+  REGISTER_QR_VECTORS(T, 32);                             \
+  REGISTER_KERNEL("qr_panel_" #T, qr_panel, T);           \
+  REGISTER_KERNEL("qr_reflectors_" #T, qr_reflectors, T); \
+  REGISTER_KERNEL("qr_triangle_" #T, qr_triangle, T)
 
 REGISTER_QR(float);
 REGISTER_QR(float2);

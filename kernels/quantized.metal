@@ -1,5 +1,6 @@
 // Packing weights and unpacking them. The formulas are those of python/metalops/ops/quantized.py.
 #include <c10/metal/error.h>
+#include <metalops/register_kernel.h>
 #include <metalops/strided.h>
 #include <metal_stdlib>
 
@@ -244,17 +245,10 @@ kernel void quantized_scales_gradient(device uchar* grad_scales [[buffer(0)]],
   }
 }
 
-#define REGISTER(T)                                                                              \
-  template [[host_name("quantize_" #T)]] kernel void quantize<T>(                                \
-      device uchar*, device uchar*, device T*, device const T*, device const float*,             \
-      constant PackedLayout&, uint2, uint2);                                                     \
-  template [[host_name("dequantize_" #T)]] kernel void dequantize<T>(                            \
-      device T*, device const uchar*, device const uchar*, device const T*, device const float*, \
-      device const int64_t*, constant PackedLayout&, constant bool&, device ErrorMessages*,      \
-      uint2);                                                                                    \
-  template [[host_name("quantized_scales_gradient_" #T)]] kernel void                            \
-  quantized_scales_gradient<T>(device uchar*, device T*, device const T*, device const uchar*,   \
-                               constant PackedLayout&, uint2, uint2)
+#define REGISTER(T)                                 \
+  REGISTER_KERNEL("quantize_" #T, quantize, T);     \
+  REGISTER_KERNEL("dequantize_" #T, dequantize, T); \
+  REGISTER_KERNEL("quantized_scales_gradient_" #T, quantized_scales_gradient, T)
 
 REGISTER(float);
 REGISTER(half);

@@ -3,6 +3,7 @@
 // simdgroup reads some lines of them, adjacent lanes adjacent blocks. For many, a threadgroup
 // decodes a tile of weights once for all of its rows.
 #include <c10/metal/error.h>
+#include <metalops/register_kernel.h>
 #include <metal_stdlib>
 
 #include "few_rows.h"
@@ -558,22 +559,9 @@ kernel void quantized_tiles(
                               place);
 }
 
-#define PARAMETERS(T)                                                                     \
-  (device T*, device const T*, device const uchar*, device const uchar*, device const T*, \
-   device const T*, device const float*, device const int64_t*, device const int64_t*,    \
-   constant QuantizedProduct&, device ErrorMessages*, uint, uint, uint)
-#define TILE_PARAMETERS(T)                                                                \
-  (device T*, device const T*, device const uchar*, device const uchar*, device const T*, \
-   device const T*, device const float*, device const int64_t*, device const int64_t*,    \
-   constant QuantizedProduct&, device ErrorMessages*, uint, uint, uint, uint)
-
 #define REGISTER_TILES(T)                                                                       \
-  template [[host_name(                                                                         \
-      "quantized_tiles_small_" #T)]] kernel void quantized_tiles<T, matmul::Tile<16, 64, 1, 4>> \
-      TILE_PARAMETERS(T);                                                                       \
-  template [[host_name(                                                                         \
-      "quantized_tiles_large_" #T)]] kernel void quantized_tiles<T, matmul::Tile<64, 64, 2, 2>> \
-  TILE_PARAMETERS(T)
+  REGISTER_KERNEL("quantized_tiles_small_" #T, quantized_tiles, T, matmul::Tile<16, 64, 1, 4>); \
+  REGISTER_KERNEL("quantized_tiles_large_" #T, quantized_tiles, T, matmul::Tile<64, 64, 2, 2>)
 
 REGISTER_TILES(float);
 REGISTER_TILES(half);
@@ -581,47 +569,37 @@ REGISTER_TILES(bfloat);
 
 #if !defined(__HAVE_TENSOR__)
 
-#define REGISTER_ONE_ROW(NAME, T, ...)                                                \
-  template [[host_name("quantized_one_row_" #NAME                                     \
-                       "_" #T)]] kernel void quantized_few_rows<T, __VA_ARGS__, 1, 8> \
-  PARAMETERS(T)
-#define REGISTER_FOUR_ROWS(NAME, T, ...)                                              \
-  template [[host_name("quantized_few_rows_" #NAME                                    \
-                       "_" #T)]] kernel void quantized_few_rows<T, __VA_ARGS__, 4, 4> \
-  PARAMETERS(T)
-#define REGISTER_MATRICES(NAME, T, ...)                                                        \
-  template [[host_name("quantized_few_rows_" #NAME                                             \
-                       "_" #T)]] kernel void quantized_few_rows_of_matrices<T, __VA_ARGS__, 4> \
-  PARAMETERS(T)
+#define REGISTER_ONE_ROW(NAME, T, ...) \
+  REGISTER_KERNEL("quantized_one_row_" #NAME "_" #T, quantized_few_rows, T, __VA_ARGS__, 1, 8)
+#define REGISTER_FOUR_ROWS(NAME, T, ...) \
+  REGISTER_KERNEL("quantized_few_rows_" #NAME "_" #T, quantized_few_rows, T, __VA_ARGS__, 4, 4)
+#define REGISTER_MATRICES(NAME, T, ...)                                                  \
+  REGISTER_KERNEL("quantized_few_rows_" #NAME "_" #T, quantized_few_rows_of_matrices, T, \
+                  __VA_ARGS__, 4)
 
-#define REGISTER_ROW(NAME, T, ...)                                                                 \
-  template [[host_name("quantized_row_" #NAME "_" #T)]] kernel void quantized_row<T, __VA_ARGS__>( \
-      device T*, device const T*, device const uchar*, device const uchar*, device const T*,       \
-      device const T*, device const float*, constant QuantizedProduct&, constant int&, uint, uint, \
-      uint, uint)
+#define REGISTER_ROW(NAME, T, ...) \
+  REGISTER_KERNEL("quantized_row_" #NAME "_" #T, quantized_row, T, __VA_ARGS__)
 #define REGISTER_ROWS(T)                     \
   REGISTER_ROW(int4, T, packed::Integer<4>); \
   REGISTER_ROW(mxfp4, T, packed::MXFloat4);  \
   REGISTER_ROW(nvfp4, T, packed::NVFloat4)
 
-#define REGISTER_FORMATS(FEW_ROWS, T)                                                     \
-  REGISTER_FORMAT(FEW_ROWS, int1, T, packed::Integer<1>);                                 \
-  REGISTER_FORMAT(FEW_ROWS, int2, T, packed::Integer<2>);                                 \
-  REGISTER_FORMAT(FEW_ROWS, int3, T, packed::Integer<3>);                                 \
-  REGISTER_FORMAT(FEW_ROWS, int4, T, packed::Integer<4>);                                 \
-  REGISTER_FORMAT(FEW_ROWS, int5, T, packed::Integer<5>);                                 \
-  REGISTER_FORMAT(FEW_ROWS, int6, T, packed::Integer<6>);                                 \
-  REGISTER_FORMAT(FEW_ROWS, int7, T, packed::Integer<7>);                                 \
-  REGISTER_FORMAT(FEW_ROWS, int8, T, packed::Integer<8>);                                 \
-  REGISTER_FORMAT(FEW_ROWS, signed8, T, packed::Signed8);                                 \
-  REGISTER_FORMAT(FEW_ROWS, mxfp4, T, packed::MXFloat4);                                  \
-  REGISTER_FORMAT(FEW_ROWS, nvfp4, T, packed::NVFloat4);                                  \
-  REGISTER_FORMAT(FEW_ROWS, mxfp8, T, packed::MXFloat8);                                  \
-  REGISTER_FORMAT(FEW_ROWS, nf4, T, packed::NormalFloat4);                                \
-  REGISTER_FORMAT(FEW_ROWS, fp4, T, packed::Float4);                                      \
-  template [[host_name(                                                                   \
-      "quantized_few_rows_transposed_" #T)]] kernel void quantized_few_rows_transposed<T> \
-  PARAMETERS(T)
+#define REGISTER_FORMATS(FEW_ROWS, T)                      \
+  REGISTER_FORMAT(FEW_ROWS, int1, T, packed::Integer<1>);  \
+  REGISTER_FORMAT(FEW_ROWS, int2, T, packed::Integer<2>);  \
+  REGISTER_FORMAT(FEW_ROWS, int3, T, packed::Integer<3>);  \
+  REGISTER_FORMAT(FEW_ROWS, int4, T, packed::Integer<4>);  \
+  REGISTER_FORMAT(FEW_ROWS, int5, T, packed::Integer<5>);  \
+  REGISTER_FORMAT(FEW_ROWS, int6, T, packed::Integer<6>);  \
+  REGISTER_FORMAT(FEW_ROWS, int7, T, packed::Integer<7>);  \
+  REGISTER_FORMAT(FEW_ROWS, int8, T, packed::Integer<8>);  \
+  REGISTER_FORMAT(FEW_ROWS, signed8, T, packed::Signed8);  \
+  REGISTER_FORMAT(FEW_ROWS, mxfp4, T, packed::MXFloat4);   \
+  REGISTER_FORMAT(FEW_ROWS, nvfp4, T, packed::NVFloat4);   \
+  REGISTER_FORMAT(FEW_ROWS, mxfp8, T, packed::MXFloat8);   \
+  REGISTER_FORMAT(FEW_ROWS, nf4, T, packed::NormalFloat4); \
+  REGISTER_FORMAT(FEW_ROWS, fp4, T, packed::Float4);       \
+  REGISTER_KERNEL("quantized_few_rows_transposed_" #T, quantized_few_rows_transposed, T)
 #define REGISTER_FORMAT(FEW_ROWS, NAME, T, ...) \
   REGISTER_ONE_ROW(NAME, T, __VA_ARGS__);       \
   FEW_ROWS(NAME, T, __VA_ARGS__)

@@ -11,6 +11,7 @@
 #include <c10/metal/expm1f.h>
 #include <c10/metal/random.h>
 #include <c10/metal/utils.h>
+#include <metalops/register_kernel.h>
 #include <metalops/strided.h>
 #include <metal_stdlib>
 
@@ -349,13 +350,9 @@ kernel void binomial(device T* output [[buffer(0)]], constant T* counts [[buffer
 
 // ---- instantiations -----------------------------------------------------------------------------
 
-#define REGISTER_RANDOM(T)                                                                         \
-  template [[host_name("poisson_" #T)]] kernel void poisson<T>(                                    \
-      device T*, constant T*, constant RandomParameters&, constant StridedLayout<2>&,              \
-      device ErrorMessages*, uint2, uint2);                                                        \
-  template [[host_name("binomial_" #T)]] kernel void binomial<T>(                                  \
-      device T*, constant T*, constant T*, constant RandomParameters&, constant StridedLayout<3>&, \
-      uint2, uint2)
+#define REGISTER_RANDOM(T)                    \
+  REGISTER_KERNEL("poisson_" #T, poisson, T); \
+  REGISTER_KERNEL("binomial_" #T, binomial, T)
 
 REGISTER_RANDOM(float);
 REGISTER_RANDOM(half);

@@ -3,6 +3,7 @@
 // exact up to about 2^40: powers of an integer are multiplied out, and what is very close to an
 // integer is that integer, whatever the rounding of the exponent did.
 #include <c10/metal/utils.h>
+#include <metalops/register_kernel.h>
 #include <metalops/strided.h>
 #include <metal_stdlib>
 #include "numerics.h"
@@ -206,9 +207,7 @@ kernel void logspace(device T* output [[buffer(0)]],
   }
 }
 
-#define REGISTER_LOGSPACE(T)                                      \
-  template [[host_name("logspace_" #T)]] kernel void logspace<T>( \
-      device T*, constant LogspaceParameters&, constant StridedLayout<1>&, uint2, uint2)
+#define REGISTER_LOGSPACE(T) REGISTER_KERNEL("logspace_" #T, logspace, T)
 
 REGISTER_LOGSPACE(float);
 REGISTER_LOGSPACE(half);

@@ -59,10 +59,7 @@ struct rrelu_training_backward_functor {
   }
 };
 
-#define REGISTER_RRELU_TRAINING(T)                                                              \
-  template [[host_name("rrelu_training_" #T)]] kernel void rrelu_training<T>(                   \
-      device T*, device T*, constant T*, constant RreluParameters&, constant StridedLayout<3>&, \
-      uint2, uint2)
+#define REGISTER_RRELU_TRAINING(T) REGISTER_KERNEL("rrelu_training_" #T, rrelu_training, T)
 
 REGISTER_RRELU_TRAINING(float);
 REGISTER_RRELU_TRAINING(half);

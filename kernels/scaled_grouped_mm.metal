@@ -1,6 +1,8 @@
 // Products of groups of matrices of 8-bit and 4-bit floats with scales: see scaled_operands.h, and
 // grouped_mm.metal. Scales that are swizzled are so for each group by itself, with the padding that
 // this takes, one group behind the other.
+#include <metalops/register_kernel.h>
+
 #include <metal_stdlib>
 
 #include "grouped_tiles.h"
@@ -149,12 +151,9 @@ kernel void scaled_grouped_mm(
                               matmul::Place{work.tile, index, simdgroup, lane});
 }
 
-#define REGISTER_TILE(NAME, SCALES, SCALE_NAME, ...)                                             \
-  template [[host_name("scaled_grouped_mm_" #NAME "_" #SCALE_NAME)]] kernel void                 \
-  scaled_grouped_mm<SCALES, matmul::Tile<__VA_ARGS__>>(                                          \
-      device void*, device const SCALES::element*, device const uchar*,                          \
-      device const SCALES::stored*, device const float*, device const float*, device const int*, \
-      constant ScaledGroupedParameters&, uint, uint, uint, uint)
+#define REGISTER_TILE(NAME, SCALES, SCALE_NAME, ...)                                     \
+  REGISTER_KERNEL("scaled_grouped_mm_" #NAME "_" #SCALE_NAME, scaled_grouped_mm, SCALES, \
+                  matmul::Tile<__VA_ARGS__>)
 
 #define REGISTER_TILES(SCALES, NAME)                \
   REGISTER_TILE(large, SCALES, NAME, 64, 64, 2, 2); \
@@ -167,11 +166,8 @@ REGISTER_TILES(E4m3, e4m3);
 // What has no products is in the library without tensors.
 #if !defined(__HAVE_TENSOR__)
 
-#define REGISTER_DECODE(SCALES, NAME)                                               \
-  template [[host_name("scaled_grouped_mm_decode_" #NAME)]] kernel void             \
-  scaled_grouped_mm_decode<SCALES>(device SCALES::element*, device const uchar*,    \
-                                   device const SCALES::stored*, device const int*, \
-                                   constant ScaledGroupedDecode&, uint2)
+#define REGISTER_DECODE(SCALES, NAME) \
+  REGISTER_KERNEL("scaled_grouped_mm_decode_" #NAME, scaled_grouped_mm_decode, SCALES)
 
 REGISTER_DECODE(Whole, whole);
 REGISTER_DECODE(E8m0, e8m0);

@@ -1,4 +1,6 @@
 // Products of matrices of 8-bit and 4-bit floats with scales: see scaled_operands.h.
+#include <metalops/register_kernel.h>
+
 #include <metal_stdlib>
 
 #include "matmul.h"
@@ -91,12 +93,8 @@ kernel void scaled_mm_few_rows(
       row, column, lane);
 }
 
-#define REGISTER_TILE(NAME, SCALES, SCALE_NAME, ...)                                               \
-  template [[host_name("scaled_mm_" #NAME "_" #SCALE_NAME)]] kernel void                           \
-  scaled_mm<SCALES, matmul::Tile<__VA_ARGS__>>(                                                    \
-      device void*, device const SCALES::element*, device const uchar*,                            \
-      device const SCALES::stored*, device const float*, device const float*, device const float*, \
-      device const float*, constant ScaledParameters&, uint, uint, uint, uint)
+#define REGISTER_TILE(NAME, SCALES, SCALE_NAME, ...) \
+  REGISTER_KERNEL("scaled_mm_" #NAME "_" #SCALE_NAME, scaled_mm, SCALES, matmul::Tile<__VA_ARGS__>)
 
 #define REGISTER_TILES(SCALES, NAME)                \
   REGISTER_TILE(large, SCALES, NAME, 64, 64, 2, 2); \
@@ -110,14 +108,9 @@ REGISTER_TILES(E4m3, e4m3);
 // What has no products of tiles is in the library without tensors.
 #if !defined(__HAVE_TENSOR__)
 
-#define REGISTER_OTHERS(SCALES, NAME)                                                              \
-  template [[host_name("scaled_mm_few_" #NAME)]] kernel void scaled_mm_few_rows<SCALES, 4, 2>(     \
-      device void*, device const SCALES::element*, device const uchar*,                            \
-      device const SCALES::stored*, device const float*, device const float*, device const float*, \
-      device const float*, constant ScaledParameters&, uint, uint, uint, uint);                    \
-  template [[host_name("scaled_mm_decode_" #NAME)]] kernel void scaled_mm_decode<SCALES>(          \
-      device SCALES::element*, device const uchar*, device const SCALES::stored*,                  \
-      constant ScaledDecode&, uint2, uint2)
+#define REGISTER_OTHERS(SCALES, NAME)                                        \
+  REGISTER_KERNEL("scaled_mm_few_" #NAME, scaled_mm_few_rows, SCALES, 4, 2); \
+  REGISTER_KERNEL("scaled_mm_decode_" #NAME, scaled_mm_decode, SCALES)
 
 REGISTER_OTHERS(Whole, whole);
 REGISTER_OTHERS(Float, float);

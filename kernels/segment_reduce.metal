@@ -7,6 +7,7 @@
 #include <c10/metal/error.h>
 #include <c10/metal/reduction_utils.h>
 
+#include <metalops/register_kernel.h>
 #include <metalops/strided.h>
 #include <metal_stdlib>
 
@@ -605,46 +606,25 @@ kernel void segment_reduce_backward_pieces(
 
 // ---- instantiations -----------------------------------------------------------------------------
 
-#define REGISTER_PIECES(NAME, REDUCTION, T)                                               \
-  template [[host_name("segment_reduce_" #NAME "_pieces_" #T)]] kernel void               \
-  segment_reduce_pieces<REDUCTION, T>(device REDUCTION::Value*, constant T*, constant T*, \
-                                      constant long*, constant SegmentReduceParameters&,  \
-                                      constant PieceOwners*, uint, uint, uint)
+#define REGISTER_PIECES(NAME, REDUCTION, T) \
+  REGISTER_KERNEL("segment_reduce_" #NAME "_pieces_" #T, segment_reduce_pieces, REDUCTION, T)
 
-#define REGISTER_FORWARD(NAME, REDUCTION, T)                                                       \
-  template [[host_name("segment_reduce_" #NAME "_short_" #T)]] kernel void                         \
-  segment_reduce_short<REDUCTION, T>(device T*, constant T*, constant long*,                       \
-                                     constant SegmentReduceParameters&, device atomic_uint*,       \
-                                     uint2, uint2);                                                \
-  template [[host_name("segment_reduce_" #NAME "_" #T)]] kernel void segment_reduce<REDUCTION, T>( \
-      device T*, constant T*, constant long*, constant SegmentReduceParameters&,                   \
-      device PieceOwners*, constant uint*, uint, uint, uint);                                      \
-  REGISTER_PIECES(NAME, REDUCTION, T);                                                             \
-  template [[host_name("segment_reduce_" #NAME "_combine_" #T)]] kernel void                       \
-  segment_reduce_combine<REDUCTION, T>(device T*, constant float*, constant long*,                 \
-                                       constant SegmentReduceParameters&, constant PieceOwners*,   \
-                                       uint, uint, uint)
+#define REGISTER_FORWARD(NAME, REDUCTION, T)                                                 \
+  REGISTER_KERNEL("segment_reduce_" #NAME "_short_" #T, segment_reduce_short, REDUCTION, T); \
+  REGISTER_KERNEL("segment_reduce_" #NAME "_" #T, segment_reduce, REDUCTION, T);             \
+  REGISTER_PIECES(NAME, REDUCTION, T);                                                       \
+  REGISTER_KERNEL("segment_reduce_" #NAME "_combine_" #T, segment_reduce_combine, REDUCTION, T)
 
-#define REGISTER_BACKWARD(NAME, REDUCTION, T)                                                     \
-  template [[host_name("segment_reduce_backward_" #NAME "_short_" #T)]] kernel void               \
-  segment_reduce_backward_short<REDUCTION, T>(device T*, constant T*, constant T*, constant T*,   \
-                                              constant long*, constant SegmentReduceParameters&,  \
-                                              device atomic_uint*, uint2, uint2);                 \
-  template [[host_name("segment_reduce_backward_" #NAME "_" #T)]] kernel void                     \
-  segment_reduce_backward<REDUCTION, T>(device T*, constant T*, constant T*, constant T*,         \
-                                        constant long*, constant SegmentReduceParameters&,        \
-                                        device PieceOwners*, constant uint*, uint, uint, uint);   \
-  template [[host_name("segment_reduce_backward_" #NAME "_pieces_" #T)]] kernel void              \
-  segment_reduce_backward_pieces<REDUCTION, T>(device T*, constant T*, constant T*, constant T*,  \
-                                               constant long*, constant SegmentReduceParameters&, \
-                                               constant PieceOwners*, constant REDUCTION::Value*, \
-                                               uint, uint, uint)
+#define REGISTER_BACKWARD(NAME, REDUCTION, T)                                                      \
+  REGISTER_KERNEL("segment_reduce_backward_" #NAME "_short_" #T, segment_reduce_backward_short,    \
+                  REDUCTION, T);                                                                   \
+  REGISTER_KERNEL("segment_reduce_backward_" #NAME "_" #T, segment_reduce_backward, REDUCTION, T); \
+  REGISTER_KERNEL("segment_reduce_backward_" #NAME "_pieces_" #T, segment_reduce_backward_pieces,  \
+                  REDUCTION, T)
 
-#define REGISTER_BACKWARD_COMBINE(NAME, REDUCTION)                                                 \
-  template [[host_name("segment_reduce_backward_" #NAME "_combine")]] kernel void                  \
-  segment_reduce_backward_combine<REDUCTION>(device REDUCTION::Value*, constant REDUCTION::Value*, \
-                                             constant long*, constant SegmentReduceParameters&,    \
-                                             constant PieceOwners*, uint, uint, uint)
+#define REGISTER_BACKWARD_COMBINE(NAME, REDUCTION)                                              \
+  REGISTER_KERNEL("segment_reduce_backward_" #NAME "_combine", segment_reduce_backward_combine, \
+                  REDUCTION)
 
 #define REGISTER_SEGMENT_REDUCE(T)                  \
   REGISTER_FORWARD(sum, Sum, T);                    \

@@ -5,6 +5,7 @@
 // columns of packs, and those of V likewise. Each lane has columns of its own; when rotations are
 // applied, packs of rows.
 #include <c10/metal/utils.h>
+#include <metalops/register_kernel.h>
 #include <metal_stdlib>
 
 #include "bidiagonal.h"
@@ -354,16 +355,10 @@ kernel void svd_simdgroup(device float* values [[buffer(0)]], device T* u [[buff
   }
 }
 
-#define REGISTER_THREAD(T, SIZE)                                                      \
-  template [[host_name("svd_thread_" #SIZE "_" #T)]] kernel void svd_thread<T, SIZE>( \
-      device float*, device T*, device T*, device int*, device const T*,              \
-      constant SquaresParameters&, uint)
+#define REGISTER_THREAD(T, SIZE) REGISTER_KERNEL("svd_thread_" #SIZE "_" #T, svd_thread, T, SIZE)
 
-#define REGISTER_SIMDGROUP(T, SIZE, HAS_ROOM)                                                    \
-  template [[host_name("svd_simdgroup_" #SIZE "_" #T)]] kernel void                              \
-  svd_simdgroup<T, SIZE, HAS_ROOM>(device float*, device T*, device T*, device int*,             \
-                                   device const T*, device float4*, constant SquaresParameters&, \
-                                   uint, uint)
+#define REGISTER_SIMDGROUP(T, SIZE, HAS_ROOM) \
+  REGISTER_KERNEL("svd_simdgroup_" #SIZE "_" #T, svd_simdgroup, T, SIZE, HAS_ROOM)
 
 REGISTER_THREAD(float, 4);
 REGISTER_THREAD(float, 8);

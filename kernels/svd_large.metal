@@ -7,6 +7,7 @@
 // V Y^H - X U^H and B - Y V^H - U X^H are what is left of both in a panel. So both are reduced by
 // the same kernel, with V and X changing places with U and Y; and all products are sums of columns.
 #include <c10/metal/reduction_utils.h>
+#include <metalops/register_kernel.h>
 #include <metal_stdlib>
 
 #include "column_packs.h"
@@ -192,16 +193,10 @@ kernel void svd_values(device float* values [[buffer(0)]], device int* ranks [[b
   }
 }
 
-#define REGISTER_SVD_LARGE(T)                                                                \
-  template [[host_name("svd_extents_" #T)]] kernel void svd_extents<T>(                      \
-      device float*, device const T*, constant SvdLoadParameters&, uint2, uint);             \
-  template [[host_name("svd_load_" #T)]] kernel void svd_load<T>(                            \
-      device float4*, device const T*, device const int*, device const int*,                 \
-      constant SvdLoadParameters&, uint3);                                                   \
-  template [[host_name("svd_column_" #T)]] kernel void svd_column<T>(                        \
-      device float4*, device float4*, device float4*, device const float4*, device const T*, \
-      device float*, device T*, device const float4*, device const float4*, device const T*, \
-      constant EighColumnParameters&, uint, uint, uint)
+#define REGISTER_SVD_LARGE(T)                         \
+  REGISTER_KERNEL("svd_extents_" #T, svd_extents, T); \
+  REGISTER_KERNEL("svd_load_" #T, svd_load, T);       \
+  REGISTER_KERNEL("svd_column_" #T, svd_column, T)
 
 REGISTER_SVD_LARGE(float);
 REGISTER_SVD_LARGE(float2);

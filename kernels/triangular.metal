@@ -4,6 +4,7 @@
 // memory first, which threads of a group read together. Larger matrices than a few such blocks are
 // the host's: products of matrices do most of their work. Small ones are read where they lie, and
 // their columns too.
+#include <metalops/register_kernel.h>
 #include <metalops/strided.h>
 #include <metal_stdlib>
 
@@ -230,14 +231,10 @@ kernel void triangular_thread(device T* solutions [[buffer(0)]],
   x.store(solutions + place.in(p.solutions), p.solutions, RowOrder());
 }
 
-#define REGISTER_TRIANGULAR(T)                                                    \
-  template [[host_name("triangular_solve_" #T)]] kernel void triangular_solve<T>( \
-      device float4*, device const T*, constant TriangularParameters&, uint, uint, uint)
+#define REGISTER_TRIANGULAR(T) REGISTER_KERNEL("triangular_solve_" #T, triangular_solve, T)
 
-#define REGISTER_TRIANGULAR_THREAD(T, SIZE)                               \
-  template [[host_name("triangular_thread_" #SIZE "_" #T)]] kernel void   \
-  triangular_thread<T, SIZE>(device T*, device const T*, device const T*, \
-                             constant SmallSystemsParameters&, uint2, uint2)
+#define REGISTER_TRIANGULAR_THREAD(T, SIZE) \
+  REGISTER_KERNEL("triangular_thread_" #SIZE "_" #T, triangular_thread, T, SIZE)
 
 REGISTER_TRIANGULAR(float);
 REGISTER_TRIANGULAR(float2);

@@ -5,6 +5,7 @@
 // For the gradient the table is transposed: every input pixel is the sum of the output pixels that
 // it contributed to, in a fixed order, without atomics.
 #include <c10/metal/reduction_utils.h>
+#include <metalops/register_kernel.h>
 #include <metalops/strided.h>
 #include <metal_stdlib>
 
@@ -268,10 +269,7 @@ kernel void resize_bytes(device uchar* output [[buffer(0)]], constant uchar* inp
   resize_along_axis(output, input, table, windows, parameters, position);
 }
 
-#define REGISTER_RESIZE(Out, In)                                                                \
-  template [[host_name("resize_" #Out "_" #In)]] kernel void resize<Out, In>(                   \
-      device Out*, constant In*, constant float*, constant Window*, constant ResizeParameters&, \
-      uint2)
+#define REGISTER_RESIZE(Out, In) REGISTER_KERNEL("resize_" #Out "_" #In, resize, Out, In)
 
 REGISTER_RESIZE(float, float);
 REGISTER_RESIZE(half, half);

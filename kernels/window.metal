@@ -1,5 +1,6 @@
 // Window functions that stock MPS lacks: the Kaiser window.
 #include <c10/metal/special_math.h>
+#include <metalops/register_kernel.h>
 #include <metalops/strided.h>
 
 #include <metal_stdlib>
@@ -31,9 +32,7 @@ kernel void kaiser_window(device T* output [[buffer(0)]],
   output[index] = static_cast<T>(bessel * growth);
 }
 
-#define REGISTER_KAISER_WINDOW(T)                                           \
-  template [[host_name("kaiser_window_" #T)]] kernel void kaiser_window<T>( \
-      device T*, constant KaiserWindowParameters&, uint2, uint2)
+#define REGISTER_KAISER_WINDOW(T) REGISTER_KERNEL("kaiser_window_" #T, kaiser_window, T)
 
 REGISTER_KAISER_WINDOW(float);
 REGISTER_KAISER_WINDOW(half);

@@ -64,6 +64,13 @@ def test_every_family_has_a_test_file():
     assert kernels - families == set()
 
 
+def test_kernel_templates_are_instantiated_by_register_kernel():
+    """In one way: whoever looks for the host's name of a kernel finds it there, and no parameter is said twice."""
+    for path in (ROOT / "kernels").glob("*.metal"):
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"\bhost_name\b", text), path
+
+
 @pytest.mark.parametrize("measured", ALL, ids=lambda measured: measured.name)
 def test_a_benchmark_calls_both_sides_with_the_same_result(measured):
     shape = (4, 64)

@@ -15,6 +15,7 @@
 // of a tensor's last dimension) and NAME_strided_<dtype>.
 #pragma once
 #include <c10/metal/indexing.h>
+#include <metalops/register_kernel.h>
 
 #include <metal_stdlib>
 
@@ -162,40 +163,17 @@ kernel void ternary_backward_strided(
 }  // namespace metalops
 
 #define REGISTER_BINARY_BACKWARD_OP(NAME, DTYPE)                                                   \
-  template [[host_name(#NAME "_dense_" #DTYPE)]] kernel void ::metalops::binary_backward_dense<    \
-      DTYPE, NAME##_functor>(device DTYPE * grad_a, device DTYPE * grad_b,                         \
-                             constant DTYPE * grad_output, constant DTYPE * a, constant DTYPE * b, \
-                             constant float& alpha, constant uint& wanted, uint index);            \
-  template [[host_name(#NAME "_rows_" #DTYPE)]] kernel void ::metalops::binary_backward_rows<      \
-      DTYPE, NAME##_functor>(device DTYPE * grad_a, device DTYPE * grad_b,                         \
-                             constant DTYPE * grad_output, constant DTYPE * a, constant DTYPE * b, \
-                             constant float& alpha, constant uint& wanted,                         \
-                             constant long* row_strides, uint2 position);                          \
-  template [[host_name(                                                                            \
-      #NAME "_strided_" #DTYPE)]] kernel void ::metalops::binary_backward_strided<DTYPE,           \
-                                                                                  NAME##_functor>( \
-      device void* grad_a, device void* grad_b, constant void* grad_output, constant void* a,      \
-      constant void* b, constant float& alpha, constant uint& wanted, constant long* sizes,        \
-      constant long* strides, constant uint& ndim, uint2 position)
+  REGISTER_KERNEL(#NAME "_dense_" #DTYPE, metalops::binary_backward_dense, DTYPE, NAME##_functor); \
+  REGISTER_KERNEL(#NAME "_rows_" #DTYPE, metalops::binary_backward_rows, DTYPE, NAME##_functor);   \
+  REGISTER_KERNEL(#NAME "_strided_" #DTYPE, metalops::binary_backward_strided, DTYPE,              \
+                  NAME##_functor)
 
-#define REGISTER_TERNARY_BACKWARD_OP(NAME, DTYPE)                                                  \
-  template [[host_name(#NAME "_dense_" #DTYPE)]] kernel void ::metalops::ternary_backward_dense<   \
-      DTYPE, NAME##_functor>(device DTYPE * grad_a, device DTYPE * grad_b, device DTYPE * grad_c,  \
-                             constant DTYPE * grad_output, constant DTYPE * a, constant DTYPE * b, \
-                             constant DTYPE * c, constant float& alpha, constant uint& wanted,     \
-                             uint index);                                                          \
-  template [[host_name(#NAME "_rows_" #DTYPE)]] kernel void ::metalops::ternary_backward_rows<     \
-      DTYPE, NAME##_functor>(device DTYPE * grad_a, device DTYPE * grad_b, device DTYPE * grad_c,  \
-                             constant DTYPE * grad_output, constant DTYPE * a, constant DTYPE * b, \
-                             constant DTYPE * c, constant float& alpha, constant uint& wanted,     \
-                             constant long* row_strides, uint2 position);                          \
-  template                                                                                         \
-      [[host_name(#NAME "_strided_" #DTYPE)]] kernel void ::metalops::ternary_backward_strided<    \
-          DTYPE, NAME##_functor>(device void* grad_a, device void* grad_b, device void* grad_c,    \
-                                 constant void* grad_output, constant void* a, constant void* b,   \
-                                 constant void* c, constant float& alpha, constant uint& wanted,   \
-                                 constant long* sizes, constant long* strides,                     \
-                                 constant uint& ndim, uint2 position)
+#define REGISTER_TERNARY_BACKWARD_OP(NAME, DTYPE)                                                 \
+  REGISTER_KERNEL(#NAME "_dense_" #DTYPE, metalops::ternary_backward_dense, DTYPE,                \
+                  NAME##_functor);                                                                \
+  REGISTER_KERNEL(#NAME "_rows_" #DTYPE, metalops::ternary_backward_rows, DTYPE, NAME##_functor); \
+  REGISTER_KERNEL(#NAME "_strided_" #DTYPE, metalops::ternary_backward_strided, DTYPE,            \
+                  NAME##_functor)
 
 #define REGISTER_FLOAT_BINARY_BACKWARD_OP(NAME) \
   REGISTER_BINARY_BACKWARD_OP(NAME, float);     \

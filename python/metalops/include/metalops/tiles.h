@@ -15,6 +15,7 @@
 #include <c10/metal/common.h>
 #ifdef __METAL__
 #include <c10/metal/utils.h>
+#include <metalops/register_kernel.h>
 
 #include <metal_stdlib>
 #else
@@ -314,53 +315,32 @@ kernel void ternary_tiles(device c10::metal::result_of<F, T, T, T>* out [[buffer
 
 #ifdef __METAL__
 
-#define REGISTER_UNARY_TILES(NAME, DTYPEI, DTYPEO)                                                 \
-  template [[host_name(#NAME "_tiles_" #DTYPEO "_" #DTYPEI)]] kernel void ::metalops::unary_tiles< \
-      DTYPEI, NAME##_functor>(device DTYPEO * out, constant DTYPEI * input,                        \
-                              constant::metalops::TileLayout<2> & layout, uint2 position)
+#define REGISTER_UNARY_TILES(NAME, DTYPEI, DTYPEO)                                    \
+  REGISTER_KERNEL(#NAME "_tiles_" #DTYPEO "_" #DTYPEI, metalops::unary_tiles, DTYPEI, \
+                  NAME##_functor)
 
-#define REGISTER_UNARY_PACKS(NAME, DTYPE)                                                        \
-  template [[host_name(#NAME "_packs_" #DTYPE "_" #DTYPE)]] kernel void ::metalops::unary_packs< \
-      DTYPE, NAME##_functor>(device::metalops::WidePack<DTYPE> * out,                            \
-                             constant::metalops::WidePack<DTYPE> * input, uint index)
+#define REGISTER_UNARY_PACKS(NAME, DTYPE) \
+  REGISTER_KERNEL(#NAME "_packs_" #DTYPE "_" #DTYPE, metalops::unary_packs, DTYPE, NAME##_functor)
 
-#define REGISTER_UNARY_ALPHA_PACKS(NAME, DTYPE, DTYPEA)                                           \
-  template                                                                                        \
-      [[host_name(#NAME "_packs_" #DTYPE "_" #DTYPE                                               \
-                        "_" #DTYPEA)]] kernel void ::metalops::unary_alpha_packs<DTYPE, DTYPEA,   \
-                                                                                 NAME##_functor>( \
-          device::metalops::WidePack<DTYPE> * out, constant::metalops::WidePack<DTYPE> * input,   \
-          constant DTYPEA & alpha, uint index)
+#define REGISTER_UNARY_ALPHA_PACKS(NAME, DTYPE, DTYPEA)                                       \
+  REGISTER_KERNEL(#NAME "_packs_" #DTYPE "_" #DTYPE "_" #DTYPEA, metalops::unary_alpha_packs, \
+                  DTYPE, DTYPEA, NAME##_functor)
 
-#define REGISTER_UNARY_ALPHA_TILES(NAME, DTYPEI, DTYPEA, DTYPEO)                                  \
-  template                                                                                        \
-      [[host_name(#NAME "_tiles_" #DTYPEO "_" #DTYPEI                                             \
-                        "_" #DTYPEA)]] kernel void ::metalops::unary_alpha_tiles<DTYPEI, DTYPEA,  \
-                                                                                 NAME##_functor>( \
-          device DTYPEO * out, constant DTYPEI * input, constant DTYPEA & alpha,                  \
-          constant::metalops::TileLayout<2> & layout, uint2 position)
+#define REGISTER_UNARY_ALPHA_TILES(NAME, DTYPEI, DTYPEA, DTYPEO)                                \
+  REGISTER_KERNEL(#NAME "_tiles_" #DTYPEO "_" #DTYPEI "_" #DTYPEA, metalops::unary_alpha_tiles, \
+                  DTYPEI, DTYPEA, NAME##_functor)
 
-#define REGISTER_BINARY_TILES_(NAME, DTYPEI, DTYPEO, OMT)                                      \
-  template                                                                                     \
-      [[host_name(#NAME "_tiles_" #DTYPEO "_" #DTYPEI)]] kernel void ::metalops::binary_tiles< \
-          DTYPEI, NAME##_functor, OMT>(device DTYPEO * out, constant DTYPEI * input,           \
-                                       constant DTYPEI * other,                                \
-                                       constant::metalops::TileLayout<3> & layout, uint2 position)
+#define REGISTER_BINARY_TILES_(NAME, DTYPEI, DTYPEO, OMT)                              \
+  REGISTER_KERNEL(#NAME "_tiles_" #DTYPEO "_" #DTYPEI, metalops::binary_tiles, DTYPEI, \
+                  NAME##_functor, OMT)
 
-#define REGISTER_BINARY_ALPHA_TILES(NAME, DTYPEI, DTYPEA, DTYPEO)                                  \
-  template                                                                                         \
-      [[host_name(#NAME "_tiles_" #DTYPEO "_" #DTYPEI                                              \
-                        "_" #DTYPEA)]] kernel void ::metalops::binary_alpha_tiles<DTYPEI, DTYPEA,  \
-                                                                                  NAME##_functor>( \
-          device DTYPEO * out, constant DTYPEI * input, constant DTYPEI * other,                   \
-          constant DTYPEA & alpha, constant::metalops::TileLayout<3> & layout, uint2 position)
+#define REGISTER_BINARY_ALPHA_TILES(NAME, DTYPEI, DTYPEA, DTYPEO)                                \
+  REGISTER_KERNEL(#NAME "_tiles_" #DTYPEO "_" #DTYPEI "_" #DTYPEA, metalops::binary_alpha_tiles, \
+                  DTYPEI, DTYPEA, NAME##_functor)
 
-#define REGISTER_TERNARY_TILES_(NAME, DTYPEI, DTYPEO, OMT)                                      \
-  template                                                                                      \
-      [[host_name(#NAME "_tiles_" #DTYPEO "_" #DTYPEI)]] kernel void ::metalops::ternary_tiles< \
-          DTYPEI, NAME##_functor, OMT>(device DTYPEO * out, constant DTYPEI * input,            \
-                                       constant DTYPEI * other1, constant DTYPEI * other2,      \
-                                       constant::metalops::TileLayout<4> & layout, uint2 position)
+#define REGISTER_TERNARY_TILES_(NAME, DTYPEI, DTYPEO, OMT)                              \
+  REGISTER_KERNEL(#NAME "_tiles_" #DTYPEO "_" #DTYPEI, metalops::ternary_tiles, DTYPEI, \
+                  NAME##_functor, OMT)
 
 #define REGISTER_BINARY_TILES(NAME, DTYPEI, DTYPEO) \
   REGISTER_BINARY_TILES_(NAME, DTYPEI, DTYPEO, DTYPEI)

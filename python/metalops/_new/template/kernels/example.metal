@@ -1,6 +1,7 @@
 // The kernels of metal_example: a unary and a binary operator as functors, and a kernel of its own
 // kind.
 #include <c10/metal/indexing.h>
+#include <metalops/register_kernel.h>
 #include <metal_stdlib>
 
 #include "example.h"
@@ -57,9 +58,7 @@ kernel void row_max_abs(device T* result [[buffer(0)]], constant T* matrix [[buf
   }
 }
 
-#define REGISTER_ROW_MAX_ABS(T)                                         \
-  template [[host_name("row_max_abs_" #T)]] kernel void row_max_abs<T>( \
-      device T*, constant T*, constant RowParams&, uint, uint)
+#define REGISTER_ROW_MAX_ABS(T) REGISTER_KERNEL("row_max_abs_" #T, row_max_abs, T)
 
 REGISTER_ROW_MAX_ABS(float);
 REGISTER_ROW_MAX_ABS(half);
