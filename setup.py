@@ -69,14 +69,14 @@ def extensions() -> list:
         host.units = [bindings, device]
         result.append(host)
     sources = find(
-        "csrc/distributed/*.cpp", "csrc/ops/*.mm", "csrc/python/*.cpp", "kernels/*.metal"
+        "csrc/distributed/*.cpp", "csrc/ops/**/*.mm", "csrc/python/*.cpp", "kernels/**/*.metal"
     )
     operators = MetalExtension(
         "metalops._C", sources, include_dirs=[ROOT], extra_compile_args=flags
     )
     operators.precompiled_header = "csrc/ops/precompiled.h"
     operators.units = [
-        *units(find("csrc/ops/*.mm")),
+        *units(find("csrc/ops/**/*.mm")),
         find("csrc/python/*.cpp"),
         find("csrc/distributed/*.cpp"),
     ]
@@ -102,8 +102,8 @@ class BuildMetalops(BuildExtension):
     def run(self) -> None:
         super().run()
         if not self.inplace:
-            for name in find("kernels/*"):
-                folder = os.path.join(self.build_lib, "metalops", "ops", "kernels")
+            for name in find("kernels/**/*.*"):
+                folder = os.path.join(self.build_lib, "metalops", "ops", os.path.dirname(name))
                 self.mkpath(folder)
                 self.copy_file(name, folder)
         self._write(

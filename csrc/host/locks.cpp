@@ -1,5 +1,5 @@
 // See locks.h.
-#include "locks.h"
+#include <locks.h>
 
 #include <Python.h>
 #include <pthread.h>

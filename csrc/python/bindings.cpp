@@ -1,13 +1,13 @@
 // The Python module metalops._C. Loading it registers the operators; what it offers to Python is
 // for `python -m metalops info` and metalops.ops.
-#include <csrc/ops/attention_aten.h>
+#include <csrc/ops/attention/attention_aten.h>
 #include <metalops/library.h>
 #include <metalops/python_call.h>
 #include <metalops/stock.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include "functor.h"
+#include <csrc/python/functor.h>
 
 namespace py = pybind11;
 

@@ -1,5 +1,5 @@
 // Operators of metalops.functor: those of <metalops/pointwise.h>, with kernels that Python writes.
-#include "functor.h"
+#include <csrc/python/functor.h>
 
 #include <ATen/TensorIterator.h>
 #include <ATen/autocast_mode.h>

@@ -14,9 +14,9 @@ from metalops.cuda.library import Library
 from metalops.msl import languages
 from metalops.ops import _kernel_file
 
-from tests.ops import test_attention as calls
-from tests.ops import test_attention_cache as caches
-from tests.ops import test_attention_decode as decoding
+from tests.ops.attention.helpers import test_attention as calls
+from tests.ops.attention.helpers import test_attention_cache as caches
+from tests.ops.attention.helpers import test_attention_decode as decoding
 
 from .built import errors, launched, use_built_kernels
 from .recorded import ARCHITECTURE, needs_nvrtc, needs_software_device
@@ -215,11 +215,12 @@ def test_parameters_are_laid_out_as_in_the_header(file, tmp_path):
     for name, kind in enums.items():
         values = [f"static_cast<int>(metalops::{name}::{member})" for member in kind.__members__]
         lines.append(" ".join(f'std::printf("%d ", {n});' for n in values) + ' std::puts("");')
+    header = os.path.relpath(_kernel_file.path_of(f"{file}.h"), _kernel_file.root())
     source = tmp_path / "layout.cpp"
     source.write_text(
-        f'#include "kernels/{file}.h"\n#include <cstddef>\n#include <cstdio>\nint main() {{ {" ".join(lines)} }}'
+        f"#include <{header}>\n#include <cstddef>\n#include <cstdio>\nint main() {{ {' '.join(lines)} }}"
     )
-    root = os.path.dirname(_kernel_file.folder())
+    root = _kernel_file.root()
     include = os.path.join(os.path.dirname(torch.__file__), "include")
     program = str(tmp_path / "layout")
     command = [compilers.find_cxx(), "-std=c++17", "-w", f"-I{root}", f"-I{include}", str(source)]

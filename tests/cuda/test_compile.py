@@ -34,9 +34,9 @@ def assert_all_compile(library):
     torch.torch_version.TorchVersion(torch.__version__) < (2, 13),
     reason="the operators' kernels include headers of torch 2.13",
 )
-@pytest.mark.parametrize("path", sorted((ROOT / "kernels").glob("*.metal")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sorted((ROOT / "kernels").rglob("*.metal")), ids=lambda p: p.stem)
 def test_kernels_of_operators(path):
-    includes = [*INCLUDES, str(path.parent)]
+    includes = [*INCLUDES, str(ROOT)]
     assert_all_compile(Library(path.read_text(), str(path), include_dirs=includes))
 
 

@@ -1,4 +1,4 @@
-"""Products of one row by the kernels for GPUs (kernels/one_row.h), without a GPU: the libraries that the software device has run
+"""Products of one row by the kernels for GPUs (kernels/quantized/gemv.h), without a GPU: the libraries that the software device has run
 what would be launched, on tensors of the CPU."""
 
 import pytest
@@ -6,9 +6,9 @@ import torch
 from metalops import ops
 from metalops.ops import _kernel_file, _quantized_on_cuda
 
-from tests.ops import test_gguf as gguf
-from tests.ops import test_quantized as packing
-from tests.ops import test_quantized_matmul as products
+from tests.ops.quantized import test_gguf as gguf
+from tests.ops.quantized import test_quantized as packing
+from tests.ops.quantized import test_quantized_matmul as products
 
 from .built import launched, use_built_kernels
 from .recorded import needs_software_device

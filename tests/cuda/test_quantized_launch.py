@@ -10,10 +10,10 @@ from metalops import ops
 from metalops.ops import _kernel_file
 from metalops.ops import _quantized_formats as formats
 
-from tests.ops import test_gguf as gguf
-from tests.ops import test_int8_linear as int8
-from tests.ops import test_quantized as packing
-from tests.ops import test_quantized_matmul as products
+from tests.ops.quantized import test_gguf as gguf
+from tests.ops.quantized import test_int8_linear as int8
+from tests.ops.quantized import test_quantized as packing
+from tests.ops.quantized import test_quantized_matmul as products
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="there is no NVIDIA GPU, or torch has no CUDA"

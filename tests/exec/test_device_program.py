@@ -17,6 +17,8 @@ from metalops.build.paths import include_paths, torch_include
 from metalops.msl.targets.host import sanitizers
 from metalops.msl.targets.host.compiler import find
 
+from ..ops.families import kernel_file
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 HOST = ROOT / "csrc" / "host"
@@ -147,7 +149,7 @@ def aarch64_kernels(tmp_path):
 
 
 def test_kernels_of_operators_compile_for_aarch64(aarch64_kernels):
-    aarch64_kernels([ROOT / "kernels" / f"{name}.metal" for name in ("random", "masked_softmax")])
+    aarch64_kernels([kernel_file(name) for name in ("random", "masked_softmax")])
 
 
 @pytest.fixture

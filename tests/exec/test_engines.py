@@ -11,7 +11,7 @@ import pytest
 import torch
 from metalops.msl.targets.host import sanitizers
 
-from ..ops.families import gather
+from ..ops.families import gather, kernel_file
 from .conftest import build
 from .engines import compared
 
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.skipif(
 ROOT = Path(__file__).parents[2]
 FAMILIES = sorted(
     str(path.relative_to(ROOT))
-    for path in (ROOT / "tests/ops").glob("test_*.py")
-    if (ROOT / "kernels" / f"{path.stem.removeprefix('test_')}.metal").exists()
+    for path in (ROOT / "tests/ops").rglob("test_*.py")
+    if kernel_file(path.stem.removeprefix("test_")).exists()
 )
 # Others are not about what kernels compute, or take long.
 OF_THE_DEVICE = [

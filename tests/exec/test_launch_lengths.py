@@ -1,8 +1,8 @@
 """No launch of a factorisation lasts long on a GPU, however large a matrix is and however many there are.
 
 What a kernel does is counted in basic blocks, of all threads together, by kernels that the host's compiler has instrumented. As clang
-makes them, an H100 runs 1.7e11 of those of kernels/svd.metal a second (16,384 matrices of 64 rows), and 1e8 of those of one simdgroup
-that walks down a matrix of 1,024 rows (kernels/eig_large.metal). LAUNCH is what a GPU of a 25th of its size does in 50 ms, GROUP what
+makes them, an H100 runs 1.7e11 of those of kernels/linalg/svd.metal a second (16,384 matrices of 64 rows), and 1e8 of those of one simdgroup
+that walks down a matrix of 1,024 rows (kernels/linalg/eig_large.metal). LAUNCH is what a GPU of a 25th of its size does in 50 ms, GROUP what
 one group does in 40. g++ makes up to 1.8 times as many blocks.
 """
 

@@ -28,9 +28,13 @@ ROOT = Path(__file__).parents[2]
 
 COMPILED = ["tests/exec", "tests/msl", "tests/metal", "tests/kernel"]
 # Little that starts no programs of its own: under an emulator they would run on this machine.
-EMULATED = ["tests/exec/test_math.py", "tests/ops/test_mm_dtype.py", "tests/ops/test_gated.py"]
+EMULATED = [
+    "tests/exec/test_math.py",
+    "tests/ops/matmul/test_mm_dtype.py",
+    "tests/ops/pointwise/test_gated.py",
+]
 QUICK = [
-    *("tests/ops/test_mm_dtype.py", "tests/ops/test_scaled_mm.py", "tests/ops/test_attention.py"),
+    *("tests/ops/matmul/test_mm_dtype.py", "tests/ops/matmul/test_scaled_mm.py", "tests/ops/attention/test_attention.py"),
     *("tests/device/test_op_db.py", "tests/docs/test_code.py", "tests/msl/test_flavours.py"),
     *("-k", "same_dtype or wrong_arguments or beyond_the_keys and 31 or tensordot or inner or conv2d"
       " or start.md or traces.md or names_files"),

@@ -96,15 +96,19 @@ def import_metalops() -> None:
 
 
 def kernel_files() -> list[str]:
-    return sorted(glob(os.path.join(ROOT, "kernels", "*.metal")))
+    return sorted(glob(os.path.join(ROOT, "kernels", "**", "*.metal"), recursive=True))
 
 
 def host_sources(folder: str, include_dirs: list[str]) -> list[str]:
     """What a macOS build compiles: the files of the tree and those that the build helper generates."""
     from metalops.build import metal_sources, runtime
 
-    patterns = ("distributed/*.cpp", "ops/*.mm", "python/*.cpp")
-    listed = [path for pattern in patterns for path in glob(os.path.join(ROOT, "csrc", pattern))]
+    patterns = ("distributed/*.cpp", "ops/**/*.mm", "python/*.cpp")
+    listed = [
+        path
+        for pattern in patterns
+        for path in glob(os.path.join(ROOT, "csrc", pattern), recursive=True)
+    ]
     generated = metal_sources.write_registrations(
         kernel_files(), include_dirs, "_C.kernels", folder
     )

@@ -1,6 +1,6 @@
 """Shows that the tests notice faults in the kernels: python -m tests.mutation [FAMILY...] [--all] [--sample N]
 
-Every kernel file, kernels/FAMILY.metal (default: all), is tried with one small fault at a time (see mutants.py): by
+Every kernel file FAMILY.metal of kernels/ (default: all), is tried with one small fault at a time (see mutants.py): by
 default each barrier and each bound check is deleted, with --all many more things are changed. The family's tests run
 with each such mutant in place of the real kernels, at last under the compiler's sanitizers; one that nothing notices has
 survived. The exit status is 1 if one survives.
@@ -63,7 +63,8 @@ class Stage:
 
 
 def _path_of_tests(name: str) -> str:
-    return os.path.join("tests", "ops", f"test_{name}.py")
+    pattern = os.path.join("tests", "ops", "**", f"test_{name}.py")
+    return next(iter(glob(pattern, root_dir=ROOT, recursive=True)), pattern)
 
 
 def _tests_of(name: str) -> tuple[str, ...]:
@@ -77,7 +78,7 @@ def stages(family: str, mutant: Mutant, expression: str, sanitizers: bool) -> li
     expression: which tests, if not all; sanitizers: whether there are rounds under these."""
     own, of_file = (os.path.splitext(os.path.basename(name))[0] for name in (family, mutant.file))
     if not _tests_of(own):
-        raise FileNotFoundError(f"kernels/{family}.metal has no tests {_path_of_tests(own)}")
+        raise FileNotFoundError(f"{family}.metal has no tests {_path_of_tests(own)}")
     chosen = ("-k", expression) if expression else ()
     tests = (*_tests_of(own), *chosen)
     rounds = [Stage((*tests, "-m", "not slow")), Stage((*tests, "-m", "slow"))]
@@ -163,7 +164,7 @@ class Family:
 
 def _name_of_kernel_file(path: str) -> str | None:
     name = os.path.relpath(os.path.realpath(path), ROOT)
-    return name if os.path.dirname(name) in ("kernels", PUBLIC_HEADERS) else None
+    return name if name.startswith(("kernels" + os.sep, PUBLIC_HEADERS + os.sep)) else None
 
 
 class Package:
@@ -374,14 +375,12 @@ def equivalents() -> list[Equivalent]:
 
 
 def _families(wanted: list[str]) -> list[Family]:
-    known = sorted(
-        os.path.basename(path)[: -len(".metal")]
-        for path in glob(os.path.join(ROOT, "kernels", "*.metal"))
-    )
+    paths = sorted(glob(os.path.join(ROOT, "kernels", "**", "*.metal"), recursive=True))
+    known = {metal_sources.family(path): path for path in paths}
     for name in wanted:
         if name not in known:
-            sys.exit(f"no kernels/{name}.metal; there are {', '.join(known)}")
-    files = [os.path.join(ROOT, "kernels", f"{name}.metal") for name in wanted or known]
+            sys.exit(f"no {name}.metal in kernels; there are {', '.join(known)}")
+    files = [known[name] for name in wanted or known]
     return [Family(variant) for variant in metal_sources.variants(files, _include_dirs())]
 
 

@@ -7,6 +7,7 @@ import sys
 import pytest
 from metalops.msl.preprocess import preprocess
 
+from ..ops.families import kernel_file
 from .__main__ import ROOT, _families, equivalents
 from .mutants import find, with_switch
 
@@ -131,9 +132,9 @@ def _run(*arguments):
     [("elementwise", "index >= layout.count", 2), ("hash_tensor", "threadgroup_barrier(", 1)],
 )
 def test_the_tests_notice_what_is_deleted(family, text, count):
-    file = os.path.join("kernels", f"{family}.metal")
-    with open(os.path.join(ROOT, file), encoding="utf-8") as stream:
-        lines = stream.read().splitlines()
+    path = kernel_file(family)
+    file = os.path.relpath(path, ROOT)
+    lines = path.read_text(encoding="utf-8").splitlines()
     line = next(i for i, code in enumerate(lines, 1) if text in code)
     result = _run(family, "--at", f"{file}:{line}")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -143,4 +144,4 @@ def test_the_tests_notice_what_is_deleted(family, text, count):
 def test_a_family_that_is_not_there():
     result = _run("nothing")
     assert result.returncode == 1
-    assert "no kernels/nothing.metal" in result.stderr
+    assert "no nothing.metal in kernels" in result.stderr

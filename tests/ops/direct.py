@@ -14,6 +14,8 @@ import torch
 from metalops.build import paths
 from metalops.msl.preprocess import preprocess
 
+from .families import kernel_file
+
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _MAX_DIMENSIONS = 16  # c10::metal::max_ndim
 
@@ -29,7 +31,7 @@ def kernels(family: str):
     except RuntimeError as error:
         if "sanitizer" not in str(error):
             raise
-    file = os.path.join(_ROOT, "kernels", f"{family}.metal")
+    file = str(kernel_file(family))
     headers = os.path.join(_ROOT, "python", "metalops", "include")
     folders = [_ROOT, headers, *paths.include_paths(), paths.torch_include()]
     return torch.mps.compile_shader(preprocess(path=file, include_dirs=folders).portable_text())

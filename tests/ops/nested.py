@@ -16,9 +16,9 @@ from torch import Tensor
 from torch._dynamo.exc import Unsupported
 
 from .families import gather
+from .matmul.test_linear_act import ACTIVATIONS
+from .quantized.test_gguf import blocks
 from .test_derivatives import FORMULAS
-from .test_gguf import blocks
-from .test_linear_act import ACTIVATIONS
 
 Function = Callable[[Tensor], Tensor]
 

@@ -1,4 +1,5 @@
-"""An operator lives in four files: kernels/X.metal, csrc/ops/X.mm, python/metalops/ops/X.py, tests/ops/test_X.py."""
+"""An operator lives in four files, of which three lie in a folder of its subject S: kernels/S/X.metal, csrc/ops/S/X.mm,
+python/metalops/ops/X.py and tests/ops/S/test_X.py."""
 
 import inspect
 import re
@@ -9,7 +10,7 @@ import pytest
 import torch
 from metalops.ops._pointwise import declared
 
-from .families import gather
+from .families import gather, subject_of
 
 ROOT = Path(__file__).parents[2]
 ALL = gather("BENCHMARKS")
@@ -24,6 +25,12 @@ def _files():
         if path.suffix in SOURCES and path.is_file() and path.name not in GENERATED:
             if "__pycache__" not in path.parts:
                 yield path, path.read_text(encoding="utf-8", errors="replace")
+
+
+def _families(folder, pattern):
+    """By the path from a folder: "linalg/eigh"."""
+    paths = [path.relative_to(ROOT / folder) for path in (ROOT / folder).rglob(pattern)]
+    return {str(path.with_name(path.stem.removeprefix("test_"))) for path in paths}
 
 
 def _family(name):
@@ -44,11 +51,12 @@ def test_nothing_lists_the_operators_a_second_time():
 @pytest.mark.parametrize("name", declared)
 def test_an_operator_has_its_four_files_and_is_tested_and_timed(name):
     family = _family(name)
-    assert (ROOT / f"kernels/{family}.metal").exists()
+    subject = subject_of(family)
+    assert (ROOT / f"kernels/{subject}/{family}.metal").exists()
     for path in (
-        f"csrc/ops/{family}.mm",
+        f"csrc/ops/{subject}/{family}.mm",
         f"python/metalops/ops/{family}.py",
-        f"tests/ops/test_{family}.py",
+        f"tests/ops/{subject}/test_{family}.py",
     ):
         assert re.search(rf"\b{name}\b", (ROOT / path).read_text(encoding="utf-8")), path
     assert name in [operator.name for operator in gather("POINTWISE")]
@@ -57,16 +65,29 @@ def test_an_operator_has_its_four_files_and_is_tested_and_timed(name):
 
 
 def test_every_family_has_a_test_file():
-    families = {path.stem for path in (ROOT / "csrc/ops").glob("*.mm")}
-    tests = {path.stem.removeprefix("test_") for path in (ROOT / "tests/ops").glob("test_*.py")}
-    assert families - tests == set()
-    kernels = {path.stem for path in (ROOT / "kernels").glob("*.metal")}
-    assert kernels - families == set()
+    """In the folder of the same subject."""
+    families = _families("csrc/ops", "*.mm")
+    assert families - _families("tests/ops", "test_*.py") == set()
+    assert _families("kernels", "*.metal") - families == set()
+
+
+def test_a_header_of_kernels_has_a_name_of_its_own():
+    """By which <metalops> finds it, whatever its subject."""
+    names = [path.name for path in (ROOT / "kernels").rglob("*.h")]
+    assert len(names) == len(set(names))
+
+
+def test_files_of_kernels_and_operators_include_each_other_by_their_paths_from_the_root():
+    """Headers of kernels/ and csrc/ops may have the same name; a path says which is meant, wherever it stands."""
+    for folder in ("kernels", "csrc/ops", "csrc/python", "csrc/distributed"):
+        for path in (ROOT / folder).rglob("*.*"):
+            text = path.read_text(encoding="utf-8")
+            assert not re.search(r'^\s*#\s*include\s+"', text, re.MULTILINE), path
 
 
 def test_kernel_templates_are_instantiated_by_register_kernel():
     """In one way: whoever looks for the host's name of a kernel finds it there, and no parameter is said twice."""
-    for path in (ROOT / "kernels").glob("*.metal"):
+    for path in (ROOT / "kernels").rglob("*.metal"):
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"\bhost_name\b", text), path
 

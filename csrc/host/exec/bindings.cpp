@@ -11,11 +11,11 @@
 #include <array>
 #include <utility>
 
-#include "cpu_features.h"
-#include "exec.h"
-#include "in_kernel.h"
-#include "sanitize/findings.h"
-#include "sanitize/shuffled_order.h"
+#include <exec/cpu_features.h>
+#include <exec/exec.h>
+#include <exec/in_kernel.h>
+#include <exec/sanitize/findings.h>
+#include <exec/sanitize/shuffled_order.h>
 
 namespace metalops {
 namespace {

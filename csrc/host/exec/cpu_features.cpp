@@ -1,4 +1,4 @@
-#include "cpu_features.h"
+#include <exec/cpu_features.h>
 
 #include <msl/abi.h>
 

@@ -1,5 +1,5 @@
 // See cpu_threads.h.
-#include "cpu_threads.h"
+#include <exec/cpu_threads.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorIterator.h>
@@ -7,8 +7,8 @@
 
 #include <map>
 
-#include "locks.h"
-#include "torch_internals.h"
+#include <locks.h>
+#include <torch_internals.h>
 
 namespace metalops::exec {
 

@@ -5,7 +5,7 @@
 
 #include <initializer_list>
 
-#include "locks.h"
+#include <locks.h>
 
 namespace metalops::exec {
 

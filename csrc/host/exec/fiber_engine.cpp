@@ -8,11 +8,11 @@
 #include <cstring>
 #include <memory>
 
-#include "fiber_worker.h"
-#include "group_memory.h"
-#include "runtime.h"
-#include "sanitize/engine.h"
-#include "share_out.h"
+#include <exec/fiber_worker.h>
+#include <exec/group_memory.h>
+#include <exec/runtime.h>
+#include <exec/sanitize/engine.h>
+#include <exec/share_out.h>
 
 namespace metalops::exec {
 namespace {

@@ -1,4 +1,4 @@
-#include "fiber_stacks.h"
+#include <exec/fiber_stacks.h>
 
 #include <c10/util/Exception.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-#include "fiber_switch.h"
+#include <exec/fiber_switch.h>
 
 #include <cstdint>
 #include <cstring>

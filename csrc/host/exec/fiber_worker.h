@@ -18,11 +18,11 @@
 #include <optional>
 #include <utility>
 
-#include "fiber_stacks.h"
-#include "fiber_switch.h"
-#include "in_kernel.h"
-#include "runtime.h"
-#include "stack_overflow.h"
+#include <exec/fiber_stacks.h>
+#include <exec/fiber_switch.h>
+#include <exec/in_kernel.h>
+#include <exec/runtime.h>
+#include <exec/stack_overflow.h>
 
 namespace metalops::exec {
 

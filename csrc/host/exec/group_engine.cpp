@@ -7,11 +7,11 @@
 #include <chrono>
 #include <memory>
 
-#include "fiber_stacks.h"
-#include "group_memory.h"
-#include "in_kernel.h"
-#include "runtime.h"
-#include "share_out.h"
+#include <exec/fiber_stacks.h>
+#include <exec/group_memory.h>
+#include <exec/in_kernel.h>
+#include <exec/runtime.h>
+#include <exec/share_out.h>
 
 namespace metalops::exec {
 namespace {

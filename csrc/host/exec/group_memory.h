@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "runtime.h"
+#include <exec/runtime.h>
 
 namespace metalops::exec {
 

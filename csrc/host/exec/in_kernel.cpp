@@ -1,5 +1,5 @@
 // See in_kernel.h.
-#include "in_kernel.h"
+#include <exec/in_kernel.h>
 
 #include <link.h>
 #include <semaphore.h>
@@ -14,9 +14,9 @@
 #include <thread>
 #include <vector>
 
-#include "fault_handler.h"
-#include "locks.h"
-#include "sanitize/findings.h"
+#include <exec/fault_handler.h>
+#include <exec/sanitize/findings.h>
+#include <locks.h>
 
 namespace metalops::exec {
 

@@ -9,7 +9,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "exec.h"
+#include <exec/exec.h>
 
 namespace metalops::exec {
 

@@ -10,13 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "in_kernel.h"
-#include "locks.h"
-#include "runtime.h"
-#include "sanitize/address_reports.h"
-#include "sanitize/findings.h"
-#include "sanitize/wild_access.h"
-#include "share_out.h"
+#include <exec/in_kernel.h>
+#include <exec/runtime.h>
+#include <exec/sanitize/address_reports.h>
+#include <exec/sanitize/findings.h>
+#include <exec/sanitize/wild_access.h>
+#include <exec/share_out.h>
+#include <locks.h>
 
 namespace metalops::exec {
 

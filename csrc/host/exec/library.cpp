@@ -15,11 +15,11 @@
 #include <sstream>
 #include <unordered_map>
 
-#include "cpu_features.h"
-#include "in_kernel.h"
-#include "locks.h"
-#include "runtime.h"
-#include "sanitize/findings.h"
+#include <exec/cpu_features.h>
+#include <exec/in_kernel.h>
+#include <exec/runtime.h>
+#include <exec/sanitize/findings.h>
+#include <locks.h>
 
 namespace metalops::exec {
 namespace {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <chrono>
 
-#include "in_kernel.h"
-#include "runtime.h"
-#include "share_out.h"
+#include <exec/in_kernel.h>
+#include <exec/runtime.h>
+#include <exec/share_out.h>
 
 namespace metalops::exec {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "exec.h"
+#include <exec/exec.h>
 
 namespace metalops::exec {
 

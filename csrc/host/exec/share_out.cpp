@@ -1,5 +1,5 @@
 // See share_out.h.
-#include "share_out.h"
+#include <exec/share_out.h>
 
 #include <sys/syscall.h>
 #include <unistd.h>

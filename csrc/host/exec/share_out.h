@@ -5,8 +5,8 @@
 #include <atomic>
 #include <cstdint>
 
-#include "cpu_threads.h"
-#include "exec.h"
+#include <exec/cpu_threads.h>
+#include <exec/exec.h>
 
 namespace metalops::exec {
 

@@ -1,9 +1,9 @@
 // See stack_overflow.h.
-#include "stack_overflow.h"
+#include <exec/stack_overflow.h>
 
 #include <signal.h>
 
-#include "fault_handler.h"
+#include <exec/fault_handler.h>
 
 namespace metalops::exec {
 

@@ -8,10 +8,10 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "metal/compile.h"
-#include "metal/flavour.h"
-#include "metal/pipeline.h"
-#include "metal/python_call.h"
+#include <metal/compile.h>
+#include <metal/flavour.h>
+#include <metal/pipeline.h>
+#include <metal/python_call.h>
 
 namespace metalops {
 namespace py = pybind11;

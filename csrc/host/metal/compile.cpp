@@ -1,5 +1,5 @@
 // See compile.h.
-#include "metal/compile.h"
+#include <metal/compile.h>
 
 #include <pybind11/pybind11.h>
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "exec/exec.h"
+#include <exec/exec.h>
 
 namespace metalops {
 

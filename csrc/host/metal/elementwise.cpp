@@ -1,5 +1,5 @@
 // See elementwise.h.
-#include "metal/elementwise.h"
+#include <metal/elementwise.h>
 
 #include <c10/metal/common.h>
 

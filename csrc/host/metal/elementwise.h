@@ -7,9 +7,9 @@
 #include <array>
 #include <string>
 
-#include "metal/encoder.h"
-#include "metal/pipeline.h"
-#include "metal/scalar_types.h"
+#include <metal/encoder.h>
+#include <metal/pipeline.h>
+#include <metal/scalar_types.h>
 
 namespace metalops {
 

@@ -3,9 +3,9 @@
 #include <c10/core/DynamicCast.h>
 #include <c10/metal/common.h>
 
-#include "metal/elementwise.h"
-#include "metal/flavour.h"
-#include "metal/rows.h"
+#include <metal/elementwise.h>
+#include <metal/flavour.h>
+#include <metal/rows.h>
 
 namespace metalops {
 namespace {

@@ -2,7 +2,7 @@
 // structure of parameters. torch ships their bodies as templates in OperationUtils.h; ours forward
 // to the functions here.
 #include <ATen/native/mps/OperationUtils.h>
-#include "metal/elementwise.h"
+#include <metal/elementwise.h>
 
 namespace at::native::mps {
 using namespace metalops;

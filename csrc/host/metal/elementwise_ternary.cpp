@@ -1,9 +1,9 @@
 // MetalShaderLibrary::exec_ternary_kernel.
 #include <ATen/native/mps/MetalShaderLibrary.h>
 
-#include "metal/elementwise.h"
-#include "metal/flavour.h"
-#include "metal/rows.h"
+#include <metal/elementwise.h>
+#include <metal/flavour.h>
+#include <metal/rows.h>
 
 namespace metalops {
 namespace {

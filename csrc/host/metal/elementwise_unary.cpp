@@ -1,9 +1,9 @@
 // MetalShaderLibrary::exec_unary_kernel and exec_unary_kernel_raw.
 #include <ATen/native/mps/MetalShaderLibrary.h>
 
-#include "metal/elementwise.h"
-#include "metal/flavour.h"
-#include "metal/rows.h"
+#include <metal/elementwise.h>
+#include <metal/flavour.h>
+#include <metal/rows.h>
 
 namespace metalops {
 namespace {

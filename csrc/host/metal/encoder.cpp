@@ -1,5 +1,5 @@
 // See encoder.h.
-#include "metal/encoder.h"
+#include <metal/encoder.h>
 
 #include <ATen/TensorIterator.h>
 #include <ATen/core/TensorBase.h>
@@ -10,7 +10,7 @@
 #include <limits>
 #include <sstream>
 
-#include "exec/sanitize/findings.h"
+#include <exec/sanitize/findings.h>
 
 namespace metalops {
 namespace {

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "exec/exec.h"
-#include "locks.h"
-#include "metal/scalar_types.h"
+#include <exec/exec.h>
+#include <locks.h>
+#include <metal/scalar_types.h>
 
 namespace at {
 class TensorBase;

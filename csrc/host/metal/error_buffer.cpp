@@ -1,5 +1,5 @@
 // See error_buffer.h.
-#include "metal/error_buffer.h"
+#include <metal/error_buffer.h>
 
 #include <c10/metal/error.h>
 #include <c10/util/Exception.h>

@@ -1,5 +1,5 @@
 // See flavour.h.
-#include "metal/flavour.h"
+#include <metal/flavour.h>
 
 #include <c10/util/Exception.h>
 #include <c10/util/env.h>

@@ -8,11 +8,11 @@
 #include <optional>
 #include <utility>
 
-#include "metal/encoder.h"
-#include "metal/error_buffer.h"
-#include "metal/pipeline.h"
-#include "metal/tensor_argument.h"
-#include "torch_internals.h"
+#include <metal/encoder.h>
+#include <metal/error_buffer.h>
+#include <metal/pipeline.h>
+#include <metal/tensor_argument.h>
+#include <torch_internals.h>
 
 namespace at::native::mps {
 namespace {

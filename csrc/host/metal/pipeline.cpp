@@ -1,5 +1,5 @@
 // See pipeline.h.
-#include "metal/pipeline.h"
+#include <metal/pipeline.h>
 
 #include <c10/util/Exception.h>
 

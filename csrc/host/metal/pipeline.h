@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "exec/exec.h"
+#include <exec/exec.h>
 
 namespace metalops {
 

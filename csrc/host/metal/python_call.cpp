@@ -1,5 +1,5 @@
 // See python_call.h.
-#include "metal/python_call.h"
+#include <metal/python_call.h>
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/BFloat16.h>

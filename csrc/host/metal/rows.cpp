@@ -1,13 +1,13 @@
 // See rows.h.
-#include "metal/rows.h"
+#include <metal/rows.h>
 
 #include <c10/util/SmallVector.h>
 
 #include <cstring>
 #include <memory>
 
-#include "exec/share_out.h"
-#include "metal/elementwise.h"
+#include <exec/share_out.h>
+#include <metal/elementwise.h>
 
 namespace metalops {
 namespace {

@@ -3,7 +3,7 @@
 #include <ATen/TensorIterator.h>
 #include <c10/util/FunctionRef.h>
 
-#include "metal/encoder.h"
+#include <metal/encoder.h>
 
 namespace metalops {
 

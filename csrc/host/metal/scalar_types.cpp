@@ -1,5 +1,5 @@
 // See scalar_types.h.
-#include "metal/scalar_types.h"
+#include <metal/scalar_types.h>
 
 #include <c10/metal/common.h>
 #include <c10/util/Exception.h>

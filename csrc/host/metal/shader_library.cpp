@@ -14,10 +14,10 @@
 #include <mutex>
 #include <string_view>
 
-#include "locks.h"
-#include "metal/compile.h"
-#include "metal/pipeline.h"
-#include "torch_internals.h"
+#include <locks.h>
+#include <metal/compile.h>
+#include <metal/pipeline.h>
+#include <torch_internals.h>
 
 namespace at::native::mps {
 namespace {

@@ -1,5 +1,5 @@
 // See tensor_argument.h.
-#include "metal/tensor_argument.h"
+#include <metal/tensor_argument.h>
 
 #include <ATen/core/TensorBase.h>
 #include <c10/util/Exception.h>
@@ -7,7 +7,7 @@
 #include <sstream>
 #include <string_view>
 
-#include "metal/scalar_types.h"
+#include <metal/scalar_types.h>
 
 namespace metalops {
 namespace {

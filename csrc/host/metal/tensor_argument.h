@@ -2,7 +2,7 @@
 #pragma once
 #include <msl/abi.h>
 
-#include "exec/exec.h"
+#include <exec/exec.h>
 
 namespace at {
 class TensorBase;

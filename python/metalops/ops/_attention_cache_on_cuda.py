@@ -1,4 +1,4 @@
-"""Host side of kernels/attention_cache.metal on CUDA tensors, as csrc/ops/attention_cache.mm is on ``mps``."""
+"""Host side of kernels/attention/attention_cache.metal on CUDA tensors, as csrc/ops/attention/attention_cache.mm is on ``mps``."""
 
 from __future__ import annotations
 

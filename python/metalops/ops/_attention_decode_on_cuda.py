@@ -1,4 +1,4 @@
-"""Host side of kernels/attention_decode.metal on CUDA tensors, as csrc/ops/attention_decode.mm is on ``mps``."""
+"""Host side of kernels/attention/attention_decode.metal on CUDA tensors, as csrc/ops/attention/attention_decode.mm is on ``mps``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SHORTEST_PART = 256
 
 
 class Options(NamedTuple):
-    """What is beside queries, keys and values: as csrc/ops/attention_decode.h has it."""
+    """What is beside queries, keys and values: as csrc/ops/attention/attention_decode.h has it."""
 
     attn_mask: Tensor | None = None
     sinks: Tensor | None = None

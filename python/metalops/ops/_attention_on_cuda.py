@@ -1,4 +1,4 @@
-"""Host side of kernels/attention.metal on CUDA tensors, as csrc/ops/attention.mm is on ``mps``."""
+"""Host side of kernels/attention/attention.metal on CUDA tensors, as csrc/ops/attention/attention.mm is on ``mps``."""
 
 from __future__ import annotations
 

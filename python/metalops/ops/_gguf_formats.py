@@ -1,4 +1,4 @@
-"""The blocks of GGUF files in operators of torch: what ggml-quants.c has in dequantize_row_*, and kernels/gguf_blocks.h too."""
+"""The blocks of GGUF files in operators of torch: what ggml-quants.c has in dequantize_row_*, and kernels/quantized/gguf_blocks.h too."""
 
 from __future__ import annotations
 

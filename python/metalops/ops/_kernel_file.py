@@ -1,4 +1,4 @@
-"""Kernel files on CUDA tensors: what kernels/X.metal has, compiled kernel by kernel, what kernels/X.h says of parameters, and the
+"""Kernel files on CUDA tensors: what X.metal of kernels/ has, compiled kernel by kernel, what X.h says of parameters, and the
 launches of <metalops/launch.h>.
 """
 
@@ -11,6 +11,7 @@ import os
 import re
 import struct
 from collections.abc import Sequence
+from glob import glob
 from types import SimpleNamespace
 
 import torch
@@ -35,20 +36,26 @@ MOST_THREADS = 2**32 - 1  # of a grid, in each dimension
 Argument = Tensor | bytes | int
 
 
-def folder() -> str:
-    """That of the kernel files: in a source tree kernels/, which setup.py copies beside this file where it installs."""
-    installed = os.path.join(_HERE, "kernels")
-    if os.path.isdir(installed):
-        return installed
-    return os.path.join(_HERE, *[os.pardir] * 3, "kernels")
+def root() -> str:
+    """The folder in which kernels/ lies, whose files include each other by their paths from here: that of the source tree, or
+    this one, into which setup.py copies kernels/ where it installs."""
+    if os.path.isdir(os.path.join(_HERE, "kernels")):
+        return _HERE
+    return os.path.join(_HERE, *[os.pardir] * 3)
+
+
+def path_of(name: str) -> str:
+    """The path of a kernel file or header, which lies in the folder of its subject. name: with its ending."""
+    (found,) = glob(os.path.join(root(), "kernels", "**", name), recursive=True)
+    return found
 
 
 def text_of(file: str) -> str:
-    """file: without its ending. With all that it includes."""
+    """Returns a kernel file with all that it includes. file: its name without its ending."""
     from ..build.paths import include_paths
     from ..msl.flatten import flatten
 
-    return flatten(os.path.join(folder(), f"{file}.metal"), include_paths())
+    return flatten(path_of(f"{file}.metal"), [root(), *include_paths()])
 
 
 # ---- parameters ------------------------------------------------------------------------------------
@@ -63,7 +70,7 @@ _NUMBERS = {
 }
 _COMMENT = re.compile(r"//[^\n]*")
 _OF_KERNELS = re.compile(r"#ifdef __METAL__.*", re.DOTALL)
-_INCLUDED = re.compile(r'#include "(\w+)\.h"')
+_INCLUDED = re.compile(r"#include <kernels/(?:\w+/)*(\w+)\.h>")
 _TYPE = re.compile(
     r"enum class (?P<enum>\w+) : int32_t \{(?P<values>[^}]*)\};|struct (?P<struct>\w+) \{(?P<fields>[^}]*)\};"
 )
@@ -73,9 +80,9 @@ _VALUE = re.compile(r"(\w+)(?: = (-?\d+))?,?")
 
 @functools.cache
 def header(file: str) -> SimpleNamespace:
-    """The types of kernels/<file>.h, and of the headers that it includes beside it: structs as ctypes lays them out, which
-    is as C++ does, and enumerations. What stands for kernels alone is left out."""
-    with open(os.path.join(folder(), f"{file}.h"), encoding="utf-8") as stream:
+    """The types of the header <file>.h of kernels/, and of those that it includes from there: structs as ctypes lays them out,
+    which is as C++ does, and enumerations. What stands for kernels alone is left out."""
+    with open(path_of(f"{file}.h"), encoding="utf-8") as stream:
         text = _OF_KERNELS.sub("", _COMMENT.sub("", stream.read()))
     types: dict[str, type] = {}
     for included in _INCLUDED.findall(text):
@@ -128,7 +135,7 @@ def _library(file: str, kernel: str, tensors: bool):
 
 
 class KernelFile:
-    """The kernels of kernels/<file>.metal. has_products: whether those of the file are made of tensors where has_tensors() says
+    """The kernels of <file>.metal. has_products: whether those of the file are made of tensors where has_tensors() says
     so.
     """
 

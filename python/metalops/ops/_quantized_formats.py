@@ -1,7 +1,7 @@
 """What quantised weights are: modes, packing and scales, in operators of torch.
 
 Codes of ``bits`` bits lie one behind the other along a row, each from its lowest bit on, as MLX and torchao have them. In modes
-nf4 and fp4 they are those of bitsandbytes: the first of two in the higher half of a byte. The kernels of kernels/quantized.metal
+nf4 and fp4 they are those of bitsandbytes: the first of two in the higher half of a byte. The kernels of kernels/quantized/quantized.metal
 compute the same, to the last bit in float32.
 """
 

@@ -1,5 +1,5 @@
-"""Host side of kernels/quantized.metal, kernels/quantized_matmul.metal and kernels/gguf.metal on CUDA tensors, as
-csrc/ops/quantized.mm, quantized_matmul.mm and gguf.mm are on ``mps``. Many rows are multiplied by torch, with weights that our
+"""Host side of kernels/quantized/quantized.metal, kernels/quantized/quantized_matmul.metal and kernels/quantized/gguf.metal on CUDA tensors, as
+csrc/ops/quantized/quantized.mm, quantized_matmul.mm and gguf.mm are on ``mps``. Many rows are multiplied by torch, with weights that our
 kernels decoded."""
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _takes_row(columns: int, inner: int) -> bool:
 
 
 def _launch_row(kernels: KernelFile, kernel: str, operands, p) -> None:
-    """A kernel of one row (kernels/one_row.h): a threadgroup has some lines, and a simdgroup for 1024 elements of each."""
+    """A kernel of one row (kernels/quantized/gemv.h): a threadgroup has some lines, and a simdgroup for 1024 elements of each."""
     simdgroups = -(-p.inner // 1024)
     # As many simdgroups as there are at once on a GPU of 128 multiprocessors, or fewer.
     most = min(16, 128 // simdgroups, p.columns, p.columns * simdgroups // 4096)

@@ -521,7 +521,7 @@ def _in_groups(x: Tensor, keys: Tensor) -> Tensor:
 
 
 def _kept(call: Call, shape: Sequence[int], first: int) -> Tensor | float | None:
-    """What dropout multiplies weights by: the same as in kernels/attention_scores.h. Numbers of 32 bits are in int64 here."""
+    """What dropout multiplies weights by: the same as in kernels/attention/attention_scores.h. Numbers of 32 bits are in int64 here."""
     if call.dropout_p == 0:
         return None
     if call.dropout_p == 1:
@@ -937,7 +937,7 @@ def _flops(products: Sequence[int], call: Call) -> int:
 # ---- registration --------------------------------------------------------------------------------
 
 
-# As csrc/ops/attention.mm has them.
+# As csrc/ops/attention/attention.mm has them.
 _INPUTS = "Tensor query, Tensor key, Tensor value"
 _OPTIONS = (
     "Tensor? attn_mask, Tensor? sinks, Tensor? alibi_slopes, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, "

@@ -162,7 +162,7 @@ def _vmap_linear(info, in_dims, x, data, bias, qtype):
     return overload(rows.flatten(0, 1), data, bias, qtype).unflatten(0, rows.shape[:2]), 0
 
 
-# As csrc/ops/gguf.mm has them.
+# As csrc/ops/quantized/gguf.mm has them.
 register(
     Operator(
         "gguf_dequantize(Tensor data, Tensor? indices, int qtype, ScalarType dtype) -> Tensor",

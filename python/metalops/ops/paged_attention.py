@@ -664,7 +664,7 @@ def _derivatives(args, results, grads, wanted):
 
 # ---- registration ----------------------------------------------------------------------------------
 
-# The schemas are as csrc/ops/attention_decode.mm and csrc/ops/attention_cache.mm have them.
+# The schemas are as csrc/ops/attention/attention_decode.mm and csrc/ops/attention/attention_cache.mm have them.
 register(
     Operator(
         "paged_attention(Tensor query, Tensor key_cache, Tensor value_cache, Tensor? block_table, Tensor seq_lens, "

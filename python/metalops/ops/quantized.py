@@ -588,7 +588,7 @@ def _index_of_all(
 
 # ---- registration --------------------------------------------------------------------------------
 
-# As csrc/ops/quantized.mm and csrc/ops/quantized_matmul.mm have them.
+# As csrc/ops/quantized/quantized.mm and csrc/ops/quantized/quantized_matmul.mm have them.
 register(
     Operator(
         "quantize(Tensor weight, Tensor? global_scale, int bits, int group_size, str mode) -> (Tensor, Tensor, Tensor)",

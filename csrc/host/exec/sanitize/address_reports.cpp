@@ -1,5 +1,5 @@
 // See address_reports.h.
-#include "address_reports.h"
+#include <exec/sanitize/address_reports.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <mutex>
 #include <sstream>
 
-#include "findings.h"
+#include <exec/sanitize/findings.h>
 
 namespace metalops::exec {
 namespace {

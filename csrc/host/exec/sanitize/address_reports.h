@@ -1,6 +1,6 @@
 // What AddressSanitizer and UndefinedBehaviorSanitizer report while a kernel runs, as findings.
 #pragma once
-#include "sanitizer_runtime.h"
+#include <exec/sanitize/sanitizer_runtime.h>
 
 namespace metalops::exec {
 

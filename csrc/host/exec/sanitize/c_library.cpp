@@ -1,5 +1,5 @@
 // See c_library.h.
-#include "c_library.h"
+#include <exec/sanitize/c_library.h>
 
 #include <c10/util/Exception.h>
 #include <dlfcn.h>

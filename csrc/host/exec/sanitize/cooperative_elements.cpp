@@ -1,11 +1,11 @@
 // See cooperative_elements.h.
-#include "cooperative_elements.h"
+#include <exec/sanitize/cooperative_elements.h>
 
 #include <algorithm>
 #include <cstring>
 #include <iterator>
 
-#include "c_library.h"
+#include <exec/sanitize/c_library.h>
 
 namespace metalops::exec {
 namespace {

@@ -1,16 +1,16 @@
 // See engine.h.
-#include "engine.h"
+#include <exec/sanitize/engine.h>
 
 #include <c10/util/Exception.h>
 
 #include <cstring>
 #include <sstream>
 
-#include "c_library.h"
-#include "exec/share_out.h"
-#include "findings.h"
-#include "red_zones.h"
-#include "sanitizer_runtime.h"
+#include <exec/sanitize/c_library.h>
+#include <exec/sanitize/findings.h>
+#include <exec/sanitize/red_zones.h>
+#include <exec/sanitize/sanitizer_runtime.h>
+#include <exec/share_out.h>
 
 namespace metalops::exec {
 

@@ -18,13 +18,13 @@
 #include <optional>
 #include <vector>
 
-#include "cooperative_elements.h"
-#include "exec/fiber_worker.h"
-#include "fresh_outputs.h"
-#include "race_detector.h"
-#include "scope_operations.h"
-#include "shuffled_order.h"
-#include "threadgroup_memory.h"
+#include <exec/fiber_worker.h>
+#include <exec/sanitize/cooperative_elements.h>
+#include <exec/sanitize/fresh_outputs.h>
+#include <exec/sanitize/race_detector.h>
+#include <exec/sanitize/scope_operations.h>
+#include <exec/sanitize/shuffled_order.h>
+#include <exec/sanitize/threadgroup_memory.h>
 
 namespace metalops::exec {
 

@@ -1,5 +1,5 @@
 // See findings.h.
-#include "findings.h"
+#include <exec/sanitize/findings.h>
 
 #include <c10/util/Exception.h>
 
@@ -9,7 +9,7 @@
 #include <sstream>
 #include <utility>
 
-#include "shuffled_order.h"
+#include <exec/sanitize/shuffled_order.h>
 
 namespace metalops::exec {
 

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "exec/exec.h"
-#include "locks.h"
-#include "source_positions.h"
+#include <exec/exec.h>
+#include <exec/sanitize/source_positions.h>
+#include <locks.h>
 
 namespace metalops::exec {
 

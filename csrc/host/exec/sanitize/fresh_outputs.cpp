@@ -1,5 +1,5 @@
 // See fresh_outputs.h.
-#include "fresh_outputs.h"
+#include <exec/sanitize/fresh_outputs.h>
 
 #include <algorithm>
 #include <atomic>
@@ -7,10 +7,10 @@
 #include <map>
 #include <sstream>
 
-#include "c_library.h"
-#include "findings.h"
-#include "locks.h"
-#include "threadgroup_memory.h"
+#include <exec/sanitize/c_library.h>
+#include <exec/sanitize/findings.h>
+#include <exec/sanitize/threadgroup_memory.h>
+#include <locks.h>
 
 namespace metalops::exec {
 namespace {

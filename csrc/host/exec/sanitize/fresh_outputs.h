@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "exec/exec.h"
+#include <exec/exec.h>
 
 namespace metalops::exec {
 

@@ -1,5 +1,5 @@
 // See race_detector.h.
-#include "race_detector.h"
+#include <exec/sanitize/race_detector.h>
 
 #include <c10/util/Exception.h>
 #include <sys/mman.h>
@@ -8,8 +8,8 @@
 #include <atomic>
 #include <sstream>
 
-#include "exec/runtime.h"
-#include "findings.h"
+#include <exec/runtime.h>
+#include <exec/sanitize/findings.h>
 
 namespace metalops::exec {
 

@@ -28,11 +28,11 @@
 #include <optional>
 #include <vector>
 
-#include "exec/exec.h"
-#include "sanitizer_runtime.h"
-#include "shuffled_order.h"
-#include "source_positions.h"
-#include "threadgroup_memory.h"
+#include <exec/exec.h>
+#include <exec/sanitize/sanitizer_runtime.h>
+#include <exec/sanitize/shuffled_order.h>
+#include <exec/sanitize/source_positions.h>
+#include <exec/sanitize/threadgroup_memory.h>
 
 namespace metalops::exec {
 

@@ -1,7 +1,7 @@
 // See red_zones.h.
-#include "red_zones.h"
+#include <exec/sanitize/red_zones.h>
 
-#include "sanitizer_runtime.h"
+#include <exec/sanitize/sanitizer_runtime.h>
 
 namespace metalops::exec {
 namespace {

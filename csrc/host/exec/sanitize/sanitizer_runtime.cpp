@@ -1,5 +1,5 @@
 // See sanitizer_runtime.h.
-#include "sanitizer_runtime.h"
+#include <exec/sanitize/sanitizer_runtime.h>
 
 #include <dlfcn.h>
 #include <fcntl.h>

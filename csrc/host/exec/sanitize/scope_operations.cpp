@@ -1,5 +1,5 @@
 // See scope_operations.h.
-#include "scope_operations.h"
+#include <exec/sanitize/scope_operations.h>
 
 #include <algorithm>
 #include <iterator>

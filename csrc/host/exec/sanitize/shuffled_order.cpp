@@ -1,5 +1,5 @@
 // See shuffled_order.h.
-#include "shuffled_order.h"
+#include <exec/sanitize/shuffled_order.h>
 
 #include <c10/util/Exception.h>
 

@@ -1,7 +1,7 @@
 // See source_positions.h. The front end puts every token of the Metal source on a line of its own
 // in the C++ that it emits, and keeps a table of them (python/metalops/msl/token_lines.py): a line
 // in the debug information is a place in the Metal source.
-#include "source_positions.h"
+#include <exec/sanitize/source_positions.h>
 
 #include <fcntl.h>
 #include <spawn.h>
@@ -14,7 +14,7 @@
 #include <sstream>
 #include <string_view>
 
-#include "exec/runtime.h"
+#include <exec/runtime.h>
 
 extern char** environ;
 

@@ -1,10 +1,10 @@
 // See threadgroup_memory.h.
-#include "threadgroup_memory.h"
+#include <exec/sanitize/threadgroup_memory.h>
 
 #include <algorithm>
 
-#include "c_library.h"
-#include "red_zones.h"
+#include <exec/sanitize/c_library.h>
+#include <exec/sanitize/red_zones.h>
 
 namespace metalops::exec {
 

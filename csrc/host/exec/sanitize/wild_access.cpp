@@ -1,15 +1,15 @@
 // See wild_access.h.
-#include "wild_access.h"
+#include <exec/sanitize/wild_access.h>
 
 #include <signal.h>
 #include <ucontext.h>
 
 #include <cstdint>
 
-#include "address_reports.h"
-#include "exec/fault_handler.h"
-#include "exec/runtime.h"
-#include "findings.h"
+#include <exec/fault_handler.h>
+#include <exec/runtime.h>
+#include <exec/sanitize/address_reports.h>
+#include <exec/sanitize/findings.h>
 
 namespace metalops::exec {
 namespace {

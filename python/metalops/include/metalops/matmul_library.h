@@ -1,6 +1,6 @@
 // Kernel files with matrix products that are made of tensors where Metal has them (from 4.0 on) and
-// of simdgroup matrices elsewhere, by the macro __HAVE_TENSOR__, as kernels/matmul.h has them. The
-// build helper makes two libraries of such a file.
+// of simdgroup matrices elsewhere, by the macro __HAVE_TENSOR__, as kernels/common/matmul.h has
+// them. The build helper makes two libraries of such a file.
 #pragma once
 #include <metalops/library.h>
 

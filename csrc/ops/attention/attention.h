@@ -1,0 +1,62 @@
+// Attention on MPS, below autograd: kernels/attention/attention.metal.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <metalops/library.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <tuple>
+
+namespace metalops {
+
+// What the operators metalops::attention_forward and metalops::attention_backward take beside
+// query, key and value; python/metalops/ops/attention.py says what it means.
+struct AttentionOptions {
+  std::optional<at::Tensor> attn_mask;
+  std::optional<at::Tensor> sinks;
+  std::optional<at::Tensor> alibi_slopes;
+  std::optional<at::Tensor> cu_seqlens_q;
+  std::optional<at::Tensor> cu_seqlens_k;
+  std::optional<at::Tensor> seqused_k;
+  std::optional<at::Tensor> rng;
+  int64_t max_seqlen_q = 0;
+  int64_t max_seqlen_k = 0;
+  double scale = 1;
+  int64_t window_left = -1;
+  int64_t window_right = -1;
+  bool bottom_right = false;
+  double softcap = 0;
+  double dropout_p = 0;
+  std::optional<at::Tensor> k_scale = std::nullopt;  // one float32; in the forward pass only
+};
+
+// ValueError for a scale or a softcap that is no number of float32, or a softcap below zero.
+METALOPS_HIDDEN void check_attention_numbers(const char* name, double scale, double softcap);
+
+// As kernels take it: one that makes all scores small enough is as good as a smaller one, of which
+// kernels might make zero, which is none.
+inline float softcap_for_kernel(double softcap) {
+  return softcap > 0 ? static_cast<float>(std::max(softcap, 1e-30)) : 0.0f;
+}
+
+// Like `like`, in its order of dimensions, with other features and without gaps.
+METALOPS_HIDDEN at::Tensor empty_in_order(const at::Tensor& like, int64_t features);
+
+// The result, in query's order of dimensions, and its log-sum-exp.
+std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& query, const at::Tensor& key,
+                                                     const at::Tensor& value,
+                                                     const AttentionOptions& options);
+
+// The gradients of query, key, value, attn_mask, sinks and alibi_slopes, as far as `wanted`.
+using AttentionGradients =
+    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+AttentionGradients attention_backward(const at::Tensor& grad_out,
+                                      const std::optional<at::Tensor>& grad_lse,
+                                      const at::Tensor& query, const at::Tensor& key,
+                                      const at::Tensor& value, const at::Tensor& out,
+                                      const at::Tensor& lse, const AttentionOptions& options,
+                                      std::array<bool, 6> wanted);
+
+}  // namespace metalops

@@ -1,0 +1,176 @@
+// Batches of matrices that lie in rows, padded to whole packs of columns
+// (kernels/linalg/common/row_packs.h), or that kernels take as they lie
+// (kernels/linalg/common/small_matrices.h), and how kernels of linear algebra get them.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <ATen/native/LinearAlgebraUtils.h>
+#include <ATen/ops/empty.h>
+#include <c10/metal/common.h>
+#include <kernels/linalg/common/row_packs.h>
+#include <kernels/linalg/common/small_matrices.h>
+#include <kernels/linalg/common/thread_columns.h>
+#include <metalops/kernel_name.h>
+#include <metalops/launch.h>
+#include <metalops/library.h>
+#include <metalops/metal_type.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include <csrc/ops/linalg/common/launch_lengths.h>
+
+namespace metalops {
+
+// Numbers of a tensor's dtype in a pack.
+METALOPS_HIDDEN inline int64_t pack_of(const at::Tensor& tensor) {
+  return int64_t{kRowPackBytes} / static_cast<int64_t>(tensor.element_size());
+}
+
+// (*, m, n) as (batch, m, n), without a copy where strides allow it.
+METALOPS_HIDDEN inline at::Tensor as_batch(const at::Tensor& matrices) {
+  return matrices.reshape({at::native::batchCount(matrices), matrices.size(-2), matrices.size(-1)});
+}
+
+// A tensor (*, ends) broadcast to the batch dimensions of `like`, a tensor of matrices, and these
+// made one.
+METALOPS_HIDDEN inline at::Tensor broadcast_batch(const at::Tensor& tensor, const at::Tensor& like,
+                                                  at::IntArrayRef ends) {
+  auto sizes = like.sizes().slice(0, like.dim() - 2).vec();
+  sizes.insert(sizes.end(), ends.begin(), ends.end());
+  auto flat = ends.vec();
+  flat.insert(flat.begin(), -1);
+  return tensor.expand(sizes).reshape(flat);
+}
+
+// A copy of matrices (*, m, n) in rows: (batch, m, n), with zeros behind each row where it is
+// padded. Rows do not all fall into the same sets of a cache, where copies that transpose would
+// take several times as long.
+METALOPS_HIDDEN inline at::Tensor padded_rows(const at::Tensor& matrices) {
+  constexpr int64_t kAlike = 64;  // packs: steps of so many lead to few sets
+  const auto columns = matrices.size(-1);
+  const auto pack = pack_of(matrices);
+  const auto packs = c10::metal::ceil_div(columns, pack);
+  const auto padded = (packs % kAlike == 0 ? packs + 4 : packs) * pack;
+  const auto whole =
+      at::empty({at::native::batchCount(matrices), matrices.size(-2), padded}, matrices.options());
+  if (padded != columns) {
+    whole.narrow(2, columns, padded - columns).zero_();
+  }
+  const auto result = whole.narrow(2, 0, columns);
+  result.view(matrices.sizes()).copy_(matrices);
+  return result;
+}
+
+METALOPS_HIDDEN inline int64_t longest_side(const at::Tensor& matrices) {
+  return std::max(matrices.size(-2), matrices.size(-1));
+}
+
+// Whether a thread takes such a matrix, or some lanes do.
+METALOPS_HIDDEN inline bool fits_thread(const at::Tensor& matrices) {
+  return longest_side(matrices) <= kMostOfOneThread;
+}
+METALOPS_HIDDEN inline bool fits_lanes(const at::Tensor& matrices) {
+  return longest_side(matrices) <= kMostOfLanes;
+}
+
+// Of matrices (batch, m, n), or of these transposed.
+METALOPS_HIDDEN inline MatrixSteps steps_of(const at::Tensor& matrices, bool is_transposed) {
+  const auto rows = is_transposed ? 2 : 1;
+  return {matrices.stride(0), matrices.stride(rows), matrices.stride(3 - rows)};
+}
+
+// Launches a kernel for each small matrix of `a`: KERNEL_thread_SIZE_TYPE, of a thread each, or
+// KERNEL_rows_SIZE_TYPE, of some lanes each. Its buffers: result, others, a and parameters with
+// this mode. result: of a's sizes and any strides; others: numbers of each matrix, without gaps.
+// Where is_transposed, the kernel sees rows as columns in result and a.
+template <class... Others>
+METALOPS_HIDDEN inline void launch_small_matrices(const char* kernel, const at::Tensor& result,
+                                                  const at::Tensor& a, uint32_t mode,
+                                                  bool is_transposed, const Others&... others) {
+  const auto input = as_batch(a.resolve_conj().resolve_neg());
+  const auto output = as_batch(result);
+  const auto narrow = [](int64_t x) { return static_cast<uint32_t>(x); };
+  const auto rows = is_transposed ? 2 : 1;
+  SmallMatricesParameters parameters{
+      steps_of(input, is_transposed), steps_of(output, is_transposed), 0,
+      narrow(input.size(rows)),       narrow(input.size(3 - rows)),    mode};
+  const auto size = longest_side(input);
+  const auto name = [&](const char* kind) {
+    return KernelName(kernel) + kind + metal_type(a.scalar_type());
+  };
+  const auto batch = input.size(0);
+  // Lanes find the pivot of each row together.
+  const auto work = size <= kMostOfOneThread ? 4 * size * size * size : steps_of_panel(size, size);
+  in_launches(batch, work, [&](int64_t first, int64_t count) {
+    const auto own = [&](const at::Tensor& matrices) {
+      return count == batch ? matrices : matrices.narrow(0, first, count);
+    };
+    const auto beside = [&](const at::Tensor& numbers) {
+      return count == batch ? numbers : numbers.view({batch, -1}).narrow(0, first, count);
+    };
+    parameters.matrices = narrow(count);
+    if (size <= kMostOfOneThread) {
+      launch_threads(library(kernel), name(size <= 4 ? "_thread_4_" : "_thread_8_"), count,
+                     own(output), beside(others)..., own(input), parameters);
+    } else {
+      launch_simdgroups(library(kernel), name("_rows_16_"),
+                        c10::metal::ceil_div(count * kLanes, int64_t{c10::metal::simdgroup_size}),
+                        own(output), beside(others)..., own(input), parameters);
+    }
+  });
+  if (!output.is_alias_of(result)) {
+    result.copy_(output.view(result.sizes()));
+  }
+}
+
+// Launches KERNEL_thread_SIZE_TYPE, a thread for some columns of B beside one of the small matrices
+// each: A X = B, with the transposed and conjugated A where that is said; X and B are transposed
+// themselves if not `left`. a: (*, n, n), broadcast to the batch of b; result: of b's sizes and any
+// strides. Buffers: result, a, b, parameters with this mode, others; tensors among these have a
+// part for each matrix.
+template <class... Others>
+METALOPS_HIDDEN inline void launch_small_systems(const char* family, const KernelName& kernel,
+                                                 const at::Tensor& result, const at::Tensor& a,
+                                                 bool is_transposed, bool is_conjugated,
+                                                 const at::Tensor& b, bool left, uint32_t mode,
+                                                 const Others&... others) {
+  const auto n = a.size(-1);
+  const auto matrices = broadcast_batch(a.resolve_neg(), b, {n, n});
+  const auto given = as_batch(b.resolve_conj().resolve_neg());
+  // Some threads write before others read; and what they write is neither conjugated nor negated.
+  const bool is_own =
+      result.is_alias_of(a) || result.is_alias_of(b) || result.is_conj() || result.is_neg();
+  const auto solutions = as_batch(is_own ? at::empty(result.sizes(), result.options()) : result);
+  const auto narrow = [](int64_t x) { return static_cast<uint32_t>(x); };
+  const auto columns = b.size(left ? -1 : -2);
+  SmallSystemsParameters parameters{steps_of(matrices, is_transposed),
+                                    steps_of(given, !left),
+                                    steps_of(solutions, !left),
+                                    0,
+                                    narrow(n),
+                                    narrow(columns),
+                                    mode,
+                                    is_conjugated != matrices.is_conj()};
+  const auto threads = c10::metal::ceil_div(columns, int64_t{kColumnsOfThread});
+  const auto batch = given.size(0);
+  in_launches(batch, 8 * n * n * threads, [&](int64_t first, int64_t count) {
+    const auto own = [&](const auto& x) {
+      if constexpr (std::is_same_v<std::decay_t<decltype(x)>, at::Tensor>) {
+        return count == batch ? x : x.narrow(0, first, count);
+      } else {
+        return x;
+      }
+    };
+    parameters.matrices = narrow(count);
+    launch_threads(library(family),
+                   kernel + (n <= 4 ? "_thread_4_" : "_thread_8_") + metal_type(a.scalar_type()),
+                   count * threads, own(solutions), own(matrices), own(given), parameters,
+                   own(others)...);
+  });
+  if (!solutions.is_alias_of(result)) {
+    result.copy_(solutions.view(result.sizes()));
+  }
+}
+
+}  // namespace metalops

@@ -1,0 +1,98 @@
+// Products of Householder reflectors, for the factorisations that make them: in blocks
+// H1 H2 ... = 1 - V T V^H, by products of matrices.
+//
+// Matrices lie by columns here: a tensor of (batch, columns, rows) without gaps is the transpose of
+// what it stands for.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <kernels/linalg/qr.h>
+#include <metalops/kernel_name.h>
+#include <metalops/launch.h>
+#include <metalops/library.h>
+#include <metalops/metal_type.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace metalops {
+
+// Reflectors of a panel, by columns. v: (batch, reflectors, rows from `first` on); t: (batch,
+// reflectors, reflectors).
+struct ReflectorBlock {
+  int64_t first;
+  at::Tensor v;
+  at::Tensor t;
+};
+
+METALOPS_HIDDEN inline KernelName qr_kernel(const char* name, const at::Tensor& of) {
+  return KernelName(name) + metal_type(of.scalar_type());
+}
+
+// Of the panel of `a` that begins in row and column `first`. taus: (batch, reflectors).
+METALOPS_HIDDEN inline QrParameters qr_parameters(const at::Tensor& a, const at::Tensor& taus,
+                                                  int64_t first, int64_t width) {
+  const auto narrow = [](int64_t x) { return static_cast<uint32_t>(x); };
+  return {narrow(a.size(0)),
+          narrow(a.size(2)),
+          narrow(a.size(1)),
+          narrow(taus.size(1)),
+          narrow(first),
+          narrow(width),
+          c10::metal::round_up<uint32_t>(narrow(width), 4)};
+}
+
+METALOPS_HIDDEN inline ReflectorBlock reflector_block(const at::Tensor& a, const at::Tensor& taus,
+                                                      int64_t first, int64_t width) {
+  const auto parameters = qr_parameters(a, taus, first, width);
+  const auto batch = a.size(0);
+  const auto rows = a.size(2) - first;
+  const auto v = at::empty({batch, parameters.padded, rows}, a.options());
+  launch_grid(library("qr"), qr_kernel("qr_reflectors_", a),
+              {static_cast<uint64_t>(rows), parameters.padded, static_cast<uint64_t>(batch)}, v, a,
+              parameters);
+  const auto gram = at::bmm(v, v.mH());
+  const auto t = at::empty_like(gram);
+  launch_rows(library("qr"), qr_kernel("qr_triangle_", a), parameters.padded, batch, t, gram, taus,
+              parameters);
+  return {first, v, t};
+}
+
+// Of all reflectors of a matrix.
+METALOPS_HIDDEN inline std::vector<ReflectorBlock> reflector_blocks(const at::Tensor& a,
+                                                                    const at::Tensor& taus) {
+  std::vector<ReflectorBlock> blocks;
+  for (int64_t first = 0; first < taus.size(1); first += kQrPanel) {
+    blocks.push_back(
+        reflector_block(a, taus, first, std::min<int64_t>(kQrPanel, taus.size(1) - first)));
+  }
+  return blocks;
+}
+
+// Multiplies columns with H or H^H. columns: (batch, columns, rows from block.first on).
+METALOPS_HIDDEN inline void multiply_columns(const ReflectorBlock& block, bool is_adjoint,
+                                             const at::Tensor& columns) {
+  const auto& [first, v, t] = block;
+  const auto weights = at::bmm(at::bmm(columns, v.mH()), is_adjoint ? t.mH() : t);
+  columns.sub_(at::bmm(weights, v));
+}
+
+// Multiplies rows with H or H^H, from the right. rows: (batch, elements from block.first on, rows).
+METALOPS_HIDDEN inline void multiply_rows(const ReflectorBlock& block, bool is_adjoint,
+                                          const at::Tensor& rows) {
+  const auto& [first, v, t] = block;
+  const auto weights = at::bmm(is_adjoint ? t.mH() : t, at::bmm(v, rows));
+  rows.sub_(at::bmm(v.mH(), weights));
+}
+
+// Whether reflectors of so many elements are applied by a thread to a vector each.
+METALOPS_HIDDEN inline bool is_small(int64_t elements) { return elements <= kQrSmall; }
+
+METALOPS_HIDDEN inline const char* small_size(int64_t size) {
+  return size <= 4 ? "_4" : size <= 8 ? "_8" : size <= 16 ? "_16" : "_32";
+}
+
+}  // namespace metalops

@@ -1,0 +1,66 @@
+// Launches of kernels that find values and vectors of square matrices of moderate size: those of at
+// most kMostOfThread rows are the work of a thread each, others of a simdgroup each. A kernel is
+// there for each class of sizes.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <kernels/linalg/common/squares.h>
+#include <metalops/kernel_name.h>
+#include <metalops/launch.h>
+#include <metalops/library.h>
+#include <metalops/metal_type.h>
+
+#include <cstdint>
+
+#include <csrc/ops/linalg/common/launch_lengths.h>
+
+namespace metalops {
+
+inline constexpr int64_t kMostOfThread = 8;
+
+struct METALOPS_HIDDEN SquareClasses {
+  const char* family;  // of kernels, and the file's name
+  int64_t most;        // rows of the largest class
+  const char* largest;
+  int64_t work;  // what a matrix takes: so many times n^3 steps
+
+  // Matrices of n rows that a launch takes.
+  int64_t a_launch(int64_t n) const { return matrices_of_launch(work * n * n * n); }
+};
+
+// a: (batch, n, n).
+METALOPS_HIDDEN inline SquaresParameters squares_of(const at::Tensor& a, bool is_upper,
+                                                    bool with_vectors) {
+  return {a.stride(0),
+          a.stride(1),
+          a.stride(2),
+          0,
+          static_cast<uint32_t>(a.size(0)),
+          static_cast<int32_t>(a.size(1)),
+          is_upper,
+          with_vectors};
+}
+
+// Of the smallest class that takes the matrices.
+template <class... Arguments>
+METALOPS_HIDDEN inline void launch_squares(const SquareClasses& classes, at::ScalarType type,
+                                           SquaresParameters p, const Arguments&... arguments) {
+  const int64_t n = p.size;
+  const auto* const name = n <= 4               ? "_thread_4_"
+                           : n <= kMostOfThread ? "_thread_8_"
+                           : n <= 16            ? "_simdgroup_16_"
+                           : n <= 32            ? "_simdgroup_32_"
+                                                : classes.largest;
+  const auto kernel = KernelName(classes.family) + name + metal_type(type);
+  auto& kernels = library(classes.family);
+  in_launches(p.end, classes.work * n * n * n, [&](int64_t first, int64_t matrices) {
+    p.first = static_cast<uint32_t>(first);
+    p.end = static_cast<uint32_t>(first + matrices);
+    if (n <= kMostOfThread) {
+      launch_threads(kernels, kernel, matrices, arguments..., p);
+    } else {
+      launch_threadgroups(kernels, kernel, matrices, c10::metal::simdgroup_size, arguments..., p);
+    }
+  });
+}
+
+}  // namespace metalops

@@ -1,0 +1,491 @@
+// Host side of kernels/linalg/lu.metal: LU factorisation with partial pivoting, and what is made of
+// it (solutions, inverses, determinants). Columns are halved until a kernel factors a panel of
+// them.
+#include <ATen/TensorOperators.h>
+#include <ATen/native/LinearAlgebraUtils.h>
+#include <ATen/ops/_linalg_check_errors.h>
+#include <ATen/ops/_linalg_det_meta.h>
+#include <ATen/ops/_linalg_slogdet_meta.h>
+#include <ATen/ops/_linalg_solve_ex_meta.h>
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/eye.h>
+#include <ATen/ops/linalg_inv_ex_meta.h>
+#include <ATen/ops/linalg_lu_factor_ex_meta.h>
+#include <ATen/ops/linalg_lu_meta.h>
+#include <ATen/ops/linalg_lu_solve_meta.h>
+#include <ATen/ops/lu_unpack.h>
+#include <kernels/linalg/lu.h>
+#include <metalops/checks.h>
+#include <metalops/kernel_name.h>
+#include <metalops/launch.h>
+#include <metalops/library.h>
+#include <metalops/metal_type.h>
+#include <metalops/stock.h>
+#include <metalops/structured.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include <csrc/ops/linalg/common/matrix_rows.h>
+#include <csrc/ops/linalg/triangular.h>
+
+namespace {
+
+using at::Tensor;
+using metalops::KernelName;
+
+KernelName named(const char* kernel, const Tensor& matrices) {
+  return KernelName(kernel) + metalops::metal_type(matrices.scalar_type());
+}
+
+// x: (batch, rows, columns) of padded_rows(). pivots: (batch, ...), of which `count` from `first`
+// on are applied.
+void swap_rows(const Tensor& x, const Tensor& pivots, int64_t first, int64_t count,
+               bool is_backward = false) {
+  constexpr int64_t kMostThreads = 128;
+  constexpr int64_t kSimdgroup{c10::metal::simdgroup_size};
+  const auto pack = metalops::pack_of(x);
+  const auto packs = c10::metal::ceil_div(x.size(2), pack);
+  const auto threads = std::min(c10::metal::round_up(packs, kSimdgroup), kMostThreads);
+  const auto groups = c10::metal::ceil_div(packs, threads);
+  const metalops::LuSwapParameters p{x.stride(1) / pack,
+                                     x.stride(0) / pack,
+                                     pivots.size(1),
+                                     static_cast<uint32_t>(first),
+                                     static_cast<uint32_t>(count),
+                                     static_cast<uint32_t>(x.size(1)),
+                                     static_cast<uint32_t>(packs),
+                                     static_cast<uint32_t>(groups),
+                                     is_backward};
+  metalops::launch_threadgroups(metalops::library("lu"), "lu_swap_rows", groups * x.size(0),
+                                threads, x, pivots, p, metalops::kErrorBuffer);
+}
+
+// Memory for panels of some of the matrices: columns do not all fall into the same sets of a cache.
+Tensor panels_of(const Tensor& matrices) {
+  constexpr int64_t kMostNumbers = int64_t{1} << 23;
+  constexpr int64_t kColumns{metalops::kLuPanelColumns};
+  constexpr int64_t kLine = 16;
+  const auto apart = c10::metal::round_up(matrices.size(1), kLine) + kLine;
+  const auto count = std::max<int64_t>(kMostNumbers / (kColumns * apart), 1);
+  return at::empty({std::min(count, matrices.size(0)), kColumns, apart}, matrices.options());
+}
+
+// a: (batch, rows, columns), of any strides: matrices whose rows and columns before `first` are
+// left out. To factors, which may be the same. pivots: (batch, min(rows, columns)); infos: (batch),
+// zero where no pivot was.
+void factor_panels(const Tensor& factors, const Tensor& a, const Tensor& panels,
+                   const Tensor& pivots, const Tensor& infos, int64_t first, bool is_pivoted) {
+  constexpr uint64_t kRows = 2;           // that a thread should have to itself
+  constexpr uint64_t kMostThreads = 512;  // GPUs take no more, for the registers that they need
+  metalops::LuPanelParameters p{};
+  p.input = {a.stride(0), a.stride(1), a.stride(2)};
+  p.output = {factors.stride(0), factors.stride(1), factors.stride(2)};
+  p.pivots_step = pivots.stride(0);
+  p.apart = static_cast<uint64_t>(panels.size(2));
+  p.first = static_cast<uint32_t>(first);
+  p.rows = static_cast<uint32_t>(a.size(1));
+  p.columns = static_cast<uint32_t>(a.size(2));
+  p.steps = static_cast<uint32_t>(pivots.size(1));
+  p.is_pivoted = is_pivoted;
+  uint64_t threads = c10::metal::simdgroup_size;
+  while (threads < kMostThreads && threads * kRows < p.rows) {
+    threads *= 2;
+  }
+  for (int64_t matrix = 0; matrix < a.size(0); matrix += panels.size(0)) {
+    const auto count = std::min(panels.size(0), a.size(0) - matrix);
+    const auto own = [&](const Tensor& x) { return x.narrow(0, matrix, count); };
+    metalops::launch_threadgroups(metalops::library("lu"), named("lu_panel_", a), count, threads,
+                                  own(factors), panels, own(pivots), own(infos), own(a), p);
+  }
+}
+
+// A batch of matrices in the course of their factorisation, in place.
+struct Factorisation {
+  Tensor matrices;  // (batch, m, n) of padded_rows()
+  Tensor pivots;    // (batch, min(m, n))
+  Tensor infos;     // (batch), zeros
+  Tensor panels;    // of panels_of()
+  bool is_pivoted;
+
+  void run() const {
+    const auto m = matrices.size(1);
+    const auto n = matrices.size(2);
+    // Those columns that have pivots, and what is in a pack with them.
+    const auto square = std::min(n, c10::metal::round_up(m, metalops::pack_of(matrices)));
+    factor(0, square);
+    if (square < n) {
+      const auto rest = matrices.narrow(2, square, n - square);
+      swap_rows(rest, pivots, 0, m);
+      metalops::solve_triangular_(matrices.narrow(2, 0, m), kLower, rest);
+    }
+  }
+
+ private:
+  static constexpr metalops::Triangle kLower{/*is_upper=*/false, /*is_unit=*/true};
+
+  void factor(int64_t first, int64_t width) const {
+    if (width <= metalops::kLuPanelColumns) {
+      launch_panel(first, width);
+      return;
+    }
+    const auto m = matrices.size(1);
+    const auto half = c10::metal::round_up(width / 2, int64_t{metalops::kLuPanelColumns});
+    const auto middle = first + half;
+    const auto others = width - half;
+    const auto left = matrices.narrow(2, first, half);
+    const auto right = matrices.narrow(2, middle, others);
+    factor(first, half);
+    swap_rows(right, pivots, first, half);
+    const auto beside = right.narrow(1, first, half);
+    const auto below = right.narrow(1, middle, m - middle);
+    metalops::solve_triangular_(left.narrow(1, first, half), kLower, beside);
+    below.sub_(at::bmm(left.narrow(1, middle, m - middle), beside));
+    factor(middle, others);
+    swap_rows(left, pivots, middle, std::min(others, m - middle));
+  }
+
+  void launch_panel(int64_t first, int64_t width) const {
+    const auto panel = matrices.narrow(1, first, matrices.size(1) - first).narrow(2, first, width);
+    factor_panels(panel, panel, panels, pivots.narrow(1, first, std::min(width, panel.size(1))),
+                  infos, first, is_pivoted);
+  }
+};
+
+// The output itself where a kernel can write it, else a tensor like it; see copy_to().
+Tensor without_gaps(const Tensor& output) {
+  return output.is_contiguous() ? output : at::empty(output.sizes(), output.options());
+}
+
+void copy_to(const Tensor& output, const Tensor& result) {
+  if (!result.is_same(output)) {
+    output.copy_(result);
+  }
+}
+
+// Outputs of the sizes that they must have; their strides are any.
+void factor_to(const Tensor& a, bool is_pivoted, const Tensor& factors, const Tensor& pivots,
+               const Tensor& infos) {
+  const auto own_infos = without_gaps(infos);
+  own_infos.zero_();
+  if (a.numel() != 0 && metalops::fits_lanes(a)) {
+    const auto own_pivots = without_gaps(pivots);
+    metalops::launch_small_matrices("lu", factors, a, is_pivoted,
+                                    /*is_transposed=*/false, own_pivots, own_infos);
+    copy_to(pivots, own_pivots);
+  } else if (a.numel() != 0) {
+    const auto own_pivots = without_gaps(pivots);
+    const auto batch = at::native::batchCount(a);
+    const auto pivots_of_batch = own_pivots.view({batch, -1});
+    const auto infos_of_batch = own_infos.view({batch});
+    if (a.size(-1) <= metalops::kLuPanelColumns) {
+      const auto matrices = metalops::as_batch(a.resolve_conj().resolve_neg());
+      const auto result = metalops::as_batch(factors);
+      factor_panels(result, matrices, panels_of(matrices), pivots_of_batch, infos_of_batch,
+                    /*first=*/0, is_pivoted);
+      if (!result.is_alias_of(factors)) {
+        factors.copy_(result.view(a.sizes()));
+      }
+    } else {
+      const auto matrices = metalops::padded_rows(a);
+      const auto panels = panels_of(matrices);
+      const auto steps = metalops::steps_of_panel(a.size(-2), a.size(-1));
+      metalops::in_launches(batch, steps, [&](int64_t first, int64_t count) {
+        const auto own = [&](const Tensor& x) { return x.narrow(0, first, count); };
+        Factorisation{own(matrices), own(pivots_of_batch), own(infos_of_batch), panels, is_pivoted}
+            .run();
+      });
+      factors.copy_(matrices.view(a.sizes()));
+    }
+    copy_to(pivots, own_pivots);
+  }
+  copy_to(infos, own_infos);
+}
+
+// A X = B or A^T X = B of a factored A, in place. x: B, and X afterwards, of padded_rows().
+void solve_factored(const Tensor& factors, const Tensor& pivots, bool is_transposed,
+                    const Tensor& x) {
+  const metalops::Triangle lower{/*is_upper=*/is_transposed, /*is_unit=*/true};
+  const metalops::Triangle upper{/*is_upper=*/!is_transposed};
+  const auto a = is_transposed ? factors.mT() : factors;
+  if (is_transposed) {
+    metalops::solve_triangular_(a, upper, x);
+    metalops::solve_triangular_(a, lower, x);
+    swap_rows(x, pivots, 0, pivots.size(1), /*is_backward=*/true);
+  } else {
+    swap_rows(x, pivots, 0, pivots.size(1));
+    metalops::solve_triangular_(a, lower, x);
+    metalops::solve_triangular_(a, upper, x);
+  }
+}
+
+// A X = B, X A = B if not `left`, or those of A's adjoint. To result, of the sizes of both
+// broadcast, and of any strides.
+void solve_to(const Tensor& factors, const Tensor& pivots, const Tensor& b, bool left, bool adjoint,
+              const Tensor& result) {
+  if (result.numel() == 0) {
+    return;
+  }
+  const auto n = factors.size(-1);
+  const auto right = b.expand(result.sizes());
+  const auto own_pivots = metalops::broadcast_batch(pivots, result, {n}).contiguous();
+  const bool is_transposed = left == adjoint;  // X A = B is the transpose of A^T X^T = B^T
+  if (metalops::fits_thread(factors)) {
+    metalops::launch_small_systems("lu", "lu_solve", result, factors, is_transposed, adjoint, right,
+                                   left, is_transposed, own_pivots, metalops::kErrorBuffer);
+    return;
+  }
+  const auto target = left ? result : result.mT();
+  const auto x = metalops::padded_rows(left ? right : right.mT());
+  const auto resolved = factors.resolve_neg();
+  const auto a = metalops::broadcast_batch(adjoint ? resolved.conj() : resolved, result, {n, n});
+  solve_factored(a, own_pivots, is_transposed, x);
+  target.copy_(x.view(target.sizes()));
+}
+
+// det(A^T) and det(A) are equal. torch's derivatives of determinants expect the factors of the one
+// that is laid out by columns.
+Tensor by_columns(const Tensor& a) { return a.is_contiguous() && !a.is_complex() ? a.mT() : a; }
+
+// kernel: "lu_determinant" or "lu_log_determinant". results: what it writes, dense.
+template <class... Results>
+void launch_determinants(const char* kernel, const Tensor& factors, const Tensor& pivots,
+                         const Results&... results) {
+  constexpr int64_t kMostOfThread = 64;
+  const auto matrices = metalops::as_batch(factors);
+  // No step from matrices without elements, which have no memory, to the next.
+  const metalops::LuDeterminantParameters p{
+      matrices.numel() == 0 ? 0 : matrices.stride(0), matrices.stride(1) + matrices.stride(2),
+      static_cast<uint32_t>(matrices.size(0)), static_cast<uint32_t>(matrices.size(1))};
+  const auto own_pivots = pivots.contiguous();
+  auto& library = metalops::library("lu");
+  const auto type = metalops::metal_type(factors.scalar_type());
+  if (matrices.size(1) <= kMostOfThread) {
+    metalops::launch_threads(library, KernelName(kernel) + "_thread_" + type, matrices.size(0),
+                             results..., matrices, own_pivots, p);
+  } else {
+    metalops::launch_simdgroups(library, KernelName(kernel) + "_simdgroup_" + type,
+                                matrices.size(0), results..., matrices, own_pivots, p);
+  }
+}
+
+void check_type(const char* name, const Tensor& a) {
+  at::native::checkFloatingOrComplex(a, name, /*allow_low_precision_dtypes=*/false);
+}
+
+std::tuple<Tensor&, Tensor&, Tensor&> lu_factor_ex_out(const Tensor& A, bool pivot,
+                                                       bool check_errors, Tensor& LU,
+                                                       Tensor& pivots, Tensor& info) {
+  metalops::check_same_device("linalg_lu_factor_ex",
+                              {{LU, "LU"}, {pivots, "pivots"}, {info, "info"}, {A, "A"}});
+  metalops::StructuredOut<at::meta::structured_linalg_lu_factor_ex> call(LU, pivots, info);
+  call.meta(A, pivot, check_errors);
+  check_type("torch.linalg.lu_factor_ex", A);
+  factor_to(A, pivot, LU, pivots, info);
+  if (check_errors) {
+    at::_linalg_check_errors(info, "torch.linalg.lu_factor_ex", A.dim() == 2);
+  }
+  return {LU, pivots, info};
+}
+
+std::tuple<Tensor&, Tensor&, Tensor&> lu_out(const Tensor& A, bool pivot, Tensor& P, Tensor& L,
+                                             Tensor& U) {
+  metalops::check_same_device("linalg_lu", {{P, "P"}, {L, "L"}, {U, "U"}, {A, "A"}});
+  metalops::StructuredOut<at::meta::structured_linalg_lu> call(P, L, U);
+  call.meta(A, pivot);
+  check_type("linalg.lu", A);
+  const auto sizes = A.sizes();
+  const auto integers = A.options().dtype(at::kInt);
+  auto pivot_sizes = sizes.slice(0, A.dim() - 1).vec();
+  pivot_sizes.back() = std::min(A.size(-2), A.size(-1));
+  const auto factors = at::empty(sizes, A.options());
+  const auto pivots = at::empty(pivot_sizes, integers);
+  factor_to(A, pivot, factors, pivots, at::empty(sizes.slice(0, A.dim() - 2), integers));
+  at::lu_unpack_out(P, L, U, factors, pivots, /*unpack_data=*/true, /*unpack_pivots=*/pivot);
+  return {P, L, U};
+}
+
+Tensor& lu_solve_out(const Tensor& LU, const Tensor& pivots, const Tensor& B, bool left,
+                     bool adjoint, Tensor& out) {
+  metalops::check_same_device("linalg_lu_solve",
+                              {{out, "out"}, {LU, "LU"}, {pivots, "pivots"}, {B, "B"}});
+  metalops::StructuredOut<at::meta::structured_linalg_lu_solve> call(out);
+  call.meta(LU, pivots, B, left, adjoint);
+  check_type("torch.linalg.lu_solve", LU);
+  solve_to(LU, pivots, B, left, adjoint, call.output(0));
+  call.write_back();
+  return out;
+}
+
+std::tuple<Tensor&, Tensor&, Tensor&, Tensor&> solve_ex_out(const Tensor& A, const Tensor& B,
+                                                            bool left, bool check_errors,
+                                                            Tensor& result, Tensor& LU,
+                                                            Tensor& pivots, Tensor& info) {
+  metalops::check_same_device(
+      "_linalg_solve_ex",
+      {{result, "result"}, {LU, "LU"}, {pivots, "pivots"}, {info, "info"}, {A, "A"}, {B, "B"}});
+  metalops::StructuredOut<at::meta::structured__linalg_solve_ex> call(result, LU, pivots, info);
+  call.meta(A, B, left, check_errors);
+  check_type("linalg.solve", A);
+  factor_to(A, /*is_pivoted=*/true, LU, pivots, info);
+  const bool is_vector = at::native::linalg_solve_is_vector_rhs(A, B);
+  solve_to(LU, pivots, is_vector ? B.unsqueeze(-1) : B, left, /*adjoint=*/false,
+           is_vector ? result.unsqueeze(-1) : result);
+  if (check_errors) {
+    at::_linalg_check_errors(info, "torch.linalg.solve_ex", A.dim() == 2);
+  }
+  return {result, LU, pivots, info};
+}
+
+std::tuple<Tensor&, Tensor&> inv_ex_out(const Tensor& A, bool check_errors, Tensor& inverse,
+                                        Tensor& info) {
+  metalops::check_same_device("linalg_inv_ex", {{inverse, "inverse"}, {info, "info"}, {A, "A"}});
+  metalops::StructuredOut<at::meta::structured_linalg_inv_ex> call(inverse, info);
+  call.meta(A, check_errors);
+  const auto n = A.size(-1);
+  const auto factors = at::empty(A.sizes(), A.options());
+  const auto pivots = at::empty(A.sizes().slice(0, A.dim() - 1), info.options());
+  factor_to(A, /*is_pivoted=*/true, factors, pivots, call.output(1));
+  solve_to(factors, pivots, at::eye(n, A.options()), /*left=*/true, /*adjoint=*/false,
+           call.output(0));
+  call.write_back();
+  if (check_errors) {
+    at::_linalg_check_errors(info, "linalg.inv_ex", A.dim() == 2);
+  }
+  return {inverse, info};
+}
+
+std::tuple<Tensor&, Tensor&, Tensor&> det_out(const Tensor& A, Tensor& result, Tensor& LU,
+                                              Tensor& pivots) {
+  metalops::check_same_device("_linalg_det",
+                              {{result, "result"}, {LU, "LU"}, {pivots, "pivots"}, {A, "A"}});
+  metalops::StructuredOut<at::meta::structured__linalg_det> call(result, LU, pivots);
+  call.meta(A);
+  check_type("linalg.det", A);
+  const auto infos = at::empty(result.sizes(), pivots.options());
+  factor_to(by_columns(A), /*is_pivoted=*/true, call.output(1), call.output(2), infos);
+  const auto own = without_gaps(call.output(0));
+  launch_determinants("lu_determinant", call.output(1), call.output(2), own);
+  copy_to(call.output(0), own);
+  call.write_back();
+  return {result, LU, pivots};
+}
+
+std::tuple<Tensor&, Tensor&, Tensor&, Tensor&> slogdet_out(const Tensor& A, Tensor& sign,
+                                                           Tensor& logabsdet, Tensor& LU,
+                                                           Tensor& pivots) {
+  metalops::check_same_device(
+      "_linalg_slogdet",
+      {{sign, "sign"}, {logabsdet, "logabsdet"}, {LU, "LU"}, {pivots, "pivots"}, {A, "A"}});
+  metalops::StructuredOut<at::meta::structured__linalg_slogdet> call(sign, logabsdet, LU, pivots);
+  call.meta(A);
+  check_type("linalg.slogdet", A);
+  const auto infos = at::empty(sign.sizes(), pivots.options());
+  factor_to(by_columns(A), /*is_pivoted=*/true, call.output(2), call.output(3), infos);
+  const auto own_sign = without_gaps(call.output(0));
+  const auto own_logarithm = without_gaps(call.output(1));
+  launch_determinants("lu_log_determinant", call.output(2), call.output(3), own_sign,
+                      own_logarithm);
+  copy_to(call.output(0), own_sign);
+  copy_to(call.output(1), own_logarithm);
+  call.write_back();
+  return {sign, logabsdet, LU, pivots};
+}
+
+// The functional overloads. torch makes them of the others for operators that it has no kernel of.
+Tensor none(const Tensor& like) { return at::empty({0}, like.options()); }
+Tensor no_integers(const Tensor& like) { return at::empty({0}, like.options().dtype(at::kInt)); }
+
+// torch's meta functions lay rows side by side on MPS, but fake tensors have columns side by side.
+void lay_out_by_columns(const Tensor& matrices) {
+  const auto sizes = matrices.sizes();
+  matrices.as_strided_(sizes,
+                       at::native::batched_matrix_contiguous_strides(sizes, /*f_contig=*/true));
+}
+
+std::tuple<Tensor, Tensor, Tensor> lu_factor_ex(const Tensor& A, bool pivot, bool check_errors) {
+  auto factors = at::empty(A.sizes(), A.options());
+  auto pivots = no_integers(A);
+  auto infos = no_integers(A);
+  lay_out_by_columns(factors);
+  lu_factor_ex_out(A, pivot, check_errors, factors, pivots, infos);
+  return {factors, pivots, infos};
+}
+
+std::tuple<Tensor, Tensor, Tensor> lu(const Tensor& A, bool pivot) {
+  auto p = none(A);
+  auto l = none(A);
+  auto u = none(A);
+  lu_out(A, pivot, p, l, u);
+  return {p, l, u};
+}
+
+Tensor lu_solve(const Tensor& LU, const Tensor& pivots, const Tensor& B, bool left, bool adjoint) {
+  auto out = none(LU);
+  return lu_solve_out(LU, pivots, B, left, adjoint, out);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> solve_ex(const Tensor& A, const Tensor& B, bool left,
+                                                    bool check_errors) {
+  auto result = none(A);
+  auto factors = none(A);
+  auto pivots = no_integers(A);
+  auto infos = no_integers(A);
+  metalops::StructuredOut<at::meta::structured__linalg_solve_ex>(result, factors, pivots, infos)
+      .meta(A, B, left, check_errors);
+  lay_out_by_columns(factors);
+  if (left) {
+    lay_out_by_columns(result);
+  }
+  solve_ex_out(A, B, left, check_errors, result, factors, pivots, infos);
+  return {result, factors, pivots, infos};
+}
+
+std::tuple<Tensor, Tensor> inv_ex(const Tensor& A, bool check_errors) {
+  auto inverse = none(A);
+  auto infos = no_integers(A);
+  inv_ex_out(A, check_errors, inverse, infos);
+  return {inverse, infos};
+}
+
+std::tuple<Tensor, Tensor, Tensor> det(const Tensor& A) {
+  auto result = none(A);
+  auto factors = none(A);
+  auto pivots = no_integers(A);
+  det_out(A, result, factors, pivots);
+  return {result, factors, pivots};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> slogdet(const Tensor& A) {
+  auto sign = none(A);
+  auto logarithm = at::empty({0}, A.options().dtype(c10::toRealValueType(A.scalar_type())));
+  auto factors = none(A);
+  auto pivots = no_integers(A);
+  slogdet_out(A, sign, logarithm, factors, pivots);
+  return {sign, logarithm, factors, pivots};
+}
+
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  constexpr const char* kReason =
+      "refuses complex matrices, is wrong for some of more than 128 rows, says not which pivot is "
+      "zero, and takes one matrix after the other";
+  metalops::AtenKernels m(library);
+  m.replace("linalg_lu_factor_ex", lu_factor_ex, kReason);
+  m.replace("linalg_lu_factor_ex.out", lu_factor_ex_out, kReason);
+  m.replace("linalg_lu", lu, kReason);
+  m.replace("linalg_lu.out", lu_out, kReason);
+  m.replace("linalg_lu_solve", lu_solve, kReason);
+  m.replace("linalg_lu_solve.out", lu_solve_out, kReason);
+  m.replace("_linalg_solve_ex", solve_ex, kReason);
+  m.replace("_linalg_solve_ex.result", solve_ex_out, kReason);
+  m.replace("linalg_inv_ex", inv_ex, kReason);
+  m.replace("linalg_inv_ex.inverse", inv_ex_out, kReason);
+  m.replace("_linalg_det", det, kReason);
+  m.replace("_linalg_det.result", det_out, kReason);
+  m.replace("_linalg_slogdet", slogdet, kReason);
+  m.replace("_linalg_slogdet.sign", slogdet_out, kReason);
+}
+
+}  // namespace

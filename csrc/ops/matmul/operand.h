@@ -1,0 +1,61 @@
+// What host sides of matrix products share: how kernels find the lines of a matrix.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+#include <metalops/library.h>
+
+#include <cstdint>
+#include <limits>
+
+namespace metalops {
+
+// A matrix as kernels read it. tensor: what it is in; see matmul::Dense of kernels/common/matmul.h.
+struct METALOPS_HIDDEN ProductOperand {
+  at::Tensor tensor;
+  int64_t lines;
+  int64_t inner;
+  int64_t stride;
+  bool is_transposed;
+};
+
+// matrix: lines by elements of the inner dimension. Copied unless one of the two has no gaps.
+METALOPS_HIDDEN inline ProductOperand product_operand(const at::Tensor& matrix) {
+  constexpr int64_t kFarthest = std::numeric_limits<int32_t>::max();
+  const auto lines = matrix.size(0);
+  const auto inner = matrix.size(1);
+  if (lines > 0 && inner > 0) {
+    const auto by_line = lines == 1 ? inner : matrix.stride(0);
+    if ((inner == 1 || matrix.stride(1) == 1) && by_line >= inner && by_line <= kFarthest) {
+      return {matrix, lines, inner, by_line, false};
+    }
+    const auto by_element = inner == 1 ? lines : matrix.stride(1);
+    if (matrix.stride(0) == 1 && by_element >= lines && by_element <= kFarthest / inner) {
+      return {matrix, lines, inner, by_element, true};
+    }
+  }
+  return {matrix.contiguous(), lines, inner, inner, false};
+}
+
+// Matrices, at least one, that kernels find by one stride from each to the next.
+struct METALOPS_HIDDEN ProductOperands {
+  ProductOperand first;
+  int64_t step;
+};
+
+METALOPS_HIDDEN inline ProductOperands product_operands(const at::Tensor& matrices) {
+  auto one = product_operand(matrices[0]);
+  if (one.tensor.is_same(matrices[0]) || one.tensor.data_ptr() == matrices[0].data_ptr()) {
+    return {one, matrices.size(0) == 1 ? 0 : matrices.stride(0)};
+  }
+  const auto dense = matrices.contiguous();
+  return {product_operand(dense[0]), dense.stride(0)};
+}
+
+// A size as kernels of products count. name: of the operator; what: the argument and its dimension.
+METALOPS_HIDDEN inline int32_t product_size(const char* name, int64_t size, const char* what) {
+  TORCH_CHECK(size <= std::numeric_limits<int32_t>::max() - 64, name, ": ", what, " of size ", size,
+              " is too large for MPS");
+  return static_cast<int32_t>(size);
+}
+
+}  // namespace metalops

@@ -1,0 +1,261 @@
+// Host side of kernels/quantized/quantized.metal: packing weights and unpacking them.
+#include <ATen/ops/empty.h>
+#include <csrc/ops/quantized/quantized.h>
+#include <metalops/autograd.h>
+#include <metalops/checks.h>
+#include <metalops/kernel_name.h>
+#include <metalops/launch.h>
+#include <metalops/library.h>
+#include <metalops/metal_type.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <tuple>
+
+namespace {
+
+using at::Tensor;
+using metalops::CodeFormat;
+using metalops::KernelName;
+using metalops::PackedLayout;
+using metalops::QuantizedWeights;
+using metalops::ScaleFormat;
+using MaybeTensor = std::optional<Tensor>;
+
+metalops::Library& quantized_kernels() { return metalops::library("quantized"); }
+
+struct QuantizedMode {
+  std::string_view name;
+  CodeFormat format;
+  ScaleFormat scale;
+};
+
+QuantizedMode mode_of(const char* name, std::string_view mode) {
+  constexpr std::array<QuantizedMode, 7> kModes{{
+      {"affine", CodeFormat::kInteger, ScaleFormat::kElement},
+      {"mxfp4", CodeFormat::kE2M1, ScaleFormat::kE8M0},
+      {"mxfp8", CodeFormat::kE4M3, ScaleFormat::kE8M0},
+      {"nvfp4", CodeFormat::kE2M1, ScaleFormat::kE4M3},
+      {"nf4", CodeFormat::kNormalFloat4, ScaleFormat::kFloat},
+      {"fp4", CodeFormat::kFloat4, ScaleFormat::kFloat},
+      {"int8", CodeFormat::kSigned8, ScaleFormat::kElement},
+  }};
+  const auto* found = std::find_if(kModes.begin(), kModes.end(),
+                                   [&](const QuantizedMode& known) { return known.name == mode; });
+  TORCH_CHECK_VALUE(found != kModes.end(), name, ": there is no mode '", mode, "'");
+  return *found;
+}
+
+// What threads of one group take: eight codes each.
+uint64_t threads_of_groups(const PackedLayout& layout, int64_t matrices) {
+  const auto lanes = std::min<int64_t>((int64_t{1} << layout.group_shift) / 8, 32);
+  return static_cast<uint64_t>(matrices * layout.matrix_scales * lanes);
+}
+
+}  // namespace
+
+PackedLayout metalops::packed_layout(const char* name, int64_t lines, int64_t inner, int64_t bits,
+                                     int64_t group_size, std::string_view mode) {
+  const auto [_, format, scale] = mode_of(name, mode);
+  TORCH_CHECK_VALUE(bits >= 1 && bits <= 8, name, ": bits must be between 1 and 8, but are ", bits);
+  if (format == CodeFormat::kSigned8) {
+    group_size = int64_t{1} << 30;  // all of a line
+  }
+  TORCH_CHECK_VALUE(
+      group_size >= 16 && group_size <= (int64_t{1} << 30) && (group_size & (group_size - 1)) == 0,
+      name, ": group_size must be a power of two from 16 to 2^30, but is ", group_size);
+  TORCH_CHECK_VALUE(inner % 8 == 0, name, ": rows of weights must have a multiple of 8 elements, ",
+                    "but have ", inner);
+  TORCH_CHECK(
+      std::max(lines, inner) <= std::numeric_limits<int32_t>::max() - 64 && lines < (1LL << 31),
+      name, ": weights of ", lines, " times ", inner, " elements are too large for MPS");
+  const auto line_scales = (inner + group_size - 1) / group_size;
+  return {.line_bytes = inner / 8 * bits,
+          .line_scales = line_scales,
+          .matrix_bytes = inner / 8 * bits * lines,
+          .matrix_scales = line_scales * lines,
+          .lines = static_cast<int32_t>(lines),
+          .inner = static_cast<int32_t>(inner),
+          .bits = static_cast<int32_t>(bits),
+          .group_shift = __builtin_ctzll(static_cast<unsigned long long>(group_size)),
+          .format = format,
+          .scale = scale,
+          .has_global = false,
+          .is_aligned = false};
+}
+
+at::ScalarType metalops::scale_type(const PackedLayout& layout, at::ScalarType element) {
+  return layout.scale == ScaleFormat::kElement ? element
+         : layout.scale == ScaleFormat::kFloat ? at::kFloat
+                                               : at::kByte;
+}
+
+QuantizedWeights metalops::quantized_weights(const char* name, const Tensor& packed,
+                                             const Tensor& scales, const MaybeTensor& biases,
+                                             const MaybeTensor& global_scale, int64_t bits,
+                                             int64_t group_size, std::string_view mode,
+                                             at::ScalarType element) {
+  check_same_device(name, {{packed, "packed"},
+                           {scales, "scales"},
+                           {biases.value_or(scales), "biases"},
+                           {global_scale.value_or(scales), "global_scale"}});
+  TORCH_CHECK_VALUE(packed.dim() >= 2 && packed.scalar_type() == at::kByte, name,
+                    ": packed must be bytes of at least 2 dimensions, but is ",
+                    packed.scalar_type(), " of sizes ", packed.sizes());
+  TORCH_CHECK_VALUE(bits >= 1 && packed.size(-1) % bits == 0, name, ": rows of ", packed.size(-1),
+                    " bytes do not hold codes of ", bits, " bits");
+  auto layout =
+      packed_layout(name, packed.size(-2), packed.size(-1) / bits * 8, bits, group_size, mode);
+  at::DimVector sizes(packed.sizes());
+  sizes.back() = layout.line_scales;
+  const auto check = [&](const char* argument, const Tensor& tensor) {
+    TORCH_CHECK_VALUE(tensor.sizes() == at::IntArrayRef(sizes) &&
+                          tensor.scalar_type() == scale_type(layout, element),
+                      name, ": ", argument, " must be ", scale_type(layout, element), " of sizes ",
+                      at::IntArrayRef(sizes), ", but are ", tensor.scalar_type(), " of sizes ",
+                      tensor.sizes());
+  };
+  check("scales", scales);
+  TORCH_CHECK_VALUE(biases.has_value() == (layout.format == CodeFormat::kInteger), name, ": mode '",
+                    mode, "' has ", biases ? "no " : "", "biases");
+  if (biases) {
+    check("biases", *biases);
+  }
+  TORCH_CHECK_VALUE(
+      !global_scale || (global_scale->numel() == 1 && global_scale->scalar_type() == at::kFloat),
+      name, ": global_scale must be one float32");
+  const auto codes = packed.contiguous();
+  constexpr int64_t kWidest = 16;  // bytes of a vector load
+  const auto together = std::min(kWidest, 4 * bits & -(4 * bits));
+  // Kernels count the bytes of eight lines in 32 bits.
+  layout.is_aligned = layout.line_bytes % together == 0 && codes.storage_offset() % together == 0 &&
+                      layout.line_bytes < std::numeric_limits<int32_t>::max() / 4;
+  layout.has_global = global_scale.has_value();
+  const auto factors = scales.contiguous();
+  return {codes, factors, biases ? biases->contiguous() : factors, global_scale.value_or(factors),
+          layout};
+}
+
+namespace {
+
+// weight: (..., K).
+std::tuple<Tensor, Tensor, Tensor> quantize(const Tensor& weight, const MaybeTensor& global_scale,
+                                            int64_t bits, int64_t group_size,
+                                            std::string_view mode) {
+  constexpr const char* kName = "quantize";
+  metalops::check_metal_float(kName, weight.scalar_type());
+  TORCH_CHECK_VALUE(weight.dim() > 0, kName, ": weights must have at least one dimension");
+  TORCH_CHECK_VALUE(
+      !global_scale || (global_scale->numel() == 1 && global_scale->scalar_type() == at::kFloat),
+      kName, ": global_scale must be one float32");
+  metalops::check_same_device(
+      kName, {{weight, "weight"}, {global_scale.value_or(weight), "global_scale"}});
+  const auto inner = weight.size(-1);
+  auto layout = metalops::packed_layout(kName, inner == 0 ? 0 : weight.numel() / inner, inner, bits,
+                                        group_size, mode);
+  layout.has_global = global_scale.has_value();
+  at::DimVector sizes(weight.sizes());
+  sizes.back() = layout.line_bytes;
+  const auto codes = at::empty(sizes, weight.options().dtype(at::kByte));
+  sizes.back() = layout.line_scales;
+  const auto type = metalops::scale_type(layout, weight.scalar_type());
+  const auto scales = at::empty(sizes, weight.options().dtype(type));
+  const bool has_biases = layout.format == CodeFormat::kInteger;
+  const auto biases =
+      has_biases ? at::empty(sizes, weight.options()) : at::empty({0}, weight.options());
+  const auto from = weight.contiguous();
+  metalops::launch_threads(quantized_kernels(),
+                           KernelName("quantize_") + metalops::metal_type(weight.scalar_type()),
+                           threads_of_groups(layout, 1), codes, scales, has_biases ? biases : from,
+                           from, global_scale.value_or(from), layout);
+  return {codes, scales, biases};
+}
+
+// packed: (..., bytes); with indices, of one matrix: (rows, bytes).
+Tensor dequantize(const Tensor& packed, const Tensor& scales, const MaybeTensor& biases,
+                  const MaybeTensor& global_scale, const MaybeTensor& indices, int64_t bits,
+                  int64_t group_size, std::string_view mode, at::ScalarType dtype) {
+  constexpr const char* kName = "dequantize";
+  metalops::check_metal_float(kName, dtype);
+  TORCH_CHECK_VALUE(packed.dim() > 0 && scales.dim() > 0, kName,
+                    ": packed and scales must have at least one dimension");
+  const auto one = [](const Tensor& x) { return x.dim() == 1 ? x.unsqueeze(0) : x; };
+  const auto weights = metalops::quantized_weights(
+      kName, one(packed), one(scales), biases ? MaybeTensor(one(*biases)) : std::nullopt,
+      global_scale, bits, group_size, mode, dtype);
+  auto layout = weights.layout;
+  at::DimVector sizes(packed.sizes());
+  auto lines = layout.inner == 0 ? 0 : packed.numel() / layout.line_bytes;
+  auto rows = weights.codes;
+  if (indices) {
+    TORCH_CHECK_VALUE(packed.dim() == 2 && indices->scalar_type() == at::kLong, kName,
+                      ": indices must be int64 and packed of 2 dimensions");
+    metalops::check_same_device(kName, {{packed, "packed"}, {*indices, "indices"}});
+    rows = indices->contiguous();
+    lines = layout.inner == 0 ? 0 : rows.numel();
+    sizes = at::DimVector(indices->sizes());
+    sizes.push_back(0);
+  }
+  sizes.back() = layout.inner;
+  const auto result = at::empty(sizes, packed.options().dtype(dtype));
+  constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
+  TORCH_CHECK(lines <= kMost, kName, ": ", lines, " rows are too many for MPS");
+  metalops::launch_rows(quantized_kernels(),
+                        KernelName("dequantize_") + metalops::metal_type(dtype),
+                        static_cast<uint64_t>(layout.inner / 8), static_cast<uint64_t>(lines),
+                        result, weights.codes, weights.scales, weights.biases, weights.global_scale,
+                        rows, layout, indices.has_value(), metalops::kErrorBuffer);
+  return result;
+}
+
+// Of scales and biases (empty where there are none); grad: of what dequantize() gives, without
+// the factor global_scale.
+std::tuple<Tensor, Tensor> quantized_scales_gradient(const Tensor& grad, const Tensor& packed,
+                                                     const Tensor& scales, int64_t bits,
+                                                     int64_t group_size, std::string_view mode) {
+  constexpr const char* kName = "quantized_scales_gradient";
+  metalops::check_metal_float(kName, grad.scalar_type());
+  const auto weights = metalops::quantized_weights(
+      kName, packed, scales, mode == "affine" ? MaybeTensor(scales) : std::nullopt, std::nullopt,
+      bits, group_size, mode, grad.scalar_type());
+  auto layout = weights.layout;
+  const auto from = grad.contiguous();
+  TORCH_CHECK_VALUE(from.numel() == weights.codes.numel() / bits * 8, kName, ": grad of sizes ",
+                    grad.sizes(), " is not of packed of sizes ", packed.sizes());
+  TORCH_CHECK_VALUE(scales.is_floating_point(), kName, ": mode '", mode, "' has no gradients");
+  const auto grad_scales = at::empty(scales.sizes(), scales.options());
+  const bool has_biases = layout.format == CodeFormat::kInteger;
+  const auto grad_biases =
+      has_biases ? at::empty(scales.sizes(), scales.options()) : at::empty({0}, scales.options());
+  // All matrices are one.
+  const auto matrices =
+      layout.lines == 0 ? 0 : scales.numel() / std::max<int64_t>(layout.matrix_scales, 1);
+  const auto threads = threads_of_groups(layout, matrices);
+  layout.lines *= static_cast<int32_t>(matrices);
+  metalops::launch_threads(
+      quantized_kernels(),
+      KernelName("quantized_scales_gradient_") + metalops::metal_type(grad.scalar_type()), threads,
+      grad_scales, has_biases ? grad_biases : from, from, weights.codes, layout);
+  return {grad_scales, grad_biases};
+}
+
+TORCH_LIBRARY_FRAGMENT(metalops, m) {
+  using c10::DispatchKey;
+  const std::vector<at::Tag> tags{at::Tag::pt2_compliant_tag};
+  m.def("metalops::quantize(Tensor weight, Tensor? global_scale, int bits, int group_size, "
+        "str mode) -> (Tensor, Tensor, Tensor)",
+        tags);
+  m.def("metalops::dequantize(Tensor packed, Tensor scales, Tensor? biases, Tensor? global_scale, "
+        "Tensor? indices, int bits, int group_size, str mode, ScalarType dtype) -> Tensor",
+        tags);
+  m.def("metalops::quantized_scales_gradient(Tensor grad, Tensor packed, Tensor scales, int bits, "
+        "int group_size, str mode) -> (Tensor, Tensor)",
+        tags);
+  m.impl("quantize", torch::dispatch(DispatchKey::MPS, TORCH_FN(quantize)));
+  m.impl("dequantize", torch::dispatch(DispatchKey::MPS, TORCH_FN(dequantize)));
+  m.impl("quantized_scales_gradient",
+         torch::dispatch(DispatchKey::MPS, TORCH_FN(quantized_scales_gradient)));
+}
+
+}  // namespace

@@ -1,0 +1,51 @@
+// What the operators of max pooling share: the host side of kernels/spatial/max_pooling.h.
+#pragma once
+#include <ATen/MemoryOverlap.h>
+#include <csrc/ops/spatial/pooling.h>
+#include <metalops/checks.h>
+#include <metalops/metal_type.h>
+#include <metalops/views.h>
+
+namespace metalops {
+
+METALOPS_HIDDEN inline void check_pooled_dtype(const char* name, at::ScalarType type) {
+  check_metal_float(name, type);
+}
+
+// Calls write(result, result_indices) with contiguous tensors.
+template <class Write>
+METALOPS_HIDDEN inline void write_maxima(const at::Tensor& input, const at::Tensor& output,
+                                         const at::Tensor& indices, const Write& write) {
+  for (const auto& written : {output, indices}) {
+    at::assert_no_internal_overlap(written);
+    at::assert_no_overlap(written, input);
+  }
+  at::assert_no_overlap(output, indices);
+  write_contiguous(output, [&](const at::Tensor& result) {
+    write_contiguous(indices,
+                     [&](const at::Tensor& result_indices) { write(result, result_indices); });
+  });
+}
+
+// sizes: from those of the output to those of the input. table: of the elements of the output that
+// an element of the input may belong to. arguments: what check_indices takes besides.
+template <class... Arguments>
+METALOPS_HIDDEN inline void max_pool_backward(at::native::mps::MetalShaderLibrary& library,
+                                              const PoolingSizes& sizes,
+                                              const at::Tensor& grad_output,
+                                              const at::Tensor& indices,
+                                              const at::Tensor& grad_input, const at::Tensor& table,
+                                              const Arguments&... arguments) {
+  at::assert_no_internal_overlap(grad_input);
+  for (const auto& read : {grad_output, indices}) {
+    at::assert_no_overlap(grad_input, read);
+  }
+  const auto where = indices.contiguous();
+  launch_planes(library, "check_indices", where, where, table, sizes, arguments..., kErrorBuffer);
+  write_contiguous(grad_input, [&](const at::Tensor& result) {
+    launch_planes(library, KernelName("max_pool_backward_") + metal_type(grad_input.scalar_type()),
+                  result, result, grad_output.contiguous(), where, table, sizes);
+  });
+}
+
+}  // namespace metalops

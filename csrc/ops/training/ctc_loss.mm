@@ -1,0 +1,202 @@
+// Host side of kernels/training/ctc_loss.metal: _ctc_loss and _ctc_loss_backward, which stock MPS
+// lacks. torch.nn.functional.ctc_loss ends in these.
+#include <ATen/TensorUtils.h>
+#include <ATen/ops/empty.h>
+#include <kernels/training/ctc_loss.h>
+#include <metalops/checks.h>
+#include <metalops/launch.h>
+#include <metalops/library.h>
+#include <metalops/stock.h>
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+
+namespace {
+
+using at::IntArrayRef;
+using at::Tensor;
+
+at::native::mps::MetalShaderLibrary& kernels() { return metalops::library("ctc_loss"); }
+
+// The arguments of a call, as the kernels take them.
+struct Batch {
+  Tensor log_probs;
+  Tensor targets;  // of int64
+  Tensor lengths;  // of the inputs, of the targets, and where each target begins
+  metalops::CtcLossParameters parameters{};
+
+  // One for each state, as far as that goes: the states of a step have to wait for those of
+  // another.
+  uint64_t threads() const {
+    const auto width = static_cast<int64_t>(c10::metal::simdgroup_size);
+    const auto enough = c10::metal::ceil_div(parameters.states, width) * width;
+    return static_cast<uint64_t>(std::min<int64_t>(enough, 512));
+  }
+
+  at::DimVector alpha_sizes() const {
+    return {parameters.batch, parameters.steps, parameters.states};
+  }
+};
+
+// The checks of torch's CPU operator, with its messages.
+Batch check(const Tensor& log_probs, const Tensor& targets, IntArrayRef input_lengths,
+            IntArrayRef target_lengths, int64_t blank) {
+  constexpr at::CheckedFrom kName = "ctc_loss_allocate_outputs";
+  const at::TensorArg log_probs_arg(log_probs, "log_probs", 1);
+  const at::TensorArg targets_arg(targets, "targets", 2);
+  metalops::check_same_device("_ctc_loss", {{log_probs, "log_probs"}, {targets, "targets"}});
+  metalops::check_dtype(log_probs.scalar_type() == at::kFloat, "ctc_loss", log_probs.scalar_type());
+  TORCH_CHECK(log_probs.numel() > 0, "log_probs tensor must not be empty");
+  at::checkScalarType(kName, targets_arg,
+                      targets.scalar_type() == at::kLong ? at::kLong : at::kInt);
+  at::checkDim(kName, log_probs_arg, 3);
+  at::checkDimRange(kName, targets_arg, 1, 3);
+  const auto batch = log_probs.size(1);
+  TORCH_CHECK(0 <= blank && blank < log_probs.size(2), "blank must be in label range");
+  TORCH_CHECK(static_cast<int64_t>(input_lengths.size()) == batch,
+              "input_lengths must be of size batch_size");
+  TORCH_CHECK(static_cast<int64_t>(target_lengths.size()) == batch,
+              "target_lengths must be of size batch_size");
+
+  const auto wide_targets = targets.to(at::kLong);
+  const bool concatenated = targets.dim() == 1;
+  const auto target_stride = wide_targets.stride(-1);
+  const auto lengths = at::empty({3, batch}, at::TensorOptions(at::kLong));
+  auto rows = lengths.accessor<int64_t, 2>();
+  int64_t longest = 0;
+  int64_t total = 0;
+  for (int64_t i = 0; i < batch; ++i) {
+    const auto length = target_lengths[i];
+    TORCH_CHECK(length >= 0, "Expected target_lengths to have value at least ", 0,
+                ", but got value ", length, " (while checking arguments for ", kName, ")");
+    rows[0][i] = input_lengths[i];
+    rows[1][i] = length;
+    rows[2][i] = concatenated ? total * target_stride : i * wide_targets.stride(0);
+    longest = std::max(longest, length);
+    total += length;
+  }
+  at::checkSize(kName, targets_arg, 0, concatenated ? total : batch);
+  TORCH_CHECK(concatenated || targets.size(1) >= longest, "Expected tensor to have size at least ",
+              longest, " at dimension 1, but got size ", targets.size(1), " for ", targets_arg,
+              " (while checking arguments for ", kName, ")");
+  for (const auto length : input_lengths) {
+    TORCH_CHECK(length >= 0, "Expected input_lengths to have value at least ", 0,
+                ", but got value ", length, " (while checking arguments for ", kName, ")");
+    TORCH_CHECK(length <= log_probs.size(0), "Expected input_lengths to have value at most ",
+                log_probs.size(0), ", but got value ", length, " (while checking arguments for ",
+                kName, ")");
+  }
+  Batch result{log_probs, wide_targets, lengths.to(log_probs.device())};
+  auto& parameters = result.parameters;
+  parameters.steps = log_probs.size(0);
+  parameters.batch = batch;
+  parameters.labels = log_probs.size(2);
+  parameters.states = 2 * longest + 1;
+  parameters.blank = blank;
+  std::copy_n(log_probs.strides().begin(), 3, parameters.log_probs_strides);
+  parameters.target_stride = target_stride;
+  return result;
+}
+
+// zero_infinity concerns the backward function only; ctc_loss sees to it in the forward direction.
+std::tuple<Tensor, Tensor> ctc_loss(const Tensor& log_probs, const Tensor& targets,
+                                    IntArrayRef input_lengths, IntArrayRef target_lengths,
+                                    int64_t blank, bool /*zero_infinity*/) {
+  const auto batch = check(log_probs, targets, input_lengths, target_lengths, blank);
+  const auto& parameters = batch.parameters;
+  auto losses = at::empty({parameters.batch}, log_probs.options());
+  auto log_alpha = at::empty(batch.alpha_sizes(), log_probs.options());
+  metalops::launch_threadgroups(kernels(), "ctc_loss_alpha", parameters.batch, batch.threads(),
+                                losses, log_alpha, batch.log_probs, batch.targets, batch.lengths,
+                                parameters, metalops::kErrorBuffer);
+  return {losses, log_alpha};
+}
+
+Tensor ctc_loss_backward(const Tensor& grad, const Tensor& log_probs, const Tensor& targets,
+                         IntArrayRef input_lengths, IntArrayRef target_lengths,
+                         const Tensor& neg_log_likelihood, const Tensor& log_alpha, int64_t blank,
+                         bool zero_infinity) {
+  metalops::check_same_device("_ctc_loss_backward", {{grad, "grad"},
+                                                     {log_probs, "log_probs"},
+                                                     {targets, "targets"},
+                                                     {neg_log_likelihood, "neg_log_likelihood"},
+                                                     {log_alpha, "log_alpha"}});
+  auto batch = check(log_probs, targets, input_lengths, target_lengths, blank);
+  auto& parameters = batch.parameters;
+  parameters.zero_infinity = zero_infinity;
+  for (const auto& tensor : {grad, neg_log_likelihood, log_alpha}) {
+    TORCH_CHECK(tensor.scalar_type() == at::kFloat, "expected scalar type Float but found ",
+                tensor.scalar_type());
+  }
+  for (const auto& tensor : {grad, neg_log_likelihood}) {
+    TORCH_CHECK(tensor.dim() == 1 && tensor.numel() == parameters.batch,
+                "_ctc_loss_backward expects one element for each of ", parameters.batch,
+                " samples, but got a tensor of size ", tensor.sizes());
+  }
+  TORCH_CHECK(log_alpha.sizes() == IntArrayRef(batch.alpha_sizes()),
+              "_ctc_loss_backward expects log_alpha of size ", batch.alpha_sizes(), ", but got ",
+              log_alpha.sizes());
+  parameters.grad_stride = grad.stride(0);
+
+  const auto losses = neg_log_likelihood.contiguous();
+  const auto log_beta = at::empty(log_alpha.sizes(), log_alpha.options());
+  const auto places = log_probs.options().dtype(at::kInt);
+  const auto last = at::empty({parameters.batch, parameters.labels}, places);
+  const auto previous = at::empty({parameters.batch, parameters.states / 2}, places);
+  metalops::launch_threadgroups(kernels(), "ctc_loss_backward_beta", parameters.batch,
+                                batch.threads(), log_beta, last, previous, losses, batch.log_probs,
+                                batch.targets, batch.lengths, parameters, metalops::kErrorBuffer);
+  const auto grad_input =
+      at::empty(log_probs.sizes(), log_probs.options(), at::MemoryFormat::Contiguous);
+  metalops::launch_threads(kernels(), "ctc_loss_backward", log_probs.numel(), grad_input, grad,
+                           losses, log_alpha.contiguous(), log_beta, last, previous,
+                           batch.log_probs, batch.targets, batch.lengths, parameters);
+  return grad_input;
+}
+
+// ---- lengths as tensors: the host needs them to know how large log_alpha is, and takes them from
+//      wherever they are, as torch's own kernels do -----------------------------------------------
+
+class Lengths {
+ public:
+  Lengths(const Tensor& lengths, const char* name) {
+    TORCH_CHECK(at::isIntegralType(lengths.scalar_type(), /*includeBool=*/false), name,
+                " must be integral");
+    on_host_ = lengths.to(at::Device(at::kCPU), at::kLong).contiguous();
+  }
+
+  operator IntArrayRef() const {
+    return {on_host_.const_data_ptr<int64_t>(), static_cast<size_t>(on_host_.numel())};
+  }
+
+ private:
+  Tensor on_host_;
+};
+
+std::tuple<Tensor, Tensor> ctc_loss_tensor(const Tensor& log_probs, const Tensor& targets,
+                                           const Tensor& input_lengths,
+                                           const Tensor& target_lengths, int64_t blank,
+                                           bool zero_infinity) {
+  return ctc_loss(log_probs, targets, Lengths(input_lengths, "input_lengths"),
+                  Lengths(target_lengths, "target_lengths"), blank, zero_infinity);
+}
+
+Tensor ctc_loss_backward_tensor(const Tensor& grad, const Tensor& log_probs, const Tensor& targets,
+                                const Tensor& input_lengths, const Tensor& target_lengths,
+                                const Tensor& neg_log_likelihood, const Tensor& log_alpha,
+                                int64_t blank, bool zero_infinity) {
+  return ctc_loss_backward(grad, log_probs, targets, Lengths(input_lengths, "input_lengths"),
+                           Lengths(target_lengths, "target_lengths"), neg_log_likelihood, log_alpha,
+                           blank, zero_infinity);
+}
+
+TORCH_LIBRARY_IMPL(aten, MPS, library) {
+  metalops::AtenKernels m(library);
+  m.impl("_ctc_loss", ctc_loss);
+  m.impl("_ctc_loss.Tensor", ctc_loss_tensor);
+  m.impl("_ctc_loss_backward", ctc_loss_backward);
+  m.impl("_ctc_loss_backward.Tensor", ctc_loss_backward_tensor);
+}
+
+}  // namespace

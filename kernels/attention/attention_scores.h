@@ -1,0 +1,203 @@
+// What becomes of the products of queries and keys, for kernels/attention/attention.metal and
+// kernels/attention/attention_gradients.h.
+#pragma once
+#include <metal_stdlib>
+
+#include <kernels/attention/attention.h>
+#include <kernels/attention/attention_softmax.h>
+#include <kernels/common/matmul.h>
+
+namespace metalops {
+namespace attention {
+
+// How tiles are shared out. The threads of a threadgroup are four simdgroups.
+constant constexpr int kSimdgroups = 4;
+constant constexpr int kThreads = kSimdgroups * 32;
+
+constexpr int most(int a, int b) { return a > b ? a : b; }
+static_assert(most(1, 2) == 2 && most(2, 1) == 2, "less is memory that tiles write beyond");
+
+// A head of a sequence.
+struct Sequence {
+  int batch;
+  int head;             // of the queries
+  int64_t first_query;  // rows before it, where sequences are packed
+  int64_t first_key;
+  int queries;
+  int keys;
+  int diagonal;  // query i is at the place of key i + diagonal
+};
+
+inline int clamped(int value, int least, int most) {
+  return ::metal::min(::metal::max(value, least), most);
+}
+
+// cu_queries, cu_keys: where packed sequences begin. lengths: how many keys of each count.
+inline Sequence sequence_of(int batch, int head, constant AttentionParameters& p,
+                            device const int* cu_queries, device const int* cu_keys,
+                            device const int* lengths) {
+  Sequence s{batch, head, 0, 0, p.queries, p.keys, 0};
+  if (p.is_packed) {
+    const int first_query = clamped(cu_queries[batch], 0, p.all_queries);
+    const int first_key = clamped(cu_keys[batch], 0, p.all_keys);
+    s.first_query = first_query;
+    s.first_key = first_key;
+    s.queries = clamped(cu_queries[batch + 1], first_query, p.all_queries) - first_query;
+    s.keys = clamped(cu_keys[batch + 1], first_key, p.all_keys) - first_key;
+  }
+  if (p.has_lengths) {
+    s.keys = clamped(lengths[batch], 0, s.keys);
+  }
+  s.diagonal = p.bottom_right ? s.keys - s.queries : 0;
+  return s;
+}
+
+inline int64_t offset_of(AttentionStrides strides, int batch, int head, int64_t row) {
+  return batch * strides.batch + head * strides.head + row * strides.row;
+}
+
+// The keys that one of the queries [row, row + rows) sees, or more.
+struct Range {
+  int begin;
+  int end;
+};
+inline Range keys_seen(Sequence s, constant AttentionParameters& p, int row, int rows) {
+  const int last = row + rows - 1;
+  Range range{0, s.keys};
+  if (p.window_right >= 0) {
+    range.end = ::metal::min(range.end, last + s.diagonal + p.window_right + 1);
+  }
+  if (p.window_left >= 0) {
+    range.begin = ::metal::max(0, row + s.diagonal - p.window_left);
+  }
+  return range;
+}
+// The queries that see one of the keys [column, column + columns), or more.
+inline Range queries_seeing(Sequence s, constant AttentionParameters& p, int column, int columns) {
+  const int last = column + columns - 1;
+  Range range{0, s.queries};
+  if (p.window_right >= 0) {
+    range.begin = ::metal::max(0, column - s.diagonal - p.window_right);
+  }
+  if (p.window_left >= 0) {
+    range.end = ::metal::min(range.end, last - s.diagonal + p.window_left + 1);
+  }
+  return range;
+}
+
+// Scores of one head. T: of the queries.
+template <typename T>
+struct Scores {
+  device const uchar* mask;
+  int64_t mask_row;
+  int64_t mask_column;
+  AttentionMask mask_kind;
+  float scale;
+  float softcap;
+  float slope;
+  bool has_slopes;
+  int queries, keys, diagonal, left, right;
+
+  // Whether a product times the scale is the score, where the key is seen.
+  inline bool is_bare() const {
+    return mask_kind == AttentionMask::kNone && softcap == 0.0f && !has_slopes;
+  }
+
+  // The keys that a query sees, but for the mask.
+  inline Range seen_by(int row) const {
+    if (row >= queries) {
+      return {0, 0};
+    }
+    return {left < 0 ? 0 : row + diagonal - left,
+            right < 0 ? keys : ::metal::min(keys, row + diagonal + right + 1)};
+  }
+
+  // The product's part of it, before what depends on the place.
+  inline float capped(float product) const {
+    const float score = product * scale;
+    return softcap > 0.0f ? attention::capped(score, softcap) : score;
+  }
+
+  // -INFINITY where the key is not seen.
+  inline float placed(float score, int row, int column) const {
+    const Range seen = seen_by(row);
+    if (column < seen.begin || column >= seen.end) {
+      return -INFINITY;
+    }
+    score -= slope * ::metal::abs(static_cast<float>(row + diagonal - column));
+    if (mask_kind == AttentionMask::kNone) {
+      return score;
+    }
+    const int64_t at = row * mask_row + column * mask_column;
+    switch (mask_kind) {
+      case AttentionMask::kBool:
+        return mask[at] != 0 ? score : -INFINITY;
+      case AttentionMask::kFloat:
+        return score + reinterpret_cast<device const float*>(mask)[at];
+      default:
+        return score + static_cast<float>(reinterpret_cast<device const T*>(mask)[at]);
+    }
+  }
+};
+
+template <typename T>
+inline Scores<T> scores_of(Sequence s, constant AttentionParameters& p, device const uchar* mask,
+                           device const float* slopes, device const float* key_scale = nullptr) {
+  const int bytes = p.mask_kind == AttentionMask::kBool    ? 1
+                    : p.mask_kind == AttentionMask::kFloat ? 4
+                                                           : static_cast<int>(sizeof(T));
+  return {mask + (s.batch * p.mask[0] + s.head * p.mask[1]) * bytes,
+          p.mask[2],
+          p.mask[3],
+          p.mask_kind,
+          p.has_key_scale ? p.scale * key_scale[0] : p.scale,
+          p.softcap,
+          p.has_slopes ? slopes[s.batch * p.slopes_batch + s.head] : 0.0f,
+          p.has_slopes,
+          s.queries,
+          s.keys,
+          s.diagonal,
+          p.window_left,
+          p.window_right};
+}
+
+// Which elements of the weights dropout keeps: by their places alone, so that forward and backward
+// agree whatever their tiles.
+struct Dropout {
+  uint2 seed;
+  uint2 offset;
+  uint head;
+  uint threshold;
+  bool drops;
+  bool drops_all;
+
+  inline bool keeps(int row, int column) const {
+    if (!drops) {
+      return true;
+    }
+    if (drops_all) {
+      return false;
+    }
+    uint4 counter(static_cast<uint>(column), static_cast<uint>(row), head, offset.x);
+    uint2 key(seed.x ^ offset.y, seed.y);
+    for (int round = 0; round < 10; ++round) {
+      const uint low = counter.x * 0xD2511F53u;
+      const uint high = ::metal::mulhi(counter.x, 0xD2511F53u);
+      const uint other_low = counter.z * 0xCD9E8D57u;
+      const uint other_high = ::metal::mulhi(counter.z, 0xCD9E8D57u);
+      counter = uint4(other_high ^ counter.y ^ key.x, other_low, high ^ counter.w ^ key.y, low);
+      key += uint2(0x9E3779B9u, 0xBB67AE85u);
+    }
+    return counter.x >= threshold;
+  }
+};
+inline Dropout dropout_of(Sequence s, constant AttentionParameters& p, device const uint2* random) {
+  if (!p.drops) {
+    return {uint2(0), uint2(0), 0, 0, false, false};
+  }
+  return {random[0],           random[1], static_cast<uint>(s.batch * p.heads + s.head),
+          p.dropout_threshold, true,      p.drops_all};
+}
+
+}  // namespace attention
+}  // namespace metalops

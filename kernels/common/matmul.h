@@ -1,0 +1,710 @@
+// One matrix product for our kernels: a threadgroup computes a tile of left right^T, where left has
+// the result's rows and right its columns as lines, both along the inner dimension, as the input
+// and the weight of a linear layer have. Sums are in float. An epilogue takes each element of the
+// tile, where it is, and stores what it makes of it.
+//
+// There are two bodies behind multiply_tile(): where the language has tensors (Metal 4.0), matmul2d
+// of Metal Performance Primitives, else simdgroup matrices. A kernel does not know which one it
+// has. Kernel files that include this are built for both (see <metalops/matmul_library.h>).
+#pragma once
+#include <metal_simdgroup>
+#include <metal_simdgroup_matrix>
+#include <metal_stdlib>
+#if defined(__HAVE_TENSOR__)
+#include <metal_tensor>
+
+#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>
+#endif
+
+#include <kernels/common/number_formats.h>
+
+namespace metalops {
+namespace matmul {
+
+// ---- operands
+// -------------------------------------------------------------------------------------
+
+// An operand has: element, the type in which it is multiplied; is_transposed, whether lines are
+// side by side in memory, and not the elements of a line; and run(line, k), the elements from there
+// on in the order of memory, by number.
+
+// Elements as they are: element k of line i is elements[i * stride + k], or, where the matrix is
+// transposed, elements[k * stride + i].
+template <typename T>
+struct Dense {
+  typedef T element;
+  static constant constexpr bool is_decoded = false;
+
+  device const T* elements;
+  int64_t stride;
+  bool is_transposed;
+
+  inline device const T* run(int64_t line, int64_t k) const {
+    return elements + (is_transposed ? k * stride + line : line * stride + k);
+  }
+};
+
+// Numbers of a format times a scale for each `group` of neighbours in a line. Of 4 bits, the first
+// of two is the low half of a byte. T: what they are multiplied in. Scale: T or formats::e8m0.
+// stride: of lines, in bytes; scale_stride: of the lines of scales, in scales.
+template <typename T, typename Format, typename Scale = T>
+struct Quantized {
+  typedef T element;
+  static constant constexpr bool is_decoded = true;
+  static constant constexpr bool is_transposed = false;
+
+  struct Run {
+    device const uchar* codes;
+    device const Scale* scales;
+    int64_t first;
+    int group;
+
+    inline T operator[](int i) const {
+      const int64_t k = first + i;
+      uint code;
+      if (Format::bits == 8) {
+        code = codes[k];
+      } else {
+        const uint pair = codes[k / 2];
+        code = (k % 2 == 0 ? pair : pair >> 4) & 15u;
+      }
+      const Scale scale = scales[k / group];
+      return static_cast<T>(Format::decode(code) * formats::scale_of(scale));
+    }
+  };
+
+  device const uchar* codes;
+  device const Scale* scales;
+  int64_t stride;
+  int64_t scale_stride;
+  int group;
+
+  inline Run run(int64_t line, int64_t k) const {
+    return {codes + line * stride, scales + line * scale_stride, k, group};
+  }
+};
+
+// ---- tiles
+// ----------------------------------------------------------------------------------------
+
+// What a threadgroup computes: ROWS x COLUMNS elements, a part of ROWS / DOWN x COLUMNS / ACROSS by
+// each of its DOWN * ACROSS simdgroups. PRODUCTS: how many sums each element is made of, with lines
+// of right that are as far from each other as the result is wide.
+template <int ROWS, int COLUMNS, int DOWN, int ACROSS, int PRODUCTS = 1>
+struct Tile {
+  static constant constexpr int rows = ROWS;
+  static constant constexpr int columns = COLUMNS;
+  static constant constexpr int down = DOWN;
+  static constant constexpr int across = ACROSS;
+  static constant constexpr int products = PRODUCTS;
+  static constant constexpr int threads = DOWN * ACROSS * 32;
+};
+
+// How many elements of the inner dimension are in threadgroup memory at a time, and what keeps
+// lines apart in its banks.
+#if defined(__HAVE_TENSOR__)
+constant constexpr int kDepth = 32;
+#else
+constant constexpr int kDepth = 16;
+#endif
+constant constexpr int kPadding = 8;
+
+// Of what lines of an operand take there, in elements, whichever way they are in memory.
+template <int LINES>
+constexpr int elements_of() {
+  return LINES * kDepth + (LINES > kDepth ? LINES : kDepth) * kPadding;
+}
+
+// The elements of threadgroup memory that a product needs.
+template <typename Tile, typename Right>
+constexpr int workspace() {
+#if defined(__HAVE_TENSOR__)
+  return Right::is_decoded ? Tile::products * elements_of<Tile::columns>() : 1;
+#else
+  return elements_of<Tile::rows>() + Tile::products * elements_of<Tile::columns>();
+#endif
+}
+
+// The sums of an element.
+template <int PRODUCTS>
+struct Sums {
+  float of[PRODUCTS];
+};
+
+// Where a thread is.
+struct Place {
+  uint2 tile;  // of columns, of rows
+  uint index;  // thread_index_in_threadgroup
+  uint simdgroup;
+  uint lane;
+};
+
+// Of the whole product; right has `products` times as many lines as there are columns.
+struct Sizes {
+  int rows, columns, inner;
+};
+
+// Brings COUNT elements from k of a line on, in the order of memory, zeros behind the first `left`.
+// Operands that decode several at once have one of their own.
+template <int COUNT, typename T, typename Matrix>
+inline void bring_run(threadgroup T* to, Matrix from, int64_t line, int64_t k, int left) {
+  const auto run = from.run(line, k);
+  if (left >= COUNT) {
+    for (int e = 0; e < COUNT; ++e) {
+      to[e] = run[e];
+    }
+  } else {
+    for (int e = 0; e < COUNT; ++e) {
+      to[e] = e < left ? run[e] : T(0);
+    }
+  }
+}
+
+// Brings elements [k, k + kDepth) of LINES lines to threadgroup memory, in the order in which they
+// are in memory; zeros beyond `lines` and `inner`.
+template <int LINES, int THREADS, typename Matrix>
+inline void bring(threadgroup typename Matrix::element* to, Matrix from, int first, int lines,
+                  int k, int inner, uint index) {
+  constexpr int count = LINES * kDepth / THREADS;
+  const int across = from.is_transposed ? LINES : kDepth;
+  const int i = static_cast<int>(index) * count / across;
+  const int j = static_cast<int>(index) * count % across;
+  threadgroup typename Matrix::element* const t = to + i * (across + kPadding) + j;
+  const int line = first + (from.is_transposed ? j : i);
+  const int at = k + (from.is_transposed ? i : j);
+  const int lines_left = lines - line;
+  const int inner_left = inner - at;
+  const int left =
+      from.is_transposed ? (inner_left > 0 ? lines_left : 0) : (lines_left > 0 ? inner_left : 0);
+  bring_run<count>(t, from, line, at, left);
+}
+
+#if defined(__HAVE_TENSOR__)
+
+typedef ::metal::dextents<int, 2> Extents;
+
+// Elements from `k` on of `lines` lines from `line` on.
+template <bool IS_TRANSPOSED, typename T>
+inline auto tensor_of(Dense<T> of, int64_t line, int lines, int k, int inner) {
+  // Operations take pointers to elements that are not constant only.
+  device T* const first = const_cast<device T*>(of.elements) +
+                          (IS_TRANSPOSED ? k * of.stride + line : line * of.stride + k);
+  return ::metal::tensor<device T, Extents, ::metal::tensor_inline>(
+      first, IS_TRANSPOSED ? Extents(lines, inner) : Extents(inner, lines),
+      ::metal::array<int, 2>{1, static_cast<int>(of.stride)});
+}
+
+// What bring() brought.
+template <int LINES, bool IS_TRANSPOSED, typename T>
+inline auto tensor_of_brought(threadgroup T* from, int inner) {
+  return ::metal::tensor<threadgroup T, Extents, ::metal::tensor_inline>(
+      from, IS_TRANSPOSED ? Extents(LINES, inner) : Extents(inner, LINES),
+      ::metal::array<int, 2>{1, (IS_TRANSPOSED ? LINES : kDepth) + kPadding});
+}
+
+template <typename Sum>
+inline void clear(thread Sum& sums) {
+  for (uint16_t i = 0; i < sums.get_capacity(); ++i) {
+    if (sums.is_valid_element(i)) {
+      sums[i] = 0.0f;
+    }
+  }
+}
+
+// others: of the second product, where there are two.
+template <typename Tile, typename Sum, typename Epilogue>
+inline void finish(thread Sum& sums, thread Sum& others, Sizes sizes, Epilogue epilogue, int row,
+                   int column) {
+  for (uint16_t i = 0; i < sums.get_capacity(); ++i) {
+    if (!sums.is_valid_element(i)) {
+      continue;
+    }
+    const auto at = sums.get_multidimensional_index(i);
+    if (row + at[1] >= sizes.rows || column + at[0] >= sizes.columns) {
+      continue;
+    }
+    Sums<Tile::products> all;
+    all.of[0] = sums[i];
+    if constexpr (Tile::products == 2) {
+      all.of[1] = others[i];
+    }
+    epilogue(row + at[1], column + at[0], all);
+  }
+}
+
+template <typename Tile, bool LEFT_TRANSPOSED, bool RIGHT_TRANSPOSED, typename T, typename U,
+          typename Epilogue>
+inline void multiply_tensors(Dense<T> left, Dense<U> right, Sizes sizes, Epilogue epilogue,
+                             threadgroup U*, Place place) {
+  using namespace ::mpp::tensor_ops;
+  constexpr auto descriptor = matmul2d_descriptor(
+      Tile::rows, Tile::columns, static_cast<int>(::metal::dynamic_extent), LEFT_TRANSPOSED,
+      !RIGHT_TRANSPOSED, false, matmul2d_descriptor::mode::multiply);
+  constexpr int simdgroups = Tile::down * Tile::across;
+  typedef ::metal::execution_simdgroups<simdgroups> Scope;
+  matmul2d<descriptor, Scope> operation;
+  const int row = static_cast<int>(place.tile.y) * Tile::rows;
+  const int column = static_cast<int>(place.tile.x) * Tile::columns;
+  auto a = tensor_of<LEFT_TRANSPOSED>(left, row, sizes.rows - row, 0, sizes.inner);
+  auto b = tensor_of<RIGHT_TRANSPOSED>(right, column, sizes.columns - column, 0, sizes.inner);
+  auto sums =
+      operation.template get_destination_cooperative_tensor<decltype(a), decltype(b), float>();
+  auto others =
+      operation.template get_destination_cooperative_tensor<decltype(a), decltype(b), float>();
+  clear(sums);
+  if constexpr (Tile::products == 2) {
+    clear(others);
+  }
+  if (sizes.inner > 0) {
+    operation.run(a, b, sums);
+    if constexpr (Tile::products == 2) {
+      auto c = tensor_of<RIGHT_TRANSPOSED>(right, sizes.columns + column, sizes.columns - column, 0,
+                                           sizes.inner);
+      operation.run(a, c, others);
+    }
+  }
+  finish<Tile>(sums, others, sizes, epilogue, row, column);
+}
+
+// The same where right is decoded first.
+template <typename Tile, bool LEFT_TRANSPOSED, bool RIGHT_TRANSPOSED, typename T, typename Right,
+          typename Epilogue>
+inline void multiply_tensors(Dense<T> left, Right right, Sizes sizes, Epilogue epilogue,
+                             threadgroup typename Right::element* workspace, Place place) {
+  using namespace ::mpp::tensor_ops;
+  constexpr auto descriptor = matmul2d_descriptor(
+      Tile::rows, Tile::columns, static_cast<int>(::metal::dynamic_extent), LEFT_TRANSPOSED,
+      !RIGHT_TRANSPOSED, false, matmul2d_descriptor::mode::multiply_accumulate);
+  constexpr int simdgroups = Tile::down * Tile::across;
+  typedef ::metal::execution_simdgroups<simdgroups> Scope;
+  matmul2d<descriptor, Scope> operation;
+  constexpr int elements = elements_of<Tile::columns>();
+  const int row = static_cast<int>(place.tile.y) * Tile::rows;
+  const int column = static_cast<int>(place.tile.x) * Tile::columns;
+  typedef decltype(tensor_of<LEFT_TRANSPOSED>(left, 0, 0, 0, 0)) A;
+  typedef decltype(tensor_of_brought<Tile::columns, RIGHT_TRANSPOSED>(workspace, 0)) B;
+  auto sums = operation.template get_destination_cooperative_tensor<A, B, float>();
+  auto others = operation.template get_destination_cooperative_tensor<A, B, float>();
+  clear(sums);
+  if constexpr (Tile::products == 2) {
+    clear(others);
+  }
+  for (int k = 0; k < sizes.inner; k += kDepth) {
+    ::metal::threadgroup_barrier(::metal::mem_flags::mem_threadgroup);
+    for (int p = 0; p < Tile::products; ++p) {
+      bring<Tile::columns, Tile::threads>(workspace + p * elements, right,
+                                          p * sizes.columns + column, (p + 1) * sizes.columns, k,
+                                          sizes.inner, place.index);
+    }
+    ::metal::threadgroup_barrier(::metal::mem_flags::mem_threadgroup);
+    const int inner = ::metal::min(kDepth, sizes.inner - k);
+    auto a = tensor_of<LEFT_TRANSPOSED>(left, row, sizes.rows - row, k, inner);
+    auto b = tensor_of_brought<Tile::columns, RIGHT_TRANSPOSED>(workspace, inner);
+    operation.run(a, b, sums);
+    if constexpr (Tile::products == 2) {
+      auto c = tensor_of_brought<Tile::columns, RIGHT_TRANSPOSED>(workspace + elements, inner);
+      operation.run(a, c, others);
+    }
+  }
+  finish<Tile>(sums, others, sizes, epilogue, row, column);
+}
+
+// All threads of the threadgroup call it together. workspace: as many elements as workspace() says.
+template <typename Tile, typename Left, typename Right, typename Epilogue>
+inline void multiply_tile(Left left, Right right, Sizes sizes, Epilogue epilogue,
+                          threadgroup typename Right::element* workspace, Place place) {
+  if (!left.is_transposed && !right.is_transposed) {
+    multiply_tensors<Tile, false, false>(left, right, sizes, epilogue, workspace, place);
+  } else if (!left.is_transposed) {
+    multiply_tensors<Tile, false, true>(left, right, sizes, epilogue, workspace, place);
+  } else if (right.is_transposed) {
+    multiply_tensors<Tile, true, true>(left, right, sizes, epilogue, workspace, place);
+  } else {
+    multiply_tensors<Tile, true, false>(left, right, sizes, epilogue, workspace, place);
+  }
+}
+
+#else
+
+// Elements [line, line + 8) x [k, k + 8) of what bring() brought. by_line: whether lines are rows.
+template <int LINES, typename T>
+inline void load(thread::metal::simdgroup_matrix<T, 8, 8>& matrix, threadgroup const T* from,
+                 int line, int k, bool is_transposed, bool by_line) {
+  const int stride = (is_transposed ? LINES : kDepth) + kPadding;
+  const int at = is_transposed ? k * stride + line : line * stride + k;
+  ::metal::simdgroup_load(matrix, from + at, stride, ulong2(0), is_transposed == by_line);
+}
+
+// All threads of the threadgroup call it together. workspace: as many elements as workspace() says.
+template <typename Tile, typename Left, typename Right, typename Epilogue>
+inline void multiply_tile(Left left, Right right, Sizes sizes, Epilogue epilogue,
+                          threadgroup typename Right::element* workspace, Place place) {
+  typedef typename Right::element T;
+  constexpr int down = Tile::rows / Tile::down / 8;
+  constexpr int across = Tile::columns / Tile::across / 8;
+  const int row = static_cast<int>(place.tile.y) * Tile::rows;
+  const int column = static_cast<int>(place.tile.x) * Tile::columns;
+  const int part_row = static_cast<int>(place.simdgroup) / Tile::across * (down * 8);
+  const int part_column = static_cast<int>(place.simdgroup) % Tile::across * (across * 8);
+  ::metal::simdgroup_float8x8 sums[Tile::products][down][across];
+  for (int p = 0; p < Tile::products; ++p) {
+    for (int i = 0; i < down; ++i) {
+      for (int j = 0; j < across; ++j) {
+        sums[p][i][j] = ::metal::make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+      }
+    }
+  }
+  constexpr int elements = elements_of<Tile::columns>();
+  threadgroup T* const rights = workspace + elements_of<Tile::rows>();
+  for (int k = 0; k < sizes.inner; k += kDepth) {
+    ::metal::threadgroup_barrier(::metal::mem_flags::mem_threadgroup);
+    bring<Tile::rows, Tile::threads>(workspace, left, row, sizes.rows, k, sizes.inner, place.index);
+    for (int p = 0; p < Tile::products; ++p) {
+      bring<Tile::columns, Tile::threads>(rights + p * elements, right, p * sizes.columns + column,
+                                          (p + 1) * sizes.columns, k, sizes.inner, place.index);
+    }
+    ::metal::threadgroup_barrier(::metal::mem_flags::mem_threadgroup);
+    for (int at = 0; at < kDepth; at += 8) {
+      ::metal::simdgroup_matrix<T, 8, 8> a[down], b[across];
+      for (int i = 0; i < down; ++i) {
+        load<Tile::rows>(a[i], workspace, part_row + i * 8, at, left.is_transposed, true);
+      }
+      for (int p = 0; p < Tile::products; ++p) {
+        for (int j = 0; j < across; ++j) {
+          load<Tile::columns>(b[j], rights + p * elements, part_column + j * 8, at,
+                              right.is_transposed, false);
+        }
+        for (int i = 0; i < down; ++i) {
+          for (int j = 0; j < across; ++j) {
+            ::metal::simdgroup_multiply_accumulate(sums[p][i][j], a[i], b[j], sums[p][i][j]);
+          }
+        }
+      }
+    }
+  }
+  // Apple's distribution of an 8 x 8 matrix over the lanes: two neighbours of a row each.
+  const int quad = static_cast<int>(place.lane) / 4;
+  const int first_row = row + part_row + (quad & 4) + static_cast<int>(place.lane) / 2 % 4;
+  const int first_column =
+      column + part_column + (quad & 2) * 2 + static_cast<int>(place.lane) % 2 * 2;
+  for (int i = 0; i < down; ++i) {
+    for (int j = 0; j < across; ++j) {
+      for (int e = 0; e < 2; ++e) {
+        if (first_row + i * 8 < sizes.rows && first_column + j * 8 + e < sizes.columns) {
+          Sums<Tile::products> all;
+          for (int p = 0; p < Tile::products; ++p) {
+            all.of[p] = sums[p][i][j].thread_elements()[e];
+          }
+          epilogue(first_row + i * 8, first_column + j * 8 + e, all);
+        }
+      }
+    }
+  }
+}
+
+#endif
+
+// ---- sums that a threadgroup keeps
+// -----------------------------------------------------------------
+
+// Operands of the products of a tile. Lines of elements in device memory, and those that the
+// threadgroup has STRIDE apart; IS_TRANSPOSED as in Dense.
+template <typename T, bool IS_TRANSPOSED>
+struct Lines {
+  typedef T element;
+  static constant constexpr bool is_transposed = IS_TRANSPOSED;
+  static constant constexpr bool is_stored = false;
+#if defined(__HAVE_TENSOR__)
+  typedef ::metal::tensor<device T, Extents, ::metal::tensor_inline> tensor;
+#endif
+
+  device const T* elements;
+  int64_t stride;
+
+  inline device const T* run(int64_t line, int64_t k) const {
+    return elements + (IS_TRANSPOSED ? k * stride + line : line * stride + k);
+  }
+};
+template <typename T, int STRIDE, bool IS_TRANSPOSED>
+struct Stored {
+  typedef T element;
+  static constant constexpr bool is_transposed = IS_TRANSPOSED;
+  static constant constexpr bool is_stored = true;
+#if defined(__HAVE_TENSOR__)
+  typedef ::metal::tensor<threadgroup T, Extents, ::metal::tensor_inline> tensor;
+#endif
+
+  threadgroup T* elements;
+};
+
+#if defined(__HAVE_TENSOR__)
+
+template <typename T, bool IS_TRANSPOSED>
+inline auto tensor_of_lines(Lines<T, IS_TRANSPOSED> from, int lines, int inner) {
+  return typename Lines<T, IS_TRANSPOSED>::tensor(
+      const_cast<device T*>(from.elements),
+      IS_TRANSPOSED ? Extents(lines, inner) : Extents(inner, lines),
+      ::metal::array<int, 2>{1, static_cast<int>(from.stride)});
+}
+template <typename T, int STRIDE, bool IS_TRANSPOSED>
+inline auto tensor_of_lines(Stored<T, STRIDE, IS_TRANSPOSED> from, int lines, int inner) {
+  return typename Stored<T, STRIDE, IS_TRANSPOSED>::tensor(
+      from.elements, IS_TRANSPOSED ? Extents(lines, inner) : Extents(inner, lines),
+      ::metal::array<int, 2>{1, STRIDE});
+}
+
+// Sums of ROWS x COLUMNS products of lines of Left and lines of Right, which the SIMDGROUPS of a
+// threadgroup have between them. All of its threads call each of these together, and see to it that
+// what is stored in threadgroup memory is there.
+template <int ROWS, int COLUMNS, int SIMDGROUPS, typename Left, typename Right>
+struct TileProduct {
+  typedef ::metal::execution_simdgroups<SIMDGROUPS> Scope;
+  typedef ::mpp::tensor_ops::matmul2d_descriptor Descriptor;
+  static constant constexpr Descriptor adding =
+      Descriptor(ROWS, COLUMNS, static_cast<int>(::metal::dynamic_extent), Left::is_transposed,
+                 !Right::is_transposed, false, Descriptor::mode::multiply_accumulate);
+  static constant constexpr Descriptor alone =
+      Descriptor(ROWS, COLUMNS, static_cast<int>(::metal::dynamic_extent), Left::is_transposed,
+                 !Right::is_transposed, false, Descriptor::mode::multiply);
+  typedef ::mpp::tensor_ops::matmul2d<adding, Scope> Adding;
+  typedef ::mpp::tensor_ops::matmul2d<alone, Scope> Alone;
+  // Elements of threadgroup memory that it needs.
+  static constant constexpr int workspace = 1;
+
+  static inline auto sums() {
+    Adding operation;
+    return operation.template get_destination_cooperative_tensor<typename Left::tensor,
+                                                                 typename Right::tensor, float>();
+  }
+
+  template <typename Sums>
+  static inline void clear(thread Sums& sums, Place) {
+    matmul::clear(sums);
+  }
+
+  // f(row, column, sum) for each sum of this thread.
+  template <typename Sums, typename F>
+  static inline void for_each(thread Sums& sums, F f, Place) {
+#pragma unroll
+    for (uint16_t i = 0; i < sums.get_capacity(); ++i) {
+      if (sums.is_valid_element(i)) {
+        const auto at = sums.get_multidimensional_index(i);
+        f(at[1], at[0], sums[i]);
+      }
+    }
+  }
+
+  // Adds left right^T, of that many of their lines (zeros stand for the others) and `inner`
+  // elements of each, at least one.
+  template <typename Sums>
+  static inline void add(thread Sums& sums, Left left, int left_lines, Right right, int right_lines,
+                         int inner, threadgroup typename Right::element*, Place) {
+    Adding operation;
+    auto a = tensor_of_lines(left, left_lines, inner);
+    auto b = tensor_of_lines(right, right_lines, inner);
+    operation.run(a, b, sums);
+  }
+
+  // The sums of one product, stored STRIDE apart.
+  template <int STRIDE>
+  static inline void store(threadgroup float* to, Left left, int left_lines, Right right,
+                           int right_lines, int inner, threadgroup typename Right::element*,
+                           Place) {
+    Alone operation;
+    auto a = tensor_of_lines(left, left_lines, inner);
+    auto b = tensor_of_lines(right, right_lines, inner);
+    auto c = typename Stored<float, STRIDE, false>::tensor(to, Extents(COLUMNS, ROWS),
+                                                           ::metal::array<int, 2>{1, STRIDE});
+    operation.run(a, b, c);
+  }
+};
+
+#else
+
+template <int DOWN, int ACROSS>
+struct MatrixSums {
+  ::metal::simdgroup_float8x8 of[DOWN][ACROSS];
+};
+
+// Elements [line, line + 8) x [k, k + 8), from what bring() brought or what is stored. at: of k in
+// the whole.
+template <int LINES, typename T, bool IS_TRANSPOSED>
+inline void load_lines(thread::metal::simdgroup_matrix<T, 8, 8>& matrix, Lines<T, IS_TRANSPOSED>,
+                       threadgroup const T* brought, int line, int k, int, bool by_line) {
+  load<LINES>(matrix, brought, line, k, IS_TRANSPOSED, by_line);
+}
+template <int LINES, typename T, int STRIDE, bool IS_TRANSPOSED>
+inline void load_lines(thread::metal::simdgroup_matrix<T, 8, 8>& matrix,
+                       Stored<T, STRIDE, IS_TRANSPOSED> from, threadgroup const T*, int line, int,
+                       int at, bool by_line) {
+  ::metal::simdgroup_load(matrix,
+                          from.elements + (IS_TRANSPOSED ? at * STRIDE + line : line * STRIDE + at),
+                          STRIDE, ulong2(0), IS_TRANSPOSED == by_line);
+}
+template <int LINES, int THREADS, typename T, bool IS_TRANSPOSED>
+inline void bring_lines(threadgroup T* to, Lines<T, IS_TRANSPOSED> from, int lines, int k,
+                        int inner, uint index) {
+  bring<LINES, THREADS>(to, from, 0, lines, k, inner, index);
+}
+template <int LINES, int THREADS, typename T, int STRIDE, bool IS_TRANSPOSED>
+inline void bring_lines(threadgroup T*, Stored<T, STRIDE, IS_TRANSPOSED>, int, int, int, uint) {}
+
+template <int LINES, typename Operand>
+constexpr int elements_brought() {
+  return Operand::is_stored       ? 0
+         : Operand::is_transposed ? kDepth * (LINES + kPadding)
+                                  : LINES * (kDepth + kPadding);
+}
+
+// As above. What is stored has zeros up to a multiple of kDepth of the inner dimension.
+template <int ROWS, int COLUMNS, int SIMDGROUPS, typename Left, typename Right>
+struct TileProduct {
+  typedef typename Right::element T;
+  static constant constexpr int rows_together = ROWS / 8 < SIMDGROUPS ? ROWS / 8 : SIMDGROUPS;
+  static constant constexpr int columns_together = SIMDGROUPS / rows_together;
+  static constant constexpr int down = ROWS / 8 / rows_together;
+  static constant constexpr int across = COLUMNS / 8 / columns_together;
+  static constant constexpr int threads = SIMDGROUPS * 32;
+  static constant constexpr int left_elements = elements_brought<ROWS, Left>();
+  static constant constexpr int workspace = left_elements + elements_brought<COLUMNS, Right>();
+  typedef MatrixSums<down, across> Sums;
+
+  static inline int first_row(Place place) {
+    return static_cast<int>(place.simdgroup) / columns_together * (down * 8);
+  }
+  static inline int first_column(Place place) {
+    return static_cast<int>(place.simdgroup) % columns_together * (across * 8);
+  }
+
+  static inline Sums sums() { return Sums(); }
+
+  static inline void clear(thread Sums& sums, Place) {
+    for (int i = 0; i < down; ++i) {
+      for (int j = 0; j < across; ++j) {
+        sums.of[i][j] = ::metal::make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+      }
+    }
+  }
+
+  template <typename F>
+  static inline void for_each(thread Sums& sums, F f, Place place) {
+    // Apple's distribution of an 8 x 8 matrix over the lanes: two neighbours of a row each.
+    const int quad = static_cast<int>(place.lane) / 4;
+    const int row = first_row(place) + (quad & 4) + static_cast<int>(place.lane) / 2 % 4;
+    const int column = first_column(place) + (quad & 2) * 2 + static_cast<int>(place.lane) % 2 * 2;
+    for (int i = 0; i < down; ++i) {
+      for (int j = 0; j < across; ++j) {
+        for (int e = 0; e < 2; ++e) {
+          f(row + i * 8, column + j * 8 + e, sums.of[i][j].thread_elements()[e]);
+        }
+      }
+    }
+  }
+
+  static inline void add(thread Sums& sums, Left left, int left_lines, Right right, int right_lines,
+                         int inner, threadgroup T* brought, Place place) {
+    threadgroup T* const rights = brought + left_elements;
+    for (int k = 0; k < inner; k += kDepth) {
+      if (!Left::is_stored || !Right::is_stored) {
+        ::metal::threadgroup_barrier(::metal::mem_flags::mem_threadgroup);
+        bring_lines<ROWS, threads>(brought, left, left_lines, k, inner, place.index);
+        bring_lines<COLUMNS, threads>(rights, right, right_lines, k, inner, place.index);
+        ::metal::threadgroup_barrier(::metal::mem_flags::mem_threadgroup);
+      }
+      for (int at = 0; at < kDepth; at += 8) {
+        ::metal::simdgroup_matrix<T, 8, 8> a[down], b;
+        for (int i = 0; i < down; ++i) {
+          load_lines<ROWS>(a[i], left, brought, first_row(place) + i * 8, at, k + at, true);
+        }
+        for (int j = 0; j < across; ++j) {
+          load_lines<COLUMNS>(b, right, rights, first_column(place) + j * 8, at, k + at, false);
+          for (int i = 0; i < down; ++i) {
+            ::metal::simdgroup_multiply_accumulate(sums.of[i][j], a[i], b, sums.of[i][j]);
+          }
+        }
+      }
+    }
+  }
+
+  template <int STRIDE>
+  static inline void store(threadgroup float* to, Left left, int left_lines, Right right,
+                           int right_lines, int inner, threadgroup T* brought, Place place) {
+    Sums sums;
+    clear(sums, place);
+    add(sums, left, left_lines, right, right_lines, inner, brought, place);
+    for (int i = 0; i < down; ++i) {
+      for (int j = 0; j < across; ++j) {
+        ::metal::simdgroup_store(
+            sums.of[i][j], to + (first_row(place) + i * 8) * STRIDE + first_column(place) + j * 8,
+            STRIDE);
+      }
+    }
+  }
+};
+
+#endif
+
+// ---- few rows
+// -------------------------------------------------------------------------------------
+
+// Four elements of a line from `k` on as float, zeros beyond `inner`.
+template <typename Matrix>
+inline float4 four(Matrix matrix, int64_t line, int k, int inner) {
+  const auto from = matrix.run(line, k);
+  if (k + 4 <= inner) {
+    return float4(static_cast<float>(from[0]), static_cast<float>(from[1]),
+                  static_cast<float>(from[2]), static_cast<float>(from[3]));
+  }
+  return float4(static_cast<float>(from[0]), k + 1 < inner ? static_cast<float>(from[1]) : 0.0f,
+                k + 2 < inner ? static_cast<float>(from[2]) : 0.0f, 0.0f);
+}
+
+// ROWS x COLUMNS elements from (row, column) on by one simdgroup, whose lanes share the inner
+// dimension: for products that bring right from memory and hardly do more. Neither operand is
+// transposed.
+template <int ROWS, int COLUMNS, int PRODUCTS, typename Left, typename Right, typename Epilogue>
+inline void multiply_few_rows(Left left, Right right, Sizes sizes, Epilogue epilogue, int row,
+                              int column, uint lane) {
+  float sums[PRODUCTS][ROWS][COLUMNS];
+  for (int p = 0; p < PRODUCTS; ++p) {
+    for (int r = 0; r < ROWS; ++r) {
+      for (int c = 0; c < COLUMNS; ++c) {
+        sums[p][r][c] = 0.0f;
+      }
+    }
+  }
+  for (int k = static_cast<int>(lane) * 4; k < sizes.inner; k += 128) {
+    float4 a[ROWS];
+    for (int r = 0; r < ROWS; ++r) {
+      a[r] = four(left, ::metal::min(row + r, sizes.rows - 1), k, sizes.inner);
+    }
+    for (int p = 0; p < PRODUCTS; ++p) {
+      for (int c = 0; c < COLUMNS; ++c) {
+        const int line = p * sizes.columns + ::metal::min(column + c, sizes.columns - 1);
+        const float4 b = four(right, line, k, sizes.inner);
+        for (int r = 0; r < ROWS; ++r) {
+          sums[p][r][c] += ::metal::dot(a[r], b);
+        }
+      }
+    }
+  }
+  // Each lane stores one element.
+  Sums<PRODUCTS> mine;
+  for (int p = 0; p < PRODUCTS; ++p) {
+    mine.of[p] = 0.0f;
+    for (int r = 0; r < ROWS; ++r) {
+      for (int c = 0; c < COLUMNS; ++c) {
+        const float total = ::metal::simd_sum(sums[p][r][c]);
+        mine.of[p] = static_cast<int>(lane) == r * COLUMNS + c ? total : mine.of[p];
+      }
+    }
+  }
+  const int r = static_cast<int>(lane) / COLUMNS;
+  const int c = static_cast<int>(lane) % COLUMNS;
+  if (r < ROWS && row + r < sizes.rows && column + c < sizes.columns) {
+    epilogue(row + r, column + c, mine);
+  }
+}
+
+}  // namespace matmul
+}  // namespace metalops

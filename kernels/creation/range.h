@@ -1,0 +1,21 @@
+// Parameters of the kernels in range.metal.
+#pragma once
+#include <c10/metal/common.h>
+
+#include <kernels/common/split_double.h>
+
+namespace metalops {
+
+// Element i is base ** (start + step i) in the first half, base ** (end - step (steps - 1 - i)) in
+// the second.
+struct LogspaceParameters {
+  int64_t steps;
+  SplitDouble start[2];  // real and imaginary part
+  SplitDouble end[2];
+  SplitDouble step[2];
+  SplitDouble log2_base;  // log2(|base|)
+  int64_t integer_base;   // base, if it is an integer of less than 2^53, else 0
+  float base;             // for its sign and what it is when it is not finite
+};
+
+}  // namespace metalops

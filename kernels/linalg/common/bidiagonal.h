@@ -1,0 +1,282 @@
+// Iterations on the singular values of real upper bidiagonal matrices. An iteration reads nothing
+// but the two diagonals: so one thread does a sweep and records its rotations, and then all threads
+// apply them (apply_sweep of rotations.h), each to rows of its own.
+#pragma once
+#include <metal_stdlib>
+
+#include <kernels/linalg/common/rotations.h>
+
+namespace metalops {
+
+// Of [f g; 0 h], and the rotations with which [cl sl; -sl cl] [f g; 0 h] [cr -sr; sr cr] is
+// diagonal: `first`, the one of larger magnitude, and `second`. LAPACK's slasv2.
+struct SingularTwoByTwo {
+  float first;
+  float second;
+  ::metal::float2 left;  // cosine, sine
+  ::metal::float2 right;
+};
+
+inline SingularTwoByTwo singular_values_of_two_by_two(float f, float g, float h) {
+  const bool swaps = ::metal::abs(h) > ::metal::abs(f);
+  const float along = swaps ? h : f;
+  const float other = swaps ? f : h;
+  const float larger = ::metal::abs(along);
+  const float smaller = ::metal::abs(other);
+  const float beside = ::metal::abs(g);
+  float first = larger;
+  float second = smaller;
+  ::metal::float2 left(1.0f, 0.0f);
+  ::metal::float2 right(1.0f, 0.0f);
+  if (beside > larger && larger / beside < 0x1p-24f) {
+    first = beside;
+    second = smaller > 1.0f ? larger / (beside / smaller) : larger / beside * smaller;
+    left = ::metal::float2(1.0f, other / g);
+    right = ::metal::float2(along / g, 1.0f);
+  } else if (beside > 0.0f) {
+    const float gap = larger - smaller;
+    const float l = gap == larger ? 1.0f : gap / larger;  // smaller may be nothing beside larger
+    const float m = g / along;
+    const float two_less = 2.0f - l;
+    const float squared = m * m;
+    const float s = ::metal::precise::sqrt(two_less * two_less + squared);
+    const float r = l == 0.0f ? ::metal::abs(m) : ::metal::precise::sqrt(l * l + squared);
+    const float a = 0.5f * (s + r);
+    second = smaller / a;
+    first = larger * a;
+    float t;
+    if (squared != 0.0f) {
+      t = (m / (s + two_less) + m / (r + l)) * (1.0f + a);
+    } else if (l == 0.0f) {
+      t = ::metal::copysign(2.0f, along) * ::metal::copysign(1.0f, g);
+    } else {
+      t = g / ::metal::copysign(gap, along) + m / two_less;
+    }
+    const float root = ::metal::precise::sqrt(t * t + 4.0f);
+    right = ::metal::float2(2.0f / root, t / root);
+    left = ::metal::float2((right.x + right.y * m) / a, other / along * right.y / a);
+  }
+  SingularTwoByTwo result;
+  result.left = swaps ? right.yx : left;
+  result.right = swaps ? left.yx : right;
+  const bool is_beside = beside > larger;
+  const float sign = ::metal::copysign(1.0f, is_beside || swaps ? result.right.y : result.right.x) *
+                     ::metal::copysign(1.0f, swaps && !is_beside ? result.left.y : result.left.x) *
+                     ::metal::copysign(1.0f, is_beside ? g : along);
+  result.first = sign * first;
+  result.second = ::metal::copysign(1.0f, f) * ::metal::copysign(1.0f, h) * sign * second;
+  return result;
+}
+
+// The smaller singular value of [f g; 0 h]: LAPACK's slas2.
+inline float smaller_singular_value(float f, float g, float h) {
+  const float smaller = ::metal::min(::metal::abs(f), ::metal::abs(h));
+  const float larger = ::metal::max(::metal::abs(f), ::metal::abs(h));
+  const float beside = ::metal::abs(g);
+  if (smaller == 0.0f) {
+    return 0.0f;
+  }
+  const float sum = 1.0f + smaller / larger;
+  const float difference = (larger - smaller) / larger;
+  if (beside < larger) {
+    const float ratio = beside / larger;
+    const float squared = ratio * ratio;
+    return smaller * 2.0f /
+           (::metal::precise::sqrt(sum * sum + squared) +
+            ::metal::precise::sqrt(difference * difference + squared));
+  }
+  const float ratio = larger / beside;
+  if (ratio == 0.0f) {
+    return smaller * larger / beside;
+  }
+  const float x = sum * ratio;
+  const float y = difference * ratio;
+  return smaller * ratio * 2.0f /
+         (::metal::precise::sqrt(1.0f + x * x) + ::metal::precise::sqrt(1.0f + y * y));
+}
+
+// Implicit QR iterations as LAPACK's sbdsqr does them, with shifts or without, on a bidiagonal
+// matrix of n rows whose elements are at most about 1, so that small singular values keep relative
+// accuracy. diagonal: n numbers, which become the singular values, in no order and with signs that
+// the right or the left vectors are to take; beside: the n - 1 above it, which become zero. Begins
+// as zeros.
+struct BidiagonalIteration {
+  int finished;  // rows at the end that are
+  int begin;     // the block that was worked on last: its first row, and the one behind its last
+  int end;
+  int step;  // 1 if its sweeps go down, -1 if they go up, 0 at the beginning
+  int sweeps;
+  float negligible;  // magnitude of elements beside the diagonal
+
+  // 0, or if 30 n sweeps did not suffice, how many singular values may be wrong.
+  int count_unfinished(int n) const { return sweeps < 30 * n ? 0 : n - finished; }
+};
+
+// Less than what matters beside the least singular value.
+template <typename Numbers>
+inline float negligible_in_bidiagonal(Numbers diagonal, Numbers beside, int n) {
+  float below = ::metal::abs(diagonal[0]);
+  float least = below;
+  for (int i = 1; i < n; ++i) {
+    below = below > 0.0f
+                ? ::metal::abs(diagonal[i]) * (below / (below + ::metal::abs(beside[i - 1])))
+                : 0.0f;
+    least = ::metal::min(least, below);
+  }
+  const float size = n;
+  return ::metal::max(10.0f * 0x1p-24f * least / ::metal::precise::sqrt(size),
+                      6.0f * size * size * 0x1p-126f);
+}
+
+// The next sweep, of at most n - 1 rotations of columns of the left vectors and as many of the
+// right ones, which are recorded where those pointers are not null. Its count is zero if nothing is
+// left to do, or if 30 n sweeps did not suffice.
+template <typename Numbers, typename Rotations>
+inline Sweep next_sweep(Numbers diagonal, Numbers beside, int n,
+                        thread BidiagonalIteration& iteration, Rotations left, Rotations right) {
+  constexpr float kEpsilon = 0x1p-24f;
+  constexpr float kTolerance = 10.0f * kEpsilon;
+  int end = n - iteration.finished;  // behind the last row that is not
+  Sweep sweep = {0, -1, 0};
+  if (iteration.step == 0) {
+    iteration.negligible = negligible_in_bidiagonal(diagonal, beside, n);
+  }
+  const float negligible = iteration.negligible;
+  while (sweep.count == 0 && end > 1 && iteration.sweeps < 30 * n) {
+    float largest = ::metal::abs(diagonal[end - 1]);
+    int begin = end - 1;
+    while (begin > 0 && ::metal::abs(beside[begin - 1]) > negligible) {
+      --begin;
+      largest = ::metal::max(
+          largest, ::metal::max(::metal::abs(diagonal[begin]), ::metal::abs(beside[begin])));
+    }
+    if (begin > 0) {
+      beside[begin - 1] = 0.0f;
+    }
+    if (begin == end - 1) {
+      --end;
+      continue;
+    }
+    if (begin == end - 2) {
+      const SingularTwoByTwo found =
+          singular_values_of_two_by_two(diagonal[begin], beside[begin], diagonal[begin + 1]);
+      diagonal[begin] = found.first;
+      diagonal[begin + 1] = found.second;
+      beside[begin] = 0.0f;
+      if (left) {
+        left[0] = found.left;
+        right[0] = found.right;
+      }
+      sweep = {begin, -1, 1};
+      end = begin;
+      continue;
+    }
+    if (iteration.step == 0 || begin >= iteration.end || end <= iteration.begin) {
+      // From the larger end to the smaller one.
+      iteration.step = ::metal::abs(diagonal[begin]) >= ::metal::abs(diagonal[end - 1]) ? 1 : -1;
+    }
+    // Rows and columns in the order of the sweep: beside[i + offset] is between i and i + step.
+    // Going up, the matrix is lower bidiagonal, and left and right change places.
+    const int step = iteration.step;
+    const int offset = step > 0 ? 0 : -1;
+    const int from = step > 0 ? begin : end - 1;
+    const int to = step > 0 ? end - 1 : begin;
+    // Convergence, by bounds of the smallest singular values of the rows up to each.
+    bool is_split =
+        ::metal::abs(beside[to - step + offset]) <= kTolerance * ::metal::abs(diagonal[to]);
+    if (is_split) {
+      beside[to - step + offset] = 0.0f;
+    }
+    float below = ::metal::abs(diagonal[from]);
+    float least = below;
+    for (int i = from; i != to && !is_split; i += step) {
+      const float between = ::metal::abs(beside[i + offset]);
+      if (between <= kTolerance * below) {
+        beside[i + offset] = 0.0f;
+        is_split = true;
+      } else {
+        below = ::metal::abs(diagonal[i + step]) * (below / (below + between));
+        least = ::metal::min(least, below);
+      }
+    }
+    if (is_split) {
+      continue;
+    }
+    iteration.begin = begin;
+    iteration.end = end;
+    float shift = 0.0f;
+    // A shift must not cost small singular values their relative accuracy.
+    if (float(n) * kTolerance * (least / largest) > kEpsilon) {
+      const float corner = ::metal::abs(diagonal[from]);
+      shift = smaller_singular_value(diagonal[to - step], beside[to - step + offset], diagonal[to]);
+      const float ratio = shift / corner;
+      shift = corner > 0.0f && ratio * ratio < kEpsilon ? 0.0f : shift;
+    }
+    // The first rotation of each step is one of columns of the matrix if they go down, of rows if
+    // they go up.
+    const Rotations first = step > 0 ? right : left;
+    const Rotations second = step > 0 ? left : right;
+    const int count = end - 1 - begin;
+    float c = 1.0f;
+    float s = 0.0f;
+    float next_c = 1.0f;
+    float next_s = 0.0f;
+    if (shift == 0.0f) {
+      float d = diagonal[from];
+      for (int k = 0; k < count; ++k) {
+        const int i = from + k * step;
+        const float r = rotation_of(d * c, beside[i + offset], c, s);
+        if (k > 0) {
+          beside[i - step + offset] = next_s * r;
+        }
+        d = diagonal[i + step];
+        diagonal[i] = rotation_of(next_c * r, d * s, next_c, next_s);
+        if (left) {
+          first[k] = ::metal::float2(c, s);
+          second[k] = ::metal::float2(next_c, next_s);
+        }
+      }
+      d *= c;
+      diagonal[to] = d * next_c;
+      beside[to - step + offset] = d * next_s;
+    } else {
+      float d = diagonal[from];
+      float e = beside[from + offset];
+      float f = (::metal::abs(d) - shift) * (::metal::copysign(1.0f, d) + shift / d);
+      float g = e;
+      for (int k = 0; k < count; ++k) {
+        const int i = from + k * step;
+        float r = rotation_of(f, g, c, s);
+        if (k > 0) {
+          beside[i - step + offset] = r;
+        }
+        f = c * d + s * e;
+        e = c * e - s * d;
+        const float below_it = diagonal[i + step];
+        g = s * below_it;
+        d = c * below_it;
+        r = rotation_of(f, g, next_c, next_s);
+        diagonal[i] = r;
+        f = next_c * e + next_s * d;
+        d = next_c * d - next_s * e;
+        if (k < count - 1) {
+          e = beside[i + step + offset];
+          g = next_s * e;
+          e *= next_c;
+        }
+        if (left) {
+          first[k] = ::metal::float2(c, s);
+          second[k] = ::metal::float2(next_c, next_s);
+        }
+      }
+      diagonal[to] = d;
+      beside[to - step + offset] = f;
+    }
+    sweep = {from, -step, count};
+    ++iteration.sweeps;
+  }
+  iteration.finished = n - end;
+  return sweep;
+}
+
+}  // namespace metalops

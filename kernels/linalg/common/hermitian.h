@@ -1,0 +1,24 @@
+// Hermitian matrices of which one triangle is read.
+#pragma once
+#include <metal_stdlib>
+
+#include <kernels/linalg/common/complex.h>
+#include <kernels/linalg/common/squares.h>
+
+namespace metalops {
+
+template <typename T>
+struct Source {
+  device const T* matrix;
+  constant SquaresParameters& p;
+
+  // Of the Hermitian matrix.
+  T at(int row, int column) const {
+    const bool is_stored = p.is_upper ? row <= column : row >= column;
+    const T x = is_stored ? matrix[row * p.next_row + column * p.next_column]
+                          : conjugate(matrix[column * p.next_row + row * p.next_column]);
+    return row == column ? from_real<T>(real_part(x)) : x;
+  }
+};
+
+}  // namespace metalops

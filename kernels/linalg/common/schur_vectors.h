@@ -1,0 +1,204 @@
+// Eigenvectors of matrices in Schur form by back substitution (LAPACK's xTREVC), each by one
+// thread.
+#pragma once
+#include <metal_stdlib>
+
+#include <kernels/linalg/common/column_packs.h>
+#include <kernels/linalg/common/complex.h>
+#include <kernels/linalg/common/scaling.h>
+#include <kernels/linalg/common/schur.h>
+
+namespace metalops {
+
+// A complex vector of so many packs of T, for products with columns of T.
+template <typename T, int PACKS>
+struct ComplexColumn;
+
+template <int PACKS>
+struct ComplexColumn<float, PACKS> {
+  ::metal::float4 re[PACKS];
+  ::metal::float4 im[PACKS];
+};
+
+template <int PACKS>
+struct ComplexColumn<::metal::float2, PACKS> {
+  ::metal::float4 both[PACKS];
+};
+
+template <int PACKS>
+inline float2 element_of(thread const ComplexColumn<float, PACKS>& x, int i) {
+  return float2(x.re[i / 4][i % 4], x.im[i / 4][i % 4]);
+}
+template <int PACKS>
+inline float2 element_of(thread const ComplexColumn<float2, PACKS>& x, int i) {
+  const float4 pack = x.both[i / 2];
+  return i % 2 == 0 ? pack.xy : pack.zw;
+}
+
+template <int PACKS>
+inline void set_element(thread ComplexColumn<float, PACKS>& x, int i, float2 value) {
+  x.re[i / 4][i % 4] = value.x;
+  x.im[i / 4][i % 4] = value.y;
+}
+template <int PACKS>
+inline void set_element(thread ComplexColumn<float2, PACKS>& x, int i, float2 value) {
+  x.both[i / 2][2 * (i % 2)] = value.x;
+  x.both[i / 2][2 * (i % 2) + 1] = value.y;
+}
+
+template <int PACKS>
+inline void add_product(thread ComplexColumn<float, PACKS>& x, int i, float4 pack, float2 factor) {
+  x.re[i] += pack * factor.x;
+  x.im[i] += pack * factor.y;
+}
+template <int PACKS>
+inline void add_product(thread ComplexColumn<float2, PACKS>& x, int i, float4 pack, float2 factor) {
+  x.both[i] += times(pack, factor);
+}
+
+template <int PACKS>
+inline void scale_by(thread ComplexColumn<float, PACKS>& x, float factor) {
+  for (int i = 0; i < PACKS; ++i) {
+    x.re[i] *= factor;
+    x.im[i] *= factor;
+  }
+}
+template <int PACKS>
+inline void scale_by(thread ComplexColumn<float2, PACKS>& x, float factor) {
+  for (int i = 0; i < PACKS; ++i) {
+    x.both[i] *= factor;
+  }
+}
+
+template <int PACKS>
+inline void clear(thread ComplexColumn<float, PACKS>& x) {
+  for (int i = 0; i < PACKS; ++i) {
+    x.re[i] = float4(0.0f);
+    x.im[i] = float4(0.0f);
+  }
+}
+template <int PACKS>
+inline void clear(thread ComplexColumn<float2, PACKS>& x) {
+  for (int i = 0; i < PACKS; ++i) {
+    x.both[i] = float4(0.0f);
+  }
+}
+
+// Divisors that are smaller are as good as this one: it is a rounding error of a matrix that is
+// about 1.
+inline float smallest_divisor(float2 value) {
+  return ::metal::max(kSchurEpsilon * sum_of_parts(value), 0x1p-64f);
+}
+
+inline float2 divisor_of(float2 x, float smallest) {
+  return sum_of_parts(x) < smallest ? float2(smallest, 0.0f) : x;
+}
+
+// The solution of [a - value, b; c, d - value] x = y, c not zero.
+struct TwoUnknowns {
+  float2 first;
+  float2 second;
+};
+
+inline TwoUnknowns solve_two_by_two(float a, float b, float c, float d, float2 value, float2 y,
+                                    float2 z, float smallest) {
+  const float2 upper = float2(a, 0.0f) - value;
+  const float2 lower = float2(d, 0.0f) - value;
+  if (sum_of_parts(upper) >= ::metal::abs(c)) {
+    const float2 factor = divide(float2(c, 0.0f), upper);
+    const float2 second =
+        divide(z + multiply(-factor, y), divisor_of(lower + factor * -b, smallest));
+    return {divide(y + second * -b, upper), second};
+  }
+  const float2 factor = upper / c;
+  const float2 second = divide(y + multiply(-factor, z),
+                               divisor_of(float2(b, 0.0f) + multiply(-factor, lower), smallest));
+  return {(z + multiply(-lower, second)) / c, second};
+}
+
+// Whether rows k and k + 1 of a matrix in Schur form are a block of complex eigenvalues.
+template <typename T, int STRIDE, typename Columns>
+inline bool is_pair(Columns packs, int n, int k) {
+  return !is_complex_v<T> && k >= 0 && k + 1 < n &&
+         real_part(elements_of<T>(packs + k * STRIDE)[k + 1]) != 0.0f;
+}
+
+// The eigenvalue in row k; of a pair the one whose imaginary part is positive.
+template <typename T, int STRIDE, typename Columns>
+inline float2 schur_value(Columns packs, int n, int k) {
+  const auto column = elements_of<T>(packs + k * STRIDE);
+  float2 value(real_part(column[k]), imaginary_part(column[k]));
+  if (is_pair<T, STRIDE>(packs, n, k)) {
+    const float above = real_part(elements_of<T>(packs + (k + 1) * STRIDE)[k]);
+    value.y = ::metal::precise::sqrt(::metal::abs(above)) *
+              ::metal::precise::sqrt(::metal::abs(real_part(column[k + 1])));
+  }
+  return value;
+}
+
+// Adds the product of what is above row `end` of a column with a number.
+template <typename T, int PACKS, typename Column>
+inline void add_above(thread ComplexColumn<T, PACKS>& x, Column column, int end, float2 factor) {
+  constexpr int kRows = ColumnPacks<T>::kRows;
+  const int whole = end / kRows;
+  for (int i = 0; i < whole; ++i) {
+    add_product(x, i, column[i], factor);
+  }
+  if (whole * kRows < end) {
+    const float4 pack = column[whole];
+    add_product(x, whole, pack - ColumnPacks<T>::rows_from(pack, whole * kRows, end), factor);
+  }
+}
+
+// The eigenvector of a triangular matrix, or one of blocks, with the value in row j. It is about 1.
+template <typename T, int STRIDE, int PACKS, typename Columns>
+inline void back_substitute(thread ComplexColumn<T, PACKS>& x, Columns packs, int n, int j,
+                            float2 value) {
+  constexpr float kLarge = 0x1p+30f;
+  const float smallest = smallest_divisor(value);
+  clear(x);
+  int end = j;
+  if (is_pair<T, STRIDE>(packs, n, j)) {
+    const float below = real_part(elements_of<T>(packs + j * STRIDE)[j + 1]);
+    const float above = real_part(elements_of<T>(packs + (j + 1) * STRIDE)[j]);
+    const bool is_upper = ::metal::abs(above) >= ::metal::abs(below);
+    const float2 first(is_upper ? 1.0f : -value.y / below, 0.0f);
+    const float2 second(0.0f, is_upper ? value.y / above : 1.0f);
+    add_above(x, packs + j * STRIDE, j, -first);
+    add_above(x, packs + (j + 1) * STRIDE, j, -second);
+    set_element(x, j, first);
+    set_element(x, j + 1, second);
+  } else {
+    add_above(x, packs + j * STRIDE, j, float2(-1.0f, 0.0f));
+    set_element(x, j, float2(1.0f, 0.0f));
+  }
+  while (end > 0) {
+    const int k = end - 1;
+    const auto column = elements_of<T>(packs + k * STRIDE);
+    float size;
+    if (is_pair<T, STRIDE>(packs, n, k - 1)) {
+      const auto before = elements_of<T>(packs + (k - 1) * STRIDE);
+      const TwoUnknowns found = solve_two_by_two(real_part(before[k - 1]), real_part(column[k - 1]),
+                                                 real_part(before[k]), real_part(column[k]), value,
+                                                 element_of(x, k - 1), element_of(x, k), smallest);
+      set_element(x, k - 1, found.first);
+      set_element(x, k, found.second);
+      size = ::metal::max(largest_part(found.first), largest_part(found.second));
+      end -= 2;
+    } else {
+      const float2 diagonal(real_part(column[k]), imaginary_part(column[k]));
+      const float2 found = divide(element_of(x, k), divisor_of(diagonal - value, smallest));
+      set_element(x, k, found);
+      size = largest_part(found);
+      end -= 1;
+    }
+    if (size > kLarge) {
+      scale_by(x, ::metal::ldexp(1.0f, -::metal::ilogb(size)));
+    }
+    for (int solved = end; solved <= k; ++solved) {
+      add_above(x, packs + solved * STRIDE, end, -element_of(x, solved));
+    }
+  }
+}
+
+}  // namespace metalops

@@ -1,0 +1,101 @@
+// Matrices of few rows and columns, each of which a thread holds, or lanes of a simdgroup, of which
+// each has a row: in rows of packs (row_packs.h); tensors of them of any strides.
+#pragma once
+#include <c10/metal/common.h>
+#ifndef __METAL__
+#include <cstdint>
+#endif
+
+namespace metalops {
+
+// Rows, and columns, of a matrix that a thread holds at most.
+C10_METAL_CONSTEXPR unsigned kMostOfOneThread = 8;
+// That some lanes hold at most, in registers, and how many lanes these are. (Eight lanes for 32
+// rows take twice as long on an H100 as a panel, 32 lanes three times as long on the software
+// device.)
+C10_METAL_CONSTEXPR unsigned kMostOfLanes = 16;
+C10_METAL_CONSTEXPR unsigned kLanes = 4;
+
+// Steps are counted in numbers.
+struct MatrixSteps {
+  int64_t matrix;
+  int64_t row;
+  int64_t column;
+};
+
+struct SmallMatricesParameters {
+  MatrixSteps input;
+  MatrixSteps output;
+  uint32_t matrices;
+  uint32_t rows;
+  uint32_t columns;
+  uint32_t mode;  // what a kernel says
+};
+
+}  // namespace metalops
+
+#ifdef __METAL__
+#include <metal_stdlib>
+
+#include <kernels/linalg/common/column_packs.h>
+#include <kernels/linalg/common/row_packs.h>
+
+namespace metalops {
+
+// Packs in a row of a matrix of at most SIZE columns.
+template <typename T, uint SIZE>
+constexpr constant uint kPacksOfRow = SIZE / kColumnsOfPack<T>;
+
+// What a matrix has at a place of a row of `count` numbers, or zero behind it, and where is_there
+// says that there is no such row. Without branches: what there is not is read as the last number.
+template <typename T>
+METAL_FUNC T number_of_row(device const T* row, int64_t step, uint i, uint count, bool is_there) {
+  const T number = row[::metal::min(i, count - 1) * step];
+  return is_there && i < count ? number : T(0.0f);
+}
+METAL_FUNC::metal::float4 pack_of_row(device const float* row, int64_t step, uint first, uint count,
+                                      bool is_there) {
+  return ::metal::float4(number_of_row(row, step, first, count, is_there),
+                         number_of_row(row, step, first + 1, count, is_there),
+                         number_of_row(row, step, first + 2, count, is_there),
+                         number_of_row(row, step, first + 3, count, is_there));
+}
+METAL_FUNC::metal::float4 pack_of_row(device const ::metal::float2* row, int64_t step, uint first,
+                                      uint count, bool is_there) {
+  return ::metal::float4(number_of_row(row, step, first, count, is_there),
+                         number_of_row(row, step, first + 1, count, is_there));
+}
+
+// With zeros behind its rows and columns. Here and below, indices of the rows are constants, so
+// that they may stay in registers.
+template <typename T, uint SIZE>
+inline void load_matrix(thread::metal::float4* rows, device const T* from, MatrixSteps steps,
+                        uint row_count, uint column_count) {
+#pragma unroll
+  for (uint row = 0; row < SIZE; ++row) {
+    device const T* const own = from + ::metal::min(row, row_count - 1) * steps.row;
+#pragma unroll
+    for (uint b = 0; b < kPacksOfRow<T, SIZE>; ++b) {
+      rows[row * kPacksOfRow<T, SIZE> + b] =
+          pack_of_row(own, steps.column, b * kColumnsOfPack<T>, column_count, row < row_count);
+    }
+  }
+}
+
+template <typename T, uint SIZE>
+inline void store_matrix(thread::metal::float4* rows, device T* to, MatrixSteps steps,
+                         uint row_count, uint column_count) {
+  const auto numbers = elements_of<T>(rows);
+#pragma unroll
+  for (uint row = 0; row < SIZE; ++row) {
+#pragma unroll
+    for (uint column = 0; column < SIZE; ++column) {
+      if (row < row_count && column < column_count) {
+        to[row * steps.row + column * steps.column] = numbers[row * SIZE + column];
+      }
+    }
+  }
+}
+
+}  // namespace metalops
+#endif

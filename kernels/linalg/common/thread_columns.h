@@ -1,0 +1,206 @@
+// Neighbouring columns of a few rows, which a thread has in registers, and what triangular matrices
+// do to them. Numbers of a matrix are read where they are used: all threads with columns beside it
+// read the same ones.
+#pragma once
+#include <c10/metal/common.h>
+
+#include <kernels/linalg/common/small_matrices.h>
+
+namespace metalops {
+
+C10_METAL_CONSTEXPR unsigned kColumnsOfThread = 4;
+
+// Of kernels that find the columns of X from those of B, with small matrices A.
+struct SmallSystemsParameters {
+  MatrixSteps matrix;
+  MatrixSteps given;
+  MatrixSteps solutions;
+  uint32_t matrices;
+  uint32_t rows;
+  uint32_t columns;
+  uint32_t mode;           // what a kernel says
+  uint32_t is_conjugated;  // conjugates of A are meant
+};
+
+}  // namespace metalops
+
+#ifdef __METAL__
+#include <metal_stdlib>
+
+#include <kernels/linalg/common/planar_packs.h>
+#include <kernels/linalg/common/row_packs.h>
+
+namespace metalops {
+
+// Where rows are taken from: eight of them at most, in four bits each, so that exchanging them
+// moves nothing in memory.
+struct RowOrder {
+  uint places = 0x76543210;
+
+  METAL_FUNC uint place(uint row) const thread { return places >> (4 * row) & 15; }
+  METAL_FUNC void exchange(uint row, uint other) thread {
+    const uint difference = place(row) ^ place(other);
+    places ^= row == other ? 0 : difference << (4 * row) | difference << (4 * other);
+  }
+};
+
+METAL_FUNC RealPack joined(float a, float b, float c, float d) {
+  return {::metal::float4(a, b, c, d)};
+}
+METAL_FUNC ComplexPack joined(::metal::float2 a, ::metal::float2 b, ::metal::float2 c,
+                              ::metal::float2 d) {
+  return {::metal::float4(a.x, b.x, c.x, d.x), ::metal::float4(a.y, b.y, c.y, d.y)};
+}
+
+METAL_FUNC RealPack divided(RealPack a, Divisor<float> divisor) { return {divisor.divide(a.re)}; }
+METAL_FUNC ComplexPack divided(ComplexPack a, Divisor<::metal::float2> divisor) {
+  const ComplexPack x = {divisor.is_steep ? a.im : a.re, divisor.is_steep ? -a.re : a.im};
+  const ::metal::float4 ratio(divisor.ratio);
+  return {divisor.whole.divide(::metal::fma(ratio, x.im, x.re)),
+          divisor.whole.divide(::metal::fma(-ratio, x.re, x.im))};
+}
+
+// Columns of at most SIZE rows. What is done for a row is a template of it, so that the indices of
+// all numbers are constants and these stay in registers.
+template <typename T, uint SIZE>
+struct ThreadColumns {
+  Pack<T> x[SIZE];
+  uint rows;
+  uint count;  // of the columns that there are; the last one again stands for others
+
+  static ThreadColumns of(constant SmallSystemsParameters& p, uint first) {
+    ThreadColumns result;
+    result.rows = p.rows;
+    result.count = p.columns - first;
+    return result;
+  }
+
+  METAL_FUNC int64_t column(uint i, MatrixSteps steps) const thread {
+    return ::metal::min(i, count - 1) * steps.column;
+  }
+
+  // from, to: the first of the columns.
+  template <uint ROW>
+  METAL_FUNC void load_row(device const T* from, MatrixSteps steps, RowOrder order) thread {
+    if (ROW < rows) {
+      device const T* const own = from + order.place(ROW) * steps.row;
+      x[ROW] = joined(own[0], own[column(1, steps)], own[column(2, steps)], own[column(3, steps)]);
+    }
+  }
+  template <uint ROW>
+  METAL_FUNC void store_row(device T* to, MatrixSteps steps, RowOrder order) const thread {
+    if (ROW < rows) {
+      device T* const own = to + order.place(ROW) * steps.row;
+      own[0] = element(x[ROW], 0);
+      own[column(1, steps)] = element(x[ROW], 1);
+      own[column(2, steps)] = element(x[ROW], 2);
+      own[column(3, steps)] = element(x[ROW], 3);
+    }
+  }
+
+  // Of a lower triangle by its rows, of an upper one by its columns: so no number is asked for that
+  // there is not. The diagonal is taken for ones where is_unit.
+  template <uint ROW>
+  METAL_FUNC void lower_row(device const T* a, MatrixSteps steps, bool is_unit) thread {
+    if (ROW < rows) {
+      device const T* const own = a + ROW * steps.row;
+      for (uint i = 0; i < ROW; ++i) {
+        x[ROW] = multiply_add(x[ROW], all_of(-own[i * steps.column]), x[i]);
+      }
+      if (!is_unit) {
+        x[ROW] = divided(x[ROW], divisor_of(own[ROW * steps.column]));
+      }
+    }
+  }
+  template <uint ROW>
+  METAL_FUNC void upper_row(device const T* a, MatrixSteps steps, bool is_unit) thread {
+    if (ROW < rows) {
+      device const T* const own = a + ROW * steps.column;
+      if (!is_unit) {
+        x[ROW] = divided(x[ROW], divisor_of(own[ROW * steps.row]));
+      }
+      for (uint i = 0; i < ROW; ++i) {
+        x[i] = multiply_add(x[i], all_of(-own[i * steps.row]), x[ROW]);
+      }
+    }
+  }
+
+  template <uint FIRST>
+  METAL_FUNC void load_four(device const T* from, MatrixSteps steps, RowOrder order) thread {
+    load_row<FIRST>(from, steps, order);
+    load_row<FIRST + 1>(from, steps, order);
+    load_row<FIRST + 2>(from, steps, order);
+    load_row<FIRST + 3>(from, steps, order);
+  }
+  template <uint FIRST>
+  METAL_FUNC void store_four(device T* to, MatrixSteps steps, RowOrder order) const thread {
+    store_row<FIRST>(to, steps, order);
+    store_row<FIRST + 1>(to, steps, order);
+    store_row<FIRST + 2>(to, steps, order);
+    store_row<FIRST + 3>(to, steps, order);
+  }
+  template <uint FIRST>
+  METAL_FUNC void lower_four(device const T* a, MatrixSteps steps, bool is_unit) thread {
+    lower_row<FIRST>(a, steps, is_unit);
+    lower_row<FIRST + 1>(a, steps, is_unit);
+    lower_row<FIRST + 2>(a, steps, is_unit);
+    lower_row<FIRST + 3>(a, steps, is_unit);
+  }
+  template <uint FIRST>
+  METAL_FUNC void upper_four(device const T* a, MatrixSteps steps, bool is_unit) thread {
+    upper_row<FIRST + 3>(a, steps, is_unit);
+    upper_row<FIRST + 2>(a, steps, is_unit);
+    upper_row<FIRST + 1>(a, steps, is_unit);
+    upper_row<FIRST>(a, steps, is_unit);
+  }
+
+  METAL_FUNC void load(device const T* from, MatrixSteps steps, RowOrder order) thread {
+    load_four<0>(from, steps, order);
+    if (SIZE > 4) {
+      load_four<SIZE - 4>(from, steps, order);
+    }
+  }
+  METAL_FUNC void store(device T* to, MatrixSteps steps, RowOrder order) const thread {
+    store_four<0>(to, steps, order);
+    if (SIZE > 4) {
+      store_four<SIZE - 4>(to, steps, order);
+    }
+  }
+  // Columns of B become those of X: of L X = B, or of U X = B.
+  METAL_FUNC void solve_lower(device const T* a, MatrixSteps steps, bool is_unit) thread {
+    lower_four<0>(a, steps, is_unit);
+    if (SIZE > 4) {
+      lower_four<SIZE - 4>(a, steps, is_unit);
+    }
+  }
+  METAL_FUNC void solve_upper(device const T* a, MatrixSteps steps, bool is_unit) thread {
+    if (SIZE > 4) {
+      upper_four<SIZE - 4>(a, steps, is_unit);
+    }
+    upper_four<0>(a, steps, is_unit);
+  }
+  METAL_FUNC void conjugate_where(bool is_conjugated) thread {
+    if (is_conjugated) {
+      for (uint row = 0; row < SIZE; ++row) {
+        x[row] = conjugate(x[row]);
+      }
+    }
+  }
+};
+
+// Which matrix a thread has, and which columns.
+struct ThreadPlace {
+  uint matrix;
+  uint first;
+
+  static ThreadPlace of(uint index, constant SmallSystemsParameters& p) {
+    const uint threads = (p.columns + kColumnsOfThread - 1) / kColumnsOfThread;
+    return {index / threads, index % threads * kColumnsOfThread};
+  }
+  METAL_FUNC int64_t in(MatrixSteps steps) const thread {
+    return matrix * steps.matrix + first * steps.column;
+  }
+};
+
+}  // namespace metalops
+#endif

@@ -1,0 +1,239 @@
+// Eigenvalues and eigenvectors of general matrices: balancing, reduction to a Hessenberg matrix, QR
+// iterations to its Schur form, back substitution (LAPACK's xGEEV).
+//
+// A small matrix is the work of a team, of a thread or of a simdgroup, which holds it and the
+// product of all transformations in columns of packs: in its own memory as long as there is room.
+#include <metalops/register_kernel.h>
+
+#include <metal_stdlib>
+
+#include <kernels/linalg/common/balance.h>
+#include <kernels/linalg/common/column_packs.h>
+#include <kernels/linalg/common/complex.h>
+#include <kernels/linalg/common/reflectors.h>
+#include <kernels/linalg/common/scaling.h>
+#include <kernels/linalg/common/schur.h>
+#include <kernels/linalg/common/schur_vectors.h>
+#include <kernels/linalg/common/squares.h>
+#include <kernels/linalg/common/team_columns.h>
+#include <kernels/linalg/common/team_hessenberg.h>
+#include <kernels/linalg/common/teams.h>
+#include <kernels/linalg/eig.h>
+using namespace metal;
+using namespace metalops;
+
+template <typename T>
+struct Source {
+  device const T* matrix;
+  constant SquaresParameters& p;
+
+  T at(int row, int column) const { return matrix[row * p.next_row + column * p.next_column]; }
+};
+
+// ---- reduction ----------------------------------------------------------------------------------
+
+// The matrix with rows and columns in order, each scaled, and all divided by 2^exponent.
+template <typename T, typename Team, int STRIDE, typename Columns, typename Ints>
+inline void reorder(Columns to, Columns from, int lane, int n, int padded, Ints order,
+                    Ints exponents, int exponent) {
+  for (int j = lane; j < n; j += Team::kLanes) {
+    const auto target = elements_of<T>(to + j * STRIDE);
+    const auto source = elements_of<T>(from + order[j] * STRIDE);
+    for (int i = 0; i < padded; ++i) {
+      target[i] = i < n ? with_exponent(source[order[i]],
+                                        exponents[order[j]] - exponents[order[i]] - exponent)
+                        : from_real<T>(0.0f);
+    }
+  }
+  Team::wait();
+}
+
+// ---- results ------------------------------------------------------------------------------------
+
+template <typename T, int PACKS, typename Ints>
+inline float2 unbalanced(thread const ComplexColumn<T, PACKS>& x, int i, Ints order, Ints exponents,
+                         int exponent) {
+  return with_exponent(element_of(x, i), exponents[order[i]] - exponent);
+}
+
+// An eigenvector of the balanced matrix as one of the matrix itself, of norm 1 and with its largest
+// element real; of a pair, also the conjugate one behind it.
+template <typename T, int PACKS, typename Ints>
+inline void store_vector(thread const ComplexColumn<T, PACKS>& x, int n, Ints order, Ints exponents,
+                         bool is_paired, device float2* to) {
+  int exponent = -1000;
+  for (int i = 0; i < n; ++i) {
+    const float size = largest_part(element_of(x, i));
+    exponent = max(exponent, size > 0.0f ? ilogb(size) + exponents[order[i]] : -1000);
+  }
+  float squares = 0.0f;
+  float2 largest(0.0f);
+  float largest_square = -1.0f;
+  int place = 0;
+  for (int i = 0; i < n; ++i) {
+    const float2 element = unbalanced(x, i, order, exponents, exponent);
+    const float square = squared_magnitude(element);
+    squares += square;
+    if (square > largest_square) {
+      largest_square = square;
+      largest = element;
+      place = i;
+    }
+  }
+  const float scale = 1.0f / precise::sqrt(squares);
+  const bool is_real = largest.y == 0.0f;
+  const float2 factor =
+      is_real ? float2(scale, 0.0f) : conjugate(largest) * (scale / precise::sqrt(largest_square));
+  for (int i = 0; i < n; ++i) {
+    float2 element = multiply(unbalanced(x, i, order, exponents, exponent), factor);
+    element.y = i == place ? 0.0f : element.y;
+    to[order[i]] = element;
+    if (is_paired) {
+      to[n + order[i]] = conjugate(element);
+    }
+  }
+}
+
+// Of a matrix in Schur form, and of the transformations that brought it there.
+template <typename T, typename Team, int STRIDE, int PACKS, typename Columns, typename Ints>
+inline void store_results(Columns packs, Columns transformations, int lane, int padded,
+                          int exponent, Ints order, Ints exponents, constant SquaresParameters& p,
+                          uint matrix, device float2* values, device float2* vectors) {
+  const int n = p.size;
+  const int64_t first = int64_t(matrix) * n;
+  for (int j = lane; j < n; j += Team::kLanes) {
+    const bool is_second = is_pair<T, STRIDE>(packs, n, j - 1);
+    if (is_second) {
+      continue;
+    }
+    const bool is_paired = is_pair<T, STRIDE>(packs, n, j);
+    const float2 value = schur_value<T, STRIDE>(packs, n, j);
+    values[first + j] = with_exponent(value, exponent);
+    if (is_paired) {
+      values[first + j + 1] = with_exponent(conjugate(value), exponent);
+    }
+    if (p.with_vectors) {
+      ComplexColumn<T, PACKS> x;
+      ComplexColumn<T, PACKS> y;
+      back_substitute<T, STRIDE>(x, packs, n, j, value);
+      clear(y);
+      for (int k = 0; k <= j + (is_paired ? 1 : 0); ++k) {
+        add_above(y, transformations + k * STRIDE, padded, element_of(x, k));
+      }
+      store_vector(y, n, order, exponents, is_paired, vectors + (first + j) * n);
+    }
+  }
+}
+
+// What a team needs beside the columns of matrices.
+template <typename T, int SIZE>
+struct Workplace {
+  int places[SIZE];
+  int order[SIZE];
+  int exponents[SIZE];
+  int more[SIZE];
+  int shared[2];
+  T taus[SIZE];
+  SchurStep<T> step;
+  Bulge<T> bulge;
+};
+
+template <typename T, typename Team, int SIZE, typename Columns, typename Place>
+inline void find_eigenvalues(Columns packs, Columns vectors, Place place, int lane, int padded,
+                             device float2* values, device float2* to, device int* infos,
+                             device const T* input, constant SquaresParameters& p, uint matrix) {
+  constexpr int STRIDE = Layout<T, SIZE, Team>::kStride;
+  constexpr int PACKS = Layout<T, SIZE, Team>::kPacks;
+  const int n = p.size;
+  bool is_finite;
+  const int loaded = load_columns<T, Team, SIZE>(
+      vectors, lane, n, Source<T>{input + matrix * p.next_matrix, p}, is_finite);
+  const int balanced =
+      balance<T, Team, STRIDE>(vectors, lane, n, &place->places[0], &place->order[0],
+                               &place->exponents[0], &place->more[0], &place->shared[0]);
+  reorder<T, Team, STRIDE>(packs, vectors, lane, n, padded, &place->order[0], &place->exponents[0],
+                           balanced);
+  reduce_to_hessenberg<T, Team, STRIDE>(packs, vectors, lane, n, padded, &place->taus[0]);
+  if (p.with_vectors) {
+    multiply_reflectors<T, Team, SIZE, 1>(vectors, lane, n, &place->taus[0]);
+  }
+  find_schur_form<T, Team, STRIDE>(packs, vectors, lane, n, padded, p.with_vectors != 0,
+                                   &place->step, &place->bulge);
+  store_results<T, Team, STRIDE, PACKS>(packs, vectors, lane, padded, loaded + balanced,
+                                        &place->order[0], &place->exponents[0], p, matrix, values,
+                                        to);
+  if (lane == 0) {
+    infos[matrix] = is_finite ? place->step.count_unfinished() : kEigNotFinite;
+  }
+}
+
+// A matrix of at most 8 rows is the work of a thread.
+template <typename T, int SIZE>
+kernel void eig_thread(device float2* values [[buffer(0)]], device float2* vectors [[buffer(1)]],
+                       device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
+                       constant SquaresParameters& p [[buffer(4)]],
+                       uint thread_index [[thread_position_in_grid]]) {
+  const uint matrix = p.first + thread_index;
+  if (matrix >= p.end) {
+    return;
+  }
+  typedef Layout<T, SIZE, Alone> L;
+  float4 packs[SIZE * L::kStride];
+  float4 transformations[SIZE * L::kStride];
+  Workplace<T, SIZE> place;
+  find_eigenvalues<T, Alone, SIZE>(&packs[0], &transformations[0], &place, 0, SIZE, values, vectors,
+                                   infos, input, p, matrix);
+}
+
+// A larger one, of a simdgroup.
+template <typename T, int SIZE>
+kernel void eig_simdgroup(device float2* values [[buffer(0)]], device float2* vectors [[buffer(1)]],
+                          device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
+                          constant SquaresParameters& p [[buffer(4)]],
+                          uint group [[threadgroup_position_in_grid]],
+                          uint lane [[thread_index_in_simdgroup]]) {
+  typedef Layout<T, SIZE, Simdgroup> L;
+  threadgroup float4 packs[SIZE * L::kStride];
+  threadgroup float4 transformations[SIZE * L::kStride];
+  threadgroup Workplace<T, SIZE> place;
+  find_eigenvalues<T, Simdgroup, SIZE>(&packs[0], &transformations[0], &place, int(lane),
+                                       with_padding<T>(int(p.size)), values, vectors, infos, input,
+                                       p, p.first + group);
+}
+
+// One for whose columns threadgroup memory has no room. columns: 2 n of SIZE elements and a pack,
+// of each matrix.
+template <typename T, int SIZE>
+kernel void eig_device(device float2* values [[buffer(0)]], device float2* vectors [[buffer(1)]],
+                       device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
+                       device float4* columns [[buffer(4)]],
+                       constant SquaresParameters& p [[buffer(5)]],
+                       uint group [[threadgroup_position_in_grid]],
+                       uint lane [[thread_index_in_simdgroup]]) {
+  typedef Layout<T, SIZE, SimdgroupOfDevice> L;
+  threadgroup Workplace<T, SIZE> place;
+  const int64_t packs = int64_t(p.size) * L::kStride;
+  device float4* const own = columns + 2 * packs * group;
+  find_eigenvalues<T, SimdgroupOfDevice, SIZE>(own, own + packs, &place, int(lane),
+                                               with_padding<T>(int(p.size)), values, vectors, infos,
+                                               input, p, p.first + group);
+}
+
+#define REGISTER_EIG(KIND, T, SIZE, ...) \
+  REGISTER_KERNEL("eig_" #KIND "_" #SIZE "_" #T, eig_##KIND, T, SIZE)
+
+REGISTER_EIG(thread, float, 4, uint);
+REGISTER_EIG(thread, float, 8, uint);
+REGISTER_EIG(thread, float2, 4, uint);
+REGISTER_EIG(thread, float2, 8, uint);
+REGISTER_EIG(simdgroup, float, 16, uint, uint);
+REGISTER_EIG(simdgroup, float, 32, uint, uint);
+REGISTER_EIG(simdgroup, float, 56, uint, uint);
+REGISTER_EIG(simdgroup, float2, 16, uint, uint);
+REGISTER_EIG(simdgroup, float2, 32, uint, uint);
+REGISTER_EIG(simdgroup, float2, 40, uint, uint);
+
+#define REGISTER_EIG_DEVICE(T) REGISTER_KERNEL("eig_device_64_" #T, eig_device, T, kMostOfEigDevice)
+
+REGISTER_EIG_DEVICE(float);
+REGISTER_EIG_DEVICE(float2);

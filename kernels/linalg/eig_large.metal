@@ -1,0 +1,849 @@
+// The Schur form of Hessenberg matrices of any size, and their eigenvectors, in many launches. A
+// sweep chases several bulges, one behind the other, from window to window on the diagonal (Braman,
+// Byers and Mathias, "The Multishift QR Algorithm. Part I", 2002); what a window did, a product of
+// reflectors U, is then done to what is above it and right of it, and to the vectors.
+//
+// Matrices are columns of packs; behind their rows are zeros.
+#include <metalops/register_kernel.h>
+
+#include <metal_stdlib>
+
+#include <kernels/linalg/common/column_packs.h>
+#include <kernels/linalg/common/complex.h>
+#include <kernels/linalg/common/scaling.h>
+#include <kernels/linalg/common/schur.h>
+#include <kernels/linalg/common/schur_vectors.h>
+#include <kernels/linalg/common/team_hessenberg.h>
+#include <kernels/linalg/common/teams.h>
+#include <kernels/linalg/eig_large.h>
+using namespace metal;
+using namespace metalops;
+
+constant constexpr int kLanes = c10::metal::simdgroup_size;
+
+template <typename T>
+struct Window {
+  static constexpr constant int kSize = is_complex_v<T> ? kComplexSchurWindow : kSchurWindow;
+  static constexpr constant int kRows = ColumnPacks<T>::kRows;
+  static constexpr constant int kPacks = kSize / kRows;
+  static constexpr constant int kStride = kPacks + 1;
+  static constexpr constant int kAll = kSize * kStride;
+  static constexpr constant int kRow = is_complex_v<T> ? 2 * kSize : kSize;  // numbers of U's rows
+  static constexpr constant int kProduct = kSize * kSize;
+  static constexpr constant int kBulges = kSize / 2 / kBulge<T>;
+  // Rows from one window of a sweep to the next.
+  static constexpr constant int kAdvance = kSize - 1 - kBulge<T> * kBulges;
+};
+
+// ---- windows ------------------------------------------------------------------------------------
+
+// Copies the window of `size` rows from row `first` on; the vectors become the identity.
+// Neighbouring lanes copy neighbouring packs.
+template <typename T>
+inline void load_window(threadgroup float4* packs, threadgroup float4* vectors,
+                        device const float4* matrix, int stride, int first, int size, int lane,
+                        int lanes) {
+  typedef Window<T> W;
+  for (int p = lane; p < W::kSize * W::kPacks; p += lanes) {
+    const int j = p / W::kPacks;
+    const int row = p % W::kPacks * W::kRows;
+    device const T* const from =
+        elements_of<T>(matrix + int64_t(first + min(j, size - 1)) * stride) + first;
+    threadgroup float4* const to = packs + j * W::kStride + p % W::kPacks;
+#pragma unroll
+    for (int i = 0; i < W::kRows; ++i) {
+      elements_of<T>(to)[i] = row + i < size && j < size ? from[row + i] : from_real<T>(0.0f);
+    }
+    vectors[j * W::kStride + p % W::kPacks] = ColumnPacks<T>::unit(row, j);
+  }
+}
+
+template <typename T>
+inline void store_window(device float4* matrix, device T* transformation,
+                         threadgroup const float4* packs, threadgroup const float4* vectors,
+                         int stride, int first, int size, int lane, int lanes) {
+  typedef Window<T> W;
+  for (int p = lane; p < size * W::kPacks; p += lanes) {
+    const int j = p / W::kPacks;
+    const int row = p % W::kPacks * W::kRows;
+    threadgroup const float4* const from = packs + j * W::kStride + p % W::kPacks;
+    device T* const to = elements_of<T>(matrix + int64_t(first + j) * stride) + first;
+#pragma unroll
+    for (int i = 0; i < W::kRows; ++i) {
+      if (row + i < size) {
+        to[row + i] = elements_of<T>(from)[i];
+      }
+    }
+  }
+  for (int i = lane; i < W::kSize * W::kSize; i += lanes) {
+    const int row = i / W::kSize;
+    const int column = i % W::kSize;
+    transformation[i] = elements_of<T>(vectors + column * W::kStride)[row];
+  }
+}
+
+// The first row after 0, or if is_last the last one up to `high`, that is split from the row before
+// it, among those from `from` on; 0 if there is none.
+template <typename T>
+inline int find_split(device const float4* matrix, int stride, int n, int from, int high,
+                      bool is_last, int lane) {
+  float best = is_last ? 0.0f : -float(n);
+  for (int k = max(from, 1) + lane; k <= high; k += kLanes) {
+    if (is_split<T>(matrix, stride, n, k, kSchurTiny)) {
+      best = max(best, float(is_last ? k : -k));
+    }
+  }
+  best = simd_max(best);
+  return is_last ? int(best) : best == -float(n) ? 0 : int(-best);
+}
+
+// Finds the eigenvalues of what has been split off at the end and fits into a window. A simdgroup
+// for each matrix.
+template <typename T>
+kernel void schur_finish(device SchurSweeps* all_sweeps [[buffer(0)]],
+                         device float4* matrices [[buffer(1)]],
+                         device T* transformations [[buffer(2)]], device int* infos [[buffer(3)]],
+                         constant SchurParameters& p [[buffer(4)]],
+                         uint matrix [[threadgroup_position_in_grid]],
+                         uint simd_lane [[thread_index_in_simdgroup]]) {
+  typedef Window<T> W;
+  threadgroup float4 packs[W::kAll];
+  threadgroup float4 vectors[W::kAll];
+  threadgroup SchurStep<T> step;
+  threadgroup Bulge<T> bulge;
+  threadgroup int plan[2];
+  const int lane = simd_lane;
+  const int n = p.size;
+  device SchurSweeps* const sweeps = all_sweeps + matrix;
+  device float4* const own = matrices + int64_t(matrix) * n * p.stride;
+  const int high = sweeps->high;
+  const int begin = high - W::kSize + 1;
+  const int split = find_split<T>(own, p.stride, n, begin, high, false, lane);
+  SimdgroupOfDevice::wait();
+  if (lane == 0) {
+    plan[0] = high < W::kSize ? 0 : split;
+    plan[1] = high < 0 || (begin > 0 && split == 0) ? 0 : high - plan[0] + 1;
+    sweeps->first = plan[0];
+    sweeps->size = plan[1];
+    if (plan[1] > 0) {
+      sweeps->high = plan[0] - 1;
+      sweeps->stalled = 0;
+      if (plan[0] > 0) {
+        elements_of<T>(own + int64_t(plan[0] - 1) * p.stride)[plan[0]] = from_real<T>(0.0f);
+      }
+    }
+  }
+  SimdgroupOfDevice::wait();
+  const int first = plan[0];
+  const int size = plan[1];
+  if (size == 0) {
+    return;
+  }
+  load_window<T>(&packs[0], &vectors[0], own, p.stride, first, size, lane, kLanes);
+  SimdgroupOfDevice::wait();
+  find_schur_form<T, Simdgroup, W::kStride>(&packs[0], &vectors[0], lane, size, W::kSize, true,
+                                            &step, &bulge);
+  store_window<T>(own, transformations + int64_t(matrix) * W::kProduct, &packs[0], &vectors[0],
+                  p.stride, first, size, lane, kLanes);
+  if (lane == 0 && step.count_unfinished() > 0 && infos[matrix] == 0) {
+    infos[matrix] = first + step.count_unfinished();
+  }
+}
+
+// How many rows of a window in Schur form are left when eigenvalues at its end have been found:
+// their numbers in the column before the window, in which `below` stands above zeros, are nothing
+// but rounding errors.
+template <typename T>
+inline int count_left(threadgroup const float4* packs, threadgroup const float4* vectors, T below) {
+  constexpr int kSize = Window<T>::kSize;
+  constexpr int kStride = Window<T>::kStride;
+  const float size = sum_of_parts(below);
+  int left = kSize;
+  while (left > 0) {
+    const int rows = is_pair<T, kStride>(packs, kSize, left - 2) ? 2 : 1;
+    const float2 value = schur_value<T, kStride>(packs, kSize, left - rows);
+    float spike = 0.0f;
+    for (int k = left - rows; k < left; ++k) {
+      spike = max(spike, size * sum_of_parts(elements_of<T>(vectors + k * kStride)[0]));
+    }
+    const float around = sum_of_parts(value);
+    if (!(spike <= max(kSchurTiny, kSchurEpsilon * (around > 0.0f ? around : size)))) {
+      break;
+    }
+    left -= rows;
+  }
+  return left;
+}
+
+// The shifts of the bulges: the last eigenvalues of the first `rows` rows of a window in Schur
+// form. Real ones by twos. How many bulges there are is returned.
+template <typename T>
+inline int find_shifts(device float4* shifts, threadgroup const float4* packs, int rows) {
+  constexpr int kStride = Window<T>::kStride;
+  int k = max(rows - Window<T>::kBulges * (kBulge<T> - 1), 0);
+  if (is_pair<T, kStride>(packs, rows, k - 1)) {
+    ++k;
+  }
+  int found = 0;
+  float2 alone(0.0f);
+  bool has_alone = false;
+  for (; k < rows; ++k) {
+    const float2 value = schur_value<T, kStride>(packs, rows, k);
+    if (kBulge<T> == 2) {
+      shifts[found++] = float4(value, value);
+    } else if (is_pair<T, kStride>(packs, rows, k)) {
+      shifts[found++] = float4(value, conjugate(value));
+      ++k;
+    } else if (has_alone) {
+      shifts[found++] = float4(alone, value);
+      has_alone = false;
+    } else {
+      alone = value;
+      has_alone = true;
+    }
+  }
+  return found;
+}
+
+// Others, for a matrix on whose rows up to `high` those have no effect.
+template <typename T>
+inline int exceptional_shifts(device float4* shifts, device const float4* matrix, int stride,
+                              int high) {
+  for (int i = 0; i < Window<T>::kBulges; ++i) {
+    const int row = high - i * (kBulge<T> - 1);
+    const T beside = elements_of<T>(matrix + int64_t(row - 1) * stride)[row];
+    const T corner = elements_of<T>(matrix + int64_t(row) * stride)[row];
+    const float2 value(real_part(corner) + 0.75f * sum_of_parts(beside), imaginary_part(corner));
+    shifts[i] = float4(value, value);
+  }
+  return Window<T>::kBulges;
+}
+
+// Begins a sweep over what is left, if that does not fit into a window. The Schur form of a window
+// at its end tells the shifts, and which eigenvalues have been found already: these are split off
+// (Braman, Byers and Mathias, "The Multishift QR Algorithm. Part II: Aggressive Early Deflation",
+// 2002; but only those at the window's end, none is moved there). If they are many, the next window
+// may have some, too, and there is no sweep. A simdgroup for each matrix.
+template <typename T>
+kernel void schur_begin(device SchurSweeps* all_sweeps [[buffer(0)]],
+                        device float4* all_shifts [[buffer(1)]],
+                        device float4* matrices [[buffer(2)]],
+                        device T* transformations [[buffer(3)]], device int* infos [[buffer(4)]],
+                        constant SchurParameters& p [[buffer(5)]],
+                        uint matrix [[threadgroup_position_in_grid]],
+                        uint simd_lane [[thread_index_in_simdgroup]]) {
+  typedef Window<T> W;
+  constexpr int kPatience = 6;
+  constexpr int kFew = W::kSize / 7;
+  threadgroup float4 packs[W::kAll];
+  threadgroup float4 vectors[W::kAll];
+  threadgroup float4 spike[W::kPacks];
+  threadgroup float4 reflector[W::kPacks];
+  threadgroup SchurStep<T> step;
+  threadgroup Bulge<T> bulge;
+  threadgroup int plan[1];
+  const int lane = simd_lane;
+  const int n = p.size;
+  device SchurSweeps* const sweeps = all_sweeps + matrix;
+  device float4* const own = matrices + int64_t(matrix) * n * p.stride;
+  device float4* const shifts = all_shifts + int64_t(matrix) * kMostBulges;
+  const int high = sweeps->high;
+  const int low = find_split<T>(own, p.stride, n, 1, high, true, lane);
+  SimdgroupOfDevice::wait();
+  if (lane == 0) {
+    plan[0] = high - low + 1 > W::kSize;
+    sweeps->low = low;
+    sweeps->size = 0;
+    sweeps->bulges = 0;
+    sweeps->windows = 0;
+    if (low > 0) {
+      elements_of<T>(own + int64_t(low - 1) * p.stride)[low] = from_real<T>(0.0f);
+    }
+    if (plan[0] != 0 && sweeps->sweeps == 0) {
+      infos[matrix] = infos[matrix] == 0 ? high + 1 : infos[matrix];
+      sweeps->high = -1;
+      plan[0] = 0;
+    }
+  }
+  SimdgroupOfDevice::wait();
+  const bool begins = plan[0] != 0;
+  if (!begins) {
+    return;
+  }
+  const int first = high - W::kSize + 1;
+  load_window<T>(&packs[0], &vectors[0], own, p.stride, first, W::kSize, lane, kLanes);
+  SimdgroupOfDevice::wait();
+  find_schur_form<T, Simdgroup, W::kStride>(&packs[0], &vectors[0], lane, W::kSize, W::kSize, true,
+                                            &step, &bulge);
+  device T* const before = elements_of<T>(own + int64_t(first - 1) * p.stride) + first;
+  if (lane == 0) {
+    const T below = before[0];
+    const int left =
+        step.count_unfinished() > 0 ? W::kSize : count_left<T>(&packs[0], &vectors[0], below);
+    const int found = W::kSize - left;
+    plan[0] = left;
+    sweeps->high = high - found;
+    sweeps->stalled = found > 0 ? 0 : sweeps->stalled;
+    if (found <= kFew && high - found - low + 1 > W::kSize) {
+      const bool is_exceptional = sweeps->stalled > 0 && sweeps->stalled % kPatience == 0;
+      sweeps->bulges = is_exceptional ? exceptional_shifts<T>(shifts, own, p.stride, high)
+                                      : find_shifts<T>(shifts, &packs[0], left);
+      sweeps->next = low;
+      const int rest = high - found - (low + W::kSize - 1);
+      sweeps->windows = 1 + (rest + W::kAdvance - 1) / W::kAdvance;
+      ++sweeps->stalled;
+      --sweeps->sweeps;
+    }
+    for (int i = 0; i < W::kSize; ++i) {
+      const T share = elements_of<T>(&vectors[i * W::kStride])[0];
+      elements_of<T>(&spike[0])[i] =
+          i < left ? multiply(conjugate(share), below) : from_real<T>(0.0f);
+    }
+  }
+  SimdgroupOfDevice::wait();
+  const int left = plan[0];
+  if (left == W::kSize) {
+    return;
+  }
+  restore_hessenberg<T, Simdgroup, W::kStride>(&packs[0], &vectors[0], &spike[0], &reflector[0],
+                                               lane, left, W::kSize, W::kPacks);
+  store_window<T>(own, transformations + int64_t(matrix) * W::kProduct, &packs[0], &vectors[0],
+                  p.stride, first, W::kSize, lane, kLanes);
+  if (lane == 0) {
+    before[0] = elements_of<T>(&spike[0])[0];
+    sweeps->first = first;
+    sweeps->size = W::kSize;
+  }
+}
+
+inline void begin_bulge(thread SchurStep<float>* step, threadgroup const float* a,
+                        threadgroup const float* b, float4 shifts) {
+  const float3 v = first_column(a, b, shifts.xy, shifts.zw);
+  step->v[0] = v.x;
+  step->v[1] = v.y;
+  step->v[2] = v.z;
+}
+
+inline void begin_bulge(thread SchurStep<float2>* step, threadgroup const float2* a,
+                        threadgroup const float2*, float4 shifts) {
+  const float2 x = a[0] - shifts.xy;
+  const float s = sum_of_parts(x) + sum_of_parts(a[1]);
+  step->v[0] = x / s;
+  step->v[1] = a[1] / s;
+}
+
+// The bulges that are chased by a row each at the same time. Each is kBulge rows behind the one
+// before it: so none touches what another one reads, and the reflectors are those of chasing one
+// after the other. Rows are those of the window.
+template <typename T>
+struct Wave {
+  int bulges;
+  int row;  // of the first bulge
+  int low;
+  int high;
+
+  int row_of(int bulge) const { return row - kBulge<T> * bulge; }
+  bool has(int bulge) const { return row_of(bulge) >= low && row_of(bulge) < high; }
+  int count_of(int bulge) const { return min(kBulge<T>, high - row_of(bulge) + 1); }
+};
+
+// A simdgroup of a threadgroup, whose simdgroups share the bulges.
+struct Worker {
+  int simdgroup;
+  int simdgroups;
+  int lane;
+};
+
+template <typename T>
+inline void make_reflector(Wave<T> wave, threadgroup float4* packs,
+                           threadgroup Bulge<T>* reflectors, threadgroup const float4* shifts,
+                           int i) {
+  if (!wave.has(i)) {
+    return;
+  }
+  constexpr int kStride = Window<T>::kStride;
+  const int k = wave.row_of(i);
+  SchurStep<T> step;
+  step.first = wave.low;
+  step.low = wave.low;
+  for (int part = 0; part < 3; ++part) {
+    step.v[part] = from_real<T>(0.0f);
+  }
+  if (k == wave.low) {
+    begin_bulge(&step, elements_of<T>(packs + k * kStride) + k,
+                elements_of<T>(packs + (k + 1) * kStride) + k, shifts[i]);
+  }
+  reflectors[i] = bulge_of<T, kStride>(packs, &step, k, wave.count_of(i));
+}
+
+template <typename T>
+inline void reflect_rows_of_window(Wave<T> wave, threadgroup float4* packs,
+                                   threadgroup const Bulge<T>* reflectors, int size,
+                                   Worker worker) {
+  for (int i = worker.simdgroup; i < wave.bulges; i += worker.simdgroups) {
+    if (wave.has(i)) {
+      const int k = wave.row_of(i);
+      const Bulge<T> bulge = reflectors[i];
+      const int count = wave.count_of(i);
+      for (int j = k + worker.lane; j < size; j += kLanes) {
+        reflect_rows<T>(elements_of<T>(packs + j * Window<T>::kStride) + k, bulge, count);
+      }
+    }
+  }
+}
+
+template <typename T>
+inline void reflect_columns_of_window(Wave<T> wave, threadgroup float4* packs,
+                                      threadgroup float4* vectors,
+                                      threadgroup const Bulge<T>* reflectors, Worker worker) {
+  typedef Window<T> W;
+  for (int i = worker.simdgroup; i < wave.bulges; i += worker.simdgroups) {
+    if (wave.has(i)) {
+      const int k = wave.row_of(i);
+      const Bulge<T> bulge = reflectors[i];
+      const int count = wave.count_of(i);
+      const int own_packs = min(k + kBulge<T>, wave.high) / W::kRows + 1;
+      for (int j = worker.lane; j < own_packs + W::kPacks; j += kLanes) {
+        if (j < own_packs) {
+          reflect_columns<T, W::kStride>(packs + k * W::kStride + j, bulge, count);
+        } else {
+          reflect_columns<T, W::kStride>(vectors + k * W::kStride + j - own_packs, bulge, count);
+        }
+      }
+    }
+  }
+}
+
+// Chases all bulges as far as the next window reaches. A threadgroup for each matrix.
+template <typename T>
+kernel void schur_chase(
+    device SchurSweeps* all_sweeps [[buffer(0)]], device float4* matrices [[buffer(1)]],
+    device T* transformations [[buffer(2)]], device const float4* all_shifts [[buffer(3)]],
+    constant SchurParameters& p [[buffer(4)]], uint matrix [[threadgroup_position_in_grid]],
+    uint thread_lane [[thread_position_in_threadgroup]], uint threads [[threads_per_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint simdgroups [[simdgroups_per_threadgroup]], uint simd_lane [[thread_index_in_simdgroup]]) {
+  typedef Window<T> W;
+  threadgroup float4 packs[W::kAll];
+  threadgroup float4 vectors[W::kAll];
+  threadgroup Bulge<T> reflectors[kMostBulges];
+  threadgroup float4 shifts[kMostBulges];
+  threadgroup int plan[4];
+  const int lane = thread_lane;
+  const int lanes = threads;
+  device SchurSweeps* const sweeps = all_sweeps + matrix;
+  device float4* const own = matrices + int64_t(matrix) * p.size * p.stride;
+  if (lane == 0) {
+    plan[0] = sweeps->bulges;
+    plan[1] = sweeps->low;
+    plan[2] = sweeps->high;
+    plan[3] = sweeps->next;
+    sweeps->size = 0;
+  }
+  if (lane < kMostBulges) {
+    shifts[lane] = all_shifts[int64_t(matrix) * kMostBulges + lane];
+  }
+  threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+  const int bulges = plan[0];
+  const int low = plan[1];
+  const int high = plan[2];
+  if (bulges == 0) {
+    return;
+  }
+  const int next = plan[3];
+  const int before = next - kBulge<T> * (bulges - 1) - 1;  // the row before the last bulge
+  const int first = before > low ? before : low;
+  const int full = first + W::kSize - 1;
+  const int last = full < high ? full : high;
+  const int size = last - first + 1;
+  const bool is_end = last == high;
+  const int end = is_end ? high + kBulge<T> * (bulges - 1) : last - kBulge<T> + 1;
+  load_window<T>(&packs[0], &vectors[0], own, p.stride, first, size, lane, lanes);
+  threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+  const Worker worker = {int(simdgroup), int(simdgroups), int(simd_lane)};
+  for (int row = next - first; row < end - first; ++row) {
+    const Wave<T> wave = {bulges, row, low - first, high - first};
+    if (lane < bulges) {
+      make_reflector<T>(wave, &packs[0], &reflectors[0], &shifts[0], lane);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    reflect_rows_of_window<T>(wave, &packs[0], &reflectors[0], size, worker);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    reflect_columns_of_window<T>(wave, &packs[0], &vectors[0], &reflectors[0], worker);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+  store_window<T>(own, transformations + int64_t(matrix) * W::kProduct, &packs[0], &vectors[0],
+                  p.stride, first, size, lane, lanes);
+  if (lane == 0) {
+    sweeps->next = end;
+    sweeps->first = first;
+    sweeps->size = size;
+    sweeps->bulges = is_end ? 0 : bulges;
+  }
+}
+
+// Multiplies a row of `size` elements, `step` apart, with U; behind it, what there is is changed,
+// too. Columns, which U^H is to be multiplied with, are conjugate rows. The sums are numbers of
+// their own and not packs: so they stay in registers, of GPUs and, side by side, of the software
+// device, if they are not too many.
+template <typename T>
+inline void multiply_row(threadgroup T* x, int step, int size, threadgroup const float4* product,
+                         bool is_column) {
+  typedef Window<T> W;
+  constexpr int kSums = is_complex_v<T> ? W::kRow / 2 : W::kRow;
+  float results[W::kRow];
+#pragma unroll
+  for (int first = 0; first < W::kRow; first += kSums) {
+    threadgroup const float* u = reinterpret_cast<threadgroup const float*>(product) + first;
+    float sums[kSums];
+    float turned[kSums];  // of products with imaginary parts
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) {
+      sums[i] = 0.0f;
+      turned[i] = 0.0f;
+    }
+    for (int k = 0; k < size; ++k) {
+      const T number = x[k * step];
+      const float re = real_part(number);
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) {
+        sums[i] = fma(u[i], re, sums[i]);
+      }
+      if (is_complex_v<T>) {
+        const float im = is_column ? -imaginary_part(number) : imaginary_part(number);
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) {
+          turned[i] = fma(u[i], im, turned[i]);
+        }
+      }
+      u += W::kRow;
+    }
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) {
+      const float other = is_complex_v<T> ? turned[i ^ 1] : 0.0f;
+      results[first + i] = sums[i] + (i % 2 == 0 ? -other : other);
+    }
+  }
+  threadgroup float* const to = reinterpret_cast<threadgroup float*>(x);
+#pragma unroll
+  for (int i = 0; i < W::kRow; ++i) {
+    if (is_complex_v<T>) {
+      to[2 * (i / 2 * step) + i % 2] = is_column && i % 2 == 1 ? -results[i] : results[i];
+    } else {
+      to[i * step] = results[i];
+    }
+  }
+}
+
+// What the last window did, to the rest of the matrix and to the vectors: threadgroups for the rows
+// above it, then as many for those of the vectors, and for the columns right of it; a thread for
+// each. Threadgroups have kSchurRows threads.
+template <typename T>
+kernel void schur_apply(device float4* matrices [[buffer(0)]], device float4* vectors [[buffer(1)]],
+                        device const SchurSweeps* all_sweeps [[buffer(2)]],
+                        device const float4* transformations [[buffer(3)]],
+                        constant SchurParameters& p [[buffer(4)]],
+                        uint group [[threadgroup_position_in_grid]],
+                        uint thread_lane [[thread_index_in_threadgroup]]) {
+  typedef Window<T> W;
+  constexpr int kTeam = kSchurRows;
+  constexpr int kPacks = W::kProduct / W::kRows;
+  threadgroup float4 product[kPacks];
+  threadgroup T tile[W::kSize * kTeam + max(W::kSize, kTeam)];
+  const int lane = thread_lane;
+  const int n = p.size;
+  const uint groups = c10::metal::ceil_div(n, kTeam);
+  const int64_t matrix = group / (3 * groups);
+  const uint what = group / groups % 3;
+  const int first = all_sweeps[matrix].first;
+  const int size = all_sweeps[matrix].size;
+  // Without vectors, what has been split off does not matter.
+  int begin = p.with_form ? 0 : all_sweeps[matrix].low;
+  int end = first;
+  if (what == 1) {
+    begin = 0;
+    end = p.with_form ? n : 0;
+  } else if (what == 2) {
+    begin = first + size;
+    end = p.with_form ? n : all_sweeps[matrix].high + 1;
+  }
+  begin += int(group % groups) * kTeam;
+  const int left = end - begin;
+  const int rows = left < kTeam ? left : kTeam;
+  if (size == 0 || rows <= 0) {
+    return;
+  }
+  // Parts of columns of the matrix: those of the window, or those right of it.
+  const bool is_column = what == 2;
+  const int lines = is_column ? rows : size;
+  const int length = is_column ? size : rows;
+  const int stride = (is_column ? W::kSize : kTeam) + 1;  // odd: threads read other banks
+  const int64_t column = int64_t(p.stride) * W::kRows;
+  device T* const from = elements_of<T>((what == 1 ? vectors : matrices) + matrix * n * p.stride) +
+                         (is_column ? begin * column + first : first * column + begin);
+  for (int i = lane; i < kPacks; i += kTeam) {
+    product[i] = transformations[matrix * kPacks + i];
+  }
+  if (lane < length) {
+#pragma unroll(16)
+    for (int line = 0; line < lines; ++line) {
+      tile[line * stride + lane] = from[line * column + lane];
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (lane < rows) {
+    multiply_row<T>(is_column ? &tile[lane * stride] : &tile[lane], is_column ? 1 : stride, size,
+                    &product[0], is_column);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (lane < length) {
+    for (int line = 0; line < lines; ++line) {
+      from[line * column + lane] = tile[line * stride + lane];
+    }
+  }
+}
+
+// ---- results ------------------------------------------------------------------------------------
+
+// Whether rows k and k + 1 are a block of complex eigenvalues.
+template <typename T>
+inline bool has_pair(device const float4* matrix, int stride, int n, int k) {
+  return !is_complex_v<T> && k >= 0 && k + 1 < n &&
+         real_part(elements_of<T>(matrix + int64_t(k) * stride)[k + 1]) != 0.0f;
+}
+
+template <typename T>
+inline float2 value_of(device const float4* matrix, int stride, int n, int k) {
+  device const T* const column = elements_of<T>(matrix + int64_t(k) * stride);
+  float2 value(real_part(column[k]), imaginary_part(column[k]));
+  if (has_pair<T>(matrix, stride, n, k)) {
+    const float above = real_part(elements_of<T>(matrix + int64_t(k + 1) * stride)[k]);
+    value.y = precise::sqrt(abs(above)) * precise::sqrt(abs(real_part(column[k + 1])));
+  }
+  return value;
+}
+
+// The eigenvalues. A thread for each.
+template <typename T>
+kernel void schur_values(device float2* values [[buffer(0)]],
+                         device const float4* matrices [[buffer(1)]],
+                         device const int* exponents [[buffer(2)]],
+                         constant SchurParameters& p [[buffer(3)]],
+                         uint2 position [[thread_position_in_grid]]) {
+  const int n = p.size;
+  const int k = position.x;
+  if (k >= n) {
+    return;
+  }
+  const int64_t matrix = position.y;
+  device const float4* const own = matrices + matrix * n * p.stride;
+  const bool is_second = has_pair<T>(own, p.stride, n, k - 1);
+  const float2 value = value_of<T>(own, p.stride, n, is_second ? k - 1 : k);
+  values[matrix * n + k] = with_exponent(is_second ? conjugate(value) : value, exponents[matrix]);
+}
+
+// Complex vectors in packs: of real matrices, real parts in a row, then imaginary parts; of complex
+// ones as they are.
+inline float2 element_at(device const float4* x, int stride, int i, float) {
+  return float2(elements_of<float>(x)[i], elements_of<float>(x + stride)[i]);
+}
+inline float2 element_at(device const float4* x, int, int i, float2) {
+  return elements_of<float2>(x)[i];
+}
+inline void put_element(device float4* x, int stride, int i, float2 value, float) {
+  elements_of<float>(x)[i] = value.x;
+  elements_of<float>(x + stride)[i] = value.y;
+}
+inline void put_element(device float4* x, int, int i, float2 value, float2) {
+  elements_of<float2>(x)[i] = value;
+}
+inline void subtract_pack(device float4* x, int stride, float4 pack, float2 factor, float) {
+  x[0] += pack * -factor.x;
+  x[stride] += pack * -factor.y;
+}
+inline void subtract_pack(device float4* x, int, float4 pack, float2 factor, float2) {
+  x[0] += times(pack, -factor);
+}
+
+// Eigenvectors of the matrices in Schur form, as back_substitute() of schur_vectors.h makes them. A
+// simdgroup for each.
+template <typename T>
+kernel void schur_back_substitute(device float4* vectors [[buffer(0)]],
+                                  device const float4* matrices [[buffer(1)]],
+                                  constant SchurParameters& p [[buffer(2)]],
+                                  uint group [[threadgroup_position_in_grid]],
+                                  uint simd_lane [[thread_index_in_simdgroup]]) {
+  constexpr float kLarge = 0x1p+30f;
+  constexpr int kRows = ColumnPacks<T>::kRows;
+  constexpr int kParts = is_complex_v<T> ? 1 : 2;
+  threadgroup float2 solved[2];
+  threadgroup int plan[2];
+  threadgroup float scale;
+  const T type = from_real<T>(0.0f);
+  const int lane = simd_lane;
+  const int n = p.size;
+  const int64_t matrix = group / p.count;
+  const int j = p.first + int(group % p.count);
+  device const float4* const own = matrices + matrix * n * p.stride;
+  device float4* const x = vectors + (matrix * n + j) * kParts * p.stride;
+  for (int i = lane; i < kParts * p.stride; i += kLanes) {
+    x[i] = float4(0.0f);
+  }
+  simdgroup_barrier(mem_flags::mem_device);
+  if (lane == 0) {
+    plan[0] = has_pair<T>(own, p.stride, n, j - 1) ? 0 : j;
+    plan[1] = 1;
+    solved[0] = float2(1.0f, 0.0f);
+    solved[1] = float2(0.0f);
+    scale = 1.0f;
+    if (has_pair<T>(own, p.stride, n, j)) {
+      const float below = real_part(elements_of<T>(own + int64_t(j) * p.stride)[j + 1]);
+      const float above = real_part(elements_of<T>(own + int64_t(j + 1) * p.stride)[j]);
+      const float2 value = value_of<T>(own, p.stride, n, j);
+      const bool is_upper = abs(above) >= abs(below);
+      solved[0] = float2(is_upper ? 1.0f : -value.y / below, 0.0f);
+      solved[1] = float2(0.0f, is_upper ? value.y / above : 1.0f);
+      plan[1] = 2;
+      put_element(x, p.stride, j + 1, solved[1], type);
+    }
+    if (plan[0] == j) {
+      put_element(x, p.stride, j, solved[0], type);
+    }
+  }
+  simdgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+  const float2 value = value_of<T>(own, p.stride, n, j);
+  const float smallest = smallest_divisor(value);
+  int end = plan[0];
+  // What is solved last is in rows end to end + count - 1.
+  while (end > 0) {
+    const int count = plan[1];
+    const float factor = scale;
+    const float2 first = solved[0];
+    const float2 second = solved[1];
+    device const float4* const column = own + int64_t(end) * p.stride;
+    if (factor != 1.0f) {
+      for (int i = lane; i < p.stride; i += kLanes) {  // packs of the same lane as below
+        for (int part = 0; part < kParts; ++part) {
+          const int place = part * p.stride + i;
+          x[place] *= factor;
+        }
+      }
+    }
+    const int packs = c10::metal::ceil_div(end, kRows);
+    for (int i = lane; i < packs; i += kLanes) {
+      const float4 pack = column[i];
+      subtract_pack(x + i, p.stride, pack - ColumnPacks<T>::rows_from(pack, i * kRows, end), first,
+                    type);
+      if (count == 2) {
+        const float4 next = column[p.stride + i];
+        subtract_pack(x + i, p.stride, next - ColumnPacks<T>::rows_from(next, i * kRows, end),
+                      second, type);
+      }
+    }
+    simdgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+    if (lane == 0) {
+      const int k = end - 1;
+      device const T* const diagonal = elements_of<T>(own + int64_t(k) * p.stride);
+      float size;
+      if (has_pair<T>(own, p.stride, n, k - 1)) {
+        device const T* const before = elements_of<T>(own + int64_t(k - 1) * p.stride);
+        const TwoUnknowns found = solve_two_by_two(
+            real_part(before[k - 1]), real_part(diagonal[k - 1]), real_part(before[k]),
+            real_part(diagonal[k]), value, element_at(x, p.stride, k - 1, type),
+            element_at(x, p.stride, k, type), smallest);
+        solved[0] = found.first;
+        solved[1] = found.second;
+        put_element(x, p.stride, k - 1, found.first, type);
+        put_element(x, p.stride, k, found.second, type);
+        size = max(largest_part(found.first), largest_part(found.second));
+        plan[1] = 2;
+        plan[0] = end - 2;
+      } else {
+        const float2 corner(real_part(diagonal[k]), imaginary_part(diagonal[k]));
+        const float2 above = element_at(x, p.stride, k, type);
+        const float2 divisor = divisor_of(corner - value, smallest);
+        const float2 found = metalops::divide(above, divisor);
+        solved[0] = found;
+        put_element(x, p.stride, k, found, type);
+        size = largest_part(found);
+        plan[1] = 1;
+        plan[0] = end - 1;
+      }
+      scale = size > kLarge ? ldexp(1.0f, -ilogb(size)) : 1.0f;
+      solved[0] *= scale;
+      solved[1] *= scale;
+    }
+    simdgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+    end = plan[0];
+  }
+}
+
+// Eigenvectors of the balanced matrices as those of the matrices themselves, of norm 1 and with
+// their largest elements real. A simdgroup for each.
+template <typename T>
+kernel void schur_vectors(device float2* vectors [[buffer(0)]],
+                          device const float4* balanced [[buffer(1)]],
+                          device const float4* matrices [[buffer(2)]],
+                          device const int* scales [[buffer(3)]],
+                          constant SchurParameters& p [[buffer(4)]],
+                          uint2 position [[thread_position_in_grid]],
+                          uint simd_lane [[thread_index_in_simdgroup]]) {
+  constexpr int kParts = is_complex_v<T> ? 1 : 2;
+  const T type = from_real<T>(0.0f);
+  const int lane = simd_lane;
+  const int n = p.size;
+  const int64_t matrix = position.y;
+  const int j = position.x / kLanes;
+  if (j >= n) {
+    return;
+  }
+  device const float4* const own = matrices + matrix * n * p.stride;
+  const bool is_second = has_pair<T>(own, p.stride, n, j - 1);
+  device const float4* const x =
+      balanced + (matrix * n + (is_second ? j - 1 : j)) * kParts * p.stride;
+  device const int* const scale = scales + matrix * n;
+  float highest = -1000.0f;
+  for (int i = lane; i < n; i += kLanes) {
+    const float size = largest_part(element_at(x, p.stride, i, type));
+    highest = max(highest, size > 0.0f ? float(ilogb(size) + scale[i]) : -1000.0f);
+  }
+  const int exponent = int(simd_max(highest));
+  float squares = 0.0f;
+  float largest = -1.0f;
+  for (int i = lane; i < n; i += kLanes) {
+    const float2 element = with_exponent(element_at(x, p.stride, i, type), scale[i] - exponent);
+    squares += squared_magnitude(element);
+    largest = max(largest, squared_magnitude(element));
+  }
+  squares = simd_sum(squares);
+  largest = simd_max(largest);
+  float place = float(n);
+  for (int i = lane; i < n; i += kLanes) {
+    const float2 element = with_exponent(element_at(x, p.stride, i, type), scale[i] - exponent);
+    place = min(place, squared_magnitude(element) >= largest ? float(i) : float(n));
+  }
+  const int at = min(int(simd_min(place)), n - 1);
+  const float2 turned = with_exponent(element_at(x, p.stride, at, type), scale[at] - exponent);
+  const float unit = 1.0f / precise::sqrt(squares);
+  const float2 factor =
+      turned.y == 0.0f ? float2(unit, 0.0f) : conjugate(turned) * (unit / precise::sqrt(largest));
+  device float2* const to = vectors + (matrix * n + j) * n;
+  for (int i = lane; i < n; i += kLanes) {
+    float2 element =
+        multiply(with_exponent(element_at(x, p.stride, i, type), scale[i] - exponent), factor);
+    element.y = i == at ? 0.0f : element.y;
+    to[i] = is_second ? conjugate(element) : element;
+  }
+}
+
+#define REGISTER_EIG_LARGE(T)                                             \
+  REGISTER_KERNEL("schur_finish_" #T, schur_finish, T);                   \
+  REGISTER_KERNEL("schur_begin_" #T, schur_begin, T);                     \
+  REGISTER_KERNEL("schur_chase_" #T, schur_chase, T);                     \
+  REGISTER_KERNEL("schur_apply_" #T, schur_apply, T);                     \
+  REGISTER_KERNEL("schur_values_" #T, schur_values, T);                   \
+  REGISTER_KERNEL("schur_back_substitute_" #T, schur_back_substitute, T); \
+  REGISTER_KERNEL("schur_vectors_" #T, schur_vectors, T)
+
+REGISTER_EIG_LARGE(float);
+REGISTER_EIG_LARGE(float2);

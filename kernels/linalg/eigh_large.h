@@ -1,0 +1,35 @@
+// Parameters of the kernels of eigh_large.metal.
+#pragma once
+#include <c10/metal/common.h>
+
+#include <kernels/linalg/common/squares.h>
+
+namespace metalops {
+
+// Columns that are reduced between two updates of the rest of the matrix.
+C10_METAL_CONSTEXPR int kEighPanel = 32;
+
+// A column of a matrix being reduced. Columns are `stride` packs apart; behind the rows of a matrix
+// are zeros.
+struct EighColumnParameters {
+  int32_t size;
+  int32_t stride;
+  int32_t reflectors;  // rows of the tensor of reflectors
+  int32_t column;
+  int32_t from;   // the first row of the column's reflector that is not zero
+  int32_t start;  // the panel's first column
+  int32_t slice;  // columns of which a thread adds up products: a multiple of kEighPanel
+  int32_t slices;
+  int32_t first;        // the first row of the product of the matrix and the reflector
+  int32_t kinds;        // of vectors that it is multiplied with: 1 if they are reflectors, or 2
+  uint32_t ends_panel;  // only what is left of the panel's last column is to be done
+};
+
+// Values and vectors in a padded order.
+struct EighOrderParameters {
+  int32_t size;
+  int32_t padded;
+  int32_t row;  // elements from vector to vector
+};
+
+}  // namespace metalops

@@ -1,0 +1,625 @@
+// The factorisation of symmetric and Hermitian matrices, P A P^T = L D L^T or L D L^H, with
+// diagonal blocks of one or two rows, by the pivots of J. R. Bunch and L. Kaufman (Mathematics of
+// Computation 31, 1977), chosen as by LAPACK's xSYTF2 and xHETF2 with UPLO = 'L'; and the steps of
+// solving with it that are not triangular.
+#include <c10/metal/error.h>
+#include <metalops/register_kernel.h>
+#include <metalops/strided.h>
+#include <metal_stdlib>
+
+#include <kernels/linalg/common/complex.h>
+#include <kernels/linalg/common/pivots.h>
+#include <kernels/linalg/common/planar.h>
+#include <kernels/linalg/common/row_packs.h>
+#include <kernels/linalg/common/small_matrices.h>
+#include <kernels/linalg/ldl.h>
+using namespace metal;
+using c10::metal::ErrorMessages;
+using metalops::Candidate;
+using metalops::conjugate;
+using metalops::from_real;
+using metalops::kColumnsOfPack;
+using metalops::kMostSimdgroups;
+using metalops::LdlColumnsParameters;
+using metalops::LdlParameters;
+using metalops::Parts;
+using metalops::pivot_size;
+using metalops::real_part;
+using metalops::SmallMatricesParameters;
+
+constant constexpr uint kTogether = 4;           // columns that a thread takes at once
+constant constexpr float kAlpha = 0.640388203f;  // (1 + sqrt(17)) / 8
+
+template <typename T>
+inline T mirrored(T a, bool is_hermitian) {
+  return is_hermitian ? conjugate(a) : a;
+}
+
+// For numbers of the diagonal.
+template <typename T>
+inline T on_diagonal(T a, bool is_hermitian) {
+  return is_hermitian ? from_real<T>(real_part(a)) : a;
+}
+
+// Of all threads. sizes, rows: where simdgroups leave theirs, if there are several.
+inline Candidate best_of_threadgroup(Candidate own, threadgroup float* sizes,
+                                     threadgroup uint* rows, uint lane, uint simdgroup,
+                                     uint simdgroups) {
+  own.meet_simdgroup();
+  if (simdgroups > 1) {
+    if (lane == 0) {
+      sizes[simdgroup] = own.size;
+      rows[simdgroup] = own.row;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    own = Candidate();
+    if (lane < simdgroups) {
+      own.meet(sizes[lane], rows[lane]);
+    }
+    own.meet_simdgroup();
+  }
+  return own;
+}
+
+// Whether a number of that size can stand in a diagonal block.
+METAL_FUNC bool is_finite(float size) { return size >= 0.0f && size < INFINITY; }
+
+// What is known of a step, which is for all threads to read.
+struct Step {
+  uint k;          // the column
+  float size;      // of the diagonal's number
+  float largest;   // below it
+  uint row;        // where that is
+  uint is_zero;    // the column: there is nothing to do
+  uint is_unsure;  // whether that row has to be looked at
+  uint pivot;      // the row that is exchanged
+  uint is_pair;    // a block of two rows
+};
+
+inline void begin(threadgroup Step& step, uint k) { step.k = k; }
+
+inline void judge_column(threadgroup Step& step, float size, float largest, uint row) {
+  step.size = size;
+  step.largest = max(largest, 0.0f);
+  step.row = row;
+  step.is_zero = size < 0.0f || max(size, step.largest) == 0.0f;
+  step.is_unsure = step.is_zero == 0 && size < kAlpha * step.largest;
+  step.pivot = step.k;
+  step.is_pair = 0;
+}
+
+// size: of the number of its diagonal.
+inline void judge_row(threadgroup Step& step, float size, float largest) {
+  if (step.size < kAlpha * step.largest * (step.largest / largest)) {
+    step.pivot = step.row;
+    step.is_pair = size < kAlpha * largest;
+  }
+}
+
+// A diagonal block of two rows, divided by its number beside the diagonal so that nothing
+// overflows.
+template <typename T>
+struct Block {
+  typedef Parts<T> P;
+  P first;  // of the diagonal, divided
+  P second;
+  P beside;
+  P inverse;  // of the determinant, of all divided
+
+  // The rows of X of X D = (x, y).
+  P first_of(P x, P y, bool is_hermitian) const {
+    return inverse.times(second.times(x).minus(y).divided_by(beside.conjugate_if(is_hermitian)));
+  }
+  P second_of(P x, P y) const { return inverse.times(first.times(y).minus(x).divided_by(beside)); }
+};
+
+template <typename T>
+inline Block<T> block_of(Parts<T> d11, Parts<T> d21, Parts<T> d22, bool is_hermitian) {
+  const Parts<T> first = d11.divided_by(d21.conjugate_if(is_hermitian));
+  const Parts<T> second = d22.divided_by(d21);
+  const Parts<T> one = Parts<T>::of(from_real<T>(1.0f));
+  return {first, second, d21, one.divided_by(first.times(second).minus(one))};
+}
+
+// ---- matrices in columns ------------------------------------------------------------------------
+
+// The lower triangles of matrices, with zeros above, to the right and below: columns, of which each
+// has its imaginary parts behind its real ones (parts.h). A thread for each number; neighbouring
+// ones are neighbours in the input.
+template <typename T>
+kernel void ldl_load(device float* columns [[buffer(0)]], device const T* input [[buffer(1)]],
+                     constant LdlColumnsParameters& p [[buffer(2)]],
+                     uint3 position [[thread_position_in_grid]]) {
+  const uint row = p.is_by_rows != 0 ? position.y : position.x;
+  const uint column = p.is_by_rows != 0 ? position.x : position.y;
+  T number = T(0.0f);
+  if (column <= row && row < p.size) {
+    number = input[position.z * p.given.matrix + row * p.given.row + column * p.given.column];
+  }
+  device float* const to =
+      columns + (ulong{position.z} * p.apart + column) * p.apart * Parts<T>::kParts;
+  Parts<T>::of(number).store(to + row, p.apart);
+}
+
+// The factors, with zeros above the diagonal. A thread for each number.
+template <typename T>
+kernel void ldl_store(device T* factors [[buffer(0)]], device const float* columns [[buffer(1)]],
+                      constant LdlColumnsParameters& p [[buffer(2)]],
+                      uint3 position [[thread_position_in_grid]]) {
+  const uint row = position.x;
+  const uint column = position.y;
+  device const float* const from =
+      columns + (ulong{position.z} * p.apart + column) * p.apart * Parts<T>::kParts;
+  Parts<T> number = Parts<T>();
+  if (column <= row) {
+    number = Parts<T>::load(from + row, p.apart);
+    number = number.real_if(p.is_hermitian != 0 && row == column);
+  }
+  factors[position.z * p.given.matrix + row * p.given.row + column * p.given.column] =
+      number.number();
+}
+
+template <typename T>
+inline void exchange(device float* a, device float* b, ulong apart) {
+  const Parts<T> moved = Parts<T>::load(a, apart);
+  Parts<T>::load(b, apart).store(a, apart);
+  moved.store(b, apart);
+}
+
+// Of a column and of a row, which are mirror images.
+template <typename T>
+inline void exchange_mirrored(device float* a, device float* b, ulong apart, bool is_hermitian) {
+  const Parts<T> moved = Parts<T>::load(a, apart).conjugate_if(is_hermitian);
+  Parts<T>::load(b, apart).conjugate_if(is_hermitian).store(a, apart);
+  moved.store(b, apart);
+}
+
+// A row of L below a block of one row. x: where its number as it was is left.
+template <typename T>
+inline void divide_row(device float* row, device float* x, ulong apart, Parts<T> diagonal) {
+  const Parts<T> own = Parts<T>::load(row, apart);
+  own.store(x, apart);
+  own.divided_by(diagonal).store(row, apart);
+}
+
+// The same of two rows.
+template <typename T>
+inline void divide_pair(device float* row, device float* x, ulong apart, Block<T> block,
+                        bool is_hermitian) {
+  const ulong width = Parts<T>::kParts * apart;
+  const Parts<T> own = Parts<T>::load(row, apart);
+  const Parts<T> other = Parts<T>::load(row + width, apart);
+  own.store(x, apart);
+  other.store(x + width, apart);
+  block.first_of(own, other, is_hermitian).store(row, apart);
+  block.second_of(own, other).store(row + width, apart);
+}
+
+// What is left of a matrix behind a block: columns of a row, kTogether at a time, without a loop,
+// so that threads side by side may be one vector of a CPU. number: in the first column; factor:
+// that of the row that this column is.
+template <typename T>
+METAL_FUNC void reduce(device float* number, device const float* factor, Parts<T> own, ulong apart,
+                       bool is_hermitian) {
+  const Parts<T> other = Parts<T>::load(factor, apart).conjugate_if(is_hermitian);
+  Parts<T>::load(number, apart).minus_product(own, other).store(number, apart);
+}
+
+// x: the row's number beside the block as it was.
+template <typename T>
+METAL_FUNC void reduce_row(device float* row, device const float* x, device const float* factors,
+                           ulong apart, bool is_hermitian) {
+  const ulong width = Parts<T>::kParts * apart;
+  const Parts<T> own = Parts<T>::load(x, apart);
+  reduce<T>(row, factors, own, apart, is_hermitian);
+  reduce<T>(row + width, factors + 1, own, apart, is_hermitian);
+  reduce<T>(row + 2 * width, factors + 2, own, apart, is_hermitian);
+  reduce<T>(row + 3 * width, factors + 3, own, apart, is_hermitian);
+}
+
+// The same of a block of two rows.
+template <typename T>
+METAL_FUNC void reduce_by_pair(device float* number, device const float* factor, Parts<T> own,
+                               Parts<T> own_second, ulong apart, bool is_hermitian) {
+  typedef Parts<T> P;
+  const P first = P::load(factor, apart).conjugate_if(is_hermitian);
+  const P second = P::load(factor + P::kParts * apart, apart).conjugate_if(is_hermitian);
+  P::load(number, apart)
+      .minus_product(own, first)
+      .minus_product(own_second, second)
+      .store(number, apart);
+}
+
+template <typename T>
+METAL_FUNC void reduce_row_by_pair(device float* row, device const float* x,
+                                   device const float* factors, ulong apart, bool is_hermitian) {
+  const ulong width = Parts<T>::kParts * apart;
+  const Parts<T> own = Parts<T>::load(x, apart);
+  const Parts<T> second = Parts<T>::load(x + width, apart);
+  reduce_by_pair<T>(row, factors, own, second, apart, is_hermitian);
+  reduce_by_pair<T>(row + width, factors + 1, own, second, apart, is_hermitian);
+  reduce_by_pair<T>(row + 2 * width, factors + 2, own, second, apart, is_hermitian);
+  reduce_by_pair<T>(row + 3 * width, factors + 3, own, second, apart, is_hermitian);
+}
+
+// Factors on from column progress[matrix], which it moves. A threadgroup for each matrix in
+// columns, of which the lower triangle is read; above it lies what does not matter. `numbers`: two
+// columns of each matrix.
+template <typename T>
+kernel void ldl_factor(device float* columns [[buffer(0)]], device float* numbers [[buffer(1)]],
+                       device int* pivots [[buffer(2)]], device int* infos [[buffer(3)]],
+                       device int* progress [[buffer(4)]],
+                       constant LdlColumnsParameters& p [[buffer(5)]],
+                       uint matrix [[threadgroup_position_in_grid]],
+                       uint thread_index [[thread_index_in_threadgroup]],
+                       uint threads [[threads_per_threadgroup]],
+                       uint lane [[thread_index_in_simdgroup]],
+                       uint simdgroup [[simdgroup_index_in_threadgroup]],
+                       uint simdgroups [[simdgroups_per_threadgroup]]) {
+  typedef Parts<T> P;
+  threadgroup float sizes[2][kMostSimdgroups];
+  threadgroup uint rows[2][kMostSimdgroups];
+  threadgroup Step step;
+  const uint n = p.size;
+  const bool is_hermitian = p.is_hermitian != 0;
+  const ulong apart = p.apart;
+  const ulong width = P::kParts * apart;
+  device float* const a = columns + matrix * (width * apart);
+  device float* const x = numbers + matrix * (2 * width);
+  device int* const own_pivots = pivots + int64_t{n} * matrix;
+  if (thread_index == 0) {
+    begin(step, static_cast<uint>(progress[matrix]));
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  while (step.k < p.last) {
+    const uint k = step.k;
+    device float* const column = a + k * width;
+    Candidate best;
+    for (uint i = k + 1 + thread_index; i < n; i += threads) {
+      best.meet(P::load(&column[i], apart).size(), i);
+    }
+    best = best_of_threadgroup(best, sizes[0], rows[0], lane, simdgroup, simdgroups);
+    if (thread_index == 0) {
+      judge_column(step, P::load(&column[k], apart).real_if(is_hermitian).size(), best.size,
+                   best.row);
+    }
+    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+    if (step.is_unsure != 0) {
+      const uint row = step.row;
+      device float* const of_row = a + row * width;
+      Candidate best_of_row;
+      for (uint j = k + thread_index; j < row; j += threads) {
+        best_of_row.meet(P::load(a + j * width + row, apart).size(), j);
+      }
+      for (uint i = row + 1 + thread_index; i < n; i += threads) {
+        best_of_row.meet(P::load(&of_row[i], apart).size(), i);
+      }
+      best_of_row =
+          best_of_threadgroup(best_of_row, sizes[1], rows[1], lane, simdgroup, simdgroups);
+      if (thread_index == 0) {
+        judge_row(step, P::load(&of_row[row], apart).real_if(is_hermitian).size(),
+                  best_of_row.size);
+      }
+      threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+    }
+    const uint pivot = step.pivot;
+    const uint last = k + step.is_pair;  // of the block
+    const uint next = last + 1;
+    device float* const of_last = a + last * width;
+    if (pivot != last) {
+      device float* const of_pivot = a + pivot * width;
+      for (uint i = pivot + 1 + thread_index; i < n; i += threads) {
+        exchange<T>(&of_last[i], &of_pivot[i], apart);
+      }
+      for (uint i = next + thread_index; i < pivot; i += threads) {
+        exchange_mirrored<T>(&of_last[i], a + i * width + pivot, apart, is_hermitian);
+      }
+      if (thread_index == 0) {
+        exchange<T>(&of_last[last], &of_pivot[pivot], apart);
+        P::load(&of_last[pivot], apart).conjugate_if(is_hermitian).store(&of_last[pivot], apart);
+        if (step.is_pair != 0) {
+          exchange<T>(&column[last], &column[pivot], apart);
+        }
+      }
+      threadgroup_barrier(mem_flags::mem_device);
+    }
+    if (thread_index == 0) {
+      const int row = static_cast<int>(pivot + 1);
+      own_pivots[k] = step.is_pair != 0 ? -row : row;
+      own_pivots[last] = own_pivots[k];
+      const bool is_whole =
+          step.is_zero == 0 && is_finite(P::load(&column[k], apart).real_if(is_hermitian).size()) &&
+          is_finite(P::load(&column[last], apart).real_if(is_hermitian && last == k).size()) &&
+          is_finite(P::load(&of_last[last], apart).real_if(is_hermitian).size());
+      if (!is_whole && infos[matrix] == 0) {
+        infos[matrix] = static_cast<int>(k + 1);
+      }
+    }
+    if (step.is_zero == 0) {
+      const P d11 = P::load(&column[k], apart).real_if(is_hermitian);
+      if (step.is_pair != 0) {
+        const Block<T> block =
+            block_of<T>(d11, P::load(&column[last], apart),
+                        P::load(&of_last[last], apart).real_if(is_hermitian), is_hermitian);
+        for (uint i = next + thread_index; i < n; i += threads) {
+          divide_pair<T>(&column[i], &x[i], apart, block, is_hermitian);
+        }
+        threadgroup_barrier(mem_flags::mem_device);
+        for (uint j = next; j < n; j += kTogether) {
+          device float* const behind = a + j * width;
+          // What a thread writes it does not come to again.
+#pragma clang loop vectorize(assume_safety)
+          for (uint i = j + thread_index; i < n; i += threads) {
+            reduce_row_by_pair<T>(&behind[i], &x[i], column + j, apart, is_hermitian);
+          }
+        }
+      } else {
+        for (uint i = next + thread_index; i < n; i += threads) {
+          divide_row<T>(&column[i], &x[i], apart, d11);
+        }
+        threadgroup_barrier(mem_flags::mem_device);
+        for (uint j = next; j < n; j += kTogether) {
+          device float* const behind = a + j * width;
+          // What a thread writes it does not come to again.
+#pragma clang loop vectorize(assume_safety)
+          for (uint i = j + thread_index; i < n; i += threads) {
+            reduce_row<T>(&behind[i], &x[i], column + j, apart, is_hermitian);
+          }
+        }
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+    if (thread_index == 0) {
+      begin(step, next);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+  if (thread_index == 0) {
+    progress[matrix] = static_cast<int>(step.k);
+  }
+}
+
+// ---- matrices of a thread -----------------------------------------------------------------------
+
+// A matrix of at most SIZE rows, of which the lower triangle is read; the same steps as above.
+// mode: whether it is Hermitian.
+template <typename T, uint SIZE>
+kernel void ldl_thread(device T* factors [[buffer(0)]], device int* pivots [[buffer(1)]],
+                       device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
+                       constant SmallMatricesParameters& p [[buffer(4)]],
+                       uint2 position [[thread_position_in_grid]],
+                       uint2 grid [[threads_per_grid]]) {
+  const uint matrix = metalops::thread_index(position, grid);
+  if (matrix >= p.matrices) {
+    return;
+  }
+  typedef Parts<T> P;
+  constexpr uint kPacks = metalops::kPacksOfRow<T, SIZE>;
+  float4 packs[SIZE * kPacks];
+  float4 u_packs[kPacks];
+  float4 v_packs[kPacks];
+  const uint n = p.rows;
+  const bool is_hermitian = p.mode != 0;
+  metalops::load_matrix<T, SIZE>(&packs[0], input + matrix * p.input.matrix, p.input, n, n);
+  const auto a = metalops::elements_of<T>(&packs[0]);
+  const auto u = metalops::elements_of<T>(&u_packs[0]);
+  const auto v = metalops::elements_of<T>(&v_packs[0]);
+  device int* const own_pivots = pivots + matrix * n;
+  int info = 0;
+  for (uint k = 0; k < n;) {
+    Candidate best;
+    for (uint i = k + 1; i < n; ++i) {
+      best.meet(pivot_size(a[i * SIZE + k]), i);
+    }
+    const float size = pivot_size(on_diagonal(a[k * SIZE + k], is_hermitian));
+    const float largest = max(best.size, 0.0f);
+    const bool is_zero = size < 0.0f || max(size, largest) == 0.0f;
+    uint pivot = k;
+    bool is_pair = false;
+    if (!is_zero && size < kAlpha * largest) {
+      const uint row = best.row;
+      Candidate of_row;
+      for (uint j = k; j < row; ++j) {
+        of_row.meet(pivot_size(a[row * SIZE + j]), j);
+      }
+      for (uint i = row + 1; i < n; ++i) {
+        of_row.meet(pivot_size(a[i * SIZE + row]), i);
+      }
+      if (size < kAlpha * largest * (largest / of_row.size)) {
+        pivot = row;
+        is_pair = pivot_size(on_diagonal(a[row * SIZE + row], is_hermitian)) < kAlpha * of_row.size;
+      }
+    }
+    const uint last = is_pair ? k + 1 : k;
+    const uint next = last + 1;
+    if (pivot != last) {
+      for (uint i = pivot + 1; i < n; ++i) {
+        const T moved = a[i * SIZE + last];
+        a[i * SIZE + last] = a[i * SIZE + pivot];
+        a[i * SIZE + pivot] = moved;
+      }
+      for (uint i = last + 1; i < pivot; ++i) {
+        const T moved = mirrored(a[i * SIZE + last], is_hermitian);
+        a[i * SIZE + last] = mirrored(a[pivot * SIZE + i], is_hermitian);
+        a[pivot * SIZE + i] = moved;
+      }
+      const T moved = a[last * SIZE + last];
+      a[last * SIZE + last] = a[pivot * SIZE + pivot];
+      a[pivot * SIZE + pivot] = moved;
+      a[pivot * SIZE + last] = mirrored(a[pivot * SIZE + last], is_hermitian);
+      if (is_pair) {
+        const T other = a[last * SIZE + k];
+        a[last * SIZE + k] = a[pivot * SIZE + k];
+        a[pivot * SIZE + k] = other;
+      }
+    }
+    own_pivots[k] = is_pair ? -static_cast<int>(pivot + 1) : static_cast<int>(pivot + 1);
+    own_pivots[last] = own_pivots[k];
+    const T d11 = on_diagonal(a[k * SIZE + k], is_hermitian);
+    const T d22 = on_diagonal(a[last * SIZE + last], is_hermitian);
+    a[k * SIZE + k] = d11;
+    a[last * SIZE + last] = d22;
+    const T d21 = is_pair ? a[last * SIZE + k] : from_real<T>(1.0f);
+    const bool is_whole = !is_zero && is_finite(pivot_size(d11)) && is_finite(pivot_size(d21)) &&
+                          is_finite(pivot_size(d22));
+    if (!is_whole && info == 0) {
+      info = static_cast<int>(k + 1);
+    }
+    const metalops::Divisor<T> divisor = metalops::divisor_of(d11);
+    Block<T> block = Block<T>();
+    if (is_pair) {
+      block = block_of<T>(P::of(d11), P::of(d21), P::of(d22), is_hermitian);
+    }
+    for (uint i = 0; i < SIZE; ++i) {
+      const bool is_left = i >= next && i < n;
+      const T own = is_left ? a[i * SIZE + k] : T(0.0f);
+      const T other = is_left && is_pair ? a[i * SIZE + last] : T(0.0f);
+      if (is_pair) {
+        const P x = P::of(own);
+        const P y = P::of(other);
+        u[i] = is_left ? block.first_of(x, y, is_hermitian).number() : T(0.0f);
+        v[i] = is_left ? block.second_of(x, y).number() : T(0.0f);
+      } else {
+        u[i] = is_left && !is_zero ? divisor.divide(own) : T(0.0f);
+      }
+    }
+    for (uint i = is_zero ? n : next; i < n; ++i) {
+      const T of_x = a[i * SIZE + k];
+      const T of_y = a[i * SIZE + last];
+      thread float4* const row = &packs[i * kPacks];
+      for (uint j = 0; j < kPacks; ++j) {
+        row[j] = metalops::minus_product(
+            row[j], of_x, is_hermitian ? metalops::conjugate_columns(u_packs[j], T()) : u_packs[j]);
+        if (is_pair) {
+          row[j] = metalops::minus_product(
+              row[j], of_y,
+              is_hermitian ? metalops::conjugate_columns(v_packs[j], T()) : v_packs[j]);
+        }
+      }
+    }
+    for (uint i = is_zero ? n : next; i < n; ++i) {
+      a[i * SIZE + k] = u[i];
+      if (is_pair) {
+        a[i * SIZE + last] = v[i];
+      }
+    }
+    k = next;
+  }
+  infos[matrix] = info;
+  for (uint row = 0; row < n; ++row) {
+    for (uint column = row + 1; column < n; ++column) {
+      a[row * SIZE + column] = T(0.0f);
+    }
+  }
+  metalops::store_matrix<T, SIZE>(&packs[0], factors + matrix * p.output.matrix, p.output, n, n);
+}
+
+// ---- solving ------------------------------------------------------------------------------------
+
+// L with its rows in their last order, of factors, whose rows have the order that they had when
+// their column was made; its diagonal is not written. A thread for each column and matrix.
+template <typename T>
+kernel void ldl_order_rows(device T* matrices [[buffer(0)]], device const int* pivots [[buffer(1)]],
+                           constant LdlParameters& p [[buffer(2)]],
+                           uint2 position [[thread_position_in_grid]]) {
+  device T* const a = matrices + position.y * p.matrix_step + position.x;
+  device const int* const own = pivots + int64_t{p.size} * position.y;
+  for (uint k = 0; k < p.size;) {
+    const bool is_pair = own[k] < 0;
+    const uint last = is_pair ? k + 1 : k;
+    const uint other = static_cast<uint>(abs(own[k])) - 1;
+    if (k > position.x && last < p.size && other < p.size && other != last) {
+      const T moved = a[last * p.row_step];
+      a[last * p.row_step] = a[other * p.row_step];
+      a[other * p.row_step] = moved;
+    } else if (k == position.x && is_pair && last < p.size) {
+      a[last * p.row_step] = T(0.0f);  // of the diagonal block
+    }
+    k = last + 1;
+  }
+}
+
+// Exchanges rows by all pivots, in their order or backwards. A thread for each pack of columns and
+// matrix, as in what follows.
+kernel void ldl_swap_rows(device float4* matrices [[buffer(0)]],
+                          device const int* pivots [[buffer(1)]],
+                          constant LdlParameters& p [[buffer(2)]],
+                          device ErrorMessages* errors [[buffer(3)]],
+                          uint2 position [[thread_position_in_grid]]) {
+  device float4* const x = matrices + position.y * p.matrix_step + position.x;
+  device const int* const own = pivots + int64_t{p.size} * position.y;
+  for (uint done = 0; done < p.size;) {
+    const uint k = p.is_backward != 0 ? p.size - 1 - done : done;
+    const int pivot = own[k];
+    const uint row = pivot < 0 && p.is_backward == 0 ? k + 1 : k;
+    const uint other = static_cast<uint>(abs(pivot)) - 1;
+    if (other >= p.size || row >= p.size) {
+      TORCH_REPORT_ERROR(errors, "torch.linalg.ldl_solve: pivot ", pivot, " of row ", k,
+                         " is none of ldl_factor's, of a matrix of ", p.size, " rows");
+      return;
+    }
+    if (other != row) {
+      const float4 moved = x[row * p.row_step];
+      x[row * p.row_step] = x[other * p.row_step];
+      x[other * p.row_step] = moved;
+    }
+    done += pivot < 0 ? 2 : 1;
+  }
+}
+
+// Solves with D. factors: LD, whose steps are given apart.
+template <typename T>
+kernel void ldl_solve_blocks(device float4* matrices [[buffer(0)]],
+                             device const T* factors [[buffer(1)]],
+                             device const int* pivots [[buffer(2)]],
+                             constant LdlParameters& p [[buffer(3)]],
+                             constant LdlParameters& of_factors [[buffer(4)]],
+                             uint2 position [[thread_position_in_grid]]) {
+  typedef Parts<T> P;
+  device float4* const x = matrices + position.y * p.matrix_step + position.x;
+  device const T* const a = factors + position.y * of_factors.matrix_step;
+  device const int* const own = pivots + int64_t{p.size} * position.y;
+  const bool is_hermitian = p.is_hermitian != 0;
+  for (uint k = 0; k < p.size;) {
+    const T d11 = on_diagonal(a[k * of_factors.row_step + k], is_hermitian);
+    float4 first = x[k * p.row_step];
+    if (own[k] > 0 || k + 1 >= p.size) {
+      const metalops::Divisor<T> divisor = metalops::divisor_of(d11);
+      x[k * p.row_step] = divisor.divide(first);
+      k += 1;
+      continue;
+    }
+    const T d21 = a[(k + 1) * of_factors.row_step + k];
+    const T d22 = on_diagonal(a[(k + 1) * of_factors.row_step + k + 1], is_hermitian);
+    // D X = B is X^T D^T = B^T.
+    const Block<T> block =
+        block_of<T>(P::of(d11), P::of(mirrored(d21, is_hermitian)), P::of(d22), is_hermitian);
+    float4 second = x[(k + 1) * p.row_step];
+    for (uint i = 0; i < kColumnsOfPack<T>; ++i) {
+      const P b1 = P::of(metalops::column(first, i, T()));
+      const P b2 = P::of(metalops::column(second, i, T()));
+      metalops::set_column(first, i, block.first_of(b1, b2, is_hermitian).number());
+      metalops::set_column(second, i, block.second_of(b1, b2).number());
+    }
+    x[k * p.row_step] = first;
+    x[(k + 1) * p.row_step] = second;
+    k += 2;
+  }
+}
+
+#define REGISTER_LDL(T)                                     \
+  REGISTER_KERNEL("ldl_load_" #T, ldl_load, T);             \
+  REGISTER_KERNEL("ldl_store_" #T, ldl_store, T);           \
+  REGISTER_KERNEL("ldl_factor_" #T, ldl_factor, T);         \
+  REGISTER_KERNEL("ldl_order_rows_" #T, ldl_order_rows, T); \
+  REGISTER_KERNEL("ldl_solve_blocks_" #T, ldl_solve_blocks, T)
+
+#define REGISTER_LDL_THREAD(T, SIZE) \
+  REGISTER_KERNEL("ldl_thread_" #SIZE "_" #T, ldl_thread, T, SIZE)
+
+REGISTER_LDL(float);
+REGISTER_LDL(float2);
+REGISTER_LDL_THREAD(float, 4);
+REGISTER_LDL_THREAD(float, 8);
+REGISTER_LDL_THREAD(float2, 4);
+REGISTER_LDL_THREAD(float2, 8);

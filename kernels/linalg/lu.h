@@ -1,0 +1,48 @@
+// Parameters of the kernels of lu.metal. Matrices lie in rows; steps between rows and between
+// matrices are counted in packs of columns.
+#pragma once
+#include <c10/metal/common.h>
+#ifndef __METAL__
+#include <cstdint>
+#endif
+
+#include <kernels/linalg/common/small_matrices.h>
+
+namespace metalops {
+
+// Columns that a threadgroup factors at most.
+C10_METAL_CONSTEXPR uint32_t kLuPanelColumns = 32;
+
+struct LuPanelParameters {
+  MatrixSteps input;
+  MatrixSteps output;
+  int64_t pivots_step;  // between those of matrices
+  uint64_t apart;       // columns, or those of parts, lie in memory of their own
+  uint32_t first;       // row and column of the matrix where the panel begins
+  uint32_t rows;        // of the panel
+  uint32_t columns;
+  uint32_t steps;  // columns that are factored
+  uint32_t is_pivoted;
+};
+
+struct LuSwapParameters {
+  int64_t row_step;
+  int64_t matrix_step;
+  int64_t pivots_step;
+  uint32_t first;  // of the pivots that are applied
+  uint32_t count;
+  uint32_t rows;    // of the matrix
+  uint32_t packs;   // in a row of it
+  uint32_t groups;  // threadgroups for it
+  uint32_t is_backward;
+};
+
+// Steps are counted in numbers.
+struct LuDeterminantParameters {
+  int64_t matrix_step;
+  int64_t diagonal_step;
+  uint32_t matrices;
+  uint32_t size;
+};
+
+}  // namespace metalops

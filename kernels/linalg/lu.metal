@@ -1,0 +1,797 @@
+// LU factorisation with partial pivoting: of panels, a threadgroup each, or of small matrices, a
+// thread each; exchanges of rows by pivots, and the determinants of what was factored. What lies
+// beside and below panels is left to triangular.metal and to products of matrices.
+#include <c10/metal/error.h>
+#include <metalops/register_kernel.h>
+#include <metalops/strided.h>
+#include <metal_stdlib>
+
+#include <kernels/linalg/common/complex.h>
+#include <kernels/linalg/common/pivots.h>
+#include <kernels/linalg/common/planar.h>
+#include <kernels/linalg/common/row_packs.h>
+#include <kernels/linalg/common/small_matrices.h>
+#include <kernels/linalg/common/thread_columns.h>
+#include <kernels/linalg/lu.h>
+using namespace metal;
+using c10::metal::ErrorMessages;
+using metalops::Candidate;
+using metalops::elements_of;
+using metalops::kColumnsOfPack;
+using metalops::kLuPanelColumns;
+using metalops::kMostSimdgroups;
+using metalops::LuDeterminantParameters;
+using metalops::LuPanelParameters;
+using metalops::LuSwapParameters;
+using metalops::MatrixSteps;
+using metalops::Parts;
+using metalops::pivot_size;
+using metalops::RowOrder;
+using metalops::SmallMatricesParameters;
+using metalops::SmallSystemsParameters;
+using metalops::ThreadColumns;
+using metalops::ThreadPlace;
+
+inline bool is_zero(float a) { return a == 0.0f; }
+inline bool is_zero(float2 a) { return a.x == 0.0f && a.y == 0.0f; }
+
+// Some columns of a row, or rows of a column.
+template <typename T>
+METAL_FUNC void load_row(device float* x, ulong apart, device const float* from, int64_t step,
+                         uint count) {
+  typedef Parts<T> P;
+#pragma unroll
+  for (uint i = 0; i < P::kWidth; ++i) {
+    P number = P();
+    if (i < count) {
+      number = P::load(from + i * step * P::kParts, 1);
+    }
+    number.store(x + i * P::kParts * apart, apart);
+  }
+}
+
+template <typename T>
+METAL_FUNC void store_row(device const float* x, ulong apart, device float* to, int64_t step,
+                          uint count) {
+  typedef Parts<T> P;
+#pragma unroll
+  for (uint i = 0; i < P::kWidth; ++i) {
+    if (i < count) {
+      P::load(x + i * P::kParts * apart, apart).store(to + i * step * P::kParts, 1);
+    }
+  }
+}
+
+// A number of a row below the pivot of a step: in the step's column it becomes the factor, before
+// it stays what it is. Returns the size of what is left behind.
+template <typename T>
+METAL_FUNC float reduce_number(device float* x, device const float* pivot_row, Parts<T> factor,
+                               ulong apart, uint column, uint step) {
+  typedef Parts<T> P;
+  const P old = P::load(x, apart);
+  const P reduced = old.minus_product(factor, P::load(pivot_row, apart));
+  reduced.or_else(factor.or_else(old, column == step), column > step).store(x, apart);
+  return reduced.size();
+}
+
+// Four columns from `first` on of such a row. Here and below, columns that a thread takes at once
+// are not counted by a loop, so that threads side by side may be one vector of a CPU. Returns the
+// size of the number behind the step's column, or what was known of it.
+template <typename T>
+METAL_FUNC float reduce_four(device float* x, device const float* pivot_row, Parts<T> factor,
+                             ulong apart, uint first, uint step, float next) {
+  const ulong width = Parts<T>::kParts * apart;
+  device float* const own = x + first * width;
+  device const float* const of_pivot = pivot_row + first * width;
+  const float a = reduce_number<T>(own, of_pivot, factor, apart, first, step);
+  const float b = reduce_number<T>(own + width, of_pivot + width, factor, apart, first + 1, step);
+  const float c =
+      reduce_number<T>(own + 2 * width, of_pivot + 2 * width, factor, apart, first + 2, step);
+  const float d =
+      reduce_number<T>(own + 3 * width, of_pivot + 3 * width, factor, apart, first + 3, step);
+  next = first == step + 1 ? a : next;
+  next = first + 1 == step + 1 ? b : next;
+  next = first + 2 == step + 1 ? c : next;
+  return first + 3 == step + 1 ? d : next;
+}
+
+// A row below the pivot of a step, in the columns that the step goes over. Returns the size of its
+// number in the next one.
+template <typename T>
+METAL_FUNC float reduce_row(device float* x, device const float* pivot_row, ulong apart,
+                            uint step) {
+  typedef Parts<T> P;
+  const ulong width = P::kParts * apart;
+  const P number = P::load(pivot_row + step * width, apart);
+  const P current = P::load(x + step * width, apart);
+  // Below a pivot of zero is nothing but zeros and NaN, unless rows are not exchanged.
+  const P factor = current.or_else(current.divided_by(number), number.is_zero());
+  const float next = reduce_four<T>(x, pivot_row, factor, apart, 0, step, 0.0f);
+  return P::kWidth > 4 ? reduce_four<T>(x, pivot_row, factor, apart, 4, step, next) : next;
+}
+
+// The rows of pivots, in a column behind those that the steps went over. x, and lower there: where
+// the first of these rows begins.
+template <typename T>
+inline void solve_column(device float* x, device const float* lower, ulong apart, uint count) {
+  typedef Parts<T> P;
+  for (uint k = 0; k + 1 < count; ++k) {
+    const P known = P::load(x + k, apart);
+    for (uint i = k + 1; i < count; ++i) {
+      const P factor = P::load(lower + k * P::kParts * apart + i, apart);
+      P::load(x + i, apart).minus_product(factor, known).store(x + i, apart);
+    }
+  }
+}
+
+// Four numbers of a row of L.
+template <typename T>
+struct FourFactors {
+  Parts<T> a;
+  Parts<T> b;
+  Parts<T> c;
+  Parts<T> d;
+
+  static FourFactors load(device const float* x, ulong apart) {
+    typedef Parts<T> P;
+    const ulong width = P::kParts * apart;
+    return {P::load(x, apart), P::load(x + width, apart), P::load(x + 2 * width, apart),
+            P::load(x + 3 * width, apart)};
+  }
+  // upper: the column in as many rows of pivots.
+  Parts<T> reduce(Parts<T> number, device const float* upper, ulong apart) const {
+    typedef Parts<T> P;
+    return number.minus_product(a, P::load(upper, apart))
+        .minus_product(b, P::load(upper + 1, apart))
+        .minus_product(c, P::load(upper + 2, apart))
+        .minus_product(d, P::load(upper + 3, apart));
+  }
+};
+
+// A row below them, in one column.
+template <typename T>
+METAL_FUNC void update_number(device float* x, FourFactors<T> first, FourFactors<T> second,
+                              device const float* upper, ulong apart) {
+  typedef Parts<T> P;
+  P number = first.reduce(P::load(x, apart), upper, apart);
+  if (P::kWidth > 4) {
+    number = second.reduce(number, upper + 4, apart);
+  }
+  number.store(x, apart);
+}
+
+template <typename T>
+METAL_FUNC void update_four(device float* x, FourFactors<T> first, FourFactors<T> second,
+                            device const float* upper, ulong apart) {
+  const ulong width = Parts<T>::kParts * apart;
+  update_number<T>(x, first, second, upper, apart);
+  update_number<T>(x + width, first, second, upper + width, apart);
+  update_number<T>(x + 2 * width, first, second, upper + 2 * width, apart);
+  update_number<T>(x + 3 * width, first, second, upper + 3 * width, apart);
+}
+
+// In as many columns. upper: the rows of pivots there.
+template <typename T>
+METAL_FUNC void update_row(device float* x, device const float* lower, device const float* upper,
+                           ulong apart) {
+  typedef Parts<T> P;
+  const ulong four = 4 * P::kParts * apart;
+  const FourFactors<T> first = FourFactors<T>::load(lower, apart);
+  if (P::kWidth > 4) {
+    const FourFactors<T> second = FourFactors<T>::load(lower + four, apart);
+    update_four<T>(x, first, second, upper, apart);
+    update_four<T>(x + four, first, second, upper + four, apart);
+  } else {
+    update_four<T>(x, first, first, upper, apart);
+  }
+}
+
+template <typename T>
+inline void exchange_rows(device float* column, ulong apart, uint row, uint other) {
+  typedef Parts<T> P;
+  const P moved = P::load(column + row, apart);
+  P::load(column + other, apart).store(column + row, apart);
+  moved.store(column + other, apart);
+}
+
+// Rows of a matrix in at most kLuPanelColumns columns. panels: where these lie one behind the
+// other. Steps go over some columns only: what they do to those behind comes after them, at once.
+template <typename T>
+kernel void lu_panel(device float* output [[buffer(0)]], device float* panels [[buffer(1)]],
+                     device int* pivots [[buffer(2)]], device int* infos [[buffer(3)]],
+                     device const float* input [[buffer(4)]],
+                     constant LuPanelParameters& p [[buffer(5)]],
+                     uint matrix [[threadgroup_position_in_grid]],
+                     uint thread_index [[thread_index_in_threadgroup]],
+                     uint threads [[threads_per_threadgroup]],
+                     uint lane [[thread_index_in_simdgroup]],
+                     uint simdgroup [[simdgroup_index_in_threadgroup]],
+                     uint simdgroups [[simdgroups_per_threadgroup]]) {
+  typedef Parts<T> P;
+  threadgroup float sizes[kMostSimdgroups];
+  threadgroup uint rows[kMostSimdgroups];
+  const ulong width = P::kParts * p.apart;  // of a column
+  device float* const panel = panels + matrix * (kLuPanelColumns * width);
+  device const float* const from = input + matrix * p.input.matrix * P::kParts;
+  device float* const to = output + matrix * p.output.matrix * P::kParts;
+  for (uint column = 0; column < p.columns; column += P::kWidth) {
+    device float* const x = panel + column * width;
+    device const float* const own = from + column * p.input.column * P::kParts;
+    for (uint row = thread_index; row < p.rows; row += threads) {
+      load_row<T>(&x[row], p.apart, own + row * p.input.row * P::kParts, p.input.column,
+                  p.columns - column);
+    }
+  }
+  for (uint first = 0; first < p.steps; first += P::kWidth) {
+    device float* const x = panel + first * width;
+    const uint end = first + P::kWidth < p.steps ? first + P::kWidth : p.steps;
+    Candidate best;
+    for (uint row = first + thread_index; row < p.rows; row += threads) {
+      best.meet(P::load(&x[row], p.apart).size(), row);
+    }
+    for (uint step = first; step < end; ++step) {
+      best.meet_simdgroup();
+      if (lane == 0) {
+        sizes[simdgroup] = best.size;
+        rows[simdgroup] = best.row;
+      }
+      threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+      if (simdgroup == 0) {
+        if (simdgroups > 1) {
+          best = Candidate();
+          if (lane < simdgroups) {
+            best.meet(sizes[lane], rows[lane]);
+          }
+          best.meet_simdgroup();
+        }
+        const uint pivot = p.is_pivoted != 0 && best.size > 0.0f ? best.row : step;
+        if (lane == 0) {
+          pivots[matrix * p.pivots_step + step] = static_cast<int>(p.first + pivot + 1);
+          if (P::load(&x[(step - first) * width + pivot], p.apart).is_zero() &&
+              infos[matrix] == 0) {
+            infos[matrix] = static_cast<int>(p.first + step + 1);
+          }
+        }
+        simdgroup_barrier(mem_flags::mem_device);
+        if (lane < p.columns && pivot != step) {
+          exchange_rows<T>(panel + lane * width, p.apart, step, pivot);
+        }
+      }
+      threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+      best = Candidate();
+      // What a thread writes it does not come to again.
+#pragma clang loop vectorize(assume_safety)
+      for (uint row = step + 1 + thread_index; row < p.rows; row += threads) {
+        best.meet(reduce_row<T>(&x[row], x + step, p.apart, step - first), row);
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_device);
+    for (uint column = first + P::kWidth + thread_index; column < p.columns; column += threads) {
+      solve_column<T>(panel + column * width + first, x + first, p.apart, end - first);
+    }
+    threadgroup_barrier(mem_flags::mem_device);
+    for (uint column = first + P::kWidth; column < p.columns; column += P::kWidth) {
+      device float* const behind = panel + column * width;
+      // The same here.
+#pragma clang loop vectorize(assume_safety)
+      for (ulong row = end + thread_index; row < p.rows; row += threads) {
+        update_row<T>(&behind[row], x + row, behind + first, p.apart);
+      }
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_device);
+  for (uint column = 0; column < p.columns; column += P::kWidth) {
+    device const float* const x = panel + column * width;
+    device float* const own = to + column * p.output.column * P::kParts;
+    for (uint row = thread_index; row < p.rows; row += threads) {
+      store_row<T>(&x[row], p.apart, own + row * p.output.row * P::kParts, p.output.column,
+                   p.columns - column);
+    }
+  }
+}
+
+// A pack of a row below that of a step's pivot. first: the pack's column. What is finished of it
+// stays.
+template <typename T>
+METAL_FUNC float4 reduced_pack(float4 pack, T factor, float4 pivot_row, uint first, uint step) {
+  const float4 reduced = metalops::minus_product(pack, factor, pivot_row);
+  if (first > step) {
+    return reduced;
+  }
+  const float4 left =
+      select(metalops::all_columns(factor), pack, metalops::columns_before<T>(step - first));
+  return select(reduced, left, metalops::columns_before<T>(step - first + 1));
+}
+
+// A matrix of at most SIZE rows and columns, in registers: the indices of all numbers are
+// constants.
+template <typename T, uint SIZE>
+struct ThreadRows {
+  static constexpr constant uint kColumns = kColumnsOfPack<T>;
+  static constexpr constant uint kPacks = metalops::kPacksOfRow<T, SIZE>;
+
+  float4 x[SIZE * kPacks];
+  int info = 0;
+
+  template <uint STEP>
+  METAL_FUNC T current(uint row) const thread {
+    return metalops::column(x[row * kPacks + STEP / kColumns], STEP % kColumns, T());
+  }
+
+  template <uint STEP>
+  METAL_FUNC void factor(uint steps, bool is_pivoted, device int* pivots) thread {
+    if (STEP >= steps) {
+      return;
+    }
+    // The largest number, of equal ones the first, and neither zero nor NaN.
+    float largest = is_pivoted ? 0.0f : INFINITY;
+    uint pivot = STEP;
+    for (uint row = STEP; row < SIZE; ++row) {
+      const float size = metalops::sum_of_parts(current<STEP>(row));
+      const bool is_larger = size > largest;
+      pivot = is_larger ? row : pivot;
+      largest = is_larger ? size : largest;
+    }
+    pivots[STEP] = static_cast<int>(pivot + 1);
+    for (uint b = 0; b < kPacks; ++b) {
+      const float4 step_row = x[STEP * kPacks + b];
+      float4 pivot_row = step_row;
+      for (uint row = STEP + 1; row < SIZE; ++row) {
+        const float4 pack = x[row * kPacks + b];
+        pivot_row = row == pivot ? pack : pivot_row;
+        x[row * kPacks + b] = row == pivot ? step_row : pack;
+      }
+      x[STEP * kPacks + b] = pivot_row;
+    }
+    const T number = current<STEP>(STEP);
+    info = is_zero(number) && info == 0 ? static_cast<int>(STEP + 1) : info;
+    const metalops::Divisor<T> divisor =
+        metalops::divisor_of(is_zero(number) ? metalops::from_real<T>(1.0f) : number);
+    for (uint row = STEP + 1; row < SIZE; ++row) {
+      const T factor = divisor.divide(current<STEP>(row));
+      for (uint b = STEP / kColumns; b < kPacks; ++b) {
+        x[row * kPacks + b] =
+            reduced_pack(x[row * kPacks + b], factor, x[STEP * kPacks + b], b * kColumns, STEP);
+      }
+    }
+  }
+
+  // The steps from FIRST on. pivots: of the matrix.
+  template <uint FIRST>
+  METAL_FUNC void factor_four(uint steps, bool is_pivoted, device int* pivots) thread {
+    factor<FIRST>(steps, is_pivoted, pivots);
+    factor<FIRST + 1>(steps, is_pivoted, pivots);
+    factor<FIRST + 2>(steps, is_pivoted, pivots);
+    factor<FIRST + 3>(steps, is_pivoted, pivots);
+  }
+};
+
+// A thread for each matrix. mode: whether rows are exchanged.
+template <typename T, uint SIZE>
+kernel void lu_thread(device T* factors [[buffer(0)]], device int* pivots [[buffer(1)]],
+                      device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
+                      constant SmallMatricesParameters& p [[buffer(4)]],
+                      uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]]) {
+  const uint matrix = metalops::thread_index(position, grid);
+  if (matrix >= p.matrices) {
+    return;
+  }
+  const uint steps = min(p.rows, p.columns);
+  ThreadRows<T, SIZE> rows;
+  metalops::load_matrix<T, SIZE>(&rows.x[0], input + matrix * p.input.matrix, p.input, p.rows,
+                                 p.columns);
+  rows.template factor_four<0>(steps, p.mode != 0, pivots + matrix * steps);
+  if (SIZE > 4) {
+    rows.template factor_four<SIZE - 4>(steps, p.mode != 0, pivots + matrix * steps);
+  }
+  infos[matrix] = rows.info;
+  metalops::store_matrix<T, SIZE>(&rows.x[0], factors + matrix * p.output.matrix, p.output, p.rows,
+                                  p.columns);
+}
+
+// The rows that a lane has of a matrix of at most SIZE rows and columns, whose lanes take turns.
+template <typename T, uint SIZE, uint LANES>
+struct LaneRows {
+  static constexpr constant uint kRows = SIZE / LANES;
+  static constexpr constant uint kColumns = kColumnsOfPack<T>;
+  static constexpr constant uint kPacks = metalops::kPacksOfRow<T, SIZE>;
+
+  float4 x[kRows][kPacks];
+  T current[kRows];  // of the column of a step
+  uint lane;
+  uint count;  // of the rows of the matrix, or zero
+
+  uint row(uint r) const thread { return r * LANES + lane; }
+
+  void load(device const T* matrix, MatrixSteps steps, uint columns) thread {
+    for (uint r = 0; r < kRows; ++r) {
+      for (uint b = 0; b < kPacks; ++b) {
+        x[r][b] = float4(0.0f);
+        for (uint i = 0; i < kColumns; ++i) {
+          const uint column = b * kColumns + i;
+          if (row(r) < count && column < columns) {
+            metalops::set_column(x[r][b], i, matrix[row(r) * steps.row + column * steps.column]);
+          }
+        }
+      }
+      current[r] = metalops::column(x[r][0], 0, T());
+    }
+  }
+
+  void store(device T* matrix, MatrixSteps steps, uint columns) const thread {
+    for (uint r = 0; r < kRows; ++r) {
+      for (uint b = 0; b < kPacks; ++b) {
+        for (uint i = 0; i < kColumns; ++i) {
+          const uint column = b * kColumns + i;
+          if (row(r) < count && column < columns) {
+            matrix[row(r) * steps.row + column * steps.column] = metalops::column(x[r][b], i, T());
+          }
+        }
+      }
+    }
+  }
+
+  // Of the rows from `first` on.
+  Candidate best(uint first) const thread {
+    Candidate result;
+    for (uint r = 0; r < kRows; ++r) {
+      if (row(r) >= first && row(r) < count) {
+        result.meet(pivot_size(current[r]), row(r));
+      }
+    }
+    return result;
+  }
+
+  // Those two rows that are exchanged.
+  void give(uint step, uint pivot, threadgroup float4* step_row,
+            threadgroup float4* pivot_row) const thread {
+    for (uint r = 0; r < kRows; ++r) {
+      if (row(r) == step || row(r) == pivot) {
+        for (uint b = 0; b < kPacks; ++b) {
+          if (row(r) == step) {
+            step_row[b] = x[r][b];
+          }
+          if (row(r) == pivot) {
+            pivot_row[b] = x[r][b];
+          }
+        }
+      }
+    }
+  }
+
+  void reduce(uint step, uint pivot, threadgroup const float4* step_row,
+              threadgroup const float4* pivot_row) thread {
+    const T number = elements_of<T>(pivot_row)[step];
+    const metalops::Divisor<T> divisor =
+        metalops::divisor_of(is_zero(number) ? metalops::from_real<T>(1.0f) : number);
+    for (uint r = 0; r < kRows; ++r) {
+      if (row(r) == step || row(r) == pivot) {
+        threadgroup const float4* const moved = row(r) == step ? pivot_row : step_row;
+        for (uint b = 0; b < kPacks; ++b) {
+          x[r][b] = moved[b];
+        }
+        current[r] = elements_of<T>(moved)[step];
+      }
+      if (row(r) > step && row(r) < count) {
+        const T factor = divisor.divide(current[r]);
+        for (uint b = 0; b < kPacks; ++b) {
+          if ((b + 1) * kColumns > step) {
+            x[r][b] = reduced_pack(x[r][b], factor, pivot_row[b], b * kColumns, step);
+            if (b == (step + 1) / kColumns) {
+              current[r] = metalops::column(x[r][b], (step + 1) % kColumns, T());
+            }
+          }
+        }
+      }
+    }
+  }
+};
+
+template <uint LANES>
+inline Candidate best_of_lanes(threadgroup const Candidate* candidates) {
+  Candidate result;
+  for (uint i = 0; i < LANES; ++i) {
+    result.meet(candidates[i].size, candidates[i].row);
+  }
+  return result;
+}
+
+// A matrix of at most SIZE rows and columns: lanes have some rows each, in registers, and a
+// simdgroup has several matrices. mode: as above.
+template <typename T, uint SIZE, uint LANES>
+kernel void lu_rows(device T* factors [[buffer(0)]], device int* pivots [[buffer(1)]],
+                    device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
+                    constant SmallMatricesParameters& p [[buffer(4)]],
+                    uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]],
+                    uint simdgroup [[simdgroup_index_in_threadgroup]],
+                    uint lane [[thread_index_in_simdgroup]]) {
+  constexpr uint kSimdgroups = 8;
+  constexpr uint kMatrices = 32 / LANES;
+  constexpr uint kPacks = metalops::kPacksOfRow<T, SIZE>;
+  threadgroup Candidate candidates[kSimdgroups][kMatrices][LANES];
+  threadgroup float4 step_rows[kSimdgroups][kMatrices][kPacks];
+  threadgroup float4 pivot_rows[kSimdgroups][kMatrices][kPacks];
+  const uint matrix = metalops::thread_index(position, grid) / LANES;
+  const uint own = lane / LANES;
+  const uint steps = min(p.rows, p.columns);
+  LaneRows<T, SIZE, LANES> rows;
+  rows.lane = lane % LANES;
+  rows.count = matrix < p.matrices ? p.rows : 0;
+  rows.load(input + matrix * p.input.matrix, p.input, p.columns);
+  int info = 0;
+  for (uint step = 0; step < steps; ++step) {
+    candidates[simdgroup][own][rows.lane] = rows.best(step);
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    const Candidate best = best_of_lanes<LANES>(candidates[simdgroup][own]);
+    const uint pivot = p.mode != 0 && best.size > 0.0f ? best.row : step;
+    rows.give(step, pivot, step_rows[simdgroup][own], pivot_rows[simdgroup][own]);
+    if (rows.lane == 0 && rows.count != 0) {
+      pivots[matrix * steps + step] = static_cast<int>(pivot + 1);
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    rows.reduce(step, pivot, step_rows[simdgroup][own], pivot_rows[simdgroup][own]);
+    const T number = elements_of<T>(pivot_rows[simdgroup][own])[step];
+    info = is_zero(number) && info == 0 ? static_cast<int>(step + 1) : info;
+  }
+  if (rows.lane == 0 && rows.count != 0) {
+    infos[matrix] = info;
+  }
+  rows.store(factors + matrix * p.output.matrix, p.output, p.columns);
+}
+
+inline uint row_of_pivot(int pivot, uint row, uint rows, device ErrorMessages* errors) {
+  if (pivot < 1 || pivot > static_cast<int>(rows)) {
+    TORCH_REPORT_ERROR(errors, "Pivots given to lu_solve must all be ",
+                       pivot < 1 ? "greater or equal to 1" : "smaller or equal to LU.size(-2)",
+                       ". Did you properly pass the result of lu_factor?");
+    return row;
+  }
+  return static_cast<uint>(pivot) - 1;
+}
+
+// Exchanges rows by some of the pivots, in their order or backwards. Some threadgroups for each
+// matrix, whose threads have a pack of columns each. Several exchanges that have no row in common
+// are made at once: one after the other they would each wait for memory.
+kernel void lu_swap_rows(device float4* matrices [[buffer(0)]],
+                         device const int* pivots [[buffer(1)]],
+                         constant LuSwapParameters& p [[buffer(2)]],
+                         device ErrorMessages* errors [[buffer(3)]],
+                         uint group [[threadgroup_position_in_grid]],
+                         uint thread_index [[thread_index_in_threadgroup]],
+                         uint threads [[threads_per_threadgroup]]) {
+  constexpr uint kTogether = 64;
+  constexpr uint kAtOnce = 8;
+  threadgroup uint rows[kTogether];
+  threadgroup uint others[kTogether];
+  threadgroup uint are_apart[kTogether / kAtOnce];
+  const uint matrix = group / p.groups;
+  const uint first_pack = group % p.groups * threads;
+  const uint end_pack = first_pack + threads < p.packs ? first_pack + threads : p.packs;
+  device float4* const x = matrices + matrix * p.matrix_step;
+  device const int* const own = pivots + matrix * p.pivots_step;
+  for (uint first = 0; first < p.count; first += kTogether) {
+    const uint end = first + kTogether < p.count ? first + kTogether : p.count;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint i = first + thread_index; i < end; i += threads) {
+      const uint row = p.first + (p.is_backward != 0 ? p.count - 1 - i : i);
+      rows[i - first] = row;
+      others[i - first] = row_of_pivot(own[row], row, p.rows, errors);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint part = thread_index; part < kTogether / kAtOnce; part += threads) {
+      are_apart[part] = first + (part + 1) * kAtOnce <= end;
+      for (uint i = part * kAtOnce; i < (part + 1) * kAtOnce && are_apart[part] != 0; ++i) {
+        for (uint j = part * kAtOnce; j < (part + 1) * kAtOnce; ++j) {
+          if (i != j && (others[i] == rows[j] || others[i] == others[j])) {
+            are_apart[part] = 0;
+          }
+        }
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint begin = first; begin < end; begin += kAtOnce) {
+      const uint known = begin - first;
+      if (are_apart[known / kAtOnce] != 0) {
+        for (uint pack = first_pack + thread_index; pack < end_pack; pack += threads) {
+          float4 here[kAtOnce];
+          float4 there[kAtOnce];
+#pragma unroll
+          for (uint i = 0; i < kAtOnce; ++i) {
+            here[i] = x[rows[known + i] * p.row_step + pack];
+            there[i] = x[others[known + i] * p.row_step + pack];
+          }
+#pragma unroll
+          for (uint i = 0; i < kAtOnce; ++i) {
+            x[rows[known + i] * p.row_step + pack] = there[i];
+            x[others[known + i] * p.row_step + pack] = here[i];
+          }
+        }
+        continue;
+      }
+      for (uint i = known; i < known + kAtOnce && first + i < end; ++i) {
+        if (others[i] == rows[i]) {
+          continue;
+        }
+        device float4* const here = x + rows[i] * p.row_step;
+        device float4* const there = x + others[i] * p.row_step;
+        for (uint pack = first_pack + thread_index; pack < end_pack; pack += threads) {
+          const float4 moved = here[pack];
+          here[pack] = there[pack];
+          there[pack] = moved;
+        }
+      }
+    }
+  }
+}
+
+// A X = B of a factored A of at most SIZE rows, whose pivots are applied to rows of B; or, where
+// the mode says so, A^T X = B, of transposed factors, and backward to rows of X.
+template <typename T, uint SIZE>
+kernel void lu_solve_thread(
+    device T* solutions [[buffer(0)]], device const T* factors [[buffer(1)]],
+    device const T* given [[buffer(2)]], constant SmallSystemsParameters& p [[buffer(3)]],
+    device const int* pivots [[buffer(4)]], device ErrorMessages* errors [[buffer(5)]],
+    uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]]) {
+  const ThreadPlace place = ThreadPlace::of(metalops::thread_index(position, grid), p);
+  if (place.matrix >= p.matrices) {
+    return;
+  }
+  RowOrder exchanged;
+  for (uint row = 0; row < p.rows; ++row) {
+    const int pivot = pivots[place.matrix * p.rows + row];
+    exchanged.exchange(row, row_of_pivot(pivot, row, p.rows, errors));
+  }
+  const bool is_transposed = p.mode != 0;
+  device const T* const own = factors + place.matrix * p.matrix.matrix;
+  auto x = ThreadColumns<T, SIZE>::of(p, place.first);
+  x.load(given + place.in(p.given), p.given, is_transposed ? RowOrder() : exchanged);
+  x.conjugate_where(p.is_conjugated != 0);
+  x.solve_lower(own, p.matrix, !is_transposed);
+  x.solve_upper(own, p.matrix, is_transposed);
+  x.conjugate_where(p.is_conjugated != 0);
+  x.store(solutions + place.in(p.solutions), p.solutions, is_transposed ? exchanged : RowOrder());
+}
+
+// Of magnitude one, or zero, or NaN.
+inline float sign_of(float a) { return isnan(a) ? a : sign(a); }
+inline float2 sign_of(float2 a) {
+  const float size = metalops::magnitude(a);
+  return size == 0.0f ? float2(0.0f) : a / size;
+}
+
+// A determinant, or its sign and the logarithm of its magnitude; what a lane has of it.
+template <typename T>
+struct Determinant {
+  T product = metalops::from_real<T>(1.0f);
+  float logarithm = 0.0f;
+  uint exchanges = 0;  // each changes the sign
+
+  // Of the pivots from `first` on, some apart.
+  void take(device const T* diagonal, device const int* pivots, LuDeterminantParameters p,
+            uint first, uint apart) thread {
+    for (uint i = first; i < p.size; i += apart) {
+      product = metalops::multiply(product, diagonal[i * p.diagonal_step]);
+      exchanges += pivots[i] != static_cast<int>(i + 1);
+    }
+  }
+  void take_logarithms(device const T* diagonal, device const int* pivots,
+                       LuDeterminantParameters p, uint first, uint apart) thread {
+    for (uint i = first; i < p.size; i += apart) {
+      const T number = diagonal[i * p.diagonal_step];
+      product = metalops::multiply(product, sign_of(number));
+      logarithm += precise::log(metalops::magnitude(number));
+      exchanges += pivots[i] != static_cast<int>(i + 1);
+    }
+  }
+  void meet_simdgroup() thread {
+    for (ushort distance = 16; distance != 0; distance /= 2) {
+      product = metalops::multiply(product, simd_shuffle_xor(product, distance));
+    }
+    logarithm = simd_sum(logarithm);
+    exchanges = simd_sum(exchanges);
+  }
+  T value() const thread {
+    return metalops::multiply(metalops::from_real<T>(exchanges % 2 == 0 ? 1.0f : -1.0f), product);
+  }
+};
+
+// A thread for each matrix.
+template <typename T>
+kernel void lu_determinant_thread(device T* determinants [[buffer(0)]],
+                                  device const T* factors [[buffer(1)]],
+                                  device const int* pivots [[buffer(2)]],
+                                  constant LuDeterminantParameters& p [[buffer(3)]],
+                                  uint2 position [[thread_position_in_grid]],
+                                  uint2 grid [[threads_per_grid]]) {
+  const ulong matrix = metalops::thread_index(position, grid);
+  if (matrix < p.matrices) {
+    Determinant<T> own;
+    own.take(factors + matrix * p.matrix_step, pivots + matrix * p.size, p, 0, 1);
+    determinants[matrix] = own.value();
+  }
+}
+
+template <typename T>
+kernel void lu_log_determinant_thread(device T* signs [[buffer(0)]],
+                                      device float* logarithms [[buffer(1)]],
+                                      device const T* factors [[buffer(2)]],
+                                      device const int* pivots [[buffer(3)]],
+                                      constant LuDeterminantParameters& p [[buffer(4)]],
+                                      uint2 position [[thread_position_in_grid]],
+                                      uint2 grid [[threads_per_grid]]) {
+  const ulong matrix = metalops::thread_index(position, grid);
+  if (matrix < p.matrices) {
+    Determinant<T> own;
+    own.take_logarithms(factors + matrix * p.matrix_step, pivots + matrix * p.size, p, 0, 1);
+    signs[matrix] = own.value();
+    logarithms[matrix] = own.logarithm;
+  }
+}
+
+// A simdgroup for each matrix.
+template <typename T>
+kernel void lu_determinant_simdgroup(device T* determinants [[buffer(0)]],
+                                     device const T* factors [[buffer(1)]],
+                                     device const int* pivots [[buffer(2)]],
+                                     constant LuDeterminantParameters& p [[buffer(3)]],
+                                     uint2 position [[thread_position_in_grid]],
+                                     uint2 grid [[threads_per_grid]],
+                                     uint lane [[thread_index_in_simdgroup]]) {
+  const ulong matrix = metalops::thread_index(position, grid) / 32;
+  if (matrix >= p.matrices) {
+    return;
+  }
+  Determinant<T> own;
+  own.take(factors + matrix * p.matrix_step, pivots + matrix * p.size, p, lane, 32);
+  own.meet_simdgroup();
+  if (lane == 0) {
+    determinants[matrix] = own.value();
+  }
+}
+
+template <typename T>
+kernel void lu_log_determinant_simdgroup(
+    device T* signs [[buffer(0)]], device float* logarithms [[buffer(1)]],
+    device const T* factors [[buffer(2)]], device const int* pivots [[buffer(3)]],
+    constant LuDeterminantParameters& p [[buffer(4)]], uint2 position [[thread_position_in_grid]],
+    uint2 grid [[threads_per_grid]], uint lane [[thread_index_in_simdgroup]]) {
+  const ulong matrix = metalops::thread_index(position, grid) / 32;
+  if (matrix >= p.matrices) {
+    return;
+  }
+  Determinant<T> own;
+  own.take_logarithms(factors + matrix * p.matrix_step, pivots + matrix * p.size, p, lane, 32);
+  own.meet_simdgroup();
+  if (lane == 0) {
+    signs[matrix] = own.value();
+    logarithms[matrix] = own.logarithm;
+  }
+}
+
+#define REGISTER_LU(T)                                                            \
+  REGISTER_KERNEL("lu_panel_" #T, lu_panel, T);                                   \
+  REGISTER_KERNEL("lu_determinant_thread_" #T, lu_determinant_thread, T);         \
+  REGISTER_KERNEL("lu_log_determinant_thread_" #T, lu_log_determinant_thread, T); \
+  REGISTER_KERNEL("lu_determinant_simdgroup_" #T, lu_determinant_simdgroup, T);   \
+  REGISTER_KERNEL("lu_log_determinant_simdgroup_" #T, lu_log_determinant_simdgroup, T)
+
+#define REGISTER_LU_THREAD(T, SIZE) REGISTER_KERNEL("lu_thread_" #SIZE "_" #T, lu_thread, T, SIZE)
+
+#define REGISTER_LU_SOLVE_THREAD(T, SIZE) \
+  REGISTER_KERNEL("lu_solve_thread_" #SIZE "_" #T, lu_solve_thread, T, SIZE)
+
+#define REGISTER_LU_ROWS(T) \
+  REGISTER_KERNEL("lu_rows_16_" #T, lu_rows, T, metalops::kMostOfLanes, metalops::kLanes)
+
+REGISTER_LU_ROWS(float);
+REGISTER_LU_ROWS(float2);
+REGISTER_LU(float);
+REGISTER_LU(float2);
+REGISTER_LU_THREAD(float, 4);
+REGISTER_LU_THREAD(float, 8);
+REGISTER_LU_THREAD(float2, 4);
+REGISTER_LU_THREAD(float2, 8);
+REGISTER_LU_SOLVE_THREAD(float, 4);
+REGISTER_LU_SOLVE_THREAD(float, 8);
+REGISTER_LU_SOLVE_THREAD(float2, 4);
+REGISTER_LU_SOLVE_THREAD(float2, 8);

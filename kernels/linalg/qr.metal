@@ -1,0 +1,539 @@
+// The QR factorisation by Householder reflectors, in LAPACK's form: R above and on the diagonal,
+// reflectors below it, their factors tau beside it.
+//
+// The smallest matrices stay in the registers of a thread each, small ones in those of a
+// simdgroup's lanes, a column each. Of larger ones a threadgroup factorises a panel of columns, and
+// products of matrices apply its reflectors H1 H2 ... = 1 - V T V^H to everything else: V is
+// written out, with ones and zeros.
+#include <metalops/register_kernel.h>
+#include <metalops/strided.h>
+#include <metal_stdlib>
+
+#include <kernels/linalg/common/planar_packs.h>
+#include <kernels/linalg/common/reflectors.h>
+#include <kernels/linalg/qr.h>
+using namespace metal;
+using namespace metalops;
+
+// ---- of a column in packs -----------------------------------------------------------------------
+
+METAL_FUNC int4 places(int first) { return first + int4(0, 1, 2, 3); }
+
+// Elements at and before place k are zero. first: the place of the pack.
+template <typename T>
+METAL_FUNC Pack<T> behind(Pack<T> x, int first, int k) {
+  return choose(zero_pack<T>(), x, places(first) > k);
+}
+
+// A pack of the reflector that lies below place k.
+template <typename T>
+METAL_FUNC Pack<T> of_reflector(Pack<T> x, int first, int k) {
+  if (first > k) {
+    return x;
+  }
+  return choose(behind(x, first, k), all_of(from_real<T>(1.0f)), places(first) == k);
+}
+
+// The same of the column itself: what is above place k stays.
+template <typename T>
+METAL_FUNC Pack<T> reflected(Pack<T> x, Pack<T> v, int first, int k, float beta) {
+  const Pack<T> lower = choose(v, x, places(first) < k);
+  return choose(lower, all_of(from_real<T>(beta)), places(first) == k);
+}
+
+// v of a reflector, of elements of x.
+template <typename T>
+METAL_FUNC Pack<T> multiplied(Pack<T> x, Reflector<T> reflector, T factor) {
+  if (reflector.has_factor()) {
+    return multiply_add(zero_pack<T>(), x, all_of(factor));
+  }
+  return divided(scaled(x, reflector.scale), reflector.divisor);
+}
+
+// ---- small matrices -----------------------------------------------------------------------------
+
+// The reflector of column x below place k, and x with it; v: to be written out, of a thread or of a
+// threadgroup.
+template <typename T, uint Rows, typename V>
+inline T reflect(thread Pack<T> (&x)[Rows / 4], V v, int k) {
+  T alpha = from_real<T>(0.0f);
+  float4 squares = float4(0.0f);
+  float4 largest = float4(0.0f);
+  for (int b = 0; b < int(Rows / 4); ++b) {
+    if (4 * b + 3 >= k) {
+      const Pack<T> tail = behind(x[b], 4 * b, k);
+      squares = add_squares(squares, tail);
+      largest = max(largest, largest_parts(tail));
+      if (4 * b <= k) {
+        alpha = element(x[b], k & 3);
+      }
+    }
+  }
+  Extent extent = {max(max(largest.x, largest.y), max(largest.z, largest.w)),
+                   (squares.x + squares.y) + (squares.z + squares.w), 1.0f};
+  if (extent.is_rough()) {
+    extent = extent.rescaled();
+    squares = float4(0.0f);
+    for (int b = 0; b < int(Rows / 4); ++b) {
+      squares = add_squares(squares, scaled(behind(x[b], 4 * b, k), extent.scale));
+    }
+    extent.squares = (squares.x + squares.y) + (squares.z + squares.w);
+  }
+  const Reflector<T> reflector = reflector_of(alpha, extent);
+  const T factor = reflector.factor();
+  for (int b = 0; b < int(Rows / 4); ++b) {
+    if (4 * b + 3 >= k) {
+      const Pack<T> below = multiplied(x[b], reflector, factor);
+      v[b] = of_reflector(below, 4 * b, k);
+      x[b] = reflected(x[b], below, 4 * b, k, reflector.beta);
+    }
+  }
+  return reflector.tau;
+}
+
+// A thread has a matrix, or a panel of one, of at most N rows and columns.
+template <typename T, uint N>
+kernel void qr_thread(device T* matrices [[buffer(0)]], device T* taus [[buffer(1)]],
+                      constant QrParameters& p [[buffer(2)]],
+                      uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]]) {
+  constexpr uint kPacks = N / 4;
+  const int64_t matrix = thread_index(position, grid);
+  if (matrix >= p.matrices) {
+    return;
+  }
+  const int rows = p.rows - p.first;
+  device T* own = matrices + (matrix * p.columns + p.first) * p.rows + p.first;
+  device T* own_taus = taus + matrix * p.taus + p.first;
+  Pack<T> x[N][kPacks];
+#pragma unroll
+  for (uint c = 0; c < N; ++c) {
+#pragma unroll
+    for (uint b = 0; b < kPacks; ++b) {
+      x[c][b] =
+          c < p.width ? load_some(own + c * p.rows + 4 * b, rows - 4 * int(b)) : zero_pack<T>();
+    }
+  }
+#pragma unroll
+  for (uint k = 0; k < N; ++k) {
+    if (int(k) < rows && k < p.width) {
+      Pack<T> v[kPacks];
+      const T tau = reflect<T, N>(x[k], v, k);
+      own_taus[k] = tau;
+      const T weight = -conjugate(tau);
+#pragma unroll
+      for (uint c = k + 1; c < N; ++c) {
+        Pack<T> sum = zero_pack<T>();
+#pragma unroll
+        for (uint b = k / 4; b < kPacks; ++b) {
+          sum = conjugate_multiply_add(sum, v[b], x[c][b]);
+        }
+        const Pack<T> weights = all_of(multiply(weight, sum_of(sum)));
+#pragma unroll
+        for (uint b = k / 4; b < kPacks; ++b) {
+          x[c][b] = multiply_add(x[c][b], weights, v[b]);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (uint c = 0; c < N; ++c) {
+#pragma unroll
+    for (uint b = 0; b < kPacks; ++b) {
+      if (c < p.width) {
+        store_some(own + c * p.rows + 4 * b, x[c][b], rows - 4 * int(b));
+      }
+    }
+  }
+}
+
+// A simdgroup has 32 / Columns matrices, or panels of them, of at most so many columns and of at
+// most Rows rows.
+template <typename T, uint Columns, uint Rows>
+kernel void qr_small(device T* matrices [[buffer(0)]], device T* taus [[buffer(1)]],
+                     constant QrParameters& p [[buffer(2)]],
+                     uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]],
+                     uint simdgroup [[simdgroup_index_in_threadgroup]],
+                     uint lane [[thread_index_in_simdgroup]]) {
+  constexpr uint kMostSimdgroups = 8;
+  constexpr uint kMatrices = 32 / Columns;
+  constexpr int kPacks = Rows / 4;
+  // Of this step and of the one before.
+  threadgroup Pack<T> reflectors[kMostSimdgroups][2][kMatrices][kPacks];
+  threadgroup T factors[kMostSimdgroups][2][kMatrices];
+  const int64_t matrix = thread_index(position, grid) / Columns;
+  const uint own = lane / Columns;
+  const int column = lane % Columns;
+  const bool is_mine = matrix < p.matrices && column < int(p.width);
+  const int rows = p.rows - p.first;
+  const int steps = min(rows, int(p.width));
+  device T* x_in_memory = matrices + (matrix * p.columns + p.first + column) * p.rows + p.first;
+  Pack<T> x[kPacks];
+  for (int b = 0; b < kPacks; ++b) {
+    x[b] = is_mine ? load_some(x_in_memory + 4 * b, rows - 4 * b) : zero_pack<T>();
+  }
+  for (int k = 0; k < steps; ++k) {
+    threadgroup Pack<T>* v = reflectors[simdgroup][k & 1][own];
+    threadgroup T& tau = factors[simdgroup][k & 1][own];
+    if (column == k) {
+      const T factor = reflect<T, Rows>(x, v, k);
+      tau = factor;
+      if (is_mine) {
+        taus[matrix * p.taus + p.first + k] = factor;
+      }
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    if (column > k && is_mine) {
+      Pack<T> sum = zero_pack<T>();
+      for (int b = 0; b < kPacks; ++b) {
+        if (4 * b + 3 >= k && 4 * b < rows) {
+          sum = conjugate_multiply_add(sum, v[b], x[b]);
+        }
+      }
+      const Pack<T> weight = all_of(-multiply(conjugate(tau), sum_of(sum)));
+      for (int b = 0; b < kPacks; ++b) {
+        if (4 * b + 3 >= k && 4 * b < rows) {
+          x[b] = multiply_add(x[b], weight, v[b]);
+        }
+      }
+    }
+  }
+  if (is_mine) {
+    for (int b = 0; b < kPacks; ++b) {
+      store_some(x_in_memory + 4 * b, x[b], rows - 4 * b);
+    }
+  }
+}
+
+// Vectors of at most N elements times Q or Q^H: a thread has some of a matrix, whose sums it need
+// not wait for one after the other.
+template <typename T, uint N, uint Vectors>
+kernel void qr_vectors(device T* vectors [[buffer(0)]], device const T* matrices [[buffer(1)]],
+                       device const T* taus [[buffer(2)]],
+                       constant QrVectorsParameters& p [[buffer(3)]],
+                       uint2 position [[thread_position_in_grid]],
+                       uint2 grid [[threads_per_grid]]) {
+  constexpr int kPacks = N / 4;
+  const int64_t index = thread_index(position, grid);
+  const uint threads = (p.count + Vectors - 1) / Vectors;
+  const int64_t matrix = index / threads;
+  if (matrix >= p.matrices) {
+    return;
+  }
+  // Neighbouring threads read neighbouring elements of rows; columns of the identity that are
+  // neighbours begin with as many zeros.
+  const bool are_rows = p.element_stride != 1;
+  const uint first = (index - matrix * threads) * (are_rows ? 1 : Vectors);
+  const uint step_of_places = are_rows ? threads : 1;
+  const int size = p.size;
+  Pack<T> x[Vectors][kPacks];
+  for (uint n = 0; n < Vectors; ++n) {
+    const uint place = first + n * step_of_places;
+    device const T* vector = vectors + matrix * p.matrix_stride + place * p.vector_stride;
+    for (int b = 0; b < kPacks; ++b) {
+      x[n][b] = zero_pack<T>();
+      for (int e = 0; e < 4; ++e) {
+        const int i = 4 * b + e;
+        if (p.is_identity != 0) {
+          set_element(x[n][b], e, from_real<T>(i == int(place) ? 1.0f : 0.0f));
+        } else if (i < size && place < p.count) {
+          set_element(x[n][b], e, vector[i * p.element_stride]);
+        }
+      }
+      if (p.is_conjugated != 0) {
+        x[n][b] = conjugate(x[n][b]);
+      }
+    }
+  }
+  const int count = p.taus;
+  const int last = first + (Vectors - 1) * step_of_places;
+  for (int step = 0; step < count; ++step) {
+    const int k = p.is_adjoint != 0 ? step : count - 1 - step;
+    if (p.is_identity != 0 && k > last) {
+      continue;  // there is nothing yet where the reflector is
+    }
+    device const T* v_in_memory = matrices + (matrix * p.columns + k) * size;
+    Pack<T> v[kPacks];
+    Pack<T> sums[Vectors];
+    for (uint n = 0; n < Vectors; ++n) {
+      sums[n] = zero_pack<T>();
+    }
+    for (int b = 0; b < kPacks; ++b) {
+      if (4 * b + 3 >= k && 4 * b < size) {
+        v[b] = of_reflector(load_some(v_in_memory + 4 * b, size - 4 * b), 4 * b, k);
+        for (uint n = 0; n < Vectors; ++n) {
+          sums[n] = conjugate_multiply_add(sums[n], v[b], x[n][b]);
+        }
+      }
+    }
+    const T tau = taus[matrix * p.taus + k];
+    const T factor = -(p.is_adjoint != 0 ? conjugate(tau) : tau);
+    for (uint n = 0; n < Vectors; ++n) {
+      sums[n] = all_of(multiply(factor, sum_of(sums[n])));
+    }
+    for (int b = 0; b < kPacks; ++b) {
+      if (4 * b + 3 >= k && 4 * b < size) {
+        for (uint n = 0; n < Vectors; ++n) {
+          x[n][b] = multiply_add(x[n][b], sums[n], v[b]);
+        }
+      }
+    }
+  }
+  for (uint n = 0; n < Vectors; ++n) {
+    const uint place = first + n * step_of_places;
+    device T* vector = vectors + matrix * p.matrix_stride + place * p.vector_stride;
+    for (int b = 0; b < kPacks; ++b) {
+      if (p.is_conjugated != 0) {
+        x[n][b] = conjugate(x[n][b]);
+      }
+      for (int e = 0; e < 4; ++e) {
+        if (4 * b + e < size && place < p.count) {
+          vector[(4 * b + e) * p.element_stride] = element(x[n][b], e);
+        }
+      }
+    }
+  }
+}
+
+// ---- panels -------------------------------------------------------------------------------------
+
+constant constexpr int kTogether = 4;  // columns
+
+inline RealPack simd_sums(RealPack a) { return {simd_sum(a.re)}; }
+inline ComplexPack simd_sums(ComplexPack a) { return {simd_sum(a.re), simd_sum(a.im)}; }
+
+// What the lanes of a simdgroup do together with a column of `rows` elements: each has every 32nd
+// pack, the same ones in all columns. Only its first pack can lie before the end of a reflector's
+// zeros, since panels are narrow, and only its last one can be a part of a pack.
+template <typename T>
+struct PanelColumn {
+  device T* x;
+  int rows;
+  int lane;
+
+  // Adds up the part behind place k.
+  Extent extent_behind(int k, Extent extent) const {
+    float4 squares = float4(0.0f);
+    float4 largest = float4(0.0f);
+    int i = 4 * lane;
+    const Pack<T> first = behind(load_some(x + i, rows - i), i, k);
+    squares = add_squares(squares, scaled(first, extent.scale));
+    largest = max(largest, largest_parts(first));
+    for (i += 128; i + 4 <= rows; i += 128) {
+      const Pack<T> next = load(x + i);
+      squares = add_squares(squares, scaled(next, extent.scale));
+      largest = max(largest, largest_parts(next));
+    }
+    if (i < rows) {
+      const Pack<T> last = load_some(x + i, rows - i);
+      squares = add_squares(squares, scaled(last, extent.scale));
+      largest = max(largest, largest_parts(last));
+    }
+    extent.largest = simd_max(max(max(largest.x, largest.y), max(largest.z, largest.w)));
+    extent.squares = simd_sum((squares.x + squares.y) + (squares.z + squares.w));
+    return extent;
+  }
+
+  // Leaves the reflector behind place k and beta at it.
+  T reflect(int k) const {
+    Extent extent = extent_behind(k, Extent::none());
+    if (extent.is_rough()) {
+      extent = extent_behind(k, extent.rescaled());
+    }
+    const Reflector<T> reflector = reflector_of(x[k], extent);
+    const T factor = reflector.factor();
+    simdgroup_barrier(mem_flags::mem_device);  // all have read x[k]
+    int i = 4 * lane;
+    const Pack<T> first = load_some(x + i, rows - i);
+    store_some(x + i, reflected(first, multiplied(first, reflector, factor), i, k, reflector.beta),
+               rows - i);
+    for (i += 128; i + 4 <= rows; i += 128) {
+      store(x + i, multiplied(load(x + i), reflector, factor));
+    }
+    if (i < rows) {
+      store_some(x + i, multiplied(load_some(x + i, rows - i), reflector, factor), rows - i);
+    }
+    return reflector.tau;
+  }
+
+  // Multiplies this column, and others up to `count` columns, with H^H; v: the column that has the
+  // reflector behind place k.
+  void multiply_by(device const T* v, int k, T tau, int64_t stride, int count) const {
+    Pack<T> sums[kTogether];
+    for (int n = 0; n < kTogether; ++n) {
+      sums[n] = zero_pack<T>();
+    }
+    int i = 4 * lane;
+    const Pack<T> first = of_reflector(load_some(v + i, rows - i), i, k);
+    for (int n = 0; n < kTogether; ++n) {
+      if (n < count) {
+        sums[n] =
+            conjugate_multiply_add(sums[n], first, load_some<T>(x + n * stride + i, rows - i));
+      }
+    }
+    for (i += 128; i + 4 <= rows; i += 128) {
+      const Pack<T> next = load(v + i);
+      for (int n = 0; n < kTogether; ++n) {
+        if (n < count) {
+          sums[n] = conjugate_multiply_add(sums[n], next, load(x + n * stride + i));
+        }
+      }
+    }
+    if (i < rows) {
+      const Pack<T> last = load_some(v + i, rows - i);
+      for (int n = 0; n < kTogether; ++n) {
+        if (n < count) {
+          sums[n] =
+              conjugate_multiply_add(sums[n], last, load_some<T>(x + n * stride + i, rows - i));
+        }
+      }
+    }
+    Pack<T> dots = zero_pack<T>();
+    for (int n = 0; n < kTogether; ++n) {
+      set_element(dots, n, sum_of(sums[n]));
+    }
+    dots = simd_sums(dots);
+    Pack<T> weights[kTogether];
+    for (int n = 0; n < kTogether; ++n) {
+      weights[n] = all_of(-multiply(conjugate(tau), element(dots, n)));
+    }
+    i = 4 * lane;
+    for (int n = 0; n < kTogether; ++n) {
+      if (n < count) {
+        device T* y = x + n * stride + i;
+        store_some(y, multiply_add(load_some<T>(y, rows - i), weights[n], first), rows - i);
+      }
+    }
+    for (i += 128; i + 4 <= rows; i += 128) {
+      const Pack<T> next = load(v + i);
+      for (int n = 0; n < kTogether; ++n) {
+        if (n < count) {
+          device T* y = x + n * stride + i;
+          store(y, multiply_add(load(y), weights[n], next));
+        }
+      }
+    }
+    if (i < rows) {
+      const Pack<T> last = load_some(v + i, rows - i);
+      for (int n = 0; n < kTogether; ++n) {
+        if (n < count) {
+          device T* y = x + n * stride + i;
+          store_some(y, multiply_add(load_some<T>(y, rows - i), weights[n], last), rows - i);
+        }
+      }
+    }
+  }
+};
+
+// A threadgroup has a matrix.
+template <typename T>
+kernel void qr_panel(device T* matrices [[buffer(0)]], device T* taus [[buffer(1)]],
+                     constant QrParameters& p [[buffer(2)]],
+                     uint matrix [[threadgroup_position_in_grid]],
+                     uint simdgroup [[simdgroup_index_in_threadgroup]],
+                     uint simdgroups [[simdgroups_per_threadgroup]],
+                     uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup T factors[2];  // of this step and of the next one
+  const int64_t stride = p.rows;
+  const int rows = p.rows - p.first;
+  const int width = p.width;
+  device T* panel = matrices + (int64_t(matrix) * p.columns + p.first) * stride + p.first;
+  device T* tau = taus + int64_t(matrix) * p.taus + p.first;
+  for (int k = -1; k < width - 1; ++k) {
+    for (int column = k + 1 + kTogether * int(simdgroup); column < width;
+         column += kTogether * simdgroups) {
+      const PanelColumn<T> x = {panel + column * stride, rows, int(lane)};
+      if (k >= 0) {
+        x.multiply_by(panel + k * stride, k, factors[k & 1], stride,
+                      min(width - column, kTogether));
+      }
+      if (column == k + 1) {
+        simdgroup_barrier(mem_flags::mem_device);  // x[column] is known to all
+        const T factor = x.reflect(column);
+        if (lane == 0) {
+          factors[column & 1] = factor;
+          tau[column] = factor;
+        }
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+  }
+}
+
+// V of a panel, of p.padded columns: a thread an element.
+template <typename T>
+kernel void qr_reflectors(device T* v [[buffer(0)]], device const T* matrices [[buffer(1)]],
+                          constant QrParameters& p [[buffer(2)]],
+                          uint3 position [[thread_position_in_grid]]) {
+  const uint rows = p.rows - p.first;
+  const uint row = position.x;
+  const uint column = position.y;
+  const int64_t matrix = position.z;
+  T value = from_real<T>(row == column ? 1.0f : 0.0f);
+  if (column >= p.width) {
+    value = from_real<T>(0.0f);
+  } else if (row > column) {
+    value = matrices[(matrix * p.columns + p.first + column) * p.rows + p.first + row];
+  }
+  v[(matrix * p.padded + column) * rows + row] = value;
+}
+
+// T of a panel, whose column c is tau_c (e_c - sum over j < c of T_j (V^H V)_jc), where e are the
+// columns of the identity: a thread a row. gram: V^H V by columns.
+template <typename T>
+kernel void qr_triangle(device T* triangles [[buffer(0)]], device const T* gram [[buffer(1)]],
+                        device const T* taus [[buffer(2)]], constant QrParameters& p [[buffer(3)]],
+                        uint2 position [[thread_position_in_grid]]) {
+  const uint row = position.x;
+  const int64_t matrix = position.y;
+  device T* column = triangles + matrix * p.padded * p.padded + row;
+  device const T* products = gram + matrix * p.padded * p.padded;
+  device const T* tau = taus + matrix * p.taus + p.first;
+  Pack<T> rest[kQrPanel / 4];
+  for (uint b = 0; b < kQrPanel / 4; ++b) {
+    rest[b] = choose(zero_pack<T>(), all_of(from_real<T>(1.0f)), places(4 * b) == int(row));
+  }
+  for (uint b = 0; b < kQrPanel / 4; ++b) {
+    for (uint e = 0; e < 4; ++e) {
+      const uint c = 4 * b + e;
+      if (c < p.padded) {
+        const T own = c < p.width ? multiply(tau[c], element(rest[b], e)) : from_real<T>(0.0f);
+        *column = own;
+        column += p.padded;
+        for (uint other = b; other < kQrPanel / 4; ++other) {
+          if (4 * other < p.padded) {
+            const Pack<T> row = conjugate(load(products + c * p.padded + 4 * other));
+            rest[other] = multiply_add(rest[other], all_of(-own), row);
+          }
+        }
+      }
+    }
+  }
+}
+
+#define REGISTER_QR_SMALL(T, COLUMNS, ROWS) \
+  REGISTER_KERNEL("qr_small_" #T "_" #COLUMNS "_" #ROWS, qr_small, T, COLUMNS, ROWS)
+
+#define REGISTER_QR_THREAD(T, N) REGISTER_KERNEL("qr_thread_" #T "_" #N, qr_thread, T, N)
+
+#define REGISTER_QR_VECTORS(T, N) \
+  REGISTER_KERNEL("qr_vectors_" #T "_" #N, qr_vectors, T, N, kQrVectors)
+
+#define REGISTER_QR(T)                                    \
+  REGISTER_QR_THREAD(T, 4);                               \
+  REGISTER_QR_THREAD(T, 8);                               \
+  REGISTER_QR_SMALL(T, 8, 32);                            \
+  REGISTER_QR_SMALL(T, 16, 16);                           \
+  REGISTER_QR_SMALL(T, 16, 64);                           \
+  REGISTER_QR_SMALL(T, 32, 32);                           \
+  REGISTER_QR_SMALL(T, 32, 64);                           \
+  REGISTER_QR_SMALL(T, 32, 128);                          \
+  REGISTER_QR_VECTORS(T, 4);                              \
+  REGISTER_QR_VECTORS(T, 8);                              \
+  REGISTER_QR_VECTORS(T, 16);                             \
+  REGISTER_QR_VECTORS(T, 32);                             \
+  REGISTER_KERNEL("qr_panel_" #T, qr_panel, T);           \
+  REGISTER_KERNEL("qr_reflectors_" #T, qr_reflectors, T); \
+  REGISTER_KERNEL("qr_triangle_" #T, qr_triangle, T)
+
+REGISTER_QR(float);
+REGISTER_QR(float2);

@@ -1,0 +1,372 @@
+// Singular values and vectors of square matrices: Householder's reduction to a real upper
+// bidiagonal matrix, then implicit QR iterations on it (LAPACK's xGEBD2, xORGBR and xBDSQR).
+//
+// A small matrix is the work of a team, of a thread or of a simdgroup, which holds all of it in
+// columns of packs, and those of V likewise. Each lane has columns of its own; when rotations are
+// applied, packs of rows.
+#include <c10/metal/utils.h>
+#include <metalops/register_kernel.h>
+#include <metal_stdlib>
+
+#include <kernels/linalg/common/bidiagonal.h>
+#include <kernels/linalg/common/column_packs.h>
+#include <kernels/linalg/common/complex.h>
+#include <kernels/linalg/common/reflectors.h>
+#include <kernels/linalg/common/rotations.h>
+#include <kernels/linalg/common/scaling.h>
+#include <kernels/linalg/common/squares.h>
+#include <kernels/linalg/common/team_columns.h>
+#include <kernels/linalg/common/teams.h>
+using namespace metal;
+using namespace metalops;
+
+// What `infos` say of a matrix with an element that is not finite.
+constant constexpr int kNotFinite = -4;
+
+template <typename T>
+struct Strided {
+  device const T* matrix;
+  constant SquaresParameters& p;
+
+  T at(int row, int column) const { return matrix[row * p.next_row + column * p.next_column]; }
+};
+
+// ---- reduction to a bidiagonal matrix -----------------------------------------------------------
+
+// What is left of a matrix, and the factors of the reflectors.
+template <typename T, int SIZE>
+struct Bidiagonal {
+  float diagonal[SIZE];
+  float beside[SIZE];
+  T left[SIZE];
+  T right[SIZE];
+};
+
+// What a step of the reduction needs: vectors in packs, and numbers that one lane computes. The
+// element of a reflector that is 1 stands for what it was made of until it is written.
+template <typename T, int SIZE>
+struct Step {
+  static constexpr constant int kPacks = SIZE / ColumnPacks<T>::kRows;
+  float4 row[kPacks];       // of the matrix, conjugate, of which the right reflector is made
+  float4 shares[kPacks];    // conjugates of how much of the left reflector columns lose
+  float4 products[kPacks];  // what columns lose in proportion to conjugates of the right one
+  T factor;                 // of what the left reflector is made of
+  T row_factor;
+  T overlap;  // of the shares and the right reflector
+};
+
+// Of column k, in the rows from k on. By one lane.
+template <typename T, typename Column, typename Result, typename Shared>
+inline void make_left_reflector(Column column, int k, int used, Result result, Shared step) {
+  constexpr int kRows = ColumnPacks<T>::kRows;
+  float tail = 0.0f;
+  for (int i = k / kRows; i < used; ++i) {
+    const float4 x = ColumnPacks<T>::rows_from(column[i], i * kRows, k + 1);
+    tail += dot(x, x);
+  }
+  tail = tail < 0x1p-80f ? 0.0f : tail;
+  const Reflector<T> made = reflector_of_scaled(elements_of<T>(column)[k], tail);
+  step->factor = tail > 0.0f ? made.factor() : from_real<T>(0.0f);
+  result->left[k] = made.tau;
+  result->diagonal[k] = made.beta;
+}
+
+// Of step->row, from k + 1 on. By one lane.
+template <typename T, typename Result, typename Shared>
+inline void make_right_reflector(int k, int used, Result result, Shared step) {
+  constexpr int kRows = ColumnPacks<T>::kRows;
+  float tail = 0.0f;
+  T overlap = from_real<T>(0.0f);
+  for (int i = (k + 1) / kRows; i < used; ++i) {
+    const float4 x = ColumnPacks<T>::rows_from(step->row[i], i * kRows, k + 2);
+    tail += dot(x, x);
+    overlap += ColumnPacks<T>::inner_product(step->shares[i], x);
+  }
+  tail = tail < 0x1p-80f ? 0.0f : tail;
+  const Reflector<T> made = reflector_of_scaled(elements_of<T>(&step->row[0])[k + 1], tail);
+  const T factor = tail > 0.0f ? made.factor() : from_real<T>(0.0f);
+  step->row_factor = factor;
+  step->overlap = conjugate(elements_of<T>(&step->shares[0])[k + 1]) + multiply(overlap, factor);
+  result->right[k] = made.tau;
+  result->beside[k] = made.beta;
+}
+
+// Reduces the matrix. Column k of `packs` then holds the vector of the left reflector k, which is
+// zero in rows before k, and column k of `right`, with_vectors, that of the right one, zero in rows
+// 0 to k. Both reflectors of a step are subtracted at once, as LAPACK's xLABRD does it.
+template <typename T, typename Team, int SIZE, typename Columns, typename RightColumns,
+          typename Result, typename Shared>
+inline void bidiagonalise(Columns packs, RightColumns right, int lane, int n, bool with_vectors,
+                          Result result, Shared step) {
+  typedef Layout<T, SIZE, Team> L;
+  constexpr int kRows = ColumnPacks<T>::kRows;
+  const int used = with_padding<T>(n) / kRows;
+  const auto row = elements_of<T>(&step->row[0]);
+  const auto shares = elements_of<T>(&step->shares[0]);
+  for (int i = lane; i < L::kPacks; i += Team::kLanes) {
+    step->row[i] = float4(0.0f);
+    step->shares[i] = float4(0.0f);
+  }
+  if (lane == 0) {
+    make_left_reflector<T>(packs, 0, used, result, step);
+  }
+  Team::wait();
+  for (int k = 0; k < n - 1; ++k) {
+    const auto column = packs + k * L::kStride;
+    const int first = k / kRows;  // the first pack that matters
+    const T tau = conjugate(result->left[k]);
+    const T factor = step->factor;
+    const float4 begin = ColumnPacks<T>::rows_from(column[first], first * kRows, k + 1);
+    for (int j = k + 1 + lane; j < n; j += Team::kLanes) {
+      const auto other = packs + j * L::kStride;
+      T product = ColumnPacks<T>::inner_product(begin, other[first]);
+      for (int i = first + 1; i < used; ++i) {
+        product += ColumnPacks<T>::inner_product(column[i], other[i]);
+      }
+      const T corner = elements_of<T>(other)[k];
+      product = multiply(corner + multiply(conjugate(factor), product), tau);
+      shares[j] = conjugate(product);
+      row[j] = conjugate(corner - product);
+    }
+    Team::wait();
+    if (lane == 0) {
+      make_right_reflector<T>(k, used, result, step);
+    }
+    Team::wait();
+    const T row_tau = result->right[k];
+    const T row_factor = step->row_factor;
+    const T overlap = step->overlap;
+    for (int i = lane; i < L::kPacks; i += Team::kLanes) {
+      const float4 x = ColumnPacks<T>::rows_from(column[i], i * kRows, k + 1);
+      const float4 vector = times(x, factor);
+      float4 sum(0.0f);
+      for (int j = k + 2; i >= first && i < used && j < n; ++j) {
+        sum += times(packs[j * L::kStride + i], row[j]);
+      }
+      sum = times(sum, row_factor) + packs[(k + 1) * L::kStride + i] - times(vector, overlap);
+      step->products[i] = ColumnPacks<T>::rows_from(times(sum, row_tau), i * kRows, k + 1);
+      column[i] = vector + ColumnPacks<T>::unit(i * kRows, k);
+      if (with_vectors) {
+        const float4 y = ColumnPacks<T>::rows_from(step->row[i], i * kRows, k + 2);
+        right[k * L::kStride + i] = times(y, row_factor) + ColumnPacks<T>::unit(i * kRows, k + 1);
+      }
+    }
+    Team::wait();
+    for (int j = k + 1 + lane; j < n; j += Team::kLanes) {
+      const auto other = packs + j * L::kStride;
+      const T share = conjugate(shares[j]);
+      const T weight = j == k + 1 ? from_real<T>(1.0f) : conjugate(multiply(row[j], row_factor));
+      for (int i = first; i < used; ++i) {
+        other[i] -= times(column[i], share) + times(step->products[i], weight);
+      }
+      if (j == k + 1) {
+        make_left_reflector<T>(other, j, used, result, step);
+      }
+    }
+    Team::wait();
+  }
+  for (int i = lane; i < L::kPacks; i += Team::kLanes) {
+    packs[(n - 1) * L::kStride + i] = ColumnPacks<T>::unit(i * kRows, n - 1);
+  }
+  Team::wait();
+}
+
+// ---- results ------------------------------------------------------------------------------------
+
+// The singular values in descending order, and U and V^H, both of columns without gaps. order: n
+// numbers.
+template <typename T, typename Team, int STRIDE, typename Columns, typename RightColumns,
+          typename Floats, typename Order>
+inline void store(Columns packs, RightColumns right, Floats diagonal, Order order, int lane,
+                  int exponent, bool is_finite, constant SquaresParameters& p, uint matrix,
+                  device float* values, device T* u, device T* v_adjoint) {
+  const int n = p.size;
+  for (int j = lane; j < n; j += Team::kLanes) {
+    const int rank = descending_rank_of(diagonal, n, j);
+    order[rank] = j;
+    values[int64_t(matrix) * n + rank] =
+        is_finite ? with_exponent(abs(diagonal[j]), exponent) : NAN;
+  }
+  if (!p.with_vectors) {
+    return;
+  }
+  Team::wait();
+  device T* const to = u + int64_t(matrix) * n * n;
+  device T* const to_adjoint = v_adjoint + int64_t(matrix) * n * n;
+  for (int j = 0; j < n; ++j) {
+    const auto column = elements_of<T>(packs + order[j] * STRIDE);
+    for (int i = lane; i < n; i += Team::kLanes) {
+      to[j * n + i] = is_finite ? column[i] : from_real<T>(NAN);
+    }
+  }
+  for (int i = lane; i < n; i += Team::kLanes) {
+    const auto column = elements_of<T>(right + order[i] * STRIDE);
+    const float sign = diagonal[order[i]] < 0.0f ? -1.0f : 1.0f;
+    for (int j = 0; j < n; ++j) {
+      const T element = conjugate(column[j]) * sign;
+      const int place = j * n + i;
+      to_adjoint[place] = is_finite ? element : from_real<T>(NAN);
+    }
+  }
+}
+
+// ---- matrices of at most 8 rows, each of a thread -----------------------------------------------
+
+template <typename T, int SIZE>
+kernel void svd_thread(device float* values [[buffer(0)]], device T* u [[buffer(1)]],
+                       device T* v_adjoint [[buffer(2)]], device int* infos [[buffer(3)]],
+                       device const T* input [[buffer(4)]],
+                       constant SquaresParameters& p [[buffer(5)]],
+                       uint thread_index [[thread_position_in_grid]]) {
+  const uint matrix = p.first + thread_index;
+  if (matrix >= p.end) {
+    return;
+  }
+  typedef Layout<T, SIZE, Alone> L;
+  const int n = p.size;
+  float4 packs[SIZE * L::kStride];
+  float4 right[SIZE * L::kStride];
+  Bidiagonal<T, SIZE> result;
+  Step<T, SIZE> step;
+  float2 rotations[SIZE];
+  float2 right_rotations[SIZE];
+  int order[SIZE];
+  bool is_finite;
+  const int exponent = load_columns<T, Alone, SIZE>(
+      &packs[0], 0, n, Strided<T>{input + matrix * p.next_matrix, p}, is_finite);
+  bidiagonalise<T, Alone, SIZE>(&packs[0], &right[0], 0, n, p.with_vectors, &result, &step);
+  if (p.with_vectors) {
+    multiply_reflectors<T, Alone, SIZE, 0>(&packs[0], 0, n, &result.left[0]);
+    multiply_reflectors<T, Alone, SIZE, 1>(&right[0], 0, n, &result.right[0]);
+  }
+  BidiagonalIteration iteration = {0, 0, 0, 0, 0, 0.0f};
+  while (true) {
+    const Sweep sweep = next_sweep(&result.diagonal[0], &result.beside[0], n, iteration,
+                                   &rotations[0], &right_rotations[0]);
+    if (sweep.count == 0) {
+      break;
+    }
+    if (p.with_vectors) {
+      for (int i = 0; i < L::kPacks; ++i) {
+        apply_sweep<float4>(&packs[i], L::kStride, sweep, &rotations[0]);
+        apply_sweep<float4>(&right[i], L::kStride, sweep, &right_rotations[0]);
+      }
+    }
+  }
+  store<T, Alone, L::kStride>(&packs[0], &right[0], &result.diagonal[0], &order[0], 0, exponent,
+                              is_finite, p, matrix, values, u, v_adjoint);
+  infos[matrix] = is_finite ? iteration.count_unfinished(n) : kNotFinite;
+}
+
+// ---- matrices of at most 64 rows, each of a simdgroup -------------------------------------------
+
+// Whether threadgroup memory has room for V. If not, it lies in device memory.
+template <bool HAS_ROOM>
+struct Room {
+  typedef Simdgroup Team;
+  static threadgroup float4* place(threadgroup float4* here, device float4*, int64_t) {
+    return here;
+  }
+};
+template <>
+struct Room<false> {
+  typedef SimdgroupOfDevice Team;
+  static device float4* place(threadgroup float4*, device float4* kept, int64_t offset) {
+    return kept + offset;
+  }
+};
+
+template <typename T, int SIZE, bool HAS_ROOM>
+kernel void svd_simdgroup(device float* values [[buffer(0)]], device T* u [[buffer(1)]],
+                          device T* v_adjoint [[buffer(2)]], device int* infos [[buffer(3)]],
+                          device const T* input [[buffer(4)]], device float4* kept [[buffer(5)]],
+                          constant SquaresParameters& p [[buffer(6)]],
+                          uint group [[threadgroup_position_in_grid]],
+                          uint simd_lane [[thread_index_in_simdgroup]]) {
+  typedef typename Room<HAS_ROOM>::Team Team;
+  typedef Layout<T, SIZE, Team> L;
+  constexpr int kRotations = 4 * SIZE;  // that are recorded before they are applied
+  constexpr int kSweeps = 16;
+  threadgroup float4 packs[SIZE * L::kStride];
+  threadgroup float4 of_right[HAS_ROOM ? SIZE * L::kStride : 1];
+  threadgroup Bidiagonal<T, SIZE> result;
+  threadgroup Step<T, SIZE> step;
+  threadgroup float2 rotations[kRotations];
+  threadgroup float2 right_rotations[kRotations];
+  threadgroup Sweep sweeps[kSweeps];
+  threadgroup int order[SIZE];
+  threadgroup int sweep_count;
+  const uint matrix = p.first + group;
+  const int lane = simd_lane;
+  const int n = p.size;
+  const int padded = with_padding<T>(n);
+  const int used = padded / ColumnPacks<T>::kRows;
+  // There is no such memory where vectors are not wanted.
+  const int64_t of_kept = p.with_vectors ? int64_t(group) * SIZE * L::kStride : 0;
+  const auto right = Room<HAS_ROOM>::place(&of_right[0], kept, of_kept);
+  bool is_finite;
+  const int exponent = load_columns<T, Team, SIZE>(
+      &packs[0], lane, n, Strided<T>{input + matrix * p.next_matrix, p}, is_finite);
+  bidiagonalise<T, Team, SIZE>(&packs[0], right, lane, n, p.with_vectors, &result, &step);
+  if (p.with_vectors) {
+    multiply_reflectors<T, Team, SIZE, 0>(&packs[0], lane, n, &result.left[0]);
+    multiply_reflectors<T, Team, SIZE, 1>(right, lane, n, &result.right[0]);
+  }
+  BidiagonalIteration iteration = {0, 0, 0, 0, 0, 0.0f};
+  int count = 1;
+  while (count > 0) {
+    if (lane == 0) {
+      int room = 0;
+      int done = 0;
+      int last = 1;
+      while (last > 0 && done < kSweeps && room + n <= kRotations) {
+        const Sweep sweep = next_sweep(&result.diagonal[0], &result.beside[0], n, iteration,
+                                       &rotations[room], &right_rotations[room]);
+        last = sweep.count;
+        if (last > 0) {
+          sweeps[done++] = sweep;
+        }
+        room += last;
+      }
+      sweep_count = done;
+    }
+    Team::wait();
+    count = sweep_count;
+    if (p.with_vectors) {
+      for (int i = lane; i < 2 * used; i += Team::kLanes) {
+        int place = 0;
+        for (int done = 0; done < count; ++done) {
+          const Sweep sweep = sweeps[done];
+          if (i < used) {
+            apply_sweep<float4>(&packs[i], L::kStride, sweep, &rotations[place]);
+          } else {
+            apply_sweep<float4>(right + (i - used), L::kStride, sweep, &right_rotations[place]);
+          }
+          place += sweep.count;
+        }
+      }
+    }
+    Team::wait();
+  }
+  store<T, Team, L::kStride>(&packs[0], right, &result.diagonal[0], &order[0], lane, exponent,
+                             is_finite, p, matrix, values, u, v_adjoint);
+  if (lane == 0) {
+    infos[matrix] = is_finite ? iteration.count_unfinished(n) : kNotFinite;
+  }
+}
+
+#define REGISTER_THREAD(T, SIZE) REGISTER_KERNEL("svd_thread_" #SIZE "_" #T, svd_thread, T, SIZE)
+
+#define REGISTER_SIMDGROUP(T, SIZE, HAS_ROOM) \
+  REGISTER_KERNEL("svd_simdgroup_" #SIZE "_" #T, svd_simdgroup, T, SIZE, HAS_ROOM)
+
+REGISTER_THREAD(float, 4);
+REGISTER_THREAD(float, 8);
+REGISTER_THREAD(float2, 4);
+REGISTER_THREAD(float2, 8);
+REGISTER_SIMDGROUP(float, 16, true);
+REGISTER_SIMDGROUP(float, 32, true);
+REGISTER_SIMDGROUP(float, 64, false);
+REGISTER_SIMDGROUP(float2, 16, true);
+REGISTER_SIMDGROUP(float2, 32, true);
+REGISTER_SIMDGROUP(float2, 48, false);

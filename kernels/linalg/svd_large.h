@@ -1,0 +1,20 @@
+// Parameters of the kernels of svd_large.metal.
+#pragma once
+#include <c10/metal/common.h>
+
+#include <kernels/linalg/eigh_large.h>
+
+namespace metalops {
+
+// Square matrices of any strides, in elements.
+struct SvdLoadParameters {
+  int64_t next_matrix;
+  int64_t next_row;
+  int64_t next_column;
+  uint32_t matrices;
+  int32_t size;
+  int32_t stride;         // packs from column to column of the copy
+  uint32_t is_conjugate;  // the copy is one of conjugates
+};
+
+}  // namespace metalops

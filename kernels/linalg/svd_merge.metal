@@ -1,0 +1,402 @@
+// Divide and conquer for singular values and vectors of bidiagonal matrices (M. Gu and S. C.
+// Eisenstat, "A divide-and-conquer algorithm for the bidiagonal SVD", 1995; LAPACK's slasd1 to
+// slasd8). A block is of m - 1 rows and m columns, each row with elements in its own column and in
+// the next; so it has m - 1 singular values, and a right vector to which it has none, its null
+// vector. Two blocks are merged with the row between them. In terms of their singular vectors that
+// makes a matrix with a row z and a diagonal D, whose first element, in z's row, is zero. Its
+// singular values are the roots of 1 + sum z_i^2 / (d_i^2 - x^2), one between each two poles; each
+// is kept as the distance from a pole, and z is made anew from the roots, for which they are exact.
+//
+// Blocks begin as single columns without a row, with the null vector 1. Numbers of a merge are
+// where its columns are; what belongs to the null vector, and the row behind the block, is the last
+// one.
+#include <c10/metal/utils.h>
+#include <metal_stdlib>
+
+#include <kernels/linalg/common/divide_and_conquer.h>
+#include <kernels/linalg/common/rotations.h>
+#include <kernels/linalg/common/secular.h>
+#include <kernels/linalg/svd_merge.h>
+using namespace metal;
+using namespace metalops;
+
+constant constexpr float kEpsilon = 0x1p-24f;
+
+// Of a row that is padding, and of the null vector: less than all others.
+constant constexpr float kNoValue = -1.0f;
+
+// What is done to a merge before it is solved.
+struct Deflation {
+  int kept;      // poles that stay
+  int on_right;  // rotations of right vectors only, which are the first ones
+  int turned;    // rotations
+};
+
+// The first of the m poles is the one of the row between the blocks, zero, the others follow in
+// ascending order, and the last number is that of the null vector of the second block. tips: of
+// each right vector the first and the last element. A thread for each.
+kernel void svd_merge_sort(device float* poles [[buffer(0)]], device float* z [[buffer(1)]],
+                           device float2* tips [[buffer(2)]], device int* columns [[buffer(3)]],
+                           device const float* values [[buffer(4)]],
+                           device const float2* ends [[buffer(5)]],
+                           device const float* bidiagonals [[buffer(6)]],
+                           constant SvdMergeParameters& p [[buffer(7)]],
+                           uint2 position [[thread_position_in_grid]]) {
+  const Merge merge = merge_at(position.y, position.x, p);
+  if (merge.is_one_block()) {
+    return;
+  }
+  const int n = merge.size();
+  const int column = int(position.x) - merge.begin;
+  const int between = p.block - 1;
+  device const float* const value = values + merge.place;
+  const float pole = column == between ? 0.0f : value[column];
+  int rank = column == between ? 0 : 1;
+  if (column == n - 1) {
+    rank = n - 1;
+  } else if (column != between) {
+    for (int i = 0; i < n - 1; ++i) {
+      const float other = value[i];
+      rank += i != between && (other < pole || (other == pole && i < column));
+    }
+  }
+  const int64_t row = merge.matrix * p.size + merge.middle - 1;
+  const int64_t all = int64_t(p.matrices) * p.size;
+  const float2 end = ends[merge.place + column];
+  const bool is_above = column < p.block;
+  tips[merge.place + column] = is_above ? float2(end.x, 0.0f) : float2(0.0f, end.y);
+  poles[merge.place + rank] = pole;
+  z[merge.place + rank] = is_above ? bidiagonals[row] * end.y : bidiagonals[all + row] * end.x;
+  columns[merge.place + rank] = column;
+}
+
+// Turns right vectors such that the second one's number of z becomes zero; returns the first one's.
+inline float turn_onto_first(device float2* tips, int2 pair, float first, float second,
+                             device float2* rotation) {
+  float c;
+  float s;
+  const float length = rotation_of(first, second, c, s);
+  *rotation = float2(c, s);
+  turn_tips(tips, pair, float2(c, s));
+  return length;
+}
+
+// What takes no part is put behind the others: poles with nearly nothing of z, and after rotations
+// poles that are nearly zero and one of two that are nearly equal. A thread for each merge, the one
+// of its first column.
+kernel void svd_merge_deflate(
+    device float* poles [[buffer(0)]], device float* z [[buffer(1)]],
+    device float2* all_tips [[buffer(2)]], device int* columns [[buffer(3)]],
+    device Deflation* deflations [[buffer(4)]], device float2* rotations [[buffer(5)]],
+    device int2* rotated [[buffer(6)]], device float* values [[buffer(7)]],
+    device int* put_aside [[buffer(8)]], device const float* scales [[buffer(9)]],
+    constant SvdMergeParameters& p [[buffer(10)]], uint2 position [[thread_position_in_grid]]) {
+  const Merge merge = merge_at(position.y, position.x, p);
+  if (merge.is_one_block() || merge.begin != int(position.x)) {
+    return;
+  }
+  const int n = merge.size();
+  device float* const pole = poles + merge.place;
+  device float* const weight = z + merge.place;
+  device float2* const tips = all_tips + merge.place;
+  device int* const column = columns + merge.place;
+  device float* const value = values + merge.place;
+  device int* const aside = put_aside + merge.place;
+  device float2* const rotation = rotations + merge.place;
+  device int2* const pair = rotated + merge.place;
+  const float tolerance = 8.0f * kEpsilon * scales[merge.matrix];
+  const int first_column = column[0];
+  float first = weight[0];
+  int kept = 1;
+  int deflated = 0;
+  int turned = 0;
+  if (weight[n - 1] != 0.0f) {
+    pair[0] = int2(first_column, column[n - 1]);
+    first = turn_onto_first(tips, pair[0], first, weight[n - 1], rotation);
+    turned = 1;
+  }
+  int on_right = turned;
+  bool has_last = false;  // that may still be put aside
+  float last_pole = 0.0f;
+  float last_weight = 0.0f;
+  int last_column = 0;
+  for (int i = 1; i < n - 1; ++i) {
+    float this_pole = pole[i];
+    float this_weight = weight[i];
+    const int this_column = column[i];
+    if (abs(this_weight) <= tolerance) {
+      value[deflated] = this_pole;
+      aside[deflated++] = this_column;
+      continue;
+    }
+    if (this_pole <= tolerance) {
+      pair[turned] = int2(first_column, this_column);
+      first = turn_onto_first(tips, pair[turned], first, this_weight, rotation + turned);
+      on_right = ++turned;
+      value[deflated] = 0.0f;
+      aside[deflated++] = this_column;
+      continue;
+    }
+    if (has_last) {
+      const float length = precise::sqrt(this_weight * this_weight + last_weight * last_weight);
+      const float c = this_weight / length;
+      const float s = -last_weight / length;
+      if (abs((this_pole - last_pole) * c * s) <= tolerance) {
+        rotation[turned] = float2(c, s);
+        pair[turned] = int2(last_column, this_column);
+        turn_tips(tips, pair[turned], rotation[turned]);
+        ++turned;
+        value[deflated] = last_pole * c * c + this_pole * s * s;
+        aside[deflated++] = last_column;
+        this_pole = last_pole * s * s + this_pole * c * c;
+        this_weight = length;
+      } else {
+        pole[kept] = last_pole;
+        weight[kept] = last_weight;
+        column[kept++] = last_column;
+      }
+    }
+    has_last = true;
+    last_pole = this_pole;
+    last_weight = this_weight;
+    last_column = this_column;
+  }
+  if (has_last) {
+    pole[kept] = last_pole;
+    weight[kept] = last_weight;
+    column[kept++] = last_column;
+  }
+  weight[0] = kept > 1 && abs(first) <= tolerance ? copysign(tolerance, first) : first;
+  for (int i = n - 2; i >= kept; --i) {
+    column[i] = aside[i - kept];
+    value[i] = value[i - kept];
+  }
+  value[n - 1] = kNoValue;
+  deflations[merge.place] = {kept, on_right, turned};
+}
+
+// ---- the secular equation -----------------------------------------------------------------------
+
+// d_i^2 - (d_o + x)^2, for the pole o from which the root's distance is x.
+inline float squared_distance(float pole, float origin, float x) {
+  return ((pole - origin) - x) * ((pole + origin) + x);
+}
+
+// At the distance x from a pole, in two sums, up to the pole `split` and behind it. Derivatives are
+// those by the square of the value.
+inline Secular secular_at(device const float* poles, device const float* z, int n, int split,
+                          float origin, float x) {
+  float before = 0.0f;
+  float slope_before = 0.0f;
+  for (int i = 0; i <= split; ++i) {
+    const float quotient = z[i] / squared_distance(poles[i], origin, x);
+    before += z[i] * quotient;
+    slope_before += quotient * quotient;
+  }
+  float behind = 0.0f;
+  float slope_behind = 0.0f;
+  for (int i = n - 1; i > split; --i) {
+    const float quotient = z[i] / squared_distance(poles[i], origin, x);
+    behind += z[i] * quotient;
+    slope_behind += quotient * quotient;
+  }
+  return {1.0f + before + behind, before, slope_before, behind, slope_behind};
+}
+
+// How far the root of x^2 + change is from x.
+inline float change_of_root(float x, float change) {
+  return change / (x + precise::sqrt(x * x + change));
+}
+
+// A thread for each root.
+kernel void svd_merge_roots(device float* roots [[buffer(0)]], device int* origins [[buffer(1)]],
+                            device float* values [[buffer(2)]],
+                            device const float* poles [[buffer(3)]],
+                            device const float* z [[buffer(4)]],
+                            device const Deflation* deflations [[buffer(5)]],
+                            constant SvdMergeParameters& p [[buffer(6)]],
+                            uint2 position [[thread_position_in_grid]]) {
+  constexpr int kMostSteps = 60;
+  const Merge merge = merge_at(position.y, position.x, p);
+  if (merge.is_one_block()) {
+    return;
+  }
+  const int n = deflations[merge.place].kept;
+  const int index = int(position.x) - merge.begin;
+  if (index >= n) {
+    return;
+  }
+  device const float* const pole = poles + merge.place;
+  device const float* const weight = z + merge.place;
+  if (n == 1) {
+    const float value = abs(weight[0]);
+    roots[merge.place] = value;
+    origins[merge.place] = 0;
+    values[merge.place] = merge.middle > p.values ? kNoValue : value;
+    return;
+  }
+  const bool is_last = index == n - 1;
+  // The poles between which the function is interpolated, and the sums are split.
+  const int left = is_last ? index - 1 : index;
+  const int right = left + 1;
+  int origin = index;
+  float low = 0.0f;
+  float high;
+  float x;
+  if (is_last) {
+    float square = 0.0f;
+    for (int i = 0; i < n; ++i) {
+      square += weight[i] * weight[i];
+    }
+    high = 1.001f * change_of_root(pole[index], square);
+    x = 0.5f * high;
+  } else {
+    const float between = pole[right] - pole[left];
+    const float gap = between * (pole[right] + pole[left]);
+    const float middle = change_of_root(pole[left], 0.5f * gap);
+    const Secular inside = secular_at(pole, weight, n, left, pole[left], middle);
+    const float near = weight[left] * weight[left];
+    const float far = weight[right] * weight[right];
+    const float rest = inside.value + (near - far) / (0.5f * gap);
+    if (inside.value >= 0.0f) {
+      high = middle;
+      x = change_of_root(pole[left], first_guess_of_root(rest, gap, near, far, true));
+    } else {
+      origin = right;
+      low = middle - between;
+      high = 0.0f;
+      x = change_of_root(pole[right], first_guess_of_root(rest, gap, far, near, false));
+    }
+    if (!(x > low && x < high)) {
+      x = 0.5f * (low + high);
+    }
+  }
+  const float from = pole[origin];
+  for (int step = 0; step < kMostSteps; ++step) {
+    const Secular at = secular_at(pole, weight, n, left, from, x);
+    const float value = from + x;
+    const float rounding =
+        8.0f * (abs(at.before) + abs(at.behind) + 1.0f) + 2.0f * value * abs(x) * at.slope();
+    if (abs(at.value) <= kEpsilon * rounding) {
+      break;
+    }
+    low = at.value < 0.0f ? max(low, x) : low;
+    high = at.value < 0.0f ? high : min(high, x);
+    float next =
+        x + change_of_root(value, step_to_root(at, squared_distance(pole[left], from, x),
+                                               squared_distance(pole[right], from, x), is_last));
+    if (!(next > low && next < high)) {
+      next = 0.5f * (low + high);
+    }
+    if (next == x || next == low || next == high) {
+      break;
+    }
+    x = next;
+  }
+  roots[merge.place + index] = x;
+  origins[merge.place + index] = origin;
+  values[merge.place + index] = from + x;
+}
+
+// The z for which the roots are exact. A thread for each.
+kernel void svd_merge_weights(
+    device float* weights [[buffer(0)]], device const float* roots [[buffer(1)]],
+    device const int* origins [[buffer(2)]], device const float* poles [[buffer(3)]],
+    device const float* z [[buffer(4)]], device const Deflation* deflations [[buffer(5)]],
+    constant SvdMergeParameters& p [[buffer(6)]], uint2 position [[thread_position_in_grid]]) {
+  const Merge merge = merge_at(position.y, position.x, p);
+  if (merge.is_one_block()) {
+    return;
+  }
+  const int n = deflations[merge.place].kept;
+  const int index = int(position.x) - merge.begin;
+  if (index >= n) {
+    return;
+  }
+  device const float* const pole = poles + merge.place;
+  device const float* const root = roots + merge.place;
+  device const int* const origin = origins + merge.place;
+  const float here = pole[index];
+  float product = squared_distance(here, pole[origin[index]], root[index]);
+  for (int i = 0; i < n; ++i) {
+    if (i != index) {
+      product *=
+          squared_distance(here, pole[origin[i]], root[i]) / ((here - pole[i]) * (here + pole[i]));
+    }
+  }
+  weights[merge.place + index] = copysign(precise::sqrt(abs(product)), z[merge.place + index]);
+}
+
+// The first and last elements of the right vectors of the merged block; if with_vectors, all of
+// them and the left ones, in terms of those of the blocks. These are columns of matrices of a
+// region each in `factors`, which begin as zeros: of left ones, then of right ones. A thread for
+// each vector.
+kernel void svd_merge_vectors(
+    device float* factors [[buffer(0)]], device float2* ends [[buffer(1)]],
+    device const float* weights [[buffer(2)]], device const float* roots [[buffer(3)]],
+    device const int* origins [[buffer(4)]], device const float* poles [[buffer(5)]],
+    device const float2* all_tips [[buffer(6)]], device const int* columns [[buffer(7)]],
+    device const Deflation* deflations [[buffer(8)]], device const float2* rotations [[buffer(9)]],
+    device const int2* rotated [[buffer(10)]], constant SvdMergeParameters& p [[buffer(11)]],
+    uint2 position [[thread_position_in_grid]]) {
+  const Merge merge = merge_at(position.y, position.x, p);
+  const int line = p.region;
+  const int in_region = int(position.x) % line;
+  const int64_t region = merge.matrix * p.size + int(position.x) - in_region;
+  const int index = int(position.x) - merge.begin;
+  device float* const left = factors + (region + in_region - index) * line + in_region;
+  device float* const right = left + int64_t(p.matrices) * p.size * line;
+  if (merge.is_one_block()) {
+    if (p.with_vectors) {
+      left[index * line] = 1.0f;
+      right[index * line] = 1.0f;
+    }
+    return;
+  }
+  const Deflation deflation = deflations[merge.place];
+  const int n = deflation.kept;
+  device const int* const column = columns + merge.place;
+  device const float2* const tips = all_tips + merge.place;
+  if (index >= n || n == 1) {
+    const float sign = index < n ? copysign(1.0f, weights[merge.place]) : 1.0f;
+    ends[merge.place + index] = sign * tips[column[index]];
+    if (p.with_vectors) {
+      left[column[index] * line] = 1.0f;
+      right[column[index] * line] = sign;
+    }
+  } else {
+    device const float* const pole = poles + merge.place;
+    device const float* const weight = weights + merge.place;
+    const float from = pole[origins[merge.place + index]];
+    const float root = roots[merge.place + index];
+    float squares_of_left = 0.0f;
+    float squares_of_right = 0.0f;
+    float2 end(0.0f);
+    for (int i = 0; i < n; ++i) {
+      const float of_right = weight[i] / squared_distance(pole[i], from, root);
+      const float of_left = i == 0 ? -1.0f : pole[i] * of_right;
+      squares_of_left += of_left * of_left;
+      squares_of_right += of_right * of_right;
+      end += of_right * tips[column[i]];
+      if (p.with_vectors) {
+        left[column[i] * line] = of_left;
+        right[column[i] * line] = of_right;
+      }
+    }
+    const float length_of_left = precise::sqrt(squares_of_left);
+    const float length_of_right = precise::sqrt(squares_of_right);
+    ends[merge.place + index] = end / length_of_right;
+    for (int i = 0; i < n && p.with_vectors; ++i) {
+      left[column[i] * line] /= length_of_left;
+      right[column[i] * line] /= length_of_right;
+    }
+  }
+  for (int i = deflation.turned - 1; i >= 0 && p.with_vectors; --i) {
+    const float2 rotation = rotations[merge.place + i];
+    const int2 pair = rotated[merge.place + i] * line;
+    turn_back(right, pair, rotation);
+    if (i >= deflation.on_right) {
+      turn_back(left, pair, rotation);
+    }
+  }
+}

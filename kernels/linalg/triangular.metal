@@ -1,0 +1,244 @@
+// Solving with triangular matrices by substitution. A thread has some neighbouring columns to
+// itself and takes eight rows at a time, which stay in registers while what is known of the rows
+// before is subtracted; so nothing waits for another thread. Triangles are brought into threadgroup
+// memory first, which threads of a group read together. Larger matrices than a few such blocks are
+// the host's: products of matrices do most of their work. Small ones are read where they lie, and
+// their columns too.
+#include <metalops/register_kernel.h>
+#include <metalops/strided.h>
+#include <metal_stdlib>
+
+#include <kernels/linalg/common/complex.h>
+#include <kernels/linalg/common/row_packs.h>
+#include <kernels/linalg/common/thread_columns.h>
+#include <kernels/linalg/triangular.h>
+using namespace metal;
+using metalops::kTriangleNumbers;
+using metalops::numbers_of_triangle;
+using metalops::RowOrder;
+using metalops::SmallSystemsParameters;
+using metalops::ThreadPlace;
+using metalops::TriangularParameters;
+
+constant constexpr uint kPacks = metalops::kTrianglePacks;
+constant constexpr uint kRows = metalops::kTriangleBlockRows;
+
+// Brings a block's rows of a column, or the block of columns that ends with the diagonal of a row,
+// to where of a block of rows columns lie one behind the other. Rows and columns that there are not
+// are the last ones again.
+template <typename T>
+inline void load_numbers(threadgroup T* to, uint to_step, device const T* from, int64_t from_step,
+                         uint last, bool is_conjugated) {
+  T numbers[kRows];
+  for (uint i = 0; i < kRows; ++i) {
+    numbers[i] = from[min(i, last) * from_step];
+  }
+  for (uint i = 0; i < kRows; ++i) {
+    to[i * to_step] = is_conjugated ? metalops::conjugate(numbers[i]) : numbers[i];
+  }
+}
+
+// A column, or a row, whichever has its neighbours beside it in memory: so neighbouring threads
+// read neighbouring numbers, and each has some on their way at a time.
+template <typename T>
+inline void load_line(threadgroup T* triangle, device const T* matrix,
+                      constant TriangularParameters& p, uint line) {
+  const uint last = p.size - 1;
+  const uint own_block = line / kRows * kRows;
+  if (p.matrix_column == 1 || p.matrix_column == -1) {
+    device const T* const column = matrix + min(line, last) * p.matrix_column;
+    for (uint first = own_block; first < p.size; first += kRows) {
+      load_numbers<T>(triangle + numbers_of_triangle(first) + line * kRows, 1,
+                      column + first * p.matrix_row, p.matrix_row, last - first,
+                      p.is_conjugated != 0);
+    }
+  } else {
+    device const T* const row = matrix + min(line, last) * p.matrix_row;
+    threadgroup T* const to = triangle + numbers_of_triangle(own_block) + line % kRows;
+    for (uint first = 0; first <= own_block; first += kRows) {
+      load_numbers<T>(to + first * kRows, kRows, row + first * p.matrix_column, p.matrix_column,
+                      last - first, p.is_conjugated != 0);
+    }
+  }
+}
+
+// Neighbouring columns of a row, which a thread has. Numbers of their own and not packs: so the
+// software device has them side by side in its registers.
+template <typename T>
+struct Columns;
+
+template <>
+struct Columns<float> {
+  float x[4 * kPacks];
+
+  void load(device const float4* from, uint next) thread {
+#pragma unroll
+    for (uint i = 0; i < 4 * kPacks; ++i) {
+      x[i] = from[i / 4 * next][i % 4];
+    }
+  }
+  void store(device float4* to, uint next) const thread {
+#pragma unroll
+    for (uint i = 0; i < kPacks; ++i) {
+      to[i * next] = float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+    }
+  }
+  void subtract_product(float a, Columns<float> known) thread {
+#pragma unroll
+    for (uint i = 0; i < 4 * kPacks; ++i) {
+      x[i] = fma(-a, known.x[i], x[i]);
+    }
+  }
+  void divide(metalops::Divisor<float> divisor) thread {
+#pragma unroll
+    for (uint i = 0; i < 4 * kPacks; ++i) {
+      x[i] = divisor.divide(x[i]);
+    }
+  }
+};
+
+template <>
+struct Columns<float2> {
+  float re[2 * kPacks];
+  float im[2 * kPacks];
+
+  void load(device const float4* from, uint next) thread {
+#pragma unroll
+    for (uint i = 0; i < 2 * kPacks; ++i) {
+      const float4 pack = from[i / 2 * next];
+      re[i] = pack[i % 2 * 2];
+      im[i] = pack[i % 2 * 2 + 1];
+    }
+  }
+  void store(device float4* to, uint next) const thread {
+#pragma unroll
+    for (uint i = 0; i < kPacks; ++i) {
+      to[i * next] = float4(re[2 * i], im[2 * i], re[2 * i + 1], im[2 * i + 1]);
+    }
+  }
+  void subtract_product(float2 a, Columns<float2> known) thread {
+#pragma unroll
+    for (uint i = 0; i < 2 * kPacks; ++i) {
+      re[i] = fma(a.y, known.im[i], fma(-a.x, known.re[i], re[i]));
+      im[i] = fma(-a.y, known.re[i], fma(-a.x, known.im[i], im[i]));
+    }
+  }
+  void divide(metalops::Divisor<float2> divisor) thread {
+#pragma unroll
+    for (uint i = 0; i < 2 * kPacks; ++i) {
+      const float2 quotient = divisor.divide(float2(re[i], im[i]));
+      re[i] = quotient.x;
+      im[i] = quotient.y;
+    }
+  }
+};
+
+// next: packs from the first one of the columns to the second.
+template <typename T>
+inline void substitute(device float4* x, int64_t step, uint next, threadgroup const T* triangle,
+                       uint size, bool is_unit) {
+  for (uint first = 0; first < size; first += kRows) {
+    // Rows that there are not are the last one again, and are not stored.
+    const uint last = min(kRows, size - first) - 1;
+    Columns<T> block[kRows];
+#pragma unroll
+    for (uint i = 0; i < kRows; ++i) {
+      block[i].load(x + (first + min(i, last)) * step, next);
+    }
+    for (uint j = 0; j < first; ++j) {
+      Columns<T> known;
+      known.load(x + j * step, next);
+#pragma unroll
+      for (uint i = 0; i < kRows; ++i) {
+        block[i].subtract_product(triangle[i], known);
+      }
+      triangle += kRows;
+    }
+#pragma unroll
+    for (uint j = 0; j < kRows; ++j) {
+      if (!is_unit) {
+        block[j].divide(metalops::divisor_of(triangle[j]));
+      }
+#pragma unroll
+      for (uint i = j + 1; i < kRows; ++i) {
+        block[i].subtract_product(triangle[i], block[j]);
+      }
+      triangle += kRows;
+    }
+#pragma unroll
+    for (uint i = 0; i < kRows; ++i) {
+      if (i <= last) {
+        block[i].store(x + (first + i) * step, next);
+      }
+    }
+  }
+}
+
+// A threadgroup has some packs of columns of some matrices, a thread each.
+template <typename T>
+kernel void triangular_solve(device float4* columns [[buffer(0)]],
+                             device const T* matrix [[buffer(1)]],
+                             constant TriangularParameters& p [[buffer(2)]],
+                             uint group [[threadgroup_position_in_grid]],
+                             uint thread_index [[thread_index_in_threadgroup]],
+                             uint threads [[threads_per_threadgroup]]) {
+  threadgroup T triangles[kTriangleNumbers];
+  const uint numbers = numbers_of_triangle(p.size);
+  const uint groups_of_row = (p.packs + p.group_packs - 1) / p.group_packs;
+  const uint first_matrix = group / groups_of_row * p.group_matrices;
+  const uint matrices = min(p.group_matrices, p.matrices - first_matrix);
+  const uint lines = metalops::filled_rows(p.size);
+  for (uint i = thread_index; i < matrices * lines; i += threads) {
+    const uint own = i / lines;
+    load_line<T>(&triangles[own * numbers],
+                 matrix + p.matrix_start + (first_matrix + own) * p.matrix_batch, p, i % lines);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  const uint threads_of_matrix = (p.group_packs + kPacks - 1) / kPacks;
+  const uint own = thread_index / threads_of_matrix;
+  const uint pack =
+      group % groups_of_row * p.group_packs + thread_index % threads_of_matrix * kPacks;
+  if (own < matrices && pack < p.packs) {
+    substitute<T>(columns + p.columns_start + (first_matrix + own) * p.columns_batch + pack,
+                  p.columns_row, min(1u, p.packs - 1 - pack), &triangles[own * numbers], p.size,
+                  p.is_unit != 0);
+  }
+}
+
+// Matrices of at most SIZE rows.
+template <typename T, uint SIZE>
+kernel void triangular_thread(device T* solutions [[buffer(0)]],
+                              device const T* matrix [[buffer(1)]],
+                              device const T* given [[buffer(2)]],
+                              constant SmallSystemsParameters& p [[buffer(3)]],
+                              uint2 position [[thread_position_in_grid]],
+                              uint2 grid [[threads_per_grid]]) {
+  const ThreadPlace place = ThreadPlace::of(metalops::thread_index(position, grid), p);
+  if (place.matrix >= p.matrices) {
+    return;
+  }
+  const bool is_unit = (p.mode & metalops::kUnitTriangle) != 0;
+  device const T* const own = matrix + place.matrix * p.matrix.matrix;
+  auto x = metalops::ThreadColumns<T, SIZE>::of(p, place.first);
+  x.load(given + place.in(p.given), p.given, RowOrder());
+  x.conjugate_where(p.is_conjugated != 0);
+  if ((p.mode & metalops::kUpperTriangle) != 0) {
+    x.solve_upper(own, p.matrix, is_unit);
+  } else {
+    x.solve_lower(own, p.matrix, is_unit);
+  }
+  x.conjugate_where(p.is_conjugated != 0);
+  x.store(solutions + place.in(p.solutions), p.solutions, RowOrder());
+}
+
+#define REGISTER_TRIANGULAR(T) REGISTER_KERNEL("triangular_solve_" #T, triangular_solve, T)
+
+#define REGISTER_TRIANGULAR_THREAD(T, SIZE) \
+  REGISTER_KERNEL("triangular_thread_" #SIZE "_" #T, triangular_thread, T, SIZE)
+
+REGISTER_TRIANGULAR(float);
+REGISTER_TRIANGULAR(float2);
+REGISTER_TRIANGULAR_THREAD(float, 4);
+REGISTER_TRIANGULAR_THREAD(float, 8);
+REGISTER_TRIANGULAR_THREAD(float2, 4);
+REGISTER_TRIANGULAR_THREAD(float2, 8);

@@ -1,0 +1,26 @@
+// Parameters of the kernels of grouped_mm.metal.
+#pragma once
+#include <kernels/matmul/grouped.h>
+
+namespace metalops {
+
+// Products of matrices of rows x inner and columns x inner elements, transposed; of the grouped
+// dimension it is the size of all groups together. Strides in elements; between lines see
+// matmul::Dense.
+struct GroupedProductParameters {
+  int64_t left_stride;
+  int64_t right_stride;
+  int64_t result_stride;
+  int64_t left_step;  // from one matrix to the next
+  int64_t right_step;
+  int64_t result_step;
+  int32_t groups;
+  int32_t rows;
+  int32_t columns;
+  int32_t inner;
+  Grouped grouped;
+  bool left_transposed;
+  bool right_transposed;
+};
+
+}  // namespace metalops

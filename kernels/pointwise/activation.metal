@@ -1,0 +1,122 @@
+// Activations of one input and their backward functions. The formulas are those of
+// python/metalops/ops/activation.py; half and bfloat are computed in float and rounded once.
+#include <c10/metal/indexing.h>
+#include <metalops/registration.h>
+
+#include <metal_stdlib>
+
+#include <kernels/pointwise/wrapping.h>
+using namespace metal;
+using metalops::float_result_t;
+
+constant constexpr float kSqrt2OverPi = 0.797884560802865356f;  // sqrt(2 / pi)
+constant constexpr float kGeluCubic = 0.044715f;
+constant constexpr float kQuickSlope = 1.702f;
+
+inline float sigmoid(float x) { return 1.0f / (1.0f + precise::exp(-x)); }
+
+struct gelu_new_functor {
+  template <typename T>
+  inline float_result_t<T> operator()(const T value) {
+    const float x = static_cast<float>(value);
+    const float inner = kSqrt2OverPi * (x + kGeluCubic * (x * x * x));
+    return static_cast<float_result_t<T>>(0.5f * x * (1.0f + precise::tanh(inner)));
+  }
+};
+
+struct gelu_fast_functor {
+  template <typename T>
+  inline float_result_t<T> operator()(const T value) {
+    const float x = static_cast<float>(value);
+    const float inner = x * kSqrt2OverPi * (1.0f + kGeluCubic * x * x);
+    return static_cast<float_result_t<T>>(0.5f * x * (1.0f + precise::tanh(inner)));
+  }
+};
+
+// gelu_new and gelu_fast are the same function and share their derivative.
+struct gelu_new_backward_functor {
+  template <typename T>
+  inline T operator()(const T grad_output, const T value) {
+    const float x = static_cast<float>(value);
+    const float t = precise::tanh(kSqrt2OverPi * x * (1.0f + kGeluCubic * x * x));
+    // Where the tanh is saturated, x * x may overflow; what it multiplies is zero there, and zero
+    // it stays.
+    const float square = min(x * x, 1e30f);
+    const float slope = kSqrt2OverPi * (1.0f + 3.0f * kGeluCubic * square);
+    const float derivative = 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * slope;
+    return static_cast<T>(static_cast<float>(grad_output) * derivative);
+  }
+};
+
+struct gelu_quick_functor {
+  template <typename T>
+  inline float_result_t<T> operator()(const T value) {
+    const float x = static_cast<float>(value);
+    return static_cast<float_result_t<T>>(x * sigmoid(kQuickSlope * x));
+  }
+};
+
+struct gelu_quick_backward_functor {
+  template <typename T>
+  inline T operator()(const T grad_output, const T value) {
+    const float x = static_cast<float>(value);
+    const float s = sigmoid(kQuickSlope * x);
+    const float derivative = s + kQuickSlope * x * (s * (1.0f - s));
+    return static_cast<T>(static_cast<float>(grad_output) * derivative);
+  }
+};
+
+// Integers stay integers, as with torch.square; NaN is not below zero and stays NaN, as with
+// torch.relu.
+struct relu_squared_functor {
+  template <typename T>
+  inline enable_if_t<is_integral_v<T>, T> operator()(const T x) {
+    return x <= 0 ? T(0) : metalops::wrapping_product(x, x);
+  }
+  template <typename T>
+  inline enable_if_t<is_floating_point_v<T>, T> operator()(const T value) {
+    const float x = static_cast<float>(value);
+    return static_cast<T>(x <= 0.0f ? 0.0f : x * x);
+  }
+};
+
+struct relu_squared_backward_functor {
+  template <typename T>
+  inline T operator()(const T grad_output, const T value) {
+    const float x = static_cast<float>(value);
+    const float derivative = x <= 0.0f ? 0.0f : 2.0f * x;
+    return static_cast<T>(static_cast<float>(grad_output) * derivative);
+  }
+};
+
+struct softcap_functor {
+  template <typename T>
+  inline float_result_t<T> operator()(const T value, const float cap) {
+    return static_cast<float_result_t<T>>(cap * precise::tanh(static_cast<float>(value) / cap));
+  }
+};
+
+struct softcap_backward_functor {
+  template <typename T>
+  inline T operator()(const T grad_output, const T value, const float cap) {
+    // 1 - tanh(z)^2 without the difference, which has few digits where tanh is close to 1.
+    const float e = precise::exp(-2.0f * fabs(static_cast<float>(value) / cap));
+    return static_cast<T>(static_cast<float>(grad_output) * (4.0f * e / ((1.0f + e) * (1.0f + e))));
+  }
+};
+
+REGISTER_FLOAT_UNARY_OP(gelu_new);
+REGISTER_INT2FLOAT_UNARY_OP(gelu_new);
+REGISTER_FLOAT_UNARY_OP(gelu_fast);
+REGISTER_INT2FLOAT_UNARY_OP(gelu_fast);
+REGISTER_FLOAT_UNARY_OP(gelu_quick);
+REGISTER_INT2FLOAT_UNARY_OP(gelu_quick);
+REGISTER_FLOAT_UNARY_OP(relu_squared);
+REGISTER_INTEGER_UNARY_OP_NO_BOOL(relu_squared);
+REGISTER_FLOAT_UNARY_ALPHA_OP(softcap);
+REGISTER_INT2FLOAT_UNARY_ALPHA_OP(softcap);
+
+REGISTER_OPMATH_FLOAT_BINARY_OP(gelu_new_backward);
+REGISTER_OPMATH_FLOAT_BINARY_OP(gelu_quick_backward);
+REGISTER_OPMATH_FLOAT_BINARY_OP(relu_squared_backward);
+REGISTER_FLOAT_BINARY_ALPHA_OP(softcap_backward);

@@ -1,0 +1,361 @@
+// Weights of GGUF files: to floats, rows of them, and products with them. Sums are in float.
+#include <c10/metal/error.h>
+#include <metalops/register_kernel.h>
+#include <metal_stdlib>
+
+#include <kernels/common/matmul.h>
+#include <kernels/quantized/gemv.h>
+#include <kernels/quantized/gguf_blocks.h>
+#include <kernels/quantized/gguf_pieces.h>
+#include <kernels/quantized/skinny_gemm.h>
+using namespace metal;
+using c10::metal::ErrorMessages;
+using metalops::GgufLayout;
+using metalops::GgufProduct;
+namespace few_rows = metalops::few_rows;
+namespace gguf = metalops::gguf;
+namespace matmul = metalops::matmul;
+namespace one_row = metalops::one_row;
+
+namespace metalops {
+namespace matmul {
+
+struct GgufSource {
+  device const uchar* data;
+  constant GgufLayout* layout;
+};
+
+// GGUF weights as an operand of products of tiles, which are multiplied as T.
+template <typename T>
+struct Blocks {
+  typedef T element;
+  static constant constexpr bool is_decoded = true;
+  static constant constexpr bool is_transposed = false;
+
+  GgufSource source;
+};
+
+template <int COUNT, typename E, typename T>
+inline void bring_run(threadgroup E* to, Blocks<T> from, int64_t line, int64_t k, int left) {
+  for (int first = 0; first < COUNT; first += 8) {
+    if (first < left) {
+      const gguf::Eight values =
+          gguf::eight(from.source.data, *from.source.layout, line, static_cast<int>(k) + first);
+      for (int e = 0; e < 8; ++e) {
+        to[first + e] = static_cast<E>(values.of[e]);
+      }
+    } else {
+      for (int e = 0; e < 8; ++e) {
+        to[first + e] = E(0);
+      }
+    }
+  }
+}
+
+}  // namespace matmul
+}  // namespace metalops
+
+template <typename T>
+struct store_row {
+  device T* result;
+  device const T* bias;
+  int columns;
+  bool has_bias;
+
+  inline void operator()(int row, int column, matmul::Sums<1> sums) const {
+    const float offset = has_bias ? static_cast<float>(bias[column]) : 0.0f;
+    result[static_cast<int64_t>(row) * columns + column] = static_cast<T>(sums.of[0] + offset);
+  }
+};
+
+// A threadgroup for each tile.
+template <typename T, typename Tile>
+kernel void gguf_tiles(device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
+                       device const uchar* data [[buffer(2)]], device const T* bias [[buffer(3)]],
+                       constant GgufProduct& p [[buffer(4)]],
+                       uint group [[threadgroup_position_in_grid]],
+                       uint index [[thread_index_in_threadgroup]],
+                       uint simdgroup [[simdgroup_index_in_threadgroup]],
+                       uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup T workspace[matmul::workspace<Tile, matmul::Blocks<T>>()];
+  const uint across = (static_cast<uint>(p.columns) + Tile::columns - 1) / Tile::columns;
+  const matmul::Dense<T> a{left, p.inner, false};
+  const matmul::Blocks<T> b{{data, &p.right}};
+  const matmul::Place place{uint2(group % across, group / across), index, simdgroup, lane};
+  const store_row<T> epilogue{result, bias, p.columns, p.has_bias};
+  matmul::multiply_tile<Tile>(a, b, matmul::Sizes{p.rows, p.columns, p.inner}, epilogue, workspace,
+                              place);
+}
+
+#define REGISTER_TILE(NAME, T, ...) \
+  REGISTER_KERNEL("gguf_tiles_" #NAME "_" #T, gguf_tiles, T, matmul::Tile<__VA_ARGS__>)
+
+#define REGISTER_TILES(T)                \
+  REGISTER_TILE(small, T, 16, 64, 1, 4); \
+  REGISTER_TILE(large, T, 64, 64, 2, 2)
+
+REGISTER_TILES(float);
+REGISTER_TILES(half);
+REGISTER_TILES(bfloat);
+
+#if !defined(__HAVE_TENSOR__)
+
+// Two columns of ROWS rows by each of four simdgroups; lanes have eight neighbouring elements.
+template <typename T, int ROWS>
+kernel void gguf_few_rows(device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
+                          device const uchar* data [[buffer(2)]],
+                          device const T* bias [[buffer(3)]], constant GgufProduct& p [[buffer(4)]],
+                          uint group [[threadgroup_position_in_grid]],
+                          uint simdgroup [[simdgroup_index_in_threadgroup]],
+                          uint lane [[thread_index_in_simdgroup]]) {
+  constexpr int columns = 2;
+  const uint across = (static_cast<uint>(p.columns) + 4 * columns - 1) / (4 * columns);
+  const int row = static_cast<int>(group / across) * ROWS;
+  const int column = static_cast<int>(group % across * 4 + simdgroup) * columns;
+  float sums[ROWS][columns];
+  for (int r = 0; r < ROWS; ++r) {
+    for (int c = 0; c < columns; ++c) {
+      sums[r][c] = 0.0f;
+    }
+  }
+  for (int k = static_cast<int>(lane) * 8; k < p.inner; k += 256) {
+    float inputs[ROWS][8];
+    for (int r = 0; r < ROWS; ++r) {
+      device const T* const x = left + static_cast<int64_t>(min(row + r, p.rows - 1)) * p.inner + k;
+      for (int e = 0; e < 8; ++e) {
+        inputs[r][e] = static_cast<float>(x[e]);
+      }
+    }
+    for (int c = 0; c < columns; ++c) {
+      const gguf::Eight values = gguf::eight(data, p.right, min(column + c, p.columns - 1), k);
+      for (int r = 0; r < ROWS; ++r) {
+        for (int e = 0; e < 8; ++e) {
+          sums[r][c] = fma(inputs[r][e], values.of[e], sums[r][c]);
+        }
+      }
+    }
+  }
+  const store_row<T> store{result, bias, p.columns, p.has_bias};
+  for (int r = 0; r < ROWS; ++r) {
+    for (int c = 0; c < columns; ++c) {
+      matmul::Sums<1> total;
+      total.of[0] = simd_sum(sums[r][c]);
+      if (lane == 0 && row + r < p.rows && column + c < p.columns) {
+        store(row + r, column + c, total);
+      }
+    }
+  }
+}
+
+// What a byte of a word is multiplied by where it is left in the lower or upper half of a half.
+inline float place_of_byte(int e) { return e % 2 == 0 ? 1.0f : 0x1p-8f; }
+
+// The same where the type is known when the kernel is compiled: ROWS x COLUMNS elements by each of
+// the simdgroups of a threadgroup, or by p.splits of them together. Lanes have pieces of lines.
+template <typename T, typename Type, int ROWS, int COLUMNS>
+kernel void gguf_few_rows_of_pieces(
+    device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
+    device const uchar* data [[buffer(2)]], device const T* bias [[buffer(3)]],
+    constant GgufProduct& p [[buffer(4)]], uint group [[threadgroup_position_in_grid]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float parts[few_rows::kSimdgroups][ROWS * COLUMNS];
+  const auto block = few_rows::block_of<ROWS, COLUMNS>(group, p.splits, p.rows, p.columns);
+  const auto share = few_rows::share_of<COLUMNS>(block, simdgroup, p.splits);
+  const uint exponent = metalops::formats::exponent_of(p.inner);
+  constexpr float of_zero = static_cast<float>(Type::zero);
+  float sums[ROWS][COLUMNS];
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      sums[r][c] = 0.0f;
+    }
+  }
+#pragma unroll 1
+  for (int number = share.part * 32 + static_cast<int>(lane); number < p.inner / 32;
+       number += p.splits * 32) {
+    typename Type::Piece pieces[COLUMNS];
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      const int64_t line = min(share.column + c, p.columns - 1);
+      Type::load(pieces[c], data, line * p.right.line_bytes, number);
+    }
+#pragma unroll
+    for (int run = 0; run < 2; ++run) {
+      float inputs[ROWS][16];
+      float totals[ROWS];
+      float dots[ROWS][COLUMNS];
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        const int64_t row = min(block.row + r, p.rows - 1);
+        few_rows::neighbours<16>(inputs[r],
+                                 left + row * p.inner + Type::first(number) + run * Type::apart);
+        totals[r] = 0.0f;
+#pragma unroll
+        for (int e = 0; e < 16; ++e) {
+          totals[r] += Type::has_minimum ? inputs[r][e] : 0.0f;
+          inputs[r][e] *= place_of_byte(e);
+        }
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) {
+          dots[r][c] = 0.0f;
+        }
+      }
+#pragma unroll
+      for (int e = 0; e < 16; ++e) {
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) {
+          const uint four = Type::four(pieces[c], run, e / 4);
+          const uint two = e % 4 < 2 ? four : four >> 16;
+          const uint code = two & (e % 2 == 0 ? 0xffu : 0xff00u);
+          // As the last bits of 2^23: GPUs add faster than they convert.
+          const float value =
+              as_type<float>(exponent | code) - (0x1p23f + of_zero * (e % 2 == 0 ? 1.0f : 256.0f));
+#pragma unroll
+          for (int r = 0; r < ROWS; ++r) {
+            dots[r][c] = fma(value, inputs[r][e], dots[r][c]);
+          }
+        }
+      }
+#pragma unroll
+      for (int c = 0; c < COLUMNS; ++c) {
+        const float scale = Type::scale(pieces[c], run);
+        const float minimum = Type::minimum(pieces[c], run);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+          sums[r][c] = fma(scale, dots[r][c], sums[r][c]);
+          if (Type::has_minimum) {
+            sums[r][c] = fma(-minimum, totals[r], sums[r][c]);
+          }
+        }
+      }
+    }
+  }
+  const few_rows::StoreRow<T> store{result, bias, 1.0f, p.rows, p.columns, p.has_bias};
+  few_rows::store_sums(store, sums, parts, block.row, share, p.splits, simdgroup, lane);
+}
+
+template <typename Type>
+inline void load_lines(thread typename Type::Stored (&next)[one_row::kTogether],
+                       device const uchar* blocks, uint line_bytes, int number) {
+#pragma unroll
+  for (int c = 0; c < one_row::kTogether; ++c) {
+    Type::load(next[c], blocks + c * line_bytes, number);
+  }
+}
+
+// One row by `lines` columns for each threadgroup (one_row.h).
+template <typename T, typename Type>
+[[max_total_threads_per_threadgroup(one_row::kMostThreads)]] kernel void gguf_row(
+    device T* result [[buffer(0)]], device const T* x [[buffer(1)]],
+    device const uchar* data [[buffer(2)]], device const T* bias [[buffer(3)]],
+    constant GgufProduct& p [[buffer(4)]], constant int& lines [[buffer(5)]],
+    uint group [[threadgroup_position_in_grid]], uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]], uint simdgroups [[simdgroups_per_threadgroup]]) {
+  constexpr int together = one_row::kTogether;
+  threadgroup float parts[one_row::kMostParts * 32];
+  threadgroup float* const mine = parts + simdgroup * lines * 32 + lane;
+  const uint line_bytes = static_cast<uint>(p.right.line_bytes);
+  const int own = static_cast<int>(simdgroup * 32 + lane);
+  // Lanes that have nothing read what the last one does, and add nothing.
+  const int number = min(own, p.inner / 32 - 1);
+  device const uchar* const blocks =
+      data + one_row::first_line(group, lines, p.columns) * p.right.line_bytes +
+      Type::block_of(number);
+  typename Type::Stored next[together];
+  load_lines<Type>(next, blocks, line_bytes, number);
+  float inputs[32];
+  float totals[2];
+#pragma unroll
+  for (int run = 0; run < 2; ++run) {
+    one_row::neighbours<16>(inputs + run * 16, x + Type::first(number) + run * Type::apart);
+    totals[run] = 0.0f;
+#pragma unroll
+    for (int e = run * 16; e < run * 16 + 16; ++e) {
+      totals[run] += inputs[e];
+    }
+  }
+#pragma unroll 1
+  for (int line = 0; line < lines; line += together) {
+    typename Type::Stored now[together];
+#pragma unroll
+    for (int c = 0; c < together; ++c) {
+      now[c] = next[c];
+    }
+    // After the last ones these are loaded again, and in vain.
+    const int following = min(line + together, lines - together);
+    load_lines<Type>(next, blocks + following * line_bytes, line_bytes, number);
+#pragma unroll
+    for (int c = 0; c < together; ++c) {
+      const auto of = Type::parts_of(now[c].header, Type::part_of(number));
+      float dots[2];
+      Type::multiply(dots, now[c].words, inputs);
+      float sum = dots[0] * (of.scales[0] * Type::factor);
+      sum = fma(dots[1], of.scales[1] * (Type::factor / 16.0f), sum);
+      sum = fma(-of.minima[0], totals[0], sum);
+      sum = fma(-of.minima[1], totals[1], sum);
+      mine[(line + c) * 32] = number == own ? sum : 0.0f;
+    }
+  }
+  const few_rows::StoreRow<T> store{result, bias, 1.0f, 1, p.columns, p.has_bias};
+  one_row::store_lines(store, parts, group, lines, simdgroups, simdgroup, lane);
+}
+
+// A thread for eight elements of a line; of each line, or of those that are given.
+template <typename T>
+kernel void gguf_dequantize(device T* result [[buffer(0)]], device const uchar* data [[buffer(1)]],
+                            device const int64_t* indices [[buffer(2)]],
+                            constant GgufLayout& layout [[buffer(3)]],
+                            constant bool& has_indices [[buffer(4)]],
+                            device ErrorMessages* errors [[buffer(5)]],
+                            uint2 position [[thread_position_in_grid]]) {
+  int64_t line = position.y;
+  if (has_indices) {
+    line = indices[position.y];
+    if (line < 0 || line >= layout.lines) {
+      TORCH_REPORT_ERROR(errors, "gguf_embedding: index ", line, " is not one of ", layout.lines);
+      return;
+    }
+  }
+  const int k = static_cast<int>(position.x) * 8;
+  const gguf::Eight values = gguf::eight(data, layout, line, k);
+  device T* const to = result + static_cast<int64_t>(position.y) * layout.inner + k;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    vec<T, 4> four;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      four[e] = static_cast<T>(values.of[4 * i + e]);
+    }
+    reinterpret_cast<device vec<T, 4>*>(to)[i] = four;
+  }
+}
+
+#define REGISTER_OTHERS(T)                                   \
+  REGISTER_KERNEL("gguf_one_row_" #T, gguf_few_rows, T, 1);  \
+  REGISTER_KERNEL("gguf_few_rows_" #T, gguf_few_rows, T, 4); \
+  REGISTER_KERNEL("gguf_dequantize_" #T, gguf_dequantize, T)
+
+// COLUMNS: of one row. The more, the less often elements of rows are brought, and the more
+// registers are taken.
+#define REGISTER_PIECES(TYPE, COLUMNS, T)                                                  \
+  REGISTER_KERNEL("gguf_one_row_" #TYPE "_" #T, gguf_few_rows_of_pieces, T, gguf::TYPE, 1, \
+                  COLUMNS);                                                                \
+  REGISTER_KERNEL("gguf_few_rows_" #TYPE "_" #T, gguf_few_rows_of_pieces, T, gguf::TYPE, 4, 2)
+
+#define REGISTER_ROW(TYPE, T) REGISTER_KERNEL("gguf_row_" #TYPE "_" #T, gguf_row, T, gguf::TYPE)
+
+#define REGISTER_ALL(T)        \
+  REGISTER_OTHERS(T);          \
+  REGISTER_PIECES(Q4_0, 4, T); \
+  REGISTER_PIECES(Q8_0, 4, T); \
+  REGISTER_PIECES(Q4_K, 8, T); \
+  REGISTER_PIECES(Q5_K, 4, T); \
+  REGISTER_PIECES(Q6_K, 4, T); \
+  REGISTER_ROW(Q4_K, T)
+
+REGISTER_ALL(float);
+REGISTER_ALL(half);
+REGISTER_ALL(bfloat);
+
+#endif

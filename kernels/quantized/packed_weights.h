@@ -1,0 +1,393 @@
+// Reading codes and scales of quantised weights: for kernels that know the format when they are
+// compiled, 32 codes at a time, and for those that are told, eight.
+#pragma once
+#include <metal_stdlib>
+
+#include <kernels/common/number_formats.h>
+#include <kernels/quantized/quantized.h>
+
+namespace metalops {
+namespace packed {
+
+// The quantiles of a normal distribution of QLoRA (Dettmers et al., 2023, appendix E), and the
+// four-bit floats of bitsandbytes.
+constant constexpr float kNormalFloat4Values[16] = {-1.0f,
+                                                    -0.6961928009986877f,
+                                                    -0.5250730514526367f,
+                                                    -0.39491748809814453f,
+                                                    -0.28444138169288635f,
+                                                    -0.18477343022823334f,
+                                                    -0.09105003625154495f,
+                                                    0.0f,
+                                                    0.07958029955625534f,
+                                                    0.16093020141124725f,
+                                                    0.24611230194568634f,
+                                                    0.33791524171829224f,
+                                                    0.44070982933044434f,
+                                                    0.5626170039176941f,
+                                                    0.7229568362236023f,
+                                                    1.0f};
+constant constexpr float kFloat4Values[16] = {
+    0.0f, 0.005208333333f,  0.66666667f,  1.0f,  0.33333333f,  0.5f,  0.16666667f,  0.25f,
+    0.0f, -0.005208333333f, -0.66666667f, -1.0f, -0.33333333f, -0.5f, -0.16666667f, -0.25f};
+
+// The halves of each byte the other way round.
+inline uint swapped(uint word) { return (word & 0x0f0f0f0fu) << 4 | (word >> 4 & 0x0f0f0f0fu); }
+
+// ---- formats of kernels that are compiled for them
+// -----------------------------------------------
+
+// A format has: bits; finish(word), what is done to 32 bits of codes before they are taken apart;
+// unscaled(code, exponent), its value but for `factor`; whether it has biases; whether its groups
+// may be of 16; and whether take_apart() leaves codes in their places, so that what the neighbours
+// are multiplied by is to be scaled by place(). What most of them have:
+template <int BITS>
+struct Usual {
+  static constant constexpr int bits = BITS;
+  static constant constexpr bool has_biases = false;
+  static constant constexpr bool has_short_groups = false;
+  static constant constexpr bool has_places = false;
+  static constant constexpr float factor = 1.0f;
+  static inline uint finish(uint word) { return word; }
+};
+
+template <int BITS>
+struct Integer : Usual<BITS> {
+  static constant constexpr bool has_biases = true;
+  static constant constexpr bool has_places = BITS == 4;
+  // As the last bits of 2^23, whose bits `exponent` is: GPUs add faster than they convert.
+  static inline float unscaled(uint code, uint exponent) {
+    return ::metal::as_type<float>(exponent | code) - 0x1p23f;
+  }
+};
+struct Signed8 : Usual<8> {
+  static inline float unscaled(uint code, uint) { return formats::int8::decode(code); }
+};
+struct E2M1 : Usual<4> {
+  static constant constexpr float factor = 0x1p14f;
+  static inline float unscaled(uint code, uint) {
+    return static_cast<float>(
+        ::metal::as_type<half>(static_cast<ushort>((code & 7u) << 9 | (code & 8u) << 12)));
+  }
+};
+struct MXFloat4 : E2M1 {};
+struct NVFloat4 : E2M1 {
+  static constant constexpr bool has_short_groups = true;
+};
+struct MXFloat8 : Usual<8> {
+  static inline float unscaled(uint code, uint) { return formats::e4m3::decode(code); }
+};
+struct NormalFloat4 : Usual<4> {
+  static inline uint finish(uint word) { return swapped(word); }
+  static inline float unscaled(uint code, uint) { return kNormalFloat4Values[code]; }
+};
+struct Float4 : Usual<4> {
+  static inline uint finish(uint word) { return swapped(word); }
+  static inline float unscaled(uint code, uint) { return kFloat4Values[code]; }
+};
+
+// 32 codes of each of some lines, which are as many words as a code has bits.
+template <typename Format, int LINES>
+struct Blocks {
+  uint words[Format::bits][LINES];
+
+  inline uint code(int i, int line) const {
+    constexpr uint mask = (1u << Format::bits) - 1u;
+    const int bit = i * Format::bits;
+    const int shift = bit % 32;
+    uint code = words[bit / 32][line] >> shift;
+    if (shift + Format::bits > 32) {
+      code |= words[bit / 32 + 1][line] << (32 - shift);
+    }
+    return code & mask;
+  }
+};
+
+// Codes 8 i to 8 i + 7 of each line, but for `factor`.
+template <int LINES>
+struct EightOfLines {
+  float of[8][LINES];
+};
+// Of four bits: where they are in a half of a word, each 16 times as much as the one before.
+template <int LINES>
+inline void take_apart(thread EightOfLines<LINES>& values,
+                       thread const Blocks<Integer<4>, LINES>& blocks, int i, uint exponent) {
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+#pragma unroll
+    for (int line = 0; line < LINES; ++line) {
+      const uint word = blocks.words[i][line];
+      const uint mask = 15u << (4 * e);
+      values.of[e][line] = Integer<4>::unscaled(word & mask, exponent);
+      values.of[e + 4][line] = Integer<4>::unscaled(word >> 16 & mask, exponent);
+    }
+  }
+}
+inline float place(int e) { return 1.0f / static_cast<float>(1 << (e % 4 * 4)); }
+// Eight of e2m1, first as the upper bytes of halves, a sign in bit 7 and a magnitude in bits 3 to
+// 1: of the lower and of the upper halves of a word's bytes. The codes e and e + 4 are sixteen bits
+// apart.
+template <int LINES>
+inline void eight_e2m1(thread EightOfLines<LINES>& values, thread const uint (&words)[LINES]) {
+#pragma unroll
+  for (int line = 0; line < LINES; ++line) {
+    const uint word = words[line];
+    const uint lower = (word << 4 & 0x80808080u) | (word << 1 & 0x0e0e0e0eu);
+    const uint upper = (word & 0x80808080u) | (word >> 3 & 0x0e0e0e0eu);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const uint bytes = e % 2 == 0 ? lower : upper;
+      const half2 pair = ::metal::as_type<half2>((e < 2 ? bytes << 8 : bytes) & 0xff00ff00u);
+      values.of[e][line] = static_cast<float>(pair.x);
+      values.of[e + 4][line] = static_cast<float>(pair.y);
+    }
+  }
+}
+template <int LINES>
+inline void take_apart(thread EightOfLines<LINES>& values,
+                       thread const Blocks<MXFloat4, LINES>& blocks, int i, uint) {
+  eight_e2m1(values, blocks.words[i]);
+}
+template <int LINES>
+inline void take_apart(thread EightOfLines<LINES>& values,
+                       thread const Blocks<NVFloat4, LINES>& blocks, int i, uint) {
+  eight_e2m1(values, blocks.words[i]);
+}
+template <typename Format, int LINES>
+inline void take_apart(thread EightOfLines<LINES>& values,
+                       thread const Blocks<Format, LINES>& blocks, int i, uint exponent) {
+#pragma unroll
+  for (int e = 0; e < 8; ++e) {
+#pragma unroll
+    for (int line = 0; line < LINES; ++line) {
+      values.of[e][line] = Format::unscaled(blocks.code(8 * i + e, line), exponent);
+    }
+  }
+}
+
+// Codes 8 i + e and 8 i + e + 4 of a line, e being less than 4, as T: what they stand for, rounded
+// once.
+template <typename T, typename Format, int LINES>
+inline void two_values(thread::metal::vec<T, 2>& values, thread const Blocks<Format, LINES>& blocks,
+                       int line, int i, int e, float scale, T bias, uint exponent) {
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const float value = Format::unscaled(blocks.code(8 * i + e + 4 * j, line), exponent);
+    values[j] = static_cast<T>(::metal::fma(value, scale, static_cast<float>(bias)));
+  }
+}
+// Both of four bits at once, as the last bits of 1024 or the last but four.
+template <int LINES>
+inline void two_values(thread half2& values, thread const Blocks<Integer<4>, LINES>& blocks,
+                       int line, int i, int e, float scale, half bias, uint exponent) {
+  const uint word = e < 2 ? blocks.words[i][line] : blocks.words[i][line] >> 8;
+  const uint of_halves = exponent ^ 0x4b000000u ^ 0x64006400u;
+  const half2 codes = e % 2 == 0
+                          ? ::metal::fma(::metal::as_type<half2>((word & 0x000f000fu) | of_halves),
+                                         half2(1.0h), half2(-1024.0h))
+                          : ::metal::fma(::metal::as_type<half2>((word & 0x00f000f0u) | of_halves),
+                                         half2(0.0625h), half2(-64.0h));
+  values = ::metal::fma(codes, half2(static_cast<half>(scale)), half2(bias));
+}
+
+template <int WORDS>
+struct Vector {
+  typedef uint type;
+  static constant constexpr int words = 1;
+  static inline uint word(uint vector, int) { return vector; }
+};
+template <>
+struct Vector<2> {
+  typedef uint2 type;
+  static constant constexpr int words = 2;
+  static inline uint word(uint2 vector, int i) { return vector[i]; }
+};
+template <>
+struct Vector<4> {
+  typedef uint4 type;
+  static constant constexpr int words = 4;
+  static inline uint word(uint4 vector, int i) { return vector[i]; }
+};
+
+// Those of one line, from `from` on, by the widest loads.
+template <typename Format, int LINES>
+inline void load(thread Blocks<Format, LINES>& blocks, int line, device const uchar* from) {
+  typedef Vector<Format::bits % 4 == 0 ? 4 : Format::bits % 2 == 0 ? 2 : 1> V;
+#pragma unroll
+  for (int i = 0; i < Format::bits / V::words; ++i) {
+    const typename V::type vector = reinterpret_cast<device const typename V::type*>(from)[i];
+#pragma unroll
+    for (int j = 0; j < V::words; ++j) {
+      blocks.words[i * V::words + j][line] = Format::finish(V::word(vector, j));
+    }
+  }
+}
+
+// How a format's scales are stored, where weights are multiplied as T.
+template <typename T, typename Format>
+struct Scale {
+  typedef T type;
+  static inline float value(T scale) { return static_cast<float>(scale); }
+};
+template <typename T>
+struct Scale<T, MXFloat4> {
+  typedef formats::e8m0 type;
+  static inline float value(formats::e8m0 scale) { return formats::scale_of(scale); }
+};
+template <typename T>
+struct Scale<T, MXFloat8> : Scale<T, MXFloat4> {};
+template <typename T>
+struct Scale<T, NVFloat4> {
+  typedef uchar type;
+  static inline float value(uchar scale) { return formats::e4m3::decode(scale); }
+};
+template <typename T>
+struct Scale<T, NormalFloat4> {
+  typedef float type;
+  static inline float value(float scale) { return scale; }
+};
+template <typename T>
+struct Scale<T, Float4> : Scale<T, NormalFloat4> {};
+
+// ---- formats of kernels that are told
+// ------------------------------------------------------------
+
+template <typename T>
+inline float scale_at(device const uchar* scales, int64_t i, ScaleFormat format) {
+  switch (format) {
+    case ScaleFormat::kElement:
+      return static_cast<float>(reinterpret_cast<device const T*>(scales)[i]);
+    case ScaleFormat::kFloat:
+      return reinterpret_cast<device const float*>(scales)[i];
+    case ScaleFormat::kE8M0:
+      return formats::scale_of(formats::e8m0{scales[i]});
+    default:
+      return formats::e4m3::decode(scales[i]);
+  }
+}
+
+inline float value_of(uint code, CodeFormat format) {
+  switch (format) {
+    case CodeFormat::kInteger:
+      return static_cast<float>(code);
+    case CodeFormat::kE2M1:
+      return formats::e2m1::decode(code);
+    case CodeFormat::kE4M3:
+      return formats::e4m3::decode(code);
+    case CodeFormat::kSigned8:
+      return formats::int8::decode(code);
+    case CodeFormat::kNormalFloat4:
+      return kNormalFloat4Values[code];
+    default:
+      return kFloat4Values[code];
+  }
+}
+
+inline bool is_high_first(CodeFormat format) {
+  return format == CodeFormat::kNormalFloat4 || format == CodeFormat::kFloat4;
+}
+
+struct EightCodes {
+  uint of[8];
+};
+
+// The codes of `layout` that begin there, at a whole byte.
+inline EightCodes eight_codes(device const uchar* from, constant PackedLayout& layout) {
+  EightCodes codes;
+  if (layout.bits == 4) {
+    uint word;
+    if (layout.is_aligned) {
+      word = *reinterpret_cast<device const uint*>(from);
+    } else {
+      word = from[0] | static_cast<uint>(from[1]) << 8 | static_cast<uint>(from[2]) << 16 |
+             static_cast<uint>(from[3]) << 24;
+    }
+    word = is_high_first(layout.format) ? swapped(word) : word;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      codes.of[i] = word >> (4 * i) & 15u;
+    }
+  } else if (layout.bits == 8) {
+    if (layout.is_aligned) {
+      const uint2 words = *reinterpret_cast<device const uint2*>(from);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        codes.of[i] = words[i / 4] >> (8 * (i % 4)) & 255u;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        codes.of[i] = from[i];
+      }
+    }
+  } else {
+    ulong word = 0;
+    for (int i = 0; i < layout.bits; ++i) {
+      word |= static_cast<ulong>(from[i]) << (8 * i);
+    }
+    const uint mask = (1u << layout.bits) - 1u;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      codes.of[i] = static_cast<uint>(word >> (layout.bits * i)) & mask;
+    }
+  }
+  return codes;
+}
+
+struct EightValues {
+  float of[8];
+};
+
+// By what all scales are multiplied. global_scale: what the largest code times the largest scale,
+// of e4m3, stands for, as MLX has it.
+inline float global_factor(device const float* global_scale, constant PackedLayout& layout) {
+  return layout.has_global ? global_scale[0] / (6.0f * 448.0f) : 1.0f;
+}
+
+// A matrix of quantised weights. biases: with kInteger only.
+template <typename T>
+struct Matrix {
+  device const uchar* codes;
+  device const uchar* scales;
+  device const T* biases;
+  float factor;  // of all scales
+  constant PackedLayout* layout;
+
+  // The values from k on, a multiple of 8, in a line.
+  inline EightValues eight(int64_t line, int64_t k) const {
+    const EightCodes codes_of =
+        eight_codes(codes + line * layout->line_bytes + k / 8 * layout->bits, *layout);
+    const int64_t group = line * layout->line_scales + (k >> layout->group_shift);
+    const float scale = scale_at<T>(scales, group, layout->scale) * factor;
+    EightValues values;
+    if (layout->format == CodeFormat::kInteger) {
+      const float bias = static_cast<float>(biases[group]);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        values.of[i] = ::metal::fma(static_cast<float>(codes_of.of[i]), scale, bias);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        values.of[i] = value_of(codes_of.of[i], layout->format) * scale;
+      }
+    }
+    return values;
+  }
+};
+
+// Matrix number `index`.
+template <typename T>
+inline Matrix<T> matrix_of(device const uchar* codes, device const uchar* scales,
+                           device const T* biases, float factor, constant PackedLayout& layout,
+                           int64_t index) {
+  const int64_t first = index * layout.matrix_scales;
+  const int64_t size = layout.scale == ScaleFormat::kElement ? static_cast<int64_t>(sizeof(T))
+                       : layout.scale == ScaleFormat::kFloat ? 4
+                                                             : 1;
+  return {codes + index * layout.matrix_bytes, scales + first * size, biases + first, factor,
+          &layout};
+}
+
+}  // namespace packed
+}  // namespace metalops

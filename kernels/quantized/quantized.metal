@@ -1,0 +1,255 @@
+// Packing weights and unpacking them. The formulas are those of python/metalops/ops/quantized.py.
+#include <c10/metal/error.h>
+#include <metalops/register_kernel.h>
+#include <metalops/strided.h>
+#include <metal_stdlib>
+
+#include <kernels/quantized/packed_weights.h>
+using namespace metal;
+using c10::metal::ErrorMessages;
+using metalops::CodeFormat;
+using metalops::PackedLayout;
+using metalops::ScaleFormat;
+namespace formats = metalops::formats;
+namespace packed = metalops::packed;
+
+// Where the thresholds between neighbours of the tables are; codes in the order of the values.
+constant constexpr float kNormalFloat4Thresholds[15] = {
+    -0.8480964004993439f,  -0.6106329262256622f,  -0.4599952697753906f,   -0.33967943489551544f,
+    -0.23460740596055984f, -0.13791173323988914f, -0.045525018125772476f, 0.03979014977812767f,
+    0.1202552504837513f,   0.2035212516784668f,   0.2920137718319893f,    0.3893125355243683f,
+    0.5016634166240692f,   0.6427869200706482f,   0.8614784181118011f};
+constant constexpr float kFloat4Thresholds[7] = {0.00260417f, 0.0859375f, 0.20833333f, 0.29166667f,
+                                                 0.4166667f,  0.583333f,  0.8333333f};
+constant constexpr uchar kFloat4Codes[8] = {0, 1, 6, 7, 4, 5, 2, 3};
+
+inline uint nearest_code(float x, CodeFormat format) {
+  switch (format) {
+    case CodeFormat::kE2M1:
+      return formats::e2m1::encode(x);
+    case CodeFormat::kE4M3:
+      return formats::e4m3::encode(x);
+    case CodeFormat::kNormalFloat4: {
+      uint code = 0;
+      for (int i = 0; i < 15; ++i) {
+        code += x > kNormalFloat4Thresholds[i] ? 1u : 0u;
+      }
+      return code;
+    }
+    default: {
+      uint place = 0;
+      for (int i = 0; i < 7; ++i) {
+        place += abs(x) > kFloat4Thresholds[i] ? 1u : 0u;
+      }
+      return kFloat4Codes[place] | (x < 0.0f ? 8u : 0u);
+    }
+  }
+}
+
+// The smallest power of two that is no less than x, so that nothing is cut off; of 0, one.
+inline uint power_above(float x) {
+  const uint bits = as_type<uint>(x);
+  return x == 0.0f ? 127u : min((bits >> 23) + ((bits & 0x7fffffu) != 0u ? 1u : 0u), 254u);
+}
+
+// How the neighbouring lanes of a simdgroup share a group: each takes eight elements at a time.
+struct GroupShare {
+  int64_t group;
+  int64_t line;
+  int first;  // element of the line
+  int lanes;
+  int lane;
+  int end;  // of the group's elements
+  bool is_there;
+};
+
+inline GroupShare share_of(int64_t thread_number, constant PackedLayout& layout) {
+  const int size = 1 << layout.group_shift;
+  const int lanes = min(size / 8, 32);
+  const int64_t groups = layout.lines * layout.line_scales;
+  GroupShare share;
+  share.group = thread_number / lanes;
+  share.is_there = share.group < groups;
+  share.group = min(share.group, groups - 1);
+  share.line = share.group / layout.line_scales;
+  share.first = static_cast<int>(share.group % layout.line_scales) << layout.group_shift;
+  share.lanes = lanes;
+  share.lane = static_cast<int>(thread_number % lanes);
+  share.end = min(share.first + size, layout.inner);
+  return share;
+}
+
+template <typename T>
+inline void store_scale(device uchar* scales, int64_t i, float scale, ScaleFormat format) {
+  if (format == ScaleFormat::kElement) {
+    reinterpret_cast<device T*>(scales)[i] = static_cast<T>(scale);
+  } else {
+    reinterpret_cast<device float*>(scales)[i] = scale;
+  }
+}
+
+// Lines have no gaps.
+template <typename T>
+kernel void quantize(device uchar* codes [[buffer(0)]], device uchar* scales [[buffer(1)]],
+                     device T* biases [[buffer(2)]], device const T* weights [[buffer(3)]],
+                     device const float* global_scale [[buffer(4)]],
+                     constant PackedLayout& layout [[buffer(5)]],
+                     uint2 position [[thread_position_in_grid]], uint2 grid [[threads_per_grid]]) {
+  const GroupShare share = share_of(metalops::thread_index(position, grid), layout);
+  device const T* line = weights + share.line * layout.inner;
+  float low = INFINITY;
+  float high = -INFINITY;
+  for (int k = share.first + share.lane * 8; k < share.end; k += share.lanes * 8) {
+    for (int e = 0; e < 8; ++e) {
+      const float w = static_cast<float>(line[k + e]);
+      low = min(low, w);
+      high = max(high, w);
+    }
+  }
+  for (int i = 1; i < share.lanes; i *= 2) {
+    low = min(low, simd_shuffle_xor(low, static_cast<ushort>(i)));
+    high = max(high, simd_shuffle_xor(high, static_cast<ushort>(i)));
+  }
+  const float global_factor = packed::global_factor(global_scale, layout);
+  const float largest = max(abs(low), abs(high));
+  const bool stores = share.is_there && share.lane == 0;
+  float scale = 1.0f;
+  float bias = 0.0f;
+  if (layout.format == CodeFormat::kInteger) {
+    const float most = static_cast<float>((1 << layout.bits) - 1);
+    const bool is_low = abs(low) > abs(high);
+    const float edge = is_low ? low : high;
+    scale = max((high - low) / most, 1e-7f);
+    if (layout.bits == 1) {  // the codes are both extremes
+      bias = low;
+    } else {
+      scale = is_low ? scale : -scale;
+      const float steps = rint(edge / scale);
+      if (steps != 0.0f) {
+        scale = edge / steps;
+        bias = edge;
+      }
+    }
+    if (stores) {
+      store_scale<T>(scales, share.group, scale, ScaleFormat::kElement);
+      biases[share.group] = static_cast<T>(bias);
+    }
+  } else if (layout.scale == ScaleFormat::kFloat) {
+    scale = largest;
+    if (stores) {
+      store_scale<T>(scales, share.group, scale, ScaleFormat::kFloat);
+    }
+  } else {
+    const float ratio =
+        largest / (layout.format == CodeFormat::kE4M3 ? 448.0f : 6.0f) / global_factor;
+    uint code;
+    if (layout.scale == ScaleFormat::kE8M0) {
+      code = power_above(ratio);
+      scale = formats::scale_of(formats::e8m0{static_cast<uchar>(code)});
+    } else {
+      code = formats::e4m3::encode(ratio);
+      scale = formats::e4m3::decode(code);
+    }
+    scale *= global_factor;
+    if (stores) {
+      scales[share.group] = static_cast<uchar>(code);
+    }
+  }
+  if (!share.is_there) {
+    return;
+  }
+  for (int k = share.first + share.lane * 8; k < share.end; k += share.lanes * 8) {
+    ulong word = 0;
+    for (int e = 0; e < 8; ++e) {
+      const float w = static_cast<float>(line[k + e]);
+      uint code;
+      if (layout.format == CodeFormat::kInteger) {
+        const float most = static_cast<float>((1 << layout.bits) - 1);
+        code = static_cast<uint>(clamp(rint((w - bias) / scale), 0.0f, most));
+      } else {
+        code = nearest_code(scale == 0.0f ? 0.0f : w / scale, layout.format);
+      }
+      const int place = packed::is_high_first(layout.format) ? e ^ 1 : e;
+      word |= static_cast<ulong>(code) << (layout.bits * place);
+    }
+    device uchar* to = codes + share.line * layout.line_bytes + k / 8 * layout.bits;
+    for (int i = 0; i < layout.bits; ++i) {
+      to[i] = static_cast<uchar>(word >> (8 * i));
+    }
+  }
+}
+
+// A thread for eight elements of a line; of each line, or of those that are given.
+template <typename T>
+kernel void dequantize(
+    device T* result [[buffer(0)]], device const uchar* codes [[buffer(1)]],
+    device const uchar* scales [[buffer(2)]], device const T* biases [[buffer(3)]],
+    device const float* global_scale [[buffer(4)]], device const int64_t* indices [[buffer(5)]],
+    constant PackedLayout& layout [[buffer(6)]], constant bool& has_indices [[buffer(7)]],
+    device ErrorMessages* errors [[buffer(8)]], uint2 position [[thread_position_in_grid]]) {
+  int64_t line = position.y;
+  if (has_indices) {
+    line = indices[position.y];
+    if (line < 0 || line >= layout.lines) {
+      TORCH_REPORT_ERROR(errors, "quantized_embedding: index ", line, " is not one of ",
+                         layout.lines, " rows");
+      return;
+    }
+  }
+  const auto matrix = packed::matrix_of<T>(codes, scales, biases,
+                                           packed::global_factor(global_scale, layout), layout, 0);
+  const int k = static_cast<int>(position.x) * 8;
+  const packed::EightValues values = matrix.eight(line, k);
+  device T* const to = result + static_cast<int64_t>(position.y) * layout.inner + k;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    vec<T, 4> four;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      four[e] = static_cast<T>(values.of[4 * i + e]);
+    }
+    reinterpret_cast<device vec<T, 4>*>(to)[i] = four;
+  }
+}
+
+// The gradients of scales and biases, of that of the weights. Threads as in quantize.
+template <typename T>
+kernel void quantized_scales_gradient(device uchar* grad_scales [[buffer(0)]],
+                                      device T* grad_biases [[buffer(1)]],
+                                      device const T* grad [[buffer(2)]],
+                                      device const uchar* codes [[buffer(3)]],
+                                      constant PackedLayout& layout [[buffer(4)]],
+                                      uint2 position [[thread_position_in_grid]],
+                                      uint2 grid [[threads_per_grid]]) {
+  const GroupShare share = share_of(metalops::thread_index(position, grid), layout);
+  float of_scale = 0.0f;
+  float of_bias = 0.0f;
+  for (int k = share.first + share.lane * 8; k < share.end; k += share.lanes * 8) {
+    const packed::EightCodes eight =
+        packed::eight_codes(codes + share.line * layout.line_bytes + k / 8 * layout.bits, layout);
+    for (int e = 0; e < 8; ++e) {
+      const float g = static_cast<float>(grad[share.line * layout.inner + k + e]);
+      of_scale += g * packed::value_of(eight.of[e], layout.format);
+      of_bias += g;
+    }
+  }
+  for (int i = 1; i < share.lanes; i *= 2) {
+    of_scale += simd_shuffle_xor(of_scale, static_cast<ushort>(i));
+    of_bias += simd_shuffle_xor(of_bias, static_cast<ushort>(i));
+  }
+  if (share.is_there && share.lane == 0) {
+    store_scale<T>(grad_scales, share.group, of_scale, layout.scale);
+    if (layout.format == CodeFormat::kInteger) {
+      grad_biases[share.group] = static_cast<T>(of_bias);
+    }
+  }
+}
+
+#define REGISTER(T)                                 \
+  REGISTER_KERNEL("quantize_" #T, quantize, T);     \
+  REGISTER_KERNEL("dequantize_" #T, dequantize, T); \
+  REGISTER_KERNEL("quantized_scales_gradient_" #T, quantized_scales_gradient, T)
+
+REGISTER(float);
+REGISTER(half);
+REGISTER(bfloat);

@@ -1,0 +1,615 @@
+// Products with quantised weights, which are decoded where they are multiplied. Sums are in float
+// and rounded once. For few rows, what a product takes is bringing the weights from memory: a
+// simdgroup reads some lines of them, adjacent lanes adjacent blocks. For many, a threadgroup
+// decodes a tile of weights once for all of its rows.
+#include <c10/metal/error.h>
+#include <metalops/register_kernel.h>
+#include <metal_stdlib>
+
+#include <kernels/common/matmul.h>
+#include <kernels/quantized/gemv.h>
+#include <kernels/quantized/packed_weights.h>
+#include <kernels/quantized/skinny_gemm.h>
+using namespace metal;
+using c10::metal::ErrorMessages;
+using metalops::PackedLayout;
+using metalops::QuantizedProduct;
+namespace few_rows = metalops::few_rows;
+namespace matmul = metalops::matmul;
+namespace one_row = metalops::one_row;
+namespace packed = metalops::packed;
+
+// The two matrices of a pair. is_there: whether their indices are of matrices.
+struct PairPlace {
+  int64_t left;
+  int64_t right;
+  bool is_there;
+};
+
+inline PairPlace pair_place(int64_t pair, device const int64_t* left_index,
+                            device const int64_t* right_index, constant QuantizedProduct& p) {
+  PairPlace place;
+  place.left = p.has_left_index ? left_index[pair] : pair;
+  place.right = p.has_right_index ? right_index[pair] : pair;
+  place.is_there = place.left >= 0 && place.left < p.left_matrices && place.right >= 0 &&
+                   place.right < p.right_matrices;
+  return place;
+}
+
+#define REPORT_PLACE(errors, place, p)                                                    \
+  TORCH_REPORT_ERROR(errors, "gather_quantized_matmul: indices ", place.left, " and ",    \
+                     place.right, " are not of ", p.left_matrices, " matrices of x and ", \
+                     p.right_matrices, " of weights")
+
+#if !defined(__HAVE_TENSOR__)
+
+// ROWS x COLUMNS elements by each of the simdgroups of a threadgroup, or by p.splits of them
+// together. Lines of weights are columns of the result.
+template <typename T, typename Format, int ROWS, int COLUMNS>
+kernel void quantized_few_rows(
+    device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
+    device const uchar* codes [[buffer(2)]], device const uchar* scales [[buffer(3)]],
+    device const T* biases [[buffer(4)]], device const T* bias [[buffer(5)]],
+    device const float* global_scale [[buffer(6)]], device const int64_t* left_index [[buffer(7)]],
+    device const int64_t* right_index [[buffer(8)]], constant QuantizedProduct& p [[buffer(9)]],
+    device ErrorMessages* errors [[buffer(10)]], uint group [[threadgroup_position_in_grid]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float parts[few_rows::kSimdgroups][ROWS * COLUMNS];
+  const auto block = few_rows::block_of<ROWS, COLUMNS>(group, p.splits, p.rows, p.columns);
+  const PairPlace of = pair_place(block.pair, left_index, right_index, p);
+  if (!of.is_there) {
+    REPORT_PLACE(errors, of, p);
+    return;
+  }
+  const auto share = few_rows::share_of<COLUMNS>(block, simdgroup, p.splits);
+  const int row = block.row;
+  const int column = share.column;
+  // The factor that all scales have in common comes at the end.
+  const auto right = packed::matrix_of<T>(codes, scales, biases, 1.0f, p.right, of.right);
+  device const T* const x = left + of.left * p.left_matrix;
+  float sums[ROWS][COLUMNS];
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      sums[r][c] = 0.0f;
+    }
+  }
+  const int whole = p.right.is_aligned ? p.inner / 32 * 32 : 0;
+  const int lane_of_all = share.part * 32 + static_cast<int>(lane);
+  const int first_line = min(column, p.columns - 1);
+  const int lines_left = p.columns - 1 - first_line;
+  device const uchar* const first_codes = right.codes + first_line * p.right.line_bytes;
+  const uint line_bytes = static_cast<uint>(p.right.line_bytes);
+  const int64_t first_scale = first_line * p.right.line_scales;
+  const uint line_scales = static_cast<uint>(p.right.line_scales);
+  const uint exponent = metalops::formats::exponent_of(p.inner);
+  // First what a turn needs of memory, all of it on its way at once.
+#pragma unroll 1
+  for (int k = lane_of_all * 32; k < whole; k += p.splits * 1024) {
+    typedef packed::Scale<T, Format> Scale;
+    packed::Blocks<Format, COLUMNS> blocks;
+    typename Scale::type scales_of[2][COLUMNS];
+    T biases_of[COLUMNS];
+    const int64_t group_of = first_scale + (k >> p.right.group_shift);
+    device const typename Scale::type* const of_group =
+        reinterpret_cast<device const typename Scale::type*>(right.scales) + group_of;
+    const uint next_group = ((k + 16) >> p.right.group_shift) - (k >> p.right.group_shift);
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      packed::load(blocks, c, first_codes + k / 8 * Format::bits + min(c, lines_left) * line_bytes);
+    }
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      const uint of_line = min(c, lines_left) * line_scales;
+      scales_of[0][c] = of_group[of_line];
+      scales_of[1][c] = Format::has_short_groups ? of_group[of_line + next_group] : scales_of[0][c];
+      biases_of[c] = Format::has_biases ? (right.biases + group_of)[of_line] : T(0);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float inputs[ROWS][16];
+      float totals[ROWS];
+      float dots[ROWS][COLUMNS];
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        const int64_t row_of = min(row + r, p.rows - 1);
+        few_rows::neighbours<16>(inputs[r], x + row_of * p.inner + k + h * 16);
+        float4 four = 0.0f;
+#pragma unroll
+        for (int e = 0; e < 16; e += 4) {
+          four += float4(inputs[r][e], inputs[r][e + 1], inputs[r][e + 2], inputs[r][e + 3]);
+        }
+        totals[r] = Format::has_biases ? (four.x + four.y) + (four.z + four.w) : 0.0f;
+        if (Format::has_places) {
+#pragma unroll
+          for (int e = 0; e < 16; ++e) {
+            inputs[r][e] *= packed::place(e);
+          }
+        }
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) {
+          dots[r][c] = 0.0f;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        packed::EightOfLines<COLUMNS> weights;
+        packed::take_apart(weights, blocks, h * 2 + i, exponent);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+#pragma unroll
+          for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+            for (int c = 0; c < COLUMNS; ++c) {
+              dots[r][c] = fma(weights.of[e][c], inputs[r][i * 8 + e], dots[r][c]);
+            }
+          }
+        }
+      }
+#pragma unroll
+      for (int c = 0; c < COLUMNS; ++c) {
+        const float scale = Scale::value(scales_of[h][c]) * Format::factor;
+        const float offset = static_cast<float>(biases_of[c]);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+          sums[r][c] = fma(scale, dots[r][c], sums[r][c]);
+          if (Format::has_biases) {
+            sums[r][c] = fma(offset, totals[r], sums[r][c]);
+          }
+        }
+      }
+    }
+  }
+  // What is no whole block, or lies where there are no vector loads.
+#pragma unroll 1
+  for (int k = whole + lane_of_all * 8; k < p.inner; k += p.splits * 256) {
+#pragma unroll 1
+    for (int c = 0; c < COLUMNS; ++c) {
+      const packed::EightValues values = right.eight(min(column + c, p.columns - 1), k);
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        float inputs[8];
+        few_rows::neighbours<8>(inputs,
+                                x + static_cast<int64_t>(min(row + r, p.rows - 1)) * p.inner + k);
+        float dot = 0.0f;
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+          dot = fma(values.of[e], inputs[e], dot);
+        }
+        // With an index that is known, or the sums would be no registers.
+#pragma unroll
+        for (int i = 0; i < COLUMNS; ++i) {
+          sums[r][i] += i == c ? dot : 0.0f;
+        }
+      }
+    }
+  }
+  const few_rows::StoreRow<T> store{result + block.pair * p.rows * p.columns,
+                                    bias,
+                                    packed::global_factor(global_scale, p.right),
+                                    p.rows,
+                                    p.columns,
+                                    p.has_bias};
+  few_rows::store_sums(store, sums, parts, row, share, p.splits, simdgroup, lane);
+}
+
+// What a lane has of a few neighbouring lines of weights, as it is stored.
+template <typename T, typename Format>
+struct LinesOfRow {
+  typedef typename packed::Scale<T, Format>::type StoredScale;
+
+  packed::Blocks<Format, one_row::kTogether> blocks;
+  StoredScale scales[2][one_row::kTogether];
+  T biases[one_row::kTogether];
+
+  void load(device const uchar* codes, device const StoredScale* of_groups,
+            device const T* biases_of_groups, uint line_bytes, uint line_scales) thread {
+#pragma unroll
+    for (int c = 0; c < one_row::kTogether; ++c) {
+      packed::load(blocks, c, codes + c * line_bytes);
+      device const StoredScale* const of_line = of_groups + c * line_scales;
+      scales[0][c] = of_line[0];
+      scales[1][c] = Format::has_short_groups ? of_line[1] : scales[0][c];
+      biases[c] = Format::has_biases ? biases_of_groups[c * line_scales] : T(0);
+    }
+  }
+};
+
+// One row by `lines` columns for each threadgroup (one_row.h), of one pair of matrices and where
+// blocks of 32 codes are whole and aligned.
+template <typename T, typename Format>
+[[max_total_threads_per_threadgroup(one_row::kMostThreads)]] kernel void quantized_row(
+    device T* result [[buffer(0)]], device const T* x [[buffer(1)]],
+    device const uchar* codes [[buffer(2)]], device const uchar* scales [[buffer(3)]],
+    device const T* biases [[buffer(4)]], device const T* bias [[buffer(5)]],
+    device const float* global_scale [[buffer(6)]], constant QuantizedProduct& p [[buffer(7)]],
+    constant int& lines [[buffer(8)]], uint group [[threadgroup_position_in_grid]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
+    uint simdgroups [[simdgroups_per_threadgroup]]) {
+  typedef packed::Scale<T, Format> Scale;
+  typedef typename Scale::type StoredScale;
+  constexpr int together = one_row::kTogether;
+  constexpr int halves = Format::has_short_groups ? 2 : 1;
+  threadgroup float parts[one_row::kMostParts * 32];
+  const uint line_bytes = static_cast<uint>(p.right.line_bytes);
+  const uint line_scales = static_cast<uint>(p.right.line_scales);
+  const int k = static_cast<int>(simdgroup * 32 + lane) * 32;
+  // What is beyond the end is multiplied by zero, and therefore of the last block.
+  const int of_codes = min(k, p.inner - 32);
+  const uint exponent = metalops::formats::exponent_of(of_codes);
+  const int group_of = of_codes >> p.right.group_shift;
+  const int64_t first_line = one_row::first_line(group, lines, p.columns);
+  const int64_t first_scale = first_line * p.right.line_scales + group_of;
+  device const uchar* const first_codes =
+      codes + first_line * p.right.line_bytes + of_codes / 8 * Format::bits;
+  device const StoredScale* const first_scales =
+      reinterpret_cast<device const StoredScale*>(scales) + first_scale;
+  device const T* const first_biases = biases + first_scale;
+  LinesOfRow<T, Format> next;
+  next.load(first_codes, first_scales, first_biases, line_bytes, line_scales);
+  float inputs[32];
+  one_row::neighbours<32>(inputs, x + of_codes);
+  float total = 0.0f;
+#pragma unroll
+  for (int e = 0; e < 32; ++e) {
+    inputs[e] = k < p.inner ? inputs[e] : 0.0f;
+    total += Format::has_biases ? inputs[e] : 0.0f;
+    inputs[e] *= Format::has_places ? packed::place(e) : 1.0f;
+  }
+#pragma unroll 1
+  for (int line = 0; line < lines; line += together) {
+    const LinesOfRow<T, Format> now = next;
+    float sums[together];
+#pragma unroll
+    for (int c = 0; c < together; ++c) {
+      sums[c] = Format::has_biases ? static_cast<float>(now.biases[c]) * total : 0.0f;
+    }
+    // After the last ones these are loaded again, and in vain.
+    const int following = min(line + together, lines - together);
+    next.load(first_codes + following * line_bytes, first_scales + following * line_scales,
+              first_biases + following * line_scales, line_bytes, line_scales);
+#pragma unroll
+    for (int h = 0; h < halves; ++h) {
+      float dots[together];
+#pragma unroll
+      for (int c = 0; c < together; ++c) {
+        dots[c] = 0.0f;
+      }
+#pragma unroll
+      for (int i = h * 4 / halves; i < (h + 1) * 4 / halves; ++i) {
+        packed::EightOfLines<together> weights;
+        packed::take_apart(weights, now.blocks, i, exponent);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+#pragma unroll
+          for (int c = 0; c < together; ++c) {
+            dots[c] = fma(weights.of[e][c], inputs[i * 8 + e], dots[c]);
+          }
+        }
+      }
+#pragma unroll
+      for (int c = 0; c < together; ++c) {
+        sums[c] = fma(Scale::value(now.scales[h][c]) * Format::factor, dots[c], sums[c]);
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < together; ++c) {
+      parts[(static_cast<int>(simdgroup) * lines + line + c) * 32 + static_cast<int>(lane)] =
+          sums[c];
+    }
+  }
+  const few_rows::StoreRow<T> store{result, bias,      packed::global_factor(global_scale, p.right),
+                                    1,      p.columns, p.has_bias};
+  one_row::store_lines(store, parts, group, lines, simdgroups, simdgroup, lane);
+}
+
+constant constexpr int kSplits = 8;
+
+// Up to eight rows and eight columns for each of TILES, in matrices of simdgroups: each weight is
+// decoded once for all rows. A threadgroup's simdgroups have every eighth 128 of the inner
+// dimension each. Lanes that have a line of a matrix have 32 neighbouring codes of it each: which
+// elements are multiplied at a time is of no matter, as long as they are the same of both.
+template <typename T, typename Format, int TILES>
+kernel void quantized_few_rows_of_matrices(
+    device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
+    device const uchar* codes [[buffer(2)]], device const uchar* scales [[buffer(3)]],
+    device const T* biases [[buffer(4)]], device const T* bias [[buffer(5)]],
+    device const float* global_scale [[buffer(6)]], device const int64_t* left_index [[buffer(7)]],
+    device const int64_t* right_index [[buffer(8)]], constant QuantizedProduct& p [[buffer(9)]],
+    device ErrorMessages* errors [[buffer(10)]], uint group [[threadgroup_position_in_grid]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+  typedef packed::Scale<T, Format> Scale;
+  threadgroup float parts[kSplits][TILES * 64];
+  const uint across = (static_cast<uint>(p.columns) + TILES * 8 - 1) / (TILES * 8);
+  const int64_t pair = group / across;
+  PairPlace place = pair_place(pair, left_index, right_index, p);
+  // What is not there has no result, but is no reason for lanes to go ways of their own.
+  if (!place.is_there) {
+    REPORT_PLACE(errors, place, p);
+    place.left = 0;
+    place.right = 0;
+  }
+  const int column = static_cast<int>(group % across) * TILES * 8;
+  const auto right = packed::matrix_of<T>(codes, scales, biases, 1.0f, p.right, place.right);
+  device const T* const x = left + place.left * p.left_matrix;
+  // Apple's distribution of an 8 x 8 matrix over the lanes: two neighbours of a row each.
+  const int quad = static_cast<int>(lane) / 4;
+  const int row_of = (quad & 4) + static_cast<int>(lane) / 2 % 4;
+  const int column_of = (quad & 2) * 2 + static_cast<int>(lane) % 2 * 2;
+  const uint exponent = metalops::formats::exponent_of(p.inner);
+  simdgroup_float8x8 sums[TILES];
+#pragma unroll
+  for (int t = 0; t < TILES; ++t) {
+    sums[t] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+  }
+#pragma unroll 1
+  for (int turn = 0; turn < p.inner; turn += kSplits * 128) {
+    const int k = turn + static_cast<int>(simdgroup) * 128;
+    // What is beyond the end is multiplied by zero, and therefore of the last block.
+    const int of_codes = min(k + column_of * 16, p.inner - 32);
+    packed::Blocks<Format, TILES> blocks;
+    float scales_of[2][TILES];
+    T biases_of[TILES];
+    const int group_of = of_codes >> p.right.group_shift;
+    const int next_group = (of_codes + 16) >> p.right.group_shift;
+#pragma unroll
+    for (int t = 0; t < TILES; ++t) {
+      const int64_t line = min(column + t * 8 + row_of, p.columns - 1);
+      packed::load(blocks, t,
+                   right.codes + line * p.right.line_bytes + of_codes / 8 * Format::bits);
+      const int64_t first = line * p.right.line_scales;
+      device const typename Scale::type* const of_line =
+          reinterpret_cast<device const typename Scale::type*>(right.scales) + first;
+      scales_of[0][t] = Scale::value(of_line[group_of]) * Format::factor;
+      scales_of[1][t] = Format::has_short_groups
+                            ? Scale::value(of_line[next_group]) * Format::factor
+                            : scales_of[0][t];
+      biases_of[t] = Format::has_biases ? right.biases[first + group_of] : T(0);
+    }
+    const int of_inputs = k + row_of / 2 * 32;
+    const int at = min(of_inputs, p.inner - 32) + row_of % 2 * 4;
+    vec<T, 4> inputs[2][4];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int64_t row = min(column_of + r, p.rows - 1);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        inputs[r][i] = *reinterpret_cast<device const vec<T, 4>*>(x + row * p.inner + at + i * 8);
+        inputs[r][i] = of_inputs < p.inner ? inputs[r][i] : vec<T, 4>(T(0));
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        simdgroup_matrix<T, 8, 8> b;
+        b.thread_elements() = vec<T, 2>(inputs[0][i][e], inputs[1][i][e]);
+#pragma unroll
+        for (int t = 0; t < TILES; ++t) {
+          vec<T, 2> two;
+          packed::two_values(two, blocks, t, i, e, scales_of[i / 2][t], biases_of[t], exponent);
+          simdgroup_matrix<T, 8, 8> a;
+          a.thread_elements() = two;
+          simdgroup_multiply_accumulate(sums[t], a, b, sums[t]);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int t = 0; t < TILES; ++t) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      parts[simdgroup][(column_of + e) * TILES * 8 + t * 8 + row_of] = sums[t].thread_elements()[e];
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  const float factor = packed::global_factor(global_scale, p.right);
+  for (int i = static_cast<int>(simdgroup * 32 + lane); i < p.rows * TILES * 8; i += kSplits * 32) {
+    const int at = column + i % (TILES * 8);
+    if (at < p.columns && place.is_there) {
+      float total = 0.0f;
+      for (int s = 0; s < kSplits; ++s) {
+        total += parts[s][i];
+      }
+      total *= factor;
+      if (p.has_bias) {
+        total += static_cast<float>(bias[at]);
+      }
+      result[(pair * p.rows + i / (TILES * 8)) * p.columns + at] = static_cast<T>(total);
+    }
+  }
+}
+
+constant constexpr int kRowSimdgroups = 8;
+
+// The same of one row where lines of weights are rows of what is multiplied: each lane has eight
+// columns, and each simdgroup every eighth line.
+template <typename T>
+kernel void quantized_few_rows_transposed(
+    device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
+    device const uchar* codes [[buffer(2)]], device const uchar* scales [[buffer(3)]],
+    device const T* biases [[buffer(4)]], device const T* bias [[buffer(5)]],
+    device const float* global_scale [[buffer(6)]], device const int64_t* left_index [[buffer(7)]],
+    device const int64_t* right_index [[buffer(8)]], constant QuantizedProduct& p [[buffer(9)]],
+    device ErrorMessages* errors [[buffer(10)]], uint group [[threadgroup_position_in_grid]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float parts[kRowSimdgroups][32 * 8];
+  const uint across = (static_cast<uint>(p.columns) + 255) / 256;
+  const int64_t pair = group / across / static_cast<uint>(p.rows);
+  const PairPlace place = pair_place(pair, left_index, right_index, p);
+  if (!place.is_there) {
+    REPORT_PLACE(errors, place, p);
+    return;
+  }
+  const int row = static_cast<int>(group / across % static_cast<uint>(p.rows));
+  const int column = static_cast<int>(group % across) * 256 + static_cast<int>(lane) * 8;
+  const auto right = packed::matrix_of<T>(
+      codes, scales, biases, packed::global_factor(global_scale, p.right), p.right, place.right);
+  device const T* const x = left + place.left * p.left_matrix + static_cast<int64_t>(row) * p.inner;
+  float sums[8];
+  for (int e = 0; e < 8; ++e) {
+    sums[e] = 0.0f;
+  }
+  if (column < p.columns) {
+    for (int k = static_cast<int>(simdgroup); k < p.inner; k += kRowSimdgroups) {
+      const float input = static_cast<float>(x[k]);
+      const packed::EightValues values = right.eight(k, column);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {
+        sums[e] = fma(input, values.of[e], sums[e]);
+      }
+    }
+  }
+  for (int e = 0; e < 8; ++e) {
+    parts[simdgroup][e * 32 + lane] = sums[e];
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  const int mine = static_cast<int>(simdgroup) * 32 + static_cast<int>(lane);
+  const int at = static_cast<int>(group % across) * 256 + mine;
+  if (at < p.columns) {
+    float total = 0.0f;
+    for (int i = 0; i < kRowSimdgroups; ++i) {
+      total += parts[i][mine % 8 * 32 + mine / 8];
+    }
+    if (p.has_bias) {
+      total += static_cast<float>(bias[at]);
+    }
+    result[(pair * p.rows + row) * p.columns + at] = static_cast<T>(total);
+  }
+}
+
+#endif
+
+namespace metalops {
+namespace matmul {
+
+// Quantised weights as an operand of products of tiles.
+template <typename T>
+struct Packed {
+  typedef T element;
+  static constant constexpr bool is_decoded = true;
+
+  packed::Matrix<T> matrix;
+  bool is_transposed;
+};
+
+template <int COUNT, typename E, typename T>
+inline void bring_run(threadgroup E* to, Packed<T> from, int64_t line, int64_t k, int left) {
+  for (int first = 0; first < COUNT; first += 8) {
+    if (first < left) {
+      const packed::EightValues values = from.is_transposed ? from.matrix.eight(k, line + first)
+                                                            : from.matrix.eight(line, k + first);
+      for (int e = 0; e < 8; ++e) {
+        to[first + e] = static_cast<E>(values.of[e]);
+      }
+    } else {
+      for (int e = 0; e < 8; ++e) {
+        to[first + e] = E(0);
+      }
+    }
+  }
+}
+
+}  // namespace matmul
+}  // namespace metalops
+
+template <typename T>
+struct store_with_bias {
+  device T* result;
+  device const T* bias;
+  int columns;
+  bool has_bias;
+
+  inline void operator()(int row, int column, matmul::Sums<1> sums) const {
+    const float offset = has_bias ? static_cast<float>(bias[column]) : 0.0f;
+    result[static_cast<int64_t>(row) * columns + column] = static_cast<T>(sums.of[0] + offset);
+  }
+};
+
+// A threadgroup for each tile.
+template <typename T, typename Tile>
+kernel void quantized_tiles(
+    device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
+    device const uchar* codes [[buffer(2)]], device const uchar* scales [[buffer(3)]],
+    device const T* biases [[buffer(4)]], device const T* bias [[buffer(5)]],
+    device const float* global_scale [[buffer(6)]], device const int64_t* left_index [[buffer(7)]],
+    device const int64_t* right_index [[buffer(8)]], constant QuantizedProduct& p [[buffer(9)]],
+    device ErrorMessages* errors [[buffer(10)]], uint group [[threadgroup_position_in_grid]],
+    uint index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup T workspace[matmul::workspace<Tile, matmul::Packed<T>>()];
+  const uint across = (static_cast<uint>(p.columns) + Tile::columns - 1) / Tile::columns;
+  const uint down = (static_cast<uint>(p.rows) + Tile::rows - 1) / Tile::rows;
+  const int64_t pair = group / across / down;
+  const PairPlace of = pair_place(pair, left_index, right_index, p);
+  if (!of.is_there) {
+    REPORT_PLACE(errors, of, p);
+    return;
+  }
+  const matmul::Dense<T> a{left + of.left * p.left_matrix, p.inner, false};
+  const matmul::Packed<T> b{
+      packed::matrix_of<T>(codes, scales, biases, packed::global_factor(global_scale, p.right),
+                           p.right, of.right),
+      p.right_transposed};
+  const matmul::Place place{uint2(group % across, group / across % down), index, simdgroup, lane};
+  const store_with_bias<T> epilogue{result + pair * p.rows * p.columns, bias, p.columns,
+                                    p.has_bias};
+  matmul::multiply_tile<Tile>(a, b, matmul::Sizes{p.rows, p.columns, p.inner}, epilogue, workspace,
+                              place);
+}
+
+#define REGISTER_TILES(T)                                                                       \
+  REGISTER_KERNEL("quantized_tiles_small_" #T, quantized_tiles, T, matmul::Tile<16, 64, 1, 4>); \
+  REGISTER_KERNEL("quantized_tiles_large_" #T, quantized_tiles, T, matmul::Tile<64, 64, 2, 2>)
+
+REGISTER_TILES(float);
+REGISTER_TILES(half);
+REGISTER_TILES(bfloat);
+
+#if !defined(__HAVE_TENSOR__)
+
+#define REGISTER_ONE_ROW(NAME, T, ...) \
+  REGISTER_KERNEL("quantized_one_row_" #NAME "_" #T, quantized_few_rows, T, __VA_ARGS__, 1, 8)
+#define REGISTER_FOUR_ROWS(NAME, T, ...) \
+  REGISTER_KERNEL("quantized_few_rows_" #NAME "_" #T, quantized_few_rows, T, __VA_ARGS__, 4, 4)
+#define REGISTER_MATRICES(NAME, T, ...)                                                  \
+  REGISTER_KERNEL("quantized_few_rows_" #NAME "_" #T, quantized_few_rows_of_matrices, T, \
+                  __VA_ARGS__, 4)
+
+#define REGISTER_ROW(NAME, T, ...) \
+  REGISTER_KERNEL("quantized_row_" #NAME "_" #T, quantized_row, T, __VA_ARGS__)
+#define REGISTER_ROWS(T)                     \
+  REGISTER_ROW(int4, T, packed::Integer<4>); \
+  REGISTER_ROW(mxfp4, T, packed::MXFloat4);  \
+  REGISTER_ROW(nvfp4, T, packed::NVFloat4)
+
+#define REGISTER_FORMATS(FEW_ROWS, T)                      \
+  REGISTER_FORMAT(FEW_ROWS, int1, T, packed::Integer<1>);  \
+  REGISTER_FORMAT(FEW_ROWS, int2, T, packed::Integer<2>);  \
+  REGISTER_FORMAT(FEW_ROWS, int3, T, packed::Integer<3>);  \
+  REGISTER_FORMAT(FEW_ROWS, int4, T, packed::Integer<4>);  \
+  REGISTER_FORMAT(FEW_ROWS, int5, T, packed::Integer<5>);  \
+  REGISTER_FORMAT(FEW_ROWS, int6, T, packed::Integer<6>);  \
+  REGISTER_FORMAT(FEW_ROWS, int7, T, packed::Integer<7>);  \
+  REGISTER_FORMAT(FEW_ROWS, int8, T, packed::Integer<8>);  \
+  REGISTER_FORMAT(FEW_ROWS, signed8, T, packed::Signed8);  \
+  REGISTER_FORMAT(FEW_ROWS, mxfp4, T, packed::MXFloat4);   \
+  REGISTER_FORMAT(FEW_ROWS, nvfp4, T, packed::NVFloat4);   \
+  REGISTER_FORMAT(FEW_ROWS, mxfp8, T, packed::MXFloat8);   \
+  REGISTER_FORMAT(FEW_ROWS, nf4, T, packed::NormalFloat4); \
+  REGISTER_FORMAT(FEW_ROWS, fp4, T, packed::Float4);       \
+  REGISTER_KERNEL("quantized_few_rows_transposed_" #T, quantized_few_rows_transposed, T)
+#define REGISTER_FORMAT(FEW_ROWS, NAME, T, ...) \
+  REGISTER_ONE_ROW(NAME, T, __VA_ARGS__);       \
+  FEW_ROWS(NAME, T, __VA_ARGS__)
+
+REGISTER_ROWS(float);
+REGISTER_ROWS(half);
+REGISTER_ROWS(bfloat);
+
+REGISTER_FORMATS(REGISTER_FOUR_ROWS, float);
+REGISTER_FORMATS(REGISTER_MATRICES, half);
+REGISTER_FORMATS(REGISTER_MATRICES, bfloat);
+
+#endif

@@ -1,0 +1,163 @@
+// Maxima of windows of one size that lie at pseudo-random distances, and the gradient, in two and
+// three dimensions (B. Graham: Fractional Max-Pooling, 2014). Tensors are contiguous; every element
+// of the result has a thread.
+#include <c10/metal/error.h>
+#include <metalops/register_kernel.h>
+
+#include <metal_stdlib>
+
+#include <kernels/spatial/fractional_max_pool.h>
+#include <kernels/spatial/max_pooling.h>
+using namespace metal;
+using namespace metalops;
+using c10::metal::ErrorMessages;
+
+inline int rounded_to_zero(float x) {
+  constexpr float kLimit = 2e9f;  // where torch's integers end
+  return static_cast<int>(clamp(x, -kLimit, kLimit));
+}
+
+// Where the windows of all depths, heights and widths of each plane begin: a row of the table for a
+// plane, a thread for an entry. In float whatever the tensors are: with torch's CPU operator the
+// windows of half precision are out of place.
+template <typename T>
+kernel void fractional_starts(device uint* starts [[buffer(0)]],
+                              constant T* all_samples [[buffer(1)]],
+                              constant FractionalMaxPoolParameters& parameters [[buffer(2)]],
+                              device ErrorMessages* errors [[buffer(3)]],
+                              uint2 position [[thread_position_in_grid]],
+                              uint2 grid [[threads_per_grid]]) {
+  const WindowPlace place(position.x, parameters.sizes);
+  const uint last = place.source - parameters.window[place.dimension];
+  uint first = last;
+  if (place.index + 1 != place.result) {
+    constant T* samples = all_samples + static_cast<int64_t>(position.y) * parameters.samples;
+    const float sample = static_cast<float>(samples[parameters.sample_for[place.dimension]]);
+    const float step = parameters.step[place.dimension];
+    // It is never negative.
+    first = static_cast<uint>(rounded_to_zero((static_cast<float>(place.index) + sample) * step)) -
+            static_cast<uint>(rounded_to_zero(sample * step));
+    if (first > last) {
+      TORCH_REPORT_ERROR(errors, "fractional_max_pool", parameters.dimensions,
+                         "d(): a random sample is not between 0 and 1 and places a window at ",
+                         first, ", where only 0 to ", last, " is possible");
+      first = 0;
+    }
+  }
+  starts[static_cast<int64_t>(position.y) * grid.x + position.x] = first;
+}
+
+template <typename T>
+kernel void fractional_max_pool(device T* output [[buffer(0)]], device long* indices [[buffer(1)]],
+                                constant T* input [[buffer(2)]],
+                                constant uint* all_starts [[buffer(3)]],
+                                constant FractionalMaxPoolParameters& parameters [[buffer(4)]],
+                                uint3 position [[thread_position_in_grid]]) {
+  constant uint32_t* sizes = parameters.sizes.result;
+  const PlanePosition at(position, sizes);
+  constant uint* starts = all_starts + at.plane * (sizes[0] + sizes[1] + sizes[2]);
+  const uint depth = starts[at.place.z];
+  const uint height = starts[sizes[0] + at.place.y];
+  const uint width = starts[sizes[0] + sizes[1] + at.place.x];
+  write_maximum(output, indices, input, uint2(depth, depth + parameters.window[0]),
+                uint2(height, height + parameters.window[1]),
+                uint2(width, width + parameters.window[2]), at, parameters.sizes.source);
+}
+
+// The same in two dimensions, of planes of fewer than 2^31 elements and square windows of a known
+// size: all that is in a window is on its way at once.
+template <typename T, uint kWindow>
+kernel void fractional_max_pool_squares(device T* output [[buffer(0)]],
+                                        device long* indices [[buffer(1)]],
+                                        constant T* input [[buffer(2)]],
+                                        constant uint* all_starts [[buffer(3)]],
+                                        constant FractionalMaxPoolParameters& parameters
+                                        [[buffer(4)]],
+                                        uint3 position [[thread_position_in_grid]]) {
+  const uint rows = parameters.sizes.result[1];
+  const uint columns = parameters.sizes.result[2];
+  const uint source_columns = parameters.sizes.source[2];
+  const int64_t plane = position.z;
+  constant uint* starts = all_starts + plane * (1 + rows + columns);
+  const uint height = starts[1 + position.y];
+  const uint first = height * source_columns + starts[1 + rows + position.x];
+  constant T* x = input + plane * (parameters.sizes.source[1] * source_columns) + first;
+  float values[kWindow * kWindow];
+  for (uint h = 0; h < kWindow; ++h) {
+    for (uint w = 0; w < kWindow; ++w) {
+      values[h * kWindow + w] = static_cast<float>(x[h * source_columns + w]);
+    }
+  }
+  float largest = -INFINITY;
+  uint index = first;
+  for (uint h = 0; h < kWindow; ++h) {
+    for (uint w = 0; w < kWindow; ++w) {
+      const float value = values[h * kWindow + w];
+      if (value > largest || isnan(value)) {
+        largest = value;
+        index = first + h * source_columns + w;
+      }
+    }
+  }
+  const int64_t element = (plane * rows + position.y) * columns + position.x;
+  output[element] = static_cast<T>(largest);
+  indices[element] = index;
+}
+
+// The table of those elements of the output that may have an element of the input in their windows,
+// wherever a sample places these. A thread for each entry.
+//
+// A window of index o lies at o * step, plus or minus less than 1 for a sample between 0 and 1,
+// less than 2 for others; and what float makes of that. Numbers here are twice as large.
+kernel void fractional_windows(device uint2* table [[buffer(0)]],
+                               constant FractionalMaxPoolParameters& parameters [[buffer(1)]],
+                               uint entry [[thread_position_in_grid]]) {
+  const WindowPlace place(entry, parameters.sizes);
+  if (!place.exists) {
+    return;
+  }
+  const int64_t size = parameters.window[place.dimension];
+  const int64_t steps = static_cast<int64_t>(place.source) - 1;
+  const int64_t way = 2 * (place.result - size);  // of all steps
+  const int64_t margin = 2 + (place.result >> 19);
+  const int64_t index = 2 * static_cast<int64_t>(place.index);
+  int64_t first = 0;
+  int64_t end = place.source;
+  if (steps > 0) {
+    const int64_t before = (index - 2 * size - margin) * steps;
+    const int64_t after = (index + 2 + margin) * steps;
+    first = before < 0 ? 0 : before / way + 1;
+    end = min(end, (after - 1) / way + 1);
+  }
+  table[entry] = uint2(static_cast<uint>(first), static_cast<uint>(end));
+}
+
+// A thread for each element of the output.
+kernel void check_indices(constant long* indices [[buffer(0)]], constant uint2* table [[buffer(1)]],
+                          constant PoolingSizes& sizes [[buffer(2)]],
+                          constant long& dimensions [[buffer(3)]],
+                          device ErrorMessages* errors [[buffer(4)]],
+                          uint3 position [[thread_position_in_grid]]) {
+  const PlanePosition at(position, sizes.source);
+  const int64_t index = indices[at.element];
+  if (!is_found(index, at, table, sizes)) {
+    TORCH_REPORT_ERROR(errors, "fractional_max_pool", dimensions,
+                       "d_backward(): found an invalid max index: ", index,
+                       ", where no random sample places the window of its element");
+  }
+}
+
+#define REGISTER_SQUARES(T, WINDOW)                                                              \
+  REGISTER_KERNEL("fractional_max_pool_squares_" #WINDOW "_" #T, fractional_max_pool_squares, T, \
+                  WINDOW)
+
+#define REGISTER_FRACTIONAL_MAX_POOL(T)                               \
+  REGISTER_KERNEL("fractional_starts_" #T, fractional_starts, T);     \
+  REGISTER_KERNEL("fractional_max_pool_" #T, fractional_max_pool, T); \
+  REGISTER_SQUARES(T, 2);                                             \
+  REGISTER_SQUARES(T, 3);                                             \
+  REGISTER_MAX_POOL_BACKWARD(T)
+
+REGISTER_FRACTIONAL_MAX_POOL(float);
+REGISTER_FRACTIONAL_MAX_POOL(half);
+REGISTER_FRACTIONAL_MAX_POOL(bfloat);

@@ -1,0 +1,85 @@
+// What the kernels of max pooling share. The result of the forward direction has two parts: the
+// largest element of each window, and its index in the plane.
+#pragma once
+#include <kernels/spatial/pooling.h>
+#include <metalops/register_kernel.h>
+
+namespace metalops {
+
+// Of several equal elements the first; of several NaN the last, as in torch.
+template <typename T>
+inline void write_maximum(device T* output, device long* indices, constant T* input, uint2 depths,
+                          uint2 heights, uint2 widths, PlanePosition at, constant uint32_t* sizes) {
+  float largest = -INFINITY;
+  const int64_t size = row_of_plane(1, 0, 0, sizes);
+  const int64_t rows_between = sizes[1] - (heights.y - heights.x);
+  int64_t row = row_of_plane(0, depths.x, heights.x, sizes);
+  int64_t index = row + widths.x;
+  constant T* x = input + at.plane * size + row;
+  for (uint32_t d = depths.x; d < depths.y; ++d) {
+    for (uint32_t h = heights.x; h < heights.y; ++h) {
+      for (uint32_t w = widths.x; w < widths.y; ++w) {
+        const float value = static_cast<float>(x[w]);
+        if (value > largest || ::metal::isnan(value)) {
+          largest = value;
+          index = row + w;
+        }
+      }
+      x += sizes[2];
+      row += sizes[2];
+    }
+    x += rows_between * sizes[2];
+    row += rows_between * sizes[2];
+  }
+  output[at.element] = static_cast<T>(largest);
+  indices[at.element] = index;
+}
+
+// A thread for each element of the input: the gradients of those elements of the output, in turn,
+// that may be its own and are, so that nothing is added by two threads.
+template <typename T>
+kernel void max_pool_backward(device T* grad_input [[buffer(0)]],
+                              constant T* grad_output [[buffer(1)]],
+                              constant long* indices [[buffer(2)]],
+                              constant uint2* table [[buffer(3)]],
+                              constant PoolingSizes& sizes [[buffer(4)]],
+                              uint3 position [[thread_position_in_grid]]) {
+  const PlanePosition at(position, sizes.result);
+  const Windows windows(table, sizes.result);
+  const uint2 depths = windows.depth[at.place.z];
+  const uint2 heights = windows.height[at.place.y];
+  const uint2 widths = windows.width[at.place.x];
+  const int64_t self = row_of_plane(0, at.place.z, at.place.y, sizes.result) + at.place.x;
+  float sum = 0.0f;
+  for (uint32_t d = depths.x; d < depths.y; ++d) {
+    for (uint32_t h = heights.x; h < heights.y; ++h) {
+      const int64_t row = row_of_plane(at.plane, d, h, sizes.source);
+      for (uint32_t w = widths.x; w < widths.y; ++w) {
+        sum += indices[row + w] == self ? static_cast<float>(grad_output[row + w]) : 0.0f;
+      }
+    }
+  }
+  grad_input[at.element] = static_cast<T>(sum);
+}
+
+inline bool contains(uint2 window, uint32_t index) { return index >= window.x && index < window.y; }
+
+// Whether the element of the input with this index finds `at`, of the output, in its windows: else
+// max_pool_backward would lose its gradient.
+inline bool is_found(int64_t index, PlanePosition at, constant uint2* table,
+                     constant PoolingSizes& sizes) {
+  constant uint32_t* in = sizes.result;
+  if (index < 0 || index >= static_cast<int64_t>(in[0]) * in[1] * in[2]) {
+    return false;
+  }
+  const Windows windows(table, in);
+  const int64_t row = index / in[2];
+  return contains(windows.depth[row / in[1]], at.place.z) &&
+         contains(windows.height[row % in[1]], at.place.y) &&
+         contains(windows.width[index % in[2]], at.place.x);
+}
+
+}  // namespace metalops
+
+#define REGISTER_MAX_POOL_BACKWARD(T) \
+  REGISTER_KERNEL("max_pool_backward_" #T, metalops::max_pool_backward, T)
