@@ -90,7 +90,7 @@ os.chdir(ROOT)
 import_from_source_tree()
 
 import torch
-from metalops import _stock
+from metalops._torch import stock
 from metalops.build import BuildExtension, compilers
 from metalops.build.ninja import write_if_changed
 
@@ -103,7 +103,7 @@ class BuildMetalops(BuildExtension):
         super().run()
         if not self.inplace:
             for name in find("kernels/**/*.*"):
-                folder = os.path.join(self.build_lib, "metalops", "ops", os.path.dirname(name))
+                folder = os.path.join(self.build_lib, "metalops", os.path.dirname(name))
                 self.mkpath(folder)
                 self.copy_file(name, folder)
         self._write(
@@ -113,7 +113,7 @@ class BuildMetalops(BuildExtension):
             f"PLATFORM = {sys.platform!r}\n"
             f"COMPILER = {compilers.cxx_version(compilers.find_cxx())!r}\n",
         )
-        self._write("_stock_overloads.py", _stock.generated_module())
+        self._write("_stock_overloads.py", stock.generated_module())
 
     def _write(self, name: str, text: str) -> None:
         write_if_changed(os.path.join(self.build_lib, "metalops", name), text)

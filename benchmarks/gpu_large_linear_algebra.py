@@ -395,9 +395,9 @@ class Replay:
         sections = [together(steps) for steps in self.sections()]
         if len(sections) == 1:
             return sections[0]
-        from metalops.ops import _kernel_file
+        from metalops.cuda import kernel_file
 
-        types = _kernel_file.header("eig_large")
+        types = kernel_file.header("eig_large")
         launches = self.recorded.trace.launches
         begin = next(launch for launch in launches if launch.kernel.startswith("schur_begin"))
         state = self.memories[begin.arguments[0].memory]

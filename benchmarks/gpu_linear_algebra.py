@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from metalops.ops import _kernel_file
+from metalops.cuda import kernel_file
 from torch import Tensor
 
 EPSILON = 2.0**-23
@@ -23,7 +23,7 @@ Factors = tuple[Tensor, ...]
 
 def _kernels(file: str, parameters: str):
     """Those of a file, and the types of a header."""
-    return _kernel_file.KernelFile(file), _kernel_file.header(parameters)
+    return kernel_file.KernelFile(file), kernel_file.header(parameters)
 
 
 def _round_up(number: int, multiple: int) -> int:

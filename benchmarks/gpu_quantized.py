@@ -18,7 +18,7 @@ from functools import partial
 import metalops  # noqa: F401 declares the operators
 import torch
 from metalops import ops
-from metalops.ops._gguf_formats import TYPES
+from metalops.ops._formats.gguf import TYPES
 from metalops.trace.replay import CudaDevice, copy_rate
 from torch import Tensor
 from torch.nn import functional

@@ -1,7 +1,7 @@
 // The operators of c10d on mps tensors: those of the CPU, on the tensors' own memory.
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <csrc/distributed/agreements.h>
+#include <csrc/distributed/agreement_scopes.h>
 #include <csrc/distributed/transfer.h>
 #include <csrc/distributed/work.h>
 #include <torch/library.h>

@@ -1,7 +1,7 @@
 // What the software device uses of torch that is not its public interface, each thing once and
 // under a plain name. Other sources of csrc/host take it from here, so this is what there is to go
 // through for another version of torch. (<metalops/torch_internals.h> is the same for operators,
-// metalops/_torch_internals.py for Python.)
+// metalops/_torch/internals.py for Python.)
 #pragma once
 #include <ATen/EmptyTensor.h>
 #include <ATen/SparseTensorImpl.h>

@@ -10,13 +10,13 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from . import _check, _environment, _sanitize
+from . import _compiled, _environment, _sanitize
 from ._version import VERSION as __version__
 
 _environment.check()
 _sanitize.ensure_runtime()
 # One sentence that says why the compiled parts are left out, or None.
-_problem = _check.check()
+_problem = _compiled.check()
 
 # The software device exists where torch has no Metal backend of its own.
 _is_software = sys.platform != "darwin"
@@ -25,30 +25,37 @@ if _problem is None:
     if _is_software:
         from . import _host
 
-        _check.check_names(_host)
+        _compiled.check_names(_host)
 
-        from . import _device
+        from ._torch import software_device
 
-        _device.bring_up()
+        software_device.bring_up()
 
     try:
         from . import _C
 
-        _check.check_names(_C)
+        _compiled.check_names(_C)
     except ImportError as error:
         raise ImportError(
             f"metalops cannot load its operators ({error}); install it again with `pip install .`."
         ) from error
 
     # Each does its work once in a process, whoever imports or reloads this module again.
-    from . import _attention, _distributed, _grouped, _inductor, _mps_module, _sharding
+    from ._torch import (
+        attention,
+        distributed,
+        grouped_mm,
+        inductor,
+        mps_module,
+        sharding,
+    )
 
-    _attention.install()
-    _distributed.install()
-    _grouped.install()
-    _inductor.install()
-    _mps_module.install()
-    _sharding.install()
+    attention.install()
+    distributed.install()
+    grouped_mm.install()
+    inductor.install()
+    mps_module.install()
+    sharding.install()
 
 from . import debug, ops  # noqa: E402
 
@@ -59,11 +66,11 @@ _FROM_MODULES = {
     "MetalParameter": "kernel",
     "TorchMetalKernel": "kernel",
     "compile_shader": "_shaders",
-    "coverage": "_coverage",
-    "enable_transformer_fast_path": "_fast_path",
+    "coverage": "_cli.coverage",
+    "enable_transformer_fast_path": "_torch.fast_path",
     "functor": "kernel",
     "metal_kernel": "kernel",
-    "set_attention": "_attention",
+    "set_attention": "_torch.attention",
 }
 # ... and modules.
 _MODULES = ("build", "cuda", "flash_attn", "integrations", "kernel", "msl", "nn", "testing")

@@ -10,8 +10,8 @@ import sys
 # name -> (what it does, "module:function"). The function takes the arguments after the name and returns the exit
 # status; its module is imported only when the command is used.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "info": ("the device, the kernel libraries and the cache", "metalops._info:main"),
-    "coverage": ("which of torch's operators work on mps", "metalops._coverage:main"),
+    "info": ("the device, the kernel libraries and the cache", "metalops._cli.info:main"),
+    "coverage": ("which of torch's operators work on mps", "metalops._cli.coverage:main"),
     "demo": (
         "the operators on a photograph, checked against torch on the CPU",
         "metalops.demo:main",

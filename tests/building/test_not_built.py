@@ -55,7 +55,7 @@ def run_program(tree, text):
         "metalops._C",
         "metalops.coverage",
         "metalops.debug.standins().__enter__()",
-        "import metalops._device",
+        "import metalops._torch.software_device",
     ],
 )
 def test_what_needs_the_compiled_parts_says_how_to_build_them(tree, use):
@@ -124,7 +124,7 @@ def test_operators_run_on_the_cpu(tree):
 
 
 GRADIENTS = """
-from metalops.ops._pointwise import declared
+from metalops.ops._define.pointwise import declared
 numbers = {"softcap": [2.0], "fatrelu_and_mul": [0.25], "swiglu_clamped": [0.5]}
 for name, d in declared.items():
     def call(*inputs):

@@ -8,7 +8,7 @@ import types
 import metalops
 import pytest
 import torch
-from metalops import _build_info, _check
+from metalops import _build_info, _compiled
 from metalops.build import compilers
 
 BUILD_WITHOUT_COMPILER = """\
@@ -51,42 +51,42 @@ def test_no_compiler_at_all_is_told_with_what_to_install(monkeypatch, tmp_path):
 
 
 def test_this_torch_and_platform_are_fine():
-    assert _check.problem(torch.__version__) is None
+    assert _compiled.problem(torch.__version__) is None
 
 
 def test_another_build_of_the_same_torch_version_is_fine():
-    assert _check.problem(_build_info.TORCH_VERSION + "+cu130") is None
+    assert _compiled.problem(_build_info.TORCH_VERSION + "+cu130") is None
 
 
 def test_another_torch_version_is_refused_with_both_versions():
-    message = _check.problem("2.99.1+cpu")
+    message = _compiled.problem("2.99.1+cpu")
     assert f"built for torch {_build_info.TORCH_VERSION}" in message
     assert "torch 2.99.1;" in message
 
 
 def test_another_platform_is_refused():
     assert (
-        _check.problem(torch.__version__, "win32")
+        _compiled.problem(torch.__version__, "win32")
         == "metalops works on macOS and Linux, not on win32."
     )
 
 
 def test_a_library_built_for_another_platform_is_refused(monkeypatch):
     monkeypatch.setattr(_build_info, "PLATFORM", "darwin" if sys.platform == "linux" else "linux")
-    assert "cannot be used on" in _check.problem(torch.__version__)
+    assert "cannot be used on" in _compiled.problem(torch.__version__)
 
 
 def test_a_half_built_tree_names_what_is_missing(monkeypatch, tmp_path):
     for name in ("_build_info.py", "_stock_overloads.py", "_C.so"):
         (tmp_path / name).write_text("")
-    monkeypatch.setattr(_check, "__file__", str(tmp_path / "_check.py"))
-    assert "without _host.so;" in _check.problem(torch.__version__, "linux")
+    monkeypatch.setattr(_compiled, "__file__", str(tmp_path / "_compiled.py"))
+    assert "without _host.so;" in _compiled.problem(torch.__version__, "linux")
 
 
 def test_an_extension_older_than_the_python_sources_says_so():
     old = types.ModuleType("metalops._old")
     old.present = 1
-    _check.check_names(old)
+    _compiled.check_names(old)
     assert old.present == 1
     assert not hasattr(old, "__path__")
     with pytest.raises(ImportError, match=r"metalops\._old has no added: .* `pip install \.`"):

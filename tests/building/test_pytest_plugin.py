@@ -209,7 +209,7 @@ SANITIZED = f"""
 
 
 def _has_sanitizers():
-    from metalops.msl.targets.host import compiler
+    from metalops.msl.source import compiler
 
     try:
         sanitizers.preloads("address", compiler.find())

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from metalops.build import metal_sources, ninja, units
-from metalops.msl.paths import files_for
+from metalops.msl.source.paths import files_for
 from setuptools.errors import CompileError
 
 KERNEL = """\

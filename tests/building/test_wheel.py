@@ -11,7 +11,7 @@ import sys
 
 import metalops
 import pytest
-from metalops._info import _LibraryHead
+from metalops._cli.info import _LibraryHead
 
 pytestmark = pytest.mark.skipif(
     not metalops._is_software, reason="about libraries of the software device"

@@ -1,7 +1,7 @@
 """Errors of g++ and of clang, and the places that they belong to."""
 
 from metalops.msl.check.messages import Message, errors, place_of
-from metalops.msl.locations import Position
+from metalops.msl.source.locations import Position
 
 GNU = """\
 In file included from /tmp/k.cpp:1:

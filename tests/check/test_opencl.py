@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from metalops.msl.check import opencl
 from metalops.msl.check.sources import Wanted
-from metalops.msl.preprocess import preprocess
+from metalops.msl.source.preprocess import preprocess
 
 HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
 

@@ -9,7 +9,7 @@ import re
 import pytest
 from metalops.msl.check import check_source
 from metalops.msl.check.cli import main
-from metalops.msl.preprocess import torch_include
+from metalops.msl.source.preprocess import torch_include
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 METAL_KERNEL = os.path.join(ROOT, "python", "metalops", "kernel", "metal_kernel")

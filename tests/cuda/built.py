@@ -6,8 +6,8 @@ import os
 
 import metalops
 import torch
+from metalops.cuda import kernel_file
 from metalops.cuda.errors import _Messages
-from metalops.ops import _kernel_file
 
 KERNELS = os.path.join(os.path.dirname(metalops.__file__), "_C.kernels")
 
@@ -39,5 +39,5 @@ def library(file, kernel, tensors):
 
 
 def use_built_kernels(monkeypatch):
-    monkeypatch.setattr(_kernel_file, "_library", library)
+    monkeypatch.setattr(kernel_file, "_library", library)
     launched.clear()

@@ -10,9 +10,9 @@ import pytest
 import torch
 from metalops import ops
 from metalops.build import compilers
+from metalops.cuda import kernel_file
 from metalops.cuda.library import Library
-from metalops.msl import languages
-from metalops.ops import _kernel_file
+from metalops.msl.source import languages
 
 from tests.ops.attention.helpers import test_attention as calls
 from tests.ops.attention.helpers import test_attention_cache as caches
@@ -45,7 +45,7 @@ def on_the_software_device(monkeypatch):
     use_built_kernels(monkeypatch)
     for about in ("decode", "cache"):
         monkeypatch.setattr(f"metalops.ops._attention_{about}_on_cuda.errors_of", lambda x: errors)
-    monkeypatch.setattr("metalops.ops._attention_decode_on_cuda.multiprocessors", lambda x: 132)
+    monkeypatch.setattr("metalops.ops._cuda.attention_decode.multiprocessors", lambda x: 132)
     operators = torch.library.Library("metalops", "IMPL")
     for name, implementation in IMPLEMENTATIONS:
         operators.impl(name, implementation, "CPU")
@@ -118,7 +118,7 @@ def test_strided_and_broadcast_tensors():
 
 
 def test_what_is_too_large_for_kernels_is_composed(monkeypatch):
-    monkeypatch.setattr("metalops.ops._attention_on_cuda._LARGEST", 32)
+    monkeypatch.setattr("metalops.ops._cuda.attention._LARGEST", 32)
     query, key, value = torch.randn(3, 1, 2, 33, 8)
     ops.attention(query, key, value)
     assert launched == []
@@ -185,7 +185,7 @@ def test_errors_name_the_operator_and_the_argument():
 def test_kernels_with_products_of_simdgroup_matrices_compile(type):
     """tests/cuda/test_compile.py compiles those of tensors."""
     kernels = [f"attention_{x}_64_{type}" for x in ("forward", "grad_query", "grad_key_value")]
-    text = _kernel_file.text_of("attention")
+    text = kernel_file.text_of("attention")
     found = Library(text, "attention", kernels=kernels, language=languages.FLOOR)
     code = found.compile(ARCHITECTURE, debug=True).decode()
     assert code.count(".entry msl_kernel_") == 3
@@ -202,7 +202,7 @@ def layout(struct):
 
 @pytest.mark.parametrize("file", HEADERS)
 def test_parameters_are_laid_out_as_in_the_header(file, tmp_path):
-    types = vars(_kernel_file.header(file))
+    types = vars(kernel_file.header(file))
     structs = {n: t for n, t in types.items() if issubclass(t, ctypes.Structure)}
     enums = {n: t for n, t in types.items() if n not in structs}
     lines = []
@@ -215,12 +215,12 @@ def test_parameters_are_laid_out_as_in_the_header(file, tmp_path):
     for name, kind in enums.items():
         values = [f"static_cast<int>(metalops::{name}::{member})" for member in kind.__members__]
         lines.append(" ".join(f'std::printf("%d ", {n});' for n in values) + ' std::puts("");')
-    header = os.path.relpath(_kernel_file.path_of(f"{file}.h"), _kernel_file.root())
+    header = os.path.relpath(kernel_file.path_of(f"{file}.h"), kernel_file.root())
     source = tmp_path / "layout.cpp"
     source.write_text(
         f"#include <{header}>\n#include <cstddef>\n#include <cstdio>\nint main() {{ {' '.join(lines)} }}"
     )
-    root = _kernel_file.root()
+    root = kernel_file.root()
     include = os.path.join(os.path.dirname(torch.__file__), "include")
     program = str(tmp_path / "layout")
     command = [compilers.find_cxx(), "-std=c++17", "-w", f"-I{root}", f"-I{include}", str(source)]

@@ -5,7 +5,7 @@ import pytest
 import torch
 from metalops.cuda.library import Library
 from metalops.kernel.functor import crossed_tiles, metal_text
-from metalops.ops import _pointwise
+from metalops.ops._define import pointwise
 
 from .layouts import operands, strides
 from .recorded import ARCHITECTURE, needs_nvrtc, needs_software_device
@@ -101,7 +101,7 @@ def test_in_place_and_results_of_other_dtypes(product):
 
 @pytest.mark.parametrize("name", ["swiglu", "fma", "silu_and_mul"])
 def test_operators_and_their_gradients(name):
-    elsewhere = _pointwise.declared[name].elsewhere
+    elsewhere = pointwise.declared[name].elsewhere
     cuda, cpu = elsewhere["CUDA"], elsewhere["CPU"]
     inputs = [torch.randn(128, 64), torch.randn(64, 128).t(), torch.randn(128, 64)]
     inputs = inputs[: cuda.operator.operands]

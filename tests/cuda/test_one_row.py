@@ -4,7 +4,8 @@ what would be launched, on tensors of the CPU."""
 import pytest
 import torch
 from metalops import ops
-from metalops.ops import _kernel_file, _quantized_on_cuda
+from metalops.cuda import kernel_file
+from metalops.ops._cuda import quantized as _quantized_on_cuda
 
 from tests.ops.quantized import test_gguf as gguf
 from tests.ops.quantized import test_quantized as packing
@@ -56,5 +57,5 @@ def test_q4_k(sizes, dtype):
     wide = ops.gguf_dequantize(data, "Q4_K", dtype=torch.float32).double()
     x, bias = packing.make((1, inner), dtype, seed=4), packing.make((columns,), dtype, seed=5)
     actual = _quantized_on_cuda.gguf_linear(x, data, bias, Q4_K)
-    assert launched == [f"gguf_row_Q4_K_{_kernel_file.TYPES[dtype]}"]
+    assert launched == [f"gguf_row_Q4_K_{kernel_file.TYPES[dtype]}"]
     products.assert_right(actual, x.double() @ wide.T + bias.double(), dtype)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from metalops import ops  # noqa: F401 declares them
 from metalops.cuda.library import Library
-from metalops.ops import _pointwise
+from metalops.ops._define import pointwise
 
 from .recorded import ARCHITECTURE, needs_nvrtc, needs_software_device
 from .test_functor import HostLibrary, launched
@@ -13,7 +13,7 @@ from .test_functor import HostLibrary, launched
 pytestmark = needs_software_device
 
 NUMBERS = {"softcap": [2.0], "fatrelu_and_mul": [0.25], "swiglu_clamped": [0.5]}
-each_operator = pytest.mark.parametrize("name", list(_pointwise.declared))
+each_operator = pytest.mark.parametrize("name", list(pointwise.declared))
 
 
 @pytest.fixture(autouse=True)
@@ -23,12 +23,12 @@ def on_the_software_device(monkeypatch):
 
 
 def tensors(name, dtype, *shape):
-    declared = _pointwise.declared[name]
+    declared = pointwise.declared[name]
     return [(torch.randn(*shape) * 3).to(dtype) for _ in range(declared.operands)]
 
 
 def both(name):
-    elsewhere = _pointwise.declared[name].elsewhere
+    elsewhere = pointwise.declared[name].elsewhere
     return elsewhere["CUDA"], elsewhere["CPU"]
 
 
@@ -69,7 +69,7 @@ def test_layouts(name):
 
 
 @pytest.mark.parametrize(
-    "name", [n for n, d in _pointwise.declared.items() if d.elsewhere["CUDA"].backward]
+    "name", [n for n, d in pointwise.declared.items() if d.elsewhere["CUDA"].backward]
 )
 def test_gradients_are_computed_by_one_kernel(name):
     cuda, cpu = both(name)

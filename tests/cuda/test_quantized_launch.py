@@ -7,8 +7,8 @@ This needs a GPU and nothing that is compiled: in a source tree,
 import pytest
 import torch
 from metalops import ops
-from metalops.ops import _kernel_file
-from metalops.ops import _quantized_formats as formats
+from metalops.cuda import kernel_file
+from metalops.ops._formats import quantized as formats
 
 from tests.ops.quantized import test_gguf as gguf
 from tests.ops.quantized import test_int8_linear as int8
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.skipif(
 def kernels(monkeypatch):
     """The names of those that were launched."""
     names = []
-    launch = _kernel_file.KernelFile._launch
+    launch = kernel_file.KernelFile._launch
 
     def launched(self, kernel, *args):
         names.append(kernel)
         launch(self, kernel, *args)
 
-    monkeypatch.setattr(_kernel_file.KernelFile, "_launch", launched)
+    monkeypatch.setattr(kernel_file.KernelFile, "_launch", launched)
     return names
 
 

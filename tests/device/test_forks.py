@@ -203,7 +203,7 @@ needs_sources = pytest.mark.skipif(
 
 @needs_sources
 def test_a_process_forks_while_other_threads_make_and_destroy_locks(tmp_path):
-    from metalops.msl.targets.host.compiler import find
+    from metalops.msl.source.compiler import find
 
     here, host = Path(__file__).parent, Path(__file__).parents[2] / "csrc" / "host"
     library = str(tmp_path / "locks_test.so")

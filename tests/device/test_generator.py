@@ -7,7 +7,7 @@ import threading
 
 import pytest
 import torch
-from metalops import _device, _stock
+from metalops._torch import software_device, stock
 from torch import nn
 
 
@@ -160,7 +160,7 @@ RANDOM = {
 
 def random_stock_overloads() -> set[str]:
     found = set()
-    for name in _stock.stock_overloads() - _device.stock_operators_without_kernel():
+    for name in stock.stock_overloads() - software_device.stock_operators_without_kernel():
         packet, _, overload = name.removeprefix("aten::").partition(".")
         op = getattr(getattr(aten, packet), overload or "default")
         takes_generator = any("Generator" in str(a.type) for a in op._schema.arguments)

@@ -16,7 +16,8 @@ import re
 
 import pytest
 import torch
-from metalops import _host, _stock, debug
+from metalops import _host, debug
+from metalops._torch import stock
 from metalops.trace.capture import run_by_default
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
@@ -199,7 +200,7 @@ def lacked_by_stock(error: Exception) -> bool:
     match = re.search(
         r"The operator '(aten::[\w.]+)' is not currently implemented for the MPS device", str(error)
     )
-    return match is not None and match.group(1) not in _stock.stock_overloads()
+    return match is not None and match.group(1) not in stock.stock_overloads()
 
 
 def wants_float64(tree) -> bool:

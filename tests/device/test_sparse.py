@@ -6,11 +6,11 @@ import io
 import metalops
 import pytest
 import torch
-from metalops import _stock
+from metalops._torch import stock
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
 
-COMMON, OTHERS = _stock.sparse_overloads()
+COMMON, OTHERS = stock.sparse_overloads()
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.complex64)
 
 
@@ -364,7 +364,7 @@ def test_the_list_of_sparse_operators_follows_the_yaml_format():
   dispatch:
     SparseCPU, SparseMPS: sparse_mask
 """
-    assert _stock.parse_sparse(text) == ({"aten::sin"}, {"aten::bmm", "aten::sparse_mask"})
+    assert stock.parse_sparse(text) == ({"aten::sin"}, {"aten::bmm", "aten::sparse_mask"})
 
 
 def test_every_stock_operator_of_sparse_tensors_is_served():

@@ -3,7 +3,7 @@
 import metalops
 import pytest
 import torch
-from metalops import _device, _stock
+from metalops._torch import software_device, stock
 
 
 def registered_on_mps(overload: str) -> bool:
@@ -54,11 +54,11 @@ def test_stock_list_follows_the_yaml_format():
 - func: cos(Tensor self) -> Tensor
   structured_delegate: cos.out
 """
-    assert _stock.parse(text) == {"aten::sin", "aten::sin.out"}
+    assert stock.parse(text) == {"aten::sin", "aten::sin.out"}
 
 
 def test_stock_list_of_the_installed_torch():
-    overloads = _stock.stock_overloads()
+    overloads = stock.stock_overloads()
     assert {"aten::sin", "aten::sin.out", "aten::add_.Tensor", "aten::mm.out"} <= overloads
     assert not {"aten::special_airy_ai.out", "aten::heaviside", "aten::take"} & overloads
     known = set(torch._C._dispatch_get_all_op_names())
@@ -68,21 +68,23 @@ def test_stock_list_of_the_installed_torch():
 def test_every_stock_operator_is_served_or_says_that_it_is_not():
     unserved = [
         name
-        for name in _stock.stock_overloads()
+        for name in stock.stock_overloads()
         if not registered_on_mps(name) and not composite(name)
     ]
     assert unserved == []
 
 
 def test_a_stand_in_is_registered_for_stock_operators_only():
-    assert _device.stand_ins() <= _stock.stock_overloads()
+    assert software_device.stand_ins() <= stock.stock_overloads()
 
 
 def test_operators_that_stock_lacks_have_no_kernel_of_the_device():
     """Ours are registered by the extension, which _device knows nothing about."""
-    lacking = set(cpu_overloads()) - _stock.stock_overloads() - REGISTERED_BY_TORCH_IN_PYTHON
+    lacking = set(cpu_overloads()) - stock.stock_overloads() - REGISTERED_BY_TORCH_IN_PYTHON
     assert len(lacking) > 150
-    assert not lacking & (_device.stand_ins() | _device.stock_operators_without_kernel())
+    assert not lacking & (
+        software_device.stand_ins() | software_device.stock_operators_without_kernel()
+    )
 
 
 MISSING = (
@@ -103,7 +105,7 @@ MISSING = (
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_operator_that_stock_lacks_raises_torchs_message(call, overload):
-    assert overload not in _stock.stock_overloads()
+    assert overload not in stock.stock_overloads()
     with pytest.raises(NotImplementedError, match=MISSING.format(overload)) as raised:
         call(torch.rand(4, 4, device="mps"))
     text = str(raised.value)
@@ -142,7 +144,7 @@ def lacking_overloads() -> list[str]:
     return sorted(
         name
         for name in cpu_overloads()
-        if name not in _stock.stock_overloads() | REGISTERED_BY_TORCH_IN_PYTHON
+        if name not in stock.stock_overloads() | REGISTERED_BY_TORCH_IN_PYTHON
         and not composite(name)
         and not registered_on_mps(name)
         # Their arguments are packed weights of a quantized CPU kernel, which mps cannot have.
@@ -169,7 +171,7 @@ def test_every_lacking_overload_raises(overload):
 
 
 def test_stock_operator_without_any_kernel_says_so():
-    assert "aten::linear_backward" in _device.stock_operators_without_kernel()
+    assert "aten::linear_backward" in software_device.stock_operators_without_kernel()
     x = torch.ones(4, 4, device="mps")
     message = (
         "The operator 'aten::linear_backward' runs on the MPS device of a Mac, but the "

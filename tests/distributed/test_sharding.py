@@ -7,7 +7,7 @@ import metalops
 import pytest
 import torch
 import torch.nn.functional as F
-from metalops.ops._pointwise import declared
+from metalops.ops._define.pointwise import declared
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 

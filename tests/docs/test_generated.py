@@ -75,7 +75,7 @@ def test_what_pages_say_of_the_package_is_current(generate):
 
 
 def test_one_version_of_each_compiler_is_asked_for_everywhere():
-    from metalops.msl.targets.host.compiler import NEEDED
+    from metalops.msl.source.compiler import NEEDED
 
     first = dict(re.findall(r"(g\+\+|clang\+\+) (\d+)", NEEDED))
     assert set(first) == {"g++", "clang++"}

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 from metalops import msl
-from metalops.msl.preprocess import preprocess
+from metalops.msl.source.preprocess import preprocess
 from metalops.msl.targets.host import sanitizers
 from metalops.msl.targets.host.emit import emit
 

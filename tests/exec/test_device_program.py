@@ -14,8 +14,8 @@ import pytest
 import torch
 from metalops import msl
 from metalops.build.paths import include_paths, torch_include
+from metalops.msl.source.compiler import find
 from metalops.msl.targets.host import sanitizers
-from metalops.msl.targets.host.compiler import find
 
 from ..ops.families import kernel_file
 
@@ -112,7 +112,7 @@ def test_the_device_has_no_races(tmp_path):
 CROSS_COMPILE = """
 import platform, sys
 from metalops import msl
-from metalops.msl.targets.host import compiler
+from metalops.msl.source import compiler
 cross = compiler.Compiler(tuple(sys.argv[1].split()), "clang", sys.argv[2], "another CPU")
 platform.machine = lambda: "aarch64"
 compiler._find = lambda *_: cross

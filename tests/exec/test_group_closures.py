@@ -1,7 +1,7 @@
 """Lambdas in which threads meet, in kernels that run as loops over the threads of a group: against fibers."""
 
 import pytest
-from metalops.msl.preprocess import preprocess
+from metalops.msl.source.preprocess import preprocess
 from metalops.msl.targets.host.emit import emit
 
 from .conftest import HEADER, assert_as_fibers, assert_left_to_fibers, build

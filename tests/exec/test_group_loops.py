@@ -6,9 +6,9 @@ import re
 import pytest
 import torch
 from metalops import _host, msl
-from metalops.msl.preprocess import preprocess
+from metalops.msl.source.preprocess import preprocess
 from metalops.msl.targets.host.emit import emit
-from metalops.msl.targets.host.group_form import Form
+from metalops.msl.targets.host.group.form import Form
 
 from .conftest import HEADER, assert_as_fibers, assert_left_to_fibers, build, engines_of
 

@@ -15,7 +15,7 @@ from unittest import mock
 import pytest
 import torch
 from metalops import _host, msl
-from metalops.msl.targets.host import compiler
+from metalops.msl.source import compiler
 
 _ROOM = {"clang": 1, "gnu": 1.8}[compiler.find().kind]
 LAUNCH = 3.5e8 * _ROOM

@@ -123,8 +123,8 @@ extern "C" __attribute__((visibility("default"))) void metalops_bind(const msl::
 
 def by_hand(folder, version="msl::abi::kAbiVersion", features=0):
     """The path of a library like those the front end emits, compiled from C++."""
-    from metalops.msl.paths import HEADERS
-    from metalops.msl.targets.host import compiler
+    from metalops.msl.source import compiler
+    from metalops.msl.source.paths import HEADERS
 
     source = os.path.join(folder, "kernels.cpp")
     with open(source, "w") as file:

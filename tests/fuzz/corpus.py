@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from metalops.msl.preprocess import torch_include
+from metalops.msl.source.preprocess import torch_include
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"

@@ -9,11 +9,11 @@ import re
 import signal
 from collections.abc import Iterator
 
-from metalops.msl import languages
 from metalops.msl.build import Options, compile_emitted
 from metalops.msl.check import check_source
-from metalops.msl.paths import HEADERS
-from metalops.msl.preprocess import preprocess
+from metalops.msl.source import languages
+from metalops.msl.source.paths import HEADERS
+from metalops.msl.source.preprocess import preprocess
 from metalops.msl.targets.host.emit import emit
 
 NAME = "program_source"

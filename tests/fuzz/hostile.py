@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from metalops.msl.build import Options, compile_path
-from metalops.msl.targets.host import compiler
+from metalops.msl.source import compiler
 
 # What would show that an attack ran.
 CANARY = os.path.join(tempfile.gettempdir(), f"metalops-canary-{os.getpid()}")

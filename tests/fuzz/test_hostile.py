@@ -46,7 +46,7 @@ def test_disguised_ones_lead_nowhere(first, tmp_path):
 )
 def test_what_gets_out_is_noticed(text, wrong, tmp_path, monkeypatch):
     """With nobody there to refuse it."""
-    from metalops.msl import confinement
+    from metalops.msl.analysis import confinement
     from metalops.msl.targets.host import objects
 
     monkeypatch.setattr(confinement, "breaches", lambda text, emitted=False: iter(()))

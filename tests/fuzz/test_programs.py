@@ -2,7 +2,7 @@
 `python -m tests.fuzz.programs` takes new ones."""
 
 import pytest
-from metalops.msl.preprocess import preprocess
+from metalops.msl.source.preprocess import preprocess
 from metalops.msl.targets.host.emit import emit
 
 from . import programs

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from metalops import debug
-from metalops.ops import _quantized_formats as formats
+from metalops.ops._formats import quantized as formats
 from torch.nn import functional
 
 from .launches import kernels_of

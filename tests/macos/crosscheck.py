@@ -119,7 +119,7 @@ def check_kernels(include_dirs: list[str]) -> int:
     """Checks the text of every kernel file as a Mac would embed it. Returns the number of faults."""
     from metalops.msl import flatten
     from metalops.msl.check import check_source
-    from metalops.msl.preprocess import preprocess
+    from metalops.msl.source.preprocess import preprocess
 
     faults = 0
     for path in kernel_files():

@@ -7,7 +7,7 @@ import sys
 
 import metalops
 import pytest
-from metalops.msl.targets.host.compiler import find
+from metalops.msl.source.compiler import find
 
 pytestmark = [
     pytest.mark.slow,

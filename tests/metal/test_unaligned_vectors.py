@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from metalops.msl.targets.host import compiler, sanitizers
+from metalops.msl.source import compiler
+from metalops.msl.targets.host import sanitizers
 
 # As many bytes of memory as tests take from a buffer, after the offset.
 SIZE = 4096

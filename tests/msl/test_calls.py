@@ -1,9 +1,9 @@
 """Which functions a call means, and what a kernel comes to: by scope, arguments and types, and not by words."""
 
 import pytest
-from metalops.msl.calls import CallGraph
-from metalops.msl.parse import Source
-from metalops.msl.program import Program, name_node
+from metalops.msl.analysis.calls import CallGraph
+from metalops.msl.analysis.program import Program, name_node
+from metalops.msl.source.parse import Source
 
 
 def _graph(text):

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 from metalops import msl
-from metalops.msl.targets.host import compiler
+from metalops.msl.source import compiler
 
 SOURCE = (
     "kernel void k(device float* out [[buffer(0)]], constant float* in) { out[0] = in[0] * 2.0; }\n"

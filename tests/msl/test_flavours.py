@@ -6,7 +6,8 @@ import re
 import pytest
 import torch
 from metalops import _host, msl
-from metalops.msl.targets.host import compiler, flavours
+from metalops.msl.source import compiler
+from metalops.msl.targets.host import flavours
 
 UNARY = [
     f"f_{flavour}"

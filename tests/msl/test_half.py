@@ -17,7 +17,7 @@ template <typename A> struct same<A, A> { static constexpr constant bool value =
 
 @pytest.fixture(params=["g++", "clang++"])
 def compiler(request, monkeypatch):
-    from metalops.msl.targets.host import compiler
+    from metalops.msl.source import compiler
 
     names = [request.param]
     if request.param == "clang++":

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from metalops.msl.preprocess import preprocess
+from metalops.msl.source.preprocess import preprocess
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from metalops import _host, msl
-from metalops.msl.program import integer_value
+from metalops.msl.analysis.program import integer_value
 
 BUILTINS = """
     kernel void k(device uint* out,

@@ -3,9 +3,10 @@
 import pytest
 import torch
 from metalops import metal_kernel, msl
-from metalops.msl import languages, main_compile, main_sweep
+from metalops.msl import main_compile, main_sweep
 from metalops.msl.check.cli import main as main_check
-from metalops.msl.preprocess import preprocess
+from metalops.msl.source import languages
+from metalops.msl.source.preprocess import preprocess
 
 VERSION = """
 kernel void version(device int* out, uint i [[thread_position_in_grid]]) {

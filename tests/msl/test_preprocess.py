@@ -2,9 +2,9 @@
 
 import pytest
 from metalops import msl
-from metalops.msl.locations import column_in_line, marker_of
-from metalops.msl.preprocess import preprocess
-from metalops.msl.targets.host import compiler
+from metalops.msl.source import compiler
+from metalops.msl.source.locations import column_in_line, marker_of
+from metalops.msl.source.preprocess import preprocess
 
 
 def last_line(source, **options):

@@ -1,9 +1,9 @@
 """What names in a function mean."""
 
 import pytest
-from metalops.msl.parse import Source
-from metalops.msl.program import Program
-from metalops.msl.scopes import FunctionScopes
+from metalops.msl.analysis.program import Program
+from metalops.msl.analysis.scopes import FunctionScopes
+from metalops.msl.source.parse import Source
 
 
 @pytest.fixture

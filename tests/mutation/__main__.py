@@ -34,7 +34,7 @@ from glob import glob
 import metalops
 from metalops.build import compilers, metal_sources, paths
 from metalops.msl.build import Options, compile_emitted
-from metalops.msl.preprocess import preprocess
+from metalops.msl.source.preprocess import preprocess
 from metalops.msl.targets.host.emit import emit
 
 from .mutants import Mutant, find, with_switch

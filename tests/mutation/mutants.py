@@ -19,11 +19,11 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from metalops.msl.analysis.program import declared_identifier, last_name
 from metalops.msl.check.checked import ancestor, descendants
-from metalops.msl.locations import LineMap, Position
-from metalops.msl.parse import Source
-from metalops.msl.preprocess import Preprocessed
-from metalops.msl.program import declared_identifier, last_name
+from metalops.msl.source.locations import LineMap, Position
+from metalops.msl.source.parse import Source
+from metalops.msl.source.preprocess import Preprocessed
 
 BARRIERS = ("threadgroup_barrier", "simdgroup_barrier")
 LIMITS = ("min", "max", "clamp")

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from metalops.msl.preprocess import preprocess
+from metalops.msl.source.preprocess import preprocess
 
 from ..ops.families import kernel_file
 from .__main__ import ROOT, _families, equivalents

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from metalops.ops._pointwise import declared
+from metalops.ops._define.pointwise import declared
 from torch import Tensor
 
 # Reasons for which several operators are slow on the software device.

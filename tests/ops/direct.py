@@ -12,7 +12,7 @@ import metalops
 import pytest
 import torch
 from metalops.build import paths
-from metalops.msl.preprocess import preprocess
+from metalops.msl.source.preprocess import preprocess
 
 from .families import kernel_file
 

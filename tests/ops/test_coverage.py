@@ -9,7 +9,7 @@ from pathlib import Path
 import metalops
 import pytest
 import torch
-from metalops._coverage import _WITHOUT_KERNEL, STATUSES, counts_table
+from metalops._cli.coverage import _WITHOUT_KERNEL, STATUSES, counts_table
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -67,7 +67,7 @@ for key in ("CPU", "SparseCPU"):
     library.define(f"later_{key}(Tensor self) -> Tensor")
     library.impl(f"later_{key}", lambda self: self, key)
 import metalops
-from metalops._coverage import _status
+from metalops._cli.coverage import _status
 
 print(*[_status(f"aten::later_{key}", {}, {}) for key in ("CPU", "SparseCPU")])
 """

@@ -11,7 +11,7 @@ import sys
 
 import gallery
 import pytest
-from metalops.msl.targets.host import compiler
+from metalops.msl.source import compiler
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PLACE = re.compile(r"program_source:(\d+):(\d+)")

@@ -10,7 +10,8 @@ import sys
 import pytest
 from metalops import debug
 from metalops.msl import build
-from metalops.msl.targets.host import compiler, sanitizers
+from metalops.msl.source import compiler
+from metalops.msl.targets.host import sanitizers
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 WRONG = os.path.join(HERE, "smooth.py")

@@ -9,10 +9,10 @@ from pathlib import Path
 import metalops
 import pytest
 import torch
-from metalops import _torch_internals
+from metalops._torch import internals
 
 PACKAGE = Path(metalops.__file__).parent
-INTERNALS = "_torch_internals.py"
+INTERNALS = "_torch/internals.py"
 
 # Names with an underscore that are not torch's, and those of torch that have to stand elsewhere: why.
 EXCEPTIONS = {
@@ -79,7 +79,7 @@ def test_python_takes_torchs_internals_from_one_module():
     found = {
         (path.relative_to(PACKAGE).as_posix(), name): line
         for path, tree in trees.items()
-        if path.name != INTERNALS
+        if path != PACKAGE / INTERNALS
         for line, name in private_names(tree, own)
     }
     assert not [f"{file}:{found[file, name]}: {name}" for file, name in found.keys() - EXCEPTIONS]
@@ -119,7 +119,7 @@ def test_what_another_torch_lacks_is_named(monkeypatch):
     monkeypatch.setattr(torch, "__version__", "3.1.4")
     with pytest.raises(ImportError) as error:
         load_again()
-    (known,) = _torch_internals.VERSIONS
+    (known,) = internals.VERSIONS
     assert str(error.value) == (
         "torch 3.1.4 lacks what metalops uses of its internals: torch._C._dispatch_dump, "
         f"torch._guards.detect_fake_mode; this metalops knows torch {known}, so install torch=={known}.* or a metalops "
@@ -135,7 +135,7 @@ def test_what_another_torch_lacks_is_named(monkeypatch):
     ],
 )
 def test_what_another_torch_lacks_is_named_when_it_is_asked_for(monkeypatch, function, lacking):
-    ask = getattr(_torch_internals, function)
+    ask = getattr(internals, function)
     assert all(ask())
     monkeypatch.delattr(lacking)
     with pytest.raises(ImportError, match=f"lacks what metalops uses of its internals: {lacking};"):
@@ -145,9 +145,7 @@ def test_what_another_torch_lacks_is_named_when_it_is_asked_for(monkeypatch, fun
 
 
 def test_the_installed_torch_is_one_that_is_known():
-    assert torch.__version__.startswith(
-        tuple(f"{version}." for version in _torch_internals.VERSIONS)
-    )
+    assert torch.__version__.startswith(tuple(f"{version}." for version in internals.VERSIONS))
 
 
 ROOT = Path(__file__).parents[2]

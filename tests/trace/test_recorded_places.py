@@ -9,8 +9,8 @@ import sys
 import pytest
 import torch
 from metalops import debug
-from metalops.msl.locations import LineMap, texts_by_file
-from metalops.msl.preprocess import preprocess
+from metalops.msl.source.locations import LineMap, texts_by_file
+from metalops.msl.source.preprocess import preprocess
 
 WRONG = """#include <metal_stdlib>
 using namespace metal;

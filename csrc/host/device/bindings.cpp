@@ -1,4 +1,4 @@
-// What python/metalops/_device.py and metalops.debug need of the device.
+// What python/metalops/_torch/software_device.py and metalops.debug need of the device.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/neg.h>
 #include <ATen/ops/zeros.h>

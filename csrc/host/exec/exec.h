@@ -1,5 +1,9 @@
-// Running compiled Metal kernels on the CPU with Metal's execution model. This is the only header
-// of exec/ that the rest of csrc/host includes.
+// Running compiled Metal kernels on the CPU with Metal's execution model. The rest of csrc/host
+// includes this header of exec/ and these, no others:
+//   <exec/share_out.h>: shares work out among CPU threads.
+//   <exec/sanitize/findings.h>: collects and raises what sanitized launches find.
+//   <exec/sanitize/fresh_outputs.h>: notes memory that nothing has written yet.
+//   <exec/sanitize/red_zones.h>: marks memory that nothing may touch.
 #pragma once
 #include <msl/abi.h>
 

@@ -1,5 +1,5 @@
-// The engine for kernels that the front end has cut where their threads synchronise (msl/group.h):
-// a CPU thread runs a threadgroup at a time by one call.
+// The engine for kernels that the front end has cut where their threads synchronise
+// (msl/host/group.h): a CPU thread runs a threadgroup at a time by one call.
 #include <c10/util/Exception.h>
 #include <sys/mman.h>
 
@@ -7,7 +7,7 @@
 #include <chrono>
 #include <memory>
 
-#include <exec/fiber_stacks.h>
+#include <exec/fiber/stacks.h>
 #include <exec/group_memory.h>
 #include <exec/in_kernel.h>
 #include <exec/runtime.h>

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include <exec/fault_handler.h>
+#include <exec/fiber/fault_handler.h>
 #include <exec/sanitize/findings.h>
 #include <locks.h>
 

@@ -43,7 +43,7 @@ def problem_with(name: str) -> str | None:
 
 
 def _namespaces() -> set[str]:
-    from .._torch_internals import operator_names
+    from .._torch.internals import operator_names
 
     return {name.partition("::")[0] for name in operator_names()}
 

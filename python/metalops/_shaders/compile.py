@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from .. import msl
-from ..msl import languages
+from ..msl.source import languages
 from .declared import Declared, of_source
 from .definitions import define
 from .values import Value

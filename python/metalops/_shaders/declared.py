@@ -9,9 +9,9 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from ..msl.parse import Source
-from ..msl.preprocess import preprocess
-from ..msl.program import Program, declared_identifier
+from ..msl.analysis.program import Program, declared_identifier
+from ..msl.source.parse import Source
+from ..msl.source.preprocess import preprocess
 from .values import Value, bytes_of
 
 THREADGROUP_BYTES = 32 * 1024  # of an Apple GPU's threadgroup

@@ -54,7 +54,7 @@ def _compile_for_apple(source: str, output: str, include_dirs: list[str], flags:
 
 def _compile_for_host(source: str, output: str, include_dirs: list[str], language: str) -> None:
     from metalops import msl
-    from metalops.msl import languages
+    from metalops.msl.source import languages
 
     try:
         msl.compile_file(
@@ -89,7 +89,7 @@ def main() -> int:
             _compile_for_apple(arguments.source, arguments.output, include_dirs, flags)
         else:
             _import_without_device()
-            from metalops.msl.paths import files_for
+            from metalops.msl.source.paths import files_for
 
             depends += files_for("host")
             _compile_for_host(arguments.source, arguments.output, include_dirs, arguments.language)

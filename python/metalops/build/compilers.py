@@ -18,8 +18,8 @@ from setuptools.errors import CompileError
 
 from metalops import _environment
 from metalops.build import paths
-from metalops.msl import languages
-from metalops.msl.targets.host.compiler import NEEDED
+from metalops.msl.source import languages
+from metalops.msl.source.compiler import NEEDED
 
 # Exercises C++20 and the standard library, which torch's headers need.
 _CPP_PROGRAM = """\

@@ -14,7 +14,7 @@ import setuptools
 from setuptools.errors import CompileError
 from torch.utils import cpp_extension
 
-from metalops._torch_internals import wrapped_compiler
+from metalops._torch.internals import wrapped_compiler
 from metalops.build import compilers, metal_sources, paths, runtime
 from metalops.build.compile_kernel import included_files
 from metalops.build.ninja import Graph, write_if_changed

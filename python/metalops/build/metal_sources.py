@@ -21,7 +21,8 @@ from setuptools.errors import CompileError
 
 from metalops.build import compilers, paths
 from metalops.build.ninja import Graph, write_if_changed
-from metalops.msl import flatten, languages
+from metalops.msl import flatten
+from metalops.msl.source import languages
 
 _COMPILE_SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "compile_kernel.py")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from .._torch_internals import cuda_function
+from .._torch.internals import cuda_function
 
 _NOTHING = contextlib.nullcontext()
 

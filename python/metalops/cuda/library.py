@@ -12,9 +12,9 @@ from torch import Tensor
 from .._shaders.declared import Declared, of_program
 from .._shaders.values import Value
 from ..msl import build, cache
-from ..msl.errors import Diagnostic, syntax_error
-from ..msl.paths import HEADERS
-from ..msl.preprocess import preprocess
+from ..msl.source.errors import Diagnostic, syntax_error
+from ..msl.source.paths import HEADERS
+from ..msl.source.preprocess import preprocess
 from ..msl.targets.cuda.emit import CudaCode, emit
 from ..msl.targets.host import tensors
 from . import constants, device, driver, errors, nvrtc, tensor_argument

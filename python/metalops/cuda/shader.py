@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .._shaders.values import Value
-from ..msl import languages
+from ..msl.source import languages
 from . import device, errors
 from .function import USUAL_GROUP, group_within
 from .library import Library

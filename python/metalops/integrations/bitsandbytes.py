@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .. import ops
-from ..ops.fake import delivered
+from ..ops._define.fake import delivered
 
 
 @functools.cache

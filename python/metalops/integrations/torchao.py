@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from .._torch_internals import schemas_of
-from ..ops import _quantized_formats as formats
-from ..ops.fake import delivered
+from .._torch.internals import schemas_of
+from ..ops._define.fake import delivered
+from ..ops._formats import quantized as formats
 
 _BITS = range(1, 8)
 

@@ -46,7 +46,7 @@ def compile_library(owner: str, text: str, compiler: Callable[[str], object] | N
     keep what they compiled on disk. owner: what is compiled, for the progress line. compiler: takes torch.mps.compile_shader's place.
     Raises SyntaxError, with the user's lines where the text has them from user_text.
     """
-    from ..msl import languages  # takes longer to import than what is imported with metalops
+    from ..msl.source import languages  # takes longer to import than what is imported with metalops
 
     compiler = compiler or torch.mps.compile_shader
     key = (text, compiler, languages.current())

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from .._torch_internals import constant_to_dynamo
+from .._torch.internals import constant_to_dynamo
 
 DEVICES = ("mps", "cuda")
 

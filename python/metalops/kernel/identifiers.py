@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ..msl.vocabulary import HIDDEN_BY_NAMES, KEYWORDS
+from ..msl.source.vocabulary import HIDDEN_BY_NAMES, KEYWORDS
 
 RESERVED = KEYWORDS | HIDDEN_BY_NAMES
 

@@ -17,9 +17,9 @@ from collections.abc import Iterable
 
 from .build import Options, compile_path, compile_text, version, with_options
 from .cli import main_compile
-from .errors import CompilerNotFound
 from .flatten import flatten
-from .preprocess import preprocess
+from .source.errors import CompilerNotFound
+from .source.preprocess import preprocess
 from .sweep import main_sweep
 from .table import KernelEntry, kernel_entries
 from .targets.host.emit import emit

@@ -15,11 +15,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from .. import _outputs
-from . import cache, languages
-from .errors import Diagnostic, syntax_error
-from .paths import HEADERS, files_for
-from .preprocess import Preprocessed, preprocess, torch_include
-from .targets.host import compiler, objects, sanitizers, tensors
+from . import cache
+from .source import compiler, languages
+from .source.errors import Diagnostic, syntax_error
+from .source.paths import HEADERS, files_for
+from .source.preprocess import Preprocessed, preprocess, torch_include
+from .targets.host import objects, sanitizers, tensors
 from .targets.host.emit import HostCode, emit
 from .targets.host.token_lines import one_token_a_line
 

@@ -7,10 +7,11 @@ import os
 import sys
 from dataclasses import replace
 
-from . import build, languages
-from .errors import CompilerNotFound
-from .paths import PACKAGE_HEADERS
-from .preprocess import preprocess
+from . import build
+from .source import languages
+from .source.errors import CompilerNotFound
+from .source.paths import PACKAGE_HEADERS
+from .source.preprocess import preprocess
 from .table import KernelEntry, kernel_entries
 from .targets.host.emit import HostCode, emit
 

@@ -10,8 +10,8 @@ import os
 import re
 from collections.abc import Iterable
 
-from .includes import is_within
-from .preprocess import include_path
+from .source.includes import is_within
+from .source.preprocess import include_path
 
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?P<word>\w+)(?P<rest>[^\n]*)$")
 _INCLUDE = re.compile(r'\s*(?:"(?P<quoted>[^"]+)"|<(?P<angled>[^>]+)>)')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .program import Instance, Program
+from .analysis.program import Instance, Program
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from .. import ops
-from ..ops import _gguf_formats as formats
+from ..ops._formats import gguf as formats
 
 
 class GGUFLinear(nn.Module):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import ops
-from ..ops import _quantized_formats as formats
+from ..ops._formats import quantized as formats
 
 
 class _Quantized(nn.Module):

@@ -7,7 +7,7 @@ fake kernels, so torch.compile and torch.export take them.
 import pkgutil
 from importlib import import_module
 
-from ._pointwise import declared as _declared
+from ._define.pointwise import declared
 
 __all__ = []
 for _module in pkgutil.iter_modules(__path__):
@@ -16,7 +16,7 @@ for _module in pkgutil.iter_modules(__path__):
         globals()[_function.__name__] = _function
         __all__.append(_function.__name__)
 
-for _name, _operator in _declared.items():
+for _name, _operator in declared.items():
     for _function in (_operator.function, _operator.inplace):
         if _function is not None:
             globals()[_function.__name__] = _function

@@ -15,7 +15,7 @@ import math
 import torch
 from torch import Tensor
 
-from ._pointwise import pointwise
+from ._define.pointwise import pointwise
 
 _SCALE = math.sqrt(2 / math.pi)
 _CUBIC = 0.044715

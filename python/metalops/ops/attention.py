@@ -30,13 +30,12 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from .._torch_internals import (
-    detect_fake_mode,
-)
-from . import _attention_on_cuda, _elsewhere
-from ._attention_call import LEAST_SOFTCAP, Call, check_numbers
-from ._registration import Operator, derivatives_of, register
-from .vmap import sequence_of_calls
+from .._torch.internals import detect_fake_mode
+from ._cuda import attention as _attention_on_cuda
+from ._cuda.attention_call import LEAST_SOFTCAP, Call, check_numbers
+from ._define import elsewhere
+from ._define.registration import Operator, derivatives_of, register
+from ._define.vmap import sequence_of_calls
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _MOST_FEATURES = 256
@@ -288,9 +287,9 @@ _DIFFERENTIABLE = 6
 def _check(call: Call) -> None:
     """Raises what the operator raises on mps."""
     query, key, value = call[:3]
-    _elsewhere.check_dtypes("attention", [query], _DTYPES)
+    elsewhere.check_dtypes("attention", [query], _DTYPES)
     named = zip(call._fields, call, strict=True)
-    _elsewhere.check_devices(**{name: x for name, x in named if isinstance(x, Tensor)})
+    elsewhere.check_devices(**{name: x for name, x in named if isinstance(x, Tensor)})
     for name, x in (("key", key), ("value", value)):
         if x.dtype != query.dtype:
             raise RuntimeError(
@@ -352,7 +351,7 @@ def _checked_backward(
     *options, wanted = args
     call = Call(query, key, value, *options)
     _check(call)
-    _elsewhere.check_devices(query=query, grad_out=grad_out, out=out, lse=lse)
+    elsewhere.check_devices(query=query, grad_out=grad_out, out=out, lse=lse)
     of_out = query.shape[:-1] + value.shape[-1:]
     rows = query.shape[:-1] if call.cu_seqlens_q is None else query.shape[1::-1]
     for name, x, dtype, shape in (

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ._pointwise import Gradient, pointwise
+from ._define.pointwise import Gradient, pointwise
 from .activation import (
     gelu_and_derivative,
     gelu_tanh_and_derivative,

@@ -13,13 +13,13 @@ import math
 import torch
 from torch import Tensor
 
-from . import _elsewhere
-from . import _gguf_formats as formats
-from . import _quantized_formats as quantized
-from . import _quantized_on_cuda as on_cuda
-from ._registration import Operator, register
-from .fake import delivered
-from .vmap import sequence_of_calls
+from ._cuda import quantized as on_cuda
+from ._define import elsewhere
+from ._define.fake import delivered
+from ._define.registration import Operator, register
+from ._define.vmap import sequence_of_calls
+from ._formats import gguf as formats
+from ._formats import quantized as quantized
 
 
 def gguf_dequantize(
@@ -48,7 +48,7 @@ def gguf_linear(
     ValueError for other shapes.
     """
     name = "gguf_linear"
-    _elsewhere.check_dtypes(name, [x], quantized.DTYPES)
+    elsewhere.check_dtypes(name, [x], quantized.DTYPES)
     known = formats.checked(name, data, qtype, dimensions=2)
     rows, columns = data.shape[0], data.shape[1] // known.bytes * known.size
     if x.dim() == 0 or x.shape[-1] != columns:
@@ -57,7 +57,7 @@ def gguf_linear(
         )
     if bias is not None and bias.shape != (rows,):
         raise ValueError(f"{name}: bias must have sizes [{rows}], but has {list(bias.shape)}")
-    _elsewhere.check_devices(x=x, data=data, bias=bias)
+    elsewhere.check_devices(x=x, data=data, bias=bias)
     result = torch.ops.metalops.gguf_linear.default(
         x.reshape(math.prod(x.shape[:-1]), columns),
         data,

@@ -8,9 +8,9 @@ import math
 import torch
 from torch import Tensor
 
-from . import _elsewhere
-from . import _quantized_formats as formats
-from .fake import delivered
+from ._define import elsewhere
+from ._define.fake import delivered
+from ._formats import quantized as formats
 
 
 def int8_linear(
@@ -30,7 +30,7 @@ def int8_linear(
     with torch's own functions. ValueError for other shapes.
     """
     name = "int8_linear"
-    _elsewhere.check_dtypes(name, [x], formats.DTYPES)
+    elsewhere.check_dtypes(name, [x], formats.DTYPES)
     if weight.dtype != torch.int8 or weight.dim() != 2:
         raise ValueError(
             f"{name}: weight must be int8 of 2 dimensions, but is {weight.dtype} of sizes {list(weight.shape)}"
@@ -48,7 +48,7 @@ def int8_linear(
         )
     if bias is not None and bias.shape != (rows,):
         raise ValueError(f"{name}: bias must have sizes [{rows}], but has {list(bias.shape)}")
-    _elsewhere.check_devices(x=x, weight=weight, scale=scale, bias=bias)
+    elsewhere.check_devices(x=x, weight=weight, scale=scale, bias=bias)
     if not dynamic_activation or columns == 0:
         return delivered(name, _linear(x, weight, scale, bias), out)
     step = (x.detach().float().abs().amax(-1, keepdim=True) / 127).clamp(min=1e-12)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._pointwise import pointwise
+from ._define.pointwise import pointwise
 
 
 def _fma_gradient(grad: Tensor, a: Tensor, b: Tensor, *c: Tensor) -> tuple[Tensor, ...]:

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from .. import _problem
-from . import _elsewhere, fake
-from ._call import through_torch_ops
+from ._define import elsewhere, fake
+from ._define.call import through_torch_ops
 from .activation import (
     gelu_and_derivative,
     gelu_tanh_and_derivative,
@@ -66,8 +66,8 @@ def _check(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> N
         known = ", ".join(map(repr, _ACTIVATIONS))
         raise ValueError(f"linear_act: activation must be one of {known}, but is {activation!r}")
     others = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
-    _elsewhere.check_dtypes("linear_act", [x], _DTYPES)
-    _elsewhere.check_devices(x=x, **others)
+    elsewhere.check_dtypes("linear_act", [x], _DTYPES)
+    elsewhere.check_devices(x=x, **others)
     for name, tensor in others.items():
         if tensor.dtype != x.dtype:
             raise RuntimeError(

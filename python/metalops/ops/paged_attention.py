@@ -19,12 +19,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from . import _attention_cache_on_cuda as caching
-from . import _attention_decode_on_cuda as decoding
-from . import _attention_on_cuda, _elsewhere
-from ._attention_call import Call, check_numbers
-from ._registration import Operator, derivatives_of, register
-from .fake import delivered
+from ._cuda import attention as _attention_on_cuda
+from ._cuda import attention_cache as caching
+from ._cuda import attention_decode as decoding
+from ._cuda.attention_call import Call, check_numbers
+from ._define import elsewhere
+from ._define.fake import delivered
+from ._define.registration import Operator, derivatives_of, register
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _CODES = (torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
@@ -166,8 +167,8 @@ def _check(holds: bool, message: str) -> None:
 def _check_paged(query, key, value, table, lengths, starts, sinks, slopes) -> None:
     """Raises what the operator raises on mps."""
     name = "paged_attention"
-    _elsewhere.check_dtypes(name, [query], _DTYPES)
-    _elsewhere.check_devices(
+    elsewhere.check_dtypes(name, [query], _DTYPES)
+    elsewhere.check_devices(
         query=query,
         key_cache=key,
         value_cache=value,
@@ -238,7 +239,7 @@ def _check_paged(query, key, value, table, lengths, starts, sinks, slopes) -> No
 
 
 def _check_cache(name: str, argument: str, cache: Tensor, tokens: Tensor) -> None:
-    _elsewhere.check_dtypes(name, [tokens], _DTYPES)
+    elsewhere.check_dtypes(name, [tokens], _DTYPES)
     _check(
         cache.dtype in (tokens.dtype, *_CODES),
         f"{name}: {argument} must have the dtype of the tokens, {tokens.dtype}, or int8, float8_e4m3fn or float8_e5m2, but has {cache.dtype}",
@@ -255,7 +256,7 @@ def _check_reshape(
 ) -> Sequence[tuple[Tensor, Tensor, Tensor | None, float]]:
     """Tokens, the cache they go to, and its scales as a tensor and a number: of keys and of values."""
     name = "reshape_and_cache"
-    _elsewhere.check_devices(
+    elsewhere.check_devices(
         key=key, value=value, key_cache=key_cache, value_cache=value_cache, slot_mapping=slots
     )
     _check(
@@ -274,7 +275,7 @@ def _check_reshape(
 
 def _check_append(cache, tokens, lengths, table, cosines, sines) -> None:
     name = "append_to_cache"
-    _elsewhere.check_devices(cache=cache, tokens=tokens, seq_lens=lengths, block_table=table)
+    elsewhere.check_devices(cache=cache, tokens=tokens, seq_lens=lengths, block_table=table)
     _check(
         tokens.dim() == 4,
         f"{name}: tokens must have sizes (B, L, heads, features), but have {list(tokens.shape)}",
@@ -300,7 +301,7 @@ def _check_lengths(name: str, tokens: Tensor, lengths: Tensor) -> None:
 
 
 def _check_rotation(name: str, tokens: Tensor, cosines: Tensor, sines: Tensor) -> None:
-    _elsewhere.check_devices(tokens=tokens, rotary_cos=cosines, rotary_sin=sines)
+    elsewhere.check_devices(tokens=tokens, rotary_cos=cosines, rotary_sin=sines)
     _check(
         cosines.dim() == 2
         and cosines.shape == sines.shape
@@ -316,8 +317,8 @@ def _check_rotation(name: str, tokens: Tensor, cosines: Tensor, sines: Tensor) -
 
 def _check_rotate(tokens, lengths, cosines, sines) -> None:
     name = "rotate_tokens"
-    _elsewhere.check_dtypes(name, [tokens], _DTYPES)
-    _elsewhere.check_devices(tokens=tokens, seq_lens=lengths)
+    elsewhere.check_dtypes(name, [tokens], _DTYPES)
+    elsewhere.check_devices(tokens=tokens, seq_lens=lengths)
     _check(
         tokens.dim() == 4,
         f"{name}: tokens must have 4 dimensions, but have sizes {list(tokens.shape)}",
@@ -494,8 +495,8 @@ def _rotate_tokens(tokens, lengths, cosines, sines, interleaved, advances):
 
 def _check_parts(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> None:
     name = "merge_attention"
-    _elsewhere.check_devices(out_a=out_a, lse_a=lse_a, out_b=out_b, lse_b=lse_b)
-    _elsewhere.check_dtypes(name, [out_a], _DTYPES)
+    elsewhere.check_devices(out_a=out_a, lse_a=lse_a, out_b=out_b, lse_b=lse_b)
+    elsewhere.check_dtypes(name, [out_a], _DTYPES)
     _check(
         out_a.dim() > 0 and out_a.shape == out_b.shape and out_a.dtype == out_b.dtype,
         f"{name}: out_a and out_b must have the same sizes and dtype, but have {list(out_a.shape)} of {out_a.dtype} and "

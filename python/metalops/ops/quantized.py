@@ -31,12 +31,12 @@ import torch
 from torch import Tensor
 
 from .. import _problem
-from . import _elsewhere
-from . import _quantized_formats as formats
-from . import _quantized_on_cuda as on_cuda
-from ._registration import Operator, register
-from .fake import delivered
-from .vmap import sequence_of_calls
+from ._cuda import quantized as on_cuda
+from ._define import elsewhere
+from ._define.fake import delivered
+from ._define.registration import Operator, register
+from ._define.vmap import sequence_of_calls
+from ._formats import quantized as formats
 
 
 def quantize(
@@ -62,7 +62,7 @@ def quantize(
     bits, group_size = formats.usual(mode, bits, group_size)
     if weight.dim() == 0:
         raise ValueError("quantize: weight must have at least one dimension, but has none")
-    _elsewhere.check_dtypes("quantize", [weight], formats.DTYPES)
+    elsewhere.check_dtypes("quantize", [weight], formats.DTYPES)
     formats.check_columns("quantize", weight.shape[-1], group_size, mode)
     if global_scale is not None:
         formats.check_global("quantize", global_scale, mode)
@@ -245,8 +245,8 @@ def _dequantize(p: formats.Packed, indices: Tensor | None, dtype: torch.dtype | 
 def _check_operands(
     name: str, x: Tensor, p: formats.Packed, bias: Tensor | None, transpose: bool
 ) -> None:
-    _elsewhere.check_dtypes(name, [x], formats.DTYPES)
-    _elsewhere.check_devices(packed=p.codes, x=x, bias=bias)
+    elsewhere.check_dtypes(name, [x], formats.DTYPES)
+    elsewhere.check_devices(packed=p.codes, x=x, bias=bias)
     inner = p.shape[-1 if transpose else -2]
     if x.dim() == 0 or x.shape[-1] != inner:
         raise ValueError(

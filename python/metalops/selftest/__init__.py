@@ -17,7 +17,7 @@ from typing import TextIO
 
 import torch
 
-from .._info import describe, library_lines
+from .._cli.info import describe, library_lines
 from . import gpu_family, interfaces, models, operators
 from .check import Check
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._torch_internals import pytree
+from .._torch.internals import pytree
 
 # Values of larger tensors are not printed.
 _PRINTED = 32

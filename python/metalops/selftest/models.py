@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import ops
-from .._torch_internals import pytree
-from ..ops import _gguf_formats
+from .._torch.internals import pytree
+from ..ops._formats import gguf as _gguf_formats
 from ..testing import make, to_device
 from ..testing.samples import FLOATS
 from .check import Check, assert_near, dtype_name

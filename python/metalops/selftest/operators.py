@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .._torch_internals import pytree
-from ..ops._pointwise import declared
+from .._torch.internals import pytree
+from ..ops._define.pointwise import declared
 from ..testing import Case, Operator, check_forward, check_gradient, make, to_device, tolerance
 from ..testing.checks import expected_result
 from ..testing.promotion import floating, promoted

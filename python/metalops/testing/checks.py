@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._torch_internals import OpOverload, OpOverloadPacket, pytree, schema, version
+from .._torch.internals import OpOverload, OpOverloadPacket, pytree, schema, version
 from .samples import Case, make, to_device
 from .tolerances import tolerance
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._torch_internals import OpOverload
-from ..ops._pointwise import declared
+from .._torch.internals import OpOverload
+from ..ops._define.pointwise import declared
 from .samples import FLOATS, INTEGERS, Case, elementwise_cases, make, special_values
 
 

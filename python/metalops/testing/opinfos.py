@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from .._torch_internals import opinfo_classes
+from .._torch.internals import opinfo_classes
 from .operators import Operator
 from .samples import FLOATS, Case, to_device
 

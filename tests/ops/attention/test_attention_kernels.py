@@ -9,8 +9,8 @@ import pytest
 import torch
 from metalops import ops
 from metalops.msl.flatten import flatten
-from metalops.ops import _attention_on_cuda as launching
-from metalops.ops._attention_call import Call
+from metalops.ops._cuda import attention as launching
+from metalops.ops._cuda.attention_call import Call
 from metalops.testing.samples import make
 
 from ..families import kernel_file

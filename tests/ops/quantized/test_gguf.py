@@ -7,7 +7,7 @@ import pytest
 import torch
 from metalops import ops
 from metalops.nn import GGUFLinear
-from metalops.ops import _gguf_formats as formats
+from metalops.ops._formats import gguf as formats
 from metalops.testing import no_standins
 from metalops.testing.samples import make
 from torch.nn import functional

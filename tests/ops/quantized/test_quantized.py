@@ -5,7 +5,7 @@ import functools
 import pytest
 import torch
 from metalops import ops
-from metalops.ops import _quantized_formats as formats
+from metalops.ops._formats import quantized as formats
 from metalops.testing import no_standins
 from metalops.testing.samples import FLOATS, make
 

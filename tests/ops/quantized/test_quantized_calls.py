@@ -3,7 +3,7 @@
 import pytest
 import torch
 from metalops import ops
-from metalops.ops import _gguf_formats
+from metalops.ops._formats import gguf as _gguf_formats
 
 from .test_quantized import make
 

@@ -18,7 +18,7 @@
 #include <optional>
 #include <vector>
 
-#include <exec/fiber_worker.h>
+#include <exec/fiber/worker.h>
 #include <exec/sanitize/cooperative_elements.h>
 #include <exec/sanitize/fresh_outputs.h>
 #include <exec/sanitize/race_detector.h>

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include <exec/fault_handler.h>
+#include <exec/fiber/fault_handler.h>
 #include <exec/runtime.h>
 #include <exec/sanitize/address_reports.h>
 #include <exec/sanitize/findings.h>

@@ -180,9 +180,9 @@ void launch(const Operator& op, at::TensorIteratorBase& iter, c10::ArrayRef<c10:
 }
 
 // The kernel of every overload for fake and meta tensors, unless Python has registered another: the
-// first call registers the one that metalops.ops.fake makes of what is known here, which works with
-// symbolic shapes too. It is none of the key Meta, where torch.library.register_fake, which is to
-// have precedence, would not accept another.
+// first call registers the one that metalops.ops._define.fake makes of what is known here, which
+// works with symbolic shapes too. It is none of the key Meta, where torch.library.register_fake,
+// which is to have precedence, would not accept another.
 class FakeKernel final : public c10::OperatorKernel {
  public:
   // functional: the name of the functional overload.

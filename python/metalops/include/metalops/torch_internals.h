@@ -1,7 +1,7 @@
 // What operators' sources and these headers use of torch that is not its public interface, each
 // thing once and under a plain name, so that this is what there is to go through for another
 // version of torch. (csrc/host/torch_internals.h is the same for the software device,
-// metalops/_torch_internals.py for Python.)
+// metalops/_torch/internals.py for Python.)
 #pragma once
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/PythonTorchFunctionTLS.h>

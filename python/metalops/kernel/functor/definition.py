@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ...msl.restrictions import MAX_BUFFERS
+from ...msl.analysis.restrictions import MAX_BUFFERS
 from ..identifiers import check_distinct, check_identifier, check_text, without_comments
 
 NAMESPACE = "metalops_functors"

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
 from ... import _locks, _problem
-from ..._torch_internals import schema, schemas_of
-from ...ops import _definition, _elsewhere, fake
-from ...ops.vmap import register_vmap
+from ..._torch.internals import schema, schemas_of
+from ...ops._define import elsewhere, fake, overloads
+from ...ops._define.vmap import register_vmap
 from ..compile import compile_library
 from . import metal_text, torch_formula
 from .cuda_launch import Launcher
@@ -322,7 +322,7 @@ def _define(d: Definition, backward: str, formula: Callable | str) -> None:
     gradient = None
     if backward:
         name = f"{d.name}_backward"
-        _definition.define_backward(d.namespace, name, _arguments(backward), len(d.inputs), formula)
+        overloads.define_backward(d.namespace, name, _arguments(backward), len(d.inputs), formula)
         overload = getattr(getattr(torch.ops, d.namespace), name).default
         taken = [argument.name for argument in schema(overload).arguments]
 
@@ -334,7 +334,7 @@ def _define(d: Definition, backward: str, formula: Callable | str) -> None:
             results = overload(*(values[name] for name in taken))
             return results if len(d.inputs) > 1 else [results]
 
-    _definition.define(
+    overloads.define(
         d.namespace,
         d.name,
         _arguments(d.schema),
@@ -350,7 +350,7 @@ def _implement(d: Definition, backward: str, needed: frozenset[str], key: str) -
     library = fake.fragment(d.namespace)
     name = f"metalops_{d.name}"
     source = functools.partial(metal_text.source, d, for_mps=False)
-    operator = _elsewhere.Operator(
+    operator = elsewhere.Operator(
         d.name,
         len(d.inputs),
         [(p.name, p.default) for p in d.parameters],
@@ -361,11 +361,11 @@ def _implement(d: Definition, backward: str, needed: frozenset[str], key: str) -
         kind=d.result,
         uniform=True,
     )
-    _elsewhere.implement(library, operator, key)
+    elsewhere.implement(library, operator, key)
     if backward:
         numbers = [p for p in d.parameters if p.name in needed]
         gradients = len(d.inputs)
-        kernel = _elsewhere.Backward(
+        kernel = elsewhere.Backward(
             f"{d.name}_backward",
             _operands(backward),
             [(p.name, None) for p in numbers],

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from ...msl.restrictions import MAX_BUFFERS
+from ...msl.analysis.restrictions import MAX_BUFFERS
 from ..devices import DEVICES
 from ..dtypes import metal_type
 from ..identifiers import check_distinct, check_identifier

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from ..._autograd import Recorded
+from ..._torch.autograd import Recorded
 from ..no_backward import no_backward
 from .signature import Definition
 

@@ -11,7 +11,7 @@ from torch.autograd.graph import increment_version
 from torch.compiler import is_compiling
 from torch.nn import Parameter
 
-from ..._torch_internals import is_view, is_watched
+from ..._torch.internals import is_view, is_watched
 from ..devices import DEVICES, place_of
 from ..identifiers import check_distinct, check_identifier, check_text
 from .call_arguments import (

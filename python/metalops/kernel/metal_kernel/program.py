@@ -12,7 +12,7 @@ from torch.autograd.graph import increment_version
 from torch.library import Library
 
 from ... import _locks
-from ..._torch_internals import (
+from ..._torch.internals import (
     below_autograd,
     forward_mode,
     keys_after_autograd,
@@ -38,7 +38,9 @@ _guard = _locks.lock()
 
 def program_of(definition: Definition, backward: Callable | None) -> Program:
     """The one program of this definition and gradient in the process, for each Metal version."""
-    from ...msl import languages  # takes longer to import than what is imported with metalops
+    from ...msl.source import (
+        languages,
+    )  # takes longer to import than what is imported with metalops
 
     language = languages.current()
     with _guard:

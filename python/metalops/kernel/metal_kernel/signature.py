@@ -9,7 +9,7 @@ from importlib import resources
 
 import torch
 
-from ...msl.vocabulary import THREAD_ATTRIBUTES
+from ...msl.source.vocabulary import THREAD_ATTRIBUTES
 from ..compile import generated_text, user_text
 from ..dtypes import METAL_TYPES
 from ..identifiers import mentioned

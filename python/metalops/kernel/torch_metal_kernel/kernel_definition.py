@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from ... import _locks
-from ..._torch_internals import constant_to_dynamo, is_watched_or_traced
+from ..._torch.internals import constant_to_dynamo, is_watched_or_traced
 from ..compile import compile_library, when_forgotten
 from ..devices import DEVICES, place_of, shader_compiler
 from ..dtypes import metal_type

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ...msl.vocabulary import THREAD_ATTRIBUTES
+from ...msl.source.vocabulary import THREAD_ATTRIBUTES
 from ..identifiers import check_identifier
 
 _TYPES = {

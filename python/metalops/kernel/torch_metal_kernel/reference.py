@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..._torch_internals import FakeTensorMode, detect_fake_mode, is_alias_of
+from ..._torch.internals import FakeTensorMode, detect_fake_mode, is_alias_of
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,8 @@ from collections.abc import Callable
 import torch
 from torch.autograd import forward_ad
 
-from ..._autograd import Recorded
-from ..._torch_internals import (
-    below_autograd,
-    forward_mode,
-    keys_after_autograd,
-    remove_library,
-)
+from ..._torch.autograd import Recorded
+from ..._torch.internals import below_autograd, forward_mode, keys_after_autograd, remove_library
 from ..no_backward import no_backward
 from .annotations import Signature
 from .metal_code import MetalCode

@@ -10,12 +10,12 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from ..languages import FLOOR
-from ..locations import LineMap
-from ..parse import Source
-from ..paths import PACKAGE_HEADERS
-from ..preprocess import Preprocessed, preprocess
-from ..program import Program
+from ..analysis.program import Program
+from ..source.languages import FLOOR
+from ..source.locations import LineMap
+from ..source.parse import Source
+from ..source.paths import PACKAGE_HEADERS
+from ..source.preprocess import Preprocessed, preprocess
 from . import (
     address_spaces,
     atomics,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
-from ..program import declared_identifier, function_declarator, last_name
-from ..scopes import Declaration
+from ..analysis.program import declared_identifier, function_declarator, last_name
+from ..analysis.scopes import Declaration
 from .checked import Checked, ancestor
 from .rules import rule
 from .types import Type, Types

@@ -7,9 +7,9 @@ import re
 import shutil
 import subprocess
 
-from ..languages import standard
-from ..paths import PACKAGE_HEADERS
-from ..preprocess import include_path
+from ..source.languages import standard
+from ..source.paths import PACKAGE_HEADERS
+from ..source.preprocess import include_path
 from .checked import Finding
 from .rules import rule
 

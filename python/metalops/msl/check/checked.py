@@ -8,10 +8,10 @@ import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from ..calls import CallGraph
-from ..locations import LineMap
-from ..parse import Source
-from ..program import Program
+from ..analysis.calls import CallGraph
+from ..analysis.program import Program
+from ..source.locations import LineMap
+from ..source.parse import Source
 from .rules import Rule
 
 

@@ -6,8 +6,8 @@ import argparse
 import os
 import sys
 
-from .. import languages
-from ..errors import CompilerNotFound
+from ..source import languages
+from ..source.errors import CompilerNotFound
 from . import apple, check_file, in_order
 from .rules import RULES
 from .sources import Wanted, metal_files

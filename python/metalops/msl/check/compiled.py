@@ -9,9 +9,10 @@ import tempfile
 from collections.abc import Callable
 
 from ..build import GENERATED_NAME, readable
-from ..paths import HEADERS
-from ..preprocess import Preprocessed
-from ..targets.host import compiler, tensors
+from ..source import compiler
+from ..source.paths import HEADERS
+from ..source.preprocess import Preprocessed
+from ..targets.host import tensors
 from ..targets.host.emit import HostCode, emit
 from .checked import Finding
 from .messages import errors, place_of

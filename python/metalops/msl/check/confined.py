@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .. import confinement
+from ..analysis import confinement
 from .checked import Checked
 from .rules import rule
 

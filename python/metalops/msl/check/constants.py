@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from ..program import declared_identifier, parameter_ranges
+from ..analysis.program import declared_identifier, parameter_ranges
 from .checked import Checked
 from .types import Type, Types
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 
-from ..program import declared_identifier, integer_value, name_node
-from ..scopes import Declaration
-from ..vocabulary import THREAD_ATTRIBUTES
+from ..analysis.program import declared_identifier, integer_value, name_node
+from ..analysis.scopes import Declaration
+from ..source.vocabulary import THREAD_ATTRIBUTES
 from .checked import Checked, descendants
 from .rules import rule
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..program import declarator_kinds, function_declarator
+from ..analysis.program import declarator_kinds, function_declarator
 from .checked import Checked, ancestor, descendants
 from .rules import rule
 from .sources import library_words

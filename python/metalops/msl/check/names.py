@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 
-from ..parse import ADDRESS_SPACES, STAGES
-from ..program import declared_identifier
-from ..vocabulary import ATTRIBUTES, KEYWORDS
+from ..analysis.program import declared_identifier
+from ..source.parse import ADDRESS_SPACES, STAGES
+from ..source.vocabulary import ATTRIBUTES, KEYWORDS
 from .checked import Checked
 from .rules import rule
 

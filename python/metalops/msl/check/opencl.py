@@ -15,12 +15,12 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..analysis.program import Program
 from ..dialect.edits import Edits
 from ..dialect.emitted import Emitted
-from ..locations import LineMap
-from ..parse import STAGES, Source
-from ..preprocess import Preprocessed
-from ..program import Program
+from ..source.locations import LineMap
+from ..source.parse import STAGES, Source
+from ..source.preprocess import Preprocessed
 from .checked import Finding
 from .messages import errors, place_of
 from .rules import rule

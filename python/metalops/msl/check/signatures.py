@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import re
 
-from ..program import Kernel
-from ..vocabulary import THREAD_ATTRIBUTES
+from ..analysis.program import Kernel
+from ..source.vocabulary import THREAD_ATTRIBUTES
 from .checked import Checked, ancestor
 from .constants import Constants
 from .rules import rule

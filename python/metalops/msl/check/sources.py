@@ -9,8 +9,8 @@ import glob
 import os
 import re
 
-from ..paths import HEADERS, PACKAGE_HEADERS
-from ..preprocess import torch_include
+from ..source.paths import HEADERS, PACKAGE_HEADERS
+from ..source.preprocess import torch_include
 
 _METAL_HEADER = re.compile(
     r"#\s*include\s*<(?:metal_\w+|c10/metal/\w+\.h)>|\busing\s+namespace\s+metal\b"

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import re
 
-from .. import languages
-from ..program import integer_value, name_node
-from ..restrictions import newer_names
-from ..scopes import Declaration
-from ..vocabulary import THREAD_ATTRIBUTES
+from ..analysis.program import integer_value, name_node
+from ..analysis.restrictions import newer_names
+from ..analysis.scopes import Declaration
+from ..source import languages
+from ..source.vocabulary import THREAD_ATTRIBUTES
 from .checked import Checked, descendants
 from .rules import rule
 

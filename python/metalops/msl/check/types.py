@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from ..parse import Source
-from ..program import Program, parameter_ranges
+from ..analysis.program import Program, parameter_ranges
+from ..source.parse import Source
 
 _CLASSES = ("struct_specifier", "class_specifier", "union_specifier")
 DATA_SPACES = ("device", "constant", "threadgroup", "thread")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from ..program import name_of
+from ..analysis.program import name_of
 
 
 class AddressSpaces:

@@ -10,12 +10,12 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from .. import confinement, restrictions
-from ..errors import Diagnostic, syntax_error
-from ..locations import LineMap
-from ..parse import Source, unbalanced_bracket
-from ..preprocess import Preprocessed
-from ..program import Program, ProgramError, parameter_ranges
+from ..analysis import confinement, restrictions
+from ..analysis.program import Program, ProgramError, parameter_ranges
+from ..source.errors import Diagnostic, syntax_error
+from ..source.locations import LineMap
+from ..source.parse import Source, unbalanced_bracket
+from ..source.preprocess import Preprocessed
 from .rewrite import Rewritten
 
 _LINE_DIRECTIVE = re.compile(r"(?m)^#.*$")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from ..program import declared_identifier, name_of, parameter_ranges
+from ..analysis.program import declared_identifier, name_of, parameter_ranges
 
 
 def remove_duplicates(rewritten) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import bisect
 from dataclasses import dataclass, field
 
-from ..locations import LineMap, Position
+from ..source.locations import LineMap, Position
 
 
 @dataclass

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ..vocabulary import SYNCHRONISING
+from ..source.vocabulary import SYNCHRONISING
 from . import names
 
 _SWIZZLE = re.compile(r"(?:\.|->)\s*([xyzw]{2,4}|[rgba]{1,4})\b(?!\s*\()")

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..parse import closing_bracket
-from ..program import FunctionConstant, declarator_kinds, declared_identifier, last_name
+from ..analysis.program import FunctionConstant, declarator_kinds, declared_identifier, last_name
+from ..source.parse import closing_bracket
 from . import names
 
 _NAMES = "[(identifier) (qualified_identifier)] @n"

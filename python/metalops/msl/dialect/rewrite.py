@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..calls import CallGraph
-from ..program import Program, declared_identifier, name_of, parameter_ranges
+from ..analysis.calls import CallGraph
+from ..analysis.program import Program, declared_identifier, name_of, parameter_ranges
 from .address_spaces import AddressSpaces
 from .duplicates import remove_duplicates
 from .edits import Edits

@@ -6,12 +6,12 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from ...analysis.program import Program
 from ...dialect.accessors import accessors
 from ...dialect.assembly import assemble, errors_at, read_program
 from ...dialect.emitted import Emitted
-from ...locations import LineMap
-from ...preprocess import Preprocessed
-from ...program import Program
+from ...source.locations import LineMap
+from ...source.preprocess import Preprocessed
 from .entries import Entries, Entry
 from .kernels import rewrite_for_cuda
 from .sites import Sites

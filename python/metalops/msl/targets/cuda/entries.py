@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from ...analysis.program import Instance, Kernel, Parameter
 from ...dialect import names
 from ...dialect.assembly import Piece, in_namespaces, parameter_types
 from ...dialect.rewrite import Rewritten
-from ...program import Instance, Kernel, Parameter
 from .sites import Sites
 
 _SUPPORT = names.SUPPORT

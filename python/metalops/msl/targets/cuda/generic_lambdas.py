@@ -5,9 +5,9 @@ NVRTC does not take i for a constant where a lambda inside this one has captured
 
 from __future__ import annotations
 
+from ...analysis.program import declared_identifier
 from ...dialect.rewrite import Rewritten
-from ...program import declared_identifier
-from ...regions import is_constexpr_if, walk
+from ...source.tree import is_constexpr_if, walk
 
 _NAMES = ("identifier", "type_identifier")  # the grammar takes some template arguments for types
 

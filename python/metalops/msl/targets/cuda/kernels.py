@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ...analysis.program import Kernel, Program, ThreadgroupVariable, check_initializer
 from ...dialect import names
 from ...dialect.rewrite import Rewritten, rewrite
-from ...program import Kernel, Program, ThreadgroupVariable, check_initializer
 from .generic_lambdas import name_types_of_constants
 from .sites import Sites
 from .strided_loops import unroll_strided_loops

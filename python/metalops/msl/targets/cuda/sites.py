@@ -15,20 +15,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ...analysis.effects import Effects
+from ...analysis.program import Function, Kernel, ProgramError, last_name
+from ...analysis.uniformity import Body, Kind, NotCut
 from ...dialect import names
-from ...effects import Effects
-from ...program import Function, Kernel, ProgramError, last_name
-from ...regions import (
-    LOOPS,
-    Body,
-    Kind,
-    NotCut,
-    alternative_of,
-    case_statements,
-    is_constexpr_if,
-    walk,
-)
-from ...vocabulary import SYNCHRONISING, THREAD_ATTRIBUTES
+from ...source.tree import LOOPS, alternative_of, case_statements, is_constexpr_if, walk
+from ...source.vocabulary import SYNCHRONISING, THREAD_ATTRIBUTES
 
 SITE = f"{names.ABI}::Site"
 _OPERATOR = re.compile(r"operator(?!\(\)$)\W")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection
 
 from ...dialect.rewrite import Rewritten
-from ...regions import LOOPS, walk
+from ...source.tree import LOOPS, walk
 
 _LONGEST = 400  # characters of a body: larger ones have enough to do, and need their registers
 _LEAVING = {"break_statement", "continue_statement", "return_statement", "goto_statement"}

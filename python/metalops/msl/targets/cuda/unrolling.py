@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from ...dialect.rewrite import Rewritten
-from ...regions import LOOPS
+from ...source.tree import LOOPS
 
 _PRAGMA = re.compile(r"(?m)^[ \t]*#[ \t]*pragma[ \t]+(?:(GCC|clang)[ \t]+)?(.*)$")
 _UNROLL = re.compile(r"(no)?unroll\b[ \t]*(.*)")

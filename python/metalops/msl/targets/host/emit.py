@@ -10,19 +10,19 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from ... import confinement
+from ...analysis import confinement
+from ...analysis.program import Program
 from ...dialect.accessors import accessors
 from ...dialect.assembly import assemble, errors_at, read_program
 from ...dialect.emitted import Emitted
-from ...errors import Diagnostic, syntax_error
-from ...locations import LineMap
-from ...preprocess import Preprocessed
-from ...program import Program
-from .group_loops import Explanation, GroupLoops
+from ...source.errors import Diagnostic, syntax_error
+from ...source.locations import LineMap
+from ...source.preprocess import Preprocessed
+from .group.loops import Explanation, GroupLoops
 from .kernels import rewrite_for_host
 from .thunks import GROUP_BUILTINS, Thunks
 
-_HEAD = "#include <msl/metal.h>\n#include <msl/launch.h>\n"
+_HEAD = "#include <msl/metal.h>\n#include <msl/host/launch.h>\n"
 _TEXTURES = "#include <msl/texture.h>\n"
 _TENSORS = "#include <msl/tensors.h>\n#include <msl/host/tensor_argument.h>\n"
 _MENTIONS_TEXTURES = re.compile(
@@ -66,7 +66,11 @@ def emit(
     head = _HEAD + (_TEXTURES if _MENTIONS_TEXTURES.search(program.source.masked) else "")
     head += _TENSORS if program.has_tensors else ""
     if "group" in {engine for engine, _ in engines.values()}:
-        head += "#include <msl/closures.h>\n" if groups.has_closures else "#include <msl/group.h>\n"
+        head += (
+            "#include <msl/host/closures.h>\n"
+            if groups.has_closures
+            else "#include <msl/host/group.h>\n"
+        )
     names = confinement.names_of_headers(program.source.masked)
     head += "".join(f"#undef {name}\n" for name in names)
     head += accessors(rewritten.swizzles) + "namespace msl {\n"

@@ -5,9 +5,9 @@ How kernels are launched is thunks.py's subject.
 
 from __future__ import annotations
 
+from ...analysis.program import Kernel, Program
 from ...dialect import names
 from ...dialect.rewrite import Rewritten, rewrite
-from ...program import Kernel, Program
 from .synchronisation import add_sites
 from .threadgroup import rewrite_variables
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from .... import _environment
 from ... import cache
-from ...paths import HEADERS
-from . import compiler
-from .compiler import Compiler
+from ...source import compiler
+from ...source.compiler import Compiler
+from ...source.paths import HEADERS
 
 # What METALOPS_SANITIZE may say, and the one name for it.
 MODES = {

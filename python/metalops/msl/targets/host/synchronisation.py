@@ -11,10 +11,10 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator
 
+from ...analysis.program import ProgramError, last_name, name_node, name_of
 from ...dialect import names
-from ...parse import closing_bracket
-from ...program import ProgramError, last_name, name_node, name_of
-from ...vocabulary import SYNCHRONISING
+from ...source.parse import closing_bracket
+from ...source.vocabulary import SYNCHRONISING
 
 _LOOPS = {"for_statement", "while_statement", "do_statement", "for_range_loop"}
 _OPERATORS = {

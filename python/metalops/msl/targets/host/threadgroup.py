@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 
-from ...dialect import names
-from ...program import (
+from ...analysis.program import (
     Kernel,
     ProgramError,
     check_initializer,
     declarator_kinds,
     declared_identifier,
 )
+from ...dialect import names
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 

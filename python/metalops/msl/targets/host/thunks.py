@@ -11,20 +11,15 @@ import json
 import re
 from collections.abc import Callable, Iterator
 
+from ...analysis.program import Instance, Kernel, Parameter, integer_value
 from ...dialect import names
 from ...dialect.assembly import Piece, in_namespaces, parameter_types
 from ...dialect.rewrite import Rewritten
-from ...locations import LineMap
-from ...program import (
-    Instance,
-    Kernel,
-    Parameter,
-    integer_value,
-)
-from ...vocabulary import THREAD_ATTRIBUTES
+from ...source.locations import LineMap
+from ...source.vocabulary import THREAD_ATTRIBUTES
 from . import flavours
-from .group_calls import name_in_group
-from .group_loops import GroupLoops
+from .group.calls import name_in_group
+from .group.loops import GroupLoops
 from .threadgroup import size_block
 
 _ABI = names.ABI

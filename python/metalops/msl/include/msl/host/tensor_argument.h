@@ -1,7 +1,7 @@
 // Tensors as arguments of kernels on the host: a description lies in the buffer.
 #pragma once
 
-#include <msl/launch.h>
+#include <msl/host/launch.h>
 #include <msl/tensor_argument.h>
 
 namespace msl::msl_support {

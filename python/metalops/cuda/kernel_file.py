@@ -1,0 +1,190 @@
+"""Kernel files on CUDA tensors: what X.metal of kernels/ has, compiled kernel by kernel, what X.h says of parameters, and the
+launches of <metalops/launch.h>.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import functools
+import os
+import re
+import struct
+from collections.abc import Sequence
+from glob import glob
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+
+from .. import _environment
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+# What Metal calls the dtypes that kernels are compiled for.
+TYPES = {
+    torch.float32: "float",
+    torch.float16: "half",
+    torch.bfloat16: "bfloat",
+    torch.int8: "char",
+    torch.float8_e4m3fn: "e4m3",
+    torch.float8_e5m2: "e5m2",
+}
+MOST_THREADS = 2**32 - 1  # of a grid, in each dimension
+
+# What a kernel is given. 0 stands for a tensor that there is not.
+Argument = Tensor | bytes | int
+
+
+def root() -> str:
+    """The folder in which kernels/ lies, whose files include each other by their paths from here: that of the source tree, or
+    the package, into which setup.py copies kernels/ where it installs."""
+    if os.path.isdir(os.path.join(_PACKAGE, "kernels")):
+        return _PACKAGE
+    return os.path.dirname(os.path.dirname(_PACKAGE))
+
+
+def path_of(name: str) -> str:
+    """The path of a kernel file or header, which lies in the folder of its subject. name: with its ending."""
+    (found,) = glob(os.path.join(root(), "kernels", "**", name), recursive=True)
+    return found
+
+
+def text_of(file: str) -> str:
+    """Returns a kernel file with all that it includes. file: its name without its ending."""
+    from ..build.paths import include_paths
+    from ..msl.flatten import flatten
+
+    return flatten(path_of(f"{file}.metal"), [root(), *include_paths()])
+
+
+# ---- parameters ------------------------------------------------------------------------------------
+
+_NUMBERS = {
+    "bool": ctypes.c_bool,
+    "int32_t": ctypes.c_int32,
+    "uint32_t": ctypes.c_uint32,
+    "int64_t": ctypes.c_int64,
+    "uint64_t": ctypes.c_uint64,
+    "float": ctypes.c_float,
+}
+_COMMENT = re.compile(r"//[^\n]*")
+_OF_KERNELS = re.compile(r"#ifdef __METAL__.*", re.DOTALL)
+_INCLUDED = re.compile(r"#include <kernels/(?:\w+/)*(\w+)\.h>")
+_TYPE = re.compile(
+    r"enum class (?P<enum>\w+) : int32_t \{(?P<values>[^}]*)\};|struct (?P<struct>\w+) \{(?P<fields>[^}]*)\};"
+)
+_FIELD = re.compile(r"(\w+) (\w+)(?:\[(\d+)\])?;")
+_VALUE = re.compile(r"(\w+)(?: = (-?\d+))?,?")
+
+
+@functools.cache
+def header(file: str) -> SimpleNamespace:
+    """The types of the header <file>.h of kernels/, and of those that it includes from there: structs as ctypes lays them out,
+    which is as C++ does, and enumerations. What stands for kernels alone is left out."""
+    with open(path_of(f"{file}.h"), encoding="utf-8") as stream:
+        text = _OF_KERNELS.sub("", _COMMENT.sub("", stream.read()))
+    types: dict[str, type] = {}
+    for included in _INCLUDED.findall(text):
+        types |= vars(header(included))
+
+    def stored_as(kind: str) -> type:
+        found = _NUMBERS.get(kind) or types[kind]
+        return ctypes.c_int32 if issubclass(found, enum.IntEnum) else found
+
+    for found in _TYPE.finditer(text):
+        if found["enum"]:
+            name, values = found["enum"], {}
+            for called, number in _VALUE.findall(found["values"]):
+                values[called] = int(number) if number else max(values.values(), default=-1) + 1
+            types[name] = enum.IntEnum(name, values)
+        else:
+            name = found["struct"]
+            fields = [
+                (called, stored_as(kind) * int(count) if count else stored_as(kind))
+                for kind, called, count in _FIELD.findall(found["fields"])
+            ]
+            types[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
+    return SimpleNamespace(**types)
+
+
+# ---- launches --------------------------------------------------------------------------------------
+
+
+def has_tensors() -> bool:
+    """Whether products of kernels are made of Metal 4's tensors: what METALOPS_MATMUL and the Metal version say."""
+    from ..msl.source import languages
+
+    chosen = _environment.value("METALOPS_MATMUL")
+    return chosen == "tensor" or (not chosen and languages.current() >= languages.LANGUAGES["4.0"])
+
+
+@functools.cache
+def _library(file: str, kernel: str, tensors: bool):
+    from ..msl.source import languages
+    from ..msl.targets.host.tensors import OF_TENSOR_CORES
+    from .library import Library
+
+    return Library(
+        text_of(file),
+        file,
+        kernels=[kernel],
+        language=languages.LANGUAGES["4.0"] if tensors else languages.FLOOR,
+        cooperative_layout=OF_TENSOR_CORES,
+    )
+
+
+class KernelFile:
+    """The kernels of <file>.metal. has_products: whether those of the file are made of tensors where has_tensors() says
+    so.
+    """
+
+    def __init__(self, file: str, has_products: bool = False):
+        self._file = file
+        self._has_products = has_products
+
+    def threadgroups(self, kernel: str, groups: int, size: int, *arguments: Argument) -> None:
+        """`groups` threadgroups of `size` threads, together at most MOST_THREADS."""
+        if groups > 0:
+            self._launch(kernel, (groups * size,), (size,), arguments)
+
+    def simdgroups(self, kernel: str, count: int, *arguments: Argument) -> None:
+        """At least `count` simdgroups, eight in a threadgroup, or fewer where that would leave parts of a GPU idle."""
+        if count == 0:
+            return
+        together = min(max(count // 1024, 1), 8)
+        columns = min(-(-count // together) * together, 2**25)
+        grid = columns * 32, -(-count // columns)
+        self._launch(kernel, grid, (together * 32, 1), arguments)
+
+    def grid(self, kernel: str, grid: Sequence[int], *arguments: Argument) -> None:
+        """A thread for each place of a grid of up to three dimensions."""
+        from .function import USUAL_GROUP, group_within
+
+        if 0 not in grid:
+            self._launch(kernel, tuple(grid), group_within(grid, USUAL_GROUP), arguments)
+
+    def _launch(self, kernel, grid, group, arguments) -> None:
+        library = _library(self._file, kernel, self._has_products and has_tensors())
+        library.launch(kernel, [_value(x) for x in arguments], grid, group)
+
+
+def number(kind: str, value: float | bool) -> bytes:
+    """A number as a kernel's argument; kind: as the module struct has it."""
+    return struct.pack(kind, value)
+
+
+def multiprocessors(tensor: Tensor) -> int:
+    """Of the tensor's GPU."""
+    return torch.cuda.get_device_properties(tensor.device).multi_processor_count
+
+
+def errors_of(tensor: Tensor) -> int:
+    """The buffer in which kernels on the tensor's GPU report errors, which a later launch raises."""
+    from . import errors
+
+    return errors.buffer_address(tensor.get_device())
+
+
+def _value(argument: Argument | ctypes.Structure) -> Argument:
+    return bytes(argument) if isinstance(argument, ctypes.Structure) else argument

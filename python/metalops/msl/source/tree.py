@@ -1,0 +1,72 @@
+"""Nodes of the syntax tree: walking it, and the parts of statements and lambdas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .parse import Source
+
+LOOPS = {"for_statement", "while_statement", "do_statement", "for_range_loop"}
+
+
+def walk(node) -> Iterator:
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting.extend(reversed(node.children))
+
+
+def statements_of(node) -> list:
+    """The statements of a block, or the statement itself."""
+    if node.type == "compound_statement":
+        return [c for c in node.named_children if c.type != "comment"]
+    return [node]
+
+
+def alternative_of(node):
+    """The statement behind `else`, or None."""
+    clause = node.child_by_field_name("alternative")
+    if clause is None:
+        return None
+    return next(c for c in clause.named_children if c.type != "comment")
+
+
+def is_constexpr_if(node) -> bool:
+    return any(c.type == "constexpr" for c in node.children)
+
+
+def without_parentheses(node):
+    while node.type == "parenthesized_expression" and node.named_child_count == 1:
+        node = node.named_children[0]
+    return node
+
+
+def is_mutable(node) -> bool:
+    """Whether a lambda_expression changes its copies of what it captures."""
+    declarator = node.child_by_field_name("declarator")
+    return declarator is not None and any(
+        c.type == "type_qualifier" and c.text == b"mutable" for c in declarator.children
+    )
+
+
+def captures_by_value(source: Source, node, name: str) -> bool:
+    """Whether a lambda_expression has a copy of what it mentions as `name`."""
+    default, previous = False, None
+    for child in node.child_by_field_name("captures").children:
+        if child.type == "lambda_default_capture":
+            default = source.node_text(child) == "="
+        elif child.type == "identifier" and source.node_text(child) == name:
+            return previous != "&"
+        previous = child.type
+    return default
+
+
+def case_statements(case) -> list:
+    """The statements behind a case label."""
+    value = case.child_by_field_name("value")
+    return [
+        c
+        for c in case.named_children
+        if c.type != "comment" and (value is None or c.start_byte != value.start_byte)
+    ]

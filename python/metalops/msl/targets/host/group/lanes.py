@@ -1,0 +1,492 @@
+"""What each thread runs by itself, in a loop over the threads of a group, and the variables that are kept for each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from ....analysis.program import (
+    Function,
+    Kernel,
+    declarator_kinds,
+    declared_identifier,
+    parameters_of,
+    takes_reference,
+)
+from ....analysis.scopes import Declaration
+from ....analysis.uniformity import USES_MATRICES, Body, Kind, NotCut, Variable
+from ....dialect import names
+from ....dialect.edits import Mapped
+from ....source.tree import walk
+
+_S = names.SUPPORT
+
+
+# What a loop's body may ask of a thread (group.h), by what it says: each has more than the one before.
+LANE_TYPES = ("Numbered", "InRow", "Lane")
+
+
+def lane_type(text: str) -> str:
+    if re.search(r"\bmsl_t\.[yz]\b", text):
+        return "Lane"
+    return "InRow" if re.search(r"\bmsl_t\.x\b", text) else "Numbered"
+
+
+# What a thread may take what it knows about itself as.
+TYPES_OF_BUILTINS = re.compile(r"(?:const )?(?:u?(?:int|short)[234]?|unsigned(?: int)?)")
+
+
+def is_scalar_builtin(type_text: str) -> bool:
+    return bool(TYPES_OF_BUILTINS.fullmatch(type_text)) and not type_text[-1].isdigit()
+
+
+@dataclass(frozen=True)
+class Again:
+    """An argument that each loop of the callee computes again. text: an expression, in terms of `msl_t`. attribute: of the
+    kernel's parameter that it is; None for a part of that.
+    """
+
+    text: str
+    attribute: str | None
+
+
+class Lanes:
+    """A function, for given kinds of its parameters, of which a form is written. uses: the forms that it calls."""
+
+    def __init__(
+        self,
+        groups,
+        function: Function,
+        kinds,
+        again,
+        key,
+        kernel: Kernel | None = None,
+    ):
+        """kinds: of the parameters. again: what those are that each loop computes again, of others None."""
+        self.groups = groups
+        self.source = groups.source
+        self.edits = groups.edits
+        self.function = function
+        self.key = key
+        self.kernel = kernel
+        self.uses: list[Lanes] = []
+        self.text = Mapped()
+        self._count = 0
+        self._conditions: list = []  # by which threads have parted
+        self._masks: list[str] = []  # those that threads can leave, the outermost first
+        self._targets: list[tuple[str, int, int]] = []  # what break and continue are about
+        self.result: Kind | None = None  # of the function, or of the closure that is written
+        self._end = ""  # what returns from it
+        self.has_object = function.in_class and not groups.effects.is_static(function)
+        self.members = groups.effects.members_of(function) if self.has_object else frozenset()
+        self.parameters = parameters_of(self.source, function)
+        defaults = len(self.parameters) - len(kinds)
+        self.kinds = (*kinds, *[Kind.GROUP] * defaults)
+        self.again = (*again, *[None] * defaults)
+        nodes = [p[0] for p in self.parameters]
+        self.body = Body(
+            self.source,
+            function.body,
+            groups.calls.scopes(function.node),
+            list(zip(nodes, self.kinds, strict=True)),
+            groups.meets,
+            groups.effects.writes,
+            groups.effects.is_pure,
+            self.members,
+        )
+        self._renamed = [
+            (n.start_byte, n.end_byte, f"msl_self.{self.source.node_text(n)}")
+            for n in walk(function.body)
+            if self._names_member(n)
+        ] + [
+            (n.start_byte, n.end_byte, "(&msl_self)")
+            for n in walk(function.body)
+            if self.members and n.type == "this"
+        ]
+        # In a function of a thread it would have another value.
+        self._renamed += [
+            (n.start_byte, n.end_byte, f'"{function.name}"')
+            for n in walk(function.body)
+            if n.type == "identifier" and self.source.node_text(n) in ("__func__", "__FUNCTION__")
+        ]
+
+    def _names_member(self, node) -> bool:
+        """Whether an identifier stands for a member of the object."""
+        if node.type != "identifier" or node.start_byte in self.body.of:
+            return False
+        if self.source.node_text(node) == "operator" and self.has_object:
+            return True  # operator()(...)
+        if self.source.node_text(node) not in self.members:
+            return False
+        parent = node.parent
+        if parent.type == "qualified_identifier":
+            return False
+        return parent.type != "template_function" or parent.parent.type != "qualified_identifier"
+
+    # ---- text ------------------------------------------------------------------------------------
+
+    def _copy(self, start: int, end: int, replaced=()) -> Mapped:
+        members = [
+            (a, b, text)
+            for a, b, text in self._renamed
+            if start <= a < end and not any(x <= a < y for x, y, _ in replaced)
+        ]
+        return Mapped(*self.edits.apply(start, end, [*replaced, *members], without="fibers"))
+
+    def _of(self, node, replaced=()) -> Mapped:
+        return self._copy(node.start_byte, node.end_byte, replaced)
+
+    def _statement(self, node, replaced=()) -> Mapped:
+        """With the address space that may stand before the node."""
+        return self._copy(self.source.previous_code(node.start_byte) + 1, node.end_byte, replaced)
+
+    def _new(self, what: str) -> str:
+        self._count += 1
+        return f"msl_{what}_{self._count}"
+
+    @property
+    def _mask(self) -> str:
+        return self._masks[-1] if self._masks else "msl_mask"
+
+    def _copied(self, node, start: int, end: int):
+        """The name of a parameter that is a reference to what does not change, and is read once: a compiler would
+        otherwise have to read it after every store. None for others.
+        """
+        declarator = node.child_by_field_name("declarator")
+        identifier = declared_identifier(declarator)
+        if identifier is None or declarator_kinds(declarator) != ["reference"]:
+            return None
+        if takes_reference(self.source, (node, start, end)):
+            return None
+        if self.body.of[identifier.start_byte].is_of_group:
+            return None
+        name = self.source.node_text(identifier)
+        body = self.source.masked_text(self.function.body)
+        if re.search(rf"(?<!&)&\s*{name}\b(?!\s*\.)", body):
+            return None
+        return identifier
+
+    def _given(self, identifier) -> str:
+        return f"msl_given_{self.source.node_text(identifier)}"
+
+    def _builtin(self, position: int) -> str:
+        """The declaration of a parameter that each thread computes for itself."""
+        name = declared_identifier(self.parameters[position][0].child_by_field_name("declarator"))
+        return (
+            f"{self._type_of(position)} {self.source.node_text(name)} = {self._computed(position)};"
+        )
+
+    def _type_of(self, position: int) -> str:
+        node, start, _ = self.parameters[position]
+        identifier = declared_identifier(node.child_by_field_name("declarator"))
+        text = self.edits.apply(start, identifier.start_byte, without="fibers")[0]
+        return " ".join(text.split())
+
+    def _attribute(self, position: int) -> str | None:
+        """What a parameter that each thread computes for itself is to the kernel; None for a part of that."""
+        if self.kernel is None:
+            return self.again[position].attribute
+        return self.kernel.parameters[position].attribute
+
+    def _computed(self, position: int) -> str:
+        """The value of a parameter that each thread computes for itself."""
+        if self.kernel is None:
+            return self.again[position].text
+        value = self.groups.builtins[self.kernel.parameters[position].attribute]
+        type_text = self._type_of(position)
+        if is_scalar_builtin(type_text):  # loops that do not ask for more need not go row by row
+            value = value.split(", ")[0]
+        return f"{_S}::builtin<{type_text}>::make({value})"
+
+    # ---- what each thread runs -------------------------------------------------------------------
+
+    def _flush(self, run: list, out: Mapped) -> None:
+        if not run:
+            return
+        items = list(run)
+        run.clear()
+        end = max(node.end_byte for node, _ in items)
+        declared = [v for node, _ in items for v in self._variables_in(node)]
+        crossing = {v for v in declared if v.last_use >= end}
+        waiting = list(crossing)
+        while waiting:  # the types of those that are kept are needed before the loop
+            variable = waiting.pop()
+            for used in self.body.used_in(variable.declaration):
+                if used in declared and used not in crossing:
+                    crossing.add(used)
+                    waiting.append(used)
+        for variable in declared:
+            if variable in crossing:
+                self._declare_lanes(variable, out)
+        body = Mapped()
+        for node, replaced in items:
+            mine = [v for v in self._variables_in(node) if v in crossing]
+            if mine:
+                self._initialise(node, mine, replaced, body)
+            else:
+                body.add(self._statement(node, replaced))
+        used = set().union(*(self.body.used_in(node) for node, _ in items))
+        used = {
+            v
+            for v in used
+            if not any(n.start_byte <= v.identifier.start_byte < n.end_byte for n, _ in items)
+        }
+        temporaries = [text for _, replaced in items for _, _, text in replaced]
+        self._each([node for node, _ in items], used, temporaries, body, out, crossing)
+
+    def _variables_in(self, node) -> list[Variable]:
+        return self.body.declared_by(node) if node.type == "declaration" else []
+
+    def _each(
+        self, nodes, used, temporaries, body: Mapped, out: Mapped, declared: Iterable[Variable] = ()
+    ) -> None:
+        """declared: kept variables that the body itself gives their names."""
+        taken = {v for v in used if self.body.is_taken_in(v, nodes)}
+        # Vector lanes would share the arrays.
+        independent = "false" if taken else self._independent(nodes)
+        out.add(f"{_S}::each<{independent}>(msl_g, {self._mask}, ")
+        self._lambda(nodes, used, temporaries, body, out, declared=declared, taken=taken)
+        out.add(");\n")
+
+    def _lambda(
+        self,
+        nodes,
+        used,
+        temporaries,
+        body: Mapped,
+        out: Mapped,
+        parameters: str | None = None,
+        declared: Iterable[Variable] = (),
+        taken: Collection[Variable] = (),
+    ) -> str:
+        """A function of a thread; what it asks of `msl_t`, see lane_type(). It has copies of what it needs, so that
+        compilers see that nothing of it changes while it runs. parameters: where these are more than `msl_t`. taken:
+        arrays that it has for itself until it ends.
+        """
+        variables = [
+            v
+            for v in self._in_order(used)
+            if not any(n.start_byte <= v.identifier.start_byte < n.end_byte for n in nodes)
+        ]
+        declared = sorted(declared, key=lambda v: v.identifier.start_byte)
+        values = [t for t in dict.fromkeys(temporaries) if t.startswith("msl_value_")]
+        captures = [
+            "&",
+            *(["msl_objects"] if self.has_object else []),
+            *(f"msl_at_{v.name} = {_S}::at(msl_lanes_{v.name})" for v in declared),
+        ]
+        for variable in variables:
+            name = variable.name
+            if variable.kind is Kind.THREAD and not variable.is_of_group:
+                captures.append(f"msl_at_{name} = {_S}::at(msl_lanes_{name})")
+            elif self._is_copied(variable, nodes):
+                captures.append(f"msl_copy_{name} = {name}")
+        captures += [f"msl_at_{v} = {_S}::at(msl_lanes_{v})" for v in values]
+        inside = Mapped()
+        self._prologue(nodes, variables, values, taken, inside)
+        inside.add(body)
+        lane = lane_type(inside.text)
+        parameters = parameters or f"const {_S}::{lane} msl_t"
+        out.add(f"[{', '.join(captures)}]({parameters}) MSL_LANE_LOOP {{ ")
+        out.add(inside)
+        out.add(" }")
+        return lane
+
+    def _is_copied(self, variable: Variable, nodes) -> bool:
+        """Whether a value of the whole group is copied for a loop: not what must stay where it is."""
+        if variable.kind is not Kind.GROUP or variable.is_of_group or variable.is_array:
+            return False
+        if variable in self.body.held:
+            return False
+        if variable.is_reference and not (
+            variable.is_parameter and self._is_copied_parameter(variable)
+        ):
+            return False
+        if self._may_be_constant(variable):
+            return False
+        address = re.compile(rf"(?<!&)&\s*{variable.name}\b")
+        return not any(address.search(self.source.masked_text(node)) for node in nodes)
+
+    def _may_be_constant(self, variable: Variable) -> bool:
+        """Whether a variable may stand in a constant expression, such as the size of an array."""
+        qualifiers = {
+            self.source.node_text(c)
+            for c in variable.declaration.children
+            if c.type == "type_qualifier"
+        }
+        if variable.is_parameter or variable.value is None or "const" not in qualifiers:
+            return False
+        return not any(
+            n.type in ("call_expression", "subscript_expression", "pointer_expression", "this")
+            or (n.type == "field_expression" and n.children[1].type == "->")
+            for n in walk(variable.value)
+        ) and all(map(self._may_be_constant, self.body.used_in(variable.value)))
+
+    def _is_copied_parameter(self, variable: Variable) -> bool:
+        return self._copied(*self.parameters[self._position_of(variable)]) is not None
+
+    def _independent(self, nodes, is_promised: bool = False) -> str:
+        """Whether the iterations of a loop over the threads may be promised to be independent. is_promised: whether the
+        source promises that it does not matter in what order each thread uses shared memory."""
+
+        def is_harmless(declaration: Declaration | None) -> bool:
+            """What is kept for each thread is, and what is the same for all of them and not written here."""
+            if declaration is None:
+                return True  # a constant of the program, or a member of an object that is kept
+            variable = self.body.of[declaration.identifier.start_byte]
+            if variable.is_of_group:
+                return True
+            if any(n.start_byte <= variable.identifier.start_byte < n.end_byte for n in nodes):
+                return False
+            if variable.kind is not Kind.THREAD:
+                return not declaration.is_pointer
+            return not declaration.is_pointer or not any(
+                n.start_byte <= definition.start_byte < n.end_byte
+                for n in nodes
+                for definition in declaration.definitions
+            )
+
+        calls = self.groups.calls
+        depends = (
+            calls.nodes_compute_addresses(nodes, is_harmless)
+            or self.body.may_meet_itself(nodes)
+            or (not is_promised and calls.nodes_depend_on_order(nodes))
+        )
+        return "false" if depends else "true"
+
+    def _prologue(self, nodes, variables, values, taken, out: Mapped) -> None:
+        """The variables that a thread uses, under their names."""
+        if self.has_object:
+            out.add("auto& msl_self = msl_objects[msl_t.slot]; ")
+        if any(USES_MATRICES.search(self.source.masked_text(node)) for node in nodes):
+            out.add("msl_g.scratch->lane = msl_t.index & 31; ")
+        for name in values:
+            out.add(f"auto& {name} = msl_at_{name}[msl_t.slot]; ")
+        for variable in variables:
+            name = variable.name
+            if variable.kind is Kind.THREAD and not variable.is_of_group:
+                if variable in taken:
+                    out.add(f"{_S}::Taken msl_taken_{name}(msl_at_{name}[msl_t.slot]); ")
+                    out.add(f"auto& {name} = msl_taken_{name}.array; ")
+                    continue
+                star = "*" if variable.is_reference and not variable.is_parameter else ""
+                out.add(f"{self._reference(variable)} = {star}msl_at_{name}[msl_t.slot]; ")
+            elif self._is_copied(variable, nodes):
+                # By a name of its own: compilers differ in what decltype says of a captured object.
+                out.add(f"const auto& {name} = msl_copy_{name}; ")
+            elif variable.kind is Kind.AGAIN:
+                if variable.is_parameter:
+                    out.add(f"{self._builtin(self._position_of(variable))} ")
+                else:
+                    out.add(self._statement(variable.declaration))
+                    out.add(" ")
+
+    def _position_of(self, variable: Variable) -> int:
+        return next(
+            i
+            for i, (node, _, _) in enumerate(self.parameters)
+            if node.start_byte == variable.declaration.start_byte
+        )
+
+    def _in_order(self, used) -> list[Variable]:
+        """With those that values which are computed again depend on."""
+        found = set()
+        waiting = list(used)
+        while waiting:
+            variable = waiting.pop()
+            if variable in found:
+                continue
+            found.add(variable)
+            if variable.kind is Kind.AGAIN and not variable.is_parameter:
+                waiting.extend(self.body.captured_by(variable.declaration))
+        return sorted(found, key=lambda v: v.identifier.start_byte)
+
+    # ---- variables that are kept -----------------------------------------------------------------
+
+    def _copy_parameter(self, name: str, given: str, value: str, out: Mapped) -> None:
+        """given: what is captured, for `value` to be read in the loop without stores being in the way."""
+        out.add(
+            f"{_S}::Lanes<{_S}::decayed_t<decltype({name})>> msl_lanes_{name}(msl_g); "
+            f"{_S}::each<true>(msl_g, msl_mask, [&, msl_to = {_S}::at(msl_lanes_{name}), {given}]"
+            f"(const {_S}::Numbered msl_t) MSL_LANE_LOOP {{ {_S}::put(msl_to[msl_t.slot], "
+            f"static_cast<{_S}::decayed_t<decltype({name})>>({value})); }});\n"
+        )
+
+    def _keep(self, variable: Variable, out: Mapped, type_text: str) -> None:
+        lanes = "spread" if self.body.is_spread(variable) else "variable"
+        out.add(f"{_S}::{lanes}<{type_text}> msl_lanes_{variable.name}(msl_g); ")
+
+    def _reference(self, variable: Variable) -> str:
+        """The declaration, but for its value, of what one thread has of a variable."""
+        return f"{'const auto' if self.body.is_spread(variable) else 'auto&'} {variable.name}"
+
+    def _declare_lanes(self, variable: Variable, out: Mapped) -> None:
+        declaration, identifier = variable.declaration, variable.identifier
+        name = variable.name
+        first = declaration.child_by_field_name("declarator")
+        if variable.declarator.type == "structured_binding_declarator":
+            raise NotCut("a structured binding that is used after threads have met")
+        head = self.source.previous_code(declaration.start_byte) + 1
+        base = self.edits.apply(head, first.start_byte, without="fibers")[0]
+        if variable.is_reference:
+            value = self._of(variable.value)
+            out.add(f"{_S}::Lanes<decltype(&(")
+            out.add(value)
+            out.add(
+                f"))> msl_lanes_{name}(msl_g); auto& {name} = *msl_lanes_{name}[0]; (void){name};\n"
+            )
+            return
+        if variable.declared.lambda_expression is not None:
+            raise NotCut(f"the lambda '{name}', which is called after threads have met")
+        if re.search(r"\bauto\b", base):
+            out.add(f"typedef {_S}::decayed_t<decltype(")
+            out.add(self._of(variable.value))
+            out.add(f")> msl_type_{name}; ")
+        else:
+            declarator = variable.declarator
+            before = after = ""
+            if declarator.type != "function_declarator":
+                before = self.edits.apply(
+                    declarator.start_byte, identifier.start_byte, without="fibers"
+                )[0]
+                after = self.edits.apply(
+                    identifier.end_byte, declarator.end_byte, without="fibers"
+                )[0]
+            out.add(f"typedef {base} {before}msl_type_{name}{after}; ")
+        self._keep(variable, out, f"msl_type_{name}")
+        out.add(f"{self._reference(variable)} = msl_lanes_{name}[0]; (void){name};\n")
+
+    def _initialise(self, node, variables, replaced, body: Mapped) -> None:
+        """A declaration whose variables are kept, run by each thread."""
+        plain = [v for v in variables if not v.is_reference]
+        references = [v for v in variables if v.is_reference]
+        if references and len(self.body.declared_by(node)) > 1:
+            raise NotCut("a declaration of references and other variables")
+        for variable in references:
+            body.add(f"msl_at_{variable.name}[msl_t.slot] = &(")
+            body.add(self._of(variable.value, replaced))
+            body.add(f"); auto& {variable.name} = *msl_at_{variable.name}[msl_t.slot]; ")
+        if not plain:
+            return
+        if any(v.value is not None for v in variables):
+            renamed = list(replaced)
+            for variable in plain:
+                places = [variable.identifier.start_byte, *variable.uses]
+                renamed += [
+                    (at, at + len(variable.name), f"msl_init_{variable.name}")
+                    for at in places
+                    if node.start_byte <= at < node.end_byte
+                ]
+            body.add(self._statement(node, renamed))
+        else:
+            others = [v for v in self.body.declared_by(node) if v not in variables]
+            if others:
+                body.add(self._statement(node))
+        for variable in plain:
+            name = variable.name
+            if any(v.value is not None for v in variables):
+                body.add(f" {_S}::copy(msl_at_{name}[msl_t.slot], msl_init_{name});")
+            body.add(f" {self._reference(variable)} = msl_at_{name}[msl_t.slot]; (void){name};")
+            if not any(v.value is not None for v in variables):
+                body.add(f" {_S}::begin({name});")
