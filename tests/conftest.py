@@ -15,6 +15,8 @@ from filelock import FileLock
 from hypothesis import settings
 from metalops.msl.targets.host import sanitizers
 
+from . import durations, tiers
+
 # Of random tests: a few examples, always the same; --hypothesis-profile=thorough takes many new ones.
 settings.register_profile("quick", max_examples=50, derandomize=True, deadline=None, database=None)
 settings.register_profile(
@@ -46,6 +48,7 @@ def pytest_xdist_auto_num_workers(config):
 
 
 def pytest_addoption(parser):
+    tiers.add_options(parser)
     parser.addoption(
         "--compare-engines",
         action="store_true",
@@ -59,6 +62,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    if record := config.getoption("record_durations"):
+        config.pluginmanager.register(durations.Recorder(record))
     if is_xdist_worker(config):
         # They share the CPUs. Tests that are about several threads ask for them.
         threads = torch.get_num_threads() // config.workerinput["workercount"]
@@ -96,11 +101,10 @@ def is_xdist_worker(config):
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by mark
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    tiers.select(config, items)
     mode = sanitizers.loaded() if metalops._is_software else ""
     for item in items:
-        if item.get_closest_marker("nightly"):
-            item.add_marker(pytest.mark.slow)
         for mark in item.iter_markers("reported"):
             if mode in mark.kwargs.get("modes", ("address", "thread")):
                 errors = (RuntimeError, AssertionError)  # another one than the test expects

@@ -2,7 +2,7 @@
 
 Each of MACHINES (default: all) is this one with something made different that tests must not depend on: which instructions
 MKL, oneDNN and torch use, how many threads, which compiler builds kernels and for which CPU, what is on PATH, which folder
-the tree is in, who runs it. By default each runs what is not slow of all tests or, where the difference is that of a
+the tree is in, who runs it. By default each runs the full tier of all tests or, where the difference is that of a
 compiler or an emulator, of its own selection. --quick: instead, QUICK alone, on few machines that differ in everything at
 once. A table tells what passed; the exit status is 1 if anything failed, or if a machine of that name cannot be had here.
 """
@@ -281,7 +281,7 @@ def main() -> int:
     lines, failed = [], False
     for name in arguments.names or machines:
         machine = machines[name]
-        selected = tests or (QUICK if arguments.quick else [*machine.tests, "-m", "not slow"])
+        selected = tests or (QUICK if arguments.quick else machine.tests)
         began = time.monotonic()
         print(f"---- {name}: {machine.says}", flush=True)
         try:

@@ -81,11 +81,11 @@ def stages(family: str, mutant: Mutant, expression: str, sanitizers: bool) -> li
         raise FileNotFoundError(f"{family}.metal has no tests {_path_of_tests(own)}")
     chosen = ("-k", expression) if expression else ()
     tests = (*_tests_of(own), *chosen)
-    rounds = [Stage((*tests, "-m", "not slow")), Stage((*tests, "-m", "slow"))]
+    rounds = [Stage(tests), Stage((*tests, "--nightly"))]
     if of_file != own and _tests_of(of_file):
         rounds.insert(0, Stage((*_tests_of(of_file), *chosen)))
     if sanitizers and mutant.kind in SANITIZERS:
-        rounds.append(Stage((*tests, "-m", "not slow"), sanitize=SANITIZERS[mutant.kind]))
+        rounds.append(Stage(tests, sanitize=SANITIZERS[mutant.kind]))
     return rounds
 
 

@@ -1,5 +1,5 @@
 """A sample of our own tests under the sanitizers: no kernel does anything that they report. The
-whole suite, on demand: python -m metalops sanitize --mode MODE -m pytest tests -m "not slow".
+whole suite, on demand: python -m metalops sanitize --mode MODE -m pytest tests.
 """
 
 import os
@@ -25,7 +25,7 @@ def test_our_own_tests_are_clean(path, mode):
     command = [sys.executable, "-m", "metalops", "sanitize", "--mode", mode, "-m", "pytest"]
     result = subprocess.run(
         # What the runtimes and the C++ library print when the process aborts is not captured there.
-        [*command, "-q", "-m", "not slow", "-p", "no:cacheprovider", "--capture=sys", path],
+        [*command, "-q", "-p", "no:cacheprovider", "--capture=sys", path],
         cwd=ROOT,
         env={name: value for name, value in os.environ.items() if name != "METALOPS_SANITIZE"},
         capture_output=True,
