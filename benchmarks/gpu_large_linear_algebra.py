@@ -395,7 +395,7 @@ class Replay:
         sections = [together(steps) for steps in self.sections()]
         if len(sections) == 1:
             return sections[0]
-        from metalops.cuda import kernel_file
+        from metalops.ops._cuda import kernel_file
 
         types = kernel_file.header("eig_large")
         launches = self.recorded.trace.launches

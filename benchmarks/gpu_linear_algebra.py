@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from metalops.cuda import kernel_file
+from metalops.ops._cuda import kernel_file
 from torch import Tensor
 
 EPSILON = 2.0**-23

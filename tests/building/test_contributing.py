@@ -8,8 +8,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 FOLDERS = [ROOT / folder for folder in ("", "python", "python/metalops", "python/metalops/include")]
-# What a contributor chooses, and what follows it in a path.
-CHOSEN = re.compile(r"[^/]*(\bX\b|_X\b|NAME|GROUP).*")
+# What a contributor chooses: a folder, and a file with what follows it in a path.
+CHOSEN = re.compile(r"\bS\b|[^/]*(\bX\b|_X\b|NAME|GROUP).*")
 
 
 def _paths():

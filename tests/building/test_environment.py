@@ -111,7 +111,7 @@ from metalops import _sanitize
 from metalops.msl import cache
 from metalops.msl.source import languages
 from metalops.msl.targets.host import tensors
-from metalops.cuda.kernel_file import has_tensors
+from metalops.ops._cuda.kernel_file import has_tensors
 x = torch.zeros(1, 1, 2, 4, device="mps")
 print(torch._fused_sdp_choice(x, x, x), metalops.ops.softcap(x + 1, 2.0).sum().item())
 print(_sanitize.wanted(), cache.size_limit(), languages.current(), tensors.layout(), has_tensors())

@@ -6,8 +6,8 @@ import os
 
 import metalops
 import torch
-from metalops.cuda import kernel_file
 from metalops.cuda.errors import _Messages
+from metalops.ops._cuda import kernel_file
 
 KERNELS = os.path.join(os.path.dirname(metalops.__file__), "_C.kernels")
 

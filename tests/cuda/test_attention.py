@@ -10,9 +10,9 @@ import pytest
 import torch
 from metalops import ops
 from metalops.build import compilers
-from metalops.cuda import kernel_file
 from metalops.cuda.library import Library
 from metalops.msl.source import languages
+from metalops.ops._cuda import kernel_file
 
 from tests.ops.attention.helpers import test_attention as calls
 from tests.ops.attention.helpers import test_attention_cache as caches

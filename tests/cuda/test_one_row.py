@@ -4,7 +4,7 @@ what would be launched, on tensors of the CPU."""
 import pytest
 import torch
 from metalops import ops
-from metalops.cuda import kernel_file
+from metalops.ops._cuda import kernel_file
 from metalops.ops._cuda import quantized as _quantized_on_cuda
 
 from tests.ops.quantized import test_gguf as gguf

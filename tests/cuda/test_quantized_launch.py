@@ -7,7 +7,7 @@ This needs a GPU and nothing that is compiled: in a source tree,
 import pytest
 import torch
 from metalops import ops
-from metalops.cuda import kernel_file
+from metalops.ops._cuda import kernel_file
 from metalops.ops._formats import quantized as formats
 
 from tests.ops.quantized import test_gguf as gguf

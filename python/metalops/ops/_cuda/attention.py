@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ...cuda.kernel_file import MOST_THREADS, TYPES, KernelFile, has_tensors, header, number
 from . import attention_decode as decoding
 from .attention_call import Call, softcap_for_kernel
 from .attention_decode import is_in_packs, mask_kind, mask_strides
+from .kernel_file import MOST_THREADS, TYPES, KernelFile, has_tensors, header, number
 
 _KERNELS = KernelFile("attention", has_products=True)
 _LARGEST = 2**30  # sizes in 32 bits leave room for what kernels add to them

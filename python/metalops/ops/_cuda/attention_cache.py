@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...cuda.kernel_file import MOST_THREADS, TYPES, KernelFile, errors_of, header
+from .kernel_file import MOST_THREADS, TYPES, KernelFile, errors_of, header
 
 _KERNELS = KernelFile("attention_cache")
 

@@ -7,16 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...cuda.kernel_file import (
-    MOST_THREADS,
-    TYPES,
-    KernelFile,
-    errors_of,
-    header,
-    multiprocessors,
-    number,
-)
 from .attention_call import softcap_for_kernel
+from .kernel_file import MOST_THREADS, TYPES, KernelFile, errors_of, header, multiprocessors, number
 
 _KERNELS = KernelFile("attention_decode")
 _THREADS = 128

@@ -9,9 +9,9 @@ import math
 import torch
 from torch import Tensor
 
-from ...cuda.kernel_file import MOST_THREADS, TYPES, KernelFile, errors_of, header, number
 from .._formats import gguf as gguf_formats
 from .._formats import quantized as formats
+from .kernel_file import MOST_THREADS, TYPES, KernelFile, errors_of, header, number
 
 _PACKING = KernelFile("quantized")
 _FEW = KernelFile("quantized_matmul")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from ...cuda.kernel_file import text_of
+from .._cuda.kernel_file import text_of
 from . import elsewhere, fake
 
 if TYPE_CHECKING:

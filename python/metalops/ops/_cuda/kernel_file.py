@@ -17,9 +17,9 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from .. import _environment
+from ... import _environment
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PACKAGE = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir))
 
 # What Metal calls the dtypes that kernels are compiled for.
 TYPES = {
@@ -52,8 +52,8 @@ def path_of(name: str) -> str:
 
 def text_of(file: str) -> str:
     """Returns a kernel file with all that it includes. file: its name without its ending."""
-    from ..build.paths import include_paths
-    from ..msl.flatten import flatten
+    from ...build.paths import include_paths
+    from ...msl.flatten import flatten
 
     return flatten(path_of(f"{file}.metal"), [root(), *include_paths()])
 
@@ -113,7 +113,7 @@ def header(file: str) -> SimpleNamespace:
 
 def has_tensors() -> bool:
     """Whether products of kernels are made of Metal 4's tensors: what METALOPS_MATMUL and the Metal version say."""
-    from ..msl.source import languages
+    from ...msl.source import languages
 
     chosen = _environment.value("METALOPS_MATMUL")
     return chosen == "tensor" or (not chosen and languages.current() >= languages.LANGUAGES["4.0"])
@@ -121,9 +121,9 @@ def has_tensors() -> bool:
 
 @functools.cache
 def _library(file: str, kernel: str, tensors: bool):
-    from ..msl.source import languages
-    from ..msl.targets.host.tensors import OF_TENSOR_CORES
-    from .library import Library
+    from ...cuda.library import Library
+    from ...msl.source import languages
+    from ...msl.targets.host.tensors import OF_TENSOR_CORES
 
     return Library(
         text_of(file),
@@ -159,7 +159,7 @@ class KernelFile:
 
     def grid(self, kernel: str, grid: Sequence[int], *arguments: Argument) -> None:
         """A thread for each place of a grid of up to three dimensions."""
-        from .function import USUAL_GROUP, group_within
+        from ...cuda.function import USUAL_GROUP, group_within
 
         if 0 not in grid:
             self._launch(kernel, tuple(grid), group_within(grid, USUAL_GROUP), arguments)
@@ -181,7 +181,7 @@ def multiprocessors(tensor: Tensor) -> int:
 
 def errors_of(tensor: Tensor) -> int:
     """The buffer in which kernels on the tensor's GPU report errors, which a later launch raises."""
-    from . import errors
+    from ...cuda import errors
 
     return errors.buffer_address(tensor.get_device())
 
