@@ -1,7 +1,14 @@
-// Balancing of matrices by a team: rows and columns that isolate an eigenvalue come last or first,
-// the others are scaled by powers of two so that what is in a row is about as large as what is in
-// its column. (LAPACK's xGEBAL goes from row to row; here all are scaled at once, by half as much
-// as each alone would have to be, until that is little.)
+// xGEBAL: balances a general matrix, by a team (teams.h). Rows and columns that isolate an
+// eigenvalue are permuted to the ends; the other ones are scaled by powers of two so that the
+// largest elements of a row and of its column have about the same magnitude. With B in rows `first`
+// to `last` - 1, the permuted matrix is
+//
+//     [ T1  X   Y  ]
+//     [  0  B   Z  ]   T1, T2: upper triangular, their eigenvalues are isolated
+//     [  0  0   T2 ]
+//
+// LAPACK scales row by row; here all rows are scaled at once, each by half of the exponent that it
+// would need alone, until that rounds to zero.
 #pragma once
 #include <metal_stdlib>
 
@@ -10,32 +17,34 @@
 
 namespace metalops {
 
-// Of zero, and of denormal numbers.
+// The exponent that stands for zero and for denormal numbers.
 constant constexpr int kZeroExponent = -1000;
 
-// Powers of two by which rounding errors may grow.
+// The largest growth of rounding errors that balancing may cause, as an exponent of two.
 constant constexpr int kMostGrowth = 20;
 
-// e such that a magnitude is in [2^e, 2^(e + 1)).
+// Returns e such that `magnitude` is in [2^e, 2^(e + 1)).
 inline int exponent_bits(float magnitude) {
   const int bits = int(as_type<uint>(magnitude) >> 23);
   return bits == 0 ? kZeroExponent : bits - 127;
 }
 
-// Which row of a balanced matrix each row is, as long as that is not known.
+// Marks a row whose position in the balanced matrix is not known yet.
 constant constexpr int kUnplaced = -1;
 
-// Returns the exponent of the largest element of the balanced matrix. places: where each row comes.
-// order: which row comes there. exponents: of what each row, as it was, is divided by, and its
-// column multiplied with. more: n numbers. shared: two. All of them are shared by the team, as is
-// the matrix, which is not changed.
+// Finds the permutation and the scaling, and returns the exponent of the largest element of the
+// balanced matrix; the matrix itself is not changed. Results, n elements each: `places`, the new
+// position of each row; `order`, the row that comes to each position; `exponents`, for each
+// original row, that of the power of two by which it is divided and its column multiplied. Scratch:
+// `more`, n elements, and `shared`, two. All of them are in memory that the team shares, as is the
+// matrix.
 template <typename T, typename Team, int STRIDE, typename Columns, typename Ints>
 inline int balance(Columns packs, int lane, int n, Ints places, Ints order, Ints exponents,
                    Ints more, Ints shared) {
   constexpr int kIterations = 32;
   constexpr int kMostExponent = 60;
   constexpr int kLeastExponent = -10000;
-  // How many other elements of a row, of a column, are not zero.
+  // Counts the off-diagonal nonzeros of each row (exponents) and of each column (more).
   for (int i = lane; i < n; i += Team::kLanes) {
     const auto column = elements_of<T>(packs + i * STRIDE);
     int in_row = 0;
@@ -126,8 +135,8 @@ inline int balance(Columns packs, int lane, int n, Ints places, Ints order, Ints
     }
     Team::wait();
   }
-  // Rounding errors of what is scaled to be small grow when it is scaled back. Where they might
-  // grow by too much, all stay as they are.
+  // Rounding errors of elements that were scaled down grow when results are scaled back. If they
+  // might grow by more than kMostGrowth, nothing is scaled.
   float highest = 0.0f;
   float lowest = 0.0f;
   float before = kZeroExponent;

@@ -1,6 +1,6 @@
-// Iterations on the singular values of real upper bidiagonal matrices. An iteration reads nothing
-// but the two diagonals: so one thread does a sweep and records its rotations, and then all threads
-// apply them (apply_sweep of rotations.h), each to rows of its own.
+// xBDSQR: singular values of real upper bidiagonal matrices by implicit QR iterations. An iteration
+// reads only the two diagonals: one thread does a sweep and records its Givens rotations, and then
+// all threads apply them (apply_sweep of rotations.h), each to rows of its own.
 #pragma once
 #include <metal_stdlib>
 
@@ -8,8 +8,9 @@
 
 namespace metalops {
 
-// Of [f g; 0 h], and the rotations with which [cl sl; -sl cl] [f g; 0 h] [cr -sr; sr cr] is
-// diagonal: `first`, the one of larger magnitude, and `second`. LAPACK's slasv2.
+// The SVD of the triangular matrix [f g; 0 h] (LAPACK's slasv2): with left = (cl, sl) and right =
+// (cr, sr), [cl sl; -sl cl] [f g; 0 h] [cr -sr; sr cr] is diagonal, with `first`, the value of
+// larger magnitude, and `second`.
 struct SingularTwoByTwo {
   float first;
   float second;
@@ -35,7 +36,7 @@ inline SingularTwoByTwo singular_values_of_two_by_two(float f, float g, float h)
     right = ::metal::float2(along / g, 1.0f);
   } else if (beside > 0.0f) {
     const float gap = larger - smaller;
-    const float l = gap == larger ? 1.0f : gap / larger;  // smaller may be nothing beside larger
+    const float l = gap == larger ? 1.0f : gap / larger;  // smaller may be negligible
     const float m = g / along;
     const float two_less = 2.0f - l;
     const float squared = m * m;
@@ -68,7 +69,7 @@ inline SingularTwoByTwo singular_values_of_two_by_two(float f, float g, float h)
   return result;
 }
 
-// The smaller singular value of [f g; 0 h]: LAPACK's slas2.
+// Returns the smaller singular value of [f g; 0 h] (LAPACK's slas2).
 inline float smaller_singular_value(float f, float g, float h) {
   const float smaller = ::metal::min(::metal::abs(f), ::metal::abs(h));
   const float larger = ::metal::max(::metal::abs(f), ::metal::abs(h));
@@ -95,24 +96,25 @@ inline float smaller_singular_value(float f, float g, float h) {
          (::metal::precise::sqrt(1.0f + x * x) + ::metal::precise::sqrt(1.0f + y * y));
 }
 
-// Implicit QR iterations as LAPACK's sbdsqr does them, with shifts or without, on a bidiagonal
-// matrix of n rows whose elements are at most about 1, so that small singular values keep relative
-// accuracy. diagonal: n numbers, which become the singular values, in no order and with signs that
-// the right or the left vectors are to take; beside: the n - 1 above it, which become zero. Begins
-// as zeros.
+// The state of implicit QR iterations (LAPACK's sbdsqr), with shifts or without, on a bidiagonal
+// matrix of n rows whose elements are at most about 1; small singular values keep relative
+// accuracy. `diagonal`, n elements, becomes the singular values, in no order and with signs that
+// the caller moves into the left or the right vectors; `beside`, the n - 1 elements of the
+// superdiagonal, becomes zero. The state begins as zeros.
 struct BidiagonalIteration {
-  int finished;  // rows at the end that are
-  int begin;     // the block that was worked on last: its first row, and the one behind its last
+  int finished;  // converged rows at the end
+  int begin;     // the block last worked on: its first row, and one past its last
   int end;
-  int step;  // 1 if its sweeps go down, -1 if they go up, 0 at the beginning
+  int step;  // 1 if sweeps go down the block, -1 if up, 0 at the beginning
   int sweeps;
-  float negligible;  // magnitude of elements beside the diagonal
+  float negligible;  // superdiagonal elements up to this magnitude become zero
 
-  // 0, or if 30 n sweeps did not suffice, how many singular values may be wrong.
+  // Returns 0, or if 30 n sweeps did not suffice, how many singular values may be wrong.
   int count_unfinished(int n) const { return sweeps < 30 * n ? 0 : n - finished; }
 };
 
-// Less than what matters beside the least singular value.
+// Returns the magnitude up to which superdiagonal elements do not matter to the smallest singular
+// value, from a lower estimate of that.
 template <typename Numbers>
 inline float negligible_in_bidiagonal(Numbers diagonal, Numbers beside, int n) {
   float below = ::metal::abs(diagonal[0]);
@@ -128,15 +130,15 @@ inline float negligible_in_bidiagonal(Numbers diagonal, Numbers beside, int n) {
                       6.0f * size * size * 0x1p-126f);
 }
 
-// The next sweep, of at most n - 1 rotations of columns of the left vectors and as many of the
-// right ones, which are recorded where those pointers are not null. Its count is zero if nothing is
-// left to do, or if 30 n sweeps did not suffice.
+// Does the next sweep, of at most n - 1 rotations of columns of the left vectors and as many of the
+// right ones, and records them where those pointers are not null. Returns a sweep of count zero if
+// nothing is left to do, or if 30 n sweeps did not suffice.
 template <typename Numbers, typename Rotations>
 inline Sweep next_sweep(Numbers diagonal, Numbers beside, int n,
                         thread BidiagonalIteration& iteration, Rotations left, Rotations right) {
   constexpr float kEpsilon = 0x1p-24f;
   constexpr float kTolerance = 10.0f * kEpsilon;
-  int end = n - iteration.finished;  // behind the last row that is not
+  int end = n - iteration.finished;  // one past the last unconverged row
   Sweep sweep = {0, -1, 0};
   if (iteration.step == 0) {
     iteration.negligible = negligible_in_bidiagonal(diagonal, beside, n);
@@ -172,16 +174,17 @@ inline Sweep next_sweep(Numbers diagonal, Numbers beside, int n,
       continue;
     }
     if (iteration.step == 0 || begin >= iteration.end || end <= iteration.begin) {
-      // From the larger end to the smaller one.
+      // The bulge is chased from the larger end to the smaller one.
       iteration.step = ::metal::abs(diagonal[begin]) >= ::metal::abs(diagonal[end - 1]) ? 1 : -1;
     }
-    // Rows and columns in the order of the sweep: beside[i + offset] is between i and i + step.
-    // Going up, the matrix is lower bidiagonal, and left and right change places.
+    // Below, rows and columns are in the order of the sweep: beside[i + offset] is between i and i
+    // + step. Going up, the matrix is lower bidiagonal, and left and right change roles.
     const int step = iteration.step;
     const int offset = step > 0 ? 0 : -1;
     const int from = step > 0 ? begin : end - 1;
     const int to = step > 0 ? end - 1 : begin;
-    // Convergence, by bounds of the smallest singular values of the rows up to each.
+    // Tests for convergence, with lower estimates of the smallest singular value of the rows up to
+    // each.
     bool is_split =
         ::metal::abs(beside[to - step + offset]) <= kTolerance * ::metal::abs(diagonal[to]);
     if (is_split) {
@@ -205,15 +208,15 @@ inline Sweep next_sweep(Numbers diagonal, Numbers beside, int n,
     iteration.begin = begin;
     iteration.end = end;
     float shift = 0.0f;
-    // A shift must not cost small singular values their relative accuracy.
+    // The shift is used only if small singular values keep their relative accuracy.
     if (float(n) * kTolerance * (least / largest) > kEpsilon) {
       const float corner = ::metal::abs(diagonal[from]);
       shift = smaller_singular_value(diagonal[to - step], beside[to - step + offset], diagonal[to]);
       const float ratio = shift / corner;
       shift = corner > 0.0f && ratio * ratio < kEpsilon ? 0.0f : shift;
     }
-    // The first rotation of each step is one of columns of the matrix if they go down, of rows if
-    // they go up.
+    // The first rotation of each step acts on columns if the sweep goes down, on rows if it goes
+    // up.
     const Rotations first = step > 0 ? right : left;
     const Rotations second = step > 0 ? left : right;
     const int count = end - 1 - begin;

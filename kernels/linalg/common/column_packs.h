@@ -1,6 +1,6 @@
-// Packs of 16 bytes of neighbouring elements of columns of T = float or float2, as they lie in
-// memory, for algorithms on columns that begin at packs. (Those of packs.h need not, and keep parts
-// apart.)
+// 16-byte vectors (float4, "packs") along the columns of a matrix whose columns are 16-byte
+// aligned. T is float or float2 (complex, interleaved). (planar_packs.h: vectors of planar complex
+// elements, with no alignment but an element's.)
 #pragma once
 #include <c10/metal/common.h>
 #include <metal_stdlib>
@@ -9,7 +9,7 @@
 
 namespace metalops {
 
-// The elements of packs.
+// Views packs as arrays of their elements.
 template <typename T>
 inline thread T* elements_of(thread::metal::float4* packs) {
   return reinterpret_cast<thread T*>(packs);
@@ -31,13 +31,13 @@ inline device const T* elements_of(device const ::metal::float4* packs) {
   return reinterpret_cast<device const T*>(packs);
 }
 
-// Each element times a number.
+// Returns each element of a pack times `factor`.
 inline ::metal::float4 times(::metal::float4 pack, float factor) { return pack * factor; }
 inline ::metal::float4 times(::metal::float4 pack, ::metal::float2 factor) {
   return pack * factor.x + ::metal::float4(-pack.y, pack.x, -pack.w, pack.z) * factor.y;
 }
 
-// first: the row that the pack begins with.
+// Operations on a pack of T. first: the row of its first element.
 template <typename T>
 struct ColumnPacks;
 
@@ -45,16 +45,16 @@ template <>
 struct ColumnPacks<float> {
   static constexpr constant int kRows = 4;
 
-  // The sum of the products of the elements of two packs, of a's conjugates.
+  // Returns the sum of conj(a_i) b_i over the elements.
   static float inner_product(::metal::float4 a, ::metal::float4 b) { return ::metal::dot(a, b); }
 
-  // With zeros in the rows before `from`.
+  // Returns the pack with zeros in the rows before `from`.
   static ::metal::float4 rows_from(::metal::float4 pack, int first, int from) {
     return ::metal::float4(first < from ? 0.0f : pack.x, first + 1 < from ? 0.0f : pack.y,
                            first + 2 < from ? 0.0f : pack.z, first + 3 < from ? 0.0f : pack.w);
   }
 
-  // Of the unit vector with a 1 in row `one`.
+  // Returns the pack of the unit vector that has its 1 in row `one`.
   static ::metal::float4 unit(int first, int one) {
     return ::metal::float4(first == one, first + 1 == one, first + 2 == one, first + 3 == one);
   }
@@ -79,16 +79,16 @@ struct ColumnPacks<::metal::float2> {
   }
 };
 
-// n, and the rows that fill up the last pack. (Headers of torch before 2.13 have neither
-// round_up nor ceil_div.)
+// Returns n rounded up to whole packs. (Headers of torch before 2.13 have neither round_up nor
+// ceil_div.)
 template <typename T>
 METAL_FUNC int with_padding(int n) {
   constexpr int kRows = ColumnPacks<T>::kRows;
   return (n + kRows - 1) / kRows * kRows;
 }
 
-// A sum of packs times numbers. Of complex ones the products with real and with imaginary parts are
-// added up apart, and turned once.
+// Accumulates a linear combination of packs. For complex T, products with real and with imaginary
+// parts are accumulated separately, and the latter are multiplied by i once, at the end.
 template <typename T>
 struct PackSum;
 
@@ -114,7 +114,7 @@ struct PackSum<::metal::float2> {
   }
 };
 
-// A sum of products of elements of packs, of a's conjugates.
+// Accumulates an inner product, the sum of conj(a_i) b_i, over packs.
 template <typename T>
 struct InnerSum;
 

@@ -1,5 +1,5 @@
-// Arithmetic on T = float and on T = float2, a complex number, alike. The operators + and -, and *
-// by a float, are the same for both.
+// Arithmetic that is the same for T = float and for T = float2, a complex number. The operators +
+// and -, and * by a float, work on both as they are.
 #pragma once
 #include <c10/metal/utils.h>
 #include <metal_stdlib>
@@ -24,11 +24,11 @@ METAL_FUNC ::metal::float2 conjugate(::metal::float2 a) { return ::metal::float2
 
 METAL_FUNC float multiply(float a, float b) { return a * b; }
 METAL_FUNC ::metal::float2 multiply(::metal::float2 a, ::metal::float2 b) {
-  // A sum and not a difference, of which g++ makes a fused one whatever it is told.
+  // This is a sum since g++ fuses a difference whatever it is told.
   return a.x * b + a.y * ::metal::float2(-b.y, b.x);
 }
 
-// c + a b.
+// Returns c + a b.
 METAL_FUNC float multiply_add(float c, float a, float b) { return ::metal::fma(a, b, c); }
 METAL_FUNC ::metal::float2 multiply_add(::metal::float2 c, ::metal::float2 a, ::metal::float2 b) {
   return ::metal::float2(::metal::fma(a.x, b.x, ::metal::fma(-a.y, b.y, c.x)),
@@ -38,23 +38,23 @@ METAL_FUNC ::metal::float2 multiply_add(::metal::float2 c, ::metal::float2 a, ::
 inline float squared_magnitude(float a) { return a * a; }
 inline float squared_magnitude(::metal::float2 a) { return ::metal::dot(a, a); }
 
-// The larger one of the magnitudes of both parts: it neither overflows nor underflows, and is at
-// least 0.7 of the magnitude. NaN only if both parts are.
+// Returns the larger magnitude of the real and the imaginary part: it neither overflows nor
+// underflows, and is at least 0.7 of |a|. It is NaN only if both parts are.
 inline float largest_part(float a) { return ::metal::abs(a); }
 inline float largest_part(::metal::float2 a) {
   return ::metal::max(::metal::abs(a.x), ::metal::abs(a.y));
 }
 
-// e such that a 2^-e is in [1, 2); 0 for what is zero or not finite.
+// Returns e such that |a| 2^-e is in [1, 2), or 0 if a is zero or not finite.
 inline int binary_exponent(float a) {
   return a != 0.0f && ::metal::isfinite(a) ? ::metal::ilogb(a) : 0;
 }
 
-// 2^e, of e from -126 to 127, without a call of ldexp(), which takes a CPU's library long.
+// Returns 2^e for e from -126 to 127, without ldexp(), which is slow in a CPU's library.
 inline float power_of_two(int e) { return as_type<float>((e + 127) << 23); }
 
-// A power of two by which numbers of at most that magnitude are to be multiplied so that their
-// squares neither overflow nor underflow but for what does not matter beside the largest one.
+// Returns a power of two to multiply elements of at most that magnitude by, so that their squares
+// do not overflow, and underflow only if they are negligible against the largest one.
 inline float safe_scale(float largest) {
   return power_of_two(::metal::clamp(-binary_exponent(largest), -126, 126));
 }
@@ -65,7 +65,7 @@ inline float magnitude(::metal::float2 a) {
   return ::metal::precise::sqrt(squared_magnitude(a * scale)) / scale;
 }
 
-// a / b, without overflow or underflow that the quotient itself does not have.
+// Returns a / b, without overflow or underflow unless the quotient itself has it.
 inline float divide(float a, float b) { return a / b; }
 inline ::metal::float2 divide(::metal::float2 a, ::metal::float2 b) {
   if (b.y == 0.0f) {

@@ -1,6 +1,7 @@
-// Merges of divide and conquer: neighbouring blocks of `block` columns of a matrix become one.
-// Those of a region, of `region` columns, are merged with each other; the last one of it may be
-// shorter, or have no neighbour. Numbers of a merge are where its columns are.
+// Merges of one level of divide and conquer (Cuppen's algorithm): adjacent blocks of `block`
+// columns of a matrix are merged in pairs, within regions of `region` columns. The last block of a
+// region may be shorter, or have no partner. Arrays with an element per column of the matrices hold
+// a merge's data where its columns are.
 #pragma once
 #include <metal_stdlib>
 
@@ -11,7 +12,7 @@ struct Merge {
   int begin;  // columns of its matrix
   int middle;
   int end;
-  int64_t place;  // of its first number
+  int64_t place;  // index of its first column in such arrays
 
   int size() const { return end - begin; }
   bool is_one_block() const { return middle >= end; }
@@ -25,7 +26,8 @@ inline Merge merge_at(int64_t matrix, int column, constant Parameters& p) {
           matrix * p.size + begin};
 }
 
-// Turns the tips of two vectors as the vectors are turned, [c s; -s c].
+// Rotates the tips (first and last elements) of two vectors by [c s; -s c], as the vectors
+// themselves are rotated.
 inline void turn_tips(device float2* tips, int2 pair, float2 rotation) {
   const float2 x = tips[pair.x];
   const float2 y = tips[pair.y];
@@ -33,7 +35,7 @@ inline void turn_tips(device float2* tips, int2 pair, float2 rotation) {
   tips[pair.y] = rotation.x * y - rotation.y * x;
 }
 
-// Turns two rows of a column of factors back.
+// Applies the inverse rotation to two rows of a column of factors.
 inline void turn_back(device float* column, int2 pair, float2 rotation) {
   const float a = column[pair.x];
   const float b = column[pair.y];

@@ -1,4 +1,4 @@
-// Hermitian matrices of which one triangle is read.
+// Hermitian (or real symmetric) matrices of which one triangle is read.
 #pragma once
 #include <metal_stdlib>
 
@@ -12,7 +12,7 @@ struct Source {
   device const T* matrix;
   constant SquaresParameters& p;
 
-  // Of the Hermitian matrix.
+  // Returns an element of the Hermitian matrix; those on the diagonal are real.
   T at(int row, int column) const {
     const bool is_stored = p.is_upper ? row <= column : row >= column;
     const T x = is_stored ? matrix[row * p.next_row + column * p.next_column]

@@ -1,5 +1,5 @@
-// The rows that a lane has, in registers, of a matrix of which some lanes of a simdgroup have all
-// rows (small_matrices.h).
+// Register tile of a small matrix (small_matrices.h) whose rows are distributed over some lanes of
+// a simdgroup.
 #pragma once
 #include <metal_stdlib>
 
@@ -8,7 +8,8 @@
 
 namespace metalops {
 
-// The rows that a lane has of a matrix of at most SIZE rows and columns, whose lanes take turns.
+// One lane's rows of a matrix of at most SIZE rows and columns: every LANES-th row, from row
+// `lane`.
 template <typename T, uint SIZE, uint LANES>
 struct RowsOfLane {
   static constexpr constant uint kRows = SIZE / LANES;
@@ -17,11 +18,11 @@ struct RowsOfLane {
 
   ::metal::float4 x[kRows][kPacks];
   uint lane;
-  uint count;  // of the rows of the matrix, or zero
+  uint count;  // rows of the matrix, or zero
 
   uint row(uint r) const thread { return r * LANES + lane; }
 
-  // With zeros behind its rows and columns.
+  // Loads the lane's rows, padded with zeros.
   void load(device const T* matrix, MatrixSteps steps, uint columns) thread {
     for (uint r = 0; r < kRows; ++r) {
       for (uint b = 0; b < kPacks; ++b) {

@@ -1,16 +1,17 @@
-// The choice of pivots: numbers of the largest size, and where they are.
+// Pivot search (IxAMAX): finds the element of largest magnitude and its row.
 #pragma once
 #include <metal_stdlib>
 
 namespace metalops {
 
-constexpr constant uint kMostSimdgroups = 32;  // of a threadgroup
+constexpr constant uint kMostSimdgroups = 32;  // per threadgroup
 
-// The size of numbers, as LAPACK has it for complex ones.
+// Returns |a|, or |re| + |im| for complex elements (LAPACK's cabs1).
 inline float sum_of_parts(float a) { return ::metal::abs(a); }
 inline float sum_of_parts(::metal::float2 a) { return ::metal::abs(a.x) + ::metal::abs(a.y); }
 
-// NaN is less than any number, so that rows are exchanged for numbers only.
+// Returns the magnitude by which pivots are chosen. NaN is less than any number, so that it is
+// never swapped up.
 template <typename T>
 inline float pivot_size(T a) {
   const float size = sum_of_parts(a);
@@ -21,9 +22,9 @@ struct Candidate {
   float size = -2.0f;
   uint row = 0xffffffff;
 
-  // The larger one; of equal ones the first.
+  // Keeps the larger candidate; of equal ones the one in the earlier row.
   void meet(float other_size, uint other_row) thread {
-    // Without branches, which nothing could predict.
+    // This has no branches, which nothing could predict.
     const bool is_better = (other_size > size) | ((other_size == size) & (other_row < row));
     size = is_better ? other_size : size;
     row = is_better ? other_row : row;

@@ -1,6 +1,6 @@
-// Numbers of matrices that lie in columns one behind the other, those of imaginary parts behind
-// those of real ones: threads take neighbouring rows, side by side, and all that they do with
-// numbers is done with plain floats.
+// Elements of column-major matrices in planar complex storage: each column holds its real parts
+// followed, `apart` floats behind, by its imaginary parts. Adjacent threads process adjacent rows,
+// so that loads are coalesced, and all arithmetic is on plain floats.
 #pragma once
 #include <metal_stdlib>
 
@@ -13,7 +13,7 @@ struct Parts;
 
 template <>
 struct Parts<float> {
-  static constexpr constant uint kWidth = 8;  // columns that a thread takes at once
+  static constexpr constant uint kWidth = 8;  // columns that a thread processes at once
   static constexpr constant uint kParts = 1;
   float real;
 
@@ -59,7 +59,7 @@ struct Parts<::metal::float2> {
             ::metal::fma(-a.imaginary, b.real, ::metal::fma(-a.real, b.imaginary, imaginary))};
   }
   Parts times(Parts a) const { return Parts{0.0f, 0.0f}.minus_product({-real, -imaginary}, a); }
-  // As Divisor has it.
+  // Returns the quotient by Smith's method, as Divisor of row_packs.h does.
   Parts divided_by(Parts a) const {
     const bool is_steep = ::metal::abs(a.real) < ::metal::abs(a.imaginary);
     const float large = is_steep ? a.imaginary : a.real;

@@ -1,5 +1,5 @@
-// Four neighbouring numbers at once, real (T = float) or complex (T = float2, whose real and
-// imaginary parts are kept apart). Numbers in memory need no alignment but their own.
+// Vectors of four adjacent elements, real (T = float) or complex (T = float2). Complex ones are
+// planar in registers and interleaved in memory. Memory needs no alignment but an element's.
 #pragma once
 #include <metal_stdlib>
 
@@ -73,7 +73,8 @@ METAL_FUNC void set_element(thread ComplexPack& a, uint i, ::metal::float2 x) {
   a.im[i] = x.y;
 }
 
-// Of which only `count` may exist, and may be none; the others are zero.
+// Loads the first `count` of four elements, which may be none or all of them (count < 0, count >
+// 4); the other ones are zero.
 template <typename T>
 METAL_FUNC Pack<T> load_some(device const T* x, int count) {
   if (count >= 4) {
@@ -103,7 +104,7 @@ METAL_FUNC void store_some(device T* x, Pack<T> a, int count) {
 
 // ---- arithmetic ---------------------------------------------------------------------------------
 
-// Those of b where the mask says so, otherwise those of a.
+// Returns elements of b where the mask is true, of a where it is false.
 METAL_FUNC RealPack choose(RealPack a, RealPack b, ::metal::bool4 mask) {
   return {::metal::select(a.re, b.re, mask)};
 }
@@ -119,7 +120,7 @@ METAL_FUNC ComplexPack scaled(ComplexPack a, float factor) {
   return {a.re * factor, a.im * factor};
 }
 
-// sum + a b.
+// Returns sum + a b.
 METAL_FUNC RealPack multiply_add(RealPack sum, RealPack a, RealPack b) {
   return {::metal::fma(a.re, b.re, sum.re)};
 }
@@ -128,7 +129,7 @@ METAL_FUNC ComplexPack multiply_add(ComplexPack sum, ComplexPack a, ComplexPack 
           ::metal::fma(a.re, b.im, ::metal::fma(a.im, b.re, sum.im))};
 }
 
-// sum + conj(a) b.
+// Returns sum + conj(a) b.
 METAL_FUNC RealPack conjugate_multiply_add(RealPack sum, RealPack a, RealPack b) {
   return multiply_add(sum, a, b);
 }
@@ -152,7 +153,7 @@ METAL_FUNC ::metal::float2 sum_of(ComplexPack a) {
                          (a.im.x + a.im.y) + (a.im.z + a.im.w));
 }
 
-// sum + |a|^2 of each.
+// Returns sum + |a|^2 of each element.
 METAL_FUNC ::metal::float4 add_squares(::metal::float4 sum, RealPack a) {
   return ::metal::fma(a.re, a.re, sum);
 }

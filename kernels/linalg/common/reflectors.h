@@ -1,5 +1,5 @@
-// Householder reflectors as LAPACK's xLARFG makes them: H = 1 - tau v v^H with v[0] = 1 and
-// H^H (alpha, x) = (beta, 0), beta real.
+// xLARFG: Householder reflectors H = 1 - tau v v^H with v[0] = 1 and H^H (alpha, x) = (beta, 0),
+// beta real.
 #pragma once
 #include <metal_stdlib>
 
@@ -7,17 +7,17 @@
 
 namespace metalops {
 
-// How large the elements of a vector are: what a reflector has to know of x. To be made of all
-// elements in one pass; if it is_rough() then, which is rare, the squares are added up once more
-// with the scale of rescaled().
+// The magnitude of a vector x, from which its reflector is made. It is accumulated over all
+// elements in one pass; if is_rough() is true then, which is rare, the squares are added up once
+// more with the scale of rescaled().
 struct Extent {
-  float largest;  // magnitude of a part of an element
+  float largest;  // largest magnitude of a real or an imaginary part
   float squares;  // sum of the squared magnitudes of the elements times scale
   float scale;    // a power of two
 
   static Extent none() { return {0.0f, 0.0f, 1.0f}; }
 
-  // Whether squares may have overflowed, or may have lost elements that underflowed.
+  // Returns true if squares may have overflowed, or lost elements by underflow.
   bool is_rough() const { return largest != 0.0f && !(squares >= 1e-25f && squares <= 1e37f); }
 
   Extent rescaled() const { return {largest, 0.0f, safe_scale(largest)}; }
@@ -32,8 +32,8 @@ struct Reflector {
   float scale;  // v[i] = x[i] scale / divisor
   T divisor;
 
-  // Whether elements may be multiplied by factor() instead: dividing complex numbers takes long.
-  // Quotients of real ones are more exact.
+  // Returns true if elements may be multiplied by factor() instead: complex division is slow.
+  // Quotients of real elements are more exact.
   bool has_factor() const {
     return is_complex_v<T> && scale == 1.0f && largest_part(divisor) >= 1e-30f &&
            largest_part(divisor) <= 1e30f;
@@ -42,7 +42,7 @@ struct Reflector {
   T element(T x) const { return divide(x * scale, divisor); }
 };
 
-// x: of what follows alpha.
+// Returns the reflector of the vector (alpha, x). x: the extent of the elements behind alpha.
 template <typename T>
 inline Reflector<T> reflector_of(T alpha, Extent x) {
   if (x.largest == 0.0f && x.squares == 0.0f && imaginary_part(alpha) == 0.0f) {

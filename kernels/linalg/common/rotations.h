@@ -1,13 +1,13 @@
-// Plane rotations, and the iterations on the eigenvalues of symmetric tridiagonal matrices that are
-// made of them. An iteration reads nothing but the two diagonals: so one thread does a sweep and
-// records its rotations, and then all threads apply them, each to rows of its own.
+// Givens rotations (xLARTG), and the implicit QL and QR iterations on symmetric tridiagonal
+// matrices that are made of them (xSTEQR). An iteration reads only the two diagonals: one thread
+// does a sweep and records its rotations, and then all threads apply them, each to rows of its own.
 #pragma once
 #include <metal_stdlib>
 
 namespace metalops {
 
-// c and s such that [c s; -s c] [f; g] = [r; 0]; returns r. Neither overflows nor underflows where
-// r does not (as LAPACK's slartg, up to the signs where f is zero).
+// Finds c and s such that [c s; -s c] [f; g] = [r; 0], and returns r. They do not overflow or
+// underflow unless r does (as LAPACK's slartg, up to the signs where f is zero).
 inline float rotation_of(float f, float g, thread float& c, thread float& s) {
   if (g == 0.0f) {
     c = 1.0f;
@@ -26,7 +26,7 @@ inline float rotation_of(float f, float g, thread float& c, thread float& s) {
 }
 
 // The eigenvalues of [a b; b c], of larger magnitude first, and (cosine, sine), the eigenvector of
-// the first one: LAPACK's slaev2.
+// the first one (LAPACK's slaev2).
 struct TwoByTwo {
   float first;
   float second;
@@ -76,15 +76,16 @@ inline TwoByTwo eigenvalues_of_two_by_two(float a, float b, float c) {
   return result;
 }
 
-// Rotations of neighbouring columns: first of `first` and the one `step` (1 or -1) before it, then
-// of that one and the one before it, and so on.
+// Rotations of adjacent columns: first of column `first` and the one `step` (1 or -1) before it,
+// then of that one and the one before it, and so on.
 struct Sweep {
   int first;
   int step;
   int count;
 };
 
-// To columns that are `stride` apart; `row` is an element or a pack of the first column.
+// Applies a sweep to one row, or to a pack of rows, of a matrix whose columns are `stride` apart
+// (xLASR). row: points to the element, or the pack, in the first column.
 template <typename Pack, typename Row, typename Rotations>
 inline void apply_sweep(Row row, int stride, Sweep sweep, Rotations rotations) {
   const int step = sweep.step * stride;
@@ -101,17 +102,17 @@ inline void apply_sweep(Row row, int stride, Sweep sweep, Rotations rotations) {
   row[place] = x;
 }
 
-// Implicit QL and QR iterations on a symmetric tridiagonal matrix of n rows whose elements are at
-// most about 1, as LAPACK's ssteqr does them. diagonal: n numbers, which become the eigenvalues;
-// beside: n - 1, which become zero. Begins as zeros.
+// The state of implicit QL and QR iterations (LAPACK's ssteqr) on a symmetric tridiagonal matrix of
+// n rows whose elements are at most about 1. `diagonal`, n elements, becomes the eigenvalues;
+// `beside`, the n - 1 off-diagonal elements, becomes zero. The state begins as zeros.
 struct TridiagonalIteration {
-  int next;  // the first row behind the block that is worked on
-  int at;    // the rows from `at` to `end`, in steps of `step`, are what is left of the block
+  int next;  // the first row past the current block
+  int at;    // rows `at` to `end`, in steps of `step`, are what is left of the block
   int end;
   int step;
   int sweeps;
 
-  // 0, or if 30 n sweeps did not suffice, how many eigenvalues may be wrong.
+  // Returns 0, or if 30 n sweeps did not suffice, how many eigenvalues may be wrong.
   int count_unfinished(int n) const {
     return sweeps < 30 * n ? 0 : ::metal::abs(end - at) + n - next;
   }
@@ -123,8 +124,8 @@ inline bool is_negligible(float beside, float above, float below) {
   return beside * beside <= kSquaredEpsilon * ::metal::abs(above) * ::metal::abs(below) + kTiny;
 }
 
-// The next sweep, of at most n - 1 rotations, which are recorded where `rotations` is not a null
-// pointer. Its count is zero if nothing is left to do, or if 30 n sweeps did not suffice.
+// Does the next sweep, of at most n - 1 rotations, and records them where `rotations` is not null.
+// Returns a sweep of count zero if nothing is left to do, or if 30 n sweeps did not suffice.
 template <typename Numbers, typename Rotations>
 inline Sweep next_sweep(Numbers diagonal, Numbers beside, int n,
                         thread TridiagonalIteration& iteration, Rotations rotations) {

@@ -1,6 +1,6 @@
-// Packs of neighbouring columns in a row of a matrix of T: four of float, two of float2, in a
-// float4. What a thread takes at once of matrices that lie in rows. (column_packs.h: of those in
-// columns.)
+// 16-byte vectors (float4, "packs") along the rows of a row-major matrix of T: four float, or two
+// float2 (complex, interleaved). A thread processes one pack at a time. (column_packs.h: vectors
+// along columns.)
 #pragma once
 #include <c10/metal/common.h>
 
@@ -33,7 +33,7 @@ METAL_FUNC void set_column(thread::metal::float4& pack, unsigned i, ::metal::flo
 METAL_FUNC ::metal::float4 all_columns(float value) { return ::metal::float4(value); }
 METAL_FUNC ::metal::float4 all_columns(::metal::float2 value) { return value.xyxy; }
 
-// Of a pack, the columns before one of them, which may be the first or none of them.
+// Returns the mask of a pack's columns before column i, from none (i = 0) to all of them.
 template <typename T>
 METAL_FUNC ::metal::bool4 columns_before(unsigned i) {
   return sizeof(T) == sizeof(float) ? ::metal::uint4(0, 1, 2, 3) < ::metal::uint4(i)
@@ -45,7 +45,7 @@ METAL_FUNC ::metal::float4 conjugate_columns(::metal::float4 pack, ::metal::floa
   return ::metal::float4(pack.x, -pack.y, pack.z, -pack.w);
 }
 
-// x - a y.
+// Returns x - a y.
 METAL_FUNC ::metal::float4 minus_product(::metal::float4 x, float a, ::metal::float4 y) {
   return ::metal::fma(::metal::float4(-a), y, x);
 }
@@ -54,12 +54,12 @@ METAL_FUNC ::metal::float4 minus_product(::metal::float4 x, ::metal::float2 a, :
   return ::metal::fma(::metal::float4(a.y), ::metal::float4(y.y, -y.x, y.w, -y.z), x);
 }
 
-// What many numbers are divided by.
+// A divisor of many elements.
 template <typename T>
 struct Divisor;
 
-// As LAPACK does, numbers are multiplied with the inverse, unless that is too large or too small
-// for it: a GPU takes long for a quotient.
+// Like LAPACK, this multiplies by the reciprocal, unless that is too large or too small for a
+// normal number: division is slow on a GPU.
 template <>
 struct Divisor<float> {
   float value;
@@ -73,11 +73,10 @@ struct Divisor<float> {
 
 METAL_FUNC Divisor<float> divisor_of(float number) { return {number, 1.0f / number}; }
 
-// R. L. Smith's quotient of complex numbers (Communications of the ACM 5, 1962): nothing is
-// squared.
+// R. L. Smith's complex division (Communications of the ACM 5, 1962), which squares nothing.
 template <>
 struct Divisor<::metal::float2> {
-  bool is_steep;  // closer to the imaginary axis: all numbers are turned by -i
+  bool is_steep;  // closer to the imaginary axis: dividends are multiplied by -i
   float ratio;
   Divisor<float> whole;
 
@@ -94,7 +93,7 @@ struct Divisor<::metal::float2> {
 METAL_FUNC Divisor<::metal::float2> divisor_of(::metal::float2 number) {
   const bool is_steep = ::metal::abs(number.x) < ::metal::abs(number.y);
   const ::metal::float2 turned = is_steep ? ::metal::float2(number.y, -number.x) : number;
-  // A real number, zero too, is divided by as such.
+  // A real divisor, also zero, divides as a real number.
   const float ratio = turned.y == 0.0f ? 0.0f : turned.y / turned.x;
   return {is_steep, ratio, divisor_of(::metal::fma(turned.y, ratio, turned.x))};
 }

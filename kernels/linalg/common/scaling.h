@@ -1,5 +1,5 @@
-// Matrices that are scaled to be about 1 by powers of two, what can be said of their elements then,
-// and the order of what is computed of them.
+// Scaling of matrices by powers of two so that elements are about 1, reflectors of matrices scaled
+// so, and the sort order of results.
 #pragma once
 #include <metal_stdlib>
 
@@ -8,8 +8,8 @@
 
 namespace metalops {
 
-// The magnitude of the larger part; infinity for what is not finite. (As integers magnitudes have
-// the same order, and NaN comes last.)
+// Returns the larger magnitude of the real and the imaginary part, or infinity if x is not finite.
+// (As integers, magnitudes have the same order, and NaN comes last.)
 template <typename T>
 inline float finite_magnitude(T x) {
   constexpr uint kInfinity = 0x7f800000;
@@ -18,21 +18,22 @@ inline float finite_magnitude(T x) {
   return as_type<float>(::metal::min(::metal::max(re, im), kInfinity));
 }
 
-// e such that numbers of at most that magnitude times 2^-e are less than 1.
+// Returns e such that elements of at most that magnitude times 2^-e are less than 1; 0 if `largest`
+// is zero or not finite.
 inline int exponent_above(float largest) {
   return largest > 0.0f && ::metal::isfinite(largest) ? ::metal::ilogb(largest) + 1 : 0;
 }
 
-// x 2^e, in two steps, each of which is the product with a normal number. Beyond 2^-252 nothing
-// is left of any x.
+// Returns x 2^e, in two steps, each of which multiplies by a normal number. e is clamped to -252:
+// beyond that nothing is left of any x.
 template <typename X>
 inline X with_exponent(X x, int e) {
   const int half_of_it = ::metal::clamp(e / 2, -126, 126);
   return x * power_of_two(half_of_it) * power_of_two(::metal::clamp(e - half_of_it, -126, 126));
 }
 
-// tail: the sum of |x_i|^2 where the matrix is about 1. What is smaller than its rounding errors by
-// far counts as nothing: its squares may have underflowed.
+// Returns the reflector of (alpha, x) for a matrix that is about 1. tail: the sum of |x_i|^2, or 0
+// if x is far below the matrix's rounding errors: its squares may have underflowed then.
 template <typename T>
 inline Reflector<T> reflector_of_scaled(T alpha, float tail) {
   Extent extent = Extent::none();
@@ -42,7 +43,7 @@ inline Reflector<T> reflector_of_scaled(T alpha, float tail) {
   return reflector_of(alpha, extent);
 }
 
-// Where the value `index` is among all in ascending order.
+// Returns the position of the value `index` in ascending order.
 template <typename Floats>
 inline int rank_of(Floats values, int n, int index) {
   const float value = values[index];
@@ -53,7 +54,7 @@ inline int rank_of(Floats values, int n, int index) {
   return rank;
 }
 
-// The same of magnitudes in descending order.
+// Returns the position of the value `index` in descending order of magnitudes.
 template <typename Floats>
 inline int descending_rank_of(Floats values, int n, int index) {
   const float value = ::metal::abs(values[index]);

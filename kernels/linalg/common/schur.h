@@ -1,5 +1,5 @@
-// QR iterations of a team on a Hessenberg matrix of moderate size, to its Schur form: with double
-// shifts on real matrices, with single ones on complex matrices (LAPACK's xLAHQR and xLANV2).
+// xLAHQR and xLANV2: QR iterations of a team (teams.h) on a Hessenberg matrix of moderate size, to
+// its Schur form, with double shifts on real matrices and single shifts on complex ones.
 //
 // Matrices are columns of packs, STRIDE packs apart. One lane decides and makes reflectors; then
 // each lane applies them to columns, and to packs of rows, of its own.
@@ -12,7 +12,7 @@
 
 namespace metalops {
 
-// Of rows that a reflector of a sweep changes.
+// The number of rows that a reflector of a sweep changes.
 template <typename T>
 constant constexpr int kBulge = is_complex_v<T> ? 2 : 3;
 
@@ -27,8 +27,9 @@ inline float sum_of_parts(T x) {
 
 // ---- two by two ---------------------------------------------------------------------------------
 
-// A real matrix of two rows, [a b; c d], and the rotation [cosine sine; -sine cosine] that brought
-// it to standard form from both sides: with c zero, or with a = d and b c negative.
+// The Schur factorisation of a real 2-by-2 block (LAPACK's slanv2): [a b; c d] in standard form,
+// with c zero, or with a = d and b c negative, and the rotation [cosine sine; -sine cosine] that
+// brought it there from both sides.
 struct StandardBlock {
   float a;
   float b;
@@ -37,7 +38,7 @@ struct StandardBlock {
   float cosine;
   float sine;
 
-  // Of the first eigenvalue.
+  // Returns the imaginary part of the first eigenvalue.
   float imaginary() const {
     return c == 0.0f
                ? 0.0f
@@ -52,7 +53,7 @@ inline float hypotenuse(float x, float y) {
   return scale * ::metal::precise::sqrt(x * x + y * y);
 }
 
-// LAPACK's slanv2.
+// Brings a block to standard form.
 inline StandardBlock standard_block(float a, float b, float c, float d) {
   if (c == 0.0f) {
     return {a, b, c, d, 1.0f, 0.0f};
@@ -77,7 +78,7 @@ inline StandardBlock standard_block(float a, float b, float c, float d) {
     const float length = hypotenuse(c, z);
     return {d + z, b - c, 0.0f, d - (larger / z) * smaller, z / length, c / length};
   }
-  // Eigenvalues that are complex, or almost the same.
+  // The eigenvalues are complex, or almost equal.
   const float sum = b + c;
   const float length = hypotenuse(sum, difference);
   float cosine = ::metal::precise::sqrt(0.5f * (1.0f + ::metal::abs(sum) / length));
@@ -114,26 +115,26 @@ inline StandardBlock standard_block(float a, float b, float c, float d) {
 
 // ---- decisions ----------------------------------------------------------------------------------
 
-// What the team is to do next.
+// The team's next step.
 enum class SchurDoes : int { kEnd, kRotate, kSweep };
 
 template <typename T>
 struct SchurStep {
   SchurDoes what;
-  int low;  // the rows from `low` to `high` are what is worked on
+  int low;  // rows `low` to `high` are the active block
   int high;
-  int first;    // of the rows that a rotation or the sweep's first reflector changes
+  int first;    // first row that a rotation or the sweep's first reflector changes
   int stalled;  // sweeps since an eigenvalue was found
-  int sweeps;   // that may still be done
-  float size;   // of the matrix's largest element
+  int sweeps;   // left before the iteration limit
+  float size;   // largest magnitude in the matrix
   T v[3];       // cosine and sine, or the first column of the sweep
 
-  // 0, or if the sweeps did not suffice, how many eigenvalues may be wrong.
+  // Returns 0, or if the sweeps did not suffice, how many eigenvalues may be wrong.
   int count_unfinished() const { return high + 1; }
 };
 
-// Whether the element before the diagonal in row k is zero but for rounding errors (Ahues and
-// Tisseur's test). n: of the matrix. tiny: what counts as zero anywhere.
+// Returns true if the subdiagonal element in row k is negligible (Ahues and Tisseur's test). n:
+// rows of the matrix. tiny: magnitudes up to this count as zero anywhere.
 template <typename T, typename Columns>
 inline bool is_split(Columns packs, int stride, int n, int k, float tiny) {
   const auto left = elements_of<T>(packs + (k - 1) * stride);
@@ -169,7 +170,7 @@ struct RealShifts {
   float2 second;
 };
 
-// The eigenvalues of [a b; c d], or if they are real, twice the one next to d.
+// Returns the eigenvalues of [a b; c d], or if they are real, twice the one closer to d.
 inline RealShifts shifts_of(float a, float b, float c, float d) {
   const float scale = ::metal::abs(a) + ::metal::abs(b) + ::metal::abs(c) + ::metal::abs(d);
   if (scale == 0.0f) {
@@ -203,8 +204,8 @@ inline float2 square_root(float2 x) {
                      : float2(::metal::abs(other), ::metal::copysign(root, x.y));
 }
 
-// What the first column of (H - first) (H - second) is a multiple of: a and b are the first two
-// columns of H, from the diagonal's element of the first one on.
+// Returns a multiple of the first column of (H - first) (H - second) (LAPACK's slaqr1). a, b: the
+// first two columns of H, from the first one's diagonal element on.
 template <typename A, typename B>
 inline float3 first_column(A a, B b, float2 first, float2 second) {
   float s = ::metal::abs(a[0] - second.x) + ::metal::abs(second.y) + ::metal::abs(a[1]);
@@ -217,7 +218,8 @@ inline float3 first_column(A a, B b, float2 first, float2 second) {
   return float3(x, y, z) / s;
 }
 
-// Where a sweep with double shifts begins, and with what.
+// Begins a sweep with double shifts: finds its first row and its first column, step->first and
+// step->v.
 template <typename T, int STRIDE, typename Columns, typename Step>
 inline void begin_sweep(Columns packs, Step step, float) {
   const int low = step->low;
@@ -263,7 +265,7 @@ inline void begin_sweep(Columns packs, Step step, float) {
   step->first = m;
 }
 
-// With a single one.
+// Begins a sweep with a single shift, likewise.
 template <typename T, int STRIDE, typename Columns, typename Step>
 inline void begin_sweep(Columns packs, Step step, float2) {
   const int low = step->low;
@@ -316,8 +318,8 @@ inline void begin_sweep(Columns packs, Step step, float2) {
   step->first = m;
 }
 
-// Brings rows high - 1 and high, an eigenvalue or two, to standard form; whether others have to be
-// rotated with them.
+// Brings the real 2-by-2 block in rows high - 1 and high to standard form. Returns true if the rest
+// of the matrix has to be rotated with it.
 template <typename T, int STRIDE, typename Columns, typename Step>
 inline bool standardise(Columns packs, Step step, float) {
   const int high = step->high;
@@ -340,12 +342,12 @@ inline bool standardise(Columns, Step, float2) {
   return false;
 }
 
-// Splits off what eigenvalues it can and finds what to do next. One lane does it.
+// Deflates converged eigenvalues and decides on the next step. One lane does it.
 template <typename T, int STRIDE, typename Columns, typename Step>
 inline void decide(Columns packs, int n, bool with_form, Step step) {
   while (step->high >= 0) {
     int k = step->high;
-    // Rounding errors of what is large are as good as zero where nothing else helps.
+    // After a stall, rounding errors of the largest element count as zero.
     const float tiny =
         step->stalled < kSchurPatience ? kSchurTiny : 0.25f * kSchurEpsilon * step->size;
     while (k > step->low && !is_split<T>(packs, STRIDE, n, k, tiny)) {
@@ -382,15 +384,15 @@ inline void decide(Columns packs, int n, bool with_form, Step step) {
 
 // ---- what the team does -------------------------------------------------------------------------
 
-// 1 - tau v v^H with v[0] = 1.
+// A reflector 1 - tau v v^H with v[0] = 1, which is not stored.
 template <typename T>
 struct Bulge {
   T v[2];
   T tau;
 };
 
-// The reflector of rows k to k + count - 1 of the column before k, or of the sweep's first one. One
-// lane does it.
+// Returns the reflector of rows k to k + count - 1 that zeroes column k - 1 below row k, or the
+// sweep's first one. One lane does it.
 template <typename T, int STRIDE, typename Columns, typename Step>
 inline Bulge<T> bulge_of(Columns packs, Step step, int k, int count) {
   T x[3] = {step->v[0], step->v[1], kBulge<T> == 3 ? step->v[2] : step->v[1]};
@@ -429,7 +431,7 @@ inline Bulge<T> bulge_of(Columns packs, Step step, int k, int count) {
   return bulge;
 }
 
-// To `count` rows of a column, of the adjoint.
+// Applies the adjoint of a reflector to `count` rows of a column.
 template <typename T, typename Elements>
 inline void reflect_rows(Elements x, Bulge<T> bulge, int count) {
   T sum = x[0] + multiply(conjugate(bulge.v[0]), x[1]);
@@ -444,7 +446,7 @@ inline void reflect_rows(Elements x, Bulge<T> bulge, int count) {
   }
 }
 
-// To packs of `count` columns.
+// Applies a reflector from the right to a pack of rows of `count` columns.
 template <typename T, int STRIDE, typename Packs>
 inline void reflect_columns(Packs x, Bulge<T> bulge, int count) {
   float4 sum = x[0] + times(x[STRIDE], bulge.v[0]);
@@ -459,7 +461,7 @@ inline void reflect_columns(Packs x, Bulge<T> bulge, int count) {
   }
 }
 
-// Rotates what is above and right of a block of two rows that has been brought to standard form,
+// Rotates the elements above and right of a 2-by-2 block that has been brought to standard form,
 // and the vectors.
 template <typename T, typename Team, int STRIDE, typename Columns, typename Vectors, typename Step>
 inline void rotate(Columns packs, Vectors vectors, int lane, int n, Step step) {
@@ -491,8 +493,9 @@ inline void rotate(Columns packs, Vectors vectors, int lane, int n, Step step) {
   }
 }
 
-// A reflector of rows k to k + count - 1, and what it makes of rows from pack `first_pack` to row
-// `last_row`, of columns up to `last_column`, and of so many packs of rows of the vectors.
+// Makes the reflector of rows k to k + count - 1 and applies it: from the left to columns k to
+// `last_column`, from the right to rows from pack `first_pack` to row `last_row` and to
+// `vector_packs` packs of rows of the vectors.
 template <typename T, typename Team, int STRIDE, typename Columns, typename Vectors, typename Step,
           typename SharedBulge>
 inline void chase_bulge(Columns packs, Vectors vectors, int lane, int k, int count, int first_pack,
@@ -518,8 +521,9 @@ inline void chase_bulge(Columns packs, Vectors vectors, int lane, int k, int cou
   Team::wait();
 }
 
-// The Schur form of a Hessenberg matrix of n rows, or only its diagonal blocks; `vectors` is
-// multiplied with what brings it there. step, bulge: of memory that the team shares.
+// Computes the Schur form of a Hessenberg matrix of n rows, or only its diagonal blocks (not
+// with_form), and multiplies `vectors` by the transformation. step, shared: in memory that the team
+// shares.
 template <typename T, typename Team, int STRIDE, typename Columns, typename Vectors, typename Step,
           typename SharedBulge>
 inline void find_schur_form(Columns packs, Vectors vectors, int lane, int n, int padded,

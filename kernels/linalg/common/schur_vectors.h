@@ -1,5 +1,4 @@
-// Eigenvectors of matrices in Schur form by back substitution (LAPACK's xTREVC), each by one
-// thread.
+// xTREVC: eigenvectors of a matrix in Schur form by back substitution, one thread per eigenvector.
 #pragma once
 #include <metal_stdlib>
 
@@ -10,7 +9,8 @@
 
 namespace metalops {
 
-// A complex vector of so many packs of T, for products with columns of T.
+// A complex vector of PACKS packs of T, for products with columns of T: planar for float,
+// interleaved for float2.
 template <typename T, int PACKS>
 struct ComplexColumn;
 
@@ -84,7 +84,7 @@ inline void clear(thread ComplexColumn<float2, PACKS>& x) {
   }
 }
 
-// Divisors that are smaller are as good as this one: it is a rounding error of a matrix that is
+// Returns the magnitude that replaces smaller divisors: it is a rounding error of a matrix that is
 // about 1.
 inline float smallest_divisor(float2 value) {
   return ::metal::max(kSchurEpsilon * sum_of_parts(value), 0x1p-64f);
@@ -94,7 +94,7 @@ inline float2 divisor_of(float2 x, float smallest) {
   return sum_of_parts(x) < smallest ? float2(smallest, 0.0f) : x;
 }
 
-// The solution of [a - value, b; c, d - value] x = y, c not zero.
+// The solution of [a - value, b; c, d - value] (first, second) = (y, z), with c not zero.
 struct TwoUnknowns {
   float2 first;
   float2 second;
@@ -116,14 +116,15 @@ inline TwoUnknowns solve_two_by_two(float a, float b, float c, float d, float2 v
   return {(z + multiply(-lower, second)) / c, second};
 }
 
-// Whether rows k and k + 1 of a matrix in Schur form are a block of complex eigenvalues.
+// Returns true if rows k and k + 1 of a matrix in Schur form are a 2-by-2 block of complex
+// eigenvalues.
 template <typename T, int STRIDE, typename Columns>
 inline bool is_pair(Columns packs, int n, int k) {
   return !is_complex_v<T> && k >= 0 && k + 1 < n &&
          real_part(elements_of<T>(packs + k * STRIDE)[k + 1]) != 0.0f;
 }
 
-// The eigenvalue in row k; of a pair the one whose imaginary part is positive.
+// Returns the eigenvalue in row k; of a complex pair, the one with positive imaginary part.
 template <typename T, int STRIDE, typename Columns>
 inline float2 schur_value(Columns packs, int n, int k) {
   const auto column = elements_of<T>(packs + k * STRIDE);
@@ -136,7 +137,7 @@ inline float2 schur_value(Columns packs, int n, int k) {
   return value;
 }
 
-// Adds the product of what is above row `end` of a column with a number.
+// Adds `factor` times the rows of a column above row `end`.
 template <typename T, int PACKS, typename Column>
 inline void add_above(thread ComplexColumn<T, PACKS>& x, Column column, int end, float2 factor) {
   constexpr int kRows = ColumnPacks<T>::kRows;
@@ -150,7 +151,8 @@ inline void add_above(thread ComplexColumn<T, PACKS>& x, Column column, int end,
   }
 }
 
-// The eigenvector of a triangular matrix, or one of blocks, with the value in row j. It is about 1.
+// Finds the eigenvector of a (block) triangular matrix, which is about 1, for the eigenvalue in row
+// j.
 template <typename T, int STRIDE, int PACKS, typename Columns>
 inline void back_substitute(thread ComplexColumn<T, PACKS>& x, Columns packs, int n, int j,
                             float2 value) {

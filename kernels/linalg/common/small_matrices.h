@@ -1,5 +1,5 @@
-// Matrices of few rows and columns, each of which a thread holds, or lanes of a simdgroup, of which
-// each has a row: in rows of packs (row_packs.h); tensors of them of any strides.
+// Batches of small matrices in registers: a thread holds a whole matrix, or lanes of a simdgroup
+// hold rows of it, as rows of packs (row_packs.h). The tensors have any strides.
 #pragma once
 #include <c10/metal/common.h>
 #ifndef __METAL__
@@ -8,15 +8,15 @@
 
 namespace metalops {
 
-// Rows, and columns, of a matrix that a thread holds at most.
+// The most rows, and columns, of a matrix that one thread holds.
 C10_METAL_CONSTEXPR unsigned kMostOfOneThread = 8;
-// That some lanes hold at most, in registers, and how many lanes these are. (Eight lanes for 32
-// rows take twice as long on an H100 as a panel, 32 lanes three times as long on the software
-// device.)
+// The most rows, and columns, of a matrix that lanes hold in registers, and the number of these
+// lanes. (Eight lanes for 32 rows take twice as long on an H100 as a panel, 32 lanes three times as
+// long on the software device.)
 C10_METAL_CONSTEXPR unsigned kMostOfLanes = 16;
 C10_METAL_CONSTEXPR unsigned kLanes = 4;
 
-// Steps are counted in numbers.
+// Strides, in elements.
 struct MatrixSteps {
   int64_t matrix;
   int64_t row;
@@ -29,7 +29,7 @@ struct SmallMatricesParameters {
   uint32_t matrices;
   uint32_t rows;
   uint32_t columns;
-  uint32_t mode;  // what a kernel says
+  uint32_t mode;  // meaning depends on the kernel
 };
 
 }  // namespace metalops
@@ -42,12 +42,12 @@ struct SmallMatricesParameters {
 
 namespace metalops {
 
-// Packs in a row of a matrix of at most SIZE columns.
+// The number of packs in a row of a matrix of at most SIZE columns.
 template <typename T, uint SIZE>
 constexpr constant uint kPacksOfRow = SIZE / kColumnsOfPack<T>;
 
-// What a matrix has at a place of a row of `count` numbers, or zero behind it, and where is_there
-// says that there is no such row. Without branches: what there is not is read as the last number.
+// Loads element i of a row of `count` elements, or zero if i is past its end, or if is_there is
+// false, as there is no such row. There are no branches: indices past the end are clamped.
 template <typename T>
 METAL_FUNC T number_of_row(device const T* row, int64_t step, uint i, uint count, bool is_there) {
   const T number = row[::metal::min(i, count - 1) * step];
@@ -66,8 +66,8 @@ METAL_FUNC::metal::float4 pack_of_row(device const ::metal::float2* row, int64_t
                          number_of_row(row, step, first + 1, count, is_there));
 }
 
-// With zeros behind its rows and columns. Here and below, indices of the rows are constants, so
-// that they may stay in registers.
+// Loads a matrix, padded with zeros. Here and below, row indices are compile-time constants, so
+// that the rows may stay in registers.
 template <typename T, uint SIZE>
 inline void load_matrix(thread::metal::float4* rows, device const T* from, MatrixSteps steps,
                         uint row_count, uint column_count) {

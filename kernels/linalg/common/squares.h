@@ -7,7 +7,8 @@
 
 namespace metalops {
 
-// Of any strides. A launch takes those from `first` to `end`.
+// A batch of square matrices of any strides. A launch processes the matrices from `first` up to,
+// but not including, `end`.
 struct SquaresParameters {
   int64_t next_matrix;  // in elements
   int64_t next_row;

@@ -1,4 +1,4 @@
-// A matrix of a team, in columns of packs: each lane has columns of its own, or packs of rows.
+// A team's matrix (teams.h) in columns of packs: each lane owns whole columns, or packs of rows.
 #pragma once
 #include <c10/metal/utils.h>
 #include <metal_stdlib>
@@ -12,14 +12,15 @@ namespace metalops {
 
 template <typename T, int SIZE, typename Team>
 struct Layout {
-  static constexpr constant int kPacks = SIZE / ColumnPacks<T>::kRows;  // of a column
-  // From column to column: odd, so that lanes that read neighbouring columns use different banks.
+  static constexpr constant int kPacks = SIZE / ColumnPacks<T>::kRows;  // per column
+  // The stride of columns, in packs: odd, so that lanes that load adjacent columns use different
+  // banks.
   static constexpr constant int kStride = Team::kLanes > 1 ? kPacks + 1 : kPacks;
 };
 
-// The n rows and columns of a source, with zeros in the rows behind them, divided by a power of two
-// whose exponent is returned so that all are less than 1. A matrix with an element that is not
-// finite becomes zero.
+// Loads the n rows and columns of a source, with zeros below them, and divides them by 2^e so that
+// all elements are less than 1 in magnitude; returns e. A matrix with an element that is not finite
+// becomes zero.
 template <typename T, typename Team, int SIZE, typename Columns, typename Source>
 inline int load_columns(Columns packs, int lane, int n, Source source, thread bool& is_finite) {
   typedef Layout<T, SIZE, Team> L;
@@ -46,10 +47,10 @@ inline int load_columns(Columns packs, int lane, int n, Source source, thread bo
   return exponent;
 }
 
-// The product of reflectors, in their place. FIRST: 0, or 1 if row 0 takes no part. Column k holds
-// the vector of reflector k, whose 1 is in row k + FIRST, behind zeros. A lane makes whole columns
-// of the product, the last ones first: of the reflectors in whose place these come, columns before
-// them make no use.
+// xORG2R: replaces reflectors by their product Q. FIRST: 0, or 1 if row 0 takes no part. Column k
+// holds the vector of reflector k, whose 1 is in row k + FIRST, below zeros. A lane computes whole
+// columns of Q, the last ones first: the columns before them do not depend on the reflectors that
+// are overwritten.
 template <typename T, typename Team, int SIZE, int FIRST, typename Columns, typename Taus>
 inline void multiply_reflectors(Columns packs, int lane, int n, Taus taus) {
   typedef Layout<T, SIZE, Team> L;

@@ -1,6 +1,6 @@
-// Reductions of matrices of a team to Hessenberg ones, by Householder reflectors.
+// xGEHD2: reduction of a team's matrix (teams.h) to Hessenberg form by Householder reflectors.
 //
-// Matrices are columns of packs, STRIDE packs apart, with zeros behind their rows.
+// Matrices are columns of packs, STRIDE packs apart, with zeros below their rows.
 #pragma once
 #include <metal_stdlib>
 
@@ -12,8 +12,8 @@
 
 namespace metalops {
 
-// Of a column of n rows, `used` packs, leaves nothing behind `row`. reflector: gets the vector of
-// what does that, which is zero before `row`. Its tau is returned.
+// Zeroes a column of n rows, `used` packs, below `row` by a Householder reflector, and returns its
+// tau. reflector: receives its vector v, which is zero before `row`.
 template <typename T, typename Team, typename Column, typename Vector>
 inline T reflect_column(Column column, Vector reflector, int lane, int row, int n, int used) {
   constexpr int kRows = ColumnPacks<T>::kRows;
@@ -46,7 +46,7 @@ inline T reflect_column(Column column, Vector reflector, int lane, int row, int 
   return made.tau;
 }
 
-// Columns from `row` to n - 1, times the adjoint of the reflector of rows from `row` on.
+// Multiplies columns `row` to n - 1 by the adjoint of the reflector of the rows from `row` on.
 template <typename T, typename Team, int STRIDE, typename Columns, typename Vector>
 inline void reflect_rows_of_team(Columns packs, Vector reflector, T tau, int lane, int row, int n,
                                  int used) {
@@ -63,7 +63,8 @@ inline void reflect_rows_of_team(Columns packs, Vector reflector, T tau, int lan
   }
 }
 
-// A pack of the rows of columns from `row` to n - 1, times the reflector. v: its elements.
+// Multiplies a pack of rows of the columns `row` to n - 1 by the reflector, from the right. v: its
+// elements.
 template <typename T, int STRIDE, typename Pack, typename Elements>
 inline void reflect_columns_of_pack(Pack x, Elements v, T tau, int row, int n) {
   ::metal::float4 sum(0.0f);
@@ -76,7 +77,7 @@ inline void reflect_columns_of_pack(Pack x, Elements v, T tau, int row, int n) {
   }
 }
 
-// Reduces the matrix to a Hessenberg one. Column k of `vectors` becomes the vector of reflector k,
+// Reduces the matrix to Hessenberg form. Column k of `vectors` receives the vector of reflector k,
 // which is zero in rows 0 to k.
 template <typename T, typename Team, int STRIDE, typename Columns, typename Taus>
 inline void reduce_to_hessenberg(Columns packs, Columns vectors, int lane, int n, int padded,
@@ -100,9 +101,10 @@ inline void reduce_to_hessenberg(Columns packs, Columns vectors, int lane, int n
   }
 }
 
-// Brings a matrix of `size` columns in Schur form, beside which there is a column `spike`, back to
-// a Hessenberg one in its first m rows and columns, so that the spike has one number left;
-// `vectors` of so many packs are multiplied with what does that. spike: zero from row m on.
+// Restores Hessenberg form after deflation (as in xLAQR2): reduces the first m rows and columns of
+// a matrix of `size` columns in Schur form, together with the column `spike` on its left, so that
+// the spike keeps one nonzero element. `vectors`, of `vector_packs` packs, is multiplied by the
+// transformation. spike: zero from row m on.
 template <typename T, typename Team, int STRIDE, typename Columns>
 inline void restore_hessenberg(Columns packs, Columns vectors, Columns spike, Columns reflector,
                                int lane, int m, int size, int vector_packs) {

@@ -1,5 +1,5 @@
-// Who works on a matrix of moderate size: a team, of a thread or of a simdgroup, whose lanes share
-// its columns. Algorithms that are written for a team are told its type.
+// Teams: the lanes that work on one matrix of moderate size and share its columns. A team is one
+// thread or one simdgroup; algorithms for a team take its type as a template argument.
 #pragma once
 #include <c10/metal/utils.h>
 #include <metal_stdlib>
@@ -24,7 +24,7 @@ struct Simdgroup {
   static float largest(float part) { return ::metal::simd_max(part); }
 };
 
-// One that shares device memory, too.
+// A simdgroup whose lanes share device memory, too.
 struct SimdgroupOfDevice : Simdgroup {
   static void wait() {
     ::metal::simdgroup_barrier(::metal::mem_flags::mem_threadgroup |

@@ -1,6 +1,6 @@
-// Neighbouring columns of a few rows, which a thread has in registers, and what triangular matrices
-// do to them. Numbers of a matrix are read where they are used: all threads with columns beside it
-// read the same ones.
+// Small triangular solves (xTRSM) in registers: a thread holds kColumnsOfThread adjacent columns of
+// few rows. Elements of the triangular matrix are loaded where they are used: all threads with
+// columns of the same system load the same ones.
 #pragma once
 #include <c10/metal/common.h>
 
@@ -10,7 +10,7 @@ namespace metalops {
 
 C10_METAL_CONSTEXPR unsigned kColumnsOfThread = 4;
 
-// Of kernels that find the columns of X from those of B, with small matrices A.
+// Parameters of kernels that compute the columns of X from those of B, with small matrices A.
 struct SmallSystemsParameters {
   MatrixSteps matrix;
   MatrixSteps given;
@@ -18,8 +18,8 @@ struct SmallSystemsParameters {
   uint32_t matrices;
   uint32_t rows;
   uint32_t columns;
-  uint32_t mode;           // what a kernel says
-  uint32_t is_conjugated;  // conjugates of A are meant
+  uint32_t mode;           // meaning depends on the kernel
+  uint32_t is_conjugated;  // the conjugate of A is used
 };
 
 }  // namespace metalops
@@ -32,8 +32,7 @@ struct SmallSystemsParameters {
 
 namespace metalops {
 
-// Where rows are taken from: eight of them at most, in four bits each, so that exchanging them
-// moves nothing in memory.
+// A row permutation of at most eight rows, four bits each: row interchanges move nothing in memory.
 struct RowOrder {
   uint places = 0x76543210;
 
@@ -60,13 +59,13 @@ METAL_FUNC ComplexPack divided(ComplexPack a, Divisor<::metal::float2> divisor) 
           divisor.whole.divide(::metal::fma(-ratio, x.re, x.im))};
 }
 
-// Columns of at most SIZE rows. What is done for a row is a template of it, so that the indices of
-// all numbers are constants and these stay in registers.
+// Four adjacent columns of at most SIZE rows. Functions that process one row are templates of its
+// index, so that all indices are compile-time constants and the elements stay in registers.
 template <typename T, uint SIZE>
 struct ThreadColumns {
   Pack<T> x[SIZE];
   uint rows;
-  uint count;  // of the columns that there are; the last one again stands for others
+  uint count;  // existing columns; accesses to others are clamped to the last one
 
   static ThreadColumns of(constant SmallSystemsParameters& p, uint first) {
     ThreadColumns result;
@@ -79,7 +78,7 @@ struct ThreadColumns {
     return ::metal::min(i, count - 1) * steps.column;
   }
 
-  // from, to: the first of the columns.
+  // from, to: address of the first column.
   template <uint ROW>
   METAL_FUNC void load_row(device const T* from, MatrixSteps steps, RowOrder order) thread {
     if (ROW < rows) {
@@ -98,8 +97,9 @@ struct ThreadColumns {
     }
   }
 
-  // Of a lower triangle by its rows, of an upper one by its columns: so no number is asked for that
-  // there is not. The diagonal is taken for ones where is_unit.
+  // Forward substitution goes by rows of the lower triangle, back substitution by columns of the
+  // upper one, so that no element out of range is loaded. With is_unit the diagonal is taken to be
+  // ones.
   template <uint ROW>
   METAL_FUNC void lower_row(device const T* a, MatrixSteps steps, bool is_unit) thread {
     if (ROW < rows) {
@@ -166,7 +166,7 @@ struct ThreadColumns {
       store_four<SIZE - 4>(to, steps, order);
     }
   }
-  // Columns of B become those of X: of L X = B, or of U X = B.
+  // Solves L X = B or U X = B; the columns of B become those of X.
   METAL_FUNC void solve_lower(device const T* a, MatrixSteps steps, bool is_unit) thread {
     lower_four<0>(a, steps, is_unit);
     if (SIZE > 4) {
@@ -188,7 +188,7 @@ struct ThreadColumns {
   }
 };
 
-// Which matrix a thread has, and which columns.
+// A thread's matrix and the first of its columns.
 struct ThreadPlace {
   uint matrix;
   uint first;
