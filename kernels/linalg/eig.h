@@ -1,10 +1,10 @@
-// Numbers of the kernels of eig.metal that its host side knows.
+// Constants of the kernels of eig.metal that its host side needs.
 #pragma once
 #include <c10/metal/common.h>
 
 namespace metalops {
 
-// What infos say of matrices with elements that are not finite.
+// The info of a matrix with an element that is not finite.
 C10_METAL_CONSTEXPR int kEigNotFinite = -1;
 
 // Rows of the largest matrices that a simdgroup holds in device memory.

@@ -1,8 +1,9 @@
-// Eigenvalues and eigenvectors of general matrices: balancing, reduction to a Hessenberg matrix, QR
-// iterations to its Schur form, back substitution (LAPACK's xGEEV).
+// xGEEV: eigenvalues and eigenvectors of general matrices, by balancing (xGEBAL), reduction to
+// Hessenberg form (xGEHD2), QR iterations to Schur form (xLAHQR) and back substitution (xTREVC).
 //
-// A small matrix is the work of a team, of a thread or of a simdgroup, which holds it and the
-// product of all transformations in columns of packs: in its own memory as long as there is room.
+// A team (teams.h), one thread or one simdgroup, processes a small matrix. It holds the matrix and
+// the product of all transformations in columns of packs: in registers or threadgroup memory as
+// long as there is room.
 #include <metalops/register_kernel.h>
 
 #include <metal_stdlib>
@@ -32,7 +33,8 @@ struct Source {
 
 // ---- reduction ----------------------------------------------------------------------------------
 
-// The matrix with rows and columns in order, each scaled, and all divided by 2^exponent.
+// Permutes rows and columns into `order`, scales each of them, and divides all elements by
+// 2^exponent.
 template <typename T, typename Team, int STRIDE, typename Columns, typename Ints>
 inline void reorder(Columns to, Columns from, int lane, int n, int padded, Ints order,
                     Ints exponents, int exponent) {
@@ -56,8 +58,8 @@ inline float2 unbalanced(thread const ComplexColumn<T, PACKS>& x, int i, Ints or
   return with_exponent(element_of(x, i), exponents[order[i]] - exponent);
 }
 
-// An eigenvector of the balanced matrix as one of the matrix itself, of norm 1 and with its largest
-// element real; of a pair, also the conjugate one behind it.
+// Stores an eigenvector of the balanced matrix as one of the matrix itself (xGEBAK), of norm 1 and
+// with its largest element real; of a complex pair, also the conjugate one behind it.
 template <typename T, int PACKS, typename Ints>
 inline void store_vector(thread const ComplexColumn<T, PACKS>& x, int n, Ints order, Ints exponents,
                          bool is_paired, device float2* to) {
@@ -94,7 +96,8 @@ inline void store_vector(thread const ComplexColumn<T, PACKS>& x, int n, Ints or
   }
 }
 
-// Of a matrix in Schur form, and of the transformations that brought it there.
+// Stores the eigenvalues and, with_vectors, the eigenvectors of a matrix, from its Schur form and
+// the transformations that brought it there.
 template <typename T, typename Team, int STRIDE, int PACKS, typename Columns, typename Ints>
 inline void store_results(Columns packs, Columns transformations, int lane, int padded,
                           int exponent, Ints order, Ints exponents, constant SquaresParameters& p,
@@ -125,7 +128,7 @@ inline void store_results(Columns packs, Columns transformations, int lane, int 
   }
 }
 
-// What a team needs beside the columns of matrices.
+// A team's scratch memory, apart from the columns of matrices.
 template <typename T, int SIZE>
 struct Workplace {
   int places[SIZE];
@@ -167,7 +170,7 @@ inline void find_eigenvalues(Columns packs, Columns vectors, Place place, int la
   }
 }
 
-// A matrix of at most 8 rows is the work of a thread.
+// One thread per matrix of at most 8 rows.
 template <typename T, int SIZE>
 kernel void eig_thread(device float2* values [[buffer(0)]], device float2* vectors [[buffer(1)]],
                        device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
@@ -185,7 +188,7 @@ kernel void eig_thread(device float2* values [[buffer(0)]], device float2* vecto
                                    infos, input, p, matrix);
 }
 
-// A larger one, of a simdgroup.
+// One simdgroup per larger matrix, in threadgroup memory.
 template <typename T, int SIZE>
 kernel void eig_simdgroup(device float2* values [[buffer(0)]], device float2* vectors [[buffer(1)]],
                           device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
@@ -201,8 +204,8 @@ kernel void eig_simdgroup(device float2* values [[buffer(0)]], device float2* ve
                                        p, p.first + group);
 }
 
-// One for whose columns threadgroup memory has no room. columns: 2 n of SIZE elements and a pack,
-// of each matrix.
+// One simdgroup per matrix whose columns do not fit into threadgroup memory. columns: device memory
+// for each matrix's 2 n columns of SIZE elements and a pack.
 template <typename T, int SIZE>
 kernel void eig_device(device float2* values [[buffer(0)]], device float2* vectors [[buffer(1)]],
                        device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],

@@ -7,26 +7,26 @@
 
 namespace metalops {
 
-// Rows of the windows on the diagonal in which sweeps are done, of real and of complex matrices.
+// Rows of the windows on the diagonal in which sweeps are done, for real and for complex matrices.
 C10_METAL_CONSTEXPR int kSchurWindow = 48;
 C10_METAL_CONSTEXPR int kComplexSchurWindow = 32;
 
-// Threads of a threadgroup that multiply rows with what a window did.
+// Threads of a threadgroup that multiplies rows by a window's transformation.
 C10_METAL_CONSTEXPR int kSchurRows = 64;
 
-// Bulges that are chased one behind the other.
+// The most bulges that are chased one behind the other.
 C10_METAL_CONSTEXPR int kMostBulges = 8;
 
-// How far the sweeps on a matrix are. Begins as {0, n - 1, sweeps, 0 ...}.
+// The state of the sweeps on a matrix. Begins as {0, n - 1, sweeps, 0 ...}.
 struct SchurSweeps {
-  int32_t low;  // the rows from `low` to `high` are swept over
+  int32_t low;  // rows `low` to `high` are the active block
   int32_t high;
-  int32_t sweeps;   // that may still be done
+  int32_t sweeps;   // left before the iteration limit
   int32_t stalled;  // sweeps since an eigenvalue was found
-  int32_t windows;  // of this sweep
-  int32_t bulges;   // that are being chased
-  int32_t first;    // row of the window that was last worked on
-  int32_t size;     // of it, or 0
+  int32_t windows;  // windows of this sweep
+  int32_t bulges;   // bulges that are being chased
+  int32_t first;    // first row of the window that was last worked on
+  int32_t size;     // rows of that window, or 0
   int32_t next;     // the row that the first bulge's next reflector begins with
 };
 
@@ -34,8 +34,8 @@ struct SchurParameters {
   int32_t size;
   int32_t stride;  // packs from column to column
   uint32_t with_form;
-  int32_t first;  // of the vectors of a launch
-  int32_t count;  // of them
+  int32_t first;  // first of the eigenvectors of a launch
+  int32_t count;  // number of them
 };
 
 }  // namespace metalops

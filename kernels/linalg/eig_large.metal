@@ -1,9 +1,10 @@
-// The Schur form of Hessenberg matrices of any size, and their eigenvectors, in many launches. A
-// sweep chases several bulges, one behind the other, from window to window on the diagonal (Braman,
-// Byers and Mathias, "The Multishift QR Algorithm. Part I", 2002); what a window did, a product of
-// reflectors U, is then done to what is above it and right of it, and to the vectors.
+// xHSEQR and xTREVC: the Schur form of Hessenberg matrices of any size, and their eigenvectors, in
+// many launches. A small-bulge multishift sweep chases several bulges, one behind the other, from
+// window to window on the diagonal (Braman, Byers and Mathias, "The Multishift QR Algorithm. Part
+// I", 2002; LAPACK's xLAQR0 and xLAQR5). Then the window's transformation U, a product of
+// reflectors, is applied to the elements above it and right of it, and to the vectors.
 //
-// Matrices are columns of packs; behind their rows are zeros.
+// Matrices are columns of packs, with zeros below their rows.
 #include <metalops/register_kernel.h>
 
 #include <metal_stdlib>
@@ -28,17 +29,17 @@ struct Window {
   static constexpr constant int kPacks = kSize / kRows;
   static constexpr constant int kStride = kPacks + 1;
   static constexpr constant int kAll = kSize * kStride;
-  static constexpr constant int kRow = is_complex_v<T> ? 2 * kSize : kSize;  // numbers of U's rows
+  static constexpr constant int kRow = is_complex_v<T> ? 2 * kSize : kSize;  // floats per row of U
   static constexpr constant int kProduct = kSize * kSize;
   static constexpr constant int kBulges = kSize / 2 / kBulge<T>;
-  // Rows from one window of a sweep to the next.
+  // The distance, in rows, from one window of a sweep to the next.
   static constexpr constant int kAdvance = kSize - 1 - kBulge<T> * kBulges;
 };
 
 // ---- windows ------------------------------------------------------------------------------------
 
-// Copies the window of `size` rows from row `first` on; the vectors become the identity.
-// Neighbouring lanes copy neighbouring packs.
+// Loads the window of `size` rows from row `first` on, and sets the vectors to the identity.
+// Adjacent lanes load adjacent packs.
 template <typename T>
 inline void load_window(threadgroup float4* packs, threadgroup float4* vectors,
                         device const float4* matrix, int stride, int first, int size, int lane,
@@ -82,8 +83,8 @@ inline void store_window(device float4* matrix, device T* transformation,
   }
 }
 
-// The first row after 0, or if is_last the last one up to `high`, that is split from the row before
-// it, among those from `from` on; 0 if there is none.
+// Returns the first row, or if is_last the last one, from `from` (at least 1) to `high` whose
+// subdiagonal element is negligible; 0 if there is none.
 template <typename T>
 inline int find_split(device const float4* matrix, int stride, int n, int from, int high,
                       bool is_last, int lane) {
@@ -97,8 +98,8 @@ inline int find_split(device const float4* matrix, int stride, int n, int from, 
   return is_last ? int(best) : best == -float(n) ? 0 : int(-best);
 }
 
-// Finds the eigenvalues of what has been split off at the end and fits into a window. A simdgroup
-// for each matrix.
+// Computes the Schur form of the diagonal block that has been split off at the end of the active
+// block, if it fits into a window, and deflates it. One simdgroup per matrix.
 template <typename T>
 kernel void schur_finish(device SchurSweeps* all_sweeps [[buffer(0)]],
                          device float4* matrices [[buffer(1)]],
@@ -150,9 +151,10 @@ kernel void schur_finish(device SchurSweeps* all_sweeps [[buffer(0)]],
   }
 }
 
-// How many rows of a window in Schur form are left when eigenvalues at its end have been found:
-// their numbers in the column before the window, in which `below` stands above zeros, are nothing
-// but rounding errors.
+// Returns the number of rows of a window in Schur form that are left after deflation. An eigenvalue
+// at its end has converged if its elements of the spike are only rounding errors. The spike is what
+// the window's transformation makes of the column before it, whose only nonzero there is `below`,
+// in the first row.
 template <typename T>
 inline int count_left(threadgroup const float4* packs, threadgroup const float4* vectors, T below) {
   constexpr int kSize = Window<T>::kSize;
@@ -175,8 +177,8 @@ inline int count_left(threadgroup const float4* packs, threadgroup const float4*
   return left;
 }
 
-// The shifts of the bulges: the last eigenvalues of the first `rows` rows of a window in Schur
-// form. Real ones by twos. How many bulges there are is returned.
+// Finds the shifts of the bulges: the last eigenvalues of the first `rows` rows of a window in
+// Schur form. Real ones are paired. Returns the number of bulges.
 template <typename T>
 inline int find_shifts(device float4* shifts, threadgroup const float4* packs, int rows) {
   constexpr int kStride = Window<T>::kStride;
@@ -205,7 +207,7 @@ inline int find_shifts(device float4* shifts, threadgroup const float4* packs, i
   return found;
 }
 
-// Others, for a matrix on whose rows up to `high` those have no effect.
+// Finds exceptional shifts, for a matrix on whose rows up to `high` the usual ones have no effect.
 template <typename T>
 inline int exceptional_shifts(device float4* shifts, device const float4* matrix, int stride,
                               int high) {
@@ -219,11 +221,12 @@ inline int exceptional_shifts(device float4* shifts, device const float4* matrix
   return Window<T>::kBulges;
 }
 
-// Begins a sweep over what is left, if that does not fit into a window. The Schur form of a window
-// at its end tells the shifts, and which eigenvalues have been found already: these are split off
-// (Braman, Byers and Mathias, "The Multishift QR Algorithm. Part II: Aggressive Early Deflation",
-// 2002; but only those at the window's end, none is moved there). If they are many, the next window
-// may have some, too, and there is no sweep. A simdgroup for each matrix.
+// Begins a sweep over the active block, if that does not fit into a window. The Schur form of a
+// window at its end gives the shifts, and the eigenvalues that have converged already: these are
+// deflated (Braman, Byers and Mathias, "The Multishift QR Algorithm. Part II: Aggressive Early
+// Deflation", 2002; LAPACK's xLAQR2; but only those at the window's end, as eigenvalues are not
+// reordered). If they are many, the next window may deflate some, too, and there is no sweep. One
+// simdgroup per matrix.
 template <typename T>
 kernel void schur_begin(device SchurSweeps* all_sweeps [[buffer(0)]],
                         device float4* all_shifts [[buffer(1)]],
@@ -332,9 +335,9 @@ inline void begin_bulge(thread SchurStep<float2>* step, threadgroup const float2
   step->v[1] = a[1] / s;
 }
 
-// The bulges that are chased by a row each at the same time. Each is kBulge rows behind the one
-// before it: so none touches what another one reads, and the reflectors are those of chasing one
-// after the other. Rows are those of the window.
+// The bulges that are chased by one row each at the same time. Each is kBulge rows behind the one
+// before it, so that none touches elements that another one reads, and the reflectors are those of
+// chasing one bulge after the other. Rows are counted from the window's first one.
 template <typename T>
 struct Wave {
   int bulges;
@@ -347,7 +350,7 @@ struct Wave {
   int count_of(int bulge) const { return min(kBulge<T>, high - row_of(bulge) + 1); }
 };
 
-// A simdgroup of a threadgroup, whose simdgroups share the bulges.
+// One of the simdgroups of a threadgroup, which share the bulges.
 struct Worker {
   int simdgroup;
   int simdgroups;
@@ -414,7 +417,7 @@ inline void reflect_columns_of_window(Wave<T> wave, threadgroup float4* packs,
   }
 }
 
-// Chases all bulges as far as the next window reaches. A threadgroup for each matrix.
+// Chases all bulges as far as the next window reaches. One threadgroup per matrix.
 template <typename T>
 kernel void schur_chase(
     device SchurSweeps* all_sweeps [[buffer(0)]], device float4* matrices [[buffer(1)]],
@@ -482,10 +485,10 @@ kernel void schur_chase(
   }
 }
 
-// Multiplies a row of `size` elements, `step` apart, with U; behind it, what there is is changed,
-// too. Columns, which U^H is to be multiplied with, are conjugate rows. The sums are numbers of
-// their own and not packs: so they stay in registers, of GPUs and, side by side, of the software
-// device, if they are not too many.
+// Multiplies a row of `size` elements, `step` apart, by U, in place; elements past `size` are
+// overwritten, too (padding). Columns, which are to be multiplied by U^H, are conjugate rows. The
+// sums are scalars and not packs: so they stay in registers, on GPUs and, vectorised, on the
+// software device, if they are not too many.
 template <typename T>
 inline void multiply_row(threadgroup T* x, int step, int size, threadgroup const float4* product,
                          bool is_column) {
@@ -535,9 +538,10 @@ inline void multiply_row(threadgroup T* x, int step, int size, threadgroup const
   }
 }
 
-// What the last window did, to the rest of the matrix and to the vectors: threadgroups for the rows
-// above it, then as many for those of the vectors, and for the columns right of it; a thread for
-// each. Threadgroups have kSchurRows threads.
+// Applies the last window's transformation to the rest of the matrix and to the vectors, one thread
+// per row or column. The first third of a matrix's threadgroups takes the rows above the window,
+// the second one the rows of the vectors, the last one the columns right of the window.
+// Threadgroups have kSchurRows threads.
 template <typename T>
 kernel void schur_apply(device float4* matrices [[buffer(0)]], device float4* vectors [[buffer(1)]],
                         device const SchurSweeps* all_sweeps [[buffer(2)]],
@@ -557,7 +561,7 @@ kernel void schur_apply(device float4* matrices [[buffer(0)]], device float4* ve
   const uint what = group / groups % 3;
   const int first = all_sweeps[matrix].first;
   const int size = all_sweeps[matrix].size;
-  // Without vectors, what has been split off does not matter.
+  // If only eigenvalues are wanted, rows and columns that have been deflated need no update.
   int begin = p.with_form ? 0 : all_sweeps[matrix].low;
   int end = first;
   if (what == 1) {
@@ -573,11 +577,11 @@ kernel void schur_apply(device float4* matrices [[buffer(0)]], device float4* ve
   if (size == 0 || rows <= 0) {
     return;
   }
-  // Parts of columns of the matrix: those of the window, or those right of it.
+  // A line of the tile is a part of a column: of the window's, or of those right of it.
   const bool is_column = what == 2;
   const int lines = is_column ? rows : size;
   const int length = is_column ? size : rows;
-  const int stride = (is_column ? W::kSize : kTeam) + 1;  // odd: threads read other banks
+  const int stride = (is_column ? W::kSize : kTeam) + 1;  // odd: threads use different banks
   const int64_t column = int64_t(p.stride) * W::kRows;
   device T* const from = elements_of<T>((what == 1 ? vectors : matrices) + matrix * n * p.stride) +
                          (is_column ? begin * column + first : first * column + begin);
@@ -605,7 +609,7 @@ kernel void schur_apply(device float4* matrices [[buffer(0)]], device float4* ve
 
 // ---- results ------------------------------------------------------------------------------------
 
-// Whether rows k and k + 1 are a block of complex eigenvalues.
+// Returns true if rows k and k + 1 are a 2-by-2 block of complex eigenvalues.
 template <typename T>
 inline bool has_pair(device const float4* matrix, int stride, int n, int k) {
   return !is_complex_v<T> && k >= 0 && k + 1 < n &&
@@ -623,7 +627,7 @@ inline float2 value_of(device const float4* matrix, int stride, int n, int k) {
   return value;
 }
 
-// The eigenvalues. A thread for each.
+// Stores the eigenvalues. One thread per eigenvalue.
 template <typename T>
 kernel void schur_values(device float2* values [[buffer(0)]],
                          device const float4* matrices [[buffer(1)]],
@@ -642,8 +646,8 @@ kernel void schur_values(device float2* values [[buffer(0)]],
   values[matrix * n + k] = with_exponent(is_second ? conjugate(value) : value, exponents[matrix]);
 }
 
-// Complex vectors in packs: of real matrices, real parts in a row, then imaginary parts; of complex
-// ones as they are.
+// Access to complex vectors in packs: planar for real matrices, `stride` packs of real parts
+// followed by those of imaginary parts; interleaved for complex matrices.
 inline float2 element_at(device const float4* x, int stride, int i, float) {
   return float2(elements_of<float>(x)[i], elements_of<float>(x + stride)[i]);
 }
@@ -665,8 +669,8 @@ inline void subtract_pack(device float4* x, int, float4 pack, float2 factor, flo
   x[0] += times(pack, -factor);
 }
 
-// Eigenvectors of the matrices in Schur form, as back_substitute() of schur_vectors.h makes them. A
-// simdgroup for each.
+// Computes eigenvectors of the matrices in Schur form, as back_substitute() of schur_vectors.h
+// does. One simdgroup per vector.
 template <typename T>
 kernel void schur_back_substitute(device float4* vectors [[buffer(0)]],
                                   device const float4* matrices [[buffer(1)]],
@@ -714,7 +718,7 @@ kernel void schur_back_substitute(device float4* vectors [[buffer(0)]],
   const float2 value = value_of<T>(own, p.stride, n, j);
   const float smallest = smallest_divisor(value);
   int end = plan[0];
-  // What is solved last is in rows end to end + count - 1.
+  // Rows end to end + count - 1 are those that were solved last.
   while (end > 0) {
     const int count = plan[1];
     const float factor = scale;
@@ -722,7 +726,7 @@ kernel void schur_back_substitute(device float4* vectors [[buffer(0)]],
     const float2 second = solved[1];
     device const float4* const column = own + int64_t(end) * p.stride;
     if (factor != 1.0f) {
-      for (int i = lane; i < p.stride; i += kLanes) {  // packs of the same lane as below
+      for (int i = lane; i < p.stride; i += kLanes) {  // a lane's packs are the same as below
         for (int part = 0; part < kParts; ++part) {
           const int place = part * p.stride + i;
           x[place] *= factor;
@@ -778,8 +782,8 @@ kernel void schur_back_substitute(device float4* vectors [[buffer(0)]],
   }
 }
 
-// Eigenvectors of the balanced matrices as those of the matrices themselves, of norm 1 and with
-// their largest elements real. A simdgroup for each.
+// Transforms eigenvectors of the balanced matrices into those of the matrices themselves (xGEBAK),
+// of norm 1 and with their largest elements real. One simdgroup per vector.
 template <typename T>
 kernel void schur_vectors(device float2* vectors [[buffer(0)]],
                           device const float4* balanced [[buffer(1)]],

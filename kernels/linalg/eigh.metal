@@ -1,9 +1,9 @@
-// Eigenvalues and eigenvectors of Hermitian matrices: Householder's reduction to a real tridiagonal
-// matrix, then implicit QL iterations on it (LAPACK's xSYTD2, xORG2L and xSTEQR).
+// xHEEV (xSYEV): eigenvalues and eigenvectors of Hermitian matrices, by Householder reduction to a
+// real tridiagonal matrix and implicit QL and QR iterations on it (LAPACK's xSYTD2, xORG2R and
+// xSTEQR).
 //
-// A small matrix is the work of a team, of a thread or of a simdgroup, which holds all of it, both
-// triangles, in columns of packs. Each lane has columns of its own; when rotations are applied,
-// packs of rows.
+// A team (teams.h), one thread or one simdgroup, processes a small matrix. It holds both triangles,
+// in columns of packs. Each lane owns whole columns, or, when rotations are applied, packs of rows.
 #include <c10/metal/utils.h>
 #include <metalops/register_kernel.h>
 #include <metal_stdlib>
@@ -22,8 +22,9 @@ using namespace metalops;
 
 // ---- a matrix of a team -------------------------------------------------------------------------
 
-// Reduces the matrix to the tridiagonal one of `diagonal` and `beside`. Column k then holds the
-// vector of reflector k, which is zero in rows 0 to k. other: packs for a column.
+// xSYTD2: reduces the matrix to the tridiagonal one of `diagonal` and `beside`, its off-diagonal.
+// Column k then holds the vector of reflector k, which is zero in rows 0 to k. other: scratch,
+// packs for a column.
 template <typename T, typename Team, int STRIDE, typename Columns, typename Floats, typename Taus>
 inline void tridiagonalise(Columns packs, Columns other, int lane, int n, int padded,
                            Floats diagonal, Floats beside, Taus taus) {
@@ -89,7 +90,7 @@ inline void tridiagonalise(Columns packs, Columns other, int lane, int n, int pa
   Team::wait();
 }
 
-// The eigenvalues and vectors, in ascending order, of a matrix whose iteration is done.
+// Stores the eigenvalues and vectors, in ascending order, of a matrix whose iteration is done.
 template <typename T, typename Team, int STRIDE, typename Columns, typename Floats>
 inline void store(Columns packs, Floats diagonal, int lane, int exponent, bool is_finite,
                   constant SquaresParameters& p, uint matrix, device float* values,
@@ -164,7 +165,7 @@ kernel void eigh_simdgroup(device float* values [[buffer(0)]], device T* vectors
                            uint group [[threadgroup_position_in_grid]],
                            uint simd_lane [[thread_index_in_simdgroup]]) {
   typedef Layout<T, SIZE, Simdgroup> L;
-  constexpr int kRotations = 4 * SIZE;  // that are recorded before they are applied
+  constexpr int kRotations = 4 * SIZE;  // recorded before they are applied
   constexpr int kSweeps = 16;
   threadgroup float4 packs[SIZE * L::kStride];
   threadgroup float4 other[L::kPacks];

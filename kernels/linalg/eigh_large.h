@@ -6,11 +6,11 @@
 
 namespace metalops {
 
-// Columns that are reduced between two updates of the rest of the matrix.
+// The width of a panel: columns that are reduced between two updates of the trailing matrix.
 C10_METAL_CONSTEXPR int kEighPanel = 32;
 
-// A column of a matrix being reduced. Columns are `stride` packs apart; behind the rows of a matrix
-// are zeros.
+// A column of a matrix being reduced. Columns are `stride` packs apart, with zeros below a matrix's
+// rows.
 struct EighColumnParameters {
   int32_t size;
   int32_t stride;
@@ -18,18 +18,18 @@ struct EighColumnParameters {
   int32_t column;
   int32_t from;   // the first row of the column's reflector that is not zero
   int32_t start;  // the panel's first column
-  int32_t slice;  // columns of which a thread adds up products: a multiple of kEighPanel
+  int32_t slice;  // columns over which a thread sums products: a multiple of kEighPanel
   int32_t slices;
   int32_t first;        // the first row of the product of the matrix and the reflector
-  int32_t kinds;        // of vectors that it is multiplied with: 1 if they are reflectors, or 2
-  uint32_t ends_panel;  // only what is left of the panel's last column is to be done
+  int32_t kinds;        // of vectors that it is multiplied by: 1 if they are reflectors, or 2
+  uint32_t ends_panel;  // only the panel's last column is to be finished
 };
 
-// Values and vectors in a padded order.
+// Values and vectors, and their padded order.
 struct EighOrderParameters {
   int32_t size;
   int32_t padded;
-  int32_t row;  // elements from vector to vector
+  int32_t row;  // stride of vectors, in elements
 };
 
 }  // namespace metalops

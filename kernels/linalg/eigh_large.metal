@@ -1,6 +1,7 @@
-// Eigenvalues and eigenvectors of Hermitian matrices of any size, in many launches: the blocked
-// reduction to a real tridiagonal matrix (LAPACK's xLATRD; products of matrices are the host's),
-// the order of the results, and the factors of blocks of reflectors.
+// xHETRD (xSYTRD), xLATRD and xLARFT: kernels for eigenvalues and eigenvectors of Hermitian
+// matrices of any size, in many launches: the columns of panels of the blocked reduction to a real
+// tridiagonal matrix, the order of the results, and the T of block reflectors. The host does the
+// GEMMs between them.
 //
 // Matrices have both triangles, in columns of packs.
 #include <c10/metal/reduction_utils.h>
@@ -18,13 +19,14 @@ using namespace metalops;
 
 constant constexpr uint kSimdgroup = c10::metal::simdgroup_size;
 
-// A number of the type of the third argument. The imaginary part of a real number does not matter.
+// Returns a scalar of the third argument's type. If it is real, the imaginary part is ignored.
 inline float of_parts(float re, float, float) { return re; }
 inline float2 of_parts(float re, float im, float2) { return float2(re, im); }
 
 // ---- scaled copies ------------------------------------------------------------------------------
 
-// The largest magnitude of each row or column of the triangle that is read, by a simdgroup each.
+// Finds the largest magnitude of each row or column of the triangle that is read. One simdgroup per
+// row or column.
 template <typename T>
 kernel void eigh_extents(device float* extents [[buffer(0)]], device const T* input [[buffer(1)]],
                          constant SquaresParameters& p [[buffer(2)]],
@@ -48,7 +50,7 @@ kernel void eigh_extents(device float* extents [[buffer(0)]], device const T* in
   }
 }
 
-// Of each matrix, by a simdgroup, from its extents.
+// Finds the exponent and the info of each matrix from its extents. One simdgroup per matrix.
 kernel void eigh_exponents(device int* exponents [[buffer(0)]], device int* infos [[buffer(1)]],
                            device const float* extents [[buffer(2)]],
                            constant SquaresParameters& p [[buffer(3)]],
@@ -66,7 +68,8 @@ kernel void eigh_exponents(device int* exponents [[buffer(0)]], device int* info
   }
 }
 
-// A thread for each pack of each column of each matrix. Matrices that are not finite become zero.
+// Copies and scales matrices. Those that are not finite become zero. One thread per pack of each
+// column of each matrix.
 template <typename T>
 kernel void eigh_load(device float4* matrices [[buffer(0)]], device const T* input [[buffer(1)]],
                       device const int* exponents [[buffer(2)]],
@@ -91,8 +94,9 @@ kernel void eigh_load(device float4* matrices [[buffer(0)]], device const T* inp
 
 // ---- reduction to a tridiagonal matrix ----------------------------------------------------------
 
-// Ends what the panel's update needs of the reflector of the column before, W_j of A - V W^H - W
-// V^H, brings a column up to date and makes its reflector. A threadgroup for each matrix.
+// One column of a panel (xLATRD). Finishes W_j, which the update A - V W^H - W V^H needs for the
+// reflector of the column before, brings the column up to date, and makes its reflector. One
+// threadgroup per matrix.
 template <typename T>
 kernel void eigh_column(
     device float4* matrices [[buffer(0)]], device float4* reflectors [[buffer(1)]],
@@ -199,9 +203,10 @@ kernel void eigh_column(
   }
 }
 
-// The products of the column's reflector with a matrix, and with vectors of the panel: `panels` and
-// reflectors by turns. In slices of columns and rows, to be added up; a thread for a pack and a
-// slice, or for a vector and a slice.
+// Multiplies a matrix by the column's reflector (GEMV), and forms the inner products of vectors of
+// the panel with it: those of `panels` and the reflectors, alternately. Sums are partial, over
+// slices of columns and rows, and are added up by the next kernel. One thread per pack and slice,
+// or per vector and slice.
 template <typename T>
 kernel void eigh_products(device float4* products [[buffer(0)]], device T* overlaps [[buffer(1)]],
                           device const float4* matrices [[buffer(2)]],
@@ -242,8 +247,8 @@ kernel void eigh_products(device float4* products [[buffer(0)]], device T* overl
 
 // ---- results ------------------------------------------------------------------------------------
 
-// The eigenvalues in ascending order, and where each one is now; padding has infinite ones. infos:
-// those of eigh_exponents. A thread for each.
+// Stores the eigenvalues in ascending order, and each one's position there as `ranks`; padding has
+// infinite ones. infos: those of eigh_exponents. One thread per value.
 kernel void eigh_values(device float* values [[buffer(0)]], device int* ranks [[buffer(1)]],
                         device const int* infos [[buffer(2)]],
                         device const float* unordered [[buffer(3)]],
@@ -262,8 +267,8 @@ kernel void eigh_values(device float* values [[buffer(0)]], device int* ranks [[
   }
 }
 
-// The vectors in the order of the values, with zeros as imaginary parts; the same order for each
-// side of a matrix, of which there may be several. A thread for each element.
+// Stores the vectors in the order of the values, with zeros as imaginary parts. All sides of a
+// matrix, of which there may be several, have the same order. One thread per element.
 template <typename T>
 kernel void eigh_vectors(device T* vectors [[buffer(0)]],
                          device const float* unordered [[buffer(1)]],
@@ -281,9 +286,10 @@ kernel void eigh_vectors(device T* vectors [[buffer(0)]],
 
 // ---- blocks of reflectors -----------------------------------------------------------------------
 
-// The upper triangular T of I - V T V^H, the product of kEighPanel reflectors, a row by each
-// thread. Complex numbers are matrices [re im; -im re] here: of `products`, those of V's columns,
-// as of `factors`, which is T transposed and begins as zeros.
+// xLARFT: the upper triangular T of the block reflector I - V T V^H, the product of kEighPanel
+// reflectors. One thread per row of T. Complex elements are 2-by-2 matrices [re im; -im re] here,
+// both in `products`, the inner products of V's columns, and in `factors`, which is T transposed
+// and begins as zeros.
 template <typename T>
 kernel void eigh_factors(device float* factors [[buffer(0)]],
                          device const float* products [[buffer(1)]],

@@ -7,7 +7,7 @@
 
 namespace metalops {
 
-// Merges of blocks of tridiagonal matrices, see merge.h.
+// Parameters of merges of blocks of tridiagonal matrices (divide_and_conquer.h).
 struct EighMergeParameters {
   int32_t size;  // columns of a matrix, padded
   int32_t block;

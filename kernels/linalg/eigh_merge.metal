@@ -1,12 +1,12 @@
-// Divide and conquer for eigenvalues and eigenvectors of symmetric tridiagonal matrices: from those
-// of two blocks those of the matrix that has an element beside the diagonal between them (LAPACK's
-// slaed1 to slaed4). That is a diagonal matrix D and a product: D + rho z z^T. Its eigenvalues are
-// the roots of 1 + rho sum z_i^2 / (d_i - x), one between each two poles; each is kept as the
-// distance from the nearest pole, and z is made anew from the roots, for which they are exact (Gu
-// and Eisenstat 1995).
+// xLAED1 to xLAED4: divide and conquer for eigenvalues and eigenvectors of symmetric tridiagonal
+// matrices. Those of two blocks are merged to those of the matrix that has an off-diagonal element
+// between them. In terms of the blocks' eigenvectors it is a diagonal matrix D and a rank-one
+// update, D + rho z z^T. Its eigenvalues are the roots of the secular equation 1 + rho sum z_i^2 /
+// (d_i - x), one between each two poles. Each is kept as the distance from the nearest pole, and z
+// is computed anew from the roots, such that they are exact for it (Gu and Eisenstat 1995).
 //
 // Blocks begin as single rows with the vector 1. Rows with which matrices are padded are behind all
-// others, have an infinite value, and nothing beside the diagonal: so they take part in no merge.
+// others, have an infinite value, and zeros off the diagonal: so they take part in no merge.
 #include <c10/metal/utils.h>
 #include <metal_stdlib>
 
@@ -18,19 +18,20 @@ using namespace metalops;
 
 constant constexpr float kEpsilon = 0x1p-24f;
 
-// The element between the blocks of a merge.
+// Returns the off-diagonal element between the blocks of a merge.
 inline float edge_of(Merge merge, device const float* edges) {
   return edges[merge.place + merge.middle - merge.begin - 1];
 }
 
-// What is done to a merge before it is solved.
+// The result of deflating a merge.
 struct Deflation {
-  int kept;    // poles that stay
+  int kept;    // poles that are not deflated
   int turned;  // rotations
 };
 
-// Poles in ascending order, z, and of which column of the merge they are. tips: of each vector the
-// first and the last element. A thread for each.
+// Sorts a merge's poles into ascending order, and finds z and the columns of the merge that they
+// belong to. tips: the first and the last element of each vector of the merged block. One thread
+// per pole.
 kernel void eigh_merge_sort(device float* poles [[buffer(0)]], device float* z [[buffer(1)]],
                             device float2* tips [[buffer(2)]], device int* columns [[buffer(3)]],
                             device const float* values [[buffer(4)]],
@@ -59,8 +60,9 @@ kernel void eigh_merge_sort(device float* poles [[buffer(0)]], device float* z [
   columns[merge.place + rank] = column;
 }
 
-// What takes no part is put behind the others: poles with nearly nothing of z, and after a rotation
-// one of two poles that are nearly equal. A thread for each merge, the one of its first column.
+// xLAED2: moves deflated poles behind the others: those with a negligible element of z, and, after
+// a Givens rotation, one of two poles that are nearly equal. One thread per merge, that of its
+// first column.
 kernel void eigh_merge_deflate(
     device float* poles [[buffer(0)]], device float* z [[buffer(1)]],
     device float2* all_tips [[buffer(2)]], device int* columns [[buffer(3)]],
@@ -90,7 +92,7 @@ kernel void eigh_merge_deflate(
   int kept = 0;
   int deflated = 0;
   int turned = 0;
-  bool has_last = false;  // that may still be put aside
+  bool has_last = false;  // that may still be deflated
   float last_pole = 0.0f;
   float last_weight = 0.0f;
   int last_column = 0;
@@ -141,7 +143,8 @@ kernel void eigh_merge_deflate(
 
 // ---- the secular equation -----------------------------------------------------------------------
 
-// At the distance x from a pole, in two sums, up to the pole `split` and behind it.
+// Evaluates the secular function at the distance x from the pole `origin`, in two sums: over the
+// poles up to `split`, and over those behind it.
 inline Secular secular_at(device const float* poles, device const float* z, int n, float rho,
                           int split, float origin, float x) {
   float before = 0.0f;
@@ -161,7 +164,7 @@ inline Secular secular_at(device const float* poles, device const float* z, int 
   return {1.0f / rho + before + behind, before, slope_before, behind, slope_behind};
 }
 
-// A thread for each root.
+// xLAED4: solves the secular equation. One thread per root.
 kernel void eigh_merge_roots(device float* roots [[buffer(0)]], device int* origins [[buffer(1)]],
                              device float* values [[buffer(2)]],
                              device const float* poles [[buffer(3)]],
@@ -184,7 +187,7 @@ kernel void eigh_merge_roots(device float* roots [[buffer(0)]], device int* orig
   device const float* const weight = z + merge.place;
   const float rho = 2.0f * abs(edge_of(merge, edges));
   const bool is_last = index == n - 1;
-  // The poles between which the function is interpolated, and the sums are split.
+  // The function is interpolated between these poles, and the sums are split there.
   const int left = is_last ? max(index - 1, 0) : index;
   const int right = is_last ? index : index + 1;
   int origin = index;
@@ -243,7 +246,8 @@ kernel void eigh_merge_roots(device float* roots [[buffer(0)]], device int* orig
   values[merge.place + index] = from + x;
 }
 
-// The z for which the roots are exact, up to a factor. A thread for each.
+// xLAED3, first half: computes the z for which the roots are exact, up to a factor. One thread per
+// element.
 kernel void eigh_merge_weights(
     device float* weights [[buffer(0)]], device const float* roots [[buffer(1)]],
     device const int* origins [[buffer(2)]], device const float* poles [[buffer(3)]],
@@ -271,9 +275,9 @@ kernel void eigh_merge_weights(
   weights[merge.place + index] = copysign(precise::sqrt(abs(product)), z[merge.place + index]);
 }
 
-// The first and last elements of the eigenvectors of the merged block; if with_vectors, all of them
-// in terms of those of the blocks. These are columns of matrices of a region each in `factors`,
-// which begin as zeros. A thread for each vector.
+// xLAED3, second half: computes the first and last elements of the eigenvectors of the merged block
+// and, with_vectors, all of them in terms of those of the blocks: as columns of a matrix for each
+// region in `factors`, which begins as zeros. One thread per vector.
 kernel void eigh_merge_vectors(
     device float* factors [[buffer(0)]], device float2* ends [[buffer(1)]],
     device const float* weights [[buffer(2)]], device const float* roots [[buffer(3)]],

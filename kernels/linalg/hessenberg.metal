@@ -1,8 +1,17 @@
-// Reduction of general matrices of any size to Hessenberg matrices, in many launches: scaled and
-// balanced copies, and the columns of panels (LAPACK's xLAHR2); products of matrices are the
-// host's.
+// xGEHRD and xLAHR2: kernels for the blocked reduction of general matrices of any size to
+// Hessenberg form, in many launches: scaled and balanced copies (xGEBAL without permutation), and
+// the columns of panels. The host does the GEMMs between them.
 //
-// Matrices are columns of packs; behind their rows are zeros.
+// After a panel of two columns (h: final, a: not updated yet) and with its reflectors' V and T, the
+// matrix holds
+//
+//     [ h h a a a ]
+//     [ h h a a a ]   and the update of the other columns is
+//     [   h a a a ]   A := (I - V T^H V^H) (A - Y V^H), Y = A V T
+//     [     a a a ]
+//     [     a a a ]
+//
+// Matrices are columns of packs, with zeros below their rows.
 #include <c10/metal/reduction_utils.h>
 #include <metalops/register_kernel.h>
 #include <metal_stdlib>
@@ -23,7 +32,7 @@ constant constexpr uint kSimdgroup = c10::metal::simdgroup_size;
 
 // ---- scaled copies ------------------------------------------------------------------------------
 
-// The largest magnitude of each column, by a simdgroup each.
+// Finds the largest magnitude of each column. One simdgroup per column.
 template <typename T>
 kernel void hessenberg_extents(device float* extents [[buffer(0)]],
                                device const T* input [[buffer(1)]],
@@ -46,7 +55,7 @@ kernel void hessenberg_extents(device float* extents [[buffer(0)]],
   }
 }
 
-// Of each matrix, by a simdgroup, from its extents.
+// Finds the exponent and the info of each matrix from its extents. One simdgroup per matrix.
 kernel void hessenberg_exponents(device int* exponents [[buffer(0)]],
                                  device int* infos [[buffer(1)]],
                                  device const float* extents [[buffer(2)]],
@@ -64,7 +73,8 @@ kernel void hessenberg_exponents(device int* exponents [[buffer(0)]],
   }
 }
 
-// A thread for each pack of each column of each matrix. Matrices that are not finite become zero.
+// Copies and scales matrices. Those that are not finite become zero. One thread per pack of each
+// column of each matrix.
 template <typename T>
 kernel void hessenberg_load(device float4* matrices [[buffer(0)]],
                             device const T* input [[buffer(1)]],
@@ -90,8 +100,9 @@ kernel void hessenberg_load(device float4* matrices [[buffer(0)]],
 
 // ---- balancing ----------------------------------------------------------------------------------
 
-// A step of balance() of balance.h, without its order of rows: a thread for each row and column.
-// levels: the exponents of the largest elements of the column as they are, and scaled as it was.
+// One iteration of balance() of balance.h, without its permutation. One thread per row and column.
+// levels: the exponents of the largest elements of the column, unscaled and as scaled before the
+// iteration.
 template <typename T>
 kernel void hessenberg_balance(device int* next [[buffer(0)]], device int2* levels [[buffer(1)]],
                                device const int* scales [[buffer(2)]],
@@ -132,8 +143,8 @@ kernel void hessenberg_balance(device int* next [[buffer(0)]], device int2* leve
   levels[first + i] = int2(before, of_column);
 }
 
-// Whether rounding errors might grow by too much when what was scaled is scaled back: then nothing
-// is scaled. A simdgroup for each matrix.
+// Accepts the scaling, or drops it if rounding errors might grow by too much when results are
+// scaled back. One simdgroup per matrix.
 kernel void hessenberg_accept(device int* scales [[buffer(0)]], device int* shifts [[buffer(1)]],
                               device int* exponents [[buffer(2)]],
                               device const int2* levels [[buffer(3)]],
@@ -188,13 +199,13 @@ kernel void hessenberg_scale(device float4* matrices [[buffer(0)]],
 
 // ---- reduction ----------------------------------------------------------------------------------
 
-// A number of the type of the third argument. The imaginary part of a real number does not matter.
+// Returns a scalar of the third argument's type. If it is real, the imaginary part is ignored.
 inline float of_parts(float re, float, float) { return re; }
 inline float2 of_parts(float re, float im, float2) { return float2(re, im); }
 
-// Ends what the panel's update needs of the reflector of the column before, Y_j of A - Y V^H where
-// Y = A V T, brings a column up to date and makes its reflector. A threadgroup for each matrix.
-// triangles: T, by columns.
+// One column of a panel (xLAHR2). Finishes Y_j, which the update A - Y V^H, Y = A V T, needs for
+// the reflector of the column before, brings the column up to date, and makes its reflector. One
+// threadgroup per matrix. triangles: T, column-major.
 template <typename T>
 kernel void hessenberg_column(
     device float4* matrices [[buffer(0)]], device float4* reflectors [[buffer(1)]],

@@ -1,9 +1,9 @@
-// Singular values and vectors of square matrices: Householder's reduction to a real upper
-// bidiagonal matrix, then implicit QR iterations on it (LAPACK's xGEBD2, xORGBR and xBDSQR).
+// xGESVD: singular values and vectors of square matrices, by Householder reduction to a real upper
+// bidiagonal matrix and implicit QR iterations on it (LAPACK's xGEBD2, xORGBR and xBDSQR).
 //
-// A small matrix is the work of a team, of a thread or of a simdgroup, which holds all of it in
-// columns of packs, and those of V likewise. Each lane has columns of its own; when rotations are
-// applied, packs of rows.
+// A team (teams.h), one thread or one simdgroup, processes a small matrix. It holds the matrix, and
+// V, in columns of packs. Each lane owns whole columns, or, when rotations are applied, packs of
+// rows.
 #include <c10/metal/utils.h>
 #include <metalops/register_kernel.h>
 #include <metal_stdlib>
@@ -20,7 +20,7 @@
 using namespace metal;
 using namespace metalops;
 
-// What `infos` say of a matrix with an element that is not finite.
+// The info of a matrix with an element that is not finite.
 constant constexpr int kNotFinite = -4;
 
 template <typename T>
@@ -33,7 +33,7 @@ struct Strided {
 
 // ---- reduction to a bidiagonal matrix -----------------------------------------------------------
 
-// What is left of a matrix, and the factors of the reflectors.
+// A bidiagonal matrix, and the taus of the left and the right reflectors.
 template <typename T, int SIZE>
 struct Bidiagonal {
   float diagonal[SIZE];
@@ -42,20 +42,20 @@ struct Bidiagonal {
   T right[SIZE];
 };
 
-// What a step of the reduction needs: vectors in packs, and numbers that one lane computes. The
-// element of a reflector that is 1 stands for what it was made of until it is written.
+// A step of the reduction: vectors in packs, and scalars that one lane computes. Until a reflector
+// is written, the position of its leading 1 holds the element that it was made from.
 template <typename T, int SIZE>
 struct Step {
   static constexpr constant int kPacks = SIZE / ColumnPacks<T>::kRows;
-  float4 row[kPacks];       // of the matrix, conjugate, of which the right reflector is made
-  float4 shares[kPacks];    // conjugates of how much of the left reflector columns lose
-  float4 products[kPacks];  // what columns lose in proportion to conjugates of the right one
-  T factor;                 // of what the left reflector is made of
+  float4 row[kPacks];       // conjugate row of the matrix, from which the right reflector is made
+  float4 shares[kPacks];    // conjugate multiples of the left reflector, to subtract from columns
+  float4 products[kPacks];  // to subtract times conjugate elements of the right reflector
+  T factor;                 // scale of the left reflector's vector
   T row_factor;
-  T overlap;  // of the shares and the right reflector
+  T overlap;  // inner product of the shares and the right reflector
 };
 
-// Of column k, in the rows from k on. By one lane.
+// Makes the left reflector of column k, in the rows from k on. One lane does it.
 template <typename T, typename Column, typename Result, typename Shared>
 inline void make_left_reflector(Column column, int k, int used, Result result, Shared step) {
   constexpr int kRows = ColumnPacks<T>::kRows;
@@ -71,7 +71,7 @@ inline void make_left_reflector(Column column, int k, int used, Result result, S
   result->diagonal[k] = made.beta;
 }
 
-// Of step->row, from k + 1 on. By one lane.
+// Makes the right reflector of step->row, from element k + 1 on. One lane does it.
 template <typename T, typename Result, typename Shared>
 inline void make_right_reflector(int k, int used, Result result, Shared step) {
   constexpr int kRows = ColumnPacks<T>::kRows;
@@ -91,9 +91,9 @@ inline void make_right_reflector(int k, int used, Result result, Shared step) {
   result->beside[k] = made.beta;
 }
 
-// Reduces the matrix. Column k of `packs` then holds the vector of the left reflector k, which is
-// zero in rows before k, and column k of `right`, with_vectors, that of the right one, zero in rows
-// 0 to k. Both reflectors of a step are subtracted at once, as LAPACK's xLABRD does it.
+// xGEBD2: reduces the matrix. Column k of `packs` then holds the vector of left reflector k, which
+// is zero in rows before k, and column k of `right`, with_vectors, that of the right one, zero in
+// rows 0 to k. Both reflectors of a step are applied in one pass, as in xLABRD.
 template <typename T, typename Team, int SIZE, typename Columns, typename RightColumns,
           typename Result, typename Shared>
 inline void bidiagonalise(Columns packs, RightColumns right, int lane, int n, bool with_vectors,
@@ -173,8 +173,8 @@ inline void bidiagonalise(Columns packs, RightColumns right, int lane, int n, bo
 
 // ---- results ------------------------------------------------------------------------------------
 
-// The singular values in descending order, and U and V^H, both of columns without gaps. order: n
-// numbers.
+// Stores the singular values in descending order, and U and V^H, both column-major and contiguous.
+// order: scratch, n elements.
 template <typename T, typename Team, int STRIDE, typename Columns, typename RightColumns,
           typename Floats, typename Order>
 inline void store(Columns packs, RightColumns right, Floats diagonal, Order order, int lane,
@@ -260,7 +260,7 @@ kernel void svd_thread(device float* values [[buffer(0)]], device T* u [[buffer(
 
 // ---- matrices of at most 64 rows, each of a simdgroup -------------------------------------------
 
-// Whether threadgroup memory has room for V. If not, it lies in device memory.
+// The place of V: threadgroup memory if there is room, otherwise device memory.
 template <bool HAS_ROOM>
 struct Room {
   typedef Simdgroup Team;
@@ -285,7 +285,7 @@ kernel void svd_simdgroup(device float* values [[buffer(0)]], device T* u [[buff
                           uint simd_lane [[thread_index_in_simdgroup]]) {
   typedef typename Room<HAS_ROOM>::Team Team;
   typedef Layout<T, SIZE, Team> L;
-  constexpr int kRotations = 4 * SIZE;  // that are recorded before they are applied
+  constexpr int kRotations = 4 * SIZE;  // recorded before they are applied
   constexpr int kSweeps = 16;
   threadgroup float4 packs[SIZE * L::kStride];
   threadgroup float4 of_right[HAS_ROOM ? SIZE * L::kStride : 1];
@@ -301,7 +301,7 @@ kernel void svd_simdgroup(device float* values [[buffer(0)]], device T* u [[buff
   const int n = p.size;
   const int padded = with_padding<T>(n);
   const int used = padded / ColumnPacks<T>::kRows;
-  // There is no such memory where vectors are not wanted.
+  // Without vectors, `kept` has no room for V.
   const int64_t of_kept = p.with_vectors ? int64_t(group) * SIZE * L::kStride : 0;
   const auto right = Room<HAS_ROOM>::place(&of_right[0], kept, of_kept);
   bool is_finite;

@@ -13,8 +13,8 @@ struct SvdLoadParameters {
   int64_t next_column;
   uint32_t matrices;
   int32_t size;
-  int32_t stride;         // packs from column to column of the copy
-  uint32_t is_conjugate;  // the copy is one of conjugates
+  int32_t stride;         // stride of the copy's columns, in packs
+  uint32_t is_conjugate;  // the copy is conjugated
 };
 
 }  // namespace metalops

@@ -1,11 +1,12 @@
-// Singular values of square matrices of any size, in many launches: the blocked reduction to a real
-// upper bidiagonal matrix (LAPACK's xLABRD; products of matrices are the host's), and the order of
-// what svd_merge.metal finds for it.
+// xGEBRD and xLABRD: kernels for singular values of square matrices of any size, in many launches:
+// the columns of panels of the blocked reduction to a real upper bidiagonal matrix, and the order
+// of the values that svd_merge.metal finds for it. The host does the GEMMs between them.
 //
 // There are two copies of a matrix, A and B = A^H, both in columns of packs. A's columns are
-// reduced by reflectors V from the left, those of B, A's rows, by reflectors U from the right: A -
-// V Y^H - X U^H and B - Y V^H - U X^H are what is left of both in a panel. So both are reduced by
-// the same kernel, with V and X changing places with U and Y; and all products are sums of columns.
+// reduced by reflectors V from the left; those of B, A's rows, by reflectors U from the right.
+// Within a panel, A - V Y^H - X U^H and B - Y V^H - U X^H are the up-to-date matrices. So the same
+// kernel reduces both, with V and X changing roles with U and Y; and all products are sums of
+// columns.
 #include <c10/metal/reduction_utils.h>
 #include <metalops/register_kernel.h>
 #include <metal_stdlib>
@@ -22,7 +23,8 @@ constant constexpr uint kSimdgroup = c10::metal::simdgroup_size;
 
 // ---- scaled copies ------------------------------------------------------------------------------
 
-// The largest magnitude of each column (or row, where strides change places), by a simdgroup each.
+// Finds the largest magnitude of each column (or row, where strides are swapped). One simdgroup per
+// column.
 template <typename T>
 kernel void svd_extents(device float* extents [[buffer(0)]], device const T* input [[buffer(1)]],
                         constant SvdLoadParameters& p [[buffer(2)]],
@@ -44,7 +46,8 @@ kernel void svd_extents(device float* extents [[buffer(0)]], device const T* inp
   }
 }
 
-// A thread for each pack of each column of each matrix. Matrices that are not finite become zero.
+// Copies and scales matrices. Those that are not finite become zero. One thread per pack of each
+// column of each matrix.
 template <typename T>
 kernel void svd_load(device float4* matrices [[buffer(0)]], device const T* input [[buffer(1)]],
                      device const int* exponents [[buffer(2)]],
@@ -69,11 +72,11 @@ kernel void svd_load(device float4* matrices [[buffer(0)]], device const T* inpu
 
 // ---- reduction to a bidiagonal matrix -----------------------------------------------------------
 
-// Half a step, in terms of A = `matrices` (or of B, by turns). Ends what the panel needs of the
-// other side's last reflector u: x = tau (A u - V (Y^H u) - X (U^H u)), for which `products` and
-// `overlaps` are given in slices; brings a column up to date and makes its reflector, which begins
-// with row p.from: that of the column itself in A, the next one in B. A threadgroup for each
-// matrix.
+// Half a step of xLABRD, in terms of A = `matrices` (or of B, alternately). Finishes the x that the
+// panel needs for the other side's last reflector u: x = tau (A u - V (Y^H u) - X (U^H u)), for
+// which `products` and `overlaps` hold partial sums over slices. Brings a column up to date and
+// makes its reflector, which begins with row p.from: the column's own one in A, the next one in B.
+// One threadgroup per matrix.
 template <typename T>
 kernel void svd_column(
     device float4* matrices [[buffer(0)]], device float4* reflectors [[buffer(1)]],
@@ -91,7 +94,7 @@ kernel void svd_column(
   const int lanes = threads;
   const int c = p.column;
   const int done = c - p.start;            // columns of the panel
-  const int others = done + (p.from - c);  // of X and U
+  const int others = done + (p.from - c);  // columns of X and U
   const int used = c10::metal::ceil_div(p.size, kRows);
   const int first = p.from / kRows;  // the first pack that matters
   const int64_t reflector = int64_t(matrix) * p.reflectors + p.start;
@@ -171,8 +174,8 @@ kernel void svd_column(
 
 // ---- results ------------------------------------------------------------------------------------
 
-// The singular values in descending order, and where each one is now; padding has none. infos:
-// those of eigh_exponents. A thread for each.
+// Stores the singular values in descending order, and each one's position there as `ranks`; padding
+// has none. infos: those of eigh_exponents. One thread per value.
 kernel void svd_values(device float* values [[buffer(0)]], device int* ranks [[buffer(1)]],
                        device int* infos [[buffer(2)]], device const float* unordered [[buffer(3)]],
                        device const int* exponents [[buffer(4)]],

@@ -7,10 +7,10 @@
 
 namespace metalops {
 
-// Merges of blocks of bidiagonal matrices, see merge.h.
+// Parameters of merges of blocks of bidiagonal matrices (divide_and_conquer.h).
 struct SvdMergeParameters {
   int32_t size;    // columns of a matrix, padded
-  int32_t values;  // rows that are no padding
+  int32_t values;  // rows that are not padding
   int32_t block;
   int32_t region;
   int32_t matrices;

@@ -1,15 +1,22 @@
-// Divide and conquer for singular values and vectors of bidiagonal matrices (M. Gu and S. C.
-// Eisenstat, "A divide-and-conquer algorithm for the bidiagonal SVD", 1995; LAPACK's slasd1 to
-// slasd8). A block is of m - 1 rows and m columns, each row with elements in its own column and in
-// the next; so it has m - 1 singular values, and a right vector to which it has none, its null
-// vector. Two blocks are merged with the row between them. In terms of their singular vectors that
-// makes a matrix with a row z and a diagonal D, whose first element, in z's row, is zero. Its
-// singular values are the roots of 1 + sum z_i^2 / (d_i^2 - x^2), one between each two poles; each
-// is kept as the distance from a pole, and z is made anew from the roots, for which they are exact.
+// xLASD1 to xLASD8: divide and conquer for singular values and vectors of bidiagonal matrices (M.
+// Gu and S. C. Eisenstat, "A divide-and-conquer algorithm for the bidiagonal SVD", 1995). A block
+// has m - 1 rows and m columns, each row with elements in its own column and in the next one; so it
+// has m - 1 singular values, and one more right vector, its null vector. Two blocks are merged with
+// the row between them. In terms of their singular vectors that makes
 //
-// Blocks begin as single columns without a row, with the null vector 1. Numbers of a merge are
-// where its columns are; what belongs to the null vector, and the row behind the block, is the last
-// one.
+//     [ z_0 z_1 z_2 ... ]
+//     [      d_1        ]
+//     [          d_2    ]
+//     [              .. ]
+//
+// a row z above a diagonal matrix D whose first element, in z's row, is zero. Its singular values
+// are the roots of the secular equation 1 + sum z_i^2 / (d_i^2 - x^2), one between each two poles.
+// Each is kept as the distance from a pole, and z is computed anew from the roots, such that they
+// are exact for it.
+//
+// Blocks begin as single columns without a row, with the null vector 1. Arrays hold a merge's data
+// where its columns are; the last element belongs to the null vector, and to the row behind the
+// block.
 #include <c10/metal/utils.h>
 #include <metal_stdlib>
 
@@ -22,19 +29,19 @@ using namespace metalops;
 
 constant constexpr float kEpsilon = 0x1p-24f;
 
-// Of a row that is padding, and of the null vector: less than all others.
+// The value of a row that is padding, and of the null vector: less than all others.
 constant constexpr float kNoValue = -1.0f;
 
-// What is done to a merge before it is solved.
+// The result of deflating a merge.
 struct Deflation {
-  int kept;      // poles that stay
+  int kept;      // poles that are not deflated
   int on_right;  // rotations of right vectors only, which are the first ones
   int turned;    // rotations
 };
 
-// The first of the m poles is the one of the row between the blocks, zero, the others follow in
-// ascending order, and the last number is that of the null vector of the second block. tips: of
-// each right vector the first and the last element. A thread for each.
+// Sorts a merge's poles. The first of the m poles is that of the row between the blocks, zero; the
+// others follow in ascending order; the last element is that of the null vector of the second
+// block. tips: the first and the last element of each right vector. One thread per pole.
 kernel void svd_merge_sort(device float* poles [[buffer(0)]], device float* z [[buffer(1)]],
                            device float2* tips [[buffer(2)]], device int* columns [[buffer(3)]],
                            device const float* values [[buffer(4)]],
@@ -70,7 +77,8 @@ kernel void svd_merge_sort(device float* poles [[buffer(0)]], device float* z [[
   columns[merge.place + rank] = column;
 }
 
-// Turns right vectors such that the second one's number of z becomes zero; returns the first one's.
+// Rotates two right vectors such that the second one's element of z becomes zero; returns the first
+// one's.
 inline float turn_onto_first(device float2* tips, int2 pair, float first, float second,
                              device float2* rotation) {
   float c;
@@ -81,9 +89,9 @@ inline float turn_onto_first(device float2* tips, int2 pair, float first, float 
   return length;
 }
 
-// What takes no part is put behind the others: poles with nearly nothing of z, and after rotations
-// poles that are nearly zero and one of two that are nearly equal. A thread for each merge, the one
-// of its first column.
+// xLASD2: moves deflated poles behind the others: those with a negligible element of z, and, after
+// Givens rotations, poles that are nearly zero and one of two that are nearly equal. One thread per
+// merge, that of its first column.
 kernel void svd_merge_deflate(
     device float* poles [[buffer(0)]], device float* z [[buffer(1)]],
     device float2* all_tips [[buffer(2)]], device int* columns [[buffer(3)]],
@@ -116,7 +124,7 @@ kernel void svd_merge_deflate(
     turned = 1;
   }
   int on_right = turned;
-  bool has_last = false;  // that may still be put aside
+  bool has_last = false;  // that may still be deflated
   float last_pole = 0.0f;
   float last_weight = 0.0f;
   int last_column = 0;
@@ -177,13 +185,14 @@ kernel void svd_merge_deflate(
 
 // ---- the secular equation -----------------------------------------------------------------------
 
-// d_i^2 - (d_o + x)^2, for the pole o from which the root's distance is x.
+// Returns d_i^2 - (d_o + x)^2, for the pole o from which the root's distance is x.
 inline float squared_distance(float pole, float origin, float x) {
   return ((pole - origin) - x) * ((pole + origin) + x);
 }
 
-// At the distance x from a pole, in two sums, up to the pole `split` and behind it. Derivatives are
-// those by the square of the value.
+// Evaluates the secular function at the distance x from the pole `origin`, in two sums: over the
+// poles up to `split`, and over those behind it. Derivatives are with respect to the value's
+// square.
 inline Secular secular_at(device const float* poles, device const float* z, int n, int split,
                           float origin, float x) {
   float before = 0.0f;
@@ -203,12 +212,12 @@ inline Secular secular_at(device const float* poles, device const float* z, int 
   return {1.0f + before + behind, before, slope_before, behind, slope_behind};
 }
 
-// How far the root of x^2 + change is from x.
+// Returns sqrt(x^2 + change) - x.
 inline float change_of_root(float x, float change) {
   return change / (x + precise::sqrt(x * x + change));
 }
 
-// A thread for each root.
+// xLASD4: solves the secular equation. One thread per root.
 kernel void svd_merge_roots(device float* roots [[buffer(0)]], device int* origins [[buffer(1)]],
                             device float* values [[buffer(2)]],
                             device const float* poles [[buffer(3)]],
@@ -236,7 +245,7 @@ kernel void svd_merge_roots(device float* roots [[buffer(0)]], device int* origi
     return;
   }
   const bool is_last = index == n - 1;
-  // The poles between which the function is interpolated, and the sums are split.
+  // The function is interpolated between these poles, and the sums are split there.
   const int left = is_last ? index - 1 : index;
   const int right = left + 1;
   int origin = index;
@@ -298,7 +307,7 @@ kernel void svd_merge_roots(device float* roots [[buffer(0)]], device int* origi
   values[merge.place + index] = from + x;
 }
 
-// The z for which the roots are exact. A thread for each.
+// xLASD3, first half: computes the z for which the roots are exact. One thread per element.
 kernel void svd_merge_weights(
     device float* weights [[buffer(0)]], device const float* roots [[buffer(1)]],
     device const int* origins [[buffer(2)]], device const float* poles [[buffer(3)]],
@@ -327,10 +336,10 @@ kernel void svd_merge_weights(
   weights[merge.place + index] = copysign(precise::sqrt(abs(product)), z[merge.place + index]);
 }
 
-// The first and last elements of the right vectors of the merged block; if with_vectors, all of
-// them and the left ones, in terms of those of the blocks. These are columns of matrices of a
-// region each in `factors`, which begin as zeros: of left ones, then of right ones. A thread for
-// each vector.
+// xLASD3, second half: computes the first and last elements of the right vectors of the merged
+// block and, with_vectors, all of them and the left ones in terms of those of the blocks: as
+// columns of a matrix for each region in `factors`, which begins as zeros. All left ones come
+// before the right ones. One thread per vector.
 kernel void svd_merge_vectors(
     device float* factors [[buffer(0)]], device float2* ends [[buffer(1)]],
     device const float* weights [[buffer(2)]], device const float* roots [[buffer(3)]],
