@@ -1,5 +1,5 @@
-// Parameters of the kernels of cholesky.metal. Matrices lie in rows; steps between rows and between
-// matrices are counted in packs of columns.
+// Parameters of the kernels of cholesky.metal. Matrices are row-major; strides between rows and
+// between matrices are counted in packs of columns.
 #pragma once
 #include <c10/metal/common.h>
 #ifndef __METAL__
@@ -8,7 +8,7 @@
 
 namespace metalops {
 
-// Rows that a threadgroup factors at most.
+// The most rows that a threadgroup factors.
 C10_METAL_CONSTEXPR uint32_t kCholeskyBlockRows = 32;
 
 struct CholeskyParameters {

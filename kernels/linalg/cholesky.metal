@@ -1,6 +1,6 @@
-// Cholesky factorisation: A = U^H U of diagonal blocks, a threadgroup each, or of small matrices, a
-// thread each. Rows beside blocks are left to triangular.metal, blocks below to products of
-// matrices. One triangle only is read.
+// xPOTRF: Cholesky factorisation A = U^H U (xPOTF2) of diagonal blocks, one threadgroup each, or of
+// small matrices, one thread or some lanes each. Rows of U right of blocks are left to
+// triangular.metal (xTRSM), the trailing update to the host's GEMM. Only one triangle is read.
 #include <metalops/register_kernel.h>
 #include <metalops/strided.h>
 #include <metal_stdlib>
@@ -20,12 +20,14 @@ using metalops::MatrixSteps;
 using metalops::RowsOfLane;
 using metalops::SmallMatricesParameters;
 
-// Whether a minor can be a pivot: division by an infinite root would leave zeros that hide it.
+// Returns true if a minor can be a pivot: division by an infinite root would leave zeros that hide
+// it.
 METAL_FUNC bool is_pivot(float minor) { return minor > 0.0f && minor < INFINITY; }
 
-// Threads lie along the packs of a row, and then along rows. infos: the order of the first leading
-// minor that is no pivot, counted from 1; from there on a matrix is left alone. Rows are
-// divided by the roots of their minors at the end only: so a step takes one barrier.
+// xPOTF2 of a diagonal block, one threadgroup per block. Threads lie along the packs of a row, and
+// then along rows. infos: the order of the first leading minor that is not a pivot, counted from 1;
+// from there on a matrix is not changed. Rows are divided by the roots of their minors only at the
+// end: so a step takes one barrier.
 template <typename T>
 kernel void cholesky_block(device float4* matrices [[buffer(0)]], device int* infos [[buffer(1)]],
                            constant CholeskyParameters& p [[buffer(2)]],
@@ -45,7 +47,7 @@ kernel void cholesky_block(device float4* matrices [[buffer(0)]], device int* in
   for (uint row = first_row; row < p.rows; row += rows_at_once) {
     block[row][pack] = given[row * p.row_step + pack];
   }
-  int failed = infos[matrix];  // all threads find the same
+  int failed = infos[matrix];  // uniform over the threadgroup
   for (uint step = 0; step < p.rows; ++step) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
     const threadgroup T* const factors = metalops::elements_of<T>(&block[step][0]);
@@ -75,16 +77,16 @@ kernel void cholesky_block(device float4* matrices [[buffer(0)]], device int* in
   }
 }
 
-// The upper triangle of a matrix of at most SIZE rows, in registers. What is done for a row is a
-// template of it, so that the indices of all numbers are constants. Rows and columns that there are
-// not are the last ones again; they, and what is below the diagonal, do not matter.
+// The upper triangle of a matrix of at most SIZE rows, in registers. Functions that process one row
+// are templates of its index, so that all indices are compile-time constants. Indices of rows and
+// columns past the end are clamped; those elements, and those below the diagonal, do not matter.
 template <typename T, uint SIZE>
 struct ThreadTriangle {
   static constexpr constant uint kColumns = kColumnsOfPack<T>;
   static constexpr constant uint kPacks = metalops::kPacksOfRow<T, SIZE>;
 
   float4 x[SIZE * kPacks];
-  uint count;  // of the rows of the matrix
+  uint count;  // rows of the matrix
   bool is_conjugated;
   int info = 0;
 
@@ -166,8 +168,8 @@ struct ThreadTriangle {
   }
 };
 
-// A thread for each matrix; infos as above. mode: whether upper triangles are read and written,
-// else the adjoints of lower ones.
+// xPOTF2, one thread per matrix; infos as above. mode: nonzero if upper triangles are read and
+// written, else they are the adjoints of lower ones.
 template <typename T, uint SIZE>
 kernel void cholesky_thread(device T* factors [[buffer(0)]], device int* infos [[buffer(1)]],
                             device const T* input [[buffer(2)]],
@@ -198,7 +200,7 @@ kernel void cholesky_thread(device T* factors [[buffer(0)]], device int* infos [
   }
 }
 
-// The rows of the upper triangle that a lane has; what is below the diagonal does not matter.
+// One lane's rows of the upper triangle; elements below the diagonal do not matter.
 template <typename T, uint SIZE, uint LANES>
 struct TriangleRows {
   RowsOfLane<T, SIZE, LANES> own;
@@ -211,7 +213,8 @@ struct TriangleRows {
     }
   }
 
-  // Divides that row by the root of its minor, if that is a pivot.
+  // Divides row `step`, if the lane has it, by the root of its minor, if that is a pivot, and
+  // stores it and the minor for the other lanes.
   void give(uint step, threadgroup float4* row, threadgroup float& minor) thread {
     for (uint r = 0; r < own.kRows; ++r) {
       if (own.row(r) == step) {
@@ -257,8 +260,8 @@ struct TriangleRows {
   }
 };
 
-// A matrix of at most SIZE rows: lanes have some rows each, in registers, and a simdgroup has
-// several matrices. infos and mode as above.
+// xPOTF2 of a matrix of at most SIZE rows: lanes have some rows each, in registers, and a simdgroup
+// has several matrices. infos and mode as above.
 template <typename T, uint SIZE, uint LANES>
 kernel void cholesky_rows(device T* factors [[buffer(0)]], device int* infos [[buffer(1)]],
                           device const T* input [[buffer(2)]],
@@ -269,7 +272,7 @@ kernel void cholesky_rows(device T* factors [[buffer(0)]], device int* infos [[b
                           uint lane [[thread_index_in_simdgroup]]) {
   constexpr uint kSimdgroups = 8;
   constexpr uint kMatrices = 32 / LANES;
-  // One row is read while the next one is written.
+  // One row is loaded while the next one is stored.
   threadgroup float4 given[kSimdgroups][kMatrices][2][metalops::kPacksOfRow<T, SIZE>];
   threadgroup float minors[kSimdgroups][kMatrices][2];
   const uint matrix = metalops::thread_index(position, grid) / LANES;
@@ -305,7 +308,7 @@ kernel void cholesky_rows(device T* factors [[buffer(0)]], device int* infos [[b
   rows.own.store(factors + matrix * p.output.matrix, p.output, p.rows);
 }
 
-// Zeros below the diagonal. A thread for each pack of columns, row and matrix.
+// Clears elements below the diagonal. One thread per pack of columns, row and matrix.
 template <typename T>
 kernel void cholesky_clear_lower(device float4* matrices [[buffer(0)]],
                                  constant CholeskyParameters& p [[buffer(1)]],

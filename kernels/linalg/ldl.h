@@ -9,17 +9,17 @@
 
 namespace metalops {
 
-// Of matrices in columns.
+// Parameters of kernels on column-major planar copies of matrices.
 struct LdlColumnsParameters {
-  MatrixSteps given;  // of the input or the output
-  uint64_t apart;     // columns, of which there are as many, and their parts
+  MatrixSteps given;  // strides of the input or the output
+  uint64_t apart;     // padded number of columns, and of floats in each part of one
   uint32_t size;      // rows of a matrix
   uint32_t last;      // columns before this one are factored
   uint32_t is_hermitian;
-  uint32_t is_by_rows;  // numbers of a row are neighbours in the input
+  uint32_t is_by_rows;  // elements of a row are adjacent in the input
 };
 
-// Of solving: matrices lie in rows, steps are counted in numbers or in packs of them.
+// Parameters of solving: matrices are row-major; strides are counted in elements or in packs.
 struct LdlParameters {
   int64_t row_step;
   int64_t matrix_step;

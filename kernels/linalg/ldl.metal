@@ -1,7 +1,14 @@
-// The factorisation of symmetric and Hermitian matrices, P A P^T = L D L^T or L D L^H, with
-// diagonal blocks of one or two rows, by the pivots of J. R. Bunch and L. Kaufman (Mathematics of
-// Computation 31, 1977), chosen as by LAPACK's xSYTF2 and xHETF2 with UPLO = 'L'; and the steps of
-// solving with it that are not triangular.
+// xSYTF2, xHETF2 and xSYTRS: factorisation of symmetric and Hermitian matrices, P A P^T = L D L^T
+// or L D L^H, with diagonal blocks of one or two rows, by the pivots of J. R. Bunch and L. Kaufman
+// (Mathematics of Computation 31, 1977), chosen as LAPACK does with UPLO = 'L'; and those steps of
+// solving with it that are not triangular solves. The factors hold D on the diagonal (d) and L
+// below it, here with a 2-by-2 block in rows 1 and 2, whose off-diagonal element lies below its
+// diagonal:
+//
+//     [ d       ]
+//     [ l d     ]
+//     [ l d d   ]
+//     [ l l l d ]
 #include <c10/metal/error.h>
 #include <metalops/register_kernel.h>
 #include <metalops/strided.h>
@@ -27,7 +34,7 @@ using metalops::pivot_size;
 using metalops::real_part;
 using metalops::SmallMatricesParameters;
 
-constant constexpr uint kTogether = 4;           // columns that a thread takes at once
+constant constexpr uint kTogether = 4;           // columns that a thread processes at once
 constant constexpr float kAlpha = 0.640388203f;  // (1 + sqrt(17)) / 8
 
 template <typename T>
@@ -35,13 +42,14 @@ inline T mirrored(T a, bool is_hermitian) {
   return is_hermitian ? conjugate(a) : a;
 }
 
-// For numbers of the diagonal.
+// Returns a diagonal element, which is real if the matrix is Hermitian.
 template <typename T>
 inline T on_diagonal(T a, bool is_hermitian) {
   return is_hermitian ? from_real<T>(real_part(a)) : a;
 }
 
-// Of all threads. sizes, rows: where simdgroups leave theirs, if there are several.
+// Returns the best candidate of all threads. sizes, rows: where simdgroups leave theirs, if there
+// are several.
 inline Candidate best_of_threadgroup(Candidate own, threadgroup float* sizes,
                                      threadgroup uint* rows, uint lane, uint simdgroup,
                                      uint simdgroups) {
@@ -61,19 +69,19 @@ inline Candidate best_of_threadgroup(Candidate own, threadgroup float* sizes,
   return own;
 }
 
-// Whether a number of that size can stand in a diagonal block.
+// Returns true if an element of that magnitude can be in a diagonal block.
 METAL_FUNC bool is_finite(float size) { return size >= 0.0f && size < INFINITY; }
 
-// What is known of a step, which is for all threads to read.
+// The state of a step, which all threads read.
 struct Step {
   uint k;          // the column
-  float size;      // of the diagonal's number
-  float largest;   // below it
-  uint row;        // where that is
-  uint is_zero;    // the column: there is nothing to do
-  uint is_unsure;  // whether that row has to be looked at
-  uint pivot;      // the row that is exchanged
-  uint is_pair;    // a block of two rows
+  float size;      // magnitude of the diagonal element
+  float largest;   // largest magnitude below it
+  uint row;        // row of that element
+  uint is_zero;    // true if the column is zero or its diagonal NaN: it is skipped
+  uint is_unsure;  // true if that row has to be searched, too
+  uint pivot;      // the row that is swapped
+  uint is_pair;    // true if the block has two rows
 };
 
 inline void begin(threadgroup Step& step, uint k) { step.k = k; }
@@ -88,7 +96,7 @@ inline void judge_column(threadgroup Step& step, float size, float largest, uint
   step.is_pair = 0;
 }
 
-// size: of the number of its diagonal.
+// size: magnitude of the diagonal element of the row. largest: of its other elements.
 inline void judge_row(threadgroup Step& step, float size, float largest) {
   if (step.size < kAlpha * step.largest * (step.largest / largest)) {
     step.pivot = step.row;
@@ -96,8 +104,7 @@ inline void judge_row(threadgroup Step& step, float size, float largest) {
   }
 }
 
-// A diagonal block of two rows, divided by its number beside the diagonal so that nothing
-// overflows.
+// A 2-by-2 diagonal block, divided by its off-diagonal element so that nothing overflows.
 template <typename T>
 struct Block {
   typedef Parts<T> P;
@@ -106,7 +113,7 @@ struct Block {
   P beside;
   P inverse;  // of the determinant, of all divided
 
-  // The rows of X of X D = (x, y).
+  // Returns the first element of the row X that solves X D = (x, y); second_of the second one.
   P first_of(P x, P y, bool is_hermitian) const {
     return inverse.times(second.times(x).minus(y).divided_by(beside.conjugate_if(is_hermitian)));
   }
@@ -123,9 +130,8 @@ inline Block<T> block_of(Parts<T> d11, Parts<T> d21, Parts<T> d22, bool is_hermi
 
 // ---- matrices in columns ------------------------------------------------------------------------
 
-// The lower triangles of matrices, with zeros above, to the right and below: columns, of which each
-// has its imaginary parts behind its real ones (parts.h). A thread for each number; neighbouring
-// ones are neighbours in the input.
+// Copies the lower triangles of matrices to column-major planar storage (planar.h), with zeros
+// above, to the right and below. One thread per element; adjacent threads load adjacent elements.
 template <typename T>
 kernel void ldl_load(device float* columns [[buffer(0)]], device const T* input [[buffer(1)]],
                      constant LdlColumnsParameters& p [[buffer(2)]],
@@ -141,7 +147,7 @@ kernel void ldl_load(device float* columns [[buffer(0)]], device const T* input 
   Parts<T>::of(number).store(to + row, p.apart);
 }
 
-// The factors, with zeros above the diagonal. A thread for each number.
+// Stores the factors, with zeros above the diagonal. One thread per element.
 template <typename T>
 kernel void ldl_store(device T* factors [[buffer(0)]], device const float* columns [[buffer(1)]],
                       constant LdlColumnsParameters& p [[buffer(2)]],
@@ -166,7 +172,7 @@ inline void exchange(device float* a, device float* b, ulong apart) {
   moved.store(b, apart);
 }
 
-// Of a column and of a row, which are mirror images.
+// Swaps an element of a column with one of a row, which are mirror images.
 template <typename T>
 inline void exchange_mirrored(device float* a, device float* b, ulong apart, bool is_hermitian) {
   const Parts<T> moved = Parts<T>::load(a, apart).conjugate_if(is_hermitian);
@@ -174,7 +180,7 @@ inline void exchange_mirrored(device float* a, device float* b, ulong apart, boo
   moved.store(b, apart);
 }
 
-// A row of L below a block of one row. x: where its number as it was is left.
+// Makes the element of a row of L below a 1-by-1 block. x: receives it as it was.
 template <typename T>
 inline void divide_row(device float* row, device float* x, ulong apart, Parts<T> diagonal) {
   const Parts<T> own = Parts<T>::load(row, apart);
@@ -182,7 +188,7 @@ inline void divide_row(device float* row, device float* x, ulong apart, Parts<T>
   own.divided_by(diagonal).store(row, apart);
 }
 
-// The same of two rows.
+// Makes the elements of a row of L below a 2-by-2 block. x: receives them as they were.
 template <typename T>
 inline void divide_pair(device float* row, device float* x, ulong apart, Block<T> block,
                         bool is_hermitian) {
@@ -195,9 +201,10 @@ inline void divide_pair(device float* row, device float* x, ulong apart, Block<T
   block.second_of(own, other).store(row + width, apart);
 }
 
-// What is left of a matrix behind a block: columns of a row, kTogether at a time, without a loop,
-// so that threads side by side may be one vector of a CPU. number: in the first column; factor:
-// that of the row that this column is.
+// Updates an element of the trailing matrix behind a block. Columns of a row are updated kTogether
+// at a time, without a loop, so that adjacent threads may be vectorised on a CPU. own: the row's
+// element in the block's column as it was; factor: the element of L in the row whose index is that
+// of the updated column.
 template <typename T>
 METAL_FUNC void reduce(device float* number, device const float* factor, Parts<T> own, ulong apart,
                        bool is_hermitian) {
@@ -205,7 +212,7 @@ METAL_FUNC void reduce(device float* number, device const float* factor, Parts<T
   Parts<T>::load(number, apart).minus_product(own, other).store(number, apart);
 }
 
-// x: the row's number beside the block as it was.
+// Updates kTogether elements of a row. x: the row's element in the block's column as it was.
 template <typename T>
 METAL_FUNC void reduce_row(device float* row, device const float* x, device const float* factors,
                            ulong apart, bool is_hermitian) {
@@ -217,7 +224,7 @@ METAL_FUNC void reduce_row(device float* row, device const float* x, device cons
   reduce<T>(row + 3 * width, factors + 3, own, apart, is_hermitian);
 }
 
-// The same of a block of two rows.
+// Updates an element of the trailing matrix behind a 2-by-2 block.
 template <typename T>
 METAL_FUNC void reduce_by_pair(device float* number, device const float* factor, Parts<T> own,
                                Parts<T> own_second, ulong apart, bool is_hermitian) {
@@ -242,9 +249,9 @@ METAL_FUNC void reduce_row_by_pair(device float* row, device const float* x,
   reduce_by_pair<T>(row + 3 * width, factors + 3, own, second, apart, is_hermitian);
 }
 
-// Factors on from column progress[matrix], which it moves. A threadgroup for each matrix in
-// columns, of which the lower triangle is read; above it lies what does not matter. `numbers`: two
-// columns of each matrix.
+// xSYTF2 or xHETF2: factorises from column progress[matrix] to column p.last, and moves `progress`.
+// One threadgroup per column-major matrix, of which the lower triangle is read; elements above it
+// do not matter. numbers: scratch, two columns per matrix.
 template <typename T>
 kernel void ldl_factor(device float* columns [[buffer(0)]], device float* numbers [[buffer(1)]],
                        device int* pivots [[buffer(2)]], device int* infos [[buffer(3)]],
@@ -347,7 +354,7 @@ kernel void ldl_factor(device float* columns [[buffer(0)]], device float* number
         threadgroup_barrier(mem_flags::mem_device);
         for (uint j = next; j < n; j += kTogether) {
           device float* const behind = a + j * width;
-          // What a thread writes it does not come to again.
+          // Iterations are independent: each writes a row that no other one reads.
 #pragma clang loop vectorize(assume_safety)
           for (uint i = j + thread_index; i < n; i += threads) {
             reduce_row_by_pair<T>(&behind[i], &x[i], column + j, apart, is_hermitian);
@@ -360,7 +367,7 @@ kernel void ldl_factor(device float* columns [[buffer(0)]], device float* number
         threadgroup_barrier(mem_flags::mem_device);
         for (uint j = next; j < n; j += kTogether) {
           device float* const behind = a + j * width;
-          // What a thread writes it does not come to again.
+          // Iterations are independent: each writes a row that no other one reads.
 #pragma clang loop vectorize(assume_safety)
           for (uint i = j + thread_index; i < n; i += threads) {
             reduce_row<T>(&behind[i], &x[i], column + j, apart, is_hermitian);
@@ -381,8 +388,8 @@ kernel void ldl_factor(device float* columns [[buffer(0)]], device float* number
 
 // ---- matrices of a thread -----------------------------------------------------------------------
 
-// A matrix of at most SIZE rows, of which the lower triangle is read; the same steps as above.
-// mode: whether it is Hermitian.
+// xSYTF2 or xHETF2 of a matrix of at most SIZE rows, of which the lower triangle is read, by the
+// same steps as above. One thread per matrix. mode: nonzero if it is Hermitian.
 template <typename T, uint SIZE>
 kernel void ldl_thread(device T* factors [[buffer(0)]], device int* pivots [[buffer(1)]],
                        device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
@@ -516,8 +523,8 @@ kernel void ldl_thread(device T* factors [[buffer(0)]], device int* pivots [[buf
 
 // ---- solving ------------------------------------------------------------------------------------
 
-// L with its rows in their last order, of factors, whose rows have the order that they had when
-// their column was made; its diagonal is not written. A thread for each column and matrix.
+// xSYCONV: applies all row interchanges to L. In the factors, rows of a column have the order that
+// they had when it was made. The diagonal is not written. One thread per column and matrix.
 template <typename T>
 kernel void ldl_order_rows(device T* matrices [[buffer(0)]], device const int* pivots [[buffer(1)]],
                            constant LdlParameters& p [[buffer(2)]],
@@ -533,14 +540,14 @@ kernel void ldl_order_rows(device T* matrices [[buffer(0)]], device const int* p
       a[last * p.row_step] = a[other * p.row_step];
       a[other * p.row_step] = moved;
     } else if (k == position.x && is_pair && last < p.size) {
-      a[last * p.row_step] = T(0.0f);  // of the diagonal block
+      a[last * p.row_step] = T(0.0f);  // part of D, not of L
     }
     k = last + 1;
   }
 }
 
-// Exchanges rows by all pivots, in their order or backwards. A thread for each pack of columns and
-// matrix, as in what follows.
+// xLASWP: interchanges rows by all pivots, forwards or backwards. One thread per pack of columns
+// and matrix, as in the next kernel.
 kernel void ldl_swap_rows(device float4* matrices [[buffer(0)]],
                           device const int* pivots [[buffer(1)]],
                           constant LdlParameters& p [[buffer(2)]],
@@ -567,7 +574,7 @@ kernel void ldl_swap_rows(device float4* matrices [[buffer(0)]],
   }
 }
 
-// Solves with D. factors: LD, whose steps are given apart.
+// Solves with D. factors: L and D, whose strides are `of_factors`.
 template <typename T>
 kernel void ldl_solve_blocks(device float4* matrices [[buffer(0)]],
                              device const T* factors [[buffer(1)]],

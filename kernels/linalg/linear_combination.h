@@ -9,7 +9,7 @@ namespace metalops {
 // All tensors are contiguous.
 struct LinearCombinationParameters {
   int64_t terms;
-  int64_t elements;  // of a summand
+  int64_t elements;  // per summand
 };
 
 }  // namespace metalops

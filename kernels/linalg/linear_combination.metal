@@ -16,7 +16,7 @@ inline c10::metal::opmath_t<T> product(T a, T b) {
   return static_cast<W>(c10::metal::mul(static_cast<W>(a), static_cast<W>(b)));
 }
 
-// The sum of bools is whether any is true.
+// A sum of bools is true if any of them is.
 inline bool sum_of(bool a, bool b) { return a || b; }
 template <typename T>
 inline T sum_of(T a, T b) {

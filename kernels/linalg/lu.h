@@ -1,5 +1,5 @@
-// Parameters of the kernels of lu.metal. Matrices lie in rows; steps between rows and between
-// matrices are counted in packs of columns.
+// Parameters of the kernels of lu.metal. Matrices are row-major; unless stated otherwise, strides
+// between rows and between matrices are counted in packs of columns.
 #pragma once
 #include <c10/metal/common.h>
 #ifndef __METAL__
@@ -10,14 +10,14 @@
 
 namespace metalops {
 
-// Columns that a threadgroup factors at most.
+// The most columns that a threadgroup factors.
 C10_METAL_CONSTEXPR uint32_t kLuPanelColumns = 32;
 
 struct LuPanelParameters {
   MatrixSteps input;
   MatrixSteps output;
   int64_t pivots_step;  // between those of matrices
-  uint64_t apart;       // columns, or those of parts, lie in memory of their own
+  uint64_t apart;       // floats from a column, or a plane of its parts, to the next one
   uint32_t first;       // row and column of the matrix where the panel begins
   uint32_t rows;        // of the panel
   uint32_t columns;
@@ -29,15 +29,15 @@ struct LuSwapParameters {
   int64_t row_step;
   int64_t matrix_step;
   int64_t pivots_step;
-  uint32_t first;  // of the pivots that are applied
+  uint32_t first;  // first of the pivots that are applied
   uint32_t count;
   uint32_t rows;    // of the matrix
-  uint32_t packs;   // in a row of it
-  uint32_t groups;  // threadgroups for it
+  uint32_t packs;   // per row
+  uint32_t groups;  // threadgroups per matrix
   uint32_t is_backward;
 };
 
-// Steps are counted in numbers.
+// Strides are counted in elements.
 struct LuDeterminantParameters {
   int64_t matrix_step;
   int64_t diagonal_step;

@@ -1,6 +1,15 @@
-// LU factorisation with partial pivoting: of panels, a threadgroup each, or of small matrices, a
-// thread each; exchanges of rows by pivots, and the determinants of what was factored. What lies
-// beside and below panels is left to triangular.metal and to products of matrices.
+// xGETRF, xGETRS and xLASWP: LU factorisation with partial pivoting (xGETF2) of panels, one
+// threadgroup each, or of small matrices, one thread or some lanes each; row interchanges, solves
+// of small systems, and determinants of factored matrices. A factored matrix or panel holds U and,
+// below the diagonal, the multipliers of L, whose diagonal is ones:
+//
+//     [ u u u ]
+//     [ l u u ]
+//     [ l l u ]
+//     [ l l l ]
+//
+// The rows of U right of a panel are left to triangular.metal (xTRSM), the trailing update to the
+// host's GEMM.
 #include <c10/metal/error.h>
 #include <metalops/register_kernel.h>
 #include <metalops/strided.h>
@@ -35,7 +44,7 @@ using metalops::ThreadPlace;
 inline bool is_zero(float a) { return a == 0.0f; }
 inline bool is_zero(float2 a) { return a.x == 0.0f && a.y == 0.0f; }
 
-// Some columns of a row, or rows of a column.
+// Loads kWidth columns of a row into planar storage; columns from `count` on become zero.
 template <typename T>
 METAL_FUNC void load_row(device float* x, ulong apart, device const float* from, int64_t step,
                          uint count) {
@@ -62,8 +71,9 @@ METAL_FUNC void store_row(device const float* x, ulong apart, device float* to, 
   }
 }
 
-// A number of a row below the pivot of a step: in the step's column it becomes the factor, before
-// it stays what it is. Returns the size of what is left behind.
+// Applies step `step` of the factorisation to one element below the pivot row: columns left of
+// `step` are final, column `step` receives the multiplier, columns right of it are updated (a -= l
+// * u). Returns the magnitude of the updated element.
 template <typename T>
 METAL_FUNC float reduce_number(device float* x, device const float* pivot_row, Parts<T> factor,
                                ulong apart, uint column, uint step) {
@@ -74,9 +84,10 @@ METAL_FUNC float reduce_number(device float* x, device const float* pivot_row, P
   return reduced.size();
 }
 
-// Four columns from `first` on of such a row. Here and below, columns that a thread takes at once
-// are not counted by a loop, so that threads side by side may be one vector of a CPU. Returns the
-// size of the number behind the step's column, or what was known of it.
+// Applies a step to four columns from `first` on of such a row. Here and below, columns that a
+// thread processes at once are not counted by a loop, so that adjacent threads may be vectorised on
+// a CPU. Returns the magnitude of the element right of the step's column, or `next` if it is not
+// among these.
 template <typename T>
 METAL_FUNC float reduce_four(device float* x, device const float* pivot_row, Parts<T> factor,
                              ulong apart, uint first, uint step, float next) {
@@ -95,8 +106,8 @@ METAL_FUNC float reduce_four(device float* x, device const float* pivot_row, Par
   return first + 3 == step + 1 ? d : next;
 }
 
-// A row below the pivot of a step, in the columns that the step goes over. Returns the size of its
-// number in the next one.
+// Applies a step to a row below the pivot row, in the columns that the step covers. Returns the
+// magnitude of its element in the next column.
 template <typename T>
 METAL_FUNC float reduce_row(device float* x, device const float* pivot_row, ulong apart,
                             uint step) {
@@ -104,14 +115,15 @@ METAL_FUNC float reduce_row(device float* x, device const float* pivot_row, ulon
   const ulong width = P::kParts * apart;
   const P number = P::load(pivot_row + step * width, apart);
   const P current = P::load(x + step * width, apart);
-  // Below a pivot of zero is nothing but zeros and NaN, unless rows are not exchanged.
+  // Below a zero pivot there are only zeros and NaN, unless rows are not interchanged.
   const P factor = current.or_else(current.divided_by(number), number.is_zero());
   const float next = reduce_four<T>(x, pivot_row, factor, apart, 0, step, 0.0f);
   return P::kWidth > 4 ? reduce_four<T>(x, pivot_row, factor, apart, 4, step, next) : next;
 }
 
-// The rows of pivots, in a column behind those that the steps went over. x, and lower there: where
-// the first of these rows begins.
+// Solves with the unit lower triangle of `count` steps (xTRSM) for their pivot rows of a column
+// right of them. x, lower: address of the first pivot row in that column and in the steps' first
+// column.
 template <typename T>
 inline void solve_column(device float* x, device const float* lower, ulong apart, uint count) {
   typedef Parts<T> P;
@@ -124,7 +136,7 @@ inline void solve_column(device float* x, device const float* lower, ulong apart
   }
 }
 
-// Four numbers of a row of L.
+// Four elements of a row of L.
 template <typename T>
 struct FourFactors {
   Parts<T> a;
@@ -138,7 +150,7 @@ struct FourFactors {
     return {P::load(x, apart), P::load(x + width, apart), P::load(x + 2 * width, apart),
             P::load(x + 3 * width, apart)};
   }
-  // upper: the column in as many rows of pivots.
+  // Subtracts the product with a column of four pivot rows. upper: that column.
   Parts<T> reduce(Parts<T> number, device const float* upper, ulong apart) const {
     typedef Parts<T> P;
     return number.minus_product(a, P::load(upper, apart))
@@ -148,7 +160,7 @@ struct FourFactors {
   }
 };
 
-// A row below them, in one column.
+// Updates one element below the pivot rows, in a column right of the steps.
 template <typename T>
 METAL_FUNC void update_number(device float* x, FourFactors<T> first, FourFactors<T> second,
                               device const float* upper, ulong apart) {
@@ -170,7 +182,7 @@ METAL_FUNC void update_four(device float* x, FourFactors<T> first, FourFactors<T
   update_number<T>(x + 3 * width, first, second, upper + 3 * width, apart);
 }
 
-// In as many columns. upper: the rows of pivots there.
+// Updates a row below the pivot rows in kWidth columns. upper: the pivot rows there.
 template <typename T>
 METAL_FUNC void update_row(device float* x, device const float* lower, device const float* upper,
                            ulong apart) {
@@ -194,8 +206,9 @@ inline void exchange_rows(device float* column, ulong apart, uint row, uint othe
   moved.store(column + other, apart);
 }
 
-// Rows of a matrix in at most kLuPanelColumns columns. panels: where these lie one behind the
-// other. Steps go over some columns only: what they do to those behind comes after them, at once.
+// xGETF2 of a panel of at most kLuPanelColumns columns, one threadgroup per panel. panels:
+// column-major planar copies. Steps cover kWidth columns only; columns right of these are updated
+// after them, all at once.
 template <typename T>
 kernel void lu_panel(device float* output [[buffer(0)]], device float* panels [[buffer(1)]],
                      device int* pivots [[buffer(2)]], device int* infos [[buffer(3)]],
@@ -259,7 +272,7 @@ kernel void lu_panel(device float* output [[buffer(0)]], device float* panels [[
       }
       threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
       best = Candidate();
-      // What a thread writes it does not come to again.
+      // Iterations are independent: each writes a row that no other one reads.
 #pragma clang loop vectorize(assume_safety)
       for (uint row = step + 1 + thread_index; row < p.rows; row += threads) {
         best.meet(reduce_row<T>(&x[row], x + step, p.apart, step - first), row);
@@ -272,7 +285,7 @@ kernel void lu_panel(device float* output [[buffer(0)]], device float* panels [[
     threadgroup_barrier(mem_flags::mem_device);
     for (uint column = first + P::kWidth; column < p.columns; column += P::kWidth) {
       device float* const behind = panel + column * width;
-      // The same here.
+      // These iterations are independent, too.
 #pragma clang loop vectorize(assume_safety)
       for (ulong row = end + thread_index; row < p.rows; row += threads) {
         update_row<T>(&behind[row], x + row, behind + first, p.apart);
@@ -290,8 +303,8 @@ kernel void lu_panel(device float* output [[buffer(0)]], device float* panels [[
   }
 }
 
-// A pack of a row below that of a step's pivot. first: the pack's column. What is finished of it
-// stays.
+// Applies step `step` to a pack of a row below the pivot row. first: the pack's first column.
+// Columns left of `step` are final.
 template <typename T>
 METAL_FUNC float4 reduced_pack(float4 pack, T factor, float4 pivot_row, uint first, uint step) {
   const float4 reduced = metalops::minus_product(pack, factor, pivot_row);
@@ -303,8 +316,7 @@ METAL_FUNC float4 reduced_pack(float4 pack, T factor, float4 pivot_row, uint fir
   return select(reduced, left, metalops::columns_before<T>(step - first + 1));
 }
 
-// A matrix of at most SIZE rows and columns, in registers: the indices of all numbers are
-// constants.
+// A matrix of at most SIZE rows and columns, in registers: all indices are compile-time constants.
 template <typename T, uint SIZE>
 struct ThreadRows {
   static constexpr constant uint kColumns = kColumnsOfPack<T>;
@@ -323,7 +335,7 @@ struct ThreadRows {
     if (STEP >= steps) {
       return;
     }
-    // The largest number, of equal ones the first, and neither zero nor NaN.
+    // The pivot is the first one of the elements of largest magnitude, and neither zero nor NaN.
     float largest = is_pivoted ? 0.0f : INFINITY;
     uint pivot = STEP;
     for (uint row = STEP; row < SIZE; ++row) {
@@ -356,7 +368,7 @@ struct ThreadRows {
     }
   }
 
-  // The steps from FIRST on. pivots: of the matrix.
+  // Does four steps from FIRST on. pivots: those of the matrix.
   template <uint FIRST>
   METAL_FUNC void factor_four(uint steps, bool is_pivoted, device int* pivots) thread {
     factor<FIRST>(steps, is_pivoted, pivots);
@@ -366,7 +378,7 @@ struct ThreadRows {
   }
 };
 
-// A thread for each matrix. mode: whether rows are exchanged.
+// xGETF2, one thread per matrix. mode: nonzero if rows are interchanged.
 template <typename T, uint SIZE>
 kernel void lu_thread(device T* factors [[buffer(0)]], device int* pivots [[buffer(1)]],
                       device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
@@ -389,7 +401,8 @@ kernel void lu_thread(device T* factors [[buffer(0)]], device int* pivots [[buff
                                   p.columns);
 }
 
-// The rows that a lane has of a matrix of at most SIZE rows and columns, whose lanes take turns.
+// One lane's rows of a matrix of at most SIZE rows and columns: every LANES-th row, from row
+// `lane`.
 template <typename T, uint SIZE, uint LANES>
 struct LaneRows {
   static constexpr constant uint kRows = SIZE / LANES;
@@ -397,9 +410,9 @@ struct LaneRows {
   static constexpr constant uint kPacks = metalops::kPacksOfRow<T, SIZE>;
 
   float4 x[kRows][kPacks];
-  T current[kRows];  // of the column of a step
+  T current[kRows];  // elements in the step's column
   uint lane;
-  uint count;  // of the rows of the matrix, or zero
+  uint count;  // rows of the matrix, or zero
 
   uint row(uint r) const thread { return r * LANES + lane; }
 
@@ -431,7 +444,7 @@ struct LaneRows {
     }
   }
 
-  // Of the rows from `first` on.
+  // Returns the pivot candidate of the lane's rows from `first` on.
   Candidate best(uint first) const thread {
     Candidate result;
     for (uint r = 0; r < kRows; ++r) {
@@ -442,7 +455,7 @@ struct LaneRows {
     return result;
   }
 
-  // Those two rows that are exchanged.
+  // Stores those of the two rows that are interchanged that the lane has.
   void give(uint step, uint pivot, threadgroup float4* step_row,
             threadgroup float4* pivot_row) const thread {
     for (uint r = 0; r < kRows; ++r) {
@@ -496,8 +509,8 @@ inline Candidate best_of_lanes(threadgroup const Candidate* candidates) {
   return result;
 }
 
-// A matrix of at most SIZE rows and columns: lanes have some rows each, in registers, and a
-// simdgroup has several matrices. mode: as above.
+// xGETF2 of a matrix of at most SIZE rows and columns: lanes have some rows each, in registers, and
+// a simdgroup has several matrices. mode: as above.
 template <typename T, uint SIZE, uint LANES>
 kernel void lu_rows(device T* factors [[buffer(0)]], device int* pivots [[buffer(1)]],
                     device int* infos [[buffer(2)]], device const T* input [[buffer(3)]],
@@ -549,9 +562,9 @@ inline uint row_of_pivot(int pivot, uint row, uint rows, device ErrorMessages* e
   return static_cast<uint>(pivot) - 1;
 }
 
-// Exchanges rows by some of the pivots, in their order or backwards. Some threadgroups for each
-// matrix, whose threads have a pack of columns each. Several exchanges that have no row in common
-// are made at once: one after the other they would each wait for memory.
+// xLASWP: interchanges rows by some of the pivots, forwards or backwards. There are several
+// threadgroups per matrix, and their threads have a pack of columns each. Several interchanges that
+// have no row in common are made at once: one after the other, each would wait for memory.
 kernel void lu_swap_rows(device float4* matrices [[buffer(0)]],
                          device const int* pivots [[buffer(1)]],
                          constant LuSwapParameters& p [[buffer(2)]],
@@ -624,8 +637,9 @@ kernel void lu_swap_rows(device float4* matrices [[buffer(0)]],
   }
 }
 
-// A X = B of a factored A of at most SIZE rows, whose pivots are applied to rows of B; or, where
-// the mode says so, A^T X = B, of transposed factors, and backward to rows of X.
+// xGETRS: solves A X = B for a factored A of at most SIZE rows, with the pivots applied to rows of
+// B; or, if mode is nonzero, A^T X = B by the transposed factors, with the pivots applied backwards
+// to rows of X.
 template <typename T, uint SIZE>
 kernel void lu_solve_thread(
     device T* solutions [[buffer(0)]], device const T* factors [[buffer(1)]],
@@ -652,21 +666,21 @@ kernel void lu_solve_thread(
   x.store(solutions + place.in(p.solutions), p.solutions, is_transposed ? exchanged : RowOrder());
 }
 
-// Of magnitude one, or zero, or NaN.
+// Returns a / |a|, which is zero for zero and NaN for NaN.
 inline float sign_of(float a) { return isnan(a) ? a : sign(a); }
 inline float2 sign_of(float2 a) {
   const float size = metalops::magnitude(a);
   return size == 0.0f ? float2(0.0f) : a / size;
 }
 
-// A determinant, or its sign and the logarithm of its magnitude; what a lane has of it.
+// A lane's part of a determinant, or of its sign and the logarithm of its magnitude.
 template <typename T>
 struct Determinant {
   T product = metalops::from_real<T>(1.0f);
   float logarithm = 0.0f;
-  uint exchanges = 0;  // each changes the sign
+  uint exchanges = 0;  // row interchanges: each changes the sign
 
-  // Of the pivots from `first` on, some apart.
+  // Multiplies diagonal elements, every `apart`-th from `first` on.
   void take(device const T* diagonal, device const int* pivots, LuDeterminantParameters p,
             uint first, uint apart) thread {
     for (uint i = first; i < p.size; i += apart) {
@@ -695,7 +709,7 @@ struct Determinant {
   }
 };
 
-// A thread for each matrix.
+// One thread per matrix.
 template <typename T>
 kernel void lu_determinant_thread(device T* determinants [[buffer(0)]],
                                   device const T* factors [[buffer(1)]],
@@ -728,7 +742,7 @@ kernel void lu_log_determinant_thread(device T* signs [[buffer(0)]],
   }
 }
 
-// A simdgroup for each matrix.
+// One simdgroup per matrix.
 template <typename T>
 kernel void lu_determinant_simdgroup(device T* determinants [[buffer(0)]],
                                      device const T* factors [[buffer(1)]],

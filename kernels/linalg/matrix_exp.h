@@ -7,12 +7,12 @@
 
 namespace metalops {
 
-// Matrices side by side, without gaps.
+// Matrices are contiguous.
 struct MatrixExpParameters {
   int64_t elements;          // of all matrices
-  uint32_t size;             // of a matrix: its rows, and its columns
+  uint32_t size;             // rows, and columns, of a matrix
   uint32_t terms;            // at most 4
-  float coefficients[5][5];  // of a sum: of the identity, then of the terms
+  float coefficients[5][5];  // per sum: those of the identity, then of the terms
 };
 
 }  // namespace metalops

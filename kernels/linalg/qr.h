@@ -1,5 +1,4 @@
-// Parameters of the kernels of qr.metal. Matrices lie by columns, one behind the other, without
-// gaps.
+// Parameters of the kernels of qr.metal. Matrices are column-major and contiguous.
 #pragma once
 #include <c10/metal/common.h>
 #ifndef __METAL__
@@ -8,13 +7,13 @@
 
 namespace metalops {
 
-// Columns that are factorised before the others see them.
+// The width of a panel: columns that are factorised before the trailing matrix is updated.
 C10_METAL_CONSTEXPR unsigned kQrPanel = 32;
-// Matrices, and panels, of up to so many rows and columns are the work of a thread.
+// The most rows and columns of a matrix, or panel, that one thread factorises.
 C10_METAL_CONSTEXPR unsigned kQrThread = 8;
-// Matrices of up to so many rows and columns are the work of a simdgroup.
+// The most rows and columns of a matrix that a simdgroup factorises.
 C10_METAL_CONSTEXPR unsigned kQrSmall = 32;
-// Vectors of small products that a thread has.
+// Vectors per thread in products with small Q.
 C10_METAL_CONSTEXPR unsigned kQrVectors = 2;
 
 struct QrParameters {
@@ -27,20 +26,19 @@ struct QrParameters {
   uint32_t padded;   // width as a multiple of four
 };
 
-// Of products of matrices with the reflectors of small ones: a vector that is multiplied is a
-// column or a row.
+// Parameters of products of Q, of a small matrix, with vectors: columns or rows of another matrix.
 struct QrVectorsParameters {
-  uint32_t count;    // of vectors, of a matrix
+  uint32_t count;    // vectors per matrix
   uint32_t size;     // of a vector: the rows of the matrix of reflectors
   uint32_t columns;  // of the matrix of reflectors
-  uint32_t taus;     // of a matrix: so many reflectors
+  uint32_t taus;     // reflectors per matrix
   int64_t matrix_stride;
   int64_t vector_stride;
   int64_t element_stride;
   uint32_t matrices;
   uint32_t is_adjoint;     // multiplies with Q^H
-  uint32_t is_conjugated;  // what is multiplied are the conjugates, and so are the results
-  uint32_t is_identity;    // what is multiplied is the identity, and not read
+  uint32_t is_conjugated;  // the vectors are conjugated before and after
+  uint32_t is_identity;    // the vectors are the identity's, and are not read
 };
 
 }  // namespace metalops

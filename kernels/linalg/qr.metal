@@ -1,9 +1,15 @@
-// The QR factorisation by Householder reflectors, in LAPACK's form: R above and on the diagonal,
-// reflectors below it, their factors tau beside it.
+// xGEQRF, xORMQR and xORGQR: QR factorisation by Householder reflectors, in LAPACK's form, with R
+// on and above the diagonal, the reflectors' vectors below it, and their tau in an array of their
+// own:
+//
+//     [ r r r ]
+//     [ v r r ]
+//     [ v v r ]
+//     [ v v v ]
 //
 // The smallest matrices stay in the registers of a thread each, small ones in those of a
-// simdgroup's lanes, a column each. Of larger ones a threadgroup factorises a panel of columns, and
-// products of matrices apply its reflectors H1 H2 ... = 1 - V T V^H to everything else: V is
+// simdgroup's lanes, a column each. For larger ones a threadgroup factorises a panel of columns,
+// and the host's GEMMs apply its block reflector H1 H2 ... = 1 - V T V^H to everything else: V is
 // written out, with ones and zeros.
 #include <metalops/register_kernel.h>
 #include <metalops/strided.h>
@@ -19,13 +25,13 @@ using namespace metalops;
 
 METAL_FUNC int4 places(int first) { return first + int4(0, 1, 2, 3); }
 
-// Elements at and before place k are zero. first: the place of the pack.
+// Returns the pack with zeros at and before place k. first: the place of the pack.
 template <typename T>
 METAL_FUNC Pack<T> behind(Pack<T> x, int first, int k) {
   return choose(zero_pack<T>(), x, places(first) > k);
 }
 
-// A pack of the reflector that lies below place k.
+// Returns a pack of the vector v of the reflector that lies below place k of a column.
 template <typename T>
 METAL_FUNC Pack<T> of_reflector(Pack<T> x, int first, int k) {
   if (first > k) {
@@ -34,14 +40,15 @@ METAL_FUNC Pack<T> of_reflector(Pack<T> x, int first, int k) {
   return choose(behind(x, first, k), all_of(from_real<T>(1.0f)), places(first) == k);
 }
 
-// The same of the column itself: what is above place k stays.
+// Returns a pack of the column after its reflection: v below place k, beta at it; elements above it
+// stay.
 template <typename T>
 METAL_FUNC Pack<T> reflected(Pack<T> x, Pack<T> v, int first, int k, float beta) {
   const Pack<T> lower = choose(v, x, places(first) < k);
   return choose(lower, all_of(from_real<T>(beta)), places(first) == k);
 }
 
-// v of a reflector, of elements of x.
+// Returns v of a reflector, from elements of x.
 template <typename T>
 METAL_FUNC Pack<T> multiplied(Pack<T> x, Reflector<T> reflector, T factor) {
   if (reflector.has_factor()) {
@@ -52,8 +59,8 @@ METAL_FUNC Pack<T> multiplied(Pack<T> x, Reflector<T> reflector, T factor) {
 
 // ---- small matrices -----------------------------------------------------------------------------
 
-// The reflector of column x below place k, and x with it; v: to be written out, of a thread or of a
-// threadgroup.
+// Makes the reflector of column x below place k, applies it to x, and returns its tau. v: receives
+// its vector, to be written out; in memory of a thread or of a threadgroup.
 template <typename T, uint Rows, typename V>
 inline T reflect(thread Pack<T> (&x)[Rows / 4], V v, int k) {
   T alpha = from_real<T>(0.0f);
@@ -91,7 +98,7 @@ inline T reflect(thread Pack<T> (&x)[Rows / 4], V v, int k) {
   return reflector.tau;
 }
 
-// A thread has a matrix, or a panel of one, of at most N rows and columns.
+// xGEQR2, one thread per matrix, or panel of one, of at most N rows and columns.
 template <typename T, uint N>
 kernel void qr_thread(device T* matrices [[buffer(0)]], device T* taus [[buffer(1)]],
                       constant QrParameters& p [[buffer(2)]],
@@ -146,8 +153,8 @@ kernel void qr_thread(device T* matrices [[buffer(0)]], device T* taus [[buffer(
   }
 }
 
-// A simdgroup has 32 / Columns matrices, or panels of them, of at most so many columns and of at
-// most Rows rows.
+// xGEQR2, one lane per column: a simdgroup has 32 / Columns matrices, or panels of them, of at most
+// so many columns and of at most Rows rows.
 template <typename T, uint Columns, uint Rows>
 kernel void qr_small(device T* matrices [[buffer(0)]], device T* taus [[buffer(1)]],
                      constant QrParameters& p [[buffer(2)]],
@@ -157,7 +164,7 @@ kernel void qr_small(device T* matrices [[buffer(0)]], device T* taus [[buffer(1
   constexpr uint kMostSimdgroups = 8;
   constexpr uint kMatrices = 32 / Columns;
   constexpr int kPacks = Rows / 4;
-  // Of this step and of the one before.
+  // The reflectors of this step and of the one before.
   threadgroup Pack<T> reflectors[kMostSimdgroups][2][kMatrices][kPacks];
   threadgroup T factors[kMostSimdgroups][2][kMatrices];
   const int64_t matrix = thread_index(position, grid) / Columns;
@@ -204,8 +211,8 @@ kernel void qr_small(device T* matrices [[buffer(0)]], device T* taus [[buffer(1
   }
 }
 
-// Vectors of at most N elements times Q or Q^H: a thread has some of a matrix, whose sums it need
-// not wait for one after the other.
+// xORM2R and xORG2R: multiplies vectors of at most N elements by Q or Q^H. A thread has several
+// vectors of a matrix, whose sums need not wait for each other.
 template <typename T, uint N, uint Vectors>
 kernel void qr_vectors(device T* vectors [[buffer(0)]], device const T* matrices [[buffer(1)]],
                        device const T* taus [[buffer(2)]],
@@ -219,8 +226,9 @@ kernel void qr_vectors(device T* vectors [[buffer(0)]], device const T* matrices
   if (matrix >= p.matrices) {
     return;
   }
-  // Neighbouring threads read neighbouring elements of rows; columns of the identity that are
-  // neighbours begin with as many zeros.
+  // If vectors are rows, adjacent threads have adjacent vectors, so that loads are coalesced.
+  // Otherwise a thread has adjacent vectors, as adjacent columns of the identity begin with about
+  // as many zeros.
   const bool are_rows = p.element_stride != 1;
   const uint first = (index - matrix * threads) * (are_rows ? 1 : Vectors);
   const uint step_of_places = are_rows ? threads : 1;
@@ -249,7 +257,7 @@ kernel void qr_vectors(device T* vectors [[buffer(0)]], device const T* matrices
   for (int step = 0; step < count; ++step) {
     const int k = p.is_adjoint != 0 ? step : count - 1 - step;
     if (p.is_identity != 0 && k > last) {
-      continue;  // there is nothing yet where the reflector is
+      continue;  // the vectors are still zero where the reflector is not
     }
     device const T* v_in_memory = matrices + (matrix * p.columns + k) * size;
     Pack<T> v[kPacks];
@@ -301,16 +309,16 @@ constant constexpr int kTogether = 4;  // columns
 inline RealPack simd_sums(RealPack a) { return {simd_sum(a.re)}; }
 inline ComplexPack simd_sums(ComplexPack a) { return {simd_sum(a.re), simd_sum(a.im)}; }
 
-// What the lanes of a simdgroup do together with a column of `rows` elements: each has every 32nd
-// pack, the same ones in all columns. Only its first pack can lie before the end of a reflector's
-// zeros, since panels are narrow, and only its last one can be a part of a pack.
+// A column of `rows` elements that the lanes of a simdgroup process together. Each lane has every
+// 32nd pack, the same ones in all columns. Only its first pack can have a part of a reflector's
+// leading zeros, since panels are narrow, and only its last pack can be a partial one.
 template <typename T>
 struct PanelColumn {
   device T* x;
   int rows;
   int lane;
 
-  // Adds up the part behind place k.
+  // Accumulates the extent of the elements behind place k.
   Extent extent_behind(int k, Extent extent) const {
     float4 squares = float4(0.0f);
     float4 largest = float4(0.0f);
@@ -333,7 +341,7 @@ struct PanelColumn {
     return extent;
   }
 
-  // Leaves the reflector behind place k and beta at it.
+  // Makes the reflector: leaves its v behind place k and beta at it. Returns its tau.
   T reflect(int k) const {
     Extent extent = extent_behind(k, Extent::none());
     if (extent.is_rough()) {
@@ -341,7 +349,7 @@ struct PanelColumn {
     }
     const Reflector<T> reflector = reflector_of(x[k], extent);
     const T factor = reflector.factor();
-    simdgroup_barrier(mem_flags::mem_device);  // all have read x[k]
+    simdgroup_barrier(mem_flags::mem_device);  // all lanes have loaded x[k]
     int i = 4 * lane;
     const Pack<T> first = load_some(x + i, rows - i);
     store_some(x + i, reflected(first, multiplied(first, reflector, factor), i, k, reflector.beta),
@@ -355,8 +363,8 @@ struct PanelColumn {
     return reflector.tau;
   }
 
-  // Multiplies this column, and others up to `count` columns, with H^H; v: the column that has the
-  // reflector behind place k.
+  // xLARF: multiplies this column, and those behind it up to `count` columns, by H^H. v: the column
+  // that has the reflector behind place k.
   void multiply_by(device const T* v, int k, T tau, int64_t stride, int count) const {
     Pack<T> sums[kTogether];
     for (int n = 0; n < kTogether; ++n) {
@@ -424,7 +432,8 @@ struct PanelColumn {
   }
 };
 
-// A threadgroup has a matrix.
+// xGEQR2 of a panel. One threadgroup per matrix. An iteration applies reflector k and makes the
+// next one.
 template <typename T>
 kernel void qr_panel(device T* matrices [[buffer(0)]], device T* taus [[buffer(1)]],
                      constant QrParameters& p [[buffer(2)]],
@@ -447,7 +456,7 @@ kernel void qr_panel(device T* matrices [[buffer(0)]], device T* taus [[buffer(1
                       min(width - column, kTogether));
       }
       if (column == k + 1) {
-        simdgroup_barrier(mem_flags::mem_device);  // x[column] is known to all
+        simdgroup_barrier(mem_flags::mem_device);  // x[column] is visible to all
         const T factor = x.reflect(column);
         if (lane == 0) {
           factors[column & 1] = factor;
@@ -459,7 +468,7 @@ kernel void qr_panel(device T* matrices [[buffer(0)]], device T* taus [[buffer(1
   }
 }
 
-// V of a panel, of p.padded columns: a thread an element.
+// Writes out V of a panel, of p.padded columns. One thread per element.
 template <typename T>
 kernel void qr_reflectors(device T* v [[buffer(0)]], device const T* matrices [[buffer(1)]],
                           constant QrParameters& p [[buffer(2)]],
@@ -477,8 +486,8 @@ kernel void qr_reflectors(device T* v [[buffer(0)]], device const T* matrices [[
   v[(matrix * p.padded + column) * rows + row] = value;
 }
 
-// T of a panel, whose column c is tau_c (e_c - sum over j < c of T_j (V^H V)_jc), where e are the
-// columns of the identity: a thread a row. gram: V^H V by columns.
+// xLARFT: T of a panel, whose column c is tau_c (e_c - sum over j < c of T_j (V^H V)_jc), where e
+// are the columns of the identity. One thread per row. gram: V^H V, column-major.
 template <typename T>
 kernel void qr_triangle(device T* triangles [[buffer(0)]], device const T* gram [[buffer(1)]],
                         device const T* taus [[buffer(2)]], constant QrParameters& p [[buffer(3)]],

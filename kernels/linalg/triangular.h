@@ -7,12 +7,13 @@
 
 namespace metalops {
 
-// Rows that a thread takes at a time, and rows of the largest triangle that a threadgroup takes.
+// Rows that a thread processes at a time, and rows of the largest triangle of a threadgroup.
 C10_METAL_CONSTEXPR uint32_t kTriangleBlockRows = 8;
 C10_METAL_CONSTEXPR uint32_t kTriangleRows = 64;
-C10_METAL_CONSTEXPR uint32_t kTrianglePacks = 2;  // of columns, that a thread has
+C10_METAL_CONSTEXPR uint32_t kTrianglePacks = 2;  // of columns, per thread
 
-// What a threadgroup keeps of triangles: blocks of rows, each as far as its last row reaches.
+// The elements of triangles in threadgroup memory: blocks of rows, each up to the diagonal of its
+// last row.
 C10_METAL_CONSTEXPR uint32_t kTriangleNumbers =
     kTriangleRows * (kTriangleRows + kTriangleBlockRows) / 2;
 inline uint32_t filled_rows(uint32_t rows) {
@@ -24,11 +25,11 @@ inline uint32_t numbers_of_triangle(uint32_t rows) {
 
 // Modes of the kernel for small systems.
 C10_METAL_CONSTEXPR uint32_t kUpperTriangle = 1;
-C10_METAL_CONSTEXPR uint32_t kUnitTriangle = 2;  // the diagonal is taken for ones
+C10_METAL_CONSTEXPR uint32_t kUnitTriangle = 2;  // the diagonal is taken to be ones
 
-// Of a lower triangle, whose numbering of rows may run backwards: an upper one from its last row is
-// a lower one. Starts and steps of the matrix are counted in numbers, those of the columns in
-// packs.
+// Parameters of a lower triangle whose rows may be numbered backwards: an upper triangle, from its
+// last row on, is a lower one. Starts and strides of the matrix are counted in elements, those of
+// the columns in packs.
 struct TriangularParameters {
   int64_t matrix_start;
   int64_t matrix_row;
@@ -40,9 +41,9 @@ struct TriangularParameters {
   uint32_t size;
   uint32_t matrices;
   uint32_t packs;           // of columns
-  uint32_t group_matrices;  // that a threadgroup has
-  uint32_t group_packs;     // of each of them
-  uint32_t is_unit;         // the diagonal is taken for ones
+  uint32_t group_matrices;  // matrices per threadgroup
+  uint32_t group_packs;     // packs of each of them
+  uint32_t is_unit;         // the diagonal is taken to be ones
   uint32_t is_conjugated;
 };
 

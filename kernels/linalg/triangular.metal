@@ -1,9 +1,9 @@
-// Solving with triangular matrices by substitution. A thread has some neighbouring columns to
-// itself and takes eight rows at a time, which stay in registers while what is known of the rows
-// before is subtracted; so nothing waits for another thread. Triangles are brought into threadgroup
-// memory first, which threads of a group read together. Larger matrices than a few such blocks are
-// the host's: products of matrices do most of their work. Small ones are read where they lie, and
-// their columns too.
+// xTRSM: solves with triangular matrices by substitution. A thread owns some adjacent columns and
+// processes eight rows at a time, which stay in registers while products with the rows solved
+// before are subtracted; so no thread waits for another one. Triangles are first loaded into
+// threadgroup memory, from which all threads of a group read them. Matrices larger than a few such
+// blocks are split by the host: GEMMs do most of their work. Small ones, and their columns, are
+// loaded from where they are.
 #include <metalops/register_kernel.h>
 #include <metalops/strided.h>
 #include <metal_stdlib>
@@ -23,9 +23,8 @@ using metalops::TriangularParameters;
 constant constexpr uint kPacks = metalops::kTrianglePacks;
 constant constexpr uint kRows = metalops::kTriangleBlockRows;
 
-// Brings a block's rows of a column, or the block of columns that ends with the diagonal of a row,
-// to where of a block of rows columns lie one behind the other. Rows and columns that there are not
-// are the last ones again.
+// Loads kRows elements of a column, or of a row up to its diagonal's block, into the column-major
+// storage of a row block in threadgroup memory. Out-of-range indices are clamped.
 template <typename T>
 inline void load_numbers(threadgroup T* to, uint to_step, device const T* from, int64_t from_step,
                          uint last, bool is_conjugated) {
@@ -38,8 +37,8 @@ inline void load_numbers(threadgroup T* to, uint to_step, device const T* from, 
   }
 }
 
-// A column, or a row, whichever has its neighbours beside it in memory: so neighbouring threads
-// read neighbouring numbers, and each has some on their way at a time.
+// Loads a column or a row of a triangle, whichever is adjacent to its neighbours in memory: so
+// loads of adjacent threads are coalesced, and each thread has several in flight.
 template <typename T>
 inline void load_line(threadgroup T* triangle, device const T* matrix,
                       constant TriangularParameters& p, uint line) {
@@ -62,8 +61,8 @@ inline void load_line(threadgroup T* triangle, device const T* matrix,
   }
 }
 
-// Neighbouring columns of a row, which a thread has. Numbers of their own and not packs: so the
-// software device has them side by side in its registers.
+// A thread's adjacent columns of one row. They are scalars and not packs: so the software device
+// keeps them in vector registers.
 template <typename T>
 struct Columns;
 
@@ -133,12 +132,13 @@ struct Columns<float2> {
   }
 };
 
-// next: packs from the first one of the columns to the second.
+// Forward substitution of a thread's columns. next: packs from the first pack of columns to the
+// second.
 template <typename T>
 inline void substitute(device float4* x, int64_t step, uint next, threadgroup const T* triangle,
                        uint size, bool is_unit) {
   for (uint first = 0; first < size; first += kRows) {
-    // Rows that there are not are the last one again, and are not stored.
+    // Rows past the end are clamped to the last one, and are not stored.
     const uint last = min(kRows, size - first) - 1;
     Columns<T> block[kRows];
 #pragma unroll
@@ -174,7 +174,7 @@ inline void substitute(device float4* x, int64_t step, uint next, threadgroup co
   }
 }
 
-// A threadgroup has some packs of columns of some matrices, a thread each.
+// One threadgroup for some packs of columns of some matrices, which its threads share.
 template <typename T>
 kernel void triangular_solve(device float4* columns [[buffer(0)]],
                              device const T* matrix [[buffer(1)]],
@@ -205,7 +205,7 @@ kernel void triangular_solve(device float4* columns [[buffer(0)]],
   }
 }
 
-// Matrices of at most SIZE rows.
+// xTRSM with a matrix of at most SIZE rows, in registers. One thread per four columns.
 template <typename T, uint SIZE>
 kernel void triangular_thread(device T* solutions [[buffer(0)]],
                               device const T* matrix [[buffer(1)]],
