@@ -15,7 +15,7 @@ struct CholeskyParameters {
   int64_t row_step;
   int64_t matrix_step;
   uint32_t first;  // row and column of the matrix where the block begins
-  uint32_t rows;   // of the block, or of the matrix
+  uint32_t rows;   // rows of the block, or of the matrix
 };
 
 }  // namespace metalops

@@ -237,6 +237,7 @@ struct TriangleRows {
     }
   }
 
+  // Updates the lane's rows below row `step`.
   void reduce(uint step, threadgroup const float4* row) thread {
     for (uint r = 0; r < own.kRows; ++r) {
       if (own.row(r) > step) {
@@ -248,6 +249,7 @@ struct TriangleRows {
     }
   }
 
+  // Clears elements below the diagonal.
   void clear_lower() thread {
     for (uint r = 0; r < own.kRows; ++r) {
       for (uint b = 0; b < own.kPacks; ++b) {

@@ -141,6 +141,7 @@ struct Workplace {
   Bulge<T> bulge;
 };
 
+// Processes one matrix by a team: balancing, reduction, QR iterations, results.
 template <typename T, typename Team, int SIZE, typename Columns, typename Place>
 inline void find_eigenvalues(Columns packs, Columns vectors, Place place, int lane, int padded,
                              device float2* values, device float2* to, device int* infos,

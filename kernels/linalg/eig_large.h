@@ -21,7 +21,7 @@ C10_METAL_CONSTEXPR int kMostBulges = 8;
 struct SchurSweeps {
   int32_t low;  // rows `low` to `high` are the active block
   int32_t high;
-  int32_t sweeps;   // left before the iteration limit
+  int32_t sweeps;   // sweeps left before the iteration limit
   int32_t stalled;  // sweeps since an eigenvalue was found
   int32_t windows;  // windows of this sweep
   int32_t bulges;   // bulges that are being chased

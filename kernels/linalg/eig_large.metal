@@ -59,6 +59,7 @@ inline void load_window(threadgroup float4* packs, threadgroup float4* vectors,
   }
 }
 
+// Stores a window of `size` rows and, row-major, its transformation U.
 template <typename T>
 inline void store_window(device float4* matrix, device T* transformation,
                          threadgroup const float4* packs, threadgroup const float4* vectors,
@@ -319,6 +320,7 @@ kernel void schur_begin(device SchurSweeps* all_sweeps [[buffer(0)]],
   }
 }
 
+// Finds the first column of a bulge, from its shifts.
 inline void begin_bulge(thread SchurStep<float>* step, threadgroup const float* a,
                         threadgroup const float* b, float4 shifts) {
   const float3 v = first_column(a, b, shifts.xy, shifts.zw);
@@ -341,7 +343,7 @@ inline void begin_bulge(thread SchurStep<float2>* step, threadgroup const float2
 template <typename T>
 struct Wave {
   int bulges;
-  int row;  // of the first bulge
+  int row;  // row of the first bulge
   int low;
   int high;
 
@@ -357,6 +359,7 @@ struct Worker {
   int lane;
 };
 
+// Makes the reflector by which bulge i is chased by a row, if it is in the wave.
 template <typename T>
 inline void make_reflector(Wave<T> wave, threadgroup float4* packs,
                            threadgroup Bulge<T>* reflectors, threadgroup const float4* shifts,
@@ -379,6 +382,7 @@ inline void make_reflector(Wave<T> wave, threadgroup float4* packs,
   reflectors[i] = bulge_of<T, kStride>(packs, &step, k, wave.count_of(i));
 }
 
+// Applies the reflectors of a wave to the window from the left.
 template <typename T>
 inline void reflect_rows_of_window(Wave<T> wave, threadgroup float4* packs,
                                    threadgroup const Bulge<T>* reflectors, int size,
@@ -395,6 +399,7 @@ inline void reflect_rows_of_window(Wave<T> wave, threadgroup float4* packs,
   }
 }
 
+// Applies the reflectors of a wave from the right to the window and to the vectors.
 template <typename T>
 inline void reflect_columns_of_window(Wave<T> wave, threadgroup float4* packs,
                                       threadgroup float4* vectors,
@@ -499,7 +504,7 @@ inline void multiply_row(threadgroup T* x, int step, int size, threadgroup const
   for (int first = 0; first < W::kRow; first += kSums) {
     threadgroup const float* u = reinterpret_cast<threadgroup const float*>(product) + first;
     float sums[kSums];
-    float turned[kSums];  // of products with imaginary parts
+    float turned[kSums];  // sums of products with imaginary parts
 #pragma unroll
     for (int i = 0; i < kSums; ++i) {
       sums[i] = 0.0f;

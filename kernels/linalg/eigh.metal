@@ -20,7 +20,7 @@
 using namespace metal;
 using namespace metalops;
 
-// ---- a matrix of a team -------------------------------------------------------------------------
+// ---- a team's matrix ----------------------------------------------------------------------------
 
 // xSYTD2: reduces the matrix to the tridiagonal one of `diagonal` and `beside`, its off-diagonal.
 // Column k then holds the vector of reflector k, which is zero in rows 0 to k. other: scratch,
@@ -112,7 +112,7 @@ inline void store(Columns packs, Floats diagonal, int lane, int exponent, bool i
   }
 }
 
-// ---- matrices of at most 8 rows, each of a thread -----------------------------------------------
+// ---- at most 8 rows, one thread per matrix ------------------------------------------------------
 
 template <typename T, int SIZE>
 kernel void eigh_thread(device float* values [[buffer(0)]], device T* vectors [[buffer(1)]],
@@ -156,7 +156,7 @@ kernel void eigh_thread(device float* values [[buffer(0)]], device T* vectors [[
   infos[matrix] = is_finite ? iteration.count_unfinished(n) : 1;
 }
 
-// ---- matrices of at most 64 rows, each of a simdgroup -------------------------------------------
+// ---- at most 64 rows, one simdgroup per matrix --------------------------------------------------
 
 template <typename T, int SIZE>
 kernel void eigh_simdgroup(device float* values [[buffer(0)]], device T* vectors [[buffer(1)]],

@@ -21,11 +21,11 @@ struct EighColumnParameters {
   int32_t slice;  // columns over which a thread sums products: a multiple of kEighPanel
   int32_t slices;
   int32_t first;        // the first row of the product of the matrix and the reflector
-  int32_t kinds;        // of vectors that it is multiplied by: 1 if they are reflectors, or 2
+  int32_t kinds;        // kinds of vectors it is multiplied by: 1 (reflectors) or 2 (`panels`, too)
   uint32_t ends_panel;  // only the panel's last column is to be finished
 };
 
-// Values and vectors, and their padded order.
+// Parameters of sorting values and vectors, which are padded.
 struct EighOrderParameters {
   int32_t size;
   int32_t padded;

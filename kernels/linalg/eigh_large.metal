@@ -284,7 +284,7 @@ kernel void eigh_vectors(device T* vectors [[buffer(0)]],
   }
 }
 
-// ---- blocks of reflectors -----------------------------------------------------------------------
+// ---- block reflectors ---------------------------------------------------------------------------
 
 // xLARFT: the upper triangular T of the block reflector I - V T V^H, the product of kEighPanel
 // reflectors. One thread per row of T. Complex elements are 2-by-2 matrices [re im; -im re] here,

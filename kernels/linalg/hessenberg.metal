@@ -178,6 +178,8 @@ kernel void hessenberg_accept(device int* scales [[buffer(0)]], device int* shif
   }
 }
 
+// Scales rows and columns by the accepted exponents. One thread per pack of each column of each
+// matrix.
 template <typename T>
 kernel void hessenberg_scale(device float4* matrices [[buffer(0)]],
                              device const int* scales [[buffer(1)]],

@@ -86,6 +86,8 @@ struct Step {
 
 inline void begin(threadgroup Step& step, uint k) { step.k = k; }
 
+// Decides on a step from its column: it is skipped, or pivots on the diagonal, or the row of the
+// largest element has to be searched.
 inline void judge_column(threadgroup Step& step, float size, float largest, uint row) {
   step.size = size;
   step.largest = max(largest, 0.0f);
@@ -96,7 +98,8 @@ inline void judge_column(threadgroup Step& step, float size, float largest, uint
   step.is_pair = 0;
 }
 
-// size: magnitude of the diagonal element of the row. largest: of its other elements.
+// Decides on the pivot, after the search of that row. size: magnitude of its diagonal element.
+// largest: largest magnitude of its other elements.
 inline void judge_row(threadgroup Step& step, float size, float largest) {
   if (step.size < kAlpha * step.largest * (step.largest / largest)) {
     step.pivot = step.row;
@@ -108,10 +111,10 @@ inline void judge_row(threadgroup Step& step, float size, float largest) {
 template <typename T>
 struct Block {
   typedef Parts<T> P;
-  P first;  // of the diagonal, divided
+  P first;  // on the diagonal, divided
   P second;
   P beside;
-  P inverse;  // of the determinant, of all divided
+  P inverse;  // reciprocal of the divided block's determinant
 
   // Returns the first element of the row X that solves X D = (x, y); second_of the second one.
   P first_of(P x, P y, bool is_hermitian) const {
@@ -128,7 +131,7 @@ inline Block<T> block_of(Parts<T> d11, Parts<T> d21, Parts<T> d22, bool is_hermi
   return {first, second, d21, one.divided_by(first.times(second).minus(one))};
 }
 
-// ---- matrices in columns ------------------------------------------------------------------------
+// ---- column-major matrices ----------------------------------------------------------------------
 
 // Copies the lower triangles of matrices to column-major planar storage (planar.h), with zeros
 // above, to the right and below. One thread per element; adjacent threads load adjacent elements.
@@ -310,7 +313,7 @@ kernel void ldl_factor(device float* columns [[buffer(0)]], device float* number
       threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
     }
     const uint pivot = step.pivot;
-    const uint last = k + step.is_pair;  // of the block
+    const uint last = k + step.is_pair;  // last row of the block
     const uint next = last + 1;
     device float* const of_last = a + last * width;
     if (pivot != last) {
@@ -386,7 +389,7 @@ kernel void ldl_factor(device float* columns [[buffer(0)]], device float* number
   }
 }
 
-// ---- matrices of a thread -----------------------------------------------------------------------
+// ---- one thread per matrix ----------------------------------------------------------------------
 
 // xSYTF2 or xHETF2 of a matrix of at most SIZE rows, of which the lower triangle is read, by the
 // same steps as above. One thread per matrix. mode: nonzero if it is Hermitian.

@@ -16,10 +16,10 @@ C10_METAL_CONSTEXPR uint32_t kLuPanelColumns = 32;
 struct LuPanelParameters {
   MatrixSteps input;
   MatrixSteps output;
-  int64_t pivots_step;  // between those of matrices
-  uint64_t apart;       // floats from a column, or a plane of its parts, to the next one
+  int64_t pivots_step;  // stride between matrices' pivots
+  uint64_t apart;       // floats in a column, or in each part of a complex one, with padding
   uint32_t first;       // row and column of the matrix where the panel begins
-  uint32_t rows;        // of the panel
+  uint32_t rows;        // rows of the panel
   uint32_t columns;
   uint32_t steps;  // columns that are factored
   uint32_t is_pivoted;
@@ -31,7 +31,7 @@ struct LuSwapParameters {
   int64_t pivots_step;
   uint32_t first;  // first of the pivots that are applied
   uint32_t count;
-  uint32_t rows;    // of the matrix
+  uint32_t rows;    // rows of the matrix
   uint32_t packs;   // per row
   uint32_t groups;  // threadgroups per matrix
   uint32_t is_backward;

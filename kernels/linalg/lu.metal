@@ -59,6 +59,7 @@ METAL_FUNC void load_row(device float* x, ulong apart, device const float* from,
   }
 }
 
+// Stores kWidth columns of a row from planar storage; columns from `count` on are not stored.
 template <typename T>
 METAL_FUNC void store_row(device const float* x, ulong apart, device float* to, int64_t step,
                           uint count) {
@@ -198,6 +199,7 @@ METAL_FUNC void update_row(device float* x, device const float* lower, device co
   }
 }
 
+// Swaps two rows of one column.
 template <typename T>
 inline void exchange_rows(device float* column, ulong apart, uint row, uint other) {
   typedef Parts<T> P;
@@ -223,7 +225,7 @@ kernel void lu_panel(device float* output [[buffer(0)]], device float* panels [[
   typedef Parts<T> P;
   threadgroup float sizes[kMostSimdgroups];
   threadgroup uint rows[kMostSimdgroups];
-  const ulong width = P::kParts * p.apart;  // of a column
+  const ulong width = P::kParts * p.apart;  // stride of columns
   device float* const panel = panels + matrix * (kLuPanelColumns * width);
   device const float* const from = input + matrix * p.input.matrix * P::kParts;
   device float* const to = output + matrix * p.output.matrix * P::kParts;
@@ -472,6 +474,8 @@ struct LaneRows {
     }
   }
 
+  // Puts the interchanged rows into their places and applies the step to the rows below the pivot
+  // row.
   void reduce(uint step, uint pivot, threadgroup const float4* step_row,
               threadgroup const float4* pivot_row) thread {
     const T number = elements_of<T>(pivot_row)[step];

@@ -9,7 +9,7 @@ namespace metalops {
 
 // Matrices are contiguous.
 struct MatrixExpParameters {
-  int64_t elements;          // of all matrices
+  int64_t elements;          // elements of all matrices
   uint32_t size;             // rows, and columns, of a matrix
   uint32_t terms;            // at most 4
   float coefficients[5][5];  // per sum: those of the identity, then of the terms

@@ -18,18 +18,18 @@ C10_METAL_CONSTEXPR unsigned kQrVectors = 2;
 
 struct QrParameters {
   uint32_t matrices;
-  uint32_t rows;     // of a matrix
-  uint32_t columns;  // of a matrix
-  uint32_t taus;     // of a matrix
+  uint32_t rows;     // rows of a matrix
+  uint32_t columns;  // columns of a matrix
+  uint32_t taus;     // reflectors of a matrix
   uint32_t first;    // row and column where a panel begins
-  uint32_t width;    // of a panel: at most kQrPanel columns
+  uint32_t width;    // columns of a panel: at most kQrPanel columns
   uint32_t padded;   // width as a multiple of four
 };
 
 // Parameters of products of Q, of a small matrix, with vectors: columns or rows of another matrix.
 struct QrVectorsParameters {
   uint32_t count;    // vectors per matrix
-  uint32_t size;     // of a vector: the rows of the matrix of reflectors
+  uint32_t size;     // elements of a vector: the rows of the matrix of reflectors
   uint32_t columns;  // of the matrix of reflectors
   uint32_t taus;     // reflectors per matrix
   int64_t matrix_stride;

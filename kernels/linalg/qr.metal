@@ -21,7 +21,7 @@
 using namespace metal;
 using namespace metalops;
 
-// ---- of a column in packs -----------------------------------------------------------------------
+// ---- packs of a column --------------------------------------------------------------------------
 
 METAL_FUNC int4 places(int first) { return first + int4(0, 1, 2, 3); }
 
@@ -441,7 +441,7 @@ kernel void qr_panel(device T* matrices [[buffer(0)]], device T* taus [[buffer(1
                      uint simdgroup [[simdgroup_index_in_threadgroup]],
                      uint simdgroups [[simdgroups_per_threadgroup]],
                      uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup T factors[2];  // of this step and of the next one
+  threadgroup T factors[2];  // taus of this step and of the next one
   const int64_t stride = p.rows;
   const int rows = p.rows - p.first;
   const int width = p.width;

@@ -49,7 +49,7 @@ struct Step {
   static constexpr constant int kPacks = SIZE / ColumnPacks<T>::kRows;
   float4 row[kPacks];       // conjugate row of the matrix, from which the right reflector is made
   float4 shares[kPacks];    // conjugate multiples of the left reflector, to subtract from columns
-  float4 products[kPacks];  // to subtract times conjugate elements of the right reflector
+  float4 products[kPacks];  // to subtract, times the right reflector's conjugate elements
   T factor;                 // scale of the left reflector's vector
   T row_factor;
   T overlap;  // inner product of the shares and the right reflector
@@ -210,7 +210,7 @@ inline void store(Columns packs, RightColumns right, Floats diagonal, Order orde
   }
 }
 
-// ---- matrices of at most 8 rows, each of a thread -----------------------------------------------
+// ---- at most 8 rows, one thread per matrix ------------------------------------------------------
 
 template <typename T, int SIZE>
 kernel void svd_thread(device float* values [[buffer(0)]], device T* u [[buffer(1)]],
@@ -258,7 +258,7 @@ kernel void svd_thread(device float* values [[buffer(0)]], device T* u [[buffer(
   infos[matrix] = is_finite ? iteration.count_unfinished(n) : kNotFinite;
 }
 
-// ---- matrices of at most 64 rows, each of a simdgroup -------------------------------------------
+// ---- at most 64 rows, one simdgroup per matrix --------------------------------------------------
 
 // The place of V: threadgroup memory if there is room, otherwise device memory.
 template <bool HAS_ROOM>

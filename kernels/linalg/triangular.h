@@ -10,7 +10,7 @@ namespace metalops {
 // Rows that a thread processes at a time, and rows of the largest triangle of a threadgroup.
 C10_METAL_CONSTEXPR uint32_t kTriangleBlockRows = 8;
 C10_METAL_CONSTEXPR uint32_t kTriangleRows = 64;
-C10_METAL_CONSTEXPR uint32_t kTrianglePacks = 2;  // of columns, per thread
+C10_METAL_CONSTEXPR uint32_t kTrianglePacks = 2;  // packs of columns per thread
 
 // The elements of triangles in threadgroup memory: blocks of rows, each up to the diagonal of its
 // last row.
@@ -40,7 +40,7 @@ struct TriangularParameters {
   int64_t columns_batch;
   uint32_t size;
   uint32_t matrices;
-  uint32_t packs;           // of columns
+  uint32_t packs;           // packs of columns
   uint32_t group_matrices;  // matrices per threadgroup
   uint32_t group_packs;     // packs of each of them
   uint32_t is_unit;         // the diagonal is taken to be ones

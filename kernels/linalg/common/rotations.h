@@ -85,7 +85,7 @@ struct Sweep {
 };
 
 // Applies a sweep to one row, or to a pack of rows, of a matrix whose columns are `stride` apart
-// (xLASR). row: points to the element, or the pack, in the first column.
+// (xLASR). row: points to the element, or the pack, in column 0.
 template <typename Pack, typename Row, typename Rotations>
 inline void apply_sweep(Row row, int stride, Sweep sweep, Rotations rotations) {
   const int step = sweep.step * stride;

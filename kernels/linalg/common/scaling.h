@@ -24,8 +24,8 @@ inline int exponent_above(float largest) {
   return largest > 0.0f && ::metal::isfinite(largest) ? ::metal::ilogb(largest) + 1 : 0;
 }
 
-// Returns x 2^e, in two steps, each of which multiplies by a normal number. e is clamped to -252:
-// beyond that nothing is left of any x.
+// Returns x 2^e, in two steps, each of which multiplies by a normal number. e is clamped to
+// [-252, 252]: below that nothing is left of an x of about 1.
 template <typename X>
 inline X with_exponent(X x, int e) {
   const int half_of_it = ::metal::clamp(e / 2, -126, 126);

@@ -25,7 +25,7 @@ inline float sum_of_parts(T x) {
   return ::metal::abs(real_part(x)) + ::metal::abs(imaginary_part(x));
 }
 
-// ---- two by two ---------------------------------------------------------------------------------
+// ---- 2-by-2 blocks ------------------------------------------------------------------------------
 
 // The Schur factorisation of a real 2-by-2 block (LAPACK's slanv2): [a b; c d] in standard form,
 // with c zero, or with a = d and b c negative, and the rotation [cosine sine; -sine cosine] that
@@ -125,7 +125,7 @@ struct SchurStep {
   int high;
   int first;    // first row that a rotation or the sweep's first reflector changes
   int stalled;  // sweeps since an eigenvalue was found
-  int sweeps;   // left before the iteration limit
+  int sweeps;   // sweeps left before the iteration limit
   float size;   // largest magnitude in the matrix
   T v[3];       // cosine and sine, or the first column of the sweep
 
@@ -382,7 +382,7 @@ inline void decide(Columns packs, int n, bool with_form, Step step) {
   step->what = SchurDoes::kEnd;
 }
 
-// ---- what the team does -------------------------------------------------------------------------
+// ---- application by the team --------------------------------------------------------------------
 
 // A reflector 1 - tau v v^H with v[0] = 1, which is not stored.
 template <typename T>

@@ -82,6 +82,7 @@ inline void load_matrix(thread::metal::float4* rows, device const T* from, Matri
   }
 }
 
+// Stores a matrix of row_count rows and column_count columns.
 template <typename T, uint SIZE>
 inline void store_matrix(thread::metal::float4* rows, device T* to, MatrixSteps steps,
                          uint row_count, uint column_count) {
