@@ -7,12 +7,13 @@
 
 namespace metalops {
 
-// What is added to scores, or hides them (bool): kSame has the dtype of the queries.
+// The mask's kind: it hides scores (bool) or is added to them. kSame has the dtype of the queries.
 enum class AttentionMask : int32_t { kNone, kBool, kFloat, kSame };
 
-// Queries (rows) and keys (columns) of a threadgroup's tile: where products are of simdgroup
-// matrices, and where they are of tensors. Forward, with values of more features, a tile of tensors
-// has kRows. Backward, tiles have kRows, and those of the mask kColumns.
+// Tile sizes in queries (rows) and keys (columns) per threadgroup: kRows x kColumns with simdgroup
+// matrices, kRowsOfTensors x kColumnsOfTensors with Metal 4 tensors. Forward, tensor tiles have
+// kRows if values have more than kMostFeatures features. Backward, tiles always have kRows, and
+// those of the mask's gradient kColumns.
 enum class AttentionTile : int32_t {
   kRows = 32,
   kColumns = 32,
@@ -21,7 +22,7 @@ enum class AttentionTile : int32_t {
   kMostFeatures = 128
 };
 
-// Between samples, heads and tokens. Features have no gaps.
+// Strides in elements between samples, heads and tokens. Features are contiguous.
 struct AttentionStrides {
   int64_t batch;
   int64_t head;
@@ -38,37 +39,37 @@ struct AttentionParameters {
   AttentionStrides grad_key;
   AttentionStrides grad_value;
   int64_t mask[4];
-  int64_t grad_mask[4];  // of a mask without gaps
-  int64_t lse_batch;     // between samples of the log-sum-exp, whose rows have no gaps
-  int64_t lse_head;      // between heads
-  int64_t slopes_batch;  // 0 where all samples have the same slopes
+  int64_t grad_mask[4];  // strides of the mask's gradient, which is contiguous
+  int64_t lse_batch;     // stride of the lse between samples; its rows are contiguous
+  int64_t lse_head;      // stride of the lse between heads
+  int64_t slopes_batch;  // 0 if all samples have the same slopes
   int32_t batch;
   int32_t heads;
-  int32_t heads_of_a_key;  // query heads that share one of keys and values
+  int32_t heads_of_a_key;  // query heads per KV head (GQA)
   int32_t queries;         // of the longest sequence
   int32_t keys;
-  int32_t all_queries;  // of all sequences where they are packed
+  int32_t all_queries;  // of all sequences if they are packed
   int32_t all_keys;
   int32_t head_size;
   int32_t value_size;
-  int32_t window_left;    // how far before the diagonal keys are seen; negative: all
-  int32_t window_right;   // how far behind it
-  int32_t mask_sizes[4];  // 1 where the mask is the same for all
+  int32_t window_left;    // keys seen before the diagonal; negative: all
+  int32_t window_right;   // keys seen after the diagonal; negative: all
+  int32_t mask_sizes[4];  // 1 where the mask is broadcast
   AttentionMask mask_kind;
-  float scale;                 // of the products, times that of the keys where it is a tensor
+  float scale;                 // of QK^T; multiplied by the keys' scale if that is a tensor
   float softcap;               // 0: none
-  float keep_scale;            // by which kept elements are multiplied
+  float keep_scale;            // kept elements are multiplied by it (dropout)
   uint32_t dropout_threshold;  // elements whose random bits are below it are dropped
   bool drops;
   bool drops_all;
-  bool bottom_right;  // whether the diagonal ends in the last key, not begins in the first
+  bool bottom_right;  // the diagonal ends at the last key (else begins at the first)
   bool is_packed;
-  bool has_lengths;  // of the keys of each sequence
+  bool has_lengths;  // number of keys of each sequence
   bool has_sinks;
   bool has_slopes;
   bool has_key_scale;  // in the forward pass only
   bool has_grad_lse;
-  bool is_aligned;  // whether rows of keys and values are whole packs of 16 bytes
+  bool is_aligned;  // rows of keys and values are whole 16-byte vectors
 };
 
 }  // namespace metalops

@@ -1,6 +1,6 @@
-// Attention without its scores: a threadgroup has a tile of queries of one head and walks over the
-// keys they see, tile by tile, with the softmax of what it has seen so far (Milakov and Gimelshein,
-// "Online normalizer calculation for softmax"; Dao, "FlashAttention-2").
+// FlashAttention forward: one threadgroup per tile of queries of one head loops over tiles of keys
+// with online softmax (running max and sum). See Milakov and Gimelshein, "Online normalizer
+// calculation for softmax", and Dao, "FlashAttention-2".
 #include <metalops/register_kernel.h>
 
 #include <metal_stdlib>
@@ -15,7 +15,7 @@ using metalops::AttentionTile;
 namespace attention = metalops::attention;
 namespace matmul = metalops::matmul;
 
-// Queries and keys of a tile.
+// Tile size in queries (rows) and keys (columns).
 template <int VALUES>
 struct ForwardTile {
 #if defined(__HAVE_TENSOR__)
@@ -29,8 +29,8 @@ struct ForwardTile {
 #endif
 };
 
-// Sums are rescaled when a score exceeds the one they are relative to by more than this, which
-// weights of half precision have room for.
+// Sums are rescaled only if a score exceeds the max they are relative to by more than this;
+// half-precision weights have the range for it.
 constant constexpr float kSlack = 8.0f;
 
 struct scale_rows {
@@ -55,8 +55,8 @@ struct store_rows {
   }
 };
 
-// VALUES: at least the features of a value. A threadgroup for each tile of queries of each head of
-// each sequence.
+// FlashAttention forward for any dtype. VALUES: at least the features of a value. One threadgroup
+// per tile of queries, head and sequence.
 template <typename T, int VALUES>
 kernel void attention_forward(
     device T* out [[buffer(0)]], device float* lse [[buffer(1)]],
@@ -77,7 +77,7 @@ kernel void attention_forward(
   threadgroup T narrow[is_float ? 1 : rows * weight_stride];
   threadgroup float factors[rows];
   threadgroup uint changes[attention::kSimdgroups];
-  // Weights take the place of the scores where they are as wide.
+  // Float weights overwrite the scores; narrower ones have their own memory.
   threadgroup T* const weights = is_float ? reinterpret_cast<threadgroup T*>(scores) : narrow;
 
   typedef matmul::Lines<T, false> Rows;
@@ -87,7 +87,7 @@ kernel void attention_forward(
   typedef matmul::TileProduct<rows, VALUES, attention::kSimdgroups, Weights, Columns> ValueProduct;
   threadgroup T workspace[attention::most(ScoreProduct::workspace, ValueProduct::workspace)];
 
-  // The last tiles first, which see the most keys where attention is causal.
+  // The last tiles are scheduled first: they see the most keys in causal attention.
   const uint tiles = (static_cast<uint>(p.queries) + rows - 1) / rows;
   const uint head_of_batch = group / tiles;
   const int first = static_cast<int>(tiles - 1 - group % tiles) * rows;
@@ -108,7 +108,7 @@ kernel void attention_forward(
       value + attention::offset_of(p.value, s.batch, key_head, s.first_key);
   const int queries_left = s.queries - first;
 
-  // A row belongs to neighbouring lanes, each of which has `share` of its columns.
+  // A row of the tile belongs to `lanes` adjacent lanes, each of which has `share` of its columns.
   constexpr int lanes = attention::kThreads / rows;
   constexpr int share = columns / lanes;
   const int row = static_cast<int>(index) / lanes;
@@ -117,8 +117,8 @@ kernel void attention_forward(
   threadgroup T* const my_weights = weights + row * weight_stride + column;
   const bool is_bare = make.is_bare();
   const attention::Range seen_by_row = make.seen_by(first + row);
-  float largest = -INFINITY;  // which weights are relative to
-  float sum = 0.0f;           // of this lane's weights
+  float largest = -INFINITY;  // the max that weights are relative to
+  float sum = 0.0f;           // over this lane's weights
 
   auto sums = ValueProduct::sums();
   ValueProduct::clear(sums, place);
@@ -138,7 +138,7 @@ kernel void attention_forward(
                       : -INFINITY;
       }
     } else {
-      // Neighbouring lanes take neighbours in a row of the mask.
+      // Adjacent lanes take adjacent elements of the mask, for coalesced loads.
       for (int e = static_cast<int>(index); e < rows * columns; e += attention::kThreads) {
         threadgroup float& score = scores[e / columns * stride + e % columns];
         score = make.placed(make.capped(score), first + e / columns, at + e % columns);
@@ -233,10 +233,10 @@ REGISTER_FORWARDS(256);
 
 #if defined(__HAVE_TENSOR__)
 
-// ---- for GPUs, in half precision ----------------------------------------------------------------
+// ---- half precision, with Metal 4 cooperative tensors -------------------------------------------
 
-// Lines of keys or values on their way to threadgroup memory, where they are FEATURES + 8 apart;
-// zeros beyond those that there are.
+// Stages a tile of LINES keys or values in registers on its way to threadgroup memory, where the
+// leading dimension is FEATURES + 8. Lines and features out of range are zero.
 template <typename T, int LINES, int FEATURES>
 struct Lines {
   static constant constexpr int stride = FEATURES + 8;
@@ -279,8 +279,9 @@ struct Lines {
   }
 };
 
-// Each simdgroup has 16 queries, and keeps their scores in a cooperative tensor; keys and values
-// are in threadgroup memory for all. Exponentials are those of base 2.
+// FlashAttention forward in half precision: each simdgroup has 16 queries and keeps their scores in
+// a cooperative tensor; tiles of keys and values are shared in threadgroup memory. Exponentials are
+// in base 2.
 template <typename T, int FEATURES>
 kernel void attention_forward_by_simdgroups(
     device T* out [[buffer(0)]], device float* lse [[buffer(1)]],
@@ -364,9 +365,8 @@ kernel void attention_forward_by_simdgroups(
     largest[i] = -INFINITY;
     total[i] = 0.0f;
   }
-  // Whether the largest score so far of some row is so large that the multiplication for base 2
-  // would round off what matters of differences of scores, or overflow. Differences come first
-  // then.
+  // True if the running max of some row is so large that the conversion to base 2 would round off
+  // digits of the score differences, or overflow. The max is then subtracted before the conversion.
   bool is_far = false;
 
   const attention::Range seen = attention::keys_seen(s, p, first, static_cast<int>(tile_rows));
@@ -391,13 +391,13 @@ kernel void attention_forward_by_simdgroups(
     Tokens key_tokens(key_tile, extents<int, FEATURES, columns>(), array<int, 2>{1, Tile::stride});
     multiply.run(q, key_tokens, scores);
 
-    // Whether all of the simdgroup's queries see all of these keys.
+    // True if all of the simdgroup's queries see all of these keys.
     const int place = mine + s.diagonal;
     const bool is_whole = is_bare && make.scale > 0.0f && next <= s.keys &&
                           (p.window_right < 0 || next - 1 <= place + p.window_right) &&
                           (p.window_left < 0 || at >= place + rows - 1 - p.window_left);
-    // What products are multiplied by to be scores, which where all are seen is done with the
-    // multiplication for base 2.
+    // The scale that is still to be applied. For fully visible tiles it is fused with the
+    // conversion to base 2.
     const float by = is_whole ? make.scale : 1.0f;
     if (!is_whole) {
 #pragma unroll
@@ -494,7 +494,7 @@ kernel void attention_forward_by_simdgroups(
       add.run(given, value_tokens, sums);
     } else {
       Stored stored(stored_weights + simdgroup * (rows * columns), extents<int, columns, rows>());
-      // Those of the keys before were loaded ahead of a barrier of the threadgroup.
+      // The previous loads from `stored` are ordered before this store by a threadgroup barrier.
       weights.store(stored);
       simdgroup_barrier(mem_flags::mem_threadgroup);
       left.load(stored);

@@ -7,11 +7,11 @@
 
 namespace metalops {
 
-// Where a token goes: to the slot that is given for it, behind those of its sequence that are
-// there already, or to its own place in a tensor like the tokens'.
+// Where a token is stored: in the slot given for it, after the tokens that its sequence already
+// has, or at its own position in a tensor shaped like `tokens`.
 enum class CachePlaces : int32_t { kSlots, kBehind, kOwn };
 
-// Between samples (of a cache: pages), tokens, heads and features, in elements.
+// Strides in elements between samples (pages in a cache), tokens, heads and features.
 struct CacheStrides {
   int64_t batch;
   int64_t token;
@@ -22,23 +22,23 @@ struct CacheStrides {
 struct CacheParameters {
   CacheStrides tokens;
   CacheStrides cache;
-  int64_t table_stride;  // between the samples of the block table
-  int64_t slots;         // of the cache, or of the pages of a sequence
+  int64_t table_stride;  // between rows (samples) of the block table
+  int64_t slots;         // in the cache, or in all pages of a sequence
   int32_t batch;
-  int32_t length;  // tokens of a sample
+  int32_t length;  // tokens per sample
   int32_t heads;
   int32_t features;
   int32_t page_size;
   int32_t pages;
   CachePlaces places;
-  int32_t rotated;      // features that are
-  int32_t angles;       // of the table: places that may be rotated
-  float scale;          // what elements are divided by when they are stored
-  bool has_scale;       // as a tensor, by which the other is multiplied
-  bool has_wide_slots;  // of 64 bits, not 32
+  int32_t rotated;      // number of features that are rotated (RoPE)
+  int32_t angles;       // positions in the table of cosines and sines
+  float scale;          // elements are divided by it when they are stored
+  bool has_scale;       // a tensor, multiplied by `scale`
+  bool has_wide_slots;  // slots are 64-bit, not 32-bit
   bool has_table;       // else sample b has page b
-  bool interleaved;     // whether neighbours are rotated together, or the halves
-  bool advances;        // whether a sample's tokens have places one behind the other
+  bool interleaved;     // RoPE rotates adjacent pairs, not pairs of the two halves
+  bool advances;        // a sample's tokens have consecutive positions
 };
 
 }  // namespace metalops

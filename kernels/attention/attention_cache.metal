@@ -1,7 +1,7 @@
-// Storing keys and values in a cache of pages, and reading them from there. Caches have the dtype
-// of the tokens, or codes (int8, float8_e4m3fn, float8_e5m2) and one scale; what the codes have no
-// room for becomes the largest of them. On their way in, features may be rotated (Su et al.,
-// "RoFormer").
+// KV cache: reshape_and_cache stores keys and values in a (paged) cache, gather reads them back.
+// The cache has the dtype of the tokens, or is quantised (int8, float8_e4m3fn, float8_e5m2) with
+// one scale; values out of range saturate. Keys may be rotated by RoPE while they are stored (Su et
+// al., "RoFormer").
 #include <c10/metal/error.h>
 #include <metalops/register_kernel.h>
 #include <metal_stdlib>
@@ -43,13 +43,14 @@ template <typename T>
 struct Codes<T, e5m2> {
   static inline e5m2 encode(float x) {
     const uint code = metalops::formats::e5m2::encode(x);
-    // Infinity becomes the largest number, which is the code before it.
+    // Infinity saturates to the largest finite number, whose code precedes it.
     return {static_cast<uchar>((code & 0x7fu) == 0x7cu ? code - 1 : code)};
   }
   static inline float decode(e5m2 code) { return metalops::formats::e5m2::decode(code.code); }
 };
 
-// The element at `feature` of a token, where it is one of those rotated by the angle of its place.
+// Returns the element at `feature` of a token; features below p.rotated are rotated by the angle of
+// `place` (RoPE).
 template <typename T>
 inline float rotated(device const T* token, int feature, int64_t place, constant CacheParameters& p,
                      device const T* cosines, device const T* sines) {
@@ -68,7 +69,7 @@ inline float rotated(device const T* token, int feature, int64_t place, constant
   return is_first ? x * cosine - other * sine : x * cosine + other * sine;
 }
 
-// A thread for each feature of each head of each token.
+// Stores the tokens in the cache. One thread per feature, head and token.
 template <typename T, typename C>
 kernel void attention_cache_store(
     device C* cache [[buffer(0)]], device const T* tokens [[buffer(1)]],
@@ -130,8 +131,8 @@ kernel void attention_cache_store(
         feature * p.cache.feature] = Codes<T, C>::encode(x);
 }
 
-// The keys or values of each sequence, with zeros behind them, to a tensor without gaps. A thread
-// for each feature of each head of each token.
+// Gathers the keys or values of each sequence into a contiguous tensor, padded with zeros. One
+// thread per feature, head and token.
 template <typename T, typename C>
 kernel void attention_cache_gather(
     device T* tokens [[buffer(0)]], device const C* cache [[buffer(1)]],

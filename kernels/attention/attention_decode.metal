@@ -1,10 +1,12 @@
-// Attention of few queries over many keys, which is bound by the reading of keys and values: they
-// are read once for all queries that share them. A team of lanes takes a key at a time, each lane
-// some packs of its features; teams have sums of their own (Milakov and Gimelshein, "Online
-// normalizer calculation for softmax"), put together in the end; so are those of the splits of the
-// keys (Dao et al., "Flash-Decoding").
+// Flash decoding: attention of few queries over many keys, with a contiguous or paged KV cache. It
+// is bound by loading keys and values, so they are loaded once for all query heads that share them
+// (GQA). A team of lanes processes one key at a time, with each lane holding some vectors of its
+// features. Teams keep their own online softmax (Milakov and Gimelshein, "Online normalizer
+// calculation for softmax"), and their states are combined at the end. With split-KV, a second
+// kernel combines the splits (Dao et al., "Flash-Decoding").
 //
-// A row is a query of a head; rows of the heads that share keys are numbered query by query.
+// A row is one query of one query head. Rows of the heads that share a KV head are ordered by
+// query, then head.
 #include <c10/metal/error.h>
 #include <metalops/register_kernel.h>
 #include <metal_stdlib>
@@ -34,7 +36,8 @@ inline float value_of(T element) {
 inline float value_of(e4m3 element) { return metalops::formats::e4m3::decode(element.code); }
 inline float value_of(e5m2 element) { return metalops::formats::e5m2::decode(element.code); }
 
-// 16 bytes of elements, or 8 where they are bytes: gather() takes the first `count`, and zeros.
+// Loads vectors of 16 bytes of elements, or of 8 bytes where elements are bytes, and dequantises
+// them. gather() loads the first `count` elements and pads with zeros.
 template <typename T>
 struct Words {
   typedef uint4 Pack;
@@ -116,15 +119,15 @@ struct Words<e5m2> : Bytes {
   }
 };
 
-// How the keys are shared out. C: of keys and values as they are stored. unrolled: loops over what
-// a GPU's thread has in registers.
+// Work distribution on a GPU. C: the dtype of the cache. pack: elements per vector; unrolled:
+// unroll factor of loops over a thread's registers.
 template <typename C>
 struct OfGpu {
   static constant constexpr int pack = sizeof(C) == 4 ? 4 : 8;
-  static constant constexpr int keys = 4;  // of a team at a time
+  static constant constexpr int keys = 4;  // per team and iteration
   static constant constexpr int unrolled = 64;
 };
-// A CPU makes a vector of a pack, and a team is one thread.
+// Work distribution on a CPU, where a `pack` becomes a vector register and a team is one thread.
 template <typename C>
 struct OfCpu {
   static constant constexpr int pack = 16;
@@ -132,19 +135,19 @@ struct OfCpu {
   static constant constexpr int unrolled = 1;
 };
 
-// ---- places -------------------------------------------------------------------------------------
+// ---- addresses in the cache ---------------------------------------------------------------------
 
-// Keys and values of one head of a sequence.
+// The cached keys and values of one KV head of a sequence.
 template <typename C>
 struct Cache {
   device const C* key;
   device const C* value;
-  device const int* table;  // of the sequence's pages
-  int start;                // where key 0 is
+  device const int* table;  // the sequence's row of the block table
+  int start;                // position of key 0
   device ErrorMessages* errors;
 
-  // Returns how many keys from there on are at their distance from each other; 0, with negative
-  // places, where the table has a page that is none.
+  // Finds key `at` and its value. Returns how many keys from there on are contiguous, p.key.token
+  // apart; returns 0, with negative offsets, if the block table holds an invalid page.
   inline int find(int at, constant AttentionDecodeParameters& p, thread int64_t& key_at,
                   thread int64_t& value_at) const {
     const uint place = static_cast<uint>(start + at);
@@ -170,7 +173,7 @@ struct Cache {
   }
 };
 
-// What is asked of one threadgroup.
+// The work of one threadgroup: ROWS rows and one split of the keys.
 struct Task {
   int batch;
   int head;
@@ -178,8 +181,8 @@ struct Task {
   int first_row;
   int rows;
   int start;     // the first key, from which keys are counted
-  int diagonal;  // query i is at the place of key i + diagonal
-  int begin;     // of the split
+  int diagonal;  // query i has the position of key i + diagonal
+  int begin;     // keys [begin, end) of the split
   int end;
 };
 
@@ -190,7 +193,8 @@ inline Task task_of(uint number, int rows, constant AttentionDecodeParameters& p
   task.first_row = static_cast<int>(number % static_cast<uint>(p.row_blocks)) * rows;
   task.rows = min(rows, all_rows - task.first_row);
   number /= static_cast<uint>(p.row_blocks);
-  task.head = static_cast<int>(number % static_cast<uint>(p.heads));  // which may lie together
+  task.head =
+      static_cast<int>(number % static_cast<uint>(p.heads));  // heads may be adjacent in memory
   number /= static_cast<uint>(p.heads);
   task.split = static_cast<int>(number % static_cast<uint>(p.splits));
   task.batch = static_cast<int>(number / static_cast<uint>(p.splits));
@@ -202,19 +206,21 @@ inline Task task_of(uint number, int rows, constant AttentionDecodeParameters& p
   const int last = (task.first_row + task.rows - 1) / p.group + task.diagonal;
   const int seen_begin = p.window_left >= 0 ? max(0, first - p.window_left) : 0;
   const int seen_end = p.window_right >= 0 ? min(keys, last + p.window_right + 1) : keys;
-  const int seen = seen_end - seen_begin;  // 0 or less: nothing, which begins where it ends
+  const int seen = seen_end - seen_begin;  // 0 or less: nothing is seen, and every split is empty
   const int each = (seen + p.splits - 1) / p.splits;
   task.begin = seen_begin + task.split * each;
   task.end = seen_begin + min(seen, (task.split + 1) * each);
   return task;
 }
 
-// ---- the part of a team -------------------------------------------------------------------------
+// ---- online softmax of a team -------------------------------------------------------------------
 
-// Sums are relative to this while `top` is the largest score that was seen.
+// Returns the reference that exponentials are relative to, for the running max `top`: 0 if nothing
+// was seen yet.
 inline float origin_of(float top) { return top == -INFINITY ? 0.0f : top; }
 
-// What options make of the score of a row and a key. slope, place: of the row.
+// Applies softcap, slope, mask and window to the score of a row and a key. slope, place: those of
+// the row.
 template <typename T>
 inline float placed(float score, float slope, int place, int r, int key, Task task,
                     constant AttentionDecodeParameters& p, device const uchar* mask) {
@@ -239,7 +245,8 @@ inline float placed(float score, float slope, int place, int r, int key, Task ta
   return hidden ? -INFINITY : score;
 }
 
-// T: of the queries. C: of the cache. PACKS: that a lane has of a key and of a value.
+// One lane's part of a team's state. T: dtype of the queries; C: dtype of the cache; PACKS: vectors
+// of a key and of a value per lane.
 template <typename T, typename C, typename Shape, int ROWS, int LANES, int PACKS>
 struct Part {
   static constant constexpr int pack = Shape::pack;
@@ -249,10 +256,10 @@ struct Part {
   float top[ROWS];
   float total[ROWS];
   float slope[ROWS];
-  int place[ROWS];  // of the key on the row's diagonal
+  int place[ROWS];  // position of the key on the row's diagonal
   int lane;
-  float scores[ROWS][keys];  // of the keys at hand
-  int64_t value_at[keys];    // negative: there is no such key
+  float scores[ROWS][keys];  // of the current keys; they become weights
+  int64_t value_at[keys];    // offsets of the current values; negative: no such key
 
   inline void start(Task task, int lane_of_team, constant AttentionDecodeParameters& p,
                     device const T* queries, device const float* slopes) {
@@ -280,18 +287,19 @@ struct Part {
     }
   }
 
-  // Packs of keys, or of values.
+  // A lane's vectors of the current keys or values.
   struct Packs {
     typename Words<C>::Pack of[keys][PACKS];
   };
 
-  // Of keys: where their values are, negative where there are none, and the lane's packs.
+  // A batch of loaded keys: the offsets of their values (negative if there is none), and the lane's
+  // vectors.
   struct Fetched {
     int64_t value_at[keys];
     Packs keys_of, values_of;
   };
 
-  // The keys first, first + step and so on, as far as they are before `end`.
+  // Loads the keys first, first + step, ... before `end`, and their values.
   inline void fetch(int first, int step, int end, constant AttentionDecodeParameters& p,
                     Cache<C> cache, thread Fetched& fetched) const {
     int64_t key_at[keys];
@@ -307,7 +315,8 @@ struct Part {
     bring(cache.value, fetched.value_at, p.value_size, p.is_aligned, fetched.values_of);
   }
 
-  // The lane's packs of the lines that are at `at` in `from`, all of them on their way at once.
+  // Loads the lane's vectors of the lines at offsets `at` of `from`; all loads are in flight at
+  // once.
   inline void bring(device const C* from, thread const int64_t* at, int size, bool is_aligned,
                     thread Packs& packs) const {
     typedef typename Words<C>::Pack Pack;
@@ -334,7 +343,7 @@ struct Part {
     }
   }
 
-  // The lane's part of the products of the keys at hand, which become the scores.
+  // Computes the lane's part of the products of the queries with the current keys into `scores`.
   inline void multiply(thread const Packs& packs) {
 #pragma unroll
     for (int k = 0; k < keys; ++k) {
@@ -357,7 +366,8 @@ struct Part {
     }
   }
 
-  // Makes weights of the products at hand.
+  // Turns the current products into softmax weights, and rescales the sums if the running max
+  // grows.
   inline void weigh(int first, int step, float scale, bool is_plain, Task task,
                     constant AttentionDecodeParameters& p, device const uchar* mask) {
 #pragma unroll(Shape::unrolled)
@@ -400,7 +410,7 @@ struct Part {
     }
   }
 
-  // Adds the values of the keys whose weights are at hand.
+  // Adds the current values, times their weights, to the sums.
   inline void add(thread const Packs& packs) {
 #pragma unroll
     for (int k = 0; k < keys; ++k) {
@@ -419,9 +429,9 @@ struct Part {
     }
   }
 
-  // The same of a lane that has whole rows, in loops over packs that become vector instructions:
-  // sums of products are apart, and what is added to is no memory that a cache might lie in. Four
-  // keys at a time share what is read of a query. Returns how many keys there are.
+  // Computes `scores` for a lane that has whole rows (a CPU thread). The loops over vectors
+  // vectorise: partial products are separate, and sums are in local arrays, which cannot alias the
+  // cache. Four keys at a time share the loads of a query. Returns the number of keys found.
   inline int multiply_alone(int first, int end, constant AttentionDecodeParameters& p,
                             Cache<C> cache) {
     constexpr int together = 4;
@@ -433,7 +443,7 @@ struct Part {
       int64_t found = -1;
       const int run = min(cache.find(first + count, p, key_at, found), most - count);
       if (run == 0) {
-        break;  // behind a page that there is not, nothing is seen: that is an error
+        break;  // an invalid page is an error: keys after it are not seen
       }
       for (int k = 0; k < run; ++k) {
         rows[count + k] = cache.key + key_at + k * p.key.token;
@@ -477,7 +487,7 @@ struct Part {
     return count;
   }
 
-  // Adds `PACKS_TOGETHER` packs of the values of so many keys, from feature i on.
+  // Adds `PACKS_TOGETHER` vectors of features, from feature i on, of `count` values.
   template <int PACKS_TOGETHER>
   inline void add_packs(int r, int i, int count, Cache<C> cache) {
     constexpr int features = PACKS_TOGETHER * pack;
@@ -518,13 +528,13 @@ struct Part {
 
 // ---- results ------------------------------------------------------------------------------------
 
-// Of the whole: where it goes, and what its parts are.
+// Where results are stored: the outputs if there is one split, else the partial results.
 template <typename T>
 struct Results {
   device T* out;
   device float* lse;
-  device float* part_outs;   // of rows, splits, features: relative to the part's top
-  device float2* part_sums;  // of rows, splits: the top and the total
+  device float* part_outs;   // (rows, splits, features): sums relative to the split's max
+  device float2* part_sums;  // (rows, splits): the split's max and denominator
   device const float* sinks;
   device const float* value_scale;
 
@@ -532,8 +542,8 @@ struct Results {
     return (static_cast<int64_t>(batch) * p.heads + head) * (p.queries * p.group) + row;
   }
 
-  // What the sum of values is multiplied by, of a row that all keys were added to; stores its
-  // log-sum-exp if `is_first`.
+  // Returns the factor that normalises a row's sums after all keys were added; stores the row's lse
+  // if `is_first`.
   inline float factor_of(int batch, int head, int row, float top, float total, bool is_first,
                          constant AttentionDecodeParameters& p) const {
     const int query_head = head * p.group + row % p.group;
@@ -553,7 +563,7 @@ struct Results {
            (head * p.group + row % p.group) * p.out.head;
   }
 
-  // Features [first, first + count) of a row of a task.
+  // Stores features [first, first + count) of row r of a task.
   inline void store(Task task, int r, float top, float total, int first, int count,
                     thread const float* sums, constant AttentionDecodeParameters& p) const {
     const int row = task.first_row + r;
@@ -606,7 +616,7 @@ inline Cache<C> cache_of(Task task, constant AttentionDecodeParameters& p, devic
       constant AttentionDecodeParameters &p [[buffer(15)]],                                    \
       device ErrorMessages *errors [[buffer(16)]]
 
-// A thread for each task.
+// Flash decoding with one thread per task, for CPUs.
 template <typename T, typename C, int ROWS>
 kernel void attention_decode_alone(ATTENTION_DECODE_ARGUMENTS,
                                    uint number [[thread_position_in_grid]]) {
@@ -634,7 +644,7 @@ kernel void attention_decode_alone(ATTENTION_DECODE_ARGUMENTS,
 
 constant constexpr int kSimdgroups = 4;
 
-// A threadgroup of kSimdgroups for each task.
+// Flash decoding with a threadgroup of kSimdgroups simdgroups per task.
 template <typename T, typename C, int ROWS, int LANES, int PACKS>
 kernel void attention_decode(ATTENTION_DECODE_ARGUMENTS,
                              uint number [[threadgroup_position_in_grid]],
@@ -642,7 +652,7 @@ kernel void attention_decode(ATTENTION_DECODE_ARGUMENTS,
                              uint lane [[thread_index_in_simdgroup]]) {
   constexpr int teams = 32 / LANES * kSimdgroups;
   constexpr int together = OfGpu<C>::keys;
-  constexpr int features = PACKS * OfGpu<C>::pack;  // of a lane
+  constexpr int features = PACKS * OfGpu<C>::pack;  // per lane
   threadgroup float outs[kSimdgroups][LANES * features];
   threadgroup float tops[kSimdgroups];
   threadgroup float totals[kSimdgroups];
@@ -657,7 +667,7 @@ kernel void attention_decode(ATTENTION_DECODE_ARGUMENTS,
   typename Team::Fetched fetched;
   part.fetch(task.begin + team, teams, task.end, p, cache, fetched);
   for (int first = task.begin; first < task.end; first += teams * together) {
-    // The next ones are on their way meanwhile.
+    // The next keys and values are loaded meanwhile (double buffering).
     typename Team::Fetched next;
     part.fetch(first + teams * together + team, teams, task.end, p, cache, next);
 #pragma unroll
@@ -720,7 +730,7 @@ kernel void attention_decode(ATTENTION_DECODE_ARGUMENTS,
       for (int i = 0; i < kSimdgroups; ++i) {
         total += totals[i] * precise::exp(tops[i] - origin);
       }
-      // Of values without features there is the log-sum-exp.
+      // If values have no features, the lse is still stored.
       for (int j = simdgroup * 32 + lane; j < max(p.value_size, 1); j += kSimdgroups * 32) {
         float sum = 0.0f;
         for (int i = 0; i < kSimdgroups; ++i) {
@@ -733,7 +743,7 @@ kernel void attention_decode(ATTENTION_DECODE_ARGUMENTS,
   }
 }
 
-// A thread for each feature of each row.
+// Combines the splits (split-KV). One thread per feature and row.
 template <typename T>
 kernel void attention_decode_merge(device T* out [[buffer(0)]], device float* lse [[buffer(1)]],
                                    device float* part_outs [[buffer(2)]],
@@ -769,8 +779,8 @@ kernel void attention_decode_merge(device T* out [[buffer(0)]], device float* ls
       static_cast<T>(factor == 0.0f ? 0.0f : sum * factor);
 }
 
-// The same, a simdgroup for each row and 32 of its features, whose lanes bring the sums of 32 parts
-// at once.
+// Combines the splits with one simdgroup per row and 32 of its features; its lanes load the
+// statistics of 32 splits at once.
 template <typename T>
 kernel void attention_decode_merge_together(
     device T* out [[buffer(0)]], device float* lse [[buffer(1)]],
@@ -821,16 +831,17 @@ kernel void attention_decode_merge_together(
   }
 }
 
-// ---- results of attention over other keys, put together -----------------------------------------
+// ---- combining two attention results ------------------------------------------------------------
 
-// The share of the first of two in the sum. Rows without keys in either have none.
+// Returns the weight of the first of two results in the combined one. Rows that saw no keys have
+// weight zero.
 inline float share_of(float lse, float other) {
-  // Infinite ones are as large as one another.
+  // Equal infinities have difference 0, not NaN.
   const float difference = other == lse ? 0.0f : other - lse;
   return lse == -INFINITY ? 0.0f : 1.0f / (1.0f + precise::exp(difference));
 }
 
-// A thread for each feature of each row.
+// Combines two attention results over disjoint keys by their lse. One thread per feature and row.
 template <typename T>
 kernel void merge_attention(device T* out [[buffer(0)]], device float* lse [[buffer(1)]],
                             device const T* out_a [[buffer(2)]],
@@ -853,7 +864,7 @@ kernel void merge_attention(device T* out [[buffer(0)]], device float* lse [[buf
   }
 }
 
-// A simdgroup for each row.
+// The backward pass of merge_attention. One simdgroup per row.
 template <typename T>
 kernel void merge_attention_backward(
     device T* grad_a [[buffer(0)]], device float* grad_lse_a [[buffer(1)]],

@@ -1,6 +1,6 @@
-// The gradients of attention, from its log-sum-exp and without its scores: those of keys and values
-// a tile of keys at a time, those of queries a tile of queries at a time, so that each element is
-// added up by one threadgroup in one order (Dao, "FlashAttention-2", algorithm 2).
+// FlashAttention-2 backward (Dao, "FlashAttention-2", algorithm 2), with scores recomputed from the
+// lse. dK and dV take one threadgroup per tile of keys, dQ one per tile of queries, so that each
+// element is summed by one threadgroup in a fixed order (no atomics).
 #pragma once
 
 #include <metal_stdlib>
@@ -13,8 +13,8 @@ using metalops::AttentionParameters;
 namespace attention = metalops::attention;
 namespace matmul = metalops::matmul;
 
-// What a threadgroup keeps of a tile of queries and keys. A thread has fours of the columns of one
-// row, as far apart as the lanes of a row reach.
+// Layout of a tile of scores in threadgroup memory. A thread has groups of four adjacent columns of
+// one row; consecutive groups are 4 * lanes columns apart.
 template <typename T>
 struct GradientTile {
   static constant constexpr int rows = static_cast<int>(metalops::AttentionTile::kRows);
@@ -23,7 +23,7 @@ struct GradientTile {
       static_cast<int>(metalops::AttentionTile::kColumnsOfTensors);
   static constant constexpr int stride = columns + 16;
 #else
-  // Operands of products are in threadgroup memory too.
+  // Without tensors, operands of tile GEMMs are in threadgroup memory too, so tiles are smaller.
   static constant constexpr int columns = static_cast<int>(metalops::AttentionTile::kColumns);
   static constant constexpr int stride = columns + 4;
 #endif
@@ -41,19 +41,19 @@ struct GradientTile {
   }
 };
 
-// Of rows there are two statistics beside the log-sum-exp. The first, delta, is the sum of the
-// result times its gradient less the gradient of the log-sum-exp. The second is what weights are
-// multiplied by: 1, but where the log-sum-exp has no room for all digits of the logarithm beside
-// the largest score, as that of keys that a mask of large negative numbers hides.
+// Each row has two statistics besides the lse. The first, delta, is the sum of out * grad_out minus
+// grad_lse. The second is a factor that weights are multiplied by. It is 1, except where the lse is
+// so large that log(sum) was rounded off when the max was added, for example for keys hidden by a
+// mask of large negative numbers.
 
-// What the gradients of an element of the weights are made of.
+// The gradients of one element of the attention matrix.
 struct Element {
-  float weight;  // by which values are multiplied: with dropout
-  float placed;  // the gradient of the score
-  float score;   // the gradient of the product, without the scale
+  float weight;  // multiplies grad_out in dV; includes dropout
+  float placed;  // gradient with respect to the score
+  float score;   // gradient with respect to the product q k, without the scale
 };
 
-// product: of query and key; other: of the result's gradient and the value.
+// product: q k; other: grad_out v.
 template <typename T>
 inline Element gradients_of(attention::Scores<T> make, attention::Dropout dropout, float keep_scale,
                             float product, float other, float lse, float delta, int row,
@@ -73,8 +73,8 @@ inline Element gradients_of(attention::Scores<T> make, attention::Dropout dropou
   return result;
 }
 
-// Those of this thread's share of a tile, which begins at (row, column). Returns what they add to
-// the gradient of the slope.
+// Computes `weights` and `gradients` for this thread's share of the tile that begins at (row,
+// column). Returns the share's contribution to the gradient of the slope.
 template <typename Tile, typename T>
 inline float gradients_of_share(attention::Scores<T> make, attention::Dropout dropout,
                                 float keep_scale, threadgroup const float* products,
@@ -83,7 +83,8 @@ inline float gradients_of_share(attention::Scores<T> make, attention::Dropout dr
                                 thread float* weights, thread float* gradients) {
   const int in_tile = Tile::row_of(index);
   const int of_row = min(row + in_tile, make.queries - 1);
-  // Of rows that see nothing: some number, beside which their scores have no weight.
+  // Rows that see nothing have lse -INFINITY; any finite number gives their hidden scores weight
+  // zero.
   const float relative_to = lse[of_row] == -INFINITY ? 0.0f : lse[of_row];
   const float2 of_both = statistics[of_row];
   const float less = of_both.x;
@@ -139,13 +140,13 @@ struct store_scaled {
   }
 };
 
-// ---- statistics
-// -----------------------------------------------------------------------------------
+// ---- statistics ---------------------------------------------------------------------------------
 
-// The weight of a sink. An infinite one is all that others see.
+// Returns the weight of an attention sink. An infinite sink has all the weight.
 inline float weight_of_sink(float sink, float lse) { return sink == lse ? 1.0f : exp(sink - lse); }
 
-// A simdgroup for each row of each head.
+// Computes the statistics of each row: delta, and the factor that corrects the lse. One simdgroup
+// per row and head.
 template <typename T>
 kernel void attention_statistics(
     device float2* statistics [[buffer(0)]], device const T* out [[buffer(1)]],
@@ -207,10 +208,9 @@ kernel void attention_statistics(
   }
 }
 
-// ---- queries
-// --------------------------------------------------------------------------------------
+// ---- gradient of queries ------------------------------------------------------------------------
 
-// Of the slopes: what the rows of a tile add to the gradient of its head's.
+// Returns the sum of `mine` over a threadgroup of four simdgroups.
 inline float sum_of_group(float mine, threadgroup float* sums, uint simdgroup, uint lane) {
   const float sum = simd_sum(mine);
   if (lane == 0) {
@@ -220,8 +220,8 @@ inline float sum_of_group(float mine, threadgroup float* sums, uint simdgroup, u
   return sums[0] + sums[1] + sums[2] + sums[3];
 }
 
-// FEATURES: at least those of a query. A threadgroup for each tile of queries of each head of each
-// sequence. slope_sums: of each threadgroup.
+// FlashAttention backward, dQ. FEATURES: at least those of a query. One threadgroup per tile of
+// queries, head and sequence. slope_sums: receives each threadgroup's part of the slope's gradient.
 template <typename T, int FEATURES>
 kernel void attention_grad_query(
     device T* grad_query [[buffer(0)]], device float* slope_sums [[buffer(1)]],
@@ -320,11 +320,10 @@ kernel void attention_grad_query(
   }
 }
 
-// ---- keys and values
-// ------------------------------------------------------------------------------
+// ---- gradients of keys and values ---------------------------------------------------------------
 
-// FEATURES: at least those of a key and of a value. A threadgroup for each tile of keys of each of
-// their heads of each sequence.
+// FlashAttention backward, dK and dV. FEATURES: at least those of a key and of a value. One
+// threadgroup per tile of keys, KV head and sequence.
 template <typename T, int FEATURES>
 kernel void attention_grad_key_value(
     device T* grad_key [[buffer(0)]], device T* grad_value [[buffer(1)]],
@@ -428,11 +427,11 @@ kernel void attention_grad_key_value(
                        place);
 }
 
-// ---- the mask
-// ------------------------------------------------------------------------------------
+// ---- gradient of the mask -----------------------------------------------------------------------
 
-// A threadgroup for each tile of the mask, which goes through all that the elements are added to:
-// of dimensions of size 1, all samples, heads, queries or keys.
+// Computes the gradient of an additive mask. One threadgroup per tile of the mask, which loops over
+// everything the tile is broadcast to: in dimensions of size 1, all samples, heads, queries or
+// keys.
 template <typename T>
 kernel void attention_grad_mask(
     device T* grad_mask [[buffer(0)]], device const T* query [[buffer(1)]],
@@ -546,10 +545,9 @@ kernel void attention_grad_mask(
   }
 }
 
-// ---- sinks and slopes
-// -----------------------------------------------------------------------------
+// ---- gradients of sinks and slopes --------------------------------------------------------------
 
-// The gradient of a head's sink: a threadgroup for each.
+// Computes the gradient of each head's sink. One threadgroup per head.
 kernel void attention_grad_sinks(
     device float* grad_sinks [[buffer(0)]], device const float* sinks [[buffer(1)]],
     device const float* lse [[buffer(2)]], device const float2* statistics [[buffer(3)]],
@@ -563,7 +561,7 @@ kernel void attention_grad_sinks(
   for (int64_t batch = 0; batch < samples; ++batch) {
     for (int64_t row = index; row < rows; row += attention::kThreads) {
       const int64_t at = batch * p.lse_batch + head * p.lse_head + row;
-      // Tokens of no sequence have seen nothing, not even the sink.
+      // Tokens that belong to no sequence have seen nothing, not even the sink.
       const float weight = lse[at] == -INFINITY ? 0.0f : weight_of_sink(sinks[head], lse[at]);
       mine -= weight == 0.0f ? 0.0f : weight * statistics[at].y * statistics[at].x;
     }
@@ -574,7 +572,7 @@ kernel void attention_grad_sinks(
   }
 }
 
-// The gradient of a slope, from the sums of the tiles of its heads.
+// Computes the gradient of each slope by summing slope_sums over the tiles of its heads.
 kernel void attention_grad_slopes(
     device float* grad_slopes [[buffer(0)]], device const float* slope_sums [[buffer(1)]],
     constant AttentionParameters& p [[buffer(2)]], constant int& tiles [[buffer(3)]],

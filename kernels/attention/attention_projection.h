@@ -10,12 +10,12 @@ namespace metalops {
 C10_METAL_CONSTEXPR unsigned kTokens = 8;
 
 struct AttentionProjectionParameters {
-  int64_t tokens;  // of a sample
+  int64_t tokens;  // per sample
   int64_t heads;
-  int64_t head_size;  // features of a head
-  int64_t elements;   // of the queries
-  int64_t share;      // of a head's features that a thread takes
-  float scale;        // by which queries are multiplied
+  int64_t head_size;  // features per head
+  int64_t elements;   // in all queries
+  int64_t share;      // features of a head per thread
+  float scale;        // multiplies the queries
 };
 
 }  // namespace metalops

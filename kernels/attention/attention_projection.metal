@@ -1,6 +1,6 @@
-// Queries, keys and values of the heads of an attention layer, made of its input projection: the
-// bias is added, queries are scaled, and the features of each head are brought together. All
-// tensors are contiguous; a row of the grid is one head of one token.
+// Splits the input projection of an attention layer into queries, keys and values per head (torch's
+// transform_bias_rescale_qkv): adds the bias, scales the queries, and makes each head's features
+// contiguous. All tensors are contiguous; a row of the grid is one head of one token.
 #include <metalops/register_kernel.h>
 
 #include <metal_stdlib>
@@ -15,8 +15,8 @@ inline float sum(T a, T b) {
 }
 
 // projected: (samples, tokens, 3, heads, head_size); bias: (3, heads, head_size); result: (3,
-// samples, heads, tokens, head_size), in which the rows of the grid are numbered. A thread takes
-// a share of a row.
+// samples, heads, tokens, head_size). Rows of the grid are ordered as the result's. A thread
+// computes `share` features of a row.
 template <typename T>
 kernel void transform_bias_rescale_qkv(device T* result [[buffer(0)]],
                                        constant T* projected [[buffer(1)]],
@@ -52,7 +52,8 @@ kernel void transform_bias_rescale_qkv(device T* result [[buffer(0)]],
   }
 }
 
-// What a thread takes at once: of 16 bytes, eight halves.
+// The features that a thread loads and stores at once: a vector, for example 16 bytes of eight
+// halves.
 template <typename T, uint kFeatures>
 struct alignas(kFeatures * sizeof(T)) Features {
   T of[kFeatures];
@@ -70,8 +71,9 @@ inline void store_biased(device T* to, constant T* from, constant T* bias, float
   *reinterpret_cast<device Taken*>(to) = y;
 }
 
-// The same, with as many neighbouring features for each thread. Rows of the grid are kTokens tokens
-// of a head, then those of the next head: what is read and what is written are near each other.
+// Vectorised transform_bias_rescale_qkv: each thread takes kFeatures adjacent features. Rows of the
+// grid are kTokens tokens of a head, then those of the next head, so that both loads and stores are
+// local.
 template <typename T, uint kFeatures>
 kernel void transform_bias_rescale_qkv_packs(device T* result [[buffer(0)]],
                                              constant T* projected [[buffer(1)]],

@@ -1,5 +1,5 @@
-// What becomes of the products of queries and keys, for kernels/attention/attention.metal and
-// kernels/attention/attention_gradients.h.
+// Scores of attention from the products QK^T: scale, softcap, ALiBi slopes, window, mask and
+// dropout. Shared by kernels/attention/attention.metal and kernels/attention/attention_gradients.h.
 #pragma once
 #include <metal_stdlib>
 
@@ -10,29 +10,29 @@
 namespace metalops {
 namespace attention {
 
-// How tiles are shared out. The threads of a threadgroup are four simdgroups.
+// A threadgroup has four simdgroups.
 constant constexpr int kSimdgroups = 4;
 constant constexpr int kThreads = kSimdgroups * 32;
 
 constexpr int most(int a, int b) { return a > b ? a : b; }
 static_assert(most(1, 2) == 2 && most(2, 1) == 2, "less is memory that tiles write beyond");
 
-// A head of a sequence.
+// One head of one sequence.
 struct Sequence {
   int batch;
-  int head;             // of the queries
-  int64_t first_query;  // rows before it, where sequences are packed
+  int head;             // query head
+  int64_t first_query;  // rows before this sequence if sequences are packed
   int64_t first_key;
   int queries;
   int keys;
-  int diagonal;  // query i is at the place of key i + diagonal
+  int diagonal;  // query i has the position of key i + diagonal
 };
 
 inline int clamped(int value, int least, int most) {
   return ::metal::min(::metal::max(value, least), most);
 }
 
-// cu_queries, cu_keys: where packed sequences begin. lengths: how many keys of each count.
+// cu_queries, cu_keys: offsets of packed sequences. lengths: number of keys of each sequence.
 inline Sequence sequence_of(int batch, int head, constant AttentionParameters& p,
                             device const int* cu_queries, device const int* cu_keys,
                             device const int* lengths) {
@@ -56,7 +56,8 @@ inline int64_t offset_of(AttentionStrides strides, int batch, int head, int64_t 
   return batch * strides.batch + head * strides.head + row * strides.row;
 }
 
-// The keys that one of the queries [row, row + rows) sees, or more.
+// Returns a range that contains all keys that any of the queries [row, row + rows) sees; it may be
+// larger.
 struct Range {
   int begin;
   int end;
@@ -72,7 +73,8 @@ inline Range keys_seen(Sequence s, constant AttentionParameters& p, int row, int
   }
   return range;
 }
-// The queries that see one of the keys [column, column + columns), or more.
+// Returns a range that contains all queries that see any of the keys [column, column + columns); it
+// may be larger.
 inline Range queries_seeing(Sequence s, constant AttentionParameters& p, int column, int columns) {
   const int last = column + columns - 1;
   Range range{0, s.queries};
@@ -85,7 +87,7 @@ inline Range queries_seeing(Sequence s, constant AttentionParameters& p, int col
   return range;
 }
 
-// Scores of one head. T: of the queries.
+// Computes scores of one head. T is the dtype of the queries (and of a kSame mask).
 template <typename T>
 struct Scores {
   device const uchar* mask;
@@ -98,12 +100,12 @@ struct Scores {
   bool has_slopes;
   int queries, keys, diagonal, left, right;
 
-  // Whether a product times the scale is the score, where the key is seen.
+  // Returns true if the score of a visible key is product * scale: no mask, softcap or slopes.
   inline bool is_bare() const {
     return mask_kind == AttentionMask::kNone && softcap == 0.0f && !has_slopes;
   }
 
-  // The keys that a query sees, but for the mask.
+  // Returns the keys that a query sees, apart from the mask.
   inline Range seen_by(int row) const {
     if (row >= queries) {
       return {0, 0};
@@ -112,13 +114,14 @@ struct Scores {
             right < 0 ? keys : ::metal::min(keys, row + diagonal + right + 1)};
   }
 
-  // The product's part of it, before what depends on the place.
+  // Returns the part of the score that does not depend on the position: scale and softcap.
   inline float capped(float product) const {
     const float score = product * scale;
     return softcap > 0.0f ? attention::capped(score, softcap) : score;
   }
 
-  // -INFINITY where the key is not seen.
+  // Adds the part that depends on the position: slope, window and mask. Returns -INFINITY if the
+  // key is hidden.
   inline float placed(float score, int row, int column) const {
     const Range seen = seen_by(row);
     if (column < seen.begin || column >= seen.end) {
@@ -161,8 +164,8 @@ inline Scores<T> scores_of(Sequence s, constant AttentionParameters& p, device c
           p.window_right};
 }
 
-// Which elements of the weights dropout keeps: by their places alone, so that forward and backward
-// agree whatever their tiles.
+// Dropout of the attention weights: decides by the element's position alone (Philox4x32-10), so
+// that forward and backward agree whatever their tiles.
 struct Dropout {
   uint2 seed;
   uint2 offset;

@@ -6,7 +6,7 @@
 
 namespace metalops {
 
-// `rows` rows of `size` elements. Row r has row r / repeats % mask_rows of the mask.
+// The input has `rows` rows of `size` elements. Row r uses row r / repeats % mask_rows of the mask.
 struct MaskedSoftmaxParameters {
   int64_t rows;
   int64_t size;

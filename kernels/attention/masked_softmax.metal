@@ -1,14 +1,14 @@
-// The softmax of the elements of a row that are not masked, and its gradient. What is masked counts
-// as -infinity and has the result zero; a row that is masked as a whole becomes NaN, as in torch.
-// A mask of numbers is added to the elements instead.
+// Masked softmax over rows, forward and backward. Masked elements count as -infinity and their
+// results are zero; a fully masked row becomes NaN, as in torch. A mask of numbers is added to the
+// elements instead.
 //
-// A row is the work of a team: of a thread where it is short, else of a simdgroup or of a
-// threadgroup, whose threads keep it in registers, so that it is read once; of a threadgroup that
-// reads it twice where it is too long for that. Teams take packs of neighbouring elements, and
-// their first threads one each of what remains of a row. Sums are float whatever the tensors are.
+// A row is processed by a thread if it is short, else by a simdgroup or a threadgroup whose threads
+// keep it in registers, so that it is read once. Rows too long for that take a threadgroup that
+// reads them twice (online softmax). Threads load vectors of four adjacent elements; the remaining
+// elements of a row go to the first threads, one each. Sums are float for all dtypes.
 //
-// Whatever is done to the elements of a pack is written for each of them: so loops over threads
-// become vector instructions of a CPU.
+// Operations on a vector are written out per element, so that a CPU compiler vectorises the loops
+// over threads.
 #include <c10/metal/reduction_utils.h>
 
 #include <metalops/register_kernel.h>
@@ -23,8 +23,8 @@ constant constexpr uint kSimdgroup = c10::metal::simdgroup_size;
 
 // ---- elements -----------------------------------------------------------------------------------
 
-// `value`, or `instead` if it is masked. Without a branch, because those of a random mask are badly
-// predicted, and loops with branches do not become vector instructions.
+// Returns `instead` if `masked`, else `value`. It has no branch: random masks are badly predicted,
+// and loops with branches are not vectorised.
 inline float unless_masked(bool masked, float value, float instead) {
   const uint bits = -static_cast<uint>(masked);
   return as_type<float>((as_type<uint>(value) & ~bits) | (as_type<uint>(instead) & bits));
@@ -37,7 +37,7 @@ inline float with_mask(float score, T mask) {
   return score + static_cast<float>(mask);
 }
 
-// y (g - sum), or zero.
+// Softmax backward of an element: y (g - sum), or zero if it is masked.
 template <typename T>
 inline T gradient(T y, T g, bool masked, float sum) {
   const float value = static_cast<float>(y) * (static_cast<float>(g) - sum);
@@ -52,9 +52,9 @@ inline float largest_of(float4 pack) {
 
 inline float sum_of(float4 pack) { return (pack.x + pack.y) + (pack.z + pack.w); }
 
-// ---- packs: four neighbouring elements ----------------------------------------------------------
+// ---- vectors of four adjacent elements ----------------------------------------------------------
 
-// kAligned: rows are packs that can be taken at once.
+// kAligned: rows can be loaded as whole vectors.
 template <bool kAligned, typename T>
 inline vec<T, 4> load(constant T* x) {
   if (kAligned) {
@@ -99,9 +99,10 @@ inline float4 load_unless_masked(constant T* values, constant bool* mask) {
   return pack;
 }
 
-// ---- teams: how the threads put their parts together --------------------------------------------
+// ---- teams: reductions over a simdgroup or a threadgroup ----------------------------------------
 
-// Sums of exponentials are relative to this while `top` is the largest score that was seen.
+// Returns the reference that exponentials are relative to, for the running max `top`: 0 if nothing
+// was seen yet, so that -INFINITY - -INFINITY does not occur.
 inline float origin_of(float top) { return top == -INFINITY ? 0.0f : top; }
 
 struct Simdgroup {
@@ -118,12 +119,12 @@ struct Threadgroup {
   }
 };
 
-// How sums of exponentials that are relative to one score become relative to a larger one.
+// Rescales a sum of exponentials relative to `top` to one relative to `larger_top`.
 inline float rescaled(float sum, float top, float larger_top) {
   return sum * precise::exp(top - origin_of(larger_top));
 }
 
-// ---- rows ---------------------------------------------------------------------------------------
+// ---- rows kept in registers ---------------------------------------------------------------------
 
 template <typename T, typename Mask, typename Team, uint kPacks, bool kAligned>
 kernel void masked_softmax_kept_rows(
@@ -132,7 +133,7 @@ kernel void masked_softmax_kept_rows(
     uint2 group [[threadgroup_position_in_grid]], uint2 groups [[threadgroups_per_grid]],
     uint index [[thread_index_in_threadgroup]], uint simd_lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]) {
-  threadgroup float2 shared[kSimdgroup];  // the largest score, and the sum relative to it
+  threadgroup float2 shared[kSimdgroup];  // the max, and the sum relative to it
   const int64_t team = static_cast<int64_t>(group.y) * groups.x + group.x;
   const int64_t row = Team::kIsThreadgroup ? team : team * simds + simd;
   if (row >= parameters.rows) {
@@ -181,7 +182,7 @@ kernel void masked_softmax_kept_rows(
   }
   float factor = 0.0f;
   if (Team::kIsThreadgroup) {
-    // Every simdgroup puts the parts of all together, which takes one barrier.
+    // Every simdgroup combines the partial results of all of them, which takes one barrier.
     const float simd_largest = simd_max(top);
     const float simd_total = simd_sum(rescaled(total, top, simd_largest));
     if (simd_lane == 0) {
@@ -210,8 +211,8 @@ kernel void masked_softmax_kept_rows(
   }
 }
 
-// y (g - sum of g y), where y is the softmax and g the gradient with respect to it; zero where they
-// are masked.
+// Softmax backward: y (g - sum of g y), where y is the softmax and g the gradient with respect to
+// it; zero for masked elements.
 template <typename T, typename Team, uint kPacks, bool kAligned>
 kernel void masked_softmax_backward_kept_rows(
     device T* grad_inputs [[buffer(0)]], constant T* grads [[buffer(1)]],
@@ -275,8 +276,8 @@ kernel void masked_softmax_backward_kept_rows(
 
 // ---- long rows ----------------------------------------------------------------------------------
 
-constant constexpr uint kAtOnce = 4;          // packs that a thread has on the way
-constant constexpr uint kMostThreads = 1024;  // of a group
+constant constexpr uint kAtOnce = 4;          // vector loads in flight per thread
+constant constexpr uint kMostThreads = 1024;  // per threadgroup
 
 template <typename T, typename Mask, bool kAligned>
 [[max_total_threads_per_threadgroup(kMostThreads)]] kernel void masked_softmax_long_rows(
@@ -284,7 +285,7 @@ template <typename T, typename Mask, bool kAligned>
     constant Mask* masks [[buffer(2)]], constant MaskedSoftmaxParameters& parameters [[buffer(3)]],
     uint row [[threadgroup_position_in_grid]], uint lane [[thread_position_in_threadgroup]],
     uint lanes [[threads_per_threadgroup]]) {
-  threadgroup float2 shared[kSimdgroup];  // the largest score, and the sum relative to it
+  threadgroup float2 shared[kSimdgroup];  // the max, and the sum relative to it
   const int64_t size = parameters.size;
   const int64_t packs = size / 4;
   const int64_t remaining = packs * 4 + lane;
@@ -410,7 +411,7 @@ template <typename T, bool kAligned>
 
 // ---- short rows ---------------------------------------------------------------------------------
 
-constant constexpr uint kBlock = 16;  // elements that a CPU takes at once
+constant constexpr uint kBlock = 16;  // elements per CPU vector operation
 
 template <uint kCount>
 inline float largest_of(thread const float (&values)[kCount]) {
@@ -446,7 +447,8 @@ inline float sum_of(thread const float (&values)[kCount]) {
   return parts[0];
 }
 
-// A 64-bit division takes a GPU very long.
+// Returns the row of the mask for `row`. Divides in 32 bits where possible: a 64-bit division is
+// slow on a GPU.
 inline int64_t mask_row(int64_t row, constant MaskedSoftmaxParameters& parameters) {
   if (parameters.mask_rows == parameters.rows) {
     return row;
@@ -458,7 +460,7 @@ inline int64_t mask_row(int64_t row, constant MaskedSoftmaxParameters& parameter
   return row / parameters.repeats % parameters.mask_rows;
 }
 
-// kCount: of elements, at least as many as a row has. kFull: just as many.
+// kCount: at least the number of elements of a row; kFull: exactly that number.
 template <uint kCount, bool kFull, typename T, typename Mask>
 inline void softmax(device T* result, constant T* input, constant Mask* mask, uint size) {
   float kept[kCount];

@@ -39,13 +39,13 @@ inline float gelu_tanh(float x) {
 
 inline activated gelu_tanh_with_derivative(float x) {
   const float t = ::metal::precise::tanh(kSqrt2OverPi * x * (1.0f + kGeluCubic * x * x));
-  // Where the tanh is saturated, x * x may overflow; what it multiplies is zero there, and zero it
-  // stays.
+  // x * x may overflow where the tanh saturates. Its factor is zero there, and clamping keeps the
+  // product zero instead of NaN.
   const float slope = kSqrt2OverPi * (1.0f + 3.0f * kGeluCubic * ::metal::min(x * x, 1e30f));
   return {0.5f * x * (1.0f + t), 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * slope};
 }
 
-// NaN is not below zero and stays NaN, as with torch.relu.
+// Returns max(x, 0). NaN stays NaN, as with torch.relu.
 inline float relu(float x) { return x <= 0.0f ? 0.0f : x; }
 
 inline activated relu_with_derivative(float x) { return {relu(x), x <= 0.0f ? 0.0f : 1.0f}; }

@@ -1,10 +1,11 @@
-// One matrix product for our kernels: a threadgroup computes a tile of left right^T, where left has
-// the result's rows and right its columns as lines, both along the inner dimension, as the input
-// and the weight of a linear layer have. Sums are in float. An epilogue takes each element of the
-// tile, where it is, and stores what it makes of it.
+// Tile GEMM: a threadgroup computes a tile of left right^T. Lines (rows) of left are rows of the
+// result and lines of right its columns, both along the reduction dimension K ("inner"), as for the
+// input and the weight of a linear layer. Sums are in float. An epilogue receives each element of
+// the tile with its position, and stores the result.
 //
-// There are two bodies behind multiply_tile(): where the language has tensors (Metal 4.0), matmul2d
-// of Metal Performance Primitives, else simdgroup matrices. A kernel does not know which one it
+// multiply_tile() has two implementations: with Metal 4 tensors, matmul2d of Metal Performance
+// Primitives, else simdgroup matrices. The choice is transparent to kernels. Kernel files that
+// include this are built for both (see <metalops/matmul_library.h>).
 // has. Kernel files that include this are built for both (see <metalops/matmul_library.h>).
 #pragma once
 #include <metal_simdgroup>
@@ -21,15 +22,14 @@
 namespace metalops {
 namespace matmul {
 
-// ---- operands
-// -------------------------------------------------------------------------------------
+// ---- operands -----------------------------------------------------------------------------------
 
-// An operand has: element, the type in which it is multiplied; is_transposed, whether lines are
-// side by side in memory, and not the elements of a line; and run(line, k), the elements from there
-// on in the order of memory, by number.
+// An operand has: element, the type in which it is multiplied; is_transposed, true if lines are
+// contiguous in memory instead of the elements of a line; and run(line, k), an indexable view of
+// the elements from (line, k) on, in memory order.
 
-// Elements as they are: element k of line i is elements[i * stride + k], or, where the matrix is
-// transposed, elements[k * stride + i].
+// A dense operand: element k of line i is elements[i * stride + k] or, if transposed, elements[k *
+// stride + i].
 template <typename T>
 struct Dense {
   typedef T element;
@@ -44,9 +44,10 @@ struct Dense {
   }
 };
 
-// Numbers of a format times a scale for each `group` of neighbours in a line. Of 4 bits, the first
-// of two is the low half of a byte. T: what they are multiplied in. Scale: T or formats::e8m0.
-// stride: of lines, in bytes; scale_stride: of the lines of scales, in scales.
+// A quantised operand: codes of a format, with a scale for each `group` of adjacent elements of a
+// line. For 4-bit codes, the first of two is the low half of a byte. T: the type in which they are
+// multiplied. Scale: T or formats::e8m0. stride: of lines, in bytes; scale_stride: of the lines of
+// scales, in scales.
 template <typename T, typename Format, typename Scale = T>
 struct Quantized {
   typedef T element;
@@ -84,12 +85,11 @@ struct Quantized {
   }
 };
 
-// ---- tiles
-// ----------------------------------------------------------------------------------------
+// ---- tiles --------------------------------------------------------------------------------------
 
-// What a threadgroup computes: ROWS x COLUMNS elements, a part of ROWS / DOWN x COLUMNS / ACROSS by
-// each of its DOWN * ACROSS simdgroups. PRODUCTS: how many sums each element is made of, with lines
-// of right that are as far from each other as the result is wide.
+// The shape of a threadgroup's tile: ROWS x COLUMNS elements, divided into blocks of ROWS / DOWN x
+// COLUMNS / ACROSS, one for each of DOWN * ACROSS simdgroups. PRODUCTS: number of sums per element;
+// the lines of right of successive sums are as far apart as the result is wide.
 template <int ROWS, int COLUMNS, int DOWN, int ACROSS, int PRODUCTS = 1>
 struct Tile {
   static constant constexpr int rows = ROWS;
@@ -100,8 +100,8 @@ struct Tile {
   static constant constexpr int threads = DOWN * ACROSS * 32;
 };
 
-// How many elements of the inner dimension are in threadgroup memory at a time, and what keeps
-// lines apart in its banks.
+// kDepth: elements of K staged in threadgroup memory at a time. kPadding: added to leading
+// dimensions to avoid bank conflicts.
 #if defined(__HAVE_TENSOR__)
 constant constexpr int kDepth = 32;
 #else
@@ -109,13 +109,13 @@ constant constexpr int kDepth = 16;
 #endif
 constant constexpr int kPadding = 8;
 
-// Of what lines of an operand take there, in elements, whichever way they are in memory.
+// Returns the threadgroup memory of LINES staged lines, in elements, whether transposed or not.
 template <int LINES>
 constexpr int elements_of() {
   return LINES * kDepth + (LINES > kDepth ? LINES : kDepth) * kPadding;
 }
 
-// The elements of threadgroup memory that a product needs.
+// Returns the elements of threadgroup memory that multiply_tile() needs.
 template <typename Tile, typename Right>
 constexpr int workspace() {
 #if defined(__HAVE_TENSOR__)
@@ -125,27 +125,27 @@ constexpr int workspace() {
 #endif
 }
 
-// The sums of an element.
+// The sums of one element of the result.
 template <int PRODUCTS>
 struct Sums {
   float of[PRODUCTS];
 };
 
-// Where a thread is.
+// The position of a thread.
 struct Place {
-  uint2 tile;  // of columns, of rows
+  uint2 tile;  // column, row
   uint index;  // thread_index_in_threadgroup
   uint simdgroup;
   uint lane;
 };
 
-// Of the whole product; right has `products` times as many lines as there are columns.
+// The problem size M, N, K; right has `products` times as many lines as `columns`.
 struct Sizes {
   int rows, columns, inner;
 };
 
-// Brings COUNT elements from k of a line on, in the order of memory, zeros behind the first `left`.
-// Operands that decode several at once have one of their own.
+// Loads COUNT elements from k of a line on, in memory order; elements after the first `left` are
+// zero. Operands that dequantise several elements at once overload it.
 template <int COUNT, typename T, typename Matrix>
 inline void bring_run(threadgroup T* to, Matrix from, int64_t line, int64_t k, int left) {
   const auto run = from.run(line, k);
@@ -160,8 +160,8 @@ inline void bring_run(threadgroup T* to, Matrix from, int64_t line, int64_t k, i
   }
 }
 
-// Brings elements [k, k + kDepth) of LINES lines to threadgroup memory, in the order in which they
-// are in memory; zeros beyond `lines` and `inner`.
+// Stages elements [k, k + kDepth) of LINES lines in threadgroup memory, in memory order; elements
+// beyond `lines` and `inner` are zero.
 template <int LINES, int THREADS, typename Matrix>
 inline void bring(threadgroup typename Matrix::element* to, Matrix from, int first, int lines,
                   int k, int inner, uint index) {
@@ -183,10 +183,10 @@ inline void bring(threadgroup typename Matrix::element* to, Matrix from, int fir
 
 typedef ::metal::dextents<int, 2> Extents;
 
-// Elements from `k` on of `lines` lines from `line` on.
+// Returns a tensor of the elements from `k` on of `lines` lines from `line` on.
 template <bool IS_TRANSPOSED, typename T>
 inline auto tensor_of(Dense<T> of, int64_t line, int lines, int k, int inner) {
-  // Operations take pointers to elements that are not constant only.
+  // Tensor operations only take pointers to non-const elements.
   device T* const first = const_cast<device T*>(of.elements) +
                           (IS_TRANSPOSED ? k * of.stride + line : line * of.stride + k);
   return ::metal::tensor<device T, Extents, ::metal::tensor_inline>(
@@ -194,7 +194,7 @@ inline auto tensor_of(Dense<T> of, int64_t line, int lines, int k, int inner) {
       ::metal::array<int, 2>{1, static_cast<int>(of.stride)});
 }
 
-// What bring() brought.
+// Returns a tensor of what bring() staged.
 template <int LINES, bool IS_TRANSPOSED, typename T>
 inline auto tensor_of_brought(threadgroup T* from, int inner) {
   return ::metal::tensor<threadgroup T, Extents, ::metal::tensor_inline>(
@@ -211,7 +211,7 @@ inline void clear(thread Sum& sums) {
   }
 }
 
-// others: of the second product, where there are two.
+// Passes each valid sum to the epilogue. others: the sums of the second product, if there are two.
 template <typename Tile, typename Sum, typename Epilogue>
 inline void finish(thread Sum& sums, thread Sum& others, Sizes sizes, Epilogue epilogue, int row,
                    int column) {
@@ -266,7 +266,7 @@ inline void multiply_tensors(Dense<T> left, Dense<U> right, Sizes sizes, Epilogu
   finish<Tile>(sums, others, sizes, epilogue, row, column);
 }
 
-// The same where right is decoded first.
+// Computes a tile whose right operand is dequantised into threadgroup memory first.
 template <typename Tile, bool LEFT_TRANSPOSED, bool RIGHT_TRANSPOSED, typename T, typename Right,
           typename Epilogue>
 inline void multiply_tensors(Dense<T> left, Right right, Sizes sizes, Epilogue epilogue,
@@ -309,7 +309,8 @@ inline void multiply_tensors(Dense<T> left, Right right, Sizes sizes, Epilogue e
   finish<Tile>(sums, others, sizes, epilogue, row, column);
 }
 
-// All threads of the threadgroup call it together. workspace: as many elements as workspace() says.
+// Computes a tile with Metal 4 tensors. All threads of the threadgroup call it together. workspace:
+// workspace<Tile, Right>() elements.
 template <typename Tile, typename Left, typename Right, typename Epilogue>
 inline void multiply_tile(Left left, Right right, Sizes sizes, Epilogue epilogue,
                           threadgroup typename Right::element* workspace, Place place) {
@@ -326,7 +327,8 @@ inline void multiply_tile(Left left, Right right, Sizes sizes, Epilogue epilogue
 
 #else
 
-// Elements [line, line + 8) x [k, k + 8) of what bring() brought. by_line: whether lines are rows.
+// Loads elements [line, line + 8) x [k, k + 8) of what bring() staged. by_line: true if lines
+// become the rows of the matrix.
 template <int LINES, typename T>
 inline void load(thread::metal::simdgroup_matrix<T, 8, 8>& matrix, threadgroup const T* from,
                  int line, int k, bool is_transposed, bool by_line) {
@@ -335,7 +337,8 @@ inline void load(thread::metal::simdgroup_matrix<T, 8, 8>& matrix, threadgroup c
   ::metal::simdgroup_load(matrix, from + at, stride, ulong2(0), is_transposed == by_line);
 }
 
-// All threads of the threadgroup call it together. workspace: as many elements as workspace() says.
+// Computes a tile with simdgroup matrices. All threads of the threadgroup call it together.
+// workspace: workspace<Tile, Right>() elements.
 template <typename Tile, typename Left, typename Right, typename Epilogue>
 inline void multiply_tile(Left left, Right right, Sizes sizes, Epilogue epilogue,
                           threadgroup typename Right::element* workspace, Place place) {
@@ -382,7 +385,7 @@ inline void multiply_tile(Left left, Right right, Sizes sizes, Epilogue epilogue
       }
     }
   }
-  // Apple's distribution of an 8 x 8 matrix over the lanes: two neighbours of a row each.
+  // Apple's layout of an 8 x 8 simdgroup matrix: each lane has two adjacent elements of a row.
   const int quad = static_cast<int>(place.lane) / 4;
   const int first_row = row + part_row + (quad & 4) + static_cast<int>(place.lane) / 2 % 4;
   const int first_column =
@@ -404,11 +407,10 @@ inline void multiply_tile(Left left, Right right, Sizes sizes, Epilogue epilogue
 
 #endif
 
-// ---- sums that a threadgroup keeps
-// -----------------------------------------------------------------
+// ---- tile GEMM with sums in registers -----------------------------------------------------------
 
-// Operands of the products of a tile. Lines of elements in device memory, and those that the
-// threadgroup has STRIDE apart; IS_TRANSPOSED as in Dense.
+// Operands of TileProduct: lines in device memory (Lines), and lines in threadgroup memory with
+// leading dimension STRIDE (Stored). IS_TRANSPOSED is Dense's is_transposed.
 template <typename T, bool IS_TRANSPOSED>
 struct Lines {
   typedef T element;
@@ -453,9 +455,9 @@ inline auto tensor_of_lines(Stored<T, STRIDE, IS_TRANSPOSED> from, int lines, in
       ::metal::array<int, 2>{1, STRIDE});
 }
 
-// Sums of ROWS x COLUMNS products of lines of Left and lines of Right, which the SIMDGROUPS of a
-// threadgroup have between them. All of its threads call each of these together, and see to it that
-// what is stored in threadgroup memory is there.
+// A tile GEMM whose ROWS x COLUMNS sums of left right^T stay in registers, distributed over the
+// SIMDGROUPS simdgroups of a threadgroup. All of its threads call each function together, and
+// synchronise what they store in threadgroup memory.
 template <int ROWS, int COLUMNS, int SIMDGROUPS, typename Left, typename Right>
 struct TileProduct {
   typedef ::metal::execution_simdgroups<SIMDGROUPS> Scope;
@@ -468,7 +470,7 @@ struct TileProduct {
                  !Right::is_transposed, false, Descriptor::mode::multiply);
   typedef ::mpp::tensor_ops::matmul2d<adding, Scope> Adding;
   typedef ::mpp::tensor_ops::matmul2d<alone, Scope> Alone;
-  // Elements of threadgroup memory that it needs.
+  // Elements of threadgroup memory needed.
   static constant constexpr int workspace = 1;
 
   static inline auto sums() {
@@ -482,7 +484,7 @@ struct TileProduct {
     matmul::clear(sums);
   }
 
-  // f(row, column, sum) for each sum of this thread.
+  // Calls f(row, column, sum) for each sum of this thread.
   template <typename Sums, typename F>
   static inline void for_each(thread Sums& sums, F f, Place) {
 #pragma unroll
@@ -494,8 +496,8 @@ struct TileProduct {
     }
   }
 
-  // Adds left right^T, of that many of their lines (zeros stand for the others) and `inner`
-  // elements of each, at least one.
+  // Adds left right^T to the sums, for the first left_lines and right_lines lines (the others count
+  // as zero) and the first `inner` elements of each, at least one.
   template <typename Sums>
   static inline void add(thread Sums& sums, Left left, int left_lines, Right right, int right_lines,
                          int inner, threadgroup typename Right::element*, Place) {
@@ -505,7 +507,7 @@ struct TileProduct {
     operation.run(a, b, sums);
   }
 
-  // The sums of one product, stored STRIDE apart.
+  // Computes one product and stores it with leading dimension STRIDE.
   template <int STRIDE>
   static inline void store(threadgroup float* to, Left left, int left_lines, Right right,
                            int right_lines, int inner, threadgroup typename Right::element*,
@@ -526,8 +528,8 @@ struct MatrixSums {
   ::metal::simdgroup_float8x8 of[DOWN][ACROSS];
 };
 
-// Elements [line, line + 8) x [k, k + 8), from what bring() brought or what is stored. at: of k in
-// the whole.
+// Loads elements [line, line + 8) x [k, k + 8) of what bring() staged, or of an operand in
+// threadgroup memory. at: the offset of k in the whole of K.
 template <int LINES, typename T, bool IS_TRANSPOSED>
 inline void load_lines(thread::metal::simdgroup_matrix<T, 8, 8>& matrix, Lines<T, IS_TRANSPOSED>,
                        threadgroup const T* brought, int line, int k, int, bool by_line) {
@@ -556,7 +558,8 @@ constexpr int elements_brought() {
                                   : LINES * (kDepth + kPadding);
 }
 
-// As above. What is stored has zeros up to a multiple of kDepth of the inner dimension.
+// TileProduct with simdgroup matrices. Stored operands are zero-padded along K to a multiple of
+// kDepth.
 template <int ROWS, int COLUMNS, int SIMDGROUPS, typename Left, typename Right>
 struct TileProduct {
   typedef typename Right::element T;
@@ -588,7 +591,7 @@ struct TileProduct {
 
   template <typename F>
   static inline void for_each(thread Sums& sums, F f, Place place) {
-    // Apple's distribution of an 8 x 8 matrix over the lanes: two neighbours of a row each.
+    // Apple's layout of an 8 x 8 simdgroup matrix: each lane has two adjacent elements of a row.
     const int quad = static_cast<int>(place.lane) / 4;
     const int row = first_row(place) + (quad & 4) + static_cast<int>(place.lane) / 2 % 4;
     const int column = first_column(place) + (quad & 2) * 2 + static_cast<int>(place.lane) % 2 * 2;
@@ -644,10 +647,9 @@ struct TileProduct {
 
 #endif
 
-// ---- few rows
-// -------------------------------------------------------------------------------------
+// ---- skinny GEMM --------------------------------------------------------------------------------
 
-// Four elements of a line from `k` on as float, zeros beyond `inner`.
+// Returns four elements of a line from `k` on as float; elements beyond `inner` are zero.
 template <typename Matrix>
 inline float4 four(Matrix matrix, int64_t line, int k, int inner) {
   const auto from = matrix.run(line, k);
@@ -659,9 +661,8 @@ inline float4 four(Matrix matrix, int64_t line, int k, int inner) {
                 k + 2 < inner ? static_cast<float>(from[2]) : 0.0f, 0.0f);
 }
 
-// ROWS x COLUMNS elements from (row, column) on by one simdgroup, whose lanes share the inner
-// dimension: for products that bring right from memory and hardly do more. Neither operand is
-// transposed.
+// Skinny GEMM: one simdgroup computes ROWS x COLUMNS elements from (row, column) on, and its lanes
+// split K. It suits products that are bound by loading right. Neither operand is transposed.
 template <int ROWS, int COLUMNS, int PRODUCTS, typename Left, typename Right, typename Epilogue>
 inline void multiply_few_rows(Left left, Right right, Sizes sizes, Epilogue epilogue, int row,
                               int column, uint lane) {

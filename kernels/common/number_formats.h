@@ -1,4 +1,4 @@
-// Numbers of 8 and 4 bits as weights are stored, and their scales: what the codes stand for. The
+// 8-bit and 4-bit number formats of quantised weights and their scales: decoding and encoding. The
 // small floats are those of the Open Compute Project (OFP8 1.0, MX 1.0).
 #pragma once
 #include <metal_stdlib>
@@ -6,12 +6,13 @@
 namespace metalops {
 namespace formats {
 
-// The bits of 2^23. GPUs' instructions have room for one constant; that this is one is hidden from
-// compilers, so that it stays in a register and the mask beside it need not be brought to one for
-// every code. size: not negative.
+// Returns the bits of 2^23 in a way that compilers cannot see to be constant. GPU instructions have
+// room for one constant: this one stays in a register, so that a mask used with it can be the
+// immediate and need not be loaded for every code. size: any non-negative number.
 inline uint exponent_of(int size) { return 0x4b000000u | static_cast<uint>(size) >> 31; }
 
-// A format has: bits, of a code, and decode(code), its value, which float holds exactly.
+// A format has `bits`, the size of a code, and decode(code), its value, which float represents
+// exactly.
 
 struct int8 {
   static constant constexpr int bits = 8;
@@ -22,20 +23,21 @@ struct int4 {
   static inline float decode(uint code) { return static_cast<float>(int(code ^ 8u) - 8); }
 };
 
-// Small floats are halves of another bias: by way of half, since GPUs may take a float that is no
-// normal number for zero. sign: its bit. shift: to where a half has it but for the sign.
+// Decodes a small float by way of half, which differs in the exponent's bias: GPUs may flush
+// subnormal floats to zero. sign: the code's sign bit; shift: moves exponent and mantissa to where
+// half has them.
 inline float small_float(uint code, uint sign, uint shift, float scale) {
   const float magnitude =
       static_cast<float>(metal::as_type<half>(static_cast<ushort>((code & (sign - 1)) << shift)));
   return ((code & sign) != 0 ? -magnitude : magnitude) * scale;
 }
 
-// The code of a magnitude, given by its bits as a float, in a format of MANTISSA bits and that
-// bias, rounded to the nearest one, of two to the even one. Beyond the largest one it is counted
-// on.
+// Returns the code of a magnitude (the bits of a float) in a format of MANTISSA bits and the given
+// bias, rounded to nearest, ties to even. Codes continue past the largest number; callers clamp
+// them.
 template <int MANTISSA, int BIAS>
 inline uint small_code(uint magnitude) {
-  // Where numbers are that have no more digits than those without an exponent of their own.
+  // The float whose last digit is the format's subnormal step: adding it rounds subnormals.
   constexpr uint last_digit = uint(127 - BIAS + 24 - MANTISSA) << 23;
   if (magnitude < uint(128 - BIAS) << 23) {
     const float sum = metal::as_type<float>(magnitude) + metal::as_type<float>(last_digit);
@@ -46,14 +48,14 @@ inline uint small_code(uint magnitude) {
          (23 - MANTISSA);
 }
 
-// encode(x), where a format has it, is the code nearest to x, of two the even one, as torch's CPU
-// casts have it.
+// encode(x), if a format has it, returns the code nearest to x, ties to even, as torch's CPU casts
+// do.
 
-// Without infinities: what is too large becomes the largest number.
+// A format without infinities: values out of range saturate.
 struct e4m3 {
   static constant constexpr int bits = 8;
   static inline float decode(uint code) {
-    // Of NaN too the sign.
+    // NaN keeps its sign.
     return (code & 0x7fu) == 0x7fu ? metal::as_type<float>(0x7ff00000u | (code & 0x80u) << 24)
                                    : small_float(code, 0x80u, 7, 0x1p8f);
   }
@@ -77,7 +79,7 @@ struct e5m2 {
   }
 };
 
-// Without negative zero, whose code is the only NaN: also of what is too large.
+// Formats without negative zero. Its code is the only NaN, and values out of range become NaN too.
 template <int MANTISSA, int BIAS>
 struct fnuz {
   static constant constexpr int bits = 8;
@@ -92,7 +94,7 @@ struct fnuz {
   }
   static inline uint encode(float x) {
     const uint bits = metal::as_type<uint>(x);
-    // A power of two beyond the largest number.
+    // The smallest power of two out of range; its code is that of NaN.
     constexpr uint beyond = uint(127 - BIAS + (0x80 >> MANTISSA)) << 23;
     const uint code = small_code<MANTISSA, BIAS>(metal::min(bits & 0x7fffffffu, beyond));
     return code == 0 ? 0u : code | (bits >> 24 & 0x80u);
@@ -122,7 +124,8 @@ struct e8m0 {
     if (code == 255) return NAN;
     return metal::as_type<float>(code == 0 ? 0x00400000u : code << 23);
   }
-  // Of magnitudes, to the even one being upwards but from 2^-127 on.
+  // Returns the code of x's magnitude, rounded to nearest; ties go up, and so does all between
+  // 2^-127 and 2^-126.
   static inline uint encode(float x) {
     const uint bits = metal::as_type<uint>(x);
     const uint exponent = bits >> 23 & 0xffu;
@@ -132,7 +135,7 @@ struct e8m0 {
   }
 };
 
-// What a scale multiplies by.
+// Returns the factor that a scale stands for.
 template <typename T>
 inline float scale_of(T scale) {
   return static_cast<float>(scale);

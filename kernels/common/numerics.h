@@ -1,5 +1,5 @@
-// Tools for float kernels that must be right to the last digits although Metal has no double: sums
-// of two floats, polynomials, and a logarithm that does not mind denormal arguments.
+// Tools for float kernels that must be accurate to the last digits although Metal has no double:
+// double-float arithmetic, polynomials, and a logarithm that handles denormal arguments.
 //
 // The algorithms on sums of two floats are those of T. J. Dekker (Numerische Mathematik 18, 1971)
 // and D. E. Knuth (The Art of Computer Programming, volume 2, 4.2.2). They need IEEE rounding, so
@@ -16,20 +16,20 @@ struct double_float {
   float lo;
 };
 
-// The exact sum; needs |a| >= |b| or a == 0.
+// Returns the exact sum a + b; needs |a| >= |b| or a == 0 (Dekker's Fast2Sum).
 inline double_float ordered_sum(float a, float b) {
   const float sum = a + b;
   return {sum, b - (sum - a)};
 }
 
-// The exact sum.
+// Returns the exact sum a + b (Knuth's TwoSum).
 inline double_float exact_sum(float a, float b) {
   const float sum = a + b;
   const float b_part = sum - a;
   return {sum, (a - (sum - b_part)) + (b - b_part)};
 }
 
-// The exact product (as long as it neither overflows nor comes near the denormals).
+// Returns the exact product a b, if it neither overflows nor comes near the denormals.
 inline double_float exact_product(float a, float b) {
   const float product = a * b;
   return {product, ::metal::fma(a, b, -product)};
@@ -49,7 +49,7 @@ inline double_float multiply(double_float a, double_float b) {
 
 inline double_float negative(double_float a) { return {-a.hi, -a.lo}; }
 
-// x * sqrt(x); x positive and finite.
+// Returns x * sqrt(x); x is positive and finite.
 inline double_float three_halves_power(float x) {
   const float root = ::metal::precise::sqrt(x);
   // One Newton step: root + rest is the square root to 48 bits.
@@ -57,15 +57,15 @@ inline double_float three_halves_power(float x) {
   return multiply({x, 0.0f}, ordered_sum(root, rest));
 }
 
-// angle - 2 pi n with the n that brings it into about [-pi, pi]. Its absolute error is that of the
-// angle (2^-48 of it) or 2^-25, whichever is larger.
+// Returns angle - 2 pi n, with the n that brings it into about [-pi, pi]. The absolute error is
+// that of the angle (2^-48 of it) or 2^-25, whichever is larger.
 inline double_float reduce_angle(double_float angle) {
   // 2 pi in three pieces: 72 bits.
   constexpr float kTwoPi[3] = {6.28318548e+00f, -1.74845553e-07f, -6.86049804e-15f};
   constexpr float kTurns = 0.159154943f;  // 1 / (2 pi)
   constexpr float kPi = 3.14159274f;
-  // Beyond 2^24 turns the first count of turns is rounded, and what it leaves over may be many
-  // turns.
+  // Above 2^24 turns the first count of turns is rounded, and the remainder may be many turns, so a
+  // second pass follows.
   for (int i = 0; i < 2 && ::metal::abs(angle.hi) > kPi; ++i) {
     const float turns = ::metal::rint(angle.hi * kTurns);
     for (int piece = 0; piece < 3; ++piece) {
@@ -75,14 +75,14 @@ inline double_float reduce_angle(double_float angle) {
   return angle;
 }
 
-// cos and sin of a reduced angle.
+// Returns cos and sin of a reduced angle.
 inline ::metal::float2 cos_sin(double_float angle) {
   const float c = ::metal::precise::cos(angle.hi);
   const float s = ::metal::precise::sin(angle.hi);
   return ::metal::float2(::metal::fma(-angle.lo, s, c), ::metal::fma(angle.lo, c, s));
 }
 
-// c0 + c1 x + c2 x^2 + ... by Horner's rule.
+// Evaluates c0 + c1 x + c2 x^2 + ... by Horner's rule.
 inline float polynomial(float, float c0) { return c0; }
 
 template <typename... Rest>
@@ -90,7 +90,7 @@ inline float polynomial(float x, float c0, Rest... rest) {
   return ::metal::fma(polynomial(x, rest...), x, c0);
 }
 
-// log(x), also where the GPU takes denormal numbers for zero.
+// Returns log(x), also if the GPU flushes denormal numbers to zero.
 inline float log_with_denormals(float x) {
   const uint bits = as_type<uint>(x);
   if (bits - 1u < 0x007fffffu) {  // positive and denormal: bits * 2^-149

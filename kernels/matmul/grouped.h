@@ -1,5 +1,5 @@
-// Groups of a dimension that are told apart by where each ends: what kernels of grouped products
-// and their host sides share.
+// Groups of a dimension, given by where each one ends, for grouped GEMM. Shared by kernels and host
+// code.
 #pragma once
 #include <c10/metal/common.h>
 #ifdef __METAL__
@@ -10,14 +10,15 @@
 
 namespace metalops {
 
-// Which dimension of left right^T is divided into groups, each of which has a product of its own:
-// none, where the operands are batches, the rows of left, those of right, or the inner dimension.
+// The dimension of left right^T that is divided into groups with a product each: none (the operands
+// are batches), rows of left (M), rows of right (N), or the reduction dimension (K).
 enum class Grouped : int32_t { kNone, kRows, kColumns, kInner };
 
 #ifdef __METAL__
 namespace groups {
 
-// Elements [first, first + size) of the dimension, and which tile of them.
+// Elements [first, first + size) of the dimension, which are one group, and the index of a tile in
+// it.
 struct Part {
   int group;
   int first;
@@ -25,14 +26,16 @@ struct Part {
   int tile;
 };
 
-// Where the group ends that begins at `first`, whatever is written there.
+// Returns where the group ends that begins at `first`, clamped to valid values whatever `ends`
+// holds.
 inline int end_of(device const int* ends, int group, int first, int length) {
   return ::metal::clamp(ends[group], first, length);
 }
 
-// The tile of LENGTH elements of that number, where none has elements of two groups: of `length`
-// elements of `count` groups there are at most length / LENGTH + count + 1. What is behind the last
-// group counts as one more; of tiles behind that, `tile * LENGTH` is at least `size`.
+// Finds tile number `tile` of LENGTH elements; no tile has elements of two groups. `count` groups
+// of `length` elements in all have at most length / LENGTH + count + 1 tiles. Elements after the
+// last group form one more group. For a `tile` past the end, the returned tile * LENGTH is at least
+// `size`.
 template <int LENGTH>
 inline Part part_of_tile(device const int* ends, int count, int length, int tile) {
   int first = 0;

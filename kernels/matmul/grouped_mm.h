@@ -4,14 +4,14 @@
 
 namespace metalops {
 
-// Products of matrices of rows x inner and columns x inner elements, transposed; of the grouped
-// dimension it is the size of all groups together. Strides in elements; between lines see
-// matmul::Dense.
+// A batch of products of rows x inner and columns x inner matrices, the second one transposed. The
+// size of the grouped dimension is that of all groups together. Strides are in elements; for
+// strides of lines see matmul::Dense.
 struct GroupedProductParameters {
   int64_t left_stride;
   int64_t right_stride;
   int64_t result_stride;
-  int64_t left_step;  // from one matrix to the next
+  int64_t left_step;  // between matrices
   int64_t right_step;
   int64_t result_step;
   int32_t groups;

@@ -1,5 +1,5 @@
-// Products of the groups of matrices, of which only the device knows where they end: a threadgroup
-// for each tile that there may be finds out which one it has.
+// Grouped GEMM whose group sizes are known on the device only: one threadgroup for each tile that
+// may exist; it looks up which tile of which group it has.
 #include <metalops/register_kernel.h>
 
 #include <metal_stdlib>

@@ -1,4 +1,4 @@
-// Which tile of which product a threadgroup computes where only the device knows the groups' sizes.
+// Maps threadgroups to tiles of a grouped GEMM whose group sizes are known on the device only.
 #pragma once
 #include <kernels/common/matmul.h>
 #include <kernels/matmul/grouped.h>
@@ -6,16 +6,16 @@
 namespace metalops {
 namespace groups {
 
-// One of the products, and which of its tiles: of columns, of rows. What belongs to no group is a
-// product of nothing, and so zero.
+// One product of the group, and a tile (column, row) of it. Elements that belong to no group get a
+// product with K = 0, that is, zeros.
 struct Work {
   int group;
-  int left_line;  // where its operands begin
+  int left_line;  // where the group's operands begin
   int right_line;
   int k;
   matmul::Sizes sizes;
   uint2 tile;
-  bool has_tile;  // or the threadgroup is one too many
+  bool has_tile;  // false: this threadgroup has nothing to do
 };
 
 template <typename Tile, typename Parameters>

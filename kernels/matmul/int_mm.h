@@ -7,16 +7,16 @@
 
 namespace metalops {
 
-// The product of a matrix of rows x inner and one of columns x inner elements, transposed.
+// The product of a rows x inner and a columns x inner matrix, the second one transposed.
 struct IntProductParameters {
-  int64_t left_stride;  // between lines: see matmul::Dense
+  int64_t left_stride;  // of lines: see matmul::Dense
   int64_t right_stride;
   int32_t rows;
   int32_t columns;
   int32_t inner;
   bool left_transposed;
   bool right_transposed;
-  bool has_offsets;  // whether each column begins with a number of its own
+  bool has_offsets;  // a bias per column
 };
 
 }  // namespace metalops

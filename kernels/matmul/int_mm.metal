@@ -1,6 +1,6 @@
-// Products of matrices of int8, exact in int32 and modulo 2^32: a threadgroup for each tile. By
-// matmul2d of bytes where the language has tensors; elsewhere by simdgroup matrices of halves,
-// which hold every int8, in runs of the inner dimension whose sums float holds exactly.
+// Tile GEMM of int8 matrices, exact in int32 modulo 2^32; one threadgroup per tile. With Metal 4
+// tensors it uses matmul2d of bytes; otherwise simdgroup matrices of half, which represents every
+// int8, over ranges of K whose sums are exact in float.
 #include <metalops/register_kernel.h>
 
 #include <metal_stdlib>
@@ -71,7 +71,7 @@ constexpr int workspace() {
 
 #else
 
-// Bytes that are multiplied as halves.
+// An int8 operand that is multiplied as half.
 struct Halves {
   typedef half element;
 
@@ -81,7 +81,7 @@ struct Halves {
   };
 
   matmul::Dense<char> matrix;
-  int first;  // of the inner dimension
+  int first;  // offset along K
   bool is_transposed;
 
   inline Run run(int64_t line, int64_t k) const { return {matrix.run(line, first + k)}; }
@@ -110,7 +110,7 @@ template <typename Tile>
 inline void multiply(matmul::Dense<char> left, matmul::Dense<char> right, matmul::Sizes sizes,
                      device int* result, device const int* offsets, bool has_offsets,
                      threadgroup half* workspace, matmul::Place place) {
-  constexpr int exact = 1 << 10;  // products of at most 2^14
+  constexpr int exact = 1 << 10;  // products are at most 2^14, so sums at most 2^24
   for (int k = 0; k < sizes.inner; k += exact) {
     matmul::multiply_tile<Tile>(
         Halves{left, k, left.is_transposed}, Halves{right, k, right.is_transposed},

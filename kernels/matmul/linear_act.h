@@ -9,9 +9,9 @@ namespace metalops {
 
 enum class LinearActivation : int32_t { kNone, kRelu, kGelu, kGeluTanh, kSilu };
 
-// The product of a matrix of rows x inner and one of columns x inner elements, transposed.
+// The product of a rows x inner and a columns x inner matrix, the second one transposed.
 struct LinearParameters {
-  int64_t left_stride;  // between lines: see matmul::Dense
+  int64_t left_stride;  // of lines: see matmul::Dense
   int64_t right_stride;
   int32_t rows;
   int32_t columns;  // of the result
@@ -20,10 +20,10 @@ struct LinearParameters {
   bool left_transposed;
   bool right_transposed;
   bool has_bias;
-  bool keeps;  // whether what the activation is applied to is wanted too
+  bool keeps;  // the pre-activation is stored too
 };
 
-// Of the kernel that adds up the columns of a matrix without gaps.
+// The sizes of the contiguous matrix whose columns linear_act_column_sums adds up.
 struct LinearColumns {
   int64_t rows;
   int64_t columns;

@@ -1,6 +1,5 @@
-// activation(x weight^T + bias), an element stored as soon as its sum is there. The formulas are
-// those of python/metalops/ops/linear_act.py; half and bfloat are computed in float and rounded
-// once.
+// GEMM with a fused epilogue: activation(x weight^T + bias). Formulas are those of
+// python/metalops/ops/linear_act.py; half and bfloat are computed in float and rounded once.
 #include <metalops/register_kernel.h>
 
 #include <metal_stdlib>
@@ -44,9 +43,8 @@ inline activated activation_with_derivative(float x, LinearActivation activation
   }
 }
 
-// What becomes of the sums of an element. With two of them, the activation of the first one is the
-// gate of the second. result: rows x columns; before: what the activation is applied to, rows x
-// (PRODUCTS columns).
+// The epilogue. With two products, the activation of the first one gates the second. result: rows x
+// columns; before: the pre-activation, rows x (PRODUCTS columns).
 template <typename T, int PRODUCTS>
 struct store_activated {
   device T* result;
@@ -82,7 +80,7 @@ inline store_activated<T, PRODUCTS> epilogue_of(device T* result, device T* befo
   return {result, before, bias, p.columns, p.activation, p.has_bias, p.keeps};
 }
 
-// A threadgroup for each tile.
+// Tile GEMM with activation. One threadgroup per tile.
 template <typename T, typename Tile>
 kernel void linear_act(device T* result [[buffer(0)]], device T* before [[buffer(1)]],
                        device const T* left [[buffer(2)]], device const T* right [[buffer(3)]],
@@ -103,8 +101,8 @@ kernel void linear_act(device T* result [[buffer(0)]], device T* before [[buffer
                               workspace, place);
 }
 
-// For a few rows: a threadgroup of four simdgroups, each of which has COLUMNS columns of ROWS rows.
-// left and right are not transposed.
+// Skinny GEMM with activation: a threadgroup has four simdgroups, each of which computes ROWS rows
+// x COLUMNS columns. left and right are not transposed.
 template <typename T, int ROWS, int COLUMNS, int PRODUCTS>
 kernel void linear_act_few_rows(device T* result [[buffer(0)]], device T* before [[buffer(1)]],
                                 device const T* left [[buffer(2)]],
@@ -124,7 +122,7 @@ kernel void linear_act_few_rows(device T* result [[buffer(0)]], device T* before
       a, b, sizes, epilogue_of<T, PRODUCTS>(result, before, bias, parameters), row, column, lane);
 }
 
-// The gradient of what the activation was applied to; for ReLU, `before` may be its result.
+// Computes the gradient with respect to the pre-activation; for ReLU, `before` may be the result.
 template <typename T>
 kernel void linear_act_gradient(device T* result [[buffer(0)]],
                                 device const T* grad_output [[buffer(1)]],
@@ -137,7 +135,8 @@ kernel void linear_act_gradient(device T* result [[buffer(0)]],
   result[i] = static_cast<T>(static_cast<float>(grad_output[i]) * at.derivative);
 }
 
-// The same of a gate and what it is a gate of, which are the halves of a row.
+// Computes the gradient with respect to the pre-activations of a gated activation; a row has the
+// gate in its first half and the gated values in its second.
 template <typename T>
 kernel void linear_act_gradient_gated(device T* result [[buffer(0)]],
                                       device const T* grad_output [[buffer(1)]],
@@ -155,8 +154,8 @@ kernel void linear_act_gradient_gated(device T* result [[buffer(0)]],
   result[gate + columns] = static_cast<T>(grad * at.value);
 }
 
-// The sums of a matrix's columns: a threadgroup of 256 threads for 32 columns, of which each
-// simdgroup adds every eighth row.
+// Sums the columns of a matrix: a threadgroup of 256 threads has 32 columns, and each of its
+// simdgroups adds every eighth row.
 template <typename T>
 kernel void linear_act_column_sums(device T* result [[buffer(0)]],
                                    device const T* matrix [[buffer(1)]],
@@ -195,7 +194,7 @@ REGISTER_TILES(float);
 REGISTER_TILES(half);
 REGISTER_TILES(bfloat);
 
-// What has no products of tiles is in the library without tensors.
+// Kernels without a tile GEMM are in the library without tensors only.
 #if !defined(__HAVE_TENSOR__)
 
 #define REGISTER_FEW_ROWS(NAME, T, ...) \

@@ -7,14 +7,14 @@
 
 namespace metalops {
 
-// Products of matrices of rows x inner and columns x inner elements, transposed, one after the
-// other. Strides in elements; between lines see matmul::Dense.
+// A batch of products of rows x inner and columns x inner matrices, the second one transposed.
+// Strides are in elements; for strides of lines see matmul::Dense.
 struct WideProductParameters {
   int64_t left_stride;
   int64_t right_stride;
-  int64_t left_step;  // from one product to the next
+  int64_t left_step;  // between products
   int64_t right_step;
-  int64_t added_strides[3];  // of what is added: between products, rows and columns
+  int64_t added_strides[3];  // of the added matrix: between products, rows and columns
   int32_t rows;
   int32_t columns;
   int32_t inner;

@@ -1,5 +1,4 @@
-// Products of matrices of half or bfloat whose sums are stored as the floats that they are:
-// beta added + alpha left right^T.
+// Batched GEMM of half or bfloat matrices with a float result: beta added + alpha left right^T.
 #include <metalops/register_kernel.h>
 
 #include <metal_stdlib>
@@ -31,7 +30,7 @@ struct StoreWide {
   }
 };
 
-// A threadgroup for each tile of each product.
+// Computes one tile of one product per threadgroup.
 template <typename T, typename Tile>
 kernel void mm_dtype(device float* result [[buffer(0)]], device const T* left [[buffer(1)]],
                      device const T* right [[buffer(2)]], device const float* added [[buffer(3)]],

@@ -5,7 +5,8 @@
 
 namespace metalops {
 
-// Of the kernel that decodes the left operand: `lines` lines in each of its matrices.
+// Parameters of the kernel that dequantises the left operand; each of its matrices has `lines`
+// lines.
 struct ScaledGroupedDecode {
   int64_t matrix_stride;  // in bytes
   int64_t line_stride;
@@ -18,15 +19,16 @@ struct ScaledGroupedDecode {
   ScalePlaces scales;
 };
 
-// Products as those of GroupedProductParameters, of a decoded left operand and a coded right one.
+// Grouped products as in GroupedProductParameters, of a dequantised left operand and a quantised
+// right one.
 struct ScaledGroupedParameters {
-  int64_t left_step;   // from one matrix to the next
+  int64_t left_step;   // between matrices
   int64_t right_step;  // in bytes
   int64_t right_stride;
   int64_t result_step;
   int64_t result_stride;
   int64_t left_stride;
-  int64_t scale_step;  // from the scales of one matrix to those of the next
+  int64_t scale_step;  // between the scales of successive matrices
   int32_t groups;
   int32_t rows;
   int32_t columns;
@@ -34,7 +36,7 @@ struct ScaledGroupedParameters {
   Grouped grouped;
   NarrowFormat format;
   ScalePlaces scales;
-  // Of the scales of whole rows and columns, between lines and between groups.
+  // Strides of the scales of whole rows and columns: between lines and between groups.
   int32_t row_step;
   int32_t column_step;
   int32_t row_group_step;

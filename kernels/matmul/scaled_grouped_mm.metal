@@ -1,6 +1,5 @@
-// Products of groups of matrices of 8-bit and 4-bit floats with scales: see scaled_operands.h, and
-// grouped_mm.metal. Scales that are swizzled are so for each group by itself, with the padding that
-// this takes, one group behind the other.
+// Grouped GEMM of 8-bit and 4-bit floats with scales: see scaled_operands.h and grouped_mm.metal.
+// Swizzled scales are swizzled and padded per group, with one group after the other.
 #include <metalops/register_kernel.h>
 
 #include <metal_stdlib>
@@ -19,8 +18,8 @@ using metalops::ScalePlaces;
 namespace groups = metalops::groups;
 namespace matmul = metalops::matmul;
 
-// The first scale of a group of the inner dimension in a matrix of so many lines, and how many
-// fours of them its lines have.
+// Returns where the scales of a group of the reduction dimension begin in a matrix of `lines`
+// lines, and the number of groups of four scales that its lines have (swizzled).
 inline ScalePlaces places_of_group(ScalePlaces places, device const int* ends, int group,
                                    int length, int lines) {
   if (!places.is_swizzled) {
@@ -41,7 +40,7 @@ inline ScalePlaces places_of_group(ScalePlaces places, device const int* ends, i
   return places;
 }
 
-// Codes times scales of blocks: of one element of the left operand.
+// Returns the scale of one element of the left operand; zero if it belongs to no group.
 template <typename Scales>
 inline float scale_of_left(device const typename Scales::stored* scales, device const int* ends,
                            constant ScaledGroupedDecode& p, int line, int k) {
@@ -79,7 +78,8 @@ inline float scale_of_left(device const typename Scales::stored* scales, device 
   return Scales::value(scales, place_of_scale(places, line, k / places.inner));
 }
 
-// A thread for each element: result[line * inner + k], of the lines of all matrices.
+// Dequantises the left operand: result[line * inner + k], over the lines of all matrices. One
+// thread per element.
 template <typename Scales>
 kernel void scaled_grouped_mm_decode(device typename Scales::element* result [[buffer(0)]],
                                      device const uchar* codes [[buffer(1)]],
@@ -98,7 +98,7 @@ kernel void scaled_grouped_mm_decode(device typename Scales::element* result [[b
   result[static_cast<int64_t>(line) * p.inner + k] = static_cast<typename Scales::element>(value);
 }
 
-// A threadgroup for each tile that there may be.
+// Tile GEMM of the groups. One threadgroup for each tile that may exist.
 template <typename Scales, typename Tile>
 kernel void scaled_grouped_mm(
     device void* result [[buffer(0)]], device const typename Scales::element* left [[buffer(1)]],
@@ -163,7 +163,7 @@ REGISTER_TILES(Whole, whole);
 REGISTER_TILES(E8m0, e8m0);
 REGISTER_TILES(E4m3, e4m3);
 
-// What has no products is in the library without tensors.
+// Kernels without a GEMM are in the library without tensors only.
 #if !defined(__HAVE_TENSOR__)
 
 #define REGISTER_DECODE(SCALES, NAME) \

@@ -7,25 +7,25 @@
 
 namespace metalops {
 
-// Of numbers of 8 bits, and of 4, two in a byte.
+// 8-bit float formats, and 4-bit E2M1 with two elements per byte.
 enum class NarrowFormat : int32_t { kE4m3, kE5m2, kE4m3fnuz, kE5m2fnuz, kE2m1 };
 
 enum class ScaledResult : int32_t { kFloat, kHalf, kBfloat, kE4m3, kE5m2, kE4m3fnuz, kE5m2fnuz };
 
-// Where the scales of an operand are: one for `lines` of its lines and `inner` elements of the
-// inner dimension, whose place is that of torchao's to_blocked() where they are swizzled.
+// The layout of an operand's scales: one scale per block of `lines` lines and `inner` elements
+// along K. Swizzled scales are ordered as by torchao's to_blocked().
 struct ScalePlaces {
   int64_t line_stride;
   int64_t inner_stride;
   int32_t lines;
   int32_t inner;
-  int32_t across;  // swizzled: how many fours of scales a line has
+  int32_t across;  // swizzled: groups of four scales per line
   bool is_swizzled;
-  int64_t first;  // where they begin, and where the last one there is stands
+  int64_t first;  // index of the first scale, and of the last one that exists
   int64_t last;
 };
 
-// Of the kernel that decodes an operand.
+// Parameters of the kernel that dequantises an operand.
 struct ScaledDecode {
   int64_t line_stride;  // in bytes
   int64_t inner_stride;
@@ -33,17 +33,16 @@ struct ScaledDecode {
   ScalePlaces scales;
 };
 
-// The product of a decoded matrix of rows x inner and a coded one of columns x inner elements,
-// transposed.
+// The product of a dequantised rows x inner matrix and a quantised columns x inner one, transposed.
 struct ScaledParameters {
-  int64_t left_stride;   // between lines
+  int64_t left_stride;   // of lines
   int64_t right_stride;  // in bytes
   int32_t rows;
   int32_t columns;
   int32_t inner;
   NarrowFormat format;
   ScalePlaces scales;
-  // Of the scales of whole rows and columns: 0 where one is for all.
+  // Strides of the scales of whole rows and columns; 0 if all share one.
   int32_t row_step;
   int32_t column_step;
   ScaledResult result;

@@ -1,4 +1,4 @@
-// Products of matrices of 8-bit and 4-bit floats with scales: see scaled_operands.h.
+// Scaled GEMM (torch._scaled_mm) of 8-bit and 4-bit floats: see scaled_operands.h.
 #include <metalops/register_kernel.h>
 
 #include <metal_stdlib>
@@ -20,7 +20,7 @@ inline Coded<Scales> coded(device const uchar* codes, threadgroup half* table,
   return {codes, table, scales, p.scales, p.right_stride, p.format == NarrowFormat::kE2m1};
 }
 
-// A thread for each element: result[line * inner + k].
+// Dequantises an operand: result[line * inner + k]. One thread per element.
 template <typename Scales>
 kernel void scaled_mm_decode(device typename Scales::element* result [[buffer(0)]],
                              device const uchar* codes [[buffer(1)]],
@@ -46,7 +46,7 @@ inline StoreScaled epilogue_of(device void* result, device const float* row_scal
 
 // ---- products -----------------------------------------------------------------------------------
 
-// A threadgroup for each tile.
+// Tile GEMM with a quantised right operand. One threadgroup per tile.
 template <typename Scales, typename Tile>
 kernel void scaled_mm(
     device void* result [[buffer(0)]], device const typename Scales::element* left [[buffer(1)]],
@@ -70,7 +70,8 @@ kernel void scaled_mm(
       workspace, place);
 }
 
-// For a few rows: a threadgroup of four simdgroups, each of which has COLUMNS columns of ROWS rows.
+// Skinny GEMM: a threadgroup has four simdgroups, each of which computes ROWS rows x COLUMNS
+// columns.
 template <typename Scales, int ROWS, int COLUMNS>
 kernel void scaled_mm_few_rows(
     device void* result [[buffer(0)]], device const typename Scales::element* left [[buffer(1)]],
@@ -105,7 +106,7 @@ REGISTER_TILES(Float, float);
 REGISTER_TILES(E8m0, e8m0);
 REGISTER_TILES(E4m3, e4m3);
 
-// What has no products of tiles is in the library without tensors.
+// Kernels without a tile GEMM are in the library without tensors only.
 #if !defined(__HAVE_TENSOR__)
 
 #define REGISTER_OTHERS(SCALES, NAME)                                        \

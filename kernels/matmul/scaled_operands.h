@@ -1,13 +1,13 @@
-// Operands and results of products of 8-bit and 4-bit floats with scales. Each kind of scale has a
-// type in which codes times scales are exact, or as good as float:
+// Operands and epilogue of GEMMs of 8-bit and 4-bit floats with scales. Each kind of scale has a
+// multiplication type in which code times scale is exact, or as good as float:
 //
-//   whole    of whole rows and columns, applied to the sums; codes are halves
-//   float    of blocks of 128; codes times scales are floats
-//   e8m0     of blocks of 32 (MX); bfloats
-//   e4m3     of blocks of 16 (NVFP4); halves
+//   whole    scales of whole rows and columns, applied to the sums; codes are multiplied as half
+//   float    scales of blocks of 128; code times scale is float
+//   e8m0     scales of blocks of 32 (MX); bfloat
+//   e4m3     scales of blocks of 16 (NVFP4); half
 //
-// The left operand, which is the smaller one, is decoded before; the right one on its way to
-// threadgroup memory, by a table of what the codes stand for.
+// The left operand, which is the smaller one, is dequantised by a kernel of its own; the right one
+// on its way to threadgroup memory, by a lookup table of the codes' values.
 #pragma once
 #include <metal_stdlib>
 
@@ -77,7 +77,7 @@ inline int64_t place_of_scale(ScalePlaces places, int line, int block) {
 
 // ---- operands -----------------------------------------------------------------------------------
 
-// Lines of codes that are not transposed. table: of what codes stand for.
+// A quantised operand that is not transposed. table: the codes' values.
 template <typename Scales>
 struct Coded {
   typedef typename Scales::element element;
@@ -147,7 +147,7 @@ struct StoreScaled {
   device const float* column_scales;
   device const float* bias;
   device const float* result_scale;
-  int64_t first;  // element of the result, and how many from one row to the next
+  int64_t first;  // first element of the result
   int64_t stride;
   int row_step;
   int column_step;
@@ -192,7 +192,7 @@ struct StoreScaled {
     }
   }
 
-  // NaN stays.
+  // Clamps a value to [-largest, largest]. NaN stays NaN.
   static inline float saturated(float value, float largest) {
     return value > largest ? largest : value < -largest ? -largest : value;
   }

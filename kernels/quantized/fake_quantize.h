@@ -7,23 +7,23 @@
 
 namespace metalops {
 
-// What becomes of zero points before they are used.
+// The rounding of zero points before they are used.
 enum class ZeroPointRounding : uint32_t {
   kNone,
-  kNearest,  // to the nearest integer, then into the range
-  kHalfUp,   // into the range after adding 1/2, then towards zero
+  kNearest,  // to the nearest integer, then clamped to the range
+  kHalfUp,   // plus 1/2, clamped to the range, then truncated
 };
 
 struct FakeQuantizeParameters {
-  int64_t count;     // of elements
-  int64_t inner;     // elements that lie together and share a channel
-  int64_t channels;  // 1 if there is one scale for all
+  int64_t count;     // number of elements
+  int64_t inner;     // contiguous elements that share a channel
+  int64_t channels;  // 1 if all elements share one scale
   float quant_min;
   float quant_max;
   float grad_factor;
   ZeroPointRounding rounding;
-  // The zero point is added before x / scale is rounded, not after. That is a difference only where
-  // it is no integer, and where x / scale is halfway between two.
+  // True if the zero point is added before x / scale is rounded, not after. The results differ only
+  // if the zero point is no integer and x / scale is halfway between two integers.
   uint32_t adds_before_rounding;
 };
 

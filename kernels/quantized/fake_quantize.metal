@@ -1,5 +1,5 @@
-// Fake quantisation: values are rounded to what few bits can hold, (q - zero_point) * scale for
-// integers q between quant_min and quant_max. For quantisation-aware training.
+// Fake quantisation for quantisation-aware training: values are rounded to (q - zero_point) *
+// scale, for integers q between quant_min and quant_max.
 #include <c10/metal/error.h>
 #include <metalops/register_kernel.h>
 #include <metalops/strided.h>
@@ -63,10 +63,10 @@ inline Quantizer make_quantizer(float scale, float given_zero_point,
           parameters.quant_max};
 }
 
-// Elements are numbered as they lie in memory, which is the same for all tensors of their shape.
-// Ways to number the threads: NAME_packs, a row of the grid for each run of elements that share a
-// channel, of which a thread takes four neighbouring ones; NAME_rows, the same with one for each
-// thread; and NAME, for short runs.
+// Elements are numbered in memory order, which is the same for all tensors of one shape. There are
+// three thread layouts: NAME_packs has a row of the grid per run of elements that share a channel,
+// and four adjacent elements per thread; NAME_rows the same with one element per thread; NAME, for
+// short runs, is flat.
 
 inline int64_t channel_of(int64_t element, constant FakeQuantizeParameters& parameters) {
   return parameters.channels == 1 ? 0 : element / parameters.inner % parameters.channels;
@@ -76,8 +76,8 @@ inline int64_t channel_of_row(uint row, constant FakeQuantizeParameters& paramet
   return row % static_cast<uint>(parameters.channels);
 }
 
-// mask: whether the value was inside the range, for the backward pass. Without fake_quant_on values
-// stay as they are.
+// Fake-quantises one element. mask: true if the value was inside the range, for the backward pass.
+// Without fake_quant_on, values stay as they are.
 template <typename T>
 inline void fake_quantize_one(thread T& output, thread bool& mask, T input, Quantizer quantizer,
                               bool fake_quant_on) {
@@ -159,9 +159,9 @@ kernel void fake_quantize(device T* output [[buffer(0)]], device bool* mask [[bu
 
 // ---- gradients of learned scales and zero points ------------------------------------------------
 
-// S. K. Esser et al., "Learned step size quantization" (2020); S. R. Jain et al., "Trained
-// quantization thresholds" (2020). The derivatives by scale and zero point are written element by
-// element; what remains is to add them up.
+// Computes the derivatives of one element with respect to input, scale and zero point; they are
+// summed afterwards. See S. K. Esser et al., "Learned step size quantization" (2020), and S. R.
+// Jain et al., "Trained quantization thresholds" (2020).
 inline void learnable_backward_one(thread float& grad_input, thread float& grad_scale,
                                    thread float& grad_zero_point, float grad_output, float input,
                                    Quantizer quantizer, float grad_factor) {
@@ -273,14 +273,14 @@ kernel void check_zero_points(constant float* zero_point [[buffer(0)]],
   }
 }
 
-// a / b to about 45 bits.
+// Returns a / b to about 45 bits.
 inline double_float divide(double_float a, float b) {
   const float quotient = a.hi / b;
   const float rest = fma(-quotient, b, a.hi) + a.lo;
   return ordered_sum(quotient, rest / b);
 }
 
-// The nearest integer, the even one if there are two.
+// Returns the nearest integer; ties go to the even one.
 inline float rint(double_float x) {
   const float nearest = ::metal::rint(x.hi);
   const float rest = (x.hi - nearest) + x.lo;
@@ -290,8 +290,8 @@ inline float rint(double_float x) {
   return nearest + (rest > 0.5f ? 1.0f : (rest < -0.5f ? -1.0f : 0.0f));
 }
 
-// As FBGEMM and torch.ao choose them on a CPU, in double: the range is extended to hold zero, and
-// zero is represented exactly.
+// Chooses scale and zero point as FBGEMM and torch.ao do on a CPU, in double: the range is extended
+// to include zero, and zero is represented exactly.
 inline float choose_scale(float lowest, float highest, constant MovingAverageParameters& parameters,
                           thread int& zero_point) {
   constexpr float kSmallestScale = 6.1e-5f;

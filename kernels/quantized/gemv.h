@@ -1,6 +1,6 @@
-// What products of one row with encoded weights have in common on GPUs whose registers are many: a
-// lane keeps 32 elements of the row, and all that it loads while it goes through lines of weights
-// are weights. The simdgroups of a threadgroup have the same lines, and 1024 elements of them each.
+// GEMV with quantised weights, for GPUs with many registers. A lane keeps 32 elements of the input
+// vector in registers, and loads nothing but weights while it loops over rows of W ("lines"). All
+// simdgroups of a threadgroup have the same lines, and 1024 elements of K each.
 #pragma once
 #include <metal_simdgroup>
 #include <metal_stdlib>
@@ -10,15 +10,16 @@
 namespace metalops {
 namespace one_row {
 
-// That a lane loads at once, while it multiplies as many that it has.
+// Lines per load: a lane loads as many while it multiplies the ones before.
 constant constexpr int kTogether = 2;
-// Of a threadgroup: its lines times its simdgroups.
+// Limit on a threadgroup's lines times its simdgroups.
 constant constexpr int kMostParts = 128;
-// So that GPUs of 65536 registers have 32 simdgroups: with fewer, less is on its way from memory.
+// With this limit, GPUs of 65536 registers have 32 resident simdgroups; with fewer, too few loads
+// are in flight.
 constant constexpr int kMostThreads = 1024;
 
-// COUNT neighbours, which 16 bytes begin with: lanes have them far from each other, so that the
-// number of loads is what counts.
+// Loads COUNT adjacent elements that begin at a 16-byte boundary, 16 bytes at a time. Lanes'
+// elements are far apart, so the number of loads matters.
 template <int COUNT, typename T>
 inline void neighbours(thread float* to, device const T* from) {
   constexpr int in_word = 4 / sizeof(T);
@@ -37,14 +38,14 @@ inline void neighbours(thread float* to, device const float* from) {
   few_rows::neighbours<COUNT>(to, from);
 }
 
-// The first line of a threadgroup of `lines`, which are no more than columns. Those of the last one
-// end where the columns do: it may have some that the one before has too.
+// Returns the first line of a threadgroup that has `lines` lines, at most `columns`. The last
+// threadgroup ends at the last column and may overlap the one before.
 inline int first_line(uint group, int lines, int columns) {
   return ::metal::min(static_cast<int>(group) * lines, columns - lines);
 }
 
-// Adds up what lanes and simdgroups have of each line, and stores it. parts: a simdgroup has those
-// of its lines one after the other, of 32 lanes each.
+// Sums each line's partial results over lanes and simdgroups, and stores the totals. parts: for
+// each simdgroup, its lines, of 32 lanes each.
 template <typename T>
 inline void store_lines(few_rows::StoreRow<T> store, threadgroup const float* parts, uint group,
                         int lines, uint simdgroups, uint simdgroup, uint lane) {

@@ -7,7 +7,7 @@
 
 namespace metalops {
 
-// The numbers of ggml's types.
+// ggml's quantisation types, with ggml's numbers.
 enum class GgufType : int32_t {
   kQ4_0 = 2,
   kQ4_1 = 3,
@@ -24,7 +24,7 @@ enum class GgufType : int32_t {
   kMXFP4 = 39,
 };
 
-// Lines of blocks of 2^block_shift elements.
+// Lines of blocks of 2^block_shift elements each.
 struct GgufLayout {
   int64_t line_bytes;
   int64_t lines;
@@ -34,13 +34,13 @@ struct GgufLayout {
   GgufType type;
 };
 
-// The product of a matrix of rows x inner and one of columns x inner elements, transposed.
+// The product of a rows x inner and a columns x inner matrix, the second one transposed.
 struct GgufProduct {
   GgufLayout right;
   int32_t rows;
   int32_t columns;
   int32_t inner;
-  int32_t splits;  // over how many simdgroups a sum is spread, in kernels for few rows
+  int32_t splits;  // split-K: simdgroups that share a sum (skinny GEMM)
   bool has_bias;
 };
 

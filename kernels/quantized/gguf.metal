@@ -1,4 +1,5 @@
-// Weights of GGUF files: to floats, rows of them, and products with them. Sums are in float.
+// GGUF weights (ggml's block formats): dequantisation, embedding rows, GEMV, skinny GEMM and tile
+// GEMM. Sums are in float.
 #include <c10/metal/error.h>
 #include <metalops/register_kernel.h>
 #include <metal_stdlib>
@@ -25,7 +26,7 @@ struct GgufSource {
   constant GgufLayout* layout;
 };
 
-// GGUF weights as an operand of products of tiles, which are multiplied as T.
+// GGUF weights as the quantised operand of a tile GEMM in T.
 template <typename T>
 struct Blocks {
   typedef T element;
@@ -68,7 +69,7 @@ struct store_row {
   }
 };
 
-// A threadgroup for each tile.
+// Tile GEMM with GGUF weights. One threadgroup per tile.
 template <typename T, typename Tile>
 kernel void gguf_tiles(device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
                        device const uchar* data [[buffer(2)]], device const T* bias [[buffer(3)]],
@@ -100,7 +101,8 @@ REGISTER_TILES(bfloat);
 
 #if !defined(__HAVE_TENSOR__)
 
-// Two columns of ROWS rows by each of four simdgroups; lanes have eight neighbouring elements.
+// Skinny GEMM for types known at run time: each of four simdgroups computes ROWS rows x two
+// columns; a lane takes eight adjacent elements of K at a time.
 template <typename T, int ROWS>
 kernel void gguf_few_rows(device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
                           device const uchar* data [[buffer(2)]],
@@ -147,11 +149,11 @@ kernel void gguf_few_rows(device T* result [[buffer(0)]], device const T* left [
   }
 }
 
-// What a byte of a word is multiplied by where it is left in the lower or upper half of a half.
+// Returns the factor that compensates a code left in the low or high byte of its half word.
 inline float place_of_byte(int e) { return e % 2 == 0 ? 1.0f : 0x1p-8f; }
 
-// The same where the type is known when the kernel is compiled: ROWS x COLUMNS elements by each of
-// the simdgroups of a threadgroup, or by p.splits of them together. Lanes have pieces of lines.
+// Skinny GEMM for types known at compile time: each simdgroup, or each group of p.splits simdgroups
+// (split-K), computes ROWS x COLUMNS elements. Lanes take pieces of lines (gguf_pieces.h).
 template <typename T, typename Type, int ROWS, int COLUMNS>
 kernel void gguf_few_rows_of_pieces(
     device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
@@ -208,7 +210,7 @@ kernel void gguf_few_rows_of_pieces(
           const uint four = Type::four(pieces[c], run, e / 4);
           const uint two = e % 4 < 2 ? four : four >> 16;
           const uint code = two & (e % 2 == 0 ? 0xffu : 0xff00u);
-          // As the last bits of 2^23: GPUs add faster than they convert.
+          // Puts the code into the low mantissa bits of 2^23: GPUs add faster than they convert.
           const float value =
               as_type<float>(exponent | code) - (0x1p23f + of_zero * (e % 2 == 0 ? 1.0f : 256.0f));
 #pragma unroll
@@ -244,7 +246,7 @@ inline void load_lines(thread typename Type::Stored (&next)[one_row::kTogether],
   }
 }
 
-// One row by `lines` columns for each threadgroup (one_row.h).
+// GEMV: each threadgroup computes `lines` columns of one row (see gemv.h).
 template <typename T, typename Type>
 [[max_total_threads_per_threadgroup(one_row::kMostThreads)]] kernel void gguf_row(
     device T* result [[buffer(0)]], device const T* x [[buffer(1)]],
@@ -257,7 +259,7 @@ template <typename T, typename Type>
   threadgroup float* const mine = parts + simdgroup * lines * 32 + lane;
   const uint line_bytes = static_cast<uint>(p.right.line_bytes);
   const int own = static_cast<int>(simdgroup * 32 + lane);
-  // Lanes that have nothing read what the last one does, and add nothing.
+  // Lanes past the end load the last piece, and their sums are replaced by zero.
   const int number = min(own, p.inner / 32 - 1);
   device const uchar* const blocks =
       data + one_row::first_line(group, lines, p.columns) * p.right.line_bytes +
@@ -282,7 +284,7 @@ template <typename T, typename Type>
     for (int c = 0; c < together; ++c) {
       now[c] = next[c];
     }
-    // After the last ones these are loaded again, and in vain.
+    // In the last iteration the last lines are loaded again, and not used.
     const int following = min(line + together, lines - together);
     load_lines<Type>(next, blocks + following * line_bytes, line_bytes, number);
 #pragma unroll
@@ -301,7 +303,7 @@ template <typename T, typename Type>
   one_row::store_lines(store, parts, group, lines, simdgroups, simdgroup, lane);
 }
 
-// A thread for eight elements of a line; of each line, or of those that are given.
+// Dequantises eight elements of a line per thread, for all lines or for those in `indices`.
 template <typename T>
 kernel void gguf_dequantize(device T* result [[buffer(0)]], device const uchar* data [[buffer(1)]],
                             device const int64_t* indices [[buffer(2)]],
@@ -336,8 +338,8 @@ kernel void gguf_dequantize(device T* result [[buffer(0)]], device const uchar* 
   REGISTER_KERNEL("gguf_few_rows_" #T, gguf_few_rows, T, 4); \
   REGISTER_KERNEL("gguf_dequantize_" #T, gguf_dequantize, T)
 
-// COLUMNS: of one row. The more, the less often elements of rows are brought, and the more
-// registers are taken.
+// COLUMNS: the block width of the one-row kernel. More columns load the row's elements less often
+// and use more registers.
 #define REGISTER_PIECES(TYPE, COLUMNS, T)                                                  \
   REGISTER_KERNEL("gguf_one_row_" #TYPE "_" #T, gguf_few_rows_of_pieces, T, gguf::TYPE, 1, \
                   COLUMNS);                                                                \

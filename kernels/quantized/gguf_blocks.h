@@ -1,5 +1,5 @@
-// Eight neighbouring elements of a block of ggml, whose structs are in ggml-common.h and whose
-// formulas are those of ggml-quants.c (dequantize_row_*).
+// Dequantises eight adjacent elements of a ggml block. The blocks' structs are in ggml-common.h,
+// and the formulas are those of ggml-quants.c (dequantize_row_*).
 #pragma once
 #include <metal_stdlib>
 
@@ -15,22 +15,22 @@ struct Eight {
 constant constexpr float kNonLinear4[16] = {-127.0f, -104.0f, -83.0f, -65.0f, -49.0f, -35.0f,
                                             -22.0f,  -10.0f,  1.0f,   13.0f,  25.0f,  38.0f,
                                             53.0f,   69.0f,   89.0f,  113.0f};
-// Twice what the codes of e2m1 stand for.
+// Twice the values of the e2m1 codes.
 constant constexpr float kTwiceE2M1[16] = {0.0f, 1.0f,  2.0f,  3.0f,  4.0f,  6.0f,  8.0f,  12.0f,
                                            0.0f, -1.0f, -2.0f, -3.0f, -4.0f, -6.0f, -8.0f, -12.0f};
 
-// Blocks begin anywhere.
+// Loads a half from any byte address: blocks need not be aligned.
 inline float half_at(device const uchar* at) {
   return static_cast<float>(
       ::metal::as_type<half>(static_cast<ushort>(at[0] | static_cast<uint>(at[1]) << 8)));
 }
 
-// Code i of 4 bits: of 32 in 16 bytes, of which the lower halves are the first 16.
+// Returns 4-bit code i of 32 in 16 bytes; the low halves are the first 16.
 inline uint nibble(device const uchar* codes, int i) {
   return static_cast<uint>(codes[i % 16]) >> (i / 16 * 4) & 15u;
 }
 
-// The scale and the minimum of part `i` of 8, of 6 bits each in 12 bytes.
+// The scale and the minimum of part `i` of 8, 6 bits each, packed in 12 bytes.
 struct ScaleAndMinimum {
   float scale;
   float minimum;
@@ -48,7 +48,7 @@ inline ScaleAndMinimum scale_and_minimum(device const uchar* packed, int i) {
   return {static_cast<float>(scale), static_cast<float>(minimum)};
 }
 
-// Blocks of 32 elements: elements from `first` on.
+// Dequantises eight elements from `first` on of a block of 32.
 inline Eight eight_of_32(device const uchar* block, int first, GgufType type) {
   Eight values;
   switch (type) {
@@ -106,7 +106,7 @@ inline Eight eight_of_32(device const uchar* block, int first, GgufType type) {
   return values;
 }
 
-// Blocks of 256.
+// Dequantises eight elements from `first` on of a block of 256.
 inline Eight eight_of_256(device const uchar* block, int first, GgufType type) {
   Eight values;
   const int half_of = first / 128;
@@ -180,7 +180,7 @@ inline Eight eight_of_256(device const uchar* block, int first, GgufType type) {
   return values;
 }
 
-// Elements from k on, a multiple of 8, of a line.
+// Dequantises eight elements of a line from k on; k is a multiple of 8.
 inline Eight eight(device const uchar* data, constant GgufLayout& layout, int64_t line, int k) {
   device const uchar* const block =
       data + line * layout.line_bytes +

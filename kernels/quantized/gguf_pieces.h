@@ -1,5 +1,5 @@
-// What a lane takes at once of a line of ggml's blocks, for kernels that know the type when they
-// are compiled: a piece of 32 elements, which are two runs of 16 neighbours.
+// The unit of work of a lane on a line of ggml blocks, for kernels compiled for one type: a piece
+// of 32 elements, which are two runs of 16 adjacent ones.
 #pragma once
 #include <metal_stdlib>
 
@@ -8,18 +8,22 @@
 namespace metalops {
 namespace gguf {
 
-// A type has: Piece; load(piece, data, offset, number), piece `number` of the line that begins at
-// that offset; first(number), which element of the line its first run begins with, and apart, how
-// much later the second one does; four(piece, run, i), codes 4 i to 4 i + 3 of a run in the bytes
-// of a word, and zero, the code that stands for 0; scale(piece, run) and minimum(piece, run), which
-// is subtracted, if it has_minimum.
+// A type has:
+//   Piece: a lane's codes and scales in registers
+//   load(piece, data, offset, number): loads piece `number` of the line at byte `offset`
+//   first(number): the element of the line at which the piece's first run begins
+//   apart: the distance from the first run to the second
+//   four(piece, run, i): codes 4 i to 4 i + 3 of a run, in the bytes of a word
+//   zero: the code that stands for 0
+//   scale(piece, run)
+//   minimum(piece, run): subtracted, if has_minimum
 
-// COUNT words from an even place on.
+// Loads COUNT words from an even offset on.
 template <int COUNT>
 inline void words_from(thread uint (&to)[COUNT], device const uchar* data, int64_t offset) {
   const bool is_between = (offset & 2) != 0;
   device const uint* const from = reinterpret_cast<device const uint*>(data + (offset & ~3ll));
-  // Not a whole word, of which the last half might lie behind the end.
+  // Only a half word is loaded at the end: a whole word might extend beyond the buffer.
   uint next = *reinterpret_cast<device const ushort*>(data + offset + COUNT * 4 - 2);
 #pragma unroll
   for (int i = COUNT - 1; i >= 0; --i) {
@@ -74,8 +78,8 @@ struct Q8_0 {
   static inline float minimum(thread const Piece&, int) { return 0.0f; }
 };
 
-// Blocks of 256 in parts of 32 with a scale and a minimum of 6 bits each: the lower bits of bytes
-// are one part, the upper ones the next.
+// K-quants with minima: blocks of 256 elements in 8 parts of 32, with a 6-bit scale and a 6-bit
+// minimum each. The low bits of bytes are one part, the high bits the next.
 struct KWithMinimum {
   static constant constexpr int apart = 32;
   static constant constexpr int zero = 0;
@@ -87,8 +91,9 @@ struct KWithMinimum {
     float scales[2];
     float minima[2];
   };
-  // header: d and the minimum's d as halves, then 12 bytes: 8 lower parts of scales, 8 of minima,
-  // then the rest of the last four of both. Of an even part of 8 and of the next one.
+  // Unpacks the scales and minima of an even part and of the next one. header: d and dmin as
+  // halves, then 12 bytes: the low bits of 4 + 4 scales and minima with the high bits of the last
+  // four, then the remaining bits of the last four of both.
   static inline Parts parts_of(uint4 header, int part) {
     const int shift = part % 4 * 8;
     const uint scales = header.y >> shift;
@@ -113,7 +118,7 @@ struct Q4_K : KWithMinimum {
     uint4 words;
     Parts parts;
   };
-  // Before anything waits for it.
+  // A block's data as loaded, before it is unpacked, so that nothing waits for the loads.
   struct Stored {
     uint4 header;
     uint4 words;
@@ -130,7 +135,7 @@ struct Q4_K : KWithMinimum {
     piece.parts = parts_of(stored.header, part_of(number));
     piece.words = stored.words;
   }
-  // Both runs times inputs, the second's 16 times as much.
+  // Computes the dot products of both runs with inputs; the second is 16 times too large.
   static inline void multiply(thread float (&dots)[2], uint4 words,
                               thread const float (&inputs)[32]) {
     dots[0] = 0.0f;
@@ -141,7 +146,7 @@ struct Q4_K : KWithMinimum {
       for (int e = 0; e < 4; ++e) {
         const int run = e % 2;
         const int at = run * 16 + 4 * i + e / 2;
-        // As the last bits of halves, in which they are without being moved.
+        // The codes become the low mantissa bits of (subnormal) halves without being shifted.
         const uint word = e < 2 ? words[i] : words[i] >> 8;
         const half2 pair = ::metal::as_type<half2>(word & (run == 0 ? 0x000f000fu : 0x00f000f0u));
         dots[run] = ::metal::fma(static_cast<float>(pair.x), inputs[at], dots[run]);
@@ -149,7 +154,7 @@ struct Q4_K : KWithMinimum {
       }
     }
   }
-  static constant constexpr float factor = 0x1p24f;  // of what multiply() gives
+  static constant constexpr float factor = 0x1p24f;  // for multiply()'s results
   static inline uint four(thread const Piece& piece, int run, int i) {
     return piece.words[i] >> (4 * run) & 0x0f0f0f0fu;
   }

@@ -1,4 +1,5 @@
-// Casts between floating-point numbers of 8 bits and the others, as torch's CPU makes them.
+// Casts between 8-bit floats and the other floating-point dtypes, with the rounding of torch's CPU
+// casts.
 #include <metalops/registration.h>
 #include <metal_stdlib>
 

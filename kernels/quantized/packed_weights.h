@@ -1,5 +1,5 @@
-// Reading codes and scales of quantised weights: for kernels that know the format when they are
-// compiled, 32 codes at a time, and for those that are told, eight.
+// Unpacking quantised weights and their scales: 32 codes at a time for kernels compiled for one
+// format, eight at a time for kernels that get the format at run time.
 #pragma once
 #include <metal_stdlib>
 
@@ -9,8 +9,8 @@
 namespace metalops {
 namespace packed {
 
-// The quantiles of a normal distribution of QLoRA (Dettmers et al., 2023, appendix E), and the
-// four-bit floats of bitsandbytes.
+// NormalFloat4: quantiles of a normal distribution (QLoRA, Dettmers et al., 2023, appendix E); and
+// the four-bit floats of bitsandbytes.
 constant constexpr float kNormalFloat4Values[16] = {-1.0f,
                                                     -0.6961928009986877f,
                                                     -0.5250730514526367f,
@@ -31,16 +31,15 @@ constant constexpr float kFloat4Values[16] = {
     0.0f, 0.005208333333f,  0.66666667f,  1.0f,  0.33333333f,  0.5f,  0.16666667f,  0.25f,
     0.0f, -0.005208333333f, -0.66666667f, -1.0f, -0.33333333f, -0.5f, -0.16666667f, -0.25f};
 
-// The halves of each byte the other way round.
+// Swaps the halves of each byte.
 inline uint swapped(uint word) { return (word & 0x0f0f0f0fu) << 4 | (word >> 4 & 0x0f0f0f0fu); }
 
-// ---- formats of kernels that are compiled for them
-// -----------------------------------------------
+// ---- formats known at compile time --------------------------------------------------------------
 
-// A format has: bits; finish(word), what is done to 32 bits of codes before they are taken apart;
-// unscaled(code, exponent), its value but for `factor`; whether it has biases; whether its groups
-// may be of 16; and whether take_apart() leaves codes in their places, so that what the neighbours
-// are multiplied by is to be scaled by place(). What most of them have:
+// A format has: bits; finish(word), applied to 32 bits of codes before they are unpacked;
+// unscaled(code, exponent), its value without `factor`; has_biases; has_short_groups, true if
+// groups may have 16 elements; and has_places, true if take_apart() leaves codes shifted within
+// their word, so that the other operand must be multiplied by place(). These are the defaults:
 template <int BITS>
 struct Usual {
   static constant constexpr int bits = BITS;
@@ -55,7 +54,8 @@ template <int BITS>
 struct Integer : Usual<BITS> {
   static constant constexpr bool has_biases = true;
   static constant constexpr bool has_places = BITS == 4;
-  // As the last bits of 2^23, whose bits `exponent` is: GPUs add faster than they convert.
+  // Puts the code into the low mantissa bits of 2^23, whose bits are `exponent`: GPUs add faster
+  // than they convert.
   static inline float unscaled(uint code, uint exponent) {
     return ::metal::as_type<float>(exponent | code) - 0x1p23f;
   }
@@ -86,7 +86,7 @@ struct Float4 : Usual<4> {
   static inline float unscaled(uint code, uint) { return kFloat4Values[code]; }
 };
 
-// 32 codes of each of some lines, which are as many words as a code has bits.
+// 32 codes of each of LINES lines: one word per bit of a code.
 template <typename Format, int LINES>
 struct Blocks {
   uint words[Format::bits][LINES];
@@ -103,12 +103,13 @@ struct Blocks {
   }
 };
 
-// Codes 8 i to 8 i + 7 of each line, but for `factor`.
+// The values of codes 8 i to 8 i + 7 of each line, without `factor`.
 template <int LINES>
 struct EightOfLines {
   float of[8][LINES];
 };
-// Of four bits: where they are in a half of a word, each 16 times as much as the one before.
+// Unpacks 4-bit codes without shifting them within their half word: each value is 16 times as large
+// as the one before; see place().
 template <int LINES>
 inline void take_apart(thread EightOfLines<LINES>& values,
                        thread const Blocks<Integer<4>, LINES>& blocks, int i, uint exponent) {
@@ -124,9 +125,9 @@ inline void take_apart(thread EightOfLines<LINES>& values,
   }
 }
 inline float place(int e) { return 1.0f / static_cast<float>(1 << (e % 4 * 4)); }
-// Eight of e2m1, first as the upper bytes of halves, a sign in bit 7 and a magnitude in bits 3 to
-// 1: of the lower and of the upper halves of a word's bytes. The codes e and e + 4 are sixteen bits
-// apart.
+// Unpacks eight e2m1 codes. They become the upper bytes of halves, with the sign in bit 7 and the
+// magnitude in bits 3 to 1, once for the low and once for the high halves of a word's bytes. The
+// codes e and e + 4 are sixteen bits apart.
 template <int LINES>
 inline void eight_e2m1(thread EightOfLines<LINES>& values, thread const uint (&words)[LINES]) {
 #pragma unroll
@@ -165,8 +166,7 @@ inline void take_apart(thread EightOfLines<LINES>& values,
   }
 }
 
-// Codes 8 i + e and 8 i + e + 4 of a line, e being less than 4, as T: what they stand for, rounded
-// once.
+// Dequantises codes 8 i + e and 8 i + e + 4 of a line to T, for e < 4; rounded once.
 template <typename T, typename Format, int LINES>
 inline void two_values(thread::metal::vec<T, 2>& values, thread const Blocks<Format, LINES>& blocks,
                        int line, int i, int e, float scale, T bias, uint exponent) {
@@ -176,7 +176,8 @@ inline void two_values(thread::metal::vec<T, 2>& values, thread const Blocks<For
     values[j] = static_cast<T>(::metal::fma(value, scale, static_cast<float>(bias)));
   }
 }
-// Both of four bits at once, as the last bits of 1024 or the last but four.
+// Dequantises both 4-bit codes at once, in the low mantissa bits of the half 1024, or 16 times as
+// large.
 template <int LINES>
 inline void two_values(thread half2& values, thread const Blocks<Integer<4>, LINES>& blocks,
                        int line, int i, int e, float scale, half bias, uint exponent) {
@@ -209,7 +210,7 @@ struct Vector<4> {
   static inline uint word(uint4 vector, int i) { return vector[i]; }
 };
 
-// Those of one line, from `from` on, by the widest loads.
+// Loads 32 codes of one line from `from` on with the widest vector loads.
 template <typename Format, int LINES>
 inline void load(thread Blocks<Format, LINES>& blocks, int line, device const uchar* from) {
   typedef Vector<Format::bits % 4 == 0 ? 4 : Format::bits % 2 == 0 ? 2 : 1> V;
@@ -223,7 +224,7 @@ inline void load(thread Blocks<Format, LINES>& blocks, int line, device const uc
   }
 }
 
-// How a format's scales are stored, where weights are multiplied as T.
+// The type in which a format's scales are stored, if weights are multiplied as T.
 template <typename T, typename Format>
 struct Scale {
   typedef T type;
@@ -249,8 +250,7 @@ struct Scale<T, NormalFloat4> {
 template <typename T>
 struct Scale<T, Float4> : Scale<T, NormalFloat4> {};
 
-// ---- formats of kernels that are told
-// ------------------------------------------------------------
+// ---- formats known at run time ------------------------------------------------------------------
 
 template <typename T>
 inline float scale_at(device const uchar* scales, int64_t i, ScaleFormat format) {
@@ -291,7 +291,7 @@ struct EightCodes {
   uint of[8];
 };
 
-// The codes of `layout` that begin there, at a whole byte.
+// Unpacks the eight codes of `layout` that begin at a whole byte.
 inline EightCodes eight_codes(device const uchar* from, constant PackedLayout& layout) {
   EightCodes codes;
   if (layout.bits == 4) {
@@ -338,22 +338,22 @@ struct EightValues {
   float of[8];
 };
 
-// By what all scales are multiplied. global_scale: what the largest code times the largest scale,
-// of e4m3, stands for, as MLX has it.
+// Returns the factor common to all scales. global_scale: the value of the largest code times the
+// largest e4m3 scale, as in MLX.
 inline float global_factor(device const float* global_scale, constant PackedLayout& layout) {
   return layout.has_global ? global_scale[0] / (6.0f * 448.0f) : 1.0f;
 }
 
-// A matrix of quantised weights. biases: with kInteger only.
+// A matrix of quantised weights. biases: used with kInteger only.
 template <typename T>
 struct Matrix {
   device const uchar* codes;
   device const uchar* scales;
   device const T* biases;
-  float factor;  // of all scales
+  float factor;  // multiplies all scales
   constant PackedLayout* layout;
 
-  // The values from k on, a multiple of 8, in a line.
+  // Dequantises eight elements of a line from k on; k is a multiple of 8.
   inline EightValues eight(int64_t line, int64_t k) const {
     const EightCodes codes_of =
         eight_codes(codes + line * layout->line_bytes + k / 8 * layout->bits, *layout);
@@ -376,7 +376,7 @@ struct Matrix {
   }
 };
 
-// Matrix number `index`.
+// Returns matrix number `index` of a batch.
 template <typename T>
 inline Matrix<T> matrix_of(device const uchar* codes, device const uchar* scales,
                            device const T* biases, float factor, constant PackedLayout& layout,

@@ -1,4 +1,5 @@
-// Packing weights and unpacking them. The formulas are those of python/metalops/ops/quantized.py.
+// Quantising, packing and dequantising weights. Formulas are those of
+// python/metalops/ops/quantized.py.
 #include <c10/metal/error.h>
 #include <metalops/register_kernel.h>
 #include <metalops/strided.h>
@@ -13,7 +14,7 @@ using metalops::ScaleFormat;
 namespace formats = metalops::formats;
 namespace packed = metalops::packed;
 
-// Where the thresholds between neighbours of the tables are; codes in the order of the values.
+// Thresholds between adjacent values of the tables; codes in the order of their values.
 constant constexpr float kNormalFloat4Thresholds[15] = {
     -0.8480964004993439f,  -0.6106329262256622f,  -0.4599952697753906f,   -0.33967943489551544f,
     -0.23460740596055984f, -0.13791173323988914f, -0.045525018125772476f, 0.03979014977812767f,
@@ -46,20 +47,22 @@ inline uint nearest_code(float x, CodeFormat format) {
   }
 }
 
-// The smallest power of two that is no less than x, so that nothing is cut off; of 0, one.
+// Returns the biased exponent of the smallest power of two that is at least x, so that nothing is
+// clipped; for 0, that of 1.
 inline uint power_above(float x) {
   const uint bits = as_type<uint>(x);
   return x == 0.0f ? 127u : min((bits >> 23) + ((bits & 0x7fffffu) != 0u ? 1u : 0u), 254u);
 }
 
-// How the neighbouring lanes of a simdgroup share a group: each takes eight elements at a time.
+// A lane's part of a quantisation group: adjacent lanes of a simdgroup share a group, and each
+// takes eight elements at a time.
 struct GroupShare {
   int64_t group;
   int64_t line;
-  int first;  // element of the line
+  int first;  // element within the line
   int lanes;
   int lane;
-  int end;  // of the group's elements
+  int end;  // end of the group within the line
   bool is_there;
 };
 
@@ -88,7 +91,7 @@ inline void store_scale(device uchar* scales, int64_t i, float scale, ScaleForma
   }
 }
 
-// Lines have no gaps.
+// Quantises contiguous weights; share_of() maps lanes to groups.
 template <typename T>
 kernel void quantize(device uchar* codes [[buffer(0)]], device uchar* scales [[buffer(1)]],
                      device T* biases [[buffer(2)]], device const T* weights [[buffer(3)]],
@@ -179,7 +182,7 @@ kernel void quantize(device uchar* codes [[buffer(0)]], device uchar* scales [[b
   }
 }
 
-// A thread for eight elements of a line; of each line, or of those that are given.
+// Dequantises eight elements of a line per thread, for all lines or for those in `indices`.
 template <typename T>
 kernel void dequantize(
     device T* result [[buffer(0)]], device const uchar* codes [[buffer(1)]],
@@ -212,7 +215,8 @@ kernel void dequantize(
   }
 }
 
-// The gradients of scales and biases, of that of the weights. Threads as in quantize.
+// Computes the gradients of scales and biases from the weights' gradient. Threads are mapped as in
+// quantize.
 template <typename T>
 kernel void quantized_scales_gradient(device uchar* grad_scales [[buffer(0)]],
                                       device T* grad_biases [[buffer(1)]],

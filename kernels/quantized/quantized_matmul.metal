@@ -1,7 +1,7 @@
-// Products with quantised weights, which are decoded where they are multiplied. Sums are in float
-// and rounded once. For few rows, what a product takes is bringing the weights from memory: a
-// simdgroup reads some lines of them, adjacent lanes adjacent blocks. For many, a threadgroup
-// decodes a tile of weights once for all of its rows.
+// GEMV, skinny GEMM and tile GEMM with quantised weights, which are dequantised inside the kernel.
+// Sums are in float and rounded once. With few rows the product is bound by loading weights: a
+// simdgroup reads some rows of W ("lines"), and adjacent lanes load adjacent blocks. With many
+// rows, a threadgroup dequantises a tile of weights once for all of its rows.
 #include <c10/metal/error.h>
 #include <metalops/register_kernel.h>
 #include <metal_stdlib>
@@ -19,7 +19,7 @@ namespace matmul = metalops::matmul;
 namespace one_row = metalops::one_row;
 namespace packed = metalops::packed;
 
-// The two matrices of a pair. is_there: whether their indices are of matrices.
+// The indices of a pair's two matrices. is_there: true if both are in range.
 struct PairPlace {
   int64_t left;
   int64_t right;
@@ -43,8 +43,8 @@ inline PairPlace pair_place(int64_t pair, device const int64_t* left_index,
 
 #if !defined(__HAVE_TENSOR__)
 
-// ROWS x COLUMNS elements by each of the simdgroups of a threadgroup, or by p.splits of them
-// together. Lines of weights are columns of the result.
+// Skinny GEMM: each simdgroup, or each group of p.splits simdgroups (split-K), computes ROWS x
+// COLUMNS elements. Lines of weights are columns of the result.
 template <typename T, typename Format, int ROWS, int COLUMNS>
 kernel void quantized_few_rows(
     device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
@@ -64,7 +64,7 @@ kernel void quantized_few_rows(
   const auto share = few_rows::share_of<COLUMNS>(block, simdgroup, p.splits);
   const int row = block.row;
   const int column = share.column;
-  // The factor that all scales have in common comes at the end.
+  // The global factor of all scales is applied at the end.
   const auto right = packed::matrix_of<T>(codes, scales, biases, 1.0f, p.right, of.right);
   device const T* const x = left + of.left * p.left_matrix;
   float sums[ROWS][COLUMNS];
@@ -84,7 +84,7 @@ kernel void quantized_few_rows(
   const int64_t first_scale = first_line * p.right.line_scales;
   const uint line_scales = static_cast<uint>(p.right.line_scales);
   const uint exponent = metalops::formats::exponent_of(p.inner);
-  // First what a turn needs of memory, all of it on its way at once.
+  // Each iteration issues all of its loads first, so that they are in flight together.
 #pragma unroll 1
   for (int k = lane_of_all * 32; k < whole; k += p.splits * 1024) {
     typedef packed::Scale<T, Format> Scale;
@@ -161,7 +161,7 @@ kernel void quantized_few_rows(
       }
     }
   }
-  // What is no whole block, or lies where there are no vector loads.
+  // The remainder: incomplete blocks, or weights that are not aligned for vector loads.
 #pragma unroll 1
   for (int k = whole + lane_of_all * 8; k < p.inner; k += p.splits * 256) {
 #pragma unroll 1
@@ -177,7 +177,7 @@ kernel void quantized_few_rows(
         for (int e = 0; e < 8; ++e) {
           dot = fma(values.of[e], inputs[e], dot);
         }
-        // With an index that is known, or the sums would be no registers.
+        // The index is a compile-time constant, so that the sums stay in registers.
 #pragma unroll
         for (int i = 0; i < COLUMNS; ++i) {
           sums[r][i] += i == c ? dot : 0.0f;
@@ -194,7 +194,7 @@ kernel void quantized_few_rows(
   few_rows::store_sums(store, sums, parts, row, share, p.splits, simdgroup, lane);
 }
 
-// What a lane has of a few neighbouring lines of weights, as it is stored.
+// A lane's part of kTogether adjacent lines of weights, as stored.
 template <typename T, typename Format>
 struct LinesOfRow {
   typedef typename packed::Scale<T, Format>::type StoredScale;
@@ -216,8 +216,8 @@ struct LinesOfRow {
   }
 };
 
-// One row by `lines` columns for each threadgroup (one_row.h), of one pair of matrices and where
-// blocks of 32 codes are whole and aligned.
+// GEMV: each threadgroup computes `lines` columns of one row (see gemv.h), for one pair of matrices
+// whose blocks of 32 codes are whole and aligned.
 template <typename T, typename Format>
 [[max_total_threads_per_threadgroup(one_row::kMostThreads)]] kernel void quantized_row(
     device T* result [[buffer(0)]], device const T* x [[buffer(1)]],
@@ -235,7 +235,7 @@ template <typename T, typename Format>
   const uint line_bytes = static_cast<uint>(p.right.line_bytes);
   const uint line_scales = static_cast<uint>(p.right.line_scales);
   const int k = static_cast<int>(simdgroup * 32 + lane) * 32;
-  // What is beyond the end is multiplied by zero, and therefore of the last block.
+  // Lanes past the end load the last block and multiply it by zero.
   const int of_codes = min(k, p.inner - 32);
   const uint exponent = metalops::formats::exponent_of(of_codes);
   const int group_of = of_codes >> p.right.group_shift;
@@ -265,7 +265,7 @@ template <typename T, typename Format>
     for (int c = 0; c < together; ++c) {
       sums[c] = Format::has_biases ? static_cast<float>(now.biases[c]) * total : 0.0f;
     }
-    // After the last ones these are loaded again, and in vain.
+    // In the last iteration the last lines are loaded again, and not used.
     const int following = min(line + together, lines - together);
     next.load(first_codes + following * line_bytes, first_scales + following * line_scales,
               first_biases + following * line_scales, line_bytes, line_scales);
@@ -306,10 +306,10 @@ template <typename T, typename Format>
 
 constant constexpr int kSplits = 8;
 
-// Up to eight rows and eight columns for each of TILES, in matrices of simdgroups: each weight is
-// decoded once for all rows. A threadgroup's simdgroups have every eighth 128 of the inner
-// dimension each. Lanes that have a line of a matrix have 32 neighbouring codes of it each: which
-// elements are multiplied at a time is of no matter, as long as they are the same of both.
+// Skinny GEMM with simdgroup matrices, for up to eight rows and eight columns per tile of TILES:
+// each weight is dequantised once for all rows. With split-K, each of the threadgroup's simdgroups
+// takes every kSplits-th run of 128 elements of K. Each lane that holds a line of a matrix has 32
+// adjacent codes of it. The order of K does not matter as long as it is the same in both operands.
 template <typename T, typename Format, int TILES>
 kernel void quantized_few_rows_of_matrices(
     device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
@@ -324,7 +324,7 @@ kernel void quantized_few_rows_of_matrices(
   const uint across = (static_cast<uint>(p.columns) + TILES * 8 - 1) / (TILES * 8);
   const int64_t pair = group / across;
   PairPlace place = pair_place(pair, left_index, right_index, p);
-  // What is not there has no result, but is no reason for lanes to go ways of their own.
+  // Invalid pairs are computed with matrix 0 and not stored, to keep the threadgroup uniform.
   if (!place.is_there) {
     REPORT_PLACE(errors, place, p);
     place.left = 0;
@@ -333,7 +333,7 @@ kernel void quantized_few_rows_of_matrices(
   const int column = static_cast<int>(group % across) * TILES * 8;
   const auto right = packed::matrix_of<T>(codes, scales, biases, 1.0f, p.right, place.right);
   device const T* const x = left + place.left * p.left_matrix;
-  // Apple's distribution of an 8 x 8 matrix over the lanes: two neighbours of a row each.
+  // Apple's layout of an 8 x 8 simdgroup matrix: each lane has two adjacent elements of a row.
   const int quad = static_cast<int>(lane) / 4;
   const int row_of = (quad & 4) + static_cast<int>(lane) / 2 % 4;
   const int column_of = (quad & 2) * 2 + static_cast<int>(lane) % 2 * 2;
@@ -346,7 +346,7 @@ kernel void quantized_few_rows_of_matrices(
 #pragma unroll 1
   for (int turn = 0; turn < p.inner; turn += kSplits * 128) {
     const int k = turn + static_cast<int>(simdgroup) * 128;
-    // What is beyond the end is multiplied by zero, and therefore of the last block.
+    // Lanes past the end load the last block and multiply it by zero.
     const int of_codes = min(k + column_of * 16, p.inner - 32);
     packed::Blocks<Format, TILES> blocks;
     float scales_of[2][TILES];
@@ -423,8 +423,8 @@ kernel void quantized_few_rows_of_matrices(
 
 constant constexpr int kRowSimdgroups = 8;
 
-// The same of one row where lines of weights are rows of what is multiplied: each lane has eight
-// columns, and each simdgroup every eighth line.
+// GEMV with transposed weights (x W): lines of weights run along the columns of the result. Each
+// lane has eight columns, and each simdgroup every eighth line.
 template <typename T>
 kernel void quantized_few_rows_transposed(
     device T* result [[buffer(0)]], device const T* left [[buffer(1)]],
@@ -484,7 +484,7 @@ kernel void quantized_few_rows_transposed(
 namespace metalops {
 namespace matmul {
 
-// Quantised weights as an operand of products of tiles.
+// Quantised weights as the operand of a tile GEMM.
 template <typename T>
 struct Packed {
   typedef T element;
@@ -527,7 +527,7 @@ struct store_with_bias {
   }
 };
 
-// A threadgroup for each tile.
+// Tile GEMM with quantised weights. One threadgroup per tile.
 template <typename T, typename Tile>
 kernel void quantized_tiles(
     device T* result [[buffer(0)]], device const T* left [[buffer(1)]],

@@ -1,6 +1,5 @@
-// What products of few rows with encoded weights have in common: each simdgroup of a threadgroup
-// has ROWS x COLUMNS sums, or some neighbouring ones have the same ones together, and its lanes
-// have parts of them.
+// Skinny GEMM with quantised weights. Each simdgroup computes a ROWS x COLUMNS block of outputs;
+// with split-K, adjacent simdgroups share a block and their partial sums are added. Lanes split K.
 #pragma once
 #include <metal_simdgroup>
 #include <metal_stdlib>
@@ -10,7 +9,7 @@ namespace few_rows {
 
 constant constexpr int kSimdgroups = 4;
 
-// COUNT neighbouring elements, a multiple of four.
+// Loads COUNT adjacent elements as float; COUNT is a multiple of four.
 template <int COUNT, typename T>
 inline void neighbours(thread float* to, device const T* from) {
 #pragma unroll
@@ -23,15 +22,15 @@ inline void neighbours(thread float* to, device const T* from) {
   }
 }
 
-// Which rows and columns a threadgroup has, where `splits` simdgroups, a power of two, have the
-// same sums.
+// The rows and columns of a threadgroup's blocks. `splits` simdgroups, a power of two, share a
+// block (split-K).
 struct Block {
   int64_t pair;
   int row;
   int column;
 };
-// Without divisions where there is one pair and no row more than ROWS: they would take as long as
-// much of a small product.
+// Finds a threadgroup's blocks. It has no integer division if there is one pair and at most ROWS
+// rows: divisions take a notable part of a small product's time.
 template <int ROWS, int COLUMNS>
 inline Block block_of(uint group, int splits, int rows, int columns) {
   const uint of_group =
@@ -52,7 +51,7 @@ inline Block block_of(uint group, int splits, int rows, int columns) {
   return block;
 }
 
-// Of these, the first column that a simdgroup has, and which of those with the same sums it is.
+// The first column of a simdgroup's block, and the simdgroup's index within the split-K group.
 struct Share {
   int column;
   int part;
@@ -63,7 +62,7 @@ inline Share share_of(Block block, uint simdgroup, int splits) {
   return {block.column + number * COLUMNS, static_cast<int>(simdgroup) & (splits - 1)};
 }
 
-// Stores sums times a factor, and a bias if there is one.
+// Stores sums times a factor, plus a bias if there is one.
 template <typename T>
 struct StoreRow {
   device T* result;
@@ -82,7 +81,8 @@ struct StoreRow {
   }
 };
 
-// Adds up what lanes and simdgroups have, and stores each. row: the first one.
+// Reduces the sums over lanes and over the simdgroups of a split-K group, and stores them. row: the
+// first row.
 template <int ROWS, int COLUMNS, typename T>
 inline void store_sums(StoreRow<T> store, thread float (&sums)[ROWS][COLUMNS],
                        threadgroup float (&parts)[kSimdgroups][ROWS * COLUMNS], int row,
