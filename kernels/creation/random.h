@@ -9,7 +9,7 @@ namespace metalops {
 
 struct RandomParameters {
   int64_t seed;
-  int64_t offset;  // the place in the Philox stream that belongs to element 0
+  int64_t offset;  // position of element 0 in the Philox stream
 };
 
 }  // namespace metalops

@@ -1,5 +1,5 @@
-// poisson and binomial. Element i, counted in row-major order, is drawn from place i of the stream
-// and from nothing else: the result depends neither on the grid nor on the tensors' strides.
+// poisson and binomial. Element i in row-major order is drawn from position i of the Philox stream
+// only: the result depends neither on the grid nor on the tensors' strides.
 //
 // [Devroye] L. Devroye, Non-Uniform Random Variate Generation, 1986.
 // [PTRS] W. Hoermann, The transformed rejection method for generating Poisson random variables,
@@ -23,9 +23,9 @@ using c10::metal::ErrorMessages;
 
 // ---- random numbers -----------------------------------------------------------------------------
 
-// The numbers that belong to one place of the stream. The place is one half of Philox's counter;
-// the other half counts the blocks of four that are drawn here: however many a rejection takes, no
-// other place has them. The first block is that of c10::metal::philox4::rand(seed, place).
+// The random numbers of one position of the stream. The position is one half of Philox's counter;
+// the other half counts the blocks of four drawn here, so that positions share no numbers however
+// many a rejection takes. The first block is that of c10::metal::philox4::rand(seed, place).
 class RandomNumbers {
  public:
   RandomNumbers(int64_t seed, int64_t place)
@@ -33,18 +33,19 @@ class RandomNumbers {
     draw();
   }
 
-  // Evenly distributed between 0 and 1, with all its digits where it is small: it is never 0, but
-  // it may be rounded to 1.
+  // Returns a uniformly distributed number between 0 and 1, with full precision where it is small:
+  // never 0, but it may be rounded to 1.
   float uniform() { return (static_cast<float>(next()) + 0.5f) * kStep; }
 
-  // Evenly distributed between -1/2 and 1/2. distance: from the nearer end, in (0, 1/2].
+  // Returns a uniformly distributed number between -1/2 and 1/2. distance: that to the nearer end,
+  // in (0, 1/2].
   float centered(thread float& distance) {
     const uint bits = next();
     distance = (static_cast<float>(bits >> 1) + 0.5f) * kStep;
     return (bits & 1) != 0 ? 0.5f - distance : distance - 0.5f;
   }
 
-  // Exponentially distributed, of mean 1.
+  // Returns an exponentially distributed number with mean 1.
   float exponential() { return -c10::metal::log1p(-uniform()); }
 
  private:
@@ -72,14 +73,14 @@ class RandomNumbers {
   uint left_ = 0;
 };
 
-// ---- probabilities, after [Loader]: without the large terms that cancel each other --------------
+// ---- log probabilities after [Loader], without cancellation of large terms ----------------------
 
-constant constexpr float kStirlingErrors[] = {0.0f,  // none is asked for
+constant constexpr float kStirlingErrors[] = {0.0f,  // unused
                                               8.10614668e-2f, 4.13406960e-2f, 2.76779257e-2f,
                                               2.07906721e-2f, 1.66446912e-2f, 1.38761288e-2f,
                                               1.18967099e-2f};
 
-// log(x!) - log(sqrt(2 pi x) (x / e)^x), for integers x > 0.
+// Returns log(x!) - log(sqrt(2 pi x) (x / e)^x) for integers x > 0.
 inline float stirling_error(float x) {
   if (x < 8.0f) {
     return kStirlingErrors[static_cast<uint>(x)];
@@ -88,7 +89,7 @@ inline float stirling_error(float x) {
   return inverse * polynomial(inverse * inverse, 8.33333333e-2f, -2.77777778e-3f, 7.93650794e-4f);
 }
 
-// k log(k / mean) + mean - k, of deviation = k - mean.
+// Returns k log(k / mean) + mean - k, given deviation = k - mean.
 inline float deviance(float k, float mean, float deviation) {
   const float v = deviation / (k + mean);
   if (abs(v) > 0.1f) {
@@ -99,8 +100,8 @@ inline float deviance(float k, float mean, float deviation) {
   return v * fma(2.0f * k * square, series, deviation);
 }
 
-// The logarithm of sqrt(2 pi mean) times the probability of k if its distribution is Poisson's.
-// deviation: k - mean. With k = 0 the terms of k vanish.
+// Returns the logarithm of sqrt(2 pi mean) times the Poisson probability of k. deviation: k - mean.
+// If k = 0, the terms of k vanish.
 inline float log_poisson(float k, float mean, float deviation) {
   if (k == 0.0f) {
     return fma(0.5f, precise::log(2.0f * M_PI_F * mean), -mean);
@@ -110,15 +111,15 @@ inline float log_poisson(float k, float mean, float deviation) {
 
 // ---- transformed rejection ----------------------------------------------------------------------
 
-// An integer near the mean. The mean and the distance to it are kept apart: beyond 2^24 the
-// integers are rounded, but the distance is not.
+// Integers near the mean, as distances from it: beyond 2^24 the integers are rounded, but the
+// distances are not.
 class Near {
  public:
-  // The mean is hi + lo.
+  // The mean is the double-float hi + lo.
   explicit Near(double_float mean)
       : base_(floor(mean.hi)), fraction_((mean.hi - base_) + mean.lo) {}
 
-  // k = floor(mean + offset); deviation = k - mean.
+  // Computes k = floor(mean + offset) and deviation = k - mean.
   void floor_of(float offset, thread float& k, thread float& deviation) const {
     const float steps = floor(offset + fraction_);
     k = base_ + steps;
@@ -130,16 +131,17 @@ class Near {
   float fraction_;
 };
 
-// The hat of [PTRS] and [BTRS].
+// The hat function of [PTRS] and [BTRS].
 struct Hat {
   float a;
   float b;
-  float center;     // from the mean
-  float squeeze;    // what v is accepted without a look at the probability
-  float logarithm;  // of what v is multiplied by for the comparison with the probability
+  float center;     // relative to the mean
+  float squeeze;    // v up to this is accepted without computing the probability
+  float logarithm;  // of the factor of v in the comparison with the probability
 };
 
-// Distribution has the methods is_possible(k) and, for such k, log_probability(k, k - mean).
+// Draws by transformed rejection. Distribution has the methods is_possible(k) and, for such k,
+// log_probability(k, k - mean).
 template <typename Distribution>
 inline float transformed_rejection(thread const Distribution& distribution, Near near, Hat hat,
                                    thread RandomNumbers& numbers) {
@@ -166,7 +168,7 @@ inline float transformed_rejection(thread const Distribution& distribution, Near
 
 // ---- poisson ------------------------------------------------------------------------------------
 
-// Where transformed rejection begins: it is made for means of at least 10.
+// The mean from which transformed rejection is used; it needs at least 10.
 constant float kLargeMean = 10.0f;
 
 struct Poisson {
@@ -182,15 +184,15 @@ inline float large_poisson(float rate, thread RandomNumbers& numbers) {
   hat.a = fma(0.02483f, hat.b, -0.059f);
   hat.center = 0.43f;
   hat.squeeze = 0.9277f - 3.6224f / (hat.b - 2.0f);
-  constexpr float kHalfLogTwoPi = 0.918938533f;  // log_probability() is of sqrt(2 pi rate) P
+  constexpr float kHalfLogTwoPi = 0.918938533f;  // log_probability() includes sqrt(2 pi rate)
   hat.logarithm = precise::log(1.1239f + 1.1328f / (hat.b - 3.4f)) +
                   fma(0.5f, precise::log(rate), kHalfLogTwoPi);
   const Poisson distribution = {rate};
   return transformed_rejection(distribution, Near({rate, 0.0f}), hat, numbers);
 }
 
-// The probability of more than `events` events, given that of as many, for which the terms of the
-// sum become smaller from the first one on.
+// Returns the probability of more than `events` events, given that of exactly `events`. The terms
+// of the sum must decrease from the first one on.
 inline float poisson_tail(float rate, float events, float probability) {
   float term = probability;
   float sum = 0.0f;
@@ -202,9 +204,9 @@ inline float poisson_tail(float rate, float events, float probability) {
   return sum;
 }
 
-// The distribution function's inverse, at a number that is small where events are many. Where the
-// probability of more events has lost digits, by subtractions from one that was known, it is found
-// anew, and drawn again where in it.
+// Draws by inversion of the distribution function (sequential search) at a number that is small
+// where events are many. Where the probability of more events has lost digits by repeated
+// subtraction, it is recomputed and the number is redrawn within it.
 inline float small_poisson(float rate, thread RandomNumbers& numbers) {
   constexpr float kLost = 1.0f / 1024;
   float more = -c10::metal::expm1f(-rate);
@@ -262,8 +264,9 @@ kernel void poisson(device T* output [[buffer(0)]], constant T* rates [[buffer(1
 
 // ---- binomial -----------------------------------------------------------------------------------
 
-// The number of successes has the probability P(k; count p) P(count - k; count q) / P(count; count)
-// where P(k; mean) is Poisson's. All is relative to the mode, which [BTRS] asks for.
+// Binomial distribution. The probability of k successes is P(k; count p) P(count - k; count q) /
+// P(count; count), where P(k; mean) is the Poisson probability. Log probabilities are relative to
+// the mode, as [BTRS] requires.
 struct Binomial {
   float count;
   float mean;  // of the successes
@@ -282,7 +285,7 @@ struct Binomial {
   }
 };
 
-// probability: at most 1/2.
+// Draws by transformed rejection. probability: at most 1/2.
 inline float large_binomial(float count, float probability, thread RandomNumbers& numbers) {
   const double_float mean = exact_product(count, probability);
   const Near near(mean);
@@ -300,8 +303,8 @@ inline float large_binomial(float count, float probability, thread RandomNumbers
   return transformed_rejection(distribution, near, hat, numbers);
 }
 
-// From one success to the next the number of trials is geometrically distributed ([Devroye],
-// X.4.3): an exponentially distributed number, rounded up.
+// Draws by summing the waiting times between successes, which are geometrically distributed
+// ([Devroye], X.4.3): an exponentially distributed number, rounded up.
 inline float small_binomial(float count, float probability, thread RandomNumbers& numbers) {
   const float rate = -c10::metal::log1p(-probability);
   float successes = 0.0f;
@@ -312,8 +315,8 @@ inline float small_binomial(float count, float probability, thread RandomNumbers
   return successes;
 }
 
-// As torch's CPU operator, also where the arguments make no sense: a count or a probability below 0
-// is 0, a probability above 1 is 1.
+// Draws a binomial number. Invalid arguments are treated as by torch's CPU operator: a count or a
+// probability below 0 is 0, a probability above 1 is 1.
 inline float draw_binomial(float count, float probability, thread RandomNumbers& numbers) {
   if (count <= 0.0f || probability <= 0.0f) {
     return 0.0f;

@@ -1,7 +1,7 @@
-// logspace. torch's CPU operator computes it in double; here sums of two floats take double's
-// place, so that float32 results are rounded correctly in nearly all cases, and integer results are
-// exact up to about 2^40: powers of an integer are multiplied out, and what is very close to an
-// integer is that integer, whatever the rounding of the exponent did.
+// logspace. torch's CPU operator computes it in double; here double-float arithmetic takes double's
+// place, so that float32 results are correctly rounded in nearly all cases, and integer results are
+// exact up to about 2^40: powers of an integer are multiplied out, and values very close to an
+// integer are rounded to it, which hides rounding errors of the exponent.
 #include <c10/metal/utils.h>
 #include <kernels/common/numerics.h>
 #include <kernels/creation/range.h>
@@ -11,7 +11,7 @@
 using namespace metal;
 using namespace metalops;
 
-// Relative distances from an integer that are taken for rounding errors.
+// Relative distances from an integer that count as rounding errors.
 constant constexpr float kExponentTolerance = 9.09494702e-13f;  // 2^-40
 constant constexpr float kValueTolerance = 1.13686838e-13f;     // 2^-43
 
@@ -22,13 +22,14 @@ inline double_float from_integer(int64_t value) {
   return {hi, static_cast<float>(value - static_cast<int64_t>(hi))};
 }
 
-// mantissa * 2^exponent; the mantissa is within [0.7, 1.5), or zero, infinite or NaN.
+// A scaled number, mantissa * 2^exponent; the mantissa is within [0.7, 1.5), or zero, infinite or
+// NaN.
 struct scaled_double_float {
   double_float mantissa;
   int exponent;
 };
 
-// 2^t. The Taylor series of exp, with the terms that matter beyond float precision in two floats.
+// Returns 2^t by the Taylor series of exp; the leading terms are double-float.
 inline scaled_double_float exp2_scaled(double_float t) {
   if (!(abs(t.hi) < 1e6f)) {
     const float limit = t.hi > 0.0f ? INFINITY : (t.hi < 0.0f ? 0.0f : NAN);
@@ -66,7 +67,7 @@ inline double_float multiply_or_overflow(double_float a, double_float b) {
   return {a.hi * b.hi, 0.0f};
 }
 
-// start + step i or end - step (steps - 1 - i); part: 0 real, 1 imaginary.
+// Returns start + step i or end - step (steps - 1 - i); part: 0 real, 1 imaginary.
 inline double_float exponent_at(int64_t index, constant LogspaceParameters& parameters, int part) {
   if (index < parameters.steps / 2) {
     const double_float way = multiply(joined(parameters.step[part]), from_integer(index));
@@ -77,7 +78,7 @@ inline double_float exponent_at(int64_t index, constant LogspaceParameters& para
   return add(joined(parameters.end[part]), negative(way));
 }
 
-// Whether x is an integer but for rounding errors; it is made one then.
+// Rounds x to an integer if it is one up to rounding errors; returns true if so.
 inline bool settle_on_integer(thread double_float& x) {
   const float hi = rint(x.hi);
   const double_float rest = add(x, {-hi, 0.0f});
@@ -93,7 +94,8 @@ inline bool settle_on_integer(thread double_float& x) {
 inline bool is_odd(float integer) { return 0.5f * integer != rint(0.5f * integer); }
 inline bool is_odd(double_float integer) { return is_odd(integer.hi) != is_odd(integer.lo); }
 
-// |base|^exponent and, in `sign`, 1, -1 or NaN: what base^exponent is times that. As IEEE 754 pow.
+// Returns |base|^exponent. sign: receives base^exponent divided by that: 1, -1 or NaN. Special
+// cases are those of IEEE 754 pow.
 inline scaled_double_float power(double_float exponent, constant LogspaceParameters& parameters,
                                  thread float& sign) {
   sign = 1.0f;
@@ -115,7 +117,7 @@ inline float to_float(scaled_double_float value) {
   return ldexp(value.mantissa.hi + value.mantissa.lo, value.exponent);
 }
 
-// The integer part. Beyond 63 bits, and for NaN, what x86 processors make of such a conversion.
+// Returns the integer part. Out of range of 63 bits, and for NaN, it is what x86 conversions give.
 inline int64_t to_integer(scaled_double_float value, float sign) {
   constexpr int64_t kOutOfRange = static_cast<int64_t>(1) << 63;
   if (!isfinite(value.mantissa.hi) || isnan(sign) || value.exponent > 62) {
@@ -124,8 +126,8 @@ inline int64_t to_integer(scaled_double_float value, float sign) {
   if (value.exponent < -1) {
     return 0;
   }
-  // The mantissa in units of 2^-46; where that has a fractional part at all, a little enlarged, so
-  // that what should be an integer is not just below it.
+  // The mantissa in units of 2^-46. If it may have a fractional part, it is slightly enlarged, so
+  // that a value that should be an integer is not just below it.
   const float allowance = value.exponent < 42 ? kValueTolerance * value.mantissa.hi : 0.0f;
   const double_float enlarged = add(value.mantissa, {allowance, 0.0f});
   const int64_t units =
@@ -135,8 +137,8 @@ inline int64_t to_integer(scaled_double_float value, float sign) {
   return sign < 0.0f ? -magnitude : magnitude;
 }
 
-// base^exponent by multiplication, if base is an integer and the exponent a natural number and it
-// fits into 63 bits.
+// Computes base^exponent by multiplication, if base is an integer, the exponent a natural number,
+// and the result fits into 63 bits. Returns false otherwise.
 inline bool integer_power(double_float exponent, constant LogspaceParameters& parameters,
                           thread int64_t& result) {
   const int64_t base = parameters.integer_base;
@@ -175,8 +177,8 @@ inline enable_if_t<c10::metal::is_scalar_integral_v<T>, T> logspace_value(
   return static_cast<T>(to_integer(value, sign));
 }
 
-// base^(a + bi) = exp((a ln|base| - b theta) + (b ln|base| + a theta) i), where theta is 0 or, for
-// a negative base, pi.
+// Complex powers: base^(a + bi) = exp((a ln|base| - b theta) + (b ln|base| + a theta) i), where
+// theta is 0 or, for a negative base, pi.
 template <typename T>
 inline enable_if_t<c10::metal::is_complex_v<T>, T> logspace_value(
     int64_t index, constant LogspaceParameters& parameters) {

@@ -8,7 +8,7 @@ namespace metalops {
 
 struct KaiserWindowParameters {
   int64_t count;
-  int64_t last;  // the index at which the window ends; beyond the elements if it is periodic
+  int64_t last;  // index at which the window ends; past the elements if it is periodic
   float beta;
 };
 

@@ -1,4 +1,4 @@
-// Window functions that stock MPS lacks: the Kaiser window.
+// Window functions missing from stock MPS: the Kaiser window.
 #include <c10/metal/special_math.h>
 #include <metalops/register_kernel.h>
 #include <metalops/strided.h>
@@ -9,9 +9,9 @@
 using namespace metal;
 using namespace metalops;
 
-// I0(beta sqrt(1 - r^2)) / I0(beta), where r runs from -1 to 1. Of the Bessel functions the
-// exponential growth is split off, exp(beta sqrt(1 - r^2) - beta), so that they do not overflow,
-// and the difference in its exponent is computed without cancellation.
+// Kaiser window: I0(beta sqrt(1 - r^2)) / I0(beta), where r runs from -1 to 1. The exponential
+// growth of the Bessel functions, exp(beta sqrt(1 - r^2) - beta), is factored out so that they do
+// not overflow, and the difference in its exponent is computed without cancellation.
 template <typename T>
 kernel void kaiser_window(device T* output [[buffer(0)]],
                           constant KaiserWindowParameters& parameters [[buffer(1)]],

@@ -8,8 +8,8 @@
 namespace metalops {
 
 struct CompressedIndicesParameters {
-  int64_t rows;      // of a matrix
-  int64_t elements;  // that a matrix has
+  int64_t rows;      // rows per matrix
+  int64_t elements;  // elements per matrix
 };
 
 }  // namespace metalops

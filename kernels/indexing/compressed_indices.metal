@@ -1,5 +1,5 @@
-// Rows of sparse matrices: from one for each element, in ascending order, to where each row begins
-// (the row pointers of CSR), and back. Each thread looks for its own by bisection.
+// Conversion between the row indices of sparse matrices (COO, in ascending order) and CSR row
+// pointers. Each thread uses binary search.
 #include <c10/metal/error.h>
 #include <metalops/register_kernel.h>
 #include <metal_stdlib>
@@ -9,7 +9,7 @@ using namespace metal;
 using c10::metal::ErrorMessages;
 using metalops::CompressedIndicesParameters;
 
-// How many of the ascending numbers are below a bound.
+// Returns how many of the ascending numbers are below a bound.
 template <typename T>
 inline int64_t count_below(device const T* numbers, int64_t count, int64_t bound) {
   int64_t begin = 0;
@@ -25,7 +25,7 @@ inline int64_t count_below(device const T* numbers, int64_t count, int64_t bound
   return begin;
 }
 
-// A thread for each row, and one for the end of the last.
+// Computes CSR row pointers. One thread per row, and one for the end of the last row.
 template <typename T, typename R>
 kernel void row_pointers(device R* pointers [[buffer(0)]], device const T* rows [[buffer(1)]],
                          constant CompressedIndicesParameters& p [[buffer(2)]],
@@ -42,14 +42,14 @@ kernel void row_pointers(device R* pointers [[buffer(0)]], device const T* rows 
   pointers[row] = static_cast<R>(found);
 }
 
-// A thread for each element of each matrix.
+// Computes row indices from CSR row pointers. One thread per element and matrix.
 template <typename T, typename R>
 kernel void row_indices(device R* rows [[buffer(0)]], device const T* pointers [[buffer(1)]],
                         constant CompressedIndicesParameters& p [[buffer(2)]],
                         uint2 position [[thread_position_in_grid]]) {
   device const T* const own = pointers + position.y * (p.rows + 1);
   const int64_t element = position.x;
-  // The last row that begins here or before.
+  // The last row that begins at or before this element.
   const int64_t row = count_below(own + 1, p.rows, element + 1);
   rows[position.y * p.elements + element] = static_cast<R>(row);
 }

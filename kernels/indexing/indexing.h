@@ -10,7 +10,7 @@ namespace metalops {
 struct EmbeddingRenormParameters {
   int64_t rows;
   int64_t columns;
-  int64_t row_stride;  // in elements, as the other
+  int64_t row_stride;  // strides are in elements
   int64_t column_stride;
   float max_norm;
   float norm_type;

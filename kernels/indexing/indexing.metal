@@ -1,5 +1,5 @@
-// Reading and writing elements at given places: take, put_ and embedding_renorm_. An index out of
-// range is reported to the host and touches nothing.
+// Gather and scatter by index: take, put_ and embedding_renorm_. An index out of range is reported
+// to the host and nothing is read or written for it.
 #include <c10/metal/atomic.h>
 #include <c10/metal/error.h>
 #include <metalops/register_kernel.h>
@@ -12,7 +12,7 @@ using namespace metal;
 using namespace metalops;
 using c10::metal::ErrorMessages;
 
-// Makes a negative index count from the end. False if it is out of range.
+// Makes a negative index count from the end. Returns false if it is out of range.
 inline bool wrap_index(thread int64_t& index, int64_t size) {
   if (index < -size || index >= size) {
     return false;
@@ -23,10 +23,10 @@ inline bool wrap_index(thread int64_t& index, int64_t size) {
 
 // ---- take and put_ ------------------------------------------------------------------------------
 
-// Elements are counted in row-major order, whatever the tensors' strides. What only moves elements
-// exists once for each width.
+// Elements are numbered in row-major order, whatever the tensors' strides. Kernels that only move
+// elements are instantiated once for each element size.
 
-// layout: of the output and of the indices.
+// layout: that of the output and of the indices.
 template <typename T>
 kernel void take(device T* output [[buffer(0)]], constant T* input [[buffer(1)]],
                  constant long* indices [[buffer(2)]],
@@ -49,8 +49,8 @@ kernel void take(device T* output [[buffer(0)]], constant T* input [[buffer(1)]]
   element_at(output, offsets[0]) = element_at(input, input_offsets[0]);
 }
 
-// Where put_ writes the source's element `element`, in bytes; negative if its index is out of
-// range. layout: of the source and of the indices.
+// Returns the offset in bytes where put_ writes the source's element `element`; negative if its
+// index is out of range. layout: that of the source and of the indices.
 inline int64_t put_offset(thread array<int64_t, 2>& offsets, constant long* indices,
                           constant StridedLayout<1>& self_layout, device ErrorMessages* errors) {
   int64_t index = element_at(indices, offsets[1]);
@@ -87,7 +87,7 @@ inline void accumulate(device T* data, int64_t index, T value) {
   Atomic::atomic_add(reinterpret_cast<device typename Atomic::type*>(data), index, value);
 }
 
-// The sum of bools is whether any is true. (c10's own takes `data` for the beginning of a word.)
+// Accumulates a bool by logical or. (c10's own function assumes that `data` is word-aligned.)
 inline void accumulate(device bool* data, int64_t index, bool value) {
   if (value) {
     device uchar* const element = reinterpret_cast<device uchar*>(data + index);
@@ -120,7 +120,7 @@ kernel void put_accumulate(device T* self [[buffer(0)]], constant T* source [[bu
 
 inline float magnitude(float value) { return abs(value); }
 
-// |a + bi|, also where a^2 + b^2 overflows or vanishes.
+// Returns |a + bi|, also where a^2 + b^2 would overflow or underflow.
 inline float magnitude(float2 value) {
   const float2 parts = abs(value);
   const float larger = max(parts.x, parts.y);
@@ -142,8 +142,8 @@ struct wide<half2> {
   using type = float2;
 };
 
-// The norm of a row, by the threads of a simdgroup. Magnitudes are divided by the largest one
-// first, so that their powers neither overflow nor vanish.
+// Computes the norm of a row in a simdgroup. Magnitudes are scaled by the largest one first, so
+// that their powers neither overflow nor underflow.
 template <typename T>
 inline float row_norm(device T* row, constant EmbeddingRenormParameters& parameters, uint lane) {
   using W = typename wide<T>::type;
@@ -181,8 +181,8 @@ inline float row_norm(device T* row, constant EmbeddingRenormParameters& paramet
   return unit * (p == 2.0f ? precise::sqrt(sum) : (p == 1.0f ? sum : precise::pow(sum, 1.0f / p)));
 }
 
-// A simdgroup for each index. The first one to come for a row marks it in `visited`, which is zero
-// before, and scales it.
+// Renormalises a row. One simdgroup per index; the first one for a row marks it in `visited`, which
+// is initially zero, and scales it.
 template <typename T, typename Index>
 kernel void embedding_renorm(device T* weight [[buffer(0)]], constant Index* indices [[buffer(1)]],
                              device atomic_uint* visited [[buffer(2)]],

@@ -6,8 +6,8 @@
 
 namespace metalops {
 
-// Sequences of different lengths, one after the other as `rows` rows: sequence s is from row
-// offsets[s] to row offsets[s + 1]. And the same padded to one length.
+// Sequences of different lengths (jagged tensor), concatenated to `rows` rows: sequence s has rows
+// [offsets[s], offsets[s + 1]). The padded tensor has `length` rows per sequence.
 struct JaggedParameters {
   int64_t sequences;
   int64_t length;

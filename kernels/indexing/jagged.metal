@@ -1,7 +1,6 @@
-// Sequences of different lengths to a padded tensor and back, in two steps: which row each row of
-// the result is, or -1 for one that is filled; and moving them. Elements are moved and not looked
-// at, so that T is any type of their width. Offsets that do not fit the tensors are reported to the
-// host, and what they concern is left out.
+// Conversion between jagged and padded tensors in two steps: computing the source row of each row
+// of the result, or -1 for padding, and moving the rows. T is any type of the elements' width.
+// Offsets that do not fit the tensors are reported to the host, and their rows are left out.
 #include <c10/metal/error.h>
 
 #include <metalops/register_kernel.h>
@@ -15,7 +14,7 @@ using c10::metal::ErrorMessages;
 
 inline bool in_order(int64_t start, int64_t end) { return start >= 0 && start <= end; }
 
-// A thread for each row of the padded tensor. Sequences longer than that are cut off.
+// Computes the source rows of the padded tensor, one per thread. Longer sequences are truncated.
 kernel void rows_of_padded(device long* sources [[buffer(0)]], constant long* offsets [[buffer(1)]],
                            constant JaggedParameters& parameters [[buffer(2)]],
                            device ErrorMessages* errors [[buffer(3)]],
@@ -39,7 +38,7 @@ kernel void rows_of_padded(device long* sources [[buffer(0)]], constant long* of
   sources[row] = fits && place < length ? start + place : -1;
 }
 
-// Reports what is wrong with the offsets of one sequence, or with the last of them.
+// Reports errors in the offsets of one sequence, or in the last offset.
 inline void check_offsets(int64_t sequence, constant long* offsets,
                           constant JaggedParameters& parameters, device ErrorMessages* errors) {
   if (sequence < parameters.sequences) {
@@ -61,7 +60,7 @@ inline void check_offsets(int64_t sequence, constant long* offsets,
   }
 }
 
-// The last sequence that begins at `row` or before; -1 if there is none.
+// Returns the last sequence that begins at or before `row`; -1 if there is none.
 inline int64_t sequence_of(int64_t row, constant long* offsets,
                            constant JaggedParameters& parameters) {
   int64_t first = 0;
@@ -77,8 +76,8 @@ inline int64_t sequence_of(int64_t row, constant long* offsets,
   return first - 1;
 }
 
-// A thread for each value, and at least as many as there are offsets. Values before the first
-// sequence are filled.
+// Computes the source rows of the jagged tensor. One thread per value, and at least as many as
+// there are offsets. Values before the first sequence are padding.
 kernel void rows_of_jagged(device long* sources [[buffer(0)]], constant long* offsets [[buffer(1)]],
                            constant JaggedParameters& parameters [[buffer(2)]],
                            device ErrorMessages* errors [[buffer(3)]],
@@ -95,7 +94,7 @@ kernel void rows_of_jagged(device long* sources [[buffer(0)]], constant long* of
   sources[row] = place < parameters.length ? sequence * parameters.length + place : -1;
 }
 
-// A thread for each element.
+// Moves or pads one element per thread.
 template <typename T>
 kernel void move_rows(device T* to [[buffer(0)]], constant T* from [[buffer(1)]],
                       constant long* sources [[buffer(2)]], constant T* filling [[buffer(3)]],

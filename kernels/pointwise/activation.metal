@@ -1,4 +1,4 @@
-// Activations of one input and their backward functions. The formulas are those of
+// Unary activations and their backward functions. Formulas are those of
 // python/metalops/ops/activation.py; half and bfloat are computed in float and rounded once.
 #include <c10/metal/indexing.h>
 #include <metalops/registration.h>
@@ -33,14 +33,14 @@ struct gelu_fast_functor {
   }
 };
 
-// gelu_new and gelu_fast are the same function and share their derivative.
+// The derivative of gelu_new and gelu_fast, which are the same function.
 struct gelu_new_backward_functor {
   template <typename T>
   inline T operator()(const T grad_output, const T value) {
     const float x = static_cast<float>(value);
     const float t = precise::tanh(kSqrt2OverPi * x * (1.0f + kGeluCubic * x * x));
-    // Where the tanh is saturated, x * x may overflow; what it multiplies is zero there, and zero
-    // it stays.
+    // x * x may overflow where the tanh saturates. Its factor is zero there, and clamping keeps the
+    // product zero instead of NaN.
     const float square = min(x * x, 1e30f);
     const float slope = kSqrt2OverPi * (1.0f + 3.0f * kGeluCubic * square);
     const float derivative = 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * slope;
@@ -66,8 +66,7 @@ struct gelu_quick_backward_functor {
   }
 };
 
-// Integers stay integers, as with torch.square; NaN is not below zero and stays NaN, as with
-// torch.relu.
+// relu(x)^2. Integers stay integers, as with torch.square; NaN stays NaN, as with torch.relu.
 struct relu_squared_functor {
   template <typename T>
   inline enable_if_t<is_integral_v<T>, T> operator()(const T x) {
@@ -99,7 +98,7 @@ struct softcap_functor {
 struct softcap_backward_functor {
   template <typename T>
   inline T operator()(const T grad_output, const T value, const float cap) {
-    // 1 - tanh(z)^2 without the difference, which has few digits where tanh is close to 1.
+    // This equals 1 - tanh(z)^2, without the cancellation where tanh is close to 1.
     const float e = precise::exp(-2.0f * fabs(static_cast<float>(value) / cap));
     return static_cast<T>(static_cast<float>(grad_output) * (4.0f * e / ((1.0f + e) * (1.0f + e))));
   }

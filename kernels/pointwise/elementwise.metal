@@ -1,4 +1,4 @@
-// Elementwise ATen operators that are no special functions: heaviside, logit, frexp.
+// Elementwise ATen operators that are not special functions: heaviside, logit, frexp.
 #include <c10/metal/indexing.h>
 #include <c10/metal/utils.h>
 #include <kernels/common/numerics.h>
@@ -8,8 +8,8 @@
 using namespace metal;
 using namespace metalops;
 
-// value where x is zero, else whether x is positive; NaN is not. Decided on the bits, because a GPU
-// may take denormal numbers for zero.
+// heaviside: returns `value` where x is zero, else 1 if x is positive and 0 if it is negative or
+// NaN. Decided on the bits, because GPUs may flush denormal numbers to zero.
 struct heaviside_functor {
   template <typename T>
   inline enable_if_t<is_integral_v<T>, T> operator()(const T x, const T value) {
@@ -25,7 +25,7 @@ struct heaviside_functor {
   }
 };
 
-// log(x / (1 - x)) with x clamped to [eps, 1 - eps] unless eps is negative.
+// logit: returns log(x / (1 - x)) with x clamped to [eps, 1 - eps] unless eps is negative.
 struct logit_functor {
   template <typename T>
   inline T operator()(const T value, const float eps) {
@@ -34,8 +34,8 @@ struct logit_functor {
       const float upper = 1.0f - eps;
       x = x < eps ? eps : (x > upper ? upper : x);
     }
-    // log(1 + excess); where 1 + excess is rounded, the logarithm is corrected for it as in log1p
-    // (W. Kahan). Elsewhere the ratio is far enough from one, or so small that it is x.
+    // In the middle the result is log(1 + excess), with the rounding error of 1 + excess corrected
+    // as in log1p (W. Kahan). Elsewhere the ratio is far enough from one, or so small that it is x.
     const bool middle = x > 0.3f && x < 0.7f;
     const float excess = fma(2.0f, x, -1.0f) / (1.0f - x);
     const float ratio = middle ? 1.0f + excess : (x < 1e-8f ? x : x / (1.0f - x));
@@ -46,9 +46,9 @@ struct logit_functor {
   }
 };
 
-// x = mantissa 2^exponent with |mantissa| in [1/2, 1); zeros, infinities and NaN are their own
-// mantissa and have exponent 0. Integer arithmetic, because a GPU may take denormal numbers for
-// zero: those are their fraction, as an integer, times 2^-149.
+// frexp: x = mantissa 2^exponent with |mantissa| in [1/2, 1); zeros, infinities and NaN are their
+// own mantissa and have exponent 0. Integer arithmetic, because GPUs may flush denormal numbers to
+// zero: these are their fraction, as an integer, times 2^-149.
 inline float split_mantissa(float x, thread int& exponent) {
   const uint bits = as_type<uint>(x);
   const uint fraction = bits & 0x007fffff;
@@ -62,7 +62,7 @@ inline float split_mantissa(float x, thread int& exponent) {
   return as_type<float>(is_whole ? bits : (bits & 0x80000000) | 0x3f000000 | used);
 }
 
-// Four neighbouring elements of tensors without gaps.
+// frexp of four adjacent elements of contiguous tensors.
 template <typename T>
 kernel void frexp_packs(device vec<T, 4>* mantissa [[buffer(0)]],
                         device int4* exponent [[buffer(1)]],

@@ -1,4 +1,4 @@
-// Activations that are fused with the sum before them.
+// Activations fused with a preceding addition.
 #include <c10/metal/indexing.h>
 #include <metalops/registration.h>
 #include <metal_stdlib>
@@ -7,8 +7,8 @@
 using namespace metal;
 using namespace metalops;
 
-// a + alpha b between zero and the largest finite number; NaN stays. Integers wrap around first, as
-// in torch.
+// add_relu: returns a + alpha b clamped to between zero and the largest finite number; NaN stays
+// NaN. Integers wrap around first, as in torch.
 struct add_relu_functor {
   template <typename T, enable_if_t<is_floating_point_v<T>, bool> = true>
   inline T operator()(const T a, const T b, const float alpha) {

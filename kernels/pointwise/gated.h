@@ -7,7 +7,7 @@
 
 namespace metalops {
 
-// Row y of an operand begins at y * its stride, in elements.
+// The row strides of the operands, in elements.
 struct GatedRows {
   int64_t result;
   int64_t a;

@@ -1,6 +1,6 @@
-// Gated linear units: a gate, an activation of one of two inputs, times the other one. The formulas
-// are those of python/metalops/ops/gated.py; half and bfloat are computed in float and rounded
-// once. Operators that halve one input (silu_and_mul, ...) run the same kernels on the two halves.
+// Gated linear units: an activation of one input (the gate) times the other input. Formulas are
+// those of python/metalops/ops/gated.py; half and bfloat are computed in float and rounded once.
+// Operators that halve one input (silu_and_mul, ...) run the same kernels on the two halves.
 #include <c10/metal/indexing.h>
 #include <metalops/backward.h>
 #include <metalops/registration.h>
@@ -17,13 +17,12 @@ using metalops::gradients2;
 
 constant constexpr float kQuickSlope = 1.702f;
 
-// clamp that keeps NaN, as torch.clamp does
+// Clamps x and keeps NaN, as torch.clamp does.
 inline float clamp_or_nan(float x, float low, float high) {
   return x < low ? low : (x > high ? high : x);
 }
 
-// ---- forward
-// -------------------------------------------------------------------------------------
+// ---- forward ------------------------------------------------------------------------------------
 
 struct swiglu_functor {
   template <typename T>
@@ -94,8 +93,7 @@ REGISTER_INTEGER_BINARY_ALPHA_OP_NO_BOOL(fatreglu);
 REGISTER_FLOAT_BINARY_ALPHA_OP(swiglu_clamped);
 REGISTER_INT2FLOAT_BINARY_ALPHA_OP(swiglu_clamped);
 
-// ---- forward, of matrices whose rows have no gaps, as the halves of one tensor are
-// -------------------------------------------------------------------------------------
+// ---- forward, for matrices with contiguous rows (such as the halves of a tensor) ----------------
 
 template <typename F>
 struct without_scalar {
@@ -105,7 +103,7 @@ struct without_scalar {
   }
 };
 
-// A thread for each element: where launch_tiles (<metalops/tiles_launch.h>) leaves them.
+// Computes one element per thread; used where launch_tiles (<metalops/tiles_launch.h>) declines.
 template <typename T, typename F>
 kernel void gated_rows(device T* result [[buffer(0)]], constant T* a [[buffer(1)]],
                        constant T* b [[buffer(2)]], constant GatedRows& rows [[buffer(3)]],
@@ -132,8 +130,7 @@ REGISTER_ROWS(reglu, without_scalar<reglu_functor>);
 REGISTER_ROWS(fatreglu, fatreglu_functor);
 REGISTER_ROWS(swiglu_clamped, swiglu_clamped_functor);
 
-// ---- backward
-// ------------------------------------------------------------------------------------
+// ---- backward -----------------------------------------------------------------------------------
 
 inline gradients2 gate_gradients(float grad_output, activated gate, float b) {
   return {grad_output * b * gate.derivative, grad_output * gate.value};
@@ -170,7 +167,7 @@ struct fatreglu_backward_functor {
   }
 };
 
-// The gradient of a clamp is zero outside its limits and passes on them, as with torch.clamp.
+// The gradient of a clamp is zero outside its limits and passes at them, as with torch.clamp.
 struct swiglu_clamped_backward_functor {
   inline gradients2 operator()(float grad_output, float a, float b, float limit) {
     const float gate = a > limit ? limit : a;

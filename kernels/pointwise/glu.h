@@ -6,8 +6,8 @@
 
 namespace metalops {
 
-// A tensor x whose dimension `dim` is halved into a and b: for each index of the dimensions before
-// it, `half_size` elements of a are followed by as many of b.
+// The layout of a tensor x that is halved along dimension `dim` into a and b: for each index of the
+// dimensions before it, `half_size` elements of a are followed by as many of b.
 struct GluParameters {
   int64_t half_size;
 };

@@ -1,6 +1,5 @@
-// Derivatives of glu(x) = a * sigmoid(b), where a and b are the halves of x, in the direction of
-// tangents. All tensors are contiguous; a row of the grid is the elements of one half that lie
-// together.
+// Forward-mode derivatives (jvp) of glu(x) = a * sigmoid(b), where a and b are the halves of x. All
+// tensors are contiguous; a row of the grid is one contiguous half.
 #include <metalops/register_kernel.h>
 
 #include <metal_stdlib>
@@ -11,7 +10,7 @@ using namespace metalops;
 
 inline float sigmoid(float x) { return 1.0f / (1.0f + precise::exp(-x)); }
 
-// The tangent of glu(x), given that of x.
+// Computes the tangent of glu(x) from the tangent of x.
 template <typename T>
 kernel void glu_jvp(device T* tangent [[buffer(0)]], constant T* result [[buffer(1)]],
                     constant T* x [[buffer(2)]], constant T* dx [[buffer(3)]],
@@ -27,8 +26,8 @@ kernel void glu_jvp(device T* tangent [[buffer(0)]], constant T* result [[buffer
   tangent[element] = static_cast<T>(fma(da, gate, y * (db - gate * db)));
 }
 
-// The tangent of glu's gradient, (grad s, grad s a (1 - s)) with s = sigmoid(b), given those of
-// grad and x.
+// Computes the tangent of glu's gradient, (grad s, grad s a (1 - s)) with s = sigmoid(b), from the
+// tangents of grad and x.
 template <typename T>
 kernel void glu_backward_jvp(device T* tangent [[buffer(0)]], constant T* grad [[buffer(1)]],
                              constant T* x [[buffer(2)]], constant T* dgrad [[buffer(3)]],

@@ -1,4 +1,4 @@
-// Fused multiply-add and clamped linear interpolation. The formulas are those of
+// Fused multiply-add and clamped linear interpolation. Formulas are those of
 // python/metalops/ops/interpolation.py.
 #include <c10/metal/indexing.h>
 #include <metalops/backward.h>
@@ -11,11 +11,11 @@ using namespace metal;
 using metalops::gradients2;
 using metalops::gradients3;
 
-// a b + c of half or bfloat operands as a float rounded to odd: rounding that to half or bfloat
-// gives the correctly rounded result, where rounding the nearest float would round twice (Boldo and
-// Melquiond, "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to
-// odd", 2008). The product is exact in float, unless it leaves bfloat's range; the error of the sum
-// is exact by Knuth's two-sum.
+// Returns a b + c of half or bfloat operands as a float rounded to odd. Rounding that to half or
+// bfloat gives the correctly rounded result; rounding the nearest float would round twice (Boldo
+// and Melquiond, "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding
+// to odd", 2008). The product is exact in float, unless it leaves bfloat's range; the error of the
+// sum is exact by Knuth's two-sum.
 inline float multiply_add_to_odd(float a, float b, float c) {
   const float product = a * b;
   const float sum = fma(a, b, c);
@@ -42,7 +42,7 @@ struct fma_functor {
   }
 };
 
-// NaN stays NaN, as with torch.clamp.
+// Clamps w to [0, 1]. NaN stays NaN, as with torch.clamp.
 template <typename T>
 inline T clamp_weight(T w) {
   return w < T(0) ? T(0) : (w > T(1) ? T(1) : w);
@@ -60,14 +60,14 @@ struct lerp_clamped_functor {
   }
 };
 
-// The gradient of the summand is grad_output itself.
+// The gradient of the summand is grad_output itself and is not computed here.
 struct fma_backward_functor {
   inline gradients2 operator()(float grad_output, float a, float b, float) {
     return {grad_output * b, grad_output * a};
   }
 };
 
-// The gradient of the clamp is zero outside [0, 1] and passes on its ends, as with torch.clamp.
+// The gradient of the clamp is zero outside [0, 1] and passes at its ends, as with torch.clamp.
 struct lerp_clamped_backward_functor {
   inline gradients3 operator()(float grad_output, float a, float b, float w, float) {
     const float weight = clamp_weight(w);

@@ -1,6 +1,6 @@
-// Orthogonal polynomials of degree n: Laguerre L_n(x) and Legendre P_n(x), by recurrence in float;
-// half and bfloat round once. As in torch's CPU operators n is truncated to an integer, a negative
-// degree gives 0, and so does a degree that is not a number or beyond 64 bits.
+// Orthogonal polynomials of degree n, Laguerre L_n(x) and Legendre P_n(x), by recurrence in float;
+// half and bfloat are rounded once. As in torch's CPU operators n is truncated to an integer, and
+// the result is 0 for a negative degree, NaN as degree, or a degree beyond 64 bits.
 //
 // Where the three-term recurrence loses digits (between the zeros close to x = 0 for Laguerre, to
 // |x| = 1 for Legendre), the differences of successive polynomials are summed instead; they obey a
@@ -12,8 +12,8 @@
 using namespace metal;
 using metalops::float_result_t;
 
-// Degrees that are no degree become -1; the largest that a loop can count is taken for all beyond
-// it.
+// Converts the degree. Invalid degrees become -1, and degrees beyond int are clamped to the largest
+// int.
 inline int polynomial_degree(float n) {
   if (!(n > -1.0f && n < 9.22337204e18f)) {
     return -1;
@@ -30,7 +30,7 @@ inline float laguerre_polynomial(float x, int n) {
   }
   float value = 1.0f - x;
   if (x > 4.0f * static_cast<float>(n) || isinf(x)) {
-    // Beyond the zeros nothing cancels here, whereas the differences would overflow a degree
+    // Beyond the zeros nothing cancels here, whereas the differences would overflow one degree
     // earlier.
     float previous = 1.0f;
     for (int k = 1; k < n && !isnan(value); ++k) {
@@ -59,12 +59,12 @@ inline float legendre_polynomial(float x, int n) {
   if (n == 0 || magnitude == 1.0f) {
     return x < 0.0f && n % 2 == 1 ? -1.0f : 1.0f;
   }
-  // Both recurrences in one loop, so that neighbouring threads do not wait for each other:
-  // (2k + 1) x P_k - k P_(k-1), or (2k + 1) (x - 1) P_k + k (P_k - P_(k-1)), over k + 1. The second
-  // one is for positive x: P_n(-x) = (-1)^n P_n(x).
+  // Both recurrences run in one loop, so that lanes do not diverge: (2k + 1) x P_k - k P_(k-1), or
+  // (2k + 1) (x - 1) P_k + k (P_k - P_(k-1)), over k + 1. The second one is for positive x; P_n(-x)
+  // = (-1)^n P_n(x).
   const bool three_term = magnitude < 0.6f || isinf(x);
   const float point = three_term ? x : magnitude - 1.0f;
-  const float largest = three_term ? INFINITY : MAXFLOAT;  // beyond it nothing changes any more
+  const float largest = three_term ? INFINITY : MAXFLOAT;  // beyond it the value no longer changes
   float value = three_term ? x : magnitude;
   float previous = three_term ? 1.0f : point;  // polynomial or difference
   for (int k = 1; k < n && abs(value) <= largest; ++k) {

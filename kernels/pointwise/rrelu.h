@@ -6,7 +6,7 @@ namespace metalops {
 
 struct RreluParameters {
   int64_t seed;
-  int64_t offset;  // into the Philox stream, which gives four numbers at a time
+  int64_t offset;  // in the Philox stream, in units of four numbers
   float lower;
   float upper;
 };

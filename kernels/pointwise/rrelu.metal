@@ -9,9 +9,9 @@
 using namespace metal;
 using namespace metalops;
 
-// Training. Element i, counted in row-major order, takes number i of the stream: the result does
-// not depend on the tensors' strides. One thread makes the four elements that share a Philox call.
-// noise becomes the slope where it was used, else 1; that is the derivative.
+// rrelu in training mode. Element i in row-major order uses number i of the stream, so the result
+// does not depend on the tensors' strides. One thread computes the four elements that share a
+// Philox call. noise receives the slope where it was applied, else 1: the derivative.
 template <typename T>
 kernel void rrelu_training(device T* output [[buffer(0)]], device T* noise [[buffer(1)]],
                            constant T* input [[buffer(2)]],

@@ -1,10 +1,10 @@
 // Special functions of one variable: the Airy function Ai, and the inverse and the logarithm of the
-// normal distribution function. Everything is computed in float; half and bfloat round once. The
-// float kernels of torch's CPU operators evaluate double precision formulas in float; these keep
-// the error at a few units in the last place over the whole domain.
+// normal distribution function. All are computed in float; half and bfloat are rounded once. The
+// float kernels of torch's CPU operators evaluate double precision formulas in float; these kernels
+// keep the error at a few units in the last place over the whole domain.
 //
-// Coefficients without a source of their own are minimax fits of the function named, made in
-// 50-digit arithmetic and rounded to float.
+// Coefficients without a cited source are minimax fits of the function, made in 50-digit arithmetic
+// and rounded to float.
 #include <c10/metal/indexing.h>
 #include <c10/metal/utils.h>
 #include <metalops/registration.h>
@@ -15,15 +15,14 @@
 using namespace metal;
 using namespace metalops;
 
-// Ai(x), NaN for both infinities as torch's CPU operator has it.
+// Returns Ai(x); NaN for both infinities, as torch's CPU operator does.
 //   x <= -3.2       P(z^2) cos(zeta - pi/4) + z Q(z^2) sin(zeta - pi/4), over sqrt(pi) (-x)^(1/4),
-//   with
-//                   zeta = 2/3 (-x)^(3/2) and z = 1 / zeta (DLMF 9.7.9)
+//                   where zeta = 2/3 (-x)^(3/2) and z = 1 / zeta (DLMF 9.7.9)
 //   -3.2 < x < 2.1  polynomials around three centres
 //   x >= 2.1        exp(-zeta) G(1 / zeta) / (2 sqrt(pi) x^(1/4)), zeta = 2/3 x^(3/2) (DLMF 9.7.5)
-// zeta is a sum of two floats: a relative error of 2^-25 in it would be an error of zeta 2^-25 in
-// the result. Relative to the envelope of the oscillation the result is right to float precision
-// down to x = -1e5 and keeps 4 digits at -1e7.
+// zeta is a double-float: a relative error of 2^-25 in it would cause an error of zeta 2^-25 in the
+// result. Relative to the envelope of the oscillation the result has float precision down to x =
+// -1e5 and keeps 4 digits at -1e7.
 inline float airy_ai(float x) {
   constexpr double_float kTwoThirds = {0.666666687f, -1.98682155e-08f};
   if (isinf(x)) {
@@ -44,7 +43,7 @@ inline float airy_ai(float x) {
   }
   if (x < -1.6f) {
     const float t = x + 2.4000001f;
-    // The last digits of the constant term, which float lacks, go in before the final sum.
+    // The low part of the constant term is added before the final sum.
     const float rest = polynomial(t, -3.98595934e-10f, 0.698017597f, 0.0520017743f, -0.286429763f,
                                   0.0477588773f, 0.0369752459f, -0.013329546f, -0.000989670865f,
                                   0.00116271561f, -0.000129314954f);
@@ -83,11 +82,10 @@ struct special_airy_ai_functor {
   }
 };
 
-// The x with ndtr(x) = y.
+// Returns the x with ndtr(x) = y.
 //   |y - 1/2| < 0.365  S. L. Moshier, Cephes 2.1, ndtri.c
-//   tails              t - C(t) with t = sqrt(-2 log y), up to the smallest denormal; C is a
-//   polynomial in
-//                      (t - 3) / (t + 3)
+//   tails              t - C(t) with t = sqrt(-2 log y), up to the smallest denormal;
+//                      C is a polynomial in (t - 3) / (t + 3)
 inline float ndtri(float y) {
   constexpr float kExpMinus2 = 0.135335283f;
   constexpr float kSqrtTwoPi = 2.50662827f;
@@ -108,12 +106,12 @@ inline float ndtri(float y) {
                    4.67627912898881538453f, 1.95448858338141759834f, 1.0f);
     return fma(kSqrtTwoPi, d, kSqrtTwoPi * d * (w * p / q));
   }
-  if (as_type<uint>(tail) << 1 == 0) {  // not tail == 0: for the GPU that may hold for denormals
+  if (as_type<uint>(tail) << 1 == 0) {  // not tail == 0: GPUs may flush denormals
     return upper ? INFINITY : -INFINITY;
   }
   const float square = -2.0f * log_with_denormals(tail);
   const float t = precise::sqrt(square);
-  const float rest = fma(-t, t, square) / (2.0f * t);  // what sqrt rounded away
+  const float rest = fma(-t, t, square) / (2.0f * t);  // the rounding error of sqrt
   const float correction = polynomial((t - 3.0f) / (t + 3.0f), 0.713379681f, -0.84574002f,
                                       0.339910716f, -0.256464481f, 0.157996789f, -0.136966094f,
                                       0.101803377f, -0.0939623564f, 0.0699139088f, -0.0381429382f);
@@ -128,10 +126,10 @@ struct special_ndtri_functor {
   }
 };
 
-// erfc(x / sqrt(2)) exp(x^2 / 2) / 2 for x >= 0: the upper tail of the normal distribution without
-// its exponential decay. Times 1 + x it is a polynomial in (x - 3) / (x + 3), after M. M. Shepherd
-// and J. G. Laframboise, Chebyshev approximation of (1 + 2x) exp(x^2) erfc x in 0 <= x < inf,
-// Mathematics of Computation 36 (1981), 249-253.
+// Returns erfc(x / sqrt(2)) exp(x^2 / 2) / 2 for x >= 0: the upper tail of the normal distribution
+// without its exponential decay. Times 1 + x it is a polynomial in (x - 3) / (x + 3), after M. M.
+// Shepherd and J. G. Laframboise, Chebyshev approximation of (1 + 2x) exp(x^2) erfc x in 0 <= x <
+// inf, Mathematics of Computation 36 (1981), 249-253.
 inline float scaled_normal_tail(float x) {
   const float bounded = min(x, 1e18f);
   const float q = (bounded - 3.0f) / (bounded + 3.0f);
@@ -141,14 +139,14 @@ inline float scaled_normal_tail(float x) {
   return scaled / (1.0f + x);
 }
 
-// log(ndtr(x)): log(tail(-x)) - x^2 / 2 below -1, log1p(-tail(x)) above 1, polynomials between
-// them.
+// Returns log(ndtr(x)): log(tail(-x)) - x^2 / 2 below -1, log1p(-tail(x)) above 1, polynomials
+// between.
 inline float log_ndtr(float x) {
   if (isnan(x)) {
     return x;
   }
   if (x >= -1.0f && x < 0.0f) {
-    // The last digits of the constant term, which float lacks, go in before the final sum.
+    // The low part of the constant term is added before the final sum.
     const float rest =
         polynomial(x, 2.01702788e-09f, 0.797884583f, -0.318309397f, 0.0363395289f, 0.00479748426f,
                    -4.54680912e-06f, -0.000174947912f, -3.19613318e-05f);

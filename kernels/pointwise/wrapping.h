@@ -1,11 +1,12 @@
-// Integer arithmetic that wraps around, as torch's does: in Metal, as in C++, an overflow of signed
-// integers is undefined.
+// Integer arithmetic that wraps around, as torch's does. In Metal, as in C++, signed overflow is
+// undefined.
 #pragma once
 #include <metal_stdlib>
 
 namespace metalops {
 
-// No narrower than int, to which smaller types would be promoted.
+// The unsigned type of the computation: at least as wide as int, to which smaller types would be
+// promoted.
 template <typename T>
 using wrapping_t = ::metal::conditional_t<sizeof(T) == 8, ulong, uint>;
 

@@ -9,12 +9,12 @@ namespace metalops {
 
 C10_METAL_CONSTEXPR unsigned kPackBytes = 16;
 
-// Rows are hashed in pieces; what the kernels call a row is a piece.
+// Rows are hashed in pieces; the kernels' rows are pieces.
 struct HashTensorParameters {
   int64_t rows;
   int64_t columns;
-  int64_t pieces;  // of a row
-  int64_t piece;   // elements of each but the last of a row
+  int64_t pieces;  // per row
+  int64_t piece;   // elements per piece; the last one of a row may be shorter
 };
 
 }  // namespace metalops

@@ -1,8 +1,8 @@
-// hash_tensor: the exclusive or of the elements of a row, as 64-bit integers or, if they are
-// floating-point numbers, as the bits of doubles of their values.
+// hash_tensor: the exclusive or (XOR) of the elements of a row, taken as 64-bit integers or, for
+// floating-point numbers, as the bits of their values as doubles.
 //
-// A piece of a row is the work of a threadgroup, whose neighbouring threads take neighbouring
-// elements, or on GPUs packs of these, or of a single thread where it is short.
+// A piece of a row is processed by a threadgroup, with adjacent threads on adjacent elements or, on
+// GPUs, on 16-byte vectors. A short piece is processed by a single thread.
 #include <metalops/register_kernel.h>
 #include <metalops/strided.h>
 #include <metal_stdlib>
@@ -13,14 +13,15 @@ using namespace metalops;
 
 // ---- elements -----------------------------------------------------------------------------------
 
-// In halves, and not in a vector of two, which would keep CPUs from taking many elements at once.
+// 64 bits as two halves. A uint2 would keep CPU compilers from vectorising over elements.
 struct Bits {
   uint low;
   uint high;
 };
 
-// The double of a floating-point number that is zero, denormal, infinite or NaN, given by its bits.
-// In integers: Metal has no double, and GPUs take denormal floats for zero.
+// Returns the bits of the double of a floating-point number that is zero, denormal, infinite or
+// NaN, given by its bits. It uses integers only: Metal has no double, and GPUs may flush denormal
+// floats to zero.
 inline Bits special_double(uint bits, uint exponent_bits, uint mantissa_bits) {
   const uint largest = (1u << exponent_bits) - 1u;
   const uint bias = largest >> 1;
@@ -39,9 +40,9 @@ inline Bits special_double(uint bits, uint exponent_bits, uint mantissa_bits) {
   return {mantissa << 29, wide_exponent << 20 | mantissa >> 3};
 }
 
-// How the elements of a type are read and hashed. Their own bits are put together as they are: this
-// decides about signs and, but for special numbers, about the lower half of the doubles. Of the
-// upper half, what has to be computed for each element is put together as well.
+// Describes how elements of a type are loaded and hashed. Their own bits are XORed as they are;
+// this determines the sign and, except for special numbers, the low half of the doubles. The part
+// of the high half that must be computed for each element is XORed separately.
 template <uint kExponent, uint kMantissa>
 struct FloatingPoint {
   using Own = uint;
@@ -51,7 +52,7 @@ struct FloatingPoint {
   static constexpr constant uint kOne = 1u << kMantissa;
   static constexpr constant uint kBias = (1023u - ((1u << (kExponent - 1)) - 1u)) << 20;
 
-  // What is to be added to the bits of the elements themselves.
+  // Returns the part of the double's bits that must be added to the element's own bits.
   static Bits rest(uint bits) {
     Bits result = {0, (((bits & (kSign - 1)) >> kShift) << kRise) + kBias};
     if (((bits + kOne) & (kSign - 2 * kOne)) == 0) {
@@ -71,7 +72,7 @@ struct Element {
   using Stored = T;
   using Own = conditional_t<sizeof(T) == 8, ulong, uint>;
   static Bits rest(Own) { return {0, 0}; }
-  // The sign of what is put together is that of the elements' signs.
+  // Sign extension commutes with XOR, so it is applied once, to the result.
   static Bits whole(Own own, Bits) {
     const ulong bits = static_cast<ulong>(static_cast<long>(static_cast<T>(own)));
     return {static_cast<uint>(bits), static_cast<uint>(bits >> 32)};
@@ -171,13 +172,13 @@ kernel void hash_tensor_rows(device ulong* hashes [[buffer(0)]],
   }
 }
 
-// As many elements as can be read at once.
+// A vector of elements that is loaded at once.
 template <typename T>
 struct alignas(kPackBytes) HashPack {
   stored_t<T> elements[kPackBytes / sizeof(stored_t<T>)];
 };
 
-// Pieces are whole packs.
+// Hashes pieces that consist of whole vectors.
 template <typename T>
 kernel void hash_tensor_packs(device ulong* hashes [[buffer(0)]],
                               constant HashPack<T>* data [[buffer(1)]],

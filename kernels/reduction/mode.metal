@@ -1,8 +1,8 @@
-// mode: of each row the value that appears most often, the smallest of these if there are several,
-// and where it appears last. The rows have been sorted, so that equal elements are side by side, in
-// their original order. NaN is equal to nothing, not to itself either, and comes last.
+// mode: for each row, the most frequent value (the smallest of several) and the index of its last
+// occurrence. Rows have been sorted stably, so equal elements are adjacent and in their original
+// order. NaN is not equal to anything, itself included, and comes last.
 //
-// A row is the work of a threadgroup, or of a single thread where rows are short or have 2^31
+// A row is processed by a threadgroup, or by a single thread if rows are short or have 2^31
 // elements.
 #include <c10/metal/reduction_utils.h>
 
@@ -14,13 +14,13 @@
 using namespace metal;
 using namespace metalops;
 
-// Equal elements of a row: row[start] and those after it.
+// A run of equal elements of a row, from row[start] on.
 struct Run {
   int64_t length;
   int64_t start;
 };
 
-// Of the run that starts there: first by steps that double, then by ones that halve.
+// Returns the length of the run that starts at `start`, by galloping and then binary search.
 template <typename T>
 inline int64_t run_length(constant T* row, int64_t start, int64_t columns) {
   int64_t last = start;
@@ -37,7 +37,7 @@ inline int64_t run_length(constant T* row, int64_t start, int64_t columns) {
   return last - start + 1;
 }
 
-// The first one of the longest runs that start at a multiple of `lanes` after `lane`.
+// Returns the first of the longest runs among those that start at lane, lane + lanes, ...
 template <typename T>
 inline Run longest_run(constant T* row, int64_t columns, uint lane, uint lanes) {
   Run longest = {0, 0};
@@ -77,7 +77,7 @@ kernel void mode_rows(device T* values [[buffer(0)]], device long* indices [[buf
                       uint index [[threadgroup_position_in_grid]],
                       uint lane [[thread_position_in_threadgroup]],
                       uint lanes [[threads_per_threadgroup]]) {
-  // In 32 bits: there are no reductions of wider integers by a part of a simdgroup.
+  // The reductions are in 32 bits: partial simdgroups have no reductions of wider integers.
   threadgroup int lengths[c10::metal::simdgroup_size];
   threadgroup int starts[c10::metal::simdgroup_size];
   const int64_t first = index * parameters.columns;

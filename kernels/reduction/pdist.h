@@ -10,11 +10,11 @@ namespace metalops {
 struct PdistParameters {
   int64_t points;       // rows of the input
   int64_t columns;      // coordinates of a point
-  int64_t grad_stride;  // from one distance's gradient to the next one's, in elements
+  int64_t grad_stride;  // between the gradients of successive distances, in elements
   float p;
 };
 
-// That a threadgroup takes of a point.
+// Coordinates of a point per threadgroup, at most.
 C10_METAL_CONSTEXPR uint32_t kMostCoordinates = 256;
 
 }  // namespace metalops

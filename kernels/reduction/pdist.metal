@@ -1,5 +1,5 @@
-// pdist: the p-norm distances between all pairs of rows, (0, 1), (0, 2), ..., (1, 2), ... in this
-// order, and the gradient. Coordinates are taken eight at a time.
+// pdist: the p-norm distances between all pairs of rows, in the order (0, 1), (0, 2), ..., (1, 2),
+// ..., and the gradient. Coordinates are loaded eight at a time.
 #include <metalops/register_kernel.h>
 #include <metalops/strided.h>
 #include <metal_stdlib>
@@ -13,13 +13,13 @@ struct Coordinates {
   float4 high;
 };
 
-// The next eight coordinates.
+// Loads eight coordinates.
 inline Coordinates load(constant float* x) {
   constant packed_float4* whole = reinterpret_cast<constant packed_float4*>(x);
   return {float4(whole[0]), float4(whole[1])};
 }
 
-// The next eight coordinates, of which only `count` may exist; the others are zero.
+// Loads up to `count` of eight coordinates; the others are zero.
 inline Coordinates load(constant float* x, int64_t count) {
   if (count >= 8) {
     return load(x);
@@ -40,9 +40,11 @@ inline V sign_or_nan(V x) {
   return select(sign(x), x, isnan(x));
 }
 
-// ---- norms: term() of the coordinates' differences; how terms are combined; what a norm makes of
-//      all; slope() is the derivative by the differences, for a gradient of the distance: V is
-//      float or float4 ----------------------------------------------------------------------------
+// ---- norms --------------------------------------------------------------------------------------
+
+// A norm has: term() of the coordinates' differences; combine() of terms; finish(), which turns the
+// combined terms into the norm; and slope(), the derivative by the differences for a given gradient
+// of the distance, where V is float or float4.
 
 struct SumOfTerms {
   static float4 combine(float4 a, float4 b) { return a + b; }
@@ -84,7 +86,7 @@ struct InfinityNorm {
 struct GeneralNorm : SumOfTerms {
   static float4 term(float4 x, float p) { return precise::pow(abs(x), float4(p)); }
   static float finish(float total, float p) { return precise::pow(total, 1.0f / p); }
-  // The quotient is at most one: its power does not overflow.
+  // The quotient is at most one, so its power does not overflow.
   template <typename V>
   static V slope(V x, float grad, float distance, float p) {
     if (distance == 0.0f) {
@@ -97,7 +99,7 @@ struct GeneralNorm : SumOfTerms {
 
 // ---- kernels ------------------------------------------------------------------------------------
 
-// What is added up, or compared, for a distance.
+// Accumulates the terms of one distance.
 template <typename Norm>
 struct DistanceSum {
   float4 low = float4(0.0f);
@@ -115,8 +117,9 @@ struct DistanceSum {
   }
 };
 
-// A thread for each pair. Row y of the grid is as long as the pairs of point y and those of the
-// point that is as far from the end take together, the latter first.
+// Computes one distance per thread. Row y of the grid holds the pairs of the point as far from the
+// end as y is from the start, then those of point y: together, these have the same number for all
+// y.
 template <typename Norm>
 kernel void pdist(device float* distances [[buffer(0)]], constant float* x [[buffer(1)]],
                   constant PdistParameters& parameters [[buffer(2)]],
@@ -143,7 +146,7 @@ kernel void pdist(device float* distances [[buffer(0)]], constant float* x [[buf
   distances[i * (2 * n - i - 1) / 2 + j - i - 1] = total.distance(parameters.p);
 }
 
-// Eight coordinates of a point, or as many as there are, and what is added up for them.
+// Up to eight coordinates of a point, and their gradient's sum.
 template <typename Norm>
 struct PointGradient {
   Coordinates here;
@@ -156,7 +159,7 @@ struct PointGradient {
     count = coordinates;
   }
 
-  // The share of the pair with another point, whose distance has this gradient.
+  // Adds the contribution of the pair with another point, whose distance has this gradient.
   void add(constant float* other, float grad, float distance, float p) {
     const Coordinates there = load(other, count);
     sum.low += Norm::slope(here.low - there.low, grad, distance, p);
@@ -170,9 +173,9 @@ struct PointGradient {
   }
 };
 
-// For points of few coordinates: a thread for eight coordinates of a point, its pairs with all
-// others in turn, so that nothing is added by two threads and the result does not depend on their
-// order.
+// Gradient for points with few coordinates: a thread has eight coordinates of a point and loops
+// over its pairs with all others. No element is added to by two threads, so the result is
+// deterministic.
 template <typename Norm>
 kernel void pdist_backward_narrow(device float* grad_input [[buffer(0)]],
                                   constant float* grad [[buffer(1)]],
@@ -207,11 +210,12 @@ kernel void pdist_backward_narrow(device float* grad_input [[buffer(0)]],
   point.store(grad_input + self * columns + column);
 }
 
-// The points that are paired with `self`, in turn.
+// Returns the index-th point other than `self`.
 inline int64_t other_point(int64_t index, int64_t self) { return index < self ? index : index + 1; }
 
-// A threadgroup for a point, or for as many coordinates of it as it has threads: each has one. They
-// look up the gradients and distances of some pairs together, then go through these pairs.
+// Gradient for points with many coordinates: a threadgroup has a point, or as many of its
+// coordinates as it has threads, one each. Its threads load the gradients and distances of a batch
+// of pairs together, then loop over these pairs.
 template <typename Norm>
 kernel void pdist_backward(device float* grad_input [[buffer(0)]],
                            constant float* grad [[buffer(1)]], constant float* x [[buffer(2)]],

@@ -1,9 +1,9 @@
 // segment_reduce and its gradient: reductions of consecutive segments of an axis.
 //
-// A short segment is the work of a single thread, one that is not of a threadgroup, and a long one
-// of many threadgroups: the axis is divided into pieces, each of which is reduced as far as it
-// belongs to long segments, and a threadgroup combines the pieces of a segment, always in the same
-// order. Results are computed in float whatever the tensors are.
+// A short segment is reduced by one thread, a longer one by a threadgroup, and a long one by many
+// threadgroups: the axis is divided into pieces, each threadgroup reduces the parts of long
+// segments in its piece, and another kernel combines the parts of a segment in a fixed order.
+// Results are computed in float for all dtypes.
 #include <c10/metal/error.h>
 #include <c10/metal/reduction_utils.h>
 
@@ -24,7 +24,7 @@ inline bool is_segment(constant long* bounds, constant SegmentReduceParameters& 
   return bounds[0] >= 0 && bounds[0] <= bounds[1] && bounds[1] <= parameters.size;
 }
 
-// A 64-bit division takes a GPU very long.
+// Returns index / size, in 32 bits where possible: a 64-bit division is slow on a GPU.
 inline int64_t quotient(int64_t index, int64_t size) {
   if (size == 1) {
     return index;
@@ -37,14 +37,14 @@ inline int64_t remainder(int64_t index, int64_t size) {
   return index - quotient(index, size) * size;
 }
 
-// The elements that an element of the result is made of: `length` of them from data[first] on,
-// parameters.inner apart. None, if the offsets are wrong.
+// The elements that are reduced to one result: `length` elements from data[first] on, with stride
+// parameters.inner. It is empty if the offsets are invalid.
 struct Segment {
-  int64_t begin;  // on the axis
+  int64_t begin;  // position on the axis
   int64_t first;
   int64_t length;
   int64_t outer;
-  int64_t row;  // outer * segments + the segment
+  int64_t row;  // outer * segments + number of the segment
   int64_t column;
 
   Segment(int64_t row, int64_t column, constant long* offsets,
@@ -62,7 +62,7 @@ struct Segment {
                 parameters) {}
 };
 
-// A thread for each segment of each row of offsets: reports those that are none.
+// Reports invalid segments. One thread per segment and row of offsets.
 kernel void check_segments(constant long* offsets [[buffer(0)]],
                            constant SegmentReduceParameters& parameters [[buffer(1)]],
                            device ErrorMessages* errors [[buffer(2)]],
@@ -91,7 +91,7 @@ kernel void check_segments(constant long* offsets [[buffer(0)]],
 
 // ---- pieces of long segments --------------------------------------------------------------------
 
-// The threads of a group note a long segment in the pieces that it has elements of.
+// Notes a long segment in the pieces that it overlaps; called by all threads of a group.
 inline void note_owner(Segment segment, device PieceOwners* owners,
                        constant SegmentReduceParameters& parameters, uint lane, uint lanes) {
   const int64_t first = quotient(segment.begin, parameters.piece);
@@ -125,12 +125,12 @@ struct Piece {
         number(row - outer * parameters.pieces) {}
 };
 
-// The number among all of a long segment of a piece, which is counted from 1 in its axis.
+// Returns the row of a long segment (see Segment), given its number `owner` from 1 in the axis.
 inline int64_t row_of(Piece piece, int64_t owner, constant SegmentReduceParameters& parameters) {
   return piece.outer * parameters.segments + owner - 1;
 }
 
-// What a piece has of a segment.
+// Returns the part of a segment that lies in a piece.
 inline Segment part_of(Piece piece, Segment segment, constant SegmentReduceParameters& parameters) {
   const int64_t begin = piece.number * parameters.piece;
   const int64_t skipped = begin > segment.begin ? begin - segment.begin : 0;
@@ -140,10 +140,10 @@ inline Segment part_of(Piece piece, Segment segment, constant SegmentReduceParam
   return segment;
 }
 
-// ---- reductions: what of() an element enters them, given the result of its segment if this is
-// known;
-//      how two values and those of a simdgroup are combined
-//      -----------------------------------------------------------------------------------
+// ---- reductions ---------------------------------------------------------------------------------
+
+// A reduction has: of(), the value with which an element enters, given the result of its segment if
+// kNeedsResult; combine() for two values; and combine_lanes() for those of a simdgroup.
 
 struct OfElements {
   using Value = float;
@@ -185,7 +185,7 @@ struct Minimum : OfElements {
   static float finish(float total, int64_t) { return total; }
 };
 
-// Of a whole segment, by one thread. result: of the segment, for the gradient.
+// Reduces a whole segment in one thread. result: that of the segment, for the gradient.
 template <typename Reduction, typename T>
 inline typename Reduction::Value reduce_alone(Segment segment, constant T* data, int64_t stride,
                                               float result) {
@@ -197,7 +197,7 @@ inline typename Reduction::Value reduce_alone(Segment segment, constant T* data,
   return total;
 }
 
-// Of what the threads of a group have; for the first of them.
+// Combines the values of the threads of a group; the first thread has the result.
 template <typename Reduction>
 inline typename Reduction::Value combine_group(threadgroup typename Reduction::Value* shared,
                                                typename Reduction::Value value, uint lane,
@@ -218,8 +218,8 @@ inline typename Reduction::Value combine_group(threadgroup typename Reduction::V
   return total;
 }
 
-// Of a whole segment, or a part of one, by a threadgroup: neighbouring threads have neighbouring
-// elements, and each several of them on their way at once. shared: a value for each simdgroup.
+// Reduces a segment, or a part of one, in a threadgroup: adjacent threads load adjacent elements,
+// and each has several loads in flight. shared: one value per simdgroup.
 template <typename Reduction, typename T>
 inline typename Reduction::Value reduce_by_group(Segment segment, constant T* data, int64_t stride,
                                                  float result,
@@ -248,18 +248,18 @@ inline float finish(int64_t length, float total, constant SegmentReduceParameter
                      : Reduction::finish(Reduction::combine(parameters.initial, total), length);
 }
 
-// Leaves a result that is not for one thread to the group that has it.
+// Marks a result that is too long for one thread, for the threadgroup kernel.
 inline void leave_to_group(int64_t result, device atomic_uint* left) {
   atomic_store_explicit(left + result / kLeftTogether, 1u, memory_order_relaxed);
 }
 
-// Whether the group has anything to do.
+// Returns true if the threadgroup has any results left to compute.
 inline bool is_needed(constant uint* left, uint group,
                       constant SegmentReduceParameters& parameters) {
   return parameters.alone < 0 || left[parameters.first / kLeftTogether + group] != 0;
 }
 
-// A thread for each result.
+// Reduces short segments. One thread per result.
 template <typename Reduction, typename T>
 kernel void segment_reduce_short(device T* results [[buffer(0)]], constant T* data [[buffer(1)]],
                                  constant long* offsets [[buffer(2)]],
@@ -280,7 +280,8 @@ kernel void segment_reduce_short(device T* results [[buffer(0)]], constant T* da
   results[result] = static_cast<T>(finish<Reduction>(segment.length, total, parameters));
 }
 
-// A threadgroup for parameters.share consecutive results.
+// Reduces segments of medium length, and notes long ones in their pieces. A threadgroup has
+// parameters.share consecutive results.
 template <typename Reduction, typename T>
 kernel void segment_reduce(device T* results [[buffer(0)]], constant T* data [[buffer(1)]],
                            constant long* offsets [[buffer(2)]],
@@ -311,7 +312,8 @@ kernel void segment_reduce(device T* results [[buffer(0)]], constant T* data [[b
   }
 }
 
-// A threadgroup for each piece of each column. results: of the segments, for the gradient.
+// Reduces the parts of long segments in a piece. One threadgroup per piece and column. results:
+// those of the segments, for the gradient.
 template <typename Reduction, typename T>
 kernel void segment_reduce_pieces(device typename Reduction::Value* parts [[buffer(0)]],
                                   constant T* results [[buffer(1)]], constant T* data [[buffer(2)]],
@@ -340,7 +342,7 @@ kernel void segment_reduce_pieces(device typename Reduction::Value* parts [[buff
   }
 }
 
-// What a thread has to combine of the segment that begins in a piece.
+// Combines a thread's share of the parts of the segment that begins in a piece.
 template <typename Reduction>
 inline typename Reduction::Value combine_pieces(Piece piece, Segment segment,
                                                 constant typename Reduction::Value* parts,
@@ -358,7 +360,8 @@ inline typename Reduction::Value combine_pieces(Piece piece, Segment segment,
   return total;
 }
 
-// A threadgroup for kPiecesOfGroup pieces: the results of the segments that begin in them.
+// Computes the results of the long segments that begin in kPiecesOfGroup pieces. One threadgroup
+// for these pieces.
 template <typename Reduction, typename T>
 kernel void segment_reduce_combine(device T* results [[buffer(0)]],
                                    constant float* parts [[buffer(1)]],
@@ -388,7 +391,7 @@ kernel void segment_reduce_combine(device T* results [[buffer(0)]],
 
 struct SumGradient {
   static constexpr constant bool kNeedsResult = false;
-  using Value = float;  // of no use
+  using Value = float;  // unused
   static float identity() { return 0.0f; }
   static float of(float, float) { return 0.0f; }
   static float combine(float, float) { return 0.0f; }
@@ -402,7 +405,7 @@ struct MeanGradient : SumGradient {
   }
 };
 
-// The number of elements that are equal to the result, or NaN.
+// Counts the elements that are equal to the result, or NaN.
 struct ExtremumGradient {
   static constexpr constant bool kNeedsResult = true;
   using Value = uint;
@@ -410,15 +413,15 @@ struct ExtremumGradient {
   static uint of(float x, float result) { return x == result || isnan(x) ? 1 : 0; }
   static uint combine(uint a, uint b) { return a + b; }
   static uint combine_lanes(uint value) { return simd_sum(value); }
-  // Elements that share the extremum share its gradient. But as in torch, on every device, a
-  // negative gradient is not divided among them.
+  // Elements that share the extremum share its gradient. As in torch on all devices, a negative
+  // gradient is not divided among them.
   static float gradient(float grad, float x, float result, uint matches, float, int64_t) {
     const float share = grad > 0.0f ? grad / static_cast<float>(matches) : grad;
     return x == result || isnan(x) ? share : 0.0f;
   }
 };
 
-// The product of those elements that are neither zero nor NaN, and the numbers of those that are.
+// The product of the elements that are neither zero nor NaN, and the numbers of zeros and NaNs.
 struct Tally {
   float product;
   uint zeros;
@@ -445,7 +448,7 @@ struct ProductGradient {
     if (!zero && !isnan(x)) {
       return grad * result / x;
     }
-    // The product of all but x.
+    // Multiplies all elements except x.
     float product = initial * tally.product;
     product *= tally.zeros > (zero ? 1 : 0) ? 0.0f : 1.0f;
     product *= tally.nans > (zero ? 0 : 1) ? NAN : 1.0f;
@@ -453,8 +456,8 @@ struct ProductGradient {
   }
 };
 
-// Of a segment, or a part of one of `length` elements, by a threadgroup. tally: of the whole
-// segment, as its first thread has it.
+// Writes the gradients of a segment, or of a part of one with `length` elements, in a threadgroup.
+// tally: the reduction of the whole segment; only the first thread's value is used.
 template <typename Reduction, typename T>
 inline void write_by_group(Segment part, int64_t length, device T* grad_data, constant T* data,
                            float grad, float result, typename Reduction::Value tally,
@@ -484,7 +487,7 @@ inline void write_by_group(Segment part, int64_t length, device T* grad_data, co
   }
 }
 
-// A thread for each result.
+// Computes the gradients of short segments. One thread per result.
 template <typename Reduction, typename T>
 kernel void segment_reduce_backward_short(
     device T* grad_data [[buffer(0)]], constant T* grads [[buffer(1)]],
@@ -513,7 +516,8 @@ kernel void segment_reduce_backward_short(
   }
 }
 
-// A threadgroup for parameters.share consecutive results.
+// Computes the gradients of segments of medium length, and notes long ones. A threadgroup has
+// parameters.share consecutive results.
 template <typename Reduction, typename T>
 kernel void segment_reduce_backward(
     device T* grad_data [[buffer(0)]], constant T* grads [[buffer(1)]],
@@ -548,7 +552,7 @@ kernel void segment_reduce_backward(
   }
 }
 
-// As segment_reduce_combine, for what the gradients of a segment need to know of its elements.
+// Combines the parts that segment_reduce_pieces computed for the gradients of long segments.
 template <typename Reduction>
 kernel void segment_reduce_backward_combine(
     device typename Reduction::Value* totals [[buffer(0)]],
@@ -573,8 +577,8 @@ kernel void segment_reduce_backward_combine(
   }
 }
 
-// A threadgroup for each piece of each column: the gradients of what it has of long segments.
-// totals: of the segments, where they begin.
+// Computes the gradients of the parts of long segments in a piece. One threadgroup per piece and
+// column. totals: those of the segments, stored at the pieces in which they begin.
 template <typename Reduction, typename T>
 kernel void segment_reduce_backward_pieces(
     device T* grad_data [[buffer(0)]], constant T* grads [[buffer(1)]],

@@ -6,7 +6,7 @@ namespace metalops {
 
 struct AdaptiveAvgPoolParameters {
   PoolingSizes sizes;
-  uint32_t channels;  // that lie side by side for each element of a plane, if channels come last
+  uint32_t channels;  // contiguous channels per pixel if channels come last
 };
 
 }  // namespace metalops

@@ -1,6 +1,6 @@
-// Means over windows that divide the input into as many parts as the output has elements, and the
-// gradient, in two and three dimensions. Tensors are dense; every element of the result has a
-// thread. Sums are float whatever the tensors are.
+// Adaptive average pooling in two and three dimensions, and its gradient: means over windows that
+// divide the input into as many parts as the output has elements. Tensors are dense; one thread per
+// element of the result. Sums are float for all dtypes.
 #include <metalops/register_kernel.h>
 
 #include <metal_stdlib>
@@ -10,19 +10,19 @@
 using namespace metal;
 using namespace metalops;
 
-// Tensors of planes one after the other.
+// Positions in tensors whose planes are contiguous.
 struct Planar : PlanePosition {
   Planar(uint3 position, constant AdaptiveAvgPoolParameters& parameters)
       : PlanePosition(position, parameters.sizes.result) {}
 
-  // Where a row of the source begins, and how far its elements are from each other.
+  // Returns where a row of the source begins; step() is the stride of its elements.
   int64_t row(uint depth, uint height, constant AdaptiveAvgPoolParameters& parameters) const {
     return row_of_plane(plane, depth, height, parameters.sizes.source);
   }
   static uint step(constant AdaptiveAvgPoolParameters&) { return 1; }
 };
 
-// Two-dimensional pooling of tensors whose channels lie side by side.
+// Positions in two-dimensional pooling of channels-last tensors.
 struct ChannelsLast {
   uint3 place;
   int64_t image;
@@ -70,8 +70,8 @@ kernel void adaptive_avg_pool(device T* output [[buffer(0)]], constant T* input 
   output[at.element] = static_cast<T>(sum / count);
 }
 
-// A thread for each depth, height and width of the output: what a window gives each of its elements
-// in this dimension, as a part of its own gradient.
+// Computes the weight with which a window passes its gradient to each of its elements, for each
+// dimension. One thread per depth, height and width of the output.
 kernel void adaptive_shares(device float* shares [[buffer(0)]],
                             constant PoolingSizes& sizes [[buffer(1)]],
                             uint entry [[thread_position_in_grid]]) {

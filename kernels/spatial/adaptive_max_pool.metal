@@ -1,5 +1,5 @@
-// Maxima of windows that divide the input into as many parts as the output has elements, and the
-// gradient. Tensors are contiguous; every element of the result has a thread.
+// Adaptive max pooling and its gradient: maxima of windows that divide the input into as many parts
+// as the output has elements. Tensors are contiguous; one thread per element of the result.
 #include <c10/metal/error.h>
 #include <metalops/register_kernel.h>
 
@@ -22,7 +22,7 @@ kernel void adaptive_max_pool(device T* output [[buffer(0)]], device long* indic
                 windows.width[at.place.x], at, sizes.source);
 }
 
-// A thread for each element of the output.
+// Reports indices that max_pool_backward would miss. One thread per element of the output.
 kernel void check_indices(constant long* indices [[buffer(0)]], constant uint2* table [[buffer(1)]],
                           constant PoolingSizes& sizes [[buffer(2)]],
                           device ErrorMessages* errors [[buffer(3)]],

@@ -6,10 +6,10 @@ namespace metalops {
 
 struct FractionalMaxPoolParameters {
   PoolingSizes sizes;
-  uint32_t window[3];      // the windows' sizes
-  float step[3];           // from one window to the next, on average
-  uint32_t samples;        // random samples of a plane
-  uint32_t sample_for[3];  // which of these places the windows of a dimension
+  uint32_t window[3];      // sizes of the windows
+  float step[3];           // average stride of the windows
+  uint32_t samples;        // random samples per plane
+  uint32_t sample_for[3];  // index of the sample for each dimension
   int64_t dimensions;      // 2 or 3
 };
 

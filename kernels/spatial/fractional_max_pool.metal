@@ -1,6 +1,6 @@
-// Maxima of windows of one size that lie at pseudo-random distances, and the gradient, in two and
-// three dimensions (B. Graham: Fractional Max-Pooling, 2014). Tensors are contiguous; every element
-// of the result has a thread.
+// Fractional max pooling (B. Graham, Fractional Max-Pooling, 2014) in two and three dimensions, and
+// its gradient: maxima of windows of one size at pseudo-random distances. Tensors are contiguous;
+// one thread per element of the result.
 #include <c10/metal/error.h>
 #include <metalops/register_kernel.h>
 
@@ -13,13 +13,13 @@ using namespace metalops;
 using c10::metal::ErrorMessages;
 
 inline int rounded_to_zero(float x) {
-  constexpr float kLimit = 2e9f;  // where torch's integers end
+  constexpr float kLimit = 2e9f;  // beyond that, torch's integers overflow
   return static_cast<int>(clamp(x, -kLimit, kLimit));
 }
 
-// Where the windows of all depths, heights and widths of each plane begin: a row of the table for a
-// plane, a thread for an entry. In float whatever the tensors are: with torch's CPU operator the
-// windows of half precision are out of place.
+// Computes where the windows of each plane begin, in depth, height and width: a row of the table
+// per plane, a thread per entry. The computation is in float for all dtypes; torch's CPU operator
+// computes in half precision there, and its windows are misplaced.
 template <typename T>
 kernel void fractional_starts(device uint* starts [[buffer(0)]],
                               constant T* all_samples [[buffer(1)]],
@@ -34,7 +34,7 @@ kernel void fractional_starts(device uint* starts [[buffer(0)]],
     constant T* samples = all_samples + static_cast<int64_t>(position.y) * parameters.samples;
     const float sample = static_cast<float>(samples[parameters.sample_for[place.dimension]]);
     const float step = parameters.step[place.dimension];
-    // It is never negative.
+    // The difference is never negative.
     first = static_cast<uint>(rounded_to_zero((static_cast<float>(place.index) + sample) * step)) -
             static_cast<uint>(rounded_to_zero(sample * step));
     if (first > last) {
@@ -64,8 +64,8 @@ kernel void fractional_max_pool(device T* output [[buffer(0)]], device long* ind
                 uint2(width, width + parameters.window[2]), at, parameters.sizes.source);
 }
 
-// The same in two dimensions, of planes of fewer than 2^31 elements and square windows of a known
-// size: all that is in a window is on its way at once.
+// Fractional max pooling in two dimensions, for planes of fewer than 2^31 elements and square
+// windows of a size known at compile time: all loads of a window are in flight at once.
 template <typename T, uint kWindow>
 kernel void fractional_max_pool_squares(device T* output [[buffer(0)]],
                                         device long* indices [[buffer(1)]],
@@ -104,11 +104,11 @@ kernel void fractional_max_pool_squares(device T* output [[buffer(0)]],
   indices[element] = index;
 }
 
-// The table of those elements of the output that may have an element of the input in their windows,
-// wherever a sample places these. A thread for each entry.
+// Writes the table of the output elements whose windows may contain an element of the input, for
+// any sample. One thread per entry.
 //
-// A window of index o lies at o * step, plus or minus less than 1 for a sample between 0 and 1,
-// less than 2 for others; and what float makes of that. Numbers here are twice as large.
+// The window of index o begins at o * step, plus or minus less than 1 for a sample between 0 and 1,
+// or less than 2 for other samples, plus rounding errors of float. Numbers here are doubled.
 kernel void fractional_windows(device uint2* table [[buffer(0)]],
                                constant FractionalMaxPoolParameters& parameters [[buffer(1)]],
                                uint entry [[thread_position_in_grid]]) {
@@ -118,7 +118,7 @@ kernel void fractional_windows(device uint2* table [[buffer(0)]],
   }
   const int64_t size = parameters.window[place.dimension];
   const int64_t steps = static_cast<int64_t>(place.source) - 1;
-  const int64_t way = 2 * (place.result - size);  // of all steps
+  const int64_t way = 2 * (place.result - size);  // span of all steps, doubled
   const int64_t margin = 2 + (place.result >> 19);
   const int64_t index = 2 * static_cast<int64_t>(place.index);
   int64_t first = 0;
@@ -132,7 +132,7 @@ kernel void fractional_windows(device uint2* table [[buffer(0)]],
   table[entry] = uint2(static_cast<uint>(first), static_cast<uint>(end));
 }
 
-// A thread for each element of the output.
+// Reports indices that max_pool_backward would miss. One thread per element of the output.
 kernel void check_indices(constant long* indices [[buffer(0)]], constant uint2* table [[buffer(1)]],
                           constant PoolingSizes& sizes [[buffer(2)]],
                           constant long& dimensions [[buffer(3)]],

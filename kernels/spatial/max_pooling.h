@@ -1,12 +1,13 @@
-// What the kernels of max pooling share. The result of the forward direction has two parts: the
-// largest element of each window, and its index in the plane.
+// Shared code of max pooling kernels. The forward pass has two results: the maximum of each window,
+// and its index in the plane.
 #pragma once
 #include <kernels/spatial/pooling.h>
 #include <metalops/register_kernel.h>
 
 namespace metalops {
 
-// Of several equal elements the first; of several NaN the last, as in torch.
+// Writes the maximum of a window and its index. Of equal elements, the first is taken; of several
+// NaN, the last, as in torch.
 template <typename T>
 inline void write_maximum(device T* output, device long* indices, constant T* input, uint2 depths,
                           uint2 heights, uint2 widths, PlanePosition at, constant uint32_t* sizes) {
@@ -35,8 +36,9 @@ inline void write_maximum(device T* output, device long* indices, constant T* in
   indices[at.element] = index;
 }
 
-// A thread for each element of the input: the gradients of those elements of the output, in turn,
-// that may be its own and are, so that nothing is added by two threads.
+// Computes the gradient of one element of the input per thread: a loop over the output elements
+// whose windows may contain it, adding those whose maximum it is. No element is added to by two
+// threads.
 template <typename T>
 kernel void max_pool_backward(device T* grad_input [[buffer(0)]],
                               constant T* grad_output [[buffer(1)]],
@@ -64,8 +66,8 @@ kernel void max_pool_backward(device T* grad_input [[buffer(0)]],
 
 inline bool contains(uint2 window, uint32_t index) { return index >= window.x && index < window.y; }
 
-// Whether the element of the input with this index finds `at`, of the output, in its windows: else
-// max_pool_backward would lose its gradient.
+// Returns true if the input element with this index has the output element `at` among its windows;
+// otherwise max_pool_backward would lose its gradient.
 inline bool is_found(int64_t index, PlanePosition at, constant uint2* table,
                      constant PoolingSizes& sizes) {
   constant uint32_t* in = sizes.result;

@@ -1,9 +1,9 @@
-// What kernels of pooling share: sizes, and where windows begin and end. Windows are looked up in a
-// table, because divisions take a GPU long.
+// Shared code of pooling kernels: sizes, and a table of windows, which avoids divisions, slow on
+// GPUs.
 //
-// The forward and the backward direction are of one kind: an element of the result takes what lies
-// in its window of the source. The source of the backward direction is the gradient of the output,
-// and the window of an element of the input is the elements of the output that it belongs to.
+// Forward and backward have the same structure: an element of the result combines the elements in
+// its window of the source. In the backward pass, the source is the gradient of the output, and the
+// window of an input element is the set of output elements whose windows contain it.
 #pragma once
 #ifndef __METAL__
 #include <cstdint>
@@ -11,14 +11,15 @@
 
 namespace metalops {
 
-// Planes that are pooled one by one: depth, height and width. The depth is 1 in two dimensions.
+// Sizes of planes, which are pooled one by one: depth, height and width. The depth is 1 in two
+// dimensions.
 struct PoolingSizes {
   uint32_t source[3];
   uint32_t result[3];
 };
 
 #ifdef __METAL__
-// A table of windows, from x to before y: those of all depths, heights and widths of the result.
+// A table of half-open windows [x, y) for all depths, heights and widths of the result.
 struct Windows {
   constant uint2* depth;
   constant uint2* height;
@@ -31,7 +32,7 @@ struct Windows {
   }
 };
 
-// What an entry of that table is about: an index of one dimension, and the sizes of this dimension.
+// The position of an entry in that table: an index in one dimension, and the dimension's sizes.
 struct WindowPlace {
   uint32_t dimension;
   uint32_t index;
@@ -51,14 +52,14 @@ struct WindowPlace {
   }
 };
 
-// A thread's element in a tensor of planes one after the other.
+// The position of a thread's element in a tensor of contiguous planes.
 struct PlanePosition {
-  uint3 place;  // the width, the height and the depth
+  uint3 place;  // (width, height, depth)
   int64_t plane;
   int64_t element;
 
   PlanePosition(uint3 position, constant uint32_t* sizes) {
-    const bool flat = sizes[0] == 1;  // a division takes a GPU long
+    const bool flat = sizes[0] == 1;  // avoids a division, slow on GPUs
     const uint whole = flat ? position.z : position.z / sizes[0];
     plane = whole;
     place = uint3(position.xy, flat ? 0 : position.z - whole * sizes[0]);
@@ -66,7 +67,7 @@ struct PlanePosition {
   }
 };
 
-// Where a row begins in such a tensor.
+// Returns the offset of a row in such a tensor.
 inline int64_t row_of_plane(int64_t plane, uint32_t depth, uint32_t height,
                             constant uint32_t* sizes) {
   return ((plane * sizes[0] + depth) * sizes[1] + height) * sizes[2];

@@ -8,21 +8,21 @@ namespace metalops {
 
 enum AntialiasFilter : int32_t { kBilinear, kBicubic, kLanczos };
 
-// An axis along which `inputs` pixels are resized to `outputs` pixels.
+// An axis that is resized from `inputs` to `outputs` pixels.
 struct AxisParameters {
   int64_t inputs;
   int64_t outputs;
-  int64_t taps;       // the most weights that an output pixel may have
-  SplitDouble scale;  // input pixels for each output pixel
-  float support;      // half the width of the filter, in input pixels
-  float sharpness;    // the filter's argument for a distance of one input pixel
+  int64_t taps;       // most weights per output pixel
+  SplitDouble scale;  // input pixels per output pixel
+  float support;      // half the filter's width, in input pixels
+  float sharpness;    // the filter's argument at a distance of one input pixel
   AntialiasFilter filter;
 };
 
-// The output elements of a thread, which share their weights.
+// Output elements per thread; they share their weights.
 C10_METAL_CONSTEXPR unsigned kResizeBlock = 8;
 
-// A tensor of `rows` times `inputs` times `inner` elements is resized in the middle.
+// The sizes of a (rows, inputs, inner) tensor whose middle axis is resized.
 struct ResizeParameters {
   int64_t rows;
   int64_t inputs;

@@ -1,9 +1,9 @@
-// Antialiased resizing, forward and backward. The filter is a product of one for each axis, so the
-// axes are resized one after the other, by the same kernel: every output pixel is the sum of a few
-// neighbouring input pixels with weights from a table.
+// Antialiased resizing, forward and backward. The filter is separable, so the axes are resized one
+// after the other by the same kernel: every output pixel is a weighted sum of a few adjacent input
+// pixels, with weights from a table.
 //
-// For the gradient the table is transposed: every input pixel is the sum of the output pixels that
-// it contributed to, in a fixed order, without atomics.
+// The gradient uses the transposed table: every input pixel is a weighted sum of the output pixels
+// that it contributed to, in a fixed order, without atomics.
 #include <c10/metal/reduction_utils.h>
 #include <metalops/register_kernel.h>
 #include <metalops/strided.h>
@@ -28,7 +28,7 @@ inline float bicubic(float x) {
   return x < 2.0f ? (((x - 5.0f) * x + 8.0f) * x - 4.0f) * a : 0.0f;
 }
 
-// sin(pi x) / (pi x), windowed by the same of x / 3.
+// Returns sinc(pi x) sinc(pi x / 3), the Lanczos-3 filter, where sinc(t) = sin(t) / t.
 inline float lanczos(float x) {
   if (x == 0.0f) {
     return 1.0f;
@@ -51,20 +51,20 @@ inline float filtered(float x, AntialiasFilter filter) {
 
 // ---- tables -------------------------------------------------------------------------------------
 
-// Row i of a table has the weights of `count` pixels from `first` on, and zeros after them.
+// The nonzero weights of a table's row: `count` pixels from `first` on; the row is zero-padded.
 struct Window {
   int64_t first;
   int64_t count;
 };
 
-// A place on the axis, in input pixels: whole + fraction.
+// A coordinate on the axis, in input pixels: whole + fraction.
 struct Place {
   int64_t whole;
   float fraction;
 };
 
-// The center of an output pixel. In two floats, because one would leave nothing of the fraction at
-// the end of a long axis. Far beyond that end it does not matter where.
+// Returns the center of an output pixel. It is a double-float product: one float would lose the
+// fraction at the end of a long axis. Positions far beyond that end need not be accurate.
 inline Place center_of(int64_t output, constant AxisParameters& axis) {
   constexpr float kFarBeyond = 4.61168602e18f;  // 2^62
   const float rounded = static_cast<float>(output);
@@ -75,13 +75,13 @@ inline Place center_of(int64_t output, constant AxisParameters& axis) {
   return {static_cast<int64_t>(whole), (center.hi - whole) + center.lo};
 }
 
-// place + offset, rounded down and brought to the axis.
+// Returns the pixel at place + offset, rounded down and clamped to the axis.
 inline int64_t pixel_at(Place place, float offset, constant AxisParameters& axis) {
   const float steps = floor(place.fraction + offset);
   return clamp(place.whole + static_cast<int64_t>(steps), static_cast<int64_t>(0), axis.inputs);
 }
 
-// A thread for each output pixel.
+// Computes the weights of one output pixel per thread.
 kernel void antialias_weights(device float* weights [[buffer(0)]],
                               device Window* windows [[buffer(1)]],
                               constant AxisParameters& axis [[buffer(2)]],
@@ -108,7 +108,8 @@ kernel void antialias_weights(device float* weights [[buffer(0)]],
   }
 }
 
-// The number of windows that begin or, if kEnd, are over at the pixel. They come in order.
+// Returns the number of windows that begin or, if kEnd, end at or before the pixel. Windows are in
+// order.
 template <bool kEnd>
 inline int64_t windows_until(int64_t pixel, constant Window* windows, int64_t outputs) {
   int64_t low = 0;
@@ -125,8 +126,8 @@ inline int64_t windows_until(int64_t pixel, constant Window* windows, int64_t ou
   return low;
 }
 
-// A thread for each input pixel: the weights that it has in the windows that it lies in. taps: of
-// the transposed table.
+// Transposes the table: computes the weights that an input pixel has in the windows that contain
+// it. One thread per input pixel. taps: those of the transposed table.
 kernel void transposed_weights(
     device float* weights [[buffer(0)]], device Window* windows [[buffer(1)]],
     constant float* original_weights [[buffer(2)]], constant Window* original_windows [[buffer(3)]],
@@ -149,8 +150,8 @@ kernel void transposed_weights(
   }
 }
 
-// For images of bytes, weights are rounded to multiples of the smallest power of two with which
-// they fit into 16 bits, as on the CPU. One threadgroup; precision: the power's exponent, negated.
+// Rounds weights for uint8 images to 16-bit fixed point, as on the CPU: multiples of 2^-precision
+// for the largest precision that fits. Runs in one threadgroup.
 kernel void fixed_point_weights(device short* rounded [[buffer(0)]],
                                 device int* precision [[buffer(1)]],
                                 constant float* weights [[buffer(2)]],
@@ -194,13 +195,13 @@ struct FixedPointWeights {
   int finish(int sum) const { return clamp(sum >> precision, 0, 255); }
 };
 
-// From one element of a block to the next one.
+// Strides from one element of a block to the next.
 struct Steps {
   int64_t output;
   int64_t input;
 };
 
-// `size` output elements: sums of input elements that lie `inner` apart.
+// Computes `size` output elements: weighted sums of input elements with stride `inner`.
 template <typename Out, typename In, typename Weights>
 inline void resize_block(device Out* output, constant In* input, Steps steps, uint size,
                          Weights table, int64_t row, int64_t count, int64_t inner) {
@@ -220,8 +221,8 @@ inline void resize_block(device Out* output, constant In* input, Steps steps, ui
   }
 }
 
-// A thread for each block of elements with the same weights: neighbours in the dimensions within
-// the axis or, if these are short, of the rows.
+// Computes one block of elements with the same weights per thread: adjacent elements of the inner
+// dimensions or, if these are short, elements of adjacent rows.
 template <typename Out, typename In, typename Weights>
 inline void resize_along_axis(device Out* output, constant In* input, Weights table,
                               constant Window* windows, constant ResizeParameters& parameters,

@@ -15,15 +15,15 @@ struct AdagradParameters {
   uint32_t has_grad_scale;
 };
 
-// Of one launch: four buffers each, of the 31 that a kernel may have.
+// Tensors per launch: each takes four of the 31 buffers that a kernel may have.
 C10_METAL_CONSTEXPR unsigned kAdagradTensors = 6;
 
-C10_METAL_CONSTEXPR unsigned kAdagradPack = 4;  // neighbours that a thread takes
+C10_METAL_CONSTEXPR unsigned kAdagradPack = 4;  // adjacent elements per thread
 
 struct AdagradTensor {
-  uint32_t first_pack;  // of all packs of the launch
+  uint32_t first_pack;  // index of its first vector among all of the launch
   uint32_t elements;
-  uint32_t aligned;  // whether packs begin at a multiple of their size, in all that belongs to it
+  uint32_t aligned;  // true if its vectors are aligned in all of its tensors
 };
 
 struct AdagradTensors {

@@ -1,5 +1,5 @@
-// One step of Adagrad (J. Duchi et al., 2011) for one parameter tensor, or for several. All that
-// belong to a parameter lie in memory in the same way.
+// One step of Adagrad (J. Duchi et al., 2011) for one or several parameter tensors. All tensors of
+// a parameter have the same memory layout.
 
 #include <metalops/register_kernel.h>
 
@@ -14,15 +14,15 @@ struct alignas(kAdagradPack * sizeof(T)) AdagradPack {
   T of[kAdagradPack];
 };
 
-// An element of a parameter, with its gradient and the sum of its squares.
+// An element of a parameter, its gradient and the accumulated sum of squared gradients.
 struct AdagradElement {
   float param;
   float grad;
   float sum;
 };
 
-// What is the same for all tensors. found_inf: 1 if the scaled gradients of this step overflowed,
-// and the step is not to be made: what is written then is what was there.
+// The values common to all tensors. found_inf: 1 if the scaled gradients of this step overflowed;
+// then the step is skipped and the old values are written back.
 struct Adagrad {
   float lr;
   float grad_scale;
@@ -54,7 +54,7 @@ struct Adagrad {
     param[i] = static_cast<T>(element.param);
   }
 
-  // Four neighbours, or as many of them as `tensor` has.
+  // Updates four adjacent elements, or as many as `tensor` has.
   template <typename T>
   void step_pack(device T* param, device T* grad, device T* state_sum, float step, uint pack,
                  AdagradTensor tensor) const thread {
@@ -99,7 +99,7 @@ kernel void adagrad(device T* param [[buffer(0)]], device T* grad [[buffer(1)]],
   all.step_one(param, grad, state_sum, step, position.x);
 }
 
-// For kAdagradTensors tensors, whose packs are numbered one tensor after the other.
+// Updates kAdagradTensors tensors, whose vectors are numbered one tensor after the other.
 template <typename T>
 kernel void adagrad_together(device T* param0 [[buffer(0)]], device T* grad0 [[buffer(1)]],
                              device T* sum0 [[buffer(2)]], constant float& step0 [[buffer(3)]],

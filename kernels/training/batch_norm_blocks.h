@@ -1,5 +1,5 @@
-// How the threads of a group share a row: in blocks of 16 elements, which are whole cache lines or
-// halves of them, and which a CPU can take at once.
+// The division of a row among the threads of a group: in blocks of 16 elements, which are whole or
+// half cache lines, and which a CPU processes as vectors.
 #pragma once
 #include <metal_stdlib>
 
@@ -13,8 +13,8 @@ inline ::metal::float4 four(constant T* x) {
                          static_cast<float>(x[2]), static_cast<float>(x[3]));
 }
 
-// Calls visit(place) for each element of the blocks that belong to thread `lane` of `lanes`. The
-// row has `count` elements, `stride` apart, from `first` on.
+// Calls visit(place) for each element of the blocks of thread `lane` of `lanes`. The row has
+// `count` elements with stride `stride`, from `first` on.
 template <typename Visit>
 inline void for_blocks(int64_t first, int64_t count, int64_t stride, uint lane, uint lanes,
                        thread Visit& visit) {

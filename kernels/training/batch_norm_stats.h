@@ -7,7 +7,7 @@
 
 namespace metalops {
 
-// The elements of a channel are [outer][inner] in the input. Strides are counted in elements.
+// A channel's elements are [outer][inner] in the input. Strides are in elements.
 struct BatchNormStatsParameters {
   int64_t channels;
   int64_t outer;

@@ -1,9 +1,9 @@
 // batch_norm_update_stats: mean and variance of each channel, and their moving averages.
 //
-// A channel is the work of a threadgroup, or of a single thread where channels are short: squares
-// are summed in a second pass, of the deviations from the mean that the first one finds. Or a
-// channel is divided into parts, whose elements are read once and stay in registers meanwhile, and
-// which are combined in the order in which they lie. Sums are float whatever the tensors are.
+// A channel is processed by a threadgroup, or by a single thread if channels are short: squared
+// deviations are summed in a second pass, around the mean from the first. Alternatively a channel
+// is divided into parts, whose elements are read once and kept in registers, and whose moments are
+// combined in a fixed order. Sums are float for all dtypes.
 #include <c10/metal/reduction_utils.h>
 
 #include <metalops/register_kernel.h>
@@ -15,20 +15,20 @@
 using namespace metal;
 using namespace metalops;
 
-constant constexpr uint kAdjacentThreads = 256;  // the most in a group
+constant constexpr uint kAdjacentThreads = 256;  // limit of a threadgroup
 
 template <typename V>
 inline V term(V deviation, bool squared) {
   return squared ? deviation * deviation : deviation;
 }
 
-// The sum of x - origin or (x - origin)^2 over the elements of a channel in the blocks that belong
-// to thread `lane` of `lanes`.
+// Sums x - origin or (x - origin)^2 over the elements of a channel in the blocks of thread `lane`
+// of `lanes`.
 template <typename T>
 inline float sum_part(int64_t channel, constant T* input, float origin, bool squared,
                       constant BatchNormStatsParameters& parameters, uint lane, uint lanes) {
   const int64_t stride = parameters.inner_stride;
-  const int64_t blocks = (parameters.inner + kBlock - 1) / kBlock;  // of a row
+  const int64_t blocks = (parameters.inner + kBlock - 1) / kBlock;  // per row
   float4 sums[4] = {float4(0.0f), float4(0.0f), float4(0.0f), float4(0.0f)};
   float sum = 0.0f;
   for (int64_t block = lane; block < parameters.outer * blocks; block += lanes) {
@@ -74,7 +74,8 @@ inline void write_stats(int64_t channel, float mean, float squares, device P* me
   }
 }
 
-// T: of the input, P: of the statistics.
+// Computes the statistics with one thread per channel. T: dtype of the input; P: dtype of the
+// statistics.
 template <typename T, typename P>
 kernel void batch_norm_stats_short_rows(
     device P* means [[buffer(0)]], device P* variances [[buffer(1)]],
@@ -114,7 +115,7 @@ kernel void batch_norm_stats_rows(device P* means [[buffer(0)]], device P* varia
 
 // ---- parts of channels --------------------------------------------------------------------------
 
-// V is float4 where a thread takes four neighbouring elements at once, and float elsewhere.
+// V is float4 if a thread loads four adjacent elements at once, else float.
 
 template <typename T>
 inline void load(constant T* from, thread float& to) {
@@ -131,7 +132,7 @@ inline void load(constant T* from, thread float4& to) {
 inline float total(float x) { return x; }
 inline float total(float4 x) { return (x.x + x.y) + (x.z + x.w); }
 
-// Sums that overflow leave infinite means, which do not deviate from each other.
+// Sums that overflow give infinite means; the deviation of equal infinities is 0, not NaN.
 inline float deviation(float a, float b) { return a == b ? 0.0f : a - b; }
 inline float4 deviation(float4 a, float4 b) { return select(a - b, float4(0.0f), a == b); }
 
@@ -140,8 +141,8 @@ inline float4 unless_infinite(float4 x, float4 mean) {
   return select(x, float4(0.0f), isinf(mean));
 }
 
-// Of some elements. Their mean is mean + rest: where it is large against the deviations from it,
-// what rounding takes from it would show in the sum of their squares.
+// Moments of a set of elements. The mean is mean + rest: if it is large compared to the deviations,
+// its rounding error would be visible in the sum of squares.
 template <typename V>
 struct Moments {
   V sum;
@@ -149,14 +150,16 @@ struct Moments {
   V rest;
   V squares;
 
-  // around: the mean, rounded; deviations, squares: their sums, from it.
+  // Makes moments from sums relative to `around`, the rounded mean. deviations, squares: the sums
+  // of x - around and of its square.
   static Moments of(V sum, V around, V deviations, V squares, float count) {
     const V rest = unless_infinite(deviations / count, around);
     return {sum, around, rest, squares - unless_infinite(rest * deviations, around)};
   }
 };
 
-// Where a channel's element or pack `index` lies. Rows have `length` of them, `stride` apart.
+// Returns the offset of a channel's element or vector `index`. Rows have `length` of them, with
+// stride `stride`.
 inline int64_t place(uint index, uint length, int64_t stride,
                      constant BatchNormStatsParameters& parameters) {
   if (parameters.outer == 1) {
@@ -166,8 +169,8 @@ inline int64_t place(uint index, uint length, int64_t stride,
   return row * parameters.outer_stride + (index - row * length) * stride;
 }
 
-// Of channels that are not neighbours. A part is 16 elements for each thread of a group; those of
-// the threads are neighbours.
+// Computes moments of parts of channels that are not adjacent in memory. A part has 16 elements per
+// thread of a group, and adjacent threads have adjacent elements.
 template <typename T, typename V>
 kernel void batch_norm_stats_planes(device float4* parts [[buffer(0)]],
                                     constant T* input [[buffer(1)]],
@@ -217,7 +220,7 @@ kernel void batch_norm_stats_planes(device float4* parts [[buffer(0)]],
   }
 }
 
-// Whether little is left of the squares around a point when they become those around the mean.
+// Returns true if moving the origin to the mean would cancel most of the sum of squares.
 inline bool is_far(float deviations, float squares, float count) {
   return deviations * deviations > 0.9375f * squares * count;
 }
@@ -225,8 +228,8 @@ inline bool is_far(float4 deviations, float4 squares, float count) {
   return any(deviations * deviations > 0.9375f * squares * count);
 }
 
-// Of `count` rows, `step` apart. They are read once, around the mean of the first ones; twice only
-// where that turns out to be far from the mean of all.
+// Computes the moments of `count` rows with stride `step`. They are read once, relative to the mean
+// of the first ones, and a second time only if that is far from the overall mean.
 template <typename V, typename T>
 inline Moments<V> moments_of_rows(constant T* begin, uint first, uint step, uint count,
                                   constant BatchNormStatsParameters& parameters) {
@@ -272,8 +275,9 @@ inline Moments<V> moments_of_rows(constant T* begin, uint first, uint step, uint
   return Moments<V>::of(sum, around, deviations, squares, elements);
 }
 
-// Of channels that are neighbours. A part is rows_of_part elements of as many channels as `across`
-// threads take, a row of which has the same element.
+// Computes moments of parts of channels that are adjacent in memory. A part is rows_of_part
+// elements of as many channels as `across` threads have; a row of threads has the same element of
+// these channels.
 template <typename T, typename V>
 kernel void batch_norm_stats_adjacent(
     device float4* parts [[buffer(0)]], constant T* input [[buffer(1)]],
@@ -310,7 +314,7 @@ kernel void batch_norm_stats_adjacent(
   threadgroup float* all_rests = reinterpret_cast<threadgroup float*>(rests);
   threadgroup float* all_squares = reinterpret_cast<threadgroup float*>(square_sums);
   const uint width = across * kWidth;
-  const uint each = (end - first) / step;  // rows of a thread, or one more
+  const uint each = (end - first) / step;  // per thread, or one more
   const uint more = (end - first) - each * step;
   for (uint i = lane; i < width && column * width + i < channels; i += lanes) {
     float whole = 0.0f;
@@ -337,7 +341,8 @@ kernel void batch_norm_stats_adjacent(
   }
 }
 
-// A threadgroup for each channel, whose parts have `elements` elements, or the last one the rest.
+// Combines the parts of a channel in a threadgroup. Parts have `elements` elements; the last one
+// has the rest.
 template <typename P>
 kernel void batch_norm_stats_combine(
     device P* means [[buffer(0)]], device P* variances [[buffer(1)]],
@@ -372,7 +377,7 @@ kernel void batch_norm_stats_combine(
   if (lane == 0) {
     const Moments<float> found =
         Moments<float>::of(whole, mean, rest, squares, static_cast<float>(all));
-    const float squares_or_zero = found.squares < 0.0f ? 0.0f : found.squares;  // NaN stays
+    const float squares_or_zero = found.squares < 0.0f ? 0.0f : found.squares;  // NaN stays NaN
     write_stats(channel, mean + found.rest, squares_or_zero, means, variances, running_mean,
                 running_var, parameters);
   }

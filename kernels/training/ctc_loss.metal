@@ -1,10 +1,10 @@
-// Connectionist temporal classification: A. Graves et al., "Connectionist temporal classification:
-// labelling unsegmented sequence data with recurrent neural networks" (ICML 2006), whose equations
-// are named below. Everything is a logarithm.
+// CTC loss: A. Graves et al., "Connectionist temporal classification: labelling unsegmented
+// sequence data with recurrent neural networks" (ICML 2006); equation numbers below are theirs. All
+// probabilities are logarithms.
 //
-// State s of a sample with target l of length L is a blank if s is even, else label l[s / 2], of
-// 2 L + 1. A threadgroup walks a sample's time steps, its threads share the states of a step. The
-// gradient has a thread for each of its elements.
+// A target l of length L has 2 L + 1 states: state s is a blank if s is even, else label l[s / 2].
+// A threadgroup loops over a sample's time steps, and its threads share the states of a step. The
+// gradient has one thread per element.
 #include <c10/metal/error.h>
 
 #include <metalops/strided.h>
@@ -25,7 +25,7 @@ inline void report_label(int64_t label, constant CtcLossParameters& parameters,
                      parameters.labels, " labels");
 }
 
-// A sample of the batch. lengths: of the inputs, of the targets, and where each target begins.
+// A sample of the batch. lengths: the input lengths, the target lengths, and the targets' offsets.
 struct Sample {
   constant float* log_probs;
   constant long* target;
@@ -46,13 +46,13 @@ struct Sample {
     return (state & 1) == 0 ? parameters.blank : target[(state >> 1) * parameters.target_stride];
   }
 
-  // Whether a path may leave out the blank between this state and the one two before it.
+  // Returns true if a path may skip the blank between this state and the one two before it.
   bool skips_blank(int64_t state, constant CtcLossParameters& parameters) const {
     return state > 1 && (state & 1) != 0 &&
            label(state, parameters) != label(state - 2, parameters);
   }
 
-  // Of a label that does not exist: log(0).
+  // Returns the log probability of a label at a time step; log(0) for a label that does not exist.
   float log_prob(int64_t step, int64_t label, constant CtcLossParameters& parameters) const {
     if (!is_label(label, parameters)) {
       return -INFINITY;
@@ -68,7 +68,7 @@ inline void order(thread float& larger, thread float& smaller) {
   smaller = smaller > other ? other : smaller;
 }
 
-// log(exp(a) + exp(b) + exp(c)); NaN where one of them is NaN or, as on the CPU, infinity.
+// Returns log(exp(a) + exp(b) + exp(c)); NaN if one of them is NaN or, as on the CPU, infinity.
 inline float log_sum_exp(float a, float b, float c) {
   order(a, b);
   order(a, c);
@@ -83,8 +83,8 @@ inline float log_sum_exp(float a, float b, float c) {
 
 // ---- forward ------------------------------------------------------------------------------------
 
-// alpha of equations 6 and 7 and the loss of equation 8. log_alpha is log(0) wherever a sample has
-// no such step or state.
+// Forward variables: alpha of equations 6 and 7, and the loss of equation 8. log_alpha is log(0)
+// for steps and states that a sample does not have.
 kernel void ctc_loss_alpha(
     device float* losses [[buffer(0)]], device float* log_alphas [[buffer(1)]],
     constant float* log_probs [[buffer(2)]], constant long* targets [[buffer(3)]],
@@ -135,9 +135,9 @@ kernel void ctc_loss_alpha(
 
 // ---- backward -----------------------------------------------------------------------------------
 
-// beta of equations 10 and 11; and, for the gradient, lists of where in the target each label
-// occurs: `last` holds for each label the last place, `previous` for each place the one before it
-// with the same label, -1 for none.
+// Backward variables: beta of equations 10 and 11; and, for the gradient, linked lists of each
+// label's positions in the target. `last` holds each label's last position, `previous` the position
+// before each one with the same label, -1 for none.
 kernel void ctc_loss_backward_beta(
     device float* log_betas [[buffer(0)]], device int* all_last [[buffer(1)]],
     device int* all_previous [[buffer(2)]], constant float* losses [[buffer(3)]],
@@ -192,8 +192,8 @@ kernel void ctc_loss_backward_beta(
   }
 }
 
-// The logarithm of a sum, of whose terms the logarithms are given: all to compare() first, which
-// finds the largest, then to add() once more.
+// Log-sum-exp in two passes: compare() is called for all values to find the max, then add() for all
+// of them.
 struct LogSum {
   float largest = -INFINITY;
   float sum = 0.0f;
@@ -203,7 +203,7 @@ struct LogSum {
   float result() const { return precise::log(sum) + largest; }
 };
 
-// Equation 16: the derivative by log_probs, laid out as grad_input: step, sample, label.
+// Equation 16: the derivative with respect to log_probs. grad_input is (steps, samples, labels).
 kernel void ctc_loss_backward(
     device float* grad_input [[buffer(0)]], constant float* grad_output [[buffer(1)]],
     constant float* losses [[buffer(2)]], constant float* log_alphas [[buffer(3)]],

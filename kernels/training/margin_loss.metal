@@ -1,9 +1,8 @@
 // multi_margin_loss and multilabel_margin_loss with their gradients.
 //
-// A row is the work of a threadgroup, or of a single thread where rows are short. In both cases
-// thread `lane` of `lanes`, a power of two, owns every lanes-th class from `lane` on: nobody else
-// writes what belongs to them. Sums are float whatever the tensors are. A target that is not a
-// class is reported to the host and takes no part.
+// A row is processed by a threadgroup, or by a single thread if rows are short. In both cases
+// thread `lane` of `lanes`, a power of two, owns classes lane, lane + lanes, ... exclusively. Sums
+// are float for all dtypes. A target that is not a class is reported to the host and ignored.
 #include <c10/metal/error.h>
 #include <c10/metal/reduction_utils.h>
 
@@ -20,14 +19,16 @@ inline bool owns(uint lane, uint lanes, int64_t i) {
   return (static_cast<uint>(i) & (lanes - 1)) == lane;
 }
 
-// ---- multi_margin_loss: the sum over the classes i other than the target y of
-//      weight[y] max(0, margin - x[y] + x[i])^power -----------------------------------------------
+// ---- multi_margin_loss --------------------------------------------------------------------------
+
+// The loss is the sum over the classes i other than the target y of weight[y] max(0, margin - x[y]
+// + x[i])^power.
 
 template <typename T>
 struct MultiMarginRow {
   constant T* x;
   int64_t target;
-  bool valid;    // whether the target is a class
+  bool valid;    // true if the target is a class
   float margin;  // margin - x[y]
   float weight;
 
@@ -41,7 +42,7 @@ struct MultiMarginRow {
   }
 };
 
-// What the classes of one thread contribute.
+// Returns the contribution of one thread's classes to the loss.
 template <typename T>
 inline float multi_margin_part(MultiMarginRow<T> row, constant MarginLossParameters& parameters,
                                uint lane, uint lanes) {
@@ -54,7 +55,7 @@ inline float multi_margin_part(MultiMarginRow<T> row, constant MarginLossParamet
   return sum;
 }
 
-// Writes the derivatives by the classes of one thread other than the target; returns their sum.
+// Writes the derivatives by one thread's classes other than the target, and returns their sum.
 template <typename T>
 inline float multi_margin_derivatives(MultiMarginRow<T> row, device T* grad_input, float grad,
                                       constant MarginLossParameters& parameters, uint lane,
@@ -157,10 +158,12 @@ kernel void multi_margin_loss_backward_rows(
   }
 }
 
-// ---- multilabel_margin_loss: the sum over the targets y, which are those before the first
-//      negative one, and the classes i that are no target of max(0, 1 - x[y] + x[i]) --------------
+// ---- multilabel_margin_loss ---------------------------------------------------------------------
 
-// Marks the targets among the classes of one thread, and returns what those classes contribute.
+// The loss is the sum of max(0, 1 - x[y] + x[i]) over the targets y, which end at the first
+// negative one, and the classes i that are no target.
+
+// Marks the targets among one thread's classes, and returns these classes' contribution.
 template <typename T>
 inline float multilabel_margin_part(int64_t row, device T* is_targets, constant T* input,
                                     constant long* all_targets,
@@ -227,8 +230,9 @@ kernel void multilabel_margin_loss_rows(
   }
 }
 
-// A thread for each class of each row: how many targets' margins it violates or, if it is a target,
-// how many classes violate its own, as often as it is named.
+// Computes the gradient of one class of a row per thread. It counts the targets whose margin the
+// class violates or, for a target, the classes that violate its own, as often as the target is
+// listed.
 template <typename T>
 kernel void multilabel_margin_loss_backward(
     device T* grad_input [[buffer(0)]], constant T* grad_output [[buffer(1)]],
@@ -274,7 +278,7 @@ kernel void multilabel_margin_loss_backward(
 
 // ---- reduction ----------------------------------------------------------------------------------
 
-// The sum of all losses, by one threadgroup.
+// Sums all losses in one threadgroup.
 kernel void sum_losses(device float* result [[buffer(0)]], constant float* losses [[buffer(1)]],
                        constant long& count [[buffer(2)]],
                        uint lane [[thread_position_in_threadgroup]],
