@@ -1,3 +1,5 @@
+// Boxed autograd kernels: the graph node that calls a backward operator, forward-mode tangents, and
+// the nodes of operators without a derivative.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/zeros_like.h>
@@ -22,14 +24,14 @@ using torch::autograd::variable_list;
 using torch::dynamo::autograd::CompiledNodeArgs;
 using torch::dynamo::autograd::SwapSavedVariables;
 
-// How to call the backward operator of an operator.
+// Calls the backward operator of an operator.
 struct BackwardCall {
   BackwardCall(const c10::FunctionSchema& forward, const c10::OperatorHandle& backward,
                bool is_halved)
       : op(backward), name(forward.name()), is_halved(is_halved) {
     const auto& arguments = backward.schema().arguments();
     has_mask = arguments.back().name() == kOutputMask;
-    // After grad_output.
+    // Positions of the arguments after grad_output.
     for (size_t i = forward.returns().size(); i < arguments.size() - has_mask; ++i) {
       const auto position = forward.argumentIndexWithName(arguments[i].name());
       TORCH_CHECK(position.has_value(), backward.schema().name(), ": ", forward.name(),
@@ -43,8 +45,8 @@ struct BackwardCall {
                 " returns more gradients than ", forward.name(), " has tensor arguments");
   }
 
-  // Runs the operator. arguments: those after grad_output. wanted: which of the gradients that it
-  // returns; the others are undefined where it can leave them out.
+  // Runs the backward operator. arguments: those after grad_output. wanted: which gradients are
+  // wanted; the others are undefined if the operator has a mask.
   variable_list operator()(const variable_list& grad_outputs, c10::ArrayRef<c10::IValue> arguments,
                            const std::vector<bool>& wanted) const {
     torch::jit::Stack stack(grad_outputs.begin(), grad_outputs.end());
@@ -65,7 +67,7 @@ struct BackwardCall {
     return gradients;
   }
 
-  // The parts of an argument that are operands of their own.
+  // Returns the operands of an argument: its halves, or the argument itself.
   std::vector<at::Tensor> parts(const at::Tensor& argument) const {
     return is_halved ? argument.chunk(2, /*dim=*/-1) : std::vector<at::Tensor>{argument};
   }
@@ -74,14 +76,14 @@ struct BackwardCall {
   std::string name;  // of the forward operator
   bool is_halved;
   bool has_mask;
-  std::vector<size_t> positions;  // of its arguments after grad_output, in the forward operator's
+  std::vector<size_t> positions;  // in the forward operator, of the arguments after grad_output
   size_t gradients = 0;
 };
 
-// The gradients of an operator's tensor arguments, undefined where `wanted` is false. gradients:
-// one for each result, of which at least one is defined. arguments: the backward operator's after
-// these. is_complex: of the operator's tensor arguments. zeros(i) stands for gradient i if that is
-// not defined.
+// Computes the gradients of an operator's tensor arguments, undefined where `wanted` is false.
+// gradients: one for each result, at least one of them defined. arguments: the backward operator's
+// arguments after these. is_complex: for each of the operator's tensor arguments. zeros(i) replaces
+// gradient i if that is undefined.
 template <class Zeros>
 variable_list run_backward(const BackwardCall& call, const variable_list& gradients,
                            c10::ArrayRef<c10::IValue> arguments, const std::vector<bool>& wanted,
@@ -121,7 +123,8 @@ class BackwardNode final : public torch::autograd::Node {
  public:
   explicit BackwardNode(std::shared_ptr<const BackwardCall> call) : call_(std::move(call)) {}
 
-  // arguments: the forward operator's; changed: the tensor among them that it overwrites, or null.
+  // Saves the arguments. arguments: the forward operator's; changed: the tensor among them that it
+  // overwrites, or null.
   void save(c10::ArrayRef<c10::IValue> arguments, const c10::TensorImpl* changed) {
     for (const auto position : call_->positions) {
       const auto& argument = arguments[position];
@@ -151,7 +154,8 @@ class BackwardNode final : public torch::autograd::Node {
                         [this](size_t i) { return metadata(i).zeros_like(); });
   }
 
-  // Compiled autograd keeps one graph for all nodes of which this collects the same.
+  // Collects what identifies the graph: compiled autograd keeps one graph for all nodes that
+  // collect the same.
   void compiled_args(CompiledNodeArgs& args) const override {
     TORCH_CHECK(!released_, torch::autograd::ERR_BACKWARD_TWICE);
     args.collect(call_->op.schema().name());
@@ -165,7 +169,7 @@ class BackwardNode final : public torch::autograd::Node {
     args.collect(wanted());
   }
 
-  // Puts a call of run_backward() into the graph.
+  // Adds a call of run_backward() to the graph.
   variable_list apply_with_saved(const variable_list& gradients,
                                  SwapSavedVariables& saved) override {
     namespace dynamo = torch::dynamo::autograd;
@@ -210,7 +214,7 @@ class BackwardNode final : public torch::autograd::Node {
     }
   }
 
-  // gelu_new_backward: GeluNewBackward
+  // Returns the node's name: GeluNewBackward for gelu_new_backward.
   std::string name() const override {
     const auto& full = call_->op.schema().name();
     std::string result;
@@ -225,7 +229,7 @@ class BackwardNode final : public torch::autograd::Node {
   }
 
  private:
-  // What the backward operator takes after the gradients.
+  // Returns the backward operator's arguments after the gradients.
   std::vector<c10::IValue> saved_arguments() {
     std::lock_guard<std::mutex> lock(mutex_);
     TORCH_CHECK(!released_, torch::autograd::ERR_BACKWARD_TWICE);
@@ -251,8 +255,8 @@ class BackwardNode final : public torch::autograd::Node {
 
   std::shared_ptr<const BackwardCall> call_;
   std::vector<torch::autograd::SavedVariable> tensors_;
-  std::vector<c10::IValue> others_;  // None stands for the next of tensors_
-  std::vector<bool> is_complex_;     // the forward operator's tensors
+  std::vector<c10::IValue> others_;  // None: the argument is the next of tensors_
+  std::vector<bool> is_complex_;     // for each of the forward operator's tensors
   bool released_ = false;
 };
 
@@ -287,8 +291,8 @@ void run_below_autograd(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
 }
 
-// Runs an operator. If its arguments require gradients, what make_node(arguments, changed) returns
-// becomes the origin of its results; changed: the argument that it overwrites, or null.
+// Runs an operator. If its arguments require gradients, the node that make_node(arguments, changed)
+// returns becomes the grad_fn of its results. changed: the argument that it overwrites, or null.
 template <class MakeNode>
 void run_recorded(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
                   bool inplace, const MakeNode& make_node) {
@@ -313,12 +317,12 @@ void run_recorded(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch
   }
 }
 
-// The tangents of an operator's results. Gradients are linear in grad_output and belong to one
-// element each, so the operator that computes them computes tangents as well: what it makes of
-// argument i's tangent in the place of grad_output, as gradient i, is that argument's share.
+// Computes the tangents of an operator's results (forward mode). The backward operator does this
+// too, because gradients are linear in grad_output and elementwise: gradient i, with argument i's
+// tangent in place of grad_output, is that argument's contribution.
 class Tangents {
  public:
-  // arguments: the forward operator's, with the values from before the call.
+  // arguments: the forward operator's, with their values from before the call.
   Tangents(const BackwardCall& call, c10::ArrayRef<c10::IValue> arguments) : call_(call) {
     for (const auto& argument : arguments) {
       if (argument.isTensor()) {
@@ -336,7 +340,7 @@ class Tangents {
     }
   }
 
-  // results: the forward operator's.
+  // Returns the tangent of a result. results: the forward operator's.
   at::Tensor operator()(c10::ArrayRef<c10::IValue> results, size_t index) const {
     const auto& result = results[index].toTensor();
     const auto computed = call_.op.schema().returns().size();
@@ -373,7 +377,7 @@ class Tangents {
   std::vector<c10::IValue> arguments_;  // of the backward operator, after the gradients
 };
 
-// Kernel of the functional and the in-place overload.
+// The Autograd kernel of the functional and the in-place overload.
 class DifferentiableKernel final : public c10::OperatorKernel {
  public:
   DifferentiableKernel(std::shared_ptr<const BackwardCall> call, bool inplace)
@@ -386,7 +390,7 @@ class DifferentiableKernel final : public c10::OperatorKernel {
     if (has_tangent(arguments)) {
       auto originals = arguments.vec();
       if (inplace_) {
-        originals[0] = originals[0].toTensor().clone();  // with its tangent
+        originals[0] = originals[0].toTensor().clone();  // including its tangent
       }
       tangents.emplace(*call_, originals);
     }
@@ -415,7 +419,7 @@ class DifferentiableKernel final : public c10::OperatorKernel {
   const bool inplace_;
 };
 
-// Kernel of a backward operator: its own kernel runs where nothing has to be recorded.
+// The Autograd kernel of a backward operator: runs its own kernel if nothing has to be recorded.
 class FormulaKernel final : public c10::OperatorKernel {
  public:
   explicit FormulaKernel(Formula formula) : formula_(std::move(formula)) {}
@@ -454,7 +458,7 @@ class FormulaKernel final : public c10::OperatorKernel {
   const Formula formula_;
 };
 
-// Raises when gradients arrive.
+// A node that raises when gradients arrive.
 class NotDifferentiableNode final : public torch::autograd::Node {
  public:
   explicit NotDifferentiableNode(std::string message) : message_(std::move(message)) {}
@@ -467,7 +471,8 @@ class NotDifferentiableNode final : public torch::autograd::Node {
   const std::string message_;
 };
 
-// Kernel of operators without a derivative: backward through them raises NotImplementedError.
+// The Autograd kernel of operators without a derivative: backward through them raises
+// NotImplementedError.
 class NotDifferentiableKernel final : public c10::OperatorKernel {
  public:
   NotDifferentiableKernel(std::string message, bool inplace)
@@ -494,7 +499,7 @@ class NotDifferentiableKernel final : public c10::OperatorKernel {
   const bool inplace_;
 };
 
-// Kernel of the out overload, which is never differentiable.
+// The Autograd kernel of the out= overload, which is never differentiable.
 class OutKernel final : public c10::OperatorKernel {
  public:
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,

@@ -9,8 +9,8 @@
 // returns gradients3.
 //
 // Everything is float; alpha is a scalar that is the same for all elements (0 for operators without
-// one). Bit i of `wanted` says whether gradient i is; in the place of the others the kernel finds
-// the first wanted one's buffer. All tensors have the same dtype. The kernels are called
+// one). Bit i of `wanted` is set if gradient i is wanted; for the others the kernel is passed the
+// first wanted gradient's buffer. All tensors have the same dtype. The kernels are called
 // NAME_dense_<dtype>, NAME_rows_<dtype> (for matrices whose rows are contiguous, such as the halves
 // of a tensor's last dimension) and NAME_strided_<dtype>.
 #pragma once
@@ -32,8 +32,8 @@ struct gradients3 {
   float c;
 };
 
-// What is to be written where the buffers of unwanted gradients are that of the first wanted one.
-// Without branches, so that loops over threads stay vector loops.
+// Replaces unwanted gradients by the first wanted one, whose buffer they share. It has no branches,
+// so that loops over threads vectorise.
 inline gradients2 only(uint wanted, gradients2 x) {
   const float first = wanted & 1 ? x.a : x.b;
   return {first, wanted & 2 ? x.b : first};
@@ -74,7 +74,8 @@ kernel void ternary_backward_dense(device T* grad_a [[buffer(0)]], device T* gra
   grad_c[index] = T(result.c);
 }
 
-// Row y of operand n starts at y * row_strides[n], in elements; the grid's x runs along the rows.
+// Kernels for matrices: row y of operand n starts at y * row_strides[n], in elements; the grid's x
+// runs along the rows.
 
 template <typename T, typename F>
 kernel void binary_backward_rows(device T* grad_a [[buffer(0)]], device T* grad_b [[buffer(1)]],
@@ -113,8 +114,8 @@ kernel void ternary_backward_rows(device T* grad_a [[buffer(0)]], device T* grad
   grad_c[y * row_strides[2] + x] = T(result.c);
 }
 
-// The strides of all operands lie in one buffer, operand after operand, in bytes. The grid is
-// two-dimensional: x runs along the innermost dimension, y over the rest.
+// Kernels for any strides: the strides of all operands are in one buffer, operand after operand, in
+// bytes. The grid is two-dimensional: x runs along the innermost dimension, y over the rest.
 
 template <typename T, typename F>
 kernel void binary_backward_strided(

@@ -9,8 +9,8 @@
 
 namespace metalops {
 
-// Registers a Functor made of `arguments`, a c10::OperatorKernel that works on the dispatcher's
-// stack, as the kernel of an overload ("ns::name" or "ns::name.overload").
+// Registers a Functor, constructed from `arguments`, as the kernel of an overload ("ns::name" or
+// "ns::name.overload"). Functor is a c10::OperatorKernel that works on the dispatcher's stack.
 template <class Functor, class... Arguments>
 METALOPS_HIDDEN inline void implement_boxed(torch::Library& m, const std::string& overload,
                                             c10::DispatchKey key, Arguments&&... arguments) {

@@ -12,7 +12,7 @@
 
 namespace metalops {
 
-// An operator's name without the namespace: "add" of "aten::add".
+// Returns an operator's name without the namespace: "add" for "aten::add".
 METALOPS_HIDDEN inline std::string_view unqualified(std::string_view name) {
   return name.substr(name.rfind(':') + 1);
 }
@@ -22,8 +22,8 @@ struct NamedTensor {
   const char* name;  // the argument's
 };
 
-// Raises RuntimeError unless all are on one device, as torch's generated code does. name: of the
-// operator.
+// Raises RuntimeError unless all tensors are on one device, as torch's generated code does. name:
+// the operator's.
 METALOPS_HIDDEN inline void check_same_device(const char* name,
                                               std::initializer_list<NamedTensor> tensors) {
   std::optional<at::Device> device;
@@ -32,14 +32,14 @@ METALOPS_HIDDEN inline void check_same_device(const char* name,
   }
 }
 
-// Raises NotImplementedError unless `has_kernel`. name: of the operator, with or without namespace.
+// Raises NotImplementedError unless `has_kernel`. name: the operator's, with or without namespace.
 METALOPS_HIDDEN inline void check_dtype(bool has_kernel, std::string_view name,
                                         at::ScalarType type) {
   TORCH_CHECK_NOT_IMPLEMENTED(has_kernel, "\"", unqualified(name), "\" not implemented for '", type,
                               "'");
 }
 
-// Whether it is one of Metal's floating-point types: float32, float16 or bfloat16.
+// Returns true for Metal's floating-point types: float32, float16 and bfloat16.
 METALOPS_HIDDEN inline bool is_metal_float(at::ScalarType type) {
   return type == at::kFloat || type == at::kHalf || type == at::kBFloat16;
 }

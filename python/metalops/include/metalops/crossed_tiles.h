@@ -1,29 +1,29 @@
-// Elementwise kernels on tensors that lie across each other, one transposed and another not, as
-// NVIDIA's GPUs run them. kernel/functor/metal_text.py writes the kernels, of which each is for
-// operands that lie and are aligned in one way; kernel/functor/crossed_tiles.py says in which, and
-// makes their layouts.
+// Elementwise kernels on tensors of which some are transposed relative to the others, for NVIDIA's
+// GPUs. kernel/functor/metal_text.py generates the kernels, each for one combination of operand
+// layouts and alignments; kernel/functor/crossed_tiles.py chooses the combination and makes the
+// layouts.
 //
-// A threadgroup computes a square tile of a matrix, whose columns are the fastest dimension of the
-// results and whose rows are the one along which operands lie that are across. Neighbouring lanes
-// read neighbouring elements of every operand, as packs where these are aligned. What was read
-// along the rows is exchanged in threadgroup memory, so that the results are written along the
-// columns.
+// A threadgroup computes a square tile of a matrix. Its columns are the fastest dimension of the
+// results, and its rows the dimension along which transposed operands are contiguous. Adjacent
+// lanes load adjacent elements of every operand (coalesced), as vectors where these are aligned.
+// Tiles of transposed operands are exchanged through threadgroup memory, so that results are stored
+// along the columns.
 #pragma once
 #include <metal_stdlib>
 
 namespace metalops {
 
-constant constexpr uint kCrossedElements = 16;   // of a thread
+constant constexpr uint kCrossedElements = 16;   // per thread
 constant constexpr uint kCrossedDimensions = 6;  // besides those of the matrix
 
 // Strides are in elements.
 struct CrossedOperand {
   long strides[kCrossedDimensions];
-  uint column_stride;  // from one column to the next
+  uint column_stride;  // between columns
   uint row_stride;
 };
 
-// The results come first.
+// The layout of all operands, results first.
 template <uint N>
 struct CrossedLayout {
   CrossedOperand operands[N];
@@ -40,15 +40,14 @@ struct alignas(Count * sizeof(T)) CrossedPack {
   T values[Count];
 };
 
-// How the threads share the elements of a tile of Side x Side: a line (that is a row, or a column
-// where the rows are what neighbouring lanes read) has Side / kCount lanes, each with kCount
-// elements: neighbours if they are read as Packs of so many, else apart by as many as there are
-// lanes.
+// The distribution of a tile of Side x Side over threads. A line is a row, or a column in operands
+// that are read along the rows. It has Side / kCount lanes with kCount elements each: adjacent ones
+// if they are loaded as Packs, else elements kLanes apart.
 template <uint Side, uint Pack>
 struct CrossedShares {
   static constexpr constant uint kCount = Pack > 1 ? Pack : 2;
   static constexpr constant uint kLanes = Side / kCount;
-  static constexpr constant uint kLines = kCrossedElements / kCount;  // of a thread
+  static constexpr constant uint kLines = kCrossedElements / kCount;  // per thread
   static constexpr constant uint kStep = Side / kLines;               // lines at once
   static constexpr constant uint kApart = Pack > 1 ? 1 : kLanes;
 
@@ -56,7 +55,7 @@ struct CrossedShares {
   static uint line(uint thread_index) { return thread_index / kLanes; }
 };
 
-// The elements of a thread, line after line.
+// The elements of a thread, line by line.
 template <typename T>
 using CrossedTile = ::metal::array<T, kCrossedElements>;
 
@@ -79,7 +78,7 @@ inline CrossedPlace crossed_place(uint group, uint thread_index,
   return place;
 }
 
-// Of the matrix's first element in an operand.
+// Returns the offset of the matrix's first element in an operand.
 template <uint N>
 inline long crossed_offset(CrossedPlace place, uint operand, constant CrossedLayout<N>& layout) {
   long offset = 0;
@@ -93,9 +92,10 @@ inline long crossed_offset(CrossedPlace place, uint operand, constant CrossedLay
   return offset;
 }
 
-// Own: how the results are shared. Pack: how many elements of the operand are aligned together;
-// those that do not cross are shared as the results are, also where they are not. Elements that the
-// matrix does not have are copies of others.
+// Loads a thread's elements of an operand. Own: vector width in the distribution of the results.
+// Pack: number of elements of the operand that are aligned together. Operands that do not cross are
+// distributed as the results are, whatever their alignment. Out-of-range elements are copies of
+// others.
 template <typename T, uint Side, uint Own, uint Pack, bool Crosses, uint N>
 inline CrossedTile<T> crossed_load(constant T* data, uint operand, CrossedPlace place,
                                    constant CrossedLayout<N>& layout) {
@@ -120,7 +120,7 @@ inline CrossedTile<T> crossed_load(constant T* data, uint operand, CrossedPlace 
       }
     }
   } else {
-    // From line to line they have one offset.
+    // Elements of all lines have one offset.
     constant T* elements[Shares::kCount];
     for (uint j = 0; j < Shares::kCount; ++j) {
       elements[j] = data + ::metal::min(first + j * Shares::kApart, size - 1) * stride;
@@ -135,15 +135,16 @@ inline CrossedTile<T> crossed_load(constant T* data, uint operand, CrossedPlace 
   return tile;
 }
 
-// Shares a tile as the results are that was read along the rows. Own, Pack: as for crossed_load.
+// Redistributes a tile that was read along the rows in the way of the results. Own, Pack: as for
+// crossed_load.
 template <typename T, uint Side, uint Own, uint Pack>
 inline CrossedTile<T> crossed_exchange(CrossedTile<T> tile, threadgroup T* memory,
                                        uint thread_index) {
   using From = CrossedShares<Side, Pack>;
   using To = CrossedShares<Side, Own>;
-  // Of a column in memory; odd, so that neighbouring lanes meet in few banks either way.
+  // The pitch of a column in memory; it is odd to avoid bank conflicts in both directions.
   constexpr uint kPitch = Side + 1;
-  // What was exchanged before has been read.
+  // The previous exchange must have been read.
   ::metal::threadgroup_barrier(::metal::mem_flags::mem_threadgroup);
   threadgroup T* read = memory + From::line(thread_index) * kPitch + From::first(thread_index);
   for (uint i = 0; i < From::kLines; ++i) {

@@ -1,3 +1,5 @@
+// Chooses the variant of an elementwise kernel (dense, rows, strided) and binds operands, scalars
+// and layout to its buffers.
 #include <ATen/TensorIterator.h>
 #include <c10/metal/common.h>
 #include <metalops/elementwise_launch.h>
@@ -12,7 +14,7 @@ namespace metalops {
 
 namespace {
 
-// Whether the iterator walks matrices whose rows are contiguous.
+// Returns true if the operands are matrices with contiguous rows.
 bool has_contiguous_rows(const at::TensorIteratorBase& iter) {
   if (iter.ndim() != 2) {
     return false;

@@ -1,5 +1,5 @@
-// Launching elementwise kernels that are neither unary, binary nor ternary in torch's sense: with
-// several results, more inputs or more scalars. They come in three variants, of which
+// Launch of elementwise kernels that are neither unary, binary nor ternary in torch's sense: they
+// have several results, more inputs or more scalars. They come in three variants, of which
 // <metalops/backward.h> has examples:
 //
 //   NAME_dense_TYPE     all operands are contiguous
@@ -18,15 +18,15 @@ namespace metalops {
 using SetScalars =
     c10::function_ref<unsigned(at::native::mps::MetalKernelFunction& kernel, unsigned index)>;
 
-// The buffers of a kernel are the iterator's operands, the outputs first; the scalars; and the
+// Launches a kernel. Its buffers are the iterator's operands, outputs first; the scalars; and the
 // layout (none, the row strides, or the sizes, strides and number of dimensions).
 METALOPS_HIDDEN void launch_elementwise(at::native::mps::MetalShaderLibrary& library,
                                         at::TensorIteratorBase& iter, const KernelName& name,
                                         const KernelName& type, SetScalars set_scalars);
 
-// name: as registered in the kernel file. The iterator's operands are the gradients, grad_output
-// and the inputs, in this order, all of the same floating dtype and on the device. scalars: as
-// pointwise::Launch has them, of which the kernel knows a first number as alpha.
+// Launches a backward kernel. name: as registered in the kernel file. The iterator's operands are
+// the gradients, grad_output and the inputs, in this order, all of one floating dtype and on the
+// device. scalars: as passed to pointwise::Launch; the first of several is the kernel's alpha.
 METALOPS_HIDDEN void launch_backward(at::native::mps::MetalShaderLibrary& library,
                                      at::TensorIteratorBase& iter, const KernelName& name,
                                      c10::ArrayRef<c10::Scalar> scalars);

@@ -1,3 +1,5 @@
+// The functionalization kernel: runs the functional overload on the tensors inside the functional
+// wrappers, and replaces the values of the arguments that are written.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <metalops/boxed.h>
 #include <metalops/functionalize.h>

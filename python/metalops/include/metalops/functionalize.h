@@ -1,6 +1,6 @@
-// torch.compile and torch.export replace what writes to a tensor by a function of its inputs. For
-// operators of ATen torch generates this; for the out= and in-place overloads of others the kernel
-// here calls the functional overload.
+// Functionalization: torch.compile and torch.export replace an operator that writes to a tensor by
+// one that returns its results. torch generates this for ATen's operators; for the out= and
+// in-place overloads of others, the kernel here calls the functional overload.
 #pragma once
 #include <metalops/library.h>
 #include <torch/library.h>
@@ -9,10 +9,10 @@
 
 namespace metalops {
 
-// overload: the one that writes, "ns::name.out" or "ns::name_". functional: the overload whose
-// arguments are the first ones of the one that writes. written: position of the first of the
-// arguments that the latter writes its results to. resizes: whether they take on the results'
-// shapes.
+// Registers the functionalization kernel of an overload. overload: the one that writes,
+// "ns::name.out" or "ns::name_". functional: the overload whose arguments are the first arguments
+// of that one. written: position of the first argument that results are written to. resizes: true
+// if these arguments take on the results' shapes.
 METALOPS_HIDDEN void implement_functionalization(torch::Library& m, const std::string& overload,
                                                  const c10::OperatorHandle& functional,
                                                  size_t written, bool resizes);

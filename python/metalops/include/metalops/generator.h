@@ -1,5 +1,5 @@
-// Random numbers of a kernel: the generator's Philox stream, whose places hold four 32-bit numbers
-// each (c10::metal::philox4::rand(seed, place)).
+// Random numbers for kernels: the generator's Philox stream, each of whose positions holds four
+// 32-bit numbers (c10::metal::philox4::rand(seed, place)).
 #pragma once
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
@@ -12,8 +12,8 @@
 
 namespace metalops {
 
-// Raises RuntimeError, as torch does, for a generator of another device than the tensor's. An mps
-// generator leads to the kernel for mps with tensors of the CPU too.
+// Raises RuntimeError, as torch does, if the generator's device is not the tensor's. An mps
+// generator selects the kernel for mps even if the tensors are on the CPU.
 METALOPS_HIDDEN inline void check_generator(const std::optional<at::Generator>& generator,
                                             const at::TensorBase& tensor) {
   if (!generator.has_value() || !generator->defined()) {
@@ -29,8 +29,8 @@ struct StreamPlace {
   uint64_t offset;
 };
 
-// Where `count` places of the stream begin that nobody else gets. Without a generator it is the
-// default one's.
+// Reserves `count` positions of the generator's stream, or of the default generator's stream if
+// there is none, and returns where they begin.
 METALOPS_HIDDEN inline StreamPlace take_from_stream(const std::optional<at::Generator>& generator,
                                                     uint64_t count) {
   auto chosen = generator.has_value() && generator->defined()

@@ -1,5 +1,4 @@
-// Names of kernels that a launch puts together: metalops::KernelName("mode_rows_") +
-// metal_type(type).
+// Kernel names composed at launch: metalops::KernelName("mode_rows_") + metal_type(type).
 #pragma once
 #include <c10/util/Exception.h>
 #include <metalops/library.h>
@@ -12,9 +11,9 @@
 
 namespace metalops {
 
-// A name in parts, which are texts that live as long as the process and never change (literals and
-// what metal_type() returns): a kernel is found by their addresses, and the text is put together
-// only when that is the first time.
+// A name in parts. The parts are texts that live as long as the process and never change (literals
+// and results of metal_type()), so a kernel is looked up by their addresses, and the whole text is
+// composed only the first time.
 class METALOPS_HIDDEN KernelName {
  public:
   KernelName(const char* text) : parts_{text}, count_(1) {}
@@ -55,12 +54,12 @@ class METALOPS_HIDDEN KernelName {
   size_t count_;
 };
 
-// The kernel of that name, in a library that lives as long as the process. Takes no lock but the
-// first time.
+// Returns the kernel of that name. The library must live as long as the process. Takes a lock only
+// the first time.
 METALOPS_HIDDEN at::native::mps::MetalKernelFunction& kernel(
     at::native::mps::MetalShaderLibrary& library, const KernelName& name);
 
-// Calls body() between the start and the end of the encoding of one launch of the kernel.
+// Encodes one launch of the kernel: calls body() between the start and the end of the encoding.
 template <class Body>
 METALOPS_HIDDEN inline void encode(at::native::mps::MetalKernelFunction& kernel, const Body& body) {
   const auto block = [&] {

@@ -1,4 +1,4 @@
-// How the build helper hands a Metal source file to <metalops/library.h>: for every .metal file it
+// The interface between the build helper and <metalops/library.h>: for every .metal file the helper
 // generates a translation unit with one KernelSource. Extensions do not use this header themselves.
 #pragma once
 #include <atomic>
@@ -7,7 +7,8 @@ namespace metalops::detail {
 
 struct OpenedLibrary;
 
-// A node of the list that library.cpp of the same extension keeps; lives as long as the extension.
+// A node of the list that library.cpp of the same extension keeps. It lives as long as the
+// extension.
 class __attribute__((visibility("hidden"))) KernelSource {
  public:
   // family: base name of the file. text: its flattened source. prebuilt: path of the library that

@@ -1,5 +1,5 @@
-// Launching kernels that are written for their grid, not for a TensorIterator: what such a kernel
-// takes is bound to its buffers 0, 1, 2 and so on.
+// Launch of kernels that are written for their grid, not for a TensorIterator: the arguments are
+// bound to the kernel's buffers 0, 1, 2 and so on.
 //
 //   metalops::launch_threads(library("range"), "logspace_float", layout.count, out, parameters,
 //                            layout);
@@ -20,19 +20,20 @@
 
 namespace metalops {
 
-// The buffer (c10::metal::ErrorMessages) of what kernels report with TORCH_REPORT_ERROR. The host
-// raises it when it next waits for the device.
+// Stands for the buffer (c10::metal::ErrorMessages) of errors that kernels report with
+// TORCH_REPORT_ERROR. The host raises them when it next waits for the device.
 struct ErrorBuffer {};
 inline constexpr ErrorBuffer kErrorBuffer{};
 
-// Neighbouring elements that a thread takes at once, and whether a tensor begins where it can.
+// kPack: adjacent elements that a thread loads at once (a vector). begins_with_pack: returns true
+// if a tensor's start is aligned for it.
 inline constexpr int64_t kPack = 4;
 METALOPS_HIDDEN inline bool begins_with_pack(const at::TensorBase& tensor) {
   return tensor.storage_offset() % kPack == 0;
 }
 
-// Whether kernels run best that have a thread for each element: on a CPU, whose compiler makes
-// vectors of neighbouring threads, but not of packs with exponentials in them.
+// Returns true if kernels with one element per thread are fastest. This holds on a CPU, whose
+// compiler vectorises across adjacent threads, but not within vectors with exponentials in them.
 #ifdef __APPLE__
 inline bool a_thread_for_each_element() { return false; }
 #else
@@ -57,8 +58,8 @@ METALOPS_HIDDEN inline void bind(at::native::mps::MetalKernelFunction& kernel,
 
 }  // namespace detail
 
-// At least `threads` threads: whole simdgroups, in rows of 2^30. A kernel finds its number with
-// thread_index() of <metalops/strided.h> and has nothing to do beyond the last one.
+// Launches at least `threads` threads: whole simdgroups, in rows of 2^30. A kernel finds its number
+// with thread_index() of <metalops/strided.h>; threads past the last one must return.
 template <class... Arguments>
 METALOPS_HIDDEN inline void launch_threads(at::native::mps::MetalShaderLibrary& library,
                                            const KernelName& name, uint64_t threads,
@@ -79,8 +80,8 @@ METALOPS_HIDDEN inline void launch_threads(at::native::mps::MetalShaderLibrary& 
   });
 }
 
-// `groups` threadgroups of `size` threads each, in one dimension. Together they must be fewer than
-// 2^32: a kernel for any number of rows strides over them by threadgroups_per_grid.
+// Launches `groups` threadgroups of `size` threads each, in one dimension. Their total must be less
+// than 2^32 threads: a kernel for any number of rows strides over them by threadgroups_per_grid.
 template <class... Arguments>
 METALOPS_HIDDEN inline void launch_threadgroups(at::native::mps::MetalShaderLibrary& library,
                                                 const KernelName& name, uint64_t groups,
@@ -95,9 +96,9 @@ METALOPS_HIDDEN inline void launch_threadgroups(at::native::mps::MetalShaderLibr
   });
 }
 
-// At least `simdgroups` simdgroups, kTogether in a threadgroup, or fewer where that would leave
-// parts of a GPU idle. A kernel finds the number of its own as thread_index() / 32 and has nothing
-// to do beyond the last one.
+// Launches at least `simdgroups` simdgroups, kTogether per threadgroup, or fewer where that would
+// leave parts of a GPU idle. A kernel finds the number of its simdgroup as thread_index() / 32;
+// simdgroups past the last one must return.
 template <uint64_t kTogether = 8, class... Arguments>
 METALOPS_HIDDEN inline void launch_simdgroups(at::native::mps::MetalShaderLibrary& library,
                                               const KernelName& name, uint64_t simdgroups,
@@ -119,9 +120,9 @@ METALOPS_HIDDEN inline void launch_simdgroups(at::native::mps::MetalShaderLibrar
   });
 }
 
-// A grid of `columns` times `rows` times `layers` threads. Threadgroups have at most 256 threads,
-// of which GPUs hold several at a time; they are as wide as a row, or as wide as they can be, and
-// hold several rows where these are short, and several layers of few rows.
+// Launches a grid of `columns` x `rows` x `layers` threads. Threadgroups have at most 256 threads,
+// so that several are resident; they are as wide as a row, or as wide as possible, and hold several
+// rows if these are short, and several layers if there are few rows.
 template <class... Arguments>
 METALOPS_HIDDEN inline void launch_grid(at::native::mps::MetalShaderLibrary& library,
                                         const KernelName& name, const std::array<uint64_t, 3>& grid,
@@ -143,7 +144,7 @@ METALOPS_HIDDEN inline void launch_grid(at::native::mps::MetalShaderLibrary& lib
   });
 }
 
-// A grid of one layer.
+// Launches a grid of one layer.
 template <class... Arguments>
 METALOPS_HIDDEN inline void launch_rows(at::native::mps::MetalShaderLibrary& library,
                                         const KernelName& name, uint64_t columns, uint64_t rows,
@@ -151,15 +152,16 @@ METALOPS_HIDDEN inline void launch_rows(at::native::mps::MetalShaderLibrary& lib
   launch_grid(library, name, {columns, rows, 1}, arguments...);
 }
 
-// Threadgroups have a power of two of threads, whole simdgroups and at most 1024, and are numbered
-// by threadgroup_position_in_grid; the threads for short rows by thread_index().
+// Launches a reduction of rows. Threadgroups have a power of two of threads, whole simdgroups and
+// at most 1024, and are numbered by threadgroup_position_in_grid; in the kernel for short rows,
+// threads are numbered by thread_index().
 template <class... Arguments>
 METALOPS_HIDDEN inline void launch_reduction(at::native::mps::MetalShaderLibrary& library,
                                              const KernelName& name, const KernelName& type,
                                              int64_t rows, int64_t length,
                                              const Arguments&... arguments) {
   constexpr int64_t kShort = 64;
-  constexpr int64_t kLeastElements = 32;     // that a thread should have to itself
+  constexpr int64_t kLeastElements = 32;     // per thread, at least
   constexpr int64_t kManyThreads = 1 << 15;  // enough for any GPU
   constexpr int64_t kMostInGroup = 1024;
   constexpr int64_t kLargestGrid = (int64_t{1} << 32) - 1;

@@ -20,7 +20,8 @@ using at::native::mps::MetalKernelFunction;
 using at::native::mps::MetalShaderLibrary;
 using at::native::mps::PrecompiledMetalShaderLibrary;
 
-// Never destroyed: the device may be gone when the process runs its destructors.
+// An opened library. It is never destroyed: the device may be gone when the process runs its
+// destructors.
 struct detail::OpenedLibrary {
   std::unique_ptr<Library> library;
   std::string origin;
@@ -29,8 +30,7 @@ struct detail::OpenedLibrary {
 
 namespace {
 
-// A kernel that was found, in a list that only ever grows at its head, so that reading it takes no
-// lock.
+// A kernel that was found. The list grows only at its head, so that reading it takes no lock.
 struct FoundKernel {
   const MetalShaderLibrary* library;
   KernelName name;
@@ -42,7 +42,8 @@ std::array<std::atomic<const FoundKernel*>, 512> found_kernels{};
 // Kernel files register themselves while the extension is being loaded, in any order.
 detail::KernelSource* first_source = nullptr;
 
-// What torch opened in one of its own ways. Never destroyed either, as it owns the kernels.
+// A library that torch opened in one of its own ways. It is never destroyed either, as it owns the
+// kernels.
 template <class Opened>
 struct Opening final : Opened {
   using Opened::Opened;
@@ -135,7 +136,7 @@ Library& library(std::string_view family) {
 
 namespace {
 
-// Calls exec(part) for each part of the iterator that is indexed with 32 bits.
+// Calls exec(part) for each part of the iterator that can be indexed with 32 bits.
 template <class Exec>
 void for_parts(at::TensorIteratorBase& iter, const Exec& exec) {
   if (iter.can_use_32bit_indexing()) {

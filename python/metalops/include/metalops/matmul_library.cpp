@@ -1,3 +1,5 @@
+// Chooses between the two libraries of a kernel file with matrix products: by the environment, the
+// version of the system, and whether a kernel can be compiled.
 #include <c10/util/Exception.h>
 #include <metalops/matmul_library.h>
 
@@ -19,7 +21,8 @@ std::string_view environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// Whether sources are compiled in a language that has tensors, as far as the environment says.
+// Returns true if sources are compiled in a language version that has tensors, as far as the
+// environment says.
 bool language_has_tensors() {
   for (const char* name : {"METALOPS_METAL_VERSION", "PYTORCH_MPS_METAL_VERSION"}) {
     const auto version = environment(name);
@@ -30,7 +33,8 @@ bool language_has_tensors() {
   return true;
 }
 
-// macOS 26.0 has tensors, and 26.2 all that products of them need.
+// Returns true if the system supports tensor operations: macOS 26.0 has tensors, and 26.2 all that
+// a tile GEMM needs.
 bool system_has_tensors() {
 #ifdef __APPLE__
   char version[32] = {};
@@ -47,7 +51,7 @@ bool system_has_tensors() {
 
 Library& with_tensors(std::string_view family) { return library(std::string(family) + ".tensors"); }
 
-// Whether a kernel of the library can be made ready; tried once.
+// Returns true if a kernel of the library with tensors can be made ready; tried once per family.
 bool works(std::string_view family) {
   static std::mutex mutex;
   static std::map<std::string, bool, std::less<>> tried;
@@ -57,14 +61,14 @@ bool works(std::string_view family) {
       return found->second;
     }
   }
-  // Without the lock: compiling may take Python's.
+  // The lock is not held here: compiling may take Python's lock.
   bool result = false;
   try {
     auto& tensors = with_tensors(family);
     const auto names = tensors.getFunctionNames();
     result = !names.empty() && tensors.getCachedKernelFunctionPtr(names.front()) != nullptr;
   } catch (const std::exception&) {
-    // An older system, compiler or GPU.
+    // The system, compiler or GPU does not support it.
   }
   const std::lock_guard lock(mutex);
   return tried.emplace(family, result).first->second;

@@ -1,4 +1,4 @@
-// The types of kernels' names: what REGISTER_* macros and instantiations call a dtype.
+// Type names in kernel names: how REGISTER_* macros and instantiations call a dtype.
 #pragma once
 #include <c10/core/ScalarType.h>
 #include <c10/metal/common.h>
@@ -7,7 +7,7 @@
 
 namespace metalops {
 
-// Metal's name of a dtype.
+// Returns Metal's name of a dtype.
 METALOPS_HIDDEN inline const char* metal_type(at::ScalarType type) {
   switch (type) {
 #define METALOPS_CASE(name, number, type_name) \
@@ -20,7 +20,7 @@ METALOPS_HIDDEN inline const char* metal_type(at::ScalarType type) {
   }
 }
 
-// An integer type as wide as the dtype, for kernels that move elements and do not look at them.
+// Returns an integer type as wide as the dtype, for kernels that only move elements.
 METALOPS_HIDDEN inline const char* metal_type_of_width(at::ScalarType type) {
   switch (c10::elementSize(type)) {
     case 1:

@@ -1,3 +1,5 @@
+// Boxed kernels of pointwise operators: dtypes, TensorIterator and launch for all overloads, their
+// fake kernels, and the registration of an operator from its schema.
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorIterator.h>
@@ -32,10 +34,11 @@ bool supports(const Operator& op, at::ScalarType type) {
 
 using Tensors = c10::SmallVector<at::Tensor, 4>;
 
-// The output_mask of operators on halves, which have no such argument.
+// The output_mask for operators on halves, which have no such argument.
 constexpr int64_t kBothHalves = 3;
 
-// Tensors of a CPU with no dimensions may stand among device tensors, as everywhere in torch.
+// Moves zero-dimensional CPU tensors to the device; torch allows them among device tensors
+// everywhere.
 void move_cpu_scalars(at::TensorList outputs, Tensors& inputs) {
   const auto is_cpu_scalar = [](const at::Tensor& t) { return t.is_cpu() && t.dim() == 0; };
   if (std::none_of(inputs.begin(), inputs.end(), is_cpu_scalar)) {
@@ -54,7 +57,8 @@ void move_cpu_scalars(at::TensorList outputs, Tensors& inputs) {
   }
   for (auto& input : inputs) {
     if (device && is_cpu_scalar(input)) {
-      // The device has no float64; a tensor without dimensions does not make its result one either.
+      // The device has no float64; a zero-dimensional tensor does not make its result float64
+      // either.
       const auto type = input.scalar_type();
       const bool is_number = internals::is_wrapped_number(input);
       input = input.to(*device, type == at::kDouble          ? at::kFloat
@@ -65,7 +69,7 @@ void move_cpu_scalars(at::TensorList outputs, Tensors& inputs) {
   }
 }
 
-// natural: the outputs' dtype where they are not defined, if it is not the common one.
+// natural: the dtype of undefined outputs, if it is not the common one.
 at::TensorIterator build_iterator(at::TensorList outputs, at::TensorList inputs, const Operator& op,
                                   at::ScalarType natural) {
   at::TensorIteratorConfig config;
@@ -93,7 +97,7 @@ bool have_one_dtype(at::TensorList tensors) {
   });
 }
 
-// The dtype in which TensorIterator has the inputs computed.
+// Returns the dtype to which TensorIterator converts the inputs.
 at::ScalarType common_dtype(at::TensorList inputs, Integers integers) {
   const auto common = at::native::result_type(inputs);
   return integers == Integers::kToFloat && at::isIntegralType(common, /*includeBool=*/true)
@@ -101,8 +105,8 @@ at::ScalarType common_dtype(at::TensorList inputs, Integers integers) {
              : common;
 }
 
-// The dtype in which the kernels deliver, whatever the outputs' are. common: a function that gives
-// the common dtype.
+// Returns the dtype of the results that kernels compute, whatever the outputs' dtypes are. common:
+// a function that returns the common dtype.
 template <class Common>
 at::ScalarType natural_dtype(const Operator& op, at::TensorList inputs, const Common& common) {
   if (op.result == Result::kBool) {
@@ -128,8 +132,8 @@ void push_halves(Tensors& tensors, const at::Tensor& whole, Halves halves) {
   tensors.push_back(half_of_last_dimension(whole, 1 - first));
 }
 
-// op.formula as a function of the backward operator's arguments: computed in float32 like the
-// kernels, with the results in the arguments' common dtype.
+// Returns op.formula as a function of the backward operator's arguments: it computes in float32
+// like the kernels, and the results have the arguments' common dtype.
 autograd::Formula formula_of_arguments(const Operator& op) {
   return [formula = op.formula, halves = op.halves](at::TensorList tensors,
                                                     c10::ArrayRef<c10::Scalar> scalars) {
@@ -161,7 +165,7 @@ autograd::Formula formula_of_arguments(const Operator& op) {
 }
 
 // Runs the kernel of an operator. Its library has kernels for the dtypes that its author
-// registered: the others are refused as torch refuses them.
+// registered; others are rejected as torch rejects them.
 void launch(const Operator& op, at::TensorIteratorBase& iter, c10::ArrayRef<c10::Scalar> scalars,
             at::TensorList inputs, const std::string& name) {
   try {
@@ -179,10 +183,10 @@ void launch(const Operator& op, at::TensorIteratorBase& iter, c10::ArrayRef<c10:
   }
 }
 
-// The kernel of every overload for fake and meta tensors, unless Python has registered another: the
-// first call registers the one that metalops.ops._define.fake makes of what is known here, which
-// works with symbolic shapes too. It is none of the key Meta, where torch.library.register_fake,
-// which is to have precedence, would not accept another.
+// The kernel of every overload for fake and meta tensors, unless Python has registered another. Its
+// first call registers the fake that metalops.ops._define.fake makes of the definition, which also
+// works with symbolic shapes. It is not registered for the key Meta: there, it would make
+// torch.library.register_fake, which is to have precedence, fail.
 class FakeKernel final : public c10::OperatorKernel {
  public:
   // functional: the name of the functional overload.
@@ -273,7 +277,7 @@ class Kernel final : public c10::OperatorKernel {
       if (op_.halves != Halves::kNone) {
         check_halves(schema.name(), inputs[0]);
         if (!outputs.empty()) {
-          // The iterator compares it with the halves, of which it cannot tell in general.
+          // The iterator compares the output with the halves and cannot detect overlap in general.
           at::assert_no_overlap(outputs[0], inputs[0]);
         }
         const auto self = inputs.pop_back_val();
@@ -289,7 +293,7 @@ class Kernel final : public c10::OperatorKernel {
   }
 
  private:
-  // Undefined outputs are allocated.
+  // Runs the kernel. Undefined outputs are allocated.
   void run(const std::string& name, Tensors& outputs, Tensors inputs,
            c10::ArrayRef<c10::Scalar> scalars) const {
     auto natural = at::kFloat;
@@ -306,7 +310,7 @@ class Kernel final : public c10::OperatorKernel {
         at::assert_no_overlap(outputs[i], outputs[j]);
       }
     }
-    // Made of the tensors as they were given: what is written in place must be recognised.
+    // The iterator is made of the tensors as passed, so that it recognises in-place writes.
     auto iter = build_iterator(outputs, inputs, op_, natural);
     if (op_.result == Result::kPromoted) {
       natural = natural_dtype(op_, inputs, [&] { return iter.common_dtype(); });
@@ -342,7 +346,7 @@ class Kernel final : public c10::OperatorKernel {
     }
   }
 
-  // All operands of a backward kernel have the same dtype.
+  // Runs a backward kernel, after converting all operands to one dtype.
   Tensors run_backward(const c10::FunctionSchema& schema, Tensors inputs,
                        c10::SmallVector<c10::Scalar, 2> scalars) const {
     auto common = inputs[0].scalar_type();
@@ -380,7 +384,7 @@ class Kernel final : public c10::OperatorKernel {
     } else {
       check_halves(schema.name(), inputs[1]);
       const auto self = inputs.pop_back_val();
-      // Under vmap, which calls with a batch of either, the shapes broadcast.
+      // Under vmap either of them may have batch dimensions, so the shapes broadcast.
       c10::DimVector half(self.sizes());
       half.back() /= 2;
       auto sizes = at::infer_size_dimvector(inputs[0].sizes(), half);
@@ -408,7 +412,7 @@ void define_overload(torch::Library& m, const std::string& schema, bool pointwis
   m.def(schema.c_str(), tags);
 }
 
-// functional: the name of the functional overload.
+// Registers the kernels of an overload. functional: the name of the functional overload.
 void implement(torch::Library& m, const std::string& overload, const std::string& functional,
                const Operator& op, Kernel::Form form) {
   implement_boxed<Kernel>(m, overload, c10::DispatchKey::MPS, op, form);
@@ -416,7 +420,8 @@ void implement(torch::Library& m, const std::string& overload, const std::string
                               op, form == Kernel::Form::kBackward);
 }
 
-// arguments: of the functional overload, without their parentheses.
+// Returns the schema of the out= overload. arguments: those of the functional overload, without
+// parentheses.
 std::string out_schema(const std::string& name, const std::string& arguments, size_t results) {
   std::string outputs;
   std::string returns;
@@ -430,7 +435,7 @@ std::string out_schema(const std::string& name, const std::string& arguments, si
          (results > 1 ? "(" + returns + ")" : returns);
 }
 
-// The schema of a backward operator, with output_mask if it has several results.
+// Returns the schema of a backward operator, with output_mask if it has several results.
 std::string with_output_mask(const std::string& schema) {
   const auto close = schema.rfind(") ->");
   const auto commas = std::count(schema.begin() + static_cast<int64_t>(close), schema.end(), ',');

@@ -1,6 +1,6 @@
-// Python functions that call an operator at the cost of torch's own: without torch.ops, whose
-// argument handling takes several times as long as dispatching a small operator, and with C++
-// warnings as Python warnings.
+// Python functions that call an operator at the cost of torch's built-in ones. They bypass
+// torch.ops, whose argument handling takes several times as long as dispatching a small operator,
+// and turn C++ warnings into Python warnings.
 #pragma once
 #include <ATen/ScalarOps.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -36,14 +36,14 @@ class METALOPS_HIDDEN DirectCall {
       positional_ += !argument.kwarg_only();
     }
     if (positional_ == parameters_.size() && out_) {
-      ++positional_;  // `out` after them
+      ++positional_;  // `out` comes last
     }
     method_ = {name_.c_str() + name_.rfind(':') + 1,
                reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&DirectCall::call)),
                METH_FASTCALL | METH_KEYWORDS, nullptr};
   }
 
-  // The Python function, which keeps `self` alive.
+  // Returns the Python function, which keeps `self` alive.
   static pybind11::object function(std::unique_ptr<DirectCall> self) {
     auto* method = &self->method_;
     const pybind11::capsule owner(self.release(),
@@ -55,7 +55,7 @@ class METALOPS_HIDDEN DirectCall {
   struct Parameter {
     pybind11::object name;
     c10::TypeKind kind;
-    c10::IValue value;  // the default, None if there is none
+    c10::IValue value;  // the default; None if there is none
   };
 
   static PyObject* call(PyObject* owner, PyObject* const* arguments, Py_ssize_t count,
@@ -89,11 +89,11 @@ class METALOPS_HIDDEN DirectCall {
     return results.release().ptr();
   }
 
-  // False if an argument is not plain, or wrong.
+  // Pushes the arguments. Returns false if one is wrong or needs the fallback.
   bool push_all(torch::jit::Stack& stack, PyObject* const* arguments, size_t count,
                 PyObject* keywords, bool& writes) const {
     const auto expected = parameters_.size();
-    std::array<PyObject*, 24> given = {};  // the one behind the last is `out`
+    std::array<PyObject*, 24> given = {};  // followed by `out`
     if (count > positional_ || expected >= given.size()) {
       return false;
     }
@@ -118,7 +118,8 @@ class METALOPS_HIDDEN DirectCall {
     return any_tensor && (!writes || push_out(stack, out));
   }
 
-  // As in given; a number beyond that if there is no such parameter.
+  // Returns the index of a parameter in `given`; a number past its end if there is no such
+  // parameter.
   size_t position_of(PyObject* keyword) const {
     for (size_t i = 0; i < parameters_.size(); ++i) {
       if (parameters_[i].name.ptr() == keyword ||
@@ -169,7 +170,7 @@ class METALOPS_HIDDEN DirectCall {
           return true;
         }
         return false;
-      default:  // the fallback knows about all others
+      default:  // other types are left to the fallback
         return false;
     }
   }
@@ -181,7 +182,8 @@ class METALOPS_HIDDEN DirectCall {
     return overflow == 0 ? std::make_optional<int64_t>(value) : std::nullopt;
   }
 
-  // A number where a tensor is expected, which decides less about the result's dtype than a tensor.
+  // Pushes a Python number where a tensor is expected, as a wrapped number, whose dtype has lower
+  // priority in type promotion. Returns false if it is not a number.
   static bool push_number(torch::jit::Stack& stack, PyObject* argument) {
     c10::Scalar number;
     if (PyFloat_CheckExact(argument)) {
@@ -229,13 +231,12 @@ class METALOPS_HIDDEN DirectCall {
   PyMethodDef method_;
 };
 
-// A Python function of the operator `name` ("namespace::name"), whose arguments are tensors and
-// numbers. It takes them as the operator does, and `out`, a tensor (a tuple of tensors for an
-// operator with several results) or None, if there is an overload of that name: by keyword, or
-// after the others if none of them is keyword-only. Whatever is not plain goes to `fallback`, with
-// the same arguments: subclasses of Tensor, torch function modes, arguments of other types, wrong
-// arguments.
-// numbers: whether Python numbers may stand for tensors.
+// Returns a Python function of the operator `name` ("namespace::name"), whose arguments are tensors
+// and numbers. It takes the operator's arguments and, if there is an overload "out", `out`: a
+// tensor, a tuple of tensors for an operator with several results, or None. `out` is passed by
+// keyword, or after the other arguments if none of them is keyword-only. Calls with anything else
+// go to `fallback` with the same arguments: subclasses of Tensor, torch function modes, arguments
+// of other types, wrong arguments. numbers: true if Python numbers may take the place of tensors.
 METALOPS_HIDDEN inline pybind11::object direct_call(std::string name, pybind11::object fallback,
                                                     bool numbers = false) {
   return DirectCall::function(

@@ -1,4 +1,4 @@
-// REGISTER_KERNEL("host_name", function, template arguments...): instantiates a kernel function
+// REGISTER_KERNEL("host_name", function, template arguments...) instantiates a kernel function
 // template under the name by which the host finds it. The parameters are the function's own.
 // <metalops/registration.h> includes this and has the macros for elementwise functors.
 #pragma once

@@ -14,9 +14,10 @@
 //
 // NO_BOOL at the end: the same without bool.
 //
-// Besides torch's flavours each of them makes one more kernel, of tiles (<metalops/tiles.h>), which
-// GPUs take for strided, broadcast and 16-bit operands. ..._OP_WITH_TILES, for one dtype, takes
-// what torch's REGISTER_..._OP takes. FLOAT unary ones make another one for 16-bit operands.
+// Besides torch's variants each of them registers a tile kernel (<metalops/tiles.h>), which GPUs
+// use for strided, broadcast and 16-bit operands. ..._OP_WITH_TILES, for one dtype, takes the
+// arguments of torch's REGISTER_..._OP. FLOAT unary macros also register a vector kernel for 16-bit
+// operands.
 //
 // In alpha kernels (a scalar that is the same for all elements) alpha is float whatever the tensors
 // are, so that half precision does not round it: the host passes at::kFloat as scalar_arg_type.
@@ -28,14 +29,13 @@
 
 namespace metalops {
 
-// The result type of a floating-point function: integers give float, everything else its own type.
+// The result type of a floating-point function: float for integers, else the type itself.
 template <typename T>
 using float_result_t = ::metal::conditional_t<::c10::metal::is_scalar_integral_v<T>, float, T>;
 
 }  // namespace metalops
 
-// ---- one dtype
-// ----------------------------------------------------------------------------------
+// ---- one dtype ----------------------------------------------------------------------------------
 
 #define REGISTER_UNARY_OP_WITH_TILES(NAME, DTYPEI, DTYPEO) \
   REGISTER_UNARY_OP(NAME, DTYPEI, DTYPEO);                 \
@@ -65,8 +65,7 @@ using float_result_t = ::metal::conditional_t<::c10::metal::is_scalar_integral_v
   REGISTER_OPMATH_TERNARY_OP(NAME, DTYPEI, DTYPEO);                 \
   REGISTER_OPMATH_TERNARY_TILES(NAME, DTYPEI, DTYPEO)
 
-// ---- one input
-// -----------------------------------------------------------------------------------
+// ---- one input ----------------------------------------------------------------------------------
 
 #define REGISTER_FLOAT_UNARY_OP(NAME)                 \
   REGISTER_UNARY_OP_WITH_TILES(NAME, float, float);   \
@@ -126,8 +125,7 @@ using float_result_t = ::metal::conditional_t<::c10::metal::is_scalar_integral_v
   REGISTER_INTEGER_UNARY_ALPHA_OP_NO_BOOL(NAME); \
   REGISTER_UNARY_ALPHA_OP_WITH_TILES(NAME, bool, float, bool)
 
-// ---- two inputs
-// ----------------------------------------------------------------------------------
+// ---- two inputs ---------------------------------------------------------------------------------
 
 #define REGISTER_FLOAT_BINARY_OP(NAME)               \
   REGISTER_BINARY_OP_WITH_TILES(NAME, float, float); \
@@ -188,8 +186,7 @@ using float_result_t = ::metal::conditional_t<::c10::metal::is_scalar_integral_v
   REGISTER_INTEGER_BINARY_ALPHA_OP_NO_BOOL(NAME); \
   REGISTER_BINARY_ALPHA_OP_WITH_TILES(NAME, bool, float, bool)
 
-// ---- three inputs
-// --------------------------------------------------------------------------------
+// ---- three inputs -------------------------------------------------------------------------------
 
 #define REGISTER_FLOAT_TERNARY_OP(NAME)               \
   REGISTER_TERNARY_OP_WITH_TILES(NAME, float, float); \

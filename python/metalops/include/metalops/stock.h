@@ -1,6 +1,5 @@
-// torch's own kernels on the MPS key, and on keys above it: registering ours beside them, and
-// calling theirs from operators that we replace in the cases that torch refuses and leave to it in
-// all others.
+// torch's own kernels on the MPS key, and on keys above it: registering ours next to them, and
+// calling theirs from operators that we replace, for all cases that torch handles itself.
 #pragma once
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -15,21 +14,21 @@
 
 namespace metalops {
 
-// An ATen overload ("aten::take.out") of which both torch and this extension have an MPS kernel.
-// reason: why ours took the place of torch's; empty where torch's stays.
+// An ATen overload ("aten::take.out") for which both torch and this extension have an MPS kernel.
+// reason: why ours replaces torch's; empty if torch's is kept.
 struct SharedOverload {
   std::string name;
   std::string reason;
 };
 
-// Of this extension, in the order of registration.
+// Returns the shared overloads of this extension, in the order of registration.
 METALOPS_HIDDEN inline std::vector<SharedOverload>& shared_overloads() {
   static std::vector<SharedOverload> overloads;
   return overloads;
 }
 
-// Registers kernels of ATen operators: those that torch lacks. With a later torch that has one of
-// them itself, torch's stays.
+// Registers kernels of ATen operators that torch lacks. If a later torch has one of them itself,
+// torch's kernel is kept.
 //
 //   TORCH_LIBRARY_IMPL(aten, MPS, library) {
 //     metalops::AtenKernels m(library);
@@ -37,8 +36,8 @@ METALOPS_HIDDEN inline std::vector<SharedOverload>& shared_overloads() {
 //   }
 class METALOPS_HIDDEN AtenKernels {
  public:
-  // key: that of the library, where it is not MPS. What is replaced on another one is not among
-  // shared_overloads(), where an overload stands once.
+  // key: that of the library, if it is not MPS. shared_overloads() lists replacements on MPS only,
+  // so that an overload appears once.
   explicit AtenKernels(torch::Library& library, c10::DispatchKey key = c10::DispatchKey::MPS)
       : library_(library), key_(key) {}
 
@@ -51,12 +50,12 @@ class METALOPS_HIDDEN AtenKernels {
     }
   }
 
-  // In the place of torch's kernel, if there is one. reason: what is wrong with that.
+  // Replaces torch's kernel, if there is one. reason: why torch's is not sufficient.
   template <class Function>
   void replace(const char* name, Function&& function, const char* reason) {
     if (is_in_torch(name)) {
       note(name, reason);
-      // The dispatcher warns of every kernel that takes another one's place.
+      // The dispatcher would warn about every kernel that replaces another one.
       Silent silent;
       const c10::WarningUtils::WarningHandlerGuard guard(&silent);
       library_.impl(name, std::forward<Function>(function));
@@ -78,7 +77,8 @@ class METALOPS_HIDDEN AtenKernels {
     }
   }
 
-  // On the software device: whether a Mac has one, in whose place a stand-in is registered.
+  // Returns true if torch has a kernel. On the software device: if it has one on a Mac, for which a
+  // stand-in is registered.
   bool is_in_torch(std::string_view name) const {
     const auto dot = name.find('.');
     const auto overload = dot == std::string_view::npos ? "" : name.substr(dot + 1);
@@ -91,7 +91,7 @@ class METALOPS_HIDDEN AtenKernels {
   c10::DispatchKey key_;
 };
 
-// To be made before ours is registered.
+// torch's kernel of an operator. The object must be made before ours is registered.
 class METALOPS_HIDDEN StockKernel {
  public:
   StockKernel(const char* name, const char* overload, c10::DispatchKey key = c10::DispatchKey::MPS)
@@ -99,7 +99,7 @@ class METALOPS_HIDDEN StockKernel {
         kernel_(operator_.getComputedKernelForDispatchKey(key)),
         key_(key) {}
 
-  // Of an operator with one result.
+  // Calls the kernel of an operator with one result.
   template <class... Arguments>
   at::Tensor operator()(Arguments&&... arguments) const {
     torch::jit::Stack stack;

@@ -1,6 +1,6 @@
-// How kernels that are not elementwise functors find their elements: the layout of N tensors of one
-// shape, shared by the kernels and <metalops/strided_launch.h>, which makes it and launches them.
-// Indices are 64 bits wide throughout.
+// Strided indexing for kernels that are not elementwise functors: the layout of N tensors of one
+// shape, shared by the kernels and by <metalops/strided_launch.h>, which makes the layout and
+// launches them. Indices are 64-bit throughout.
 #pragma once
 #include <c10/metal/common.h>
 #ifndef __METAL__
@@ -11,20 +11,20 @@ namespace metalops {
 
 template <unsigned N>
 struct StridedLayout {
-  int64_t count;                        // number of elements
-  int64_t sizes[c10::metal::max_ndim];  // the dimension that index runs through fastest comes first
+  int64_t count;                             // number of elements
+  int64_t sizes[c10::metal::max_ndim];       // the fastest dimension of `index` comes first
   int64_t strides[N][c10::metal::max_ndim];  // in bytes
   uint32_t dimensions;                       // at least 1
 };
 
 #ifdef __METAL__
-// Launches are two-dimensional only because one dimension ends at 32 bits. The grid may be larger
-// than the number of elements; threads beyond it have nothing to do.
+// Returns a thread's number in a grid of two dimensions, which exists only because one dimension is
+// limited to 32 bits. The grid may be larger than the number of elements; excess threads return.
 inline int64_t thread_index(uint2 position, uint2 grid) {
   return static_cast<int64_t>(position.y) * grid.x + position.x;
 }
 
-// Where element `index` lies in each of the tensors, in bytes from its start.
+// Returns the offsets of element `index` in the tensors, in bytes from their starts.
 template <unsigned N>
 inline ::metal::array<int64_t, N> offsets_of(int64_t index, constant StridedLayout<N>& layout) {
   ::metal::array<int64_t, N> offsets;
@@ -34,7 +34,7 @@ inline ::metal::array<int64_t, N> offsets_of(int64_t index, constant StridedLayo
   const uint32_t last = layout.dimensions - 1;
   for (uint32_t i = 0; i < last; ++i) {
     int64_t position;
-    if (layout.count <= 0xffffffff) {  // a 64-bit division takes a GPU very long
+    if (layout.count <= 0xffffffff) {  // a 64-bit division is slow on a GPU
       const uint32_t narrow = static_cast<uint32_t>(index);
       const uint32_t size = static_cast<uint32_t>(layout.sizes[i]);
       position = narrow % size;

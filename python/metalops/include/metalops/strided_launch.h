@@ -1,5 +1,5 @@
 // The host side of StridedLayout (<metalops/strided.h>), for kernels that are neither unary, binary
-// nor ternary, or that need an element's place in the tensor: launch them with launch_threads().
+// nor ternary, or that need an element's index in the tensor. Launch them with launch_threads().
 #pragma once
 #include <ATen/TensorIterator.h>
 #include <ATen/core/Tensor.h>
@@ -16,7 +16,7 @@ namespace metalops {
 
 namespace detail {
 
-// Takes the dimensions one by one, the fastest first, and merges those that can be walked as one.
+// Collects the dimensions one by one, fastest first, and merges those that have one common stride.
 template <unsigned N>
 class METALOPS_HIDDEN LayoutBuilder {
  public:
@@ -56,7 +56,7 @@ class METALOPS_HIDDEN LayoutBuilder {
 
 }  // namespace detail
 
-// The tensors, all of the same sizes, in row-major order.
+// Returns the layout of tensors of the same sizes, in row-major order.
 template <unsigned N>
 METALOPS_HIDDEN inline StridedLayout<N> row_major_layout(const std::array<at::Tensor, N>& tensors) {
   detail::LayoutBuilder<N> builder;
@@ -70,7 +70,7 @@ METALOPS_HIDDEN inline StridedLayout<N> row_major_layout(const std::array<at::Te
   return builder.finished();
 }
 
-// The iterator's operands in the iterator's order, which is that of memory.
+// Returns the layout of the iterator's operands in the iterator's order, which is that of memory.
 template <unsigned N>
 METALOPS_HIDDEN inline StridedLayout<N> layout_of(const at::TensorIteratorBase& iter) {
   TORCH_INTERNAL_ASSERT(iter.ntensors() == N);

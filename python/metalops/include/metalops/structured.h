@@ -1,8 +1,8 @@
-// Reuse of torch's own meta function by a kernel for one of ATen's structured operators. For such
-// an operator torch generates the functional and the in-place overload for every device from its
-// .out overload, so a kernel for that one is all that a device needs. What torch generates for the
-// .out overload itself, around the meta function that does broadcasting, type promotion and checks,
-// is what StructuredOut supplies:
+// Reuse of torch's own meta function in a kernel for one of ATen's structured operators. For such
+// an operator torch generates the functional and the in-place overload for every device from the
+// .out overload, so a device only needs a kernel for the latter. StructuredOut supplies what torch
+// generates for the .out overload itself, around the meta function that does broadcasting, type
+// promotion and checks:
 //
 //   at::Tensor& heaviside_out(const at::Tensor& self, const at::Tensor& values, at::Tensor& out) {
 //     metalops::StructuredOut<at::meta::structured_heaviside> iter(out);
@@ -11,16 +11,16 @@
 //     return out;
 //   }
 //
-// A kernel that writes only outputs of the strides that the meta function states (those of linear
-// algebra: columns without gaps) writes output(index), and then copies to outputs of other strides:
+// A kernel may require the strides that the meta function states (in linear algebra: contiguous
+// columns). It then writes output(index), and copies to outputs of other strides afterwards:
 //
 //   metalops::StructuredOut<at::meta::structured_linalg_lu_solve> call(out);
 //   call.meta(...);
 //   solve(..., call.output(0));
 //   call.write_back();
 //
-// (Registering a kernel with torch's DispatchStub of the operator, the usual way inside torch, has
-// no effect where torch was built without MPS.)
+// (Registering a kernel with the operator's DispatchStub, the usual way inside torch, has no effect
+// where torch was built without MPS.)
 #pragma once
 #include <ATen/TensorIterator.h>
 #include <ATen/core/Tensor.h>
@@ -36,8 +36,8 @@
 namespace metalops {
 
 // Meta: torch's at::meta::structured_<operator>, declared in <ATen/ops/<operator>_meta.h>. After
-// meta(...) the outputs have their sizes, and if torch made the operator of a TensorIterator, the
-// object is that of the call.
+// meta(...) the outputs have their sizes. If torch's operator derives from TensorIterator, this
+// object is the call's iterator.
 template <class Meta>
 class METALOPS_HIDDEN StructuredOut final : public Meta {
  public:
@@ -46,8 +46,8 @@ class METALOPS_HIDDEN StructuredOut final : public Meta {
   explicit StructuredOut(const Outputs&... outputs)
       : outputs_{outputs...}, temporaries_(sizeof...(Outputs)) {}
 
-  // Called by the meta function when it knows an output's properties. An output that is given
-  // keeps its strides unless it has to be resized, of which torch warns.
+  // Receives an output's properties from the meta function. An output that was passed in keeps its
+  // strides unless it has to be resized, about which torch warns.
   void set_output_raw_strided(int64_t index, at::IntArrayRef sizes, at::IntArrayRef strides,
                               at::TensorOptions options) override {
     const auto& out = outputs_[index];
@@ -67,7 +67,7 @@ class METALOPS_HIDDEN StructuredOut final : public Meta {
     }
   }
 
-  // The same by a meta function whose kernel needs these strides.
+  // Receives an output's properties from a meta function whose kernel requires these strides.
   void set_output_strided(int64_t index, at::IntArrayRef sizes, at::IntArrayRef strides,
                           at::TensorOptions options) override {
     set_output_raw_strided(index, sizes, strides, options);
@@ -78,13 +78,14 @@ class METALOPS_HIDDEN StructuredOut final : public Meta {
 
   const at::Tensor& maybe_get_output(int64_t index) override { return output(index); }
 
-  // What the kernel writes: the output, or where that has not the strides it needs, a temporary.
+  // Returns the tensor that the kernel writes: the output, or a temporary if the output does not
+  // have the required strides.
   const at::Tensor& output(int64_t index) const {
     const auto& temporary = temporaries_[index];
     return temporary.defined() ? temporary : outputs_[index];
   }
 
-  // Copies the temporaries to their outputs; to be called when the kernel has been launched.
+  // Copies the temporaries to their outputs; to be called after the kernel has been launched.
   void write_back() const {
     for (size_t i = 0; i < outputs_.size(); ++i) {
       if (temporaries_[i].defined()) {

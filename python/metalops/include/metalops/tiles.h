@@ -1,16 +1,17 @@
-// Elementwise kernels for GPUs: a thread computes a tile of four times four elements of a matrix,
-// whatever the operands' strides, so that what a thread finds out about its place is found out once
-// for sixteen elements, which are all on their way at once. Shared by the kernels, which
-// <metalops/registration.h> registers as NAME_tiles_OUT_IN beside torch's flavours, and by
-// <metalops/tiles_launch.h>, which chooses them (see Library in <metalops/library.h>).
+// Elementwise kernels for GPUs in which a thread computes a tile of 4 x 4 elements of a matrix, for
+// any strides of the operands. Its index computation is shared by sixteen elements, whose loads are
+// all in flight at once. Shared by the kernels, which <metalops/registration.h> registers as
+// NAME_tiles_OUT_IN next to torch's variants, and by <metalops/tiles_launch.h>, which chooses them
+// (see Library in <metalops/library.h>).
 //
-// A tile's columns are the fastest dimension of the result, its rows the next one. Four neighbours
-// along either are read at once where they lie together: rows of column slices and of broadcast
-// tensors as well as columns of transposed ones. Where the result's rows cannot be written so, a
-// tile's columns are kApart from each other and those of neighbouring threads adjacent.
+// A tile's columns are the fastest dimension of the result, its rows the next one. Four adjacent
+// elements along either are loaded as a vector where they are contiguous and aligned: rows of
+// column slices and of broadcast tensors as well as columns of transposed ones. Where the result's
+// rows cannot be stored as vectors, a tile's columns are kApart apart, and those of adjacent
+// threads are adjacent (coalesced).
 //
-// A single operand of 16-bit elements without gaps is taken by NAME_packs_OUT_IN instead: a thread
-// computes eight neighbours.
+// One contiguous operand of 16-bit elements is processed by NAME_packs_OUT_IN instead: a thread
+// computes eight adjacent elements.
 #pragma once
 #include <c10/metal/common.h>
 #ifdef __METAL__
@@ -27,24 +28,24 @@ namespace metalops {
 C10_METAL_CONSTEXPR unsigned kTile = 4;  // elements, in either direction
 C10_METAL_CONSTEXPR unsigned kApart = 32;
 C10_METAL_CONSTEXPR unsigned kOuterDimensions = c10::metal::max_ndim - 2;
-C10_METAL_CONSTEXPR unsigned kWidePack = 8;  // 16-bit elements that are read at once
+C10_METAL_CONSTEXPR unsigned kWidePack = 8;  // 16-bit elements per vector
 
 // Strides are in elements.
 struct TileOperand {
-  uint32_t column_stride;  // from one column to the next
+  uint32_t column_stride;  // between columns
   uint32_t row_stride;
   uint32_t strides[kOuterDimensions];
-  // Whether four neighbours of every tile lie together and begin at a multiple of their size.
+  // True if four adjacent elements of every tile, along a row or a column, are an aligned vector.
   uint16_t has_rows;
   uint16_t has_columns;
 };
 
-// The result is operand 0.
+// The layout of all operands; the result is operand 0.
 template <unsigned N>
 struct TileLayout {
   uint32_t columns;
   uint32_t rows;
-  uint32_t step;        // from one of a tile's columns to the next: 1 or kApart
+  uint32_t step;        // between a tile's columns: 1 or kApart
   uint32_t dimensions;  // besides the two of the tiles
   uint32_t sizes[kOuterDimensions];
   TileOperand operands[N];
@@ -57,11 +58,11 @@ struct alignas(kTile * sizeof(T)) Pack {
   T elements[kTile];
 };
 
-// Where a thread's tile is.
+// The position and the extent of a thread's tile.
 template <unsigned N>
 struct TilePlace {
   ::metal::array<uint, N> offsets;  // of its first element in each operand
-  uint columns;                     // that the matrix has of it
+  uint columns;                     // columns and rows within the matrix
   uint rows;
 };
 
@@ -70,7 +71,7 @@ inline bool is_whole(thread const TilePlace<N>& place) {
   return place.columns == kTile && place.rows == kTile;
 }
 
-// position: along the columns, and along the rows and all other dimensions.
+// position: x along the columns, y along the rows and all other dimensions.
 template <unsigned N>
 inline TilePlace<N> place_of(uint2 position, constant TileLayout<N>& layout) {
   const uint column = layout.step == 1
@@ -95,7 +96,7 @@ inline TilePlace<N> place_of(uint2 position, constant TileLayout<N>& layout) {
       place.offsets[i] += index * layout.operands[i].strides[d];
     }
   }
-  // Threads at the end of the last columns that are kApart may have none: less than kApart too far.
+  // If columns are kApart apart, the last threads may have none: they are less than kApart too far.
   const uint left =
       layout.step == 1 ? layout.columns - column : (layout.columns + kApart - 1 - column) / kApart;
   place.columns = ::metal::min(kTile, left);
@@ -103,7 +104,7 @@ inline TilePlace<N> place_of(uint2 position, constant TileLayout<N>& layout) {
   return place;
 }
 
-// Row after row. Those elements of a tile that the matrix does not have are copies of others.
+// The elements of a tile, row by row. Out-of-range elements are copies of others.
 template <typename T>
 using Tile = ::metal::array<T, kTile * kTile>;
 
@@ -237,7 +238,7 @@ kernel void unary_alpha_tiles(device c10::metal::result_of<F, T, Alpha>* out [[b
   store_tile(result, out, place, layout);
 }
 
-// Op: the type that the functor is called with.
+// In the following kernels, Op is the type with which the functor is called.
 
 template <typename T, typename F, typename Op>
 kernel void binary_tiles(device c10::metal::result_of<F, T, T>* out [[buffer(0)]],

@@ -1,7 +1,6 @@
-// What operators' sources and these headers use of torch that is not its public interface, each
-// thing once and under a plain name, so that this is what there is to go through for another
-// version of torch. (csrc/host/torch_internals.h is the same for the software device,
-// metalops/_torch/internals.py for Python.)
+// The non-public parts of torch that operators' sources and these headers use, each once and under
+// a plain name: the list to go through for another version of torch. (csrc/host/torch_internals.h
+// is the counterpart for the software device, metalops/_torch/internals.py for Python.)
 #pragma once
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/PythonTorchFunctionTLS.h>
@@ -19,8 +18,8 @@ namespace metalops::internals {
 
 // ---- tensors ------------------------------------------------------------------------------------
 
-// A tensor of the same dtype and device on the same storage, without a version counter and without
-// autograd's history. offset: in elements of the storage.
+// Returns a tensor of the same dtype and device on the same storage, without a version counter and
+// without autograd history. offset: in elements of the storage.
 METALOPS_HIDDEN inline at::Tensor view(const at::TensorBase& tensor, c10::IntArrayRef sizes,
                                        c10::IntArrayRef strides, int64_t offset) {
   auto result = at::detail::make_tensor<c10::TensorImpl>(
@@ -31,13 +30,13 @@ METALOPS_HIDDEN inline at::Tensor view(const at::TensorBase& tensor, c10::IntArr
   return result;
 }
 
-// Gives a tensor without gaps the strides of a memory format.
+// Gives a dense tensor the strides of a memory format.
 METALOPS_HIDDEN inline void set_memory_format(const at::Tensor& tensor, at::MemoryFormat format) {
   tensor.unsafeGetTensorImpl()->empty_tensor_restride(format);
 }
 
-// Whether a tensor without dimensions stands for a Python number, which does not decide about
-// dtypes.
+// Returns true if a zero-dimensional tensor stands for a Python number, which has lower priority in
+// type promotion.
 METALOPS_HIDDEN inline bool is_wrapped_number(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->is_wrapped_number();
 }
@@ -45,7 +44,7 @@ METALOPS_HIDDEN inline void set_wrapped_number(const at::Tensor& tensor, bool is
   tensor.unsafeGetTensorImpl()->set_wrapped_number(is_number);
 }
 
-// What torch's generated code checks: raises RuntimeError that names operator and argument unless
+// A check of torch's generated code: raises RuntimeError that names operator and argument unless
 // all tensors that it is called for are on one device.
 using c10::impl::check_and_update_common_device;
 
@@ -61,7 +60,7 @@ using at::functionalization::impl::sync;
 
 using c10::impl::ExcludeDispatchKeyGuard;
 
-// Whether a Python mode for functions (torch.overrides) has to see every call.
+// Returns true if a Python mode for functions (torch.overrides) has to see every call.
 using at::impl::torch_function_mode_enabled;
 
 }  // namespace metalops::internals

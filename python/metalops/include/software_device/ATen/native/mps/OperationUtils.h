@@ -1,6 +1,6 @@
-// Stands in for torch's header of the same name on the software Metal device, where Apple's headers
-// are missing: the part of it that is plain C++. The build helper puts this directory before
-// torch's on Linux only.
+// Replaces torch's header of the same name on the software Metal device, where Apple's headers are
+// missing: it is the plain C++ part of it. The build helper puts this directory before torch's on
+// Linux only.
 #pragma once
 #include <ATen/Tensor.h>
 #include <ATen/TensorIterator.h>
@@ -25,7 +25,7 @@ inline std::string scalarToMetalTypeString(const std::optional<Tensor>& t) {
   return t.has_value() ? scalarToMetalTypeString(t->scalar_type()) : "void";
 }
 
-// A buffer is the memory itself.
+// Returns a tensor's buffer, which is the memory itself on this device.
 inline MTLBuffer_t getMTLBufferStorage(const TensorBase& tensor) {
   return const_cast<void*>(tensor.storage().data());
 }
@@ -50,7 +50,8 @@ inline bool supportedFloatingOrComplexType(const TensorBase& t) {
   return supportedFloatingOrComplexType(t.scalar_type());
 }
 
-// The body of the two member templates below, with the parameters as bytes. Defined by the device.
+// The parameters of the two member templates below as bytes, for their common body, which the
+// device defines.
 struct KernelParams {
   const void* data;
   size_t size;
