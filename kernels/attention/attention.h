@@ -56,7 +56,7 @@ struct AttentionParameters {
   int32_t window_right;   // keys seen after the diagonal; negative: all
   int32_t mask_sizes[4];  // 1 where the mask is broadcast
   AttentionMask mask_kind;
-  float scale;                 // of QK^T; multiplied by the keys' scale if that is a tensor
+  float scale;                 // multiplies QK^T, as does the keys' scale if that is a tensor
   float softcap;               // 0: none
   float keep_scale;            // kept elements are multiplied by it (dropout)
   uint32_t dropout_threshold;  // elements whose random bits are below it are dropped

@@ -42,7 +42,7 @@ struct AttentionDecodeParameters {
   int32_t window_left;   // keys seen before the diagonal; negative: all
   int32_t window_right;  // keys seen after the diagonal; negative: all
   AttentionDecodeMask mask_kind;
-  float scale;        // of QK^T; includes the keys' dequantisation scale if it is a number
+  float scale;        // multiplies QK^T; includes the keys' dequantisation scale if it is a number
   float value_scale;  // the values' dequantisation scale if it is a number, else 1
   float softcap;      // 0: none
   bool bottom_right;  // the diagonal ends at the last key (else begins at the first)

@@ -193,8 +193,7 @@ inline Task task_of(uint number, int rows, constant AttentionDecodeParameters& p
   task.first_row = static_cast<int>(number % static_cast<uint>(p.row_blocks)) * rows;
   task.rows = min(rows, all_rows - task.first_row);
   number /= static_cast<uint>(p.row_blocks);
-  task.head =
-      static_cast<int>(number % static_cast<uint>(p.heads));  // heads may be adjacent in memory
+  task.head = static_cast<int>(number % static_cast<uint>(p.heads));  // fastest: may be adjacent
   number /= static_cast<uint>(p.heads);
   task.split = static_cast<int>(number % static_cast<uint>(p.splits));
   task.batch = static_cast<int>(number / static_cast<uint>(p.splits));

@@ -92,8 +92,8 @@ struct KWithMinimum {
     float minima[2];
   };
   // Unpacks the scales and minima of an even part and of the next one. header: d and dmin as
-  // halves, then 12 bytes: the low bits of 4 + 4 scales and minima with the high bits of the last
-  // four, then the remaining bits of the last four of both.
+  // halves, then 12 bytes: four with scales 0 to 3 (6 bits) and the two high bits of scales 4 to 7,
+  // four with the minima likewise, and four with the low four bits of scales and minima 4 to 7.
   static inline Parts parts_of(uint4 header, int part) {
     const int shift = part % 4 * 8;
     const uint scales = header.y >> shift;
@@ -154,7 +154,7 @@ struct Q4_K : KWithMinimum {
       }
     }
   }
-  static constant constexpr float factor = 0x1p24f;  // for multiply()'s results
+  static constant constexpr float factor = 0x1p24f;  // scales multiply()'s results
   static inline uint four(thread const Piece& piece, int run, int i) {
     return piece.words[i] >> (4 * run) & 0x0f0f0f0fu;
   }
