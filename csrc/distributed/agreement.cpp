@@ -1,3 +1,4 @@
+// Agreement: the keys that ranks write into the group's store, and how they are compared.
 #include <c10/util/Exception.h>
 #include <csrc/distributed/agreement.h>
 
@@ -11,7 +12,7 @@ constexpr char kAgreed[] = "agreed";
 std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
-// What a rank tells the others, a line each.
+// The message of a rank to the others, one field per line.
 struct Told {
   std::string rank;
   Agreement::Description description;
@@ -45,7 +46,7 @@ Agreement::Call Agreement::begin() {
   return {calls_++};
 }
 
-// One of our own: others' threads must not wait for what we wait for.
+// A clone of the group's store: threads that use the shared one must not wait for our requests.
 c10d::Store& Agreement::store() {
   if (!store_) store_ = shared_->clone();
   return *store_;
@@ -66,7 +67,7 @@ void Agreement::disagree(const std::string& text) {
 
 void Agreement::tell(Call& call, const Describe& describe) {
   call.told = true;
-  // (Store::compareSet would be one step, but FileStore's compares with nothing.)
+  // (Store::compareSet would do this in one step, but FileStore's does not compare.)
   const Told mine{std::to_string(rank_), describe()};
   Told first = mine;
   if (store().add(key_of(call, "tickets"), 1) == 1) {
@@ -103,7 +104,7 @@ void Agreement::compare(Call& call, std::string key, const Describe& describe,
     } catch (const c10::DistNetworkError&) {
       throw;  // the store is gone
     } catch (const c10::Error&) {
-      return;  // the others are late
+      return;  // the other ranks are late
     }
   } else if (!store().check({verdict})) {
     return;

@@ -1,10 +1,9 @@
-// Whether ranks that take part in something call the same. Where they do not, Gloo ends processes,
-// mixes up results or waits: it sends no sizes ahead. So a rank tells the others through the
-// group's store what it is about to do, the first time that it does it. Whoever comes second to
-// tell sees whether both do the same, and if not it raises instead of beginning. As long as ranks
-// agree they have seen the same, so they know it together when nothing is left to compare, and
-// repeated calls cost nothing. A rank that waits for one where others compare looks there after a
-// second.
+// Consistency check of collectives: verifies that all ranks make the same call. Gloo does not send
+// sizes ahead, so mismatched calls end processes, mix up results or hang. The first time that a
+// rank makes a call, it therefore announces the call through the group's store. The rank that
+// announces second sees whether both calls match, and raises instead of starting if they do not. As
+// long as ranks agree they have seen the same calls, so all of them know when nothing is left to
+// compare, and repeated calls cost nothing. A waiting rank looks into the store after a second.
 #pragma once
 #include <c10/util/intrusive_ptr.h>
 
@@ -18,41 +17,42 @@
 
 namespace metalops::distributed {
 
-// Calls that some ranks make in the same order: the collectives of a group, or what one rank sends
-// to another with one tag.
+// Calls that some ranks make in the same order: the collectives of a group, or the messages from
+// one rank to another with one tag.
 class Agreement {
  public:
-  // What the calls are; its words are those of the errors.
+  // The kind of calls; its words appear in error messages.
   struct Scope {
     std::string calls;  // "collective"; with that, keys of the store begin
-    std::string verb;   // what a rank does with one
-    int size;           // how many ranks take part
+    std::string verb;   // of a rank that makes such a call, as in "rank 1 calls ..."
+    int size;           // number of ranks that take part
     std::string advice;
   };
   Agreement(c10::intrusive_ptr<c10d::Store> store, int rank, Scope scope);
 
   // One call of a rank.
   struct Call {
-    int64_t number;     // among those of the scope
-    bool told = false;  // to the other ranks
+    int64_t number;     // among the calls of the scope
+    bool told = false;  // announced to the other ranks
   };
-  // What a call does, equal on all ranks that do the same; for people to read. What only some ranks
-  // know of it is compared with those that know it too.
+  // A readable description of a call, equal on all ranks that make the same call. `known_to_some`
+  // is empty on ranks that do not know it, and compared among those that do.
   struct Description {
     std::string call;
     std::string known_to_some{};
   };
   using Describe = std::function<Description()>;
 
-  // RuntimeError after ranks disagreed: they have not begun the same calls since.
+  // Starts a call. Raises RuntimeError after ranks have disagreed: from then on they are not at the
+  // same call.
   Call begin();
-  // Tells the other ranks what is new, and gives them some time to tell it too; key: equal for
-  // equal descriptions. RuntimeError says what they call instead. A rank that has not come by then
-  // will see itself what was told.
+  // Announces a new call to the other ranks and waits up to `patience` for them to announce theirs;
+  // raises RuntimeError with the mismatch. A rank that has not come by then sees the announcement
+  // later. `key` is equal for equal descriptions.
   void compare(Call& call, std::string key, const Describe& describe,
                std::chrono::milliseconds patience);
-  // For a rank that waits: RuntimeError if ranks are known to disagree by now. tells: even if no
-  // other has told what it calls.
+  // Called by a waiting rank: raises RuntimeError if a disagreement is known by now. `tells`:
+  // announces the own call even if no other rank has announced one.
   void look(Call& call, const Describe& describe, bool tells);
 
  private:

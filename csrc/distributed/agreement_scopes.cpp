@@ -1,3 +1,4 @@
+// The environment variables that select the check, and the Agreement objects of each group.
 #include <csrc/distributed/agreement_scopes.h>
 
 #include <cstdlib>
@@ -14,8 +15,8 @@ using c10d::Backend;
 
 enum class Check { kNothing, kCollectives, kAll };
 
-// As the environment says. torch's own check of all collectives, which costs an exchange each,
-// makes ours needless.
+// Returns the check that the environment selects. torch's own check of all collectives, which costs
+// an exchange per call, makes ours unnecessary.
 Check checked() {
   static const Check result = [] {
     const char* ours = std::getenv("METALOPS_DISTRIBUTED_CHECK");
@@ -29,7 +30,8 @@ Check checked() {
 
 constexpr size_t kMostOrders = 64;
 
-// Messages are counted, but not those that one of two ranks has on the CPU.
+// Messages are numbered by counting those from mps tensors. If one of the two ranks has a message
+// on the CPU, the counts differ.
 constexpr char kAdvice[] =
     "; METALOPS_DISTRIBUTED_CHECK=collectives lets ranks send with one tag from mps and from the "
     "CPU what another takes on mps";
@@ -41,7 +43,7 @@ struct Agreements {
   std::set<int64_t> tags_of_any;
 };
 
-// Calls function with those of a group.
+// Calls `function` with the Agreements of a group; returns null for groups that are not compared.
 template <typename Function>
 std::shared_ptr<Agreement> with(const Group& group, const Function& function) {
   static std::mutex mutex;

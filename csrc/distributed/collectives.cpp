@@ -1,4 +1,4 @@
-// The operators of c10d on mps tensors: those of the CPU, on the tensors' own memory.
+// c10d operators on mps tensors: the CPU operators, run by Gloo on the tensors' own memory.
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <csrc/distributed/agreement_scopes.h>
@@ -21,7 +21,7 @@ using c10d::ProcessGroup;
 using c10d::ReduceOp;
 using c10d::Work;
 
-// Operators of c10d, and what torch.distributed calls them.
+// c10d operators, and their names in torch.distributed.
 struct Operator {
   const char* schema;
   const char* name;
@@ -49,7 +49,7 @@ constexpr Operator kOperators[] = {
     {"monitored_barrier_", "monitored_barrier"},
 };
 
-// A group whose backend for CPU tensors is the one that the group has for mps tensors.
+// Returns a group whose backend for CPU tensors is the group's backend for mps tensors.
 c10::intrusive_ptr<ProcessGroup> with_backend_on_cpu(const c10::intrusive_ptr<ProcessGroup>& group,
                                                      const c10::intrusive_ptr<Backend>& backend) {
   if (group->hasBackendForDeviceType(c10::DeviceType::CPU) &&
@@ -123,7 +123,7 @@ class Collective final : public c10::OperatorKernel {
     const auto backend = group->getBackend(c10::DeviceType::MPS);
     (*stack)[at_group] = with_backend_on_cpu(group, backend);
     const c10::DispatchKeySet cpu(c10::DispatchKey::CPU);
-    // Other backends take mps tensors themselves.
+    // Other backends handle mps tensors themselves.
     if (backend->getBackendName() != "gloo") return op.redispatchBoxed(cpu, stack);
 
     auto transfer = std::make_shared<Transfer>(name_, group->getGroupName(), group->getRank(),
@@ -136,7 +136,7 @@ class Collective final : public c10::OperatorKernel {
         IValue& value = (*stack)[begin + i];
         value = to_host(*transfer, std::move(value), role(meanings_[i], reads));
       }
-      // What only comes from others; roots have what they send.
+      // Only tensors that other ranks write; the root of a broadcast has its data already.
       if (receives_ || (name_ == "broadcast" && root != group->getRank())) {
         transfer->expect_all_bytes();
       } else if (takes_parts_) {
@@ -145,7 +145,8 @@ class Collective final : public c10::OperatorKernel {
       }
       if (auto agreement = agreement_on(group, peer, tag)) {
         compared = {agreement, agreement->begin()};
-        // A message may be waited for later, and one to oneself first of all.
+        // The peer may wait for a message later, and a message to oneself cannot be waited for at
+        // all.
         const auto patience = !is_collective_ ? std::chrono::milliseconds(0)
                               : is_async      ? kPatienceOfAsync
                                               : kPatience;
@@ -176,7 +177,7 @@ class Collective final : public c10::OperatorKernel {
     return nullptr;
   }
 
-  // What an argument is, by its name.
+  // The meaning of an argument, derived from its name.
   enum class Meaning {
     kOther,
     kGroup,

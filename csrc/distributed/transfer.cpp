@@ -1,3 +1,5 @@
+// Transfer: aliases and copies of mps tensors for Gloo, dtype conversion, and checks of their
+// sizes.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/mps/MPSAllocatorInterface.h>
 #include <ATen/ops/empty.h>
@@ -18,20 +20,20 @@ using at::Tensor;
 using c10::ScalarType;
 using c10d::ReduceOp;
 
-// Only tensors of which nobody keeps a history: views, version counters and modes are not for them.
+// Disables views, version counters and autograd modes: for tensors whose history nobody keeps.
 struct Plainly {
   const c10::InferenceMode normal{false};
   const at::AutoDispatchBelowADInplaceOrView below;
 };
 
-// A CPU tensor over the memory of an mps tensor; undefined if the host cannot reach it (private
-// buffers of GPUs).
+// Returns a CPU tensor over the memory of an mps tensor; undefined if the host cannot reach it
+// (private buffers of GPUs).
 Tensor host_alias(const Tensor& tensor) {
   auto* allocator = at::mps::getIMPSAllocator();
   const c10::Storage& storage = tensor.storage();
   if (storage.nbytes() == 0) return at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
   if (!allocator->isSharedBuffer(storage.data())) return {};
-  // As empty().set_() does it, which goes through the dispatcher twice.
+  // Equivalent to empty().set_(), which goes through the dispatcher twice.
   auto result = c10::make_intrusive<c10::TensorImpl>(allocator->getHostAliasStorage(storage),
                                                      c10::DispatchKeySet(c10::DispatchKey::CPU),
                                                      tensor.dtype());
@@ -39,7 +41,7 @@ Tensor host_alias(const Tensor& tensor) {
   return Tensor(std::move(result));
 }
 
-// What Gloo has kernels for, of the dtypes of mps.
+// Returns true for dtypes of mps that Gloo has kernels for.
 bool known_to_gloo(ScalarType dtype) {
   switch (dtype) {
     case at::kBool:
@@ -85,11 +87,12 @@ bool orders(const ReduceOp& reduction) {
   return reduction == ReduceOp::MIN || reduction == ReduceOp::MAX;
 }
 
-// A contiguous tensor as one that Gloo reduces to the same, of the same memory if that is possible.
+// Converts a contiguous tensor to one that Gloo reduces to the same result; shares its memory if
+// possible.
 Tensor reducible(const Tensor& host, const ReduceOp& reduction) {
   const ScalarType dtype = host.scalar_type();
   switch (dtype) {
-    // Wide enough for what wraps around to be the same.
+    // The wider type gives the same result where the narrow one wraps around.
     case at::kShort:
     case at::kUInt16:
       return host.to(at::kInt);
@@ -110,14 +113,14 @@ Tensor reducible(const Tensor& host, const ReduceOp& reduction) {
                                            " and it cannot be made of what Gloo has");
 }
 
-// A contiguous tensor with its elements' bytes as another dimension.
+// Views a contiguous tensor as bytes, with an additional last dimension for those of an element.
 Tensor bytes(const Tensor& host) {
   auto sizes = host.sizes().vec();
   sizes.push_back(host.itemsize());
   return host.view({-1}).view(at::kByte).view(sizes);
 }
 
-// Numbers that nobody sends.
+// Returns kTail random bytes, a canary: no rank sends them, except by chance.
 const char* stand_in() {
   static const uint64_t value = (uint64_t{std::random_device{}()} << 32) | std::random_device{}();
   return reinterpret_cast<const char*>(&value);
@@ -150,14 +153,14 @@ Tensor Transfer::to_host(const Tensor& tensor, Role role) {
   for (const Part& part : parts_) {
     if (part.device.is_same(tensor) && part.role == role) return part.host;
   }
-  // Errors name it too.
+  // Registered before the checks, so that their errors name this tensor too.
   parts_.push_back({tensor, {}, {}, role});
   TORCH_CHECK_TYPE(tensor.layout() == at::kStrided, "only strided tensors can be sent from mps");
   const Plainly plainly;
   Tensor memory = host_alias(tensor);
   const bool reachable = memory.defined();
   if (!reachable) {
-    // What is only written is not read, but for the gaps that no result fills.
+    // A tensor that is only written is copied too: its gaps are not filled by any result.
     memory = tensor.to(at::kCPU);
   } else if (tensor.is_conj() || tensor.is_neg()) {
     TORCH_CHECK(role == Role::kReads,
@@ -184,7 +187,7 @@ void Transfer::finish() {
       Tensor host = part.host;
       const ScalarType dtype = part.target.scalar_type();
       if (host.scalar_type() != dtype) {
-        // The other way of wire_format.
+        // Inverts wire_format().
         const bool converted = reduction_ && !c10::isComplexType(dtype) && dtype != at::kUInt64;
         host = converted ? host.to(dtype) : host.view({-1}).view(dtype);
       }
@@ -251,12 +254,12 @@ void Transfer::check_all_bytes(bool came) {
               "fewer bytes came than the tensor takes: another rank has sent a smaller tensor");
 }
 
-// Only the root gives tensors to scatter or gets gathered ones.
+// Only the root passes tensors to scatter or receives gathered ones, so these are not compared.
 bool Transfer::is_compared(const Part& part) const {
   return is_message() || (part.role == Role::kWrites) == (operation_ == "scatter");
 }
 
-// How much goes to whom may differ.
+// Returns the sizes that must agree: in all_to_all_single the first dimension may differ by rank.
 at::IntArrayRef Transfer::compared_sizes(const Part& part) const {
   const at::IntArrayRef sizes = part.device.sizes();
   return takes_parts() && !sizes.empty() ? sizes.slice(1) : sizes;
@@ -265,7 +268,7 @@ at::IntArrayRef Transfer::compared_sizes(const Part& part) const {
 Agreement::Description Transfer::description() const {
   std::ostringstream out;
   if (is_message()) {
-    // As other layers of torch have it, shapes are the receiver's.
+    // Shapes of messages are the receiver's, as in other backends of torch.
     const char* separator = "";
     for (const Part& part : parts_) {
       out << separator << part.device.numel() << " elements of " << part.device.scalar_type();

@@ -1,4 +1,4 @@
-// One operation of c10d on mps tensors: the CPU tensors that Gloo works on, and the way back.
+// One c10d operation on mps tensors: the CPU tensors that Gloo works on, and the way back.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
@@ -11,51 +11,54 @@
 
 namespace metalops::distributed {
 
-// What an operation does with a tensor.
+// Access of an operation to a tensor.
 enum class Role { kReads, kWrites, kUpdates };
 
 class Transfer {
  public:
-  // operation: as the errors call it. rank, size: in the group. reduction: of operations that have
-  // one. in_equal_parts: of all_to_all_single, when nobody says how much goes to whom.
+  // `operation`: its name in error messages. `rank`, `size`: of the group. `reduction`: only for
+  // operations that have one. `in_equal_parts`: all_to_all_single without split sizes.
   Transfer(std::string operation, std::string group, int rank, int size,
            std::optional<c10d::ReduceOp> reduction, std::optional<int64_t> root,
            bool in_equal_parts);
 
-  // The CPU tensor that Gloo gets for an argument: over the same memory wherever Gloo can work
-  // there, which takes a contiguous tensor of a dtype that it knows or that can be seen as one,
-  // and memory that the host can reach. Else a copy.
+  // Returns the CPU tensor that Gloo gets for an argument. It shares the argument's memory if the
+  // tensor is contiguous, the host can reach its memory, and Gloo knows its dtype or the dtype can
+  // be viewed as one that Gloo knows. Otherwise it is a copy.
   at::Tensor to_host(const at::Tensor& tensor, Role role);
-  // The mps tensors in place of these in a result (Tensor, Tensor[] or Tensor[][]).
+  // Replaces CPU tensors in a result (Tensor, Tensor[] or Tensor[][]) by their mps tensors.
   c10::IValue to_device(const c10::IValue& value) const;
 
-  // Whether results have to be brought to their tensors once Gloo has them; finish() does it, once.
+  // Returns true if results have to be copied to their tensors once Gloo has them. finish() copies
+  // them, once.
   bool needs_finish() const { return needs_finish_; }
   void finish();
 
-  // Of what other ranks write into the tensors, once to_host has been called: all of it has to
-  // come, in parts of these proportions along the first dimension. Gloo ends a process to which
-  // more bytes come than it expects, and says nothing of fewer.
+  // Prepares the detection of short messages, after to_host() and before Gloo writes: places a
+  // canary at the end of each part that other ranks write. `parts`: proportions along the first
+  // dimension. Gloo ends a process that receives more bytes than it expects, and does not report
+  // fewer.
   void expect_all_bytes(at::IntArrayRef parts = {1});
-  // RuntimeError if they have not come; came: whether Gloo says so.
+  // Raises RuntimeError if bytes are missing. `came`: Gloo reports that the operation completed.
   void check_all_bytes(bool came);
 
-  // What all ranks have in common that do the same: operation, reduction and what tensors are like.
+  // Describes what all ranks of the same call have in common: operation, reduction, and dtypes and
+  // shapes of tensors.
   Agreement::Description description() const;
-  // The same, quick to make and not to be read.
+  // Returns the description as a key: quick to make, not meant to be read.
   std::string key() const;
 
-  // The tensors that get results.
+  // Returns the tensors that receive results.
   std::vector<at::Tensor> results() const;
 
-  // To be called where an exception is handled: throws it again, with rank, operation and tensors.
+  // Rethrows the current exception with rank, operation and tensors; called where it is handled.
   [[noreturn]] void rethrow_with_context();
 
  private:
   struct Part {
     at::Tensor device;
-    at::Tensor host;    // what Gloo works on
-    at::Tensor target;  // what gets the result from there; undefined if it is there already
+    at::Tensor host;    // the tensor that Gloo works on
+    at::Tensor target;  // receives the result from `host`; undefined if it is there already
     Role role;
   };
   at::Tensor wire_format(const at::Tensor& host) const;
@@ -72,7 +75,7 @@ class Transfer {
   const std::optional<c10d::ReduceOp> reduction_;
   const std::optional<int64_t> root_;
   const bool in_equal_parts_;
-  // The last bytes of something that is to come, for which others stand until it is there.
+  // Bytes at the end of an incoming part: overwritten by a canary until data arrives.
   static constexpr int64_t kTail = 8;
   struct Tail {
     char* address;

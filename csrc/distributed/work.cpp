@@ -1,3 +1,4 @@
+// HostWork: waits for Gloo in slices, looking for disagreements of ranks in between.
 #include <csrc/distributed/work.h>
 
 #include <condition_variable>
@@ -9,8 +10,8 @@ using c10::ivalue::Future;
 
 namespace {
 
-// How often a rank that waits looks what others told, and how long it waits until it tells them
-// what it has called, though that was known.
+// Interval at which a waiting rank looks into the store, and the time after which it announces its
+// call even though the call was known.
 constexpr std::chrono::milliseconds kSlice{1'000}, kUntilTold{10'000};
 
 }  // namespace
@@ -21,11 +22,11 @@ HostWork::HostWork(c10::intrusive_ptr<c10d::Work> inner, std::shared_ptr<Transfe
       inner_(std::move(inner)),
       transfer_(std::move(transfer)),
       compared_(std::move(compared)) {
-  // Results have to be there when Gloo's thread is done, whoever looks.
+  // Results have to be in their tensors when Gloo's thread is done, even if nobody waits for them.
   if (transfer_->needs_finish() && has_future()) future_of_results();
 }
 
-// Works of send and receive have none.
+// Returns true if Gloo's Work has a future; that of send and receive has none.
 bool HostWork::has_future() const {
   switch (opType_) {
     case c10d::OpType::SEND:
@@ -100,13 +101,14 @@ bool HostWork::wait_in_slices(std::chrono::milliseconds timeout) {
     try {
       return inner_->wait(slice);
     } catch (...) {
-      if (inner_->isCompleted()) throw;  // not because the slice is over
+      if (inner_->isCompleted()) throw;  // an error of the operation, not the end of the slice
     }
     look(Clock::now() - start > kUntilTold);
   }
 }
 
-// A message is waited for as a whole: when that has taken too long, Gloo closes all connections.
+// Waits for a message in one call: after a timeout Gloo closes all connections. A second thread
+// looks for disagreements meanwhile.
 bool HostWork::wait_watched(std::chrono::milliseconds timeout) {
   if (!compared_->call.told) return inner_->wait(timeout);
   std::mutex mutex;
@@ -151,7 +153,7 @@ bool HostWork::isCompleted() {
 }
 
 std::vector<at::Tensor> HostWork::result() {
-  const auto of_inner = inner_->result();  // raises what is wrong
+  const auto of_inner = inner_->result();  // raises the operation's error
   return of_inner.empty() ? of_inner : transfer_->results();
 }
 

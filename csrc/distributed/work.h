@@ -1,4 +1,4 @@
-// What waits for an operation on mps tensors: Gloo's Work, and then what is left to do.
+// c10d::Work of an operation on mps tensors: waits for Gloo's Work, then finishes the transfer.
 #pragma once
 #include <csrc/distributed/agreement.h>
 #include <csrc/distributed/transfer.h>
@@ -26,7 +26,7 @@ class HostWork final : public c10d::Work {
   void synchronize() override;
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void abort() override;
-  // Of the mps tensors; of operations whose Work of Gloo has one.
+  // Returns a future of the mps tensors, for operations whose Work in Gloo has a future.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
   float getDuration() const override;

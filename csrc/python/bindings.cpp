@@ -1,5 +1,5 @@
-// The Python module metalops._C. Loading it registers the operators; what it offers to Python is
-// for `python -m metalops info` and metalops.ops.
+// Python module metalops._C. Loading it registers the operators; its functions serve `python -m
+// metalops info` and metalops.ops.
 #include <csrc/ops/attention/attention_aten.h>
 #include <metalops/library.h>
 #include <metalops/python_call.h>

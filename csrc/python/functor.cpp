@@ -1,4 +1,5 @@
-// Operators of metalops.functor: those of <metalops/pointwise.h>, with kernels that Python writes.
+// Operators of metalops.functor: registered as those of <metalops/pointwise.h> are, with kernels
+// that Python writes.
 #include <csrc/python/functor.h>
 
 #include <ATen/TensorIterator.h>
@@ -36,13 +37,13 @@ using Scalars = c10::ArrayRef<c10::Scalar>;
 
 constexpr auto kTypes = static_cast<size_t>(ScalarType::NumOptions);
 
-// What Python holds of a compiled library.
+// A compiled library, as Python holds it.
 struct ShaderLibrary {
   explicit ShaderLibrary(const std::string& source) : library(source) {}
   DynamicMetalShaderLibrary library;
 };
 
-// As torch's own exception a Python one may cross threads that do not have the interpreter's lock.
+// Rethrows a Python exception as torch's own, which may cross threads that do not hold the GIL.
 [[noreturn]] void raise_as_torch(py::error_already_set& error) {
   error.restore();
   python_error raised;
@@ -50,12 +51,12 @@ struct ShaderLibrary {
   throw raised;
 }
 
-// The kernels of a functor: a library for each dtype of the inputs, compiled when it is first
-// needed. Lives as long as the process, as operators do.
+// The kernels of a functor: one library per dtype of the inputs, compiled on first use. Lives as
+// long as the process, as operators do.
 class Kernels {
  public:
-  // compile: a Python function that takes the Metal name of a dtype and returns a ShaderLibrary,
-  // always the same one for a dtype.
+  // `compile`: a Python function from the Metal name of a dtype to a ShaderLibrary; it returns the
+  // same object for the same dtype.
   explicit Kernels(const py::object& compile) : compile_(compile.inc_ref().ptr()) {}
 
   MetalShaderLibrary& operator[](ScalarType type) {
@@ -84,7 +85,7 @@ class Kernels {
   std::array<std::atomic<MetalShaderLibrary*>, kTypes> libraries_{};
 };
 
-// The dtype of a scalar argument in the kernels.
+// Returns the dtype in which kernels take a scalar argument.
 ScalarType scalar_type(const c10::Scalar& scalar) {
   if (scalar.isComplex()) {
     return at::kComplexFloat;
@@ -113,12 +114,12 @@ unsigned set_scalars(MetalKernelFunction& kernel, unsigned index, Scalars scalar
   return index;
 }
 
-// Runs a kernel through torch's class where that has a flavour for it: one result, and at most two
-// inputs with a scalar or three without. The kernels that Python writes have the same rule, see
-// python/metalops/kernel/functor/metal_text.py.
+// Launches a kernel through torch's MetalShaderLibrary if that has a suitable variant: one output,
+// and at most two inputs with a scalar or three without. The kernels that Python writes follow the
+// same rule, see python/metalops/kernel/functor/metal_text.py.
 class Launcher {
  public:
-  // name: the operator's. Kernels have a prefix, so that the user's text may use the name itself.
+  // `name`: the operator's. Kernel names have a prefix, so that the user's text may use `name`.
   Launcher(std::shared_ptr<Kernels> kernels, const std::string& name)
       : kernels_(std::move(kernels)), name_(*new std::string("metalops_" + name)) {}
 
@@ -126,7 +127,7 @@ class Launcher {
     if (iter.numel() == 0) {
       return;
     }
-    // Inputs of different dtypes are read as what they are computed in, the output's.
+    // Inputs of different dtypes are read in the dtype of the computation, the output's.
     const int outputs = iter.noutputs();
     const int inputs = iter.ninputs();
     auto type = iter.dtype(outputs);
@@ -165,7 +166,7 @@ class Launcher {
   const std::string name_;
 };
 
-// Casts floating-point tensors as torch's autocast lists do, to float32 or to the lower precision.
+// Casts floating-point tensors as torch's autocast lists do: to float32 or to the lower precision.
 class AutocastKernel final : public c10::OperatorKernel {
  public:
   explicit AutocastKernel(bool lower_precision) : lower_precision_(lower_precision) {}
@@ -198,8 +199,8 @@ T choice(const std::string& name, std::initializer_list<std::pair<const char*, T
   TORCH_CHECK_VALUE(false, "unknown choice ", name);
 }
 
-// The formula of a backward operator, computed by a Python function of its tensors and its numbers.
-// Like the operator, it lives as long as the process.
+// Returns the formula of a backward operator: calls a Python function with the tensors and scalars.
+// It lives as long as the process, as the operator does.
 auto formula_of(const py::object& function) {
   return
       [function = py::object(function).release().ptr()](at::TensorList operands, Scalars scalars) {
@@ -217,9 +218,9 @@ auto formula_of(const py::object& function) {
       };
 }
 
-// schema: of the functional overload. backward: schema of the operator that differentiates it, or
-// empty. dtypes: of the inputs. compile: see Kernels. formula: of the backward operator, or the
-// reason why it has none.
+// Defines an operator. `schema`: of the functional overload. `backward`: schema of the operator
+// that differentiates it, or empty. `dtypes`: of the inputs. `compile`: see Kernels. `formula`: of
+// the backward operator, or the reason why there is none.
 void define_functor(const std::string& schema, const std::string& backward,
                     const std::vector<ScalarType>& dtypes, const std::string& integers,
                     const std::string& result, const std::string& autocast,
@@ -245,7 +246,7 @@ void define_functor(const std::string& schema, const std::string& backward,
     op.dtypes.set(static_cast<size_t>(dtype));
   }
 
-  // Operators are never removed: compiled graphs may hold them.
+  // Leaked: operators are never removed, because compiled graphs may hold them.
   auto& library = *new torch::Library(torch::Library::FRAGMENT, ns, std::nullopt, __FILE__,
                                       static_cast<uint32_t>(__LINE__));
   if (!backward.empty()) {
