@@ -1,4 +1,4 @@
-// The Python module metalops._host: the software Metal device. Each part binds its own functions.
+// Python module metalops._host: the software Metal device. Each folder binds its own functions.
 #include <torch/csrc/utils/pybind.h>
 
 namespace metalops {

@@ -1,4 +1,4 @@
-// See locks.h.
+// The fork handlers that take or free every lock, and the slow path of GilSafeMutex.
 #include <locks.h>
 
 #include <Python.h>
@@ -14,7 +14,7 @@ std::atomic<bool> forked_child{false};
 
 }  // namespace
 
-// All locks there are. Made when the first lock is, while the device is being loaded.
+// The list of all locks. Created with the first lock, while the device is being loaded.
 class ForkHandlers {
  public:
   static ForkHandlers& all() {
@@ -40,14 +40,15 @@ class ForkHandlers {
                    [] { all().after_fork(/*is_child=*/true); });
   }
 
-  // Holds nothing between attempts: who holds a lock may be about to make another one.
+  // Holds no lock between attempts: the holder of a lock may be about to create another one.
   void before_fork() {
     for (mutex_.lock(); !take_all(); mutex_.lock()) {
       mutex_.unlock();
       sched_yield();
     }
   }
-  // Holds none while it waits for one: others may want several, in another order.
+  // Takes all locks, or none of those that are waited for: other threads may take several in
+  // another order. Returns false if one is taken.
   bool take_all() {
     for (ForkAware* lock = first_; lock != nullptr; lock = lock->next_) {
       lock->taken_ = lock->try_to_take();

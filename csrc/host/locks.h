@@ -1,6 +1,6 @@
-// The locks of the software device. A forked child has the forking thread only: what other threads
-// were doing is left half done there, and a lock that one of them held would stay locked for ever.
-// So every lock is one of those below, which fork() knows.
+// Fork-safe locks of the software device. A forked child has only the forking thread: work of other
+// threads is left half done there, and a lock that one of them held would stay locked for ever. So
+// every lock is one of those below, which the fork handlers know.
 #pragma once
 #include <atomic>
 #include <mutex>
@@ -8,19 +8,20 @@
 
 namespace metalops {
 
-// What fork() does with a lock.
+// Base class of locks: its behaviour at fork().
 class ForkAware {
  public:
   ForkAware(const ForkAware&) = delete;
   ForkAware& operator=(const ForkAware&) = delete;
 
  protected:
-  // waits: fork() takes the lock first, so that a child finds what it guards as it should be. Else
-  // a lock that another thread holds is simply free in the child.
+  // `waits`: fork() takes the lock first, so that a child finds the guarded data consistent.
+  // Otherwise a lock that another thread holds is simply free in the child.
   explicit ForkAware(bool waits) : waits_(waits) {}
 
-  // The last member of every lock: fork() knows the lock while all of it is there. Another thread
-  // may fork at any moment, also while a lock is being made or destroyed.
+  // Registers the lock with the fork handlers. It is the last member of every lock, so that fork()
+  // sees only complete ones. Another thread may fork at any moment, also while a lock is being made
+  // or destroyed.
   class Known {
    public:
     explicit Known(ForkAware& lock);
@@ -33,7 +34,8 @@ class ForkAware {
 
   virtual bool try_to_take() = 0;
   virtual void give_back() = 0;
-  virtual void make_free() = 0;  // in the child, what another thread of the parent holds
+  virtual void
+  make_free() = 0;  // in the child: frees a lock that another thread of the parent held
 
  private:
   friend class ForkHandlers;
@@ -43,7 +45,7 @@ class ForkAware {
   ForkAware* next_ = nullptr;
 };
 
-// For short sections that neither wait for anything nor run Python.
+// A mutex for short sections that neither wait for anything nor run Python.
 class ForkSafeMutex final : public ForkAware {
  public:
   ForkSafeMutex() : ForkAware(/*waits=*/true) {}
@@ -59,10 +61,10 @@ class ForkSafeMutex final : public ForkAware {
   const Known known_{*this};
 };
 
-// For long sections, in which Python may run: whoever waits for it lets go of Python's global
-// interpreter lock (GIL), which the holder may need. Recursive, because Python code that runs
-// meanwhile (a signal handler, say) may come back to it. What it guards must be right for a forked
-// child at any moment; changes that are not done at once need a ForkSafeMutex of their own.
+// A mutex for long sections in which Python may run: a waiting thread releases the GIL, which the
+// holder may need. Recursive, because Python code that runs in the section (a signal handler, for
+// example) may enter it again. The guarded data must be valid for a forked child at any moment;
+// changes that take several steps need a ForkSafeMutex of their own.
 class GilSafeMutex final : public ForkAware {
  public:
   GilSafeMutex() : ForkAware(/*waits=*/false) {}
@@ -88,14 +90,14 @@ class GilSafeMutex final : public ForkAware {
   bool try_to_take() override { return try_lock(); }
   void give_back() override { unlock(); }
   void make_free() override;
-  // Not a std::recursive_mutex: a child cannot unlock one, because it has another thread id.
+  // Not a std::recursive_mutex: a child cannot unlock one, because its thread id differs.
   std::mutex mutex_;
   std::atomic<std::thread::id> owner_{};
   uint32_t depth_ = 0;
   const Known known_{*this};
 };
 
-// A mutex of torch's that is part of an object of ours, which lives as long as the process.
+// A mutex of torch's inside an object of ours that lives as long as the process.
 class ForkSafeReference final : public ForkAware {
  public:
   explicit ForkSafeReference(std::mutex& mutex) : ForkAware(/*waits=*/false), mutex_(mutex) {}
@@ -108,7 +110,7 @@ class ForkSafeReference final : public ForkAware {
   const Known known_{*this};
 };
 
-// Whether this process is a forked child of one that had the device.
+// Returns true if this process is a forked child of one that had the device.
 bool is_forked_child();
 
 }  // namespace metalops

@@ -1,6 +1,6 @@
-// What the software device uses of torch that is not its public interface, each thing once and
-// under a plain name. Other sources of csrc/host take it from here, so this is what there is to go
-// through for another version of torch. (<metalops/torch_internals.h> is the same for operators,
+// torch APIs that the software device uses and that are not public, each in one place under a plain
+// name. Other sources of csrc/host use them through this header, so it is the list to check for
+// another version of torch. (<metalops/torch_internals.h> is its counterpart for operators,
 // metalops/_torch/internals.py for Python.)
 #pragma once
 #include <ATen/EmptyTensor.h>
@@ -32,7 +32,7 @@ namespace metalops::internals {
 
 // ---- memory -------------------------------------------------------------------------------------
 
-// Adds and takes away a reference to what somebody holds by a plain pointer.
+// Adds and drops a reference to an object held by a plain pointer.
 template <class T>
 void hold(T* object) {
   c10::raw::intrusive_ptr::incref(object);
@@ -42,7 +42,7 @@ void release(T* object) {
   c10::raw::intrusive_ptr::decref(object);
 }
 
-// The memory of CPU tensors.
+// Allocates the memory of CPU tensors.
 using c10::alloc_cpu;
 using c10::free_cpu;
 
@@ -50,13 +50,13 @@ inline c10::StorageImpl* impl(const c10::Storage& storage) {
   return storage.unsafeGetStorageImpl();
 }
 
-// The same by a plain pointer, which release() takes.
+// Turns a storage into a plain pointer with its reference, which release() drops.
 inline c10::StorageImpl* take(c10::Storage storage) { return storage.unsafeReleaseStorageImpl(); }
 
-// A deleter of memory that nobody owns.
+// Deleter of memory that nobody owns.
 inline constexpr c10::DeleterFnPtr kNoDeleter = &c10::detail::deleteNothing;
 
-// The former memory goes.
+// Replaces the memory of a storage; the former memory is freed.
 inline void replace_memory(const c10::Storage& storage, c10::DataPtr memory, size_t bytes) {
   c10::StorageImpl* storage_impl = impl(storage);
   storage_impl->set_data_ptr_noswap(std::move(memory));
@@ -69,8 +69,8 @@ using at::detail::empty_cpu;
 using at::detail::empty_generic;
 using at::detail::empty_strided_generic;
 
-// Whether a tensor without dimensions stands for a Python number, which does not decide about
-// dtypes.
+// Returns true if a 0-d tensor stands for a Python number, which does not take part in type
+// promotion.
 inline bool is_wrapped_number(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->is_wrapped_number();
 }
@@ -78,13 +78,14 @@ inline void set_wrapped_number(const at::Tensor& tensor) {
   tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
 }
 
-// Without regard to the storage's size. Without an offset it stays what it is.
+// Sets sizes, strides and offset regardless of the storage's size. Without `offset` the old one
+// stays.
 inline void set_geometry(const at::Tensor& tensor, c10::IntArrayRef sizes, c10::IntArrayRef strides,
                          std::optional<int64_t> offset = std::nullopt) {
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
 }
 
-// What looks at another storage as `like` looks at its own.
+// Returns a tensor on another storage with the geometry of `like`.
 inline at::Tensor tensor_on(const c10::Storage& storage, c10::DispatchKey key,
                             const at::Tensor& like) {
   auto tensor = c10::make_intrusive<c10::TensorImpl>(c10::Storage(storage),
@@ -102,7 +103,7 @@ inline at::SparseTensorImpl* sparse_impl(const at::Tensor& tensor) {
   return static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
 }
 
-// Gives `tensor` these indices and values, and everything else that `like` has. Nothing is copied.
+// Gives `tensor` these indices and values, and all other properties of `like`. Nothing is copied.
 inline void set_sparse(const at::Tensor& tensor, const at::Tensor& like, const at::Tensor& indices,
                        const at::Tensor& values) {
   const at::SparseTensorImpl* from = sparse_impl(like);
@@ -112,7 +113,7 @@ inline void set_sparse(const at::Tensor& tensor, const at::Tensor& like, const a
   to->set_coalesced(from->coalesced());
 }
 
-// What is as `like` with these indices and values, on the device of `key`.
+// Returns a tensor like `like` with these indices and values, on the device of `key`.
 inline at::Tensor sparse_on(c10::DispatchKey key, const at::Tensor& like, const at::Tensor& indices,
                             const at::Tensor& values) {
   at::Tensor tensor(
@@ -123,8 +124,8 @@ inline at::Tensor sparse_on(c10::DispatchKey key, const at::Tensor& like, const 
 
 // ---- the dispatcher -----------------------------------------------------------------------------
 
-// While it lives, the dispatcher sees this thread as it does outside of any operator, where Python
-// code expects to run: an operator that launches has turned autograd off for what it calls.
+// RAII: the dispatcher sees this thread as it does outside of any operator, the state that Python
+// code expects. An operator that launches has turned autograd off for the operators it calls.
 class OutsideOfOperators {
  public:
   OutsideOfOperators() : keys_(keys()) {}
@@ -142,10 +143,10 @@ class OutsideOfOperators {
   c10::impl::ForceDispatchKeyGuard keys_;
 };
 
-// What stands before the dtype, in quotes, in the message of a CPU kernel that has no code for it.
+// The text before the quoted dtype in the error of a CPU kernel that has no code for it.
 inline constexpr const char* kNotImplementedFor = "not implemented for '";
 
-// ---- what a thread carries along, and the threads that work for it ------------------------------
+// ---- state that a thread carries along, and its worker threads
 
 inline void push_debug_info(c10::DebugInfoKind kind, std::shared_ptr<c10::DebugInfoBase> info) {
   c10::ThreadLocalDebugInfo::_push(kind, std::move(info));
@@ -158,10 +159,9 @@ inline std::shared_ptr<c10::DebugInfoBase> pop_debug_info(c10::DebugInfoKind kin
 
 using DeviceGuard = c10::impl::DeviceGuardImplInterface;
 
-// torch makes its hooks object at the first question (torch.backends.mps.is_available(), for
-// instance) and keeps it. When that came before this library was loaded, the object is the
-// interface itself, which is nothing but a pointer to its virtual functions: ours is made in its
-// place.
+// torch creates its hooks object on the first query (torch.backends.mps.is_available(), for
+// example) and keeps it. If that came before this library was loaded, the object is the interface
+// itself, which is only a vtable pointer: our object is constructed in its place.
 template <class Hooks>
 void install_hooks() {
   static_assert(sizeof(Hooks) == sizeof(at::MPSHooksInterface),
@@ -183,7 +183,7 @@ using c10::detail::getNonDeterministicRandom;
 
 // ---- the build ----------------------------------------------------------------------------------
 
-// The commit of torch's sources.
+// Returns the commit of torch's sources.
 inline std::string torch_commit() {
   const auto& options = caffe2::GetBuildOptions();
   const auto commit = options.find("COMMIT_SHA");

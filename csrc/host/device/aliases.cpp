@@ -1,3 +1,4 @@
+// Aliases: CPU views of mps arguments, and the write-back of metadata that a CPU kernel changed.
 #include <device/aliases.h>
 #include <device/device.h>
 #include <torch_internals.h>
@@ -47,7 +48,7 @@ at::Tensor Aliases::alias(c10::MaybeOwned<at::Tensor> argument) {
     tensors_.push_back({std::move(argument), std::move(cpu)});
     return tensors_.back().cpu;
   }
-  // The tangent of what does not depend on the input has no memory: kernels get zeros.
+  // The tangent of a value that does not depend on the input has no memory: kernels get zeros.
   if (C10_UNLIKELY(tensor.key_set().has(c10::DispatchKey::ZeroTensor))) {
     at::Tensor zeros =
         at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kCPU));
@@ -127,7 +128,7 @@ void Aliases::write_back() {
   }
 }
 
-// An argument that nothing was done to may be one that refuses to be changed.
+// Leaves an unchanged tensor alone: it may be one that does not allow changes.
 void Aliases::write_back_sparse(const at::Tensor& mps, const at::Tensor& cpu) {
   const auto* const before = internals::sparse_impl(mps);
   const auto* const after = internals::sparse_impl(cpu);

@@ -1,4 +1,4 @@
-// CPU tensors over the memory of mps tensors, for one call of a CPU kernel, and the way back.
+// CPU tensors that alias mps tensors for one call of a CPU kernel, and the way back.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <c10/util/MaybeOwned.h>
@@ -9,23 +9,23 @@ namespace metalops::device {
 
 class Aliases {
  public:
-  // The CPU tensor for an argument, strided or sparse in COO. Equal tensors and tensors that share
-  // memory keep doing so. CPU tensors pass unchanged. An argument that is not moved here must live
-  // as long as this: another reference to a tensor of Python's would take Python's lock.
+  // Returns the CPU tensor for an argument, strided or sparse COO. Identical tensors and tensors
+  // that share memory remain so. CPU tensors pass unchanged. An argument that is not moved here
+  // must outlive this object: holding another reference to a tensor of Python's would take the GIL.
   at::Tensor to_cpu(const at::Tensor& tensor);
   at::Tensor to_cpu(at::Tensor&& tensor);
   std::optional<at::Tensor> to_cpu(const std::optional<at::Tensor>& tensor);
 
-  // The mps tensor for a result: an argument that was returned, a view of one, or new memory,
-  // adopted without a copy.
+  // Returns the mps tensor for a result: an argument that was returned, a view of one, or new
+  // memory, adopted without a copy.
   at::Tensor to_mps(const at::Tensor& result);
 
-  // Brings to the arguments what a kernel did to their sizes, strides and storages, and to the
-  // indices and values of sparse ones.
+  // Applies a kernel's changes of sizes, strides and storages to the arguments, and of indices and
+  // values to sparse ones.
   void write_back();
 
   bool saw_mps() const { return mps_at_ != 0; }
-  // Raises RuntimeError, as TensorIterator does, when a CPU tensor with dimensions was among the
+  // Raises RuntimeError, as TensorIterator does, if a CPU tensor with dimensions was among the
   // arguments.
   void check_same_device() const;
 
@@ -33,7 +33,7 @@ class Aliases {
   struct StoragePair {
     c10::Storage mps;
     c10::Storage cpu;
-    const void* memory;  // of both, when the alias was made
+    const void* memory;  // of both tensors, when the alias was made
   };
   struct TensorPair {
     c10::MaybeOwned<at::Tensor> mps;
@@ -46,8 +46,7 @@ class Aliases {
   const ServesDevice serves_device_;
   c10::SmallVector<StoragePair, 4> storages_;
   c10::SmallVector<TensorPair, 4> tensors_;
-  // Which argument was the first mps tensor and which the first CPU tensor with dimensions, counted
-  // from 1.
+  // Positions of the first mps tensor and of the first CPU tensor with dimensions, counted from 1.
   int arguments_ = 0;
   int mps_at_ = 0;
   int cpu_at_ = 0;

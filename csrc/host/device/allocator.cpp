@@ -1,3 +1,5 @@
+// Allocators of the software device: MPS memory with statistics and watermarks, large results of
+// CPU kernels, pinned memory.
 #include <ATen/Context.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
@@ -29,12 +31,12 @@ namespace metalops::device {
 namespace {
 
 constexpr size_t kAlignment = 64;
-// Live bytes may exceed physical memory, for large allocations that are never touched as a whole; a
-// Mac stops at 1.7.
+// High watermark, as a ratio of physical memory. Live bytes may exceed it, for large allocations
+// that are never touched as a whole; a Mac's limit is 1.7.
 constexpr double kDefaultHighWatermark = 4.0;
 constexpr double kMaxHighWatermark = 4.0;
-// As long as live and kept bytes are fewer, freed blocks are kept. A Mac, where little else needs
-// the memory, begins to free at 1.4.
+// Low watermark: freed blocks are kept as long as live and kept bytes are fewer. A Mac, where
+// little else needs the memory, begins to free at 1.4.
 constexpr double kDefaultLowWatermark = 0.5;
 constexpr const char* kHighWatermarkVariable = "PYTORCH_MPS_HIGH_WATERMARK_RATIO";
 constexpr const char* kLowWatermarkVariable = "PYTORCH_MPS_LOW_WATERMARK_RATIO";
@@ -51,7 +53,7 @@ size_t physical_memory() {
   return size;
 }
 
-// The number that a text is as a whole, or NaN.
+// Parses a text that is one number; NaN if it is anything else.
 double parse_number(std::string_view text) {
   double value = 0;
   const char* const end = text.data() + text.size();
@@ -71,8 +73,8 @@ double watermark_from_environment(const char* which, const char* variable, doubl
 
 constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
 
-// One number of the allocation statistics, as c10::CachingAllocator::Stat but updated by several
-// threads, and by one instruction for each block that comes or goes.
+// One allocation statistic, like c10::CachingAllocator::Stat but updated by several threads, with
+// one atomic instruction per block that is allocated or freed.
 class Counter {
  public:
   void add(int64_t amount) {
@@ -84,7 +86,7 @@ class Counter {
   }
   void remove(int64_t amount) { freed_.fetch_add(amount, std::memory_order_relaxed); }
   int64_t current() const {
-    // In this order: what is freed in between was allocated before.
+    // `freed_` is read first: whatever is freed in between was allocated before.
     const int64_t freed = freed_.load(std::memory_order_acquire);
     return allocated_.load(std::memory_order_relaxed) - freed;
   }
@@ -103,7 +105,7 @@ class Counter {
   }
 
  private:
-  // Since the process began; what they were when the statistics were last reset.
+  // Totals since the process began, and their values when the statistics were last reset.
   std::atomic<int64_t> allocated_{0}, freed_{0}, allocated_before_{0}, freed_before_{0};
   std::atomic<int64_t> peak_{0};
 };
@@ -119,9 +121,9 @@ Statistics& statistics() {
   return s;
 }
 
-// A number of bytes that is a part of the physical memory, 0.0 meaning no limit. The environment is
-// read when it is first needed: an error in it is raised where Python can catch it, not while the
-// library is loaded.
+// A limit in bytes, given as a ratio of physical memory; 0.0 means no limit. The environment
+// variable is read on first use, so that an error in it is raised where Python can catch it and not
+// while the library is loaded.
 class Watermark {
  public:
   constexpr Watermark(const char* name, const char* variable, double otherwise)
@@ -131,7 +133,7 @@ class Watermark {
     size_t now = bytes_;
     if (now != kUnset) return now;
     const size_t read = of(watermark_from_environment(name_, variable_, otherwise_));
-    // What a program has set in the meantime stays.
+    // A value that the program has set in the meantime stays.
     return bytes_.compare_exchange_strong(now, read) ? read : now;
   }
   void set(double ratio) {
@@ -182,20 +184,20 @@ std::string format_size(size_t bytes) {
       "allocations (may cause system failure).");
 }
 
-// How much may be kept beside `live` bytes.
+// Returns how many bytes may be kept for reuse beside `live` bytes.
 size_t most_kept(size_t live) {
   const size_t limit = std::min(low_watermark.bytes(), high_watermark.bytes());
   return live < limit ? limit - live : 0;
 }
 
 void check_limit(size_t bytes) {
-  low_watermark.bytes();  // raises what is wrong with it
+  low_watermark.bytes();  // raises errors in its environment variable
   const size_t limit = high_watermark.bytes();
   const size_t live = statistics().bytes.current();
   if (bytes > limit || live + bytes > limit) raise_out_of_memory(bytes);
 }
 
-// Blocks that are kept make room for this one.
+// Counts an allocated block; releases kept blocks that no longer fit the low watermark.
 void count(size_t bytes) {
   Statistics& s = statistics();
   s.blocks.add(1);
@@ -208,7 +210,7 @@ void uncount(size_t bytes) {
   statistics().bytes.remove(static_cast<int64_t>(bytes));
 }
 
-// Before a block of the C library's, at the end of what is left over to align it.
+// Precedes a block from malloc, at the end of its alignment padding.
 struct Header {
   void* start;
   size_t bytes;
@@ -218,8 +220,8 @@ Header& header_of(void* memory) {
   return *reinterpret_cast<Header*>(static_cast<char*>(memory) - sizeof(Header));
 }
 
-// Aligned by hand: malloc keeps small blocks for reuse by this thread, posix_memalign does not.
-// Null when there is no memory.
+// Returns a block aligned by hand: malloc keeps small blocks for reuse by this thread,
+// posix_memalign does not. Null when there is no memory.
 void* allocate_small(size_t bytes) {
   void* const start = std::malloc(bytes + sizeof(Header) + kAlignment);
   if (start == nullptr) return nullptr;
@@ -241,8 +243,8 @@ void free_large_block(void* memory) {
   free_large(memory, most_kept(statistics().bytes.current()));
 }
 
-// On either side of each allocation where there is AddressSanitizer, whose own red zones are
-// narrower and hold its bookkeeping, which a kernel that writes there would destroy.
+// Bytes on either side of each allocation under AddressSanitizer, whose own red zones are narrower
+// and hold its bookkeeping, which a kernel that writes there would destroy.
 constexpr size_t kRedZone = size_t{16} << 10;
 
 struct GuardedBlock {
@@ -290,7 +292,7 @@ c10::DataPtr allocate_block(size_t bytes) {
 
 void release_storage(void* context) { internals::release(static_cast<c10::StorageImpl*>(context)); }
 
-// Nobody else holds an adopted storage and could have changed its size.
+// Frees an adopted storage. Its size is unchanged, because nobody else holds it.
 void free_adopted(void* context) {
   uncount(static_cast<c10::StorageImpl*>(context)->nbytes());
   release_storage(context);
@@ -342,7 +344,7 @@ class HostAllocator final : public at::mps::IMPSAllocator {
   c10::IntArrayRef getBufferShape(const void*) const override { return {}; }
   id_t getBufferId(const void*) const override { return 0; }
   void setBufferShape(const void*, const c10::IntArrayRef&) const override {}
-  // Read at each call: a test's process is also used by others.
+  // Read at each call: other tests use the same process.
   bool isSharedBuffer(const void*) const override {
     const char* text = std::getenv("METALOPS_PRIVATE_BUFFERS");
     return text == nullptr || std::string_view(text) != "1";
@@ -391,15 +393,15 @@ HostAllocator& host_allocator() {
   return a;
 }
 
-// Registered while the library is loaded, before anything can ask for a tensor.
+// Registered while the library is loaded, before anything can request a tensor.
 const struct Registration {
   Registration() { c10::SetAllocator(c10::DeviceType::MPS, &host_allocator()); }
 } registration;
 
 thread_local bool serves_device = false;
 
-// torch's allocator of CPU tensors, but for large tensors that CPU kernels make for the device:
-// these take blocks as device tensors do.
+// torch's allocator of CPU tensors, except for large tensors that CPU kernels make for the device:
+// those take blocks as device tensors do.
 class CpuAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
@@ -438,7 +440,7 @@ const struct CpuRegistration {
   CpuRegistration() { c10::SetCPUAllocator(new CpuAllocator); }
 } cpu_registration;
 
-// Pinned memory is ordinary host memory that remembers having been pinned.
+// Pinned memory: ordinary host memory, recorded as pinned.
 class PinnedAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {

@@ -1,4 +1,4 @@
-// What python/metalops/_torch/software_device.py and metalops.debug need of the device.
+// Bindings of the device for python/metalops/_torch/software_device.py and metalops.debug.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/neg.h>
 #include <ATen/ops/zeros.h>
@@ -16,9 +16,9 @@
 namespace metalops {
 namespace {
 
-// Returns when the device's autograd thread has nothing left of earlier backward passes. That
-// thread drops its last references to Python tensors after backward() has returned; a thread that
-// asks for the GIL once the interpreter is being finalized ends the process (CPython before 3.14).
+// Waits until the device's autograd thread has finished all earlier backward passes. That thread
+// drops its last references to Python tensors after backward() has returned; a thread that asks for
+// the GIL once the interpreter is being finalized ends the process (CPython before 3.14).
 void drain_autograd_thread() {
   pybind11::gil_scoped_release no_gil;
   const at::AutoGradMode enable(true);

@@ -1,5 +1,4 @@
-// Copies to, from and within the device. Everything that brings device memory to the host passes
-// here.
+// Copies to, from and within the device. Every transfer of device memory to the host passes here.
 #include <ATen/NativeFunctions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_local_scalar_dense_native.h>
@@ -15,8 +14,8 @@ namespace {
 
 std::atomic<bool> refuses_host_copies{false};
 
-// Whether a Mac copies between these tensors of one dtype by a kernel: bytes that lie in the same
-// order it copies as they are, and what comes from the CPU it orders there.
+// Returns true if a Mac copies between these tensors of one dtype with a kernel: bytes in the same
+// order are copied as they are, and data from the CPU is reordered there.
 bool is_reordered(const at::Tensor& self, const at::Tensor& source) {
   if (!source.device().is_mps() && self.is_contiguous()) return false;
   return !self.is_non_overlapping_and_dense() || self.sizes() != source.sizes() ||

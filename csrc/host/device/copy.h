@@ -1,13 +1,13 @@
-// Copies between the device and the host, as tests see them.
+// Copies between the device and the host, observable by tests.
 #pragma once
 
 namespace metalops::device {
 
-// Whether copies from the device to the host, in any thread, raise RuntimeError from now on;
-// returns what held before.
+// Sets whether copies from the device to the host raise RuntimeError, in all threads; returns the
+// previous setting.
 bool refuse_host_copies(bool refuse);
 
-// To be called before each of them: raises the errors that kernels have reported.
+// Called before each copy to the host: raises the errors that kernels have reported.
 void before_copy_to_host();
 
 }  // namespace metalops::device

@@ -1,3 +1,4 @@
+// Checks of dtypes and dimensions, and synchronisation with the host.
 #include <c10/util/Exception.h>
 #include <device/device.h>
 #include <exec/sanitize/findings.h>

@@ -1,5 +1,5 @@
-// What every file of the software mps device shares: the device itself and the checks that torch
-// makes on a Mac.
+// Shared by all files of the software mps device: the device, and the checks that torch makes on a
+// Mac.
 #pragma once
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
@@ -12,18 +12,18 @@ inline const c10::Device kDevice(c10::DeviceType::MPS, 0);
 // Raises TypeError, with MPS's own message, for a dtype that no mps tensor may have.
 void check_dtype(c10::ScalarType dtype);
 
-// The same for a dtype that mps tensors may have and no kernel computes with (the 8-bit floats).
+// Raises TypeError also for a dtype that mps tensors may have but no kernel computes with (the
+// 8-bit floats).
 void check_computable(c10::ScalarType dtype);
 
 // Raises RuntimeError for more dimensions than an mps tensor may have (16).
 void check_dimensions(size_t dimensions);
 
-// What the device does whenever the host is about to read its memory (synchronize, .cpu(), .item(),
-// a recorded event): raises the errors that kernels have reported. Copies to the host pass here and
-// nowhere else.
+// Called whenever the host is about to read device memory (synchronize, .cpu(), .item(), a recorded
+// event): raises the errors that kernels have reported. All copies to the host pass here.
 void before_host_read();
 
-// Where the host waits for the device as a whole: also raises what sanitized launches have found.
+// Waits for the device as a whole: also raises what sanitized launches have found.
 void synchronize();
 
 }  // namespace metalops::device

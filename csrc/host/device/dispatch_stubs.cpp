@@ -1,12 +1,12 @@
-// Entries for mps in torch's DispatchStubs, the tables by which a kernel of torch's for all devices
-// finds the part that each device has of its own. Such a kernel meets mps tensors when somebody
-// calls an operator under another key than MPS: a package whose own kernel on the MPS key passes
-// what it does not want on to torch's. Torch's Linux build has the tables and leaves the entries
-// for mps empty; here each is the CPU's kernel on the same memory: that for every CPU, because
-// which others there are depends on how torch was built.
+// Entries for mps in torch's DispatchStubs, the tables in which torch's device-independent kernels
+// look up the part that each device implements. Such a kernel gets mps tensors when an operator is
+// called under another key than MPS: when a package's own kernel on the MPS key passes calls on to
+// torch's. torch's Linux build has the tables and leaves the entries for mps empty; here each calls
+// the CPU kernel on the same memory. It is the DEFAULT kernel, for every CPU, because the other
+// ones depend on how torch was built.
 //
-// The list is that of torch's macOS build: whatever the static initialisers of its *.mm files write
-// to. Only copy_stub is not in it, for there `copy_` itself knows mps.
+// The list is that of torch's macOS build: all stubs that the static initialisers of its *.mm files
+// set. Only copy_stub is an addition, because there `copy_` itself handles mps.
 #include <ATen/TensorIterator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/Activation.h>
@@ -44,7 +44,7 @@
 #include <vector>
 
 namespace at::native {
-// Torch declares these in sources.
+// torch declares these in .cpp files, not in headers.
 DECLARE_DISPATCH(Tensor (*)(const Tensor&, IntArrayRef), flatten_indices_stub)
 DECLARE_DISPATCH(void (*)(Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&),
                  sparse_mask_intersection_out_stub)
@@ -59,8 +59,8 @@ namespace {
 template <class T>
 constexpr bool kIsTensor = std::is_base_of_v<at::TensorBase, std::decay_t<T>>;
 
-// Arguments for the CPU's kernel. An iterator is passed as it is: kernels take addresses,
-// sizes and strides from it, and ask for no device.
+// Converts arguments for the CPU kernel. An iterator is passed unchanged: kernels take addresses,
+// sizes and strides from it, and do not check the device.
 class CpuCall {
  public:
   template <class T>
@@ -114,7 +114,7 @@ int64_t elements(const T& argument) {
   }
 }
 
-// The entry for mps of a stub. name: what recordings of stand-ins show.
+// The entry for mps of a stub. `name`: as in recordings of stand-ins.
 template <auto& stub, class Function>
 struct Entry;
 
@@ -129,7 +129,7 @@ struct Entry<stub, Result (*)(First, Others...)> {
     if constexpr (std::is_void_v<Result>) {
       kernel(call.argument(first), call.argument(others)...);
       call.end(elements(first));
-    } else if constexpr (std::is_reference_v<Result>) {  // to the first argument
+    } else if constexpr (std::is_reference_v<Result>) {  // returns the first argument
       kernel(call.argument(first), call.argument(others)...);
       call.end(elements(first));
       return first;
@@ -149,7 +149,7 @@ void enter(const char* name) {
   stub.set_mps_dispatch_ptr(&Own::call);
 }
 
-// Copies between mps and CPU tensors also come here.
+// Copies between mps and CPU tensors also arrive here.
 void copy_entry(at::TensorIterator& iterator, bool non_blocking) {
   if (!iterator.device(0).is_mps()) before_copy_to_host();
   std::remove_reference_t<decltype(at::native::copy_stub)>::DEFAULT(iterator, non_blocking);
@@ -361,13 +361,14 @@ const std::vector<std::string> entered = enter_all();
 
 // ---- how torch finds the entries ----------------------------------------------------------------
 
-// As a function. How many pointers there are depends on torch's build; all are passed in registers.
+// DispatchStubImpl::try_get_call_ptr as a function. The number of pointers depends on torch's
+// build; all are passed in registers.
 using FindKernel = at::native::DispatchResult (*)(at::native::DispatchStubImpl*, c10::DeviceType,
                                                   void*, void*, void*, void*);
 
 FindKernel find_of_torch = nullptr;
 
-// Entries for mps that torch's Linux build leaves out.
+// Returns the entry for mps, which torch's Linux build does not look up.
 at::native::DispatchResult find_kernel(at::native::DispatchStubImpl* stub, c10::DeviceType device,
                                        void* a, void* b, void* c, void* d) {
   if (device != c10::DeviceType::MPS) return find_of_torch(stub, device, a, b, c, d);
@@ -375,7 +376,8 @@ at::native::DispatchResult find_kernel(at::native::DispatchStubImpl* stub, c10::
   return stub->mps_dispatch_ptr;
 }
 
-// Where torch was linked so that it cannot be told, its kernels for all devices go on refusing mps.
+// If torch was linked so that its import cannot be replaced, its device-independent kernels keep
+// rejecting mps tensors.
 const bool found_by_torch =
     replace_import("libtorch_cpu.so", "_ZN2at6native16DispatchStubImpl16try_get_call_ptrE",
                    reinterpret_cast<void*>(&find_kernel), reinterpret_cast<void**>(&find_of_torch));

@@ -5,8 +5,8 @@
 
 namespace metalops::device {
 
-// "at::native::fill_stub": those that run the CPU's kernel on the memory of mps tensors, as
-// recordings of stand-ins name them.
+// Returns the stubs ("at::native::fill_stub") that run the CPU kernel on the memory of mps tensors,
+// as recordings of stand-ins name them.
 const std::vector<std::string>& dispatch_stubs();
 
 }  // namespace metalops::device

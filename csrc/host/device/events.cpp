@@ -1,3 +1,4 @@
+// Recording of events, and the pool behind torch.mps.Event.
 #include <c10/util/Exception.h>
 #include <device/device.h>
 #include <device/events.h>

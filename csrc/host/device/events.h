@@ -13,10 +13,10 @@ struct Event {
   void record();
 };
 
-// Milliseconds between two recorded events.
+// Returns the milliseconds between two recorded events.
 double elapsed_milliseconds(const Event& start, const Event& end);
 
-// Events that torch.mps.Event names by a number.
+// Events that torch.mps.Event refers to by number.
 namespace event_pool {
 uint32_t acquire(bool timed);
 void release(uint32_t id);

@@ -1,3 +1,4 @@
+// at::MPSGeneratorImpl for Linux, and RandomStream.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/PhiloxRNGEngine.h>
 #include <device/device.h>
@@ -32,7 +33,7 @@ Generator createMPSGenerator(uint64_t seed) {
 
 namespace {
 
-// Where the parts of a saved state lie: the Philox words, the seed, the offset.
+// Layout of a saved state in bytes: the Philox words, the seed, the offset.
 constexpr size_t kWordBytes = internals::PHILOX_STATE_N * sizeof(uint32_t);
 constexpr size_t kSeedAt = kWordBytes;
 constexpr size_t kOffsetAt = kSeedAt + sizeof(uint64_t);
@@ -111,15 +112,15 @@ MPSGeneratorImpl* MPSGeneratorImpl::clone_impl() const {
 namespace metalops::device {
 namespace {
 
-// A stand-in advances the generator as a kernel does that takes one number for each element.
+// A stand-in advances the generator like a kernel that takes one number per element.
 constexpr int64_t kElementsPerGroup = 4;
 
-// A Mersenne Twister that starts from Philox numbers of the given seed and offset. At offset 0 it
-// is the one that torch.manual_seed gives the CPU: after seeding both alike, the first random
-// operator agrees on both devices.
+// Returns a Mersenne Twister seeded with Philox numbers of the given seed and offset. At offset 0
+// it is the engine that torch.manual_seed gives the CPU: after seeding both devices alike, the
+// first random operator agrees on both.
 at::mt19937 cpu_engine(uint64_t seed, uint64_t offset) {
   if (offset == 0) return at::mt19937(seed);
-  // Subsequences do not overlap, as neighbouring offsets of one subsequence would.
+  // Subsequences do not overlap; adjacent offsets of one subsequence would.
   at::Philox4_32 philox(seed, /*subsequence=*/offset);
   at::mt19937_data_pod data;
   data.seed_ = seed;
@@ -154,7 +155,7 @@ RandomStream::RandomStream(const std::optional<at::Generator>& generator)
 
 void RandomStream::advance(int64_t elements) {
   const int64_t groups = (elements + kElementsPerGroup - 1) / kElementsPerGroup;
-  if (groups <= 1) return;  // taken by the constructor
+  if (groups <= 1) return;  // the constructor has advanced by one group
   std::lock_guard<std::mutex> lock(mps_.mutex());
   auto* impl = mps_.get<at::MPSGeneratorImpl>();
   const uint64_t offset = impl->get_offset();

@@ -36,8 +36,9 @@ struct HostGuard final : internals::DeviceGuard {
   c10::Stream getStream(c10::Device) const override { return default_stream(); }
   c10::Stream getDefaultStream(c10::Device) const override { return default_stream(); }
   c10::Stream getNewStream(c10::Device, int) const override { return default_stream(); }
-  // Autograd calls this in its own thread before each step of a backward. The number of CPU threads
-  // is one of each thread, and nobody tells that one what torch.set_num_threads says meanwhile.
+  // Autograd calls this in its own thread before each step of a backward pass. The number of CPU
+  // threads is a setting of each thread, and that thread is not told when torch.set_num_threads
+  // changes it.
   c10::Stream exchangeStream(c10::Stream) const override {
     at::init_num_threads();
     return default_stream();

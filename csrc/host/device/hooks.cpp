@@ -1,4 +1,5 @@
-// torch's hooks into the MPS backend: what torch.mps, torch.backends.mps and torch.accelerator ask.
+// torch's hooks into the MPS backend: the queries of torch.mps, torch.backends.mps and
+// torch.accelerator.
 #include <device/allocator.h>
 #include <device/device.h>
 #include <device/events.h>
@@ -12,7 +13,7 @@ struct HostHooks final : at::MPSHooksInterface {
   bool hasMPS() const override { return true; }
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
-  // The device follows the newest macOS that torch knows to ask for.
+  // The device follows the newest macOS version that torch checks for.
   bool isOnMacOSorNewer(unsigned, unsigned) const override { return true; }
 
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {

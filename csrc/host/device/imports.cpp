@@ -1,3 +1,4 @@
+// Replaces an entry in the procedure linkage table (PLT) of a loaded ELF library.
 #include <device/imports.h>
 #include <elf.h>
 #include <link.h>
@@ -17,7 +18,7 @@ struct Search {
   bool is_done = false;
 };
 
-// The parts of a loaded library that name what it calls.
+// The parts of a loaded library that name its imports.
 struct Imports {
   const ElfW(Rela) * entries = nullptr;
   size_t count = 0;
@@ -26,7 +27,7 @@ struct Imports {
 };
 
 Imports imports_of(const dl_phdr_info& library, const ElfW(Dyn) * dynamic) {
-  // glibc has made these addresses; other C libraries leave what is in the file.
+  // glibc has relocated these addresses; other C libraries leave the values of the file.
   const auto address = [&](ElfW(Addr) value) {
     return value < library.dlpi_addr ? library.dlpi_addr + value : value;
   };
@@ -46,7 +47,7 @@ Imports imports_of(const dl_phdr_info& library, const ElfW(Dyn) * dynamic) {
   return found;
 }
 
-// Writes where the linker may have made memory read-only.
+// Writes to memory that the linker may have made read-only (RELRO).
 bool exchange(void** place, void* value, bool is_read_only) {
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   auto* const start = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(place) & ~(page - 1));
@@ -80,7 +81,7 @@ int replace_in(dl_phdr_info* library, size_t, void* data) {
     const auto& symbol = imports.symbols[ELF64_R_SYM(entry.r_info)];
     const std::string_view name(imports.names + symbol.st_name);
     if (name.substr(0, search.symbol.size()) != search.symbol) continue;
-    if (symbol.st_shndx == SHN_UNDEF) return 1;  // another library's
+    if (symbol.st_shndx == SHN_UNDEF) return 1;  // defined by another library
     const auto place = library->dlpi_addr + entry.r_offset;
     const bool is_read_only = place >= read_only_begin && place < read_only_end;
     *search.replaced = reinterpret_cast<void*>(library->dlpi_addr + symbol.st_value);

@@ -1,3 +1,4 @@
+// The cache of freed large blocks.
 #include <device/large_blocks.h>
 #include <exec/sanitize/findings.h>
 #include <locks.h>
@@ -51,7 +52,7 @@ class LargeBlocks {
       unmap(block);
       return;
     }
-    // The system may take the pages as long as nobody writes to them.
+    // The system may reclaim the pages until they are written to.
     madvise(block.memory, block.capacity, MADV_FREE);
     {
       std::lock_guard<ForkSafeMutex> lock(mutex_);
@@ -88,8 +89,8 @@ class LargeBlocks {
     size_t capacity;
   };
 
-  // The smallest kept block that holds `wanted` bytes and wastes little; of equal ones the one that
-  // was used last, of which most is still in caches.
+  // Takes the smallest kept block that holds `wanted` bytes and wastes little; of equal ones the
+  // most recently used, of which most is still in caches.
   LargeBlock take(size_t wanted) {
     if (kept_bytes() == 0 || exec::sanitize_mode() != exec::SanitizeMode::kOff) return {};
     std::lock_guard<ForkSafeMutex> lock(mutex_);
@@ -126,7 +127,7 @@ class LargeBlocks {
 
   ForkSafeMutex mutex_;
   std::unordered_map<const void*, Use> in_use_;
-  std::list<LargeBlock> kept_;  // the longest unused first
+  std::list<LargeBlock> kept_;  // least recently used first
   std::atomic<size_t> kept_bytes_{0};
   std::atomic<size_t> beyond_use_{0};
 };

@@ -1,3 +1,4 @@
+// Argument checks of stock MPS kernels, by operator.
 #include <ATen/core/Tensor.h>
 #include <ATen/native/ForeachUtils.h>
 #include <c10/util/Exception.h>
@@ -17,7 +18,7 @@ const at::Tensor& tensor(Arguments arguments, size_t i) { return arguments[i].to
 
 bool is_complex(Arguments arguments, size_t i) { return tensor(arguments, i).is_complex(); }
 
-// The Metal type of an element as it stands in the names of torch's kernels.
+// Returns the Metal type of an element as the names of torch's kernels contain it.
 std::string metal_type(const at::Tensor& tensor) {
   return at::native::mps::scalarToMetalTypeString(tensor.scalar_type());
 }
@@ -29,7 +30,7 @@ void index_reduce(Arguments arguments) {
               "index_reduce for MPS does not support torch.cfloat dtype");
 }
 
-// Raises for factors with an imaginary part: the MPS kernel takes double.
+// Raises for factors with an imaginary part: the MPS kernel takes them as double.
 void factors_of_sum(Arguments arguments) {
   arguments[3].toScalar().toDouble();
   arguments[4].toScalar().toDouble();
@@ -58,7 +59,7 @@ void silu_of_complex(Arguments arguments) {
               metal_type(self));
 }
 
-// round.decimals; the other overload takes no number.
+// Checks round.decimals; the other overload takes no number.
 void round_to_decimals(Arguments arguments) {
   if (arguments.size() < 2 || !arguments[1].isInt() || arguments[1].toInt() == 0) return;
   const auto& self = tensor(arguments, 0);
@@ -84,8 +85,8 @@ void bicubic_antialiased(Arguments arguments) {
               "_upsample_bicubic2d_aa_out_mps only supports floating-point dtypes");
 }
 
-// Whether corresponding tensors of these lists lie in memory alike, without gaps: a fused
-// optimiser takes them as runs of numbers.
+// Returns true if corresponding tensors of these lists have the same dense layout: a fused
+// optimiser treats them as flat arrays.
 bool lie_alike(Arguments arguments, std::initializer_list<size_t> which) {
   std::vector<std::vector<at::Tensor>> lists;
   for (const size_t i : which) lists.push_back(arguments[i].toTensorVector());

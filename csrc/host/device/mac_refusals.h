@@ -1,5 +1,5 @@
-// Arguments that a stock MPS kernel refuses and torch's CPU kernel takes. A stand-in raises what a
-// Mac raises.
+// Arguments that a stock MPS kernel rejects and torch's CPU kernel accepts. A stand-in raises the
+// error that a Mac raises.
 #pragma once
 #include <ATen/core/ivalue.h>
 #include <c10/util/ArrayRef.h>
@@ -8,10 +8,10 @@
 
 namespace metalops::device {
 
-// Raises when the MPS kernel would refuse these arguments.
+// Raises if the MPS kernel would reject these arguments.
 using Refusal = void (*)(c10::ArrayRef<c10::IValue> arguments);
 
-// The refusal of an operator ("aten::linalg_inv_ex"), or null.
+// Returns the check of an operator ("aten::linalg_inv_ex"), or null.
 Refusal find_refusal(const std::string& operator_name);
 
 }  // namespace metalops::device

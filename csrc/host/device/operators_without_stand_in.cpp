@@ -1,6 +1,6 @@
-// Operators that on a Mac have an MPS kernel of their own and in a Linux build of torch reach no
-// CPU kernel by themselves, or that check their arguments first: convolution, attention, linear,
-// ldexp; and native_dropout, whose CPU kernel draws from torch's default CPU generator.
+// Operators that have an MPS kernel of their own on a Mac and in torch's Linux build reach no CPU
+// kernel by themselves, or that check their arguments first: convolution, attention, linear, ldexp;
+// and native_dropout, whose CPU kernel draws from torch's default CPU generator.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
@@ -86,7 +86,7 @@ std::tuple<Tensor, Tensor> attention_math(const Tensor& query, const Tensor& key
   return {aliases.to_mps(output), aliases.to_mps(weights)};
 }
 
-// As torch's own composition has them.
+// Makes the checks of torch's own composition.
 void check_attention(const Tensor& query, const Tensor& key, const Tensor& value,
                      const optional<Tensor>& mask) {
   TORCH_CHECK(
@@ -110,8 +110,8 @@ void check_attention(const Tensor& query, const Tensor& key, const Tensor& value
   }
 }
 
-// A differentiable composition: torch's own chooses a kernel through a table without an entry for
-// MPS.
+// Computes attention as a differentiable composition: torch's own chooses a kernel through a table
+// without an entry for MPS.
 Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value,
                  const optional<Tensor>& mask, double dropout, bool causal, optional<double> scale,
                  bool enable_gqa) {
@@ -125,7 +125,7 @@ Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value,
       query, key, value, bias, dropout, causal, std::nullopt, scale, enable_gqa));
 }
 
-// Two to the exponent, in the type of `self` where that is a reduced one.
+// Returns 2 ** exponent, in the dtype of `self` if that is a reduced-precision one.
 Tensor power_of_two(const Tensor& self, const Tensor& exponent) {
   if (at::isIntegralType(self.scalar_type(), /*includeBool=*/true) ||
       self.scalar_type() == at::kFloat) {
@@ -134,8 +134,8 @@ Tensor power_of_two(const Tensor& self, const Tensor& exponent) {
   return at::full({}, 2.0, self.options()).pow(exponent);
 }
 
-// A Mac multiplies by a power of two for every exponent; torch's Linux build calls a kernel for
-// integral ones that MPS does not have.
+// Multiplies by a power of two for every exponent, as a Mac does; for integral ones torch's Linux
+// build calls a kernel that MPS does not have.
 Tensor ldexp(const Tensor& self, const Tensor& exponent) {
   return at::mul(self, power_of_two(self, exponent));
 }
@@ -186,7 +186,7 @@ TORCH_LIBRARY_IMPL(aten, MPS, m) {
   m.impl("ldexp_", ldexp_);
 }
 
-// Compositions of differentiable operators stand above autograd too.
+// Compositions of differentiable operators are registered above autograd too.
 TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) {
   m.impl("scaled_dot_product_attention", attention);
   m.impl("linear", linear);

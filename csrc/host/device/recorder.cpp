@@ -1,3 +1,4 @@
+// Recordings of stand-ins, carried along by torch's thread-local debug info.
 #include <device/recorder.h>
 #include <torch_internals.h>
 

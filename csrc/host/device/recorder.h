@@ -1,5 +1,5 @@
-// Which operators were served by a stand-in: what metalops.debug.standins() shows. A recording
-// belongs to the thread that starts it and to the autograd threads that work for it.
+// Records the operators that a stand-in served, for metalops.debug.standins(). A recording belongs
+// to the thread that starts it and to the autograd threads that work for it.
 #pragma once
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <locks.h>
@@ -21,12 +21,12 @@ class StandInRecord final : public c10::DebugInfoBase {
   std::map<std::string, int64_t> counts_;
 };
 
-// Recordings nest: an inner one hides its operators from the outer one until it is popped, which
-// adds them.
+// Starts a recording. Recordings nest: an inner one hides its operators from the outer one until it
+// is popped, which adds them.
 std::shared_ptr<StandInRecord> push_stand_in_record();
 void pop_stand_in_record();
 
-// Adds to the recording of this thread, if there is one.
+// Adds an operator to the recording of this thread, if there is one.
 void record_stand_in(const std::string& operator_name);
 
 }  // namespace metalops::device

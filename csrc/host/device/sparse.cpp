@@ -1,3 +1,4 @@
+// Registration of sparse COO operators, with a Mac's checks and coalescing.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <device/sparse.h>
@@ -10,7 +11,7 @@
 namespace metalops::device {
 namespace {
 
-// Calls the CPU's kernel, which is torch's for every device, with mps tensors.
+// Calls the CPU kernel, which in torch is the same for every device, with mps tensors.
 template <c10::DispatchKey cpu_key>
 void common_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   op.redispatchBoxed(c10::DispatchKeySet(cpu_key), stack);
@@ -21,13 +22,13 @@ torch::CppFunction common() {
   return torch::CppFunction::makeFromBoxedFunction<&common_kernel<cpu_key>>();
 }
 
-// Of strided tensors.
+// Operators on strided tensors.
 TORCH_LIBRARY_IMPL(aten, MPS, m) {
   m.impl("_to_sparse", common<c10::DispatchKey::CPU>());
   m.impl("_to_sparse.sparse_dim", common<c10::DispatchKey::CPU>());
 }
 
-// What a Mac's kernel of products refuses, and torch's CPU kernel broadcasts.
+// Raises for operands of mul that a Mac's kernel rejects and torch's CPU kernel broadcasts.
 void check_product(const at::Tensor& a, const at::Tensor& b) {
   if (a.is_sparse() && b.is_sparse()) {
     TORCH_CHECK(a.sparse_dim() == b.sparse_dim(),
@@ -37,7 +38,7 @@ void check_product(const at::Tensor& a, const at::Tensor& b) {
                 "mul(sparse, sparse): sparse sizes must match exactly.");
     return;
   }
-  if (!a.is_sparse() && !b.is_sparse()) return;  // `out` is
+  if (!a.is_sparse() && !b.is_sparse()) return;  // only `out` is sparse
   const at::Tensor& dense = a.is_sparse() ? b : a;
   const at::Tensor& sparse = a.is_sparse() ? a : b;
   TORCH_CHECK(dense.numel() == 1 || internals::sparse_impl(sparse)->nnz() == 0 ||
@@ -50,7 +51,7 @@ bool is_filled(const at::Tensor& tensor) {
   return tensor.is_sparse() && internals::sparse_impl(tensor)->nnz() != 0;
 }
 
-// A kernel of SparseCPU on the memory of mps tensors.
+// Runs a SparseCPU kernel on the memory of mps tensors.
 class SparseStandIn final : public c10::OperatorKernel {
  public:
   explicit SparseStandIn(const c10::OperatorHandle& op)
@@ -65,7 +66,7 @@ class SparseStandIn final : public c10::OperatorKernel {
   }
 
  private:
-  // Whether a sum or a product is coalesced.
+  // Checks the operands; returns true if the sum or product must be coalesced.
   bool prepare(const c10::OperatorHandle& op, torch::jit::Stack& stack) const {
     const size_t arguments = op.schema().arguments().size();
     const at::Tensor& a = torch::jit::peek(stack, 0, arguments).toTensor();
@@ -74,7 +75,7 @@ class SparseStandIn final : public c10::OperatorKernel {
     return is_filled(a) && is_filled(b);
   }
 
-  // A Mac's sums and products of two sparse tensors are coalesced, the CPU's not always.
+  // Coalesces the result: a Mac always does for two sparse operands, the CPU not always.
   static void coalesce_in_place(const at::Tensor& tensor) {
     if (tensor.is_coalesced()) return;
     const at::AutoDispatchBelowADInplaceOrView guard;

@@ -1,3 +1,4 @@
+// StandIn: calls CPU kernels on the memory of mps arguments, boxed and unboxed.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/CPUFallback.h>
 #include <device/aliases.h>
@@ -24,7 +25,7 @@
 namespace metalops::device {
 namespace {
 
-// Operators whose list of tensors are indices, which may lie on the CPU.
+// Returns true for operators whose tensor list holds indices, which may be on the CPU.
 bool takes_indices(const std::string& name) {
   static const std::set<std::string> kNames = {"aten::index",         "aten::_index_put_impl_",
                                                "aten::index_put_",    "aten::index_put",
@@ -32,8 +33,8 @@ bool takes_indices(const std::string& name) {
   return kNames.count(name) != 0;
 }
 
-// Registered on the MPS key by hand in torch (MPSFallback.mm). A Mac runs their CPU composition on
-// copies, which autograd sees through; a stand-in would hide it.
+// Returns true for operators that torch registers on the MPS key by hand (MPSFallback.mm). A Mac
+// runs their CPU composition on copies, which autograd differentiates; a stand-in would hide it.
 bool forced_to_cpu(const std::string& overload) {
   return overload == "aten::linalg_svd" || overload == "aten::linalg_svd.U";
 }
@@ -67,14 +68,14 @@ class StandIn final : public c10::OperatorKernel {
     if (refusal_ != nullptr) refusal_(c10::ArrayRef<c10::IValue>(stack->data() + first, arguments));
     if (takes_indices_) check_indexed((*stack)[first].toTensor());
     Aliases aliases;
-    std::optional<bool> to_mps;  // what a device argument asks for
+    std::optional<bool> to_mps;  // requested by a device argument
     for (size_t i = first; i < stack->size(); ++i) to_cpu((*stack)[i], aliases, to_mps);
     aliases.check_same_device();
     const bool wrap = to_mps.value_or(aliases.saw_mps());
 
     std::optional<RandomStream> random;
-    // An mps generator leads here with CPU tensors too. Theirs is the CPU's kernel, which refuses
-    // it.
+    // An mps generator also dispatches here with CPU tensors. They get the CPU kernel, which
+    // rejects the generator.
     if (generator_at_ && wrap) {
       c10::IValue& generator = (*stack)[first + *generator_at_];
       random.emplace(generator.isGenerator() ? std::optional<at::Generator>(generator.toGenerator())
@@ -92,7 +93,7 @@ class StandIn final : public c10::OperatorKernel {
     for (size_t i = first_return; i < stack->size(); ++i) from_cpu((*stack)[i], aliases, wrap);
   }
 
-  // The same for an operator that takes tensors and numbers and returns a tensor.
+  // Unboxed variant, for an operator that takes tensors and numbers and returns a tensor.
   template <class... Args>
   at::Tensor call(const c10::TypedOperatorHandle<at::Tensor(Args...)>& op, Args... args) {
     if ((may_refuse(args) || ...)) {
@@ -186,8 +187,8 @@ torch::CppFunction unboxed_stand_in(const c10::OperatorHandle& op) {
   });
 }
 
-// 'T' for each tensor and 'S' for each number that an operator takes; nothing if it takes something
-// else, writes any or returns something else than a tensor.
+// Returns the signature of an operator, 'T' per tensor and 'S' per number; empty if it takes
+// anything else, writes an argument or does not return one tensor.
 std::string tensors_and_numbers(const c10::FunctionSchema& schema) {
   if (schema.is_mutable() || schema.returns().size() != 1) return {};
   if (schema.returns()[0].type()->kind() != c10::TypeKind::TensorType) return {};
@@ -200,9 +201,9 @@ std::string tensors_and_numbers(const c10::FunctionSchema& schema) {
   return kinds;
 }
 
-// Operators that are called often and with little to compute have few signatures. Their arguments
-// are not boxed, which takes half as long as such a call, and Python's lock for tensors of
-// Python's.
+// Returns the kernel of an operator. Operators that are called often for little work have few
+// signatures; their arguments are not boxed. Boxing takes half the time of such a call, and the GIL
+// for tensors of Python's.
 torch::CppFunction stand_in(const c10::OperatorHandle& op) {
   using T = const at::Tensor&;
   using S = const c10::Scalar&;
@@ -223,7 +224,7 @@ void forced_cpu_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack
   at::native::cpu_fallback(op, stack);
 }
 
-// A stock operator for which torch's Linux build has no kernel at all.
+// Raises for a stock operator for which torch's Linux build has no kernel at all.
 void no_software_kernel(const c10::OperatorHandle& op, torch::jit::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       false, "The operator '", op.schema().operator_name(),
@@ -245,7 +246,7 @@ bool fallback_enabled() {
   return enabled;
 }
 
-// For what has no kernel on the MPS key: an operator that stock MPS lacks.
+// Handles operators without a kernel on the MPS key, which stock MPS lacks.
 void missing_operator(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (fallback_enabled()) {
     TORCH_WARN_ONCE("The operator '", op.schema().operator_name(),

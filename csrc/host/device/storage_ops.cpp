@@ -1,4 +1,4 @@
-// Operators that make tensors and storages or only change how a tensor looks at its storage.
+// Operators that create tensors and storages, or change only a tensor's metadata (views, resize).
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/Resize.h>
@@ -63,7 +63,7 @@ Tensor empty_strided(IntArrayRef size, IntArrayRef stride, optional<at::ScalarTy
                                                                   checked_dtype(dtype, size)));
 }
 
-// A tensor that is all zero and has no memory.
+// Allocator of tensors that are all zero and have no memory (ZeroTensor).
 struct NoMemory final : c10::Allocator {
   c10::DataPtr allocate(size_t) override {
     return {nullptr, nullptr, internals::kNoDeleter, kDevice};
@@ -100,7 +100,7 @@ Tensor& set_storage_offset(Tensor& self, at::Storage source, int64_t offset, Int
   return at::native::set_storage_cpu_(self, std::move(source), offset, size, stride);
 }
 
-// A contiguous run of memory is zeroed without committing it; other tensors by filling.
+// Zeroes contiguous memory without committing it; other tensors are filled.
 Tensor& zero_(Tensor& self) {
   if (self.is_non_overlapping_and_dense()) {
     zero(self.mutable_data_ptr(), self.nbytes(), self.storage().data_ptr());

@@ -1,5 +1,5 @@
-// Tensors that torch does not make on mps: sparse compressed, quantized, strided nested. Every
-// operator says so in one sentence.
+// Layouts that torch does not make on mps: sparse compressed, quantized, strided nested. Every
+// operator on them raises the same one-sentence error.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 

@@ -1,3 +1,4 @@
+// Retries CPU kernels in a wider dtype, and remembers per signature which dtype they take.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
@@ -19,9 +20,9 @@ namespace {
 using c10::IValue;
 using c10::ScalarType;
 
-// Types to try in the place of a refused one. Bool goes through integers first, so that integer
-// semantics stay; integers through double, which holds every digit of 32 bits, unless they must
-// join float32 tensors.
+// Returns the dtypes to try in place of a rejected one. Bool is widened to integers first, which
+// preserves integer semantics; integers to double, which represents all 32-bit values, unless they
+// are combined with float32 tensors.
 c10::ArrayRef<ScalarType> wider(ScalarType refused) {
   static constexpr std::array kFloat = {ScalarType::Float};
   static constexpr std::array kComplex = {ScalarType::ComplexFloat};
@@ -51,7 +52,7 @@ c10::ArrayRef<ScalarType> wider(ScalarType refused) {
   }
 }
 
-// The dtype that a CPU kernel says it is not implemented for.
+// Returns the dtype that a CPU kernel reports as not implemented.
 std::optional<ScalarType> refused_dtype(const std::string& message) {
   static const std::string kPhrase = internals::kNotImplementedFor;
   const size_t at = message.find(kPhrase);
@@ -67,10 +68,11 @@ std::optional<ScalarType> refused_dtype(const std::string& message) {
   return std::nullopt;
 }
 
-// Operators whose CPU kernel takes 16-bit floats and computes something else with them: why.
+// Returns true for operators whose CPU kernel accepts 16-bit floats but computes wrong results with
+// them; the reason is given for each.
 bool is_wrong_in_halves(const std::string& operator_name) {
   static const std::array kNames = {
-      "aten::_fused_sgd_",  // of each 16 elements, its vectors take gradients of others
+      "aten::_fused_sgd_",  // in each 16 elements its vector path uses gradients of other ones
   };
   return std::find(kNames.begin(), kNames.end(), operator_name) != kNames.end();
 }
@@ -106,7 +108,8 @@ bool is_dtype(const c10::Argument& argument) {
   return type->kind() == c10::TypeKind::ScalarTypeType;
 }
 
-// Complex numbers of a refused float type are widened with it (polar makes them from two floats).
+// Returns the complex dtypes of a rejected float dtype and of its wider one: they are widened
+// together (polar makes complex numbers from two floats).
 std::optional<std::pair<ScalarType, ScalarType>> complex_companions(ScalarType refused,
                                                                     ScalarType wide) {
   if (refused != ScalarType::Half || wide != ScalarType::Float) return std::nullopt;
@@ -116,7 +119,7 @@ std::optional<std::pair<ScalarType, ScalarType>> complex_companions(ScalarType r
 // One call with every `refused` argument replaced by a `wide` copy.
 class WideCall {
  public:
-  // With all 16-bit floats replaced.
+  // A call with all 16-bit floats replaced.
   static WideCall of_halves(const c10::OperatorHandle& op, c10::DispatchKeySet key) {
     WideCall call(op, key, ScalarType::BFloat16, ScalarType::Float);
     call.pairs_.push_back({ScalarType::Half, ScalarType::Float});
@@ -151,7 +154,7 @@ class WideCall {
   struct Pair {
     ScalarType narrow;
     ScalarType wide;
-    bool keep_wide = false;  // the call itself asks for results of the wide type
+    bool keep_wide = false;  // the call itself requests results of the wide dtype
   };
 
   at::Tensor widen(const at::Tensor& tensor, bool written) {
@@ -225,12 +228,12 @@ class WideCall {
   const c10::OperatorHandle& op_;
   const c10::DispatchKeySet key_;
   c10::SmallVector<Pair, 2> pairs_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> written_;  // narrow argument, wide copy
+  std::vector<std::pair<at::Tensor, at::Tensor>> written_;  // (narrow argument, wide copy)
   std::vector<at::Tensor> unchanged_;
 };
 
-// What the operands that an operator writes hold, to be put back after a kernel that wrote some of
-// it and then refused a dtype.
+// Saved contents of the operands that an operator writes, restored after a kernel has written part
+// of them and then rejected a dtype.
 class WrittenOperands {
  public:
   WrittenOperands(const c10::OperatorHandle& op, c10::ArrayRef<IValue> arguments) {
@@ -279,21 +282,21 @@ class WrittenOperands {
   size_t bytes_ = 0;
 };
 
-// Bounds the integers that are taken for modes (reductions, dimensions): larger ones are sizes.
+// Larger integers are taken for sizes, smaller ones for modes (reductions, dimensions).
 constexpr int64_t kLargestMode = 16;
 
-// What of a tensor may decide which of a kernel's paths is taken.
+// Encodes the properties of a tensor that may decide a kernel's code path.
 uint64_t code(const at::Tensor& tensor) {
   if (!tensor.defined()) return 0;
   return 1 | static_cast<uint64_t>(tensor.scalar_type()) << 1 |
          static_cast<uint64_t>(std::min<int64_t>(tensor.dim(), 31)) << 8 |
          static_cast<uint64_t>(tensor.numel() == 0) << 13 |
          static_cast<uint64_t>(!tensor.is_sparse() && tensor.is_contiguous()) << 14 |
-         // Numbers are contiguous: only sparse tensors have this bit without that one.
+         // Wrapped numbers are contiguous: only sparse tensors have bit 15 without bit 14.
          static_cast<uint64_t>(tensor.is_sparse() || internals::is_wrapped_number(tensor)) << 15;
 }
 
-// Each kind of tensor in a list once, so that lists of every length have few signatures.
+// Appends each kind of tensor in a list once, so that lists of all lengths have few signatures.
 template <typename Tensors>
 void append_list(c10::SmallVectorImpl<uint8_t>& out, const Tensors& tensors) {
   c10::SmallVector<uint64_t, 4> codes;
@@ -397,7 +400,7 @@ void CpuKernel::call(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       try {
         return WideCall(op, key_, narrow, *type).run(arguments, stack);
       } catch (const std::exception&) {
-        // Other numbers may need the next type: a bool's negative ones do not fit in a byte.
+        // Other values may need the next dtype: negative ones of a bool do not fit in a byte.
         if (in_place_ || type + 1 == candidates.end()) throw;
       }
     }
@@ -414,7 +417,7 @@ void CpuKernel::call(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   } catch (const c10::Error& error) {
     refused = refused_dtype(error.what_without_backtrace());
     if (!refused || wider(*refused).empty()) throw;
-    // The kernel may have written some of what another run would read.
+    // The kernel may have written operands that another run would read.
     if (written ? !written->can_restore() : in_place_) throw;
     refusal = std::current_exception();
   }
@@ -427,8 +430,8 @@ void CpuKernel::call(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       return remember(std::move(this_one), Widening{*refused, candidates[i]});
     } catch (const std::exception& error) {
       if (i + 1 != candidates.size()) continue;
-      // Integers may be indices or targets as well: what a kernel says of them as floating-point
-      // numbers is not the caller's error.
+      // Integers may also be indices or targets: an error about them as floating-point numbers is
+      // not the caller's.
       if (at::isIntegralType(*refused, /*includeBool=*/true) || refused_dtype(error.what())) {
         std::rethrow_exception(refusal);
       }
