@@ -1,5 +1,5 @@
-// Python bindings of the execution engine: kernel libraries and single launches, as the tests use
-// them. Kernels reach users by way of torch.mps.compile_shader and the operators (csrc/host/metal).
+// Python bindings of the execution engines: kernel libraries and single launches, as the tests use
+// them. Users reach kernels through torch.mps.compile_shader and the operators (csrc/host/metal).
 #include <c10/util/Exception.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
@@ -26,7 +26,7 @@ using exec::Launch;
 using exec::Library;
 using msl::abi::kMaxBuffers;
 
-// Runs Python's signal handlers; raises what they raise (for Ctrl-C KeyboardInterrupt).
+// Runs Python's signal handlers; raises what they raise (KeyboardInterrupt for Ctrl-C).
 void check_python_interrupt() {
   if (Py_IsInitialized() == 0) return;
   py::gil_scoped_acquire gil;
@@ -34,7 +34,7 @@ void check_python_interrupt() {
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
-// For in_kernel.h, by threads that need not be Python's.
+// For in_kernel.h: called by threads that need not be Python's.
 void when_interrupt_is_handled(void (*call)()) {
   if (Py_IsInitialized() == 0) return;
   Py_AddPendingCall(
@@ -45,7 +45,7 @@ void when_interrupt_is_handled(void (*call)()) {
       reinterpret_cast<void*>(call));
 }
 
-// Another handler than Python's own may want the launch to go on.
+// Returns false if a handler other than Python's own is set, which may let the launch go on.
 bool is_interrupt_fatal() {
   if (Py_IsInitialized() == 0) return false;
   py::gil_scoped_acquire gil;
@@ -53,7 +53,7 @@ bool is_interrupt_fatal() {
   return signal.attr("getsignal")(signal.attr("SIGINT")).is(signal.attr("default_int_handler"));
 }
 
-// Python's classes for findings, in metalops.debug.
+// Converts findings to the Python classes of metalops.debug.
 py::list python_findings(const std::vector<exec::Finding>& findings) {
   const py::object make = py::module_::import("metalops.debug").attr("Finding");
   py::list list;
@@ -113,7 +113,7 @@ void bind_sanitizers(py::module_& m) {
     py::gil_scoped_release no_gil;
     exec::raise_kept_findings();
   });
-  // Python's own exit handlers cannot change the status.
+  // Sets the exit status from C++, because Python's own exit handlers cannot change it.
   m.def("fail_at_exit", [] { std::atexit([] { _exit(1); }); });
   m.def("take_kept_findings", [] { return python_findings(exec::take_kept_findings()); });
 }
@@ -126,7 +126,7 @@ Engine parse_engine(const std::string& name) {
   TORCH_CHECK_VALUE(false, "engine is '", name, "'; it must be 'auto', 'loop', 'group' or 'fiber'");
 }
 
-// Those that take the kernel, the one that it runs on by default first.
+// Returns the engines that can run the kernel, the default one first.
 std::vector<std::string> engines_of(const exec::Kernel& kernel) {
   std::vector<std::string> engines;
   if (kernel.loop != nullptr) engines.push_back("loop");
@@ -148,7 +148,7 @@ const char* name_of(Engine engine) {
   }
 }
 
-// An int or up to three of them; missing ones are 1.
+// Parses an int or up to three of them; missing ones are 1.
 void parse_extent(const py::object& value, const char* what, uint32_t (&extent)[3]) {
   std::fill(extent, extent + 3, 1u);
   if (py::isinstance<py::int_>(value)) {
@@ -205,10 +205,10 @@ void launch(const Library& library, const std::string& name, const py::list& buf
   exec::run(*kernel, launch, chosen, threads);
 }
 
-// Python's function in place of launches, null when there is none.
+// The Python function called in place of launches; null when there is none.
 PyObject* python_launch_hook = nullptr;
 
-// A launch in the hands of that function, as long as it runs.
+// A launch that the Python function is handling.
 struct HookedLaunch {
   const exec::Kernel& kernel;
   Launch& launch;
@@ -224,7 +224,7 @@ void call_python_launch_hook(const exec::Kernel& kernel, Launch& launch, int thr
   hook(HookedLaunch{kernel, launch, threads, bound});
 }
 
-// (address, bytes, whether the kernel may write to them) of each buffer that is bound.
+// Returns (address, bytes, whether the kernel may write to them) of each bound buffer.
 py::list buffers_of(const HookedLaunch& hooked) {
   py::list buffers;
   for (uint32_t a = 0; a < hooked.kernel.argument_count; ++a) {
@@ -246,7 +246,7 @@ py::list buffers_of(const HookedLaunch& hooked) {
   return buffers;
 }
 
-// What is known of each buffer that the kernel takes and that is bound.
+// Returns what is known of each bound buffer that the kernel takes.
 py::list arguments_of(const HookedLaunch& hooked) {
   using Kind = exec::BoundBuffer::Kind;
   py::list arguments;
@@ -352,7 +352,7 @@ void bind_launch_hook(py::module_& m) {
       "often as it likes; None: there is no hook. Returns what was before.");
 }
 
-// One dict for each kernel.
+// Returns one dict per kernel.
 py::list kernel_table(const Library& library) {
   static constexpr const char* kKinds[] = {"buffer", "threadgroup", "builtin"};
   static constexpr const char* kVariations[] = {"none", "uniform_grid", "uniform_group",

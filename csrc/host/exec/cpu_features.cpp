@@ -1,3 +1,4 @@
+// Detects instruction set extensions with CPUID.
 #include <exec/cpu_features.h>
 
 #include <msl/abi.h>
@@ -39,15 +40,14 @@ Registers cpuid(unsigned leaf, unsigned subleaf) {
   return r;
 }
 
-// Which register files the operating system saves (XCR0).
+// Returns the register files that the operating system saves (XCR0).
 uint64_t saved_state() {
   uint32_t low, high;
   asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   return uint64_t(high) << 32 | low;
 }
 
-// From the CPUID instruction and not __builtin_cpu_supports, which knows fewer names in older
-// compilers.
+// Uses the CPUID instruction because __builtin_cpu_supports knows fewer names in older compilers.
 uint32_t detect() {
   using namespace msl::abi;
   const Registers basic = cpuid(1, 0);
@@ -65,7 +65,7 @@ uint32_t detect() {
   add(kFma, basic.c, 12);
   add(kF16c, basic.c, 29);
   add(kAvx2, extended.b, 5);
-  if ((state & 0xe6) != 0xe6) return features;  // masks and zmm
+  if ((state & 0xe6) != 0xe6) return features;  // mask registers and zmm
   add(kAvx512f, extended.b, 16);
   add(kAvx512dq, extended.b, 17);
   add(kAvx512bw, extended.b, 30);

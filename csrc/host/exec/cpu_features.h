@@ -6,10 +6,10 @@
 
 namespace metalops::exec {
 
-// msl::abi::CpuFeature bits that this CPU and operating system support.
+// Returns the msl::abi::CpuFeature bits that this CPU and operating system support.
 uint32_t cpu_features();
 
-// "AVX2, FMA": the extensions in the bit set, for messages.
+// Names the extensions in a bit set for messages: "AVX2, FMA".
 std::string describe_cpu_features(uint32_t features);
 
 }  // namespace metalops::exec

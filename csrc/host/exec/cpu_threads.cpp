@@ -1,4 +1,4 @@
-// See cpu_threads.h.
+// Runs shares of a launch on torch's CPU threads, through torch's own compiled loop.
 #include <exec/cpu_threads.h>
 
 #include <ATen/Parallel.h>
@@ -16,13 +16,13 @@ namespace {
 
 thread_local bool has_shared = false;
 
-// OpenMP's threads do not exist in a forked child, but it would wait for those that the forking
-// thread had; so would MKL, in torch's own kernels. With one thread they do not.
+// OpenMP's threads do not exist in a forked child, but it would wait for those of the forking
+// thread; so would MKL, in torch's own kernels. With one thread they do not wait.
 [[maybe_unused]] const int fork_handler = pthread_atfork(nullptr, nullptr, [] {
   if (has_shared) at::set_num_threads(1);
 });
 
-// A tensor of one byte a share, for torch to loop over.
+// A tensor with one byte per share, for torch to loop over.
 class SharesAsTensor {
  public:
   explicit SharesAsTensor(int64_t shares)
@@ -53,11 +53,11 @@ int threads_to_use(int threads) {
 
 bool is_one_of_several() { return at::in_parallel_region(); }
 
-// By torch's own compiled loop over a tensor. at::parallel_for is a template, which calls the
-// OpenMP runtime of whichever compiler it is compiled with: clang's is another one than torch's.
+// Uses torch's own compiled loop over a tensor. at::parallel_for is a template, which calls the
+// OpenMP runtime of the compiler that compiles it: clang's is a different one from torch's.
 void on_cpu_threads(int64_t shares, c10::function_ref<void(int64_t, int64_t)> do_shares) {
   has_shared = true;
-  // None is ever removed: a pause may launch a kernel on this thread.
+  // Elements are never removed: a pause may launch a kernel on this thread.
   static thread_local std::map<int64_t, SharesAsTensor> made;
   made.try_emplace(shares, shares).first->second.for_each(do_shares);
 }

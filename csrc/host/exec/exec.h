@@ -1,4 +1,4 @@
-// Running compiled Metal kernels on the CPU with Metal's execution model. The rest of csrc/host
+// Runs compiled Metal kernels on the CPU with Metal's execution model. The rest of csrc/host
 // includes this header of exec/ and these, no others:
 //   <exec/share_out.h>: shares work out among CPU threads.
 //   <exec/sanitize/findings.h>: collects and raises what sanitized launches find.
@@ -24,8 +24,8 @@ using msl::abi::Launch;
 // Library does.
 class Library {
  public:
-  // Throws c10::Error when the file is not a kernel library, was emitted for another ABI version,
-  // or needs instructions that this CPU lacks (the message says which).
+  // Loads a library. Throws c10::Error when the file is not a kernel library, was emitted for
+  // another ABI version, or needs instructions that this CPU lacks (the message says which).
   static std::shared_ptr<Library> open(const std::string& path);
   static std::shared_ptr<Library> from_bytes(const void* data, size_t size);
   ~Library();
@@ -36,7 +36,8 @@ class Library {
   std::vector<std::string> names() const;
   std::string_view source() const;  // the Metal source, deflated by zlib
 
-  // A copy of the library (its own globals) in which function constants have the given values.
+  // Returns a copy of the library (with its own globals) in which function constants have the given
+  // values.
   struct ConstantValue {
     int index;
     std::string bytes;
@@ -51,14 +52,14 @@ class Library {
 
 enum class Engine { kAutomatic, kLoop, kGroup, kFiber };
 
-// What is bound to a buffer, for who looks at launches: sanitizers and the launch hook.
+// The binding of a buffer, for observers of launches: sanitizers and the launch hook.
 struct BoundBuffer {
   // kHandle: an msl::abi::Tensor, which describes the tensor.
   enum class Kind { kNothing, kMemory, kValue, kTensor, kHandle };
   Kind kind = Kind::kNothing;
-  const void* begin = nullptr;  // of the allocation: of a handle, that of the tensor's elements
+  const void* begin = nullptr;  // of the allocation; for a handle, that of the tensor's elements
   uint64_t bytes = 0;           // of the allocation
-  // Of a tensor, and of the one behind a handle.
+  // Properties of a tensor, or of the tensor behind a handle.
   std::string dtype;
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
@@ -67,44 +68,45 @@ struct BoundBuffer {
 };
 using BoundBuffers = std::array<BoundBuffer, msl::abi::kMaxBuffers>;
 
-// Runs every thread of the launch; returns when all are done. Fills in launch.groups. threads: CPU
+// Runs all threads of the launch; returns when all are done. Fills in launch.groups. `threads`: CPU
 // threads to use (0: at::get_num_threads()). Throws what a kernel or the runtime throws (remaining
 // threadgroups are not started), and what `check_interrupt` throws; the device stays usable in both
-// cases. bound: where describes_buffers().
+// cases. `bound`: given if describes_buffers().
 void run(const Kernel& kernel, Launch& launch, Engine engine = Engine::kAutomatic, int threads = 0,
          const BoundBuffers* bound = nullptr);
 
-// Sets the engine of launches that leave it open, which is at first that of the environment
-// (METALOPS_ENGINE), and returns the one before.
+// Sets the engine of launches that leave it open, and returns the previous one. Initially it is
+// that of the environment (METALOPS_ENGINE).
 Engine prefer_engine(Engine engine);
 
 // Called in place of every launch that leaves the engine open, unless it is sanitized; may run() it
-// on the engines of its choice. bound: null where the caller did not say. For tests that compare
-// engines, and for traces. Null by default.
+// on the engines of its choice. `bound`: null if the caller did not describe the buffers. For tests
+// that compare engines, and for traces. Null by default.
 extern void (*launch_hook)(const Kernel& kernel, Launch& launch, int threads,
                            const BoundBuffers* bound);
 
-// Whether somebody wants to know what launches are given.
+// Returns true if callers of run() should describe the buffers that they bind.
 bool describes_buffers();
 
-// Allocations (begin, bytes) whose addresses host code has asked for, which may come to kernels as
-// numbers: noted as long as there is a launch hook, and forgotten when they are taken.
+// Records an allocation (begin, bytes) whose address host code has requested and may pass to
+// kernels as a number. Recorded only while there is a launch hook; taking the addresses clears
+// them.
 void note_address_taken(const void* begin, uint64_t bytes);
 std::vector<std::pair<const void*, uint64_t>> take_noted_addresses();
 
-// What a kernel was compiled from, and the values that its function constants were given.
+// The source that a kernel was compiled from, and the values of its function constants.
 struct Origin {
-  std::string_view source;  // deflated by zlib; empty where the library does not hold it
+  std::string_view source;  // deflated by zlib; empty if the library does not contain it
   std::vector<Library::ConstantValue> constants;
 };
 Origin origin_of(const Kernel& kernel);
 
-// How many CPU threads have worked for the last launch of this one.
+// Returns the number of CPU threads that worked on this thread's last launch.
 int threads_of_last_launch();
 
-// Runs what the host's signal handlers have to do; may throw, and may launch kernels. Called now
-// and then in a long launch of the process's main thread, while no thread works for it; the launch
-// goes on when it returns. Set by the Python bindings. Null by default.
+// Runs the host's pending signal handlers; may throw, and may launch kernels. Called now and then
+// during a long launch of the process's main thread, while no thread works on it; the launch goes
+// on when it returns. Set by the Python bindings. Null by default.
 extern void (*check_interrupt)();
 
 }  // namespace metalops::exec

@@ -1,5 +1,5 @@
-// The engine for kernels that the front end has cut where their threads synchronise
-// (msl/host/group.h): a CPU thread runs a threadgroup at a time by one call.
+// The group engine, for kernels that the front end has split into regions between synchronisation
+// points (work-item loops, msl/host/group.h): a CPU thread runs a threadgroup with one call.
 #include <c10/util/Exception.h>
 #include <sys/mman.h>
 
@@ -18,8 +18,8 @@ namespace {
 
 using msl::abi::Scratch;
 
-// Address space for the variables of a group's threads, as much for each as a fiber's stack. Only
-// what is touched becomes memory.
+// Address space for the context arrays of a group (privatised variables of its threads), as much
+// per thread as a fiber's stack. Only pages that are touched become memory.
 class ScratchMemory {
  public:
   ScratchMemory()
@@ -37,7 +37,7 @@ class ScratchMemory {
   void* start_;
 };
 
-// One CPU thread's threadgroup. Created when the CPU thread first runs one, and kept.
+// The threadgroup of one CPU thread. Created when the CPU thread first runs one, and kept.
 class GroupWorker {
  public:
   void begin(const Kernel& kernel, const Launch& launch) {
@@ -47,7 +47,7 @@ class GroupWorker {
     group_.launch = &launch;
     memory_.lay_out(kernel, launch, group_);
   }
-  // Groups [from, to), by their places in the grid.
+  // Runs the threadgroups [from, to), by their index in the grid.
   void run_groups(uint64_t from, uint64_t to) {
     InLoop scope(*kernel_);
     Running now(this);
@@ -68,7 +68,7 @@ class GroupWorker {
   static constinit thread_local const GroupWorker* running;
 
  private:
-  // Says which one runs, also when its kernel throws.
+  // RAII: sets the running worker, and restores it even when its kernel throws.
   class Running {
    public:
     explicit Running(const GroupWorker* worker) : before_(running) { running = worker; }
@@ -94,7 +94,7 @@ GroupWorker& worker_of_this_thread() {
   return *worker;
 }
 
-// Between pieces of about this long the launching CPU thread looks for Ctrl-C.
+// Target duration of a piece of work; between pieces the launching CPU thread checks for Ctrl-C.
 constexpr double kPiece = 1e6;  // nanoseconds
 
 }  // namespace
@@ -114,14 +114,13 @@ void run_groups(const Kernel& kernel, const Launch& launch, int threads) {
   const uint64_t groups = uint64_t(launch.groups[0]) * launch.groups[1] * launch.groups[2];
   if (threads_in_grid(launch) < 256) threads = 1;
   threads = int(std::min<uint64_t>(threads, groups));
-  // Groups start in the order of their positions: kernels that wait for a group before them make
-  // progress.
+  // Threadgroups start in grid order: kernels that wait for an earlier threadgroup make progress.
   const auto make_worker = [&] {
     GroupWorker& worker = worker_of_this_thread();
     worker.begin(kernel, launch);
     return [&worker](uint64_t from, uint64_t to) { worker.run_groups(from, to); };
   };
-  // Groups take from less than a microsecond to seconds: time the first one.
+  // Threadgroups take from less than a microsecond to seconds: time the first one.
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   make_worker()(0, 1);

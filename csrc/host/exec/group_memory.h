@@ -1,4 +1,4 @@
-// The threadgroup memory of the group that a CPU thread runs, and the group's place in the grid.
+// The threadgroup memory of the group that a CPU thread runs.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@ namespace metalops::exec {
 
 class GroupMemory {
  public:
-  // Makes room for the kernel's variables and for the arguments of the launch.
+  // Assigns memory to the kernel's threadgroup variables and to the threadgroup arguments of the
+  // launch.
   void lay_out(const Kernel& kernel, const Launch& launch, msl::abi::Group& group) {
     group.static_memory = memory_;
     group.static_bytes = kernel.static_threadgroup_bytes + kAlignmentSlack;
@@ -25,12 +26,12 @@ class GroupMemory {
         used > (kAlignmentSlack + 127) / 128 * 128 || kernel.static_threadgroup_bytes != 0;
     bytes_ = any ? used : 0;
   }
-  // What a group finds there.
+  // Zeroes the memory before a threadgroup starts.
   void clear() { std::memset(memory_, 0, bytes_); }
 
  private:
-  uint32_t bytes_ = 0;  // in use by this kernel
-  // Room for the alignment of each block beside Metal's limit.
+  uint32_t bytes_ = 0;  // used by this kernel
+  // Padding for the alignment of each block, in addition to Metal's limit.
   static constexpr uint32_t kAlignmentSlack = 256;
   alignas(256) uint8_t
       memory_[msl::abi::kMaxThreadgroupBytes + kAlignmentSlack + 128 * msl::abi::kMaxBuffers];

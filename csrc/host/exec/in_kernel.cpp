@@ -1,4 +1,5 @@
-// See in_kernel.h.
+// Ends kernels that do not end after Ctrl-C, and reports faults in kernels. A watching thread and
+// signal handlers.
 #include <exec/in_kernel.h>
 
 #include <link.h>
@@ -25,8 +26,8 @@ std::atomic<const InterruptQuestions*> interrupt_questions{nullptr};
 
 namespace {
 
-// The signal by which the watching thread has a CPU thread leave its kernel. Ignored by default, so
-// that one which comes late does nothing.
+// The signal with which the watching thread makes a CPU thread leave its kernel. Ignored by
+// default, so that a late one does nothing.
 constexpr int kLeave = SIGURG;
 
 struct Code {
@@ -35,7 +36,7 @@ struct Code {
   uintptr_t end;
 };
 
-// None of these is ever destroyed: threads may end after the process has begun to.
+// Leaked: threads may end after the process has begun to.
 ForkSafeMutex& mutex = *new ForkSafeMutex;
 auto& cpu_threads = *new std::vector<CpuThread*>;
 auto& codes = *new std::vector<Code>;
@@ -55,8 +56,8 @@ uintptr_t program_counter(const ucontext_t* state) {
 #endif
 }
 
-// Between two instructions of a kernel library: no lock is held, and the frames of the kernel hold
-// nothing that has to be destroyed.
+// Signal handler that leaves the kernel, between two instructions of its library: no lock is held
+// there, and the kernel's frames hold nothing that has to be destroyed.
 void leave_kernel(int, siginfo_t*, void* signal_context) {
   CpuThread* const thread = this_cpu_thread;
   if (thread == nullptr) return;
@@ -84,8 +85,8 @@ void note_interrupt(int signal, siginfo_t* info, void* signal_context) {
   }
 }
 
-// Before the handler of the host's language, which is installed anew when a program sets another
-// one. Without a handler Ctrl-C ends the process, or is ignored.
+// Installs our handler of Ctrl-C before that of the host's language; repeated, because a program
+// may set another handler. If there is no handler, Ctrl-C ends the process or is ignored.
 void note_interrupts() {
   struct sigaction present;
   if (sigaction(SIGINT, nullptr, &present) != 0) return;
@@ -115,8 +116,8 @@ std::vector<Piece> running_pieces() {
   return result;
 }
 
-// Tries to have them left; whether any is still running. Most of the time a kernel that does not
-// end is in its own code, else it is tried again.
+// Tries to end these pieces of work; returns true if any is still running. An endless kernel is in
+// its own code most of the time; if not, the caller tries again.
 bool leave_pieces(const std::vector<Piece>& pieces) {
   std::lock_guard<ForkSafeMutex> lock(mutex);
   bool are_running = false;
@@ -180,7 +181,7 @@ void watch() {
 
 // ---- faults -------------------------------------------------------------------------------------
 
-// For signal handlers, which must not allocate.
+// Builds a message in a fixed buffer: signal handlers must not allocate.
 class Sentence {
  public:
   Sentence& operator<<(const char* text) {
@@ -218,7 +219,8 @@ bool report_fault(const siginfo_t* info, void*) {
   static std::atomic_flag is_reported = ATOMIC_FLAG_INIT;
   CpuThread* const thread = this_cpu_thread;
   if (thread == nullptr || (thread->piece.load(std::memory_order_relaxed) & 1) == 0) return false;
-  if (sanitize_mode() != SanitizeMode::kOff) return false;  // which report it themselves
+  if (sanitize_mode() != SanitizeMode::kOff)
+    return false;  // sanitizers report the fault themselves
   if (is_reported.test_and_set()) return false;
   Sentence sentence;
   sentence << "metalops: kernel '" << thread->kernel.load(std::memory_order_relaxed)->name
@@ -226,10 +228,10 @@ bool report_fault(const siginfo_t* info, void*) {
            << name_of_signal(info->si_signo)
            << "; `python -m metalops sanitize PROGRAM` finds the place.\n";
   sentence.write();
-  return false;  // who was there before goes on: faulthandler, or the end of the process
+  return false;  // the previous handler goes on: faulthandler, or the end of the process
 }
 
-// A forked child has none of the other threads. Its next library starts another that watches.
+// A forked child has none of the other threads. Its next library starts another watching thread.
 [[maybe_unused]] const int fork_handler = pthread_atfork(nullptr, nullptr, [] {
   is_watched = false;
   std::erase_if(cpu_threads, [](const CpuThread* thread) { return thread != this_cpu_thread; });
@@ -259,7 +261,7 @@ void note_code(const msl::abi::Library& library) {
     const msl::abi::Library& library;
     std::vector<Code> found;
   } search{library, {}};
-  // All segments of the object that has the table.
+  // Visits all segments of the object that contains the table.
   dl_iterate_phdr(
       [](dl_phdr_info* object, size_t, void* argument) {
         Search& search = *static_cast<Search*>(argument);
@@ -287,7 +289,7 @@ void note_code(const msl::abi::Library& library) {
 
 void forget_code(const msl::abi::Library& library) {
   std::lock_guard<ForkSafeMutex> lock(mutex);
-  // One of each segment: a file that is opened twice is loaded once.
+  // One entry per segment: a file that is opened twice is loaded once.
   std::vector<uintptr_t> forgotten;
   std::erase_if(codes, [&](const Code& code) {
     if (code.library != &library ||
@@ -304,13 +306,13 @@ void watch_kernels() {
   install_fault_handler<&report_fault>(0, {SIGSEGV, SIGBUS, SIGFPE, SIGILL});
   struct sigaction action = {};
   action.sa_sigaction = &leave_kernel;
-  // Left by a jump, it must not block the signal; interrupted system calls go on.
+  // Left by a jump, so it must not block the signal; interrupted system calls go on.
   action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_RESTART;
   sigemptyset(&action.sa_mask);
   sigaction(kLeave, &action, nullptr);
   sem_init(&interrupted, 0, 0);
   note_interrupts();
-  // Signals are for the threads of the program.
+  // Blocks all signals in the watching thread: they are for the threads of the program.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -1,5 +1,5 @@
-// Which kernel each CPU thread runs, for who has to end it from outside: Ctrl-C while no piece of
-// work comes to its end, and the report of a fault.
+// Records which kernel each CPU thread runs, for ending it from outside (Ctrl-C while no piece of
+// work comes to its end) and for reports of faults.
 #pragma once
 
 #include <c10/macros/Macros.h>
@@ -13,14 +13,14 @@
 
 namespace metalops::exec {
 
-// Thrown out of a kernel that does not end, when Ctrl-C has been pressed.
+// Thrown out of a kernel that does not end, after Ctrl-C.
 struct EndedByInterrupt {};
 
-// Who runs fibers on this CPU thread.
+// Interface of the worker that runs fibers on this CPU thread.
 class FibersToLeave {
  public:
-  // Redirects the machine state of a signal handler out of the running fiber, and has the group
-  // throw EndedByInterrupt. False where none runs.
+  // Redirects the machine state of a signal handler out of the running fiber, and makes the group
+  // throw EndedByInterrupt. Returns false if no fiber runs.
   virtual bool leave_by_interrupt(void* signal_context) = 0;
 
  protected:
@@ -34,19 +34,19 @@ struct CpuThread {
   CpuThread(const CpuThread&) = delete;
 
   const pthread_t id = pthread_self();
-  std::atomic<uint64_t> piece{0};  // odd in a kernel; another number for each time
+  std::atomic<uint64_t> piece{0};  // odd while in a kernel; a different number each time
   std::atomic<const Kernel*> kernel{nullptr};
   const char* engine = nullptr;
   sigjmp_buf* way_out = nullptr;     // of a kernel on this thread's own stack
-  FibersToLeave* fibers = nullptr;   // of one on fibers
+  FibersToLeave* fibers = nullptr;   // of a kernel on fibers
   std::atomic<uint64_t> to_end{0};   // the piece that has to end
-  std::atomic<uintptr_t> code[2]{};  // of its kernel library, from where it may be left
+  std::atomic<uintptr_t> code[2]{};  // address range of its kernel library, where it may be left
 };
 
 extern constinit thread_local CpuThread* this_cpu_thread;
 CpuThread& make_this_cpu_thread();
 
-// While this CPU thread runs a piece of a launch.
+// RAII: marks that this CPU thread runs a piece of a launch.
 class InKernel {
  public:
   InKernel(const Kernel& kernel, const char* engine, FibersToLeave* fibers = nullptr)
@@ -71,8 +71,8 @@ class InKernel {
   }
   InKernel(const InKernel&) = delete;
 
-  // Calls function(), which runs the kernel on this thread's own stack and whose frames hold
-  // nothing but plain data. Throws EndedByInterrupt.
+  // Calls function(), which runs the kernel on this thread's own stack and whose frames hold only
+  // plain data. Throws EndedByInterrupt.
   template <class F>
   void run(const F& function) {
     sigjmp_buf way_out;
@@ -103,18 +103,18 @@ class InKernel {
   FibersToLeave* const fibers_;
 };
 
-// The code of a kernel library, and the end of its being loaded.
+// Record and forget the code of a kernel library when it is loaded and unloaded.
 void note_code(const msl::abi::Library& library);
 void forget_code(const msl::abi::Library& library);
 
-// Handles Ctrl-C and reports faults in kernels from now on. Cheap when it has been called before.
+// Starts handling Ctrl-C and reporting faults in kernels. Cheap when called again.
 void watch_kernels();
 
-// Questions to the host's language about Ctrl-C; set by the Python bindings.
+// Queries about Ctrl-C to the host's language; set by the Python bindings.
 struct InterruptQuestions {
-  // Has the main thread call back when it is next able to handle a signal.
+  // Makes the main thread call `call` when it is next able to handle a signal.
   void (*when_handled)(void (*call)());
-  // Whether a handler of the signal will end what the main thread does.
+  // Returns true if a handler of the signal will end what the main thread does.
   bool (*is_fatal)();
 };
 extern std::atomic<const InterruptQuestions*> interrupt_questions;

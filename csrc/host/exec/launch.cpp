@@ -1,4 +1,4 @@
-// run(): checks a launch and hands it to an engine.
+// run(): checks a launch and passes it to an engine.
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -47,7 +47,8 @@ bool describes_buffers() { return launch_hook != nullptr || sanitize_mode() != S
 
 namespace {
 
-// METALOPS_ENGINE=loop|group|fiber|auto is what a caller leaves open; for tests and for debugging.
+// Returns the engine of METALOPS_ENGINE=loop|group|fiber|auto, for launches that leave it open; for
+// tests and debugging.
 Engine engine_of_environment() {
   const char* value = std::getenv("METALOPS_ENGINE");
   if (value == nullptr || *value == 0 || std::strcmp(value, "auto") == 0) return Engine::kAutomatic;
@@ -58,13 +59,13 @@ Engine engine_of_environment() {
                     "'; it must be auto, loop, group or fiber");
 }
 
-// The environment is read once: looking through it takes a tenth of a small launch.
+// The environment is read once: searching it takes a tenth of the time of a small launch.
 std::atomic<Engine>& preferred_engine() {
   static std::atomic<Engine> engine = engine_of_environment();
   return engine;
 }
 
-// Every thread by itself, whatever engine was asked for: a check is about one thread at a time.
+// Runs every thread as a fiber, whichever engine was requested: the checks are per thread.
 void run_sanitized(const Kernel& kernel, const Launch& launch, const BoundBuffers* bound) {
   SanitizedLaunch sanitized(kernel, launch, bound);
   catch_wild_accesses();
@@ -73,15 +74,15 @@ void run_sanitized(const Kernel& kernel, const Launch& launch, const BoundBuffer
     if (sanitize_mode() == SanitizeMode::kAddress) reports.emplace();
     run_sanitizing(kernel, launch);
   } catch (const WildAccess&) {
-    // A finding; the launch ends here.
+    // Reported as a finding; the launch ends here.
   } catch (const c10::Error&) {
-    sanitized.finish();  // what was found may be the reason
+    sanitized.finish();  // a finding may be the reason
     throw;
   }
   sanitized.finish();
 }
 
-// Whether the kernel may write to memory that another of its buffers shows too.
+// Returns true if the kernel may write to memory that overlaps another of its buffers.
 bool buffers_share_memory(const Kernel& kernel, const Launch& launch) {
   for (uint32_t i = 0; i < kernel.argument_count; ++i) {
     const auto& written = kernel.arguments[i];
@@ -156,7 +157,7 @@ uint64_t threads_in_grid(const Launch& launch) {
 
 namespace {
 
-// Raises what the handler of Ctrl-C raises, where this is the thread that runs it.
+// Raises what the handler of Ctrl-C raises, if this is the thread that runs it.
 [[noreturn]] void report_interrupt(const Kernel& kernel) {
   if (check_interrupt != nullptr) check_interrupt();
   TORCH_CHECK(false, "kernel '", kernel.name, "' was ended by Ctrl-C");

@@ -1,4 +1,4 @@
-// Kernel libraries: shared objects that the front end compiled.
+// Loads kernel libraries: shared objects that the front end compiled.
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -41,7 +41,7 @@ class Registry {
       by_first_kernel_.erase(found);
     }
   }
-  // "file:line:column", or "" when the kernel or the site is not known.
+  // Returns "file:line:column", or "" when the kernel or the site is not known.
   std::string place(const Kernel& kernel, uint32_t site) {
     std::lock_guard<ForkSafeMutex> lock(mutex_);
     const Entry* entry = find(kernel);
@@ -70,9 +70,9 @@ class Registry {
   struct Entry {
     const msl::abi::Library* library = nullptr;
     std::string_view source;
-    int opened = 0;  // how often: a file that is opened twice is loaded once
+    int opened = 0;  // reference count: a file that is opened twice is loaded once
   };
-  // Null when the library is not known.
+  // Returns null when the library is not known.
   const Entry* find(const Kernel& kernel) const {
     auto after = by_first_kernel_.upper_bound(&kernel);
     if (after == by_first_kernel_.begin()) return nullptr;
@@ -83,14 +83,14 @@ class Registry {
   ForkSafeMutex mutex_;
   std::map<const Kernel*, Entry> by_first_kernel_;
 };
-Registry& registry = *new Registry;  // outlives every library
+Registry& registry = *new Registry;  // leaked, to outlive every library
 
 uintptr_t base_of(const void* address) {
   Dl_info info;
   return dladdr(address, &info) != 0 ? reinterpret_cast<uintptr_t>(info.dli_fbase) : 0;
 }
 
-// The libraries that were built with a sanitizer, by where they are loaded.
+// The libraries that were built with a sanitizer, by load address.
 class SanitizedModules {
  public:
   void add(Module module) {
@@ -109,7 +109,7 @@ class SanitizedModules {
 };
 SanitizedModules& sanitized_modules = *new SanitizedModules;
 
-// What the user has to do when a library and this process do not have the same sanitizer.
+// Raises, with what to do, when a library and this process do not have the same sanitizer.
 void check_sanitizer(const std::string& name, const char* built_with) {
   const char* wanted = nullptr;
   if (sanitize_mode() == SanitizeMode::kAddress) wanted = "address";
@@ -122,8 +122,9 @@ void check_sanitizer(const std::string& name, const char* built_with) {
               wanted, "`, or compile its source at run time.");
 }
 
-// A path for the file descriptor that was never used before: the loader takes equal names for the
-// same library, and descriptors are reused. Extra slashes and "./" spell a counter.
+// Returns a path of the file descriptor that was never used before: the loader takes equal names
+// for the same library, and descriptors are reused. Extra slashes and "./" encode a counter in
+// binary.
 std::string fresh_path(int descriptor) {
   static std::atomic<uint32_t> counter{0};
   std::string path = "/proc/self/fd/";
@@ -141,11 +142,11 @@ void write_all(int descriptor, const std::string& data) {
   }
 }
 
-// The loader maps a file by its headers, and the first access beyond the end of a file that was cut
-// short would end the process. The table of sections is the last thing in the file.
+// Raises if a file was truncated. The loader maps a file by its headers, and the first access
+// beyond its end would end the process. The section table is the last thing in the file.
 void check_complete(const std::string& name, const char* begin, size_t available, uint64_t size) {
   ElfW(Ehdr) header;
-  if (available < sizeof(header)) return;  // the loader says so itself
+  if (available < sizeof(header)) return;  // the loader reports this itself
   std::memcpy(&header, begin, sizeof(header));
   if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return;  // and this too
   TORCH_CHECK(header.e_shoff + uint64_t(header.e_shentsize) * header.e_shnum <= size,
@@ -204,7 +205,7 @@ struct Library::Impl {
   void (*bind)(const msl::abi::Runtime*) = nullptr;
   std::string path;                         // for libraries opened from a file
   std::shared_ptr<const std::string> data;  // for libraries opened from memory
-  std::string on_disk;                      // a copy of these for the reader of debug information
+  std::string on_disk;                      // a copy of `data` for the reader of debug information
   std::unordered_map<std::string, const Kernel*> kernels;
 
   ~Impl() {
@@ -212,12 +213,12 @@ struct Library::Impl {
       registry.remove(*table);
       forget_code(*table);
     }
-    // AddressSanitizer keeps pointers to what it knows of a library's variables.
+    // AddressSanitizer keeps pointers to its records of a library's variables.
     if (handle != nullptr && !sanitized) dlclose(handle);
     if (!on_disk.empty()) unlink(on_disk.c_str());
   }
 
-  // Checks what was loaded and takes its tables.
+  // Checks a loaded object and takes its tables.
   void take(void* loaded, const std::string& name) {
     if (loaded == nullptr) {
       const char* reason = dlerror();
@@ -340,7 +341,7 @@ std::shared_ptr<Library> Library::specialise(const std::vector<ConstantValue>& v
     }
     TORCH_CHECK_VALUE(found, "the kernel library has no function constant ", value.index);
   }
-  // After the values are in place: constants that are computed from them are computed now.
+  // Called once the values are in place: it computes the constants that depend on them.
   impl.bind(&runtime());
   return library;
 }

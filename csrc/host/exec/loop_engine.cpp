@@ -1,5 +1,5 @@
-// The engine for kernels that never synchronise: a loop over the grid, cut into pieces for the CPU
-// threads.
+// The loop engine, for kernels that never synchronise: a work-item loop over the whole grid, split
+// into pieces for the CPU threads.
 #include <algorithm>
 #include <chrono>
 
@@ -22,13 +22,13 @@ void run_piece(const Kernel& kernel, const Launch& launch, uint64_t begin, uint6
   });
 }
 
-// As ATen: fewer cheap threads than this are not worth waking another CPU thread for.
+// ATen's grain size: fewer cheap threads than this are not worth waking another CPU thread for.
 constexpr uint64_t kGrain = 32768;
 // Smaller grids run at once, without being timed.
 constexpr uint64_t kTimed = 32;
 constexpr double kWorthSharing = 20e3;  // nanoseconds of work
-// Between pieces of about this long the CPU threads balance their load and the launching one looks
-// for Ctrl-C.
+// Target duration of a piece of work; between pieces CPU threads balance their load and the
+// launching one checks for Ctrl-C.
 constexpr double kPiece = 2e6;  // nanoseconds
 
 }  // namespace
@@ -40,7 +40,7 @@ void run_loop(const Kernel& kernel, const Launch& launch, int threads, bool one_
     note_threads(1);
     return;
   }
-  // Threads cost from less than a nanosecond to milliseconds (one for each row, say): time the
+  // Threads cost from less than a nanosecond to milliseconds (one per row, for example): time the
   // first few.
   using Clock = std::chrono::steady_clock;
   const uint64_t sample = total > kGrain ? kGrain / 8 : total / 32;
@@ -50,7 +50,7 @@ void run_loop(const Kernel& kernel, const Launch& launch, int threads, bool one_
   const double each = elapsed.count() / double(sample);
   const uint64_t rest = total - sample;
 
-  // Whole cache lines of bytes, so that two CPU threads do not write to the same one.
+  // Pieces are whole cache lines of bytes, so that two CPU threads do not write to the same line.
   const auto piece_for = [&](uint64_t largest) {
     const double timed = std::max(1.0, kPiece / std::max(each, 1e-3));
     const uint64_t piece = timed < double(largest) ? uint64_t(timed) : largest;

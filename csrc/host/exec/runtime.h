@@ -1,4 +1,4 @@
-// What the parts of the execution engine share.
+// Internal interfaces shared by the engines.
 #pragma once
 
 #include <cstdint>
@@ -8,56 +8,56 @@
 
 namespace metalops::exec {
 
-// The functions that kernels call.
+// Returns the table of functions that kernels call.
 const msl::abi::Runtime& runtime();
 
-// "file:line:column" of a synchronising call in the kernel's source, for messages.
+// Returns "file:line:column" of a synchronising call in the kernel's source, for messages.
 std::string describe(const Kernel& kernel, msl::abi::Site site);
 
-// The kernel library that an instruction belongs to.
+// The kernel library that contains an instruction.
 struct Module {
-  uintptr_t base = 0;  // where it is loaded; 0 for instructions of none
-  std::string file;    // that has its debug information
+  uintptr_t base = 0;  // load address; 0 for instructions outside of kernel libraries
+  std::string file;    // contains its debug information
   const void* positions =
       nullptr;  // see sanitize/source_positions.h; null when built without a sanitizer
 };
 Module module_of(const void* instruction);
-// Only its base, without allocating.
+// Returns only the load address, without allocating.
 uintptr_t library_base(const void* instruction);
 
-// The number of threads in the launch's grid.
+// Returns the number of threads in the launch's grid.
 uint64_t threads_in_grid(const Launch& launch);
 
-// Where threads of two simdgroups, or of one, wait for each other at different barriers. Throws.
+// Throws for threads of one or two simdgroups that wait for each other at different barriers.
 [[noreturn]] void report_different_barriers(const Kernel& kernel, const msl::abi::Group& group,
                                             uint32_t simdgroup, msl::abi::Site site,
                                             uint32_t other_simdgroup, msl::abi::Site other_site);
 
-// The engines. Launch::groups is filled in and sizes are checked already. one_by_one: the loop is
-// called for each thread alone, since it is not right for several.
+// The engines. Launch::groups is filled in and sizes have been checked. `one_by_one`: calls the
+// loop for each thread alone, because buffers overlap and iterations are not independent.
 void run_loop(const Kernel& kernel, const Launch& launch, int threads, bool one_by_one);
 void run_groups(const Kernel& kernel, const Launch& launch, int threads);
 void run_fibers(const Kernel& kernel, const Launch& launch, int threads);
 void run_sanitizing(const Kernel& kernel, const Launch& launch);
 
-// Fills in where a threadgroup of the launch lies and how large it is; it has no variables yet.
+// Fills in the position and size of a threadgroup of the launch; it has no variables yet.
 void place_group(const Launch& launch, uint64_t index, msl::abi::Group& group);
-// Runtime::place_variable, without room between variables.
+// Implements Runtime::place_variable, without gaps between variables.
 uint32_t place_variable(msl::abi::Group& group, uint32_t bytes, uint32_t alignment);
 
-// Whether this CPU thread runs a group in one go, and the lane that it has come to in a function of
-// a simdgroup.
+// State of the group engine: true if this CPU thread runs a group with one call; and the lane that
+// a function of a simdgroup has come to.
 bool runs_group();
 uint32_t lane_of_group();
-// Runtime::different_barriers.
+// Implements Runtime::different_barriers.
 void on_different_barriers(uint32_t simdgroup, msl::abi::Site site, uint32_t before_simdgroup,
                            msl::abi::Site before);
 
-// The kernel that this CPU thread runs in a loop, over a grid or a group, for messages; null
-// otherwise.
+// The kernel that this CPU thread runs in a loop, over a grid or a group, for messages; otherwise
+// null.
 extern thread_local const Kernel* kernel_in_loop;
 
-// Sets it, and restores it also when the kernel throws.
+// RAII: sets kernel_in_loop, and restores it also when the kernel throws.
 class InLoop {
  public:
   explicit InLoop(const Kernel& kernel) : before_(kernel_in_loop) { kernel_in_loop = &kernel; }

@@ -1,4 +1,4 @@
-// See share_out.h.
+// When a launch pauses for signal handlers, and the count of CPU threads used.
 #include <exec/share_out.h>
 
 #include <sys/syscall.h>
@@ -20,7 +20,7 @@ int64_t now() {
   return duration_cast<std::chrono::nanoseconds>(time).count();
 }
 
-// Python's signal handlers run in the main thread only.
+// Returns true on the main thread, the only one that runs Python's signal handlers.
 bool is_main_thread() { return syscall(SYS_gettid) == getpid(); }
 
 constexpr int64_t kBetweenPauses = 50'000'000;  // nanoseconds
@@ -35,7 +35,7 @@ Pauses::Pauses() : may_be_due_(check_interrupt != nullptr && !is_one_of_several(
 bool Pauses::is_due() {
   if (!may_be_due_) return false;
   const int64_t time = now();
-  // CPU threads that are done wait for those that are not: rarely where pieces are long.
+  // Threads that are done wait for the others at a pause; pauses are rarer where pieces are long.
   longest_ = std::max(longest_, time - last_);
   last_ = time;
   if (time - begin_ < std::clamp(5 * longest_, kBetweenPauses, kLongestBetween)) return false;

@@ -1,4 +1,4 @@
-// Sharing a launch out among CPU threads, with pauses for the host's signal handlers.
+// Shares a launch out among CPU threads, with pauses for the host's signal handlers.
 #pragma once
 
 #include <algorithm>
@@ -10,31 +10,31 @@
 
 namespace metalops::exec {
 
-// When a launch pauses. For the launching thread.
+// Decides when a launch pauses. Used by the launching thread.
 class Pauses {
  public:
   Pauses();
-  // Called between pieces of work: whether it is time for a pause.
+  // Called between pieces of work: returns true if it is time for a pause.
   bool is_due();
-  // While no thread works for the launch. May throw, and launch other kernels.
+  // Runs signal handlers while no thread works on the launch. May throw, and launch other kernels.
   void pause();
 
  private:
   bool may_be_due_;
-  // In nanoseconds: when the work began or went on, when the last piece ended, the longest piece.
+  // In nanoseconds: when the work began or resumed, when the last piece ended, the longest piece.
   int64_t begin_ = 0;
   int64_t last_ = 0;
   int64_t longest_ = 0;
 };
 
-// Sets what threads_of_last_launch() tells.
+// Sets the result of threads_of_last_launch().
 void note_threads(int threads);
 
-// Does the work [begin, end) on at most `threads` CPU threads. Each of them takes one `piece`, and
-// when it is done the next one; pieces begin in order, or are about to begin on a thread that is at
-// an earlier one. make_worker() is called on every CPU thread that gets some, and returns what does
-// it: worker(from, to), and worker.finish() at the end if there is such a function. It is called
-// again after a pause.
+// Does the work [begin, end) on at most `threads` CPU threads. Each thread takes one `piece` at a
+// time. When a piece begins, all earlier ones have begun, or are next on a thread that is at an
+// earlier one. make_worker() is called on every CPU thread that gets work, and returns
+// worker(from, to), with an optional worker.finish() that is called at the end. It is called again
+// after a pause.
 template <class MakeWorker>
 void share_out(uint64_t begin, uint64_t end, uint64_t piece, int threads,
                const MakeWorker& make_worker) {
@@ -45,7 +45,7 @@ void share_out(uint64_t begin, uint64_t end, uint64_t piece, int threads,
     std::atomic<uint64_t> next{begin + uint64_t(threads) * piece};
     std::atomic<bool> stop{false};
     std::atomic<int> working{0};
-    // Several shares where there are fewer CPU threads than `threads`.
+    // One thread runs several shares if there are fewer CPU threads than `threads`.
     const auto do_shares = [&](int64_t first, int64_t last) {
       uint64_t from = begin + uint64_t(first) * piece;
       if (from >= end) return;

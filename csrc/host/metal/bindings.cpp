@@ -1,5 +1,5 @@
-// Python's view of the Metal runtime: what torch._C has on a Mac for torch.mps.compile_shader and
-// load_metallib.
+// Python bindings of the Metal runtime: those that torch._C has on a Mac for
+// torch.mps.compile_shader and load_metallib.
 #include <ATen/core/Tensor.h>
 #include <ATen/native/mps/MetalShaderLibrary.h>
 #include <pybind11/pybind11.h>
@@ -22,7 +22,7 @@ using at::native::mps::MetalKernelFunction;
 using at::native::mps::MetalShaderLibrary;
 using at::native::mps::PrecompiledMetalShaderLibrary;
 
-// Attributes of a library are its kernels. An unknown name is a RuntimeError, as on a Mac.
+// Attributes of a library are its kernels. An unknown name raises RuntimeError, as on a Mac.
 template <typename Library>
 void bind_library(py::module_& m, const char* name) {
   py::class_<Library, std::shared_ptr<Library>>(m, name)
@@ -71,7 +71,7 @@ void bind_metal(py::module_& host) {
             throw python_error(error.raised());
           }
         }));
-  // The name is spelt as torch spells it.
+  // Spelt as in torch.
   m.def("_mps_loadMetalllib", torch::wrap_pybind_function([](const py::bytes& data) {
           const auto view = static_cast<std::string_view>(data);
           return std::make_shared<PrecompiledMetalShaderLibrary>(

@@ -1,4 +1,4 @@
-// See compile.h.
+// Calls the Python front end and translates its exceptions.
 #include <metal/compile.h>
 
 #include <pybind11/pybind11.h>

@@ -1,4 +1,4 @@
-// Metal source to a loaded kernel library, through the Python front end.
+// Compiles Metal source to a loaded kernel library, through the Python front end.
 #pragma once
 #include <c10/util/Exception.h>
 #include <torch/csrc/Exceptions.h>
@@ -11,9 +11,9 @@
 
 namespace metalops {
 
-// Wrong Metal source. In C++ it is what torch throws on a Mac, a c10::SyntaxError with the
-// compiler's text; a Python caller of compile_shader gets the front end's own exception, with file,
-// line and column.
+// An error in the Metal source. In C++ it is what torch throws on a Mac, a c10::SyntaxError with
+// the compiler's text; a Python caller of compile_shader gets the front end's own exception, with
+// file, line and column.
 class MetalSyntaxError : public c10::SyntaxError {
  public:
   MetalSyntaxError(std::string message, python_error raised)
@@ -26,8 +26,8 @@ class MetalSyntaxError : public c10::SyntaxError {
 };
 
 // Calls metalops.msl.compile_source, which keeps a cache on disk. Throws MetalSyntaxError; any
-// other Python exception comes back as torch's python_error, and so reaches a Python caller as it
-// was raised.
+// other Python exception is passed on as torch's python_error, and so reaches a Python caller
+// unchanged.
 std::shared_ptr<exec::Library> compile_metal(const std::string& source);
 
 }  // namespace metalops

@@ -1,4 +1,4 @@
-// See elementwise.h.
+// Launch and checks shared by elementwise kernels.
 #include <metal/elementwise.h>
 
 #include <c10/metal/common.h>

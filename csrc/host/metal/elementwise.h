@@ -1,6 +1,5 @@
-// What the elementwise calls of MetalShaderLibrary (exec_unary_kernel and its kin) have in common.
-// The kernels they look for, with names and argument tables, are those that c10/metal/indexing.h
-// registers.
+// Helpers of MetalShaderLibrary's elementwise calls (exec_unary_kernel and its kin). The kernels,
+// their names and argument tables are those that c10/metal/indexing.h registers.
 #pragma once
 #include <ATen/TensorIterator.h>
 
@@ -13,8 +12,8 @@
 
 namespace metalops {
 
-// Packs what a choice of kernel depends on into the signature that CompiledLibrary::elementwise
-// wants.
+// Packs everything that a choice of kernel depends on into the signature for
+// CompiledLibrary::elementwise.
 class Signature {
  public:
   Signature& add(unsigned value, unsigned bits) {
@@ -25,11 +24,11 @@ class Signature {
   uint64_t value() const { return packed_; }
 
  private:
-  uint64_t packed_ = 1;  // the leading one keeps signatures apart that differ in leading zeros
+  uint64_t packed_ =
+      1;  // a leading one distinguishes signatures with different numbers of leading zeros
 };
 
-// Parts of a kernel's name joined as torch joins them: {"add", "dense", "float"} ->
-// "add_dense_float".
+// Joins parts of a kernel's name as torch does: {"add", "dense", "float"} -> "add_dense_float".
 template <typename... Parts>
 std::string kernel_name(const std::string& first, const Parts&... parts) {
   std::string name = first;
@@ -37,8 +36,8 @@ std::string kernel_name(const std::string& first, const Parts&... parts) {
   return name;
 }
 
-// The dtype of an operand as a kernel reads it: a 0-d float64 tensor (a Python number, usually)
-// becomes float32.
+// Returns the dtype in which a kernel reads an operand: a 0-d float64 tensor (usually a Python
+// number) becomes float32.
 inline c10::ScalarType operand_type(const at::TensorIteratorBase& iter, int operand) {
   const c10::ScalarType type = iter.dtype(operand);
   return iter.tensor_base(operand).dim() == 0 ? metal_scalar_type(type) : type;
@@ -51,7 +50,7 @@ inline uint32_t size_of(c10::ScalarType type) {
 
 void set_operands(Encoder& encoder, at::TensorIteratorBase& iter);
 
-// Binds one number for each dimension of an iterator; a 0-d one has none, and the kernel reads
+// Binds one number per dimension of an iterator; a 0-d iterator has none, and the kernel reads
 // none.
 inline void set_dimensions(Encoder& encoder, unsigned index, c10::IntArrayRef numbers) {
   static constexpr int64_t kNone[] = {0};
@@ -69,7 +68,7 @@ void set_strides(Encoder& encoder, const at::TensorIteratorBase& iter, unsigned 
 void dispatch_1d(Encoder& encoder, const exec::Kernel& kernel, uint64_t length);
 void dispatch_ilp(Encoder& encoder, const exec::Kernel& kernel, uint64_t length);
 
-// x runs along the innermost dimension, y over all others together.
+// Launches a 2-D grid: x runs along the innermost dimension, y over all others collapsed.
 void dispatch_strided_2d(Encoder& encoder, const exec::Kernel& kernel,
                          const at::TensorIteratorBase& iter);
 
@@ -77,8 +76,7 @@ void dispatch_strided_2d(Encoder& encoder, const exec::Kernel& kernel,
 void check_dimensions(const at::TensorIteratorBase& iter);
 void check_no_float64_output(const at::TensorIteratorBase& iter);
 
-// Number of elements from which torch's GPU prefers the ILP flavour when a caller says nothing
-// else.
+// The number of elements from which torch on a GPU prefers the ILP flavour by default.
 constexpr uint32_t kIlpThreshold = 1u << 18;
 
 }  // namespace metalops

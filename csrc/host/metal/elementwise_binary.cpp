@@ -30,11 +30,11 @@ struct BinaryCall {
   bool first_is_special = false;  // the scalar or broadcast operand is the first one
   bool cast = false;              // the inputs have different dtypes
   bool force_ilp = false;
-  bool large = false;  // torch's GPU would take the ILP flavour
+  bool large = false;  // torch on a GPU would use the ILP flavour
   ScalarType out;
   ScalarType in[2];
   ScalarType common = ScalarType::Undefined;   // only where a name depends on it
-  ScalarType natural = ScalarType::Undefined;  // the same
+  ScalarType natural = ScalarType::Undefined;  // only where a name depends on it
   ScalarType alpha = ScalarType::Undefined;
 
   Signature signature() const {
@@ -50,8 +50,8 @@ struct BinaryCall {
   }
 };
 
-// Whether `from` repeats itself to fill `into`: equal trailing dimensions, ones (or nothing)
-// before.
+// Returns true if `from` broadcasts to `into` by repetition: equal trailing dimensions, ones (or
+// nothing) before them.
 bool repeats_into(const TensorBase& from, const TensorBase& into) {
   if (!from.is_contiguous() || !into.is_contiguous()) return false;
   bool only_ones_left = false;
@@ -65,7 +65,7 @@ bool repeats_into(const TensorBase& from, const TensorBase& into) {
   return true;
 }
 
-// Whether the iterator walks operand `operand` densely in its one dimension, or in the first of its
+// Returns true if operand `operand` is dense along the iterator's only dimension, or the first of
 // two.
 bool walks_densely(const TensorIteratorBase& iter, int operand) {
   const c10::IntArrayRef strides = iter.strides(operand);
@@ -73,8 +73,8 @@ bool walks_densely(const TensorIteratorBase& iter, int operand) {
   return strides[0] == size && (iter.ndim() < 2 || strides[1] == size * iter.shape()[0]);
 }
 
-// Looks at operand `special` as a number or a repeating block beside a dense operand `full`. Sets
-// call.flavour if so.
+// Returns true, and sets call.flavour, if operand `special` is a number or a repeating block and
+// operand `full` is dense.
 bool classify(const TensorIteratorBase& iter, int special, int full, BinaryCall& call) {
   const TensorBase& out = iter.tensor_base(0);
   const TensorBase& from = iter.tensor_base(special);
@@ -84,8 +84,8 @@ bool classify(const TensorIteratorBase& iter, int special, int full, BinaryCall&
   if (!other.is_contiguous() || !repeats_into(from, out)) return false;
   const bool is_number = from.numel() == 1;
   if (iter.numel() != out_numel) {
-    // A part of a larger iterator: the tensors say how the whole is laid out, this part may be cut
-    // through a row.
+    // For a part of a larger iterator the tensors describe the whole; the part may begin or end
+    // within a row.
     if (!walks_densely(iter, 0) || !walks_densely(iter, full)) return false;
     const c10::IntArrayRef strides = iter.strides(special);
     const bool part_fits = is_number
@@ -99,8 +99,9 @@ bool classify(const TensorIteratorBase& iter, int special, int full, BinaryCall&
   return true;
 }
 
-// torch converts an integer beside a float32 (or complex64) tensor beforehand, which is exact, and
-// so avoids the cast kernel. Narrower types keep the cast kernel, which rounds differently.
+// Returns true if torch converts an integer combined with a float32 (or complex64) tensor
+// beforehand, which is exact, and so avoids the cast kernel. Narrower types keep the cast kernel,
+// which rounds differently.
 bool converts_beforehand(const BinaryCall& call, ScalarType common) {
   const ScalarType tensor = call.in[call.first_is_special ? 1 : 0];
   const ScalarType number = call.in[call.first_is_special ? 0 : 1];
@@ -120,7 +121,7 @@ ScalarBytes converted(const void* number, ScalarType type, ScalarType to) {
 ElementwiseKernel find_binary(const CompiledLibrary& library, const std::string& name,
                               const BinaryCall& call) {
   const std::string out = scalarToMetalTypeString(call.out);
-  // An alpha type goes last in every name.
+  // An alpha type is the last part of every name.
   const std::string alpha =
       call.alpha == ScalarType::Undefined ? "" : "_" + scalarToMetalTypeString(call.alpha);
   if (call.flavour == kStridedCastout) {
@@ -137,10 +138,10 @@ ElementwiseKernel find_binary(const CompiledLibrary& library, const std::string&
     dense_operand = call.first_is_special ? 1 : 0;
   } else if (call.flavour == kBroadcast) {
     shape = call.first_is_special ? "dense_broadcast_rhs"
-                                  : "dense_broadcast";  // the dense operand's side
+                                  : "dense_broadcast";  // names the dense operand's side
     dense_operand = call.first_is_special ? 1 : 0;
   }
-  // The second type is the one to compute in. With a cast it is the output's, except for
+  // The second type is that of the computation. With a cast it is the output's, except for
   // comparisons.
   const ScalarType compute = !call.cast                     ? call.in[dense_operand]
                              : call.out == ScalarType::Bool ? call.common
@@ -172,7 +173,7 @@ void run_binary(TensorIteratorBase& iter, const ElementwiseKernel& found, const 
   const std::array<uint32_t, 4> ndim_types{static_cast<uint32_t>(iter.ndim()),
                                            as_number(call.in[0]), as_number(call.in[1]),
                                            as_number(call.out)};
-  // What the dense kernels have after their operands, from buffer `next` on.
+  // Binds the arguments of dense kernels after their operands, from buffer `next` on.
   const auto set_dense_arguments = [&](Encoder& encoder, unsigned next) {
     if (alpha) encoder.set_bytes(next++, scalar_bytes(*alpha, call.alpha));
     if (call.cast) encoder.set_array(next++, sizes_types);
@@ -231,7 +232,7 @@ void MetalShaderLibrary::exec_binary_kernel(
   call.cast = call.in[0] != call.in[1];
   std::optional<ScalarBytes> number;
   if (natural_output_dtype && *natural_output_dtype != call.out) {
-    // Only the strided flavour converts to an output dtype that is not the kernel's own.
+    // Only the strided flavour converts to an output dtype other than the kernel's own.
     call.flavour = kStridedCastout;
     call.natural = *natural_output_dtype;
     call.common = iter.common_dtype();

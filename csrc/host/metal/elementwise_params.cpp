@@ -1,6 +1,6 @@
 // exec_unary_kernel_with_params and exec_binary_kernel_with_params: elementwise kernels with a
-// structure of parameters. torch ships their bodies as templates in OperationUtils.h; ours forward
-// to the functions here.
+// struct of parameters. torch has their bodies as templates in OperationUtils.h; ours forward to
+// these functions.
 #include <ATen/native/mps/OperationUtils.h>
 #include <metal/elementwise.h>
 

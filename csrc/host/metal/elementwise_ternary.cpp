@@ -68,7 +68,7 @@ void MetalShaderLibrary::exec_ternary_kernel(TensorIteratorBase& iter, const std
   check_no_float64_output(iter);
   if (iter.numel() == 0) return;
   if (!iter.can_use_32bit_indexing()) {
-    // torch 2.13 hands the parts to exec_binary_kernel, which then finds no kernel; later versions
+    // torch 2.13 passes the parts to exec_binary_kernel, which then finds no kernel; later versions
     // do this.
     for (auto&& part : iter.with_32bit_indexing()) exec_ternary_kernel(part, name);
     return;

@@ -31,7 +31,7 @@ struct UnaryCall {
   bool force_ilp;
   bool force_scalar;
   bool as_on_gpu;
-  bool large;          // torch's GPU would take the ILP flavour
+  bool large;          // torch on a GPU would use the ILP flavour
   bool large_castout;  // and the ILP flavour of castout
 
   Signature signature() const {
@@ -77,8 +77,8 @@ ElementwiseKernel find_unary(const CompiledLibrary& library, const std::string& 
     direct = first_of({{"dense_scalar", kDenseScalar}});
   }
   if (direct.kernel) return direct;
-  // No kernel gives this output dtype: compute in the input's dtype and convert each result as it
-  // is stored.
+  // No kernel produces this output dtype: compute in the input's dtype and convert results as they
+  // are stored.
   const std::string dense_castout = kernel_name(name, "dense_castout", in);
   const std::string ilp_castout = kernel_name(name, "dense_castout_ilp", in);
   if (!call.contiguous) {
@@ -193,7 +193,7 @@ void MetalShaderLibrary::exec_unary_kernel_raw(const std::string& name, MTLBuffe
   const auto& library = *static_cast<CompiledLibrary*>(getLibrary());
   const exec::Kernel& kernel = library.kernel(kernel_name(
       name, ilp ? "dense_castout_ilp" : "dense_castout", scalarToMetalTypeString(src_dtype)));
-  // A buffer is the address of its memory here (getMTLBufferStorage: the storage's data).
+  // Here a buffer is the address of its memory (getMTLBufferStorage: the storage's data).
   Encoder encoder;
   encoder.set_buffer(0, static_cast<char*>(dst_buf) + dst_offs_bytes,
                      uint64_t{numel} * c10::elementSize(dst_dtype));

@@ -1,4 +1,4 @@
-// See encoder.h.
+// Binding of arguments and dispatch of kernels.
 #include <metal/encoder.h>
 
 #include <ATen/TensorIterator.h>
@@ -15,7 +15,7 @@
 namespace metalops {
 namespace {
 
-// Bytes from `address`, which lies in the tensor's storage, to the end of that storage.
+// Returns the number of bytes from `address`, in the tensor's storage, to the end of that storage.
 uint64_t bytes_behind(const at::TensorBase& tensor, const void* address) {
   const c10::Storage& storage = tensor.storage();
   const auto* begin = static_cast<const char*>(storage.data());
@@ -33,8 +33,8 @@ exec::BoundBuffer bound_tensor(const at::TensorBase& tensor) {
   return bound;
 }
 
-// Room for an argument of this size. Rounded up so that a kernel may read a three-component vector,
-// which Metal pads to four, from three values.
+// Returns the padded size of an argument: a kernel may read a three-component vector, which Metal
+// pads to four, from three values.
 size_t room_for(size_t size) {
   const bool exact = exec::sanitize_mode() == exec::SanitizeMode::kAddress;
   if (!exact) return (size + 15) / 16 * 16;
@@ -58,7 +58,7 @@ void Encoder::bind(unsigned index, void* address, uint64_t bytes) {
 void* Encoder::copy(const void* data, size_t size) {
   const size_t room = room_for(size);
   unsigned char* place;
-  // Every argument in a block of its own where the sanitizer puts red zones around blocks.
+  // With AddressSanitizer every argument gets a block of its own, with red zones around it.
   const bool apart = exec::sanitize_mode() == exec::SanitizeMode::kAddress;
   if (inline_used_ + room <= sizeof(inline_) && !apart) {
     place = inline_ + inline_used_;

@@ -24,7 +24,7 @@ namespace metalops {
 
 constexpr size_t kMaxBytesArgument = 4096;  // Metal's limit for setBytes
 
-// Bindings stay in place from one dispatch to the next, as on Metal, until they are replaced.
+// Bindings persist from one dispatch to the next, as in Metal, until they are replaced.
 class Encoder {
  public:
   Encoder() = default;
@@ -49,10 +49,10 @@ class Encoder {
     set_bytes(index, &value, sizeof(T));
   }
 
-  // Binds memory itself; `bytes` is how much of it the kernel may use.
+  // Binds memory itself, of which the kernel may use `bytes`.
   void set_buffer(unsigned index, void* address, uint64_t bytes);
 
-  // Binds memory that holds so many elements of a type.
+  // Binds memory that holds `count` elements of a type.
   void set_elements(unsigned index, void* address, int64_t count, c10::ScalarType type);
 
   // Binds a tensor's storage at its offset, whatever its strides. A CPU tensor must be 0-d: its
@@ -64,21 +64,21 @@ class Encoder {
                   const at::TensorBase& tensor);
 
   // Binds operand `operand` of an iterator to the buffer of the same number, at the iterator's own
-  // position.
+  // offset.
   void set_operand(at::TensorIteratorBase& iter, unsigned operand);
 
-  // The lengths of threadgroup arguments by index, 0 where there is none.
+  // Sets the lengths of threadgroup arguments by index, 0 where there is none.
   void set_threadgroup_bytes(const std::array<uint32_t, msl::abi::kMaxBuffers>& bytes);
 
-  // Raises unless every buffer that the kernel takes is bound, and every length given.
+  // Raises unless every buffer that the kernel takes is bound and every length is given.
   void check_bound(const exec::Kernel& kernel) const;
 
-  // dispatchThreads: `threads` in total, in groups of `group` of which the last ones may be
+  // Like dispatchThreads: `threads` in total, in groups of `group` of which the last ones may be
   // partial. Every argument of the kernel must be bound. Returns when the kernel has run.
   void dispatch(const exec::Kernel& kernel, std::array<uint64_t, 3> threads,
                 std::array<uint64_t, 3> group);
 
-  // The same for a caller that holds the stream and has called check_bound, on one CPU thread.
+  // Dispatches on one CPU thread, for a caller that holds the stream and has called check_bound.
   void dispatch_1d_in_turn(const exec::Kernel& kernel, uint32_t threads);
 
  private:
@@ -91,7 +91,7 @@ class Encoder {
   uint32_t bound_ = 0;  // bit i: buffer i is bound (an empty tensor is bound to a null address)
   size_t inline_used_ = 0;
   std::vector<std::unique_ptr<unsigned char[]>> spill_;
-  // Null unless somebody looks at launches.
+  // Null unless launches are observed.
   std::unique_ptr<exec::BoundBuffers> described_;
   alignas(64) unsigned char inline_[1024];
 };
@@ -104,8 +104,7 @@ class Stream {
   std::lock_guard<GilSafeMutex> lock_{mutex};
 };
 
-// torch's choice of group size for one-dimensional elementwise launches, and for two-dimensional
-// ones.
+// Return torch's group sizes for one-dimensional and two-dimensional elementwise launches.
 std::array<uint64_t, 3> group_for_1d(const exec::Kernel& kernel, uint64_t length);
 std::array<uint64_t, 3> group_for_2d(const exec::Kernel& kernel, uint64_t inner, uint64_t outer);
 

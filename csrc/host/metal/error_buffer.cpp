@@ -1,4 +1,4 @@
-// See error_buffer.h.
+// The error buffer and the exception made from it.
 #include <metal/error_buffer.h>
 
 #include <c10/metal/error.h>
@@ -22,7 +22,7 @@ void raise_reported_errors() {
   c10::metal::ErrorMessages& buffer = messages();
   if (__atomic_load_n(&buffer.count, __ATOMIC_RELAXED) == 0) return;
   if (__atomic_exchange_n(&buffer.count, 0, __ATOMIC_ACQ_REL) == 0) return;
-  // As torch does: the first report is raised, the others are consequences of it or repeats.
+  // Raises the first report only, as torch does: the others are consequences of it or repeats.
   const c10::metal::ErrorMessage& first = buffer.msg[0];
   throw c10::AcceleratorError({first.func, first.file, first.line}, 1, first.message);
 }

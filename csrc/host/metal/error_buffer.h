@@ -5,12 +5,12 @@
 
 namespace metalops {
 
-// Address to bind at the index a kernel gives with setErrorBufferIndex.
+// Returns the address to bind at the index that a kernel gives with setErrorBufferIndex.
 void* error_buffer();
 size_t error_buffer_bytes();
 
-// Called at every synchronisation: raises torch.AcceleratorError with the reported messages, and
-// clears them.
+// Raises torch.AcceleratorError with the reported messages, and clears them. Called at every
+// synchronisation.
 void raise_reported_errors();
 
 }  // namespace metalops

@@ -1,4 +1,4 @@
-// See flavour.h.
+// Environment variables and setters of the flavours.
 #include <metal/flavour.h>
 
 #include <c10/util/Exception.h>
@@ -34,7 +34,7 @@ const char* name_of(Flavour flavour) {
   }
 }
 
-// torch ignores values of these variables that it does not know, and so do we.
+// Values that torch does not know are ignored, as torch ignores them.
 Flavour flavour_from_environment(const char* variable) {
   const std::string value = c10::utils::get_env(variable).value_or("");
   return value == "ilp" || value == "scalar" || value == "strided" ? flavour_named(value)

@@ -1,4 +1,4 @@
-// at::native::mps::MetalKernelFunction: one kernel, launched argument by argument.
+// at::native::mps::MetalKernelFunction: one kernel, whose arguments are set one by one.
 #include <ATen/core/TensorBase.h>
 #include <ATen/native/mps/MetalShaderLibrary.h>
 #include <c10/util/Exception.h>
@@ -20,9 +20,9 @@ namespace {
 using metalops::Encoder;
 using metalops::Pipeline;
 
-// The command block that this thread is in. On a Mac a block runs on the stream's serial queue and
-// its kernels use the stream's one encoder: blocks do not nest, and a kernel is encoded from start
-// to dispatch before the next one starts. Here each thread has its own encoder, so that one kernel
+// The command block of this thread. On a Mac a block runs on the stream's serial queue and its
+// kernels use the stream's one encoder: blocks do not nest, and a kernel is encoded from start to
+// dispatch before the next one starts. Here each thread has its own encoder, so that one kernel
 // object can serve several threads; launches take turns (Encoder::dispatch).
 struct CommandBlock {
   const MetalKernelFunction* encoding = nullptr;
@@ -30,7 +30,7 @@ struct CommandBlock {
 };
 thread_local CommandBlock* block = nullptr;
 
-// Makes a block that of this thread, and restores the one before.
+// RAII: makes a block that of this thread, and restores the previous one.
 class InBlock {
  public:
   explicit InBlock(CommandBlock* now) : before_(std::exchange(block, now)) {}

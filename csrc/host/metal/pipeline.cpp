@@ -1,4 +1,4 @@
-// See pipeline.h.
+// CompiledLibrary: lookup of kernels by name and by elementwise call.
 #include <metal/pipeline.h>
 
 #include <c10/util/Exception.h>
@@ -10,7 +10,7 @@
 namespace metalops {
 namespace {
 
-// How many characters must be added, removed or replaced to make one name of the other.
+// Returns the edit distance (Levenshtein) of two names.
 size_t distance(const std::string& a, const std::string& b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -25,7 +25,7 @@ size_t distance(const std::string& a, const std::string& b) {
   return row.back();
 }
 
-// ", did you mean A, B or C?", with the names nearest to `name`; empty if none is near.
+// Returns ", did you mean A, B or C?" with the names nearest to `name`; empty if none is near.
 std::string suggestion(const std::string& name, const std::vector<std::string>& names) {
   std::vector<std::pair<size_t, std::string>> near;
   for (const auto& other : names) {
@@ -73,7 +73,7 @@ CompiledLibrary::~CompiledLibrary() {
 
 std::atomic<const CompiledLibrary::Remembered*>& CompiledLibrary::list_for(std::string_view name,
                                                                            uint64_t signature) {
-  // The text is compared anyway: a few of its letters tell most operators of a file apart.
+  // The text is compared anyway: a few of its letters distinguish most operators of a file.
   uint64_t hash = signature ^ name.size();
   if (!name.empty()) hash = hash << 8 ^ static_cast<unsigned char>(name.back()) << 4 ^ name.front();
   hash *= 0x9E3779B97F4A7C15;

@@ -1,5 +1,5 @@
-// What torch's opaque Metal handles stand for on this device: MTLLibrary_t is a CompiledLibrary*,
-// and both MTLComputePipelineState_t and MTLFunction_t are a Pipeline*.
+// The objects behind torch's opaque Metal handles on this device: MTLLibrary_t is a
+// CompiledLibrary*, and both MTLComputePipelineState_t and MTLFunction_t are a Pipeline*.
 #pragma once
 #include <c10/util/intrusive_ptr.h>
 
@@ -13,11 +13,11 @@
 
 namespace metalops {
 
-// Whether the kernel has arguments that are tensors by a handle.
+// Returns true if the kernel takes tensors by a handle.
 bool kernel_takes_tensors(const exec::Kernel& kernel);
 
-// One kernel, and the library that has to stay loaded for it. Reference counted, as Metal's
-// pipeline states are: a kernel object in Python may outlive the shader library it came from.
+// One kernel, and the library that must stay loaded for it. Reference counted, as Metal's pipeline
+// states are: a kernel object in Python may outlive the shader library it came from.
 struct Pipeline : c10::intrusive_ptr_target {
   using ThreadgroupBytes = std::array<uint32_t, msl::abi::kMaxBuffers>;
   Pipeline(std::shared_ptr<exec::Library> library, const exec::Kernel* kernel,
@@ -26,21 +26,22 @@ struct Pipeline : c10::intrusive_ptr_target {
 
   const std::shared_ptr<exec::Library> library;
   const exec::Kernel* const kernel;
-  // The lengths of threadgroup arguments, 0 where none was given. On a Mac the encoder has them.
+  // The lengths of threadgroup arguments, 0 where none was given. On a Mac they belong to the
+  // encoder.
   const ThreadgroupBytes threadgroup_bytes;
   const bool takes_tensors = kernel_takes_tensors(*kernel);
 };
 
-// The kernel that serves an elementwise call, found once for each (operator name, signature).
+// The kernel of an elementwise call, looked up once per (operator name, signature).
 struct ElementwiseKernel {
   const exec::Kernel* kernel = nullptr;
-  int flavour = 0;  // which of the caller's flavours it is
+  int flavour = 0;  // one of the caller's flavours
   // For a strided kernel: the dense kernel that computes the same for one row, if there is one (see
   // rows.h).
   const exec::Kernel* row = nullptr;
 };
 
-// A loaded kernel library with the lookups that are done at every call.
+// A loaded kernel library with caches for the lookups of every call.
 class CompiledLibrary {
  public:
   explicit CompiledLibrary(std::shared_ptr<exec::Library> library) : library_(std::move(library)) {}
@@ -49,12 +50,12 @@ class CompiledLibrary {
 
   const std::shared_ptr<exec::Library>& library() const { return library_; }
 
-  // The kernel of that name; torch's RuntimeError when there is none.
+  // Returns the kernel of that name; raises torch's RuntimeError when there is none.
   const exec::Kernel& kernel(const std::string& name) const;
-  // The same for a name that somebody wrote, as the error tells which ones are like it.
+  // Like kernel(), for a name that a person wrote: the error suggests similar names.
   const exec::Kernel& named_kernel(const std::string& name) const;
 
-  // Remembers what `resolve()` returns for (operator name, name of a type of parameters or nothing,
+  // Caches the result of `resolve()` for (operator name, name of a parameter type or nothing,
   // signature). The signature is the caller's own encoding of everything else that the choice
   // depends on.
   template <typename Resolve>
@@ -77,7 +78,7 @@ class CompiledLibrary {
     const Remembered* next;
   };
 
-  // Lists that only ever grow at their heads, so that reading them takes no lock.
+  // Lists that grow only at their heads, so that reading takes no lock.
   std::atomic<const Remembered*>& list_for(std::string_view name, uint64_t signature);
   const Remembered* find(std::string_view name, std::string_view parameters, uint64_t signature);
   ElementwiseKernel remember(std::string_view name, std::string_view parameters, uint64_t signature,
@@ -87,7 +88,7 @@ class CompiledLibrary {
   std::array<std::atomic<const Remembered*>, 64> elementwise_{};
 };
 
-// Thrown for a name that the library lacks, worded as torch does on a Mac.
+// Throws the error for a name that the library lacks, worded as torch does on a Mac.
 [[noreturn]] void throw_missing_kernel(const std::string& name);
 
 }  // namespace metalops

@@ -1,4 +1,4 @@
-// See python_call.h.
+// Converts Python arguments of a kernel call to bindings.
 #include <metal/python_call.h>
 
 #include <ATen/core/Tensor.h>
@@ -30,7 +30,7 @@ std::optional<Sizes> sizes_from(const py::object& value) {
   return sizes;
 }
 
-// The element types asked for with arg_casts.
+// The element types requested with arg_casts.
 class Casts {
  public:
   explicit Casts(const py::object& casts) {

@@ -1,4 +1,4 @@
-// Calling a Metal kernel from Python: lib.kernel(*args, threads=, group_size=, arg_casts=,
+// Calls a Metal kernel from Python: lib.kernel(*args, threads=, group_size=, arg_casts=,
 // error_buf_idx=).
 #pragma once
 #include <ATen/native/mps/MetalShaderLibrary.h>
@@ -6,12 +6,13 @@
 
 namespace metalops {
 
-// Argument i is bound to buffer i:
-//   tensor                its storage at its offset, strides ignored; a 0-d CPU tensor is passed by
-//   value int (bool), float     int64, float32 list/tuple of these   int64[], float32[]; of
-//   tensors: an array of their GPU addresses
-// arg_casts names another element type for numbers, for all of them (str) or by index (dict).
-// threads defaults to the number of elements of the first tensor. Raises as torch does on a Mac.
+// Binds argument i to buffer i:
+//   - a tensor: its storage at its offset, strides ignored; a 0-d CPU tensor is passed by value
+//   - an int (or bool): int64
+//   - a float: float32
+//   - a list or tuple of numbers: int64[] or float32[]; of tensors: an array of their GPU addresses
+// `arg_casts` selects another element type for numbers, for all of them (str) or by index (dict).
+// `threads` defaults to the number of elements of the first tensor. Raises as torch does on a Mac.
 void call_kernel(at::native::mps::MetalKernelFunction& kernel, const pybind11::args& args,
                  const pybind11::object& threads, const pybind11::object& group_size,
                  const pybind11::object& arg_casts, const pybind11::object& error_buf_idx);

@@ -1,4 +1,4 @@
-// See rows.h.
+// Runs dense kernels on pieces of rows, with copies of operands that are not dense along them.
 #include <metal/rows.h>
 
 #include <c10/util/SmallVector.h>
@@ -14,8 +14,8 @@ namespace {
 
 constexpr int64_t kShortestRow = 64;  // shorter ones are not worth a launch each
 constexpr int64_t kPiece =
-    2048;  // elements; the buffers of a few operands stay in the first caches
-constexpr int64_t kElementsPerThread = 32768;  // as ATen's own loops
+    2048;  // elements; the buffers of a few operands fit in the first-level caches
+constexpr int64_t kElementsPerThread = 32768;  // ATen's grain size
 
 // An operand along the innermost dimension.
 struct Operand {
@@ -24,7 +24,7 @@ struct Operand {
   c10::ScalarType type;
   int64_t size;  // of an element
   bool dense;
-  ScalarBytes number;  // the value of a 0-d CPU tensor, to which `begin` points then
+  ScalarBytes number;  // the value of a 0-d CPU tensor; `begin` then points to it
 };
 
 using Operands = c10::SmallVector<Operand, 4>;
@@ -45,10 +45,10 @@ void describe(const at::TensorIteratorBase& iter, Operands& operands) {
   }
 }
 
-// Counts through the outer dimensions of an iterator and keeps every operand's byte offset.
+// Counts through the outer dimensions of an iterator and keeps the byte offset of each operand.
 class Outer {
  public:
-  // Inlined, g++ 12 warns that SmallVector reads its own storage before it is set.
+  // Not inlined, because then g++ 12 warns that SmallVector reads its own storage before it is set.
   C10_NOINLINE Outer(const at::TensorIteratorBase& iter, int64_t row)
       : iter_(iter), index_(iter.ndim() - 1), offsets_(iter.ntensors()) {
     for (size_t axis = 0; axis < index_.size(); ++axis) {
@@ -118,7 +118,7 @@ class Worker {
     }
   }
 
-  // Elements [first, first + count) of the row at `outer`.
+  // Computes elements [first, first + count) of the row at `outer`.
   void run(const Outer& outer, int64_t first, int64_t count) {
     for (size_t i = 0; i < operands_.size(); ++i) {
       const Operand& operand = operands_[i];
@@ -152,7 +152,7 @@ bool runs_by_rows(const at::TensorIteratorBase& iter) {
 void run_rows(at::TensorIteratorBase& iter, const exec::Kernel& kernel,
               c10::function_ref<void(Encoder&)> set_arguments) {
   const int64_t length = iter.shape()[0];
-  const int64_t pieces = (length + kPiece - 1) / kPiece;  // in a row
+  const int64_t pieces = (length + kPiece - 1) / kPiece;  // per row
   const int64_t total = iter.numel() / length * pieces;
   const int64_t grain = std::max<int64_t>(1, kElementsPerThread / std::min(length, kPiece));
   const auto threads = std::min<int64_t>(exec::threads_to_use(0), (total + grain - 1) / grain);

@@ -1,4 +1,4 @@
-// See scalar_types.h.
+// Conversion of scalars to the bytes of Metal types.
 #include <metal/scalar_types.h>
 
 #include <c10/metal/common.h>

@@ -1,5 +1,5 @@
-// at::native::mps::MetalShaderLibrary and its subclasses: loading, compiling and looking up
-// kernels. The elementwise calls are in elementwise_*.cpp.
+// at::native::mps::MetalShaderLibrary and its subclasses: loads, compiles and looks up kernels. The
+// elementwise calls are in elementwise_*.cpp.
 #include <ATen/native/mps/MetalShaderLibrary.h>
 #include <c10/util/Exception.h>
 
@@ -34,7 +34,8 @@ ForkSafeMutex& maps = *new ForkSafeMutex;
 
 CompiledLibrary& compiled(MTLLibrary_t library) { return *static_cast<CompiledLibrary*>(library); }
 
-// Apple's compiled libraries start with this. They hold GPU code, which no CPU runs.
+// Returns true for Apple's compiled libraries, by their first bytes. They hold GPU code, which no
+// CPU runs.
 bool is_apple_metallib(const char* data, size_t size) {
   return size >= 4 && std::memcmp(data, "MTLB", 4) == 0;
 }

@@ -1,4 +1,4 @@
-// See tensor_argument.h.
+// Checks a torch tensor against a kernel's tensor argument and describes it.
 #include <metal/tensor_argument.h>
 
 #include <ATen/core/TensorBase.h>
@@ -16,7 +16,7 @@ using c10::ScalarType;
 using msl::abi::Argument;
 using msl::abi::TensorArgument;
 
-// How many elements of the argument one of the dtype holds; 0 where it holds none.
+// Returns how many elements of the argument one element of the dtype holds; 0 if it holds none.
 int64_t elements_in(ScalarType dtype, const TensorArgument& argument) {
   const std::string_view element = argument.element;
   const bool is_format =

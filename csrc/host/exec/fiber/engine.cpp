@@ -1,6 +1,6 @@
-// The engine for kernels whose threads synchronise. A CPU thread runs one threadgroup at a time. A
-// thread that waits hands over to the next runnable lane of its own simdgroup, so that the lanes of
-// a simdgroup stay together as on a GPU.
+// The fiber engine, for kernels whose threads synchronise. A CPU thread runs one threadgroup at a
+// time. A thread that waits switches to the next runnable lane of its own simdgroup, so that the
+// lanes of a simdgroup stay together as on a GPU.
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 using msl::abi::SimdFunction;
 using msl::abi::Site;
 
-// One CPU thread's threadgroup. Created when the CPU thread first runs fibers, and kept.
+// The threadgroup of one CPU thread. Created when the CPU thread first runs fibers, and kept.
 class Worker final : public FiberWorker<Worker> {
  public:
   static constinit thread_local Worker* running;
@@ -51,8 +51,7 @@ Worker& worker_of_this_thread() {
   return *worker;
 }
 
-// ---- what kernels call
-// --------------------------------------------------------------------------------------
+// ---- functions that kernels call ----------------------------------------------------------------
 
 [[noreturn]] C10_NOINLINE void report_no_fiber(const char* what, Site site) {
   const Kernel* const kernel = kernel_in_loop;
@@ -61,7 +60,7 @@ Worker& worker_of_this_thread() {
               " while running as a plain loop, where its threads cannot wait for each other");
 }
 
-// Calls function(worker) for the worker whose fiber this is, of whichever engine.
+// Calls function(worker) for the worker whose fiber is running, of either fiber engine.
 template <class F>
 inline auto with_worker(const char* what, Site site, F function) {
   Worker* const worker = Worker::running;
@@ -102,7 +101,7 @@ uint32_t on_active_mask() {
 msl::abi::Path* on_path() {
   if (C10_LIKELY(Worker::running != nullptr)) return &Worker::running->path();
   if (SanitizingWorker::running != nullptr) return &SanitizingWorker::running->path();
-  static thread_local msl::abi::Path of_no_fiber;  // where nothing waits for others
+  static thread_local msl::abi::Path of_no_fiber;  // for kernels in a loop, where nothing waits
   return &of_no_fiber;
 }
 uint32_t on_place_variable(msl::abi::Group* group, uint32_t bytes, uint32_t alignment) {
@@ -110,7 +109,7 @@ uint32_t on_place_variable(msl::abi::Group* group, uint32_t bytes, uint32_t alig
   return SanitizingWorker::running->place_variable(bytes, alignment);
 }
 void on_log(const char* text, uint32_t length) {
-  // One call, so that lines of different CPU threads do not mix.
+  // Written with one call, so that lines of different CPU threads do not mix.
   std::string line(text, length);
   if (line.empty() || line.back() != '\n') line += '\n';
   std::fwrite(line.data(), 1, line.size(), stderr);
@@ -153,8 +152,7 @@ const msl::abi::Runtime& runtime() {
 void run_fibers(const Kernel& kernel, const Launch& launch, int threads) {
   const uint64_t groups = uint64_t(launch.groups[0]) * launch.groups[1] * launch.groups[2];
   if (threads_in_grid(launch) < 256) threads = 1;
-  // Groups start in the order of their positions: kernels that wait for a group before them make
-  // progress.
+  // Threadgroups start in grid order: kernels that wait for an earlier threadgroup make progress.
   share_out(0, groups, 1, int(std::min<uint64_t>(threads, groups)), [&] {
     Worker& worker = worker_of_this_thread();
     worker.begin(kernel, launch);

@@ -1,4 +1,4 @@
-// Faults: a handler is asked first, and what is not its own goes on to who was there before.
+// Fault signals: a handler is asked first; faults that are not its own go to the previous handler.
 #pragma once
 
 #include <signal.h>
@@ -16,8 +16,9 @@ struct FaultHandler {
   static inline struct sigaction before[NSIG];
 };
 
-// Installs `handle`, once. It returns whether the fault was its own; then it has redirected the
-// machine state (the second argument). flags: of sigaction, besides those that every handler has.
+// Installs `handle`, once. It returns true if the fault was its own and it has redirected the
+// machine state (the second argument). `flags`: of sigaction, added to those that every handler
+// has.
 template <bool (*handle)(const siginfo_t*, void*)>
 void install_fault_handler(int flags = 0, std::initializer_list<int> signals = {SIGSEGV}) {
   using Handler = FaultHandler<handle>;
@@ -26,7 +27,7 @@ void install_fault_handler(int flags = 0, std::initializer_list<int> signals = {
   struct sigaction action = {};
   action.sa_sigaction = [](int signal, siginfo_t* info, void* signal_context) {
     if (handle(info, signal_context)) return;
-    // Not ours: as if this handler had never been installed.
+    // Not ours: behave as if this handler had never been installed.
     const struct sigaction& before = Handler::before[signal];
     if (before.sa_flags & SA_SIGINFO) {
       before.sa_sigaction(signal, info, signal_context);

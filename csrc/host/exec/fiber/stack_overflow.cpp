@@ -1,4 +1,4 @@
-// See stack_overflow.h.
+// The signal handler for stack overflows, and its alternate signal stack.
 #include <exec/fiber/stack_overflow.h>
 
 #include <signal.h>

@@ -6,22 +6,22 @@
 
 namespace metalops::exec {
 
-// Who runs fibers on this CPU thread.
+// Interface of the worker that runs fibers on this CPU thread.
 class OverflowHandler {
  public:
-  // Whether a memory fault at this address is an overflow of a fiber's stack; if so, it has
-  // redirected the machine state of the signal handler (its third argument) out of the fiber.
+  // Handles a memory fault at this address if it is an overflow of a fiber's stack: redirects the
+  // machine state of the signal handler (its third argument) out of the fiber and returns true.
   virtual bool handle_overflow(const void* address, void* signal_context) = 0;
 
  protected:
   ~OverflowHandler() = default;
 };
 
-// Null where no fiber runs.
+// Null while no fiber runs on this thread.
 extern thread_local OverflowHandler* overflow_handler;
 
-// Installs the signal handler, and for this CPU thread a stack for it to run on: it cannot run on
-// the one that overflowed.
+// Installs the signal handler, and an alternate signal stack for this CPU thread: the handler
+// cannot run on the stack that overflowed.
 class SignalStack {
  public:
   SignalStack();
@@ -29,7 +29,7 @@ class SignalStack {
   SignalStack(const SignalStack&) = delete;
 
  private:
-  std::unique_ptr<char[]> memory_;  // null when the thread had such a stack already
+  std::unique_ptr<char[]> memory_;  // null when the thread had an alternate stack already
 };
 
 }  // namespace metalops::exec

@@ -1,3 +1,4 @@
+// Layout of fiber stacks in address space, and detection of overflows by guards and marks.
 #include <exec/fiber/stacks.h>
 
 #include <c10/util/Exception.h>
@@ -13,18 +14,18 @@
 namespace metalops::exec {
 namespace {
 
-// Below every stack lies memory that nobody uses, and below the lowest of kStacksInBlock memory
-// that faults, wide enough that a function with a large frame does not step over it. Not below
-// each: every range that faults is two more of the 65,530 mappings that a process may have. What
-// overflows without end gets there, over the other stacks; what does not has overwritten the mark
-// at the end of its own.
+// Unused slack below every stack, and a guard region that faults below the lowest stack of each
+// block of kStacksInBlock, wide enough that a function with a large frame does not step over it. A
+// guard below each stack would cost two more of the 65,530 mappings that a process may have. An
+// unbounded overflow reaches the guard, across the other stacks; a bounded one overwrites the mark
+// at the end of its own stack.
 constexpr size_t kSlackBytes = 64 * 1024;
 constexpr size_t kGuardBytes = 1024 * 1024;
 constexpr uint32_t kStacksInBlock = 32;
 constexpr std::array<uint64_t, 8> kMark = {0x6d6574616c6f7073, 1, 2, 3, 4, 5, 6,
                                            0x656e646f66737461};
-// Stacks at equal distances would keep their busiest words in the same few cache sets, which makes
-// switching four times slower; so each begins a little lower than the last one.
+// Stack colouring: equally spaced stacks would keep their busiest words in the same few cache sets,
+// which makes switching four times slower; so each begins a little lower than the previous one.
 constexpr size_t kColours = 61;
 constexpr size_t kColourBytes = 320;
 
@@ -36,7 +37,7 @@ FiberStacks::FiberStacks() {
   stride_ = slack_bytes_ + kStackBytes + (kColours * kColourBytes + page - 1) / page * page;
   block_stride_ = kGuardBytes + kStacksInBlock * stride_;
   region_bytes_ = kMaxStacks / kStacksInBlock * block_stride_;
-  // Address space only: a stack gets memory when it is first used.
+  // Reserves address space only: a stack gets memory when it is first used.
   void* region =
       mmap(nullptr, region_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   TORCH_CHECK(region != MAP_FAILED,

@@ -1,4 +1,4 @@
-// The call stacks of GPU threads, as many as a threadgroup can have, for one CPU thread.
+// The call stacks of GPU threads for one CPU thread, as many as a threadgroup can have threads.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ class FiberStacks {
   ~FiberStacks();
   FiberStacks(const FiberStacks&) = delete;
 
-  // Forgets which stacks are taken. They keep their memory.
+  // Releases all stacks. They keep their memory.
   void reset() {
     fresh_ = 0;
     free_count_ = 0;
@@ -29,11 +29,11 @@ class FiberStacks {
   }
   void* bottom(uint32_t index) const;
   void* top(uint32_t index) const;
-  // Whether a fault at this address means that one of the stacks has overflowed.
+  // Returns true if a fault at this address is an overflow of one of the stacks.
   bool is_guard(const void* address) const;
-  // Whether one of the stacks used since the last call has overflowed without a fault.
+  // Returns true if a stack used since the last call has overflowed without a fault.
   bool has_overflowed();
-  // After a fault.
+  // Rewrites the marks, after a fault.
   void mark_again();
 
  private:
@@ -44,8 +44,8 @@ class FiberStacks {
   size_t slack_bytes_;
   size_t stride_;
   size_t block_stride_;
-  uint32_t fresh_ = 0;      // stacks below were acquired since the last reset
-  uint32_t marked_ = 0;     // stacks below have a mark at their end
+  uint32_t fresh_ = 0;      // stacks with a lower index were acquired since the last reset
+  uint32_t marked_ = 0;     // stacks with a lower index have a mark at their end
   uint32_t most_used_ = 0;  // since has_overflowed()
   uint32_t free_count_ = 0;
   uint32_t free_[kMaxStacks];

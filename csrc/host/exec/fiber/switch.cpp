@@ -1,3 +1,4 @@
+// Context switches in assembly for x86-64 and AArch64, and with ucontext elsewhere.
 #include <exec/fiber/switch.h>
 
 #include <cstdint>
@@ -10,8 +11,8 @@
 namespace metalops::exec {
 namespace {
 
-// Names the stack of a context for ThreadSanitizer. A stack that begins anew keeps its name: making
-// one takes longer than everything else.
+// Names the stack of a context for ThreadSanitizer. A restarted stack keeps its name: making one
+// takes longer than everything else.
 void name_stack([[maybe_unused]] Context& context, [[maybe_unused]] void* bottom) {
 #if METALOPS_SWITCH_IS_TOLD
   static thread_local std::unordered_map<void*, void*> names;
@@ -50,8 +51,8 @@ bool redirect_to_context(void*, Context&) { return false; }
 extern "C" void metalops_resume_stack();
 
 #if defined(__x86_64__)
-// System V ABI: rbx, rbp, r12 to r15 belong to the caller. It ends in an indirect jump, which the
-// CPU predicts from where it went the last times; a return would be predicted to go back to the
+// System V ABI: rbx, rbp and r12 to r15 are callee-saved. The switch ends in an indirect jump,
+// which the CPU predicts from its recent targets; a return would be predicted to go back to the
 // caller, which it never does.
 asm(R"(
 .text
@@ -115,7 +116,7 @@ bool redirect_to_context(void* signal_context, Context& target) {
 }  // namespace metalops::exec
 
 #elif defined(__aarch64__)
-// AAPCS64: x19 to x30 and the low halves of v8 to v15 belong to the caller.
+// AAPCS64: x19 to x30 and the low halves of v8 to v15 are callee-saved.
 asm(R"(
 .text
 .p2align 4

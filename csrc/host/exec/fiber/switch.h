@@ -1,5 +1,5 @@
-// Switching between call stacks of one OS thread. Depends on nothing but the C++ language, so that
-// its test also runs under an emulator of another CPU (tests/exec/fiber_switch_test.cpp).
+// Switches between call stacks of one OS thread. Depends only on the C++ language, so that its test
+// also runs under an emulator of another CPU (tests/exec/fiber_switch_test.cpp).
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 #include <ucontext.h>
 #endif
 
-// For a device that is compiled with ThreadSanitizer, which is told of every switch.
+// Set if the device is compiled with ThreadSanitizer, which is told of every switch.
 #if defined(__SANITIZE_THREAD__)
 #define METALOPS_SWITCH_IS_TOLD 1
 #elif defined(__has_feature)
@@ -26,7 +26,7 @@
 
 namespace metalops::exec {
 
-// A suspended call stack: whatever switch_context saved.
+// A suspended call stack, as switch_context saved it.
 struct Context {
 #if METALOPS_SWITCH_UCONTEXT
   ucontext_t saved;
@@ -34,16 +34,16 @@ struct Context {
   void* stack_pointer = nullptr;
 #endif
 #if METALOPS_SWITCH_IS_TOLD
-  void* fiber = nullptr;  // ThreadSanitizer's name for the stack
+  void* fiber = nullptr;  // ThreadSanitizer's handle of the stack
 #endif
 };
 
 // Saves the running stack in `from` and continues `to` where it was saved, or at the beginning of
-// its entry function. Takes 2 to 3 ns in assembly, 200 ns with ucontext (it makes a system call for
-// the signal mask).
+// its entry function. Takes 2 to 3 ns in assembly, 200 ns with ucontext (a system call for the
+// signal mask).
 //
-// What a function must preserve for its caller is saved; the floating-point control words (rounding
-// mode, exception masks) are not: they belong to the OS thread, and kernels do not change them.
+// Callee-saved registers are saved; the floating-point control words (rounding mode, exception
+// masks) are not: they belong to the OS thread, and kernels do not change them.
 #if !METALOPS_SWITCH_UCONTEXT
 extern "C" void metalops_switch_stack(void** save_stack_pointer, void* stack_pointer);
 #endif
@@ -59,13 +59,13 @@ inline void switch_context(Context& from, Context& to) {
 #endif
 }
 
-// Prepares the stack [bottom, top) to start in `entry`, which must not return. top is a multiple
+// Prepares the stack [bottom, top) to start in `entry`, which must not return. `top` is a multiple
 // of 16.
 void make_context(Context& context, void* bottom, void* top, void (*entry)());
 
 // Rewrites the machine state of a signal handler (its third argument) so that, when the handler
-// returns, the thread continues in `target` and the stack it was on is abandoned. False where this
-// is not supported.
+// returns, the thread continues in `target`; the stack it was on is abandoned. Returns false where
+// this is not supported.
 bool redirect_to_context(void* signal_context, Context& target);
 
 }  // namespace metalops::exec

@@ -1,12 +1,12 @@
-// One threadgroup, each of whose GPU threads is a fiber, a call stack of its own, that runs until
-// it has to wait. What the fiber engine and the sanitizing engine share.
+// Scheduler of one threadgroup whose GPU threads are fibers: each has a call stack of its own and
+// runs until it has to wait. Base class of the fiber engine and the sanitizing engine.
 //
-// Scheduling is by lane masks, 32 threads of a simdgroup in a word.
+// Scheduling uses lane masks, one 32-bit word per simdgroup.
 //
 //  - A simdgroup operation completes when no lane of the simdgroup can run any more. If all of them
-//    wait at the same point of the run, they take part together. If control flow diverged, the
-//    lanes at the point that comes first do (see msl::abi::Path), and go on; the others keep
-//    waiting for them. That is how a GPU reconverges.
+//    wait at the same point, they take part together. If control flow diverged, the lanes at the
+//    first point in program order take part (see msl::abi::Path) and go on; the others keep waiting
+//    for them. That is how lanes reconverge on a GPU.
 //  - A threadgroup barrier completes when every thread of the group waits at one or has returned.
 #pragma once
 
@@ -26,13 +26,14 @@
 
 namespace metalops::exec {
 
-// Engine is the derived class. It may hide the functions below "what an engine may refine".
+// `Engine` is the derived class (CRTP). It may hide the functions below "what an engine may
+// refine".
 template <class Engine>
 class FiberWorker : public OverflowHandler, public FibersToLeave {
  public:
   FiberWorker(const FiberWorker&) = delete;
 
-  // Makes room for the kernel's threadgroup memory.
+  // Starts a launch: allocates the kernel's threadgroup memory.
   void begin(const Kernel& kernel, const Launch& launch) {
     kernel_ = &kernel;
     launch_ = &launch;
@@ -41,12 +42,12 @@ class FiberWorker : public OverflowHandler, public FibersToLeave {
     self().lay_out_memory();
   }
   void run_group(uint64_t index);
-  // After the last group. Throws when the stack of a thread has overflowed.
+  // Ends a launch, after the last threadgroup. Throws when the stack of a thread has overflowed.
   void finish() {
     if (stacks_.has_overflowed()) report_overflow();
   }
 
-  // Called by the running fiber.
+  // Waits at a barrier; called by the running fiber.
   void threadgroup_barrier(msl::abi::Site site) {
     check_stack();
     Simdgroup& simdgroup = *simdgroup_;
@@ -84,11 +85,11 @@ class FiberWorker : public OverflowHandler, public FibersToLeave {
   static constexpr uint32_t kMaxSimdgroups = kMaxThreads / kSimdWidth;
   static constexpr uint32_t kNone = ~0u;
 
-  // Where a lane waits in a simdgroup operation, and with what.
+  // The lanes of a simdgroup: their states, stacks, and the operands of those that wait in a
+  // simdgroup operation.
   struct Simdgroup {
     uint32_t alive;       // lanes that exist and have not returned
-    uint32_t runnable;    // lanes that run or may run; the lanes of alive are here or in one of the
-                          // next two
+    uint32_t runnable;    // lanes that run or may run; alive = runnable | at_simd | at_barrier
     uint32_t at_simd;     // lanes that wait in a simdgroup operation
     uint32_t at_barrier;  // lanes that wait at a threadgroup barrier
     uint32_t started;     // lanes that have a stack
@@ -96,13 +97,13 @@ class FiberWorker : public OverflowHandler, public FibersToLeave {
     uint32_t other_barrier_site;  // differs from barrier_site when lanes wait at different barriers
     Context context[kSimdWidth];
     uint32_t stack[kSimdWidth];
-    const void* stack_end[kSimdWidth];  // below it there is no room
+    const void* stack_end[kSimdWidth];  // lowest usable address of the stack
     uint32_t site[kSimdWidth];
     msl::abi::SimdFunction function[kSimdWidth];
     const void* in[kSimdWidth];
     void* out[kSimdWidth];
   };
-  // A thread of the group: its place in its simdgroup.
+  // A thread of the group: its simdgroup and lane.
   struct Place {
     Simdgroup* simdgroup;
     uint32_t lane;
@@ -113,29 +114,30 @@ class FiberWorker : public OverflowHandler, public FibersToLeave {
 
   // ---- what an engine may refine ----------------------------------------------------------------
 
-  // begin() needs room for the threadgroup memory of launch_ (fills in group_), and a group begins
-  // or ends.
+  // lay_out_memory: begin() needs room for the threadgroup memory of launch_ (fills in group_).
+  // group_begins, group_ends: called around each threadgroup.
   void lay_out_memory() = delete;
   void group_begins() = delete;
   void group_ends() {}
-  // The current thread cannot go on; returns when it may.
+  // Suspends the current thread; returns when it may go on.
   void wait() { wait_for_others(); }
-  // The thread to run first, and next: one of the current simdgroup if it has any that can run.
+  // Choose the thread to run first, next in the current simdgroup if it has runnable lanes, and
+  // next in another simdgroup.
   Place choose_first() { return {simdgroups_, 0}; }
   Place choose_own();
   Place choose_other();
-  // The machine leaves the present stack for that of another thread (or for that of run_group:
-  // null) and has arrived on it. A stack that is left for good is `done`.
+  // leaves: called before a switch to the stack of another thread (null: to that of run_group);
+  // `done` if the stack is left for good. arrives: called after the switch, on the new stack.
   void leaves(const Place*, bool /*done*/) {}
   void arrives() {}
-  // The current thread is another one from now on.
+  // Called when another thread becomes the current one.
   void runs() {}
-  // Every thread of the group waits at a barrier or has returned.
+  // Called when every thread of the group waits at a barrier or has returned.
   void barrier_completes() {}
-  // Lanes of one simdgroup wait at different barriers.
+  // Called when lanes of one simdgroup wait at different barriers.
   void finds_different_barriers(uint32_t simdgroup);
-  // The first lanes in the order of their calls take part in a simdgroup operation, and have done
-  // so.
+  // Called before and after `lanes`, the first in program order, take part in a simdgroup
+  // operation.
   void simd_completes(Simdgroup&, uint32_t /*lanes*/) {}
   void simd_completed() {}
 
@@ -158,7 +160,8 @@ class FiberWorker : public OverflowHandler, public FibersToLeave {
   }
   uint32_t index_of(const Simdgroup* simdgroup) const { return uint32_t(simdgroup - simdgroups_); }
   [[noreturn]] void report_overflow() const;
-  // A thread must not let others run while it stands on their stacks.
+  // Throws if the current thread has overflowed its stack: it must not let others run while its
+  // frames lie on their stacks.
   void check_stack() const {
     const void* const end = simdgroup_->stack_end[lane_];
     if (C10_UNLIKELY(__builtin_frame_address(0) < end)) report_overflow();
@@ -176,7 +179,7 @@ class FiberWorker : public OverflowHandler, public FibersToLeave {
   uint32_t simdgroup_count_ = 0;
   uint32_t done_ = 0;
   uint32_t ready_ = 0;  // bit s: simdgroup s has runnable lanes
-  // As much as possible of what a switch touches in one cache line.
+  // Keeps as much as possible of the data that a switch touches in one cache line.
   alignas(64) Simdgroup simdgroups_[kMaxSimdgroups];
   msl::abi::Thread gpu_threads_[kMaxThreads];
   msl::abi::Path paths_[kMaxThreads];
@@ -203,7 +206,8 @@ class FiberWorker : public OverflowHandler, public FibersToLeave {
   SignalStack signal_stack_;
 };
 
-// Fills in what depends on the size of the group only: most groups of a launch have the same.
+// Fills in everything that depends only on the size of the threadgroup: most groups of a launch
+// have the same size.
 template <class Engine>
 void FiberWorker<Engine>::set_size(const uint32_t size[3]) {
   if (std::equal(size, size + 3, size_)) return;
@@ -293,8 +297,8 @@ void FiberWorker<Engine>::fiber_main() {
   try {
     worker->run_fibers_on_this_stack();
   } catch (...) {
-    // The other threads of the group are abandoned where they stand; their frames hold nothing but
-    // plain data.
+    // The other threads of the group are abandoned where they stand; their frames hold only plain
+    // data.
     worker->error_ = std::current_exception();
   }
   Context abandoned;
@@ -302,8 +306,8 @@ void FiberWorker<Engine>::fiber_main() {
   switch_context(abandoned, worker->main_);
 }
 
-// Runs the current thread, and after it threads that have not started yet, as long as no other one
-// has to go on.
+// Runs the current thread, and then threads that have not started yet, as long as no suspended one
+// is next.
 template <class Engine>
 void FiberWorker<Engine>::run_fibers_on_this_stack() {
   for (;;) {
@@ -336,8 +340,8 @@ void FiberWorker<Engine>::finish_current() {
   ++done_;
 }
 
-// The thread to run when the current one cannot; there is one, because some thread of the group has
-// not returned.
+// Returns the thread to run when the current one cannot; there is one, because some thread of the
+// group has not returned.
 template <class Engine>
 typename FiberWorker<Engine>::Place FiberWorker<Engine>::next() {
   Simdgroup& own = *simdgroup_;
@@ -353,7 +357,8 @@ typename FiberWorker<Engine>::Place FiberWorker<Engine>::next() {
   return self().choose_other();
 }
 
-// The next lane in turn. The lanes of a simdgroup stay together, as on a GPU.
+// Returns the next runnable lane in round-robin order. The lanes of a simdgroup stay together, as
+// on a GPU.
 template <class Engine>
 inline typename FiberWorker<Engine>::Place FiberWorker<Engine>::choose_own() {
   Simdgroup& own = *simdgroup_;
@@ -390,7 +395,7 @@ void FiberWorker<Engine>::report_overflow() const {
               " KiB of stack (endless recursion, or large local arrays)");
 }
 
-// A GPU would count such a simdgroup twice and hang.
+// Reports a deadlock: a GPU would count such a simdgroup twice and hang.
 template <class Engine>
 void FiberWorker<Engine>::finds_different_barriers(uint32_t s) {
   const Simdgroup& simdgroup = simdgroups_[s];
@@ -398,7 +403,8 @@ void FiberWorker<Engine>::finds_different_barriers(uint32_t s) {
                             {simdgroup.other_barrier_site, 0});
 }
 
-// Which of two waiting lanes has come less far: below, above or equal to zero.
+// Compares the points of two waiting lanes in program order: negative if `a` is behind `b`, 0 if
+// equal.
 template <class Engine>
 int FiberWorker<Engine>::compare_points(const Simdgroup& simdgroup, uint32_t a, uint32_t b) const {
   const msl::abi::Path* const paths = paths_ + index_of(&simdgroup) * kSimdWidth;
@@ -412,7 +418,7 @@ int FiberWorker<Engine>::compare_points(const Simdgroup& simdgroup, uint32_t a, 
   return in_x < in_y ? -1 : in_x > in_y;
 }
 
-// Whether all waiting lanes wait at the same point, in the same function: what nearly always is.
+// Returns true if all waiting lanes are at the same point, in the same function: the common case.
 template <class Engine>
 bool FiberWorker<Engine>::are_at_one_point(const Simdgroup& simdgroup) const {
   const msl::abi::Path* const paths = paths_ + index_of(&simdgroup) * kSimdWidth;
@@ -425,7 +431,7 @@ bool FiberWorker<Engine>::are_at_one_point(const Simdgroup& simdgroup) const {
         simdgroup.function[lane] != simdgroup.function[first]) {
       return false;
     }
-    // Steps come in pairs: a place and how often it was entered.
+    // Steps come in pairs: a site and how often it was entered.
     uint64_t differing = 0;
     for (uint32_t i = 0; i < path.depth; i += 2) {
       uint64_t a, b;
@@ -438,7 +444,8 @@ bool FiberWorker<Engine>::are_at_one_point(const Simdgroup& simdgroup) const {
   return true;
 }
 
-// Lets the lanes go on that wait at the first point of the run, after combining their operands.
+// Completes a simdgroup operation for the lanes at the first point in program order: combines their
+// operands and makes them runnable.
 template <class Engine>
 void FiberWorker<Engine>::complete_simd(Simdgroup& simdgroup) {
   uint32_t first = uint32_t(__builtin_ctz(simdgroup.at_simd));

@@ -1,4 +1,4 @@
-// See address_reports.h.
+// Callbacks of AddressSanitizer and UndefinedBehaviorSanitizer, and the text of findings.
 #include <exec/sanitize/address_reports.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct Access {
   bool write;
 };
 
-// Where an access lies relative to a piece of memory.
+// The position of an access relative to a block of memory.
 struct Distance {
   uint64_t bytes = ~uint64_t{0};
   std::string text;
@@ -59,7 +59,7 @@ std::string in_buffers(const Access& access) {
          std::to_string(sanitized.memory_of(index).second) + " bytes";
 }
 
-// The threadgroup memory that an access lies in or beside; empty when there is none.
+// Describes the threadgroup memory in or next to which an access lies; empty when there is none.
 std::string in_threadgroup_memory(const Access& access, const Kernel& kernel) {
   if (running_thread.thread == nullptr) return "";
   const msl::abi::Group& group = *running_thread.thread->group;
@@ -84,8 +84,8 @@ std::string in_threadgroup_memory(const Access& access, const Kernel& kernel) {
   return "";
 }
 
-// For an address that a negative index gives when it is taken as an unsigned one of 32 bits: which
-// index, of which buffer. Empty for others.
+// Recognises an address that results from a negative index converted to unsigned 32 bits: returns
+// the index and the buffer as text. Empty for other addresses.
 std::string as_wrapped_index(uintptr_t address) {
   const SanitizedLaunch& sanitized = *SanitizedLaunch::current();
   const Kernel& kernel = sanitized.kernel();
@@ -137,13 +137,13 @@ void add_access(std::string kind, const Access& access, Stack stack) {
     place = ", outside of a constant of the program";
   } else {
     place = in_buffers(access);
-    // The red zones round tensors are ours.
+    // The red zones around tensors are ours.
     if (kind == "use-after-poison") kind = "heap-buffer-overflow";
   }
   add(std::move(kind), describe_access(access) + place, std::move(stack));
 }
 
-// ---- AddressSanitizer ----
+// ---- AddressSanitizer ---------------------------------------------------------------------------
 
 void on_address_error(const char*) {
   if (SanitizedLaunch::current() == nullptr) return;
@@ -159,9 +159,9 @@ void on_address_error(const char*) {
              stack_of(pc(), frame()));
 }
 
-// ---- UndefinedBehaviorSanitizer ----
+// ---- UndefinedBehaviorSanitizer -----------------------------------------------------------------
 
-// Type names without the namespaces of the emitted code.
+// Removes the namespaces of the emitted code from type names.
 std::string readable(std::string text) {
   for (const char* part : {"msl::metal::", "msl::msl_impl::", "msl::", "metal::"}) {
     for (size_t at; (at = text.find(part)) != std::string::npos;) text.erase(at, strlen(part));
@@ -185,7 +185,7 @@ void on_undefined(void* pc, void* frame) {
 }  // namespace
 
 AddressReports::AddressReports() {
-  // Every time: it is always the same.
+  // Set on every call: the value is always the same.
   using SetCallback = void (*)(void (*)(const char*));
   if (const auto set = sanitizer_symbol<SetCallback>("__asan_set_error_report_callback")) {
     set(&on_address_error);
@@ -202,7 +202,7 @@ AddressReports::~AddressReports() {
 
 void add_fault(const void* instruction, const void* frame, const void* address) {
   const auto at = reinterpret_cast<uintptr_t>(address);
-  // The others are return addresses, which lie behind the instruction that is meant.
+  // Other entries are return addresses, which lie after the instruction that is meant.
   const void* pc = static_cast<const char*>(instruction) + 1;
   std::ostringstream what;
   what << "uses address 0x" << std::hex << at << std::dec;

@@ -1,10 +1,10 @@
-// What AddressSanitizer and UndefinedBehaviorSanitizer report while a kernel runs, as findings.
+// Turns reports of AddressSanitizer and UndefinedBehaviorSanitizer in kernels into findings.
 #pragma once
 #include <exec/sanitize/sanitizer_runtime.h>
 
 namespace metalops::exec {
 
-// The scope of a launch whose reports become findings.
+// RAII: during a launch, reports become findings.
 class AddressReports {
  public:
   AddressReports();
@@ -15,8 +15,9 @@ class AddressReports {
   QuietSanitizers quiet_;
 };
 
-// An access that the CPU refused, at an address far from everything: for the handler of that
-// signal, once it is back on an ordinary stack and `running_thread` still is the thread's.
+// Adds a finding for an access fault at an address far from all memory. Called by the signal
+// handler once it is back on an ordinary stack, while `running_thread` is still that of the
+// faulting thread.
 void add_fault(const void* instruction, const void* frame, const void* address);
 
 }  // namespace metalops::exec

@@ -1,4 +1,4 @@
-// See c_library.h.
+// Looks up the functions of the C library itself.
 #include <exec/sanitize/c_library.h>
 
 #include <c10/util/Exception.h>

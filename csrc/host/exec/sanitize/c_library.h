@@ -1,4 +1,4 @@
-// Functions of the C library itself. A sanitizer puts its own in their place, which would take the
+// Functions of the C library itself. A sanitizer intercepts them with its own, which would take the
 // CPU thread for the one that accesses the memory.
 #pragma once
 #include <cstddef>

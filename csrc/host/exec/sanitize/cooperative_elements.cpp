@@ -1,4 +1,4 @@
-// See cooperative_elements.h.
+// Fill patterns and state of the elements of cooperative tensors.
 #include <exec/sanitize/cooperative_elements.h>
 
 #include <algorithm>
@@ -10,9 +10,9 @@
 namespace metalops::exec {
 namespace {
 
-// Of elements of 1, 2 or 4 bytes; the last digit tells what is wrong with one.
+// Patterns of elements of 4, 2 and 1 bytes; the last hexadecimal digit encodes the element's state.
 constexpr uint32_t kPattern4 = 0x7febad00;
-constexpr uint16_t kPattern2 = 0x7fe0;  // not a number as half and as bfloat
+constexpr uint16_t kPattern2 = 0x7fe0;  // NaN as half and as bfloat
 constexpr uint8_t kPattern1 = 0xe0;
 
 template <class State>
@@ -49,7 +49,7 @@ void CooperativeElements::copy(uint32_t thread, void* to, const void* from) {
   add(to, std::move(tile));
 }
 
-// Where a stack has other variables now, those before are gone.
+// Adds a tile. Variables that now occupy the same stack addresses replace earlier ones.
 void CooperativeElements::add(const void* elements, Tile tile) {
   const uintptr_t begin = address_of(elements), end = begin + bytes_of(tile);
   auto first = tiles_.lower_bound(begin);
@@ -72,12 +72,12 @@ std::map<uintptr_t, CooperativeElements::Tile>::const_iterator CooperativeElemen
 
 CooperativeElements::Read CooperativeElements::read(const void* address, uint64_t bytes) const {
   const auto found = find(address);
-  // What reads more than an element copies it all, whatever is there.
+  // A read of more than one element copies all of them, written or not.
   if (found == tiles_.end() || bytes > found->second.element_bytes) return {};
   const auto& [begin, tile] = *found;
   const auto slot = uint32_t((address_of(address) - begin) / tile.element_bytes);
   const State state = tile.state[slot];
-  // Compilers leave writes out of what they tell.
+  // Compilers do not report all writes, so an element counts as written if its pattern has changed.
   const void* element = reinterpret_cast<const void*>(begin + slot * tile.element_bytes);
   if (state == kWritten ||
       value_at(element, tile.element_bytes) != pattern(tile.element_bytes, state)) {

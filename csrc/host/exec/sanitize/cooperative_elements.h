@@ -1,5 +1,5 @@
-// The elements of cooperative tensors that the threads of a group have, and which of them were
-// written. They lie on the threads' stacks; those of a variable are known until there are others.
+// Tracks which elements of cooperative tensors each thread of a group has written. The elements are
+// on the threads' stacks; those of a variable are known until others take their place.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@ class CooperativeElements {
   void clear() { tiles_.clear(); }
   bool empty() const { return tiles_.empty(); }
 
-  // See msl::abi::Runtime. begin() fills the elements with a pattern, not a number where they are
-  // floating-point numbers.
+  // See msl::abi::Runtime. begin() fills the elements with a pattern, NaN for floating-point
+  // numbers.
   void begin(uint32_t thread, void* elements, uint32_t element_bytes, const uint8_t* exists,
              uint32_t count);
   void copy(uint32_t thread, void* to, const void* from);
 
-  // For accesses to the memory of any thread.
+  // Check accesses to the memory of any thread.
   enum class Problem { kNone, kUnwritten, kNoElement };
   struct Read {
     Problem problem = Problem::kNone;
-    uint32_t thread = 0;  // that has the element
+    uint32_t thread = 0;  // owner of the element
     uint32_t slot = 0;
   };
   Read read(const void* address, uint64_t bytes) const;
@@ -39,10 +39,10 @@ class CooperativeElements {
   uint64_t bytes_of(const Tile& tile) const { return tile.state.size() * tile.element_bytes; }
   void add(const void* elements, Tile tile);
   static uintptr_t address_of(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
-  // The tile that an access begins in; tiles_.end() where there is none.
+  // Returns the tile in which an access begins, or tiles_.end().
   std::map<uintptr_t, Tile>::const_iterator find(const void* address) const;
 
-  std::map<uintptr_t, Tile> tiles_;  // by the addresses of their elements
+  std::map<uintptr_t, Tile> tiles_;  // by the address of the first element
 };
 
 }  // namespace metalops::exec

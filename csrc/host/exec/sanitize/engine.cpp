@@ -1,4 +1,4 @@
-// See engine.h.
+// The sanitizing engine: scheduling, and its checks of barriers, simdgroup operations and accesses.
 #include <exec/sanitize/engine.h>
 
 #include <c10/util/Exception.h>
@@ -22,13 +22,13 @@ constinit thread_local SanitizingWorker* SanitizingWorker::running = nullptr;
 
 namespace {
 
-// How often in a row a thread reads the same address before others get their turn: it may wait for
-// what they write.
+// Consecutive reads of one address by a thread after which others get their turn: the thread may be
+// waiting for what they write.
 constexpr uint64_t kSpins = 10'000;
-// How often nothing but that happens before it is hopeless.
+// Number of such turns without any other event after which the launch is deadlocked.
 constexpr uint64_t kHopeless = 1'000;
 
-// AddressSanitizer keeps the bounds of the stack it is on.
+// AddressSanitizer keeps the bounds of the current stack, and is told of switches.
 using StartSwitch = void (*)(void** save, const void* bottom, size_t bytes);
 using FinishSwitch = void (*)(void* save, const void** old_bottom, size_t* old_bytes);
 StartSwitch start_switch() {
@@ -52,7 +52,8 @@ void run_sanitizing(const Kernel& kernel, const Launch& launch) {
 
 void SanitizingWorker::launch(const Kernel& kernel, const Launch& launch) {
   static constinit thread_local std::unique_ptr<SanitizingWorker> kept;
-  // A launch inside of this one, from a signal handler, has a worker of its own.
+  // Lends this CPU thread's worker to a launch. A nested launch, from a signal handler, has its
+  // own.
   struct Lent {
     std::unique_ptr<SanitizingWorker> worker = std::move(kept);
     ~Lent() { kept = std::move(worker); }
@@ -86,8 +87,7 @@ void SanitizingWorker::run(const Kernel& kernel, const Launch& launch) {
   finish();
 }
 
-// ---- threadgroup memory
-// --------------------------------------------------------------------------
+// ---- threadgroup memory -------------------------------------------------------------------------
 
 void SanitizingWorker::lay_out_memory() { memory_.begin(*kernel_, *launch_, group_); }
 
@@ -112,7 +112,7 @@ void SanitizingWorker::group_ends() {
   memory_.group_ends();
   if (races_ != nullptr) races_->group_ends();
   if (error_ == nullptr && !overflowed_) return;
-  // Frames that were abandoned have left their red zones behind.
+  // Abandoned frames have left their red zones behind.
   for (uint32_t stack = 0; stack < stacks_.used(); ++stack) {
     unpoison(stacks_.bottom(stack), FiberStacks::kStackBytes);
   }
@@ -125,8 +125,7 @@ uint32_t SanitizingWorker::place_variable(uint32_t bytes, uint32_t alignment) {
   return offset;
 }
 
-// ---- order
-// ---------------------------------------------------------------------------------------
+// ---- order --------------------------------------------------------------------------------------
 
 SanitizingWorker::Place SanitizingWorker::choose_other() {
   if (shuffle_seed() == 0) return FiberWorker::choose_other();
@@ -163,8 +162,7 @@ void SanitizingWorker::arrives() {
 
 void SanitizingWorker::runs() { running_thread = {kernel_, &thread(), nullptr}; }
 
-// ---- barriers
-// ------------------------------------------------------------------------------------
+// ---- barriers -----------------------------------------------------------------------------------
 
 void SanitizingWorker::threadgroup_barrier(Site site) {
   const uint32_t thread = thread_index();
@@ -198,7 +196,7 @@ bool SanitizingWorker::is_new(uint32_t site, uint32_t other) {
   return true;
 }
 
-// Where a thread is that has not come; `site` is where others wait.
+// Describes where a thread is that has not reached the barrier; `where` receives its site.
 std::string SanitizingWorker::describe_absence(uint32_t index, uint32_t* where) const {
   const Simdgroup& simdgroup = simdgroups_[index / kSimdWidth];
   const uint32_t lane = index % kSimdWidth;
@@ -239,8 +237,7 @@ void SanitizingWorker::barrier_completes() {
   }
 }
 
-// ---- simdgroup operations
-// ------------------------------------------------------------------------
+// ---- simdgroup operations -----------------------------------------------------------------------
 
 void SanitizingWorker::simd_completes(Simdgroup& simdgroup, uint32_t lanes) {
   const auto lane = uint32_t(__builtin_ctz(lanes));
@@ -308,8 +305,7 @@ void SanitizingWorker::undefined(Undefined what, uint32_t lane, uint32_t value) 
                {}});
 }
 
-// ---- accesses
-// ------------------------------------------------------------------------------------
+// ---- accesses -----------------------------------------------------------------------------------
 
 void SanitizingWorker::add(const char* kind, const std::string& what, uint32_t thread,
                            const void* place, bool warning) {
@@ -320,7 +316,7 @@ void SanitizingWorker::add(const char* kind, const std::string& what, uint32_t t
                {{place}}});
 }
 
-// Whether memory is a thread's own, or the device's notes about it.
+// Returns true for memory that belongs to one thread, or to the device's own records.
 bool SanitizingWorker::is_private(const void* address) const {
   const auto* byte = static_cast<const char*>(address);
   const auto within = [&](const void* begin, size_t bytes) {
@@ -335,7 +331,7 @@ void SanitizingWorker::check_threadgroup_access(const void* address, uint64_t by
   using Problem = ThreadgroupMemory::Problem;
   const Problem problem = write ? memory_.write(address, bytes) : memory_.read(address, bytes);
   if (C10_LIKELY(problem == Problem::kNone)) return;
-  // AddressSanitizer reports what lies outside.
+  // AddressSanitizer reports accesses outside of variables.
   if (problem == Problem::kOutside && has_red_zones()) return;
   const char* const kind = problem == Problem::kOutside ? "threadgroup-buffer-overflow"
                                                         : "uninitialized-threadgroup-read";
@@ -428,8 +424,7 @@ void SanitizingWorker::fence(uint32_t mem_flags, int order) {
   if (races_ != nullptr) races_->fence(thread_index(), mem_flags, order);
 }
 
-// ---- tensors
-// -------------------------------------------------------------------------------------
+// ---- tensors ------------------------------------------------------------------------------------
 
 void SanitizingWorker::misuse(msl::abi::Misuse what, const char* operand, const int64_t* numbers,
                               const void* place) {
@@ -503,8 +498,7 @@ void SanitizingWorker::check_scope_operations() {
   scope_operations_.clear();
 }
 
-// ---- what kernels call
-// ---------------------------------------------------------------------------
+// ---- functions that kernels call ----------------------------------------------------------------
 
 void on_undefined(Undefined what, uint32_t lane, uint32_t value) {
   if (SanitizingWorker* worker = SanitizingWorker::running) worker->undefined(what, lane, value);

@@ -1,16 +1,16 @@
-// The engine of sanitized launches: every kernel on fibers, one threadgroup after the other on one
-// CPU thread, threadgroups and threads in a shuffled order. It sees every access to memory of
-// kernels that were compiled with a sanitizer (msl/instrument.h).
+// The sanitizing engine, for sanitized launches: runs every kernel on fibers, one threadgroup after
+// the other on one CPU thread, threadgroups and threads in a shuffled order. It sees every memory
+// access of kernels that were compiled with a sanitizer (msl/instrument.h).
 //
-// Its own checks, whichever sanitizer there is:
+// Its own checks, with either sanitizer:
 //  - reads of threadgroup memory that no thread has written;
 //  - barriers that not all threads of a threadgroup reach;
 //  - simdgroup operations whose result Metal leaves undefined;
-//  - operations on tensors that not all threads of their scope come to, whose operands do not fit,
-//    or that read elements of cooperative tensors which nothing has written;
+//  - operations on tensors that not all threads of their scope reach, whose operands do not fit, or
+//    that read elements of cooperative tensors that nothing has written;
 //  - elements of fresh outputs that no thread has written (a warning).
-// With ThreadSanitizer also races (race_detector.h), with AddressSanitizer what it reports of the
-// same accesses (address_reports.h).
+// In addition it reports races with ThreadSanitizer (race_detector.h), and AddressSanitizer's
+// reports of the same accesses (address_reports.h).
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@
 
 namespace metalops::exec {
 
-// One CPU thread's sanitized threadgroup.
+// The threadgroup of one CPU thread in a sanitized launch.
 class SanitizingWorker final : public FiberWorker<SanitizingWorker> {
  public:
   // Null where this CPU thread runs no sanitized fiber.
@@ -38,10 +38,10 @@ class SanitizingWorker final : public FiberWorker<SanitizingWorker> {
   // Runs the whole launch.
   static void launch(const Kernel& kernel, const Launch& launch);
 
-  // Called by the running fiber.
+  // Waits at a barrier; called by the running fiber.
   void threadgroup_barrier(msl::abi::Site site);
   void simdgroup_barrier(msl::abi::Site site);
-  // `place`: behind the call in the kernel.
+  // `place`: return address of the call in the kernel.
   void simd(msl::abi::Site site, const void* in, void* out, msl::abi::SimdFunction function,
             const void* place);
   uint32_t place_variable(uint32_t bytes, uint32_t alignment);
@@ -60,8 +60,7 @@ class SanitizingWorker final : public FiberWorker<SanitizingWorker> {
   SanitizingWorker();
   void run(const Kernel& kernel, const Launch& launch);
 
-  // ---- what it refines
-  // ---------------------------------------------------------------------------
+  // ---- overrides of FiberWorker -----------------------------------------------------------------
   void lay_out_memory();
   void group_begins();
   void group_ends();
@@ -72,12 +71,12 @@ class SanitizingWorker final : public FiberWorker<SanitizingWorker> {
   void arrives();
   void runs();
   void barrier_completes();
-  void finds_different_barriers(uint32_t) {}  // barrier_completes has
+  void finds_different_barriers(uint32_t) {}  // reported by barrier_completes
   void simd_completes(Simdgroup& simdgroup, uint32_t lanes);
   void simd_completed();
 
-  // The thread that accesses memory, and behind which instruction: of what a simdgroup does
-  // together, one of its threads, and where it is called.
+  // The thread that accesses memory, and the address after the accessing instruction. For an
+  // operation of a whole simdgroup: one of its threads, and the place of the call.
   uint32_t accessing_thread() const { return in_operation_ ? operation_thread_ : thread_index(); }
   const void* accessing_place(const void* place) const {
     return in_operation_ ? operation_place_ : place;
@@ -97,9 +96,9 @@ class SanitizingWorker final : public FiberWorker<SanitizingWorker> {
   std::unique_ptr<RaceDetector> races_;  // with ThreadSanitizer
   ThreadgroupMemory memory_;
   FreshOutputs outputs_;
-  uint64_t order_ = 0;  // groups begun
+  uint64_t order_ = 0;  // number of groups started
   uint64_t group_index_ = 0;
-  std::array<uint32_t, kMaxThreads> barrier_site_;  // where each thread waits, or last did
+  std::array<uint32_t, kMaxThreads> barrier_site_;  // where each thread waits, or last waited
   // The simdgroup operation in progress.
   Simdgroup* operation_ = nullptr;
   uint32_t operation_lanes_ = 0;
@@ -107,17 +106,17 @@ class SanitizingWorker final : public FiberWorker<SanitizingWorker> {
   bool in_operation_ = false;
   uint32_t operation_thread_ = 0;
   const void* operation_place_ = nullptr;
-  std::array<const void*, kMaxThreads> simd_place_;  // where each thread came to its last one
-  uint32_t acting_lane_ = 0;  // that stands for its simdgroup, if it takes part; random
+  std::array<const void*, kMaxThreads> simd_place_;  // of each thread's last simdgroup operation
+  uint32_t acting_lane_ = 0;  // random lane that stands for its simdgroup, if it takes part
   CooperativeElements cooperative_;
   ScopeOperations scope_operations_;
-  // Pairs of places that were reported in this launch.
+  // Pairs of barrier sites that were reported in this launch.
   std::vector<std::pair<uint32_t, uint32_t>> known_;
-  // A thread that does nothing but read one address.
+  // State of a thread that only reads one address (busy waiting).
   const void* last_read_ = nullptr;
   uint64_t spins_ = 0;
   uint64_t yields_ = 0;
-  // What AddressSanitizer knows of the stacks.
+  // AddressSanitizer's view of the stacks.
   bool on_host_stack_ = true;
   bool knows_own_stack_ = false;
   void* fake_stack_ = nullptr;
@@ -127,8 +126,7 @@ class SanitizingWorker final : public FiberWorker<SanitizingWorker> {
   alignas(256) uint8_t own_memory_[ThreadgroupMemory::kBytes];  // without ThreadSanitizer
 };
 
-// ---- what kernels call, besides what both engines serve
-// ------------------------------------------
+// ---- functions that kernels call, besides those that serve both fiber engines -------------------
 
 void on_undefined(msl::abi::Undefined what, uint32_t lane, uint32_t value);
 void on_access(const void* address, uint64_t bytes, msl::abi::Access kind, const void* place);

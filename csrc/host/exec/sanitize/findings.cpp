@@ -1,4 +1,4 @@
-// See findings.h.
+// Collects findings, merges equal ones, completes their messages and raises them.
 #include <exec/sanitize/findings.h>
 
 #include <c10/util/Exception.h>
@@ -28,7 +28,7 @@ std::atomic<SanitizedLaunch*> launch_in_progress{nullptr};
 
 GilSafeMutex& turn = *new GilSafeMutex;
 
-// Findings of launches that did not raise them.
+// Findings kept by launches that do not raise.
 class Kept {
  public:
   void add(std::vector<Finding> findings) {
@@ -53,8 +53,8 @@ bool same(const Finding& a, const Finding& b) {
                     [](const Stack& x, const Stack& y) { return x.front() == y.front(); });
 }
 
-// Puts the places into the message. Returns them: what distinguishes the finding from others of its
-// kind.
+// Inserts the source positions into the message. Returns them, as the key that distinguishes
+// findings of one kind.
 std::string complete(Finding& finding) {
   std::string places;
   for (size_t i = 0; i < finding.stacks.size(); ++i) {
@@ -111,7 +111,7 @@ void write_list(std::ostream& text, const std::vector<int64_t>& numbers) {
   text << ']';
 }
 
-// "float32 [30]", "16 bytes by value".
+// Describes a binding: "float32 [30]", "16 bytes by value".
 std::string describe(const BoundBuffer& bound) {
   std::ostringstream text;
   if (bound.kind == BoundBuffer::Kind::kValue) text << bound.bytes << " bytes by value";
@@ -187,7 +187,7 @@ void SanitizedLaunch::finish() {
   // Python takes over below, and may let another thread launch.
   launch_in_progress = outer_;
   turn_.unlock();
-  // Compilers copy code: one place in the source may be several instructions.
+  // Compilers duplicate code: one place in the source may be several instructions.
   std::map<std::pair<std::string, std::string>, size_t> known;
   std::vector<Counted> found;
   for (auto& [finding, count] : findings_) {

@@ -1,5 +1,5 @@
-// What sanitized launches find, and how it reaches the user: collected while a launch runs, raised
-// when it ends (or, without halting, at torch.mps.synchronize()).
+// Findings of sanitized launches: collected while a launch runs, raised when it ends (or, without
+// halting, at torch.mps.synchronize()).
 #pragma once
 #include <atomic>
 #include <string>
@@ -11,8 +11,8 @@
 
 namespace metalops::exec {
 
-// Which checks launches run under. Kernels must have been compiled with the compiler's sanitizer of
-// the same name, and its runtime must be part of the process.
+// The sanitizer that launches run under. Kernels must have been compiled with the compiler's
+// sanitizer of the same name, and its runtime must be part of the process.
 enum class SanitizeMode { kOff, kAddress, kThread };
 
 namespace detail {
@@ -27,31 +27,31 @@ struct Finding {
   std::string kind;     // e.g. "heap-buffer-overflow", "missing-barrier"
   std::string message;  // what happened and where, for people; may have several lines
   bool warning = false;
-  // Instructions that the message is about: "{0}" in it becomes the place of stacks[0] in the
-  // Metal source, and so on, once the launch is over.
+  // Instructions that the message refers to: "{0}" in it is replaced by the position of stacks[0]
+  // in the Metal source, and so on, once the launch is over.
   std::vector<Stack> stacks = {};
 };
 
-// The GPU thread that this CPU thread runs; set by the engine whenever it switches. `thread` is
-// null between GPU threads.
+// The GPU thread that this CPU thread runs; set by the engine at every switch. `thread` is null
+// between GPU threads.
 struct RunningThread {
   const Kernel* kernel = nullptr;
   const msl::abi::Thread* thread = nullptr;
-  // Where the simdgroup operation that its simdgroup is in was called: a return address.
+  // Return address of the call of the simdgroup operation in progress.
   const void* operation = nullptr;
 };
 extern thread_local RunningThread running_thread;
 
-// "thread (5, 0, 0) of the grid, threadgroup (1, 0, 0)".
+// Returns "thread (5, 0, 0) of the grid, threadgroup (1, 0, 0)".
 std::string describe(const msl::abi::Thread& thread);
 
-// Adds to what the launch in progress found, from any CPU thread, also from a sanitizer's
-// callback. Findings of one kind at the same instructions, or with the same message where no
-// instructions are given, count as one; the message is the first one's.
+// Adds a finding to the launch in progress, from any CPU thread, also from a sanitizer's callback.
+// Findings of one kind at the same instructions, or with the same message where no instructions are
+// given, count as one; the first message is kept.
 void add_finding(Finding finding);
 
-// The scope of one sanitized launch. Those of several CPU threads take turns; one inside of another
-// comes from a signal handler.
+// The scope of one sanitized launch. Those of several CPU threads take turns; a nested one comes
+// from a signal handler.
 class SanitizedLaunch {
  public:
   SanitizedLaunch(const Kernel& kernel, const Launch& launch, const BoundBuffers* bound);
@@ -60,15 +60,15 @@ class SanitizedLaunch {
 
   const Kernel& kernel() const { return kernel_; }
   const Launch& launch() const { return launch_; }
-  // "buffer 1 ('in', float32 [30])".
+  // Returns "buffer 1 ('in', float32 [30])".
   std::string describe_buffer(unsigned index) const;
-  // What a kernel reaches by a buffer: where it begins, and how many bytes there are.
+  // Returns the memory that a kernel reaches through a buffer: its start, and its size in bytes.
   std::pair<const void*, uint64_t> memory_of(unsigned index) const;
 
-  // The launch in progress; null outside of one.
+  // Returns the launch in progress; null outside of one.
   static const SanitizedLaunch* current();
 
-  // Passes warnings on and, when launches halt, raises the errors; else keeps them for
+  // Issues warnings and, when launches halt, raises the errors; otherwise keeps them for
   // raise_kept_findings().
   void finish();
 
@@ -87,17 +87,16 @@ class SanitizedLaunch {
   std::vector<Counted> findings_;
 };
 
-// Whether a launch with findings raises at once (METALOPS_SANITIZE_HALT); otherwise they are kept.
-// Returns what was before.
+// Sets whether a launch with findings raises at once (METALOPS_SANITIZE_HALT) or keeps them.
+// Returns the previous setting.
 bool set_sanitize_halt(bool halt);
 
-// Raises what launches have found since the last time and did not raise. Called where the host
-// waits for the device.
+// Raises the findings kept since the last call. Called where the host waits for the device.
 void raise_kept_findings();
-// The same without raising, for the end of the process.
+// Returns the kept findings without raising, at the end of the process.
 std::vector<Finding> take_kept_findings();
 
-// How findings reach the user. Set by the Python bindings; without them errors are c10::Error and
+// Deliver findings to the user. Set by the Python bindings; without them errors are c10::Error and
 // warnings go through torch's warning handler.
 extern void (*raise_findings)(const std::vector<Finding>& errors);
 extern void (*warn_of_finding)(const Finding& warning);

@@ -1,4 +1,4 @@
-// See fresh_outputs.h.
+// Fills allocations with a pattern and finds outputs that still hold it.
 #include <exec/sanitize/fresh_outputs.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace metalops::exec {
 namespace {
 
-// Larger ones would cost memory that they do not use yet.
+// Larger allocations would commit memory that they do not use yet.
 constexpr uint64_t kLargest = uint64_t{32} << 20;
 
 class Allocations {
@@ -30,8 +30,8 @@ class Allocations {
     std::lock_guard<ForkSafeMutex> lock(mutex_);
     bytes_.erase(static_cast<const uint8_t*>(memory));
   }
-  // Whether an address lies in an allocation of which nothing was written. Once it was, the
-  // allocation is forgotten.
+  // Returns true if an address lies in an allocation that nothing has written. An allocation is
+  // forgotten once it has been written.
   bool is_fresh(const void* address) {
     std::lock_guard<ForkSafeMutex> lock(mutex_);
     auto after = bytes_.upper_bound(static_cast<const uint8_t*>(address));
@@ -45,7 +45,7 @@ class Allocations {
   }
 
  private:
-  std::atomic<bool> any_{false};  // ever
+  std::atomic<bool> any_{false};  // true once there has been one
   ForkSafeMutex mutex_;
   std::map<const uint8_t*, uint64_t> bytes_;
 };
@@ -92,7 +92,7 @@ void FreshOutputs::end() {
       bool written = false;
       for (uint64_t byte = element * output.element_bytes;
            byte < (element + 1) * output.element_bytes; ++byte) {
-        // Kernels that were not compiled with a sanitizer write unseen.
+        // Writes of kernels that were not compiled with a sanitizer are only visible in memory.
         written |= output.written[byte] || output.memory[byte] != kPoison;
       }
       if (!written && unwritten++ == 0) first = element;
@@ -104,7 +104,7 @@ void FreshOutputs::end() {
          << sanitized->describe_buffer(output.index)
          << " unwritten, which nothing has written before: "
          << (unwritten > 1 ? "the first is element " : "element ") << first;
-    // The place of the kernel itself.
+    // Reported at the kernel's entry.
     const auto* entry = reinterpret_cast<const char*>(sanitized->kernel().thread);
     add_finding({"output-not-written", std::move(text).str(), /*warning=*/true, {{entry + 1}}});
   }

@@ -1,5 +1,5 @@
-// Device memory that nothing has written since it was allocated, and what a sanitized launch leaves
-// so of its outputs.
+// Tracks device memory that nothing has written since it was allocated, and the elements of outputs
+// that a sanitized launch leaves unwritten.
 #pragma once
 
 #include <bit>
@@ -10,14 +10,14 @@
 
 namespace metalops::exec {
 
-// Fills an allocation with a pattern and remembers it, until it is freed; does nothing unless
-// kernels are sanitized. Called by the allocator.
+// Fills an allocation with a pattern and records it until it is freed; does nothing unless kernels
+// are sanitized. Called by the allocator.
 void note_allocation(void* memory, uint64_t bytes);
 void note_free(const void* memory);
 
 class FreshOutputs {
  public:
-  // Looks which outputs of the launch lie in allocations that hold the pattern alone.
+  // Finds the outputs of the launch in allocations that hold only the pattern.
   void begin(const Kernel& kernel, const Launch& launch);
   void write(const void* address, uint64_t bytes) {
     for (Output& output : outputs_) {
@@ -25,7 +25,7 @@ class FreshOutputs {
       if (offset < output.written.size()) note(output, offset, bytes);
     }
   }
-  // Reports elements that hold the pattern still.
+  // Reports elements that still hold the pattern.
   void end();
 
  private:
@@ -33,7 +33,7 @@ class FreshOutputs {
     uint32_t index;
     uint32_t element_bytes;
     const uint8_t* memory;
-    std::vector<bool> written;  // for each byte
+    std::vector<bool> written;  // one flag per byte
   };
   static void note(Output& output, uint64_t offset, uint64_t bytes);
 

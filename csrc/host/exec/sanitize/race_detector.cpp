@@ -1,4 +1,4 @@
-// See race_detector.h.
+// Drives ThreadSanitizer's runtime: fibers as views of GPU threads, barriers, and reports.
 #include <exec/sanitize/race_detector.h>
 
 #include <c10/util/Exception.h>
@@ -17,7 +17,7 @@ using msl::abi::kSimdWidth;
 
 namespace {
 
-// mem_flags (msl/atomic.h).
+// Bits of mem_flags (msl/atomic.h).
 constexpr uint32_t kMemDevice = 1;
 constexpr uint32_t kMemThreadgroup = 2;
 constexpr uint32_t kMemTexture = 4;
@@ -28,23 +28,23 @@ bool names(uint32_t mem_flags, RaceDetector::View view) {
 
 constexpr unsigned kWithoutOrdering = 1;  // flag of __tsan_switch_to_fiber
 
-// Kernels that do not synchronise have at most this many views at once; their threads take turns.
+// Maximum number of views for kernels that do not synchronise; their threads take turns with them.
 constexpr uint32_t kUnsynchronisedFibers = 256;
 constexpr uint32_t kSynchronisedFibers = 1024;
 constexpr uint64_t kMaxSets = 16;
 
-// Fibers that the runtime tells apart at a time: when there are more, they take each other's slots.
-constexpr uint32_t kSlots = 255 - 32;  // others are threads of the process
-std::atomic<uint32_t> fibers_made{0};  // they are kept
+// Number of fibers that the runtime distinguishes at a time; more of them take each other's slots.
+constexpr uint32_t kSlots = 255 - 32;  // the other slots are for threads of the process
+std::atomic<uint32_t> fibers_made{0};  // fibers are never destroyed
 
 constexpr uint32_t kVariableBytes = 64 * 1024;
 
-// The name of a thread: an address of code that does not exist, at the bottom of its call stack.
+// The name of a thread: an address outside of all code, at the bottom of its call stack.
 constexpr uint64_t kNameMark = uint64_t{1} << 57;
 uint64_t name_of(uint64_t group, uint32_t thread) { return kNameMark | group << 10 | thread; }
 bool is_name(const void* pc) { return reinterpret_cast<uint64_t>(pc) >> 56 == kNameMark >> 56; }
 
-// ---- what the runtime reports -------------------------------------------------------------------
+// ---- reports of the runtime ---------------------------------------------------------------------
 
 constexpr int kMaxFrames = 16;
 struct ReportedAccess {
@@ -61,7 +61,7 @@ struct Report {
 Report report;
 bool reported = false;
 
-// Called by the runtime under its own locks: only notes it down.
+// Called by the runtime under its own locks: only records the report.
 void on_race(void* data) {
   using GetData =
       int (*)(void*, const char**, int*, int*, int*, int*, int*, int*, int*, void**, unsigned long);
@@ -85,8 +85,8 @@ void on_race(void* data) {
   reported = true;
 }
 
-// Whose access it is, and the instructions in the kernel's library; nothing for accesses of the
-// host.
+// The GPU thread of an access, and the instructions in the kernel's library; empty for accesses of
+// the host.
 struct Accessor {
   bool is_thread = false;
   uint64_t group = 0;
@@ -140,8 +140,7 @@ std::string describe_location(const SanitizedLaunch& sanitized, const void* addr
 
 }  // namespace
 
-// ---- the runtime
-// ---------------------------------------------------------------------------------
+// ---- the runtime --------------------------------------------------------------------------------
 
 struct RaceDetector::Runtime {
   template <class T>
@@ -198,8 +197,7 @@ RaceDetector::RaceDetector(std::unique_ptr<Runtime> runtime) : runtime_(std::mov
 
 RaceDetector::~RaceDetector() = default;
 
-// ---- launches and groups
-// -------------------------------------------------------------------------
+// ---- launches and groups ------------------------------------------------------------------------
 
 void RaceDetector::launch_begins(const Kernel& kernel, const Launch& launch, Shuffle& shuffle) {
   quiet_.emplace();
@@ -218,7 +216,7 @@ void RaceDetector::launch_begins(const Kernel& kernel, const Launch& launch, Shu
   silenced_.clear();
   threads_begun_ = 0;
   reported = false;
-  // Behind all earlier launches, whichever CPU thread made them.
+  // Ordered after all earlier launches, whichever CPU thread made them.
   runtime_->acquire(launches_);
   runtime_->release(launches_);
 }
@@ -247,8 +245,8 @@ uint8_t* RaceDetector::group_begins(uint64_t order, uint64_t index, bool needs_m
   }
   for (uint32_t thread = 0; thread < group_threads_; ++thread) atomics_read_[thread].clear();
   if (!synchronises_ && !needs_memory) return nullptr;
-  // The runtime forgets what it knew of the memory when it is mapped; while it ignores writes, it
-  // does not take the mapping itself for one.
+  // Mapping memory makes the runtime forget its history; while writes are ignored it does not
+  // record the mapping itself as one.
   runtime_->ignore_writes("", 0);
   void* memory = mmap(nullptr, ThreadgroupMemory::kBytes + kVariableBytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -264,8 +262,7 @@ void RaceDetector::group_ends() {
   memory_ = nullptr;
 }
 
-// ---- views
-// ---------------------------------------------------------------------------------------
+// ---- views --------------------------------------------------------------------------------------
 
 RaceDetector::Fiber& RaceDetector::fiber(uint32_t thread, View view) {
   if (view == kThreadgroup) return threadgroup_fibers_[thread];
@@ -279,7 +276,7 @@ void RaceDetector::become(uint32_t thread, View view) {
   Fiber& fiber = this->fiber(thread, view);
   const bool is_first = fiber.launch != launch_;
   if (is_first) {
-    // The device's own memory is handled by the host's thread.
+    // The device's own memory is accessed as the host's thread.
     become_host();
     took_part_.push_back(&fiber);
     fiber.launch = launch_;
@@ -312,9 +309,9 @@ void RaceDetector::acquire(uint32_t thread, View view, Scope scope, uint32_t pha
   if (fibers_made > kSlots) begin_epoch();
 }
 
-// An acquire may give a fiber that has lost its slot another one, without a note of it in the
-// fiber's history; the runtime drops races with accesses that it does not find there. A release
-// writes the note.
+// Records a fiber's new slot. After an acquire a fiber that has lost its slot may have another one,
+// without an event in its history; the runtime drops races with accesses that it does not find
+// there. A release records the event.
 void RaceDetector::begin_epoch() { runtime_->release(epochs_); }
 
 void* RaceDetector::variable() {
@@ -323,8 +320,7 @@ void* RaceDetector::variable() {
   return memory_ + ThreadgroupMemory::kBytes + offset;
 }
 
-// ---- accesses
-// ------------------------------------------------------------------------------------
+// ---- accesses -----------------------------------------------------------------------------------
 
 void RaceDetector::access(uint32_t thread, View view, const void* address, uint64_t bytes,
                           bool write, const void* place) {
@@ -354,7 +350,7 @@ void RaceDetector::atomic(uint32_t thread, View view, const void* address, uint6
   State& state = states_[thread][view];
   state.dirty[kGroup] = state.dirty[kSimdgroup] = true;
   runtime_->enter(place);
-  if (write) {  // adds nothing: the kernel itself changes the value
+  if (write) {  // adds no value: the kernel itself writes it
     if (bytes == 1) runtime_->add8(address, 0, __ATOMIC_RELAXED);
     if (bytes == 4) runtime_->add32(address, 0, __ATOMIC_RELAXED);
     if (bytes == 8) runtime_->add64(address, 0, __ATOMIC_RELAXED);
@@ -364,7 +360,7 @@ void RaceDetector::atomic(uint32_t thread, View view, const void* address, uint6
     if (bytes == 8) runtime_->load64(address, __ATOMIC_RELAXED);
   }
   runtime_->leave();
-  // The bytes of an atomic stand for the variables that its views release to.
+  // The addresses of an atomic's bytes serve as the variables that its views release to.
   for (const View each : {kDevice, kThreadgroup}) {
     void* variable = static_cast<char*>(const_cast<void*>(address)) + (each == kDevice ? 0 : 1);
     const bool releases =
@@ -391,8 +387,7 @@ void RaceDetector::fence(uint32_t thread, uint32_t mem_flags, int order) {
   become_host();
 }
 
-// ---- barriers
-// ------------------------------------------------------------------------------------
+// ---- barriers -----------------------------------------------------------------------------------
 
 void RaceDetector::arrives(uint32_t thread, Scope scope, uint32_t mem_flags) {
   for (const View view : {kDevice, kThreadgroup}) {
@@ -417,7 +412,7 @@ void RaceDetector::leaves(uint32_t thread, Scope scope, uint32_t mem_flags) {
   for (const View view : {kDevice, kThreadgroup}) {
     State& state = states_[thread][view];
     const auto& phases = phases_[index_of(scope, thread)][view];
-    // A thread that runs on may have released to the next phase already.
+    // A thread that runs on may already have released to the next phase.
     const auto complete = uint32_t(phases.variables.size()) - (phases.released ? 1 : 0);
     if (names(mem_flags, view)) {
       state.passed[scope] = complete;
@@ -431,8 +426,7 @@ void RaceDetector::leaves(uint32_t thread, Scope scope, uint32_t mem_flags) {
   }
 }
 
-// ---- reports
-// -------------------------------------------------------------------------------------
+// ---- converting reports to findings -------------------------------------------------------------
 
 void RaceDetector::take_report() {
   reported = false;
@@ -441,10 +435,11 @@ void RaceDetector::take_report() {
   Accessor accessors[2];
   for (int i = 0; i < 2; ++i) {
     if (i < report.accesses) accessors[i] = accessor_of(report.access[i]);
-    // Memory that the host used before, say: launches come after what the host did.
+    // Drops accesses of the host, for example earlier ones to the same memory: launches are ordered
+    // after them.
     if (!accessors[i].is_thread || accessors[i].stack.empty()) return;
   }
-  // A write first: it is the one that comes too early or too late.
+  // Puts a write first: it is the access that comes too early or too late.
   if (report.access[1].write && !report.access[0].write) {
     std::swap(report.access[0], report.access[1]);
     std::swap(accessors[0], accessors[1]);

@@ -38,26 +38,28 @@ namespace metalops::exec {
 
 class RaceDetector {
  public:
-  // Null where the runtime of ThreadSanitizer is not part of the process.
+  // Returns null if the runtime of ThreadSanitizer is not part of the process.
   static std::unique_ptr<RaceDetector> create();
   ~RaceDetector();
 
   void launch_begins(const Kernel& kernel, const Launch& launch, Shuffle& shuffle);
   void launch_ends();
-  // The order-th group to run. Returns fresh memory for it, ThreadgroupMemory::kBytes.
+  // Starts the group that runs as number `order`. Returns fresh memory for it,
+  // ThreadgroupMemory::kBytes.
   uint8_t* group_begins(uint64_t order, uint64_t index, bool needs_memory);
   void group_ends();
 
   enum View : uint32_t { kDevice, kThreadgroup, kViews };
 
-  // `thread` is thread_index_in_threadgroup. `place`: behind the instruction.
+  // `thread` is thread_index_in_threadgroup. `place`: the address after the instruction.
   void access(uint32_t thread, View view, const void* address, uint64_t bytes, bool write,
               const void* place);
   void atomic(uint32_t thread, View view, const void* address, uint64_t bytes, bool write,
               int order, const void* place);
   void fence(uint32_t thread, uint32_t mem_flags, int order);
 
-  // A thread arrives at a barrier; every thread that takes part has; a thread leaves it.
+  // arrives: a thread reaches a barrier. completes: every thread that takes part has. leaves: a
+  // thread goes on.
   enum Scope : uint32_t { kGroup, kSimdgroup };
   void arrives(uint32_t thread, Scope scope, uint32_t mem_flags);
   void completes(Scope scope, uint32_t simdgroup);
@@ -65,24 +67,24 @@ class RaceDetector {
 
  private:
   struct Runtime;
-  // One of the runtime's threads.
+  // A fiber of the runtime.
   struct Fiber {
     void* handle = nullptr;
-    uint64_t launch = 0;  // the last one it took part in
-    uint64_t name = 0;    // whose view it is, in the runtime's call stack
+    uint64_t launch = 0;  // the last one that it took part in
+    uint64_t name = 0;    // of the thread whose view it is, in the runtime's call stack
   };
-  // What the barriers of one kind order: a variable for each time that some thread released to it.
+  // The order established by barriers of one kind: one variable per phase that threads released to.
   struct Phases {
     std::vector<void*> variables;
     bool released = false;  // to the variable after those
   };
   static constexpr uint32_t kMaxThreads = 1024;
   static constexpr uint32_t kScopes = 1 + kMaxThreads / msl::abi::kSimdWidth;
-  // What one view of a thread has done in its group.
+  // The state of one view of a thread in its group.
   struct State {
-    bool dirty[2];          // accessed memory since it was released to the scope
-    uint32_t acquired[2];   // phases that it has acquired
-    uint32_t passed[2];     // phases that it has to acquire before its next access
+    bool dirty[2];          // has accessed memory since its last release to the scope
+    uint32_t acquired[2];   // number of phases acquired
+    uint32_t passed[2];     // number of phases to acquire before its next access
     bool releases_atomics;  // since a fence
   };
 
@@ -91,12 +93,12 @@ class RaceDetector {
     return scope == kGroup ? 0 : 1 + thread / msl::abi::kSimdWidth;
   }
   Fiber& fiber(uint32_t thread, View view);
-  // Lets the runtime take this thread for the view, with everything that is ordered before.
+  // Makes the runtime take this CPU thread for the view, ordered after everything that precedes it.
   void become(uint32_t thread, View view);
   void acquire(uint32_t thread, View view, Scope scope, uint32_t phases);
   void begin_epoch();
   void become_host();
-  void* variable();  // a new one that nothing was released to
+  void* variable();  // returns a new one, to which nothing has been released
   void take_report();
 
   std::unique_ptr<Runtime> runtime_;
@@ -119,9 +121,9 @@ class RaceDetector {
   State states_[kMaxThreads][kViews];
   Phases phases_[kScopes][kViews];
   std::vector<const void*> atomics_read_[kMaxThreads];
-  std::vector<const void*> silenced_;  // places whose races in this launch are known
-  // Their addresses are variables of the runtime: the one orders launches, whichever detector
-  // follows them; the other is never acquired.
+  std::vector<const void*> silenced_;  // places whose races are already reported in this launch
+  // Variables of the runtime, by their addresses. launches_ orders launches, across detectors;
+  // epochs_ is never acquired.
   static inline char launches_[8];
   char epochs_[8];
 };

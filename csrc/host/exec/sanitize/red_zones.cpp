@@ -1,4 +1,4 @@
-// See red_zones.h.
+// Poisons and unpoisons memory with AddressSanitizer's functions.
 #include <exec/sanitize/red_zones.h>
 
 #include <exec/sanitize/sanitizer_runtime.h>

@@ -1,5 +1,5 @@
-// Memory that nothing may touch, marked so for AddressSanitizer. Does nothing where its runtime is
-// not part of the process.
+// Marks memory as inaccessible for AddressSanitizer. Does nothing if its runtime is not part of the
+// process.
 #pragma once
 #include <cstddef>
 
@@ -7,8 +7,8 @@ namespace metalops::exec {
 
 bool has_red_zones();
 
-// Marks whole granules of 8 bytes; of a granule that the range only begins or ends in, what
-// __asan_poison_memory_region does of it.
+// Poisons whole granules of 8 bytes; granules that the range covers only in part are treated as
+// __asan_poison_memory_region treats them.
 void poison(const void* begin, size_t bytes);
 void unpoison(const void* begin, size_t bytes);
 

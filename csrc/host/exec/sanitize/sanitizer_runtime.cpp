@@ -1,4 +1,4 @@
-// See sanitizer_runtime.h.
+// Looks up sanitizer functions and silences their reports.
 #include <exec/sanitize/sanitizer_runtime.h>
 
 #include <dlfcn.h>
@@ -15,7 +15,7 @@ namespace {
 
 using SetReportDescriptor = void (*)(void*);
 
-// Every runtime has its own idea of where reports go; g++ has one runtime for each sanitizer.
+// Each runtime has its own report destination; g++ has one runtime per sanitizer.
 std::vector<SetReportDescriptor> find_report_descriptors() {
   std::vector<SetReportDescriptor> found;
   dl_iterate_phdr(

@@ -1,4 +1,4 @@
-// See scope_operations.h.
+// Compares the sequences of tensor operations of threads.
 #include <exec/sanitize/scope_operations.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ ScopeOperations::Difference ScopeOperations::find(uint32_t threads) const {
     const Difference found = compare(first, operations_[first], thread, operations_[thread]);
     if (found.operation != nullptr) return found;
   }
-  // The lanes of each simdgroup agree; now those of several simdgroups.
+  // The lanes of each simdgroup agree; compare simdgroups with each other.
   const auto of_group = [&](uint32_t thread) {
     Operations result;
     std::copy_if(operations_[thread].begin(), operations_[thread].end(), std::back_inserter(result),

@@ -1,5 +1,5 @@
-// Which operations on tensors the threads of a group have come to, in order: those of a scope, a
-// simdgroup or the whole group, must come to the same ones.
+// Records the operations on tensors that the threads of a group reach, in order. All threads of a
+// scope, a simdgroup or the whole group, must reach the same ones.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ class ScopeOperations {
   struct Operation {
     uint32_t simdgroups;  // of its scope
     const char* name;
-    uint64_t kind;  // the same for those that are one operation
+    uint64_t kind;  // equal for calls that form one operation
     const void* place;
   };
 
@@ -26,8 +26,8 @@ class ScopeOperations {
   }
   bool is_empty() const { return is_empty_; }
 
-  // What a thread does, and another one of its scope does not: that comes to `other` in its place,
-  // or to none (null).
+  // An operation that a thread reaches and another thread of its scope does not: that one reaches
+  // `other` instead, or none (null).
   struct Difference {
     uint32_t thread;
     uint32_t other_thread;

@@ -1,4 +1,4 @@
-// See shuffled_order.h.
+// Pseudorandom numbers and permutations.
 #include <exec/sanitize/shuffled_order.h>
 
 #include <c10/util/Exception.h>
@@ -11,7 +11,7 @@
 namespace metalops::exec {
 namespace {
 
-// SplitMix64's output function.
+// The output function of SplitMix64.
 uint64_t mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
   x = (x ^ (x >> 27)) * 0x94d049bb133111eb;

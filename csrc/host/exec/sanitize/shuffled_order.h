@@ -1,26 +1,26 @@
-// The order in which a sanitized launch runs its threadgroups and their threads: shuffled, and the
-// same again for the same seed.
+// The order in which a sanitized launch runs its threadgroups and their threads: shuffled, and
+// reproducible for the same seed.
 #pragma once
 
 #include <cstdint>
 
 namespace metalops::exec {
 
-// The seed, METALOPS_SANITIZE_SEED or chosen when the process starts. Setting it starts the
-// sequence of launches over.
+// Returns the seed, METALOPS_SANITIZE_SEED or chosen when the process starts. Setting it restarts
+// the sequence of launches.
 uint64_t shuffle_seed();
 void set_shuffle_seed(uint64_t seed);
 
-// Random numbers of one launch.
+// The random numbers of one launch.
 class Shuffle {
  public:
-  // The next launch of the sequence.
+  // Starts the next launch of the sequence.
   Shuffle();
 
   uint32_t below(uint32_t bound) {
     return uint32_t((uint64_t(uint32_t(next() >> 32)) * bound) >> 32);
   }
-  // A bit that is set in the mask, which has one.
+  // Returns one of the bits that are set in the mask, which must not be 0.
   uint32_t bit_of(uint32_t mask);
 
  private:

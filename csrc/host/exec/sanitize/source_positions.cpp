@@ -1,6 +1,7 @@
-// See source_positions.h. The front end puts every token of the Metal source on a line of its own
-// in the C++ that it emits, and keeps a table of them (python/metalops/msl/token_lines.py): a line
-// in the debug information is a place in the Metal source.
+// Maps addresses to the Metal source by way of debug information. The front end puts every token of
+// the Metal source on a line of its own in the C++ that it emits, and keeps a table of them
+// (python/metalops/msl/token_lines.py): a line in the debug information is a position in the Metal
+// source.
 #include <exec/sanitize/source_positions.h>
 
 #include <fcntl.h>
@@ -26,7 +27,7 @@ std::string& address_reader() {
   return *path;
 }
 
-// What a program prints. It runs without the libraries that are preloaded into this process.
+// Returns a program's output. It runs without the libraries that are preloaded into this process.
 std::string output_of(const std::vector<std::string>& command) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return "";
@@ -62,7 +63,7 @@ std::string output_of(const std::vector<std::string>& command) {
   return text;
 }
 
-// The table of a library that was built with a sanitizer.
+// The token table of a library that was built with a sanitizer.
 class Positions {
  public:
   explicit Positions(const void* table) : header_(static_cast<const uint32_t*>(table)) {
@@ -75,7 +76,7 @@ class Positions {
     lines_ = header_ + 2 + (names + 3) / 4;
   }
 
-  // "file:line:column" for a line (from 1) of the emitted text, or "".
+  // Returns "file:line:column" for a line (from 1) of the emitted text, or "".
   std::string operator[](uint32_t line) const {
     if (line == 0 || line > header_[1]) return "";
     const uint32_t* place = lines_ + 3 * (line - 1);
@@ -93,7 +94,8 @@ class Positions {
 
 constexpr std::string_view kEmittedFile = "kernels.cpp:";
 
-// The line in a line of addr2line's output, when that is about the emitted text; else 0.
+// Parses a line of addr2line's output: returns the line number if it is about the emitted text,
+// otherwise 0.
 uint32_t emitted_line(const std::string& text) {
   const size_t at = text.rfind(kEmittedFile);
   if (at == std::string::npos) return 0;
@@ -113,7 +115,7 @@ Stack stack_of(const void* pc, const void* frame) {
     const auto* caller = reinterpret_cast<const void*>(at[1]);
     if (caller == nullptr || library_base(caller) != library) break;
     if (caller != pc || stack.size() > 1) stack.push_back(caller);
-    // Frames of one stack lie above each other and close together.
+    // Frames of one stack are at increasing addresses and close together.
     if (above <= at || above - at > (1 << 20)) break;
     at = above;
   }
@@ -128,7 +130,7 @@ std::string describe(const Stack& stack) {
   std::vector<std::string> command = {address_reader(), "-i", "-e", module.file};
   for (const void* address : stack) {
     std::ostringstream offset;
-    // Of the call, not of where it returns to.
+    // The address of the call, one before the return address.
     offset << std::hex << "0x" << reinterpret_cast<uintptr_t>(address) - 1 - module.base;
     command.push_back(offset.str());
   }

@@ -1,4 +1,4 @@
-// See threadgroup_memory.h.
+// Layout and checks of threadgroup memory in sanitized launches.
 #include <exec/sanitize/threadgroup_memory.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ using msl::abi::ArgumentKind;
 namespace {
 
 constexpr uint32_t kGap = 128;
-constexpr uint32_t kMaxVariables = 64;  // as many as Group::offsets has
+constexpr uint32_t kMaxVariables = 64;  // the size of Group::offsets
 
 uint32_t round_up(uint32_t value, uint32_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -30,7 +30,7 @@ void ThreadgroupMemory::begin(const Kernel& kernel, const Launch& launch, msl::a
   launch_ = &launch;
   memory_ = nullptr;
   const uint32_t bytes = kernel.static_threadgroup_bytes;
-  // Each variable takes 16 bytes or more of what the kernel declares.
+  // Each variable takes at least 16 of the bytes that the kernel declares.
   const uint32_t variables = std::min(kMaxVariables, bytes / 16);
   group.static_bytes = bytes + variables * 2 * kGap;
   used_ = round_up(group.static_bytes, kGap);

@@ -1,5 +1,5 @@
-// The threadgroup memory of a sanitized launch: filled with a pattern when a group begins,
-// variables apart from each other, and a note of each byte whether it belongs to a variable and was
+// Threadgroup memory of a sanitized launch: filled with a pattern when a group begins, with gaps
+// between variables, and with a state for each byte: whether it belongs to a variable and has been
 // written.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace metalops::exec {
 
-// What memory that nothing has written holds: not a number in every floating-point type.
+// The content of memory that nothing has written: NaN in every floating-point type.
 constexpr uint8_t kPoison = 0xff;
 
 class ThreadgroupMemory {
@@ -18,13 +18,14 @@ class ThreadgroupMemory {
   // A multiple of the page size.
   static constexpr uint32_t kBytes = 64 * 1024;
 
-  // Fills in what does not depend on the place of the memory: group.static_bytes.
+  // Fills in group.static_bytes, which does not depend on the address of the memory.
   void begin(const Kernel& kernel, const Launch& launch, msl::abi::Group& group);
   bool is_used() const { return used_ != 0; }
-  // Lets the group use `memory`, kBytes of it.
+  // Makes the group use `memory`, of kBytes.
   void group_begins(uint8_t* memory, msl::abi::Group& group);
   void group_ends();
-  // Runtime::place_variable, with room between variables. ~0 when there is none left.
+  // Implements Runtime::place_variable, with gaps between variables. Returns ~0 when no room is
+  // left.
   uint32_t place(msl::abi::Group& group, uint32_t bytes, uint32_t alignment);
 
   bool contains(const void* address) const {
@@ -34,7 +35,7 @@ class ThreadgroupMemory {
     return uint64_t(static_cast<const uint8_t*>(address) - memory_);
   }
 
-  // For accesses to memory that it contains.
+  // Check accesses to memory that it contains.
   enum class Problem { kNone, kUnwritten, kOutside };
   Problem read(const void* address, uint64_t bytes) const;
   Problem write(const void* address, uint64_t bytes);

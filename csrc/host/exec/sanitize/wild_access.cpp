@@ -1,4 +1,4 @@
-// See wild_access.h.
+// The fault handler that throws WildAccess in kernels.
 #include <exec/sanitize/wild_access.h>
 
 #include <signal.h>
@@ -21,17 +21,17 @@ struct Fault {
 };
 thread_local Fault fault;
 
-// Continues where the faulting instruction stood, as if that had called it.
+// Continues at the faulting instruction, as if it had called this function.
 [[noreturn]] void throw_fault() {
   add_fault(fault.instruction, fault.frame, fault.address);
   throw WildAccess();
 }
 
-// Faults this close to the stack pointer are overflows of the stack, which the engines report.
+// Faults this close to the stack pointer are stack overflows, which the engines report.
 constexpr uintptr_t kStackReach = 1 << 20;
 
-// Redirects the machine state of a signal handler to throw_fault; false when the fault is not a
-// kernel's.
+// Redirects the machine state of a signal handler to throw_fault; returns false when the fault is
+// not a kernel's.
 bool redirect(const siginfo_t* info, void* signal_context) {
   if (SanitizedLaunch::current() == nullptr) return false;
   auto& machine = static_cast<ucontext_t*>(signal_context)->uc_mcontext;
@@ -54,8 +54,8 @@ bool redirect(const siginfo_t* info, void* signal_context) {
   if (module_of(at).positions == nullptr) return false;
   fault = {at, reinterpret_cast<const void*>(frame), info->si_addr};
 #if defined(__x86_64__)
-  // Below what a leaf function may keep under the stack pointer. Unwinding looks up the byte before
-  // a return address.
+  // Skips the red zone that a leaf function may use below the stack pointer. Unwinding looks up the
+  // byte before a return address.
   stack = greg_t(((uintptr_t(stack) - 128) & ~uintptr_t{15}) - 8);
   *reinterpret_cast<const void**>(stack) = at + 1;
 #else

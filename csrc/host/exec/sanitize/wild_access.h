@@ -1,5 +1,5 @@
-// Accesses of kernels to addresses where there is no memory at all, such as x[i - 1] for an
-// unsigned i of 0: no sanitizer survives them.
+// Accesses of kernels to unmapped addresses, such as x[i - 1] for an unsigned i of 0: a sanitizer
+// alone does not survive them.
 #pragma once
 
 namespace metalops::exec {
@@ -8,8 +8,8 @@ namespace metalops::exec {
 // on.
 struct WildAccess {};
 
-// From now on a memory fault in a kernel that was built with a sanitizer, during a sanitized
-// launch, throws WildAccess.
+// Makes memory faults during sanitized launches, in kernels that were built with a sanitizer, throw
+// WildAccess.
 void catch_wild_accesses();
 
 }  // namespace metalops::exec
