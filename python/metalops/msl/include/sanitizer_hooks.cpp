@@ -30,7 +30,7 @@ EXPORT void __tsan_on_report(void* report) {
   if (metalops_on_race != nullptr) metalops_on_race(report);
 }
 
-// What every description of undefined behaviour begins with.
+// The common beginning of all descriptions of undefined behaviour.
 struct Place {
   const char* file;
   uint32_t line;
@@ -64,7 +64,8 @@ static void remember(struct Place* place, uint32_t column) {
   pthread_mutex_unlock(&reported_mutex);
 }
 
-// Lets every place be reported again. Called before the libraries they belong to can be unloaded.
+// Makes every place be reported again. Called before the libraries that contain them can be
+// unloaded.
 EXPORT void metalops_report_again() {
   pthread_mutex_lock(&reported_mutex);
   for (size_t i = 0; i < reported_count; ++i) {
@@ -74,8 +75,8 @@ EXPORT void metalops_report_again() {
   pthread_mutex_unlock(&reported_mutex);
 }
 
-// The handlers that the compiler's code calls: the first argument describes the place, up to three
-// more are values. The runtime's own handler does the work.
+// The handlers that compiled code calls: the first argument describes the place, up to three more
+// are values. The runtime's own handler does the work.
 #define HANDLER(NAME)                                                                            \
   EXPORT void __ubsan_handle_##NAME(void* data, uintptr_t a, uintptr_t b, uintptr_t c) {         \
     typedef void (*Handler)(void*, uintptr_t, uintptr_t, uintptr_t);                             \

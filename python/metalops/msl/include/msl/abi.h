@@ -1,8 +1,8 @@
 // The binary interface between a kernel library (C++ that metalops.msl emits from Metal source,
-// compiled by whatever compiler is at hand) and the software Metal device that runs it. Both sides
+// compiled by any available compiler) and the software Metal device that runs it. Both sides
 // include this file and nothing else of each other. No standard header is included here, because
 // emitted code lives in a namespace that must stay free of libc's names. Any change of layout
-// raises kAbiVersion, but for functions behind the last one of Runtime that only sanitized code
+// increments kAbiVersion, except for functions at the end of Runtime that only sanitized code
 // calls, which is never kept from one device to the next.
 #pragma once
 
@@ -21,10 +21,9 @@ constexpr u32 kMaxBuffers = 31;              // Metal's buffer argument table
 constexpr u32 kSimdWidth = 32;               // every Apple GPU
 constexpr u32 kMaxThreadgroupBytes = 32768;  // Apple GPUs, family 4 and later
 
-// ---- what the device tells a kernel
-// -------------------------------------------------------------------------
+// ---- what the device tells a kernel -------------------------------------------------------------
 
-// One dispatchThreads call. The same for all its threads.
+// One dispatchThreads call. Shared by all its threads.
 struct Launch {
   void* buffers[kMaxBuffers];     // device addresses, offset already applied; null where nothing is
                                   // bound
@@ -35,8 +34,8 @@ struct Launch {
   u32 groups[3];                       // threadgroups_per_grid, partial groups counted
 };
 
-// The threadgroup being run: its place, its actual size (smaller than Launch::group at the grid's
-// end), its memory.
+// The threadgroup being run: its position, its actual size (smaller than Launch::group at the
+// grid's end), its memory.
 struct Group {
   const Launch* launch;
   u32 position[3];                    // threadgroup_position_in_grid
@@ -58,29 +57,29 @@ struct Thread {
   u32 index;        // thread_index_in_threadgroup, over the actual size of the group
 };
 
-// Room for the variables of a group's threads, for engines that run a group in one go: a stack.
+// Memory for the privatised variables of a group's threads (context arrays), for engines that run a
+// group with one call. Used as a stack.
 struct Scratch {
   u8* next;
   u8* end;
-  u32 lane;  // that a function of a simdgroup is run for: the result of Runtime::lane
+  u32 lane;  // the lane for which a simdgroup function runs: the result of Runtime::lane
 };
 
-// ---- what a kernel asks of the device
-// -----------------------------------------------------------------------
+// ---- what a kernel asks of the device -----------------------------------------------------------
 
-// The place of a synchronising call, or of a call or loop in which there is one, in the Metal
-// source. Ids grow in the order in which a function's places are run; Library::sites maps an id to
+// The position in the Metal source of a synchronising call, or of a call or loop that contains one.
+// Ids increase in the order in which a function reaches its positions; Library::sites maps an id to
 // a line.
 struct Site {
   u32 id;
   u32 mem_flags;  // of barriers: the memory that they order (metal::mem_flags)
 };
 
-// The calls and loops that a thread is in, the outermost first, two steps each: the id, and how
-// many iterations of the loop, or operands of the call, are over. With the id of the
-// operation it waits at, that is the point of the run where a thread is, and such points are in
-// lexicographic order: the lanes at the first one are those that a GPU would run now, and lanes
-// that diverged meet again where the if, loop or call ends that parted them.
+// The calls and loops that a thread is in, outermost first, two steps each: the id, and the number
+// of completed iterations of the loop, or of evaluated operands of the call. Together with the id
+// of the operation at which it waits, that is the thread's point in the program, and points are
+// ordered lexicographically: a GPU would now run the lanes at the first one. Diverged lanes
+// reconverge at the end of the if, loop or call that split them.
 struct Path {
   static constexpr u32 kMaxDepth = 126;
   u32 depth;
@@ -90,28 +89,30 @@ struct Path {
 // Combines the operands of the lanes in `mask` (in[l], out[l] are valid for those lanes only).
 typedef void (*SimdFunction)(const void* const* in, void* const* out, u32 mask);
 
-// What Metal leaves undefined in a simdgroup operation.
+// Uses of a simdgroup operation that Metal leaves undefined.
 enum class Undefined : u32 {
   kAbsentLane,  // the value of a lane that takes no part (value: that lane)
-  kNoSuchLane,  // the value of a lane beyond the simdgroup or quadgroup (value: what was asked for)
+  kNoSuchLane,  // the value of a lane beyond the simdgroup or quadgroup (value: the lane requested)
   kNotUniform,  // an amount that must be the same for all lanes and is not (value: the other
                 // amount)
   kNotAll,      // an operation that all lanes must take part in (value: how many do)
 };
 
-// How tensors are misused; the numbers that say more.
+// Misuses of tensors, with the numbers that describe them.
 enum class Misuse : u32 {
-  kInnermostStride,  // of an operand it is not 1: {stride}
-  kSmallOperand,     // whose static extent is less than the tile's: {dimension, extent, needed}
-  kShortOperand,     // with less than a static inner dimension: {dimension, extent, needed}
-  kSliceOutside,     // of the tensor: {dimension, origin, extent of the slice, extent}
-  kSliceInBlock,     // of elements with one scale: {dimension, origin, elements of a block}
+  kInnermostStride,  // the operand's innermost stride is not 1: {stride}
+  kSmallOperand,     // the operand's static extent is less than the tile's: {dimension, extent,
+                     // needed}
+  kShortOperand,     // the operand is shorter than a static K: {dimension, extent, needed}
+  kSliceOutside,  // the slice exceeds the tensor: {dimension, origin, extent of the slice, extent}
+  kSliceInBlock,  // the slice splits a block of elements with one scale: {dimension, origin,
+                  // elements of a block}
 };
 
 enum class Access : u32 { kRead, kWrite, kUpdate };  // kUpdate: an atomic read and write
 
-// Filled in by the device and handed to metalops_bind before any kernel of the library runs. These
-// functions may throw (C++ exceptions cross kernel frames), for instance when a kernel without a
+// Filled in by the device and passed to metalops_bind before any kernel of the library runs. These
+// functions may throw (C++ exceptions cross kernel frames), for example when a kernel without a
 // fiber reaches a barrier.
 struct Runtime {
   u32 abi_version;
@@ -119,21 +120,22 @@ struct Runtime {
   void (*simdgroup_barrier)(Site);
   void (*simd)(Site, const void* in, void* out, SimdFunction);
   u32 (*lane)();              // thread_index_in_simdgroup of the running thread
-  const Thread* (*thread)();  // that runs, on a fiber
+  const Thread* (*thread)();  // the running thread, on a fiber
   u32 (*active_mask)();       // lanes of its simdgroup that exist and have not returned
-  Path* (*path)();            // of the running thread; the same during all its run
-  // The offset in Group::static_memory of a variable that has none yet.
+  Path* (*path)();            // of the running thread; constant while it runs
+  // Returns the offset in Group::static_memory of a variable that has none yet.
   u32 (*place_variable)(Group*, u32 bytes, u32 alignment);
   // Called by SimdFunctions, for one of their lanes.
   void (*undefined)(Undefined, u32 lane, u32 value);
   void (*log)(const char* text, u32 length);
   void (*fail)(const char* message);  // throws; does not return
-  // Of a group that runs in one go: threads of a simdgroup are at a barrier, and threads of one,
-  // the same or another, at a barrier before that the former did not come to. Throws.
+  // Called by the group engine's kernels when barriers do not match: threads of `simdgroup` are at
+  // a barrier, and threads of `before_simdgroup`, perhaps the same one, at an earlier barrier that
+  // the former did not reach. Throws.
   void (*different_barriers)(u32 simdgroup, Site, u32 before_simdgroup, Site before);
 
   // Called by code that was compiled with a sanitizer (msl/instrument.h). `place` is an address of
-  // machine code just behind the access. These do not throw.
+  // machine code just after the access. These do not throw.
   void (*access)(const void* address, u64 bytes, Access, const void* place);
   void (*atomic)(const void* address, u64 bytes, Access, i32 order, const void* place);
   void (*fence)(u32 mem_flags, i32 order);
@@ -142,17 +144,18 @@ struct Runtime {
 
   // Called by sanitized code for tensors (msl/tensor_checks.h). operand: "left operand" and so on.
   void (*misuse)(Misuse, const char* operand, const i64* numbers, const void* place);
-  // The running thread comes to an operation that all threads of so many simdgroups, one or those
-  // of the threadgroup, run together. `kind` is the same for all that run the same one.
+  // The running thread reaches an operation that all threads of `simdgroups` simdgroups, one or
+  // those of the threadgroup, run together. `kind` is equal for all threads that run the same
+  // operation.
   void (*scope_operation)(u32 simdgroups, const char* name, u64 kind, const void* place);
-  // The running thread's part of a cooperative tensor: `count` elements that nothing has written,
-  // of which exist those with exists[i] != 0; and elements that are copied from another one's.
+  // elements_begin: declares the running thread's share of a cooperative tensor, `count` elements
+  // that nothing has written, of which those with exists[i] != 0 exist. elements_copied: elements
+  // copied from another tensor.
   void (*elements_begin)(void* elements, u32 element_bytes, const u8* exists, u32 count);
   void (*elements_copied)(void* to, const void* from);
 };
 
-// ---- what a library tells the device
-// ------------------------------------------------------------------------
+// ---- what a library tells the device ------------------------------------------------------------
 
 enum class ArgumentKind : u32 {
   kBuffer,       // device or constant pointer or reference; index: [[buffer(n)]]
@@ -160,7 +163,8 @@ enum class ArgumentKind : u32 {
   kBuiltin,      // name: the attribute, e.g. "thread_position_in_grid"
 };
 
-// How a builtin varies; what a vectorising engine has to know.
+// How a builtin varies across threads (uniform, affine in the lane, varying), for vectorising
+// engines.
 enum class Variation : u32 { kNone, kUniformGrid, kUniformGroup, kAffineLane, kPerLane };
 
 struct Argument {
@@ -181,12 +185,12 @@ struct Kernel {
   u32 argument_count;
   u32 static_threadgroup_bytes;
   u32 max_threads_per_threadgroup;  // 1024, or [[max_total_threads_per_threadgroup(n)]]
-  // Whether `loop` is right for several threads at once only where no buffer that is written shares
-  // memory with another one.
+  // 1 if `loop` may run several threads at once only where no written buffer overlaps another one.
   u32 needs_separate_buffers;
-  // Engines, null where one cannot run this kernel. `loop` runs threads [begin, end) of the
-  // flattened grid (x fastest) and exists for kernels that never synchronise; `group` runs a
-  // threadgroup, and `thread` one thread. Those that synchronise have at least one of the two.
+  // Entry points for the engines, null where an engine cannot run this kernel. `loop` runs threads
+  // [begin, end) of the flattened grid (x fastest) and exists for kernels that never synchronise;
+  // `group` runs a threadgroup, and `thread` one thread. Kernels that synchronise have at least one
+  // of the last two.
   void (*loop)(const Launch*, u64 begin, u64 end);
   void (*group)(const Launch*, Group*, Scratch*);
   void (*thread)(const Launch*, const Thread*);
@@ -197,7 +201,7 @@ struct FunctionConstant {
   i32 index;
   u32 bytes;
   void* value;     // storage of the constant in the library
-  u8* is_defined;  // storage behind is_function_constant_defined(name)
+  u8* is_defined;  // storage for is_function_constant_defined(name)
 };
 
 struct SourceLocation {
@@ -206,8 +210,8 @@ struct SourceLocation {
   u32 column;
 };
 
-// Instruction set extensions the library was compiled for; the device refuses a library its CPU
-// cannot run.
+// Instruction set extensions that the library was compiled for; the device rejects a library that
+// its CPU cannot run.
 enum CpuFeature : u32 {
   kAvx = 1,
   kAvx2 = 2,

@@ -59,7 +59,8 @@ struct array_ref {
   MSL_INLINE constexpr const T* end() const { return first + count; }
 };
 
-// Values known to be equal in all threads: a promise to Apple's compiler, without meaning here.
+// Values known to be uniform (equal in all threads): a promise to Apple's compiler, without effect
+// here.
 template <class T>
 using uniform = T;
 template <class T>

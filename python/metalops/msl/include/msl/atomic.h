@@ -21,7 +21,7 @@ enum memory_order {
   memory_order_seq_cst
 };
 
-// What a barrier or a fence orders, and among whom.
+// The memory that a barrier or fence orders, and the scope in which it does.
 enum class mem_flags : uint {
   mem_none = 0,
   mem_device = 1,
@@ -62,7 +62,7 @@ typedef atomic<ulong> atomic_ulong;
 
 }  // namespace msl::metal
 
-// The compiler's builtin __atomic_NAME, or what instrument.h has in its place.
+// The compiler's builtin __atomic_NAME, or its replacement in instrument.h.
 #if defined(MSL_SANITIZE_ADDRESS) || defined(__CUDACC_RTC__)
 #define MSL_ATOMIC(NAME) msl_support::atomic_##NAME
 #else
@@ -90,7 +90,7 @@ MSL_INLINE constexpr int load_order(metal::memory_order order) {
   return order == metal::memory_order_relaxed ? __ATOMIC_RELAXED : __ATOMIC_SEQ_CST;
 }
 
-// The compiler's builtins take integers: the unsigned integer of the same size.
+// The unsigned integer of the same size: the compiler's builtins take integers.
 template <class T>
 using atomic_bits =
     metal::conditional_t<sizeof(T) == 1, uchar, metal::conditional_t<sizeof(T) == 4, uint, ulong>>;
@@ -113,8 +113,7 @@ MSL_INLINE bool atomic_compare_exchange(volatile metal::atomic<T>* object, T* ex
   if (!done) *expected = bit_cast<T>(seen);
   return done;
 }
-// Replaces the value by update(value); the old value. No store happens when that would change
-// nothing.
+// Replaces the value by update(value) and returns the old value. Does not store if nothing changes.
 template <class T, class F>
 MSL_INLINE T atomic_update(volatile metal::atomic<T>* object, metal::memory_order order, F update) {
   T old = atomic_load(object, metal::memory_order_relaxed);

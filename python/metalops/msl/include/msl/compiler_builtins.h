@@ -1,5 +1,5 @@
 // Builtins of Apple's Metal compiler that headers in the wild call directly (MLX's bf16_math.h).
-// The bool that some take says whether fast math is allowed; it changes nothing here.
+// The bool parameter of some says whether fast math is allowed; it has no effect here.
 #pragma once
 
 #include <msl/simd.h>
@@ -84,7 +84,7 @@ MSL_INLINE bool __metal_isinf(float x, bool = false) { return __builtin_isinf(x)
 MSL_INLINE bool __metal_isnan(float x, bool = false) { return __builtin_isnan(x); }
 MSL_INLINE bool __metal_isnormal(float x, bool = false) { return __builtin_isnormal(x); }
 
-// What a thread asks about itself, in the type of the argument. The names are those of
+// Indices of the running thread, in the type of the argument. The names are those of
 // vocabulary.py's THREAD_NUMBERS: they need a thread that runs alone, or group.h.
 #define MSL_THREAD_NUMBERS(MACRO)                                \
   MACRO(thread_index_in_simdgroup, index % abi::kSimdWidth)      \
@@ -111,7 +111,8 @@ MSL_CONSTANT_NUMBER(thread_execution_width, abi::kSimdWidth)
 MSL_CONSTANT_NUMBER(quadgroup_size, 4)
 #undef MSL_CONSTANT_NUMBER
 
-// The bitwise ones are asked for floats too (as their bits) in overload sets that are never called.
+// The bitwise ones are also instantiated for floats (as their bits), in overload sets that are
+// never called.
 #define MSL_COLLECTIVE(NAME)                                  \
   template <class T>                                          \
   MSL_INLINE T __metal_##NAME(T value, abi::Site site = {}) { \

@@ -1,7 +1,7 @@
-// What the host compiler offers. Included first by every other header of Metal's standard library.
+// Features of the host compiler. Included first by every other header of Metal's standard library.
 //
 // No standard header is ever included: emitted Metal code must not see libc's names (::div,
-// ::index, ::abs ...). What the library needs from the compiler it takes from builtins and
+// ::index, ::abs ...). Whatever the library needs from the compiler comes from builtins and
 // predefined macros.
 #pragma once
 
@@ -11,10 +11,12 @@
 
 #include <msl/abi.h>
 
-// Small functions that must disappear into their callers, or loops over the grid do not vectorise.
+// For small functions that must be inlined into their callers, or loops over the grid do not
+// vectorise.
 #define MSL_INLINE inline __attribute__((always_inline))
 
-// clang unrolls loops of known length before it looks for vectors, and then finds none.
+// clang fully unrolls loops of known length before it vectorises, and then finds nothing to
+// vectorise.
 #ifdef __clang__
 #define MSL_NOT_UNROLLED _Pragma("clang loop unroll(disable)")
 #else
@@ -30,15 +32,15 @@
 #define MSL_NATIVE_HALF 0
 #endif
 
-// Arithmetic of float4 is that of the compiler's own vectors. g++ otherwise sees four numbers, and
-// makes vectors of them across iterations or threads, whose elements it gathers one by one.
+// Arithmetic on float4 uses the compiler's own vectors. Otherwise g++ sees four scalars and
+// vectorises them across iterations or threads, gathering the elements one by one.
 #if defined(__GNUC__) && !defined(__clang__)
 #define MSL_WHOLE_FLOAT4 1
 #else
 #define MSL_WHOLE_FLOAT4 0
 #endif
 
-// Loops whose arrays must be registers on GPUs.
+// For loops whose arrays must be in registers on GPUs.
 #define MSL_UNROLLED
 
 // glibc's vector math library: g++ calls it through the declarations in math_scalar.h, clang
@@ -49,7 +51,7 @@
 #define MSL_SIMD_DECLARATIONS 0
 #endif
 
-// Whether a sanitizer's instrumentation is compiled in (sanitizers.py): then msl/instrument.h takes
+// 1 if a sanitizer's instrumentation is compiled in (sanitizers.py): then msl/instrument.h takes
 // its calls.
 #if defined(MSL_SANITIZE_THREAD) || defined(MSL_SANITIZE_ADDRESS)
 #define MSL_INSTRUMENTED 1
@@ -59,7 +61,7 @@
 
 #if defined(MSL_PORTABLE) && defined(__clang__)
 namespace msl::msl_support {
-// Whether what is compiled a second time for CPUs with wider registers can run.
+// Returns true if the CPU can run the second version of functions, compiled for wider registers.
 inline bool has_wide_registers() {
   static const bool has = [] {
     __builtin_cpu_init();

@@ -1,13 +1,13 @@
-// metal_cooperative_tensor: a tile whose elements the threads of a scope have between them.
+// metal_cooperative_tensor: a tile whose elements are distributed over the threads of a scope.
 #pragma once
 
 #include <msl/execution.h>
 #include <msl/simd.h>
 #include <msl/tensor.h>
 
-// Where the elements of a tile are, a policy: 10 as on Apple GPUs of family 10 (M5) and later, 8 as
-// on those before, 16 as NVIDIA's tensor cores have them (for CUDA only), 0 for a random bijection
-// by MSL_COOPERATIVE_SEED.
+// The layout of tiles, a policy: 10 is that of Apple GPUs of family 10 (M5) and later, 8 that of
+// earlier ones, 16 that of NVIDIA's tensor cores (for CUDA only), 0 a random bijection seeded by
+// MSL_COOPERATIVE_SEED.
 #ifndef MSL_COOPERATIVE_LAYOUT
 #define MSL_COOPERATIVE_LAYOUT 10
 #endif
@@ -17,13 +17,13 @@
 
 namespace msl::msl_impl {
 
-// The element that a thread has in a slot: coordinates as in a tensor, the innermost first.
+// The element in a thread's slot: coordinates as in a tensor, innermost first.
 struct Coordinates {
-  int at[4];  // as many as dimensions
+  int at[4];  // one per dimension
   bool exists;
 };
 
-// Which thread of its scope runs: simdgroup * 32 + lane.
+// Returns the running thread's index in its scope: simdgroup * 32 + lane.
 MSL_INLINE uint thread_in_scope(int simdgroups) {
   if (simdgroups == 0) return 0;
   return simdgroups == 1 ? lane_in_simdgroup() : index_in_threadgroup();
@@ -35,7 +35,7 @@ namespace msl::metal {
 
 // Layout: rank, capacity (slots of each thread), simdgroups (of the scope, 0 for a thread),
 // coordinates(thread, slot), whether load() expands dimensions of size 1, and stores(thread, slot):
-// whether store() of that thread writes the element.
+// true if store() of that thread writes the element.
 template <class ElementType, class Extents, class Layout>
 struct cooperative_tensor {
   using element_type = ElementType;
@@ -88,7 +88,7 @@ struct cooperative_tensor {
   MSL_INLINE const ElementType& operator[](thread_index_type slot) const {
     return *elements_.address(slot);
   }
-  // 0 where the slot has no element.
+  // Returns 0 where the slot has no element.
   MSL_INLINE ElementType get(thread_index_type slot) const {
     return is_valid_element(slot) ? *elements_.address(slot) : ElementType(0);
   }
@@ -134,14 +134,15 @@ struct cooperative_tensor {
   MSL_INLINE const_iterator get_iterator(const ElementType* element) const {
     return {this, thread_index_type(element - elements_.at)};
   }
-  // Of a reduction: the place of the row or column in which an element of the reduced tile is.
+  // For a reduction: returns the position of the row or column that contains an element of the
+  // reduced tile.
   template <class Iterator, class L = Layout>
   MSL_INLINE auto map_iterator(const Iterator& of) -> decltype(L::map_index(of), iterator()) {
     return {this, thread_index_type(L::map_index(of))};
   }
 
-  // From a tensor of the shape of the tile, or with dimensions of size 1 that are the same for all
-  // of it; 0 beyond the tensor's extents.
+  // Loads from a tensor of the tile's shape, or with dimensions of size 1, which are broadcast; 0
+  // beyond the tensor's extents.
   template <class T, class X, class D, class... Tags>
   MSL_INLINE void load(const tensor<T, X, D, Tags...>& source) {
     if constexpr (Layout::rank == 2) {
@@ -165,7 +166,7 @@ struct cooperative_tensor {
           source.msl_has(place.at) ? source.msl_at(place.at) : ElementType(0);
     }
   }
-  // Nothing is written beyond the tensor's extents.
+  // Stores to a tensor; nothing is written beyond its extents.
   template <class T, class X, class D, class... Tags>
   MSL_INLINE void store(const tensor<T, X, D, Tags...>& destination) const {
     static_assert(X::rank() == Layout::rank,

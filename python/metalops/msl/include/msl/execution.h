@@ -1,4 +1,4 @@
-// Which threads run an operation on tensors together.
+// Execution scopes: which threads run an operation on tensors together.
 #pragma once
 
 #include <msl/config.h>
@@ -24,7 +24,7 @@ using execution_simdgroup = execution_simdgroups<1>;
 
 namespace msl::msl_impl {
 
-// simdgroups: 0 for one thread. Said by size(), with which the scope's own assertions come.
+// simdgroups: 0 for one thread. Taken from size(), which triggers the scope's own assertions.
 template <class Scope>
 struct ScopeOf {
   static constexpr bool exists = false;

@@ -1,11 +1,11 @@
-// metal_extents: the shape of a tensor, of which some sizes are part of the type.
+// metal_extents: the shape of a tensor, some of whose sizes are part of the type.
 #pragma once
 
 #include <msl/array.h>
 
 namespace msl::metal {
 
-// A size that is not part of the type.
+// Marks a size that is not part of the type.
 constexpr size_t dynamic_extent = size_t(-1);
 
 template <class IndexType, size_t... E>
@@ -29,7 +29,7 @@ struct extents {
   }
 
   constexpr extents() = default;
-  // The dynamic sizes, in order.
+  // Takes the dynamic sizes, in order.
   template <class... I, class = enable_if_t<sizeof...(I) != 0 && sizeof...(I) == rank_dynamic() &&
                                             (is_convertible_v<I, IndexType> && ...)>>
   MSL_INLINE constexpr explicit extents(I... sizes) : dynamic_{index_type(sizes)...} {}
@@ -37,7 +37,7 @@ struct extents {
   MSL_INLINE constexpr explicit extents(const array<I, N>& sizes) {
     for (size_t i = 0; i < N; ++i) dynamic_[i] = index_type(sizes[i]);
   }
-  // From one of the same rank, whose static sizes are the same or dynamic here.
+  // Converts from extents of the same rank whose static sizes match or are dynamic here.
   template <class I, size_t... F,
             class = enable_if_t<sizeof...(F) == sizeof...(E) &&
                                 ((E == dynamic_extent || F == dynamic_extent || E == F) && ...)>>

@@ -15,8 +15,8 @@ MSL_INLINE constexpr T dot(const vec<T, N>& a, const vec<T, N>& b) {
     return T(a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w);
   }
 }
-// The second argument converts; apart from the form above, which is preferred to a template dot(T,
-// T) of the user's.
+// The second argument converts. Separate from the form above, which is preferred to a user's
+// template dot(T, T).
 template <class T, int N>
 MSL_INLINE constexpr T dot(const vec<T, N>& a, const msl_impl::as_is<vec<T, N>>& b) {
   const vec<T, N>& second = b;

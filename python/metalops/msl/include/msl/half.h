@@ -1,6 +1,6 @@
 // half and bfloat, and as_type.
 //
-// Metal converts bfloat to float (and further) by itself, and floats to bfloat only when asked;
+// Metal converts bfloat to float (and further) implicitly, and float to bfloat only explicitly;
 // both types round after every operation, and mixed with float they give float. bfloat is a struct
 // everywhere, because the compilers' own __bf16 converts too freely; half is the compiler's
 // _Float16, or else a struct.
@@ -21,7 +21,7 @@ MSL_INLINE constexpr To bit_cast(const From& from) {
   return __builtin_bit_cast(To, from);
 }
 
-// Round to nearest even; every NaN becomes the quiet one with the same sign.
+// Rounds to nearest even; every NaN becomes the quiet one with the same sign.
 MSL_INLINE constexpr ushort bfloat_bits(float value) {
 #if defined(__CUDACC_RTC__)
   if (!__builtin_is_constant_evaluated()) return bfloat_bits_of_device(value);
@@ -70,7 +70,7 @@ template <class T>
 using if_integer = metal::enable_if_t<is_integer_scalar<T>>;
 template <class T>
 using if_arithmetic = metal::enable_if_t<is_arithmetic_scalar<T>>;
-// Floating-point types, enumerations, and classes that turn into a number.
+// Floating-point types, enumerations, and classes that convert to a number.
 template <class T>
 using if_converts_to_float =
     metal::enable_if_t<!is_integer_scalar<T> && metal::is_convertible_v<const T&, float>>;
@@ -170,7 +170,7 @@ struct bfloat {
   template <class T, class = msl_impl::if_converts_to_float<T>, int = 0>
   MSL_INLINE explicit constexpr bfloat(const T& v) : bits(msl_impl::bfloat_bits(float(v))) {}
 
-  // Objects of classes that turn into a number may be assigned.
+  // Assigns objects of classes that convert to a number.
   template <class T, class = msl_impl::if_converts_to_float<T>,
             class = metal::enable_if_t<__is_class(T) && !msl_impl::is_arithmetic_scalar<T>>>
   MSL_INLINE constexpr bfloat& operator=(const T& v) {
@@ -179,7 +179,7 @@ struct bfloat {
 
   MSL_INLINE constexpr float value() const { return msl_impl::bit_cast<float>(uint(bits) << 16); }
   MSL_SMALL_FLOAT(bfloat)
-  // bfloat with half: both become float.
+  // bfloat with half: both are converted to float.
 #define MSL_WITH_HALF(op)                                           \
   friend MSL_INLINE constexpr float operator op(bfloat a, half b) { \
     return a.value() op float(b);                                   \
@@ -212,14 +212,14 @@ struct bfloat {
 
 namespace msl_impl {
 
-// Whether a scalar of type From becomes a To without being asked.
+// True if a scalar of type From converts to To implicitly.
 template <class From, class To>
 inline constexpr bool converts_silently =
     same<From, To> ||
     (kind<To> == Kind::kBfloat ? is_integer_scalar<From>
                                : (kind<From> != Kind::kBfloat || same<To, float>));
 
-// float for half and bfloat, the type itself otherwise: what arithmetic on T is done in.
+// The type in which arithmetic on T is done: float for half and bfloat, otherwise T.
 template <class T>
 using computing_t =
     metal::conditional_t<kind<T> == Kind::kHalf || kind<T> == Kind::kBfloat, float, T>;

@@ -1,9 +1,9 @@
-// What a sanitizer's instrumentation calls, for kernels compiled with -fsanitize=thread, or with
-// -fsanitize=address and outlined checks (--param asan-instrumentation-with-call-threshold=0). The
-// functions are the library's own, hidden, and pass every access on to the device with the place in
-// the code. So the device sees each access in both modes, asks the sanitizer's runtime about it
-// (which keeps one state for each GPU thread), and looks for reads of memory that nothing has
-// written.
+// Functions that a sanitizer's instrumentation calls, for kernels compiled with -fsanitize=thread,
+// or with -fsanitize=address and outlined checks (--param
+// asan-instrumentation-with-call-threshold=0). They are the library's own, hidden, and pass every
+// access on to the device with its position in the code. So the device sees each access in both
+// modes, passes it to the sanitizer's runtime (which keeps one state per GPU thread), and checks
+// for reads of memory that nothing has written.
 #pragma once
 
 #include <msl/config.h>
@@ -19,11 +19,10 @@
   extern "C" __attribute__((visibility("hidden"), used, noinline, MSL_UNINSTRUMENTED))
 #define MSL_PLACE __builtin_return_address(0)
 
-// ---- memory
-// -------------------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------
 
-// What follows an access: AddressSanitizer's own check, which its inlined code would have made, of
-// those of the bytes that are needed.
+// After an access: AddressSanitizer's own check, which its inlined code would have made, of the
+// bytes that are needed.
 #if defined(MSL_SANITIZE_ADDRESS)
 extern "C" void* __asan_region_is_poisoned(void* begin, __SIZE_TYPE__ bytes);
 extern "C" void __asan_report_error(const void* pc, void* frame, void* stack, void* address,
@@ -74,7 +73,7 @@ MSL_HOOK void __tsan_func_entry(void*) {}
 MSL_HOOK void __tsan_func_exit() {}
 
 #elif defined(MSL_SANITIZE_ADDRESS)
-// With and without recovery, which is part of the name; the device recovers always.
+// With and without recovery, which is part of the name; the device always recovers.
 #define MSL_ACCESS_HOOKS(BYTES)                               \
   MSL_ACCESS_HOOK(__asan_load##BYTES, BYTES, kRead)           \
   MSL_ACCESS_HOOK(__asan_store##BYTES, BYTES, kWrite)         \
@@ -94,8 +93,7 @@ MSL_RANGE_HOOK(__asan_storeN_noabort, kWrite)
 #undef MSL_ACCESS_HOOK
 #undef MSL_RANGE_HOOK
 
-// ---- whole ranges: struct copies become calls of these
-// -------------------------------------------------------
+// ---- whole ranges: struct copies are compiled to calls of these ---------------------------------
 
 #define MSL_COPY_HOOK(NAME)                                              \
   MSL_HOOK void* NAME(void* to, const void* from, __SIZE_TYPE__ bytes) { \
@@ -125,8 +123,7 @@ MSL_FILL_HOOK(__asan_memset)
 #undef MSL_COPY_HOOK
 #undef MSL_FILL_HOOK
 
-// ---- atomics
-// ------------------------------------------------------------------------------------------------
+// ---- atomics ------------------------------------------------------------------------------------
 
 #if defined(MSL_SANITIZE_THREAD)
 // The operation itself is done here: one CPU thread runs all GPU threads of a sanitized launch.
@@ -174,17 +171,17 @@ MSL_FILL_HOOK(__asan_memset)
 MSL_ATOMICS(8, __UINT8_TYPE__)
 MSL_ATOMICS(32, __UINT32_TYPE__)
 MSL_ATOMICS(64, __UINT64_TYPE__)
-MSL_HOOK void __tsan_atomic_thread_fence(int) {}  // atomic_thread_fence tells the device itself
+MSL_HOOK void __tsan_atomic_thread_fence(int) {}  // atomic_thread_fence itself notifies the device
 #undef MSL_ATOMIC_NOTE
 #undef MSL_ATOMIC_FETCH
 #undef MSL_ATOMIC_EXCHANGE
 #undef MSL_ATOMICS
 
 #elif defined(MSL_SANITIZE_ADDRESS)
-// What atomic.h calls in place of the compiler's builtins, whose instrumentation would want every
+// Replacements for the compiler's builtins in atomic.h, whose instrumentation would require every
 // byte to be in the buffer. An atomic operation on 8 or 16 bits is one on the word around them
-// (c10/metal/atomic.h): the last word of a buffer may end behind it, in memory that an allocation
-// always has. It has to begin in it.
+// (c10/metal/atomic.h): the last word of a buffer may end after it, in memory that an allocation
+// always has. It must begin in it.
 namespace msl::msl_support {
 #define MSL_ATOMIC_FUNCTION(RESULT) \
   template <class T>                \

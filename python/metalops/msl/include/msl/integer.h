@@ -1,5 +1,5 @@
-// metal_integer: functions of integers; and the vector forms of what integers share with floating
-// point.
+// metal_integer: functions of integers; and the vector forms of functions that integers share with
+// floating point.
 //
 // Sums and products that may leave the range wrap around, as on the GPU; they are computed
 // unsigned, because signed overflow is undefined in C++.

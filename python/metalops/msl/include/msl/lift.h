@@ -1,8 +1,8 @@
 // Macros that turn a function of scalars into the same function of vectors, element by element.
 //
-// Metal's vector overloads are not templates: a scalar in one place is splatted when another place
-// holds a vector. The same comes out of templates that deduce the vector from one argument only and
-// let the others convert to it.
+// Metal's vector overloads are not templates: a scalar argument is splatted when another argument
+// is a vector. Templates that deduce the vector from one argument only, and let the others convert
+// to it, behave alike.
 #pragma once
 
 #include <msl/vector.h>
@@ -35,9 +35,8 @@ using as_is = metal::type_identity_t<T>;
     return NAME(a.load());                                                     \
   }
 
-// All vectors; a scalar in the second place; a scalar in the first place; a packed vector first.
-// The first form is there beside the second so that it is preferred to a template f(T, T) of the
-// user's.
+// All vectors; a scalar second; a scalar first; a packed vector first. The first form exists beside
+// the second so that it is preferred to a user's template f(T, T).
 #define MSL_LIFT2(NAME)                                                                     \
   template <class T, int N>                                                                 \
   MSL_INLINE constexpr auto NAME(const vec<T, N>& a, const vec<T, N>& b) {                  \

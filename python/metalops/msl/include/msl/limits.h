@@ -14,7 +14,7 @@ enum float_round_style {
 };
 enum float_denorm_style { denorm_indeterminate = -1, denorm_absent = 0, denorm_present = 1 };
 
-// Apple's name for the part that is specialised; code in the wild adds types of its own.
+// Apple's name for the template that is specialised; code in the wild adds types of its own.
 template <class T>
 struct _numeric_limits_impl {
   static constexpr bool is_specialized = false;
@@ -110,7 +110,7 @@ MSL_FLOAT_LIMITS(half, 11, 3, 5, -13, -4, 16, 4, 0x1p-14f, 65504.0f, 0x1p-10f, 0
 MSL_FLOAT_LIMITS(bfloat, 8, 2, 4, -125, -37, 128, 38, 0x1p-126f, 0x1.fep+127f, 0x1p-7f, 0x1p-133f)
 #undef MSL_FLOAT_LIMITS
 
-// Of a vector: what holds for its elements, in every component.
+// The limits of a vector: those of its elements, in every component.
 template <class T, int N>
 struct _numeric_limits_impl<vec<T, N>> : _numeric_limits_impl<T> {
 #define MSL_LIMIT(NAME) \

@@ -5,7 +5,7 @@
 
 namespace msl::msl_impl {
 
-// One line of text, as far as it fits.
+// One line of text, truncated to a fixed size.
 class LogLine {
  public:
   void put(char c) {
@@ -86,7 +86,7 @@ MSL_INLINE void log_argument(LogLine& line, const LogFormat& format, metal::vec<
   }
 }
 
-// Copies text up to the next conversion, which it reads; the rest of the format.
+// Copies text up to the next conversion, and parses that; returns the rest of the format.
 inline const char* log_text(LogLine& line, const char* format, LogFormat& conversion) {
   while (*format) {
     if (*format != '%') {
@@ -110,8 +110,8 @@ inline const char* log_text(LogLine& line, const char* format, LogFormat& conver
           conversion.precision = conversion.precision * 10 + uint(*format - '0');
         }
       }
-      // Vector counts (v4) and length modifiers (h, hh, hl, l) say what the argument's type says
-      // already.
+      // Vector counts (v4) and length modifiers (h, hh, hl, l) repeat what the argument's type
+      // says.
       while (*format == 'v' || *format == 'h' || *format == 'l' ||
              (*format >= '0' && *format <= '9')) {
         ++format;

@@ -10,9 +10,9 @@
 
 namespace msl::msl_impl {
 
-// fmax and fmin: a NaN loses to a number. (Written out for g++, which vectorises this, and not the
-// builtins; clang does these, and makes branches of the other where it is not in a loop; GPUs have
-// instructions for them.)
+// fmax and fmin: a number wins over a NaN. (Written out for g++, which vectorises this but not the
+// builtins; clang vectorises the builtins, and turns the other form into branches outside of loops;
+// GPUs have instructions for them.)
 #if defined(__clang__) || defined(__CUDACC_RTC__)
 MSL_INLINE constexpr float fmax(float a, float b) { return __builtin_fmaxf(a, b); }
 MSL_INLINE constexpr float fmin(float a, float b) { return __builtin_fminf(a, b); }
@@ -46,7 +46,7 @@ MSL_INLINE float nextafter(float x, float y) { return __builtin_nextafterf(x, y)
 MSL_INLINE constexpr float fdim(float x, float y) { return x <= y ? 0.0f : x - y; }
 MSL_INLINE constexpr float divide(float x, float y) { return x / y; }
 MSL_INLINE float powr(float x, float y) {
-  // pow for x >= 0: NaN where pow would have a special case without a limit.
+  // pow for x >= 0: NaN where pow has a special case that is not a limit.
   const bool undefined =
       x < 0.0f || (x == 0.0f && y == 0.0f) || (x == __builtin_inff() && y == 0.0f) ||
       (x == 1.0f && (y == __builtin_inff() || y == -__builtin_inff() || y != y)) ||
@@ -61,7 +61,7 @@ MSL_INLINE float fract(float x, float below_one) {
   return fabs(x) == __builtin_inff() ? 0.0f : bounded;
 }
 
-// 1, -1, or a zero of the same sign; 0 for NaN.
+// Returns 1, -1, or a zero of the same sign; 0 for NaN.
 MSL_INLINE constexpr float sign(float x) {
   return x > 0.0f ? 1.0f : (x < 0.0f ? -1.0f : (x == 0.0f ? x : 0.0f));
 }
@@ -78,7 +78,7 @@ MSL_INLINE constexpr float smoothstep(float low, float high, float x) {
 
 MSL_INLINE constexpr float fmax3(float x, float y, float z) { return fmax(x, fmax(y, z)); }
 MSL_INLINE constexpr float fmin3(float x, float y, float z) { return fmin(x, fmin(y, z)); }
-// The middle value; of two numbers and a NaN the smaller one.
+// Returns the middle value; for two numbers and a NaN the smaller number.
 MSL_INLINE constexpr float fmedian3(float x, float y, float z) {
   if (x != x) return fmin(y, z);
   if (y != y) return fmin(x, z);
@@ -135,7 +135,7 @@ MSL_MATH2(MSL_FLOAT2)
 MSL_MATH2(MSL_HALF2)
 MSL_MATH2(MSL_LIFT2)
 MSL_FLOAT2(copysign)
-// On the bits: a GPU may take the sign of a NaN away when it makes a float of a half.
+// On the bits: a GPU may drop the sign of a NaN when it converts half to float.
 MSL_INLINE half copysign(half x, half y) {
   const uint bits = msl_impl::bit_cast<ushort>(x) & 0x7fffu;
   return msl_impl::bit_cast<half>(ushort(bits | (msl_impl::bit_cast<ushort>(y) & 0x8000u)));
@@ -189,8 +189,7 @@ MSL_ORDER(float)
 MSL_ORDER(half)
 #undef MSL_ORDER
 
-// ---- results by reference, integer exponents
-// ------------------------------------------------------------------
+// ---- results by reference, integer exponents ----------------------------------------------------
 
 MSL_INLINE float sincos(float x, float& cosine) {
   cosine = msl_impl::cos(x);

@@ -1,10 +1,10 @@
-// The mathematical functions of one float that this library computes itself.
+// Mathematical functions of one float that this library computes itself.
 //
 // They are straight-line code, so that a loop over the grid vectorises with any compiler on any
-// CPU; a call of libm would stop that. Every one is within 2 ulp of the true value over all floats
+// CPU; a call of libm would prevent that. Each is within 2 ulp of the true value over all floats
 // (tanpi: 5; tests/exec/test_math.py), with libm's values for zeros, infinities and NaN, and
-// gradual underflow. No step depends on fused multiply-add or forbids it. The rest goes to libm;
-// sin, cos and pow, whose exact argument reduction or extra precision needs branches, go to the
+// gradual underflow. No step depends on fused multiply-add or forbids it. Other functions use libm;
+// sin, cos and pow, whose exact argument reduction or extra precision needs branches, use the
 // vector version of libm where there is one.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace msl::msl_impl {
 
 #if MSL_SIMD_DECLARATIONS
 // g++ may replace calls in a loop by calls of libmvec (_ZGVdN8v_sinf and so on). The asm names keep
-// libc's own names out of sight.
+// libc's own names hidden.
 extern "C" {
 #define MSL_LIBMVEC __attribute__((simd("notinbranch"), const, nothrow))
 MSL_LIBMVEC float msl_libm_sinf(float) __asm__("sinf");
@@ -79,7 +79,7 @@ constexpr float kLn2Low = 0x1.7f7d1cp-20f;
 constexpr float kLog2E = 0x1.715476p+0f;
 
 MSL_INLINE float exp(float x) {
-  // Beyond these the result is infinity or zero; NaN fails both comparisons and stays.
+  // Beyond these bounds the result is infinity or zero; NaN fails both comparisons and is kept.
   x = x > 89.0f ? 89.0f : x;
   x = x < -104.0f ? -104.0f : x;
   const Rounded n = round_small(x, kLog2E);
@@ -127,7 +127,7 @@ MSL_INLINE Split split(float x) {
   return {exponent, bit_cast<float>((bits & 0x007fffffu) + 0x3f3504f3u) - 1.0f};
 }
 
-// log(1 + f) - f + f^2 / 2, over f^3.
+// (log(1 + f) - f + f^2 / 2) / f^3.
 MSL_INLINE float log_tail(float f) {
   float p = 7.0376836292e-2f;
   p = multiply_add(p, f, -1.1514610310e-1f);
@@ -141,7 +141,7 @@ MSL_INLINE float log_tail(float f) {
   return p;
 }
 
-// The value of a logarithm where x is not positive and finite.
+// Returns a logarithm's value where x is not positive and finite; otherwise `result`.
 MSL_INLINE float log_special(float x, float result) {
   result = x == __builtin_inff() ? x : result;
   result = x == 0.0f ? -__builtin_inff() : result;
@@ -163,7 +163,7 @@ MSL_INLINE float log2(float x) {
   const float f = s.fraction;
   const float square = f * f;
   const float y = f * square * log_tail(f) - 0.5f * square;
-  // log2(e) = 1 + log2e_minus_1: the two big terms are added last.
+  // log2(e) = 1 + log2e_minus_1: the two large terms are added last.
   float z = y * log2e_minus_1;
   z = z + f * log2e_minus_1;
   z = z + y;
@@ -204,8 +204,7 @@ MSL_INLINE float tanh(float x) {
 
 MSL_INLINE float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 
-// ---- trigonometric functions of pi * x
-// ------------------------------------------------------------------------
+// ---- trigonometric functions of pi * x ----------------------------------------------------------
 
 // sin and cos for |x| <= pi / 4.
 MSL_INLINE float sin_quadrant(float x) {
@@ -223,8 +222,8 @@ MSL_INLINE float cos_quadrant(float x) {
   return (1.0f - 0.5f * square) + square * square * p;
 }
 
-// x in units of pi: the nearest multiple of 1/2, counted modulo 4, and the remainder times pi.
-// Exact but for the last product. Floats from 2^24 on are even integers.
+// x in units of pi: the nearest multiple of 1/2, modulo 4, and the remainder times pi. Exact except
+// for the last product. Floats from 2^24 on are even integers.
 struct Turn {
   int quarter;
   float remainder;
@@ -254,13 +253,13 @@ MSL_INLINE float tanpi(float x) {
   const float s = sin_quadrant(t.remainder);
   const float c = cos_quadrant(t.remainder);
   const float even = s == 0.0f ? __builtin_copysignf(0.0f, x) : s / c;
-  // Infinite half way between integers: positive before an odd one, as IEEE 754 has it.
+  // Infinite half way between integers: positive before an odd one, as in IEEE 754.
   const float infinity = t.quarter > 0 ? __builtin_inff() : -__builtin_inff();
   const float odd = s == 0.0f ? infinity : -c / s;
   return t.quarter & 1 ? odd : even;
 }
 
-// metal::fast's are no others.
+// metal::fast has the same functions.
 namespace fast {
 using namespace msl_impl;
 }

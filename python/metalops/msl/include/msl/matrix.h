@@ -1,4 +1,4 @@
-// metal_matrix: matrices of half and float, stored by columns.
+// metal_matrix: matrices of half and float, column-major.
 #pragma once
 
 #include <msl/geometric.h>
@@ -11,14 +11,14 @@ struct matrix {
   column columns[C];
 
   matrix() = default;
-  // Every element of the diagonal is `diagonal`, the others are zero.
+  // Sets every element of the diagonal to `diagonal`, the others to zero.
   MSL_INLINE explicit constexpr matrix(T diagonal) : columns{} {
     for (int c = 0; c < C; ++c) {
       columns[c] = column(T(0));
       if (c < R) columns[c][c] = diagonal;
     }
   }
-  // From columns, or from all elements, column by column.
+  // Constructs a matrix from columns, or from all elements, column by column.
   template <class... V, class = enable_if_t<sizeof...(V) == C && C != 1 &&
                                             conjunction_v<is_convertible<V, column>...> &&
                                             !conjunction_v<is_scalar<V>...>>>
@@ -130,7 +130,7 @@ MSL_INLINE constexpr T determinant(const matrix<T, 3, 3>& m) {
 }
 template <class T>
 MSL_INLINE constexpr T determinant(const matrix<T, 4, 4>& m) {
-  // Laplace expansion by 2 x 2 minors of the first two columns against those of the last two.
+  // Laplace expansion by 2 x 2 minors of the first two columns and of the last two.
   const auto minor2 = [&](int c, int r, int s) {
     return T(m[c][r] * m[c + 1][s] - m[c][s] * m[c + 1][r]);
   };

@@ -1,4 +1,4 @@
-// Metal's standard library, for Metal code that was turned into C++: everything of <metal_stdlib>
+// Metal's standard library, for Metal code that was translated to C++: everything of <metal_stdlib>
 // for compute kernels. Emitted code includes this and lives in namespace msl, which stands for the
 // global namespace of the Metal program: msl itself holds only the names that are global in Metal
 // (and abi, metal); the internals are in msl_impl.

@@ -1,9 +1,7 @@
-// metal_packed_numeric: numbers of 2, 4 and 8 bits that a tensor may be made of, and how they are
-// packed.
+// metal_packed_numeric: elements of 2, 4 and 8 bits for tensors, and their packing.
 //
-// A format is the type of an element that cannot be computed with: an operation decodes it. The
-// first element of a byte is in its lowest bits. fp4 and fp8 are the OCP formats (OFP8 1.0,
-// MX 1.0).
+// A format is an element type without arithmetic: operations dequantise it. The first element of a
+// byte is in its lowest bits. fp4 and fp8 are the OCP formats (OFP8 1.0, MX 1.0).
 #pragma once
 
 #include <msl/half.h>
@@ -24,8 +22,7 @@ struct metal_fp8_ue8m0_format {};
 namespace msl::msl_impl {
 
 // bits: of an element. decode(code): its value; exact in float. encode(value): the code of the
-// nearest value, to even where two are as near; what is too large saturates, except that e5m2 has
-// infinity.
+// nearest value, ties to even; too large values saturate, except that e5m2 has infinity.
 template <class F>
 struct Format {
   static constexpr bool exists = false;
@@ -42,7 +39,7 @@ struct IntegerFormat {
     constexpr float low = IsSigned ? -float(1 << (Bits - 1)) : 0.0f;
     constexpr float high = float((1 << (Bits - IsSigned)) - 1);
     const float kept = value > high ? high : value > low ? value : low;
-    // Adding 1.5 * 2^23 rounds to an integer, to even.
+    // Adding 1.5 * 2^23 rounds to an integer, ties to even.
     const int rounded = int((kept + 12582912.0f) - 12582912.0f);
     return uint(rounded) & ((1u << Bits) - 1u);
   }
@@ -67,7 +64,7 @@ struct FloatFormat {
 
   static MSL_INLINE constexpr float decode(uint code) {
     const uint magnitude = code & (sign - 1);
-    // The exponent counts from that of float; the product is exact also for denormals.
+    // The exponent has float's bias; the product is exact also for denormals.
     const float scale = bit_cast<float>(uint(127 + 127 - bias) << 23);
     const float number = bit_cast<float>(magnitude << (23 - Mantissa)) * scale;
     const bool is_finite = magnitude <= Max;
@@ -81,7 +78,7 @@ struct FloatFormat {
     const uint magnitude = whole & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return minus | Nan;
     if (magnitude == 0x7f800000u) return minus | Infinity;
-    // In units of the smallest denormal, which floats below the normal numbers round to.
+    // In units of the smallest denormal, to which floats below the normal numbers round.
     const float smallest_normal = bit_cast<float>(uint(128 - bias) << 23);
     uint code = 0;
     if (bit_cast<float>(magnitude) < smallest_normal) {
@@ -123,7 +120,7 @@ struct Format<metal::metal_fp8_ue8m0_format> {
 template <class F>
 inline constexpr bool is_format = Format<metal::remove_cv_t<F>>::exists;
 
-// Element number `index` from `bytes` on.
+// Returns the code of element number `index` from `bytes` on.
 template <class F>
 MSL_INLINE constexpr uint packed_code(const uchar* bytes, long index) {
   constexpr int bits = Format<F>::bits;
@@ -145,7 +142,7 @@ struct is_numeric_format : bool_constant<msl_impl::is_format<T>> {};
 template <class T>
 inline constexpr bool is_numeric_format_v = msl_impl::is_format<T>;
 
-// N numbers of a format, packed.
+// N packed numbers of a format.
 template <class F, size_t N>
 struct packed_numeric_type {
   static_assert(msl_impl::is_format<F>, "packed_numeric_type: not a numeric format");

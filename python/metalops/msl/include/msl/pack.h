@@ -5,8 +5,8 @@
 
 namespace msl::msl_impl {
 
-// The nearest of 2^bits - 1 equal steps from 0 to 1 (unorm), or of 2^(bits-1) - 1 from 0 to 1 and
-// to -1 (snorm).
+// Returns the nearest of 2^bits - 1 equal steps from 0 to 1 (unorm), or of 2^(bits-1) - 1 from 0 to
+// 1 and to -1 (snorm).
 MSL_INLINE uint to_unorm(float x, uint bits) {
   return uint(rint(saturate(x) * float((1u << bits) - 1u)));
 }

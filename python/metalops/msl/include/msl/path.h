@@ -1,16 +1,16 @@
-// What emitted code puts around loops, calls and declarations in which there may be a simdgroup
-// operation: they keep the thread's Path.
+// Emitted around loops, calls and declarations that may contain a simdgroup operation: keeps the
+// thread's Path up to date.
 #pragma once
 
 #include <msl/config.h>
 
 namespace msl::msl_support {
 
-// The running thread's. A call of a kernel is one thread's from its beginning to its end, however
-// often it waits, so that one question is enough for all places in it.
+// Returns the running thread's path. A call of a kernel belongs to one thread from beginning to
+// end, however often it waits, so that one query is enough for all positions in it.
 __attribute__((const, noinline)) inline abi::Path* current_path() { return msl_runtime->path(); }
 
-// A place that the thread is in, from the constructor to leave().
+// RAII: a call or loop that the thread is in, from the constructor to leave().
 class Inside {
  public:
   MSL_INLINE explicit Inside(abi::u32 id) : path_(current_path()), depth_(path_->depth) {
@@ -37,7 +37,7 @@ class Inside {
 class Loop : public Inside {
  public:
   using Inside::Inside;
-  // An iteration is over.
+  // Counts a completed iteration.
   MSL_INLINE void next() { ++path_->steps[depth_ + 1]; }
   MSL_INLINE bool next(bool again) {
     next();
@@ -45,8 +45,8 @@ class Loop : public Inside {
   }
 };
 
-// `(Call(id), f((Operand(), x), (Operand(), y)))` is f(x, y), inside. Where f returns nothing,
-// C++'s own comma leaves the call at the end of the whole expression.
+// `(Call(id), f((Operand(), x), (Operand(), y)))` is f(x, y), inside. If f returns nothing, C++'s
+// own comma leaves the call at the end of the whole expression.
 class Call : public Inside {
  public:
   using Inside::Inside;
@@ -58,7 +58,7 @@ MSL_INLINE T operator,(Call&& call, T&& value) {
   return static_cast<T&&>(value);
 }
 
-// Operands are counted as they are evaluated, because each compiler has an order of its own.
+// Counts operands as they are evaluated, because the order depends on the compiler.
 struct Operand {};
 
 template <class T>

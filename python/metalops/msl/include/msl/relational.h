@@ -1,11 +1,11 @@
-// metal_relational: tests of floating-point numbers, reductions of bool vectors, select.
+// metal_relational: classification of floating-point numbers, reductions of bool vectors, select.
 #pragma once
 
 #include <msl/lift.h>
 
 namespace msl::msl_impl {
 
-// On the bits, so that no compiler option about NaN changes the answers.
+// On the bits, so that no compiler option about NaN changes the results.
 MSL_INLINE constexpr uint magnitude_bits(float x) { return bit_cast<uint>(x) & 0x7fffffffu; }
 MSL_INLINE constexpr bool isfinite(float x) { return magnitude_bits(x) < 0x7f800000u; }
 MSL_INLINE constexpr bool isinf(float x) { return magnitude_bits(x) == 0x7f800000u; }
@@ -34,7 +34,7 @@ MSL_TEST2(isordered)
 #undef MSL_TEST1
 #undef MSL_TEST2
 
-// A GPU may take the sign of a NaN away when it makes a float of a half.
+// On the bits: a GPU may drop the sign of a NaN when it converts half to float.
 MSL_INLINE constexpr bool signbit(float x) { return msl_impl::signbit(x); }
 MSL_INLINE constexpr bool signbit(half x) { return (msl_impl::bit_cast<ushort>(x) >> 15) != 0; }
 MSL_LIFT1(signbit)

@@ -1,5 +1,5 @@
-// What the front end puts in place of Metal expressions that mean something else in C++: swizzles,
-// shifts, integer division. Used by emitted code only.
+// Replacements, emitted by the front end, for Metal expressions that mean something else in C++:
+// swizzles, shifts, integer division. Used by emitted code only.
 #pragma once
 
 #include <msl/metal.h>
@@ -30,8 +30,8 @@ inline constexpr bool is_vector_type<metal::packed_vec<T, N>> = true;
 template <class T>
 inline constexpr bool is_vector = is_vector_type<typename plain<T>::type>;
 
-// get_xy(v) is v.xy and set_xy(v) = value assigns to it, whether v is a vector or a struct with a
-// member xy.
+// get_xy(v) is v.xy and set_xy(v) = value assigns to it, for v a vector or a struct with a member
+// xy.
 #define MSL_SWIZZLE(NAME, ...)                                                       \
   template <class V>                                                                 \
   inline __attribute__((always_inline)) constexpr decltype(auto) get_##NAME(V&& v) { \
@@ -49,7 +49,7 @@ inline constexpr bool is_vector = is_vector_type<typename plain<T>::type>;
       return (static_cast<V&&>(v).NAME);                                             \
     }                                                                                \
   }
-// The same for the single names r, g, b, a of the components x, y, z, w.
+// The names r, g, b, a of the components x, y, z, w.
 #define MSL_COMPONENT(NAME, MEMBER)                                                  \
   template <class V>                                                                 \
   inline __attribute__((always_inline)) constexpr decltype(auto) get_##NAME(V&& v) { \
@@ -64,7 +64,7 @@ inline constexpr bool is_vector = is_vector_type<typename plain<T>::type>;
     return get_##NAME(static_cast<V&&>(v));                                          \
   }
 
-// Built-in integer types; everything else keeps its own operators.
+// True for built-in integer types; everything else keeps its own operators.
 template <class T>
 inline constexpr bool is_integer = false;
 #define MSL_INTEGER(T) \
@@ -84,8 +84,8 @@ MSL_INTEGER(long long)
 MSL_INTEGER(unsigned long long)
 #undef MSL_INTEGER
 
-// Metal uses only as many low bits of a shift count as the promoted left operand has use for; C++
-// leaves larger counts undefined, and vector instructions give zero for them.
+// Metal uses only as many low bits of a shift count as the width of the promoted left operand
+// requires; in C++ larger counts are undefined, and vector instructions give zero for them.
 template <class A, class B>
 inline __attribute__((always_inline)) constexpr auto shift_left(A a, B b) -> decltype(a << b) {
   if constexpr (is_integer<A> && is_integer<B>) {
@@ -151,9 +151,9 @@ MSL_ASSIGNMENT(divide, /=)
 MSL_ASSIGNMENT(remainder, %=)
 #undef MSL_ASSIGNMENT
 
-// What an arm of type A of a conditional expression is cast to, opposite others of types B. Where
-// some are half or bfloat and the rest other numbers, it is the type that Metal's arithmetic
-// conversions give; else A, which changes nothing. A literal 0 stays a null pointer.
+// The type to which an operand of type A of a conditional expression is cast, where the others have
+// types B. If some are half or bfloat and the rest other numbers, it is the result of Metal's
+// arithmetic conversions; otherwise A, which changes nothing. A literal 0 stays a null pointer.
 template <class... T>
 struct arm_types {
   template <class S>

@@ -1,4 +1,4 @@
-// What the types of a kernel's parameters say, to the tables that emitted code has of its kernels.
+// Properties of a kernel's parameter types, for the tables of kernels in emitted code.
 #pragma once
 
 #include <msl/config.h>

@@ -1,9 +1,9 @@
 // metal_compute, metal_simdgroup, metal_quadgroup: barriers, and functions in which the threads of
 // a simdgroup or of a quadgroup work together.
 //
-// Each of them hands its operand to together(), which is the target's. Lanes that do not exist,
-// have returned or are elsewhere take no part. There are overloads for each type, without bool,
-// bfloat and 64-bit integers, as in Metal: c10 and MLX add theirs.
+// Each of them passes its operand to together(), which each target defines. Lanes that do not
+// exist, have returned or have diverged take no part. There are overloads for each type, without
+// bool, bfloat and 64-bit integers, as in Metal: c10 and MLX add theirs.
 #pragma once
 
 #include <msl/atomic.h>
@@ -12,11 +12,10 @@ namespace msl::msl_impl {
 
 using abi::u32;
 
-// ---- how two values combine
-// ---------------------------------------------------------------------------------
+// ---- combining two values -----------------------------------------------------------------------
 
 // Sums and products of integers wrap around. Smaller types are computed in int, which is wide
-// enough but for products of ushort.
+// enough except for products of ushort.
 template <class T, bool Wraps = metal::is_integral_v<T> && sizeof(metal::make_scalar_t<T>) >= 4>
 struct wrapping {
   typedef T type;
@@ -84,15 +83,14 @@ struct Xor {
   }
 };
 
-// ---- what the lanes hand to each other
-// -----------------------------------------------------------------------------------------------
+// ---- operands and results of lanes --------------------------------------------------------------
 
 enum class Shuffle { kDirect, kBroadcast, kXor, kUp, kDown, kRotateUp, kRotateDown };
 
 template <class T>
 struct Moved {
   T value;
-  ushort amount;  // the lane asked for, or the distance
+  ushort amount;  // the requested lane, or the distance
 };
 template <class T>
 struct Filled {
@@ -101,7 +99,7 @@ struct Filled {
   ushort amount;
   ushort modulo;
 };
-// The lane that a shuffle takes a value from. outside: shifted past an end.
+// The lane from which a shuffle takes a value. outside: shifted beyond an end.
 struct SourceLane {
   u32 lane;
   bool outside;
@@ -135,7 +133,7 @@ MSL_INLINE constexpr SourceLane source_lane(u32 lane, u32 amount) {
   }
   return {lane - place + (source & (Width - 1)), outside};
 }
-// The same where lanes that are left empty are filled.
+// The source lane of a shift that fills the lanes left empty.
 template <bool Down>
 MSL_INLINE constexpr SourceLane source_lane_of_filled(u32 lane, u32 amount, u32 width) {
   const u32 place = lane & (width - 1);
@@ -162,7 +160,7 @@ template <class S>
 MSL_INLINE Votes vote(bool yes, S site) {
   return together<Ballot, Votes>(site, yes);
 }
-// The same for the four lanes of one's quadgroup.
+// Votes among the four lanes of a quadgroup.
 template <class S>
 MSL_INLINE Votes quad_vote(bool yes, S site) {
   const Votes all = vote(yes, site);
@@ -198,7 +196,7 @@ struct quad_vote {
   vote_t bits_;
 };
 
-// Apple's name for the types that the functions below take.
+// Apple's name for the trait of types that the functions below take.
 template <class T>
 struct __is_valid_simdgroup_type
     : bool_constant<is_arithmetic_v<T> && msl_impl::element_kind<T> != msl_impl::Kind::kBool &&
@@ -252,13 +250,12 @@ MSL_INLINE bool quad_is_first(S site = {}) {
 }
 MSL_INLINE bool quad_is_helper_thread(abi::Site = {}) { return false; }
 
-// ---- the functions, for each type
-// ---------------------------------------------------------------------------
+// ---- the functions, for each type ---------------------------------------------------------------
 
-// S: what together() takes for a site.
-// FORM: SCALAR, with the type T; or VECTOR, a template over vec<E, N>. PREFIX and WIDTH: simd, 32
-// or quad, 4. Templates with nothing to deduce: they convert their arguments as plain functions do,
-// and give way to a plain function of the user's with the same parameters.
+// S: the site that together() takes. FORM: SCALAR, with the type T; or VECTOR, a template over
+// vec<E, N>. PREFIX and WIDTH: simd, 32 or quad, 4. Templates without deduction: they convert their
+// arguments as plain functions do, and a user's plain function with the same parameters is
+// preferred.
 #define MSL_HEAD_SCALAR template <class S = abi::Site>
 #define MSL_HEAD_VECTOR template <class E, int N, class S = abi::Site>
 #define MSL_TYPE_SCALAR(T) T

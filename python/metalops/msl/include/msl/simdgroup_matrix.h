@@ -1,8 +1,8 @@
-// metal_simdgroup_matrix: 8 x 8 matrices spread over the lanes of a simdgroup, two elements in
-// each.
+// metal_simdgroup_matrix: 8 x 8 matrices distributed over the lanes of a simdgroup, two elements
+// per lane.
 //
-// The layout is that of Apple GPUs, which code in the wild takes for granted: within each 4 x 4
-// quadrant pair, a lane holds two neighbours in a row.
+// The layout is that of Apple GPUs, on which code in the wild relies: within each 4 x 4 quadrant
+// pair, a lane holds two adjacent elements of a row.
 #pragma once
 
 #include <msl/simd.h>
@@ -16,7 +16,7 @@ struct simdgroup_matrix;
 
 namespace msl::msl_impl {
 
-// The place of a lane's first element; its second one is in the next column.
+// The position of a lane's first element; its second one is in the next column.
 MSL_INLINE constexpr uint matrix_row(uint lane) { return ((lane / 4) & 4) + (lane / 2) % 4; }
 MSL_INLINE constexpr uint matrix_column(uint lane) { return ((lane / 4) & 2) * 2 + (lane % 2) * 2; }
 
@@ -38,7 +38,7 @@ struct simdgroup_matrix {
   using storage_type = vec<T, 2>;
 
   simdgroup_matrix() = default;
-  // `diagonal` on the diagonal, zero elsewhere.
+  // Sets the diagonal to `diagonal`, the rest to zero.
   MSL_INLINE explicit simdgroup_matrix(T diagonal) {
     const uint lane = msl_impl::lane_in_simdgroup();
     const uint row = msl_impl::matrix_row(lane);
@@ -79,7 +79,8 @@ MSL_INLINE simdgroup_matrix<T, N, N> make_diagonal_simdgroup_matrix(T value) {
 
 namespace msl::msl_impl {
 
-// The index in memory of element (row, column) of a matrix whose rows are elements_per_row apart.
+// Returns the index in memory of element (row, column) of a matrix with leading dimension
+// elements_per_row.
 MSL_INLINE ulong matrix_index(uint row, uint column, ulong elements_per_row, const ulong2& origin,
                               bool transpose) {
   if (transpose) return (origin.x + column) * elements_per_row + origin.y + row;
@@ -108,7 +109,7 @@ MSL_INLINE void matrix_store(uint lane, const metal::simdgroup_matrix<T, 8, 8>& 
   }
 }
 
-// D = A B + C, in float. Each lane brings its elements of A, B and C and takes its elements of D.
+// D = A B + C, in float. Each lane passes its elements of A, B and C and takes its elements of D.
 template <class A, class B, class C>
 struct MatrixOperands {
   metal::vec<A, 2> a;

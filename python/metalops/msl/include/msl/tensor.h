@@ -1,5 +1,5 @@
-// metal_tensor: memory with a shape and strides. The first dimension is the innermost: a matrix of
-// R rows and C columns whose rows follow each other has extents (C, R).
+// metal_tensor: memory with a shape and strides. The first dimension is the innermost: a contiguous
+// matrix of R rows and C columns has extents (C, R).
 #pragma once
 
 #include <msl/extents.h>
@@ -8,12 +8,13 @@
 
 namespace msl::metal {
 
-// Where a tensor's description is: with the tensor, or on the host, which gave the kernel a handle.
+// Tags of a tensor's description: contained in the tensor, or on the host, which passed a handle to
+// the kernel.
 struct tensor_handle {};
 struct tensor_inline {};
-// What a slice of a handle has besides: where it begins.
+// Tag of a slice of a handle, which also has an offset.
 struct tensor_offset {};
-// The plane of scales of a tensor of small floats: one for a block of elements.
+// Tag of a tensor of small floats with a plane of scales: one for a block of elements.
 struct tensor_plane_scales {};
 
 template <class Plane, class Scale, size_t... Block>
@@ -26,8 +27,8 @@ struct tensor;
 
 namespace msl::msl_impl {
 
-// The place of an element: an address, or for formats of less than a byte that of a first byte and
-// the number of elements from there.
+// The location of an element: an address, or for formats of less than a byte that of the first byte
+// and an element index.
 template <class T, bool IsFormat = is_format<T>>
 struct Place {
   typedef T* Handle;
@@ -54,14 +55,14 @@ struct Place<F, true> {
   }
 };
 
-// What a tensor has beside its elements.
+// No planes: a tensor without scales.
 struct NoPlanes {
   static constexpr bool has_scales = false;
   MSL_INLINE constexpr NoPlanes shifted(const long*) const { return {}; }
   template <class Tensor>
   MSL_INLINE constexpr void place(const Tensor&) {}
 };
-// Scales, one for a block of elements; those of a row follow each other.
+// Scales, one for each block of elements; those of a row are contiguous.
 template <class Scale, size_t... Block>
 struct ScalePlane {
   using Plane = metal::tensor_blockwise<metal::tensor_plane_scales, Scale, Block...>;
@@ -75,7 +76,7 @@ struct ScalePlane {
   MSL_INLINE constexpr void place(const Tensor& of) {
     row_stride = (long(of.get_extent(0)) + block[0] - 1) / block[0];
   }
-  // Of a slice that begins at `origin`.
+  // Returns the plane of a slice that begins at `origin`.
   MSL_INLINE constexpr ScalePlane shifted(const long* origin) const {
     ScalePlane result = *this;
     result.plane.first += origin[1] / block[1] * row_stride + origin[0] / block[0];
@@ -129,10 +130,10 @@ struct tensor {
   using rank_type = typename Extents::rank_type;
   using data_handle_type = typename msl_impl::Place<ElementType>::Handle;
   using descriptor_type = Descriptor;
-  using Planes = typename msl_impl::planes_of<Tags...>::type;  // of ours
+  using Planes = typename msl_impl::planes_of<Tags...>::type;  // of this tensor
 
   constexpr tensor() = default;
-  // Elements that follow each other without gaps.
+  // A tensor of contiguous elements.
   MSL_INLINE constexpr tensor(data_handle_type data, const extents_type& extents)
       : place_(data), extents_(extents) {
     long stride = 1;
@@ -177,7 +178,7 @@ struct tensor {
     for (rank_type r = 0; r < kRank; ++r) at[r] = index_type(indices[r]);
     return place_.at(offset(at));
   }
-  // Beyond the extents: 0 is read, and nothing is written.
+  // Beyond the extents load returns 0, and store does nothing.
   template <class... I, class = enable_if_t<sizeof...(I) == Extents::rank()>>
   MSL_INLINE constexpr value_type load(I... indices) const {
     const index_type at[] = {index_type(indices)...};
@@ -189,7 +190,8 @@ struct tensor {
     if (contains(at)) place_.at(offset(at)) = value;
   }
 
-  // What begins at `origin`: static extents are those of the slice, a dynamic one is what is left.
+  // Returns the slice at `origin`: static extents are those of the slice, a dynamic one is the
+  // remainder.
   template <auto... E, class... I,
             class = enable_if_t<sizeof...(E) == Extents::rank() && sizeof...(I) == sizeof...(E)>>
   MSL_INLINE constexpr auto slice(I... origin) const {
@@ -203,8 +205,8 @@ struct tensor {
   // For operations on tensors.
   MSL_INLINE constexpr const msl_impl::Place<ElementType>& msl_place() const { return place_; }
   MSL_INLINE constexpr const Planes& msl_planes() const { return planes_; }
-  // Whether an element may be touched: of dynamic extents this is known, of static ones the program
-  // promises it.
+  // Returns true if an element may be accessed: checked for dynamic extents, promised by the
+  // program for static ones.
   MSL_INLINE constexpr bool msl_has(const int* at) const {
     for (rank_type r = 0; r < kRank; ++r) {
       if (get_static_extent(r) == dynamic_extent && at[r] >= get_extent(r)) return false;

@@ -1,5 +1,5 @@
-// Tensors as arguments of kernels: what a kernel's parameter says of its elements and shape, and
-// the tensor of what the host has bound for it.
+// Tensors as arguments of kernels: the elements and shape that a kernel's parameter declares, and
+// the tensor made from the host's binding.
 #pragma once
 
 #include <msl/signature.h>
@@ -67,7 +67,7 @@ constexpr abi::TensorArgument tensor_argument() {
   return argument;
 }
 
-// Of a kernel's parameter: without elements where it is no tensor.
+// The description of a kernel's parameter: without elements if it is not a tensor.
 template <class P>
 inline constexpr abi::TensorArgument tensor_argument_of = {};
 template <class E, class X, class... Tags>

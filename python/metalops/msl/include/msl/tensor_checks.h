@@ -1,12 +1,12 @@
-// What sanitized kernels tell the device about tensors; nothing in others. The device sees each
-// access to the elements of a cooperative tensor and knows which of them were written.
+// Reports of sanitized kernels to the device about tensors; no code in other kernels. The device
+// sees each access to the elements of a cooperative tensor and knows which of them were written.
 #pragma once
 
 #include <msl/config.h>
 
 #if MSL_INSTRUMENTED
 
-// The functions keep their return address, a place in the kernel, and are not instrumented.
+// The functions record their return address, a position in the kernel, and are not instrumented.
 #ifdef __clang__
 #define MSL_CHECK_FUNCTION \
   inline __attribute__((noinline, visibility("hidden"), disable_sanitizer_instrumentation))
@@ -27,7 +27,7 @@ MSL_CHECK_FUNCTION void report_operation(abi::u32 simdgroups, const char* name, 
   msl_runtime->scope_operation(simdgroups, name, kind, __builtin_return_address(0));
 }
 
-// The elements of a cooperative tensor that a thread has.
+// The elements of a cooperative tensor that belong to a thread.
 template <class E, class Layout>
 struct OwnElements {
   E at[Layout::capacity];
@@ -39,7 +39,7 @@ struct OwnElements {
     }
     msl_runtime->elements_begin(at, sizeof(E), exists, Layout::capacity);
   }
-  // Compilers leave out what they tell of variables whose accesses they see to be right.
+  // Compilers omit instrumentation for variables whose accesses they see to be valid.
   MSL_INLINE E* address(int slot) {
     E* element = &at[slot];
     __asm__("" : "+r"(element));
@@ -55,7 +55,7 @@ struct OwnElements {
   }
 };
 
-// Of the operation of a type, at a call of the program where that is known.
+// A key for the operation of a type, and for the call in the program where that is known.
 template <class Operation>
 struct OperationKind {
   static inline const char tag = 0;
@@ -73,7 +73,7 @@ MSL_INLINE void check_stride(const Tensor& of, const char* operand) {
     report_misuse(abi::Misuse::kInnermostStride, operand, of.get_stride(0), 0, 0, 0);
   }
 }
-// needed: of a dimension. A static extent is what an operation takes for granted.
+// needed: for that dimension. A static extent is one that an operation relies on.
 template <class Tensor>
 MSL_INLINE void check_extent(const Tensor& of, const char* operand, int dimension, int needed,
                              bool is_inner) {
@@ -86,7 +86,7 @@ MSL_INLINE void check_extent(const Tensor& of, const char* operand, int dimensio
     report_misuse(abi::Misuse::kShortOperand, operand, dimension, extent, needed, 0);
   }
 }
-// A slice that begins at `origin`; static_extent: of it, or -1.
+// Checks a slice that begins at `origin`; static_extent: of the slice, or -1.
 template <class Tensor>
 MSL_INLINE void check_slice(const Tensor& of, int dimension, long origin, long static_extent) {
   const long extent = of.get_extent(dimension);

@@ -1,4 +1,4 @@
-// What Metal 4 adds: tensors, cooperative tensors, and Metal Performance Primitives for them.
+// Additions of Metal 4: tensors, cooperative tensors, and Metal Performance Primitives for them.
 #pragma once
 
 #include <msl/cooperative_tensor.h>

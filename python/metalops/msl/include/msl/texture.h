@@ -63,7 +63,7 @@ struct gradient3d {
 
 namespace msl::msl_support {
 
-// What every texture type can be asked. Coordinates, offsets and levels of any kind are taken.
+// Queries of every texture type. Coordinates, offsets and levels may have any type.
 template <class T, class Pixel>
 struct texture {
   template <class... A>

@@ -2,15 +2,15 @@
 //
 // `threadgroup T x[N];` in a kernel becomes a reference obtained here. Storage belongs to the
 // group, not to the library, so that any engine can run the same code; it is zero when the group
-// starts (filled with a pattern where a sanitizer watches). A variable finds its place when the
-// first thread of the group reaches its declaration.
+// starts (filled with a pattern under a sanitizer). A variable is placed when the first thread of
+// the group reaches its declaration.
 #pragma once
 
 #include <msl/config.h>
 
 namespace msl::msl_impl {
 
-// The place of variable number `index` of the kernel in its group's memory.
+// Returns variable number `index` of the kernel in its group's memory.
 template <class T>
 MSL_INLINE T& threadgroup_variable(abi::Group& group, abi::u32 index) {
   abi::u32& offset = group.offsets[index];

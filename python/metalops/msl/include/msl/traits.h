@@ -1,4 +1,4 @@
-// metal_type_traits: Metal's subset of <type_traits>, which answers for vectors as for their
+// metal_type_traits: Metal's subset of <type_traits>, in which vectors have the traits of their
 // elements.
 //
 // Code in the wild declares forward, void_t, make_void, is_empty, is_static and pointer_element in
@@ -58,8 +58,7 @@ using bool_constant = integral_constant<bool, B>;
 using true_type = bool_constant<true>;
 using false_type = bool_constant<false>;
 
-// ---- changes of type
-// ----------------------------------------------------------------------------------------
+// ---- type transformations -----------------------------------------------------------------------
 
 template <bool B, class T = void>
 struct enable_if {};
@@ -208,8 +207,7 @@ struct underlying_type {
 template <class T>
 using underlying_type_t = typename underlying_type<T>::type;
 
-// ---- questions
-// ----------------------------------------------------------------------------------------------
+// ---- type predicates ----------------------------------------------------------------------------
 
 #define MSL_QUESTION(name, ...)                      \
   template <class T>                                 \
@@ -305,7 +303,7 @@ inline constexpr bool is_integer_scalar =
 template <class T>
 inline constexpr bool is_arithmetic_scalar = kind<T> != Kind::kNone;
 
-// The element of a vector, and any other type itself.
+// The element type of a vector, and any other type itself.
 template <class T>
 struct element {
   using type = T;
@@ -363,7 +361,7 @@ MSL_QUESTION(is_literal_type, __is_literal_type(T))
 MSL_QUESTION2(is_base_of, __is_base_of(T, U))
 MSL_QUESTION2(is_convertible, decltype(msl_impl::convertible::test<T, U>(0))::value)
 
-// True for vectors of such elements too: c10/metal asks is_floating_point_v && is_scalar_v.
+// True for vectors of such elements too: c10/metal uses is_floating_point_v && is_scalar_v.
 MSL_QUESTION(is_integral, msl_impl::element_kind<T> == msl_impl::Kind::kBool ||
                               msl_impl::element_kind<T> == msl_impl::Kind::kSigned ||
                               msl_impl::element_kind<T> == msl_impl::Kind::kUnsigned)

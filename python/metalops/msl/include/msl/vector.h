@@ -36,7 +36,7 @@ MSL_INLINE constexpr auto& component(V& v) {
   }
 }
 
-// v[i]. Constant expressions may not look at a vector as an array.
+// Returns v[i]. Constant expressions may not access a vector as an array.
 template <int N, class V>
 MSL_INLINE constexpr auto& at(V& v, size_t i) {
   if (__builtin_is_constant_evaluated()) {
@@ -53,8 +53,8 @@ MSL_INLINE constexpr auto& at(V& v, size_t i) {
 }
 
 // Integer division never traps on a GPU: by zero it gives all ones, the one quotient that does not
-// fit wraps around, and the remainder by zero is the dividend. Of a shift count only as many bits
-// count as the promoted type needs. (rewrite.h does the same for scalars.)
+// fit wraps around, and the remainder by zero is the dividend. Only as many bits of a shift count
+// are used as the promoted type needs. (rewrite.h does the same for scalars.)
 template <class T>
 MSL_INLINE constexpr T quotient(T a, T b) {
   if constexpr (is_integer_scalar<T>) {
@@ -78,9 +78,9 @@ MSL_INLINE constexpr int shift_count(C count) {
   return int(count) & int(sizeof(decltype(T(0) << 0)) * 8 - 1);
 }
 
-// Calls the macro with "x", "y", ... for the components of an N-vector, in a context of its own for
-// each N. The results are listed, not looped over, so that they are constant expressions and vanish
-// at any optimisation level.
+// Evaluates the macro argument with "x", "y", ... for the components of an N-vector, in a context
+// of its own for each N. The results are listed, not looped over, so that they are constant
+// expressions and vanish at any optimisation level.
 #define MSL_EACH_COMPONENT(N, V, EXPRESSION)                              \
   if constexpr (N == 2) {                                                 \
     return V(EXPRESSION(x), EXPRESSION(y));                               \
@@ -109,15 +109,15 @@ MSL_INLINE Float4 whole(const V& v) {
 #define MSL_AS_A_WHOLE(op)
 #endif
 
-// The operators of vec and packed_vec. They are friends that only argument-dependent lookup finds,
-// of a base class of both, and take vec: so a scalar, a packed vector or a swizzle on either side
-// converts by itself.
+// The operators of vec and packed_vec. They are friends of a common base class, found only by
+// argument-dependent lookup, and take vec: so a scalar, a packed vector or a swizzle on either side
+// converts implicitly.
 template <class T, int N>
 struct vector_operators {
   using V = metal::vec<T, N>;
   using B = metal::vec<bool, N>;
 
-  // ...: how else than component by component.
+  // ...: an alternative to computing component by component.
 #define MSL_ARITHMETIC(op, ...)                                                             \
   friend MSL_INLINE constexpr V operator op(const V& a, const V& b) {                       \
     __VA_ARGS__                                                                             \
@@ -161,7 +161,7 @@ struct vector_operators {
 #undef MSL_ARITHMETIC
 #undef MSL_AS_A_WHOLE
 
-  // The counts of a shift may have another element type.
+  // Shift counts may have another element type.
 #define MSL_SHIFT(op)                                                                 \
   template <class U, class = if_different<T, U>>                                      \
   friend MSL_INLINE constexpr V operator op(const V& a, const metal::vec<U, N>& b) {  \
@@ -235,12 +235,12 @@ struct vector_operators {
   }
 };
 
-struct splat {};  // picks the constructor that fills every component
+struct splat {};  // selects the constructor that fills every component
 
-// Gives a vector its alignment in structs and arrays. As a base, because GPUs take vectors at the
-// alignment of an element, and so must the code for the CPU: clang's -fmax-type-align (compiler.py)
-// is about types that have no attribute of their own. V: two bases of one type would not lie at
-// the same place.
+// Gives a vector its alignment in structs and arrays. It is a base class, because GPUs access
+// vectors at the alignment of an element, and so must the code for the CPU: clang's
+// -fmax-type-align (compiler.py) applies to types that have no attribute of their own. V: two bases
+// of one type would not be at the same address.
 template <class V, size_t Bytes>
 struct alignas(Bytes) aligned {};
 
@@ -248,7 +248,7 @@ struct alignas(Bytes) aligned {};
 
 namespace metal {
 
-// What vectors of every width have: element access, splat, conversion of the element type.
+// Members of vectors of every width: element access, splat, conversion of the element type.
 #define MSL_VECTOR_COMMON(N, ...)                                                       \
   using value_type = T;                                                                 \
   using element_type = T;                                                               \
@@ -335,7 +335,7 @@ struct vec<T, 1> {
   MSL_INLINE constexpr const T& operator[](size_t) const { return x; }
 };
 
-// Of 8 and 16 elements, which have no names.
+// Vectors of 8 and 16 elements, which have no named components.
 template <class T, int N>
 struct wide_vec;
 template <class T>
@@ -363,7 +363,7 @@ struct wide_vec : msl_impl::aligned<vec<T, N>, N * sizeof(T)> {
   MSL_INLINE explicit constexpr wide_vec(const vec<U, N>& v) : elements() {
     for (int i = 0; i < N; ++i) elements[i] = static_cast<T>(v[i]);
   }
-  // An element each.
+  // Constructs from one scalar per element.
   template <class A, class... Rest, class = metal::enable_if_t<sizeof...(Rest) + 1 == N>,
             class = msl_impl::if_scalar<A>>
   MSL_INLINE constexpr wide_vec(A first, Rest... rest)
@@ -465,7 +465,7 @@ using vector_t = metal::conditional_t<Packed, metal::packed_vec<T, N>, metal::ve
 
 namespace metal {
 
-// v.zyx on the left of an assignment.
+// The reference v.zyx on the left of an assignment.
 template <class T, int N, bool Packed, int... I>
 struct swizzle_reference : msl_impl::vector_operators<T, sizeof...(I)> {
   using V = vec<T, sizeof...(I)>;
@@ -501,8 +501,7 @@ struct swizzle_reference : msl_impl::vector_operators<T, sizeof...(I)> {
 #undef MSL_COMPOUND
 };
 
-// ---- the named types
-// ----------------------------------------------------------------------------------------
+// ---- the named types ----------------------------------------------------------------------------
 
 #define MSL_VECTOR_TYPES(T)               \
   typedef vec<T, 2> T##2;                 \
@@ -540,8 +539,7 @@ MSL_FOR_ELEMENT_TYPES(MSL_GLOBAL_VECTOR_TYPES)
 
 namespace msl_impl {
 
-// ---- swizzles
-// -----------------------------------------------------------------------------------------------
+// ---- swizzles -----------------------------------------------------------------------------------
 
 // v.xy as a value; with one index, the component itself.
 template <int... I, class T, int N>
@@ -561,7 +559,7 @@ MSL_INLINE constexpr auto swizzle(const metal::swizzle_reference<T, N, Packed, J
   return swizzle<I...>(v.load());
 }
 
-// v.xy as something to assign to.
+// v.xy as an lvalue.
 template <int... I, class T, int N>
 MSL_INLINE constexpr decltype(auto) swizzle_ref(metal::vec<T, N>& v) {
   if constexpr (sizeof...(I) == 1) {

@@ -1,4 +1,4 @@
-// The host compilers' atomic builtins, of objects of 1, 4 and 8 bytes in whatever memory.
+// The host compilers' atomic builtins for CUDA, on objects of 1, 4 and 8 bytes in any memory.
 #pragma once
 
 #include <msl/config.h>
@@ -16,7 +16,7 @@ using abi::u32;
 using abi::u64;
 using abi::u8;
 
-// Around a relaxed operation, whatever order it was asked for.
+// Fences around a relaxed operation that implement the requested memory order.
 class Fences {
  public:
   MSL_INLINE explicit Fences(int order) : ordered_(order != __ATOMIC_RELAXED) {
@@ -86,7 +86,7 @@ MSL_INLINE bool atomic_compare_exchange_n(u64* at, u64* expected, u64 desired, b
   return done;
 }
 
-// A byte, within the word around it.
+// Returns the 32-bit word that contains a byte.
 MSL_INLINE u32* word_around(const u8* at) {
   return reinterpret_cast<u32*>(reinterpret_cast<u64>(at) & ~u64(3));
 }

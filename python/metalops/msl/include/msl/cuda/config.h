@@ -1,7 +1,8 @@
-// What NVRTC lacks of the compilers for the host, and what a thread knows there.
+// Features of the host compilers that NVRTC lacks, and the indices of a CUDA thread.
 //
-// Compiled with -default-device: functions are the device's without a word. The host's builtins
-// exist under their names, so that the headers that are common to all targets say one thing.
+// Compiled with -default-device: functions are device functions without being declared so. The
+// host's builtins exist under their names, so that headers common to all targets need no special
+// cases.
 #pragma once
 
 #define MSL_INLINE inline __attribute__((always_inline))
@@ -11,7 +12,7 @@
 #define MSL_INSTRUMENTED 0
 #define MSL_UNROLLED _Pragma("unroll")
 
-// Of compute capability 9.0 alone.
+// Only on compute capability 9.0 (wgmma).
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define MSL_WARPGROUPS 1
 #endif
@@ -43,7 +44,7 @@ MSL_INLINE constexpr float absolute(float x) {
 
 }  // namespace msl::abi
 
-// Also for constants.
+// Usable in constant expressions.
 #define __builtin_inff() __builtin_bit_cast(float, 0x7f800000)
 #define __builtin_nanf(text) __builtin_bit_cast(float, 0x7fc00000)
 #define __builtin_fabsf ::msl::abi::absolute

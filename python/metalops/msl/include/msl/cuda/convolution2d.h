@@ -1,17 +1,17 @@
-// convolution2d on NVIDIA's GPUs: a product of pixels and filters, whose inner dimension is the
-// channels of one place of the filter after the other.
+// convolution2d on NVIDIA's GPUs: implicit GEMM of pixels and filters. K runs over the filter's
+// positions, and over the channels within each.
 #pragma once
 
 #include <msl/cuda/matmul2d.h>
 
 namespace msl::msl_impl {
 
-// What pixels of the destination look at: 0 outside the images.
+// The im2col matrix of the destination's pixels: 0 outside the images.
 template <convolution2d_descriptor D, class A>
 struct PixelMatrix {
   using Element = typename A::element_type;
   using Value = metal::remove_cv_t<Element>;
-  static constexpr bool is_plain = false;  // it has no line of neighbours
+  static constexpr bool is_plain = false;  // its rows are not contiguous
   const A& activations;
   int2 offsets;
   int channels;
@@ -35,7 +35,7 @@ struct PixelMatrix {
     return pair_of<T>(value(row, column), value(row, column + 1));
   }
 };
-// Filters, one a column, or one a row.
+// The filters as a matrix, one per column, or one per row if transposed.
 template <convolution2d_descriptor D, class W, bool IsTransposed>
 struct FilterMatrix {
   using Element = typename W::element_type;
@@ -59,7 +59,7 @@ struct FilterMatrix {
   }
 };
 
-// The destination's tensor by filters and pixels.
+// The destination tensor indexed by filter and pixel.
 template <convolution2d_descriptor D, class Dst>
 struct PixelDestination {
   using value_type = typename Dst::value_type;

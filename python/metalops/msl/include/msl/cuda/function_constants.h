@@ -6,7 +6,7 @@
 
 namespace msl::msl_support {
 
-// By its index.
+// The constant with index I.
 template <abi::u32 I>
 struct function_constant {
   static constexpr bool is_defined = false;

@@ -15,14 +15,14 @@ MSL_INLINE unsigned short half_bits_of_device(float value) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
   return bits;
 }
-// Since compute capability 8.0.
+// Available since compute capability 8.0.
 MSL_INLINE unsigned short bfloat_bits_of_device(float value) {
   unsigned short bits;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
   return bits;
 }
 
-// x y + z, rounded once: of one, and of two in a word.
+// x y + z, rounded once: for one element, and for two in a word.
 MSL_INLINE unsigned short fma_of_device(unsigned short x, unsigned short y, unsigned short z) {
   unsigned short bits;
   asm("fma.rn.f16 %0, %1, %2, %3;" : "=h"(bits) : "h"(x), "h"(y), "h"(z));

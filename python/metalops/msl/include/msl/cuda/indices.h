@@ -1,4 +1,4 @@
-// What emitted code makes of subscripts of several indices.
+// Subscripts with several indices, as emitted code calls them.
 #pragma once
 
 #include <msl/array.h>

@@ -1,9 +1,9 @@
-// Which lane of a warp is which of a simdgroup.
+// Mapping between lanes of a warp and lanes of a simdgroup.
 //
-// Each is its own, but in programs with simdgroup matrices (MSL_MATRIX_LANES, which emitted code
-// defines): there they are such that Apple's distribution of a matrix over a simdgroup
-// (simdgroup_matrix.h) is that of tensor cores over a warp, row = lane / 4 and column = lane % 4
-// * 2. Lanes' bits 3, 2, 1 are 1, 3, 2 of a warp's.
+// It is the identity, except in programs with simdgroup matrices (MSL_MATRIX_LANES, which emitted
+// code defines): there it makes Apple's distribution of a matrix over a simdgroup
+// (simdgroup_matrix.h) that of tensor cores over a warp, row = lane / 4 and column = lane % 4 * 2.
+// Bits 3, 2, 1 of a simdgroup lane are bits 1, 3, 2 of the warp lane.
 #pragma once
 
 namespace msl::abi {
@@ -23,7 +23,7 @@ MSL_INLINE constexpr u32 lane_of(u32 warp_lane) {
   return (warp_lane & 17) | (warp_lane & 12) >> 1 | (warp_lane & 2) << 2;
 }
 
-// Changes places with the bits `distance` above them.
+// Swaps `bits` of a mask with the bits `distance` above them.
 MSL_INLINE constexpr u32 with_swapped(u32 mask, u32 bits, u32 distance) {
   const u32 changes = (mask ^ mask >> distance) & bits;
   return mask ^ changes ^ changes << distance;

@@ -1,9 +1,9 @@
-// One launch of a kernel on a GPU: what the entries of emitted code are given, and how a thread
-// finds its place.
+// One launch of a kernel on a CUDA device: the parameters of emitted entry points, and a thread's
+// indices.
 //
-// The threads of a group are as many as Metal's, one after the other; those that a group at the
-// grid's end does not have return at once. A grid of more groups than one launch on a GPU has is
-// launched in parts.
+// A block has as many threads as Metal's threadgroup, in the same order; the threads that a partial
+// group at the grid's end does not have return at once. A grid of more groups than one CUDA launch
+// can have is launched in parts.
 #pragma once
 
 #include <msl/metal.h>
@@ -19,12 +19,12 @@ struct Extent {
   u32 grid[3];    // threads_per_grid
   u32 group[3];   // dispatch_threads_per_threadgroup
   u32 groups[3];  // threadgroups_per_grid, partial groups counted
-  u32 first[3];   // the group that this part of the grid begins with
+  u32 first[3];   // the first threadgroup of this part of the grid
 };
-// What the entry of every kernel is given.
+// Parameters of every kernel's entry point.
 struct Launch {
   Extent extent;
-  u32 inlined;  // a bit for each buffer that comes with the launch, in `bytes`
+  u32 inlined;  // bit per buffer whose contents come with the launch, in `bytes`
   u32 threadgroup_offsets[kMaxBuffers];
   u64 buffers[kMaxBuffers];  // addresses, or offsets in `bytes`
   alignas(16) u8 bytes[kInlineBytes];
@@ -39,14 +39,13 @@ using abi::u32;
 using abi::u64;
 using abi::u8;
 
-// ---- a thread's place
-// -----------------------------------------------------------------------------------------
+// ---- indices of a thread ------------------------------------------------------------------------
 
 struct Three {
   u32 x, y, z;
 };
 
-// kIsLine: whether the grid is known to have one dimension.
+// kIsLine: the grid is known to be one-dimensional.
 template <bool kIsLine>
 struct Place {
   Three group;   // threadgroup_position_in_grid
@@ -55,11 +54,11 @@ struct Place {
   u32 index;     // thread_index_in_threadgroup
   u32 count;     // threads in the group
   bool exists;
-  abi::Site site;  // the lanes of this simdgroup
+  abi::Site site;  // the active lanes of this simdgroup
 
   MSL_INLINE explicit Place(const abi::Extent& extent) {
     index = threadIdx.x;
-    if (abi::kMatrixLanes) {  // a line of whole warps
+    if (abi::kMatrixLanes) {  // one-dimensional, of whole warps
       index = (index & ~(abi::kSimdWidth - 1)) | abi::lane_of(index & (abi::kSimdWidth - 1));
     }
     if (kIsLine) {
@@ -132,10 +131,10 @@ struct Place {
   }
 };
 
-// ---- arguments
-// ------------------------------------------------------------------------------------------------
+// ---- arguments ----------------------------------------------------------------------------------
 
-// A pointer to memory that nothing else in the kernel shows, aligned as vectors of 16 bytes are.
+// Returns a pointer to memory that no other pointer in the kernel aliases, aligned to 16 bytes for
+// vector loads.
 template <class T>
 MSL_INLINE T* aligned(T* pointer) {
   return static_cast<T*>(__builtin_assume_aligned(pointer, 16));
@@ -202,14 +201,14 @@ MSL_INLINE P threadgroup(const Launch& launch, u32 index) {
   return threadgroup_of<P>::get(launch.threadgroup_offsets[index]);
 }
 
-// A variable in threadgroup memory that begins with zeros.
+// Zeroes a variable in threadgroup memory.
 template <class T>
 MSL_INLINE void clear(T& variable) {
   if (threadIdx.x + threadIdx.y + threadIdx.z == 0) ::memset(&variable, 0, sizeof(T));
   ::__syncthreads();
 }
 
-// What a parameter makes of a position, or of one number.
+// Converts a position or a number to the type of a parameter.
 template <class P>
 struct builtin {
   static MSL_INLINE P make(Three v) { return P(v.x); }

@@ -1,11 +1,11 @@
-// os_log on NVIDIA's GPUs: lines go to the standard output when the GPU is waited for.
+// os_log on NVIDIA's GPUs: lines go to the standard output when the host synchronises with the GPU.
 #pragma once
 
 #include <msl/simd.h>
 
 namespace msl::msl_impl {
 
-// What sprintf makes of "%.*f", for values of float; its length.
+// Formats a float like sprintf's "%.*f"; returns the length.
 inline int fixed(char* text, int precision, double value) {
   int length = 0;
   if (value < 0 || (value == 0 && 1 / value < 0)) text[length++] = '-';

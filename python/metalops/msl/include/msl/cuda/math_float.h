@@ -1,4 +1,4 @@
-// The mathematical functions of one float that the host's library computes itself, by CUDA's.
+// Mathematical functions of one float that the host library computes itself; here they are CUDA's.
 #pragma once
 
 #include <msl/half.h>
@@ -23,8 +23,8 @@ MSL_INLINE float pow(float x, float y) { return ::powf(x, y); }
 MSL_INLINE float rsqrt(float x) { return 1.0f / ::sqrtf(x); }
 MSL_INLINE float tanpi(float x) { return ::sinpif(x) / ::cospif(x); }
 
-// metal::fast's, where that is another: as on Apple's GPUs one instruction, within 2 ulp, which
-// takes and gives no denormal numbers.
+// Functions of metal::fast that differ: one instruction as on Apple's GPUs, within 2 ulp, which
+// flushes denormals to zero.
 namespace fast {
 using namespace msl_impl;
 MSL_INLINE float exp2(float x) {

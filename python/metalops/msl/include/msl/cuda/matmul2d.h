@@ -1,9 +1,10 @@
-// matmul2d and reductions of its destinations on NVIDIA's GPUs. Every simdgroup has the sums of its
-// part of the tile in registers as tensor cores have them (warp_tile.h).
+// matmul2d (tile GEMM) and reductions of its destinations on NVIDIA's GPUs. Every simdgroup
+// accumulates its part of the tile in registers, in the tensor cores' fragment layout
+// (warp_tile.h).
 //
-// Tensor cores multiply what is exact in half or in bfloat. Operands of a threadgroup's operation
-// are staged in shared memory, those of one simdgroup are read where they are. All other products
-// are made by fused multiply-adds.
+// Tensor cores (mma, wgmma) multiply operands that are exact in half or in bfloat. Operands of a
+// threadgroup's operation are staged in shared memory, those of a single simdgroup are read in
+// place. All other GEMMs use fused multiply-adds.
 #pragma once
 
 #include <msl/cuda/staging.h>
@@ -15,8 +16,7 @@ namespace msl::msl_impl {
 
 MSL_INLINE Lanes whole_simdgroup() { return {~0u, lane_in_simdgroup(), ~0u}; }
 
-// ---- between layouts
-// -------------------------------------------------------------------------------------
+// ---- conversion between layouts -----------------------------------------------------------------
 
 template <class From, class To>
 constexpr bool are_inverse() {
@@ -33,7 +33,8 @@ static_assert(are_inverse<SimdgroupTile<16, 32, false>, SimdgroupTile<16, 32, fa
 static_assert(are_inverse<SimdgroupTile<32, 16, true>, SimdgroupTile<32, 16, true>>());
 static_assert(are_inverse<WarpTile<16, 32>, WarpTile<16, 32>>());
 
-// Elements of a tile from one layout to another. The whole simdgroup calls it.
+// Converts the elements of a tile from one layout to another with shuffles. Called by the whole
+// simdgroup.
 template <class From, class To, class E>
 MSL_INLINE void exchange(const E* from, E* to) {
   const Lanes lanes = whole_simdgroup();
@@ -50,9 +51,10 @@ MSL_INLINE void exchange(const E* from, E* to) {
   }
 }
 #if MSL_COOPERATIVE_LAYOUT == 10
-// Fragments are the same ones, rows of them too. Of a row's eight pairs of neighbours a lane has
-// pairs 2 q and 2 q + 1, or t and t + 4. They change places in two rounds, in each of which every
-// one of the row's four lanes sends a pair and receives one.
+// Both layouts have the same 16 x 16 fragments, and the same rows in them. Of the eight pairs of
+// adjacent elements in a row, a lane has pairs 2 q and 2 q + 1 in one layout, and t and t + 4 in
+// the other. They are exchanged in two rounds; in each, every one of the row's four lanes sends and
+// receives one pair.
 template <class E>
 struct Neighbours {
   E first, second;
@@ -114,7 +116,7 @@ MSL_INLINE void from_warp(const WarpTile<Rows, Columns>*, const E* from, E* to) 
   MSL_UNROLLED
   for (int slot = 0; slot < WarpTile<Rows, Columns>::capacity; ++slot) to[slot] = from[slot];
 }
-// What a cooperative tensor has.
+// Converts the elements of a cooperative tensor.
 template <int Rows, int Columns, class Tensor, class E>
 MSL_INLINE void to_warp_from(const Tensor& from, E* to) {
   using Layout = typename Tensor::layout::Tile::Tile;
@@ -124,10 +126,9 @@ MSL_INLINE void to_warp_from(const Tensor& from, E* to) {
   to_warp<Rows, Columns>(static_cast<const Layout*>(nullptr), slots, to);
 }
 
-// ---- operands
-// ---------------------------------------------------------------------------------------
+// ---- operands -----------------------------------------------------------------------------------
 
-// In memory: 0 beyond the operand's extents, the tile and the inner size.
+// An operand in memory: reads 0 beyond its extents, the tile and K.
 template <class View>
 struct TileView : View {
   using Value = metal::remove_cv_t<typename View::Element>;
@@ -138,7 +139,7 @@ struct TileView : View {
   MSL_INLINE float value(long row, long column) const {
     return row < this->rows && column < this->columns ? View::value(row, column) : 0.0f;
   }
-  // Two elements of a row.
+  // Packs two adjacent elements of a row.
   template <class T>
   MSL_INLINE abi::u32 pair(long row, long column) const {
     if constexpr (View::is_plain && same<Value, T>) {
@@ -162,8 +163,9 @@ MSL_INLINE TileView<View> tile_view(const View& of, long rows, long columns) {
   return TileView<View>(of, rows, columns);
 }
 
-// The operands as a simdgroup's lanes see them, whose part begins at a row or column of the tile.
-// row(i, k): of the lane's i-th row; fragment<T>(i, k): what tensor cores take of 16 rows.
+// The operands seen from a lane of the simdgroup whose part of the tile begins at a given row or
+// column. row(i, k): element k of the lane's i-th row; fragment<T>(i, k): a tensor core fragment of
+// 16 rows.
 template <class View>
 struct LeftInMemory {
   const View& view;
@@ -184,7 +186,7 @@ struct RightInMemory {
   const View& view;
   int first;
   uint lane;
-  // The lane's j-th column.
+  // Returns element k of the lane's j-th column.
   MSL_INLINE float column(int k, int j) const {
     return view.value(k, first + j / 2 * 8 + j % 2 + int(lane & 3) * 2);
   }
@@ -197,11 +199,11 @@ struct RightInMemory {
     }
   }
 };
-// The same of an operand that is all there in shared memory, 16 bytes at a time.
+// The right operand if all of it is in shared memory: loaded in vectors of 16 bytes.
 template <class View>
 struct RightInShared {
   const View& view;
-  abi::u32 mine;  // where the lane's row of a matrix begins, of the first fragment
+  abi::u32 mine;  // address of the lane's row of a matrix, in the first fragment
   abi::u32 rows_apart, columns_apart;
   MSL_INLINE RightInShared(const View& of, uint lane) : view(of) {
     const bool is_deep = view.row_stride == 1;
@@ -213,7 +215,7 @@ struct RightInShared {
     rows_apart = abi::u32(view.row_stride) * 2;
     columns_apart = abi::u32(view.column_stride) * 2;
   }
-  // Whether the inner rows and columns of a tile can be read so.
+  // Returns true if K and the columns of a tile can be read this way.
   static MSL_INLINE bool can_read(const View& view, int inner, int columns) {
     if constexpr (View::is_plain && sizeof(typename View::Value) == 2) {
       const void* const first = &view.first.at(0);
@@ -237,8 +239,8 @@ struct RightInShared {
     }
   }
 };
-// Of cooperative tensors, as tensor cores have them. All lanes ask together; k is known to the
-// compiler.
+// Operands in cooperative tensors, in the tensor cores' layout. All lanes call these functions
+// together; k is a compile-time constant.
 template <int Rows, int Columns, class E>
 struct LeftInLanes {
   using Tile = WarpTile<Rows, Columns>;
@@ -282,8 +284,7 @@ struct RightInLanes {
   }
 };
 
-// ---- products
-// ---------------------------------------------------------------------------------------
+// ---- multiplication -----------------------------------------------------------------------------
 
 constexpr bool is_small(Element e) {
   using enum Element;
@@ -295,7 +296,8 @@ constexpr bool is_exact_in_half(Element e) {
 }
 constexpr bool is_exact_in_bfloat(Element e) { return e == Element::kBfloat || is_small(e); }
 
-// What factors become: half or bfloat, of which tensor cores make exact products, or float.
+// The type to which factors are converted: half or bfloat, of which tensor cores compute exact
+// products, or float.
 template <class L, class R, class E, bool HasScales>
 struct FactorOf {
   static constexpr Element left = element_of_product<L>, right = element_of_product<R>;
@@ -306,7 +308,7 @@ struct FactorOf {
   typedef metal::conditional_t<is_half, half, metal::conditional_t<is_bfloat, bfloat, float>> type;
 };
 
-// The sums of 16 x 16 elements += a b.
+// Accumulates a b into 16 x 16 sums.
 template <class T>
 MSL_INLINE void multiply_fragments(float* sums, const abi::u32 (&a)[4], const abi::u32 (&b)[4]) {
   MSL_UNROLLED
@@ -319,7 +321,7 @@ MSL_INLINE void multiply_fragments(float* sums, const abi::u32 (&a)[4], const ab
 MSL_INLINE float multiplied(float a, float b, float sum) { return ::fmaf(a, b, sum); }
 MSL_INLINE int multiplied(int a, int b, int sum) { return int(uint(a) * uint(b) + uint(sum)); }
 
-// The inner elements [k, k + 16) of a simdgroup's part.
+// Accumulates the slice [k, k + 16) of K into a simdgroup's part.
 template <class T, class Tile, class Left, class Right>
 MSL_INLINE void multiply_step(const Left& left, const Right& right, int k, float* sums) {
   abi::u32 a[Tile::down][4], b[Tile::across][4];
@@ -350,8 +352,8 @@ MSL_INLINE void add_products(const Left& left, const Right& right, int k, Sum* s
     sums[slot] = multiplied(x, y, sums[slot]);
   }
 }
-// A whole part, from where the operands are. Inner: their inner size, where it is known to the
-// compiler and must be; else 0.
+// Multiplies a whole part, with operands read in place. Inner: K, if it is known at compile time
+// and has to be; otherwise 0.
 template <class Factor, class Tile, int Inner, class Left, class Right, class Sum>
 MSL_INLINE void multiply_in_place(const Left& left, const Right& right, int inner, Sum* sums) {
   constexpr int step = same<Factor, float> ? 1 : 16;
@@ -371,7 +373,7 @@ MSL_INLINE void multiply_in_place(const Left& left, const Right& right, int inne
   }
 }
 
-// The sums of a part += the product of a block, by each warp.
+// Accumulates the product of a staged block into the sums of each warp's part (mma).
 template <class T, class A, class B, class Tile, int Depth>
 MSL_INLINE void multiply_block(abi::u32 a, abi::u32 b, int row, int column, uint lane,
                                float* sums) {
@@ -393,7 +395,7 @@ MSL_INLINE void multiply_block(abi::u32 a, abi::u32 b, int row, int column, uint
     }
   }
 }
-// By warpgroups, which go on while their warps do something else.
+// Starts the product of a staged block with warpgroups (wgmma). It runs asynchronously.
 template <class T, class A, class B, class Tile, int Depth, bool LeftDeep, bool RightDeep>
 MSL_INLINE void begin_block(abi::u32 a, abi::u32 b, int warps_before, float* sums) {
   constexpr int columns = Tile::across * 16;
@@ -420,8 +422,8 @@ MSL_INLINE void begin_block(abi::u32 a, abi::u32 b, int warps_before, float* sum
   end_products();
 }
 
-// The whole tile of a threadgroup's operation, staged. LeftDeep, RightDeep: whether the operand's
-// neighbours in memory follow each other along the inner dimension.
+// Computes the whole tile of a threadgroup's operation with staging (software pipelining with
+// cp.async). LeftDeep, RightDeep: the operand is contiguous in memory along K.
 template <class T, int M, int N, int Simdgroups, bool LeftDeep, bool RightDeep, class Left,
           class Right>
 MSL_INLINE void multiply_staged(const Left& left, const Right& right, int inner, float* sums) {
@@ -446,7 +448,7 @@ MSL_INLINE void multiply_staged(const Left& left, const Right& right, int inner,
     }
     end_of_copies();
   };
-  ::__syncthreads();  // an operation before may still read
+  ::__syncthreads();  // an earlier operation may still be reading
   MSL_UNROLLED
   for (int block = 0; block < count - 1; ++block) bring(block, block);
   int stage = 0, next = count - 1;
@@ -472,8 +474,9 @@ MSL_INLINE void multiply_staged(const Left& left, const Right& right, int inner,
   wait_for_copies<0>();
 }
 
-// The same by fused multiply-adds: blocks of both operands are staged as what sums are made of,
-// lines of rows or columns; the next one comes to registers while one is multiplied.
+// Computes the whole tile with fused multiply-adds: blocks of both operands are converted to the
+// sums' type and staged as lines of rows or columns, double-buffered; the next block is loaded into
+// registers while one is multiplied.
 template <class Sum, int M, int N, int Simdgroups, bool LeftDeep, bool RightDeep, class Left,
           class Right>
 MSL_INLINE void add_staged_products(const Left& left, const Right& right, int inner, Sum* sums) {
@@ -489,7 +492,7 @@ MSL_INLINE void add_staged_products(const Left& left, const Right& right, int in
   Sum* const memory = reinterpret_cast<Sum*>(staging_pointer());
   A a{int(thread)};
   B b{int(thread)};
-  ::__syncthreads();  // an operation before may still read
+  ::__syncthreads();  // an earlier operation may still be reading
   a.fetch(left, 0);
   b.fetch(right, 0);
   a.put(memory);
@@ -515,11 +518,10 @@ MSL_INLINE void add_staged_products(const Left& left, const Right& right, int in
   }
 }
 
-// ---- destinations
-// -----------------------------------------------------------------------------------
+// ---- destinations -------------------------------------------------------------------------------
 
-// f(slot, row, column) for the elements of the tile that a lane has sums of, or for each second
-// one.
+// Calls f(slot, row, column) for the elements of the tile whose sums a lane has, or for every
+// second one.
 template <class Tile, int Step, class Part, class F>
 MSL_INLINE void for_sums(const Part& part, uint lane, const F& f) {
   MSL_UNROLLED
@@ -529,7 +531,7 @@ MSL_INLINE void for_sums(const Part& part, uint lane, const F& f) {
     if (row < part.rows && column < part.columns) f(slot, part.row + row, part.column + column);
   }
 }
-// Two neighbours at once.
+// Two adjacent elements, loaded and stored together.
 template <class E>
 struct alignas(2 * sizeof(E)) PairOf {
   E first, second;
@@ -574,7 +576,7 @@ MSL_INLINE void store_sums(const Part& part, uint lane, const Sum* sums, Dst& to
   }
 }
 
-// f(operand) of what the lanes of the one simdgroup have, or of what is in memory.
+// Calls f(operand) with an operand distributed over the lanes of the only simdgroup, or in memory.
 template <matmul2d_descriptor D, class L, class F>
 MSL_INLINE void with_left(const L& left, uint lane, const F& f) {
   if constexpr (is_tensor<L>) {
@@ -613,7 +615,7 @@ constexpr bool has_scales() {
   }
 }
 
-// By one thread, which has the whole tile.
+// Computes the whole tile in one thread.
 template <int M, int N, bool Accumulates, class Left, class Right, class Dst>
 MSL_INLINE void multiply_in_thread(const Left& left, const Right& right, int inner,
                                    Dst& destination) {
@@ -640,7 +642,8 @@ MSL_INLINE void multiply_in_thread(const Left& left, const Right& right, int inn
   }
 }
 
-// f(part, lane, sums) for the simdgroup's part of a tile; its sums become the destination's.
+// Calls f(part, lane, sums) for the simdgroup's part of a tile, and stores its sums to the
+// destination.
 template <int M, int N, int Simdgroups, bool Accumulates, class Dst, class F>
 MSL_INLINE void with_sums(Dst& destination, const F& f) {
   using Sum = metal::conditional_t<same<typename Dst::value_type, int>, int, float>;
@@ -654,7 +657,7 @@ MSL_INLINE void with_sums(Dst& destination, const F& f) {
   store_sums<Tile>(part, lane, sums, destination);
 }
 
-// The product of matrices in memory. by_column: the right one with its columns as rows. LeftDeep,
+// Multiplies matrices in memory. by_column: the right operand with its columns as rows. LeftDeep,
 // RightDeep: see multiply_staged().
 template <class Factor, int M, int N, int Simdgroups, bool Accumulates, bool LeftDeep,
           bool RightDeep, class Left, class Right, class ByColumn, class Dst>
@@ -708,8 +711,7 @@ MSL_INLINE void multiply_tiles(L& left, R& right, Dst& destination) {
   }
 }
 
-// ---- reductions
-// --------------------------------------------------------------------------------------
+// ---- reductions ---------------------------------------------------------------------------------
 
 template <int Dimension, class Source, class Destination, class Operation, class E>
 MSL_INLINE void reduce_tile(Source& source, Destination& destination, Operation operation,
@@ -729,14 +731,14 @@ MSL_INLINE void reduce_tile(Source& source, Destination& destination, Operation 
            : operation == reduction_operation::max ? metal::max(a, b)
                                                    : metal::min(a, b);
   };
-  // The lane's own rows or columns, and then those lanes' that have others of the same.
+  // Reduces the lane's own rows or columns, then across the lanes that share them.
   constexpr int length = Dimension == 0 ? rows : columns;
   constexpr int mine = Dimension == 0 ? Tile::down * 2 : Tile::across * 4;
   Wide partial[mine] = {};
   bool begun[mine] = {};
   MSL_UNROLLED
   for (int slot = 0; slot < Tile::capacity; ++slot) {
-    // Of tiles whose sides are multiples of 8 a slot is all there or not.
+    // In tiles whose sides are multiples of 8, a slot exists in all lanes or in none.
     if (Tile::row_of_slot(uint(slot)) >= rows || Tile::column_of_slot(uint(slot)) >= columns)
       continue;
     const int fragment = slot / 8;

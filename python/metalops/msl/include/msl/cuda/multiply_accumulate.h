@@ -1,5 +1,5 @@
-// The product of simdgroup matrices on NVIDIA's GPUs: by tensor cores where both factors are half
-// or bfloat and the whole simdgroup is there, else by shuffles.
+// Multiplication of simdgroup matrices on NVIDIA's GPUs: with tensor cores where both factors are
+// half or bfloat and the whole simdgroup is active, otherwise with shuffles.
 #pragma once
 
 #include <msl/cuda/tensor_cores.h>
@@ -7,7 +7,7 @@
 
 namespace msl::msl_impl {
 
-// The lane that has the element at a row and an even column.
+// Returns the lane that has the element at a row and an even column.
 MSL_INLINE constexpr u32 matrix_lane(u32 row, u32 column) {
   return (row & 4) * 4 + (column & 4) * 2 + (row & 3) * 2 + (column & 2) / 2;
 }

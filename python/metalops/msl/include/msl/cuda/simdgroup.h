@@ -1,5 +1,5 @@
-// How the threads of a simdgroup meet on NVIDIA's GPUs, where it is a warp: by shuffles among the
-// lanes of a mask that the emitted code knows.
+// Simdgroup operations on NVIDIA's GPUs, where a simdgroup is a warp: shuffles among the lanes of a
+// mask that the emitted code knows.
 #pragma once
 
 #include <msl/simd.h>
@@ -17,7 +17,7 @@ MSL_INLINE void simdgroup_barrier(mem_flags, thread_scope, abi::Site site = {}) 
 
 namespace msl::msl_impl {
 
-// The lanes that run an operation together, which are all that call it.
+// The lanes that run an operation together: all lanes that call it.
 struct Lanes {
   u32 mask;
   u32 lane;  // this one
@@ -41,7 +41,7 @@ MSL_INLINE Result together(abi::Site site, const Operand& operand) {
   return Operation::run(operand, Lanes{abi::lanes_of(site.mask), lane_in_simdgroup(), site.mask});
 }
 
-// The value of another lane, whatever its type.
+// Returns the value of another lane, of any type.
 template <class T>
 MSL_INLINE T from_lane(const Lanes& lanes, const T& value, u32 source) {
   const u32 warp_lane = abi::warp_lane_of(source);
@@ -59,7 +59,7 @@ MSL_INLINE u32 lanes_around(const Lanes& lanes) {
   return lanes.mask & (((1u << (Width & 31)) - 1u) << (lanes.lane & ~(Width - 1)));
 }
 
-// Lanes whose numbers are the same modulo a power of two.
+// Returns the lanes whose indices are congruent to `lane` modulo a power of two.
 MSL_INLINE constexpr u32 lanes_modulo(u32 lane, u32 modulus) {
   const u32 every = modulus == 32   ? 1u
                     : modulus == 16 ? 0x00010001u
@@ -69,9 +69,9 @@ MSL_INLINE constexpr u32 lanes_modulo(u32 lane, u32 modulus) {
   return every << (lane & (modulus - 1));
 }
 
-// The upper half is combined with the lower one, lane by lane, until one lane is left. Lanes that
-// take no part are passed over: each lane has the value of its place, and takes that of the other
-// half from the first lane that has it.
+// Butterfly reduction: the upper half is combined with the lower one, lane by lane, until one lane
+// is left. Inactive lanes are skipped: each lane holds the value of its position, and takes that of
+// the other half from the first lane that has it.
 template <class Op, class T, u32 Width>
 struct Reduction {
   MSL_INLINE static T run(T value, const Lanes& lanes) {
@@ -88,7 +88,8 @@ struct Reduction {
   }
 
  private:
-  // With a mask that is known, for which a GPU need not wait for lanes before each step.
+  // Reduces with a full mask, known at compile time, for which a GPU need not synchronise before
+  // each step.
   MSL_INLINE static T run_all(T value, const Lanes& lanes) {
 #pragma unroll
     for (u32 half = Width / 2; half != 0; half /= 2) {
@@ -101,7 +102,8 @@ struct Reduction {
   }
 };
 
-// Where all lanes take part, sums over 1, 2, 4, ... lanes; else lane by lane.
+// Prefix sum: Hillis-Steele over distances 1, 2, 4, ... if all lanes are active; otherwise lane by
+// lane.
 template <class Op, class T, u32 Width, bool Inclusive>
 struct Prefix {
   MSL_INLINE static T run(const T& value, const Lanes& lanes) {
@@ -135,10 +137,9 @@ struct Prefix {
   }
 };
 
-// ---- shuffles
-// -----------------------------------------------------------------------------------------------
+// ---- shuffles -----------------------------------------------------------------------------------
 
-// The value of a lane that takes no part is undefined in Metal; here zeros.
+// Returns a lane's value. That of an inactive lane is undefined in Metal; here it is zero.
 template <class T>
 MSL_INLINE T value_at(const Lanes& lanes, const T& value, u32 source) {
   const bool takes_part = lanes.have(source);
@@ -155,8 +156,8 @@ struct Shuffled {
   }
 };
 
-// The lanes that a shift empties take, in order, the values that fall out of the other end of
-// `filling`.
+// Lanes that a shift leaves empty take, in order, the values that are shifted out of the other end
+// of `filling`.
 template <class T, bool Down>
 struct ShiftedAndFilled {
   MSL_INLINE static T run(const Filled<T>& mine, const Lanes& lanes) {

@@ -1,33 +1,34 @@
-// Which lanes of a simdgroup run some code together.
+// The active mask: which lanes of a simdgroup run a piece of code together.
 //
-// In programs where operators and the like have simdgroup operations (MSL_NOTED_SITES, which
-// emitted code defines), a thread notes the Site that it is in.
+// In programs in which operators and similar functions contain simdgroup operations
+// (MSL_NOTED_SITES, which emitted code defines), a thread records the Site that it is in.
 #pragma once
 
 namespace msl::abi {
 
 struct Site {
-  u32 mask = 0xffffffffu;  // of the warp's lanes
+  u32 mask = 0xffffffffu;  // lanes of the warp
 
-  // The lanes for which the condition holds, and the others. Every lane of the site calls it.
+  // Diverges: splits the lanes by the condition. Called by all lanes of the site.
   MSL_INLINE bool part(bool condition, Site& yes, Site& no) const {
     yes.mask = ::__ballot_sync(mask, condition);
     no.mask = mask & ~yes.mask;
     (condition ? yes : no).enter();
     return condition;
   }
-  // Of a loop: those for which the condition does not hold are no longer in it.
+  // For a loop: removes the lanes for which the condition does not hold.
   MSL_INLINE bool stay(bool condition) {
     mask = ::__ballot_sync(mask, condition);
     enter();
     return condition;
   }
-  // At the end of what lanes may have left early: by continue (1), break (2) or return (3).
+  // Reconverges after code that lanes may have left early: by continue (1), break (2) or return
+  // (3).
   MSL_INLINE void join(u32 left) {
     mask = ::__ballot_sync(mask, left == 0);
     enter();
   }
-  // At the end of a loop's body: whether this lane leaves the loop.
+  // At the end of a loop's body: returns true if this lane leaves the loop.
   MSL_INLINE bool leave(u32& left) {
     const bool leaves = left > 1;
     mask = ::__ballot_sync(mask, !leaves);
@@ -56,7 +57,7 @@ struct Site {
 };
 
 #if MSL_NOTED_SITES
-// A function: its caller finds the Site noted from which it was called.
+// RAII for a function call: records the function's Site, and restores that of the caller.
 struct Noted {
   Site before;
   MSL_INLINE explicit Noted(Site site) : before(site) { site.enter(); }

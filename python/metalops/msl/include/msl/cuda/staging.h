@@ -1,5 +1,5 @@
-// Blocks of a product's operands in shared memory, where tensor cores take them from: several are
-// on their way while one is multiplied.
+// Staging of GEMM operands in shared memory, from which tensor cores take them: several blocks are
+// in flight (cp.async) while one is multiplied.
 #pragma once
 
 #include <msl/cuda/tensor_cores.h>
@@ -7,7 +7,7 @@
 
 namespace msl::msl_impl {
 
-// Shared memory of all operations of a program; the emitted code defines how much there is.
+// Returns the shared memory used by all operations of a program; the emitted code defines its size.
 MSL_INLINE abi::u8* staging_pointer() {
   __shared__ __align__(1024) abi::u8 memory[MSL_STAGING_BYTES];
   return memory;
@@ -18,28 +18,29 @@ MSL_INLINE abi::u32 staging_memory() {
 
 constexpr int widest(int rows) { return rows % 64 == 0 ? 64 : rows % 32 == 0 ? 32 : 16; }
 
-// A block of Rows x Depth elements of 16 bits of a left operand, or of a transposed right one. In
-// memory lines of the operand's own neighbours: of Depth elements (IsDeep), or else of some rows.
-// 16 bytes at a time are shuffled in the line, so that eight lines below each other are in
-// different banks (and as wgmma has it).
+// A staged block of Rows x Depth 16-bit elements of a left operand, or of a transposed right one.
+// Lines hold elements that are contiguous in the operand: Depth elements along K (IsDeep), or else
+// some rows. The 16-byte chunks of a line are swizzled, so that eight consecutive lines use
+// different banks (as wgmma's layouts do).
 template <class T, int Rows, int Depth, bool IsDeep>
 struct StagedBlock {
   static constexpr int width = IsDeep ? Depth : widest(Rows);
-  static constexpr int chunks = width / 8;  // of 16 bytes, in a line
+  static constexpr int chunks = width / 8;  // 16-byte chunks per line
   static constexpr int lines = Rows * Depth / width;
   static constexpr int bytes = Rows * Depth * 2;
   static MSL_INLINE constexpr abi::u32 place(int line, int chunk) {
     return abi::u32(line * chunks + (chunk ^ (line / (8 / chunks) & (chunks - 1)))) * 16;
   }
 
-  // Of a row and a depth that are multiples of 16 and begin a line's 16 bytes, before shuffling.
+  // Returns the offset in bytes, before swizzling, of a row and a depth that are multiples of 16
+  // and begin a chunk.
   static MSL_INLINE constexpr int address(int row, int depth) {
     if (IsDeep) return (row * width + depth) * 2;
     return (row / width * Depth * width + depth * width + row % width) * 2;
   }
 
-  // Rows [row, row + 16) and columns [depth, depth + 16), as tensor cores take them: eight rows
-  // below before (IsLeft) or after eight columns to the right.
+  // Loads rows [row, row + 16) and columns [depth, depth + 16) as a tensor core fragment. Its four
+  // 8 x 8 matrices are ordered down first (IsLeft) or right first.
   template <bool IsLeft>
   static MSL_INLINE void load(abi::u32 (&to)[4], abi::u32 block, int row, int depth, uint lane) {
     const int matrix = int(lane >> 3), in_matrix = int(lane & 7);
@@ -56,9 +57,9 @@ struct StagedBlock {
 struct alignas(16) Eight {
   abi::u32 words[4];
 };
-// Brings blocks of an operand. View: of the operand, rows being those of the tile; its memory's
-// neighbours are in a row (IsDeep) or in a column. Fragments: how many times sixteen rows of each
-// of four warps follow each other (warpgroup.h); 1 leaves rows as they are.
+// Copies blocks of an operand to shared memory. View: of the operand, with the tile's rows; it is
+// contiguous in memory along a row (IsDeep) or a column. Fragments: the number of 16-row fragments
+// that each of four warps has in sequence (warpgroup.h); 1 leaves the order of rows unchanged.
 template <class T, class Block, class View, int Depth, bool IsDeep, int Threads, int Fragments>
 struct BlockLoader {
   static constexpr int all = Block::lines * Block::chunks;
@@ -66,11 +67,11 @@ struct BlockLoader {
   static constexpr bool is_same = View::is_plain && same<typename View::Value, T>;
   const View& view;
   const int thread;
-  const int rows, columns;  // that there are
+  const int rows, columns;  // of the operand
   bool is_aligned = false;
-  bool copies = false;      // it is aligned, and in global memory
-  abi::u64 from = 0;        // the block that comes next
-  abi::u32 offsets[turns];  // there, in bytes
+  bool copies = false;      // aligned, and in global memory: cp.async
+  abi::u64 from = 0;        // address of the next block
+  abi::u32 offsets[turns];  // in it, in bytes
   long step = 0;            // in bytes, from one block to the next
 
   MSL_INLINE BlockLoader(const View& of, int thread_in_scope)
@@ -88,7 +89,8 @@ struct BlockLoader {
       }
     }
   }
-  // Of the 16 bytes of a turn: where they are in the block, and their first element.
+  // The 16-byte chunk that this thread copies in a turn: its index in the block, and its first
+  // element.
   MSL_INLINE int chunk(int turn) const { return thread + turn * Threads; }
   MSL_INLINE int line(int turn) const { return chunk(turn) / Block::chunks; }
   MSL_INLINE int row(int turn) const {
@@ -102,7 +104,7 @@ struct BlockLoader {
     return IsDeep ? chunk(turn) % Block::chunks * 8 : line(turn) % Depth;
   }
 
-  // Block number `block` to shared memory, the next one each time.
+  // Copies block number `block` to shared memory; called with consecutive blocks.
   MSL_INLINE void bring(abi::u32 to, int block) {
     if constexpr (is_same) {
       if (copies) {
@@ -142,7 +144,7 @@ struct BlockLoader {
       }
     }
   }
-  // Eight elements.
+  // Loads eight elements as four words.
   MSL_INLINE void get(abi::u32 (&words)[4], long r, long k) const {
     if constexpr (is_same) {
       const bool is_whole = IsDeep ? k + 8 <= columns && r < rows : r + 8 <= rows && k < columns;
@@ -162,8 +164,8 @@ struct BlockLoader {
   }
 };
 
-// How the blocks of an operation are staged: not at all (depth 0) where two do not fit. Parts may
-// begin at any multiple of 8, and are read as multiples of 16.
+// Parameters of an operation's staging; depth is 0 (no staging) if two blocks do not fit. Parts may
+// begin at any multiple of 8, and are read in multiples of 16.
 template <int M, int N, int Simdgroups>
 struct StagesOf {
   using Part = Bands<M, N, Simdgroups>;
@@ -176,15 +178,15 @@ struct StagesOf {
   static constexpr int count =
       fitting(depth == 0 ? 16 : depth) > 4 ? 4 : fitting(depth == 0 ? 16 : depth);
   static constexpr int bytes = (rows + columns) * depth * 2;
-  // Of words, twice; see StagedLines.
+  // Size of two buffers of 32-bit words; see StagedLines.
   static constexpr int bytes_of_words(int deep) { return (rows + columns + 4) * deep * 4 * 2; }
   static constexpr int depth_of_words = bytes_of_words(16) <= MSL_STAGING_BYTES  ? 16
                                         : bytes_of_words(8) <= MSL_STAGING_BYTES ? 8
                                                                                  : 0;
 };
 
-// A block of Rows x Depth words: a line of rows for each of Depth, so far apart that neither lines
-// nor columns of eight are in one bank.
+// A staged block of Rows x Depth words: one line of rows for each k, with a stride that avoids bank
+// conflicts of lines and of groups of eight columns.
 template <class Word, int Rows, int Depth, bool IsDeep, int Threads>
 struct StagedLines {
   static constexpr int pitch = Rows + 2, size = pitch * Depth;
@@ -193,7 +195,7 @@ struct StagedLines {
   Word words[turns];
 
   MSL_INLINE explicit StagedLines(int thread_in_scope) : thread(thread_in_scope) {}
-  // Neighbouring threads have neighbours in memory.
+  // Adjacent threads load adjacent elements (coalesced).
   MSL_INLINE int row(int turn) const {
     const int word = thread + turn * Threads;
     return IsDeep ? word / Depth : word % Rows;
@@ -215,7 +217,7 @@ struct StagedLines {
     }
   }
 };
-// A lane's rows and columns of a line, as LeftInMemory and RightInMemory have them.
+// A lane's rows and columns in a staged line, with the interface of LeftInMemory and RightInMemory.
 template <class Word>
 struct LeftLine {
   const Word* first;

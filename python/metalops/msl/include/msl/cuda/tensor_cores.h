@@ -1,8 +1,8 @@
-// Products of small matrices by the tensor cores of NVIDIA's GPUs, from compute capability 8.0 on:
-// what one instruction does for all 32 lanes of a warp, which run it together.
+// Tensor core instructions (mma, ldmatrix, cp.async) of NVIDIA's GPUs, from compute capability 8.0
+// on. All 32 lanes of a warp run each of them together.
 //
-// An 8 x 8 matrix of 16-bit elements is one word a lane, two neighbours of row lane / 4 from column
-// lane % 4 * 2 on, the first in the lower half.
+// An 8 x 8 matrix of 16-bit elements is one word per lane: two adjacent elements of row lane / 4,
+// from column lane % 4 * 2 on, the first in the lower half.
 #pragma once
 
 #include <msl/half.h>
@@ -23,9 +23,9 @@ MSL_INLINE abi::u32 transposed(abi::u32 matrix) {
   return result;
 }
 
-// (x, y) += a b for matrices of half or bfloat, b transposed; x and y are the two neighbours of a
-// float matrix that are this lane's. The products are exact, their sums those of the tensor cores.
-// One instruction multiplies 16 x 8 by 8 x 8: the upper half of its rows is left empty.
+// mma.m16n8k8: (x, y) += a b for 8 x 8 matrices of half or bfloat, b transposed; x and y are this
+// lane's two adjacent elements of a float matrix. Products are exact, sums those of the tensor
+// cores. The instruction multiplies 16 x 8 by 8 x 8: the second eight rows are left empty.
 template <class T>
 MSL_INLINE void multiply_accumulate_8x8x8(float& x, float& y, abi::u32 a, abi::u32 b) {
   float empty_x = 0, empty_y = 0;
@@ -45,16 +45,16 @@ MSL_INLINE void multiply_accumulate_8x8x8(float& x, float& y, abi::u32 a, abi::u
   }
 }
 
-// Two neighbours of a matrix of 16-bit elements.
+// Packs two adjacent elements of a 16-bit matrix.
 template <class T>
 MSL_INLINE abi::u32 pair_of(float first, float second) {
   return abi::u32(T(first).bits) | abi::u32(T(second).bits) << 16;
 }
 
-// sums += a b for 16 x 16 elements of a and 16 x 8 of b: of a, two neighbours of row lane / 4 from
-// column lane % 4 * 2 on, those eight rows below, and both eight columns to the right; of b as of
-// its transpose, without rows below; of the sums two neighbours of a row and those eight rows
-// below.
+// mma.m16n8k16: sums += a b for 16 x 16 elements of a and 16 x 8 of b. a: two adjacent elements of
+// row lane / 4 from column lane % 4 * 2 on, those eight rows below, and both again eight columns to
+// the right. b: the same of its transpose, without the rows below. sums: two adjacent elements of a
+// row, and those eight rows below.
 template <class T>
 MSL_INLINE void multiply_accumulate_16x8x16(float& s0, float& s1, float& s2, float& s3,
                                             const abi::u32 (&a)[4], abi::u32 b0, abi::u32 b1) {
@@ -73,7 +73,8 @@ MSL_INLINE void multiply_accumulate_16x8x16(float& s0, float& s1, float& s2, flo
   }
 }
 
-// Four 8 x 8 matrices from shared memory. Lane 8 i + j says where row j of matrix i is.
+// ldmatrix.x4: loads four 8 x 8 matrices from shared memory. Lane 8 i + j passes the address of row
+// j of matrix i.
 template <bool IsTransposed>
 MSL_INLINE void load_matrices(abi::u32 (&to)[4], abi::u32 row) {
   if constexpr (IsTransposed) {
@@ -89,8 +90,8 @@ MSL_INLINE void load_matrices(abi::u32 (&to)[4], abi::u32 row) {
   }
 }
 
-// By instructions of their own: NVRTC 13.0 now and then crashes where it follows where pointers to
-// registers' arrays come from.
+// In inline assembly, because NVRTC 13.0 sometimes crashes when it analyses pointers to arrays in
+// registers.
 MSL_INLINE abi::u64 address_of(const void* generic) {
   abi::u64 address;
   asm("mov.b64 %0, %1;" : "=l"(address) : "l"(generic));
@@ -103,13 +104,14 @@ MSL_INLINE bool is_global(abi::u64 address) {
       : "l"(address));
   return is != 0;
 }
-// 16 bytes of global memory on their way to shared memory, of which those beyond `bytes` are 0.
+// cp.async: starts copying 16 bytes from global to shared memory; those beyond `bytes` are
+// zero-filled.
 MSL_INLINE void copy_ahead(abi::u32 to, abi::u64 from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
                : "memory");
 }
 MSL_INLINE void end_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until all but the last N groups of copies have arrived.
+// Waits until all but the last N groups of copies have arrived.
 template <int N>
 MSL_INLINE void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");

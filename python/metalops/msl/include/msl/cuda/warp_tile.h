@@ -1,7 +1,9 @@
-// Where tensor cores have the elements of a tile among the lanes of a warp.
+// The fragment layout of tensor cores: how the elements of a tile are distributed over the lanes of
+// a warp.
 //
-// Fragments of 16 x 16, row by row: two neighbours of a row, the two that are eight columns to the
-// right, and the same eight rows below. Matrices of 16-bit factors are as those of the sums.
+// Fragments of 16 x 16, in row-major order: each lane has two adjacent elements of a row, the two
+// eight columns to the right, and the same eight rows below. 16-bit factors have the same layout as
+// sums.
 #pragma once
 
 #include <msl/config.h>
@@ -19,7 +21,8 @@ struct WarpTile {
   static constexpr int down = round_up(Rows, 16) / 16;
   static constexpr int across = round_up(Columns, 16) / 16;
   static constexpr int capacity = down * across * 8;
-  // By the lane of the warp: its part, and that of the slot, which is known to the compiler.
+  // Split into the contribution of the lane, and that of the slot, which is a compile-time
+  // constant.
   static MSL_INLINE constexpr int row_of_lane(uint lane) { return int(lane >> 2); }
   static MSL_INLINE constexpr int column_of_lane(uint lane) { return int(lane & 3) * 2; }
   static MSL_INLINE constexpr int row_of_slot(uint slot) {

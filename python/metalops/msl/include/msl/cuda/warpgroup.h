@@ -1,13 +1,14 @@
-// Products by the tensor cores of compute capability 9.0, which take their factors from shared
-// memory by themselves: what four warps, which begin at a multiple of four, do together.
+// wgmma: tensor core products of compute capability 9.0, which read their factors from shared
+// memory themselves. Run by a warpgroup: four warps, the first of which is a multiple of four.
 #pragma once
 
 #include <msl/cuda/tensor_cores.h>
 
 namespace msl::msl_impl {
 
-// Where blocks of an operand are in shared memory, as StagedBlock has them. between_blocks: bytes
-// between columns of lines, if there are several; between_eights: between eights of lines.
+// Returns the wgmma matrix descriptor, without an address, of blocks in shared memory laid out as
+// StagedBlock. between_blocks: bytes between columns of lines, if there are several;
+// between_eights: bytes between groups of eight lines.
 template <int LineBytes>
 MSL_INLINE constexpr abi::u64 matrix_in_memory(int between_blocks, int between_eights) {
   constexpr abi::u64 swizzle = LineBytes == 128 ? 1 : LineBytes == 64 ? 2 : 3;
@@ -17,20 +18,20 @@ MSL_INLINE abi::u64 matrix_at(abi::u64 description, abi::u32 address) {
   return description | (address & 0x3ffffu) >> 4;
 }
 
-// What was written to shared memory is there for the tensor cores too, after a barrier.
+// Makes writes to shared memory visible to the tensor cores (async proxy), after a barrier.
 MSL_INLINE void show_to_tensor_cores() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 MSL_INLINE void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 MSL_INLINE void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Until what ended before is there.
+// Waits for all committed products.
 MSL_INLINE void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 
-// The instructions for 64 x 16 by 16 x N elements, as compilers take them. SUMS: the operands for
-// the sums, each eight with the pairs of two rows in turn, NUMBERS: their places, OTHERS: what
-// follows.
+// The wgmma instructions for 64 x 16 by 16 x N elements. SUMS: the operands for the sums; each
+// eight of them list the pairs of two rows in turn. NUMBERS: their operand numbers. OTHERS: the
+// remaining operands.
 #define MSL_SUMS_8(I)                                                                        \
   "+f"(sums[I]), "+f"(sums[I + 1]), "+f"(sums[I + 4]), "+f"(sums[I + 5]), "+f"(sums[I + 2]), \
       "+f"(sums[I + 3]), "+f"(sums[I + 6]), "+f"(sums[I + 7])
@@ -63,8 +64,8 @@ MSL_INLINE void wait_for_products() {
             "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63",            \
             "%64, %65, p, 1, 1, %66, %67")
 
-// sums += a b for 64 x 16 elements of a, of which each warp has sixteen rows, and 16 x N of b; sums
-// as WarpTile<16, N> has them. LeftDeep, RightDeep: whether lines go along the inner dimension.
+// sums += a b for 64 x 16 elements of a, sixteen rows for each warp, and 16 x N of b; sums in the
+// layout of WarpTile<16, N>. LeftDeep, RightDeep: lines run along K.
 template <class T, int N, bool LeftDeep, bool RightDeep>
 MSL_INLINE void multiply_in_warpgroup(float* sums, abi::u64 a, abi::u64 b) {
   constexpr bool is_half = same<T, half>;

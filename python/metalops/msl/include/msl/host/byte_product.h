@@ -1,5 +1,5 @@
-// The product of two matrices of signed bytes on CPUs that add up products of four bytes in one
-// instruction (AVX-512 VNNI): its parts are packed as bytes, and the sums are integers.
+// GEMM of int8 matrices with integer sums, on CPUs with an instruction that accumulates dot
+// products of four bytes (AVX-512 VNNI). Blocks are packed as bytes, as in GotoBLAS.
 #pragma once
 
 #include <msl/tensor_ops/matrix_view.h>
@@ -13,10 +13,10 @@ constexpr bool is_of_bytes<MatrixView<T, Planes>> =
     metal::is_same_v<metal::remove_cv_t<T>, char> ||
     metal::is_same_v<metal::remove_cv_t<T>, signed char>;
 
-// What is packed at a time, with its sums 80 KiB of a thread's stack.
+// Block sizes; with the sums a packed block takes 80 KiB of a thread's stack.
 constexpr int kByteRows = 128, kByteColumns = 64, kByteInner = 256;
-// Lines of a block of what is packed, as many as a vector has sums; columns of a panel of sums;
-// rows that are kept in registers.
+// Lines of a packed block, one per lane of a vector of sums; columns of a panel of sums; rows that
+// are kept in registers.
 constexpr int kByteLines = 16, kBytePanel = 32, kByteStrip = 8;
 static_assert(kBytePanel == 2 * kByteLines);
 
@@ -63,12 +63,12 @@ MSL_INLINE void interleave_words(const FourInts (&from)[4], FourInts (&to)[4]) {
   to[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
 }
 
-// A signed byte and 128, as an unsigned byte, has the sign the other way round.
+// Flipping this bit of a signed byte adds 128 and gives an unsigned byte.
 constexpr unsigned char kByteSign = 0x80;
 constexpr unsigned in_four_bytes(unsigned char byte) { return byte * 0x01010101u; }
 
-// Lines along the inner dimension, which are the rows of a left operand and the columns of a right
-// one. flipped: bits that are packed the other way round.
+// Lines along K, which are the rows of a left operand and the columns of a right one. flipped: bits
+// that are flipped in packing.
 struct ByteLines {
   const unsigned char* first;
   long line_stride, inner_stride;
@@ -76,8 +76,8 @@ struct ByteLines {
   unsigned char flipped;
 };
 
-// to[i / 16][k / 4][i % 16][k % 4] = element k of line i, 0 up to a multiple of four elements, and
-// anything beyond the lines that there are. What lies apart in memory is asked for ahead of time.
+// Packs: to[i / 16][k / 4][i % 16][k % 4] = element k of line i, 0 up to a multiple of four
+// elements, and anything beyond the last line. Strided memory is prefetched.
 MSL_BYTE_PRODUCTS inline void pack_bytes(unsigned char* to, const ByteLines& from) {
   constexpr long block = kByteLines * kByteInner, four = 4 * kByteLines, ahead = 32;
   int done = 0;  // elements of each line
@@ -102,7 +102,7 @@ MSL_BYTE_PRODUCTS inline void pack_bytes(unsigned char* to, const ByteLines& fro
       }
     }
   } else if (from.line_stride == 1) {
-    // What is beyond the last line is in memory too where another element of the first one follows.
+    // Memory beyond the last line is readable where another element of the first one follows.
     const int readable = from.lines % kByteLines == 0      ? from.inner
                          : from.inner_stride >= kByteLines ? from.inner - 1
                                                            : 0;
@@ -131,8 +131,8 @@ MSL_BYTE_PRODUCTS inline void pack_bytes(unsigned char* to, const ByteLines& fro
   }
 }
 
-// Rows x (16 * Vectors) elements of a panel: sums += a b for so many fours of elements, less the
-// excess of each column.
+// Micro-kernel: Rows x (16 * Vectors) elements of a panel, sums += a b for `fours` groups of four
+// elements, minus the excess of each column.
 template <int Rows, int Vectors>
 MSL_BYTE_PRODUCTS void multiply_byte_strip(const unsigned char* a, const unsigned char* b,
                                            int* sums, const SixteenSums* excess, int fours) {
@@ -171,8 +171,8 @@ MSL_BYTE_PRODUCTS void multiply_byte_strip(const unsigned char* a, const unsigne
   }
 }
 
-// Rows of a panel: sums += a b, modulo 2^32. Instructions multiply unsigned bytes with signed ones,
-// so that bytes of `a` are 128 more than they should be: 128 times a column of `b` is taken off.
+// Rows of a panel: sums += a b, modulo 2^32. The instruction multiplies unsigned bytes by signed
+// ones, so bytes of `a` are stored plus 128: 128 times the column sum of `b` is subtracted.
 template <int Vectors>
 MSL_BYTE_PRODUCTS void multiply_bytes(const unsigned char* a, const unsigned char* b, int* sums,
                                       int rows, int fours) {
@@ -204,7 +204,7 @@ MSL_INLINE const unsigned char* bytes_at(const View& view, long row, long column
       &view.first.at(row * view.row_stride + column * view.column_stride));
 }
 
-// As multiply() of tile_product.h.
+// Like multiply() of tile_product.h, for bytes.
 template <class Left, class Right, class Begin, class Done>
 MSL_INLINE void multiply_byte_matrices(const Left& left, const Right& right, long inner, int row,
                                        int rows, int column, int columns, const Begin& begin,
@@ -218,7 +218,7 @@ MSL_INLINE void multiply_byte_matrices(const Left& left, const Right& right, lon
     const int down = int(clamped(row + rows - i, kByteRows));
     for (int j = column; j < column + columns; j += kByteColumns) {
       const int across = int(clamped(column + columns - j, kByteColumns));
-      // f(number, first column, columns) of each panel of sums.
+      // Calls f(number, first column, columns) for each panel of sums.
       const auto for_panels = [&](int columns, const auto& f) {
         for (int p = 0; p * kBytePanel < columns; ++p) {
           f(p, j + p * kBytePanel, int(clamped(columns - p * kBytePanel, kBytePanel)));

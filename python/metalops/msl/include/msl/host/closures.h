@@ -1,13 +1,13 @@
-// Lambdas and functions in which threads meet, as objects that all threads of a group call
-// together.
+// Lambdas and functions that contain synchronising calls, as objects that all threads of a group
+// call together.
 #pragma once
 
 #include <msl/host/group.h>
 
 namespace msl::msl_support {
 
-// What a lambda, or a function that is passed on, becomes. in_group is the second form of it; Plain
-// is what one thread calls, of which only the type of a result is asked.
+// The emitted form of a lambda, or of a function passed on. in_group is its group form (for all
+// threads); Plain is what one thread would call, used only for the type of the result.
 template <class Together, class Plain>
 struct Closure {
   Together in_group;
@@ -19,13 +19,13 @@ struct Closure {
     __builtin_unreachable();
   }
 };
-// make: makes what one thread calls, and is not called.
+// make: creates the one-thread form; it is never called.
 template <class Together, class Make>
 MSL_INLINE auto closure(const Together& together, const Make& make) {
   return Closure<Together, decltype(make())>{together};
 }
 
-// The present values of a variable, for a lambda that captures them.
+// Copies the current values of a variable, for a lambda that captures them.
 template <class M, class A>
 MSL_INLINE auto captured(const Threads& threads, const M& mask, const A& variable) {
   typedef metal::remove_cvref_t<decltype(variable[0])> T;
@@ -36,10 +36,9 @@ MSL_INLINE auto captured(const Threads& threads, const M& mask, const A& variabl
   return result;
 }
 
-// ---- calls of an object of any class
-// -------------------------------------------------------------------
+// ---- calls of an object of any class ------------------------------------------------------------
 
-// Whether the class has a second form of its operator().
+// Detects whether a class has a group form of its operator().
 struct NamesForm {
   int msl_call_in_group;
 };
@@ -54,7 +53,7 @@ struct has_form<T, decltype(void(&LacksForm<T>::msl_call_in_group))> {
   static constexpr bool value = false;
 };
 
-// A thread of the mask, which has threads.
+// Returns a thread of the mask, which must not be empty.
 template <class M>
 MSL_INLINE u32 one_of(const Threads& threads, const M& mask) {
   for (u32 s = 0;; ++s) {
@@ -69,7 +68,7 @@ inline constexpr bool is_closure = false;
 template <class Together, class Plain>
 inline constexpr bool is_closure<Closure<Together, Plain>> = true;
 
-// objects: that of each thread. one: the arguments of a thread.
+// Calls each thread's object. objects: one per thread. one: the arguments of one thread.
 template <class T, class K, class M, class P, class O, class... A>
 MSL_INLINE auto call_object(T&, K kinds, const Threads& threads, const M& mask, const P& pack,
                             const O& objects, A&&... one) {
@@ -79,7 +78,7 @@ MSL_INLINE auto call_object(T&, K kinds, const Threads& threads, const M& mask, 
   } else if constexpr (has_form<C>::value) {
     return C::msl_call_in_group(kinds, threads, mask, pack, objects, one...);
   } else {
-    // Nobody meets in it: it is no lambda in which threads do.
+    // Contains no synchronising calls: it has no group form.
     typedef decltype(made_up<T&>()(one...)) Result;
     const auto call = [&](Lane lane) MSL_LANE_LOOP -> Result {
       threads.scratch->lane = lane.index & kSimdMask;

@@ -1,5 +1,5 @@
-// convolution2d on the host: a product of pixels and filters, one place of the filter after the
-// other.
+// convolution2d on the host: implicit GEMM of pixels and filters. K runs over the positions of the
+// filter, and over the channels within each.
 #pragma once
 
 #include <msl/host/matmul2d.h>

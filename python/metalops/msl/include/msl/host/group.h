@@ -1,10 +1,11 @@
-// Running all threads of a threadgroup by one CPU thread, statement by statement: what the front
-// end emits for the group loop engine.
+// Work-item loops: one CPU thread runs all threads of a threadgroup, statement by statement.
+// Emitted code for the group engine uses this header.
 //
-// A kernel that synchronises is cut where it does. What stands between two cuts runs as a loop over
-// the threads of the group (each()), which compilers vectorise; values that cross a cut are kept
-// for every thread (Lanes), arrays mostly element by element (Spread); values that are the same for
-// the whole group are plain variables. Where threads part, a Mask says which of them go on.
+// A kernel that synchronises is split at the synchronising calls (region splitting, as in pocl).
+// Each region runs as a work-item loop over the threads of the group (each()), which compilers
+// vectorise. Varying values that live across regions are privatised: kept for every thread in
+// context arrays (Lanes), arrays mostly element by element (Spread). Uniform values are plain
+// variables. Where threads diverge, a Mask says which of them are active.
 #pragma once
 
 #include <msl/host/launch.h>
@@ -14,12 +15,12 @@
 
 namespace msl::msl_support {
 
-// The thread that a loop over the group is at, as far as the loop's body asks: where its number is
-// enough, loops need not go row by row.
+// The thread that a work-item loop is at, with only the indices that the loop's body uses: if the
+// linear index is enough, loops need not go row by row.
 struct Numbered {
   u32 index;  // thread_index_in_threadgroup
   u64 slot;   // the same, as an index into Lanes that compilers need not expect to wrap
-  // What stands for index number K of a loop's body.
+  // Returns index number K of a loop's body.
   template <u32 K, class T>
   MSL_INLINE T place(T index) const {
     return index;
@@ -31,13 +32,13 @@ struct InRow : Numbered {
 struct Lane : InRow {
   u32 y, z;
 };
-// The same in a strided loop all of whose indices grow as its variable does. Compilers see that
-// threads side by side access memory side by side: of an index with 32 bits, a sum with what is the
-// same for all threads, they must expect that it wraps between two of them.
+// The thread in a strided loop in which all indices grow with the loop variable. It shows compilers
+// that adjacent threads access adjacent memory: a 32-bit index that is the sum of a uniform value
+// and the thread's index might wrap between two threads.
 template <class L>
 struct Striding : L {
-  const u64* first;  // the indices where the loop begins
-  u64 offset;        // how far it has come
+  const u64* first;  // the indices at the beginning of the loop
+  u64 offset;        // distance from the beginning
   template <u32 K, class T>
   MSL_INLINE u64 place(T) const {
     return first[K] + offset;
@@ -47,14 +48,14 @@ struct Striding : L {
 constexpr u32 kMaxSimdgroups = 32;
 constexpr u32 kMaxThreads = kMaxSimdgroups * abi::kSimdWidth;
 
-// The threads that were at the threadgroup barrier before, where those are not all.
+// The threads that were at the last threadgroup barrier, if that was not all of them.
 struct Barriers {
-  bool missed = false;        // whether some threads did not come to it
-  u32 site;                   // of the last one that some of those before did not come to
-  u32 words[kMaxSimdgroups];  // as of a Mask
+  bool missed = false;        // some threads did not reach a barrier
+  u32 site;                   // of the last barrier that some threads did not reach
+  u32 words[kMaxSimdgroups];  // like those of a Mask
 };
 
-// The threads of the group that runs.
+// The threads of the running group.
 struct Threads {
   const Launch* launch;
   abi::Group* group;
@@ -65,17 +66,16 @@ struct Threads {
   MSL_INLINE Threads(const Launch* of, abi::Group* in, abi::Scratch* with)
       : launch(of), group(in), scratch(with), count(volume(in->size)) {}
   MSL_INLINE u32 simdgroups() const { return divide_up(count, abi::kSimdWidth); }
-  // The lanes of a simdgroup that exist.
+  // Returns the lanes of a simdgroup that exist.
   MSL_INLINE u32 present(u32 simdgroup) const {
     const u32 left = count - simdgroup * abi::kSimdWidth;
     return left >= abi::kSimdWidth ? ~0u : (1u << left) - 1u;
   }
 };
 
-// ---- which threads go on
-// ---------------------------------------------------------------------------
+// ---- masks --------------------------------------------------------------------------------------
 
-// All threads of the group.
+// The mask of all threads of the group.
 struct Everyone {
   static MSL_INLINE u32 word(const Threads& threads, u32 simdgroup) {
     return threads.present(simdgroup);
@@ -83,7 +83,7 @@ struct Everyone {
 };
 
 struct Mask {
-  u32 words[kMaxSimdgroups];  // a bit for each lane, by simdgroup
+  u32 words[kMaxSimdgroups];  // a bit per lane, by simdgroup
   u32 simdgroups;
 
   explicit Mask(const Threads& threads) : simdgroups(threads.simdgroups()) {}
@@ -108,7 +108,7 @@ struct Mask {
   }
 };
 
-// The threads of a mask that are number `lane` of their simdgroup.
+// The threads of a mask that are lane `lane` of their simdgroup.
 template <class M>
 struct OfEverySimdgroup {
   const Threads& threads;
@@ -128,7 +128,7 @@ template <class M>
 MSL_INLINE OfEverySimdgroup<M> of_every_simdgroup(const Threads& threads, const M& mask, u64 lane) {
   return {threads, mask, lane};
 }
-// Those of simdgroup number `simdgroup`.
+// Returns the threads of a mask in simdgroup number `simdgroup`.
 template <class M>
 MSL_INLINE Mask of_simdgroup(const Threads& threads, const M& mask, u64 simdgroup) {
   Mask only(threads);
@@ -136,7 +136,7 @@ MSL_INLINE Mask of_simdgroup(const Threads& threads, const M& mask, u64 simdgrou
   if (simdgroup < only.simdgroups) only.words[simdgroup] = mask.word(threads, u32(simdgroup));
   return only;
 }
-// The one that is number `index` of the group.
+// Returns the thread of a mask with index `index` in the group.
 template <class M>
 MSL_INLINE Mask of_index(const Threads& threads, const M& mask, u64 index) {
   Mask only(threads);
@@ -147,7 +147,7 @@ MSL_INLINE Mask of_index(const Threads& threads, const M& mask, u64 index) {
   }
   return only;
 }
-// Those at x.
+// Returns the threads of a mask at x.
 template <class M>
 MSL_INLINE Mask of_x(const Threads& threads, const M& mask, u64 x) {
   const u32 width = threads.group->size[0];
@@ -160,18 +160,17 @@ MSL_INLINE Mask of_x(const Threads& threads, const M& mask, u64 x) {
   return only;
 }
 
-// Threads that follow each other and take part: what is left of [at, end), and of that
-// [first, last) of the row at (y, z).
+// A run of consecutive active threads: the remainder of [at, end), and of that the part [first,
+// last) in the row at (y, z).
 struct Run {
   u32 first, last, y, z;
   u32 base;         // the index of the row's thread at x = 0
-  u32 at, end;      // in whatever rows
-  u32 count;        // threads from here on do not count
-  const u32* bits;  // of the mask
+  u32 at, end;      // across rows
+  u32 count;        // only threads before this one are visited
+  const u32* bits;  // words of the mask
 };
 
-// Calls to these stand around the loops that matter, and would make them slow to compile if they
-// were inlined.
+// Not inlined: these calls surround the loops that matter, and would make them slow to compile.
 __attribute__((noinline)) inline bool next_run(Run& run) {
   if (run.end >= run.count) return false;
   u32 s = run.end / 32;
@@ -203,12 +202,11 @@ __attribute__((noinline)) inline bool next_run_of_row(Run& run, const u32* size)
   return true;
 }
 
-// ---- barriers
-// ---------------------------------------------------------------------------------------
+// ---- barriers -----------------------------------------------------------------------------------
 
-// Threads of a mask are at a threadgroup barrier. As they have run all before it, there is nothing
-// to wait for; but threads that are at their n-th barrier must not be alone there. Those that
-// were not at one may only return.
+// Checks a threadgroup barrier that the threads of a mask reach. There is nothing to wait for,
+// because they have all run the code before it; but threads at their n-th barrier must not be
+// without others. Threads that did not reach an earlier barrier may only return.
 template <class M>
 __attribute__((noinline)) void check_barrier(const Threads& threads, const M& mask, u32 site) {
   Barriers& barriers = threads.barriers;
@@ -240,10 +238,9 @@ MSL_INLINE void barrier(const Threads& threads, const Mask& mask, u32 site) {
   check_barrier(threads, mask, site);
 }
 
-// ---- loops over the threads
-// ------------------------------------------------------------------------
+// ---- work-item loops ----------------------------------------------------------------------------
 
-// What a function of a thread asks for.
+// The indices that a loop's body takes.
 template <class F, class L>
 constexpr auto takes(int) -> decltype(void(made_up<const F&>()(L())), true) {
   return true;
@@ -256,8 +253,8 @@ template <class F>
 using lane_for = metal::conditional_t<takes<F, Numbered>(0), Numbered,
                                       metal::conditional_t<takes<F, InRow>(0), InRow, Lane>>;
 
-// f(lane(i)) for the threads from one on. Independent: whether no two threads touch the same memory
-// in ways that matter; then compilers need not check.
+// Runs f(lane(i)) for the threads [first, last). Independent: no two threads have conflicting
+// memory accesses, so compilers need not check.
 template <bool Independent, class L, class F>
 MSL_INLINE void along(u64 first, u64 last, const L& lane, const F& f) {
   if (first > kMaxThreads || last > kMaxThreads) __builtin_unreachable();
@@ -268,21 +265,22 @@ MSL_INLINE void along(u64 first, u64 last, const L& lane, const F& f) {
     for (u64 i = first; i < last; ++i) f(lane(i));
   }
 }
-// The threads from x = first on of the row at (y, z). base: the index of the thread at x = 0.
+// Runs f for the threads [first, last) in x of the row at (y, z). base: the index of the thread at
+// x = 0.
 template <bool Independent, class F>
 MSL_INLINE void along_row(u64 first, u64 last, u32 y, u32 z, u64 base, const F& f) {
   if (base > kMaxThreads) __builtin_unreachable();
   along<Independent>(
       first, last, [=](u64 x) { return Lane{{{u32(base + x), base + x}, u32(x)}, y, z}; }, f);
 }
-// Those of a group that is a column, one thread wide.
+// Runs f for the threads of a group that is a column, one thread wide.
 template <bool Independent, class F>
 MSL_INLINE void along_column(u64 first, u64 last, const F& f) {
   along<Independent>(first, last, [](u64 y) { return Lane{{{u32(y), y}, 0}, u32(y), 0}; }, f);
 }
 MSL_INLINE bool is_column(const u32* size) { return size[0] == 1 && size[2] == 1; }
 
-// f(lane) for the threads of a mask before `count`.
+// Runs f(lane) for the threads of a mask with an index below `count`.
 template <bool Independent, class F>
 MSL_INLINE void each(const Threads& threads, const Everyone&, u32 count, const F& f) {
   if constexpr (__is_same(lane_for<F>, Numbered)) {
@@ -327,7 +325,7 @@ MSL_INLINE void each(const Threads& threads, const Mask& mask, u32 count, const 
     }
   }
 }
-// Too few for vectors.
+// Too few threads for vectors: a scalar loop.
 template <bool Independent, class M, class F>
 MSL_INLINE void each(const Threads& threads, const OfEverySimdgroup<M>& mask, u32 count,
                      const F& f) {
@@ -345,14 +343,15 @@ MSL_INLINE void each(const Threads& threads, const M& mask, const F& f) {
   each<Independent>(threads, mask, threads.count, f);
 }
 
-// A value for every thread of the group, in memory that is given back in the reverse order.
+// Context array: a value for every thread of the group. Memory is released in reverse order (a
+// stack).
 template <class T>
 class Lanes {
  public:
   typedef T type;
 
   MSL_INLINE explicit Lanes(const Threads& threads)
-      // A little more, so that variables of large groups do not all fall into the same cache sets.
+      // Padded, so that variables of large groups do not all fall into the same cache sets.
       : Lanes(threads, (u64(threads.count) * sizeof(T) + 191) / 64 * 64) {}
   // bytes: a multiple of 64.
   MSL_INLINE Lanes(const Threads& threads, u64 bytes) : scratch_(threads.scratch) {
@@ -378,12 +377,12 @@ class Lanes {
   T* data_;
 };
 
-// The result of a function that has none.
+// The result of a function that returns void.
 struct Nothing {
   MSL_INLINE const Nothing& operator[](u32) const { return *this; }
 };
 
-// What loops over the threads and calls are given of a value: small, and kept in registers.
+// Accessors of a value for work-item loops and calls: small, and kept in registers.
 template <class T>
 MSL_INLINE T* at(const Lanes<T>& lanes) {
   return &lanes[0];
@@ -411,8 +410,8 @@ MSL_INLINE A at(A accessor) {
   return accessor;
 }
 
-// What one thread has of an array (of arrays) A that is kept element by element: each of all
-// threads side by side. Elements are `stride` apart.
+// One thread's share of an array (of arrays) A that is stored element by element (structure of
+// arrays): element i of all threads is contiguous. Elements are `stride` apart.
 template <class A>
 struct element_of {
   typedef A type;
@@ -440,7 +439,7 @@ struct ElementsAt {
   u64 stride;
   MSL_INLINE Elements<A> operator[](u64 index) const { return {data + index, stride}; }
 };
-// The same for every thread of the group.
+// A privatised array for every thread of the group.
 template <class A>
 class Spread {
  public:
@@ -452,7 +451,7 @@ class Spread {
   MSL_INLINE ElementsAt<A> accessor() const { return {&lanes_[0], stride_}; }
 
  private:
-  // Elements of large groups do not all fall into the same cache sets.
+  // Padded, so that elements of large groups do not all fall into the same cache sets.
   static MSL_INLINE u32 apart(u32 count) {
     const u32 rounded = (count + 15) / 16 * 16;
     return rounded % 64 == 0 ? rounded + 16 : rounded;
@@ -465,8 +464,8 @@ MSL_INLINE ElementsAt<A> at(const Spread<A>& spread) {
   return spread.accessor();
 }
 
-// A thread's array while a loop over the threads is at it: nothing else can see it, so compilers
-// keep it in registers.
+// A local copy of a thread's array during an iteration of a work-item loop: it does not escape, so
+// compilers keep it in registers.
 template <class A, bool IsSmall = (sizeof(A) <= 512)>
 struct Taken {
   A& from;
@@ -504,7 +503,7 @@ struct Pack<A, R...> {
       return rest.template get<I - 1>();
     }
   }
-  // f of the arguments of one thread.
+  // Calls f with the arguments of one thread.
   template <class F, class... B>
   MSL_INLINE decltype(auto) apply(u64 index, const F& f, B&... before) const {
     return rest.apply(index, f, before..., first[index]);
@@ -516,7 +515,7 @@ MSL_INLINE Pack<A, R...> pack(A first, R... rest) {
   return {first, pack(rest...)};
 }
 
-// How the arguments of a call vary: 0 for the whole group's, 1 for a thread's.
+// How the arguments of a call vary: 0 for uniform, 1 for varying.
 template <u32... Kind>
 struct Kinds {};
 
@@ -541,7 +540,7 @@ using variable = Lanes<typename without_const<T>::type>;
 template <class A>
 using spread = Spread<typename without_const<A>::type>;
 
-// Lanes for a function's result, or nothing.
+// The context array for a function's result, or nothing.
 struct NoLanes {
   MSL_INLINE explicit NoLanes(const Threads&) {}
 };
@@ -560,7 +559,7 @@ MSL_INLINE void copy(T& to, const U& from) {
   static_assert(sizeof(T) == sizeof(U));
   __builtin_memcpy(static_cast<void*>(&to), static_cast<const void*>(&from), sizeof(T));
 }
-// Gives a variable its first value.
+// Initialises a variable.
 template <class T>
 MSL_INLINE void put(T& to, const T& from) {
   if constexpr (__is_trivially_assignable(T&, const T&)) {
@@ -570,7 +569,7 @@ MSL_INLINE void put(T& to, const T& from) {
   }
 }
 
-// f(lane) for every thread.
+// Computes f(lane) for every thread of the mask into a context array.
 template <bool Independent, class M, class F>
 MSL_INLINE auto evaluate(const Threads& threads, const M& mask, const F& f) {
   typedef decayed_t<decltype(f(Lane()))> T;
@@ -581,7 +580,7 @@ MSL_INLINE auto evaluate(const Threads& threads, const M& mask, const F& f) {
   return result;
 }
 
-// A variable that is declared without a value.
+// Default-initialises a variable that is declared without a value.
 template <class T>
 MSL_INLINE void begin(T& variable) {
   if constexpr (!__is_trivially_constructible(T)) {
@@ -603,7 +602,7 @@ MSL_INLINE void begin(const Elements<A[N]>& array) {
   }
 }
 
-// Cuts a mask in two.
+// Diverges: splits a mask by the condition f.
 template <bool Independent, class M, class F>
 MSL_INLINE void part(const Threads& threads, const M& mask, Mask& yes, Mask& no, const F& f) {
   const Lanes<u8> kept(threads);
@@ -618,7 +617,7 @@ MSL_INLINE void part(const Threads& threads, const M& mask, Mask& yes, Mask& no,
   }
 }
 
-// Adds those of `lanes` whose value is `label`, or takes them away.
+// Add to a mask the threads of `lanes` whose value is `label`; remove them.
 template <class M, class T, class U>
 MSL_INLINE void add_where(const Threads& threads, const M& lanes, Mask& mask, const T* values,
                           const U& label) {
@@ -635,10 +634,11 @@ MSL_INLINE void remove_where(const Threads& threads, Mask& mask, const T* values
   mask.remove(yes);
 }
 
-// `for (T i = start(lane); i < bound; i += step) body(lane, i)`. Where the threads start side by
-// side, those of an iteration run side by side too. L: what start and body ask for. places(i, to):
-// the indices that the body computes from i and asks its lane for, in the order of their numbers;
-// see Striding. start is asked more than once.
+// Strided loop: `for (T i = start(lane); i < bound; i += step) body(lane, i)`. If consecutive
+// threads start at consecutive values, the loops are interchanged: the threads of an iteration run
+// side by side. L: the indices that start and body use. places(i, to): the indices that the body
+// computes from i and takes from its lane, in order; see Striding. start is evaluated more than
+// once.
 template <bool Independent, u32 Places, class L, class M, class I, class B, class S, class P,
           class F>
 MSL_INLINE void stride(const Threads& threads, const M& mask, const I& start, const B& bound,
@@ -646,10 +646,10 @@ MSL_INLINE void stride(const Threads& threads, const M& mask, const I& start, co
   typedef decayed_t<decltype(start(Lane()))> T;
   if constexpr (__is_same(M, Everyone) && metal::is_integral_v<T> && metal::is_integral_v<B> &&
                 metal::is_integral_v<S>) {
-    // Half of what the variable can be: so far it is in no danger of wrapping.
+    // Half of the variable's range: up to here it cannot wrap.
     constexpr u64 kFar = sizeof(T) >= 4 ? 0x7fffffff : (u64(1) << (sizeof(T) * 8 - 1)) - 1;
     const T base = start(Lane());
-    u64 differ = 0;  // whether any thread does not start behind the one before it
+    u64 differ = 0;  // nonzero if the threads do not start at consecutive values
     each<false>(threads, mask,
                 [&](L lane) MSL_LANE_LOOP { differ |= u64(T(start(lane) - base)) ^ lane.slot; });
     if (differ == 0 && base >= 0 && base < bound && step > 0 && u64(bound) <= kFar &&
@@ -677,7 +677,7 @@ MSL_INLINE void stride(const Threads& threads, const M& mask, const I& start, co
   });
 }
 
-// f(index, site) for every thread, where f is a function of a simdgroup that meets together().
+// Calls f(index, site) for every thread, where f is a simdgroup function that calls together().
 template <class M, class F>
 MSL_INLINE auto meet(const Threads& threads, const M& mask, const F& f) {
   using msl_impl::Capture, msl_impl::Completion, msl_impl::Replay;
@@ -710,7 +710,7 @@ MSL_INLINE auto meet(const Threads& threads, const M& mask, const F& f) {
   }
   return kept;
 }
-// The same for a function that needs to know its lane and meets nobody.
+// Calls a function that needs its lane but does not synchronise.
 template <class M, class F>
 MSL_INLINE void with_lane(const Threads& threads, const M& mask, const F& f) {
   for (u32 s = 0; s < threads.simdgroups(); ++s) {
@@ -719,11 +719,10 @@ MSL_INLINE void with_lane(const Threads& threads, const M& mask, const F& f) {
   }
 }
 
-// ---- matrices of whole simdgroups
-// ----------------------------------------------------------------------
+// ---- matrices of whole simdgroups ---------------------------------------------------------------
 
-// f(first thread) for each simdgroup whose lanes all take part; those that take part and for which
-// f was not right, or was not called.
+// Calls f(first thread) for each simdgroup whose lanes are all active. Returns the active threads
+// for which f returned false, or was not called.
 template <class M, class F>
 MSL_INLINE Mask in_full_simdgroups(const Threads& threads, const M& mask, const F& f) {
   Mask rest(threads, mask);
@@ -733,7 +732,7 @@ MSL_INLINE Mask in_full_simdgroups(const Threads& threads, const M& mask, const 
   return rest;
 }
 
-// What 32 threads have of a value, side by side; `copies` where it is not kept so.
+// Returns 32 threads' values as an array; copies them to `copies` if they are not contiguous.
 template <class T>
 MSL_INLINE T* side_by_side(T* kept, u32 first, decayed_t<T>*) {
   return kept + first;
@@ -767,7 +766,7 @@ MSL_INLINE void multiply(u32 first, const D& d, const Pack<A, B, C...>& pack) {
   }
 }
 
-// Whether 32 threads have the same value.
+// Returns true if 32 threads have the same value.
 template <class T>
 MSL_INLINE bool agree(const Same<T>&, u32) {
   return true;
@@ -786,8 +785,8 @@ template <class A, class... R>
 MSL_INLINE bool all_agree(const Pack<A, R...>& pack, u32 first) {
   return agree(pack.first, first) && all_agree(pack.rest, first);
 }
-// f(32 parts of a matrix, the other arguments) where these are the same for 32 threads, and the
-// parts are kept side by side.
+// Calls f(the 32 parts of a matrix, the other arguments) and returns true, if the other arguments
+// are uniform in the simdgroup and the parts are contiguous.
 template <class T, class... A, class F>
 MSL_INLINE bool with_matrix(u32 first, T* matrices, const Pack<A...>& others, const F& f) {
   if (!all_agree(others, first)) return false;
@@ -801,13 +800,13 @@ MSL_INLINE bool with_matrix(u32, const D&, const Pack<A...>&, const F&) {
 
 }  // namespace msl::msl_support
 
-// ---- functions of a simdgroup, for all threads of a group
-// ------------------------------------------
+// ---- simdgroup functions, for all threads of a group --------------------------------------------
 
 namespace msl::metal {
 
-// NAME_in_group(kinds, threads, mask, pack, one thread's arguments): the latter choose among this
-// and what the front end makes of a program's own functions of that name.
+// NAME_in_group(kinds, threads, mask, pack, one thread's arguments): overload resolution on the
+// latter chooses between this function and what the front end emits for a program's own functions
+// of that name.
 #define MSL_MEETING(NAME)                                                                     \
   template <class K, class M, class P, class... W,                                            \
             class = decltype(NAME(msl_support::made_up<W&>()..., msl_impl::Capture()))>       \

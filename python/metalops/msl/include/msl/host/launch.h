@@ -1,27 +1,27 @@
-// How emitted kernels are called: arguments out of a Launch, builtins out of positions, rows of the
-// grid for kernels that run as plain loops. Used by the thunks that the front end emits, and by
-// nothing else.
+// The calling convention of emitted kernels: arguments from a Launch, builtins from positions, rows
+// of the grid for kernels that run as plain loops. Used only by the thunks that the front end
+// emits.
 #pragma once
 
 #include <msl/rewrite.h>
 #include <msl/signature.h>
 
-// Threads of a launch are independent of each other, so neither are the iterations of a loop over
-// them dependent. Emitted only before loops over kernels that keep no indexed memory of their own.
+// Threads of a launch are independent of each other, so the iterations of a work-item loop are
+// independent too. Emitted only before loops over kernels that keep no indexed memory of their own.
 #ifdef __clang__
 #define MSL_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define MSL_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-// The loop over a part of a launch's threads.
+// The work-item loop over a part of a launch's threads.
 #define MSL_LOOP(name)                                                              \
   static void name(const ::msl::abi::Launch* msl_launch, ::msl::abi::u64 msl_begin, \
                    ::msl::abi::u64 msl_end)
 #define MSL_COLD_LOOP(name) MSL_COLD MSL_LOOP(name)
 
-// What matters for speed is compiled a second time for CPUs with wider registers, if the library is
-// not for this CPU alone. What hardly ever runs takes less time to compile.
+// Functions that matter for speed are compiled a second time for CPUs with wider registers, unless
+// the library is for this CPU only. Rarely run code takes less time to compile.
 #if !defined(MSL_PORTABLE)
 #define MSL_HOT_LOOP(name) MSL_LOOP(name)
 #elif defined(__clang__)
@@ -98,12 +98,11 @@ constexpr u32 kCpuFeatures = 0
 template <class T>
 T made_up();  // a value in unevaluated operands
 
-// ---- arguments
-// ----------------------------------------------------------------------------------------------
+// ---- arguments ----------------------------------------------------------------------------------
 
-// A kernel argument in buffer `index`. A pointer is the bound address, a reference what lies there.
-// Read-only references are read once, by value, which lets compilers keep them in registers over a
-// loop.
+// A kernel argument in buffer `index`. A pointer is the bound address, a reference refers to the
+// memory there. Read-only references are read once, by value, so that compilers keep them in
+// registers over a loop.
 template <class P>
 struct buffer_argument {
   static_assert(sizeof(P) == 0, "a kernel's buffer argument is a pointer or a reference");
@@ -127,7 +126,7 @@ struct buffer_argument<T&> {
   inline __attribute__((always_inline)) T& get() const { return *pointer; }
 };
 #ifdef MSL_SANITIZE_ADDRESS
-// In its place, so that reads past what was bound are found where they happen.
+// Read in place, so that reads beyond the bound memory are detected where they happen.
 template <class T>
 struct buffer_argument<const T&> {
   const T* pointer;
@@ -155,7 +154,7 @@ struct buffer_argument<const T&> {
 };
 #endif
 
-// The same where the kernel takes the address of a read-only reference: it must lie in the buffer.
+// An argument whose address the kernel takes: a read-only reference that must refer to the buffer.
 template <class P>
 struct placed_argument : buffer_argument<P> {
   using buffer_argument<P>::buffer_argument;
@@ -185,7 +184,7 @@ struct threadgroup_argument<T&> {
   }
 };
 
-// A builtin as the scalar or vector type that the parameter has.
+// Converts a builtin to the scalar or vector type of the parameter.
 template <class P>
 struct builtin {
   static inline __attribute__((always_inline)) P make(u32 x, u32 = 0, u32 = 0) {
@@ -209,10 +208,9 @@ struct builtin<metal::vec<T, 3>> {
   }
 };
 
-// ---- facts that depend on a kernel's template arguments
-// -------------------------------------------------------
+// ---- facts that depend on a kernel's template arguments -----------------------------------------
 
-// Threadgroup variables follow each other, each on a multiple of 16 bytes.
+// Lays out threadgroup variables consecutively, each on a multiple of 16 bytes.
 constexpr u32 place(u32 used, u64 bytes) { return used + static_cast<u32>((bytes + 15) / 16 * 16); }
 
 template <u32 StaticBytes, u32 MaxThreads, abi::i32... Indices>
@@ -222,10 +220,9 @@ struct facts {
   static constexpr abi::i32 indices[sizeof...(Indices) + 1] = {Indices..., -1};
 };
 
-// ---- rows of the grid
-// -----------------------------------------------------------------------------------------
+// ---- rows of the grid ---------------------------------------------------------------------------
 
-// Threads [begin, end) of the flattened grid (x fastest), as runs of threads that follow each other
+// Threads [begin, end) of the flattened grid (x fastest), as runs of threads that are consecutive
 // in x.
 struct rows {
   const Launch* launch;
@@ -249,7 +246,7 @@ struct rows {
   }
 };
 
-// The same, cut where a threadgroup ends, with the place in the threadgroup.
+// Like rows, but split where a threadgroup ends, with the position in the threadgroup.
 struct group_rows {
   rows row;
   u32 first = 0, last = 0, y = 0, z = 0;
@@ -296,7 +293,7 @@ inline __attribute__((always_inline)) u32 volume(const u32* size) {
   return size[0] * size[1] * size[2];
 }
 
-// The flattened index of a thread that runs by itself.
+// Returns the flattened index of a thread that runs by itself.
 inline u64 flat_position(const Launch* launch, const abi::Thread* thread) {
   u64 at[3];
   for (int i = 0; i < 3; i++) {

@@ -1,5 +1,5 @@
-// matmul2d and reductions of its destinations on the host: the lanes of a simdgroup hand in their
-// operands, and one of them computes the simdgroup's part of the tile.
+// matmul2d (tile GEMM) and reductions of its destinations on the host: the lanes of a simdgroup
+// pass their operands, and one of them computes the simdgroup's part of the tile.
 #pragma once
 
 #include <msl/host/tile_product.h>
@@ -7,13 +7,14 @@
 
 namespace msl::msl_impl {
 
-// The place that the running thread entered last: calls of members take no site of their own.
+// Returns the site that the running thread entered last: calls of member functions take no site of
+// their own.
 MSL_INLINE abi::Site site_of_call() {
   const abi::Path* const path = msl_support::current_path();
   return {path->depth == 0 ? 0 : path->steps[path->depth - 2], 0};
 }
 
-// Operations of several simdgroups are those of the whole threadgroup.
+// Checks that an operation of several simdgroups is run by the whole threadgroup.
 template <int Simdgroups>
 MSL_INLINE void check_scope(const abi::Thread& thread) {
   const abi::Group& group = *thread.group;
@@ -24,7 +25,7 @@ MSL_INLINE void check_scope(const abi::Thread& thread) {
   }
 }
 
-// f(lane, slot, row, column) for the elements that the lanes of a simdgroup have of a tile.
+// Calls f(lane, slot, row, column) for all elements of a tile that is distributed over a simdgroup.
 template <class Tile, class F>
 MSL_INLINE void for_each_slot(const F& f) {
   for (uint lane = 0; lane < 32; ++lane) {
@@ -34,7 +35,7 @@ MSL_INLINE void for_each_slot(const F& f) {
     }
   }
 }
-// How many slots that follow each other hold neighbours in a row of a destination.
+// Number of consecutive slots that hold adjacent elements of a destination's row.
 #if MSL_COOPERATIVE_LAYOUT == 10
 constexpr uint kRunOfSlots = 4;
 #elif MSL_COOPERATIVE_LAYOUT == 8
@@ -43,14 +44,14 @@ constexpr uint kRunOfSlots = 2;
 constexpr uint kRunOfSlots = 1;
 #endif
 
-// to[i] = from[i] for i < count. Neither may be the other's memory.
+// to[i] = from[i] for i < count. The two must not overlap.
 template <class To, class From>
 MSL_INLINE void copy_run(To* __restrict to, const From* __restrict from, int count) {
   for (int i = 0; i < count; ++i) to[i] = To(from[i]);
 }
 
-// f(elements, index, count) for runs of elements of a cooperative destination in the block of a
-// part that begins at (i, j); index is that in the block.
+// Calls f(elements, index, count) for runs of elements of a cooperative destination in the block at
+// (i, j) of a part; index is that in the block.
 template <class Tile, class Destination, class Part, class F>
 MSL_INLINE void visit_slots(const Destination& destination, const Part& part, int i, int down,
                             int j, int across, const F& f) {
@@ -72,7 +73,7 @@ MSL_INLINE void visit_slots(const Destination& destination, const Part& part, in
   }
 }
 
-// A matrix that the lanes have between them, gathered.
+// A matrix gathered from the lanes of a simdgroup.
 template <class E, int Rows, int Columns>
 struct GatheredMatrix {
   E elements[Rows * Columns];
@@ -88,12 +89,12 @@ struct MatrixProduct {
   using Sum = metal::conditional_t<metal::is_same_v<E, int>, int, float>;
   static constexpr bool accumulates =
       D.matmul_mode == matmul2d_descriptor::mode::multiply_accumulate;
-  // Where all is in memory, no thread needs what others have, and none may know which of them
-  // computes what: the first one computes all of it, and packs operands once. Instrumented code
-  // meets, so that it is seen who calls.
+  // If everything is in memory, no thread needs other threads' operands, and programs cannot
+  // observe which thread computes what: the first one computes all of it, and packs operands once.
+  // Instrumented code synchronises, so that the checks see which threads call.
   static constexpr bool is_of_one_thread =
       simdgroups == 0 || (is_tensor<L> && is_tensor<R> && is_tensor<Dst> && !MSL_INSTRUMENTED);
-  // What a lane hands in.
+  // Operands of one lane.
   struct Operands {
     L* left;
     R* right;
@@ -114,7 +115,7 @@ struct MatrixProduct {
     });
   }
 
-  // f(view) of the left and of the right operand.
+  // Calls f(view) with the left or the right operand.
   template <class F>
   static MSL_INLINE void with_left(const Operands* const* all, const F& f) {
     if constexpr (is_tensor<L>) {
@@ -140,7 +141,7 @@ struct MatrixProduct {
     }
   }
 
-  // destination(lane): of each lane.
+  // destination(lane): the destination of a lane.
   template <class Left, class Right, class Destination>
   static MSL_INLINE void compute(const Left& left, const Right& right, const Operands& operands,
                                  const Destination& destination) {
@@ -174,7 +175,7 @@ struct MatrixProduct {
   }
 };
 
-// The running simdgroup's number in the scope.
+// Returns the index of the running simdgroup in the scope.
 template <class Scope>
 MSL_INLINE uint simdgroup_of_scope() {
   if constexpr (ScopeOf<Scope>::simdgroups > 1) {
@@ -186,7 +187,7 @@ MSL_INLINE uint simdgroup_of_scope() {
   }
 }
 
-// Where operands cannot hold what a product takes for granted.
+// Checks that an operand has the extents that the operation requires.
 template <class T>
 MSL_INLINE void check_operand(const T& operand, const char* name, int columns, int rows,
                               bool is_transposed, int inner) {
@@ -214,8 +215,7 @@ MSL_INLINE void multiply_tiles(L& left, R& right, Dst& destination) {
   }
 }
 
-// ---- reductions
-// --------------------------------------------------------------------------------------
+// ---- reductions ---------------------------------------------------------------------------------
 
 template <int Dimension, class Source, class Destination>
 struct TileReduction {

@@ -1,12 +1,13 @@
-// The product of simdgroup matrices on the host, and what one CPU thread does for all lanes.
+// Multiplication of simdgroup matrices on the host, and functions in which one CPU thread acts for
+// all lanes.
 #pragma once
 
 #include <msl/simdgroup_matrix.h>
 
 namespace msl::msl_impl {
 
-// Of the elements of lane 0, those of lane 1, and so on: where the four of a row from column
-// 4 * half on begin.
+// Returns where the four elements of a row from column 4 * half on begin, if the elements of lane 0
+// are followed by those of lane 1, and so on.
 MSL_INLINE constexpr uint matrix_four(uint row, uint half) {
   return row / 4 * 32 + half * 16 + row % 4 * 4;
 }
@@ -19,7 +20,7 @@ constexpr bool fours_are_where_lanes_are() {
 }
 static_assert(fours_are_where_lanes_are());
 
-// The parts of all 32 lanes, which stand side by side.
+// Loads the parts of all 32 lanes, which are contiguous.
 template <class T, class U>
 MSL_INLINE void matrix_load_all(metal::simdgroup_matrix<T, 8, 8>* d, const U* source,
                                 ulong elements_per_row = 8, ulong2 origin = ulong2(0),

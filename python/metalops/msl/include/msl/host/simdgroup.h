@@ -1,5 +1,5 @@
-// How the threads of a simdgroup meet on the host: each hands its operand to the runtime, which
-// waits until every lane that can come has come, and then lets one lane compute the results of all
+// Simdgroup operations on the host: each thread passes its operand to the runtime, which waits
+// until every lane that can arrive has arrived, and then lets one lane compute the results of all
 // (abi::SimdFunction).
 #pragma once
 
@@ -7,8 +7,7 @@
 
 namespace msl::metal {
 
-// ---- barriers
-// -----------------------------------------------------------------------------------------------
+// ---- barriers -----------------------------------------------------------------------------------
 
 MSL_INLINE void threadgroup_barrier(mem_flags flags, abi::Site site = {}) {
   msl_runtime->threadgroup_barrier({site.id, uint(flags)});
@@ -36,7 +35,7 @@ MSL_INLINE void for_lanes(u32 mask, F f) {
   for (; mask != 0; mask &= mask - 1) f(u32(__builtin_ctz(mask)));
 }
 
-// Runs Operation::run(in, out, mask) once for the simdgroup; the value it leaves for this lane.
+// Runs Operation::run(in, out, mask) once for the simdgroup; returns the result for this lane.
 template <class Operation, class Result, class Operand>
 MSL_INLINE Result together(abi::Site site, const Operand& operand) {
   Result result;
@@ -45,14 +44,14 @@ MSL_INLINE Result together(abi::Site site, const Operand& operand) {
 }
 
 // Where one CPU thread runs all lanes of a simdgroup (group.h), it calls a function three times:
-// for each lane with a Capture for a site, then once with a Completion, then for each lane with a
+// for each lane with a Capture as the site, then once with a Completion, then for each lane with a
 // Replay.
 struct Gathered {
-  static constexpr u32 kBytes = 64;  // at most, of an operand or a result
+  static constexpr u32 kBytes = 64;  // maximum size of an operand or a result
   alignas(64) unsigned char operands[32 * kBytes];
   alignas(64) unsigned char results[32 * kBytes];
 };
-// What the lanes hand over, a member beside the same one of the next lane.
+// The operands of the lanes, as a structure of arrays.
 template <class Operand>
 struct Operands {
   Operand values[32];
@@ -95,7 +94,7 @@ struct Replay {
   Gathered* gathered;
   u32 lane;
 };
-// What they are given.
+// The results of the lanes.
 template <class Result>
 struct Results {
   Result values[32];
@@ -115,7 +114,7 @@ MSL_INLINE Result together(Capture site, const Operand& operand) {
   reinterpret_cast<Operands<Operand>*>(site.gathered->operands)->put(site.lane, operand);
   return Result();
 }
-// Operation::run_all, where there is one; false where it leaves its work to Operation::run.
+// Calls Operation::run_all, if it exists; returns false if it leaves the work to Operation::run.
 template <class Operation, class Operand, class Result>
 MSL_INLINE auto run_all(const Operands<Operand>& in, Results<Result>& out, int)
     -> decltype(Operation::run_all(in, out)) {
@@ -157,14 +156,14 @@ MSL_INLINE T& result_of(void* const* out, u32 lane) {
   return *static_cast<T*>(out[lane]);
 }
 
-// Width: how many neighbouring lanes work together, 32 (simdgroup) or 4 (quadgroup).
+// Width: the number of adjacent lanes that work together, 32 (simdgroup) or 4 (quadgroup).
 template <u32 Width>
 MSL_INLINE u32 lanes_of(u32 part) {
   return Width == 32 ? ~0u : ((1u << (Width & 31)) - 1u) << (part * Width);
 }
 
 // The upper half is combined with the lower one, lane by lane, until one lane is left: the order of
-// a GPU's shuffles. Lanes that take no part are passed over.
+// a GPU's shuffles. Inactive lanes are skipped.
 template <class Op, class T, u32 Width>
 struct Reduction {
   static void run(const void* const* in, void* const* out, u32 mask) {
@@ -185,7 +184,7 @@ struct Reduction {
       for_lanes(lanes, [&](u32 lane) { result_of<T>(out, lane) = values[0]; });
     }
   }
-  // The same where every lane takes part, in loops that compilers vectorise.
+  // The reduction with all lanes active, in loops that compilers vectorise.
   MSL_INLINE static bool run_all(const Operands<T>& in, Results<T>& out) {
     T values[32];
     for (u32 i = 0; i < 32; ++i) values[i] = in.values[i];
@@ -228,11 +227,10 @@ struct Prefix {
   }
 };
 
-// ---- shuffles
-// -----------------------------------------------------------------------------------------------
+// ---- shuffles -----------------------------------------------------------------------------------
 
-// The value of lane `source` for lane `lane`. One that takes no part gives an undefined value in
-// Metal; here zeros.
+// Returns the value of lane `source` for lane `lane`. That of an inactive lane is undefined in
+// Metal; here it is zero.
 template <class T>
 MSL_INLINE T value_at(const void* const* in, u32 mask, u32 lane, u32 source) {
   if ((mask >> source) & 1u) return operand_of<Moved<T>>(in, source).value;
@@ -240,7 +238,7 @@ MSL_INLINE T value_at(const void* const* in, u32 mask, u32 lane, u32 source) {
   return T{};
 }
 
-// Whether every lane passes the same number.
+// Returns true if every lane passes the same number.
 MSL_INLINE bool agree(const ushort (&numbers)[32]) {
   ushort differ = 0;
   for (u32 lane = 0; lane < 32; ++lane) differ |= ushort(numbers[lane] ^ numbers[0]);
@@ -277,7 +275,7 @@ struct Shuffled {
           source.outside ? mine.value : value_at<T>(in, mask, lane, source.lane);
     });
   }
-  // The same where every lane takes part and nothing is to be reported.
+  // The shuffle with all lanes active and nothing to report.
   MSL_INLINE static bool run_all(const Operands<Moved<T>>& in, Results<T>& out) {
     if constexpr (Kind == Shuffle::kDirect) {
       ushort bits = 0;
@@ -290,7 +288,7 @@ struct Shuffled {
       const u32 amount = in.amounts[0];
       if (!agree(in.amounts) || (Kind == Shuffle::kBroadcast && amount >= Width)) return false;
       if constexpr (Width == 32 && Kind != Shuffle::kBroadcast && Kind != Shuffle::kXor) {
-        T twice[64];  // so that what 32 lanes take lies side by side
+        T twice[64];  // so that the values for 32 lanes are contiguous
         for (u32 i = 0; i < 32; ++i) twice[i] = twice[i + 32] = in.values[i];
         const T* const taken = twice + source_lane<Kind, Width>(0, amount).lane;
         for (u32 lane = 0; lane < 32; ++lane) {
@@ -308,8 +306,8 @@ struct Shuffled {
   }
 };
 
-// The lanes that a shift empties take, in order, the values that fall out of the other end of
-// `filling`.
+// Lanes that a shift leaves empty take, in order, the values that are shifted out of the other end
+// of `filling`.
 template <class T, bool Down>
 struct ShiftedAndFilled {
   static void run(const void* const* in, void* const* out, u32 mask) {
@@ -357,10 +355,9 @@ struct First {
   }
 };
 
-// ---- votes
-// --------------------------------------------------------------------------------------------------
+// ---- votes --------------------------------------------------------------------------------------
 
-// Of 32 bytes, each 0 or 1 (or anything, of a thread that takes no part).
+// Gathers 32 bytes to a bit mask; each is 0 or 1 (or anything, for an inactive thread).
 MSL_INLINE u32 gather_bits(const unsigned char* answers) {
   u32 bits = 0;
   for (u32 byte = 0; byte < 4; ++byte) {

@@ -1,4 +1,4 @@
-// Tensors as arguments of kernels on the host: a description lies in the buffer.
+// Tensors as arguments of kernels on the host: the buffer contains a description.
 #pragma once
 
 #include <msl/host/launch.h>
@@ -6,7 +6,7 @@
 
 namespace msl::msl_support {
 
-// Null for an argument that is no tensor.
+// Null for an argument that is not a tensor.
 template <class P>
 inline constexpr const abi::TensorArgument* tensor_argument =
     msl_impl::tensor_argument_of<P>.element_bits == 0 ? nullptr : &msl_impl::tensor_argument_of<P>;

@@ -1,5 +1,6 @@
-// The product of two matrices on the host, in float: blocks of both are decoded and packed, and
-// then multiplied by vectors. Of bytes it is that of byte_product.h, where the CPU has it.
+// Blocked GEMM on the host, in float: blocks of both operands are dequantised and packed, and then
+// multiplied by a vectorised micro-kernel. For bytes it is that of byte_product.h, if the CPU
+// supports it.
 #pragma once
 
 #include <msl/host/byte_product.h>
@@ -8,10 +9,10 @@
 
 namespace msl::msl_impl {
 
-// What is packed at a time: 32 KiB of a thread's stack.
+// Block sizes: 32 KiB of a thread's stack.
 constexpr int kBlockRows = 32, kBlockColumns = 32, kBlockInner = 128;
 static_assert(kBytePanel == kBlockColumns);
-// What the innermost loop keeps in registers. Rows and columns of a block are filled up to these.
+// Register block of the micro-kernel. Rows and columns of a block are padded to multiples of these.
 constexpr int kStripRows = 4, kStripColumns = 16;
 #if defined(__AVX512F__)
 constexpr int kVectorBytes = 64;
@@ -21,7 +22,8 @@ constexpr int kVectorBytes = 32;
 constexpr int kVectorBytes = 16;
 #endif
 
-// to[i][j] = columns[j][i] for 8 x 8 elements: lines of `to` are Line apart, columns `stride`.
+// to[i][j] = columns[j][i] for 8 x 8 elements. The leading dimension of `to` is Line, that of
+// `columns` `stride`.
 template <int Line, class T>
 MSL_INLINE void transpose_block(float* to, const T* columns, long stride) {
   EightFloats a[8], b[8];
@@ -32,8 +34,8 @@ MSL_INLINE void transpose_block(float* to, const T* columns, long stride) {
   for (int i = 0; i < 8; ++i) __builtin_memcpy(to + i * Line, &b[i], sizeof(EightFloats));
 }
 
-// to[i][j] = view(row + i, column + j) for so many rows and columns, and 0 beyond them, up to those
-// that are filled up. Lines of `to` are Line apart.
+// Packs a block: to[i][j] = view(row + i, column + j) for `rows` rows and `columns` columns, padded
+// with 0. The leading dimension of `to` is Line.
 template <int Line, class View>
 __attribute__((noinline)) void pack_block(float* to, const View& view, long row, long column,
                                           int rows, int columns, int filled_rows,
@@ -52,7 +54,7 @@ __attribute__((noinline)) void pack_block(float* to, const View& view, long row,
       for (int j = 0; j < across; ++j) to[i * Line + j] = view.value(row + i, column + j);
     }
   } else {
-    int first = 0;  // of the lines that are left
+    int first = 0;  // first line that is left
     if constexpr (View::is_plain) {
       if (view.row_stride == 1) {
         for (; first + 8 <= down; first += 8) {
@@ -81,8 +83,8 @@ __attribute__((noinline)) void pack_block(float* to, const View& view, long row,
   }
 }
 
-// Where a block's operands are, packed or in the tensors themselves: element (i, k) of the left one
-// is a[i * a_row + k * a_inner], element (k, j) of the right one b[k * b_inner + j].
+// The operands of a block, packed or in place: element (i, k) of the left one is a[i * a_row + k *
+// a_inner], element (k, j) of the right one b[k * b_inner + j].
 struct BlockOperands {
   const float* a;
   long a_row, a_inner;
@@ -101,8 +103,8 @@ struct BlockOperands {
 #define MSL_WHOLE_STRIP _Pragma("GCC unroll 8")
 #endif
 
-// Rows x (Vectors * Bytes / 4) elements of sums += a b, with fused multiply-adds. Bytes: as wide as
-// registers are; larger vectors g++ keeps in memory.
+// Micro-kernel: Rows x (Vectors * Bytes / 4) elements of sums += a b, with fused multiply-adds.
+// Bytes: the width of registers; g++ keeps larger vectors in memory.
 template <int Bytes, int Rows, int Vectors>
 MSL_FUSED MSL_INLINE void multiply_strip(const BlockOperands& from, int row, int column,
                                          float* sums) {
@@ -142,7 +144,7 @@ MSL_FUSED MSL_INLINE void multiply_strip(const BlockOperands& from, int row, int
 template <int Bytes>
 MSL_FUSED MSL_INLINE void multiply_strips(const BlockOperands& from, float* sums, int rows,
                                           int columns) {
-  // Of 32 registers strips may take more than of 16.
+  // With 32 registers strips may be larger than with 16.
   constexpr int most_rows = Bytes == 64 ? 2 * kStripRows : kStripRows;
   constexpr int most_vectors = Bytes == 16 ? 4 : 2;
   constexpr int most_columns = most_vectors * Bytes / int(sizeof(float));
@@ -187,13 +189,13 @@ constexpr int filled_up(int value, int multiple) {
 constexpr int filled_rows(int rows) { return filled_up(rows, kStripRows); }
 constexpr int filled_columns(int columns) { return filled_up(columns, kStripColumns); }
 
-// How far apart lines of a right operand may be in memory, or lines of a left one that stands the
-// other way, if it is not packed: blocks of them stay in the cache then.
+// Largest leading dimension of a right operand, or of a transposed left one, that is not packed:
+// its blocks then stay in the cache.
 constexpr long kNear = 128;
 
-// The blocks of a product left right with so many inner elements, in order: bring() says where one
-// is, of rows [row, row + rows) and of columns [column, column + columns), both filled up. `a` and
-// `b` are room to pack it.
+// The blocks of the product of `left` and `right` along K, in order: bring() returns the operands
+// of one, with rows [row, row + rows) and columns [column, column + columns), both padded. `a` and
+// `b` are buffers for packing.
 template <class Left, class Right>
 struct MatrixBlocks {
   static constexpr bool are_bytes = is_of_bytes<Left> && is_of_bytes<Right>;
@@ -226,8 +228,8 @@ struct MatrixBlocks {
   }
 
  private:
-  // Whether all that is taken is in memory as it is taken. Instrumented code packs, where each
-  // access is checked.
+  // True if operands can be read in place: they are floats in memory. Instrumented code packs, so
+  // that each access is checked.
   template <class View>
   static constexpr bool is_of_floats =
       metal::is_same_v<const typename View::Element, const float> && !MSL_INSTRUMENTED;
@@ -246,10 +248,10 @@ struct MatrixBlocks {
   }
 };
 
-// Rows [row, row + rows) and columns [column, column + columns) of a product. begin(sums, i, down,
-// j, across) puts what is added to into a buffer of kBlockRows x kBlockColumns that stands for the
-// rows from i and the columns from j on, done() takes it. Sum: float, or int for integers, whose
-// products, and the sums of a block's, are exact in float.
+// Computes rows [row, row + rows) and columns [column, column + columns) of a product. begin(sums,
+// i, down, j, across) initialises a buffer of kBlockRows x kBlockColumns with the values to
+// accumulate to, for the rows from i and the columns from j on; done() stores it. Sum: float, or
+// int for integers; their products, and the sums over one block, are exact in float.
 template <class Sum, class Blocks, class Begin, class Done>
 MSL_INLINE void multiply(const Blocks& blocks, int row, int rows, int column, int columns,
                          const Begin& begin, const Done& done) {

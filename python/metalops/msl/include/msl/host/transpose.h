@@ -1,4 +1,4 @@
-// Eight vectors of eight floats, transposed.
+// Transposes eight vectors of eight floats.
 #pragma once
 
 namespace msl::msl_impl {
@@ -7,7 +7,7 @@ typedef float EightFloats __attribute__((vector_size(32)));
 
 // b[i][j] = a[j][i]. Overwrites a.
 MSL_INLINE void transpose_eight(EightFloats (&a)[8], EightFloats (&b)[8]) {
-  // Pairs of columns, fours and eights of them become lines.
+  // Pairs of columns, then groups of four and of eight, become lines.
   for (int j = 0; j < 8; j += 2) {
     b[j] = __builtin_shufflevector(a[j], a[j + 1], 0, 8, 2, 10, 4, 12, 6, 14);
     b[j + 1] = __builtin_shufflevector(a[j], a[j + 1], 1, 9, 3, 11, 5, 13, 7, 15);

@@ -1,7 +1,7 @@
-// mpp::tensor_ops::convolution2d: a tile of the correlation of images with filters.
+// mpp::tensor_ops::convolution2d: a tile of the cross-correlation of images with filters.
 //
-// Dimensions, the innermost first: of images channels, width, height, number (C, W, H, N); of
-// filters (O, C, KW, KH); of the destination (O, W, H, N).
+// Dimensions, innermost first: images are (C, W, H, N), channels, width, height, number; filters
+// (O, C, KW, KH); the destination (O, W, H, N).
 #pragma once
 
 #include <msl/tensor_ops/matmul2d.h>
@@ -16,7 +16,7 @@ struct convolution2d_descriptor {
   using activation_layout = convolution2d_activation_layout;
   using weights_layout = convolution2d_weights_layout;
 
-  // Plain numbers: a descriptor is a template's argument.
+  // Plain numbers, because a descriptor is a template argument.
   int destination[4], source[4], kernel[2], strides[2], dilations[2];
   int groups;
   activation_layout activations;
@@ -24,8 +24,8 @@ struct convolution2d_descriptor {
   bool relaxed_precision;
   mode convolution2d_mode;
 
-  // source_dimensions: -1 for channels that the tensor tells. The tile ends where the destination
-  // does.
+  // source_dimensions: -1 for channels that are taken from the tensor. The tile is clipped to the
+  // destination.
   MSL_INLINE constexpr convolution2d_descriptor(
       int4 destination_dimensions, int4 source_dimensions, int2 kernel_dimensions,
       activation_layout of_activations = activation_layout::nhwc,
@@ -51,12 +51,12 @@ namespace msl::msl_impl {
 
 using mpp::tensor_ops::convolution2d_descriptor;
 
-// Pixels of the destination's tile, rows of the product.
+// Returns the number of pixels of the destination's tile, the rows of the GEMM (M).
 constexpr int pixels_of(const convolution2d_descriptor& d) {
   return d.destination[1] * d.destination[2] * d.destination[3];
 }
 
-// The pixel that place k of the filter looks at, along a dimension.
+// Returns the pixel to which position k of the filter is applied, along a dimension.
 template <convolution2d_descriptor D, int Dimension>
 MSL_INLINE int source_of(int pixel, int k, int offset) {
   constexpr int dilation = D.dilations[Dimension];
@@ -128,7 +128,8 @@ class convolution2d {
       msl_impl::ConvolutionLayout<Descriptor, Scope, msl_impl::element_of_operand_t<A>,
                                   msl_impl::element_of_operand_t<W>>>;
 
-  // Where the first pixel of the destination looks, beyond half a filter: (x, y).
+  // The position of the first destination pixel in the source, in addition to half a filter: (x,
+  // y).
   MSL_INLINE void set_offsets(int2 offsets) { offsets_ = offsets; }
 
   template <class A, class W, class Dst>

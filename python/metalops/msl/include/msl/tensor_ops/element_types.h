@@ -1,4 +1,4 @@
-// Which element types a product takes, by the table of Metal Performance Primitives.
+// The element types that a matmul takes, from the table of Metal Performance Primitives.
 #pragma once
 
 #include <msl/numeric_format.h>
@@ -43,7 +43,7 @@ MSL_ELEMENT(metal::metal_fp8_e4m3_format, kE4m3)
 MSL_ELEMENT(metal::metal_fp8_e5m2_format, kE5m2)
 #undef MSL_ELEMENT
 
-// Formats are gone with Metal 4.0, some of them with 4.1 only.
+// Formats do not exist in Metal 4.0, and some of them only from 4.1 on.
 constexpr bool is_product(Element left, Element right, Element result, bool has_small_formats) {
   using enum Element;
   const bool byte_left = left == kInt8 || left == kUint8;

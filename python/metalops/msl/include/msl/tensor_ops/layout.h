@@ -1,5 +1,6 @@
-// Where the elements of a tile are among the threads of a simdgroup. Only code for one generation
-// of GPUs may know: MSL_COOPERATIVE_LAYOUT chooses, and portable code must not see a difference.
+// Layouts: how the elements of a tile are distributed over the threads of a simdgroup. Only code
+// for one generation of GPUs may rely on it: MSL_COOPERATIVE_LAYOUT selects it, and portable code
+// must not see a difference.
 #pragma once
 
 #include <msl/cooperative_tensor.h>
@@ -11,14 +12,14 @@ struct TilePlace {
   bool exists;
 };
 
-// What a tile is of: where layouts are scrambled, none has its elements where another has them.
+// The role of a tile: scrambled layouts differ by role.
 enum class Operand {
   kDestination,
   kLeft = MSL_COOPERATIVE_LAYOUT == 0 ? 1 : 0,
   kRight = MSL_COOPERATIVE_LAYOUT == 0 ? 2 : 0
 };
 
-// Whose an element is.
+// The thread and slot that hold an element.
 struct TileOwner {
   uint lane, slot;
 };
@@ -27,10 +28,10 @@ constexpr int round_up(int value, int multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// A tile of Rows x Columns in one simdgroup. IsTransposed: whether it is an operand that stands in
-// memory the other way.
+// A tile of Rows x Columns in one simdgroup. IsTransposed: an operand that is stored transposed in
+// memory.
 #if MSL_COOPERATIVE_LAYOUT == 10
-// Fragments of 16 x 16: four neighbours of a row, and the four that are eight rows below.
+// Fragments of 16 x 16: four adjacent elements of a row, and the four that are eight rows below.
 template <int Rows, int Columns, bool IsTransposed>
 struct SimdgroupTile {
   static constexpr int down = round_up(Rows, 16) / 16;
@@ -53,7 +54,7 @@ struct SimdgroupTile {
   }
 };
 #elif MSL_COOPERATIVE_LAYOUT == 8
-// Fragments of 8 x 8, as of a simdgroup_matrix.
+// Fragments of 8 x 8, like those of a simdgroup_matrix.
 template <int Rows, int Columns, bool IsTransposed>
 struct SimdgroupTile {
   static constexpr int down = round_up(Rows, 8) / 8;
@@ -73,7 +74,7 @@ struct SimdgroupTile {
   }
 };
 #elif MSL_COOPERATIVE_LAYOUT == 0
-// Anywhere, with slots that hold nothing.
+// A random layout, with slots that hold nothing.
 template <int Rows, int Columns, bool IsTransposed, Operand Of = Operand::kDestination>
 struct SimdgroupTile {
   static constexpr uint elements = Rows * Columns;
@@ -88,7 +89,7 @@ struct SimdgroupTile {
   static constexpr int bits = log2(places());
   static constexpr uint seed =
       (uint(MSL_COOPERATIVE_SEED) * 6 + uint(Of) * 2 + IsTransposed + 1) * 0x9e3779b1u;
-  // Each step is a bijection of the numbers below places().
+  // Each step is a bijection of the integers below places().
   static constexpr uint factor(int round) { return ((seed >> round) * 2 + 1) | 5; }
   static constexpr uint inverse(uint factor) {
     uint found = factor;
@@ -113,7 +114,7 @@ struct SimdgroupTile {
   }
 };
 #elif MSL_COOPERATIVE_LAYOUT == 16
-// As the tensor cores of NVIDIA's GPUs have them.
+// The fragment layout of NVIDIA's tensor cores.
 }  // namespace msl::msl_impl
 #include <msl/cuda/warp_tile.h>
 namespace msl::msl_impl {
@@ -145,7 +146,7 @@ using OperandTile = SimdgroupTile<Rows, Columns, IsTransposed>;
 #endif
 
 #if !defined(__CUDACC_RTC__) || MSL_COOPERATIVE_LAYOUT == 0
-// Of one among several simdgroups, of which nothing is known for Apple's GPUs.
+// The tile of one of several simdgroups, whose layout is undocumented for Apple's GPUs.
 template <int Rows, int Columns>
 using SharedTile = SimdgroupTile<Rows, Columns, false>;
 #else
@@ -159,18 +160,20 @@ using SharedTile = WarpTile<Rows, Columns>;
 #if !defined(MSL_WARPGROUPS)
 #define MSL_WARPGROUPS 0
 #endif
-// Whether fours of simdgroups multiply together, as some GPUs can: then each has a band of rows.
+// Returns true if groups of four simdgroups multiply together, as some GPUs can (warpgroups): then
+// each has a band of rows.
 template <int M, int N, int Simdgroups>
 constexpr bool is_for_warpgroups() {
   return MSL_WARPGROUPS && Simdgroups != 0 && Simdgroups % 4 == 0 && M % (Simdgroups * 16) == 0 &&
          N % 16 == 0 && N <= 256;
 }
 
-// How a tile of M x N is shared out to simdgroups: Down bands of rows by Across bands of columns.
-// With more simdgroups than parts, the last ones have nothing.
+// Partition of an M x N tile among simdgroups: Down bands of rows by Across bands of columns. If
+// there are more simdgroups than parts, the last ones have none.
 template <int M, int N, int Simdgroups>
 struct Bands {
-  // The number of bands of columns that leaves the least to one simdgroup, and then the squarest.
+  // Returns the number of bands of columns that minimises a simdgroup's share, and then makes it as
+  // square as possible.
   static constexpr int choose_across() {
     if (is_for_warpgroups<M, N, Simdgroups>()) return 1;
     int best = 1, least = 1 << 30;
@@ -198,7 +201,7 @@ struct Bands {
   }
 };
 
-// A tile of M x N in a scope (0: one thread, which has it all, row by row).
+// A tile of M x N in a scope (0: one thread, which has all of it in row-major order).
 template <int M, int N, int Simdgroups, bool IsTransposed = false,
           Operand Of = Operand::kDestination>
 struct ScopeTile {

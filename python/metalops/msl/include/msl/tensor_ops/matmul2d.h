@@ -1,7 +1,7 @@
-// mpp::tensor_ops::matmul2d: the product of two matrices, a tile of it at a time.
+// mpp::tensor_ops::matmul2d: tile GEMM.
 //
-// left has the extents (k, m), right (n, k) and the destination (n, m); a transposed one has them
-// the other way.
+// left has the extents (k, m), right (n, k) and the destination (n, m), innermost first; those of a
+// transposed operand are swapped.
 #pragma once
 
 #include <msl/tensor_ops/element_types.h>
@@ -77,12 +77,11 @@ constexpr bool check_descriptor() {
   return true;
 }
 
-// ---- layouts
-// -------------------------------------------------------------------------------------
+// ---- layouts ------------------------------------------------------------------------------------
 
 enum class Role { kLeft, kRight, kDestination, kRowReduction, kColumnReduction };
 
-// L, R: the operands' types; of inputs, with E, element types.
+// L, R: the operands' types; for inputs, with E, element types.
 template <matmul2d_descriptor D, class Scope, class L, class R>
 struct DestinationLayout {
   static constexpr Role role = Role::kDestination;
@@ -134,8 +133,8 @@ struct RightInputLayout {
   static MSL_INLINE constexpr bool stores(uint, uint) { return true; }
 };
 
-// What each row (dimension 0) or column (dimension 1) of a destination is reduced to. Every thread
-// has all of it; where layouts are scrambled, beginning anywhere, and with a slot to spare.
+// The result of reducing each row (dimension 0) or column (dimension 1) of a destination. Every
+// thread has all of it; in scrambled layouts, at a random rotation, and with an additional slot.
 template <int Dimension, matmul2d_descriptor D, class Scope, class L, class R>
 struct ReductionLayout {
   static constexpr Role role = Dimension == 0 ? Role::kRowReduction : Role::kColumnReduction;
@@ -153,7 +152,7 @@ struct ReductionLayout {
   }
   static MSL_INLINE constexpr bool stores(uint thread, uint) { return thread == 0; }
 
-  // The slot for the element of a tile that an iterator is at.
+  // Returns the slot of the tile's element that an iterator points to.
   template <class Iterator,
             class Source = typename metal::remove_const_t<
                 metal::remove_reference_t<decltype(*Iterator().owner)>>::layout,
@@ -169,8 +168,8 @@ struct ReductionLayout {
 };
 
 #if MSL_COOPERATIVE_LAYOUT == 16
-// Of rows, a lane has those that it has elements of: a slot of a tile is in the same one in all
-// lanes.
+// A lane has the reductions of the rows of which it has elements: a slot of a tile is in the same
+// row slot in all lanes.
 template <matmul2d_descriptor D, class Scope, class L, class R>
 struct ReductionLayout<0, D, Scope, L, R> {
   static constexpr Role role = Role::kRowReduction;
@@ -204,8 +203,7 @@ struct ReductionLayout<0, D, Scope, L, R> {
 };
 #endif
 
-// ---- operands
-// ---------------------------------------------------------------------------------------
+// ---- operands -----------------------------------------------------------------------------------
 
 template <class T>
 struct layout_of {
@@ -223,7 +221,7 @@ constexpr bool has_role(Role role) {
     return false;
   }
 }
-// The type of the elements that an operand of type T brings; T where it is one already.
+// The element type of an operand of type T; T itself if it is one.
 template <class T>
 struct element_of_operand {
   typedef metal::remove_cv_t<T> type;
@@ -245,7 +243,7 @@ constexpr bool check_tensor_operand() {
   static_assert(same<typename T::index_type, int>, "Index type must be int");
   return true;
 }
-// The plane of scales of an operand: its blocks run along the inner dimension.
+// Checks the plane of scales of an operand: its blocks run along K.
 template <class T>
 constexpr bool check_scales() {
   if constexpr (T::Planes::has_scales) {
@@ -322,7 +320,7 @@ constexpr bool check_conversion() {
   }
   return true;
 }
-// Whether each thread has the same elements in the same slots.
+// Returns true if each thread has the same elements in the same slots.
 template <class To, class From>
 MSL_INLINE constexpr bool is_same_tile() {
   if constexpr (MSL_COOPERATIVE_LAYOUT == 0 || To::capacity != From::capacity) {
@@ -402,7 +400,7 @@ constexpr bool check_operands() {
   return true;
 }
 
-// How many products are added up for an element.
+// Returns K, the number of products that are summed for an element.
 template <matmul2d_descriptor D, class L, class R>
 MSL_INLINE long inner_size(const L& left, const R& right) {
   if constexpr (!has_dynamic_k(D)) {
@@ -490,7 +488,7 @@ class matmul2d {
     static_assert(msl_impl::check_input_element<RE>() && msl_impl::check_coordinate<Coord>());
     return cooperative_tensor_right_input_t<LE, RE, E, Coord>();
   }
-  // With the elements of a destination, where these are in the same places.
+  // Returns a left input with the elements of a destination, which must have the same layout.
   template <class LE, class RE, class E, class S, class X, class Y>
   MSL_INLINE auto get_left_input_cooperative_tensor(
       const metal::cooperative_tensor<S, X, Y>& source) const {
@@ -547,8 +545,7 @@ class matmul2d {
   }
 };
 
-// ---- reductions
-// --------------------------------------------------------------------------------------
+// ---- reductions ---------------------------------------------------------------------------------
 
 template <class E>
 struct reduction_operation_identity {
@@ -557,8 +554,8 @@ struct reduction_operation_identity {
   static constexpr E min_identity = metal::numeric_limits<E>::max();
 };
 
-// Each row of a destination, from the identity on. As Apple's, the identity is 0 for all of them
-// unless another one is given.
+// Reduces each row of a destination, starting from the identity. As in Apple's library, the
+// identity is 0 for all operations unless another one is passed.
 template <class E, class SX, class SL, class DX, class DL>
 MSL_INLINE void reduce_rows(
     metal::cooperative_tensor<E, SX, SL>& source, metal::cooperative_tensor<E, DX, DL>& destination,
@@ -580,8 +577,8 @@ MSL_INLINE void reduce_columns(
   msl_impl::reduce_tile<1>(source, destination, operation, identity);
 }
 
-// Whether destination.map_iterator() takes iterators of source. As Apple's, columns only where
-// their numbers differ: a mistake that programs have to live with.
+// Returns true if destination.map_iterator() takes iterators of source. As in Apple's library,
+// columns are accepted only where their numbers differ: a mistake with which programs have to live.
 template <class SE, class SX, class SL, class DE, class DX, class DL>
 MSL_INLINE constexpr bool is_iterator_compatible(const metal::cooperative_tensor<SE, SX, SL>&,
                                                  const metal::cooperative_tensor<DE, DX, DL>&) {

@@ -1,4 +1,4 @@
-// The operands of a product as matrices, and which part of it a simdgroup computes.
+// The operands of a GEMM as matrices, and the part of it that a simdgroup computes.
 #pragma once
 
 #include <msl/tensor.h>
@@ -8,7 +8,7 @@ namespace msl::msl_impl {
 
 MSL_INLINE long clamped(long left, long size) { return left < 0 ? 0 : left < size ? left : size; }
 
-// Elements (row, column) of a matrix in memory; 0 beyond `rows` and `columns`.
+// A matrix in memory; reads 0 beyond `rows` and `columns`.
 template <class T, class Planes = NoPlanes>
 struct MatrixView {
   using Element = T;
@@ -17,7 +17,7 @@ struct MatrixView {
   long row_stride, column_stride;  // in elements
   long rows, columns;
   Planes planes{};
-  bool columns_are_first = true;  // in the planes' coordinates
+  bool columns_are_first = true;  // in the coordinates of planes
 
   MSL_INLINE float value(long row, long column) const {
     const long at = row * row_stride + column * column_stride;
@@ -32,14 +32,14 @@ struct MatrixView {
   }
 };
 
-// Element (row, column) of a tensor whose first dimension is the column, or else the row.
+// Returns a view of a tensor whose first dimension is the column, or the row if it is transposed.
 template <class T, class X, class D, class... Tags>
 MSL_INLINE auto view_of(const metal::tensor<T, X, D, Tags...>& of, bool is_transposed) {
   using Tensor = metal::tensor<T, X, D, Tags...>;
   constexpr long everything = 1l << 62;
   const long first = X::static_extent(0) == metal::dynamic_extent ? of.get_extent(0) : everything;
   const long second = X::static_extent(1) == metal::dynamic_extent ? of.get_extent(1) : everything;
-  // Operations take it for granted that the elements of the first dimension follow each other.
+  // Operations require that the first dimension is contiguous (stride 1).
   const long stride = of.get_stride(1);
   return MatrixView<T, typename Tensor::Planes>{of.msl_place(),
                                                 is_transposed ? 1 : stride,
@@ -50,7 +50,7 @@ MSL_INLINE auto view_of(const metal::tensor<T, X, D, Tags...>& of, bool is_trans
                                                 !is_transposed};
 }
 
-// What a simdgroup, or the one thread of the scope, computes of a tile of M x N.
+// The part of an M x N tile that a simdgroup computes, or the only thread of the scope.
 template <int M, int N, int Simdgroups>
 struct TilePart {
   using Part = Bands<M, N, Simdgroups == 0 ? 1 : Simdgroups>;
