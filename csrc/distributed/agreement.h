@@ -23,7 +23,7 @@ class Agreement {
  public:
   // The kind of calls; its words appear in error messages.
   struct Scope {
-    std::string calls;  // "collective"; with that, keys of the store begin
+    std::string calls;  // "collective"; part of the keys in the store
     std::string verb;   // of a rank that makes such a call, as in "rank 1 calls ..."
     int size;           // number of ranks that take part
     std::string advice;

@@ -1,25 +1,25 @@
-// ThreadSanitizer over GPU threads: what each thread of a launch reads and writes, and what orders
-// it, told to the sanitizer's runtime.
+// Race detector for GPU threads: reports the memory accesses of each thread of a launch, and the
+// synchronisation that orders them, to ThreadSanitizer's runtime.
 //
-// The runtime knows threads whose memory accesses are ordered by releases and acquires of variables
-// (it calls them fibers when a program switches between them itself). Every GPU thread is two of
-// them, its views: one accesses device memory, the other threadgroup memory. So a barrier can order
-// the one and not the other, as its mem_flags say:
+// The runtime checks threads whose accesses are ordered (happens-before) by releases and acquires
+// of variables; it calls them fibers when a program switches between them itself. Every GPU thread
+// is two fibers, its views: one accesses device memory, the other threadgroup memory. So a barrier
+// can order one and not the other, according to its mem_flags:
 //
 //  - threadgroup_barrier and simdgroup_barrier order, within their group, the memory that the flags
 //    name (mem_none: none).
-//  - Atomic operations do not race with each other. Relaxed ones order nothing; others do for both
+//  - Atomic operations do not race with each other. Relaxed ones order nothing; others order both
 //    views, and so do relaxed ones after and before an atomic_thread_fence, for the memory it
 //    names.
-//  - Simdgroup operations order nothing. Threadgroups are not ordered but by atomic operations.
-//    Launches follow each other.
+//  - Simdgroup operations order nothing. Threadgroups are ordered only by atomic operations.
+//    Launches are ordered one after the other.
 //
 // A view costs about a megabyte and a millisecond (with g++ 12), so views are kept, and
-// threadgroups take turns with a few sets of them. Two threadgroups that get the same set, which is
-// chosen at random, look ordered; there are at least two sets, and as many as threadgroups where
-// these are few and small. The runtime itself tells about 250 fibers apart at a time: beyond that,
-// two threads of which one takes the other's slot look ordered. Both depend on the seed, so another
-// one finds what one misses.
+// threadgroups share a few sets of them. Two threadgroups that get the same set, which is chosen at
+// random, appear to be ordered; there are at least two sets, and as many as threadgroups if these
+// are few and small. The runtime itself distinguishes about 250 fibers at a time: beyond that, two
+// threads of which one takes the other's slot appear to be ordered. Both depend on the seed, so a
+// race that is missed with one seed is found with another.
 #pragma once
 
 #include <array>
@@ -76,7 +76,7 @@ class RaceDetector {
   // The order established by barriers of one kind: one variable per phase that threads released to.
   struct Phases {
     std::vector<void*> variables;
-    bool released = false;  // to the variable after those
+    bool released = false;  // to the variable after the existing ones
   };
   static constexpr uint32_t kMaxThreads = 1024;
   static constexpr uint32_t kScopes = 1 + kMaxThreads / msl::abi::kSimdWidth;

@@ -1,10 +1,10 @@
-// Preloaded in front of the compiler's sanitizer runtimes, which call the functions of this file
-// when they report something. They pass reports on to whoever has set the pointers below
-// (csrc/host/exec/sanitize), and can be told to report the same place again.
+// Hooks of the compiler's sanitizer runtimes. This library is preloaded in front of them, and they
+// call its functions when they report something. The hooks pass reports on to the functions that
+// the device sets below (csrc/host/exec/sanitize), and can make the same place be reported again.
 //
 // UndefinedBehaviorSanitizer reports each place once in the life of a process: it overwrites the
-// column in the compiler's description of the place. Here the column is put back between launches,
-// so that each launch of a wrong kernel fails.
+// column in the compiler's description of the place. The column is restored between launches, so
+// that each launch of a wrong kernel fails.
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -141,7 +141,7 @@ MSL_INLINE void simdgroup_store(const simdgroup_matrix<T, 8, 8>& a, U* destinati
                          matrix_origin, transpose_matrix);
 }
 
-// d = a b + c
+// Computes d = a b + c.
 template <class D, class A, class B, class C, class S = abi::Site>
 MSL_INLINE void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d,
                                               const simdgroup_matrix<A, 8, 8>& a,
@@ -151,7 +151,7 @@ MSL_INLINE void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d,
   d.thread_elements() = msl_impl::together<msl_impl::MultiplyAccumulate<D, A, B, C>, vec<D, 2>>(
       site, Operands{a.thread_elements(), b.thread_elements(), c.thread_elements()});
 }
-// d = a b
+// Computes d = a b.
 template <class D, class A, class B, class S = abi::Site>
 MSL_INLINE void simdgroup_multiply(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
                                    const simdgroup_matrix<B, 8, 8>& b, S site = {}) {

@@ -204,9 +204,9 @@ __attribute__((noinline)) inline bool next_run_of_row(Run& run, const u32* size)
 
 // ---- barriers -----------------------------------------------------------------------------------
 
-// Checks a threadgroup barrier that the threads of a mask reach. There is nothing to wait for,
-// because they have all run the code before it; but threads at their n-th barrier must not be
-// without others. Threads that did not reach an earlier barrier may only return.
+// Checks that the threads of a mask, which reach a threadgroup barrier, were all at the previous
+// one. There is nothing to wait for, because they have all run the code before it; but a thread
+// that misses a barrier must not reach a later one: it may only return.
 template <class M>
 __attribute__((noinline)) void check_barrier(const Threads& threads, const M& mask, u32 site) {
   Barriers& barriers = threads.barriers;

@@ -128,8 +128,8 @@ class convolution2d {
       msl_impl::ConvolutionLayout<Descriptor, Scope, msl_impl::element_of_operand_t<A>,
                                   msl_impl::element_of_operand_t<W>>>;
 
-  // The position of the first destination pixel in the source, in addition to half a filter: (x,
-  // y).
+  // offsets: the position (x, y) in the source on which the filter of the first destination pixel
+  // is centred.
   MSL_INLINE void set_offsets(int2 offsets) { offsets_ = offsets; }
 
   template <class A, class W, class Dst>

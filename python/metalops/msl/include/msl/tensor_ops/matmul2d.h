@@ -134,7 +134,8 @@ struct RightInputLayout {
 };
 
 // The result of reducing each row (dimension 0) or column (dimension 1) of a destination. Every
-// thread has all of it; in scrambled layouts, at a random rotation, and with an additional slot.
+// thread has all of it; in scrambled layouts, rotated by a number that depends on the seed, and
+// with an additional slot.
 template <int Dimension, matmul2d_descriptor D, class Scope, class L, class R>
 struct ReductionLayout {
   static constexpr Role role = Dimension == 0 ? Role::kRowReduction : Role::kColumnReduction;
@@ -168,8 +169,8 @@ struct ReductionLayout {
 };
 
 #if MSL_COOPERATIVE_LAYOUT == 16
-// A lane has the reductions of the rows of which it has elements: a slot of a tile is in the same
-// row slot in all lanes.
+// A lane has the reductions of the rows of which it has elements. The slot of a row depends only on
+// the slot of the tile, not on the lane.
 template <matmul2d_descriptor D, class Scope, class L, class R>
 struct ReductionLayout<0, D, Scope, L, R> {
   static constexpr Role role = Role::kRowReduction;
@@ -578,7 +579,8 @@ MSL_INLINE void reduce_columns(
 }
 
 // Returns true if destination.map_iterator() takes iterators of source. As in Apple's library,
-// columns are accepted only where their numbers differ: a mistake with which programs have to live.
+// reductions to columns are accepted only if the numbers of columns differ: a mistake with which
+// programs have to live.
 template <class SE, class SX, class SL, class DE, class DX, class DL>
 MSL_INLINE constexpr bool is_iterator_compatible(const metal::cooperative_tensor<SE, SX, SL>&,
                                                  const metal::cooperative_tensor<DE, DX, DL>&) {
