@@ -65,7 +65,10 @@ def _by_language(folder):
             text = stream.read()
         is_new = "<metal_tensor>" in text and "__HAVE_TENSOR__" not in text
         files["4.0" if is_new else "3.1"].append(path)
-    return [["--language", language, *paths] for language, paths in files.items() if paths]
+    # Our kernels include each other by their paths from the root.
+    return [
+        ["-I", ROOT, "--language", language, *paths] for language, paths in files.items() if paths
+    ]
 
 
 def _strings(path):
