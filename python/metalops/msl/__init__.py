@@ -1,14 +1,5 @@
-"""The Metal front end: Metal source in, a compiled kernel library for the host out.
-
-Used at build time (setup.py loads this package by itself, before anything is built) and at run
-time. It imports neither torch nor the rest of metalops, but for what environment variables say.
-
-    compile_source(text)       -> path of a kernel library in the on-disk cache
-    compile_file(path, output) -> a kernel library at `output`
-    emit_source(text)          -> the C++ that would be compiled
-    flatten(path)              -> one Metal source with its includes embedded, for a Mac
-    kernel_table(source)       -> what the library would hold
-"""
+"""Used at build time (setup.py loads this package by itself, before anything is built) and at run time. Imports neither
+torch nor the rest of metalops, except what reads environment variables."""
 
 from __future__ import annotations
 
@@ -26,21 +17,18 @@ from .targets.host.emit import emit
 
 
 def compile_source(source: str, name: str | None = None, *, options: Options | None = None) -> str:
-    """Compiles Metal source and returns the path of the kernel library, from the cache where it is
-    there already.
+    """Compiles Metal source and returns the path of the kernel library, which is taken from the cache if it is there.
 
-    name: what errors call the source (default "program_source"). options: by default
-    runtime_options(). Raises
-    SyntaxError with the user's file, line, column and source line; CompilerNotFound without a host
-    compiler; ValueError where the environment chooses a language that there is not.
+    name: what errors call the source (default "program_source"). options: by default runtime_options(). Raises
+    SyntaxError with the user's file, line, column and source line; CompilerNotFound without a host compiler; ValueError
+    if the environment chooses an unknown language.
     """
     return compile_text(source, name, runtime_options() if options is None else options)
 
 
 def runtime_options(language: int | None = None) -> Options:
-    """How torch compiles sources at run time on a Mac, where the environment chooses the math mode, and the language if
-    it is not given.
-    """
+    """Returns the options with which torch compiles sources at run time on a Mac: the environment chooses the math
+    mode, and the language unless it is given."""
     return Options(language=language, fast_math=os.environ.get("PYTORCH_MPS_FAST_MATH", "0") != "0")
 
 
@@ -53,12 +41,11 @@ def compile_file(
     arch: str = "native",
     language: int | None = None,
 ) -> str:
-    """Compiles a Metal file into a kernel library at `output` (default: beside it, with the suffix
-    .so).
+    """Compiles a Metal file into a kernel library at `output` (default: beside it, with the suffix .so).
 
-    defines: "NAME" or "NAME=VALUE". arch: the CPU that it is for, as the compiler calls it, or
-    "portable": most there are. language: __METAL_VERSION__, by default what the environment
-    chooses. Raises as compile_source does, and OSError for files.
+    defines: "NAME" or "NAME=VALUE". arch: the target CPU by the compiler's name, or "portable", which runs on most
+    CPUs. language: __METAL_VERSION__, by default what the environment chooses. Raises as compile_source does, and
+    OSError for files.
     """
     path = os.fspath(path)
     if not os.path.isfile(path):
@@ -76,7 +63,7 @@ def emit_source(
     include_dirs: Iterable[str | os.PathLike] = (),
     defines: Iterable[str] = (),
 ) -> str:
-    """The C++ text that stands for a Metal source text or file."""
+    """Returns the C++ text that is emitted for a Metal source text or file."""
     preprocessed = preprocess(
         source,
         os.fspath(path) if path is not None else None,
@@ -91,9 +78,7 @@ def kernel_table(
     include_dirs: Iterable[str | os.PathLike] = (),
     defines: Iterable[str] = (),
 ) -> list[KernelEntry]:
-    """The kernels of a Metal file (a path) or of a source text, with their arguments. Compiles
-    nothing.
-    """
+    """Returns the kernels of a Metal file (a path) or of a source text, with their arguments. Compiles nothing."""
     is_path = isinstance(source, os.PathLike) or ("\n" not in source and os.path.isfile(source))
     preprocessed = preprocess(
         None if is_path else source,

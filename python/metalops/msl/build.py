@@ -1,6 +1,5 @@
-"""From Metal source to a kernel library on disk: the stages in a row, and the host compiler's
-errors in terms of the user's source.
-"""
+"""From Metal source to a kernel library on disk: the pipeline of stages, and the host compiler's errors in terms of the
+user's source."""
 
 from __future__ import annotations
 
@@ -37,13 +36,12 @@ GENERATED_NAME = re.compile(r"\bmsl_\w")
 class Options:
     """How kernels are compiled.
 
-    kernels: names of those to build (default: all). debug keeps line tables of the Metal source for
-    debuggers. sanitize names the compiler's sanitizer ("address", "thread") that is built in,
-    without most optimisations; None stands for that whose runtime this process has, if any.
-    fast_math is what the kernels see of the math mode, `__FAST_MATH__`: they are compiled for IEEE
-    arithmetic in either, which the fast mode allows. language is __METAL_VERSION__; cooperative_layout
-    says where elements of cooperative tensors are; None stands for what the environment chooses. arch
-    is what -march is given; flags go to the host compiler last.
+    kernels: names of the kernels to build (default: all). debug keeps line tables of the Metal source for debuggers.
+    sanitize names the compiler's sanitizer ("address", "thread") to build in, without most optimisations; None stands
+    for the one whose runtime this process has loaded, if any. fast_math is what the kernels see of the math mode,
+    `__FAST_MATH__`: they are compiled for IEEE arithmetic in either, which the fast mode allows. language is
+    __METAL_VERSION__; cooperative_layout is the layout of the elements of cooperative tensors; None stands for what the
+    environment chooses. arch is the value of -march; flags are the last arguments of the host compiler.
     """
 
     optimize: int = 3
@@ -60,9 +58,8 @@ class Options:
 
 
 def version(target: str = "host") -> str:
-    """Changes whenever what kernels that were built for a target ("host" or "cuda") depend on changes: the front end, its
-    headers or the host compiler.
-    """
+    """Returns a version of everything that built kernels depend on for a target ("host" or "cuda"): the front end, its
+    headers and the host compiler."""
     return _version_of_files(target) + compiler.find().identity
 
 
@@ -80,7 +77,7 @@ def _version_of_files(target: str) -> str:
 
 @functools.cache
 def torch_version() -> str:
-    """The installed torch's version, found without importing it; empty without torch."""
+    """Returns the installed torch's version, found without importing it; empty without torch."""
     include = torch_include()
     if include is None:
         return ""
@@ -93,13 +90,12 @@ def torch_version() -> str:
 
 
 def compile_emitted(emitted: HostCode, output: str, options: Options, metal: str = "") -> None:
-    """Builds a shared library from emitted C++. Raises SyntaxError with positions of the user's
-    source.
+    """Builds a shared library from emitted C++. Raises SyntaxError with positions of the user's source.
 
-    metal: the source, preprocessed, which the library keeps.
+    metal: the preprocessed source, which the library embeds.
 
-    Without debug the compiler sees no line markers, so that its errors are positions of the emitted
-    text, which map back to the exact column.
+    Without debug the compiler sees no line markers, so that its errors are positions of the emitted text, which map
+    back to the exact column.
     """
     host = sanitizers.host_for(options.sanitize) if options.sanitize else compiler.find()
     optimize = min(options.optimize, 1) if options.sanitize else options.optimize
@@ -108,7 +104,7 @@ def compile_emitted(emitted: HostCode, output: str, options: Options, metal: str
         chosen = _chosen(options)
         flags += tensors.flags("c++2b", chosen.language, chosen.cooperative_layout)
     if options.sanitize:
-        # Overflow of signed integers is undefined in Metal too.
+        # Signed integer overflow is undefined in Metal, too.
         flags = [flag for flag in flags if flag != "-fwrapv"]
         flags += sanitizers.flags(options.sanitize, host)
     flags += options.flags
@@ -121,7 +117,7 @@ def compile_emitted(emitted: HostCode, output: str, options: Options, metal: str
     if not options.flags and not options.sanitize:
         flags.append(
             "-Wl,-z,defs"
-        )  # what is declared and never defined is an error here, not when it is loaded
+        )  # an undefined symbol is an error here, not when the library is loaded
     flags += host.diagnostic_flags()
     with tempfile.TemporaryDirectory(prefix="metalops") as folder:
         source = os.path.join(folder, "kernels.cpp")
@@ -133,7 +129,7 @@ def compile_emitted(emitted: HostCode, output: str, options: Options, metal: str
             _write(source, text + embedded)
         result = host.run([*flags, "-shared", source, "-o", output, "-lm"])
         if result.returncode and (options.debug or options.sanitize):
-            # Again, for errors in terms of the text that is known here.
+            # Compiled once more for errors in terms of the emitted text, whose positions are known here.
             _write(source, emitted.without_markers())
             again = host.run([*flags, "-fsyntax-only", source])
             result = again if again.returncode else result
@@ -144,7 +140,7 @@ def compile_emitted(emitted: HostCode, output: str, options: Options, metal: str
 
 
 def _check_object(library: str, emitted: HostCode, sanitized: bool) -> None:
-    """Raises SyntaxError where a library asks for what kernels may not have."""
+    """Raises SyntaxError if a library refers to symbols that kernels may not use."""
     found = []
     for fault in objects.faults(library, sanitized):
         at = emitted.lines.position(_offset_of(fault.word, emitted))
@@ -155,7 +151,8 @@ def _check_object(library: str, emitted: HostCode, sanitized: bool) -> None:
 
 
 def _offset_of(word: str | None, emitted: HostCode) -> int:
-    """Where in the source a word stands, or a builtin of that name; "": where something outside of functions is computed."""
+    """Returns the offset in the source of a word, or of a builtin of that name; for "", of an initialiser outside of
+    functions that computes something."""
     source = emitted.program.source
     if word == "":
         pattern = r"\b(?:constant|static|const)\b[^;{}()]*=[^;]*\("
@@ -172,7 +169,7 @@ asm(".section .rodata.metalops_source,\\"a\\"\\n.globl metalops_source, metalops
 
 
 def _embedded(metal: str, folder: str) -> str:
-    """C++ that puts the Metal source into the library: traces of launches carry it."""
+    """Returns C++ that embeds the Metal source in the library: traces of launches carry it."""
     path = os.path.join(folder, "source")
     with open(path, "wb") as stream:
         stream.write(zlib.compress(metal.encode("latin-1"), 9))
@@ -190,7 +187,7 @@ asm(".section .rodata.metalops_positions,\\"a\\"\\n.balign 4\\n.globl metalops_p
 
 
 def _sanitized_text(emitted: HostCode, sanitizer: str, folder: str) -> str:
-    """The text to compile with a sanitizer: also what the device needs to read its reports."""
+    """Returns the text to compile with a sanitizer, with the table that the device needs to read its reports."""
     text, table = one_token_a_line(emitted)
     path = os.path.join(folder, "positions")
     with open(path, "wb") as stream:
@@ -204,10 +201,10 @@ def _write(path: str, text: str) -> None:
 
 
 def explain(output: str, path: str, emitted: HostCode) -> list[Diagnostic]:
-    """What the host compiler said about emitted code, as errors of the user's source."""
+    """Translates the host compiler's messages about emitted code into errors of the user's source."""
     found: list[Diagnostic] = []
-    context = None  # where the user's code led into a header of ours (g++ says it before the error)
-    pending = None  # an error inside a header of ours (clang leads to the user's code after it)
+    context = None  # where the user's code led into an internal header (g++ says it before the error)
+    pending = None  # an error inside an internal header (clang leads to the user's code after it)
     for line in output.splitlines():
         leading = _GNU_CONTEXT.match(line)
         if leading and leading["file"] == path:
@@ -236,20 +233,20 @@ def explain(output: str, path: str, emitted: HostCode) -> list[Diagnostic]:
             found.append(_diagnostic(position, pending, emitted))
             pending = None
     found += [_undefined(m.group(1), emitted) for m in _UNDEFINED.finditer(output)]
-    # What is said of generated names only follows from other errors.
+    # Messages about generated names only follow from other errors.
     plain = [d for d in found if not GENERATED_NAME.search(d.message)]
     unique = list(dict.fromkeys(plain or found))
     if unique:
         return unique[: compiler.MAX_ERRORS]
     last = [x for x in output.strip().splitlines() if x.strip()]
     text = next((x for x in last if "error" in x), last[-1] if last else "the host compiler failed")
-    if pending is not None:  # in a header of ours, and nothing leads to the user's code
+    if pending is not None:  # in an internal header, and nothing leads to the user's code
         text = pending
     return [Diagnostic(emitted.lines.main_file, 1, 0, readable(text))]
 
 
 def _undefined(symbol: str, emitted: HostCode) -> Diagnostic:
-    """What the linker misses, at its declaration."""
+    """Returns the error for an undefined symbol, at its declaration."""
     message = f"'{readable(symbol)}' is declared and used, but never defined"
     match = re.search(r"([A-Za-z_]\w*)(?:<[^()]*>)?(?:\(|$)", symbol)
     for function in emitted.program.functions:
@@ -266,7 +263,7 @@ def _diagnostic(position, message: str, emitted: HostCode) -> Diagnostic:
 
 
 def readable(message: str) -> str:
-    """A compiler's message about emitted code in words of the user's source."""
+    """Rewrites a compiler's message about emitted code in words of the user's source."""
     message = message.replace("‘", "'").replace("’", "'")
     message = re.sub(r"'(?:[\w:]*::)?msl_\w+' [({]aka ('[^']*')[)}]", r"\1", message)
     message = re.sub(r"; did you mean '(?:[\w:]*::)?msl_\w+'\?", "", message)
@@ -277,7 +274,7 @@ def readable(message: str) -> str:
 
 
 def _build(preprocessed: Preprocessed, output: str, options: Options) -> HostCode:
-    # Sanitizers watch each thread by itself.
+    # Sanitizers check each thread by itself.
     emitted = emit(preprocessed, options.kernels, group_loops=not options.sanitize)
     try:
         compile_emitted(emitted, output, options, preprocessed.portable_text())
@@ -286,7 +283,7 @@ def _build(preprocessed: Preprocessed, output: str, options: Options) -> HostCod
         if all(engine != "group" for engine, _ in emitted.engines.values()):
             raise
         error = raised
-    # Errors are said of the program as it was written, not of what became of it, and once.
+    # Errors are reported for the program as it was written, not for its group loops, and once.
     emitted = emit(preprocessed, options.kernels, group_loops=False)
     compile_emitted(emitted, output, options, preprocessed.portable_text())
     warnings.warn(
@@ -299,14 +296,14 @@ def _build(preprocessed: Preprocessed, output: str, options: Options) -> HostCod
 
 
 def _chosen(options: Options) -> Options:
-    """The options, with what the environment chooses where they say nothing."""
+    """Returns the options with unset ones filled in from the environment."""
     language = languages.current() if options.language is None else options.language
     layout = options.cooperative_layout or tensors.layout()
     return replace(options, language=language, cooperative_layout=layout)
 
 
 def compile_text(source: str, name: str | None, options: Options) -> str:
-    """The cached library of a source text; builds it where there is none."""
+    """Returns the cached library of a source text; builds it if it is missing."""
     if options.sanitize is None:
         options = replace(options, sanitize=sanitizers.loaded())
     options = _chosen(options)
@@ -335,7 +332,8 @@ def compile_text(source: str, name: str | None, options: Options) -> str:
 
 
 def compile_path(path: str, output: str, options: Options) -> str:
-    """Builds the library of a file at `output`; nothing is left there when that fails. OSError where nothing can be."""
+    """Builds the library of a file at `output`; leaves nothing there on failure. Raises OSError if `output` cannot be
+    written."""
     _outputs.check_file(output)
     preprocessed = preprocess(
         path=path,

@@ -1,14 +1,13 @@
-"""Compiled kernel libraries on disk.
+"""The on-disk cache of compiled kernel libraries.
 
-An entry is found by a key over everything that decides its content: source, options, compiler, CPU,
-torch and this front end. Included files are part of an entry too: they are listed with it, with
-their contents' hash, and looked at on every use. Entries are written beside and renamed into place,
-so that several processes may share a folder. The least recently used go when the folder grows past
-METALOPS_CACHE_SIZE (bytes, with K, M or G; default 2G). What else lies in the folder stays: an entry has a name as those made
-here have, and beside it the note that was written with it.
+An entry is found by a key over everything that decides its content: source, options, compiler, CPU, torch and this
+front end. Included files are part of an entry, too: they are listed with it, with their contents' hash, and checked on
+every use. Entries are written to a temporary file and renamed into place, so that several processes may share a folder.
+The least recently used are removed when the folder grows past METALOPS_CACHE_SIZE (bytes, with K, M or G; default 2G).
+Other files in the folder stay: an entry is recognised by its name and by the note that was written with it.
 
-Entries are code that this process runs, so nobody but this user and root may have written them:
-folders and files that others own or may write, and files that are links, are not used.
+Entries are code that this process runs, so nobody but this user and root may have written them: folders and files that
+others own or may write, and files that are links, are not used.
 """
 
 from __future__ import annotations
@@ -35,24 +34,23 @@ DEFAULT_SIZE = 2 * 1024**3
 _SUFFIX = ".so"
 _KEY_LENGTH = 40
 _ENTRY = re.compile(rf"[0-9a-f]{{{_KEY_LENGTH}}}{re.escape(_SUFFIX)}")
-# What a build writes to before it is renamed; 8 characters are mkstemp's.
+# Names of the files that a build writes before they are renamed; the 8 characters are mkstemp's.
 _TEMPORARY_PREFIX, _TEMPORARY_SUFFIX = "metalops-", ".tmp"
 _TEMPORARY = re.compile(r"metalops-[a-z0-9_]{8}\.tmp")
 
 
 def directory() -> str:
-    """The folder that entries are written to: METALOPS_CACHE_DIR, else metalops under the user's
-    cache folder; where that cannot be written, one in the temporary folder. It exists on return.
+    """Returns the folder that entries are written to: METALOPS_CACHE_DIR, else metalops under the user's cache folder;
+    if that cannot be written, one in the temporary folder. It exists on return.
 
-    Raises PermissionError when METALOPS_CACHE_DIR is a folder that other users may write.
+    Raises PermissionError if METALOPS_CACHE_DIR is a folder that other users may write.
     """
     return _folders()[0]
 
 
 def _folders() -> tuple[str, ...]:
-    """Where entries are looked for. The first one is also written to; another one is a folder to
-    read from only, as an administrator may have filled it.
-    """
+    """Returns the folders in which entries are looked up. The first one is also written to; another one is only read,
+    as an administrator may have filled it."""
     chosen = _environment.value("METALOPS_CACHE_DIR")
     if chosen:
         return _usable_folders(os.path.abspath(chosen), is_chosen=True)
@@ -81,9 +79,8 @@ def _usable_folders(wanted: str, is_chosen: bool) -> tuple[str, ...]:
 
 @functools.cache
 def _temporary_folder() -> str:
-    """A folder of this user's in the temporary folder, where anyone may have made one of that name
-    before; then a fresh one, which goes when the process ends.
-    """
+    """Returns a folder of this user's in the temporary folder. If someone else has made one of that name before, a
+    fresh one, which is removed when the process ends."""
     usual = os.path.join(tempfile.gettempdir(), f"metalops-{os.geteuid()}")
     with contextlib.suppress(FileExistsError):
         os.mkdir(usual, 0o700)
@@ -92,7 +89,7 @@ def _temporary_folder() -> str:
     if own and not status.st_mode & 0o022:
         return usual
     fresh = tempfile.mkdtemp(prefix="metalops-")
-    owner = os.getpid()  # not a forked child
+    owner = os.getpid()  # so that a forked child does not remove it
     atexit.register(
         lambda: os.getpid() == owner and shutil.rmtree(fresh, ignore_errors=True),
     )
@@ -100,7 +97,7 @@ def _temporary_folder() -> str:
 
 
 def _why_unsafe(status: os.stat_result) -> str | None:
-    """What lets other users write a file or folder; None when nothing does."""
+    """Returns what lets other users write a file or folder; None if nothing does."""
     if status.st_uid not in (0, os.geteuid()):
         return f"belongs to {_user_name(status.st_uid)}"
     mode = stat.S_IMODE(status.st_mode)
@@ -119,7 +116,7 @@ def _user_name(user: int) -> str:
 
 
 def _is_private_group(group: int, user: int) -> bool:
-    """Whether a user is alone in a group that has the same name, as on systems whose umask is 002."""
+    """Returns true if a user is alone in a group of the same name, as on systems whose umask is 002."""
     try:
         entry = grp.getgrgid(group)
     except KeyError:
@@ -129,7 +126,7 @@ def _is_private_group(group: int, user: int) -> bool:
 
 
 def is_trusted(path: str) -> bool:
-    """Whether a file is one that only this user and root can have written, and no link."""
+    """Returns true if a file is one that only this user and root can have written, and no link."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -138,14 +135,14 @@ def is_trusted(path: str) -> bool:
 
 
 def size_limit() -> int:
-    """The size in bytes that the cache may reach."""
+    """Returns the size in bytes that the cache may reach."""
     text = _environment.value("METALOPS_CACHE_SIZE")
     return _environment.number_of_bytes(text) if text else DEFAULT_SIZE
 
 
 @functools.cache
 def cpu_identity() -> str:
-    """What distinguishes this CPU for -march=native."""
+    """Returns text that identifies this CPU for -march=native."""
     try:
         with open("/proc/cpuinfo") as stream:
             text = stream.read(65536)
@@ -156,7 +153,7 @@ def cpu_identity() -> str:
 
 
 def key_of(*parts: object) -> str:
-    """A name for what is made of these parts."""
+    """Returns the key of an entry that depends on these parts."""
     state = hashlib.sha256()
     for part in parts:
         state.update(repr(part).encode())
@@ -173,7 +170,7 @@ def file_hash(path: str) -> str:
 
 
 def lookup(key: str) -> str | None:
-    """The library of an entry whose included files are unchanged, or None."""
+    """Returns the library of an entry whose included files are unchanged, or None."""
     found = (_lookup_in(folder, key) for folder in _folders())
     return next((path for path in found if path is not None), None)
 
@@ -198,9 +195,7 @@ def _lookup_in(folder: str, key: str) -> str | None:
 
 
 def store(key: str, dependencies: list[str], build: Callable[[str], None]) -> str:
-    """Has `build` write a library to a path of its own, and puts it in place. Returns its final
-    path.
-    """
+    """Lets `build` write a library to a temporary path, and moves it into place. Returns its final path."""
     folder = directory()
     path = os.path.join(folder, key + _SUFFIX)
     handle, temporary = temporary_file(folder)
@@ -223,25 +218,25 @@ def store(key: str, dependencies: list[str], build: Callable[[str], None]) -> st
 
 
 def _place(library: str, path: str, note: bytes) -> None:
-    """Renames a library and its note into place; a reader that meets halves of two writers sees the
-    hash differ.
-    """
+    """Renames a library and its note into place; a reader that sees the halves of two writers finds that the hash
+    differs."""
     handle, temporary = temporary_file(os.path.dirname(path))
     with os.fdopen(handle, "wb") as stream:
         stream.write(note)
-    os.chmod(temporary, 0o644)  # a folder that root has filled may be for all to read
+    os.chmod(temporary, 0o644)  # a folder that root has filled may be readable for all
     os.chmod(library, 0o755)
     os.replace(library, path)
     os.replace(temporary, path + ".json")
 
 
 def temporary_file(folder: str) -> tuple[int, str]:
-    """A new file to be renamed when it is complete; prune removes it where its process ends before: (descriptor, path)."""
+    """Creates a file to be renamed when it is complete: (descriptor, path). prune removes it if its process ends
+    before."""
     return tempfile.mkstemp(dir=folder, prefix=_TEMPORARY_PREFIX, suffix=_TEMPORARY_SUFFIX)
 
 
 def _note(path: str) -> dict | None:
-    """What was written with a library of this path and size; None where there is no such."""
+    """Returns the note that was written with a library of this path and size, or None."""
     try:
         with open(path + ".json", "rb") as stream:
             note = json.load(stream)
@@ -252,7 +247,7 @@ def _note(path: str) -> dict | None:
 
 
 def entries() -> list[tuple[float, int, str]]:
-    """(time of last use, bytes, path) of every entry by its name, oldest first."""
+    """Returns (time of last use, bytes, path) of every entry by its name, oldest first."""
     found = []
     with contextlib.suppress(OSError):
         for item in os.scandir(directory()):
@@ -268,9 +263,7 @@ def total_size() -> int:
 
 
 def prune(keep: str | None = None) -> None:
-    """Removes the least recently used entries until the cache fits its limit, and what crashed
-    builds left.
-    """
+    """Removes the least recently used entries until the cache fits its limit, and leftovers of crashed builds."""
     found = entries()
     excess = sum(size for _, size, _ in found) - size_limit()
     for _, size, path in found:

@@ -1,4 +1,4 @@
-"""`python -m metalops compile`, and what it shares with `python -m metalops sweep`."""
+"""`python -m metalops compile`, and the options that it shares with `python -m metalops sweep`."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def preprocess_file(path: str, options: build.Options):
 
 
 def format_table(entries: list[KernelEntry]) -> str:
-    """The kernel table as text: a line for each kernel, its arguments below it."""
+    """Returns the kernel table as text: a line for each kernel, with its arguments below it."""
     lines = []
     for entry in entries:
         attributes = "".join(f" [[{a}]]" for a in entry.attributes)
@@ -119,7 +119,7 @@ _ENGINES = {
 
 
 def explain(emitted: HostCode) -> str:
-    """How the software device runs each kernel, as text."""
+    """Returns how the software device runs each kernel, as text."""
     lines = []
     for name, (engine, reason) in emitted.engines.items():
         lines.append(f"{name}: {engine}, {_ENGINES[engine]}")
@@ -140,9 +140,7 @@ def explain(emitted: HostCode) -> str:
 
 
 def open_table(library: str) -> int:
-    """Loads a kernel library and returns how many kernels its table has. Raises OSError when it
-    does not load.
-    """
+    """Loads a kernel library and returns the number of kernels in its table. Raises OSError if it does not load."""
     import ctypes
 
     handle = ctypes.CDLL(library, mode=os.RTLD_NOW | os.RTLD_LOCAL)

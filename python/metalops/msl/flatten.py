@@ -1,7 +1,7 @@
-"""One Metal source out of a file and what it includes, for compilers that have no include path.
+"""Flattens a Metal file and its includes into one source, for compilers that have no include path.
 
-Includes are embedded as text, conditionals are left alone. Metal's own headers, and files that are
-nowhere in the include path or outside of its folders, stay as they are.
+Includes are embedded as text, conditionals are left alone. Includes of Metal's own headers, and of files that are not
+found in the include path or lie outside of its folders, stay as they are.
 """
 
 from __future__ import annotations
@@ -18,35 +18,33 @@ _INCLUDE = re.compile(r'\s*(?:"(?P<quoted>[^"]+)"|<(?P<angled>[^>]+)>)')
 
 
 def flatten(path: str | os.PathLike, include_dirs: Iterable[str | os.PathLike] = ()) -> str:
-    """The text of a Metal file with its includes embedded. Compilers speak of it in terms of the
-    files it is made of. Raises OSError when the file cannot be read.
-    """
+    """Returns the text of a Metal file with its includes embedded. Compilers report errors in terms of the original
+    files. Raises OSError if the file cannot be read."""
     path = os.path.abspath(os.fspath(path))
     flattener = _Flattener(include_path(include_dirs), os.path.dirname(path), markers=True)
     text = flattener.file(path, os.path.basename(path))
-    # On a Mac torch hands sources over as ASCII; in practice other characters stand in comments.
+    # On a Mac torch passes sources as ASCII; in practice other characters occur in comments.
     return text.encode("ascii", "replace").decode()
 
 
 def flatten_text(text: str, include_dirs: Iterable[str | os.PathLike] = ()) -> str:
-    """The same for a Metal source that is not in a file."""
+    """Returns the text of a Metal source that is not in a file, with its includes embedded."""
     return _Flattener(include_path(include_dirs)).lines(text.split("\n"), os.path.abspath("source"))
 
 
 class _Flattener:
     def __init__(self, folders: list[str], own: str | None = None, markers: bool = False):
         self.folders = folders
-        # That files are taken from; own: of the file itself.
+        # The folders that files may come from; own: the folder of the file itself.
         self.places = folders + ([own] if own is not None else [])
-        self.markers = markers  # whether the text says which file and line its parts come from
-        self.embedded: set[str] = set()  # files with #pragma once that surely were embedded
+        self.markers = markers  # true if line markers name the file and line of each part
+        self.embedded: set[str] = set()  # files with #pragma once that are certainly embedded already
         self.open_files: list[str] = []
-        self.guards: dict[str, str] = {}  # of files with #pragma once; names of files may be equal
+        self.guards: dict[str, str] = {}  # of files with #pragma once, by path; names of files may be equal
 
     def file(self, path: str, name: str, conditional: bool = False, once: bool = False) -> str:
-        """The text of a file. name: what it is called in messages; conditional: it may be skipped;
-        once: even without #pragma once.
-        """
+        """Returns the text of a file. name: its name in messages; conditional: true if it may be skipped; once: true to
+        embed it once even without #pragma once."""
         with open(path, encoding="utf-8-sig") as stream:
             return self.lines(stream.read().split("\n"), path, name, conditional, once)
 
@@ -107,7 +105,7 @@ class _Flattener:
         return "\n".join(output)
 
     def _resolve(self, rest: str, path: str) -> tuple[str, str] | None:
-        """The path of an included file and the name it is included by."""
+        """Returns the path of an included file and the name it is included by, or None."""
         match = _INCLUDE.match(rest)
         if not match:
             return None
@@ -123,7 +121,7 @@ class _Flattener:
 
 
 def _guard_depth(lines: list[str]) -> int:
-    """1 when the whole file stands inside an include guard."""
+    """Returns 1 if the whole file stands inside an include guard, else 0."""
     directives = [m for m in map(_DIRECTIVE.match, lines) if m]
     if (
         len(directives) < 3

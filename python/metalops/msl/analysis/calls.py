@@ -1,7 +1,7 @@
-"""The call graph: which functions a kernel or a function can come to, and what that says about how it may be run.
+"""The call graph: the functions that a kernel or a function may reach, and what follows for how it may be run.
 
-Names are resolved by scope (scopes.py, lookup.py). A kernel runs members of those classes alone that it mentions, or
-that what it comes to mentions; what is said of a function, whoever calls it, counts the members of all classes.
+Names are resolved by scope (scopes.py, lookup.py). A kernel reaches members of only those classes that it, or something
+it reaches, mentions. Properties of a function, whoever calls it, count the members of all classes.
 """
 
 from __future__ import annotations
@@ -34,17 +34,19 @@ _OPERATORS = """
 (for_range_loop) @range
 """
 _IMPLICIT = (CONSTRUCTOR, CONVERSION, "operator=")  # and destructors
-# Where functions, classes and variables stand that are none of a function.
+# Nodes that hold declarations of functions, classes and variables at namespace or class scope.
 _ROOMS = {"translation_unit", "declaration_list", "field_declaration_list"}
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 class _Part:
-    """A function, class, variable or alias of the program, or a lambda: what it runs and mentions, once it is read.
+    """A node of the call graph: a function, class, variable or alias of the program, or a lambda, with what it runs and
+    mentions once it is read.
 
-    item: a Function, a ClassScope or a node. runs: other parts. members: member functions of classes that the source does
-    not tell. takes: functions that it mentions and does not call. has_operation: whether it has a barrier, a simdgroup operation or a simdgroup_matrix of its own;
-    has_barrier: a threadgroup_barrier; has_simd_operation: an operation or a barrier of a simdgroup.
+    item: a Function, a ClassScope or a node. runs: other parts. members: member functions called on objects whose class
+    the source does not tell. takes: functions that it mentions without calling. has_operation: true if its own code has
+    a barrier, a simdgroup operation or a simdgroup_matrix; has_barrier: a threadgroup_barrier; has_simd_operation: an
+    operation or a barrier of a simdgroup.
     """
 
     def __init__(self, graph: CallGraph, item):
@@ -73,7 +75,7 @@ class _Part:
             self._read(node, scopes)
 
     def computes_addresses(self, spaces: frozenset[str]) -> bool:
-        """Whether it may use memory of its thread at addresses that it computes (see private_memory.py)."""
+        """Returns true if it may access private memory at computed addresses (see private_memory.py)."""
         if spaces not in self._computes:
             graph = self._graph
             nodes = graph.extent(self.item)[1]
@@ -89,12 +91,12 @@ class _Part:
 
     @functools.cached_property
     def depends_on_order(self) -> bool:
-        """Whether it matters in what order it uses shared memory."""
+        """Returns true if the order in which it accesses shared memory matters."""
         return self._order is not None and self._order.matters()
 
     @functools.cached_property
     def mixes_buffers(self) -> bool:
-        """The same if two pointers to device memory that it has point to the same."""
+        """True if that order matters when two of its pointers to device memory alias."""
         return self._order is not None and self._order.matters_between_buffers()
 
     @functools.cached_property
@@ -124,7 +126,7 @@ class _Part:
             if node.start_byte <= name.start_byte < node.end_byte:
                 self._mention(name, name.start_byte in called)
         for name in captures.get("name", ()):
-            # Else a data member, or a member function that is called.
+            # Otherwise a data member, or a member function that is called.
             if name.start_byte not in called and (
                 name.type == "operator_name" or graph.has_template_arguments(name)
             ):
@@ -145,7 +147,7 @@ class _Part:
             self.has_simd_operation |= name in SYNCHRONISING and name != BARRIER
 
     def _take(self, node) -> None:
-        """A function is mentioned and not called: it may be called wherever there is a call of something unknown."""
+        """Records a function that is mentioned and not called: any call of something unknown may call it."""
         graph = self._graph
         name = "".join(graph.source.masked_text(node).split())
         if name not in graph.lookup.functions or node.start_byte in graph.declaring:
@@ -172,10 +174,11 @@ class _Part:
 
 
 class CallGraph:
-    """Who calls whom in a program. Functions are read when they are asked for."""
+    """The call graph of a program. Functions are read on demand."""
 
     def __init__(self, program: Program, tensors_meet: bool = True):
-        """tensors_meet: whether operations on tensors are also operations of a simdgroup, which lanes may come to apart."""
+        """tensors_meet: true if operations on tensors count as simdgroup operations, which divergent lanes may reach.
+        """
         self.program = program
         self.tensors_meet = tensors_meet
         self.source = program.source
@@ -188,18 +191,18 @@ class CallGraph:
     # ---- questions about kernels -----------------------------------------------------------------
 
     def synchronises(self, instance: Instance) -> bool:
-        """Whether threads of this kernel may meet, or share memory, during the launch."""
+        """Returns true if threads of this kernel may synchronise, or share threadgroup memory, during the launch."""
         kernel = instance.kernel
         if kernel.threadgroup_variables or any(p.kind == "threadgroup" for p in kernel.parameters):
             return True
         return any(part.has_operation for part in self._reached_by(instance))
 
     def depends_on_order(self, instance: Instance) -> bool:
-        """Whether a thread of this kernel may use memory of its own at addresses that it computes, or read back what it has
-        written to shared memory.
+        """Returns true if a thread of this kernel may access private memory at computed addresses, or read back what it
+        has written to shared memory.
 
-        A compiler told that iterations are independent would let vector lanes share such memory, and mix up the order.
-        Of what is written through a tensor nothing is known.
+        A compiler that is told that iterations are independent would let vector lanes share such memory, and mix up the
+        order. Nothing is known about writes through a tensor.
         """
         return self.program.has_tensors or any(
             part.computes_addresses(OF_THE_GRID) or part.depends_on_order
@@ -209,8 +212,8 @@ class CallGraph:
     def nodes_compute_addresses(
         self, nodes: list, is_harmless: Callable[[Declaration | None], bool]
     ) -> bool:
-        """Whether a thread of a group may use memory of its own at addresses that it computes, in nodes of a function (see
-        private_memory.has_computed_accesses)."""
+        """Returns true if nodes of a function may access a thread's private memory at computed addresses while the
+        threads of a group run (see private_memory.has_computed_accesses)."""
         scopes = self._around(nodes[0])[0]
         return any(
             has_computed_accesses(
@@ -220,7 +223,8 @@ class CallGraph:
         ) or any(other.computes_addresses(OF_THE_GROUP) for other in self._run_by(nodes))
 
     def nodes_depend_on_order(self, nodes: list) -> bool:
-        """Whether it may matter in what order nodes of a function use shared memory, whatever buffers share some."""
+        """Returns true if the order in which nodes of a function access shared memory may matter, whichever buffers
+        alias."""
         order = self.memory_order(nodes, self._around(nodes[0])[0])
         return (
             order.matters()
@@ -229,15 +233,16 @@ class CallGraph:
         )
 
     def mixes_buffers(self, instance: Instance) -> bool:
-        """Whether it matters to a thread of this kernel if two of its buffers are the same memory: whether it may use one of
-        them after it has written to another."""
+        """Returns true if aliasing buffers matter to a thread of this kernel: if it may access one buffer after it has
+        written to another."""
         return any(part.mixes_buffers for part in self._reached_by(instance))
 
     def memory_order(self, nodes: list, scopes: FunctionScopes) -> MemoryOrder:
         return MemoryOrder(self.source, scopes, self.takes_reference, nodes)
 
     def _run_by(self, nodes: list) -> set[_Part]:
-        """What nodes of a function run, but for what synchronises, which is not run in a loop over the threads."""
+        """Returns the parts that nodes of a function run, without those that synchronise: these do not run in a
+        work-item loop."""
         scopes, place = self._around(nodes[0])
         part = _Part(self, nodes[0])
         part.read_nodes(nodes, scopes, place)
@@ -246,13 +251,13 @@ class CallGraph:
     # ---- questions about functions and calls -----------------------------------------------------
 
     def callees(self, call) -> list[Function]:
-        """The functions of the program, with a body, that a call_expression may mean: none for the library's, and all of
-        a name where the source does not say which."""
+        """Returns the functions of the program, with a body, that a call_expression may call: none for the library's,
+        and all functions of a name where the source does not say which."""
         items = (part.item for part in self._parts_called(call))
         return [i for i in items if isinstance(i, Function) and i.body is not None]
 
     def called(self, call) -> list:
-        """What a call_expression may mean: the functions of callees(), and the nodes of lambdas."""
+        """Returns what a call_expression may call: the functions of callees(), and the nodes of lambdas."""
         items = (part.item for part in self._parts_called(call))
         return [
             i
@@ -261,11 +266,12 @@ class CallGraph:
         ]
 
     def function_synchronises(self, function: Function) -> bool:
-        """Whether a function may come to a barrier, a simdgroup operation or a simdgroup_matrix, whoever calls it."""
+        """Returns true if a function may reach a barrier, a simdgroup operation or a simdgroup_matrix, whoever calls
+        it."""
         return self.part(function) in self._synchronising
 
     def call_synchronises(self, call) -> bool:
-        """Whether a call_expression itself, its arguments left out, may come to any of these."""
+        """Returns true if a call_expression itself, apart from its arguments, may reach any of these."""
         return (
             self.is_operation_call(call)
             or self.is_tensor_operation(call)
@@ -273,7 +279,8 @@ class CallGraph:
         )
 
     def is_operation_call(self, call) -> bool:
-        """Whether a call_expression names a barrier or another operation of Metal that needs other threads."""
+        """Returns true if a call_expression names a barrier or another operation of Metal that involves other threads.
+        """
         scopes, place = self._around(call)
         name = name_node(call.child_by_field_name("function"))
         return (
@@ -283,8 +290,8 @@ class CallGraph:
         )
 
     def is_tensor_operation(self, call, functions: Collection[Function] | None = None) -> bool:
-        """Whether a call_expression may be an operation on tensors that needs other threads. functions: those of the
-        program that it means, where that is known already."""
+        """Returns true if a call_expression may be an operation on tensors that involves other threads. functions: the
+        program's functions that it may call, if they are known already."""
         if not self.program.has_tensors:
             return False
         callee = call.child_by_field_name("function")
@@ -298,18 +305,18 @@ class CallGraph:
         return not functions
 
     def function_has_simd_operation(self, function: Function) -> bool:
-        """Whether a function may come to an operation or barrier of a simdgroup, whoever calls it."""
+        """Returns true if a function may reach an operation or barrier of a simdgroup, whoever calls it."""
         return self.part(function) in self._with_simd_operations
 
     def call_has_simd_operation(self, call) -> bool:
-        """Whether what a call_expression calls may come to an operation or barrier of a simdgroup."""
+        """Returns true if the callee of a call_expression may reach an operation or barrier of a simdgroup."""
         return (
             self.tensors_meet and self.is_tensor_operation(call)
         ) or not self._with_simd_operations.isdisjoint(self._parts_called(call))
 
     def surely_has_barrier(self, call) -> bool:
-        """Whether a call_expression is a threadgroup_barrier, or comes to one whatever the classes are that it does not
-        tell."""
+        """Returns true if a call_expression is a threadgroup_barrier, or reaches one whatever the classes are that it
+        does not tell."""
         if self.is_operation_call(call):
             name = name_node(call.child_by_field_name("function"))
             return self.source.masked_text(name) == BARRIER
@@ -317,12 +324,12 @@ class CallGraph:
         return bool(called) and all(self.part(f) in self._with_barriers for f in called)
 
     def lambda_synchronises(self, node) -> bool:
-        """The same as function_synchronises() of a lambda_expression."""
+        """Returns true if a lambda_expression synchronises, as function_synchronises() does."""
         return self.part(node) in self._synchronising
 
     @functools.cached_property
     def simd_operators(self) -> frozenset[str]:
-        """Operators (`operator+` and the like) that may come to an operation or barrier of a simdgroup."""
+        """Operators (`operator+` and the like) that may reach an operation or barrier of a simdgroup."""
         return frozenset(
             name
             for name in (*self.lookup.operators, "operator=")
@@ -330,12 +337,12 @@ class CallGraph:
         )
 
     def name_has_simd_operation(self, name: str) -> bool:
-        """Whether a function of that name may come to an operation or barrier of a simdgroup."""
+        """Returns true if a function of that name may reach an operation or barrier of a simdgroup."""
         return any(map(self.function_has_simd_operation, self.lookup.functions.get(name, ())))
 
     @functools.cached_property
     def classes_with_simd_constructors(self) -> frozenset[str]:
-        """Names of the classes with a constructor that may come to an operation or barrier of a simdgroup."""
+        """Names of the classes with a constructor that may reach an operation or barrier of a simdgroup."""
         constructor = Member(CONSTRUCTOR)
         return frozenset(
             name
@@ -344,27 +351,28 @@ class CallGraph:
         )
 
     def class_named(self, type_node) -> str | None:
-        """The class of the program that the node of a type in a function means, where that is certain."""
+        """Returns the class of the program that a type node in a function names, if that is certain."""
         if type_node is None:
             return None
         return self.lookup.class_named(type_node, self.scopes_around(type_node))
 
     def reaches(self, instance: Instance, function: Function) -> bool:
-        """Whether a kernel may come to a function."""
+        """Returns true if a kernel may reach a function."""
         return self.part(function) in self._reached_by(instance)
 
     def takes_reference(self, call, index: int) -> bool:
-        """Whether a function of the program that is called may write argument number `index` through a reference."""
+        """Returns true if a called function of the program may write argument number `index` through a reference."""
         return any(self.lookup.takes_reference(f, index) for f in self.callees(call))
 
     def scopes_around(self, node) -> FunctionScopes:
-        """The scopes of the function that a node stands in."""
+        """Returns the scopes of the function around a node."""
         return self._around(node)[0]
 
     # ---- what a kernel comes to ------------------------------------------------------------------
 
     def _reached_by(self, instance: Instance) -> set[_Part]:
-        """The kernel and what it may come to: members of the classes that are mentioned on the way, and of no others."""
+        """Returns the kernel and what it may reach: members of the classes that are mentioned on the way, and of no
+        others."""
         words = set(_WORD.findall(self.source.masked, *instance.expression))
         words = {w for w in words if w in self.types_and_variables or w in self.lookup.functions}
         parameters = instance.kernel.function.declarator.child_by_field_name("parameters")
@@ -382,7 +390,8 @@ class CallGraph:
         return self._reached[key]
 
     def _closure(self, parts: Iterable[_Part], classes: Iterable[str] = ()) -> set[_Part]:
-        """The parts and all that they may come to. classes: whose members they may call, beside those that they mention."""
+        """Returns the parts and everything that they may reach. classes: classes whose members they may call, in
+        addition to those that they mention."""
         waiting = [*parts]
         reached: set[_Part] = set()
         members: set[Member] = set()
@@ -422,7 +431,7 @@ class CallGraph:
 
     @functools.cached_property
     def _all_parts(self) -> set[_Part]:
-        """All that some kernel may come to, and lambdas, read."""
+        """All parts that some kernel may reach, and lambdas; all of them read."""
         found: set[_Part] = set()
         for instance in self.program.instances:
             self._reached_by(instance)
@@ -458,7 +467,8 @@ class CallGraph:
         return [*{function: None for part in self._all_parts for function in part.takes}]
 
     def _any_member(self, member: Member) -> list[_Part]:
-        """What a member function of an unknown class may be; if objects are called, also lambdas and pointers."""
+        """Returns the functions that a member function of an unknown class may be; for the call operator, also lambdas
+        and function pointers."""
         if member not in self._any:
             items = [
                 f for owner in self.lookup.members for f in self.lookup.members_of(owner, member)
@@ -482,7 +492,7 @@ class CallGraph:
 
     @staticmethod
     def lambda_called(call, scopes: FunctionScopes):
-        """The lambda_expression that a call_expression certainly calls, or None."""
+        """Returns the lambda_expression that a call_expression certainly calls, or None."""
         callee = call.child_by_field_name("function")
         while callee.type == "parenthesized_expression" and callee.named_child_count == 1:
             callee = callee.named_children[0]
@@ -494,14 +504,15 @@ class CallGraph:
     # ---- the program -----------------------------------------------------------------------------
 
     def part(self, item) -> _Part:
-        """What is known of a function or class, of a lambda, or of the declaration of a variable or alias."""
+        """Returns the part of a function, class or lambda, or of the declaration of a variable or alias."""
         part = self._parts.get(item)
         if part is None:
             part = self._parts[item] = _Part(self, item)
         return part
 
     def scopes(self, node) -> FunctionScopes:
-        """The scopes of a function, or of what else stands by itself; of a lambda, those of the function around it."""
+        """Returns the scopes of a function, or of a declaration outside of functions; for a lambda, those of the
+        function around it."""
         if node.type == "lambda_expression":
             return self._around(node)[0]
         if node not in self._scopes:
@@ -509,7 +520,7 @@ class CallGraph:
         return self._scopes[node]
 
     def extent(self, item) -> tuple[Place, list]:
-        """Where the names of a part stand, and the nodes that it consists of."""
+        """Returns the place of a part (for name lookup), and the nodes that it consists of."""
         if isinstance(item, Function):
             return self.lookup.place(item), [item.node]
         if isinstance(item, ClassScope):  # what it says outside of functions
@@ -525,8 +536,8 @@ class CallGraph:
         return Place((), False), [item]
 
     def implicit(self, item) -> list:
-        """What comes with a part without a word: the functions that objects of a class run by themselves, and the class
-        that `typedef struct { ... } name;` declares."""
+        """Returns the parts that come implicitly with a part: the functions that objects of a class run by themselves,
+        and the class that `typedef struct { ... } name;` declares."""
         if isinstance(item, ClassScope):
             members = self.lookup.members.get(self.lookup.name_of(item), {})
             names = [n for n in members if n in _IMPLICIT or n.startswith("~")]
@@ -536,7 +547,7 @@ class CallGraph:
         return [s for s in self.program.classes if s.specifier == item.child_by_field_name("type")]
 
     def _around(self, node) -> tuple[FunctionScopes, Place]:
-        """The scopes and the place of the function that a node stands in."""
+        """Returns the scopes and the place of the function around a node."""
         while node.type != "function_definition" and node.parent.type not in _ROOMS:
             node = node.parent
         body = node.child_by_field_name("body")
@@ -551,7 +562,7 @@ class CallGraph:
 
     @functools.cached_property
     def types_and_variables(self) -> dict[str, list]:
-        """What a name means at namespace and class scope, functions left out: classes, aliases, variables."""
+        """What a name means at namespace and class scope, except functions: classes, aliases, variables."""
         found: dict[str, list] = {}
         for declared in (self.lookup.classes, self.lookup.aliases, self.lookup.variables):
             for name, items in declared.items():
@@ -560,16 +571,16 @@ class CallGraph:
 
     @functools.cached_property
     def declaring(self) -> set[int]:
-        """Where functions have their names."""
+        """Offsets of the names in declarations of functions."""
         names = [name_of(f.declarator) for f in self.program.functions]
         return {node.start_byte for name in names for node in (name, name_node(name))}
 
     def has_template_arguments(self, node) -> bool:
-        """Whether `<` stands behind a name, in an expression that the parser may not have understood."""
+        """Returns true if `<` follows a name, in an expression that the parser may not have understood."""
         return self.source.masked.startswith("<", self.source.next_code(node.end_byte))
 
     def is_operation(self, name: str, place: Place) -> bool:
-        """Whether a name that no function declares is that of something in Metal that needs other threads."""
+        """Returns true if a name that no function declares is an operation of Metal that involves other threads."""
         if not is_simdgroup_name(name) or self.lookup.field(place, name) is not None:
             return False
         return name in SYNCHRONISING or not (
@@ -578,7 +589,7 @@ class CallGraph:
 
 
 def _is_defined_here(node) -> bool:
-    """Whether a member of a class is a function with a body."""
+    """Returns true if a member of a class is a function with a body."""
     while node.type in ("template_declaration", "friend_declaration"):
         node = node.named_children[-1]
     return node.type == "function_definition"

@@ -1,12 +1,13 @@
-"""Refuses Metal text that would reach for what is not Metal's: functions and variables of this process, its compilers and its
+"""Rejects Metal text that would reach outside of Metal: functions and variables of this process, its compilers and its
 files.
 
-Kernels become C++ that this process loads, so whatever C++ has to leave Metal by (assembly, linkage, attributes and builtins
-of the compiler, directives) is an error at its place. The tokens are read here once more, exactly as a C++ compiler reads
-them, and both in the user's text and in what it became: what other stages take for a string or a comment may be code to the
-compiler. Functions that a text calls all the same are found in the object (targets/host/objects.py).
+Kernels become C++ that this process loads, so every way that C++ has to leave Metal (assembly, linkage, attributes and
+builtins of the compiler, directives) is an error at its position. The tokens are read here once more, exactly as a C++
+compiler reads them, both in the user's text and in the emitted text: what other stages take for a string or a comment
+may be code to the compiler. Forbidden functions that a text calls nevertheless are found in the object file
+(targets/host/objects.py).
 
-What remains: a kernel may write through any pointer that it can make, and run for ever. This is not a sandbox.
+Not prevented: a kernel may write through any pointer that it can make, and run for ever. This is not a sandbox.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# Of GNU's and clang's attributes, those that say how a function is compiled or a type laid out.
+# The attributes of GNU and clang that say how a function is compiled or a type is laid out.
 COMPILER_ATTRIBUTES = frozenset(
     """
     address_space aligned always_inline annotate artificial assume_aligned availability cold const convergent deprecated
@@ -27,7 +28,7 @@ COMPILER_ATTRIBUTES = frozenset(
 )
 _NAMESPACES = frozenset({"clang", "gnu", "metal", "air"})
 
-# Builtins that compute: of numbers, types and vectors. Others call the C library or touch registers and stack.
+# Builtins that compute on numbers, types and vectors. Others call the C library or touch registers and stack.
 _BUILTIN = re.compile(
     r"""__builtin_(?:
       (?:acos|asin|atan|cos|sin|tan)h?|atan2|cbrt|ceil|copysign|cospi|erfc?|exp|exp2|exp10|expm1|fabs|fdim|floor|fma
@@ -46,14 +47,14 @@ _BUILTIN = re.compile(
         "\n", ""
     ).replace(" ", "")
 )
-# Names of the C++ that is written around the user's.
+# Names of the C++ that is emitted around the user's code.
 _OURS = re.compile(r"(?:msl_|MSL_)\w")
 _AIR_LABEL = re.compile(r'\s*(?:volatile\b\s*)?\(\s*"air\.[\w.]+"\s*\)')
 _MARKER = re.compile(r'\#[ ]\d+[ ]"(?:\\.|[^"\\\n])*"[ \d]*$', re.M)
 
 _LITERAL = r'"(?:\\[^\n]|[^"\\\n])*"|\'(?:\\[^\n]|[^\'\\\n])*\''
-# Whatever may be more than it seems, and what has to be skipped in order to see that. A word is looked at only where it begins
-# as one of those that matter.
+# Tokens that may need to be rejected, and tokens that must be skipped to find them. A word is examined only if it
+# begins like one of those that matter.
 _SUSPECT = re.compile(
     r"""(?=["'\#\[\\/<:%_aegimM\d.])(?:  # what none begins with is passed over fast
         (?P<directive>\#[^\n]*)
@@ -70,7 +71,8 @@ _TOKEN = re.compile(rf"\s+|{_LITERAL}|[A-Za-z_]\w*|::|.", re.S)
 
 @dataclass(frozen=True)
 class Breach:
-    """What is refused at an offset of the text. kind: "asm", "linkage", "attribute", "builtin", "name" or "spelling"."""
+    """A rejected construct at an offset of the text. kind: "asm", "linkage", "attribute", "builtin", "name" or
+    "spelling"."""
 
     offset: int
     kind: str
@@ -78,11 +80,10 @@ class Breach:
 
 
 def breaches(text: str, emitted: bool = False) -> Iterator[Breach]:
-    """What a preprocessed text has that is not Metal's, in order. emitted: the text is what became of a user's, with names
-    and pragmas of our own in it.
-    """
+    """Yields the breaches of a preprocessed text, in order. emitted: the text is C++ emitted for a user's source, with
+    internal names and pragmas in it."""
     control = re.search(r"[\0-\x08\x0e-\x1f\x7f]|\r(?!\n)", text)
-    if control is not None:  # to some compilers the end of a line, to others space
+    if control is not None:  # some compilers end a line here, others see white space
         yield Breach(control.start(), "spelling", f"stray character {control[0]!r} in program")
     position = 0
     while match := _SUSPECT.search(text, position):
@@ -104,7 +105,7 @@ def breaches(text: str, emitted: bool = False) -> Iterator[Breach]:
                 yield Breach(start, "spelling", message)
         elif kind == "attributes":
             opening = re.compile(r"\[\s*\[").match(text, start).end()
-            position = opening  # what stands in it may be code as well
+            position = opening  # the attribute list may hold code, too
             if opening - start > 2:
                 message = "the brackets of an attribute stand together: [["
                 yield Breach(start, "spelling", message)
@@ -119,12 +120,12 @@ def breaches(text: str, emitted: bool = False) -> Iterator[Breach]:
 
 
 def _directive(line: str) -> str | None:
-    """What is wrong with a line that begins with #, in a preprocessed text."""
+    """Returns what is wrong with a line that begins with #, in a preprocessed text, or None."""
     if _MARKER.match(line) or not line[1:].strip():
         return None
     name = re.match(r"#\s*(\w*)", line)[1]
     if name == "pragma":
-        # Nothing in it may look to the compiler as if it went on in the next line.
+        # Nothing in the line may look to the compiler like a line continuation.
         code = re.sub(_LITERAL, "", line)
         return "a pragma ends with its line" if "\\" in code else None
     return f"the directive #{name} does not exist in Metal" if name else "'#' stands for nothing"
@@ -147,13 +148,13 @@ def _spelling(text: str, start: int, found: str) -> str:
 
 
 def _end_of_literal(text: str, start: int) -> int:
-    """Where reading goes on behind what could not be read."""
+    """Returns where reading continues after text that could not be read."""
     match = re.compile(_LITERAL).match(text, start)
     return match.end() if match else start + 1
 
 
 def _word(text: str, match: re.Match, emitted: bool) -> tuple[Breach | None, int]:
-    """(what is wrong with a word, where reading goes on)."""
+    """Returns (what is wrong with a word, where reading continues)."""
     word, start, end = match[0], match.start(), match.end()
 
     def wrong(kind: str, message: str, after: int = end) -> tuple[Breach, int]:
@@ -161,7 +162,7 @@ def _word(text: str, match: re.Match, emitted: bool) -> tuple[Breach | None, int
 
     if word in ("asm", "__asm", "__asm__"):
         label = _AIR_LABEL.match(text, end)
-        if label:  # the name of a function of Apple's compiler
+        if label:  # the label of a function of Apple's compiler
             return None, label.end()
         return wrong("asm", "inline assembly does not exist; use a function of metal_stdlib")
     if word == "extern":
@@ -196,7 +197,7 @@ def _word(text: str, match: re.Match, emitted: bool) -> tuple[Breach | None, int
 
 
 def _next(text: str, position: int) -> str:
-    """What follows, but for space and line markers: a few characters."""
+    """Returns the next few characters after white space and line markers."""
     while True:
         match = re.compile(r"\s*").match(text, position)
         position = match.end()
@@ -214,7 +215,7 @@ def _is_scope(text: str, start: int, end: int) -> bool:
 
 
 def _gnu_attributes(text: str, start: int, end: int) -> Breach | None:
-    """What is wrong in `__attribute__((...))`; start, end: of its first word."""
+    """Returns what is wrong in `__attribute__((...))`, or None; start, end: the extent of its first word."""
     depth, begins = 0, False
     for token in _TOKEN.finditer(text, end):
         word = token[0]
@@ -241,9 +242,8 @@ def _gnu_attributes(text: str, start: int, end: int) -> Breach | None:
 
 
 def _attributes(text: str, start: int) -> Iterator[Breach]:
-    """What is wrong in a `[[...]]` list from `start` on: attributes of compilers that Metal does not have. Metal's own are the
-    other stages' affair.
-    """
+    """Yields what is wrong in a `[[...]]` list from `start` on: compiler attributes that Metal does not have. Other
+    stages check Metal's own attributes."""
     depth, begins, scope = 0, True, None
     for token in _TOKEN.finditer(text, start):
         word = token[0]
@@ -276,8 +276,7 @@ def _foreign(offset: int, name: str) -> Breach:
 
 
 def names_of_headers(text: str) -> list[str]:
-    """The names in a text that C++ keeps for its implementation, and that headers may have made macros: glibc's have some
-    for linkage and assembly. Not those that compilers define, which are numbers.
-    """
+    """Returns the names in a text that C++ reserves for its implementation, and that headers may have made macros:
+    glibc has some for linkage and assembly. Numbers that compilers predefine are left out."""
     names = set(re.findall(r"(?<!\w)(?:__\w+|_[A-Z]\w*)", text))
     return sorted(n for n in names if n != "__cplusplus" and not re.fullmatch(r"__[A-Z\d_]+__", n))

@@ -1,4 +1,4 @@
-"""What functions do beside giving a result: what they may write, and whether they do anything else."""
+"""Side effects of functions: what they may write, and whether they are pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .program import (
 )
 from .uniformity import USES_MATRICES
 
-# Functions of the standard library that write to an argument.
+# Functions of the standard library that write to an argument, with the positions of those arguments.
 _WRITERS = {
     "sincos": {1},
     "modf": {1},
@@ -39,14 +39,14 @@ class Effects:
         return last_name(self.source, call.child_by_field_name("function"))
 
     def writes(self, call, position: int) -> bool:
-        """Whether a call may change its argument."""
+        """Returns true if a call may change its argument."""
         called = self.calls.called(call)
         if not called:
             return position in _WRITERS.get(self._called_name(call), ())
         return any(self._takes_reference(f, position) for f in called)
 
     def surely_writes(self, call, position: int) -> bool:
-        """Whether all that a call may mean may change its argument."""
+        """Returns true if every function that a call may mean may change its argument."""
         return all(self._takes_reference(f, position) for f in self.calls.called(call))
 
     def _takes_reference(self, function, position: int) -> bool:
@@ -57,7 +57,7 @@ class Effects:
         return position < len(parameters) and takes_reference(self.source, parameters[position])
 
     def is_static(self, function: Function) -> bool:
-        """Whether a member function has no object."""
+        """Returns true if a member function is static."""
         return "static" in {
             self.source.node_text(c)
             for c in function.body.parent.children
@@ -65,7 +65,7 @@ class Effects:
         }
 
     def members_of(self, function: Function) -> frozenset[str]:
-        """Names of the members of a member function's object: variables and functions, not static ones."""
+        """Returns the names of the non-static members of a member function's object: variables and functions."""
         scope = function.body.parent
         while scope.type not in ("class_specifier", "struct_specifier", "union_specifier"):
             scope = scope.parent
@@ -96,7 +96,7 @@ class Effects:
                             yield from self._members(other.specifier, depth + 1)
 
     def is_pure(self, call) -> bool:
-        """Whether a call changes nothing and gives the same result whoever calls it."""
+        """Returns true if a call has no side effects and gives the same result in every thread."""
         name = self._called_name(call)
         if "atomic" in name or USES_MATRICES.search(name):
             return False

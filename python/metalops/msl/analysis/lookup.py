@@ -1,7 +1,7 @@
-"""Which of a program's functions a name can mean where it stands: by namespaces and classes, by number of arguments, by
-the type of an object where that is plainly declared.
+"""Name lookup: the functions of a program that a name may mean where it is used, by namespaces and classes, by number
+of arguments, and by the type of an object if that is plainly declared.
 
-Where the source does not say it (a template parameter's member, a pointer), the answer is all functions of that name.
+Where the source does not tell (a template parameter's member, a pointer), the answer is all functions of that name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .program import (
 )
 from .scopes import Declaration, FunctionScopes
 
-Count = tuple[float, float]  # at least, at most
+Count = tuple[float, float]  # minimum, maximum
 
 CALL_OPERATOR = "operator()"
 CONSTRUCTOR = "constructor"
@@ -46,7 +46,7 @@ _DECLARATIONS = """
 
 @dataclass(frozen=True)
 class Member:
-    """A member function of a class that the source does not tell: its name, and how many arguments it is given."""
+    """A member function of an unknown class: its name, and how many arguments it is given."""
 
     name: str
     count: Count = (0, math.inf)
@@ -54,7 +54,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a call may mean: functions of the program, and members of whatever class."""
+    """What a call may mean: functions of the program, and a member of an unknown class."""
 
     functions: tuple[Function, ...] = ()
     member: Member | None = None
@@ -65,8 +65,8 @@ NOTHING = Meaning()
 
 @dataclass(frozen=True)
 class Place:
-    """Where a name stands: the namespaces and classes around it, and whether that is all there is to know (not so in a
-    class inside of a function)."""
+    """The context of a name: the namespaces and classes around it. is_known: false in a class inside of a function,
+    where the path is not all there is to know."""
 
     path: tuple[str, ...]
     is_known: bool = True
@@ -85,9 +85,9 @@ class Lookup:
         self.classes: dict[str, list[ClassScope]] = {}
         for scope in program.classes:
             self.classes.setdefault(base_name(scope.name), []).append(scope)
-        # Functions without which an operator, or a loop over an object, means what it always does.
+        # Overloads of an operator, and of what a range-based for calls. Without them these have their built-in meaning.
         self.operators = {n for n in self.functions if n in OF_RANGES or _OPERATOR.fullmatch(n)}
-        self.free_operators: dict[str, list[Function]] = {}  # for operands of whatever type
+        self.free_operators: dict[str, list[Function]] = {}  # for operands of any type
         self.members: dict[str, dict[str, list[Function]]] = {}  # by class and name
         self._places: dict[Function, tuple[str, ...]] = {}
         self._owners: dict[Function, str | None] = {}
@@ -100,7 +100,7 @@ class Lookup:
                     of_class = self.members.setdefault(owner, {})
                     plain = CONSTRUCTOR if name == owner else name
                     of_class.setdefault(plain, []).append(function)
-                elif name in self.operators:  # of the classes of its operands
+                elif name in self.operators:  # belongs to the classes of its operands
                     classes = self._operand_classes(function)
                     for owner in classes:
                         self.members.setdefault(owner, {}).setdefault(name, []).append(function)
@@ -110,7 +110,7 @@ class Lookup:
     # ---- functions -------------------------------------------------------------------------------
 
     def place(self, function: Function) -> Place:
-        """Where the body of a function stands: of a member, in its class."""
+        """Returns where the body of a function stands; for a member function, in its class."""
         owner = self.owner(function)
         is_local = owner is not None and any(
             map(_is_in_a_function, (scope.specifier for scope in self.classes.get(owner, ())))
@@ -118,14 +118,14 @@ class Lookup:
         return Place(self._path(function), not is_local)
 
     def _path(self, function: Function) -> tuple[str, ...]:
-        """The namespaces and classes that a function is declared in; nameless namespaces left out."""
+        """Returns the namespaces and classes that a function is declared in, without nameless namespaces."""
         if function not in self._places:
             path = [*function.path, *self._written_scopes(function)]
             self._places[function] = tuple(base_name(p.removeprefix("class ")) for p in path if p)
         return self._places[function]
 
     def _written_scopes(self, function: Function) -> list[str]:
-        """Of `F::operator()` and the like: what stands before the last `::`."""
+        """Returns the qualifiers before the last `::`, as in `F::operator()`."""
         if function.is_conversion:
             node = function.declarator
             while node is not None and node.type != "operator_cast":
@@ -137,7 +137,7 @@ class Lookup:
         return _qualifiers(self.source, node)
 
     def owner(self, function: Function) -> str | None:
-        """The class that a function is a member of, by its name."""
+        """Returns the name of the class that a function is a member of, or None."""
         if function not in self._owners:
             path = self._path(function)
             if function.in_class:
@@ -148,7 +148,7 @@ class Lookup:
         return self._owners[function]
 
     def _count(self, function: Function) -> Count:
-        """How many arguments a function takes."""
+        """Returns how many arguments a function takes."""
         if function not in self._counts:
             low, high = 0, 0
             for node in function.declarator.child_by_field_name("parameters").children:
@@ -166,7 +166,7 @@ class Lookup:
 
     @functools.cached_property
     def _with_defaults(self) -> set[str]:
-        """Names of functions whose parameters may have values in one declaration and not in another."""
+        """Names of functions whose parameters may have default values in one declaration and not in another."""
         return {
             last_name(self.source, name_of(function.declarator))
             for function in self.program.functions
@@ -177,7 +177,7 @@ class Lookup:
         }
 
     def taking(self, functions: Iterable[Function], count: Count) -> list[Function]:
-        """Those of the functions that take so many arguments."""
+        """Returns the functions that take that many arguments."""
         low, high = count
         return [
             f
@@ -187,7 +187,7 @@ class Lookup:
         ]
 
     def _operand_classes(self, function: Function) -> set[str]:
-        """The classes of the program that parameters of a function plainly are of."""
+        """Returns the classes of the program that are plainly the types of a function's parameters."""
         parameters = function.declarator.child_by_field_name("parameters").named_children
         types = (p.child_by_field_name("type") for p in parameters)
         names = {base_name(self.source.masked_text(t)) for t in types if t is not None}
@@ -196,24 +196,24 @@ class Lookup:
         return {n for n in names if n in self.classes and n not in self.aliases}
 
     def takes_reference(self, function: Function, index: int) -> bool:
-        """Whether a function may write its argument number `index`, from 0."""
+        """Returns true if a function may write its argument number `index`, from 0."""
         parameters = parameters_of(self.source, function)
         if index >= len(parameters) and parameters and "variadic" in parameters[-1][0].type:
             index = len(parameters) - 1
         return index < len(parameters) and takes_reference(self.source, parameters[index])
 
     def members_of(self, owner: str, member: Member) -> list[Function]:
-        """Member functions of the classes of one name."""
+        """Returns the member functions of the classes of one name."""
         found = self.members.get(owner, {}).get(member.name)
         return self.taking(found, member.count) if found else []
 
     def named(self, name: str, count: Count = (0, math.inf)) -> tuple[Function, ...]:
-        """All functions of a name, of classes and of namespaces."""
+        """Returns all functions of a name, of classes and of namespaces."""
         return tuple(self.taking(self.functions.get(name, ()), count))
 
     @staticmethod
     def name_of(scope: ClassScope) -> str:
-        """The name by which members of a class are looked up."""
+        """Returns the name by which members of a class are looked up."""
         return base_name(scope.name)
 
     # ---- classes ---------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class Lookup:
         return fields
 
     def field(self, place: Place, name: str):
-        """A declaration of the data member that a name means in a class, or None."""
+        """Returns a declaration of the data member that a name means in a class, or None."""
         declarations = self._declarations_of_field(place, name)
         return declarations[-1] if declarations else None
 
@@ -252,7 +252,7 @@ class Lookup:
         return []
 
     def _class_of_field(self, place: Place, name: str, scopes: FunctionScopes) -> str | None:
-        """The class of the program that a data member is of, where all its declarations say the same."""
+        """Returns the class of a data member, if all its declarations agree."""
         types = [d.child_by_field_name("type") for d in self._declarations_of_field(place, name)]
         owners = {self.class_named(node, scopes) for node in types}
         return owners.pop() if len(owners) == 1 else None
@@ -266,7 +266,7 @@ class Lookup:
 
     @functools.cached_property
     def aliases(self) -> dict[str, list]:
-        """The declarations of other names for types, wherever they stand."""
+        """The declarations of type aliases, at any scope."""
         found: dict[str, list] = {}
         for node in self._declarations.get("alias", ()):
             names = [node.child_by_field_name("name")] if node.type == "alias_declaration" else []
@@ -279,7 +279,7 @@ class Lookup:
         return found
 
     def class_named(self, node, scopes: FunctionScopes) -> str | None:
-        """The class of the program that the node of a type means for certain."""
+        """Returns the class of the program that a type node names for certain."""
         while node is not None and node.type in ("qualified_identifier", "template_type"):
             node = node.child_by_field_name("name")
         if node is None or scopes.declaration_of(node) is not None:
@@ -288,7 +288,8 @@ class Lookup:
         return name if name in self.classes and name not in self.aliases else None
 
     def class_of(self, declaration: Declaration, scopes: FunctionScopes) -> str | None:
-        """The class of the program that a variable is of, or a pointer or reference is to, where it is plainly declared."""
+        """Returns the class of the program that a variable is of, or that a pointer or reference points to, if it is
+        plainly declared."""
         if declaration.kind not in ("parameter", "variable"):
             return None
         type_node = declaration.type_node
@@ -297,7 +298,7 @@ class Lookup:
         return self._class_of_value(declaration.initialiser, scopes)
 
     def _class_of_value(self, node, scopes: FunctionScopes) -> str | None:
-        """The class of the program that an expression is of, where it says it."""
+        """Returns the class of the program that an expression is of, if the expression says it."""
         while node is not None and node.type in ("parenthesized_expression", "pointer_expression"):
             node = node.named_children[-1] if node.named_children else None
         if node is None:
@@ -318,14 +319,14 @@ class Lookup:
 
     @functools.cached_property
     def _declarations(self) -> dict[str, list]:
-        """What _DECLARATIONS names, wherever it stands."""
+        """The nodes that _DECLARATIONS captures, at any scope."""
         return self.source.captures(_DECLARATIONS)
 
     # ---- namespaces ------------------------------------------------------------------------------
 
     @functools.cached_property
     def _namespaces(self) -> set[tuple[str, ...]]:
-        """All namespaces with something in them, as they are written one in another."""
+        """All namespaces that hold something, as paths."""
         found = set()
         for item in (*self.program.functions, *self.program.classes):
             path = [p for p in item.path if p]
@@ -334,7 +335,8 @@ class Lookup:
 
     @functools.cached_property
     def _directives(self) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-        """(the namespace where it stands, the namespace that is seen there) of using-directives and inline namespaces."""
+        """(the namespace where it stands, the namespace that becomes visible there) of using-directives and inline
+        namespaces."""
         found = []
         declarations = self._declarations
         for node in (*declarations.get("using", ()), *declarations.get("namespace", ())):
@@ -355,11 +357,11 @@ class Lookup:
         return found
 
     def _opened(self, path: tuple[str, ...]) -> set[tuple[str, ...]]:
-        """Namespaces whose names are seen in a namespace as if they were around it."""
+        """Returns the namespaces whose names are visible in a namespace as if they enclosed it."""
         if path not in self._seen:
             found: set[tuple[str, ...]] = set()
             count = -1
-            while count != len(found):  # of a namespace that is seen, so are those that it opens
+            while count != len(found):  # transitive: a visible namespace opens others
                 count = len(found)
                 found.update(
                     seen for at, seen in self._directives if at == path[: len(at)] or at in found
@@ -378,11 +380,11 @@ class Lookup:
 
     @functools.cached_property
     def _with_types(self) -> set[tuple[str, ...]]:
-        """Namespaces that declare types: calls with objects of such see the functions of the namespace."""
+        """Namespaces that declare types: argument-dependent lookup finds the functions of such a namespace."""
         return {self._around(node) for node in self._declarations.get("type", ())}
 
     def _around(self, node) -> tuple[str, ...]:
-        """The namespaces around a node."""
+        """Returns the namespaces around a node."""
         path: list[str] = []
         node = node.parent
         while node is not None:
@@ -393,7 +395,7 @@ class Lookup:
         return tuple(path)
 
     def _meant(self, names: list[str]) -> tuple[str, ...]:
-        """The names before `::`, with an alias of a namespace replaced."""
+        """Returns the names before `::`, with namespace aliases resolved."""
         if names and names[0] in self.program.namespace_aliases:
             names = [*self.program.namespace_aliases[names[0]], *names[1:]]
         return tuple(names)
@@ -401,7 +403,7 @@ class Lookup:
     # ---- calls -----------------------------------------------------------------------------------
 
     def call(self, node, scopes: FunctionScopes, place: Place) -> Meaning:
-        """What a call_expression may mean."""
+        """Returns what a call_expression may mean."""
         callee = node.child_by_field_name("function")
         arguments = node.child_by_field_name("arguments")
         count = self.arguments(arguments)
@@ -422,7 +424,8 @@ class Lookup:
         return self._of_class(self._class_of_value(callee, scopes), CALL_OPERATOR, count)
 
     def arguments(self, node) -> Count:
-        """How many arguments an argument_list may stand for: the parser cannot always tell `<` from a bracket."""
+        """Returns how many arguments an argument_list may stand for: the parser cannot always tell less-than from the
+        bracket of a template."""
         if node.type != "argument_list" or node.has_error:
             return 0, math.inf
         named = [c for c in node.named_children if c.type != "comment"]
@@ -437,13 +440,14 @@ class Lookup:
         return low, high
 
     def _of_class(self, owner: str | None, name: str, count: Count) -> Meaning:
-        """A member of a class, or of any class where that is not known or has bases."""
+        """Returns the meaning of a member of a class, or of any class if that is unknown or has bases."""
         if owner is None or owner not in self.classes or self._has_bases(owner):
             return Meaning((), Member(name, count))
         return Meaning(tuple(self.members_of(owner, Member(name, count))))
 
     def _of_variable(self, declaration, count: Count, scopes: FunctionScopes) -> Meaning:
-        """A variable is called: an object, a lambda, or a pointer to a function that is mentioned elsewhere."""
+        """Returns the meaning of a call of a variable: an object, a lambda, or a pointer to a function that is
+        mentioned elsewhere."""
         if declaration.lambda_expression is not None:
             return NOTHING
         return self._of_class(self.class_of(declaration, scopes), CALL_OPERATOR, count)
@@ -484,7 +488,8 @@ class Lookup:
         return Meaning(tuple(self.taking(found, count)), member)
 
     def _visible(self, functions, path, offset: int, has_arguments: bool) -> list[Function]:
-        """Of functions of one name, those that the name alone may mean at an offset inside of namespaces."""
+        """Returns those of `functions`, all of one name, that the unqualified name may mean at an offset inside of
+        namespaces."""
         path = tuple(p for p in path if p not in self.classes)
         opened = self._opened(path)
         found = [
@@ -500,7 +505,7 @@ class Lookup:
         return found
 
     def _namespace(self, function: Function) -> tuple[str, ...]:
-        """Of a function that is no member; a friend is one of the namespace around the class."""
+        """Returns the namespace of a non-member function; a friend belongs to the namespace around the class."""
         path = self._path(function)
         if function.in_class:
             return tuple(p for p in function.path if p and not p.startswith("class "))
@@ -508,7 +513,7 @@ class Lookup:
 
     @functools.cached_property
     def variables(self) -> dict[str, list]:
-        """The declarations of variables of namespaces."""
+        """The declarations of variables at namespace scope."""
         found: dict[str, list] = {}
         for node, _, _ in self.program.declarations:
             for declarator in node.children_by_field_name("declarator"):
@@ -521,9 +526,8 @@ class Lookup:
         return name in self.variables
 
     def variables_meant(self, node) -> list:
-        """The declarations of variables of namespaces that an identifier or qualified_identifier at namespace scope may
-        mean.
-        """
+        """Returns the declarations of namespace-scope variables that an identifier or qualified_identifier at namespace
+        scope may mean."""
         found = [(v, self._around(v)) for v in self.variables.get(last_name(self.source, node), ())]
         names = self._meant(_qualifiers(self.source, node))
         if names:
@@ -576,7 +580,7 @@ class Lookup:
     def _member(self, node, count: Count, scopes, place: Place) -> Meaning:
         name = last_name(self.source, node)
         if name not in self.functions:
-            # An object may have a member that is called, as a function is.
+            # An object may have a data member that is called like a function.
             is_field = any(name in fields for fields in self._fields.values())
             return Meaning((), Member(CALL_OPERATOR, count)) if is_field else NOTHING
         argument = node.child_by_field_name("argument")
@@ -597,7 +601,7 @@ class Lookup:
 
 
 def base_name(name: str) -> str:
-    """The name of a class without template arguments and what stands before `::`."""
+    """Returns the name of a class without template arguments and qualifiers."""
     return name.split("<")[0].split("::")[-1].strip()
 
 
@@ -613,7 +617,7 @@ def _template_name(node):
 
 
 def _qualifiers(source: Source, node) -> list[str]:
-    """The names before the last `::` of a name, without template arguments."""
+    """Returns the names before the last `::` of a name, without template arguments."""
     names = []
     while node is not None and node.type == "qualified_identifier":
         scope = node.child_by_field_name("scope")

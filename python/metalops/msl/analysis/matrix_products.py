@@ -1,4 +1,5 @@
-"""Which `*` multiply matrices of a simdgroup, in which its threads meet: where the operands plainly are such matrices."""
+"""Finds the `*` that multiply simdgroup matrices, which synchronises the simdgroup's threads: those whose operands are
+plainly such matrices."""
 
 from __future__ import annotations
 
@@ -17,13 +18,14 @@ class MatrixProducts:
         self._are_there = USES_MATRICES.search(self.source.masked) is not None
 
     def is_one(self, node) -> bool:
-        """node: a binary_expression."""
+        """Returns true if a binary_expression multiplies two matrices."""
         if not self._are_there or node.child_by_field_name("operator").type != "*":
             return False
         return all(self._is_matrix(node.child_by_field_name(s)) for s in ("left", "right"))
 
     def is_hidden(self, call) -> bool:
-        """Whether a call_expression passes matrices to a function that multiplies values of a type that it is a template of."""
+        """Returns true if a call_expression passes matrices to a function template that multiplies values of a template
+        parameter's type."""
         if not self._are_there:
             return False
         arguments = call.child_by_field_name("arguments").named_children

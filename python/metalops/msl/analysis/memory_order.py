@@ -1,8 +1,8 @@
-"""Whether it matters in what order a thread uses shared memory.
+"""Memory dependences: decides whether the order in which a thread accesses shared memory matters.
 
-A thread sees its own accesses in order. Compilers that are promised independent iterations keep that order too, but for
-accesses through one pointer to elements at a fixed distance, which they make one access of: where the first is if they
-read, where the last is if they write, past whatever stands between.
+A thread sees its own accesses in order. Compilers that are told that iterations are independent keep that order, too,
+with one exception: accesses through one pointer to elements at a fixed distance are merged into one access. A merged
+load happens where the first one was and a merged store where the last one was, past whatever stands between.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ _SPACES = {"device", "threadgroup"}
 
 
 class MemoryOrder:
-    """The accesses of nodes of a function to shared memory, through pointers and references that are declared to stand for it.
+    """The accesses of nodes of a function to shared memory, through pointers and references that are declared to point
+    to it.
 
-    takes_reference: whether a call_expression may write its argument of some number (CallGraph.takes_reference).
+    takes_reference: returns true if a call_expression may write its argument of some number
+    (CallGraph.takes_reference).
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class MemoryOrder:
             for d in scopes.declarations
             if d.kind in ("parameter", "variable") and d.address_spaces & _SPACES
         ]
-        self._accesses: dict[int, list[_Access]] = {}  # by the pointer they are made of
+        self._accesses: dict[int, list[_Access]] = {}  # by the root pointer that they are derived from
         made_of = self._made_of()
         for pointer in self._pointers:
             root = made_of[_key(pointer)]
@@ -54,18 +56,20 @@ class MemoryOrder:
         return any(n.start_byte <= node.start_byte < n.end_byte for n in self._nodes)
 
     def _around(self, node) -> Iterator:
-        """Loops and lambdas among the nodes that a node stands in, from the innermost on."""
+        """Yields the loops and lambdas among the nodes that enclose a node, innermost first."""
         while node is not None and self._is_within(node):
             if node.type in LOOPS or node.type == "lambda_expression":
                 yield node
             node = node.parent
 
     def matters(self) -> bool:
-        """Whether it matters in what order elements are accessed through one pointer, or others that are made of it."""
+        """Returns true if the order matters in which elements are accessed through one pointer, or through others
+        derived from it."""
         return any(map(self._is_ordered, self._accesses.values()))
 
     def matters_between_buffers(self) -> bool:
-        """The same if all pointers to device memory may point to the same. (What is written is not read as constant memory.)"""
+        """Returns true if the order matters when all pointers to device memory may alias. (Written memory is not read
+        as constant memory.)"""
         return self._is_ordered(
             [a for found in self._accesses.values() for a in found if a.is_of_buffer]
         )
@@ -73,7 +77,8 @@ class MemoryOrder:
     # ---- pointers --------------------------------------------------------------------------------
 
     def _made_of(self) -> dict[int, int]:
-        """One pointer of those that are made of each other, for each of them."""
+        """Returns one representative (root) for each pointer, shared by all pointers that are derived from each other.
+        """
         parent = {_key(p): _key(p) for p in self._pointers}
 
         def root(key: int) -> int:
@@ -93,7 +98,7 @@ class MemoryOrder:
     # ---- accesses --------------------------------------------------------------------------------
 
     def _accesses_of(self, pointer: Declaration, use, root: int) -> list[_Access]:
-        """What a mention of a pointer does to memory."""
+        """Returns the memory accesses that a mention of a pointer makes."""
         node, is_address = use, not pointer.is_reference
         way = (self._base(pointer, use),)
         while True:
@@ -131,7 +136,7 @@ class MemoryOrder:
             ]
 
         if is_address:
-            if is_argument:  # of functions that are given it, not all is known
+            if is_argument:  # the callee is not analysed
                 return made(None, around.parent.end_byte, True, not pointer.is_const)
             if around.type == "update_expression":
                 return made(None, around.end_byte, True, not pointer.is_const)
@@ -146,12 +151,12 @@ class MemoryOrder:
         writes = (
             around.type == "update_expression"
             or (around.type == "pointer_expression" and around.children[0].type == "&")
-            or around.type == "call_expression"  # a member function of what is there
+            or around.type == "call_expression"  # a member function of the element
         )
         return made(way, around.end_byte if writes else node.end_byte, True, writes)
 
     def _base(self, pointer: Declaration, use) -> _Index:
-        """A pointer as the first part of a way."""
+        """Returns a pointer as the first part of a way."""
         if self._changes(pointer):
             return _Index(f"changing {use.start_byte}")
         return _Index(f"{_key(pointer)}", is_fixed=self._is_fixed(pointer))
@@ -182,7 +187,7 @@ class MemoryOrder:
         return _Index(f"{sign} {text}", sign * offset, is_fixed)
 
     def _definitions(self, declaration: Declaration) -> list:
-        """Where a variable changes among the nodes; of a pointer, itself."""
+        """Returns where a variable changes among the nodes; for a pointer, where the pointer itself changes."""
         found = declaration.definitions
         if declaration.address_spaces & _SPACES:
             uses = [] if declaration.is_reference else declaration.uses
@@ -190,7 +195,7 @@ class MemoryOrder:
         return [d for d in found if self._is_within(d)]
 
     def _changes(self, declaration: Declaration) -> bool:
-        """Whether a variable changes among the nodes, but for those that loops count."""
+        """Returns true if a variable changes among the nodes, other than as the counter of a for loop."""
         for definition in self._definitions(declaration):
             loop = definition
             while loop is not None and loop.type != "for_statement":
@@ -201,7 +206,7 @@ class MemoryOrder:
         return False
 
     def _is_fixed(self, declaration: Declaration) -> bool:
-        """Whether a variable has one value among the nodes."""
+        """Returns true if a variable has one value among the nodes."""
         return not self._definitions(declaration) and not any(self._around(declaration.node))
 
     def _text(self, node) -> str:
@@ -210,7 +215,8 @@ class MemoryOrder:
     # ---- order -----------------------------------------------------------------------------------
 
     def _is_ordered(self, accesses: list[_Access]) -> bool:
-        """Whether some access follows a write to what may be the same element, and one of the two may be moved."""
+        """Returns true if some access follows a write to what may be the same element, and one of the two may be moved.
+        """
         moved = {a.root for a in accesses if self._may_be_moved(a.root)}
         return any(
             write.is_write
@@ -223,7 +229,7 @@ class MemoryOrder:
         )
 
     def _may_be_moved(self, root: int) -> bool:
-        """Whether there may be several elements that are accessed through pointers that are made of one."""
+        """Returns true if several elements may be accessed through the pointers of one root."""
         accesses = self._accesses[root]
         ways = {a.way for a in accesses}
         return None in ways or len(ways) > 1 or any(any(self._around(a.node)) for a in accesses)
@@ -244,7 +250,7 @@ class MemoryOrder:
 
 @dataclass(frozen=True)
 class _Index:
-    """A part of a way to an element. offset: a number that is added. is_fixed: whether it is the same all the time."""
+    """A part of a way to an element. offset: a constant that is added. is_fixed: true if it is loop-invariant."""
 
     text: str
     offset: int = 0
@@ -253,8 +259,8 @@ class _Index:
 
 @dataclass(frozen=True)
 class _Access:
-    """way: by what expression; None where that is not known. `node` is the whole of it, and it has happened at `end`. root: the
-    pointer that its pointer is made of, see _made_of."""
+    """A load or store. way: the path of expressions from the pointer to the element; None if it is unknown. `node` is
+    the whole expression, and the access has happened at `end`. root: the root pointer, see _made_of."""
 
     is_write: bool
     way: tuple[_Index, ...] | None
@@ -269,7 +275,7 @@ def _key(pointer: Declaration) -> int:
 
 
 def _assignment(use):
-    """What assigns to, or counts, the variable itself that is mentioned, or None."""
+    """Returns the node that assigns to, increments or decrements the mentioned variable itself, or None."""
     around = use.parent
     while around.type == "parenthesized_expression":
         use, around = around, around.parent
@@ -278,7 +284,7 @@ def _assignment(use):
 
 
 def _exclude_each_other(node, other) -> bool:
-    """Whether nodes are in different branches of an if, ?: or switch."""
+    """Returns true if nodes are in different branches of an if, ?: or switch."""
     while not node.parent.start_byte <= other.start_byte < node.parent.end_byte:
         node = node.parent
     around = node.parent
@@ -293,7 +299,7 @@ def _exclude_each_other(node, other) -> bool:
 
 
 def _leaves(case) -> bool:
-    """Whether a case of a switch ends with a break or return."""
+    """Returns true if a case of a switch ends with a break or return."""
     last = case.named_children[-1]
     while last.type == "compound_statement" and last.named_children:
         last = last.named_children[-1]
@@ -301,10 +307,10 @@ def _leaves(case) -> bool:
 
 
 def _may_be_the_same(way: tuple | None, other: tuple | None) -> bool:
-    """Whether two ways may lead to one element."""
+    """Returns true if two ways may lead to one element."""
     if way is None or other is None or len(way) != len(other):
         return True
     for a, b in zip(way, other, strict=True):
-        if a != b:  # other elements of one array, if numbers alone differ
+        if a != b:  # distinct elements of one array if only the constants differ
             return a.text != b.text or not all(part.is_fixed for part in way)
     return True

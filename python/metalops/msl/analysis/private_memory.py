@@ -1,6 +1,6 @@
-"""Whether a function uses memory of its thread at addresses that it computes, and not as variables alone.
+"""Finds accesses to a thread's private memory at computed addresses, as opposed to plain variables.
 
-What is known to be harmless is listed; all else counts as computed.
+Accesses that are known to be harmless are listed; everything else counts as computed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ACCESSES = """
 (pointer_expression operator: "*") @x
 (field_expression operator: "->") @x
 """
-# Memory that is none of a thread's own. Threadgroup memory is not, too, where the threads of one group run.
+# Address spaces of shared memory. Threadgroup memory is shared, too, while the threads of one group run.
 OF_THE_GRID = frozenset({"device", "constant"})
 OF_THE_GROUP = OF_THE_GRID | {"threadgroup"}
 _SPACES = OF_THE_GROUP | {"thread"}
@@ -43,7 +43,7 @@ _CHOICES = """
 
 
 def has_arrays(source: Source, node) -> bool:
-    """Whether arrays are declared somewhere in a node."""
+    """Returns true if arrays are declared somewhere in a node."""
     return bool(source.captures(_ARRAYS, node))
 
 
@@ -55,13 +55,13 @@ def has_computed_accesses(
     node=None,
     is_harmless: Callable[[Declaration | None], bool] = lambda _: False,
 ) -> bool:
-    """Whether there are arrays, loops over what is in an object, accesses through anything but a pointer that is declared
-    to point to shared memory, and references to one of several objects.
+    """Returns true if there are arrays, loops over the elements of an object, accesses through anything but a pointer
+    that is declared to point to shared memory, or references to one of several objects.
 
-    takes_reference: whether a call_expression may write its argument of some number (CallGraph.takes_reference).
-    spaces: the address spaces of shared memory. node: what is looked at, the whole function by default. is_harmless:
-    whether a variable that is none of these (None for one that the function does not declare) is at, or points to, what
-    no other thread has.
+    takes_reference: returns true if a call_expression may write its argument of some number
+    (CallGraph.takes_reference). spaces: the address spaces of shared memory. node: the node to examine, by default the
+    whole function. is_harmless: returns true if a variable that is in none of these spaces (None for one that the
+    function does not declare) is, or points to, memory that no other thread has.
     """
     node = node or scopes.node
     if has_arrays(source, node):
@@ -79,7 +79,7 @@ def has_computed_accesses(
 
 
 def _returns_one_of_several(source: Source, function) -> bool:
-    """Whether a function returns a reference to one of several objects, which may be a thread's own."""
+    """Returns true if a function returns a reference to one of several objects, which may be private."""
     declarator = function.child_by_field_name("declarator")
     spaces = {w.text for w in source.words_in(function.start_byte, declarator.start_byte)}
     before = source.words_in(source.previous_code(function.start_byte) + 1, function.start_byte)
@@ -98,7 +98,7 @@ def _returns_one_of_several(source: Source, function) -> bool:
 
 
 def _is_an_object(source: Source, choice, takes_reference) -> bool:
-    """Whether a conditional expression stands for one of two objects, and not for a value."""
+    """Returns true if a conditional expression is an lvalue, one of two objects, and not a value."""
     node, parent = choice, choice.parent
     while parent.type == "parenthesized_expression" or (
         parent.type == "field_expression" and parent.parent.type != "call_expression"
@@ -138,7 +138,7 @@ def _is_computed(source: Source, scopes: FunctionScopes, spaces, is_harmless, ac
 
 
 def _is_component(source: Source, declaration: Declaration, access) -> bool:
-    """Whether it is `v[0]` of a vector, which is as good as `v.x`."""
+    """Returns true for `v[0]` of a vector, which is equivalent to `v.x`."""
     indices = access.child_by_field_name("indices")
     return (
         indices is not None
@@ -151,7 +151,7 @@ def _is_component(source: Source, declaration: Declaration, access) -> bool:
 
 
 def _is_cast_to_shared_memory(source: Source, spaces, node) -> bool:
-    """Whether an expression names the address space that it points to."""
+    """Returns true if an expression names the address space that it points to."""
     if node.type not in ("cast_expression", "call_expression"):
         return False
     type_node = node.child_by_field_name("type") or node.child_by_field_name("function")
@@ -160,7 +160,7 @@ def _is_cast_to_shared_memory(source: Source, spaces, node) -> bool:
 
 
 def _is_shared(declaration: Declaration, spaces) -> bool:
-    """Whether a variable is in shared memory, or is a pointer that is declared to point to it."""
+    """Returns true if a variable is in shared memory, or is a pointer that is declared to point to it."""
     named = declaration.address_spaces
     if not named & spaces or named & (_SPACES - spaces):
         return False

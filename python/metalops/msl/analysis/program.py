@@ -30,12 +30,12 @@ class Function:
 
     @property
     def is_specialisation(self) -> bool:
-        """Whether it is an explicit specialisation: `template <> ...`."""
+        """True if it is an explicit specialisation: `template <> ...`."""
         return any(not header.named_children for header in self.template_headers)
 
     @property
     def is_conversion(self) -> bool:
-        """Whether it converts its object into another type; its name is that type's text."""
+        """True if it converts its object into another type; its name is that type's text."""
         return self.declarator.type == "abstract_function_declarator"
 
 
@@ -43,8 +43,8 @@ class Function:
 class Parameter:
     """One parameter of a kernel.
 
-    kind: "buffer", "threadgroup", "builtin", or "unsupported". attribute: what selects it. index:
-    the text of the buffer or threadgroup index; None until automatic numbering.
+    kind: "buffer", "threadgroup", "builtin", or "unsupported". attribute: the attribute that binds it. index: the text
+    of the buffer or threadgroup index; None until automatic numbering.
     """
 
     node: object
@@ -83,11 +83,10 @@ class Kernel:
 
 @dataclass
 class Instance:
-    """A kernel as it stands in the library: a plain kernel function, or one explicit instantiation
-    of a template.
+    """A kernel as it stands in the library: a plain kernel function, or one explicit instantiation of a template.
 
-    expression: C++ that names the function. signature: parameter list nodes of the instantiation
-    when it gives one.
+    expression: extent of the C++ that names the function. signature: the parameter list node of the instantiation, if
+    it gives one.
     """
 
     kernel: Kernel
@@ -156,9 +155,8 @@ class Program:
     """Everything a source declares at namespace and class scope, in order of position."""
 
     def __init__(self, source: Source, forbid: Callable[[str, int], None] | None = None):
-        """forbid: is told what Metal forbids (a message and an offset) and may return; by default it raises
-        ProgramError.
-        """
+        """forbid: receives what Metal forbids (a message and an offset) and may return; by default it raises
+        ProgramError."""
         self.source = source
         self.has_tensors = (
             _TENSORS.search(source.text) is not None
@@ -183,9 +181,7 @@ class Program:
     # ---- structure -------------------------------------------------------------------------------
 
     def _walk(self, children, path, in_class, start) -> None:
-        """Visits declarations. start: where the first one may begin (leading attributes are
-        blanked).
-        """
+        """Visits declarations. start: where the first one may begin (leading attributes are blanked)."""
         for child in children:
             if child.is_named:
                 self._declaration(child, child, path, in_class, start, [])
@@ -239,7 +235,7 @@ class Program:
                     self._declaration(inner, outer, path, in_class, head, headers)
 
     def _names(self, node) -> tuple[str, ...]:
-        """The names in a::b::c."""
+        """Returns the names in a::b::c."""
         return tuple(re.split(r"\s*::\s*", self.source.masked_text(node).strip()))
 
     def _class(self, specifier, outer, path, head, headers) -> None:
@@ -256,7 +252,7 @@ class Program:
         self._walk(body.children, (*path, f"class {text}"), True, body.start_byte)
 
     def _local_classes(self) -> None:
-        """Classes in function bodies."""
+        """Visits the classes in function bodies."""
         known = {scope.specifier.start_byte for scope in self.classes}
         for specifier in self.source.find(_WITH_BODIES):
             if specifier.start_byte not in known:
@@ -470,9 +466,8 @@ class Program:
         self.instances.sort(key=lambda i: i.offset)
 
     def _visible(self, kernels: list[Kernel], path: tuple[str, ...], name_node) -> Kernel:
-        """Of kernels of one name, the one that the name means in the namespace `path`; the first if that hangs on
-        using-directives.
-        """
+        """Returns the kernel, of several of one name, that the name means in the namespace `path`; the first if that
+        depends on using-directives."""
         scopes: list[str] = []
         while name_node.type == "qualified_identifier":
             scope = name_node.child_by_field_name("scope")
@@ -526,9 +521,8 @@ class Program:
                 )
 
     def _declaration_of(self, word):
-        """The local or namespace-scope variable declaration whose base type carries this address
-        space word.
-        """
+        """Returns the local or namespace-scope variable declaration whose base type carries this address space word, or
+        None."""
         offset = self.source.next_code(word.end)
         node = self.source.leaf_at(offset)
         while node is not None and node.type not in (
@@ -548,8 +542,7 @@ class Program:
         if declarator is None or word.start > declarator.start_byte:
             return None
         if self.source.previous_code(word.start) >= node.start_byte:
-            # `static threadgroup T x` begins before the word; anything else there is another type's
-            # part.
+            # `static threadgroup T x` begins before the word; anything else there belongs to another type.
             between = self.source.masked[node.start_byte : word.start]
             if not re.fullmatch(
                 r"(?:\s|static|const|constexpr|volatile|alignas\s*\([^)]*\))*", between
@@ -558,7 +551,7 @@ class Program:
         return node
 
     def skipped(self) -> list[tuple[str, str]]:
-        """Names of kernels that are not in the library, and why."""
+        """Returns the names of kernels that are not in the library, with the reasons."""
         return [
             (instance.name, instance.kernel.unsupported)
             for instance in self.instances
@@ -570,9 +563,9 @@ class Program:
 
 
 def function_declarator(node, may_be_in_parentheses: bool = False):
-    """The function declarator inside pointer and reference declarators, or None for a variable.
+    """Returns the function declarator inside pointer and reference declarators, or None for a variable.
 
-    For a conversion function it is an abstract one, which has parameters and no name. may_be_in_parentheses: whether
+    For a conversion function it is an abstract one, which has parameters and no name. may_be_in_parentheses: true if
     `(name)(parameters)` declares a function, as where there are no pointers to functions.
     """
     while node is not None:
@@ -590,7 +583,7 @@ def function_declarator(node, may_be_in_parentheses: bool = False):
                     iter(inner.named_children), None
                 )
             return inner
-        if node.type == "qualified_identifier":  # of a conversion function outside of its class
+        if node.type == "qualified_identifier":  # a conversion function outside of its class
             node = node.child_by_field_name("name")
             continue
         if node.type not in ("pointer_declarator", "reference_declarator", "attributed_declarator"):
@@ -600,7 +593,7 @@ def function_declarator(node, may_be_in_parentheses: bool = False):
 
 
 def declared_identifier(node):
-    """The identifier that a declarator declares, or None."""
+    """Returns the identifier that a declarator declares, or None."""
     while node is not None:
         if node.type in ("identifier", "field_identifier"):
             return node
@@ -627,9 +620,8 @@ _KINDS = {
 
 
 def declarator_kinds(node, as_set: bool = False):
-    """What a declarator makes of its base type, from the identifier outwards: pointer, reference,
-    array, function.
-    """
+    """Returns what a declarator makes of its base type, from the identifier outwards: pointer, reference, array,
+    function."""
     kinds: list[str] = []
     while node is not None:
         if node.type in _KINDS:
@@ -640,7 +632,7 @@ def declarator_kinds(node, as_set: bool = False):
 
 
 def _inside(declarator):
-    """The declarator in a declarator, or None."""
+    """Returns the declarator in a declarator, or None."""
     following = declarator.child_by_field_name("declarator")
     if following is None and declarator.type.endswith("declarator"):
         named = [c for c in declarator.named_children if not c.type.endswith("qualifier")]
@@ -649,9 +641,7 @@ def _inside(declarator):
 
 
 def name_of(declarator):
-    """The node that names a function: an identifier of some kind, or the type of a conversion
-    function.
-    """
+    """Returns the node that names a function: an identifier of some kind, or the type of a conversion function."""
     if declarator.type == "abstract_function_declarator":
         node = declarator
         while node is not None and node.type != "operator_cast":
@@ -670,7 +660,7 @@ _NAMES_IN = {
 
 
 def name_node(node):
-    """The node of the last name in `a::b<c>`, `a.template b<c>` and the like; None of None."""
+    """Returns the node of the last name in `a::b<c>`, `a.template b<c>` and the like; None for None."""
     while node is not None and node.type in _NAMES_IN:
         node = (
             node.child_by_field_name("field")
@@ -681,13 +671,13 @@ def name_node(node):
 
 
 def last_name(source: Source, node) -> str:
-    """The unqualified name of a function name node, without template arguments."""
+    """Returns the unqualified name of a function name node, without template arguments."""
     node = name_node(node)
     return "" if node is None else re.sub(r"\s+", "", source.masked_text(node))
 
 
 def parameter_ranges(parameters):
-    """(node, start, end) of each parameter; the range includes blanked attributes around it."""
+    """Yields (node, start, end) of each parameter; the range includes blanked attributes around it."""
     start = parameters.start_byte + 1
     node = None
     for child in parameters.children[1:]:
@@ -700,7 +690,7 @@ def parameter_ranges(parameters):
 
 
 def parameters_of_lambda(node) -> list:
-    """(node, start, end) of each parameter of a lambda_expression (see parameter_ranges)."""
+    """Returns (node, start, end) of each parameter of a lambda_expression (see parameter_ranges)."""
     declarator = node.child_by_field_name("declarator")
     if declarator is None:
         return []
@@ -712,20 +702,20 @@ def parameters_of_lambda(node) -> list:
 
 
 def parameters_of(source: Source, function: Function) -> list:
-    """(node, start, end) of each parameter of a function (see parameter_ranges)."""
+    """Returns (node, start, end) of each parameter of a function (see parameter_ranges)."""
     parameters = function.declarator.child_by_field_name("parameters")
     return [p for p in parameter_ranges(parameters) if source.masked_text(p[0]).strip() != "void"]
 
 
 def takes_reference(source: Source, parameter) -> bool:
-    """Whether a parameter, as parameters_of tells it, is a reference to what may be changed."""
+    """Returns true if a parameter, as parameters_of returns it, is a reference through which the callee may write."""
     node, start, end = parameter
     declarator = node.child_by_field_name("declarator")
     kinds = declarator_kinds(declarator)
     if kinds[:1] != ["reference"]:
         return False
     words = {w.text for w in source.words_in(start, end)}
-    if kinds[1:2] == ["pointer"]:  # what it points to may be constant
+    if kinds[1:2] == ["pointer"]:  # the pointee may be const
         while declarator.type != "reference_declarator":
             node, declarator = declarator, _inside(declarator)
         words = set()
@@ -734,9 +724,7 @@ def takes_reference(source: Source, parameter) -> bool:
 
 
 def function_template_type(source: Source, parameter) -> bool:
-    """Whether a parameter's type is a bare name, which may be a template parameter or an alias of a
-    pointer.
-    """
+    """Returns true if a parameter's type is a bare name, which may be a template parameter or an alias of a pointer."""
     node = parameter.child_by_field_name("type")
     if node is None:
         return False
@@ -751,7 +739,7 @@ def function_template_type(source: Source, parameter) -> bool:
 
 
 def integer_value(text: str) -> int | None:
-    """The value of an integer literal with suffix, or None for any other expression."""
+    """Returns the value of an integer literal with suffix, or None for any other expression."""
     match = re.fullmatch(
         r"\(*\s*(?:(0[xX][\da-fA-F]+|[1-9]\d*)|(0[0-7]*))[uUlL]*\s*\)*", text.strip()
     )
@@ -772,7 +760,7 @@ __all__ = [
 ]
 
 
-# What threadgroup memory holds anyway when a group begins.
+# Initialisers that leave threadgroup memory as it is when a group begins: zero or none.
 _ZERO = re.compile(
     r"[\s{}(),]*(?:(?:[A-Za-z_][\w:]*\s*[(){][\s(){]*)?"
     r"(?:0[\dx]*(?:\.0*)?[uUlLfFhH]*|false))?[\s{}(),]*$"
@@ -780,7 +768,7 @@ _ZERO = re.compile(
 
 
 def check_initializer(source: Source, declarator) -> None:
-    """Raises ProgramError unless a variable in threadgroup memory begins with zeros, or with whatever there is."""
+    """Raises ProgramError unless a variable in threadgroup memory is initialised with zeros, or not at all."""
     value = declarator.child_by_field_name("value")
     if value is not None and not _ZERO.match(source.masked_text(value)):
         raise ProgramError(

@@ -1,4 +1,4 @@
-"""What Metal forbids and a C++ compiler would let pass, in the words of Apple's compiler."""
+"""Restrictions of Metal that a C++ compiler would let pass, in the words of Apple's compiler."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ..source import languages
 from ..source.vocabulary import THREAD_ATTRIBUTES
 from .program import Kernel, Program, ProgramError, declarator_kinds, integer_value
 
-# A Metal function takes no more buffers (Metal Feature Set Tables, "Maximum number of entries in the
-# buffer argument table, per compute command").
+# Limit on the buffers of a Metal function (Metal Feature Set Tables, "Maximum number of entries in the buffer argument
+# table, per compute command").
 MAX_BUFFERS = 31
 
 _POSITION_TYPE = re.compile(r"(?:const )?(?:metal::)?u?(?:short|int)([234]?)(?: const)?$")
 
 
 def check(program: Program, language: int) -> None:
-    """Raises ProgramError at the first thing that is forbidden. language: __METAL_VERSION__."""
+    """Raises ProgramError at the first construct that is forbidden. language: __METAL_VERSION__."""
     for name, offset, first in newer_names(program, language):
         raise ProgramError(
             f"{name} needs Metal {languages.name_of(first)}, and this is Metal "
@@ -32,8 +32,8 @@ def check(program: Program, language: int) -> None:
 
 
 def newer_names(program: Program, language: int) -> Iterator[tuple[str, int, int]]:
-    """The uses of names that only later languages have, in order: the name, its offset, and the first language that has
-    it. A name that the program declares is its own."""
+    """Yields the uses of names that only later languages have, in order: the name, its offset, and the first language
+    that has it. Names that the program declares itself are left out."""
     source = program.source
     newer = {n: v for n, v in languages.newer_names(language).items() if n in source.identifiers}
     if not newer:
@@ -58,7 +58,7 @@ def _program_scope_variables(program: Program) -> None:
             continue
         if any(declarator_kinds(d, True) & {"function", "reference"} for d in declarators):
             continue
-        # `device T* constant p` has the word behind the star.
+        # In `device T* constant p` the word follows the star.
         if source.words_in(head, node.end_byte):
             continue
         raise ProgramError(
@@ -80,7 +80,7 @@ def _thread_limit(program: Program, kernel: Kernel) -> None:
 
 
 def _widths_of_positions(program: Program, kernel: Kernel) -> None:
-    """A kernel takes all positions and sizes as scalars, or all as vectors of one width."""
+    """Checks that a kernel takes all positions and sizes as scalars, or all as vectors of one width."""
     first = None
     for parameter in kernel.parameters:
         match = _POSITION_TYPE.match(parameter.type)
@@ -100,7 +100,7 @@ def _widths_of_positions(program: Program, kernel: Kernel) -> None:
 
 def _buffer_indices(program: Program, kernel: Kernel) -> None:
     for parameter in kernel.parameters:
-        if parameter.kind != "buffer" or parameter.index is None:  # of a kernel that is left out
+        if parameter.kind != "buffer" or parameter.index is None:  # or the kernel is left out
             continue
         if (integer_value(parameter.index) or 0) >= MAX_BUFFERS:
             raise ProgramError(

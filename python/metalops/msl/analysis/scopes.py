@@ -1,8 +1,8 @@
-"""What the names in a function mean, by scope: which parameter or variable of the function a name is, and which names are
-none of its own.
+"""Scope resolution within a function: the parameter or local variable that each name means, and the names that are not
+local.
 
-Built from the syntax tree, one function at a time and when somebody asks. Names of namespaces and classes are the
-business of calls.py.
+Built from the syntax tree, one function at a time and on demand. Names of namespaces and classes are resolved in
+calls.py.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ _TRANSPARENT = {"parenthesized_expression", "field_expression", "subscript_expre
 class Declaration:
     """A parameter, variable, template parameter or alias of a function.
 
-    kind: "parameter", "variable", "binding" (of a structured binding), "capture" (with an initialiser), "type" (an alias
-    or a template parameter that is a type) or "constant" (a template parameter that is none). node: the declaration,
-    parameter_declaration, for_range_loop, ... identifier: the node that declares. type_node: of the type as written,
-    without qualifiers; None where there is none. initialiser: an expression, an argument_list, an initializer_list, or
-    the parameter_list as which `T v(a, b);` is read; None without one; what is iterated over in a for_range_loop.
-    scope: the node where it can be seen, from the offset `visible_from` on. uses: the identifiers that mean it, in order.
+    kind: "parameter", "variable", "binding" (of a structured binding), "capture" (with an initialiser), "type" (an
+    alias or a type template parameter) or "constant" (a non-type template parameter). node: the declaration,
+    parameter_declaration, for_range_loop, ... identifier: the node that declares the name. type_node: the type as
+    written, without qualifiers; None if there is none. initialiser: an expression, an argument_list, an
+    initializer_list, the parameter_list as which `T v(a, b);` is parsed, or the range of a for_range_loop; None without
+    one. scope: the node where it is visible, from the offset `visible_from` on. uses: the identifiers that mean it, in
+    order.
     """
 
     __slots__ = (
@@ -102,12 +103,12 @@ class Declaration:
 
     @property
     def is_const(self) -> bool:
-        """Whether the base type is const, which is of what is pointed or referred to where there is such."""
+        """True if the base type is const; for a pointer or reference this is the pointee."""
         return bool({"const", "constexpr"} & set(self.type.split()))
 
     @property
     def address_spaces(self) -> set[str]:
-        """The words for memory that stand before the name."""
+        """The address space words before the name."""
         start = self.source.previous_code(self.node.start_byte) + 1
         return {w.text for w in self.source.words_in(start, self.identifier.start_byte)}
 
@@ -132,8 +133,8 @@ class Declaration:
 
     @property
     def is_address_taken(self) -> bool:
-        """Whether a pointer to the variable or a part of it, or a reference that is not const, is made in its function;
-        a call that takes a reference is not counted (see CallGraph.takes_reference)."""
+        """True if a pointer or a non-const reference to the variable or a part of it is made in its function. Calls
+        that take a reference are not counted (see CallGraph.takes_reference)."""
         for use in self.uses:
             node, parent = _whole(use)
             if parent.type == "pointer_expression" and parent.children[0].type == "&":
@@ -151,7 +152,8 @@ class Declaration:
 
 
 def _whole(use):
-    """The largest lvalue that begins with a name (`x`, `x.y`, `x[i]`, in parentheses or not), and what it stands in."""
+    """Returns the largest lvalue that begins with a name (`x`, `x.y`, `x[i]`, in parentheses or not), and its parent
+    node."""
     node, parent = use, use.parent
     while parent.type in _TRANSPARENT:
         if parent.type != "parenthesized_expression" and (
@@ -163,7 +165,7 @@ def _whole(use):
 
 
 class FunctionScopes:
-    """The scopes of one function (or of what else stands by itself: a class, a variable of a namespace).
+    """The scopes of one function (or of a class, or of a variable of a namespace).
 
     declarations: in order of position. meanings: what names mean, by the offset of the name. free: the nodes of names
     that the function does not declare: identifiers, names of types and, before `::`, of classes and namespaces.
@@ -178,7 +180,7 @@ class FunctionScopes:
         self._resolve()
 
     def declaration_of(self, name) -> Declaration | None:
-        """The declaration that the node of a name means; None where it is none of the function's."""
+        """Returns the declaration that the node of a name means, or None if the function does not declare it."""
         return self.meanings.get(name.start_byte)
 
     @functools.cached_property
@@ -227,7 +229,7 @@ class FunctionScopes:
                     self.free.append(node)
 
     def _outer_parameters(self, names: dict[str, list[Declaration]]) -> None:
-        """The template parameters of the classes around a member."""
+        """Adds the template parameters of the classes around a member function."""
         node = self.node.parent
         while node is not None:
             if node.type == "template_declaration":
@@ -304,9 +306,8 @@ class FunctionScopes:
 
 
 def _is_parameter(node) -> bool:
-    """Whether a parameter_declaration is of the function, of a lambda or of a template, and not of the type of something
-    else.
-    """
+    """Returns true if a parameter_declaration belongs to the function, to a lambda or to a template, and not to the
+    type of something else."""
     parent = node.parent.parent
     if node.parent.type == "template_parameter_list":
         return parent.type in ("template_declaration", "lambda_expression")

@@ -1,10 +1,10 @@
-"""How a function runs when all threads of a threadgroup run it together: which statements must be cut where threads
-meet, which values are the same for the whole group, and where threads part.
+"""Uniformity analysis of a function that a whole threadgroup runs together: which statements must be split at
+synchronisation points, which values are uniform, and where threads diverge.
 
-A statement is *cut* when something inside of it synchronises, or when threads may leave it early, or when it is a loop
-whose iterations are better run by all threads in turn. All others run as a whole, thread by thread. Values that are the
-same for the whole group are computed once, in the order of the program: as if the threads went in lockstep, which is
-one of the orders in which a GPU may run them.
+A statement is *cut* (split into regions, as in pocl) when something inside of it synchronises, when threads may leave
+it early, or when it is a loop whose iterations are better interchanged with the work-item loop. All others run as a
+whole, thread by thread, in one work-item loop. Uniform values are computed once, in the order of the program: as if the
+threads ran in lockstep, which is one of the orders in which a GPU may run them.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from .scopes import Declaration, FunctionScopes
 
 _MEETINGS = {"call_expression", "lambda_expression", "binary_expression"}
 _LARGEST_KEPT_LOOP = 16
-# Of `T v(a, b);`, which is parsed as a function, what is passed are the types of parameters.
+# `T v(a, b);` is parsed as a function, and its arguments as parameter types.
 _NAMES = {"identifier", "type_identifier"}
-# Types and functions that depend on the lane.
+# Types and functions whose values depend on the lane.
 USES_MATRICES = re.compile(r"\bsimdgroup_(?:matrix|\w+8x8)|diagonal_simdgroup_matrix")
 
 
 class NotCut(Exception):
-    """Why a function cannot run as a group loop."""
+    """Raised with the reason why a function cannot run as a group loop."""
 
 
 def condition_of(node):
-    """The expression of a condition clause. Raises NotCut for one that declares something."""
+    """Returns the expression of a condition clause. Raises NotCut for one that declares a variable."""
     clause = node.child_by_field_name("condition")
     if clause is None or clause.type != "condition_clause":
         return clause
@@ -56,9 +56,8 @@ def condition_of(node):
 
 
 class Kind(enum.Enum):
-    """How a variable is kept. GROUP: once. AGAIN: computed again by every loop over the threads that uses it.
-    THREAD: for each thread.
-    """
+    """How a variable is kept. GROUP: uniform, kept once. AGAIN: rematerialised in every work-item loop that uses it.
+    THREAD: varying, privatised (one copy for each thread)."""
 
     GROUP = "group"
     AGAIN = "again"
@@ -69,9 +68,10 @@ class Kind(enum.Enum):
 class Variable:
     """A variable or parameter of a function.
 
-    value: what it is initialised with. is_of_group: a constant expression, a closure, or memory that the threads share.
-    conditions: around its declaration; None inside of what runs as a whole. definitions: the expressions that it is given, each with the
-    conditions around; None where they are not known.
+    value: its initialiser. is_of_group: true for a constant expression, a closure, or memory that the threads share.
+    conditions: control dependences, the conditions around its declaration; None inside a statement that runs as a
+    whole. definitions: the expressions that are assigned to it, each with the conditions around; None where they are
+    not known.
     """
 
     declared: Declaration
@@ -117,12 +117,12 @@ class Variable:
 
 
 class Body:
-    """One function, for given kinds of its parameters.
+    """The analysis of one function, for given kinds of its parameters.
 
-    scopes: of the function. parameters: (parameter node, Kind) each. meets: what a call is ("barrier", "simd",
-    "function") or None where it meets nobody; of a lambda, whether threads may meet in it, and of
-    a binary expression, whether it is a product of matrices. writes: which arguments of a call (by position) may be changed by it.
-    is_pure: whether a call only computes.
+    scopes: of the function. parameters: (parameter node, Kind) each. meets: returns how a call synchronises ("barrier",
+    "simd", "function") or None; for a lambda, true if threads may synchronise in it; for a binary expression, true if
+    it is a matrix product. writes: returns true if a call may change its argument at a position. is_pure: returns true
+    if a call has no side effects.
     """
 
     def __init__(
@@ -151,11 +151,11 @@ class Body:
         self._declared: dict[int, list[Variable]] = {}  # by the offset of a declaration
         self._cut: dict[int, bool] = {}
         self._spread: dict[Variable, bool] = {}
-        self._simple_definitions: dict[int, tuple] = {}  # assignment's node id: conditions
-        self._level: dict[int, tuple] = {}  # a cut declaration's node id: conditions
-        self._exits: dict[int, list] = {}  # a loop's node id: conditions of what leaves it
+        self._simple_definitions: dict[int, tuple] = {}  # node id of an assignment: conditions
+        self._level: dict[int, tuple] = {}  # node id of a cut declaration: conditions
+        self._exits: dict[int, list] = {}  # node id of a loop: conditions of the statements that leave it
         self.returns: list[tuple] = []  # the conditions of every return
-        self.returns_of: dict[int, list[tuple]] = {}  # the same of a closure, by its node id
+        self.returns_of: dict[int, list[tuple]] = {}  # returns of a closure, by its node id
         self._structure(statements_of(body), (), None, self.returns)
         for closure in self.closures:
             returns = self.returns_of[closure.id] = []
@@ -168,7 +168,7 @@ class Body:
         self.held = self._find_held()
         self._decide()
 
-    # ---- what is cut -----------------------------------------------------------------------------
+    # ---- cut statements --------------------------------------------------------------------------
 
     def meets(self, node) -> bool:
         first = bisect.bisect_left(self._meetings, node.start_byte, key=lambda m: m[0])
@@ -178,7 +178,7 @@ class Body:
         return any(end <= node.end_byte for _, end in within)
 
     def leaves(self, node) -> bool:
-        """Whether threads may leave the statement by return, break or continue."""
+        """Returns true if threads may leave the statement by return, break or continue."""
 
         def find(n, in_loop: bool, in_switch: bool) -> bool:
             if n.type == "return_statement" or n.type == "goto_statement":
@@ -196,7 +196,7 @@ class Body:
         return find(node, False, False)
 
     def leaves_at_all(self, node) -> bool:
-        """Whether threads may leave the loop whose body this is, or the function."""
+        """Returns true if threads may leave the loop with this body, or the function."""
         return any(n.type in ("break_statement", "return_statement") for n in walk(node))
 
     def is_cut(self, node) -> bool:
@@ -225,7 +225,8 @@ class Body:
         return False
 
     def is_masked(self, node) -> bool:
-        """Whether an `if` is better run by finding out first who takes it: `if (lane == 0)` and the like."""
+        """Returns true if an `if` is better run with a mask: the condition is evaluated first for all threads (`if
+        (lane == 0)` and the like)."""
         if alternative_of(node) is not None or is_constexpr_if(node):
             return False
         clause = node.child_by_field_name("condition")
@@ -241,7 +242,8 @@ class Body:
         )
 
     def _takes_turns(self, loop) -> bool:
-        """Whether the iterations of a loop are run by all threads in turn: neighbours touch neighbouring memory."""
+        """Returns true if a loop is interchanged with the work-item loop, so that all threads run one iteration before
+        the next: adjacent threads then access contiguous memory."""
         body = loop.child_by_field_name("body")
         initializer = loop.child_by_field_name("initializer")
         condition = loop.child_by_field_name("condition")
@@ -259,7 +261,7 @@ class Body:
         return True
 
     def captured_by(self, node) -> set[Variable]:
-        """What a lambda_expression (or anything else) mentions and does not declare itself."""
+        """Returns the variables that a lambda_expression (or another node) mentions and does not declare itself."""
         return {
             v
             for v in self.used_in(node)
@@ -267,7 +269,7 @@ class Body:
         }
 
     def copied_by(self, node) -> set[Variable]:
-        """Those that a lambda_expression has copies of."""
+        """Returns the variables that a lambda_expression captures by value."""
         return {
             v
             for v in self.captured_by(node)
@@ -275,7 +277,7 @@ class Body:
         }
 
     def closure_around(self, node):
-        """The innermost closure that a node stands in, or None."""
+        """Returns the innermost closure around a node, or None."""
         around = [
             c
             for c in self.closures
@@ -286,7 +288,7 @@ class Body:
     # ---- variables -------------------------------------------------------------------------------
 
     def _is_shared_reference(self, parameter: Declaration) -> bool:
-        """Whether a parameter that is the same for all threads stands for memory that they share and may write."""
+        """Returns true if a uniform parameter is a reference to memory that the threads share and may write."""
         node = parameter.node
         start = self.source.previous_code(node.start_byte) + 1
         return parameter.kinds[:1] == ["reference"] and (
@@ -295,7 +297,7 @@ class Body:
         )
 
     def _declare(self, scopes: FunctionScopes, kinds: dict[int, Kind]) -> None:
-        """kinds: of the function's parameters, by the offset of the parameter."""
+        """Collects the variables. kinds: of the function's parameters, by the offset of the parameter."""
         for declaration in scopes.declarations:
             if declaration.kind in ("type", "constant"):
                 continue
@@ -342,7 +344,7 @@ class Body:
         return self._declared.get(declaration.start_byte, [])
 
     def _find_definitions(self) -> None:
-        """What changes the variables, beside what they are initialised with."""
+        """Collects the definitions of the variables, other than their initialisers."""
         for node in walk(self.body):
             kind = node.type
             if kind in ("assignment_expression", "update_expression"):
@@ -353,7 +355,7 @@ class Body:
                 self._passed(node)
 
     def base(self, node) -> Variable | None:
-        """The variable that an assignment to `node` changes."""
+        """Returns the variable that an assignment to `node` changes, or None."""
         node = without_parentheses(node)
         while node.type in ("subscript_expression", "field_expression"):
             if node.type == "field_expression" and node.children[1].type == "->":
@@ -370,7 +372,7 @@ class Body:
         if through_pointer and not variable.is_array and not variable.is_parameter:
             kinds = declarator_kinds(variable.declarator)
             if "pointer" in kinds:
-                return  # what it points to changes, not the pointer
+                return  # the pointee changes, not the pointer
         if through_pointer and variable.is_parameter:
             kinds = declarator_kinds(variable.declarator)
             if {"pointer", "array"} & set(kinds):
@@ -392,13 +394,13 @@ class Body:
         if variable is not None and not variable.is_of_group:
             kinds = declarator_kinds(variable.declarator) if variable.declarator else []
             if node.type == "subscript_expression" and "pointer" in kinds[:1]:
-                return  # an address in what it points to
+                return  # an address within the pointee
             if kinds[:1] == ["array"] and variable.is_parameter:
                 return
             variable.definitions.append((None, None))
 
     def _passed(self, call) -> None:
-        """Arguments that the callee may change, and objects whose member functions are called."""
+        """Records arguments that the callee may change, and objects whose member functions are called."""
         function = call.child_by_field_name("function")
         if function.type == "field_expression":
             self._changed_somehow(function.child_by_field_name("argument"))
@@ -410,7 +412,8 @@ class Body:
     # ---- conditions ------------------------------------------------------------------------------
 
     def _structure(self, statements, conditions: tuple, loop, returns: list) -> None:
-        """Notes, for what stands directly in cut statements, the conditions around it."""
+        """Records the conditions around declarations, assignments, exits and returns that stand directly in cut
+        statements."""
         for node in statements:
             kind = node.type
             if kind == "declaration":
@@ -502,11 +505,10 @@ class Body:
         return "" if node is None else self.source.masked_text(node)
 
     def is_spread(self, variable: Variable) -> bool:
-        """Whether an array is kept element by element, each of all threads side by side: threads in turn touch
-        neighbouring memory, but what a thread has is no array in memory. Not where a thread goes round loops in loops
-        by itself, in which it is better off with an array of its own (is_taken_in), unless it is of matrices: those of a
-        simdgroup then stand in one place.
-        """
+        """Returns true if a varying array is kept element by element, with the threads' copies of an element contiguous
+        (structure of arrays): vectorised work-item loops then access contiguous memory. Not so if a thread runs nested
+        loops by itself, in which an array of its own is faster (is_taken_in), unless it is an array of matrices: those
+        of a simdgroup are then contiguous."""
         found = self._spread.get(variable)
         if found is None:
             found = self._spread[variable] = (
@@ -520,8 +522,8 @@ class Body:
         return found
 
     def is_taken_in(self, variable: Variable, nodes) -> bool:
-        """Whether a thread that runs `nodes` does so with an array that nothing else can see: compilers have it in
-        registers in loops in loops, and else would have to write and read it in each iteration."""
+        """Returns true if the loop body for `nodes` works on a local copy of a varying array: in nested loops compilers
+        keep it in registers, where otherwise each iteration would load and store it."""
         return (
             variable.kind is Kind.THREAD
             and any(
@@ -535,12 +537,12 @@ class Body:
         )
 
     def may_meet_itself(self, nodes) -> bool:
-        """Whether a thread that runs `nodes` may come to memory of its own in two ways, and writes to it: vectors of
-        threads may then mix up what it does first."""
+        """Returns true if a thread that runs `nodes` may reach private memory by two ways (aliases), and writes to it:
+        vectorised threads may then reorder its accesses."""
         for variable in set().union(*map(self.used_in, nodes)):
             if variable.kind is not Kind.THREAD or variable.is_of_group:
                 continue
-            # What a closure is given may be what it captures.
+            # An argument of a closure may alias one of its captures.
             if self._may_be_private_memory(variable) and not (
                 variable.is_parameter and self.closure_around(variable.identifier) is None
             ):
@@ -559,7 +561,7 @@ class Body:
         return False
 
     def _path(self, use) -> tuple[list, object]:
-        """The indices behind a name, and the whole that they make with it."""
+        """Returns the indices after a name, and the whole lvalue that they make with it."""
         indices, node = [], use
         while True:
             around = node.parent
@@ -583,7 +585,7 @@ class Body:
         )
 
     def _is_plain(self, indices, nodes) -> bool:
-        """Whether it is the same for the group, or the variable of a loop in `nodes`."""
+        """Returns true if an index is uniform, or the variable of a loop in `nodes`."""
         index = indices.named_children[0] if indices.named_child_count == 1 else indices
         variable = self.of.get(index.start_byte) if index.type == "identifier" else None
         return self.is_same(index) or (
@@ -593,7 +595,7 @@ class Body:
         )
 
     def _loops_of_a_thread(self, node) -> int:
-        """How many loops around a node each thread goes round by itself."""
+        """Returns the number of loops around a node that each thread runs by itself."""
         loops = []
         while node.id != self.body.id:
             if node.type in LOOPS:
@@ -604,13 +606,13 @@ class Body:
         return len(loops)
 
     def _may_be_private_memory(self, variable: Variable) -> bool:
-        """Whether it is a pointer or a reference, perhaps to what a thread has for itself."""
+        """Returns true if it is a pointer or a reference that may point to private memory."""
         return bool({"pointer", "reference"} & set(variable.declared.kinds)) and not (
             variable.declared.address_spaces & OF_THE_GROUP
         )
 
     def _is_only_indexed(self, variable: Variable) -> bool:
-        """Whether it is an array of which only elements are used, and none of them by address."""
+        """Returns true if it is an array of which only elements are used, and none of them by address."""
         kinds = variable.declared.kinds
         return (
             set(kinds) == {"array"}
@@ -661,7 +663,7 @@ class Body:
             if loop is not None and loop.type == "for_statement":
                 update = loop.child_by_field_name("update")
                 if update is not None and update.start_byte <= value.start_byte < update.end_byte:
-                    # Those who have left the loop do not see it.
+                    # Threads that have left the loop do not see the update.
                     condition = loop.child_by_field_name("condition")
                     around = [
                         c for c in around if c.id not in (loop.id, condition and condition.id)
@@ -671,11 +673,11 @@ class Body:
         return True
 
     def _is_among_others(self, variable: Variable) -> bool:
-        """Whether its declaration also declares what each thread keeps."""
+        """Returns true if its declaration also declares a varying variable."""
         return any(v.kind is Kind.THREAD for v in self.declared_by(variable.declaration))
 
     def parts(self, condition) -> bool:
-        """Whether threads may differ in a condition, or leave a loop (given by itself) at different times."""
+        """Returns true if threads may diverge at a condition, or leave a loop (given by itself) at different times."""
         if condition.type in LOOPS or condition.type == "switch_statement":
             depth = None
             for conditions in self._exits.get(condition.id, ()):
@@ -694,7 +696,7 @@ class Body:
         return not self.is_same(condition)
 
     def is_same(self, node) -> bool:
-        """Whether an expression has the same value for all threads of the group, and computes nothing else."""
+        """Returns true if an expression is uniform and has no other effect."""
         waiting = [node]
         while waiting:
             n = waiting.pop()
@@ -739,7 +741,7 @@ class Body:
     )
 
     def _can_be_again(self, variable: Variable) -> bool:
-        """Whether it is cheaper to compute a value again than to keep it for each thread."""
+        """Returns true if rematerialising a value is cheaper than privatising it."""
         if variable.is_parameter or variable.is_array or variable.is_reference:
             return False
         if variable.conditions is None or variable.value is None or len(variable.definitions) != 1:
@@ -779,7 +781,7 @@ class Body:
         return True
 
     def _is_hidden(self, variable: Variable) -> bool:
-        """Whether some name in its declaration means something else in a part of its scope that is cut."""
+        """Returns true if some name in its declaration means something else in a cut part of its scope."""
         start, end = variable.declaration.end_byte, variable.declared.scope.end_byte
         names = {variable.name, *(v.name for v in self.captured_by(variable.declaration))}
         return any(
@@ -788,7 +790,7 @@ class Body:
         )
 
     def _can_be_made_again(self, variable: Variable) -> bool:
-        """Whether a lambda is the same wherever it is made."""
+        """Returns true if a lambda is the same wherever it is rematerialised."""
         value = variable.value
         captures = value.child_by_field_name("captures")
         if any(n.type == "lambda_capture_initializer" for n in captures.children):
@@ -798,7 +800,7 @@ class Body:
         return not any(map(self.may_change, self.copied_by(value)))
 
     def may_change(self, variable: Variable) -> bool:
-        """Whether a variable may have other values than its first one."""
+        """Returns true if a variable may have other values than its initial one."""
         if variable.is_reference or variable.is_array:
             return True
         if variable.is_parameter:
@@ -806,7 +808,8 @@ class Body:
         return variable.value is None or len(variable.definitions) != 1
 
     def _find_held(self) -> set[Variable]:
-        """What lambdas refer to that are passed on where threads meet: these stay where they are."""
+        """Returns the variables that lambdas refer to which are passed to calls that synchronise: these must keep their
+        address."""
         found = set()
         for call in walk(self.body):
             if call.type != "call_expression" or not self._meets(call):
@@ -828,10 +831,10 @@ class Body:
             if value is not variable.value
         )
 
-    # ---- for what is emitted ---------------------------------------------------------------------
+    # ---- for emission ----------------------------------------------------------------------------
 
     def used_in(self, node) -> set[Variable]:
-        """Variables that are mentioned in a node."""
+        """Returns the variables that are mentioned in a node."""
         return {
             self.of[n.start_byte]
             for n in walk(node)

@@ -1,7 +1,7 @@
-"""A strict checker: what Apple's Metal compiler would reject and the host build would let through.
+"""A strict checker: finds what Apple's Metal compiler would reject and the host build would let through.
 
-check_file and check_source return findings; the command line is cli.py. First come rules of our own,
-which read the source; then compilers, which know what rules cannot: names and types.
+check_file and check_source return findings; the command line is cli.py. The rules here read the source and run first;
+then compilers are asked, which know names and types.
 """
 
 from __future__ import annotations
@@ -48,9 +48,8 @@ def check_source(
     defines: Iterable[str] = (),
     compiles: bool = True,
 ) -> list[Finding]:
-    """Findings in a Metal source text, in order of position. language: __METAL_VERSION__, such as
-    310. compiles: compilers are asked too.
-    """
+    """Returns the findings in a Metal source text, in order of position. language: __METAL_VERSION__, such as 310.
+    compiles: true if compilers are asked, too."""
     return _check(
         lambda: preprocess(
             source,
@@ -73,10 +72,9 @@ def check_file(
     defines: Iterable[str] = (),
     is_checked: Callable[[str], bool] | None = None,
 ) -> list[Finding]:
-    """Findings in a Metal file and in the user's headers that it includes. is_checked: in which
-    files; default: all but torch's, metalops' and the standard library's headers. A header by
-    itself is not compiled: it may need what stands before it where it is included.
-    """
+    """Returns the findings in a Metal file and in the user's headers that it includes. is_checked: returns true for the
+    files to check; default: all but torch's, metalops' and the standard library's headers. A header by itself is not
+    compiled: it may need what precedes it where it is included."""
     path = os.fspath(path)
     return _check(
         lambda: preprocess(
@@ -129,23 +127,21 @@ def _check(
 
 
 def _with_opinion(findings: list[Finding], others: list[Finding]) -> list[Finding]:
-    """Findings, and what a compiler says of other lines: of the same line, in its own words, it
-    would say the same.
-    """
+    """Returns the findings with a compiler's findings about other lines added: about the same line it would say the
+    same, in its own words."""
     said = {(f.file, f.line) for f in findings if f.is_error}
     return findings + [f for f in others if (f.file, f.line) not in said]
 
 
 def _without_consequences(findings: list[Finding]) -> list[Finding]:
-    """Findings but for those at lines where a word of the language is a name: there it is taken for
-    what it means.
-    """
+    """Returns the findings without those at lines where a keyword is used as a name: they follow from the keyword's
+    meaning."""
     misread = {(f.file, f.line) for f in findings if f.rule == names.RESERVED.name}
     return [f for f in findings if f.rule == names.RESERVED.name or (f.file, f.line) not in misread]
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """Each finding once, by position."""
+    """Returns each finding once, sorted by position."""
     return sorted(set(findings), key=lambda f: (f.file, f.line, f.column, f.rule))
 
 

@@ -1,8 +1,8 @@
-"""Address spaces: where a pointer, a reference or a variable needs one, and conversions between
-them.
+"""Address space rules: where a pointer, a reference or a variable needs an address space, and conversions between
+address spaces.
 
-Functions are followed in the order of their statements, with the types of local variables;
-templates are checked as they are written, not instance by instance.
+Functions are followed in the order of their statements, with the types of local variables; templates are checked as
+they are written, not instance by instance.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ARTICLES = "device, constant, threadgroup or thread"
 
 
 def check(checked: Checked) -> None:
-    """Finds what breaks the rules of this group."""
+    """Reports violations of the rules of this group."""
     types = Types(checked.source, checked.program)
     declarations = _Declarations(checked, types)
     declarations.run()
@@ -52,7 +52,7 @@ def check(checked: Checked) -> None:
 
 
 class _Declarations:
-    """Rules about declarations by themselves, wherever they stand."""
+    """Rules about single declarations, in any scope."""
 
     def __init__(self, checked: Checked, types: Types):
         self.checked = checked
@@ -60,7 +60,7 @@ class _Declarations:
         self.types = types
         self.globals: dict[str, Type | None] = {}
         self.kernels = {_definition(f).start_byte for f in checked.program.functions if f.stage}
-        self.spaced: dict[int, set[str]] = {}  # names behind an address space, by function or class
+        self.spaced: dict[int, set[str]] = {}  # names with an address space, by function or class
 
     def run(self) -> None:
         self._instantiations()
@@ -130,7 +130,7 @@ class _Declarations:
             while target.kind == "array":
                 target = target.target
             if target.kind == "pointer":
-                continue  # the space of a pointer itself is thread where none is written
+                continue  # a pointer without a space is itself in thread memory
             identifier = declared_identifier(place.child_by_field_name("declarator") or place)
             name = self.checked.text(identifier) if identifier is not None else ""
             subject = f"{what} {name}".strip()
@@ -145,10 +145,8 @@ class _Declarations:
             return
 
     def _is_plain(self, node, name: str) -> bool:
-        """Whether a template parameter stands for a type without an address space: in a kernel, and
-        where `device T*` or the like is written in the same function or class. Elsewhere T may
-        stand for `device float`.
-        """
+        """Returns true if a template parameter stands for a type without an address space: in a kernel, and where
+        `device T*` or the like is written in the same function or class. Elsewhere T may stand for `device float`."""
         if not self.types.is_template_parameter(name):
             return False
         outer = function = None
@@ -170,7 +168,7 @@ class _Declarations:
         return name in self.spaced[outer.start_byte]
 
     def _instantiations(self) -> None:
-        """Explicit instantiations repeat the parameters of their template."""
+        """Checks explicit instantiations, which repeat the parameters of their template."""
         for node, _, _ in self.checked.program.instantiations:
             called = function_declarator(node.child_by_field_name("declarator"))
             if called is None or not self.checked.wants(node.start_byte):
@@ -240,7 +238,7 @@ class _Declarations:
                 )
 
     def _field(self, node) -> None:
-        """Data members: never in threadgroup memory by themselves."""
+        """Checks data members, which are never in threadgroup memory by themselves."""
         start = self.source.previous_code(node.start_byte) + 1
         for identifier, _, type_ in self._variables(node, start):
             if type_.kind in ("value", "array") and type_.space == "threadgroup":
@@ -286,7 +284,7 @@ class _Declarations:
 
 
 def _definition(function):
-    """The node of a function without its template headers."""
+    """Returns the node of a function without its template headers."""
     node = function.node
     while node.type == "template_declaration":
         node = node.named_children[-1]
@@ -317,7 +315,7 @@ class _Body:
         self.class_name = self._class_name()
 
     def _class_name(self) -> str | None:
-        """The class that the function is a member of."""
+        """Returns the class that the function is a member of, or None."""
         if self.function.in_class:
             return self.function.path[-1].removeprefix("class ")
         name = self.function.declarator.child_by_field_name("declarator")
@@ -357,7 +355,7 @@ class _Body:
 
     @staticmethod
     def _as_local(type_: Type | None) -> Type | None:
-        """A variable of a function lies in thread memory unless it says otherwise."""
+        """Returns the type of a local variable, which lies in thread memory unless its declaration says otherwise."""
         if type_ is None or type_.kind == "reference" or type_.space is not None:
             return type_
         return _array_in(type_, "thread")
@@ -388,7 +386,7 @@ class _Body:
                 self._visit(child)
 
     def _visit_struct_specifier(self, node) -> None:
-        pass  # members of local classes are functions of their own
+        pass  # members of local classes are visited as functions
 
     _visit_class_specifier = _visit_union_specifier = _visit_struct_specifier
 
@@ -437,7 +435,7 @@ class _Body:
             if function_declarator(inner) is not None:
                 self._declare(
                     declared_identifier(inner), None
-                )  # `Class object(argument);` reads as a function
+                )  # `Class object(argument);` parses as a function
                 continue
             declared = self.types.declared(start, type_node, inner, node.end_byte).type
             if value is not None:
@@ -465,7 +463,7 @@ class _Body:
             )
 
     def _initialise(self, declared: Type, value, declarator) -> Type | None:
-        """Checks an initialiser; returns the variable's type, deduced where it is auto."""
+        """Checks an initialiser; returns the variable's type, deduced for auto."""
         if value.type in ("initializer_list", "argument_list"):
             items = [c for c in value.named_children if c.type != "comment"]
             if declared.kind not in ("pointer", "reference") or len(items) != 1:
@@ -564,7 +562,7 @@ class _Body:
         ):
             wanted = Type(
                 "pointer", None, target.in_space("thread")
-            )  # what it means without a word
+            )  # a pointer type without an address space
         spaces = _mismatch(actual, wanted, is_cast=True)
         if spaces is not None:
             self.checked.report(
@@ -623,7 +621,7 @@ class _Body:
         )
 
     def _candidates(self, called) -> list:
-        """Functions of the program that a call may mean; none where another may be meant too."""
+        """Returns the functions of the program that a call may mean; none if it may mean another one, too."""
         if called.type == "identifier":
             name = self.source.masked_text(called)
             if self.scopes.declaration_of(called) is not None:
@@ -671,9 +669,8 @@ class _Body:
         ]
 
     def _problem(self, function, arguments):
-        """None where a call may mean this function, else why not: _ARITY or (argument, its space,
-        parameter type, parameter name).
-        """
+        """Returns None if a call may mean this function, else why not: _ARITY or (argument, its space, parameter type,
+        parameter name)."""
         parameters = self.types.parameters(function.declarator)
         if any(p[0].type == "variadic_parameter_declaration" for p in parameters):
             return None
@@ -702,9 +699,7 @@ class _Body:
     # ---- types of expressions --------------------------------------------------------------------
 
     def _type(self, node) -> Type | None:
-        """The type of an expression; its space is where the object lies, None for values that lie
-        nowhere.
-        """
+        """Returns the type of an expression; its space is that of the object (lvalue), None for a value."""
         if node is None:
             return None
         if node.id not in self.known:
@@ -714,7 +709,7 @@ class _Body:
 
     @staticmethod
     def _decayed(type_: Type | None) -> Type | None:
-        """As `auto` takes it: by value, arrays as pointers."""
+        """Returns the type that `auto` deduces: by value, arrays as pointers."""
         if type_ is None:
             return None
         if type_.kind == "reference":
@@ -837,14 +832,15 @@ def _array_in(type_: Type, space: str | None) -> Type:
 
 
 def _mismatch(actual: Type | None, wanted: Type, is_cast: bool = False) -> tuple[str, str] | None:
-    """(space of what is given, space of what is wanted) where the one cannot become the other."""
+    """Returns (space of the given type, space of the wanted type) if the one does not convert to the other, else None.
+    """
     if actual is None:
         return None
     if wanted.kind == "pointer":
         if actual.kind not in ("pointer", "array"):
             return None
         have, need = actual.target.space, wanted.target.space
-    elif wanted.kind == "array":  # a parameter: a pointer, to thread memory where nothing is said
+    elif wanted.kind == "array":  # a parameter: a pointer, to thread memory if no space is named
         if actual.kind not in ("pointer", "array"):
             return None
         have, need = actual.target.space, wanted.space or "thread"

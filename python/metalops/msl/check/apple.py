@@ -1,4 +1,4 @@
-"""Apple's own compiler, where it is installed: what it says about a file is reported too."""
+"""Reports the errors of Apple's own compiler, where it is installed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MESSAGE = re.compile(
 
 @functools.cache
 def is_installed() -> bool:
-    """Whether `xcrun metal` runs here; Xcode may be there without its Metal toolchain."""
+    """Returns true if `xcrun metal` runs here; Xcode may be installed without its Metal toolchain."""
     if shutil.which("xcrun") is None:
         return False
     found = subprocess.run(
@@ -32,7 +32,7 @@ def is_installed() -> bool:
 
 
 def check(path: str, language: int, include_dirs: list[str], defines: list[str]) -> list[Finding]:
-    """The errors that Apple's compiler reports for a file."""
+    """Returns the errors that Apple's compiler reports for a file."""
     command = ["xcrun", "-sdk", "macosx", "metal", standard(language), "-fsyntax-only"]
     command += [f"-I{d}" for d in include_path([*include_dirs, PACKAGE_HEADERS])]
     command += [f"-D{d}" for d in defines]

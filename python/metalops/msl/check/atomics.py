@@ -35,7 +35,7 @@ _OPERATIONS = re.compile(
 _LIKE_AN_OPERATION = re.compile(
     r"atomic_(?:fetch_\w+|store|load|exchange|compare_exchange\w*|min|max)(?:_explicit)?$"
 )
-# What is there beyond load, store and exchange, by the bare type. ulong has nothing else at all.
+# The operations of the types that do not have all of them. ulong has min and max alone.
 _ALLOWED = {
     "float": {"store", "load", "exchange", "compare_exchange_weak", "fetch_add", "fetch_sub"},
     "bool": {
@@ -56,7 +56,7 @@ _BUILTIN_TYPE = re.compile(
 
 
 def check(checked: Checked) -> None:
-    """Finds what breaks the rules of this group."""
+    """Reports violations of the rules of this group."""
     own = {s.name.split("<")[0] for s in checked.program.classes}
     own |= {checked.text(n) for n in checked.source.find("(alias_declaration name: (_) @n)")}
     own |= {
@@ -157,7 +157,7 @@ _ATOMIC = re.compile(
 
 
 def _kind(checked: Checked, argument, variables) -> str | None:
-    """The type of the atomic that a pointer argument points at; "plain T" for a number that is none."""
+    """Returns the type of the atomic that a pointer argument points to; "plain T" for an ordinary number."""
     text = checked.text(argument)
     match = _ATOMIC.search(text)
     if match:
@@ -170,7 +170,8 @@ def _kind(checked: Checked, argument, variables) -> str | None:
 
 
 def _variables(checked: Checked) -> dict[tuple[int, str], str]:
-    """The types of atomics, and as "plain T" of numbers, that functions declare, by function and name."""
+    """Returns the types of atomics, and as "plain T" of ordinary numbers, that functions declare, by function and name.
+    """
     found: dict[tuple[int, str], str] = {}
     for node in checked.source.find("[(parameter_declaration) (declaration)] @d"):
         type_node = node.child_by_field_name("type")

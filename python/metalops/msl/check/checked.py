@@ -1,6 +1,4 @@
-"""What every group of rules works on: one preprocessed Metal source with its tree, and the findings
-so far.
-"""
+"""The input of every group of rules: one preprocessed Metal source with its tree, and the findings so far."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from .rules import Rule
 
 @dataclass(frozen=True)
 class Finding:
-    """One broken rule at one place; line and column count from 1. is_error: no suspicion."""
+    """One violation of a rule at one position; line and column count from 1. is_error: false for a suspicion."""
 
     file: str
     line: int
@@ -33,9 +31,8 @@ class Finding:
 
 @dataclass
 class Checked:
-    """A program under check. language: __METAL_VERSION__, 310 for Metal 3.1. is_checked: whether
-    findings in a file are wanted.
-    """
+    """A program under check. language: __METAL_VERSION__, 310 for Metal 3.1. is_checked: returns true if findings in a
+    file are wanted."""
 
     source: Source
     program: Program
@@ -49,11 +46,11 @@ class Checked:
 
     @functools.cached_property
     def calls(self) -> CallGraph:
-        """Who calls whom in the program, and what names in its functions mean."""
+        """The call graph of the program, with the meanings of names in its functions."""
         return CallGraph(self.program)
 
     def wants(self, offset: int) -> bool:
-        """Whether findings at an offset of the preprocessed text are wanted."""
+        """Returns true if findings at an offset of the preprocessed text are wanted."""
         file, _ = self.lines.place(offset)
         if file not in self._files:
             self._files[file] = self.is_checked(file)
@@ -71,14 +68,12 @@ class Checked:
         )
 
     def text(self, node) -> str:
-        """A node's text on one line, as the user wrote it."""
+        """Returns a node's text on one line, as the user wrote it."""
         return " ".join(self.source.node_text(node).split())
 
 
 def descendants(node) -> Iterator:
-    """The node and everything below it, in order of position; nothing inside what the parser failed
-    at.
-    """
+    """Yields the node and everything below it, in order of position; nothing inside of nodes that failed to parse."""
     waiting = [node]
     while waiting:
         current = waiting.pop()
@@ -89,7 +84,7 @@ def descendants(node) -> Iterator:
 
 
 def ancestor(node, *kinds: str):
-    """The nearest node of one of these types above, or None."""
+    """Returns the nearest ancestor of one of these types, or None."""
     node = node.parent
     while node is not None and node.type not in kinds:
         node = node.parent

@@ -61,14 +61,14 @@ def _findings(files: list[str], language: int, include_dirs: list[str], defines:
         )
         if path.endswith(".metal") and apple.is_installed():
             found += apple.check(path, language, include_dirs, defines)
-    # A header may be reached by several ways.
+    # Several files may include the same header.
     return in_order(
         {(os.path.realpath(f.file), f.line, f.column, f.rule): f for f in found}.values()
     )
 
 
 def rules() -> str:
-    """The rules as text: name, section of the specification, and what is asked for."""
+    """Returns the rules as text: name, section of the specification, and requirement."""
     width = max(map(len, RULES))
     return "\n".join(
         f"{r.name:{width}}  {r.section:8} {r.sentence}{' (warning)' * r.is_suspicion}"

@@ -1,6 +1,5 @@
-"""The host's C++ compiler: whether what the source is translated to compiles, with every kernel and
-every instantiation. It knows names and types and what braces narrow; address spaces are erased.
-"""
+"""Compiles the translated source, every kernel and every instantiation, with the host's C++ compiler. It checks names,
+types and narrowing in braces; address spaces are erased."""
 
 from __future__ import annotations
 
@@ -25,14 +24,12 @@ COMPILES = rule(
 )
 
 _MAX_ERRORS = 100
-# Metal compilers refuse a narrowing conversion in braces; kernels are built without that.
+# Metal compilers reject a narrowing conversion in braces; kernels are built without that check.
 _LENIENT = ("-w", "-Wno-narrowing", "-Wno-c++11-narrowing")
 
 
 def check(preprocessed: Preprocessed, is_wanted: Callable[[str], bool]) -> list[Finding]:
-    """The errors of the host's compiler about a source, those of generated text left out if there
-    are others.
-    """
+    """Returns the errors of the host's compiler about a source, without those of generated text if there are others."""
     try:
         emitted = emit(preprocessed)
     except SyntaxError as error:
@@ -48,7 +45,7 @@ def check(preprocessed: Preprocessed, is_wanted: Callable[[str], bool]) -> list[
             at = emitted.position_before(*message.places[0])
             place = elsewhere
         else:
-            # What is said of generated names only follows from other errors.
+            # Messages about generated names only follow from other errors.
             place = elsewhere if GENERATED_NAME.search(message.text) else found
         file, line, column = (
             (preprocessed.name, 1, 1) if at is None else (at.file, at.line, at.column)
@@ -58,7 +55,7 @@ def check(preprocessed: Preprocessed, is_wanted: Callable[[str], bool]) -> list[
 
 
 def _compile(emitted: HostCode, language: int) -> tuple[str, str]:
-    """What the compiler says of emitted text, and the name of the file that it stood in."""
+    """Returns the compiler's output for emitted text, and the name of the file that held the text."""
     host = compiler.find()
     flags = [flag for flag in host.flags(0) if flag not in _LENIENT]
     flags += [f"-I{HEADERS}", *host.diagnostic_flags(_MAX_ERRORS)]

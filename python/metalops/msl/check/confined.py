@@ -1,4 +1,4 @@
-"""What leads out of Metal, which no build takes: rules about tokens that confinement.py finds."""
+"""Rules about tokens that reach outside of Metal, as confinement.py finds them. No build accepts them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ _RULES = {
 
 
 def check(checked: Checked) -> None:
-    """Finds what breaks the rules of this group."""
+    """Reports violations of the rules of this group."""
     for breach in confinement.breaches(checked.source.text):
         checked.report(_RULES[breach.kind], breach.offset, breach.message)

@@ -34,9 +34,7 @@ class Constants:
     # ---- values ----------------------------------------------------------------------------------
 
     def value(self, text: str, names: dict[str, str] | None = None) -> int | None:
-        """The value of an integer expression; None where it cannot be told. names: template
-        arguments.
-        """
+        """Returns the value of an integer expression; None if it is unknown. names: template arguments."""
         text = re.sub(r"\b(0[xX][\da-fA-F]+|\d+)[uUlL]+\b", r"\1", text)
         text = re.sub(
             r"\bsizeof\s*\(([^()]*)\)",
@@ -86,7 +84,7 @@ class Constants:
             self._evaluating.discard(name)
 
     def _constants(self) -> dict[str, str | None]:
-        """The initialisers of const integers; None for names that stand for more than one."""
+        """Returns the initialisers of const integers; None for names with several meanings."""
         found: dict[str, str | None] = {}
         source = self.checked.source
         for node in source.find("[(declaration) (field_declaration)] @d"):
@@ -116,7 +114,7 @@ class Constants:
     # ---- template arguments ----------------------------------------------------------------------
 
     def template_arguments(self, function, instance) -> dict[str, str]:
-        """What each template parameter of a kernel stands for in one instance, as text."""
+        """Returns what each template parameter of a kernel stands for in one instance, as text."""
         if instance is None or instance.template_arguments is None or not function.template_headers:
             return {}
         source = self.checked.source
@@ -140,7 +138,7 @@ class Constants:
     # ---- sizes -----------------------------------------------------------------------------------
 
     def size_of_variable(self, variable, names: dict[str, str]) -> int | None:
-        """Bytes of a threadgroup variable."""
+        """Returns the bytes of a threadgroup variable; None if they are unknown."""
         source = self.checked.source
         declarator = variable.declarator
         count = 1

@@ -1,9 +1,9 @@
-"""Barriers that not all threads of a threadgroup reach, and operations on tensors that not all threads of their scope do,
-as far as the source shows it.
+"""Divergence analysis: finds barriers that not all threads of a threadgroup reach, and operations on tensors that not
+all threads of their scope reach, as far as the source shows it.
 
-Values are uniform (the same in all threads of a group, or of a simdgroup where it is about its operations), may differ, or
-differ for certain, judging by the kernel's attributes and how variables are computed from them. Parameters of other
-functions count as uniform: only kernels know.
+Values are uniform (the same in all threads of a group, or of a simdgroup for its operations), may vary, or vary for
+certain. Sources are the attributes of the kernel's parameters, from which values propagate through variables.
+Parameters of other functions count as uniform: only kernels know.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CONDITIONALS = ("if_statement", "switch_statement", *_LOOPS)
 
 
 def check(checked: Checked) -> None:
-    """Finds what breaks the rules of this group."""
+    """Reports violations of the rules of this group."""
     for kernel in checked.program.kernels:
         if checked.wants(kernel.function.node.start_byte):
             _Kernel(checked, kernel).barriers()
@@ -62,7 +62,7 @@ def _contains(outer, inner) -> bool:
 
 
 def _without_parentheses(node):
-    """The expression in parentheses or in the condition of a statement."""
+    """Returns the expression in parentheses or in the condition of a statement."""
     while node is not None and node.type in ("parenthesized_expression", "condition_clause"):
         named = [c for c in node.named_children if c.type != "comment"]
         node = named[-1] if named else None
@@ -70,13 +70,15 @@ def _without_parentheses(node):
 
 
 def _is_shared(declaration: Declaration) -> bool:
-    """Whether a variable is in threadgroup memory: whoever writes it, all threads read the same there."""
+    """Returns true if a variable is in threadgroup memory: all threads read the same value there, whichever of them
+    wrote it."""
     is_own = {"pointer", "reference"} & set(declaration.kinds)
     return "threadgroup" in declaration.address_spaces and not is_own
 
 
 class _Kernel:
-    """What differs among the threads of a kernel's groups; of_simdgroup: of a simdgroup."""
+    """The varying values in a kernel. of_simdgroup: varying among the threads of a simdgroup instead of a threadgroup.
+    """
 
     def __init__(self, checked: Checked, kernel, of_simdgroup: bool = False):
         self.checked = checked
@@ -102,7 +104,7 @@ class _Kernel:
         self._reached(self._is_barrier, "group", DIVERGENT, SUSPECT)
 
     def tensors(self, scope: str) -> None:
-        """Operations of a scope: "threadgroup" or "simdgroup"."""
+        """Checks the operations of a scope: "threadgroup" or "simdgroup"."""
         self._reached(lambda call: self._scope_of(call) == scope, scope, TENSORS, SUSPECT_TENSORS)
 
     def _reached(self, is_meant, scope: str, certain, suspect) -> None:
@@ -118,7 +120,8 @@ class _Kernel:
             self._operation(call, reasons, scope, certain, suspect)
 
     def _scope_of(self, call) -> str | None:
-        """Of an operation on tensors, "simdgroup" where the program does not say it here; None for other calls."""
+        """Returns the scope of an operation on tensors, "simdgroup" if the program does not name it here; None for
+        other calls."""
         callee = call.child_by_field_name("function")
         name = name_node(callee)
         if callee.type != "field_expression":
@@ -132,8 +135,8 @@ class _Kernel:
         return "threadgroup" if _OF_GROUP.search(text) else "simdgroup"
 
     def _type_text(self, node) -> str:
-        """What a variable of an operation or of a cooperative tensor says of its type; of the latter, with that of the
-        operation it comes from."""
+        """Returns the text of the type of an operation's or a cooperative tensor's variable; for a cooperative tensor,
+        with the type of the operation that it comes from."""
         declaration = self.scopes.declaration_of(node) if node.type == "identifier" else None
         if declaration is None:
             return ""
@@ -162,7 +165,7 @@ class _Kernel:
             ):
                 condition = self._condition(node)
                 value = self._value(condition)
-                if value and value >= worst:  # the outermost tells most
+                if value and value >= worst:  # the outermost one says most
                     worst, why = value, condition
             node, child = node.parent, node
         for leave, around, condition, value in exits:
@@ -202,9 +205,8 @@ class _Kernel:
         return node.child_by_field_name("condition")
 
     def _exits(self, body) -> list[tuple]:
-        """(statement, what it leaves, condition, value) of returns, breaks and continues under a
-        condition that may differ.
-        """
+        """Returns (statement, what it leaves, condition, value) of returns, breaks and continues under a condition that
+        may vary."""
         found = []
         for node in descendants(body):
             if node.type not in ("return_statement", "break_statement", "continue_statement"):
@@ -237,9 +239,8 @@ class _Kernel:
         return found
 
     def _is_bound_of_position(self, condition) -> bool:
-        """Whether a condition compares a thread's position with a literal or with what a buffer
-        holds, as in `if (i >= n) return;`: some grids of some sizes have threads on either side.
-        """
+        """Returns true if a condition compares a thread's position with a literal or with an element of a buffer, as in
+        `if (i >= n) return;`: in some grids of some sizes threads diverge there."""
         condition = _without_parentheses(condition)
         if condition is None:
             return False
@@ -259,7 +260,8 @@ class _Kernel:
         return len(positions) == len(limits) == 1
 
     def _is_fixed(self, node) -> bool:
-        """Whether an expression is a number, or what a buffer or a constant holds for all threads."""
+        """Returns true if an expression is a number, or an element of a buffer or constant that is the same for all
+        threads."""
         node = _without_parentheses(node)
         if node.type in ("number_literal", "char_literal", "true", "false"):
             return True
@@ -274,7 +276,7 @@ class _Kernel:
     # ---- values ----------------------------------------------------------------------------------
 
     def _follow_variables(self) -> None:
-        """What each variable holds, until nothing changes any more."""
+        """Propagates values through variables up to a fixed point."""
         for _ in range(8):
             before = dict(self.values)
             for declaration in self.scopes.declarations:
@@ -291,7 +293,7 @@ class _Kernel:
         if _is_shared(declaration):
             return
         new = self._value(value) if value is not None else _UNIFORM
-        if is_again:  # what it holds depends on where
+        if is_again:  # the value depends on the position in the program
             new = min(new, _MAY)
             if self._is_under_difference(node):
                 new = _MAY
@@ -355,7 +357,8 @@ class _Kernel:
         return _MAY if any(self._value(a) for a in named) else _UNIFORM
 
     def _is_number_of_simdgroup(self, operator: str, right) -> bool:
-        """Whether an operation makes the number of a simdgroup of that of a thread, in groups of one dimension."""
+        """Returns true if an operation computes a simdgroup's index from a thread's index, in one-dimensional groups.
+        """
         number = integer_value(self.source.masked_text(right))
         if number is None:
             return False

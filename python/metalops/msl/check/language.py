@@ -1,4 +1,4 @@
-"""C++ that Metal leaves out: types, statements, specifiers, and what later versions add."""
+"""C++ that Metal leaves out: types, statements, specifiers, and features of later versions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CPP17 = rule("cpp17", "1.5", "if constexpr and the rest of C++17 need Metal 4.")
 STRING = rule("string-literal", "6.19", "String literals belong to os_log and to error reporting.")
 
 _ELEMENTS = "bool|char|uchar|short|ushort|int|uint|long|ulong|half|float|bfloat|size_t|ptrdiff_t"
-# Names that metal_stdlib may declare: an overload of the program's may call the library's.
+# Names that metal_stdlib may declare: an overload in the program may call the library's function.
 _LIBRARY_FUNCTION = r"\b[a-z]\w*(?=\s*[(,)])"
 _VECTOR_NAME = re.compile(rf"(?:packed_)?(?:{_ELEMENTS})(?:\d+)(?:x\d+)?$")
 _GOOD_VECTOR = re.compile(
@@ -55,7 +55,7 @@ _DOUBLE_NAME = re.compile(r"(?:packed_)?double(?:[1-4](?:x[1-4])?)?$")
 
 
 def check(checked: Checked) -> None:
-    """Finds what breaks the rules of this group."""
+    """Reports violations of the rules of this group."""
     group = _Language(checked)
     for node in descendants(checked.source.root):
         handler = group.handlers.get(node.type)
@@ -152,7 +152,7 @@ class _Language:
             )
 
     def _is_elsewhere(self, node) -> bool:
-        """Whether a name belongs to a namespace other than metal."""
+        """Returns true if a name belongs to a namespace other than metal."""
         parent = node.parent
         if parent.type != "qualified_identifier":
             return False
@@ -184,9 +184,8 @@ class _Language:
     # ---- functions -------------------------------------------------------------------------------
 
     def function_declarator(self, node) -> None:
-        """Pointers to functions that are kept. Apple's compiler takes them as template arguments
-        and as parameters of functions, where inlining dissolves them.
-        """
+        """Reports stored pointers to functions. Apple's compiler accepts them as template arguments and as parameters
+        of functions, where inlining dissolves them."""
         inner = node.child_by_field_name("declarator")
         if inner is None or inner.type not in (
             "parenthesized_declarator",
@@ -327,9 +326,8 @@ class _Language:
     # ---- strings ---------------------------------------------------------------------------------
 
     def string(self, node) -> None:
-        """Literals may be arguments of calls that log or report errors, initialisers of constant
-        char data, and messages of static_assert.
-        """
+        """Reports string literals, except arguments of calls that log or report errors, initialisers of constant char
+        data, and messages of static_assert."""
         outer = ancestor(
             node,
             "call_expression",
@@ -377,7 +375,7 @@ class _Language:
 
 
 def _declared_types(checked: Checked) -> set[str]:
-    """Names of types, aliases and template parameters that the program declares itself."""
+    """Returns the names of types, aliases and template parameters that the program declares itself."""
     names = {scope.name.split("<")[0] for scope in checked.program.classes}
     for query in (
         "(alias_declaration name: (type_identifier) @n)",
@@ -390,9 +388,8 @@ def _declared_types(checked: Checked) -> set[str]:
 
 
 class _Recursion:
-    """Cycles of calls. Only functions whose name has a single definition count, so that an overload
-    or another instance of a template is never taken for the caller.
-    """
+    """Finds recursion: cycles in the call graph. Only functions whose name has a single definition count, so that an
+    overload or another instance of a template is never mistaken for the caller."""
 
     def __init__(self, checked: Checked):
         self.checked = checked
@@ -408,10 +405,10 @@ class _Recursion:
             if name in types or name in library_words(_LIBRARY_FUNCTION):
                 continue
             if defined[0].stage is not None:
-                continue  # a call of that name means another function
+                continue  # a call of that name may mean another function
             if (
                 defined[0].declarator.type != "abstract_function_declarator"
-            ):  # of a conversion function
+            ):  # conversion functions are left out
                 self.functions[name] = defined[0]
         self.calls = {name: self._calls(f) for name, f in self.functions.items()}
 
@@ -457,9 +454,8 @@ class _Recursion:
         return found
 
     def _ends_after_one_step(self, function, call) -> bool:
-        """Whether a call is the reflection `if (x < 0) return f(-x);`, which Apple's compiler
-        unrolls: its argument cannot be negative again.
-        """
+        """Returns true if a call is the reflection `if (x < 0) return f(-x);`, which Apple's compiler unrolls: its
+        argument cannot be negative again."""
         text = self.checked.source.masked_text
         arguments = call.child_by_field_name("arguments").named_children
         if len(arguments) != 1 or arguments[0].type != "unary_expression":
@@ -476,7 +472,7 @@ class _Recursion:
         )
 
     def _path(self, start: str, goal: str) -> list[str] | None:
-        """Names of a chain of calls from one function to another, both included."""
+        """Returns the names of a chain of calls from one function to another, both included, or None."""
         waiting = [[start]]
         seen = {start}
         while waiting:

@@ -1,4 +1,4 @@
-"""What a C++ compiler says of a text, and to which place in the user's source it belongs."""
+"""Parses the messages of a C++ compiler, and maps them to positions in the user's source."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ _LINE = re.compile(
     r"(?P<file>[^\n:]+):(?P<line>\d+):(?P<column>\d+): +"
     r"(?:(?P<kind>(?:fatal )?error|warning|note): )?(?P<text>.*)"
 )
-# g++ says where an instance of a template comes from before the error, clang behind it.
+# g++ prints the instantiation backtrace of a template before the error, clang after it.
 _GNU_TRAIL = re.compile(r"required (?:from|by)|in .constexpr. expansion of")
 _CLANG_TRAIL = re.compile(r"in (?:instantiation|evaluation|call)|requested here|while substituting")
 
 
 @dataclass(frozen=True)
 class Message:
-    """An error: what it says, and the lines and columns of the compiled text that it may belong to,
-    the most exact first. Places in other files are left out. notes: what it says besides.
-    """
+    """An error: its text, and the lines and columns of the compiled text that it may belong to, the most exact first.
+    Positions in other files are left out. notes: the texts of its notes."""
 
     text: str
     places: tuple[tuple[int, int], ...]
@@ -29,9 +28,9 @@ class Message:
 
 
 def errors(output: str, file: str) -> list[Message]:
-    """The errors in a compiler's output about the text in `file`."""
+    """Returns the errors in a compiler's output about the text in `file`."""
     found: list[tuple[str, list[tuple[int, int]], list[str]]] = []
-    trail: list[tuple[int, int]] = []  # of g++, before the error
+    trail: list[tuple[int, int]] = []  # backtrace of g++, before the error
     for line in output.splitlines():
         match = _LINE.match(line)
         if match is None:
@@ -58,8 +57,7 @@ def place_of(
     position: Callable[[int, int], Position | None],
     is_wanted: Callable[[str], bool],
 ) -> Position | None:
-    """Where to report a message: at its first place in a file that is wanted, else at its first
-    place in any file; None where all of it is in generated text.
-    """
+    """Returns where to report a message: its first position in a wanted file, else its first position in any file; None
+    if all of it is in generated text."""
     places = [p for p in (position(*place) for place in message.places) if p is not None]
     return next((p for p in places if is_wanted(p.file)), places[0] if places else None)

@@ -1,4 +1,4 @@
-"""Words of the language: attributes that Metal does not have, and names that it keeps for itself."""
+"""Words of the language: attributes that Metal does not have, and reserved names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .rules import rule
 UNKNOWN = rule("unknown-attribute", "5.2", "An attribute is one of Metal's or of C++'s.")
 RESERVED = rule("reserved-word", "1.4", "No name is a keyword of C++ or of Metal.")
 
-# What a name is declared by, other than by a declarator.
+# Names that are declared other than by a declarator.
 _NAMED = (
     "[(struct_specifier name: (_) @n) (class_specifier name: (_) @n) (union_specifier name: (_) @n)"
     " (enum_specifier name: (_) @n) (enumerator name: (_) @n) (alias_declaration name: (_) @n)"
@@ -27,12 +27,12 @@ _DECLARED = (
     " (optional_parameter_declaration declarator: (_) @d) (for_range_loop declarator: (_) @d)"
     " (type_definition declarator: (_) @d)]"
 )
-# What stands behind a name and never behind a word that qualifies a type.
+# Tokens that follow a name and never a word that qualifies a type.
 _BEHIND_A_NAME = re.compile(r"\s*(?:[=;,\[.+\-/<>!|^?]|\)(?!\s*\w))")
 
 
 def check(checked: Checked) -> None:
-    """Finds what breaks the rules of this group."""
+    """Reports violations of the rules of this group."""
     _attributes(checked)
     _declared_names(checked)
     _blanked_words(checked)
@@ -65,13 +65,13 @@ def _declared_names(checked: Checked) -> None:
 
 
 def _blanked_words(checked: Checked) -> None:
-    """Address spaces and stages where a name would stand: the parser does not see them."""
+    """Reports address spaces and stages that stand where a name would: the parser does not see them."""
     text, masked = checked.source.text, checked.source.masked
     for word in checked.source.words:
         if word.text not in (*ADDRESS_SPACES, *STAGES) or not checked.wants(word.start):
             continue
         before = checked.source.previous_code(word.start)
-        # Behind parameters the word qualifies a member function: `T get() constant;`
+        # After parameters the word qualifies a member function: `T get() constant;`
         is_behind_type = before >= 0 and re.search(
             r"[\w>*&]$(?<!\bconst)(?<!\bvolatile)", masked[max(0, before - 9) : before + 1]
         )

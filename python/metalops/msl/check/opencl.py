@@ -1,7 +1,7 @@
 """A second opinion: clang's OpenCL C++ mode, whose address spaces and overload rules are Metal's.
 
-The source is read with a small metal_stdlib of ours (include/metal_opencl.h). What OpenCL writes in another way is
-rewritten first, and messages that only tell where the two languages differ are left out.
+The source is read with a small metal_stdlib of this package (include/metal_opencl.h). Constructs that OpenCL writes in
+another way are rewritten first, and messages that only reflect differences between the two languages are left out.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _FLAGS = [
     "-fdiagnostics-color=never",
     "-ferror-limit=0",
 ]
-# The same name in clang's words and in Metal's.
+# Names in clang's messages, with their Metal spelling.
 _NAMES = [
     (re.compile(r"'[^']*' \(aka ('[^']*')\)"), r"\1"),
     (re.compile(r"__global\b"), "device"),
@@ -74,9 +74,8 @@ _NUMBER = r"'(?:thread )?(?:const )?(?:u?char|u?short|u?int|u?long|half|float|bf
 
 @dataclass(frozen=True)
 class _Filter:
-    """Messages that only tell where the languages differ: their text, what a note about
-    a candidate says, and the difference.
-    """
+    """Messages that only reflect differences between the languages: their text, the text of a note about a candidate,
+    and the difference."""
 
     text: re.Pattern
     difference: str
@@ -133,7 +132,7 @@ _FILTERS = [
 
 
 def check(preprocessed: Preprocessed, is_wanted: Callable[[str], bool]) -> list[Finding]:
-    """What clang says of a source, in the user's terms; nothing without a clang that can read it."""
+    """Returns clang's findings about a source, in the user's terms; nothing without a clang that can read it."""
     command = find()
     if command is None:
         return []
@@ -162,9 +161,8 @@ _MATRIX = re.compile(r"(?:packed_|simdgroup_)?(?:half|float|bfloat)[2348]x[2348]
 
 
 def _is_left_out(text: str) -> bool:
-    """Whether a message is about what Metal has and our small metal_stdlib lacks (textures,
-    matrices, vec<bool, N>, bfloat where clang has none ...): what else is said of such a source may follow from it.
-    """
+    """Returns true if a message is about something that Metal has and this small metal_stdlib lacks (textures,
+    matrices, vec<bool, N>, bfloat where clang has none ...): other messages about such a source may follow from it."""
     if text == "invalid vector element type 'bool'":
         return True
     match = _UNKNOWN.match(text)
@@ -174,7 +172,7 @@ def _is_left_out(text: str) -> bool:
 
 
 def find() -> tuple[str, ...] | None:
-    """The command of a clang that reads our metal_stdlib, or None."""
+    """Returns the command of a clang that reads this metal_stdlib, or None."""
     return _find(os.environ.get("PATH", ""))
 
 
@@ -189,7 +187,7 @@ def _find(path: str) -> tuple[str, ...] | None:
 
 
 def _compile(command: tuple[str, ...], text: str) -> tuple[str, str]:
-    """What clang says of a text, and the name of the file that it stood in."""
+    """Returns clang's output for a text, and the name of the file that held it."""
     with tempfile.TemporaryDirectory(prefix="metalops") as folder:
         path = os.path.join(folder, "kernels.clcpp")
         with open(path, "w", encoding="latin-1") as stream:
@@ -213,7 +211,7 @@ _DIRECTIVE = re.compile(r"^[ \t]*#[^\n]*", re.MULTILINE)
 
 
 def _rewritten(source: Source, program: Program) -> tuple[str, list[tuple[int, int, bool]]]:
-    """The source as OpenCL C++ writes it, and the way back (see Emitted)."""
+    """Returns the source as OpenCL C++, and the map back to the source (see Emitted)."""
     edits = Edits(source.text)
     for directive in _DIRECTIVE.finditer(source.text):
         edits.blank(*directive.span())
@@ -234,7 +232,7 @@ def _rewritten(source: Source, program: Program) -> tuple[str, list[tuple[int, i
 
 
 def _function_constants(source: Source, program: Program, edits: Edits) -> None:
-    """Gives function constants a value, which OpenCL asks of every constant."""
+    """Gives function constants a value, which OpenCL requires of every constant."""
     for node, _, head in program.declarations:
         names = {a.name for a in source.attributes_in(head, node.end_byte)}
         if "function_constant" in names:
@@ -243,9 +241,8 @@ def _function_constants(source: Source, program: Program, edits: Edits) -> None:
 
 
 def _threadgroup_variables(source: Source, program: Program, edits: Edits) -> None:
-    """Makes them references: OpenCL has such variables in the outermost block of what it calls a
-    kernel, which can be no template.
-    """
+    """Makes threadgroup variables references: OpenCL allows such variables only in the outermost block of a kernel,
+    which cannot be a template."""
     for kernel in program.kernels:
         by_declaration: dict[int, list] = {}
         for variable in kernel.threadgroup_variables:

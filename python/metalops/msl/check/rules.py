@@ -1,7 +1,6 @@
-"""The registry of rules: each has a name, the section of the Metal Shading Language Specification
-it comes from (numbered as in versions 3.1 and 3.2), and one sentence that says what it asks for. A
-module of this package registers the rules of its group and finds what breaks them.
-"""
+"""The registry of rules: each has a name, the section of the Metal Shading Language Specification that it comes from
+(numbered as in versions 3.1 and 3.2), and one sentence with its requirement. Each module of this package registers the
+rules of its group and finds violations."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule. is_suspicion: its findings are warnings, wrong for some programs."""
+    """One rule. is_suspicion: true if its findings are warnings, which are wrong for some programs."""
 
     name: str
     section: str

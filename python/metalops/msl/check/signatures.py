@@ -1,6 +1,5 @@
-"""Kernel functions: results, names, arguments, attributes, and how much threadgroup memory they
-declare.
-"""
+"""Rules about kernel functions: results, names, arguments, attributes, and the amount of threadgroup memory that they
+declare."""
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ _INDEX_TYPES = re.compile(
 
 
 def check(checked: Checked) -> None:
-    """Finds what breaks the rules of this group."""
+    """Reports violations of the rules of this group."""
     types = Types(checked.source, checked.program)
     constants = Constants(checked, types)
     for function in checked.program.functions:
@@ -253,7 +252,7 @@ def _is_handle(name: str) -> bool:
 
 
 def _names(checked: Checked) -> None:
-    """Kernels of one library that have the same name."""
+    """Reports kernels of one library that have the same name."""
     seen: dict[str, object] = {}
     for instance in checked.program.instances:
         first = seen.setdefault(instance.name, instance)
@@ -265,7 +264,7 @@ def _names(checked: Checked) -> None:
             and not kernel.template_headers
             and instance.kernel.host_name is None
         ):
-            continue  # said by _overloads
+            continue  # reported by _overloads
         attributes = checked.source.attributes_in(instance.offset, instance.expression[1])
         if not kernel.template_headers:
             attributes += kernel.attributes
@@ -279,7 +278,7 @@ def _names(checked: Checked) -> None:
 
 
 def _instantiations(checked: Checked, types: Types) -> None:
-    """Explicit instantiations whose parameter list is not that of any template of the name."""
+    """Reports explicit instantiations whose parameter list fits no template of the name."""
     templates: dict[str, list] = {}
     for kernel in checked.program.kernels:
         if kernel.function.template_headers:
@@ -304,7 +303,7 @@ def _instantiations(checked: Checked, types: Types) -> None:
 
 
 def _duplicates(checked: Checked) -> None:
-    """Explicit instantiations of the same function, under whatever host names."""
+    """Reports repeated explicit instantiations of one function, under any host names."""
     seen: dict[tuple, object] = {}
     for instance in checked.program.instances:
         function = instance.kernel.function
@@ -330,7 +329,7 @@ def _duplicates(checked: Checked) -> None:
 
 
 def _difference(given, wanted) -> tuple | None:
-    """(place, sentence) where two parameter lists differ in number or in address spaces."""
+    """Returns (place, sentence) if two parameter lists differ in number or in address spaces."""
     if len(given) != len(wanted):
         return None, (
             f"the template has {len(wanted)} parameters and not {len(given)}; repeat them all, "
@@ -358,7 +357,7 @@ def _calls(checked: Checked) -> None:
             if c.type != "comment"
         ]
         if checked.text(name) in others or len(arguments) != kernels[checked.text(name)]:
-            continue  # perhaps a function of metal_stdlib
+            continue  # may be a function of metal_stdlib
         if (
             ancestor(node, "function_definition") is not None
             and ancestor(node, "template_instantiation") is None
@@ -373,7 +372,7 @@ def _calls(checked: Checked) -> None:
 
 
 def _overloads(checked: Checked, types: Types) -> None:
-    """Kernels of one name, and functions that are defined twice with the same parameters."""
+    """Reports kernels of one name, and functions that are defined twice with the same parameters."""
     kernels: dict[tuple, object] = {}
     definitions: dict[tuple, object] = {}
     for function in checked.program.functions:
@@ -397,7 +396,7 @@ def _overloads(checked: Checked, types: Types) -> None:
         if function.in_class or function.template_headers or function.stage is not None:
             continue
         if function.name in ("operator()", "operator[]", "operator=", "operator->"):
-            continue  # a member, of a class that the parser did not see
+            continue  # a member of a class that the parser did not recognise
         signature = tuple(
             _signature(checked, declared.type)
             for _, _, declared in types.parameters(function.declarator)
@@ -417,7 +416,7 @@ def _overloads(checked: Checked, types: Types) -> None:
 
 
 def _signature(checked: Checked, type_) -> str | None:
-    """A parameter type without what makes no overload: qualifiers of the parameter itself."""
+    """Returns a parameter type without qualifiers of the parameter itself, which do not distinguish overloads."""
     if type_.kind in ("pointer", "array", "reference"):
         inner = _signature(checked, type_.target)
         if inner is None:
@@ -429,7 +428,7 @@ def _signature(checked: Checked, type_) -> str | None:
 
 
 def _memory(checked: Checked, constants: Constants, kernel: Kernel) -> None:
-    """Adds up threadgroup variables, for each instance of a template."""
+    """Checks the total size of threadgroup variables, for each instance of a template."""
     if not kernel.threadgroup_variables:
         return
     instances = [i for i in checked.program.instances if i.kernel is kernel] or [None]

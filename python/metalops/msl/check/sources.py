@@ -1,6 +1,5 @@
-"""Which files a check is about: Metal files below folders, headers that hold Metal code, and what
-is somebody else's.
-"""
+"""The files to check: Metal files below folders, headers that hold Metal code, and headers of others, which are left
+out."""
 
 from __future__ import annotations
 
@@ -23,9 +22,8 @@ _HOST_HEADER = re.compile(
 
 
 def metal_files(paths: list[str]) -> list[str]:
-    """The files that PATHs name: a file itself, and below a folder every .metal file and every
-    header that holds Metal code and nothing of the host's. Raises FileNotFoundError, also for a folder without any.
-    """
+    """Returns the files that PATHs name: a file itself, and below a folder every .metal file and every header that
+    holds Metal code and no host code. Raises FileNotFoundError, also for a folder without any."""
     found: dict[str, None] = {}
     for path in paths:
         if os.path.isfile(path):
@@ -46,7 +44,7 @@ def metal_files(paths: list[str]) -> list[str]:
 
 
 def holds_metal(header: str) -> bool:
-    """Whether a header is written in Metal, judging by what it includes and by address spaces."""
+    """Returns true if a header is written in Metal, judging by its includes and by address spaces."""
     with open(header, encoding="utf-8", errors="replace") as stream:
         text = stream.read()
     return bool(_METAL_HEADER.search(text)) and not _HOST_HEADER.search(text)
@@ -54,7 +52,8 @@ def holds_metal(header: str) -> bool:
 
 @functools.cache
 def library_words(pattern: str) -> frozenset[str]:
-    """What matches the regular expression in the headers that kernels are compiled with on the software device."""
+    """Returns the matches of a regular expression in the headers that kernels are compiled with on the software device.
+    """
     words: set[str] = set()
     for folder in ("msl", "msl/host"):
         for file in glob.glob(os.path.join(HEADERS, folder, "*.h")):
@@ -64,9 +63,8 @@ def library_words(pattern: str) -> frozenset[str]:
 
 
 class Wanted:
-    """Whether findings in a file are wanted: in the files that were named, and in the user's own
-    headers, but not in torch's, metalops' or the standard library's unless they were named.
-    """
+    """Decides if findings in a file are wanted: in the files that were named, and in the user's own headers, but not in
+    torch's, metalops' or the standard library's unless they were named."""
 
     def __init__(self, files: list[str]):
         self.named = {os.path.realpath(f) for f in files}

@@ -1,6 +1,5 @@
-"""Metal 4's tensors: names that a version of the language has not, numbers of threads, and code that knows where the elements
-of cooperative tensors are, which differs between generations of GPUs and may change with any of them.
-"""
+"""Rules about Metal 4's tensors: names that a version of the language does not have, numbers of threads, and code that
+assumes a layout of cooperative tensors, which differs between generations of GPUs and may change with any of them."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ CONVERSION = rule(
 
 _COOPERATIVE = re.compile(r"\bget_\w*cooperative_tensor\b|\bcooperative_tensor(?:_\w+_t)?\b")
 _CONVERTS = re.compile(r"get_(left|right)_input_cooperative_tensor$")
-# What tells where elements are, or reads one.
+# Methods that return the position of an element, or read an element by its position.
 _TELLING = {"get_multidimensional_index", "is_valid_element", "get", "map_iterator"}
 _LANES = re.compile(r"\b__metal_get_thread_index_in_(?:simdgroup|threadgroup|quadgroup)\b")
 _NO_LANE = ("simdgroup_index_in_threadgroup", "quadgroup_index_in_threadgroup")
@@ -55,7 +54,7 @@ _LANE, _SLOT = 1, 2
 
 
 def check(checked: Checked) -> None:
-    """Finds what breaks the rules of this group."""
+    """Reports violations of the rules of this group."""
     program = checked.program
     for name, offset, first in newer_names(program, checked.language):
         checked.report(
@@ -107,7 +106,7 @@ def _threads(checked: Checked, kernel) -> None:
 
 
 class _Function:
-    """What a function does with the elements of cooperative tensors."""
+    """Follows how a function accesses the elements of cooperative tensors."""
 
     def __init__(self, checked: Checked, function, lane_parameters, lane_functions):
         self.checked = checked
@@ -116,7 +115,7 @@ class _Function:
         self.scopes = checked.calls.scopes_around(function.body)
         self.lane_functions = lane_functions
         self.cooperative = {d for d in self.scopes.declarations if self._is_cooperative(d)}
-        # Of what each variable is made: lanes, slots.
+        # Bits that say if a variable is computed from lanes, from slots, or from both.
         self.made_of: dict[Declaration, int] = {
             d: _LANE
             for d in self.scopes.declarations
@@ -166,7 +165,8 @@ class _Function:
     # ---- capacities ------------------------------------------------------------------------------
 
     def _capacity(self, index, loops: set) -> None:
-        """index: of an element. loops: whose conditions were looked at."""
+        """Reports element indices that assume a capacity. index: of an element. loops: the loops whose conditions have
+        been checked."""
         if index.type == "number_literal":
             self.checked.report(
                 CAPACITY,
@@ -194,7 +194,7 @@ class _Function:
                     )
 
     def _is_constant(self, node) -> bool:
-        """Whether an expression is made of numbers and of constants that do not come from a capacity."""
+        """Returns true if an expression consists of numbers and of constants that do not come from a capacity."""
         if node.type == "call_expression" or "get_capacity" in self.source.masked_text(node):
             return False
         for name in descendants(node):
@@ -254,7 +254,7 @@ class _Function:
         found = 0
         for index in indices:
             if "get_capacity" in self.source.masked_text(index):
-                return  # as many places for each thread, wherever its elements are
+                return  # reserves that many elements for each thread, whatever the layout
             found |= self._made_of(index)
         if found == _LANE | _SLOT:
             self.checked.report(

@@ -1,9 +1,8 @@
 """Types of declarations and expressions, as far as address spaces need them.
 
-A pointer or reference in Metal names its address space where it is declared, so most spaces can be
-read off the source without instantiating templates. What cannot be read off (auto without an
-initialiser that can be followed, a template parameter that may stand for a pointer, a member of an
-unknown class) is None, and None breaks no rule.
+A pointer or reference in Metal names its address space where it is declared, so most spaces can be read off the source
+without instantiating templates. Types that cannot be read off (auto without an initialiser that can be followed, a
+template parameter that may stand for a pointer, a member of an unknown class) are None, and None breaks no rule.
 """
 
 from __future__ import annotations
@@ -39,10 +38,9 @@ _KNOWN_BUILTIN = re.compile(
 
 @dataclass(frozen=True)
 class Type:
-    """kind: "pointer", "reference", "array" or "value". space: where an object of this type lies,
-    None if that is not said. name: of a value's class or builtin type. is_open: a value whose type
-    may itself be a pointer or reference. is_const: of the object.
-    """
+    """A type. kind: "pointer", "reference", "array" or "value". space: the address space of an object of this type,
+    None if it is not named. name: of a value's class or builtin type. is_open: true for a value whose type may itself
+    be a pointer or reference. is_const: true if the object is const."""
 
     kind: str
     space: str | None = None
@@ -55,7 +53,7 @@ class Type:
         return replace(self, space=space)
 
     def written(self) -> str:
-        """How a user would write it."""
+        """Returns the type as a user would write it."""
         if self.kind in ("pointer", "reference"):
             return f"{self.target.written()}{'*' if self.kind == 'pointer' else '&'}"
         if self.kind == "array":
@@ -65,9 +63,7 @@ class Type:
 
 @dataclass(frozen=True)
 class Declared:
-    """One declarator's type and where its parts stand: (node, type) of each pointer and reference
-    level.
-    """
+    """One declarator's type, with the nodes of its parts: (node, type) of each pointer and reference level."""
 
     type: Type
     levels: tuple[tuple[object, Type], ...]
@@ -129,13 +125,13 @@ class Types:
             self.aliases[name] = self.declared(start, type_node, declarator, node.end_byte).type
 
     def is_template_parameter(self, name: str) -> bool:
-        """Whether some template has a type parameter of that name."""
+        """Returns true if some template has a type parameter of that name."""
         return name in self._parameters
 
     # ---- from syntax to types --------------------------------------------------------------------
 
     def described(self, node) -> Declared:
-        """The type of a type_descriptor: of a cast, an alias, a template argument."""
+        """Returns the type of a type_descriptor: of a cast, an alias, a template argument."""
         start = self.source.previous_code(node.start_byte) + 1
         end = self.source.next_code(node.end_byte)
         return self.declared(
@@ -143,9 +139,8 @@ class Types:
         )
 
     def declared(self, start: int, type_node, declarator, end: int) -> Declared:
-        """The type of what a declarator declares. start: where its declaration begins, blanked
-        words included; end: past the declarator.
-        """
+        """Returns the type that a declarator declares. start: where its declaration begins, blanked words included;
+        end: past the declarator."""
         while declarator is not None and declarator.type == "init_declarator":
             declarator = declarator.child_by_field_name("declarator")
         limit = declarator.start_byte if declarator is not None else end
@@ -197,7 +192,7 @@ class Types:
         ]
         spaces = [w for w in words if w in DATA_SPACES]
         others = [w for w in words if w not in DATA_SPACES and w not in ("coherent",)]
-        # Of two words, as in `thread const device T*`, thread is the one that says nothing.
+        # Of the two words in `thread const device T*`, thread is the redundant one.
         space = next((w for w in others + spaces if w != "thread"), spaces[0] if spaces else None)
         text = masked or self.source.masked[start:end]
         return space, bool(re.search(r"\b(?:const|constexpr)\b", text))
@@ -223,9 +218,7 @@ class Types:
     # ---- members ---------------------------------------------------------------------------------
 
     def field(self, class_name: str, name: str) -> Type | None:
-        """The declared type of a data member; None where the class or the member is not known for
-        sure.
-        """
+        """Returns the declared type of a data member; None unless the class and the member are known for certain."""
         bare = class_name.split("<")[0].strip().removeprefix("struct ")
         if len(self.classes.get(bare, ())) != 1:
             return None
@@ -250,7 +243,7 @@ class Types:
         return fields
 
     def parameters(self, function) -> list[tuple[object, int, Declared]]:
-        """(node, start, type) of each parameter of a function declarator."""
+        """Returns (node, start, type) of each parameter of a function declarator."""
         found = []
         for node, start, end in parameter_ranges(function.child_by_field_name("parameters")):
             if node.type not in (

@@ -1,1 +1,1 @@
-"""What of the rewriting every target needs: Metal source becomes C++ by edits on exact ranges of the syntax tree."""
+"""Rewriting that every target needs: Metal source becomes C++ by edits on exact ranges of the syntax tree."""

@@ -1,4 +1,4 @@
-"""Functions that stand for the swizzles of a program (include/msl/rewrite.h)."""
+"""Accessor functions for the swizzles of a program (include/msl/rewrite.h)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _COMPONENTS = {"x": 0, "y": 1, "z": 2, "w": 3, "r": 0, "g": 1, "b": 2, "a": 3}
 
 
 def accessors(swizzles: set[str]) -> str:
-    """Their definitions, of the names that a program uses."""
+    """Returns the definitions of the accessors for the names that a program uses."""
     if not swizzles:
         return ""
     lines = []

@@ -1,7 +1,7 @@
 """Erases address spaces.
 
-`device`, `thread` and `threadgroup` go; `constant` becomes `const` where its type is not const
-already, on methods too. Columns stay.
+`device`, `thread` and `threadgroup` are blanked; `constant` becomes `const` unless its type is const already, on
+methods, too. Columns are kept.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class AddressSpaces:
                 self.edits.replace(word.start, word.end, "const   ")
 
     def _constructor_qualifiers(self) -> set[int]:
-        """Where `constant` stands behind a constructor, which cannot be const."""
+        """Returns the offsets of `constant` after a constructor, which cannot be const."""
         found = set()
         for function in self.program.functions:
             if not function.in_class:
@@ -42,7 +42,7 @@ class AddressSpaces:
         return found
 
     def _is_doubled(self, word) -> bool:
-        """Whether the type that `constant` qualifies is const by another word at the same level."""
+        """Returns true if another word at the same level makes the type const that `constant` qualifies."""
         text, masked = self.source.text, self.source.masked
         start = _specifiers_before(masked, word.start)
         if re.search(r"\b(?:const|constant)\b", _without_brackets(text[start : word.start])):
@@ -59,7 +59,7 @@ def _without_brackets(text: str) -> str:
 
 
 def _specifiers_before(text: str, position: int) -> int:
-    """Start of the declaration specifiers that end at `position`."""
+    """Returns the start of the declaration specifiers that end at `position`."""
     depth = 0
     while position > 0:
         c = text[position - 1]
@@ -74,7 +74,7 @@ def _specifiers_before(text: str, position: int) -> int:
 
 
 def _specifiers_after(text: str, position: int) -> int:
-    """End of the declaration specifiers that begin at `position`."""
+    """Returns the end of the declaration specifiers that begin at `position`."""
     depth = 0
     while position < len(text):
         c = text[position]

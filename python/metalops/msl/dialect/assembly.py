@@ -1,6 +1,5 @@
-"""What stands around the rewriting of a program for every target: reading it, saying in terms of the source what is wrong,
-and putting the emitted text together.
-"""
+"""The frame around the rewriting of a program, for every target: reads the program, reports errors in terms of the
+source, and assembles the emitted text."""
 
 from __future__ import annotations
 
@@ -23,9 +22,7 @@ _LINE_DIRECTIVE = re.compile(r"(?m)^#.*$")
 
 @dataclass
 class Piece:
-    """Some emitted text, and the offset in the source that errors in it are about (None: none in
-    particular).
-    """
+    """Some emitted text, and the offset in the source that errors in it refer to (None: no particular one)."""
 
     text: str
     offset: int | None
@@ -33,7 +30,7 @@ class Piece:
 
 @contextlib.contextmanager
 def errors_at(lines: LineMap) -> Iterator[None]:
-    """Turns a ProgramError of the block into the SyntaxError that users see."""
+    """Turns a ProgramError in the block into the SyntaxError that users see."""
     try:
         yield
     except ProgramError as error:
@@ -52,10 +49,10 @@ def errors_at(lines: LineMap) -> Iterator[None]:
 
 
 def read_program(preprocessed: Preprocessed, only: Collection[str]) -> Program:
-    """The program of a source, with the kernels named in `only` (none: all).
+    """Returns the program of a source, with the kernels named in `only` (none: all).
 
-    Raises ProgramError for what Metal forbids and C++ compilers would not notice, ValueError for kernels that are not
-    there.
+    Raises ProgramError for constructs that Metal forbids and C++ compilers would accept, ValueError for unknown
+    kernels.
     """
     for breach in confinement.breaches(preprocessed.text):
         raise ProgramError(breach.message, breach.offset)
@@ -74,7 +71,7 @@ def read_program(preprocessed: Preprocessed, only: Collection[str]) -> Program:
 
 
 def parameter_types(rewritten: Rewritten, parameters) -> list[str]:
-    """The types, as emitted, of a list of parameters."""
+    """Returns the types of a list of parameters, as emitted."""
     types = []
     for node, start, end in parameter_ranges(parameters):
         if rewritten.program.source.masked_text(node).strip() == "void":
@@ -97,7 +94,8 @@ def assemble(
     pieces: Iterable[Piece],
     lines: LineMap,
 ) -> tuple[str, list[tuple[int, int, bool]], int]:
-    """The whole text, its runs (see Emitted), and where the user's code ends. body, runs: of the edited program."""
+    """Returns the whole text, its runs (see Emitted), and where the user's code ends. body, runs: of the edited
+    program."""
     text = [head, body, "\n}\n"]
     all_runs = [(0, -1, False)]
     all_runs += [(len(head) + at, there, copied) for at, there, copied in runs]

@@ -1,6 +1,4 @@
-"""Removes definitions that differ from an earlier one only by address space, which C++ would
-refuse.
-"""
+"""Removes definitions that differ from an earlier one only by address space, which C++ would reject."""
 
 from __future__ import annotations
 
@@ -10,13 +8,13 @@ from ..analysis.program import declared_identifier, name_of, parameter_ranges
 
 
 def remove_duplicates(rewritten) -> None:
-    """Runs last: what earlier steps made of the declarations is what is compared."""
+    """Removes duplicates. Runs last: it compares the declarations as earlier steps have rewritten them."""
     program = rewritten.program
     keys = _Keys(program.source, rewritten.edits)
     seen: set[tuple] = set()
     for scope in program.classes:
         if "<" not in scope.name:
-            continue  # only specialisations have arguments to differ by
+            continue  # only specialisations have arguments that may differ by address space
         key = (scope.path, keys.of_class(scope))
         if key in seen:
             rewritten.remove(scope.head, scope.node, scope.end)
@@ -34,7 +32,7 @@ def remove_duplicates(rewritten) -> None:
 
 
 def _scope_of(program, function) -> tuple:
-    """The namespaces of a function, and the very class body that it is a member of."""
+    """Returns the namespaces of a function, and the very class body that it is a member of."""
     if not function.in_class:
         return function.path
     inside = [
@@ -46,9 +44,7 @@ def _scope_of(program, function) -> tuple:
 
 
 class _Keys:
-    """What tells two definitions apart once address spaces are erased: names of parameters do not
-    count.
-    """
+    """Keys that identify definitions once address spaces are erased: names of parameters do not count."""
 
     def __init__(self, source, edits):
         self.source = source
@@ -78,7 +74,7 @@ class _Keys:
         return " ".join(renamed.get(t, t) for t in tokens)
 
     def _template(self, headers) -> tuple[str, dict[str, str]]:
-        """The template headers, with parameters called by their position, and those names."""
+        """Returns the template headers, with parameters named by their position, and the map to those names."""
         renamed: dict[str, str] = {}
         for header in headers:
             for node, _, _ in parameter_ranges(header):
@@ -106,7 +102,7 @@ class _Keys:
         return f"{before} {self._text(identifier.end_byte, end, renamed)}".rstrip("= ")
 
     def _returned(self, function, renamed: dict[str, str]) -> str:
-        """The return type of a function template, which is part of its signature."""
+        """Returns the return type of a function template, which is part of its signature."""
         if not function.template_headers:
             return ""
         start = max(function.node.start_byte, function.template_headers[-1].end_byte)

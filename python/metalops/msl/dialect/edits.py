@@ -1,8 +1,7 @@
-"""Edits of a text by exact ranges, applied all at once, with a map from the result back to the
-source.
+"""Edits of a text by exact ranges, applied all at once, with a map from the result back to the source.
 
-Replacements keep the number of lines: a removed line break is put back, so that emitted code has
-the lines of the source it came from.
+Replacements keep the number of lines: a removed line break is put back, so that emitted code has the lines of the
+source it came from.
 """
 
 from __future__ import annotations
@@ -44,45 +43,42 @@ class Edits:
 
     @contextlib.contextmanager
     def layer(self, name: str) -> Iterator[None]:
-        """What is edited inside belongs to this layer, which apply() can leave out."""
+        """Assigns the edits made inside to this layer, which apply() can leave out."""
         before, self._layer = self._layer, name
         yield
         self._layer = before
 
     def replace(self, start: int, end: int, text: str) -> None:
-        """Puts `text` for the range; edits inside the range are dropped when it is applied."""
+        """Replaces the range with `text`; edits inside the range are dropped when it is applied."""
         breaks = self.text.count("\n", start, end) - text.count("\n")
         self._add(start, _REPLACE, -end, end, text + "\n" * max(0, breaks))
 
     def blank(self, start: int, end: int) -> None:
-        """Puts spaces for the range, so that columns stay."""
+        """Replaces the range with spaces, so that columns are kept."""
         self.replace(start, end, "".join(c if c == "\n" else " " for c in self.text[start:end]))
 
     def erase(self, start: int, end: int) -> None:
         self.replace(start, end, "")
 
     def wrap(self, start: int, end: int, before: str, after: str) -> None:
-        """Puts `before` and `after` around the range; ranges may nest. Of equal ranges the later
-        one encloses the earlier.
-        """
+        """Puts `before` and `after` around the range; ranges may nest. Of equal ranges the later one encloses the
+        earlier."""
         self._add(start, _OPEN, -end, start, before, -len(self._events))
         if after:
             self._add(end, _CLOSE, -start, end, after)
 
     def insert(self, position: int, text: str) -> None:
-        """Puts `text` before the character at `position`, after what closes there."""
+        """Inserts `text` before the character at `position`, after everything that closes there."""
         self._add(position, _OPEN, position, position, text)
 
     def append(self, position: int, text: str | Mapped) -> None:
-        """Puts `text` at `position`, after what closes there. A range that ends or begins there
-        does not include it.
-        """
+        """Inserts `text` at `position`, after everything that closes there. A range that ends or begins there does not
+        include it."""
         self._add(position, _APPEND, 0, position, text)
 
     def _add(self, position: int, kind: int, order: int, end: int, text: str, rank=None) -> None:
-        """Events at one position are applied by kind, then order, then rank: by default the order in
-        which they were added.
-        """
+        """Adds an event. Events at one position are applied by kind, then order, then rank: by default the order in
+        which they were added."""
         self._events.append(
             (
                 position,
@@ -103,10 +99,10 @@ class Edits:
         replaced: Sequence[tuple[int, int, str]] = (),
         without: str | None = None,
     ) -> tuple[str, list[tuple[int, int, bool]]]:
-        """The edited range, and a list of runs: (offset in the result, in the source, is it
+        """Returns the edited range, and a list of runs: (offset in the result, offset in the source, true if it is
         copied).
 
-        replaced: (start, end, text) of further replacements. without: a layer that is left out.
+        replaced: (start, end, text) of further replacements. without: a layer to leave out.
         """
         if not self._sorted:
             self._events.sort(key=lambda e: (e[0], e[1], e[2], e[5]))
@@ -130,7 +126,7 @@ class Edits:
             if layer and layer == without:
                 continue
             if kind == _OPEN and event_position in ends and -order < ends[event_position]:
-                continue  # belongs to what is replaced
+                continue  # belongs to replaced text
             if event_position < position:
                 continue  # inside a replaced range
             if kind <= _APPEND and event_position == start:

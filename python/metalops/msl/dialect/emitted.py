@@ -1,6 +1,5 @@
-"""C++ that stands for a Metal source, and the way back from the one to the other: what a compiler reports can be said
-in terms of the user's source.
-"""
+"""C++ emitted for a Metal source, and the map from the one to the other, so that a compiler's messages can be reported
+in terms of the user's source."""
 
 from __future__ import annotations
 
@@ -16,13 +15,11 @@ class Emitted:
 
     text: str
     lines: LineMap
-    # (offset here, offset there, copied); -1 for what nothing of the user's stands behind
+    # (offset here, offset in the source, copied); -1 for generated text without a source
     runs: list[tuple[int, int, bool]] = field(default_factory=list)
 
     def source_offset(self, offset: int) -> int | None:
-        """The offset in the preprocessed source behind an offset of the emitted text; None where
-        there is none.
-        """
+        """Returns the offset in the preprocessed source of an offset of the emitted text; None for generated text."""
         index = bisect.bisect_right(self.runs, offset, key=lambda r: r[0]) - 1
         if index < 0 or self.runs[index][1] < 0:
             return None
@@ -30,7 +27,7 @@ class Emitted:
         return source + (offset - start if copied else 0)
 
     def _offset(self, line: int, column: int) -> int | None:
-        """The offset of a line and column (from 1, in bytes) of the emitted text."""
+        """Returns the offset of a line and column (from 1, in bytes) of the emitted text."""
         if not hasattr(self, "_starts"):
             self._starts = [0]
             for text in self.text.split("\n"):
@@ -38,15 +35,14 @@ class Emitted:
         return self._starts[line - 1] + max(column, 1) - 1 if 0 < line < len(self._starts) else None
 
     def position(self, line: int, column: int) -> Position | None:
-        """The user's position behind a line and column (from 1, in bytes) of the emitted text."""
+        """Returns the user's position of a line and column (from 1, in bytes) of the emitted text, or None."""
         offset = self._offset(line, column)
         offset = None if offset is None else self.source_offset(offset)
         return None if offset is None else self.lines.position(offset)
 
     def position_before(self, line: int, column: int) -> Position | None:
-        """The user's last position before a line and column of the emitted text that nothing of the user's stands
-        behind: what is missing at the end of the user's text is noticed only in what follows it.
-        """
+        """Returns the user's last position before a line and column of generated text: a token that is missing at the
+        end of the user's text is noticed only in the text that follows it."""
         offset = self._offset(line, column)
         if offset is None:
             return None
@@ -59,9 +55,7 @@ class Emitted:
         return self.lines.position(before[-1][1] + max(len(written) - 1, 0))
 
     def without_markers(self) -> str:
-        """The text with line markers blanked, so that compilers report lines and columns of the
-        text itself.
-        """
+        """Returns the text with line markers blanked, so that compilers report lines and columns of the text itself."""
         return "\n".join(
             " " * len(line) if line.startswith("# ") else line for line in self.text.split("\n")
         )

@@ -1,6 +1,5 @@
-"""Expressions that mean something else in C++: literals, names of the global namespace, swizzles,
-shifts, integer division, conditional expressions of half and bfloat.
-"""
+"""Rewrites expressions whose meaning differs in C++: literals, names of the global namespace, swizzles, shifts, integer
+division, conditional expressions of half and bfloat."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ _NEVER_SMALL = re.compile(
     r"|true|false|nullptr|\"[^\"]*\"|'[^']*'|&[^&].*)[)\s]*$",
     re.DOTALL,
 )
-_LAMBDA = re.compile(r"\[[&=\w\s]*\]\s*\(")  # cannot stand in decltype
+_LAMBDA = re.compile(r"\[[&=\w\s]*\]\s*\(")  # not allowed in decltype
 _FUNCTIONS = {
     "<<": "shift_left",
     ">>": "shift_right",
@@ -70,7 +69,7 @@ class Expressions:
             self.edits.replace(literal.start, literal.end, f"{names.PROGRAM}::{kind}({digits})")
 
     def _global_names(self) -> None:
-        """`::x` becomes `::msl::x`."""
+        """Rewrites `::x` as `::msl::x`."""
         masked = self.source.masked
         for match in re.finditer(r"::", masked):
             before = self.source.previous_code(match.start())
@@ -124,7 +123,8 @@ class Expressions:
         return parent.type == "update_expression"
 
     def _arithmetic(self) -> None:
-        """Shift counts are taken modulo the width, and integer division does not trap."""
+        """Rewrites shifts, so that counts are taken modulo the width, and integer division, so that it does not trap.
+        """
         masked = self.source.masked
         for match in _ARITHMETIC.finditer(masked):
             operator = match.group()
@@ -146,7 +146,7 @@ class Expressions:
             self.edits.replace(match.start(), match.end(), ",")
 
     def _is_plain_operand(self, node, operator: str) -> bool:
-        """Whether the right operand needs no care: a literal in range, or a floating value."""
+        """Returns true if the right operand needs no rewriting: a literal in range, or a floating value."""
         while node.type == "parenthesized_expression" and node.named_child_count == 1:
             node = node.named_children[0]
         text = self.source.masked_text(node)
@@ -174,7 +174,7 @@ class Expressions:
         return node.parent is not None and node.parent.type in ("bitfield_clause", "enumerator")
 
     def _types_of_variables(self) -> None:
-        """`decltype(x)`, where a target keeps `x` elsewhere and makes a reference of its name."""
+        """Rewrites `decltype(x)` for targets that keep `x` elsewhere and make its name a reference."""
         if self.source.identifiers.isdisjoint(SYNCHRONISING):
             return
         for node in self.source.find("(decltype . (identifier) .) @d"):
@@ -185,23 +185,22 @@ class Expressions:
                 self.edits.wrap(node.start_byte, node.end_byte, text, ">")
 
     def _conditional_arms(self) -> None:
-        """`c ? a : b` where one side is half or bfloat: classes that convert to numbers and back,
-        so that C++ would not choose between the arms' types. Each arm is cast to the type that
-        Metal gives the whole, or to its own where that is no number.
-        """
-        # Literals end with their suffix, which the syntax tree does not know.
+        """Rewrites `c ? a : b` where one side is half or bfloat: these are classes that convert to numbers and back, so
+        that C++ could not choose between the arms' types. Each arm is cast to the type that Metal gives the whole
+        expression, or to its own type if that is no number."""
+        # Literals end with their suffix, which the syntax tree does not include.
         ends = {
             literal.start + len(literal.digits): literal.end for literal in self.source.literals
         }
         inner = set()
         nodes = [c for c in self.source.find("(conditional_expression) @c") if not c.has_error]
-        for node in nodes:  # the outermost of a chain stands for all of it
+        for node in nodes:  # the outermost expression of a chain stands for all of it
             inner.update(
                 (arm.start_byte, arm.end_byte)
                 for arm in map(_without_parentheses, _arms(node))
                 if arm.type == "conditional_expression"
             )
-        for node in reversed(nodes):  # what is inside first, because its text is copied
+        for node in reversed(nodes):  # inner expressions first, because their text is copied
             if (node.start_byte, node.end_byte) in inner:
                 continue
             leaves = list(_leaves(node))
@@ -218,7 +217,7 @@ class Expressions:
                 self.edits.wrap(*arm, f"static_cast<{names.SUPPORT}::arm<{all_types}>>(", ")")
 
     def _is_bit_field(self, node) -> bool:
-        """Whether this may be a bit-field, to which no reference can be made."""
+        """Returns true if this may be a bit-field, to which no reference can bind."""
         if self._bit_fields is None:
             self._bit_fields = {
                 self.source.node_text(clause.prev_named_sibling)
@@ -243,7 +242,7 @@ def _arms(node) -> list:
 
 
 def _leaves(node) -> Iterator:
-    """The arms of a chain of conditional expressions that are none themselves."""
+    """Yields the arms of a chain of conditional expressions that are not conditional themselves."""
     for arm in _arms(node):
         inside = _without_parentheses(arm)
         if inside.type == "conditional_expression":

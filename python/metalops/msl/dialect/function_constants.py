@@ -1,7 +1,7 @@
-"""Function constants become variables of the library, or constants where their values are compiled in.
+"""Turns function constants into variables of the library, or into constants if their values are compiled in.
 
-Program-scope constants computed from variables are variables too, computed again whenever the function
-constants have been given values (metalops_bind does it).
+Program-scope constants computed from them are variables, too, recomputed whenever the function constants have been
+given values (metalops_bind does it).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _IS_DEFINED = re.compile(r"\b(?:metal\s*::\s*)?is_function_constant_defined\s*\(
 
 @dataclass
 class Derived:
-    """Program-scope constants of one declaration, computed from function constants."""
+    """Program-scope constants of one declaration that are computed from function constants."""
 
     path: tuple[str, ...]
     number: int
 
 
 class FunctionConstants:
-    """Runs after expressions were rewritten: their text is copied."""
+    """Rewrites function constants. Runs after expressions were rewritten, because it copies their text."""
 
     def __init__(self, rewritten, compiled_in: bool):
         self.rewritten = rewritten
@@ -95,7 +95,7 @@ class FunctionConstants:
         self._replace(node, head, text.replace("\n", " "))
 
     def _derived(self, declarator) -> tuple[str, str] | None:
-        """Name and value of a scalar or vector that depends on function constants, or None."""
+        """Returns the name and value of a scalar or vector that depends on function constants, or None."""
         value = declarator.child_by_field_name("value")
         identifier = declared_identifier(declarator)
         if value is None or identifier is None or declarator_kinds(declarator):
@@ -107,7 +107,7 @@ class FunctionConstants:
 
     def _is_dependent(self, name) -> bool:
         if name.parent.type == "qualified_identifier":
-            return False  # a part of a name
+            return False  # not the whole name
         if last_name(self.source, name) == "is_function_constant_defined":
             return True
         meant = self.rewritten.calls.lookup.variables_meant(name)
@@ -118,7 +118,7 @@ class FunctionConstants:
         return self.edits.text_of(type_node.start_byte, type_node.end_byte)
 
     def _replace(self, node, head: int, text: str) -> None:
-        """Puts `text` for a declaration and the address space before it."""
+        """Replaces a declaration and the address space before it with `text`."""
         words = self.source.words_in(head, node.start_byte)
         start = words[0].start if words else node.start_byte
         self.edits.replace(start, node.end_byte, text)

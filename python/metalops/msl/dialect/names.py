@@ -1,6 +1,6 @@
-"""The names of the C++ library that emitted code uses. Spelled here and nowhere else."""
+"""Names of the C++ library that emitted code uses. They are spelled here and nowhere else."""
 
-PROGRAM = "::msl"  # the namespace that stands for the program's global namespace
+PROGRAM = "::msl"  # the namespace for the program's global namespace
 ABI = "::msl::abi"
 SUPPORT = "::msl::msl_support"  # rewrite.h and launch.h
 

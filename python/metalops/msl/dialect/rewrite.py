@@ -1,6 +1,5 @@
-"""Turns the Metal parts of a program into C++, by edits on exact ranges of the syntax tree: the steps that every target
-needs, each a module of its own.
-"""
+"""Turns the Metal parts of a program into C++, by edits on exact ranges of the syntax tree. Each step that every target
+needs is a module of its own."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ _VECTOR_WIDTH = re.compile(r"\b(?:packed_)?vec\s*<[^<>]*,\s*([A-Za-z_]\w*)\s*>")
 
 @dataclass
 class Rewritten:
-    """A program, the edits that make it C++, and what emitted tables need to know of them."""
+    """A program, the edits that make it C++, and the facts that emitted tables need."""
 
     program: Program
     edits: Edits
@@ -31,7 +30,7 @@ class Rewritten:
     removed: list[tuple[int, int]] = field(default_factory=list)
 
     def remove(self, head: int, node, end: int | None = None) -> None:
-        """Takes out a declaration, with the attributes and specifiers from `head` on."""
+        """Removes a declaration, with the attributes and specifiers from `head` on."""
         start = min(self.program.source.next_code(head), node.start_byte)
         end = node.end_byte if end is None else end
         self.edits.erase(start, end)
@@ -47,10 +46,10 @@ def rewrite(
     compiled_in: bool = False,
     tensors_meet: bool = True,
 ) -> Rewritten:
-    """Edits for the whole program. Raises ProgramError for what Metal forbids.
+    """Returns the edits for the whole program. Raises ProgramError for constructs that Metal forbids.
 
-    before_expressions: edits that the text of expressions must have where it is copied. compiled_in: whether the values of
-    function constants are. tensors_meet: see CallGraph.
+    before_expressions: makes edits that must precede the copying of expressions' text. compiled_in: true if the values
+    of function constants are compiled in. tensors_meet: see CallGraph.
     """
     calls = CallGraph(program, tensors_meet)
     rewritten = Rewritten(program, Edits(program.source.text), calls)
@@ -70,7 +69,7 @@ def rewrite(
 
 
 def _erase_attributes(rewritten: Rewritten) -> None:
-    """Attributes, and pragmas: hints to Apple's compiler, in which macros are not even expanded."""
+    """Erases attributes, and pragmas: these are hints to Apple's compiler, in which macros are not even expanded."""
     source, edits = rewritten.program.source, rewritten.edits
     for item in source.attribute_lists:
         edits.blank(item.start, item.end)
@@ -79,7 +78,7 @@ def _erase_attributes(rewritten: Rewritten) -> None:
 
 
 def _class_scope_specialisations(rewritten: Rewritten) -> None:
-    """`template <>` on a member function in its class: g++ takes an overload instead."""
+    """Blanks `template <>` on a member function in its class, which g++ rejects: an overload takes its place."""
     source = rewritten.program.source
     for function in rewritten.program.functions:
         if not function.in_class or not function.is_specialisation:
@@ -92,9 +91,8 @@ def _class_scope_specialisations(rewritten: Rewritten) -> None:
 
 
 def _enumerations(rewritten: Rewritten) -> None:
-    """`typedef enum E : int E;`, as the usual NS_ENUM of headers shared with the host leaves it
-    before the enumeration itself: C++ wants the declaration alone.
-    """
+    """Rewrites `typedef enum E : int E;`, as the usual NS_ENUM of headers shared with the host has it before the
+    enumeration itself: C++ wants the declaration alone."""
     source = rewritten.program.source
     for node in source.find("(type_definition type: (enum_specifier base: (_) !body)) @t"):
         enumeration = node.child_by_field_name("type")
@@ -106,9 +104,8 @@ def _enumerations(rewritten: Rewritten) -> None:
 
 
 def _vector_widths(rewritten: Rewritten) -> None:
-    """`template <typename T, uint N> void f(vec<T, N>)`: Metal deduces N whatever integer type it
-    has, C++ only an int, as vec declares it.
-    """
+    """Rewrites `template <typename T, uint N> void f(vec<T, N>)`: Metal deduces N of any integer type, C++ only an int,
+    as vec declares it."""
     source = rewritten.program.source
     for function in rewritten.program.functions:
         parameters = function.declarator.child_by_field_name("parameters")
@@ -124,7 +121,7 @@ def _vector_widths(rewritten: Rewritten) -> None:
 
 
 def _functions_of_other_stages(rewritten: Rewritten) -> None:
-    """Vertex functions and the like, and mere declarations of kernels."""
+    """Removes vertex functions and the like, and kernels that are only declared."""
     for function in rewritten.program.functions:
         is_kernel = function.stage == "kernel"
         if function.stage is not None and (not is_kernel or function.body is None):

@@ -1,9 +1,9 @@
-"""The host C++ compiler that builds kernels: which one, how it is called, what it says.
+"""The host C++ compiler that builds kernels: its choice, its flags, its messages.
 
-$CXX if it can build kernels, else the first clang++ or g++ that can. clang is preferred because it
-vectorises half-precision arithmetic and group loops better than g++ 12. That a compiler works is
-remembered on disk by its path, size and time; that it does not is not, because the reason may be
-gone the next time (a full disk, a busy machine).
+$CXX if it can build kernels, else the first clang++ or g++ that can. clang is preferred because it vectorises
+half-precision arithmetic and group loops better than g++ 12. Success of the probe is remembered on disk by the
+compiler's path, size and time; failure is not, because the reason may be gone the next time (a full disk, a busy
+machine).
 """
 
 from __future__ import annotations
@@ -27,19 +27,18 @@ from ... import _environment
 from .. import cache
 from .errors import CompilerNotFound
 
-# The first that have _Float16 in C++ (g++ 11 compiles host code, but no kernel). Pages say the same.
+# The first versions that have _Float16 in C++ (g++ 11 compiles host code, but no kernel). The documentation says the
+# same.
 NEEDED = "g++ 12 or newer or clang++ 15 or newer"
-MAX_ERRORS = 20  # of a source that are told
+MAX_ERRORS = 20  # that are reported for a source
 
-# Safe math: no reassociation, NaN and infinity kept. Contraction is off, although Metal would allow
-# it, so that results agree bit for bit with torch's CPU kernels wherever these are plain
-# arithmetic.
+# Safe math: no reassociation, NaN and infinity kept. Contraction is off, although Metal would allow it, so that results
+# agree bit for bit with torch's CPU kernels wherever these are plain arithmetic.
 _COMMON = (
     "-std=c++17 -fPIC -fvisibility=hidden -fno-math-errno -fno-trapping-math "
     "-fno-strict-aliasing -fwrapv -ffp-contract=off -fsigned-char -fno-stack-protector -w"
 ).split()
-# The growth limit would stop inlining in files of many kernels, and loops that call functions do
-# not vectorise.
+# The growth limit would stop inlining in files of many kernels, and loops with calls do not vectorise.
 _GNU = [
     "-fno-gnu-unique",
     "-fno-semantic-interposition",
@@ -47,12 +46,13 @@ _GNU = [
     "-Wno-narrowing",
     "--param=inline-unit-growth=400",
 ]
-# What kernels gain by -O3, in two thirds of its time: loops become vectors whatever the trip count, and short ones are
-# unrolled first.
+# These flags give kernels the gains of -O3 in two thirds of its time: loops are vectorised whatever the trip count, and
+# short ones are unrolled first.
 _GNU_OPTIMIZE = ["-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-fpeel-loops"]
 _CLANG = ["-Wno-c++11-narrowing", "-Xclang", "-ffloat16-excess-precision=none"]
-# GPUs take vectors at the alignment of an element, where x86-64 has instructions that do not. clang can be told; g++ has no
-# word for it, but GNU's assembler has, which clang needs too where its sanitizer has to know the alignment of types.
+# GPUs load vectors at the alignment of an element, where x86-64 has instructions that require the vector's alignment.
+# clang has a flag for that; g++ has none, but GNU's assembler has one, which clang needs, too, where its sanitizer has
+# to know the alignment of types.
 _CAPPED = ["-fmax-type-align=8"]
 _ASSEMBLER = ["-Wa,-muse-unaligned-vector-move"]
 
@@ -73,7 +73,7 @@ class Compiler:
     command: tuple[str, ...]
     kind: str
     version: str
-    identity: str  # changes when another compiler stands at the same path
+    identity: str  # changes if another compiler is installed at the same path
     assembler: tuple[str, ...] = ()
 
     def flags(self, optimize: int = 3, arch: str = "native", sanitized: bool = False) -> list[str]:
@@ -84,21 +84,21 @@ class Compiler:
         if self.kind == "clang":
             flags += _CLANG
             if arch == "portable" and platform.machine() == "x86_64":
-                flags.append("-mprefer-vector-width=512")  # in the loops for AVX-512
+                flags.append("-mprefer-vector-width=512")  # used in the loops for AVX-512
             if _is_glibc_x86():
                 flags.append("-fveclib=libmvec")
         else:
             flags += _GNU
             if platform.machine() == "x86_64":
-                # g++ 12 leaves out conversions to half and back where it has instructions of halves, and what a kernel
-                # rounds is not rounded.
+                # g++ 12 leaves out conversions to half and back where it has instructions on halves, so that
+                # intermediate results are not rounded to half.
                 flags.append("-mno-avx512fp16")
             if int(self.version.split(".")[0]) >= 13:
                 flags.append("-fexcess-precision=16")
         return flags
 
     def diagnostic_flags(self, max_errors: int = MAX_ERRORS) -> list[str]:
-        """Flags for errors in a line each, with columns in bytes."""
+        """Returns flags for errors of one line each, with columns in bytes."""
         if self.kind == "gnu":
             return [
                 "-fdiagnostics-color=never",
@@ -121,9 +121,8 @@ class Compiler:
 
 
 def architecture_flags(arch: str = "native") -> list[str]:
-    """Flags for a CPU by the compiler's name, for the one at hand ("native"), or for most there are ("portable"): with
-    AVX2 on x86-64, where the loops that matter are compiled for AVX-512 too.
-    """
+    """Returns flags for a CPU by the compiler's name, for this machine's ("native"), or for most CPUs ("portable"):
+    with AVX2 on x86-64, where the loops that matter are compiled for AVX-512, too."""
     machine = platform.machine()
     if machine in ("x86_64", "AMD64", "i686"):
         return ["-march=x86-64-v3", "-DMSL_PORTABLE"] if arch == "portable" else [f"-march={arch}"]
@@ -158,11 +157,11 @@ def _memory_file() -> str:
 
 
 def _probe(command: list[str]) -> Compiler | str:
-    """The compiler, or the reason why it cannot build kernels."""
+    """Returns the compiler, or the reason why it cannot build kernels."""
     path = shutil.which(command[0])
     if path is None:
         return f"{command[0]} is not installed"
-    # By its name too: ccache is all the compilers that link to it.
+    # The name is part of the key: ccache stands for all the compilers that link to it.
     known_by = repr([path, *command[1:]])
     identity = hashlib.sha256((_identity(path) + known_by).encode()).hexdigest()[:16]
     facts = _read_memory().get(identity)
@@ -184,7 +183,7 @@ def _probe(command: list[str]) -> Compiler | str:
 
 
 def _try(command: list[str]) -> dict[str, object] | str:
-    """What is remembered of a compiler, or the reason why it cannot build kernels."""
+    """Returns the facts to remember about a compiler, or the reason why it cannot build kernels."""
     version = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60)
     kind = "clang" if "clang" in version.stdout.lower() else "gnu"
     number = re.search(r"(\d+\.\d+(?:\.\d+)?)", version.stdout.split("\n")[0])
@@ -236,16 +235,16 @@ def _remember(identity: str, facts: dict) -> None:
             json.dump(memory, stream)
         os.replace(temporary, path)
     except OSError:
-        return  # asked again next time
+        return  # probed again next time
 
 
 def find() -> Compiler:
-    """The compiler to use. Raises CompilerNotFound, with one sentence, when there is none."""
+    """Returns the compiler to use. Raises CompilerNotFound, with one sentence, if there is none."""
     return _find(_environment.value("CXX"), os.environ.get("PATH", ""))
 
 
 def working() -> Iterator[Compiler]:
-    """Those that can build kernels, the best first, whatever $CXX says."""
+    """Yields the compilers that can build kernels, the best first, whatever $CXX says."""
     for candidate in _candidates():
         found = _probe(candidate)
         if isinstance(found, Compiler):

@@ -1,7 +1,7 @@
-"""Errors of the front end: SyntaxError with the place in the user's own Metal source.
+"""Errors of the front end: SyntaxError with the position in the user's own Metal source.
 
-Every stage reports positions of the source that the user wrote, never of preprocessed or emitted
-text. A source without a file is called ``program_source``, as Apple's compiler calls it.
+Every stage reports positions of the source that the user wrote, never of preprocessed or emitted text. A source without
+a file is called ``program_source``, as Apple's compiler calls it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class CompilerNotFound(RuntimeError):
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One error at one place. line and column count from 1; column 0 means unknown."""
+    """One error at one position. line and column count from 1; column 0 means unknown."""
 
     file: str
     line: int
@@ -38,7 +38,7 @@ class Diagnostic:
 
 
 def syntax_error(diagnostics: list[Diagnostic]) -> SyntaxError:
-    """A SyntaxError that shows all diagnostics and points at the first."""
+    """Returns a SyntaxError that shows all diagnostics and points at the first."""
     first = diagnostics[0]
     message = "\n".join(d.render() for d in diagnostics)
     error = SyntaxError(

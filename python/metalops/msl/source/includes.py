@@ -1,6 +1,5 @@
-"""Which files a Metal text may include: headers of Apple's and torch's that there are stand-ins or copies of, and what lies in
-the folders that were given. Others are refused, and nothing of them is told.
-"""
+"""Restricts the files that a Metal text may include: Apple's and torch's headers of which there are substitutes or
+copies, and files in the given folders. Others are rejected, and nothing of their content is revealed."""
 
 from __future__ import annotations
 
@@ -29,7 +28,8 @@ _ENTERED = re.compile(r'(?m)^# \d+ "(?:\\.|[^"\\\n])*"[ \d]*')
 
 
 def refused(text: str, name: str, folders: Iterable[str], computed: bool) -> list[Diagnostic]:
-    """What a text asks for beyond the folders, before a compiler looks for it. computed: whether a macro may name a file."""
+    """Returns errors for the files that a text requests outside of the folders, before a compiler looks for them.
+    computed: true if a macro may name a file."""
     if not re.search(r"(?:#|%:|\?\?=)|__has_", text):
         return []
     lines = text.split("\n")
@@ -42,10 +42,10 @@ def refused(text: str, name: str, folders: Iterable[str], computed: bool) -> lis
 
 
 def _requests(text: str, folders: list[str], computed: bool) -> Iterator[tuple[int, str]]:
-    """(offset, what is wrong with the #include or the like there)."""
+    """Yields (offset, error) of each faulty #include or the like."""
     plain, original = _without_comments(text)
     raw = next((m for m in _LEXEME.finditer(plain) if m.lastgroup == "raw"), None)
-    if raw is not None:  # where one ends is not asked here
+    if raw is not None:  # its end is not looked for here
         yield original(raw.start()), "raw string literals do not exist in Metal"
         return
     for match in _DIRECTIVE.finditer(plain):
@@ -72,7 +72,7 @@ def _requests(text: str, folders: list[str], computed: bool) -> Iterator[tuple[i
 
 
 def _outside(name: str, folders: list[str]) -> str | None:
-    """Why a file is not included by this name; None where it may be."""
+    """Returns why a file is not included by this name; None if it may be."""
     if not os.path.isabs(name) and ".." not in re.split(r"[/\\]", name):
         return None
     places = [name] if os.path.isabs(name) else [os.path.join(f, name) for f in folders]
@@ -89,16 +89,16 @@ def _message(name: str) -> str:
 
 
 def is_within(path: str, places: Iterable[str]) -> bool:
-    """Whether a path is one of these, or below one, by its name."""
+    """Returns true if a path is one of `places`, or below one, by its name."""
     path = os.path.abspath(path)
     places = map(os.path.abspath, places)
     return any(path == p or path.startswith(os.path.join(p, "")) for p in places)
 
 
 def _without_comments(text: str):
-    """The text with lines joined and comments blanked, and a function from its offsets to those of the text."""
+    """Returns the text with lines joined and comments blanked, and a function from its offsets to those of the text."""
     pieces: list[str] = []
-    starts: list[tuple[int, int]] = [(0, 0)]  # (offset here, offset there)
+    starts: list[tuple[int, int]] = [(0, 0)]  # (offset in the result, offset in the text)
     at = position = 0
     joined = text
     if "\\" in text:
@@ -119,12 +119,13 @@ def _without_comments(text: str):
     return _LEXEME.sub(blank, joined), original
 
 
-# A line marker that says that a file begins, with what it says of it.
+# A line marker at the beginning of a file, with its flags.
 _BEGINS = re.compile(r'(?m)^([ \t]*#[ \t]*\d+[ \t]+"(?:\\.|[^"\\\n])*")((?:[ \t]+\d+)+[ \t]*)$')
 
 
 def without_beginnings(text: str, files: Collection[str] | None = None) -> str:
-    """A text that was preprocessed before, in which these files (None: any) are named but do not begin."""
+    """Returns a text that was preprocessed before, with the flags of the line markers of these files (None: of any)
+    blanked: the files are named but do not begin."""
 
     def plain(match: re.Match) -> str:
         if files is not None and (marker_of(match[1].lstrip()) or (0, None))[1] not in files:
@@ -135,7 +136,7 @@ def without_beginnings(text: str, files: Collection[str] | None = None) -> str:
 
 
 def beginnings(text: str) -> set[str]:
-    """The files that a text says begin in it, as it does if it was preprocessed before."""
+    """Returns the files that begin in a text according to its line markers, as in one that was preprocessed before."""
     return {
         marker[1]
         for m in _BEGINS.finditer(text)
@@ -146,8 +147,8 @@ def beginnings(text: str) -> set[str]:
 def entered_outside(
     text: str, main: str, folders: Iterable[str], before: Collection[str]
 ) -> list[Diagnostic]:
-    """The files outside of the folders that a preprocessed text came from, each at the line that includes it. before: those
-    that the text said began in it."""
+    """Returns errors for the files outside of the folders that a preprocessed text came from, each at the line that
+    includes it. before: the files that began in the text already before."""
     folders = list(folders)
     found, known = [], set(before)
     file, line, last = main, 1, 0

@@ -1,6 +1,4 @@
-"""The versions of the Metal language: which there are, which is meant where nothing says, and what
-the compiler predefines at each.
-"""
+"""The versions of the Metal language: their names, the default, and what the compiler predefines at each."""
 
 from __future__ import annotations
 
@@ -8,19 +6,19 @@ import argparse
 
 from ... import _environment
 
-# By name, as compilers are given it (-std=metal3.1), the value of __METAL_VERSION__.
+# The value of __METAL_VERSION__ by the name that compilers are given (-std=metal3.1).
 LANGUAGES = {"3.1": 310, "3.2": 320, "4.0": 400, "4.1": 410}
 
 DEFAULT = LANGUAGES["4.0"]  # what torch compiles with on macOS 26
-FLOOR = LANGUAGES["3.1"]  # of macOS 14, for which kernel files are built
+FLOOR = LANGUAGES["3.1"]  # language of macOS 14, for which kernel files are built
 
 VARIABLE = "METALOPS_METAL_VERSION"
-# Newer versions of torch read it, and know these.
+# Newer versions of torch read this variable, and know these names.
 TORCH_VARIABLE = "PYTORCH_MPS_METAL_VERSION"
 _TORCH_NAMES = ("3.1", "3.2", "4.0")
 
-# Feature macros, by the first version that has them. Apple's compiler predefines them by the
-# version alone, whatever is included and whatever the GPU can do.
+# Feature macros, by the first version that has them. Apple's compiler predefines them by the version alone, whatever is
+# included and whatever the GPU can do.
 _FEATURES = {
     400: """
         __HAVE_TENSOR__ __HAVE_TENSOR_VECTOR_ACCESSOR__ __HAVE_INT4B_FORMAT_TYPE__
@@ -34,7 +32,8 @@ _FEATURES = {
     """,
 }
 
-# Names of the standard library that came with a version, among those that no program has a reason to declare itself.
+# Names of the standard library by the version that introduced them, limited to those that no program has a reason to
+# declare itself.
 _NAMES = {
     400: """
         convolution2d_descriptor cooperative_tensor dextents execution_simdgroup execution_simdgroups
@@ -47,7 +46,7 @@ _NAMES = {
     """,
 }
 
-# C++14 up to Metal 3.2, then C++17, with what clang calls the features of each.
+# C++14 up to Metal 3.2, then C++17, with clang's feature-test macros of each.
 _CPP14 = {
     "__cplusplus": "201402L",
     "__cpp_alias_templates": "200704L",
@@ -72,22 +71,19 @@ _CPP17 = _CPP14 | {
 
 
 def number_of(name: object, what: str = "language") -> int:
-    """The value of __METAL_VERSION__ in the language of a name; "4" is "4.0". what: what has that
-    name, for the error. Raises ValueError for languages that there are not, TypeError for what is
-    no str.
-    """
+    """Returns the value of __METAL_VERSION__ in the language of a name; "4" is "4.0". what: what has that name, for the
+    error. Raises ValueError for unknown languages, TypeError unless it is a str."""
     return _number_of(name, what, LANGUAGES)
 
 
 def name_of(number: int) -> str:
-    """The name of the language of a value of __METAL_VERSION__."""
+    """Returns the name of the language with a value of __METAL_VERSION__."""
     return next(name for name, known in LANGUAGES.items() if known == number)
 
 
 def current() -> int:
-    """The language, as the value of __METAL_VERSION__, of sources that come without one: what
-    METALOPS_METAL_VERSION says, else PYTORCH_MPS_METAL_VERSION, else 4.0. Raises ValueError.
-    """
+    """Returns the language, as the value of __METAL_VERSION__, of sources that do not name one: METALOPS_METAL_VERSION,
+    else PYTORCH_MPS_METAL_VERSION, else 4.0. Raises ValueError."""
     for variable, names in ((VARIABLE, tuple(LANGUAGES)), (TORCH_VARIABLE, _TORCH_NAMES)):
         name = _environment.value(variable)
         if name:
@@ -96,7 +92,7 @@ def current() -> int:
 
 
 def argument(name: str) -> int:
-    """number_of, as the type of an argument of a command."""
+    """Parses a language like number_of, as the type of a command line argument."""
     try:
         return number_of(name)
     except ValueError as error:
@@ -104,12 +100,12 @@ def argument(name: str) -> int:
 
 
 def standard(number: int) -> str:
-    """The flag that gives Apple's compiler a language."""
+    """Returns the flag that selects a language for Apple's compiler."""
     return f"-std=metal{name_of(number)}"
 
 
 def predefined(number: int) -> dict[str, str]:
-    """The macros that a language predefines, and what they stand for."""
+    """Returns the macros that a language predefines, with their values."""
     macros = {"__METAL__": "1", "__METAL_VERSION__": str(number)}
     macros |= _CPP17 if number >= 400 else _CPP14
     for first, features in _FEATURES.items():
@@ -119,7 +115,7 @@ def predefined(number: int) -> dict[str, str]:
 
 
 def newer_names(number: int) -> dict[str, int]:
-    """Names that a language lacks and later ones have, with the first one that has them."""
+    """Returns the names that a language lacks and later ones have, with the first one that has them."""
     return {
         name: first for first, names in _NAMES.items() if first > number for name in names.split()
     }

@@ -26,7 +26,7 @@ class Position:
 
 
 def marker_of(line: str) -> tuple[int, str | None] | None:
-    """The line number and file of a line marker, or None for any other line."""
+    """Returns the line number and file of a line marker, or None for any other line."""
     match = MARKER.match(line)
     if not match:
         return None
@@ -48,7 +48,7 @@ class LineMap:
     def __post_init__(self):
         self.starts = [0]
         self.places: list[tuple[str, int]] = []
-        # A file that is only named, by a #line directive, is not looked into.
+        # A file that is only named by a #line directive is not read.
         self.entered = {self.main_file}
         file, number = self.main_file, 1
         for line in self.text.split("\n"):
@@ -66,11 +66,11 @@ class LineMap:
         return min(bisect.bisect_right(self.starts, offset) - 1, len(self.places) - 1)
 
     def place(self, offset: int) -> tuple[str, int]:
-        """The file and line of the character at `offset` of the preprocessed text."""
+        """Returns the file and line of the character at `offset` of the preprocessed text."""
         return self.places[self.line_index(offset)]
 
     def position(self, offset: int) -> Position:
-        """The place in the user's file of the character at `offset` of the preprocessed text."""
+        """Returns the position in the user's file of the character at `offset` of the preprocessed text."""
         index = self.line_index(offset)
         file, line = self.places[index]
         start = self.starts[index]
@@ -80,7 +80,7 @@ class LineMap:
         return Position(file, line, column)
 
     def source_line(self, file: str, line: int) -> str:
-        """Line `line` (from 1) of a file, or an empty string where it cannot be read."""
+        """Returns line `line` (from 1) of a file, or an empty string if it cannot be read."""
         if file not in self.sources:
             if file not in self.entered:
                 return ""
@@ -97,9 +97,8 @@ _MOST_LINES = 1_000_000
 
 
 def texts_by_file(text: str, name: str) -> dict[str, str]:
-    """What the lines of a source are in the files that its own line markers name; without any it is all of `name`. Sources of
-    traces are such: the preprocessor's output on another machine.
-    """
+    """Returns the lines of a source by the files that its own line markers name; without any, all of it belongs to
+    `name`. Sources in traces are like that: the preprocessor's output on another machine."""
     places: dict[str, dict[int, str]] = {}
     for line, (file, number) in zip(text.split("\n"), LineMap(text, name).places, strict=False):
         if not (line.startswith("#") and marker_of(line)) and number <= _MOST_LINES:
@@ -116,9 +115,9 @@ def _tokens(line: str) -> list[tuple[int, str]]:
 
 
 def column_in_line(preprocessed: str, column: int, original: str) -> int:
-    """The column (from 0) in the original line of what stands at `column` of the preprocessed line.
+    """Returns the column (from 0) in the original line of the character at `column` of the preprocessed line.
 
-    Both lines are compared token by token; where a macro was expanded, its name is pointed at.
+    Both lines are compared token by token; for an expanded macro it is the column of the macro's name.
     """
     if not original or preprocessed[: column + 1] == original[: column + 1]:
         return column
@@ -132,7 +131,7 @@ def column_in_line(preprocessed: str, column: int, original: str) -> int:
         index += 1
     if index >= len(theirs):
         return min(column, len(original))
-    # Behind a macro: align from the end of the line when the tails agree.
+    # After a macro: align from the end of the line if the tails agree.
     tail = 0
     while tail < min(len(ours), len(theirs)) - index and ours[-1 - tail][1] == theirs[-1 - tail][1]:
         tail += 1

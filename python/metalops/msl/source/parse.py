@@ -1,9 +1,8 @@
 """A syntax tree of preprocessed Metal source, with exact ranges.
 
-tree-sitter-cpp parses a copy of the text in which everything that is Metal and not C++ (attributes,
-address space words, `kernel`, literal suffixes) is blanked out, length for length. What was blanked
-is kept here by offset. Offsets are those of the latin-1 decoded text, which are also the byte
-offsets that tree-sitter works with.
+tree-sitter-cpp parses a copy of the text in which everything that is Metal and not C++ (attributes, address space
+words, `kernel`, literal suffixes) is blanked out, length for length. The blanked parts are kept here by offset. Offsets
+are those of the latin-1 decoded text, which are also the byte offsets that tree-sitter works with.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def _language():
 
 
 class Source:
-    """Preprocessed text, its tree, and what Metal adds to C++."""
+    """Preprocessed text, its tree, and the parts that Metal adds to C++."""
 
     def __init__(self, text: str):
         self.text = text
@@ -89,14 +88,14 @@ class Source:
         self.masked = self._mask()
         import tree_sitter
 
-        # The grammar takes `long(x)` for a declaration; under a name of the same length it is a call.
+        # The grammar parses `long(x)` as a declaration; under a name of the same length it is a call.
         parsed = _CONVERSION.sub(lambda match: "_" * len(match.group()), self.masked)
         self.tree = tree_sitter.Parser(_language()).parse(parsed.encode("latin-1"))
         self.root = self.tree.root_node
         self._attribute_starts = [a.start for a in self.attribute_lists]
         self._word_starts = [w.start for w in self.words]
 
-    # ---- what was blanked, by range --------------------------------------------------------------
+    # ---- blanked parts, by range -----------------------------------------------------------------
 
     def attributes_in(self, start: int, end: int) -> list[Attribute]:
         found = []
@@ -130,23 +129,23 @@ class Source:
         return self.root.descendant_for_byte_range(offset, offset + 1)
 
     def find(self, query: str, node=None) -> Iterator:
-        """Nodes captured by a tree-sitter query, in order of position."""
+        """Returns the nodes captured by a tree-sitter query, in order of position."""
         nodes = [n for group in self.captures(query, node).values() for n in group]
         return iter(sorted(nodes, key=lambda n: n.start_byte))
 
     def captures(self, query: str, node=None) -> dict[str, list]:
-        """Nodes captured by a tree-sitter query, by the names that it gives them."""
+        """Returns the nodes captured by a tree-sitter query, by capture name."""
         import tree_sitter
 
         return tree_sitter.QueryCursor(_query(query)).captures(node or self.root)
 
     def next_code(self, offset: int) -> int:
-        """Offset of the first character at or after `offset` that the parser sees."""
+        """Returns the offset of the first character at or after `offset` that the parser sees."""
         match = re.compile(r"\S").search(self.masked, offset)
         return match.start() if match else len(self.masked)
 
     def previous_code(self, offset: int) -> int:
-        """Offset of the last character before `offset` that the parser sees, or -1."""
+        """Returns the offset of the last character before `offset` that the parser sees, or -1."""
         offset -= 1
         while offset >= 0 and self.masked[offset].isspace():
             offset -= 1
@@ -227,7 +226,7 @@ _PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
 def _closing(text: str, start: int) -> int | None:
-    """The offset past the bracket that closes the one at `start`, or None."""
+    """Returns the offset past the bracket that closes the one at `start`, or None."""
     stack: list[str] = []
     for match in _BRACKETS.finditer(text, start):
         bracket = match.group()
@@ -249,7 +248,7 @@ _BRACKET_IN_CODE = re.compile(r'"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])*\
 
 
 def unbalanced_bracket(text: str) -> tuple[str, int] | None:
-    """What is wrong with the first bracket that has no partner, and its offset; None where all have one."""
+    """Returns the error for the first bracket without a partner, and its offset; None if all are balanced."""
     opened: list[int] = []
     for match in _BRACKET_IN_CODE.finditer(text):
         bracket = match.group()
@@ -265,7 +264,7 @@ def unbalanced_bracket(text: str) -> tuple[str, int] | None:
 
 
 def split_arguments(text: str) -> list[str]:
-    """Splits at commas that stand outside brackets, angle brackets of templates included."""
+    """Splits at commas outside of brackets, including the angle brackets of templates."""
     parts: list[str] = []
     depth = 0
     start = 0
@@ -304,7 +303,7 @@ _PLAIN_LITERALS = re.compile(r'\s*(?:"[^"\\\n]*"\s*)+')  # without escapes
 
 
 def string_value(literals: str) -> str | None:
-    """The value of adjacent string literals, or None where the text is something else."""
+    """Returns the value of adjacent string literals, or None for any other text."""
     if _PLAIN_LITERALS.fullmatch(literals):
         return "".join(literals.split('"')[1::2])
     import ast

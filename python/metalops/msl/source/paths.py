@@ -1,5 +1,5 @@
-"""Where the front end's own headers are (the metal_stdlib that emitted code is compiled against, for all targets), and what
-a target's compiled kernels depend on."""
+"""Paths of the front end's own headers (the metal_stdlib that emitted code is compiled against, for all targets), and
+the files that a target's compiled kernels depend on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PACKAGE_HEADERS = os.path.join(os.path.dirname(_MSL), "include")
 
 
 def files_for(target: str) -> list[str]:
-    """The front end's files that what is compiled for a target ("host" or "cuda") depends on, sorted."""
+    """Returns the front end's files, sorted, that kernels compiled for a target ("host" or "cuda") depend on."""
     # The checker compiles nothing.
     others = {"__pycache__", "check", "host", "cuda"} - {target}
     result = []

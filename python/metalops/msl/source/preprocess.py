@@ -1,7 +1,7 @@
 """Runs the C preprocessor over Metal source.
 
-Metal's own headers are stood for by headers of macros only (include/preprocess); what they declare
-comes in when the emitted C++ is compiled. Line markers stay in the text.
+In place of Metal's own headers there are headers of macros only (include/preprocess); the declarations come in when the
+emitted C++ is compiled. Line markers stay in the text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .locations import MARKER, marker_of, texts_by_file
 from .paths import HEADERS
 
 _STUBS = os.path.join(HEADERS, "preprocess")
-# What Apple's compiler predefines of its target.
+# Macros that Apple's compiler predefines about its target.
 _TARGET = [
     "-D__LITTLE_ENDIAN__=1",
     "-D__ORDER_LITTLE_ENDIAN__=1234",
@@ -39,10 +39,9 @@ _ERROR = re.compile(
 
 @dataclass
 class Preprocessed:
-    """text: latin-1 decoded, so that offsets are byte offsets. dependencies: the files it came
-    from. folders: those that compiled libraries leave out of file names, the longest last.
-    language: __METAL_VERSION__.
-    """
+    """A preprocessed source. text: latin-1 decoded, so that offsets are byte offsets. dependencies: the files it came
+    from. folders: the folders that compiled libraries omit from file names, the longest last. language:
+    __METAL_VERSION__."""
 
     text: str
     name: str
@@ -52,7 +51,7 @@ class Preprocessed:
     folders: tuple[str, ...] = ()
 
     def portable_text(self) -> str:
-        """The text, without the folders of this machine."""
+        """Returns the text without the folders of this machine."""
         return MARKER.sub(self._portable_marker, self.text)
 
     def _portable_marker(self, match: re.Match) -> str:
@@ -63,14 +62,14 @@ class Preprocessed:
         return f'# {number} "{name.encode("utf-8", "surrogateescape").decode("latin-1")}"'
 
     def recorded(self, file: str) -> str:
-        """What a compiled library calls a file, on any machine."""
+        """Returns the name of a file in a compiled library, the same on any machine."""
         folder = next((f for f in reversed(self.folders) if file.startswith(f)), "")
         return file.removeprefix(folder)
 
 
 @functools.cache
 def torch_include() -> str | None:
-    """torch's include folder, found without importing torch; None without torch."""
+    """Returns torch's include folder, found without importing torch; None without torch."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -78,7 +77,7 @@ def torch_include() -> str | None:
 
 
 def include_path(include_dirs: Iterable[str] = ()) -> list[str]:
-    """Folders in which `#include` looks, in order."""
+    """Returns the folders that `#include` searches, in order."""
     folders = [os.fspath(d) for d in include_dirs]
     torch = torch_include()
     return folders + ([torch] if torch else [])
@@ -94,9 +93,8 @@ def preprocess(
     language: int | None = None,
     fast_math: bool = False,
 ) -> Preprocessed:
-    """Preprocesses a source text, or the file at `path`. language: __METAL_VERSION__, by default what
-    the environment chooses. Raises SyntaxError, and OSError for a file that cannot be read.
-    """
+    """Preprocesses a source text, or the file at `path`. language: __METAL_VERSION__, by default what the environment
+    chooses. Raises SyntaxError, and OSError for a file that cannot be read."""
     language = languages.current() if language is None else language
     host = compiler.find()
     arguments = [
@@ -134,7 +132,7 @@ def preprocess(
         sources |= texts_by_file(text, name) or {name: text}
         _refuse(includes.refused(text, name, allowed, computed=False))
         quoted = name.replace("\\", "\\\\").replace('"', '\\"')
-        # In a folder of ours, since "file.h" is looked for in the current one.
+        # The current folder must be one of the package's, since "file.h" is searched there.
         result = host.run([*arguments, "-"], input=f'# 1 "{quoted}"\n{text}\n'.encode(), cwd=_STUBS)
     else:
         name = os.fspath(path)
