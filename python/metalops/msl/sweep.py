@@ -1,7 +1,6 @@
 """`python -m metalops sweep`: tries many Metal files, and tells the first stage that fails for each.
 
-A file is tried in a process of its own with a time limit, so that nothing a file does ends the
-sweep.
+Each file is tried in a process of its own with a time limit, so that no file can end the sweep.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ _REASON_LENGTH = 160
 
 @dataclass
 class Outcome:
-    """What became of one file: the first stage that failed, or None, and why.
+    """The outcome for one file: the first stage that failed, or None, and why.
 
-    kernels: those in its library. skipped: those that this device does not run.
+    kernels: the number in its library. skipped: the number that this device does not run.
     """
 
     path: str
@@ -129,7 +128,7 @@ class Headers:
         self._by_name: dict[str, list[str]] | None = None
 
     def folder_of(self, included: str, path: str) -> str | None:
-        """The folder below which `included` lies, the one nearest to the file at `path`."""
+        """Returns the folder below which `included` lies, the one nearest to the file at `path`."""
         if self._by_name is None:
             self._by_name = {}
             for file in _files(self._directory):
@@ -155,7 +154,7 @@ def sweep(
     time_limit: float = 300,
     jobs: int = 1,
 ) -> Iterator[Outcome]:
-    """Tries the files, `jobs` at a time, in the order in which they end. time_limit: seconds."""
+    """Tries the files, `jobs` at a time, and yields outcomes in the order of completion. time_limit: seconds."""
     waiting = list(reversed(paths))
     running: list[_Trial] = []
     try:
@@ -175,7 +174,7 @@ def sweep(
 
 
 class _Trial:
-    """One file in a process of its own, which tells each stage that it begins, and the outcome."""
+    """One file in a process of its own, which sends the name of each stage as it begins, and the outcome."""
 
     def __init__(self, path: str, options: build.Options, headers: Headers, last: str):
         processes = get_context("fork")
@@ -188,7 +187,7 @@ class _Trial:
         self._stage = STAGES[0]
 
     def outcome(self, time_limit: float) -> Outcome | None:
-        """What became of the file; None while it is still being tried."""
+        """Returns the outcome for the file; None while it is still being tried."""
         self._so_far.seconds = time.monotonic() - self._start
         try:
             while self.receiver.poll():
@@ -210,7 +209,7 @@ class _Trial:
             self._process.join(timeout=1)
         if self._process.is_alive():
             try:
-                os.killpg(self._process.pid, signal.SIGKILL)  # the compiler it started too
+                os.killpg(self._process.pid, signal.SIGKILL)  # the compiler it started, too
             except ProcessLookupError:
                 self._process.kill()
         self._process.join()
@@ -237,7 +236,7 @@ def sweep_file(
     last: str = "run",
     begin: Callable[[str], None] = lambda stage: None,
 ) -> Outcome:
-    """Runs the stages on one file up to `last`, in this process. begin: told each stage."""
+    """Runs the stages on one file up to `last`, in this process. begin: called with the name of each stage."""
     start = time.monotonic()
     outcome = Outcome(path)
     stage = STAGES[0]
@@ -269,7 +268,7 @@ def sweep_file(
 
 
 def _preprocess(path: str, options: build.Options, headers: Headers):
-    """Preprocesses a file, with the folders of headers that are not found added one by one."""
+    """Preprocesses a file, adding the folders of missing headers one by one."""
     while True:
         try:
             return preprocess_file(path, options)
@@ -283,7 +282,7 @@ def _preprocess(path: str, options: build.Options, headers: Headers):
 
 
 def _in_broken_syntax(emitted, diagnostic) -> bool:
-    """Whether the parser lost its way on the line of an error."""
+    """Returns true if the parser failed on the line of an error."""
     for node in emitted.program.source.find("(ERROR) @e"):
         position = emitted.lines.position(node.start_byte)
         last = emitted.lines.position(max(node.start_byte, node.end_byte - 1))

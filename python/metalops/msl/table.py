@@ -9,9 +9,8 @@ from .analysis.program import Instance, Program
 
 @dataclass(frozen=True)
 class ArgumentEntry:
-    """attribute: "buffer", "threadgroup" or the builtin's name; index: where it is bound, None for
-    builtins.
-    """
+    """One argument of a kernel. attribute: "buffer", "threadgroup" or the builtin's name; index: its binding index,
+    None for builtins."""
 
     name: str
     type: str

@@ -18,7 +18,7 @@ _CLOSE, _APPEND, _OPEN, _REPLACE = 0, 1, 2, 3
 
 @dataclass
 class Mapped:
-    """Text that was made of pieces of a source, with the runs that apply() tells."""
+    """Text that was assembled from pieces of a source, with runs as apply() returns them."""
 
     text: str = ""
     runs: list[tuple[int, int, bool]] = field(default_factory=list)
@@ -132,7 +132,7 @@ class Edits:
             if kind <= _APPEND and event_position == start:
                 continue  # stands before the range
             if kind == _CLOSE and (-order < start or removed[0] < -order < removed[1]):
-                continue  # closes something that opened before the range, or in what was removed
+                continue  # closes something that opened before the range, or in removed text
             if kind == _OPEN and -order > end:
                 continue  # opens something that encloses the range
             if event_position > position:

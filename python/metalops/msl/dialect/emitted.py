@@ -11,7 +11,7 @@ from ..source.locations import LineMap, Position
 
 @dataclass
 class Emitted:
-    """C++ text, with the places in the source that its parts come from."""
+    """C++ text, with the source offsets that its parts come from."""
 
     text: str
     lines: LineMap

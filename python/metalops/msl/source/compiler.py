@@ -67,8 +67,7 @@ static_assert(works<float>(0), "");
 @dataclass(frozen=True)
 class Compiler:
     """A working host compiler. command: the words that call it. kind: "clang" or "gnu". assembler: the flags with which
-    no instruction needs aligned vectors; empty where they are not known, or not needed.
-    """
+    no instruction requires aligned vectors; empty if the assembler does not know them or they are not needed."""
 
     command: tuple[str, ...]
     kind: str

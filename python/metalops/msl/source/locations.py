@@ -18,7 +18,7 @@ TOKEN = re.compile(r'[A-Za-z_]\w*|\.?\d[\w.]*|"(?:\\.|[^"\\])*"|::|->|<<|>>|[^\s
 
 @dataclass(frozen=True)
 class Position:
-    """line and column count from 1."""
+    """A position in a file; line and column count from 1."""
 
     file: str
     line: int
@@ -39,7 +39,7 @@ def marker_of(line: str) -> tuple[int, str | None] | None:
 
 @dataclass
 class LineMap:
-    """Positions of one preprocessed text."""
+    """The map from offsets of one preprocessed text to positions."""
 
     text: str
     main_file: str

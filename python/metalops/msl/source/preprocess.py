@@ -145,7 +145,7 @@ def preprocess(
         _refuse(includes.refused(written, name, allowed, computed=not before))
         found_in = {os.path.dirname(name), *include_path(include_dirs)} - {""}
         folders = tuple(sorted((os.path.join(f, "") for f in found_in), key=len))
-        # The last that fits counts.
+        # The last matching map applies.
         arguments += [f"-fmacro-prefix-map={folder}=" for folder in folders]
         result = host.run([*arguments, name])
     text = result.stdout.decode("latin-1")
@@ -161,7 +161,7 @@ def preprocess(
 
 
 def _folders_of(include_dirs: Iterable[str], path: str | None) -> list[str]:
-    """Those to look in, from the folder in which the preprocessor runs."""
+    """Returns the folders to search, relative to the folder in which the preprocessor runs."""
     folders = include_path(include_dirs)
     return [os.path.abspath(f) for f in folders] if path is None else folders
 
@@ -179,10 +179,10 @@ def _diagnostics(
         file, line = match["file"], int(match["line"])
         if file in ("<stdin>", "-"):
             file = name
-        # A file that is only named, by a #line directive, is not looked into.
+        # A file that is only named by a #line directive is not read.
         is_known = file in sources or includes.is_within(file, [*folders, name])
         source_line = _line_of(file, line, sources) if is_known else ""
-        # g++ names no column of a directive that lacks its end.
+        # g++ names no column for an unterminated directive.
         indent = len(source_line) - len(source_line.lstrip())
         column = int(match["column"] or indent + 1)
         found.append(Diagnostic(file, line, column, match["message"], source_line))
@@ -202,7 +202,7 @@ def _line_of(file: str, line: int, sources: dict[str, str]) -> str:
 
 
 def _dependencies(text: str) -> list[str]:
-    """Files that line markers name, other than our own stand-ins."""
+    """Returns the files that line markers name, other than the package's own substitutes."""
     files: dict[str, None] = {}
     for line in re.findall(r"(?m)^#[^\n]*", text):
         marker = marker_of(line)

@@ -18,14 +18,14 @@ def walk(node) -> Iterator:
 
 
 def statements_of(node) -> list:
-    """The statements of a block, or the statement itself."""
+    """Returns the statements of a block, or the statement itself."""
     if node.type == "compound_statement":
         return [c for c in node.named_children if c.type != "comment"]
     return [node]
 
 
 def alternative_of(node):
-    """The statement behind `else`, or None."""
+    """Returns the statement after `else`, or None."""
     clause = node.child_by_field_name("alternative")
     if clause is None:
         return None
@@ -43,7 +43,7 @@ def without_parentheses(node):
 
 
 def is_mutable(node) -> bool:
-    """Whether a lambda_expression changes its copies of what it captures."""
+    """Returns true if a lambda_expression may change its copies of captured variables."""
     declarator = node.child_by_field_name("declarator")
     return declarator is not None and any(
         c.type == "type_qualifier" and c.text == b"mutable" for c in declarator.children
@@ -51,7 +51,7 @@ def is_mutable(node) -> bool:
 
 
 def captures_by_value(source: Source, node, name: str) -> bool:
-    """Whether a lambda_expression has a copy of what it mentions as `name`."""
+    """Returns true if a lambda_expression captures `name` by value."""
     default, previous = False, None
     for child in node.child_by_field_name("captures").children:
         if child.type == "lambda_default_capture":
@@ -63,7 +63,7 @@ def captures_by_value(source: Source, node, name: str) -> bool:
 
 
 def case_statements(case) -> list:
-    """The statements behind a case label."""
+    """Returns the statements after a case label."""
     value = case.child_by_field_name("value")
     return [
         c

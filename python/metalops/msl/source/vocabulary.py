@@ -1,6 +1,5 @@
-"""The words of the Metal language: attributes and keywords. Said once, for the front end, the checker and kernels
-written in Python.
-"""
+"""The words of the Metal language: attributes and keywords. Listed once, for the front end, the checker and kernels
+written in Python."""
 
 from __future__ import annotations
 
@@ -9,10 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ThreadAttribute:
-    """What a kernel can ask about the thread that runs it.
+    """A value that a kernel can ask for about the thread that runs it.
 
-    variation: how the value varies over a launch (Variation of abi.h). is_position: a position or a size, which may
-    have up to three components; else an index or a count, one number.
+    variation: how the value varies over a launch (Variation of abi.h). is_position: true for a position or a size,
+    which may have up to three components; false for an index or a count, a scalar.
     """
 
     variation: str
@@ -25,7 +24,7 @@ class ThreadAttribute:
 
     @property
     def differs_in_group(self) -> bool:
-        """Whether threads of one threadgroup see different values."""
+        """True if the value varies among the threads of one threadgroup."""
         return self.variation in ("kAffineLane", "kPerLane")
 
 
@@ -37,7 +36,7 @@ def _number(variation: str) -> ThreadAttribute:
     return ThreadAttribute(variation, is_position=False)
 
 
-# All there are (Metal Shading Language Specification, section 5.2.3.6).
+# All attributes of this kind (Metal Shading Language Specification, section 5.2.3.6).
 THREAD_ATTRIBUTES = {
     "dispatch_quadgroups_per_threadgroup": _number("kUniformGrid"),
     "dispatch_simdgroups_per_threadgroup": _number("kUniformGrid"),
@@ -61,14 +60,14 @@ THREAD_ATTRIBUTES = {
     "threads_per_threadgroup": _position("kUniformGroup"),
 }
 
-# Attributes of compute kernels and what goes with them.
+# Attributes of compute kernels and their parameters.
 _COMPUTE = """
     buffer texture sampler threadgroup id function_constant host_name kernel visible stitchable
     max_total_threads_per_threadgroup required_threads_per_threadgroup user_annotation
     imageblock_data implicit_imageblock alias_implicit_imageblock alias_implicit_imageblock_color
     raster_order_group
 """
-# Of vertex, fragment, mesh and tile functions and of their inputs and outputs.
+# Attributes of vertex, fragment, mesh and tile functions and of their inputs and outputs.
 _GRAPHICS = """
     vertex fragment mesh object patch early_fragment_tests stage_in attribute user payload
     vertex_id instance_id base_vertex base_instance amplification_id amplification_count
@@ -79,7 +78,7 @@ _GRAPHICS = """
     sample_perspective sample_no_perspective pixel_position_in_tile pixels_per_tile tile_index
     max_total_threadgroups_per_mesh_grid
 """
-# Of intersection functions.
+# Attributes of intersection functions.
 _RAY_TRACING = """
     intersection origin direction min_distance max_distance distance accept_intersection
     continue_search ray_data user_instance_id geometry_id primitive_data instance_index
@@ -88,14 +87,14 @@ _RAY_TRACING = """
     opaque time motion_start_time motion_end_time key_frame_count curve_parameter
     user_data_buffer
 """
-# Of C++ (an attribute with a namespace before it, such as clang::noinline, is the compiler's affair).
+# Attributes of C++. An attribute with a namespace before it, such as clang::noinline, is left to the compiler.
 _CPP = "carries_dependency deprecated fallthrough likely maybe_unused nodiscard noreturn unlikely"
 
 ATTRIBUTES = frozenset(
     [*THREAD_ATTRIBUTES, *f"{_COMPUTE} {_GRAPHICS} {_RAY_TRACING} {_CPP}".split()]
 )
 
-# What C++17 and Metal keep for themselves (sections 1.4 and 4): nothing can be called so.
+# Reserved words of C++17 and Metal (sections 1.4 and 4), which cannot be names.
 KEYWORDS = frozenset(
     """
     alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t
@@ -110,7 +109,7 @@ KEYWORDS = frozenset(
     """.split()
 )
 
-# Names of Metal's own that a name of the same spelling would hide in generated text.
+# Names of Metal's own that a user's name of the same spelling would hide in generated text.
 HIDDEN_BY_NAMES = frozenset(
     """
     metal sampler ptrdiff_t size_t uchar uint ulong ushort
@@ -128,7 +127,7 @@ _SIMD_OPERATIONS = """
 
 BARRIER = "threadgroup_barrier"
 
-# Functions whose callers meet other threads there.
+# Functions that synchronise or communicate with other threads.
 SYNCHRONISING = frozenset(
     [
         *(f"{group}_{name}" for group in ("simd", "quad") for name in _SIMD_OPERATIONS),
@@ -138,7 +137,7 @@ SYNCHRONISING = frozenset(
         "simdgroup_multiply_accumulate",
     ]
 )
-# Functions of Apple's compiler that tell any function which thread runs it.
+# Functions of Apple's compiler that return the current thread's index in any function.
 THREAD_NUMBERS = frozenset(
     f"__metal_get_{name}"
     for name in (
@@ -149,8 +148,8 @@ THREAD_NUMBERS = frozenset(
         "thread_index_in_threadgroup",
     )
 )
-# Operations on tensors in which threads meet, or that ask which thread runs: members of the library's classes, and
-# functions. They take no site.
+# Operations on tensors that synchronise threads, or that depend on the current thread: members of the library's
+# classes, and functions. They take no Site argument.
 TENSOR_METHODS = frozenset(
     [
         "run",
@@ -172,5 +171,6 @@ _SIMDGROUP_NAMES = (
 
 
 def is_simdgroup_name(name: str) -> bool:
-    """Whether a name, where no program declares it, is that of a function or type that needs other threads."""
+    """Returns true if a name, where no program declares it, is that of a function or type that involves other threads.
+    """
     return name in SYNCHRONISING or name in THREAD_NUMBERS or name.startswith(_SIMDGROUP_NAMES)

@@ -1,1 +1,1 @@
-"""NVIDIA's GPUs: CUDA C++ that NVRTC compiles."""
+"""The target for NVIDIA's GPUs: CUDA C++ that NVRTC compiles."""

@@ -1,4 +1,4 @@
-"""Metal source to CUDA C++: parse, rewrite, and add what starts the kernels."""
+"""Compiles Metal source to CUDA C++: parses, rewrites, and adds the entry points of the kernels."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _MENTIONS_MATRICES = re.compile(r"\bsimdgroup_(?:matrix|(?:half|bfloat|float)8x8
 
 @dataclass
 class CudaCode(Emitted):
-    """CUDA C++ text, and the program it was emitted from. entries: by a kernel's name. has_matrices: whether lanes of a
-    simdgroup are those of include/msl/cuda/lanes.h that tensor cores take; then blocks are lines of whole warps. language:
-    __METAL_VERSION__."""
+    """CUDA C++ text, and the program it was emitted from. entries: by a kernel's name. has_matrices: true if the lanes
+    of a simdgroup are numbered as in include/msl/cuda/lanes.h, which tensor cores require; blocks then are
+    one-dimensional and consist of whole warps. language: __METAL_VERSION__."""
 
     program: Program | None = None
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class CudaCode(Emitted):
 def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> CudaCode:
     """Emits a program for NVRTC, with the kernels named in `only` (default: all).
 
-    Raises SyntaxError for what Metal forbids and for what this target lacks, ValueError for kernels that are not there.
+    Raises SyntaxError for constructs that Metal forbids or this target lacks, ValueError for unknown kernels.
     """
     lines = LineMap(preprocessed.text, preprocessed.name, dict(preprocessed.sources))
     with errors_at(lines):
@@ -73,7 +73,8 @@ def emit(preprocessed: Preprocessed, only: Collection[str] = ()) -> CudaCode:
 
 
 def _staging_bytes(program: Program, sites: Sites) -> int:
-    """What operations on tensors may have of a block's static memory: what is left of it by the threadgroup memory that
-    kernels declare, which is at most 32 KiB in Metal, and by the Sites that threads note (include/msl/cuda/site.h)."""
+    """Returns how much of a block's static shared memory (48 KiB) operations on tensors may use: the rest after the
+    threadgroup memory that kernels declare, which is at most 32 KiB in Metal, and the noted Sites of threads
+    (include/msl/cuda/site.h)."""
     declares = any(kernel.threadgroup_variables for kernel in program.kernels)
     return (48 - 32 * declares - 4 * sites.are_noted) * 1024

@@ -1,6 +1,5 @@
-"""Writes what starts the kernels on a GPU: for every kernel an entry, which finds the thread's place and the arguments,
-and a table of what template arguments decide about it.
-"""
+"""Writes the entry points of kernels on a GPU, each of which computes the thread's position and fetches the arguments,
+and a table of the properties that depend on template arguments."""
 
 from __future__ import annotations
 
@@ -22,9 +21,11 @@ _OF_THE_GRID = {"thread_position_in_grid", "threads_per_grid", "grid_size", "gri
 
 
 class Entry(NamedTuple):
-    """How a kernel is started. arguments: what those in buffers and threadgroup memory are, in their order: "pointer",
-    "numbers" (a pointer to constant numbers, which may come with the launch), "value" (a reference to constant memory),
-    "reference", "tensor" (of a type that may be a tensor by a handle, or a pointer's other name) or "threadgroup". is_fast: whether it can be given them one by one. is_free: whether threads cannot tell which group they are in, so that groups may have any size."""
+    """The entry points of a kernel. arguments: the kinds of those in buffers and threadgroup memory, in order:
+    "pointer", "numbers" (a pointer to constant numbers, which may be passed with the launch), "value" (a reference to
+    constant memory), "reference", "tensor" (of a type that may be a tensor by a handle, or an alias of a pointer) or
+    "threadgroup". is_fast: true if the arguments can be passed one by one. is_free: true if threads cannot tell which
+    group they are in, so that groups may have any size."""
 
     number: int
     arguments: tuple[str, ...]
@@ -33,12 +34,13 @@ class Entry(NamedTuple):
 
     @property
     def brings_numbers(self) -> bool:
-        """Whether there is an entry for which all the constant numbers come with the launch."""
+        """True if there is an entry for which all the constant numbers are passed with the launch."""
         return self.is_fast and "numbers" in self.arguments
 
 
 def _is_fast(kernel: Kernel) -> bool:
-    """Whether all arguments are pointers, to memory that may be aligned and apart from the others', or values."""
+    """Returns true if all arguments are values, or pointers, to memory that may be assumed to be aligned and not to
+    alias."""
     return all(
         p.kind == "builtin" or (p.kind == "buffer" and (p.is_pointer or _is_value(p)))
         for p in kernel.parameters
@@ -74,7 +76,7 @@ class Entries:
         self.instances = [i for i in self.program.instances if not i.kernel.unsupported]
 
     def table(self) -> dict[str, Entry]:
-        """By name of the kernel."""
+        """Returns the entries by name of the kernel."""
         return {
             i.name: Entry(
                 number,
@@ -113,10 +115,10 @@ class Entries:
             signature = f"void (*)({', '.join(types)})"
         types = f"msl_types_{number}"
         values = []
-        # Those that are passed one by one: declarations of parameters, if any, and values.
+        # Arguments that are passed one by one: declarations of parameters, if any, and values.
         apart, brought = [], []
         limit, text_of_limit = self._limit(number, kernel, expression)
-        # So that it has no more registers than so many threads can have; blocks are whole warps.
+        # Bounds the registers by the number of threads in a group; blocks are whole warps.
         bounds = f"__launch_bounds__(({limit} + 31) / 32 * 32) " if kernel.max_threads else ""
         facts = [limit]
         tensors = []
@@ -170,8 +172,8 @@ extern "C" __device__ const {names.ABI}::u32 msl_facts_{number}[] = {{{", ".join
         return Piece(in_namespaces(instance.path, text), instance.offset)
 
     def _limit(self, number: int, kernel: Kernel, expression: str) -> tuple[str, str]:
-        """How many threads a group may have, as a constant, and what must be declared for that: the kernel's template
-        parameters may be in it."""
+        """Returns the limit on a group's threads, as a constant expression, and the declaration that it needs: it may
+        depend on the kernel's template parameters."""
         text, (_, begins, arguments) = kernel.max_threads or "0", expression.partition("<")
         if not begins or not re.search(r"[A-Za-z_]", text):
             return text, ""
@@ -182,8 +184,8 @@ extern "C" __device__ const {names.ABI}::u32 msl_facts_{number}[] = {{{", ".join
         return f"{name}<{arguments}", declared
 
     def _call(self, expression: str, takes_site: bool, values: list[str]) -> str:
-        """Calls a kernel. With simdgroup matrices it is compiled a second time for simdgroups of 32 threads, for which tensor
-        cores need not ask whether they have them all."""
+        """Returns the call of a kernel. With simdgroup matrices it is compiled a second time for full simdgroups of 32
+        threads, for which tensor core code need not check the mask."""
 
         def call(*site: str) -> str:
             return f"{expression}({', '.join([*site, *values])});"
@@ -198,8 +200,8 @@ extern "C" __device__ const {names.ABI}::u32 msl_facts_{number}[] = {{{", ".join
 
 
 def _entry_with(passed: list[tuple[str, str]], name: str, call: str, is_line: bool) -> str:
-    """An entry that is given the arguments one by one. passed: declarations and values. name: with what goes before it. call: of the kernel. is_line: it is
-    for grids of one dimension."""
+    """Returns an entry that takes the arguments one by one. passed: declarations and values. name: with the specifiers
+    before it. call: of the kernel. is_line: true for one-dimensional grids."""
     extent = f"const __grid_constant__ {names.ABI}::Extent msl_extent"
     parameters = ", ".join([extent, *(declaration for declaration, _ in passed if declaration)])
     return f"""extern "C" __global__ void {name}({parameters}) {{

@@ -1,6 +1,7 @@
 """Constants that are a generic lambda's parameter: `[&](auto i) { if constexpr (i) f<i.value>(); }`.
 
-NVRTC does not take i for a constant where a lambda inside this one has captured it. Another object of its type it does.
+NVRTC does not accept i as a constant if a lambda inside this one has captured it, but accepts another object of its
+type.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from ...analysis.program import declared_identifier
 from ...dialect.rewrite import Rewritten
 from ...source.tree import is_constexpr_if, walk
 
-_NAMES = ("identifier", "type_identifier")  # the grammar takes some template arguments for types
+_NAMES = ("identifier", "type_identifier")  # the grammar parses some template arguments as types
 
 
 def name_types_of_constants(rewritten: Rewritten) -> None:
@@ -33,7 +34,7 @@ def name_types_of_constants(rewritten: Rewritten) -> None:
 
 
 def _parameters(source, node) -> set[str]:
-    """Names of a lambda's parameters of the type auto."""
+    """Returns the names of a lambda's parameters of type auto."""
     declarator = node.child_by_field_name("declarator")
     parameters = declarator and declarator.child_by_field_name("parameters")
     names = set()

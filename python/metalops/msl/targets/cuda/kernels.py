@@ -1,4 +1,4 @@
-"""Makes functions of the GPU's threads of the kernels. How they are launched is entries.py's subject."""
+"""Turns kernels into device functions of the GPU's threads. Their launch is in entries.py."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from .unrolling import keep_unrolling, unrolled_loops
 
 
 def rewrite_for_cuda(program: Program) -> tuple[Rewritten, Sites]:
-    """Edits for the whole program. Raises ProgramError for what Metal forbids, and for what this target lacks."""
+    """Returns the edits for the whole program. Raises ProgramError for constructs that Metal forbids or this target
+    lacks."""
     sites: list[Sites] = []
 
     def add_sites(rewritten: Rewritten) -> None:
         sites.append(Sites(rewritten))
         sites[0].add()
 
-    # Those who run an operation on tensors are all there: it asks for no lanes.
+    # All threads of its scope run an operation on tensors: it needs no mask of lanes.
     rewritten = rewrite(program, add_sites, compiled_in=True, tensors_meet=False)
     for kernel in program.kernels:
         _kernel(rewritten, kernel)
@@ -51,7 +52,8 @@ def _kernel(rewritten: Rewritten, kernel: Kernel) -> None:
 
 
 def _begin(rewritten: Rewritten, variable: ThreadgroupVariable) -> None:
-    """A variable in threadgroup memory can only begin with zeros, which the group's first thread writes."""
+    """Rewrites the zero initialiser of a variable in threadgroup memory, the only one allowed: the group's first thread
+    writes the zeros."""
     declarator = variable.declarator
     if declarator.type != "init_declarator":
         return

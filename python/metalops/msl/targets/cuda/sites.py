@@ -1,12 +1,13 @@
-"""Which lanes of a simdgroup meet in an operation, where some of them may have gone another way.
+"""Convergence masks for simdgroup operations: the set of lanes that take part in an operation when others have
+diverged.
 
-Functions with simdgroup operations are given a Site, a mask of the lanes that run them together (include/msl/cuda/site.h).
-Where lanes part, at an if, a loop, ?:, && or ||, each side gets a Site of its own; where they meet again, the one from
-before. Lanes that leave early (return, break, continue) first go to the end of what parted them, where the others learn
-that they have left.
+Functions with simdgroup operations get a Site parameter, a mask of the lanes that run them together
+(include/msl/cuda/site.h). Where lanes diverge, at an if, a loop, ?:, && or ||, each side gets a Site of its own; where
+they reconverge, the previous one applies again. Lanes that leave early (return, break, continue) first go to the end of
+the statement at which they diverged, where the others learn that they have left.
 
-Operators, constructors, destructors and conversions have no parameter for a Site. In a program with such that have simdgroup
-operations, every thread notes the Site that it is in (Site::enter), and they find it there.
+Operators, constructors, destructors and conversions cannot take a Site parameter. In a program where some of these have
+simdgroup operations, every thread notes its current Site (Site::enter), and they read it from there.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ _CODES = {"continue_statement": 1, "break_statement": 2, "return_statement": 3}
 
 @dataclass
 class _Around:
-    """Something that lanes may leave. kind: "if", "loop" (both with a join), "plain loop" or "switch" (without).
+    """A statement that lanes may leave. kind: "if", "loop" (both with a join), "plain loop" or "switch" (without).
 
-    number: of the join's label. codes: with which lanes come to the join.
+    number: of the join's label. codes: the ways of leaving with which lanes arrive at the join.
     """
 
     kind: str
@@ -65,7 +66,7 @@ class Sites:
         self._without_parameter = {
             place for place, item in self._taking.items() if self._is_called_without_a_word(item)
         }
-        # Names of the classes whose objects may do something without a word.
+        # Names of the classes whose objects may run an operation without an explicit call.
         owner = self.calls.lookup.owner
         self._classes = {owner(self._taking[place]) for place in self._without_parameter}
         self._unused = self._find_unused(
@@ -88,7 +89,8 @@ class Sites:
                 _Body(self, item, item.child_by_field_name("body"), parameters, None).write()
 
     def _find_unused(self, functions: list[Function]) -> list[Function]:
-        """Those of the functions that no kernel comes to which call what takes a Site: they need not be understood."""
+        """Returns the functions that no kernel reaches and that call something with a Site parameter: they need not be
+        rewritten."""
         called: dict[int, set[str]] = {}
         found: list[Function] = []
         for function in functions:
@@ -105,7 +107,8 @@ class Sites:
         return found
 
     def _take_out(self, function: Function) -> None:
-        """Of what types may be made from, decltype(f<int>), the declaration stays."""
+        """Removes the definition of an unused function. The declaration stays if a type may be made from it, as in
+        decltype(f<int>)."""
         node = function.body and function.body.parent.child_by_field_name("type")
         has_type = node is not None and "auto" not in self.source.masked_text(node).split()
         if function.in_class or not has_type:
@@ -115,7 +118,7 @@ class Sites:
 
     @property
     def are_noted(self) -> bool:
-        """Whether threads note the Site that they are in."""
+        """True if threads note their current Site."""
         return bool(self._without_parameter)
 
     def _is_called_without_a_word(self, item) -> bool:
@@ -126,15 +129,16 @@ class Sites:
         return is_constructor or is_operator or item.is_conversion or item.name.startswith("~")
 
     def meets(self, item) -> bool:
-        """Whether lanes may meet in a function, or in a lambda of this node."""
+        """Returns true if lanes may synchronise in a function, or in the lambda of this node."""
         return _place(item) in self._taking
 
     def takes_site(self, item) -> bool:
-        """Whether a function, or the node of a lambda, is given a Site."""
+        """Returns true if a function, or the lambda of this node, has a Site parameter."""
         return self.meets(item) and _place(item) not in self._without_parameter
 
     def may_meet_without_a_call(self, node) -> bool:
-        """Whether a node of an expression or a declaration may stand for an operator, a constructor or the like."""
+        """Returns true if a node of an expression or a declaration may stand for an operator, a constructor or the like
+        with an operation."""
         if not self.are_noted:
             return False
         if node.type in _OPERATIONS:
@@ -142,14 +146,14 @@ class Sites:
             return f"operator{self.source.masked_text(operator)}" in self.calls.simd_operators
         if node.type == "subscript_expression":
             return "operator[]" in self.calls.simd_operators
-        # Objects of the classes, by whatever name they are known.
+        # Objects of the classes, under any name.
         return node.type in ("identifier", "type_identifier", "field_identifier") and bool(
             self._classes - {None}
         )
 
     def _find_taking(self) -> dict[int, object]:
-        """Functions and lambdas with operations, by where they stand, those that a call with such a one may mean as well, and
-        who calls them."""
+        """Returns the functions and lambdas with operations, by offset, those that a call of one of them may mean as
+        well, and their callers."""
         found = {_place(f): f for f in self._used}
         calls = [
             (function, self.calls.called(call))
@@ -198,10 +202,10 @@ def _place(item) -> int:
 
 
 class _Body:
-    """A function or lambda that takes a Site."""
+    """Rewrites a function or lambda that takes a Site."""
 
     def __init__(self, sites: Sites, item, body, parameters, kernel: Kernel | None):
-        """parameters: their list; None of a lambda without one."""
+        """parameters: their list; None for a lambda without one."""
         self.sites = sites
         self.source = sites.source
         self.edits = sites.edits
@@ -242,8 +246,8 @@ class _Body:
             self.edits.append(self.node.start_byte + 1, declarations)
 
     def _take_site(self) -> None:
-        """First among the parameters, where there may be defaults and packs; last of functions that are called as Metal's
-        own operations are."""
+        """Adds the Site parameter: in front of the others, among which there may be defaults and packs; at the end for
+        functions that are called like Metal's own operations."""
         if self.parameters is None:
             captures = self.item.child_by_field_name("captures")
             self.edits.append(captures.end_byte, f"({SITE} msl_site)")
@@ -259,7 +263,7 @@ class _Body:
             self.edits.append(self.parameters.start_byte + 1, f"{SITE} msl_site{comma}")
 
     def _analyse(self) -> Body | None:
-        """None where nothing is known: then lanes may part everywhere."""
+        """Returns the uniformity analysis; None if nothing is known: then lanes may diverge everywhere."""
         if not isinstance(self.item, Function):
             return None
         kinds = []
@@ -323,7 +327,8 @@ class _Body:
     # ---- facts -----------------------------------------------------------------------------------
 
     def _meets_call(self, call) -> str | None:
-        """As Body asks it: of lambdas and products nothing is said, so all that is declared in a lambda is a thread's own."""
+        """Classifies a call for Body: lambdas and matrix products are not reported, so that all variables declared in a
+        lambda count as varying."""
         if call.type != "call_expression":
             return None
         if self._is_operation(call) or any(map(self.sites.meets, self.calls.called(call))):
@@ -347,7 +352,7 @@ class _Body:
         )
 
     def _enter(self, site: str) -> str:
-        """Where lanes meet again."""
+        """Returns the code for a point of reconvergence."""
         return f" {site}.enter();" if self.sites.are_noted else ""
 
     def _parts(self, condition) -> bool:
@@ -367,7 +372,8 @@ class _Body:
         )
 
     def _meets_later(self, node) -> bool:
-        """Whether lanes may meet in this body after a statement: else it does not matter who has left it."""
+        """Returns true if lanes may synchronise in this body after a statement: otherwise it does not matter which have
+        left it."""
         around = node.parent
         while around is not None and around.id != self.node.id:
             if around.type in LOOPS and self._meets(around):
@@ -388,7 +394,7 @@ class _Body:
             waiting += reversed(list(self._parts_of(node, site)))
 
     def _parts_of(self, node, site: str) -> Iterator[tuple[object, str]]:
-        """The nodes to visit in a node, with their sites; changes what is around them."""
+        """Yields the nodes to visit in a node, with their Sites; edits the text around them."""
         kind = node.type
         if kind == "if_statement" and not is_constexpr_if(node):
             self._if(node, site)
@@ -427,7 +433,7 @@ class _Body:
 
     def _condition(self, clause):
         value = clause.child_by_field_name("value") if clause.type == "condition_clause" else clause
-        # The grammar takes `a * b < c && d >= e` for a declaration.
+        # The grammar parses `a * b < c && d >= e` as a declaration.
         declares = (
             value is not None
             and value.type == "declaration"
@@ -456,7 +462,7 @@ class _Body:
             condition.start_byte, condition.end_byte, f"{site}.part((", f"), {yes}, {no})"
         )
         if leaves and alternative is None and self._returns_at_once(consequence):
-            # The others go on without them, and need not keep a result of a type that has no name.
+            # The others continue without them, and need not keep a result, whose type may have no name.
             self._visit(consequence, yes)
             self.edits.wrap(node.start_byte, node.end_byte, "{ ", f" {site} = {no}; }}")
             return
@@ -472,7 +478,8 @@ class _Body:
             self.edits.wrap(node.start_byte, node.end_byte, "{ ", f"{self._enter(site)} }}")
 
     def _returns_at_once(self, statement) -> bool:
-        """Whether lanes that come to a statement return from the function, of which they leave nothing else."""
+        """Returns true if lanes that reach a statement return from the function, and from no enclosing statement with a
+        join."""
         if any(around.kind in ("if", "loop", "case") for around in self._around):
             return False
         if statement.type == "compound_statement":
@@ -486,7 +493,7 @@ class _Body:
         self.edits.wrap(node.start_byte, node.end_byte, "{ ", f"{label}{leave} }}")
 
     def _leaving(self, code: int) -> str:
-        """What lanes with a code do behind a join."""
+        """Returns the code with which lanes of a code continue after a join."""
         return f" if (msl_left == {code}) {self._go(code)}"
 
     def _go(self, code: int) -> str:
@@ -596,7 +603,7 @@ class _Body:
             raise ProgramError(
                 "a switch with statements before its first case, where lanes part", node.start_byte
             )
-        # A lane is in a case whose label it has, or when it comes from the one before.
+        # A lane is in a case if it has the case's label, or if it falls through from the previous one.
         self._count += 1
         value, inside = f"msl_value_{self._count}", f"msl_inside_{self._count}"
         condition = self._condition(clause)

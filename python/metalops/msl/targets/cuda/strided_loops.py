@@ -1,8 +1,8 @@
-"""Loops in which the threads of a group take turns: for (i = lane; i < n; i += lanes).
+"""Unrolls strided loops, in which the threads of a group share the iterations: for (i = lane; i < n; i += lanes).
 
-A thread that waits for one element at a time leaves most of a GPU's memory bandwidth unused. NVRTC cannot take several turns
-at once by itself, since i might wrap around: it would have to look whether the loop ends after each. Here four turns follow
-each other without that where so many are left. Each thread takes its elements in the same order.
+A thread that waits for one element at a time leaves most of a GPU's memory bandwidth unused. NVRTC cannot overlap
+several iterations by itself, since i might wrap around: it would have to check for the end of the loop after each. Here
+the loop is unrolled by four with a remainder loop. Each thread processes its elements in the same order.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Collection
 from ...dialect.rewrite import Rewritten
 from ...source.tree import LOOPS, walk
 
-_LONGEST = 400  # characters of a body: larger ones have enough to do, and need their registers
+_LONGEST = 400  # characters of a body: larger ones have enough parallelism, and need their registers
 _LEAVING = {"break_statement", "continue_statement", "return_statement", "goto_statement"}
 _LINE_DIRECTIVE = re.compile(r"(?m)^#.*$")
 
 
 def unroll_strided_loops(rewritten: Rewritten, others: Collection[int]) -> None:
-    """others: where loops are whose unrolling the program itself decides."""
+    """Unrolls the strided loops of a program. others: offsets of loops whose unrolling the program itself decides."""
     for function in rewritten.program.functions:
         if function.body is None or rewritten.is_removed(function.node.start_byte):
             continue
@@ -64,7 +64,7 @@ def _is_strided(rewritten: Rewritten, loop) -> bool:
 
 
 def _unroll(rewritten: Rewritten, loop) -> None:
-    """{ uint i = lane; for (; four turns are left;) { four turns } for (; i < n; i += lanes) ... }"""
+    """Writes { uint i = lane; for (; four iterations are left;) { four iterations } for (; i < n; i += lanes) ... }"""
     edits = rewritten.edits
     initializer, condition, update, body = (
         loop.child_by_field_name(name) for name in ("initializer", "condition", "update", "body")

@@ -1,4 +1,4 @@
-"""Subscripts of several indices, as tensors have, which NVRTC's C++ lacks: they become one index, an array."""
+"""Subscripts with several indices, as tensors have, which NVRTC's C++ lacks: they become one index, an array."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Loops that the program says to unroll. NVRTC unrolls fewer than Apple's compiler by itself, and arrays of a thread whose
-elements are not chosen when the program is compiled are in memory, not in registers.
+"""Keeps the unrolling hints of loops. NVRTC unrolls fewer loops than Apple's compiler by itself, and private arrays
+with indices that are not compile-time constants are in local memory, not in registers.
 
 `#pragma unroll [N]`, `#pragma nounroll` and `#pragma clang loop unroll(...)`, as text or by _Pragma, and the attribute
 [[unroll]] before a loop become NVRTC's own pragma. Other hints are left out.
@@ -20,7 +20,7 @@ _WORDS = {"full": "unroll", "enable": "unroll", "disable": "unroll 1"}
 
 
 def unrolled_loops(rewritten: Rewritten) -> dict[int, str]:
-    """Where loops stand that the program says something about, and the pragma for each."""
+    """Returns the offsets of the loops with a hint in the program, and the pragma for each."""
     source = rewritten.program.source
     return {
         source.next_code(end): hint
@@ -36,7 +36,7 @@ def keep_unrolling(rewritten: Rewritten) -> None:
 
 
 def _hints(rewritten: Rewritten) -> Iterator[tuple[int, str]]:
-    """Ends of pragmas and attributes about loops, and what they become."""
+    """Yields the ends of pragmas and attributes about loops, and the pragma that each becomes."""
     source = rewritten.program.source
     for match in _PRAGMA.finditer(source.text):
         hint = _hint(match[1], match[2].strip())

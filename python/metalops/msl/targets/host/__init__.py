@@ -1,1 +1,1 @@
-"""The software device: C++ for the CPU, with the engines that run kernels there."""
+"""The target for the software device: C++ for the CPU, and the engines that run kernels there."""

@@ -1,7 +1,7 @@
-"""Metal source to C++: preprocess, parse, rewrite, and add what launches the kernels.
+"""Compiles Metal source to C++: preprocesses, parses, rewrites, and adds the launch code of the kernels.
 
-The result knows where each emitted character came from, so that what the host compiler reports can
-be said in terms of the user's source.
+The result maps each emitted character to its source, so that the host compiler's messages can be reported in terms of
+the user's source.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class HostCode(Emitted):
     """C++ text for the host, and the program it was emitted from.
 
     thunks_at: where the user's code ends. engines: by kernel, the engine that runs it ("loop", "group" or "fiber"), and
-    why no group loop does. group_loops: by kernel that has one, how it is cut.
+    why no group loop does. group_loops: by kernel with a group loop, how it is cut.
     """
 
     program: Program | None = None
@@ -47,11 +47,11 @@ class HostCode(Emitted):
 def emit(
     preprocessed: Preprocessed, only: Collection[str] = (), group_loops: bool = True
 ) -> HostCode:
-    """Emits a host program, with the kernels named in `only` (default: all). group_loops: whether kernels that
-    synchronise also become loops over the threads of a group, where they can.
+    """Emits a host program, with the kernels named in `only` (default: all). group_loops: true if kernels that
+    synchronise become work-item loops (region splitting) where they can.
 
-    Raises SyntaxError for what Metal forbids and the host compiler would not notice, ValueError for
-    kernels that are not there.
+    Raises SyntaxError for constructs that Metal forbids and the host compiler would accept, ValueError for unknown
+    kernels.
     """
     lines = LineMap(preprocessed.text, preprocessed.name, dict(preprocessed.sources))
     with errors_at(lines):
@@ -59,7 +59,7 @@ def emit(
         rewritten, sites = rewrite_for_host(program)
         groups = GroupLoops(rewritten, sites, GROUP_BUILTINS) if group_loops else None
         thunks = Thunks(rewritten, sites, lines, preprocessed.recorded, groups)
-        engines = thunks.engines()  # before the edits are applied, since group loops make more
+        engines = thunks.engines()  # before the edits are applied, since group loops add edits
         body, runs = rewritten.edits.apply()
         pieces = list(thunks.pieces())
 
@@ -84,7 +84,7 @@ def emit(
     return HostCode(text, lines, runs, program, thunks_at, engines, cut)
 
 
-# What the kernel table (thunks.py) has of its own.
+# Forbidden text that is the kernel table's own (thunks.py).
 _OF_THE_TABLE = (
     "#ifndef METALOPS_BUILD\n",
     '#define METALOPS_BUILD ""\n',
@@ -94,9 +94,8 @@ _OF_THE_TABLE = (
 
 
 def _check_confinement(emitted: HostCode, begin: int, table: int) -> None:
-    """Looks once more at what the compiler will see: the user's text may have become something else. begin: where the
-    user's code does; table: the length of the kernel table at the end. Raises SyntaxError.
-    """
+    """Checks confinement once more in the text that the compiler will see, since rewriting may have changed the user's
+    text. begin: where the user's code begins; table: the length of the kernel table at the end. Raises SyntaxError."""
     for breach in confinement.breaches(emitted.text[begin:], emitted=True):
         at = begin + breach.offset
         if at >= len(emitted.text) - table and emitted.text.startswith(_OF_THE_TABLE, at):

@@ -1,6 +1,5 @@
-"""Which kernels of an elementwise operator matter for speed on a CPU, by the names that <c10/metal/indexing.h> gives
-them. Only how hard the compiler tries depends on it.
-"""
+"""Finds the kernels of an elementwise operator that matter for speed on a CPU, by the names that <c10/metal/indexing.h>
+gives them. Only the compiler's optimisation effort depends on it."""
 
 from __future__ import annotations
 
@@ -14,9 +13,8 @@ _RARE = re.compile(
 
 
 def left_alone(names: Collection[str]) -> set[str]:
-    """Those of `names` that the software device never picks by itself: the flavours that compute several elements a
-    thread, where the flavour of one element is there.
-    """
+    """Returns those of `names` that the software device never picks by itself: the flavours that compute several
+    elements per thread, if there is a flavour for one element."""
     siblings = {}
     for name in names:
         if "_dense_ilp" in name:
@@ -31,5 +29,5 @@ def left_alone(names: Collection[str]) -> set[str]:
 
 
 def is_rare(name: str) -> bool:
-    """Whether it is a flavour for operands that are strided, cast or broadcast, or for integers."""
+    """Returns true for a flavour for operands that are strided, cast or broadcast, or for integers."""
     return _RARE.search(name) is not None

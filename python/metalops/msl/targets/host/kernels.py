@@ -1,6 +1,6 @@
-"""Makes ordinary functions of the kernels, and says at which site each thread is when it meets others.
+"""Turns kernels into ordinary functions, and passes each synchronising call its site.
 
-How kernels are launched is thunks.py's subject.
+The launch of kernels is in thunks.py.
 """
 
 from __future__ import annotations
@@ -13,20 +13,18 @@ from .threadgroup import rewrite_variables
 
 
 def rewrite_for_host(program: Program) -> tuple[Rewritten, list[int]]:
-    """Edits for the whole program, and the offsets of its sites, by their numbers. Raises ProgramError for what Metal
-    forbids.
-    """
+    """Returns the edits for the whole program, and the offsets of its sites, by their numbers. Raises ProgramError for
+    constructs that Metal forbids."""
     rewritten = rewrite(program)
     with rewritten.edits.layer("fibers"):
-        sites = add_sites(rewritten)  # around what expressions have become
+        sites = add_sites(rewritten)  # around the rewritten expressions
     for kernel in program.kernels:
         _kernel(rewritten, kernel)
     return rewritten, sites
 
 
 def _kernel(rewritten: Rewritten, kernel: Kernel) -> None:
-    """A kernel becomes a function that disappears into its thunk, with the group as a last
-    parameter if it needs it.
+    """Turns a kernel into a function that is inlined into its thunk, with the group as a last parameter if it needs it.
     """
     function, edits = kernel.function, rewritten.edits
     if kernel.unsupported:

@@ -1,6 +1,5 @@
-"""What a linked kernel library asks of the process that loads it, read from the object itself (ELF): whatever the text said, it
-may call a fixed list of functions, and nothing of it runs while it is loaded.
-"""
+"""Checks a linked kernel library before it is loaded, by reading the object itself (ELF): whatever the text said, it
+may call only a fixed list of functions, and none of its code runs while it is loaded."""
 
 from __future__ import annotations
 
@@ -15,8 +14,9 @@ _MATH = """
     fmin fmod frexp hypot ilogb ldexp lgamma llrint llround log log10 log1p log2 logb lrint lround modf nan nearbyint nextafter
     pow remainder remquo rint round roundeven scalbln scalbn sin sincos sinh sqrt tan tanh tgamma trunc
 """.split()
-# Functions that compute: of the mathematical library (those of glibc's vectors of them too), of memory that they are handed
-# (os_log formats numbers by snprintf), and of the compiler's runtime, by what it makes of arithmetic, static variables and exceptions.
+# Functions that compute: of the mathematical library (glibc's vector functions included), on memory that they are
+# handed (os_log formats numbers by snprintf), and of the compiler's runtime, for arithmetic, static variables and
+# exceptions.
 _ALLOWED = re.compile(
     rf"""(?:__)?(?:{"|".join(_MATH)})(?:f|l|f16|f32|f64)?(?:_finite)?
        |_ZGV[a-zA-Z]\w*v_(?:{"|".join(_MATH)})f?
@@ -34,7 +34,7 @@ _ALLOWED = re.compile(
     """.replace("\n", "").replace(" ", "")
 )
 _SANITIZERS = re.compile(r"__(?:asan|tsan|ubsan|sanitizer|hwasan|lsan|msan)_\w+|__odr_asan\S*")
-# What comes in beside the kernels' own object: what starts and ends every shared library, and sanitizers.
+# Functions beside those of the kernels' own object: the start and end of every shared library, and sanitizers.
 _START_AND_END = re.compile(
     r"frame_dummy|__do_global_(?:c|d)tors_aux|__do_(?:init|fini)|_init|_fini|[at]san\.module_[cd]tor(?:\.\d+)?"
     r"|_sub_[ID]_\d+_\d+|_GLOBAL__sub_[ID]_0*\d+_\d+|__cpu_indicator_init(?:@\S*)?|init_have_lse_atomics|init_cpu_features|__init_cpu_features\w*"
@@ -44,7 +44,7 @@ _LIBRARIES = re.compile(
     r"(?:libm|libmvec|libc|libstdc\+\+|libc\+\+|libc\+\+abi|libgcc_s|libunwind|libatomic|libpthread|libdl"
     r"|libasan|libtsan|libubsan|libclang_rt\.[\w-]+|ld-linux[\w-]*|ld-musl-\w+|libc\.musl-\w+)\.so(?:\.\d+)*"
 )
-# What a call comes from that the text has no name of.
+# The construct in the text from which a call comes, where the text does not name the function.
 _WORDS = {
     "_Zn": "new",
     "_Zd": "delete",
@@ -66,7 +66,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Fault:
-    """What a library may not have. word: that stands in the text where it comes from; None if nothing is known."""
+    """A violation by a library. word: a word in the text from which it comes; None if unknown."""
 
     message: str
     word: str | None = None
@@ -98,7 +98,7 @@ class _Elf:
         return self.data[at : self.data.index(b"\0", at)].decode("latin-1")
 
     def symbols(self, name: str) -> list[tuple[str, int, int, int]]:
-        """(name, type, section, value) of a table of symbols."""
+        """Returns (name, type, section, value) of each symbol of a table."""
         header = self.sections.get(name)
         if header is None:
             return []
@@ -122,7 +122,7 @@ class _Elf:
         return found
 
     def relocations(self) -> Iterator[tuple[int, int, int, int]]:
-        """(address, type, number of the dynamic symbol, addend)."""
+        """Yields (address, type, number of the dynamic symbol, addend)."""
         for name in (".rela.dyn", ".rela.plt"):
             for at, info, addend in struct.iter_unpack("<QQq", self.content(name)):
                 yield at, info & 0xFFFFFFFF, info >> 32, addend
@@ -140,7 +140,7 @@ _FILTERS = {
 
 
 def faults(path: str, sanitized: bool) -> list[Fault]:
-    """What a kernel library asks for that it may not have. Raises ValueError where it is no such object."""
+    """Returns the violations of a kernel library. Raises ValueError unless it is such an object."""
     with open(path, "rb") as stream:
         data = stream.read()
     try:
@@ -189,7 +189,8 @@ def _call(name: str) -> Fault:
 
 
 def _chosen_at_load(elf: _Elf) -> Iterator[Fault]:
-    """Functions that code chooses (ifunc), beside our loops, which there are several of for different CPUs."""
+    """Yields functions that are chosen at load time (ifunc), except this package's own loops, of which there are
+    several for different CPUs."""
     known = elf.symbols(".symtab")
     ours = {value for name, _, _, value in known if _RESOLVER.search(name)}
     chosen = {value: name for name, kind, _, value in known if kind == _INDIRECT_SYMBOL}
@@ -204,7 +205,7 @@ def _chosen_at_load(elf: _Elf) -> Iterator[Fault]:
 
 
 def _run_at_load(elf: _Elf, targets: dict[int, int]) -> Iterator[Fault]:
-    """What runs when the library is loaded or unloaded, beside what does in every library."""
+    """Yields code that runs when the library is loaded or unloaded, except that of every library."""
     arrays = [".preinit_array", ".init_array", ".ctors", ".fini_array", ".dtors"]
     slots = []
     for name in arrays:

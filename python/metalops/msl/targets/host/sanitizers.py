@@ -1,6 +1,5 @@
-"""The compiler's sanitizers for kernels: the flags that build them in, the libraries that must be
-loaded before the program starts, and which of them this process has.
-"""
+"""The compiler's sanitizers for kernels: the flags that build them in, the libraries that must be loaded before the
+program starts, and the runtime that this process has."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from ...source import compiler
 from ...source.compiler import Compiler
 from ...source.paths import HEADERS
 
-# What METALOPS_SANITIZE may say, and the one name for it.
+# The values of METALOPS_SANITIZE, with the one name for each mode.
 MODES = {
     "address": "address",
     "address,undefined": "address",
@@ -28,17 +27,17 @@ _RUNTIME_SYMBOL = {"address": "__asan_init", "thread": "__tsan_init"}
 _FLAGS = {
     "address": [
         "-fsanitize=address,undefined,float-cast-overflow",
-        # Metal takes shift counts modulo the width, and so does the emitted code. There are no
-        # virtual functions in Metal. AddressSanitizer knows the sizes of objects better.
+        # Metal takes shift counts modulo the width, and so does the emitted code. There are no virtual functions in
+        # Metal. AddressSanitizer knows the sizes of objects better.
         "-fno-sanitize=shift,vptr,object-size",
         "-fsanitize-recover=address,undefined,float-cast-overflow",
         "-DMSL_SANITIZE_ADDRESS=1",
     ],
     "thread": ["-fsanitize=thread", "-DMSL_SANITIZE_THREAD=1"],
 }
-# Without the runtime, which must be part of the process already: loaded later it would end it.
+# Links without the runtime, which must be part of the process already: loaded later it would end the process.
 _LINK = {"gnu": ["-nodefaultlibs", "-lc", "-lgcc"], "clang": []}
-# Every check is a call, which the device takes (include/msl/instrument.h).
+# Every check is a call, which the device handles (include/msl/instrument.h).
 _OUTLINED = {
     "gnu": ["--param=asan-instrumentation-with-call-threshold=0"],
     "clang": ["-mllvm", "-asan-instrumentation-with-call-threshold=0"],
@@ -47,7 +46,7 @@ _DEBUG = {"gnu": ["-g1"], "clang": ["-gline-tables-only", "-gdwarf-4"]}
 
 
 class SanitizerUnavailable(RuntimeError):
-    """The compiler has no sanitizer runtime that could be loaded; says which, in one sentence."""
+    """The compiler has no sanitizer runtime that could be loaded; the message says which, in one sentence."""
 
 
 def mode_of(text: str) -> str:
@@ -61,7 +60,7 @@ def mode_of(text: str) -> str:
 
 
 def loaded() -> str:
-    """The sanitizer whose runtime is part of this process; empty without one."""
+    """Returns the sanitizer whose runtime is part of this process; empty without one."""
     process = ctypes.CDLL(None)
     for mode, symbol in _RUNTIME_SYMBOL.items():
         if hasattr(process, symbol):
@@ -70,16 +69,15 @@ def loaded() -> str:
 
 
 def flags(mode: str, host: Compiler) -> list[str]:
-    """What to compile and link a kernel library with."""
+    """Returns the flags to compile and link a kernel library with."""
     outlined = _OUTLINED[host.kind] if mode == "address" else []
     debug = [*_DEBUG[host.kind], "-fno-omit-frame-pointer"]
     return [*_FLAGS[mode], *outlined, *debug, *_LINK[host.kind]]
 
 
 def host_for(mode: str) -> Compiler:
-    """The compiler of sanitized kernels: that of all kernels, or, where it has no runtime of the sanitizer (clang++ comes
-    without compiler-rt in some systems) and $CXX does not name it, the first other one that has.
-    """
+    """Returns the compiler of sanitized kernels: that of all kernels, or, if it lacks the sanitizer's runtime (clang++
+    comes without compiler-rt in some systems) and $CXX does not name it, the first other one that has it."""
     first = compiler.find()
     if _environment.value("CXX") or _has_runtimes(mode, first):
         return first
@@ -98,7 +96,7 @@ def _runtimes(mode: str, host: Compiler) -> list[str | None]:
 
 
 def _names(mode: str, host: Compiler) -> list[str]:
-    """Of the runtime: the libraries of g++, all of which it takes, or those of clang, one of which is there."""
+    """Returns the runtime's libraries: those of g++, which are all needed, or the possible names of clang's."""
     if host.kind == "gnu":
         return {"address": ["libasan.so", "libubsan.so"], "thread": ["libtsan.so"]}[mode]
     short = {"address": "asan", "thread": "tsan"}[mode]
@@ -106,7 +104,7 @@ def _names(mode: str, host: Compiler) -> list[str]:
 
 
 def preloads(mode: str, host: Compiler) -> list[str]:
-    """The libraries that LD_PRELOAD has to name. Raises SanitizerUnavailable."""
+    """Returns the libraries that LD_PRELOAD has to name. Raises SanitizerUnavailable."""
     runtimes = _runtimes(mode, host)
     if None in runtimes:
         names = _names(mode, host)
@@ -121,7 +119,7 @@ def preloads(mode: str, host: Compiler) -> list[str]:
 
 
 def _library(host: Compiler, names: list[str]) -> str | None:
-    """The first of these libraries that the compiler knows a path for."""
+    """Returns the first of these libraries that the compiler knows a path for."""
     for name in names:
         path = host.run([f"-print-file-name={name}"]).stdout.decode().strip()
         if os.path.isabs(path) and os.path.exists(path):
@@ -130,7 +128,7 @@ def _library(host: Compiler, names: list[str]) -> str | None:
 
 
 def _hooks(host: Compiler) -> str:
-    """The library of functions that the runtimes call when they report something."""
+    """Returns the library of functions that the runtimes call when they report something."""
     key = cache.key_of("sanitizer hooks", host.identity, cache.file_hash(HOOKS))
     return cache.lookup(key) or cache.store(key, [], _build_hooks(host))
 
@@ -147,7 +145,7 @@ def _build_hooks(host: Compiler) -> Callable[[str], None]:
 
 
 def address_reader(host: Compiler) -> str | None:
-    """A program that tells the source line of an instruction, called as addr2line is."""
+    """Returns a program that finds the source line of an instruction, called as addr2line is."""
     names = ["llvm-addr2line", "addr2line"] if host.kind == "clang" else ["addr2line"]
     for name in names:
         path = host.run([f"-print-prog-name={name}"]).stdout.decode().strip()

@@ -1,9 +1,9 @@
-"""Where a thread is when it meets others: every synchronising call gets a Site as its last argument,
-and the calls and loops around simdgroup operations note that they are entered.
+"""Sites of synchronisation: every synchronising call gets a Site as its last argument, and the calls and loops around
+simdgroup operations record that they are entered.
 
-Sites are numbered in the order in which the places of a function are run. Together with the calls
-and loops around it, a site says how far a thread has come, whatever way it took; so lanes that
-diverged meet again as they do on a GPU (see Path in msl/abi.h).
+Sites are numbered in the order in which they are run in a function. Together with the calls and loops around it, a site
+says how far a thread has come, whichever path it took; so diverged lanes reconverge as they do on a GPU (see Path in
+msl/abi.h).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OPERATORS = {
     "subscript_expression",
 }
 _LISTS = {"initializer_list", "subscript_argument_list"}
-# What is not run.
+# Code that is not run.
 _CONSTANT = {
     "template_argument_list",
     "template_parameter_list",
@@ -43,7 +43,7 @@ _CALLS = "[(call_expression) (parameter_declaration)] @c"
 
 
 def add_sites(rewritten) -> list[int]:
-    """Numbers the calls and loops; their offsets, by their numbers."""
+    """Numbers the calls and loops; returns their offsets, by number."""
     program = rewritten.program
     source = program.source
     if not program.has_tensors and source.identifiers.isdisjoint(SYNCHRONISING):
@@ -65,7 +65,7 @@ def add_sites(rewritten) -> list[int]:
 
 
 def _refuse_unseen_operations(rewritten) -> None:
-    """Conversions and destructors are run where the source does not say it."""
+    """Rejects simdgroup operations in conversions and destructors, which run where the source does not show it."""
     calls = rewritten.calls
     for function in rewritten.program.functions:
         if function.body is None or not (function.is_conversion or function.name.startswith("~")):
@@ -81,32 +81,32 @@ def _refuse_unseen_operations(rewritten) -> None:
 
 
 class _Places:
-    """Visits what functions run, in the order in which they run it."""
+    """Visits the code of functions in the order in which it runs."""
 
     def __init__(self, rewritten):
         self.source = rewritten.program.source
         self.edits = rewritten.edits
         self.sites: list[int] = []  # offsets, by number
         self.calls = rewritten.calls
-        self.seen: set[int] = set()  # where synchronising calls have their names
+        self.seen: set[int] = set()  # offsets of the names of synchronising calls
         self._bodies: set[int] = set()
         self._matters: list[int] = []
 
     def is_operation(self, name) -> bool:
-        """Whether the node of a name is that of an operation that takes a site."""
+        """Returns true if the node of a name is that of an operation that takes a site."""
         return (
             self.source.masked_text(name) in SYNCHRONISING
             and self.calls.scopes_around(name).declaration_of(name) is None
         )
 
     def visit_function(self, function) -> None:
-        if function.body.start_byte in self._bodies:  # a member of a local class is met twice
+        if function.body.start_byte in self._bodies:  # a member of a local class is visited twice
             return
         self._matters = self._places_that_matter(function)
         parts = function.body.parent.named_children
         parts = [p for p in parts if p.type == "field_initializer_list" or p == function.body]
         waiting = [iter(parts)]
-        while waiting:  # however deep an expression is
+        while waiting:  # iterative, so that expressions may be of any depth
             child = next(waiting[-1], None)
             if child is None:
                 waiting.pop()
@@ -114,7 +114,7 @@ class _Places:
                 waiting.append(self._visit(child))
 
     def _places_that_matter(self, function) -> list[int]:
-        """Where there are operations, and calls and operators that may come to one, in a function."""
+        """Returns the offsets of operations in a function, and of calls and operators that may reach one."""
         nodes = [n for n in self.source.find(_NAMES, function.node) if self.is_operation(n)]
         nodes += filter(self._may_come_to_an_operation, self.source.find(_CALLS, function.node))
         operators = self.calls.simd_operators
@@ -135,7 +135,7 @@ class _Places:
         return name is not None and self.calls.name_has_simd_operation(last_name(self.source, name))
 
     def pass_site(self, name, position: int) -> None:
-        """Adds a site to the argument list at `position` of the call of what is named."""
+        """Adds a site to the argument list at `position` of the call of `name`."""
         masked = self.source.masked
         close = closing_bracket(masked, position)
         if close is None:
@@ -149,7 +149,7 @@ class _Places:
         return len(self.sites) - 1
 
     def _visit(self, node) -> Iterator:
-        """Yields the nodes to visit in a node, and changes what is between them."""
+        """Yields the nodes to visit in a node, and edits the text between them."""
         kind = node.type
         if kind in _CONSTANT or not self._may_matter(node):
             return
@@ -189,7 +189,7 @@ class _Places:
         self._finish_call(node, name_node(callee), arguments, found, is_entered)
 
     def _visit_parameter(self, node) -> Iterator:
-        """The parser takes `T v(f(x));` for the declaration of a function."""
+        """Visits `T v(f(x));`, which the parser reads as the declaration of a function."""
         name = _called_as_parameter(node)
         parameters = node.child_by_field_name("declarator").child_by_field_name("parameters")
         found = yield from self._visit_operands(parameters.named_children)
@@ -206,7 +206,8 @@ class _Places:
             self._enter(node, name.start_byte)
 
     def _visit_declaration(self, node) -> Iterator:
-        """What constructors are given is evaluated in the compiler's order, and a constructor may have operations."""
+        """Visits a declaration: arguments of constructors are evaluated in the compiler's order, and a constructor may
+        have operations."""
         is_entered = self._constructs(node)
         for child in node.named_children:
             operands = _constructor_operands(child)
@@ -230,14 +231,14 @@ class _Places:
         self.edits.append(node.end_byte, f" {name}.leave();")
 
     def _constructs(self, node) -> bool:
-        """Whether objects of the type of a node are made by a constructor with simdgroup operations."""
+        """Returns true if objects of the type of a node are made by a constructor with simdgroup operations."""
         classes = self.calls.classes_with_simd_constructors
         return bool(classes) and (
             self.calls.class_named(node.child_by_field_name("type")) in classes
         )
 
     def _visit_operator(self, node) -> Iterator:
-        """An operator may be a function of the program, and becomes one for some types."""
+        """Visits an operator, which may be a function of the program, and becomes one for some types."""
         operator = node.child_by_field_name("operator")
         text = "[]" if operator is None else self.source.masked_text(operator)
         operands = node.named_children
@@ -251,7 +252,7 @@ class _Places:
             self._enter(node, node.start_byte)
 
     def _visit_operands(self, operands) -> Iterator:
-        """Visits operands; returns those that have simdgroup operations, whose order is the compiler's."""
+        """Visits operands; returns those with simdgroup operations, whose order is the compiler's."""
         found = []
         for operand in operands:
             before = len(self.sites)
@@ -331,7 +332,7 @@ _COUNT = {
 
 
 def _take_site(rewritten, function) -> None:
-    """The program's own functions of such a name take a Site too: every call passes one."""
+    """Adds a Site parameter to the program's own functions of such a name: every call passes one."""
     source = rewritten.program.source
     parameters = function.declarator.child_by_field_name("parameters")
     inside = source.masked_text(parameters)[1:-1].strip()
@@ -344,7 +345,7 @@ def _take_site(rewritten, function) -> None:
 
 
 def _constructor_operands(declarator) -> list | None:
-    """What stands in the parentheses of `v(a, b)`; None of other declarators."""
+    """Returns the operands in the parentheses of `v(a, b)`; None for other declarators."""
     if declarator.type == "function_declarator":
         return declarator.child_by_field_name("parameters").named_children
     value = declarator.child_by_field_name("value")
@@ -354,7 +355,7 @@ def _constructor_operands(declarator) -> list | None:
 
 
 def _called_as_parameter(node):
-    """The name of what is called in a parameter_declaration that is none, as in `T v(f(x));`; None in others."""
+    """Returns the name of the callee in a parameter_declaration that is a call, as in `T v(f(x));`; None for others."""
     declarator = node.child_by_field_name("declarator")
     if declarator is None or declarator.type != "abstract_function_declarator":
         return None
@@ -366,7 +367,7 @@ def _called_as_parameter(node):
 
 
 def _argument_list(source, name) -> int | None:
-    """Where the arguments of a call begin, behind template arguments if there are any."""
+    """Returns where the arguments of a call begin, after template arguments if there are any."""
     position = source.next_code(name.end_byte)
     if source.masked[position : position + 1] == "<":
         node = name
@@ -381,7 +382,7 @@ def _argument_list(source, name) -> int | None:
 
 
 def _is_called(node) -> bool:
-    """Whether a name is called, and not declared (a function or a variable of that name)."""
+    """Returns true if a name is called, and not declared (a function or a variable of that name)."""
     name = node
     while node.parent is not None and name == name_node(node.parent):
         node = node.parent

@@ -1,6 +1,4 @@
-"""What the compilation of programs with Metal 4's tensors needs: a newer C++, and where the elements of cooperative tensors
-are.
-"""
+"""Compiler flags for programs with Metal 4's tensors: a newer C++, and the layout of cooperative tensors."""
 
 from __future__ import annotations
 
@@ -10,14 +8,14 @@ from .... import _environment
 
 LAYOUT = "METALOPS_COOPERATIVE_LAYOUT"
 _LAYOUTS = {"apple10": 10, "apple8": 8}
-# As NVIDIA's tensor cores have them, for programs of which nothing is to be learned about Apple's.
+# The layout of NVIDIA's tensor cores, for programs that test nothing about Apple's.
 OF_TENSOR_CORES = "tensor_cores"
 _SCRAMBLE = re.compile(r"scramble(?::(\d{1,9}))?")
 
 
 def layout() -> str:
-    """What METALOPS_COOPERATIVE_LAYOUT says: "apple10" (the default), "apple8", or "scramble", of which ":SEED" may
-    follow. Raises ValueError for anything else."""
+    """Returns the value of METALOPS_COOPERATIVE_LAYOUT: "apple10" (the default), "apple8", or "scramble", optionally
+    followed by ":SEED". Raises ValueError for anything else."""
     return _environment.value(LAYOUT) or "apple10"
 
 

@@ -1,7 +1,7 @@
-"""Threadgroup variables of a kernel: references into the memory of the group that runs.
+"""Threadgroup variables of a kernel: references into the memory of the running group.
 
-The kernel gets the group as a hidden last parameter. How much memory its variables need is told by
-an emitted constant expression, because their types may depend on template arguments.
+The kernel gets the group as a hidden last parameter. The size of its variables is an emitted constant expression,
+because their types may depend on template arguments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def rewrite_variables(rewritten, kernel: Kernel) -> None:
-    """Makes each declaration of threadgroup variables one of references."""
+    """Turns each declaration of threadgroup variables into one of references."""
     by_declaration: dict[int, list] = {}
     for variable in kernel.threadgroup_variables:
         by_declaration.setdefault(variable.declaration.start_byte, []).append(variable)
@@ -47,7 +47,7 @@ def rewrite_variables(rewritten, kernel: Kernel) -> None:
 
 
 def _typedef(edits, variable, alias: str) -> str:
-    """`typedef T alias[N];` for a threadgroup variable."""
+    """Returns `typedef T alias[N];` for a threadgroup variable."""
     type_node = variable.declaration.child_by_field_name("type")
     identifier, declarator = variable.identifier, variable.declarator
     if declarator.type == "init_declarator":
@@ -59,10 +59,9 @@ def _typedef(edits, variable, alias: str) -> str:
 
 
 def size_block(rewritten, kernel: Kernel, variable) -> str:
-    """A block that adds one variable to msl_used, with the local declarations its type mentions.
+    """Returns a block that adds one variable to msl_used, with the local declarations its type mentions.
 
-    The conditions of `if constexpr` around the variable are kept: a discarded branch needs no
-    memory.
+    The conditions of `if constexpr` around the variable are kept: a discarded branch needs no memory.
     """
     source, edits = rewritten.program.source, rewritten.edits
     alias = f"msl_threadgroup_{variable.number}"
@@ -95,7 +94,7 @@ def size_block(rewritten, kernel: Kernel, variable) -> str:
 
 
 def _constants_and_types(source, node) -> set[str] | None:
-    """Names that a statement declares as constants or types.
+    """Returns the names that a statement declares as constants or types.
 
     Empty for using-directives, which are always needed; None for other statements.
     """

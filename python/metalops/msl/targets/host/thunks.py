@@ -1,8 +1,8 @@
-"""Writes what launches the kernels: for every kernel of the library its argument table and its
-engines, then the library table itself. The text follows the rewritten program.
+"""Writes the launch code: for every kernel of the library its argument table and its engines, then the library table
+itself. The text follows the rewritten program.
 
-Engines: `loop` for kernels whose threads never meet, `group` for those that group_loops.py can cut where they do,
-`thread` for all. A further one is a further function here and a further pointer in the table.
+Engines: `loop` for kernels whose threads never synchronise, `group` for synchronising ones that group/loops.py can cut,
+`thread` for all. A further engine is a further function here and a further pointer in the table.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ def _divide_up(size: str, by: str) -> str:
     return f"{_SUPPORT}::divide_up({_SUPPORT}::volume({size}), {by})"
 
 
-# What a thread knows about itself: in a loop over rows of the grid, in such a loop cut at
-# threadgroups, and alone.
+# A thread's indices and positions: in a loop over rows of the grid, in such a loop split at threadgroups, and alone.
 _ROW_BUILTINS = {
     "thread_position_in_grid": "msl_x, msl_row.y, msl_row.z",
     "threads_per_grid": "msl_launch->grid[0], msl_launch->grid[1], msl_launch->grid[2]",
@@ -87,7 +86,7 @@ _THREAD_BUILTINS = {
 }
 
 
-# The same in a loop over the threads of a group, where the thread is `msl_t`.
+# These values in a loop over the threads of a group, where the thread is `msl_t`.
 GROUP_BUILTINS = {
     **_ROW_BUILTINS,
     **_group_builtins(
@@ -125,7 +124,7 @@ class Thunks:
         ]
 
     def engines(self) -> dict[str, tuple[str, str | None]]:
-        """By kernel: the engine that runs it, and why a group loop cannot."""
+        """Returns by kernel: the engine that runs it, and why a group loop cannot."""
         found = {}
         for instance in self.instances:
             if not self.rewritten.calls.synchronises(instance):
@@ -146,7 +145,7 @@ class Thunks:
             yield self._instance(number, instance)
         yield Piece(self._library(), None)
 
-    # ---- facts that template arguments decide ----------------------------------------------------
+    # ---- facts that depend on template arguments -------------------------------------------------
 
     def _needs_facts(self, kernel: Kernel) -> bool:
         return (
@@ -158,8 +157,7 @@ class Thunks:
         )
 
     def _facts(self, kernel: Kernel) -> Piece:
-        """A function whose return type tells the kernel's threadgroup memory, thread limit and
-        buffer indices.
+        """Returns a function whose return type holds the kernel's threadgroup memory, thread limit and buffer indices.
         """
         function = kernel.function
         headers = " ".join(
@@ -225,8 +223,8 @@ class Thunks:
         )
 
     def _needs_separate_buffers(self, instance: Instance) -> bool:
-        """Whether the loop over the grid is promised to be independent, and is so only if buffers do not share memory. (Of
-        group loops that is not promised: slices of one workspace are passed to many of them.)"""
+        """Returns true if the loop over the grid is declared independent, and is so only if buffers do not alias.
+        (Group loops make no such promise: slices of one workspace are passed to many of them.)"""
         calls = self.rewritten.calls
         return (
             not calls.synchronises(instance)
@@ -239,7 +237,7 @@ class Thunks:
 
     @staticmethod
     def _renamed(instance: Instance, expression: str, name: str) -> str:
-        """The expression that names a kernel, for another function with the same parameters."""
+        """Returns the expression that names a kernel, for another function with the same parameters."""
         pattern = rf"\b{re.escape(instance.kernel.function.name)}\b(?=\s*(?:<|$))"
         replaced, count = re.subn(pattern, name, expression, count=1)
         return replaced if count else name
@@ -278,7 +276,7 @@ class Thunks:
         return f"static constexpr {_ABI}::Argument msl_arguments_{number}[] = {{\n  {joined}}};"
 
     def _buffers(self, number: int, kernel: Kernel) -> tuple[list[str], dict[int, str]]:
-        """Declarations of the buffer arguments, and how the call passes each."""
+        """Returns declarations of the buffer arguments, and how the call passes each."""
         lines = []
         passed = {}
         for position, p in enumerate(kernel.parameters):

@@ -1,4 +1,4 @@
-"""Calls in which threads meet: all threads of a mask make them together."""
+"""Calls that synchronise: all threads of a mask make them together."""
 
 from __future__ import annotations
 
@@ -31,24 +31,23 @@ def name_in_group(name: str) -> str:
 
 
 def _is_through_pointer(call) -> bool:
-    """Whether a call is `p->operator()(...)`, of which the grammar knows `p(...)`."""
+    """Returns true for `p->operator()(...)`, which the grammar parses as `p(...)`."""
     return any(c.type == "->" for n in call.children if n.type == "ERROR" for c in n.children)
 
 
 def _is_own(function) -> bool:
-    """Whether what is called is the object's own operator(): of `this->operator()(...)` the grammar knows `this(...)`, and
-    `operator()(...)` is a call of what a call gives.
-    """
+    """Returns true if the callee is the object's own operator(): the grammar parses `this->operator()(...)` as
+    `this(...)`, and `operator()(...)` as a call of the result of a call."""
     if function.type == "call_expression":
         return function.child_by_field_name("function").text == b"operator"
     return function.type == "this"
 
 
 class Calls(Lanes):
-    # ---- calls in which threads meet -------------------------------------------------------------
+    # ---- calls that synchronise ------------------------------------------------------------------
 
     def _lower(self, node, out: Mapped) -> list[tuple[int, int, str]]:
-        """Writes the calls in an expression in which threads meet; what is to be put in their places."""
+        """Writes the calls in an expression that synchronise; returns the text to substitute for each."""
         if not self.body.meets(node):
             return []
         kind = node.type
@@ -79,7 +78,7 @@ class Calls(Lanes):
         return replaced
 
     def _value(self, node, replaced, out: Mapped, as_address: bool = False) -> str:
-        """Evaluates an expression for each thread; the name of the Lanes."""
+        """Evaluates an expression for each thread; returns the name of the Lanes with the values."""
         name = self._new("lanes")
         body = Mapped("return ")
         if as_address:
@@ -94,7 +93,7 @@ class Calls(Lanes):
         return name
 
     def _chosen(self, node, out: Mapped) -> str:
-        """`a ? b : c`, where threads meet in b or c."""
+        """Writes `a ? b : c`, with a call that synchronises in b or c."""
         condition = node.child_by_field_name("condition")
         arms = [node.child_by_field_name(arm) for arm in ("consequence", "alternative")]
         replaced = self._lower(condition, out)
@@ -108,7 +107,7 @@ class Calls(Lanes):
         return name
 
     def _decided(self, node, out: Mapped) -> str:
-        """`a && b` and `a || b`, where threads meet in b."""
+        """Writes `a && b` or `a || b`, with a call that synchronises in b."""
         left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
         replaced = self._lower(left, out)
         name = self._new("value")
@@ -134,7 +133,7 @@ class Calls(Lanes):
         self._each([node], self.body.used_in(node), [t for _, _, t in replaced], body, out)
 
     def _part(self, condition, replaced, out: Mapped) -> tuple[str, str]:
-        """Cuts the mask in two by a condition; the names of both."""
+        """Splits the mask in two by a condition; returns the names of both."""
         yes, no = self._new("yes"), self._new("no")
         out.add(f"{_S}::Mask {yes}(msl_g), {no}(msl_g); ")
         self._part_into(condition, replaced, yes, no, out)
@@ -150,7 +149,7 @@ class Calls(Lanes):
         out.add(");\n")
 
     def _branch(self, mask: str, write, out: Mapped) -> None:
-        """What the threads of a mask do by themselves."""
+        """Writes the code that the threads of a mask run by themselves."""
         self._masks.append(mask)
         out.add(f"if ({mask}.any()) {{\n")
         write(out)
@@ -193,7 +192,7 @@ class Calls(Lanes):
         forms = [self.groups.form(candidate, tuple(kinds), tuple(again)) for candidate in own]
         self.uses += forms
         tags = self.groups.tags(kinds, again)
-        if own:  # what is not passed is the same for all
+        if own:  # defaulted arguments are uniform
             tags_of = {len(parameters_of(self.source, c)) for c in own}
             if len(tags_of) != 1:
                 raise NotCut(f"functions '{own[0].name}' with different defaults")
@@ -237,7 +236,7 @@ class Calls(Lanes):
         return name
 
     def _closure_called(self, function, replaced) -> str | None:
-        """The name of the closure that is called, where it is certain which it is."""
+        """Returns the name of the closure that is called, if it is certain, else None."""
         if function.type == "lambda_expression":
             return next(text for start, _, text in replaced if start == function.start_byte)
         variable = self.body.of.get(function.start_byte) if function.type == "identifier" else None
@@ -246,15 +245,15 @@ class Calls(Lanes):
         return variable.name
 
     def _check_barrier(self, call) -> None:
-        """Raises NotCut where a barrier is meant for a part of the group: there, simdgroups may wait at different ones.
-        Where a condition only might differ, whether all are here is found out when they are.
-        """
+        """Raises NotCut if a barrier is meant for a part of the group: such simdgroups may wait at different barriers.
+        If a condition merely might vary, it is checked at run time that all threads are there."""
         if self.groups.calls.surely_has_barrier(call):
             if any(map(self._is_of_position, self._conditions)):
                 raise NotCut("a threadgroup_barrier for a part of the threadgroup")
 
     def _is_of_position(self, node) -> bool:
-        """Whether a value is of the thread's place in the grid, and of nothing but what is known before the launch."""
+        """Returns true if a value depends on the thread's position in the grid, and otherwise only on values known
+        before the launch."""
         found = False
         for n in walk(node):
             if n.type in ("call_expression", "subscript_expression", "pointer_expression"):
@@ -276,7 +275,7 @@ class Calls(Lanes):
         return found
 
     def _objects(self, function, is_object: bool, own, replaced, out: Mapped) -> list[str]:
-        """The objects whose member function is called, where it is one."""
+        """Returns the objects whose member function is called, if it is one."""
         kinds = {f.in_class and not self.groups.effects.is_static(f) for f in own}
         if kinds == {True, False}:
             raise NotCut(f"'{own[0].name}' is a member function and another one")
@@ -316,7 +315,7 @@ class Calls(Lanes):
         return text
 
     def _name_same(self, node, out: Mapped) -> str:
-        """Evaluates an expression that is the same for the whole group; its name."""
+        """Evaluates a uniform expression; returns its name."""
         name = self._new("same")
         out.add(f"auto&& {name} = ")
         out.add(self._of(node))
@@ -324,7 +323,8 @@ class Calls(Lanes):
         return name
 
     def _passed_on(self, argument, position: int, own) -> Again | None:
-        """An argument that the callee's loops compute again: what a thread knows about itself."""
+        """Returns an argument that the callee's loops rematerialise, one of the thread's indices or positions, or None.
+        """
         inner = without_parentheses(argument)
         field = ""
         if inner.type == "field_expression" and inner.children[1].type == ".":
@@ -345,7 +345,7 @@ class Calls(Lanes):
         return Again(text, None if field else self._attribute(here))
 
     def _argument(self, call, position: int, argument, replaced, own, out: Mapped):
-        """How it varies, what stands for it in the pack, and as one thread's."""
+        """Returns how the argument varies, its text in the pack, and its text as one thread's value."""
         by_reference = any(
             position < len(p := parameters_of(self.source, f))
             and declarator_kinds(p[position][0].child_by_field_name("declarator"))[:1]
@@ -377,7 +377,7 @@ class Calls(Lanes):
         return Kind.THREAD, f"{_S}::at({name})", f"{name}[0]"
 
     def _product(self, node, replaced, out: Mapped) -> str:
-        """`a * b` of matrices of a simdgroup."""
+        """Writes `a * b` of simdgroup matrices."""
         accessors, ones = [], []
         for side in (node.child_by_field_name("left"), node.child_by_field_name("right")):
             mine = [r for r in replaced if side.start_byte <= r[0] < side.end_byte]
@@ -394,7 +394,7 @@ class Calls(Lanes):
         return name
 
     def _operand(self, node, replaced, out: Mapped) -> tuple[str, str]:
-        """What stands in a pack for a value that each thread has, and for that of one thread."""
+        """Returns the text in a pack for a varying value, and for the value of one thread."""
         kept = self._kept(node, replaced, out)
         if kept is not None:
             return kept
@@ -402,7 +402,7 @@ class Calls(Lanes):
         return f"{_S}::at({name})", f"{name}[0]"
 
     def _kept(self, node, replaced, out: Mapped) -> tuple[str, str] | None:
-        """The same of a value that is kept for each thread as it is."""
+        """Returns the same texts for a value that is privatised already, else None."""
         inner = without_parentheses(node)
         variable = self.body.of.get(inner.start_byte) if inner.type == "identifier" else None
         if variable is not None and variable.kind is Kind.THREAD and not variable.is_array:
@@ -420,7 +420,8 @@ class Calls(Lanes):
         return None
 
     def _is_one_element(self, node) -> bool:
-        """Whether it is an element, the same for all threads, of an array of which they have each element side by side."""
+        """Returns true for an element with uniform indices of an array whose copies are stored element by element (see
+        is_spread)."""
         indices = []
         while node.type == "subscript_expression":
             indices.append(node.child_by_field_name("indices"))

@@ -1,7 +1,8 @@
-"""Lambdas in which threads meet: closures (include/msl/host/closures.h), which all threads of a mask call together.
+"""Lambdas in which threads synchronise: closures (include/msl/host/closures.h), which all threads of a mask call
+together.
 
-A closure is written where the lambda stands, as a lambda that refers to what the function keeps for each thread. What the
-lambda has a copy of and may change is copied there. Its parameters are each thread's.
+A closure is written where the lambda stands, as a lambda that refers to the function's privatised variables. Variables
+that the lambda captures by value and that may change are copied there. Its parameters are varying.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _S = names.SUPPORT
 
 
 def returns_of(node) -> Iterator:
-    """The return statements of a lambda_expression, without those of lambdas inside."""
+    """Yields the return statements of a lambda_expression, without those of lambdas inside."""
     waiting = [node.child_by_field_name("body")]
     while waiting:
         node = waiting.pop()
@@ -38,10 +39,10 @@ def returns_of(node) -> Iterator:
 
 
 class Closures(Flow):
-    # ---- what becomes of lambdas -----------------------------------------------------------------
+    # ---- classification of lambdas ---------------------------------------------------------------
 
     def _closure_declared(self, node) -> Variable | None:
-        """The variable of a closure that a statement declares."""
+        """Returns the variable of a closure that a statement declares, or None."""
         if node.type != "declaration":
             return None
         for variable in self.body.declared_by(node):
@@ -50,7 +51,7 @@ class Closures(Flow):
         return None
 
     def _check_closures(self) -> None:
-        """Raises NotCut where closures do not suffice for what is done with lambdas in which threads meet."""
+        """Raises NotCut for uses of lambdas in which threads synchronise that closures do not support."""
         for node in self.body.closures:
             self._check_parameters(node)
             if any(n.type == "*" for n in node.child_by_field_name("captures").children):
@@ -84,7 +85,7 @@ class Closures(Flow):
                     raise NotCut("a lambda that is passed constants, in which threads meet")
 
     def _variable_of(self, node) -> Variable | None:
-        """The variable that a closure is declared as."""
+        """Returns the variable that a closure is declared as, or None."""
         declaration = node.parent.parent
         if node.parent.type != "init_declarator" or declaration.type != "declaration":
             return None
@@ -106,7 +107,7 @@ class Closures(Flow):
         )
 
     def _is_passed_on(self, node) -> bool:
-        """Whether it is an argument of functions for which any object will do."""
+        """Returns true if it is an argument of functions that accept any object."""
         call = node.parent.parent
         if node.parent.type != "argument_list" or call.type != "call_expression":
             return False
@@ -123,7 +124,7 @@ class Closures(Flow):
         return bool(self.groups.meets(call))
 
     def _takes_anything(self, function: Function, parameter) -> bool:
-        """Whether the type of a parameter is one that the function is a template of."""
+        """Returns true if the type of a parameter is a template parameter of the function."""
         kinds = declarator_kinds(parameter.child_by_field_name("declarator"))
         name = name_node(parameter.child_by_field_name("type"))
         declaration = self.groups.calls.scopes(function.node).declaration_of(name)
@@ -174,7 +175,7 @@ class Closures(Flow):
         out.add(f"}}, {plain}); (void){name};\n")
 
     def _gives_value(self, node) -> bool:
-        """Whether a lambda has a result."""
+        """Returns true if a lambda has a result."""
         declarator = node.child_by_field_name("declarator")
         for child in declarator.children if declarator is not None else ():
             if child.type == "trailing_return_type":
@@ -195,7 +196,7 @@ class Closures(Flow):
 
     @contextlib.contextmanager
     def _inside(self, node) -> Iterator[None]:
-        """Of what is written inside, threads return to the caller of a closure."""
+        """Sets the state for writing the body of a closure, in which threads return to the closure's caller."""
         before = self.result, self._end, self._masks, self._targets, self._conditions
         self.result = Kind.THREAD if self._gives_value(node) else None
         self._end = "return {};\n" if self.result is None else "return msl_result;\n"
@@ -215,7 +216,8 @@ class Closures(Flow):
             self._copy_parameter(variable.name, f"msl_from = {given}", "msl_from[msl_t.slot]", out)
 
     def _copy_captured(self, node, out: Mapped) -> list[str]:
-        """Copies what a lambda has copies of and may change; the declarations of the copies inside of it."""
+        """Copies variables that a lambda captures by value and that may change; returns the declarations of the copies
+        inside of it."""
         inside = []
         copied = sorted(self.body.copied_by(node), key=lambda v: v.identifier.start_byte)
         changing = [
@@ -245,7 +247,7 @@ class Closures(Flow):
         return inside
 
     def _check_remade(self, node, changing: list[Variable]) -> None:
-        """Raises NotCut where a lambda that is made again inside would refer to a copy."""
+        """Raises NotCut if a lambda that is rematerialised inside would refer to a copy."""
         for variable in self.body.captured_by(node):
             value = variable.declared.lambda_expression
             if variable.kind is not Kind.AGAIN or value is None:

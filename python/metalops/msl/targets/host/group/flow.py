@@ -1,4 +1,4 @@
-"""Statements that are cut: which of them all threads run as one, and how threads part and leave."""
+"""Statements that are cut: which of them all threads run in one loop, and how threads diverge and leave."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PROMISE = re.compile(
     r"(?m)^[ \t]*#[ \t]*pragma[ \t]+clang[ \t]+loop[ \t]+vectorize[ \t]*\([ \t]*assume_safety[ \t]*\)"
 )
 _NUMBER = re.compile(r"\d+[uU]?")
-# What chooses threads by what they know about themselves (group.h).
+# Indices that select threads by comparison (group.h).
 _CHOICES = {
     "thread_index_in_simdgroup": "of_every_simdgroup",
     "simdgroup_index_in_threadgroup": "of_simdgroup",
@@ -52,7 +52,7 @@ class Flow(Calls):
     # ---- statements ------------------------------------------------------------------------------
 
     def _run(self, body, returns: list[tuple], out: Mapped) -> None:
-        """The body of a function or of a closure, with what returns from it."""
+        """Writes the body of a function or of a closure. returns: the conditions around its return statements."""
         if any(any(map(self.body.parts, conditions)) for conditions in returns):
             self._masks.append("msl_m0")
             out.add(f"{_S}::Mask msl_m0(msl_g, msl_mask);\n")
@@ -60,7 +60,7 @@ class Flow(Calls):
         out.add(self._end)
 
     def _block(self, statements: list, out: Mapped) -> None:
-        """What stands in a block that is cut."""
+        """Writes the statements of a block that is cut."""
         run: list[tuple[object, list]] = []
         for position, node in enumerate(statements):
             closure = self._closure_declared(node)
@@ -134,7 +134,7 @@ class Flow(Calls):
         out.add("\n")
 
     def _runs_whole(self, node) -> bool:
-        """Whether each thread runs the statement as it stands."""
+        """Returns true if each thread runs the statement as a whole."""
         if node.type in ("break_statement", "continue_statement", "return_statement"):
             return False
         if not self.body.is_cut(node):
@@ -156,7 +156,7 @@ class Flow(Calls):
         )
 
     def _cut(self, node, out: Mapped):
-        """Writes a statement that is cut; what is left of it to be run thread by thread, if anything."""
+        """Writes a statement that is cut; returns the rest of it that is to be run thread by thread, if any."""
         kind = node.type
         if kind == "compound_statement":
             out.add("{\n")
@@ -234,7 +234,7 @@ class Flow(Calls):
         out.add("}\n")
 
     def _threads_by_number(self, condition) -> str | None:
-        """The mask of an `if (lane == 0)` and the like, which need not be found by asking every thread."""
+        """Returns the mask for `if (lane == 0)` and the like, which need not be computed thread by thread, or None."""
         if condition.type != "binary_expression":
             return None
         left, right = condition.child_by_field_name("left"), condition.child_by_field_name("right")
@@ -252,7 +252,7 @@ class Flow(Calls):
         return f"{_S}::{choice}(msl_g, {self._mask}, {number})"
 
     def _is_group_loop(self, node) -> bool:
-        """Whether all threads go round a loop equally often."""
+        """Returns true if all threads run a loop equally often."""
         if node.type == "for_range_loop":
             return False
         condition = node.child_by_field_name("condition")
@@ -270,7 +270,7 @@ class Flow(Calls):
         return not self.body.parts(node)
 
     def _is_strided(self, node) -> bool:
-        """Whether it is `for (T i = start; i < bound; i += step)` with a bound and a step that are the same for all."""
+        """Returns true for `for (T i = start; i < bound; i += step)` with a uniform bound and step."""
         initializer = node.child_by_field_name("initializer")
         condition, update = (
             node.child_by_field_name("condition"),
@@ -373,7 +373,7 @@ class Flow(Calls):
         step = self._step(node.child_by_field_name("update"), variable)
         start = variable.value
         kept = self._value(start, [], out) if self._computes_more(start) else None
-        indices: dict[str, list] = {}  # the same ones together, by their text
+        indices: dict[str, list] = {}  # equal indices together, by their text
         for index in growing_indices(self.body, body, variable):
             indices.setdefault(self.source.node_text(index), []).append(index)
         first, places, turn = Mapped(), Mapped(), Mapped()
@@ -422,21 +422,21 @@ class Flow(Calls):
         out.add(");\n")
 
     def _is_promised(self, loop) -> bool:
-        """Whether `#pragma clang loop vectorize(assume_safety)` stands before a loop."""
+        """Returns true if `#pragma clang loop vectorize(assume_safety)` precedes a loop."""
         return (
             _PROMISE.search(self.source.text[loop.prev_sibling.end_byte : loop.start_byte])
             is not None
         )
 
     def _computes_more(self, node) -> bool:
-        """Whether an expression is not to be computed more than once."""
+        """Returns true if an expression must not be computed more than once."""
         return any(
             n.type in ("call_expression", "assignment_expression", "update_expression")
             for n in walk(node)
         )
 
     def _parting_loop(self, node, out: Mapped) -> None:
-        """A loop that threads leave one by one."""
+        """Writes a loop that threads leave one by one."""
         initializer, update = (node.child_by_field_name(f) for f in ("initializer", "update"))
         body = node.child_by_field_name("body")
         condition = condition_of(node)
@@ -544,10 +544,10 @@ class Flow(Calls):
         self._targets.pop()
         out.add("}\n")
 
-    # ---- what leaves -----------------------------------------------------------------------------
+    # ---- leaving ---------------------------------------------------------------------------------
 
     def _leave(self, outermost: int, out: Mapped) -> None:
-        """The present threads leave the masks from one on."""
+        """Removes the active threads from the masks from `outermost` on."""
         mask = self._masks[-1]
         for other in self._masks[outermost:-1]:
             out.add(f"{other}.remove({mask}); ")

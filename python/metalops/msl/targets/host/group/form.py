@@ -1,4 +1,4 @@
-"""The second form of a function, which all threads of a group run together."""
+"""The group form of a function, which all threads of a group run together."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Form(Closures):
                     base.child_by_field_name("function") if base.type == "call_expression" else None
                 )
                 if callee is not None and callee.type == "primitive_type":
-                    raise NotCut("a reference to an array")  # which is parsed as an assignment
+                    raise NotCut("a reference to an array")  # it is parsed as an assignment
 
     def write(self) -> None:
         function = self.function
@@ -101,7 +101,7 @@ class Form(Closures):
 
     def _template_headers(self) -> list[str]:
         headers = [h for h in self.function.template_headers if h.named_children]
-        if self.function.in_class:  # those of the class are around it
+        if self.function.in_class:  # those of the class are around it already
             headers = headers[-1:] if self._is_template_itself() else []
         more = "class msl_M, class msl_P" + (", class msl_O" if self.has_object else "")
         if not headers:
@@ -130,7 +130,7 @@ class Form(Closures):
             if self._copied(node, start, end) is not None:
                 text.add(f"const auto {name} = {self._given(identifier)}; (void){name};\n")
             if kind is Kind.AGAIN:
-                # At group level too, where only its type matters.
+                # Also declared at group level, where only its type matters.
                 if self.kernel is not None:
                     text.add(f"{self._builtin(position)}\n")
                 if variable.kind is Kind.THREAD:
@@ -158,7 +158,7 @@ class Form(Closures):
     # ---- results ---------------------------------------------------------------------------------
 
     def _find_result(self) -> Kind | None:
-        """None where it returns nothing."""
+        """Returns how the result varies; None if there is none."""
         returned = self.function.declarator.parent
         type_node = self._definition().child_by_field_name("type")
         if self.kernel is not None or (

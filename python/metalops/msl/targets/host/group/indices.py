@@ -1,6 +1,5 @@
-"""Which indices grow with the variable of a loop, by as much as it does: what neighbouring threads access is side by
-side then, unless the sum wraps in between, which group.h finds out before the loop.
-"""
+"""Indices that grow with the variable of a loop, by the same amount: adjacent threads then access contiguous elements,
+unless the sum wraps in between, which group.h checks before the loop."""
 
 from __future__ import annotations
 
@@ -13,11 +12,10 @@ _SAME_OPERATORS = {"+", "-", "*", "<<"}
 
 
 def growing_indices(body: Body, node, variable: Variable) -> Iterator:
-    """The index expressions in `node` that are the variable, or its sum with what is the same for the whole group and
-    can be computed before the loop: integers, which may wrap.
-    """
+    """Yields the index expressions in `node` that are the variable, or its sum with a uniform value that can be
+    computed before the loop: integers, which may wrap."""
     if node.type == "lambda_expression":
-        return  # it may not capture what would stand for the index
+        return  # it may not capture the variable that replaces the index
     if node.type == "subscript_expression" and _is_of_memory(
         body, node.child_by_field_name("argument")
     ):
@@ -30,7 +28,7 @@ def growing_indices(body: Body, node, variable: Variable) -> Iterator:
 
 
 def _is_of_memory(body: Body, node) -> bool:
-    """Whether a name stands for a pointer or an array, not for an object that has operators."""
+    """Returns true if a name stands for a pointer or an array, not for an object that has operators."""
     node = without_parentheses(node)
     variable = body.of.get(node.start_byte) if node.type == "identifier" else None
     if variable is None:
@@ -53,9 +51,8 @@ def _grows(body: Body, node, variable: Variable) -> bool:
 
 
 def _is_free(body: Body, node, before: int) -> bool:
-    """Whether an expression of variables that are declared before a byte is the same for the whole group, and costs and
-    does nothing wherever it is computed.
-    """
+    """Returns true if an expression of variables that are declared before a byte is uniform, cheap, and without side
+    effects."""
     node = without_parentheses(node)
     if node.type == "number_literal":
         return True

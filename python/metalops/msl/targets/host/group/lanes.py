@@ -1,4 +1,4 @@
-"""What each thread runs by itself, in a loop over the threads of a group, and the variables that are kept for each."""
+"""Work-item loops, in which each thread of a group runs statements by itself, and the variables that are privatised."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ....source.tree import walk
 _S = names.SUPPORT
 
 
-# What a loop's body may ask of a thread (group.h), by what it says: each has more than the one before.
+# The types of `msl_t` in a loop's body (group.h): each offers more than the one before.
 LANE_TYPES = ("Numbered", "InRow", "Lane")
 
 
@@ -33,7 +33,7 @@ def lane_type(text: str) -> str:
     return "InRow" if re.search(r"\bmsl_t\.x\b", text) else "Numbered"
 
 
-# What a thread may take what it knows about itself as.
+# Types that parameters with a thread's indices and positions may have.
 TYPES_OF_BUILTINS = re.compile(r"(?:const )?(?:u?(?:int|short)[234]?|unsigned(?: int)?)")
 
 
@@ -43,16 +43,15 @@ def is_scalar_builtin(type_text: str) -> bool:
 
 @dataclass(frozen=True)
 class Again:
-    """An argument that each loop of the callee computes again. text: an expression, in terms of `msl_t`. attribute: of the
-    kernel's parameter that it is; None for a part of that.
-    """
+    """An argument that each loop of the callee rematerialises. text: an expression, in terms of `msl_t`. attribute: of
+    the kernel's parameter that it is; None for a component of one."""
 
     text: str
     attribute: str | None
 
 
 class Lanes:
-    """A function, for given kinds of its parameters, of which a form is written. uses: the forms that it calls."""
+    """A function, for given kinds of its parameters, whose group form is written. uses: the forms that it calls."""
 
     def __init__(
         self,
@@ -63,7 +62,7 @@ class Lanes:
         key,
         kernel: Kernel | None = None,
     ):
-        """kinds: of the parameters. again: what those are that each loop computes again, of others None."""
+        """kinds: of the parameters. again: for each parameter that loops rematerialise its value, for others None."""
         self.groups = groups
         self.source = groups.source
         self.edits = groups.edits
@@ -73,11 +72,11 @@ class Lanes:
         self.uses: list[Lanes] = []
         self.text = Mapped()
         self._count = 0
-        self._conditions: list = []  # by which threads have parted
-        self._masks: list[str] = []  # those that threads can leave, the outermost first
-        self._targets: list[tuple[str, int, int]] = []  # what break and continue are about
-        self.result: Kind | None = None  # of the function, or of the closure that is written
-        self._end = ""  # what returns from it
+        self._conditions: list = []  # by which threads have diverged
+        self._masks: list[str] = []  # masks that threads can leave, the outermost first
+        self._targets: list[tuple[str, int, int]] = []  # targets of break and continue
+        self.result: Kind | None = None  # of the function, or of the closure that is being written
+        self._end = ""  # the statement that returns from it
         self.has_object = function.in_class and not groups.effects.is_static(function)
         self.members = groups.effects.members_of(function) if self.has_object else frozenset()
         self.parameters = parameters_of(self.source, function)
@@ -104,7 +103,7 @@ class Lanes:
             for n in walk(function.body)
             if self.members and n.type == "this"
         ]
-        # In a function of a thread it would have another value.
+        # In the function of one thread it would have another value.
         self._renamed += [
             (n.start_byte, n.end_byte, f'"{function.name}"')
             for n in walk(function.body)
@@ -112,7 +111,7 @@ class Lanes:
         ]
 
     def _names_member(self, node) -> bool:
-        """Whether an identifier stands for a member of the object."""
+        """Returns true if an identifier stands for a member of the object."""
         if node.type != "identifier" or node.start_byte in self.body.of:
             return False
         if self.source.node_text(node) == "operator" and self.has_object:
@@ -138,7 +137,7 @@ class Lanes:
         return self._copy(node.start_byte, node.end_byte, replaced)
 
     def _statement(self, node, replaced=()) -> Mapped:
-        """With the address space that may stand before the node."""
+        """Returns the text of a node with the address space that may precede it."""
         return self._copy(self.source.previous_code(node.start_byte) + 1, node.end_byte, replaced)
 
     def _new(self, what: str) -> str:
@@ -150,9 +149,8 @@ class Lanes:
         return self._masks[-1] if self._masks else "msl_mask"
 
     def _copied(self, node, start: int, end: int):
-        """The name of a parameter that is a reference to what does not change, and is read once: a compiler would
-        otherwise have to read it after every store. None for others.
-        """
+        """Returns the name of a parameter that is a reference to an unchanging value, which is read once: a compiler
+        would otherwise have to reload it after every store. None for others."""
         declarator = node.child_by_field_name("declarator")
         identifier = declared_identifier(declarator)
         if identifier is None or declarator_kinds(declarator) != ["reference"]:
@@ -171,7 +169,7 @@ class Lanes:
         return f"msl_given_{self.source.node_text(identifier)}"
 
     def _builtin(self, position: int) -> str:
-        """The declaration of a parameter that each thread computes for itself."""
+        """Returns the declaration of a parameter that each thread computes for itself."""
         name = declared_identifier(self.parameters[position][0].child_by_field_name("declarator"))
         return (
             f"{self._type_of(position)} {self.source.node_text(name)} = {self._computed(position)};"
@@ -184,22 +182,22 @@ class Lanes:
         return " ".join(text.split())
 
     def _attribute(self, position: int) -> str | None:
-        """What a parameter that each thread computes for itself is to the kernel; None for a part of that."""
+        """Returns the attribute of a parameter that each thread computes for itself; None for a component of one."""
         if self.kernel is None:
             return self.again[position].attribute
         return self.kernel.parameters[position].attribute
 
     def _computed(self, position: int) -> str:
-        """The value of a parameter that each thread computes for itself."""
+        """Returns the value of a parameter that each thread computes for itself."""
         if self.kernel is None:
             return self.again[position].text
         value = self.groups.builtins[self.kernel.parameters[position].attribute]
         type_text = self._type_of(position)
-        if is_scalar_builtin(type_text):  # loops that do not ask for more need not go row by row
+        if is_scalar_builtin(type_text):  # loops that need no more than x need not run row by row
             value = value.split(", ")[0]
         return f"{_S}::builtin<{type_text}>::make({value})"
 
-    # ---- what each thread runs -------------------------------------------------------------------
+    # ---- work-item loops -------------------------------------------------------------------------
 
     def _flush(self, run: list, out: Mapped) -> None:
         if not run:
@@ -210,7 +208,7 @@ class Lanes:
         declared = [v for node, _ in items for v in self._variables_in(node)]
         crossing = {v for v in declared if v.last_use >= end}
         waiting = list(crossing)
-        while waiting:  # the types of those that are kept are needed before the loop
+        while waiting:  # the types of privatised variables are needed before the loop
             variable = waiting.pop()
             for used in self.body.used_in(variable.declaration):
                 if used in declared and used not in crossing:
@@ -241,7 +239,7 @@ class Lanes:
     def _each(
         self, nodes, used, temporaries, body: Mapped, out: Mapped, declared: Iterable[Variable] = ()
     ) -> None:
-        """declared: kept variables that the body itself gives their names."""
+        """Writes a work-item loop. declared: privatised variables that the body itself declares."""
         taken = {v for v in used if self.body.is_taken_in(v, nodes)}
         # Vector lanes would share the arrays.
         independent = "false" if taken else self._independent(nodes)
@@ -260,10 +258,9 @@ class Lanes:
         declared: Iterable[Variable] = (),
         taken: Collection[Variable] = (),
     ) -> str:
-        """A function of a thread; what it asks of `msl_t`, see lane_type(). It has copies of what it needs, so that
-        compilers see that nothing of it changes while it runs. parameters: where these are more than `msl_t`. taken:
-        arrays that it has for itself until it ends.
-        """
+        """Writes the body of a work-item loop as a lambda; for the type of `msl_t` see lane_type(). It captures copies
+        of the values it needs, so that compilers see that they do not change while it runs. parameters: its parameters
+        if there are more than `msl_t`. taken: arrays of which it has a local copy until it ends."""
         variables = [
             v
             for v in self._in_order(used)
@@ -294,7 +291,7 @@ class Lanes:
         return lane
 
     def _is_copied(self, variable: Variable, nodes) -> bool:
-        """Whether a value of the whole group is copied for a loop: not what must stay where it is."""
+        """Returns true if a uniform value is copied for a loop; false for variables that must keep their address."""
         if variable.kind is not Kind.GROUP or variable.is_of_group or variable.is_array:
             return False
         if variable in self.body.held:
@@ -309,7 +306,7 @@ class Lanes:
         return not any(address.search(self.source.masked_text(node)) for node in nodes)
 
     def _may_be_constant(self, variable: Variable) -> bool:
-        """Whether a variable may stand in a constant expression, such as the size of an array."""
+        """Returns true if a variable may occur in a constant expression, such as the size of an array."""
         qualifiers = {
             self.source.node_text(c)
             for c in variable.declaration.children
@@ -327,13 +324,13 @@ class Lanes:
         return self._copied(*self.parameters[self._position_of(variable)]) is not None
 
     def _independent(self, nodes, is_promised: bool = False) -> str:
-        """Whether the iterations of a loop over the threads may be promised to be independent. is_promised: whether the
-        source promises that it does not matter in what order each thread uses shared memory."""
+        """Returns "true" if the iterations of a work-item loop may be declared independent, else "false". is_promised:
+        true if the source promises that the order in which each thread accesses shared memory does not matter."""
 
         def is_harmless(declaration: Declaration | None) -> bool:
-            """What is kept for each thread is, and what is the same for all of them and not written here."""
+            """Returns true for privatised variables, and for uniform ones that are not written here."""
             if declaration is None:
-                return True  # a constant of the program, or a member of an object that is kept
+                return True  # a constant of the program, or a member of a privatised object
             variable = self.body.of[declaration.identifier.start_byte]
             if variable.is_of_group:
                 return True
@@ -356,7 +353,7 @@ class Lanes:
         return "false" if depends else "true"
 
     def _prologue(self, nodes, variables, values, taken, out: Mapped) -> None:
-        """The variables that a thread uses, under their names."""
+        """Declares the variables that a thread uses, under their names."""
         if self.has_object:
             out.add("auto& msl_self = msl_objects[msl_t.slot]; ")
         if any(USES_MATRICES.search(self.source.masked_text(node)) for node in nodes):
@@ -373,7 +370,7 @@ class Lanes:
                 star = "*" if variable.is_reference and not variable.is_parameter else ""
                 out.add(f"{self._reference(variable)} = {star}msl_at_{name}[msl_t.slot]; ")
             elif self._is_copied(variable, nodes):
-                # By a name of its own: compilers differ in what decltype says of a captured object.
+                # Under a name of its own: compilers differ in decltype of a captured object.
                 out.add(f"const auto& {name} = msl_copy_{name}; ")
             elif variable.kind is Kind.AGAIN:
                 if variable.is_parameter:
@@ -390,7 +387,7 @@ class Lanes:
         )
 
     def _in_order(self, used) -> list[Variable]:
-        """With those that values which are computed again depend on."""
+        """Returns the variables in order, with those that rematerialised values depend on."""
         found = set()
         waiting = list(used)
         while waiting:
@@ -402,10 +399,11 @@ class Lanes:
                 waiting.extend(self.body.captured_by(variable.declaration))
         return sorted(found, key=lambda v: v.identifier.start_byte)
 
-    # ---- variables that are kept -----------------------------------------------------------------
+    # ---- privatised variables --------------------------------------------------------------------
 
     def _copy_parameter(self, name: str, given: str, value: str, out: Mapped) -> None:
-        """given: what is captured, for `value` to be read in the loop without stores being in the way."""
+        """Copies a parameter to every thread. given: the capture from which `value` is loaded in the loop, so that
+        stores do not force reloads."""
         out.add(
             f"{_S}::Lanes<{_S}::decayed_t<decltype({name})>> msl_lanes_{name}(msl_g); "
             f"{_S}::each<true>(msl_g, msl_mask, [&, msl_to = {_S}::at(msl_lanes_{name}), {given}]"
@@ -418,7 +416,7 @@ class Lanes:
         out.add(f"{_S}::{lanes}<{type_text}> msl_lanes_{variable.name}(msl_g); ")
 
     def _reference(self, variable: Variable) -> str:
-        """The declaration, but for its value, of what one thread has of a variable."""
+        """Returns the declaration, without its value, of one thread's copy of a variable."""
         return f"{'const auto' if self.body.is_spread(variable) else 'auto&'} {variable.name}"
 
     def _declare_lanes(self, variable: Variable, out: Mapped) -> None:
@@ -458,7 +456,7 @@ class Lanes:
         out.add(f"{self._reference(variable)} = msl_lanes_{name}[0]; (void){name};\n")
 
     def _initialise(self, node, variables, replaced, body: Mapped) -> None:
-        """A declaration whose variables are kept, run by each thread."""
+        """Writes a declaration whose variables are privatised, run by each thread."""
         plain = [v for v in variables if not v.is_reference]
         references = [v for v in variables if v.is_reference]
         if references and len(self.body.declared_by(node)) > 1:

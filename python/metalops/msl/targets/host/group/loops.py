@@ -1,10 +1,11 @@
-"""Kernels that synchronise, as functions that run all threads of a threadgroup (include/msl/group.h).
+"""Kernels that synchronise, as functions that run all threads of a threadgroup (include/msl/host/group.h): work-item
+loops with region splitting, as in pocl.
 
-Of every function in which threads meet there is a second form, `NAME_in_group`, that is given the group's threads, a
-mask of those that take part, and each argument for all of them: as it is where it is the same for the whole group, else
-in a Pack. regions.py says what is cut, and what is the same; group_form.py and what it is made of how that is written in
-C++: group_lanes.py what each thread runs by itself, group_calls.py calls in which threads meet, group_flow.py statements,
-group_closures.py lambdas in which threads meet.
+Every function in which threads synchronise has a second form, `NAME_in_group`. Its arguments are the group's threads, a
+mask of those that take part, and each argument for all of them: uniform ones as they are, varying ones in a Pack.
+analysis/uniformity.py decides what is cut, and what is uniform; form.py and its base classes write the C++: lanes.py
+the work-item loops, calls.py the calls that synchronise, flow.py statements, closures.py lambdas in which threads
+synchronise.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from .form import Form
 from .lanes import Again
 
 _BARRIERS = {BARRIER, "simdgroup_barrier"}
-# Other operations of a simdgroup only need to know their lane, and some functions only which thread runs them.
+# Other operations of a simdgroup only need the lane, and some functions only the current thread.
 _SIMD = (SYNCHRONISING - _BARRIERS) | {"simdgroup_load", "simdgroup_store"} | THREAD_NUMBERS
 
 
 @dataclass
 class Explanation:
-    """How a kernel runs as a group loop. cuts: (offset, name) of the calls in which threads meet."""
+    """How a kernel runs as a group loop. cuts: (offset, name) of the calls that synchronise."""
 
     cuts: list[tuple[int, str]]
     same_for_the_group: list[str]
@@ -37,10 +38,10 @@ class Explanation:
 
 
 class GroupLoops:
-    """The second forms of a program's functions, added to its edits as kernels ask for them."""
+    """The group forms of a program's functions, added to its edits as kernels ask for them."""
 
     def __init__(self, rewritten, sites: list[int], builtins: dict[str, str]):
-        """builtins: what a thread knows about itself, by attribute, in terms of `msl_t`."""
+        """builtins: a thread's indices and positions, by attribute, in terms of `msl_t`."""
         self.program = rewritten.program
         self.source = rewritten.program.source
         self.edits = rewritten.edits
@@ -48,18 +49,18 @@ class GroupLoops:
         self._sites = {offset: number for number, offset in enumerate(sites)}
         self.reasons: dict[int, str] = {}  # why a kernel has no group loop, by its number
         self.calls = rewritten.calls
-        self._visited: set[int] = set()  # functions that do not come to themselves
+        self._visited: set[int] = set()  # functions that are not recursive
         self._meets: dict[tuple[int, int], str | None] = {}
         self._forms: dict[tuple, Form | str] = {}
-        self._again: dict[Again, int] = {}  # what is passed on, numbered
+        self._again: dict[Again, int] = {}  # values that callees rematerialise, numbered
         self._added: set[tuple] = set()
         self._kernels: dict[int, Form | None] = {}
-        self.has_closures = False  # whether some form calls an object that may be one
+        self.has_closures = False  # true if some form calls an object that may be a closure
         self._products = MatrixProducts(self.calls)
         self.effects = Effects(self.program, self.calls)
 
     def has(self, kernel: Kernel) -> bool:
-        """Whether the kernel can run as a group loop; its second form is added to the edits."""
+        """Returns true if the kernel can run as a group loop; adds its group form to the edits."""
         if kernel.number not in self._kernels:
             try:
                 form = self._kernel_form(kernel)
@@ -74,7 +75,7 @@ class GroupLoops:
         return self._kernels[kernel.number] is not None
 
     def explain(self, kernel: Kernel) -> Explanation:
-        """How a kernel that has a group loop is cut, and how its variables are kept."""
+        """Returns how a kernel with a group loop is cut, and how its variables are kept."""
         body = self._kernels[kernel.number].body
         kinds = {kind: [v.name for v in body.variables if v.kind is kind] for kind in Kind}
         cuts = [n for n in walk(body.body) if n.type == "call_expression" and self.meets(n)]
@@ -83,14 +84,14 @@ class GroupLoops:
             *(kinds[kind] for kind in (Kind.GROUP, Kind.AGAIN, Kind.THREAD)),
         )
 
-    # ---- which functions meet --------------------------------------------------------------------
+    # ---- functions that synchronise --------------------------------------------------------------
 
     def called_name(self, call) -> str:
         return last_name(self.source, call.child_by_field_name("function"))
 
     def meets(self, call) -> str | None:
-        """ "barrier", "simd" or "function" where threads meet in a call; "lambda" of a lambda_expression in which they do;
-        "product" of a binary_expression that multiplies matrices."""
+        """ "barrier", "simd" or "function" for a call that synchronises; "lambda" for a lambda_expression in which
+        threads do; "product" for a binary_expression that multiplies matrices; else None."""
         key = (call.start_byte, call.end_byte)
         if key not in self._meets:
             self._meets[key] = self._find_meeting(call)
@@ -112,13 +113,13 @@ class GroupLoops:
         return "function" if self.calls.call_synchronises(call) else None
 
     def site_of(self, call) -> int:
-        """The number of a barrier's call among the sites of the program."""
+        """Returns the number of a barrier's call among the sites of the program."""
         return self._sites[name_node(call.child_by_field_name("function")).start_byte]
 
-    # ---- where threads meet without a call by name -----------------------------------------------
+    # ---- synchronisation without a call by name --------------------------------------------------
 
     def check_hidden(self, function: Function) -> None:
-        """Raises NotCut where threads may meet in an operator or a constructor."""
+        """Raises NotCut if an operator or a constructor may synchronise."""
         operators = {name[8:] for name in self.calls.simd_operators}
         types = self.calls.classes_with_simd_constructors
         for node in walk(function.body):
@@ -141,9 +142,8 @@ class GroupLoops:
                 raise NotCut(f"threads may meet in a product in '{self.called_name(node)}'")
 
     def check_recursion(self, function: Function) -> None:
-        """Raises NotCut where a function surely comes to itself: only a fiber's stack may overflow. One that is made of
-        a template comes to others of its name.
-        """
+        """Raises NotCut if a function is certainly recursive: only a fiber's stack may overflow. An instance of a
+        template may call other instances."""
         self._visit_callees(function, ())
 
     def _visit_callees(self, function: Function, around: tuple[int, ...]) -> None:
@@ -164,10 +164,9 @@ class GroupLoops:
     def form(
         self, function: Function, kinds: tuple[Kind, ...], again: tuple[Again | None, ...]
     ) -> Form:
-        """The second form of a function for arguments of these kinds. again: those that each loop computes again, in
-        their places. Raises NotCut.
-        """
-        # What is not passed is the same for all.
+        """Returns the group form of a function for arguments of these kinds. again: in their positions, those that each
+        loop rematerialises. Raises NotCut."""
+        # Defaulted arguments are uniform.
         missing = len(parameters_of(self.source, function)) - len(kinds)
         kinds = (*kinds, *[Kind.GROUP] * missing)
         again = (*again, *[None] * missing)
@@ -176,7 +175,7 @@ class GroupLoops:
         if found is None:
             before = set(self._forms)
             try:
-                # Known before it is written: a call in it may seem to mean itself.
+                # Registered before it is written: a call in it may seem to mean itself.
                 found = self._forms[key] = Form(self, function, kinds, again, key)
                 found.write()
             except NotCut as reason:
@@ -189,9 +188,8 @@ class GroupLoops:
         return found
 
     def tags(self, kinds: Sequence[Kind], again: Sequence[Again | None]) -> str:
-        """What tells the forms of a function apart: 0 for what is the same for the group, 1 for what each thread has,
-        and a number for each thing that is computed again.
-        """
+        """Returns the tags that distinguish the forms of a function: 0 for a uniform argument, 1 for a varying one, and
+        a number for each value that is rematerialised."""
         return ", ".join(
             str(2 + self._again.setdefault(argument, len(self._again)))
             if kind is Kind.AGAIN
